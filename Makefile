@@ -1,0 +1,57 @@
+# Two commands for a newcomer: `make run` and `make test`. Everything they need is set up by the files they depend on.
+PYTHON ?= python3
+VENV ?= .venv
+BIN = $(VENV)/bin
+PORT ?= 9092
+DATA ?= ./replog-data
+ARGS ?=
+
+.PHONY: help run test unit clients lint test-long bench docs clean
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+$(BIN)/python:
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed; set PYTHON=...")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install -q --upgrade pip
+
+$(VENV)/.run: $(BIN)/python setup.cfg pyproject.toml
+	$(BIN)/python -m pip install -q -e . --config-settings editable_mode=compat
+	@touch $@
+
+$(VENV)/.test: $(BIN)/python setup.cfg pyproject.toml
+	$(BIN)/python -m pip install -q -e '.[test]' --config-settings editable_mode=compat
+	@touch $@ $(VENV)/.run
+
+run: $(VENV)/.run ## start a broker on PORT with its files in DATA
+	@echo "Starting a broker on 127.0.0.1:$(PORT), files in $(DATA). Stop it with Ctrl-C. In another terminal:"
+	@echo "  $(BIN)/pip install kafka-python"
+	@echo "  echo hello | $(BIN)/python -m kafka producer -b 127.0.0.1:$(PORT) -t greetings"
+	@echo "  $(BIN)/python -m kafka consumer -b 127.0.0.1:$(PORT) -t greetings -g me -C auto_offset_reset=earliest"
+	$(BIN)/twistd -n --pidfile= replog --port $(PORT) --data $(DATA) $(ARGS)
+
+lint: $(VENV)/.test ## ruff, mypy, import contract
+	$(BIN)/ruff check twisted_broker twisted tests benchmarks
+	$(BIN)/mypy -p twisted_broker
+	$(BIN)/lint-imports
+
+unit: $(VENV)/.test ## tests on memory twins
+	$(BIN)/python -m pytest -m 'not clients and not long'
+
+clients: $(VENV)/.test ## tests with real processes and stock clients
+	$(BIN)/python -m pytest -m 'clients and not long'
+
+test: lint unit clients ## all that a change must pass
+
+test-long: $(VENV)/.test ## the long runs: 1,000 kills and more
+	$(BIN)/python -m pytest -m long --timeout=7200
+
+docs: $(VENV)/.test ## write what is derived from the tables
+	$(BIN)/python -m twisted_broker.api.compatibility > docs/COMPATIBILITY.md
+
+bench: $(VENV)/.test ## the figures of benchmarks/README.md
+	$(BIN)/python -m benchmarks.compare
+
+clean: ## remove what the other targets made
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .hypothesis

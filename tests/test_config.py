@@ -1,0 +1,124 @@
+"""The settings table: every row parses its own default, refuses what lies outside, and topic values come from the right layer."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from twisted_broker.config import (
+    BROKER_SETTINGS,
+    NO_EFFECT,
+    REFUSED,
+    SAMPLE_VALUES,
+    TOPIC_SETTINGS,
+    BrokerConfig,
+    ConfigError,
+    LogConfig,
+    check_topic_overrides,
+    parse_properties,
+    text_of,
+    topic_config,
+)
+
+
+@pytest.mark.parametrize("row", [*BROKER_SETTINGS.values(), *TOPIC_SETTINGS.values()], ids=lambda row: row.name)
+def test_every_default_is_a_value_that_its_own_row_accepts(row):
+    """A default that its row refused could never be written back by AlterConfigs."""
+    if row.default is None:
+        assert row.nullable
+    else:
+        assert row.parse(text_of(row.default)) == row.default
+
+
+def test_topic_settings_name_broker_settings_that_exist():
+    """A topic default is read from broker rows by name; a typing slip there must not survive."""
+    assert [name for row in TOPIC_SETTINGS.values() for name, _ in row.broker if name not in BROKER_SETTINGS] == []
+
+
+def test_topic_defaults_equal_the_broker_defaults_behind_them():
+    """With nothing set, a topic has the values that its own rows state (Kafka's LogConfig defaults)."""
+    built = topic_config(BrokerConfig({}), {})
+    assert built == LogConfig()
+    for row in TOPIC_SETTINGS.values():
+        if not row.internal:
+            value = getattr(built, row.name.replace(".", "_"))
+            assert (tuple(sorted(value)) if isinstance(value, frozenset) else value) == row.default
+
+
+@pytest.mark.parametrize(
+    ("static", "expected"),
+    [
+        ({}, 604800000),
+        ({"log.retention.hours": "2"}, 7200000),
+        ({"log.retention.hours": "2", "log.retention.minutes": "3"}, 180000),
+        ({"log.retention.hours": "2", "log.retention.minutes": "3", "log.retention.ms": "4"}, 4),
+        ({"log.retention.ms": "-1"}, -1),
+        ({"log.retention.hours": "-1"}, -1),
+    ],
+)
+def test_the_finest_unit_wins(static, expected):
+    """log.retention.ms over .minutes over .hours; -1 is 'never' in every unit."""
+    assert topic_config(BrokerConfig(static), {}).retention_ms == expected
+
+
+def test_layers():
+    """The topic's own value, then this broker's dynamic one, then all brokers', then the file, then the default (RL 1.11)."""
+    config = BrokerConfig({"message.max.bytes": "10"}, cluster={"message.max.bytes": "20"}, broker={"message.max.bytes": "30"})
+    assert topic_config(config, {"max.message.bytes": "40"}).max_message_bytes == 40
+    assert topic_config(config, {}).max_message_bytes == 30
+    assert topic_config(config.with_dynamic({"message.max.bytes": "20"}, {}), {}).max_message_bytes == 20
+    assert topic_config(config.with_dynamic({}, {}), {}).max_message_bytes == 10
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("node.id", "-1", "from 0"),
+        ("node.id", "one", "whole number"),
+        ("log.cleanup.policy", "compact,shrink", "any of compact, delete"),
+        ("compression.gzip.level", "10", "from 1 to 9, or -1"),
+        ("auto.create.topics.enable", "yes", "true or false"),
+        ("log.segment.bytes", "99999999999", "to 2147483647 (bytes)"),
+        ("log.cleaner.min.cleanable.ratio", "nan", "from 0 to 1"),
+        ("authorizer.class.name", "X", "open to all"),
+    ],
+)
+def test_a_wrong_value_names_setting_value_and_range(name, value, words):
+    """Issue 3, section 1: a wrong value is an error that names the setting, the value and the range, in one line."""
+    with pytest.raises(ConfigError) as caught:
+        BrokerConfig({name: value})
+    line = str(caught.value)
+    assert name in line and value in line and words in line and "\n" not in line
+
+
+def test_unknown_and_inert_names_are_told_apart():
+    """What Kafka knows and we need not is not called unknown."""
+    config = BrokerConfig({"num.network.threads": "3", "no.such.setting": "1", "node.id": "7"})
+    assert config.unknown() == ["no.such.setting"]
+    assert config.without_effect() == ["num.network.threads"]
+    assert config.node_id == 7
+    assert not (NO_EFFECT & BROKER_SETTINGS.keys()) and not (REFUSED.keys() & BROKER_SETTINGS.keys())
+
+
+def test_sample_values_are_settings():
+    """A start without --config applies values of rows that exist."""
+    assert BrokerConfig(SAMPLE_VALUES).integer("group.initial.rebalance.delay.ms") == 0
+
+
+def test_topic_overrides_are_checked_by_name_and_value():
+    """CreateTopics and AlterConfigs refuse what no topic has and what is out of range."""
+    check_topic_overrides([("retention.ms", "-1"), ("cleanup.policy", "compact,delete")])
+    for name, value in (("retention.hours", "1"), ("retention.ms", "-2"), ("min.insync.replicas", None)):
+        with pytest.raises(ConfigError, match=name):
+            check_topic_overrides([(name, value)])
+
+
+def test_properties_file_forms():
+    """The forms that Java's Properties.load reads: separators, comments, continuations, escapes."""
+    text = "a = b\n# x\n  ! y\nc:d\\\n   e\nf g h\nk\\=1=2\nu=\\u0041\\t\nempty=\n\nlast\\\\=1"
+    assert parse_properties(text) == {"a": "b", "c": "de", "f": "g h", "k=1": "2", "u": "A\t", "empty": "", "last\\": "1"}
+
+
+@given(st.dictionaries(st.from_regex(r"[a-z][a-z.]{0,20}", fullmatch=True), st.from_regex(r"[A-Za-z0-9/:,._-]{0,20}", fullmatch=True)))
+def test_plain_properties_round_trip(pairs):
+    """Names and values without special characters come back as written."""
+    assert parse_properties("\n".join(f"{name}={value}" for name, value in pairs.items())) == pairs

@@ -1,0 +1,1 @@
+"""The API table and one coroutine per API."""

@@ -1,0 +1,162 @@
+"""Every port in one place: time, network, disk, randomness.
+
+Owns the four ports through which the program reaches the world, and the `Runtime` that carries them. Rings 0 and 1 know
+these types and nothing beneath them, so the very same code runs on a reactor and in a deterministic simulation.
+
+1. Time is two readings. `IClock.seconds()` is monotonic and drives every timer; `wall_ms()` stamps records and decides
+   retention. A step of the wall clock moves no timer.
+2. A file is read and written by position; nothing is durable before `sync`, and a created or renamed name is not durable
+   before `sync_directory`.
+3. Slow disk work goes through `IDiskWorker`; its results come back on the reactor's thread, in order of submission.
+4. All randomness is one seeded `random.Random`.
+
+Source: DESIGN.md 2 and 3 of the project's design notes; Twisted's `IReactorTime`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import Any, NamedTuple, Protocol, TypeVar
+
+T = TypeVar("T")
+Buffer = bytes | bytearray | memoryview
+
+
+class TopicPartition(NamedTuple):
+    """A partition's name; `str()` gives the name of its directory."""
+
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+
+class IDelayedCall(Protocol):
+    """A timer that was set; the part of Twisted's `IDelayedCall` that we use."""
+
+    def cancel(self) -> None: ...
+
+    def active(self) -> bool: ...
+
+    def reset(self, seconds_from_now: float) -> None: ...
+
+
+class IClock(Protocol):
+    """Monotonic time and timers: Twisted's `IReactorTime`, met by the reactor and by `task.Clock`."""
+
+    def seconds(self) -> float: ...
+
+    def callLater(self, delay: float, call: Callable[..., Any], *args: Any, **kwargs: Any) -> IDelayedCall: ...
+
+
+class IFile(Protocol):
+    """One open file, read and written by position. Failures are `OSError`."""
+
+    path: str
+
+    def fileno(self) -> int:
+        """The descriptor for `sendfile`, or -1 where there is none (memory, simulation)."""
+        ...
+
+    def size(self) -> int: ...
+
+    def read_at(self, position: int, length: int) -> bytes:
+        """Up to `length` bytes; fewer only at the end of the file."""
+        ...
+
+    def read_into(self, position: int, buffer: bytearray | memoryview) -> int:
+        """Fills `buffer` from `position`; returns the bytes read."""
+        ...
+
+    def write_at(self, position: int, buffers: Sequence[Buffer]) -> int:
+        """Writes all buffers one after another; returns their total length. A short write is completed or raises."""
+        ...
+
+    def truncate(self, size: int) -> None: ...
+
+    def sync(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class IFileSystem(Protocol):
+    """The disk. Paths are absolute strings with `/`; listings are sorted."""
+
+    def open(self, path: str, *, create: bool = False, read_only: bool = False) -> IFile:
+        """Opens for reading and writing; `FileNotFoundError` unless it exists or `create`."""
+        ...
+
+    def exists(self, path: str) -> bool: ...
+
+    def is_directory(self, path: str) -> bool: ...
+
+    def size(self, path: str) -> int: ...
+
+    def modified_ms(self, path: str) -> int: ...
+
+    def listdir(self, path: str) -> list[str]: ...
+
+    def make_directories(self, path: str) -> None: ...
+
+    def rename(self, source: str, target: str) -> None:
+        """Atomic; replaces an existing file."""
+        ...
+
+    def remove(self, path: str) -> None: ...
+
+    def remove_tree(self, path: str) -> None: ...
+
+    def sync_directory(self, path: str) -> None: ...
+
+    def free_bytes(self, path: str) -> tuple[int, int]:
+        """(total, usable) bytes of the volume that holds `path`."""
+        ...
+
+    def lock(self, path: str) -> Callable[[], None]:
+        """Takes the advisory lock of the file at `path` and returns its release; `BlockingIOError` when it is held."""
+        ...
+
+
+class IDiskWorker(Protocol):
+    """Runs slow disk calls away from the reactor, one after another, one worker per log directory."""
+
+    def submit(self, job: Callable[[], T], done: Callable[[T | None, BaseException | None], None]) -> None:
+        """Runs `job`; later calls `done(result, None)` or `done(None, error)` on the reactor's thread."""
+        ...
+
+    def stop(self) -> None: ...
+
+
+class INetwork(Protocol):
+    """Listening and connecting, by Twisted's factories and protocols, and sending a stretch of a file."""
+
+    def listen(self, host: str, port: int, factory: Any) -> Any:
+        """A Deferred of an `IListeningPort`; `port` 0 picks a free one."""
+        ...
+
+    def connect(self, host: str, port: int, factory: Any, timeout: float) -> Any:
+        """A Deferred of the connected protocol."""
+        ...
+
+    def send_slice(self, transport: Any, file: IFile, position: int, length: int) -> int:
+        """Sends what the socket takes at once; returns the bytes sent (0: full). Only for a transport with an empty queue."""
+        ...
+
+
+@dataclass(slots=True)
+class Runtime:
+    """The world as one broker sees it. `disk(directory)` makes the worker of a log directory."""
+
+    clock: IClock
+    wall_ms: Callable[[], int]
+    network: INetwork
+    files: IFileSystem
+    disk: Callable[[str], IDiskWorker]
+    random: Random
+
+    def now_ms(self) -> int:
+        """Monotonic milliseconds, for intervals and for time as an argument."""
+        return int(self.clock.seconds() * 1000)

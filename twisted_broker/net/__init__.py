@@ -1,0 +1,1 @@
+"""Connections in and out: frames, order of answers, back-pressure."""

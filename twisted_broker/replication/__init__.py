@@ -1,0 +1,1 @@
+"""What a replica is and does: leadership, ISR, high watermark, waiting requests."""

@@ -1,0 +1,196 @@
+"""What a setting is: its type, its range, and how text becomes a value.
+
+Owns `Setting` and the parsing of single values. The table of all settings is `config.py`.
+
+1. A value that was accepted has the setting's Python type and lies in its range; nothing is checked again later.
+2. A refused value becomes `ConfigError`, one line that names the setting, the value and what would be accepted.
+
+Source: Kafka's `ConfigDef` (types, list syntax, range notation). Left out: passwords from providers and values that name a class,
+a file or a URL to load (RELIABILITY.md 5.2), on purpose.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+INT_MAX = 2**31 - 1
+LONG_MAX = 2**63 - 1
+
+Value = bool | int | float | str | tuple[str, ...] | None
+
+
+class ConfigError(Exception):
+    """A setting's value is refused. `str()` is one line: name, value, and what is accepted."""
+
+    def __init__(self, name: str, value: object, accepted: str) -> None:
+        self.name, self.value, self.accepted = name, value, accepted
+        super().__init__(f"setting {name}={value!r} is refused: it takes {accepted}")
+
+
+class Type(Enum):
+    """Kafka's type of a setting, with the number that DescribeConfigs carries."""
+
+    BOOLEAN = 1
+    STRING = 2
+    INT = 3
+    SHORT = 4
+    LONG = 5
+    DOUBLE = 6
+    LIST = 7
+
+
+_LIMITS = {Type.INT: (-(2**31), INT_MAX), Type.SHORT: (-(2**15), 2**15 - 1), Type.LONG: (-(2**63), LONG_MAX)}
+_NUMBER_NAMES = {Type.INT: "a whole number", Type.SHORT: "a whole number", Type.LONG: "a whole number", Type.DOUBLE: "a number"}
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One row of the table.
+
+    `low`, `high` bound a number; `choices` bound a string or each entry of a list; `extra` is one more number allowed outside the
+    bounds. `live` says that a change acts without a restart. `broker` is, for a topic setting, the broker settings that give its
+    default, most specific first, each with the factor to the topic's unit.
+    """
+
+    name: str
+    type: Type
+    default: Value
+    doc: str
+    unit: str = ""
+    low: float | None = None
+    high: float | None = None
+    extra: float | None = None
+    choices: tuple[str, ...] = ()
+    nullable: bool = False
+    live: bool = False
+    broker: tuple[tuple[str, int], ...] = ()
+    internal: bool = False
+
+    def parse(self, text: str | None) -> Value:
+        """The typed value of `text`; raises ConfigError."""
+        if text is None or (text == "" and self.nullable):
+            if self.nullable:
+                return None
+            raise ConfigError(self.name, text, self.accepted())
+        return self._checked(self._typed(text.strip()), text)
+
+    def _typed(self, text: str) -> Value:
+        if self.type is Type.BOOLEAN:
+            lowered = text.lower()
+            if lowered not in ("true", "false"):
+                raise ConfigError(self.name, text, self.accepted())
+            return lowered == "true"
+        if self.type is Type.LIST:
+            return tuple(part.strip() for part in text.split(",") if part.strip())
+        if self.type is Type.STRING:
+            return text
+        try:
+            return float(text) if self.type is Type.DOUBLE else int(text)
+        except ValueError:
+            raise ConfigError(self.name, text, self.accepted()) from None
+
+    def _checked(self, value: Value, text: str) -> Value:
+        if isinstance(value, bool) or value is None:
+            return value
+        if isinstance(value, int | float):
+            good = value == self.extra or self._in_range(value)
+        elif isinstance(value, tuple):
+            good = not self.choices or all(entry in self.choices for entry in value)
+        else:
+            good = not self.choices or value in self.choices
+        if not good:
+            raise ConfigError(self.name, text, self.accepted())
+        return value
+
+    def _in_range(self, value: float) -> bool:
+        low, high = _LIMITS.get(self.type, (float("-inf"), float("inf")))
+        low = low if self.low is None else self.low
+        high = high if self.high is None else self.high
+        return low <= value <= high
+
+    def accepted(self) -> str:
+        """What the setting takes, in words: for errors and for the documentation."""
+        if self.type is Type.BOOLEAN:
+            return "true or false"
+        if self.choices:
+            return ("any of " if self.type is Type.LIST else "one of ") + ", ".join(self.choices)
+        if self.type in (Type.STRING, Type.LIST):
+            return "text" if self.type is Type.STRING else "a list separated by commas"
+        bounds = []
+        limits: tuple[float | None, float | None] = _LIMITS.get(self.type, (None, None))
+        for word, own, limit in (("from", self.low, limits[0]), ("to", self.high, limits[1])):
+            bound = limit if own is None else own
+            if bound is not None:
+                bounds.append(f"{word} {bound:g}" if isinstance(bound, float) else f"{word} {bound}")
+        also = "" if self.extra is None else f", or {self.extra:g}"
+        return " ".join([_NUMBER_NAMES[self.type], *bounds]) + (f" ({self.unit})" if self.unit else "") + also
+
+
+def text_of(value: Value) -> str | None:
+    """A typed value as Kafka prints it (DescribeConfigs, properties files)."""
+    if value is None:
+        return None
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, tuple):
+        return ",".join(value)
+    return str(value)
+
+
+def parse_properties(text: str) -> dict[str, str]:
+    """A Java properties file: comments by # or !, separators =, : or blank, lines continued by a backslash, \\uXXXX escapes."""
+    found: dict[str, str] = {}
+    for line in _logical_lines(text):
+        key, value = _split_property(line)
+        found[_unescape(key)] = _unescape(value)
+    return found
+
+
+def _logical_lines(text: str) -> list[str]:
+    lines: list[str] = []
+    pending = ""
+    for raw in text.splitlines():
+        line = raw.lstrip(" \t\f")
+        if not pending and (not line or line[0] in "#!"):
+            continue
+        backslashes = len(line) - len(line.rstrip("\\"))
+        if backslashes % 2:
+            pending += line[:-1]
+            continue
+        lines.append(pending + line)
+        pending = ""
+    return [*lines, pending] if pending else lines
+
+
+def _split_property(line: str) -> tuple[str, str]:
+    position = 0
+    while position < len(line) and line[position] not in "=: \t\f":
+        position += 2 if line[position] == "\\" else 1
+    rest = line[position:].lstrip(" \t\f")
+    if rest[:1] in ("=", ":"):
+        rest = rest[1:].lstrip(" \t\f")
+    return line[:position], rest
+
+
+_ESCAPES: Mapping[str, str] = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
+
+
+def _unescape(text: str) -> str:
+    if "\\" not in text:
+        return text
+    out: list[str] = []
+    position = 0
+    while position < len(text):
+        character = text[position]
+        if character != "\\" or position + 1 == len(text):
+            out.append(character)
+            position += 1
+        elif text[position + 1] == "u" and len(text) >= position + 6:
+            out.append(chr(int(text[position + 2 : position + 6], 16)))
+            position += 6
+        else:
+            out.append(_ESCAPES.get(text[position + 1], text[position + 1]))
+            position += 2
+    return "".join(out)

@@ -1,0 +1,1 @@
+"""What a person or a program may read about a running broker."""

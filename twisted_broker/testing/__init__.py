@@ -1,0 +1,1 @@
+"""The memory twins of the ports: clock, disk, network."""

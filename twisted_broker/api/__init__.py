@@ -1,1 +1,1 @@
-"""The API table and one coroutine per API."""
+"""The requests: one table, one way in, one function per API."""

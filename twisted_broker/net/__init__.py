@@ -1,1 +1,1 @@
-"""Connections in and out: frames, order of answers, back-pressure."""
+"""Connections: frames, order of answers, back-pressure, listeners, and the client side between brokers."""

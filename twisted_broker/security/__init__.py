@@ -1,1 +1,1 @@
-"""Who asks, and what they may: principals and the authoriser's gate."""
+"""Who asks and what they may do."""

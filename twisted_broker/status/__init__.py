@@ -1,1 +1,1 @@
-"""What a person or a program may read about a running broker."""
+"""What a broker tells about itself outside of the protocol."""

@@ -1,0 +1,272 @@
+"""The asking side of a connection between brokers (and of tests): one connection, requests in a pipeline.
+
+Owns correlation ids, the order of answers, and timeouts. Connects on the first `send` and again on the first one after a loss;
+waiting before another try is the caller's business.
+
+1. Answers come in the order of the requests; an answer with another correlation id closes the connection.
+2. A request that is not answered in time closes the connection and fails everything that was asked on it: nobody can know
+   which of it was done.
+3. After `close()` nothing is sent and every waiting Deferred has failed.
+
+Source: Kafka's `NetworkClient`. Leaves out: choice of a broker, back-off, authentication.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+
+from twisted.internet.defer import Deferred, fail, maybeDeferred
+from twisted.internet.error import ConnectionClosed, ConnectionDone, ConnectionLost, TimeoutError
+from twisted.internet.protocol import ClientFactory, Protocol, connectionDone
+from twisted.python.failure import Failure
+
+from twisted_broker.interfaces import IDelayedCall, Runtime
+from twisted_broker.net.frames import FrameReader
+from twisted_broker.wire.errors import BrokerError, ErrorCode, WireError
+from twisted_broker.wire.header import encode_request_header, response_header_version
+from twisted_broker.wire.schema import decode, encode_parts
+
+_FRAME_LIMIT = 256 << 20
+
+
+class _Waiting:
+    """One request whose answer has not come."""
+
+    __slots__ = ("answer", "correlation_id", "timer")
+
+    def __init__(self, correlation_id: int, answer: Deferred[Any]) -> None:
+        self.correlation_id = correlation_id
+        self.answer = answer
+        self.timer: IDelayedCall | None = None
+
+
+class _Answers(Protocol):
+    """Cuts the stream into answers and hands them to the connection's owner."""
+
+    def __init__(self, owner: BrokerConnection) -> None:
+        self.owner = owner
+        self.frames = FrameReader(_FRAME_LIMIT)
+
+    def connectionMade(self) -> None:
+        set_no_delay = getattr(self.transport, "setTcpNoDelay", None)
+        if set_no_delay is not None:
+            set_no_delay(True)
+
+    def dataReceived(self, data: bytes) -> None:
+        try:
+            self.frames.feed(data)
+            while (frame := self.frames.next_frame()) is not None:
+                self.owner._answered(frame)
+        except WireError:
+            self.owner._lost(self, Failure())
+            self.transport.abortConnection()  # type: ignore[union-attr]
+
+    def connectionLost(self, reason: Failure = connectionDone) -> None:
+        self.owner._lost(self, reason)
+
+
+class _AnswersFactory(ClientFactory):
+    noisy = False
+
+    def __init__(self, owner: BrokerConnection) -> None:
+        self.owner = owner
+
+    def buildProtocol(self, addr: Any) -> _Answers:
+        return _Answers(self.owner)
+
+
+class BrokerConnection:
+    """A connection to the broker at `host`:`port`. All times in ms. Deferreds fail with Twisted's connection errors or `TimeoutError`."""
+
+    def __init__(
+        self, runtime: Runtime, host: str, port: int, client_id: str | None, *, request_timeout_ms: int = 30_000, connect_timeout_ms: int = 10_000
+    ) -> None:
+        self.host = host
+        self.port = port
+        self.client_id = client_id
+        self.request_timeout_ms = request_timeout_ms
+        self.connect_timeout_ms = connect_timeout_ms
+        self.api_versions: dict[int, tuple[int, int]] = {}
+        self._runtime = runtime
+        self._protocol: _Answers | None = None
+        self._connecting: Deferred[Any] | None = None
+        self._connect_waiters: list[Deferred[None]] = []
+        self._waiting: deque[_Waiting] = deque()
+        self._correlation_id = 0
+        self._closed = False
+
+    @property
+    def connected(self) -> bool:
+        return self._protocol is not None
+
+    @property
+    def in_flight(self) -> int:
+        """Requests sent and not answered."""
+        return len(self._waiting)
+
+    def connect(self) -> Deferred[None]:
+        """Fires when the connection stands; several callers share one attempt."""
+        if self._closed:
+            return fail(ConnectionDone("this connection was closed by its owner"))
+        waiter: Deferred[None] = Deferred()
+        if self._protocol is not None:
+            waiter.callback(None)
+            return waiter
+        self._connect_waiters.append(waiter)
+        if self._connecting is None:
+            attempt = maybeDeferred(self._runtime.network.connect, self.host, self.port, _AnswersFactory(self), self.connect_timeout_ms / 1000)
+            self._connecting = attempt
+            attempt.addCallbacks(self._connected, self._not_connected)
+        return waiter
+
+    def send(self, request: Any, version: int, *, timeout_ms: int | None = None) -> Deferred[Any]:
+        """Sends a message at `version`; the Deferred gives its answer's message."""
+        correlation_id = self.next_correlation_id()
+        api_key: int = request.api_key
+        header = encode_request_header(api_key, version, correlation_id, self.client_id)
+        answer = self._ask(correlation_id, [header, *encode_parts(request, version)], timeout_ms)
+        answer.addCallback(_decode_answer, type(request), api_key, version)
+        return answer
+
+    def send_raw(self, frame: bytes, *, timeout_ms: int | None = None) -> Deferred[bytes]:
+        """Sends a request that already has its header; gives the answer's bytes, with its header. The correlation id is taken from the header."""
+        return self._ask(int.from_bytes(frame[4:8], "big", signed=True), [frame], timeout_ms).addCallback(bytes)
+
+    def next_correlation_id(self) -> int:
+        self._correlation_id = (self._correlation_id + 1) & 0x7FFFFFFF
+        return self._correlation_id
+
+    def negotiate(self, software_name: str = "twisted-broker", software_version: str = "0") -> Deferred[dict[int, tuple[int, int]]]:
+        """Asks which versions the other side serves; the answer stays in `api_versions` until the connection is lost."""
+        from twisted_broker.wire.messages.api_versions import ApiVersionsRequest
+
+        request = ApiVersionsRequest(client_software_name=software_name, client_software_version=software_version)
+        return self.send(request, 3).addCallback(self._versions_known)
+
+    def highest_version(self, api_key: int, ours: int) -> int:
+        """The highest version that both sides know, `ours` at most. Raises BrokerError(UNSUPPORTED_VERSION)."""
+        low, high = self.api_versions.get(api_key, (0, -1))
+        if min(ours, high) < low:
+            raise BrokerError(ErrorCode.UNSUPPORTED_VERSION, f"{self.host}:{self.port} does not serve API {api_key} up to version {ours}")
+        return min(ours, high)
+
+    def close(self) -> None:
+        """Closes for good."""
+        self._closed = True
+        self.disconnect()
+
+    def disconnect(self) -> None:
+        """Drops the connection; a later `send` makes a new one."""
+        protocol, attempt = self._protocol, self._connecting
+        if attempt is not None:
+            attempt.cancel()
+        if protocol is not None:
+            self._lost(protocol, Failure(ConnectionDone("closed by its owner")))
+            protocol.transport.abortConnection()  # type: ignore[union-attr]
+
+    def _ask(self, correlation_id: int, parts: Sequence[Any], timeout_ms: int | None) -> Deferred[Any]:
+        waiting = _Waiting(correlation_id, Deferred())
+        timeout = self.request_timeout_ms if timeout_ms is None else timeout_ms
+        if self._protocol is not None:
+            self._write(waiting, parts, timeout)
+        else:
+            self.connect().addCallbacks(lambda _: self._write(waiting, parts, timeout), waiting.answer.errback)
+        return waiting.answer
+
+    def _write(self, waiting: _Waiting, parts: Sequence[Any], timeout_ms: int) -> None:
+        protocol = self._protocol
+        if protocol is None:
+            waiting.answer.errback(Failure(ConnectionLost("lost before the request was sent")))
+            return
+        self._waiting.append(waiting)
+        waiting.timer = self._runtime.clock.callLater(timeout_ms / 1000, self._timed_out, protocol, timeout_ms)
+        length = sum(map(len, parts))
+        protocol.transport.write(b"".join((length.to_bytes(4, "big"), *parts)))  # type: ignore[union-attr]
+
+    def _connected(self, protocol: _Answers) -> None:
+        self._connecting = None
+        if self._closed:
+            protocol.transport.abortConnection()  # type: ignore[union-attr]
+        else:
+            self._protocol = protocol
+        waiters, self._connect_waiters = self._connect_waiters, []
+        for waiter in waiters:
+            waiter.callback(None)
+
+    def _not_connected(self, reason: Failure) -> None:
+        self._connecting = None
+        waiters, self._connect_waiters = self._connect_waiters, []
+        for waiter in waiters:
+            waiter.errback(reason)
+
+    def _answered(self, frame: bytes | memoryview) -> None:
+        if not self._waiting or len(frame) < 4:
+            raise WireError("an answer that nobody asked for")
+        waiting = self._waiting[0]
+        if int.from_bytes(frame[:4], "big", signed=True) != waiting.correlation_id:
+            raise WireError("an answer out of order")
+        self._waiting.popleft()
+        assert waiting.timer is not None
+        waiting.timer.cancel()
+        if not waiting.answer.called:
+            waiting.answer.callback(frame)
+
+    def _timed_out(self, protocol: _Answers, timeout_ms: int) -> None:
+        self._lost(protocol, Failure(TimeoutError(f"{self.host}:{self.port} did not answer within {timeout_ms} ms")))
+        protocol.transport.abortConnection()  # type: ignore[union-attr]
+
+    def _lost(self, protocol: _Answers, reason: Failure) -> None:
+        if protocol is not self._protocol:
+            return
+        self._protocol = None
+        self.api_versions = {}
+        if reason.check(ConnectionClosed) and not isinstance(reason.value, ConnectionDone):
+            reason = Failure(ConnectionLost(str(reason.value)))
+        waiting, self._waiting = self._waiting, deque()
+        for each in waiting:
+            if each.timer is not None and each.timer.active():
+                each.timer.cancel()
+        for each in waiting:
+            if not each.answer.called:
+                each.answer.errback(reason)
+
+    def _versions_known(self, response: Any) -> dict[int, tuple[int, int]]:
+        if response.error_code:
+            raise BrokerError(ErrorCode(response.error_code))
+        self.api_versions = {each.api_key: (each.min_version, each.max_version) for each in response.api_keys}
+        return self.api_versions
+
+
+def _decode_answer(frame: bytes | memoryview, request_class: type[Any], api_key: int, version: int) -> Any:
+    """The answer's message; its class lies beside the request's."""
+    response_class = getattr(sys.modules[request_class.__module__], request_class.__name__.removesuffix("Request") + "Response")
+    offset = 4
+    if response_header_version(api_key, version) >= 1:
+        offset = _skip_tags(frame, 4)
+    return decode(response_class, frame, version, offset)
+
+
+def _skip_tags(frame: bytes | memoryview, offset: int) -> int:
+    count, offset = _unsigned(frame, offset)
+    for _ in range(count):
+        _, offset = _unsigned(frame, offset)
+        size, offset = _unsigned(frame, offset)
+        offset += size
+        if offset > len(frame):
+            raise WireError("a tagged field longer than its frame")
+    return offset
+
+
+def _unsigned(frame: bytes | memoryview, offset: int) -> tuple[int, int]:
+    value = shift = 0
+    while shift < 35 and offset < len(frame):
+        byte = frame[offset]
+        offset += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, offset
+        shift += 7
+    raise WireError("a varint without end")

@@ -1,0 +1,156 @@
+"""What a request function sees besides its request: who asks, over which listener, and the parts of the broker.
+
+1. One context per request, gone with its answer.
+2. `appended` is set by Produce once its records are in the logs: from then on, and only then, the connection may start the next Produce.
+
+Leaves out: everything that decides; the parts do.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from twisted_broker.security.acl import CLUSTER_NAME, Authorizer, Operation, ResourceType
+from twisted_broker.security.principal import ANONYMOUS, Principal
+
+if TYPE_CHECKING:
+    from twisted_broker.config import BrokerConfig
+    from twisted_broker.interfaces import Runtime
+
+
+class Listener(NamedTuple):
+    """A named way in. `host` and `port` are where clients are told to come."""
+
+    name: str
+    host: str
+    port: int
+    is_controller: bool = False
+
+
+class BrokerParts:
+    """The parts of one broker, joined in `broker.py`. What a process without that role lacks is None."""
+
+    __slots__ = (
+        "authorizer",
+        "cluster_id",
+        "config",
+        "controller",
+        "forwarding",
+        "groups",
+        "listeners",
+        "log_manager",
+        "metadata",
+        "node_id",
+        "replica_manager",
+        "runtime",
+    )
+
+    def __init__(self, *, node_id: int, cluster_id: str, config: BrokerConfig, runtime: Runtime, authorizer: Authorizer) -> None:
+        self.node_id = node_id
+        self.cluster_id = cluster_id
+        self.config = config
+        self.runtime = runtime
+        self.authorizer = authorizer
+        self.listeners: tuple[Listener, ...] = ()
+        self.log_manager: Any = None
+        self.replica_manager: Any = None
+        self.metadata: Any = None
+        self.forwarding: Any = None
+        self.controller: Any = None
+        self.groups: Any = None
+
+
+class RequestContext:
+    """One request. Times are the runtime's; names come from the client and are quoted before they are logged."""
+
+    __slots__ = (
+        "api_key",
+        "appended",
+        "broker",
+        "client_host",
+        "client_id",
+        "connection",
+        "correlation_id",
+        "listener",
+        "principal",
+        "raw_request",
+        "version",
+    )
+
+    def __init__(
+        self,
+        broker: BrokerParts,
+        listener: Listener,
+        api_key: int,
+        version: int,
+        correlation_id: int,
+        client_id: str | None,
+        client_host: str = "",
+        principal: Principal = ANONYMOUS,
+        connection: Any = None,
+        raw_request: bytes | memoryview = b"",
+    ) -> None:
+        self.broker = broker
+        self.listener = listener
+        self.api_key = api_key
+        self.version = version
+        self.correlation_id = correlation_id
+        self.client_id = client_id
+        self.client_host = client_host
+        self.principal = principal
+        self.connection = connection
+        self.raw_request = raw_request
+        self.appended = False
+
+    @property
+    def config(self) -> BrokerConfig:
+        return self.broker.config
+
+    @property
+    def runtime(self) -> Runtime:
+        return self.broker.runtime
+
+    @property
+    def node_id(self) -> int:
+        return self.broker.node_id
+
+    @property
+    def cluster_id(self) -> str:
+        return self.broker.cluster_id
+
+    @property
+    def metadata(self) -> Any:
+        """The image source: `.image` is the newest `MetadataImage`."""
+        return self.broker.metadata
+
+    @property
+    def replica_manager(self) -> Any:
+        return self.broker.replica_manager
+
+    @property
+    def log_manager(self) -> Any:
+        return self.broker.log_manager
+
+    @property
+    def groups(self) -> Any:
+        return self.broker.groups
+
+    @property
+    def forwarding(self) -> Any:
+        return self.broker.forwarding
+
+    @property
+    def controller(self) -> Any:
+        """The embedded controller; only on its own listener."""
+        return self.broker.controller
+
+    @property
+    def authorizer(self) -> Authorizer:
+        return self.broker.authorizer
+
+    def may(self, operation: Operation, resource: ResourceType, name: str) -> bool:
+        """Whether the asking principal may do it."""
+        return self.broker.authorizer.authorize(self.principal, self.client_host, operation, resource, name)
+
+    def may_on_cluster(self, operation: Operation) -> bool:
+        return self.may(operation, ResourceType.CLUSTER, CLUSTER_NAME)

@@ -1,0 +1,95 @@
+"""What a principal may do to a resource.
+
+Owns the question; every API asks it before it looks whether a resource exists (RL 5.1), so that a refusal tells nothing.
+
+Source: Kafka's `Authorizer`, codes of `AclOperation` and `ResourceType`. Leaves out: stored ACLs.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Protocol
+
+from twisted_broker.security.principal import Principal
+
+
+class Operation(IntEnum):
+    """Kafka's codes, also those of `authorized_operations` bits."""
+
+    UNKNOWN = 0
+    ANY = 1
+    ALL = 2
+    READ = 3
+    WRITE = 4
+    CREATE = 5
+    DELETE = 6
+    ALTER = 7
+    DESCRIBE = 8
+    CLUSTER_ACTION = 9
+    DESCRIBE_CONFIGS = 10
+    ALTER_CONFIGS = 11
+    IDEMPOTENT_WRITE = 12
+    CREATE_TOKENS = 13
+    DESCRIBE_TOKENS = 14
+    TWO_PHASE_COMMIT = 15
+
+
+class ResourceType(IntEnum):
+    """Kafka's codes."""
+
+    UNKNOWN = 0
+    ANY = 1
+    TOPIC = 2
+    GROUP = 3
+    CLUSTER = 4
+    TRANSACTIONAL_ID = 5
+    DELEGATION_TOKEN = 6
+    USER = 7
+
+
+CLUSTER_NAME = "kafka-cluster"
+
+SUPPORTED_OPERATIONS: dict[ResourceType, tuple[Operation, ...]] = {
+    ResourceType.TOPIC: (
+        Operation.READ,
+        Operation.WRITE,
+        Operation.CREATE,
+        Operation.DELETE,
+        Operation.ALTER,
+        Operation.DESCRIBE,
+        Operation.DESCRIBE_CONFIGS,
+        Operation.ALTER_CONFIGS,
+    ),
+    ResourceType.GROUP: (Operation.READ, Operation.DELETE, Operation.DESCRIBE, Operation.DESCRIBE_CONFIGS, Operation.ALTER_CONFIGS),
+    ResourceType.CLUSTER: (
+        Operation.CREATE,
+        Operation.ALTER,
+        Operation.DESCRIBE,
+        Operation.CLUSTER_ACTION,
+        Operation.DESCRIBE_CONFIGS,
+        Operation.ALTER_CONFIGS,
+        Operation.IDEMPOTENT_WRITE,
+    ),
+}
+
+
+class Authorizer(Protocol):
+    """Answers at once; it never waits."""
+
+    def authorize(self, principal: Principal, host: str, operation: Operation, resource: ResourceType, name: str) -> bool: ...
+
+
+class AllowAll:
+    """Everybody may do everything."""
+
+    def authorize(self, principal: Principal, host: str, operation: Operation, resource: ResourceType, name: str) -> bool:
+        return True
+
+
+def authorized_operations(authorizer: Authorizer, principal: Principal, host: str, resource: ResourceType, name: str) -> int:
+    """The bit field of the `authorized_operations` fields: bit n is the operation with code n."""
+    bits = 0
+    for operation in SUPPORTED_OPERATIONS.get(resource, ()):
+        if authorizer.authorize(principal, host, operation, resource, name):
+            bits |= 1 << operation
+    return bits

@@ -25,10 +25,10 @@ $(VENV)/.test: $(BIN)/python setup.cfg pyproject.toml
 	@touch $@ $(VENV)/.run
 
 run: $(VENV)/.run ## start a broker on PORT with its files in DATA
-	@echo "Starting a broker on 127.0.0.1:$(PORT), files in $(DATA). Stop it with Ctrl-C. In another terminal:"
+	@echo "A broker on 127.0.0.1:$(PORT), its files in $(DATA); Ctrl-C stops it. In another terminal:"
 	@echo "  $(BIN)/pip install kafka-python"
-	@echo "  echo hello | $(BIN)/python -m kafka producer -b 127.0.0.1:$(PORT) -t greetings"
-	@echo "  $(BIN)/python -m kafka consumer -b 127.0.0.1:$(PORT) -t greetings -g me -C auto_offset_reset=earliest"
+	@echo "  echo hello | $(BIN)/kafka-python producer -b 127.0.0.1:$(PORT) -t greetings"
+	@echo "  $(BIN)/kafka-python consumer -b 127.0.0.1:$(PORT) -t greetings -g readers -C auto_offset_reset=earliest"
 	$(BIN)/twistd -n --pidfile= replog --port $(PORT) --data $(DATA) $(ARGS)
 
 lint: $(VENV)/.test ## ruff, mypy, import contract

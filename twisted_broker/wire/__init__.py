@@ -1,1 +1,1 @@
-"""Bytes and messages: framing, descriptions of every message, record batches. Imports nothing of ours."""
+"""Kafka's bytes and what they mean: primitives, messages, headers, frames, record batches. Imports nothing else of this package."""

@@ -1,1 +1,1 @@
-"""One module per API family, one class per message for all its versions."""
+"""One module per family of APIs, one class per message for all its versions. Families are independent: import only the one you need."""

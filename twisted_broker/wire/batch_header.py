@@ -115,6 +115,13 @@ def peek_offset_and_length(buffer: Buffer, offset: int = 0) -> tuple[int, int]:
     return base_offset, length
 
 
+def is_cut_short(buffer: Buffer, position: int, end: int) -> bool:
+    """Whether the entry at `position`, of any format, goes on beyond `end`: the last one of a fetch answer may."""
+    if end - position < LOG_OVERHEAD:
+        return True
+    return position + LOG_OVERHEAD + max(peek_offset_and_length(buffer, position)[1], 0) > end
+
+
 def batch_head(base_offset: int, length: int, leader_epoch: int) -> bytes:
     """The first 16 bytes of a batch, for a vectored write in front of untouched bytes from 16 on."""
     return _HEAD.pack(base_offset, length, leader_epoch)

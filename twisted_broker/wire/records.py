@@ -35,6 +35,7 @@ from .batch_header import (
     Buffer,
     batch_crc,
     batch_head,
+    is_cut_short,
     peek_magic,
     peek_offset_and_length,
     read_batch_header,
@@ -54,8 +55,8 @@ __all__ = [
     "MAGIC", "MAGIC_AT", "MAX_OUTPUT_BYTES", "NO_LEADER_EPOCH", "NO_PRODUCER_EPOCH", "NO_PRODUCER_ID", "NO_SEQUENCE", "NO_TIMESTAMP",
     "TRANSACTIONAL_FLAG", "BatchBuilder", "BatchHeader", "BatchView", "Buffer", "CorruptRecordError", "Headers", "InvalidRecordError",
     "OutputLimitError", "Record", "UnsupportedCodecError", "batch_crc", "batch_head", "build_batch", "build_control_batch", "build_empty_batch",
-    "build_end_marker", "control_key", "control_record_type", "end_marker_coordinator_epoch", "iterate_batches", "next_sequence", "peek_magic",
-    "peek_offset_and_length", "read_batch_header", "read_valid_batch", "set_log_append_time", "set_max_timestamp", "set_offsets_and_epoch",
+    "build_end_marker", "control_key", "control_record_type", "end_marker_coordinator_epoch", "is_cut_short", "iterate_batches", "next_sequence",
+    "peek_magic", "peek_offset_and_length", "read_batch_header", "read_valid_batch", "set_log_append_time", "set_max_timestamp", "set_offsets_and_epoch",
 ]  # fmt: skip
 
 MAX_OUTPUT_BYTES: Final = 128 * 1024 * 1024  # what one batch may inflate to, where the caller names no limit
@@ -173,7 +174,7 @@ def iterate_batches(
     limit = len(buffer) if end is None else end
     position = start
     while position < limit:
-        if partial_tail and _is_cut_short(buffer, position, limit):
+        if partial_tail and is_cut_short(buffer, position, limit):
             return
         batch = BatchView(buffer, position)
         position += batch.size_in_bytes
@@ -182,9 +183,3 @@ def iterate_batches(
         if check_crc and not batch.is_valid_crc():
             raise CorruptRecordError("CRC mismatch", batch.offset)
         yield batch
-
-
-def _is_cut_short(buffer: Buffer, position: int, limit: int) -> bool:
-    if limit - position < LOG_OVERHEAD:
-        return True
-    return position + LOG_OVERHEAD + max(peek_offset_and_length(buffer, position)[1], 0) > limit

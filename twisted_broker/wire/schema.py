@@ -1,0 +1,326 @@
+"""Declarative descriptions of Kafka's messages, and the four calls that turn them into bytes and back.
+
+    class FetchTopic(Struct):
+        topic: str = string("0-12", ignorable=True)
+        topic_id: bytes = uuid("13+", ignorable=True)
+        partitions: list[FetchPartition] = array(FetchPartition, "0+")
+
+    class FetchRequest(Request, api_key=1, versions="0-18", flexible="12+"): ...
+
+1. One class serves all versions of a message; a field says which versions carry it. Names are those of Kafka's JSON in snake_case.
+2. A class is nothing but slots, Kafka's defaults, keyword arguments, equality and a repr. Importing descriptions compiles nothing.
+3. A reader and a writer per (class, version) are written as typed source text (reader_source.py, writer_source.py), compiled when first used and
+   kept. Everything about a field is decided while the text is written, nothing while it runs.
+4. What a peer sent raises WireError and nothing else; counts never exceed remaining bytes / smallest element; unknown tagged fields are skipped.
+5. A field that holds something, but that the version has no place for, is dropped when `ignorable`; otherwise encoding raises ValueError.
+Source: Kafka's message JSON (4.3.1; 3.9 for versions 4.0 removed), MessageDataGenerator for rules 4 and 5, KIP-482.
+Leaves out: frames and headers (framing.py, header.py), record batches: a `record_bytes` field is read as a view of the frame, written from
+bytes-like parts or anything with a length.
+"""
+
+import struct
+from collections.abc import Callable
+from typing import Any, ClassVar, NamedTuple, TypeAlias, TypeVar, dataclass_transform
+
+from twisted_broker.wire.errors import WireError
+from twisted_broker.wire.primitives import NULL_UUID, Buffer
+
+Reader: TypeAlias = "Callable[[Buffer, int, int], tuple[Any, int]]"
+Writer: TypeAlias = "Callable[[Any, list[Any]], None]"
+FRESH: Any = object()  # stands for a default made anew for each message: an empty list, a struct of defaults
+NEWEST = 32767
+
+
+class VersionRange(NamedTuple):
+    """Both ends inclusive; empty when max < min."""
+
+    min: int
+    max: int
+
+    def holds(self, version: int) -> bool:
+        return self.min <= version <= self.max
+
+
+def version_range(text: str | None) -> VersionRange:
+    """From Kafka's notation: "3-9", "4+", "2", and "none" or None for no version at all."""
+    if text is None or text == "none":
+        return VersionRange(0, -1)
+    low, dash, high = text.rstrip("+").partition("-")
+    if text.endswith("+"):
+        return VersionRange(int(low), NEWEST)
+    return VersionRange(int(low), int(high if dash else low))
+
+
+class Field:
+    """One field of a description. `kind` is one of the functions' names below; `element` the class of a struct, the class or kind of an array's
+    elements. `versions` and `nullable` stay texts until a codec is written."""
+
+    __slots__ = ("default", "element", "ignorable", "kind", "name", "nullable", "tag", "versions")
+
+    def __init__(self, kind: str, versions: str, default: Any, nullable: str | None, tag: int | None, ignorable: bool, element: Any = None) -> None:
+        self.name = ""
+        self.kind = kind
+        self.versions = versions
+        self.default = default
+        self.nullable = nullable
+        self.tag = tag
+        self.ignorable = ignorable
+        self.element = element
+
+    def is_in(self, version: int) -> bool:
+        return version_range(self.versions).holds(version)
+
+    def is_nullable(self, version: int) -> bool:
+        return version_range(self.nullable).holds(version)
+
+
+# What a description is written with. Each returns Any, so that the annotation beside it is what type checkers see.
+
+
+def boolean(versions: str, default: bool = False, tag: int | None = None, ignorable: bool = False) -> Any:
+    return Field("boolean", versions, default, None, tag, ignorable)
+
+
+def int8(versions: str, default: int = 0, tag: int | None = None, ignorable: bool = False) -> Any:
+    return Field("int8", versions, default, None, tag, ignorable)
+
+
+def int16(versions: str, default: int = 0, tag: int | None = None, ignorable: bool = False) -> Any:
+    return Field("int16", versions, default, None, tag, ignorable)
+
+
+def uint16(versions: str, default: int = 0, tag: int | None = None, ignorable: bool = False) -> Any:
+    return Field("uint16", versions, default, None, tag, ignorable)
+
+
+def int32(versions: str, default: int = 0, tag: int | None = None, ignorable: bool = False) -> Any:
+    return Field("int32", versions, default, None, tag, ignorable)
+
+
+def int64(versions: str, default: int = 0, tag: int | None = None, ignorable: bool = False) -> Any:
+    return Field("int64", versions, default, None, tag, ignorable)
+
+
+def float64(versions: str, default: float = 0.0, tag: int | None = None, ignorable: bool = False) -> Any:
+    return Field("float64", versions, default, None, tag, ignorable)
+
+
+def uuid(versions: str, default: bytes = NULL_UUID, tag: int | None = None, ignorable: bool = False) -> Any:
+    return Field("uuid", versions, default, None, tag, ignorable)
+
+
+def string(versions: str, default: str | None = "", nullable: str | None = None, tag: int | None = None, ignorable: bool = False) -> Any:
+    return Field("string", versions, default, nullable, tag, ignorable)
+
+
+def binary(versions: str, default: bytes | None = b"", nullable: str | None = None, tag: int | None = None, ignorable: bool = False) -> Any:
+    """Kafka's `bytes`: copied out of the frame."""
+    return Field("binary", versions, default, nullable, tag, ignorable)
+
+
+def record_bytes(versions: str, nullable: str | None = None, ignorable: bool = False) -> Any:
+    """Kafka's `records`: a memoryview of the frame when read; written from None, bytes-like, anything with a length, or a list of such."""
+    return Field("record_bytes", versions, None, nullable, None, ignorable)
+
+
+def array(
+    element: Any, versions: str, default: None = FRESH, nullable: str | None = None, tag: int | None = None, ignorable: bool = False
+) -> Any:
+    """Of a Struct class, or of one of the functions above: array(int32, "0+")."""
+    return Field("array", versions, default, nullable, tag, ignorable, element if isinstance(element, type) else element.__name__)
+
+
+def structure(
+    element: type, versions: str, default: None = FRESH, nullable: str | None = None, tag: int | None = None, ignorable: bool = False
+) -> Any:
+    return Field("structure", versions, default, nullable, tag, ignorable, element)
+
+
+@dataclass_transform(kw_only_default=True)
+class StructType(type):
+    """Makes slots out of the fields of a description."""
+
+    FIELDS: tuple[Field, ...]
+
+    def __new__(mcs, name: str, bases: tuple[type, ...], namespace: dict[str, Any], **facts: Any) -> "StructType":
+        fields = []
+        for key, value in list(namespace.items()):
+            if type(value) is Field:
+                value.name = key
+                fields.append(value)
+                del namespace[key]
+        namespace["__slots__"] = tuple([field.name for field in fields])
+        namespace["FIELDS"] = tuple(fields)
+        return super().__new__(mcs, name, bases, namespace, **facts)
+
+
+class Struct(metaclass=StructType):
+    """Base of every description. The real `__init__`, with Kafka's defaults, is compiled when the class is first called."""
+
+    FIELDS: ClassVar[tuple[Field, ...]]
+
+    def __init__(self, **values: Any) -> None:
+        from twisted_broker.wire.init_source import compile_init
+
+        cls = type(self)
+        cls.__init__ = compile_init(cls)  # type: ignore[method-assign]
+        cls.__init__(self, **values)
+
+    def __eq__(self, other: object) -> bool:
+        if type(other) is not type(self):
+            return NotImplemented
+        return all(getattr(self, field.name) == getattr(other, field.name) for field in self.FIELDS)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        values = ", ".join(f"{field.name}={getattr(self, field.name)!r}" for field in self.FIELDS)
+        return f"{type(self).__name__}({values})"
+
+
+class Message(Struct):
+    """What can be encoded by itself, at a version. `readers` and `writers` hold the compiled codecs."""
+
+    versions: ClassVar[VersionRange]
+    flexible: ClassVar[VersionRange]
+    readers: ClassVar[dict[int, Reader]]
+    writers: ClassVar[dict[int, Writer]]
+    has_records: ClassVar[bool]
+    allows_trailing_bytes: ClassVar[bool] = False
+
+    def __init_subclass__(cls, versions: str = "none", flexible: str = "none") -> None:
+        super().__init_subclass__()
+        cls.versions = version_range(versions)
+        cls.flexible = version_range(flexible)
+        cls.readers = {}
+        cls.writers = {}
+
+
+class Request(Message):
+    api_key: ClassVar[int] = -1
+
+    def __init_subclass__(cls, api_key: int = -1, versions: str = "none", flexible: str = "none") -> None:
+        super().__init_subclass__(versions, flexible)
+        cls.api_key = api_key
+
+
+class Response(Message):
+    """A later peer may append to an answer; Kafka's clients do not look."""
+
+    api_key: ClassVar[int] = -1
+    allows_trailing_bytes: ClassVar[bool] = True
+
+    def __init_subclass__(cls, api_key: int = -1, versions: str = "none", flexible: str = "none") -> None:
+        super().__init_subclass__(versions, flexible)
+        cls.api_key = api_key
+
+
+class Record(Message):
+    """Key or value of a record that Kafka itself stores. `record_type` is what tells its kinds apart in one log; -1 where there is only one."""
+
+    record_type: ClassVar[int] = -1
+
+    def __init_subclass__(cls, record_type: int = -1, versions: str = "none", flexible: str = "none") -> None:
+        super().__init_subclass__(versions, flexible)
+        cls.record_type = record_type
+
+
+M = TypeVar("M", bound=Message)
+
+
+def decode(cls: type[M], buffer: Buffer, version: int, offset: int = 0) -> M:
+    """The message that fills `buffer` from `offset` to its end. WireError when it does not."""
+    message, position = decode_from(cls, buffer, version, offset)
+    if position != len(buffer) and not cls.allows_trailing_bytes:
+        raise WireError(f"{cls.__name__} v{version}: {len(buffer) - position} bytes too many")
+    return message
+
+
+def decode_from(cls: type[M], buffer: Buffer, version: int, offset: int = 0) -> tuple[M, int]:
+    """The message that starts at `offset`, and the offset after it."""
+    reader = cls.readers.get(version) or compile_reader(cls, version)
+    try:
+        return reader(buffer, offset, len(buffer))
+    except (struct.error, IndexError):
+        raise WireError(f"{cls.__name__} v{version}: ends too early") from None
+    except UnicodeDecodeError:
+        raise WireError(f"{cls.__name__} v{version}: a string is not UTF-8") from None
+
+
+def encode(message: Message, version: int) -> bytes:
+    """ValueError for a field that the version cannot carry, or a version that does not exist."""
+    parts: list[Any] = []
+    encode_into(message, version, parts)
+    return b"".join(parts)
+
+
+def encode_into(message: Message, version: int, parts: list[Any]) -> None:
+    """Appends the message's bytes; records that are not bytes-like stay the objects they are."""
+    cls = type(message)
+    writer = cls.writers.get(version) or compile_writer(cls, version)
+    writer(message, parts)
+
+
+def encode_parts(message: Message, version: int) -> list[Any]:
+    """Bytes and opaque objects in the order of the wire, neighbouring bytes joined; the whole is sum(map(len, parts)) long."""
+    parts: list[Any] = []
+    encode_into(message, version, parts)
+    return join_bytes(parts)
+
+
+def join_bytes(parts: list[Any]) -> list[Any]:
+    """Runs of small `bytes` made one, so that a gathered write has few pieces; large ones and other objects are left alone."""
+    joined: list[Any] = []
+    run: list[bytes] = []
+    for part in parts:
+        if type(part) is bytes and len(part) < 4096:
+            run.append(part)
+            continue
+        if run:
+            joined.append(b"".join(run))
+            run.clear()
+        joined.append(part)
+    if run:
+        joined.append(b"".join(run))
+    return joined
+
+
+def compile_reader(cls: type[Message], version: int) -> Reader:
+    from twisted_broker.wire.reader_source import reader_source
+
+    if not cls.versions.holds(version):
+        raise WireError(f"{cls.__name__} has no version {version}")
+    namespace: dict[str, Any] = {}
+    exec(compile(reader_source(cls, version), f"<reader of {cls.__name__} v{version}>", "exec"), namespace)
+    reader: Reader = namespace["read"]
+    cls.readers[version] = reader
+    return reader
+
+
+def compile_writer(cls: type[Message], version: int) -> Writer:
+    from twisted_broker.wire.writer_source import writer_source
+
+    if not cls.versions.holds(version):
+        raise ValueError(f"{cls.__name__} has no version {version}")
+    namespace: dict[str, Any] = {}
+    exec(compile(writer_source(cls, version), f"<writer of {cls.__name__} v{version}>", "exec"), namespace)
+    writer: Writer = namespace["write"]
+    cls.writers[version] = writer
+    return writer
+
+
+def source_text(cls: type[Message], version: int) -> str:
+    """A module with `read` and `write` for one version, as it would be written to a file."""
+    from twisted_broker.wire.reader_source import reader_source
+    from twisted_broker.wire.writer_source import writer_source
+
+    return reader_source(cls, version) + "\n\n" + writer_source(cls, version)
+
+
+def smallest_size(cls: type[Struct], version: int, flexible: bool | None = None) -> int:
+    """The fewest bytes an encoded struct can have; a message knows itself whether the version is flexible, a nested struct has to be told."""
+    from twisted_broker.wire.source import struct_size
+
+    if flexible is None:
+        flexible = cls.flexible.holds(version) if issubclass(cls, Message) else False
+    return struct_size(cls, version, flexible)

@@ -1,0 +1,190 @@
+"""Writes the source text of a writer: `write(o, parts) -> None` appends one message at one version to a list of byte strings.
+
+1. Neighbouring values of fixed width, with a length or count that follows them, are one `pack`; the byte that says "no tagged fields" is its padding.
+2. Nested structs and arrays are written out in place.
+3. `n` is a length or count as it goes out: compact ones carry their plus one, 0 is null. A varint above 127 takes a second way.
+4. Tagged fields go out when they differ from their default, in the order of their tags.
+"""
+
+from twisted_broker.wire.schema import Field, Message, Struct
+from twisted_broker.wire.source import FIXED, NUMBER_ARRAYS, SourceText, differs, fields_of
+
+
+def writer_source(cls: type[Message], version: int) -> str:
+    writer = _WriterText(version, cls.flexible.holds(version))
+    name = writer.text.class_name(cls)
+    writer.struct(cls, "o", cls.__name__)
+    writer.flush()
+    if not writer.text.lines:
+        writer.text.line("pass")
+    return writer.text.module(f"def write(o: {name}, parts: list[Any]) -> None:", "pack")
+
+
+class _WriterText:
+    def __init__(self, version: int, flexible: bool) -> None:
+        self.text = SourceText()
+        self.version = version
+        self.flexible = flexible
+        self.parts = "parts"
+        self.letters = ""
+        self.values: list[str] = []
+
+    # Runs of fixed width
+
+    def fixed(self, letter: str, value: str) -> None:
+        self.letters += letter
+        self.values.append(value)
+
+    def packed(self, extra_letter: str = "", extra_value: str = "") -> str:
+        """The run as an expression, with one value more behind it."""
+        letters = self.letters + extra_letter
+        values = [*self.values, extra_value] if extra_value else self.values
+        if not letters.strip("x"):
+            return repr(bytes(len(letters)))
+        return f"{self.text.format(letters, 'pack')}({', '.join(values)})"
+
+    def flush(self) -> None:
+        if self.letters:
+            self.text.line(f"{self.parts}.append({self.packed()})")
+        self.letters, self.values = "", []
+
+    def length(self, letter: str) -> None:
+        """Ends the run with `n`."""
+        if not self.flexible:
+            self.fixed(letter, "n")
+            self.flush()
+            return
+        short = self.packed("B", "n") if self.letters else f"{self.text.primitive('BYTES')}[n]"
+        long = f"{self.packed()} + uvarint(n)" if self.letters else "uvarint(n)"
+        self.text.primitive("uvarint")
+        self.text.line(f"{self.parts}.append({short} if n < 128 else {long})")
+        self.letters, self.values = "", []
+
+    # Structs
+
+    def struct(self, cls: type[Struct], value: str, label: str) -> None:
+        plain, tagged, missing = fields_of(cls, self.version, self.flexible)
+        for field in missing:
+            if not field.ignorable:
+                self.text.line(f"if {differs(field, f'{value}.{field.name}', self.text)}:")
+                self.text.line(f"    raise ValueError(\"{label} v{self.version} cannot carry {field.name}\")")
+        for field in plain:
+            self.field(field, f"{value}.{field.name}", f"{label}.{field.name}")
+        if tagged:
+            self.tagged_fields(tagged, value, label)
+        elif self.flexible:
+            self.letters += "x"
+
+    def tagged_fields(self, tagged: list[Field], value: str, label: str) -> None:
+        conditions = [differs(field, f"{value}.{field.name}", self.text) for field in tagged]
+        before = self.letters, self.values
+        self.text.line(f"if {' or '.join(conditions)}:")
+        self.text.depth += 1
+        self.flush()
+        parts, section, count = self.parts, self.text.name("section"), self.text.name("count")
+        self.text.line(f"{section}: list[Any] = []")
+        self.text.line(f"{count} = 0")
+        for field, condition in zip(tagged, conditions, strict=True):
+            self.parts = self.text.name("content")
+            self.text.line(f"if {condition}:")
+            self.text.depth += 1
+            self.text.line(f"{count} += 1")
+            self.text.line(f"{self.parts}: list[Any] = []")
+            self.field(field, f"{value}.{field.name}", f"{label}.{field.name}")
+            self.flush()
+            self.text.line(f"{section}.append({bytes((field.tag or 0,))!r} + {self.text.primitive('uvarint')}(sum(map(len, {self.parts}))))")
+            self.text.line(f"{section} += {self.parts}")
+            self.text.depth -= 1
+        self.parts = parts
+        self.text.line(f"{parts}.append({self.text.primitive('uvarint')}({count}))")
+        self.text.line(f"{parts} += {section}")
+        self.text.depth -= 1
+        self.text.line("else:")
+        self.letters, self.values = before
+        self.letters += "x"
+        self.text.depth += 1
+        self.flush()
+        self.text.depth -= 1
+
+    # Fields
+
+    def field(self, field: Field, value: str, label: str) -> None:
+        if field.kind in FIXED:
+            self.fixed(FIXED[field.kind][0], value)
+        elif field.kind == "structure":
+            self.structure(field, value, label)
+        elif field.kind == "array":
+            self.array(field, value, label)
+        else:
+            self.bytes_like(field.kind, field.is_nullable(self.version), value)
+
+    def structure(self, field: Field, value: str, label: str) -> None:
+        if not field.is_nullable(self.version):
+            name = self.text.name("o")
+            self.text.line(f"{name} = {value}")
+            self.struct(field.element, name, label)
+            return
+        self.flush()
+        name = self.text.name("o")
+        self.text.line(f"{name} = {value}")
+        self.text.line(f"if {name} is None:")
+        self.text.line(f"    {self.parts}.append(b'\\xff')")
+        self.text.line("else:")
+        self.text.depth += 1
+        self.fixed("b", "1")
+        self.struct(field.element, name, label)
+        self.flush()
+        self.text.depth -= 1
+
+    def bytes_like(self, kind: str, nullable: bool, value: str) -> None:
+        name = self.text.name("s")
+        plus_one = " + 1" if self.flexible else ""
+        content = f"{value}.encode()" if kind == "string" else value
+        size = f"{self.text.primitive('records_size')}({name})" if kind == "record_bytes" else f"len({name})"
+        if nullable:
+            self.text.line(f"if {value} is None:")
+            self.text.line(f"    {name}, n = b'', {0 if self.flexible else -1}")
+            self.text.line("else:")
+            self.text.depth += 1
+        self.text.line(f"{name} = {content}")
+        self.text.line(f"n = {size}{plus_one}")
+        self.text.depth -= nullable
+        self.length("h" if kind == "string" else "i")
+        if kind == "record_bytes":
+            self.text.line(f"{self.text.primitive('append_records')}({self.parts}, {name})")
+        else:
+            self.text.line(f"{self.parts}.append({name})")
+
+    def array(self, field: Field, value: str, label: str) -> None:
+        items = self.text.name("v")
+        plus_one = " + 1" if self.flexible else ""
+        self.text.line(f"{items} = {value}")
+        if field.is_nullable(self.version):
+            self.text.line(f"if {items} is None:")
+            self.text.line(f"    {items}, n = [], {0 if self.flexible else -1}")
+            self.text.line("else:")
+            self.text.line(f"    n = len({items}){plus_one}")
+        else:
+            self.text.line(f"n = len({items}){plus_one}")
+        self.length("i")
+        if field.element in NUMBER_ARRAYS:
+            short, long = self.text.primitive(f"{field.element.upper()}_WRITERS"), self.text.primitive("numbers")
+            self.text.line(
+                f'{self.parts}.append({short}[len({items})](*{items}) if len({items}) < 17 else {long}({items}, "{FIXED[field.element][0]}"))'
+            )
+        else:
+            self.loop(field, items, label)
+
+    def loop(self, field: Field, items: str, label: str) -> None:
+        item = self.text.name("e")
+        self.text.line(f"for {item} in {items}:")
+        self.text.depth += 1
+        if not isinstance(field.element, str):
+            self.struct(field.element, item, label)
+            self.flush()
+        elif field.element in FIXED:
+            self.fixed(FIXED[field.element][0], item)
+            self.flush()
+        else:
+            self.bytes_like(field.element, False, item)
+        self.text.depth -= 1

@@ -51,12 +51,13 @@ from .record_builder import BatchBuilder, build_batch, build_empty_batch
 from .record_walk import Headers, Record, walk_records
 
 __all__ = [
-    "CODEC_MASK", "CONTROL_FLAG", "CREATE_TIME", "DELETE_HORIZON_FLAG", "HEADER_BYTES", "LOG_APPEND_TIME", "LOG_APPEND_TIME_FLAG", "LOG_OVERHEAD",
-    "MAGIC", "MAGIC_AT", "MAX_OUTPUT_BYTES", "NO_LEADER_EPOCH", "NO_PRODUCER_EPOCH", "NO_PRODUCER_ID", "NO_SEQUENCE", "NO_TIMESTAMP",
-    "TRANSACTIONAL_FLAG", "BatchBuilder", "BatchHeader", "BatchView", "Buffer", "CorruptRecordError", "Headers", "InvalidRecordError",
-    "OutputLimitError", "Record", "UnsupportedCodecError", "batch_crc", "batch_head", "build_batch", "build_control_batch", "build_empty_batch",
-    "build_end_marker", "control_key", "control_record_type", "end_marker_coordinator_epoch", "is_cut_short", "iterate_batches", "next_sequence",
-    "peek_magic", "peek_offset_and_length", "read_batch_header", "read_valid_batch", "set_log_append_time", "set_max_timestamp", "set_offsets_and_epoch",
+    "CODEC_MASK", "CONTROL_FLAG", "CREATE_TIME", "DELETE_HORIZON_FLAG", "HEADER_BYTES", "LOG_APPEND_TIME", "LOG_APPEND_TIME_FLAG",
+    "LOG_OVERHEAD", "MAGIC", "MAGIC_AT", "MAX_OUTPUT_BYTES", "NO_LEADER_EPOCH", "NO_PRODUCER_EPOCH", "NO_PRODUCER_ID", "NO_SEQUENCE",
+    "NO_TIMESTAMP", "TRANSACTIONAL_FLAG", "BatchBuilder", "BatchHeader", "BatchView", "Buffer", "CorruptRecordError", "Headers",
+    "InvalidRecordError", "OutputLimitError", "Record", "UnsupportedCodecError", "batch_crc", "batch_head", "build_batch",
+    "build_control_batch", "build_empty_batch", "build_end_marker", "control_key", "control_record_type", "end_marker_coordinator_epoch",
+    "is_cut_short", "iterate_batches", "next_sequence", "peek_magic", "peek_offset_and_length", "read_batch_header", "read_valid_batch",
+    "set_log_append_time", "set_max_timestamp", "set_offsets_and_epoch",
 ]  # fmt: skip
 
 MAX_OUTPUT_BYTES: Final = 128 * 1024 * 1024  # what one batch may inflate to, where the caller names no limit

@@ -26,7 +26,7 @@ from twisted.python.failure import Failure
 from twisted_broker.interfaces import IDelayedCall, Runtime
 from twisted_broker.net.frames import FrameReader
 from twisted_broker.wire.errors import BrokerError, ErrorCode, WireError
-from twisted_broker.wire.header import encode_request_header, response_header_version
+from twisted_broker.wire.header import RequestHeader, decode_response_header, encode_request_header
 from twisted_broker.wire.schema import decode, encode_parts
 
 _FRAME_LIMIT = 256 << 20
@@ -126,7 +126,7 @@ class BrokerConnection:
         """Sends a message at `version`; the Deferred gives its answer's message."""
         correlation_id = self.next_correlation_id()
         api_key: int = request.api_key
-        header = encode_request_header(api_key, version, correlation_id, self.client_id)
+        header = encode_request_header(RequestHeader(api_key, version, correlation_id, self.client_id))
         answer = self._ask(correlation_id, [header, *encode_parts(request, version)], timeout_ms)
         answer.addCallback(_decode_answer, type(request), api_key, version)
         return answer
@@ -184,7 +184,8 @@ class BrokerConnection:
         self._waiting.append(waiting)
         waiting.timer = self._runtime.clock.callLater(timeout_ms / 1000, self._timed_out, protocol, timeout_ms)
         length = sum(map(len, parts))
-        protocol.transport.write(b"".join((length.to_bytes(4, "big"), *parts)))  # type: ignore[union-attr]
+        transport: Any = protocol.transport
+        transport.write(b"".join((length.to_bytes(4, "big"), *parts)))
 
     def _connected(self, protocol: _Answers) -> None:
         self._connecting = None
@@ -243,30 +244,4 @@ class BrokerConnection:
 def _decode_answer(frame: bytes | memoryview, request_class: type[Any], api_key: int, version: int) -> Any:
     """The answer's message; its class lies beside the request's."""
     response_class = getattr(sys.modules[request_class.__module__], request_class.__name__.removesuffix("Request") + "Response")
-    offset = 4
-    if response_header_version(api_key, version) >= 1:
-        offset = _skip_tags(frame, 4)
-    return decode(response_class, frame, version, offset)
-
-
-def _skip_tags(frame: bytes | memoryview, offset: int) -> int:
-    count, offset = _unsigned(frame, offset)
-    for _ in range(count):
-        _, offset = _unsigned(frame, offset)
-        size, offset = _unsigned(frame, offset)
-        offset += size
-        if offset > len(frame):
-            raise WireError("a tagged field longer than its frame")
-    return offset
-
-
-def _unsigned(frame: bytes | memoryview, offset: int) -> tuple[int, int]:
-    value = shift = 0
-    while shift < 35 and offset < len(frame):
-        byte = frame[offset]
-        offset += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, offset
-        shift += 7
-    raise WireError("a varint without end")
+    return decode(response_class, frame, version, decode_response_header(frame, api_key, version)[1])

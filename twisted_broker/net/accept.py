@@ -1,0 +1,103 @@
+"""Taking connections at one listener: how many, for how long, and from whom.
+
+Owns the open connections of a listener.
+
+1. At most `max.connections` in all and `max.connections.per.ip` from one address: the next one is closed at once.
+2. A connection without traffic and without a waiting request for `connections.max.idle.ms` is closed, at most a tenth of that late.
+   One timer serves all connections of the listener.
+
+Source: Kafka's `SocketServer`, `ConnectionQuotas`, `Selector.IdleExpiryManager`. Leaves out: rates of new connections.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from twisted.internet.protocol import Factory
+
+from twisted_broker.interfaces import IDelayedCall, Runtime
+from twisted_broker.net.connection import Dispatch, KafkaConnection
+
+_ROUNDS = 10
+
+
+class ConnectionCounts:
+    """Open connections by address, over all listeners of a broker."""
+
+    __slots__ = ("by_host", "maximum", "maximum_per_host", "total")
+
+    def __init__(self, maximum: int, maximum_per_host: int) -> None:
+        self.maximum = maximum
+        self.maximum_per_host = maximum_per_host
+        self.total = 0
+        self.by_host: Counter[str] = Counter()
+
+    def has_room(self, host: str) -> bool:
+        return self.total < self.maximum and self.by_host[host] < self.maximum_per_host
+
+    def add(self, host: str) -> None:
+        self.total += 1
+        self.by_host[host] += 1
+
+    def remove(self, host: str) -> None:
+        self.total -= 1
+        self.by_host[host] -= 1
+        if not self.by_host[host]:
+            del self.by_host[host]
+
+
+class ConnectionFactory(Factory):
+    """The factory of one listener. `idle_ms` of 0 or less keeps connections for ever."""
+
+    noisy = False
+
+    def __init__(self, runtime: Runtime, dispatch: Dispatch, counts: ConnectionCounts, *, frame_limit: int, idle_ms: int) -> None:
+        self.runtime = runtime
+        self.dispatch = dispatch
+        self.counts = counts
+        self.frame_limit = frame_limit
+        self.idle_ms = idle_ms
+        self.connections: dict[KafkaConnection, None] = {}
+        self._watch: IDelayedCall | None = None
+
+    def logPrefix(self) -> str:
+        return "replog"
+
+    def buildProtocol(self, addr: Any) -> KafkaConnection | None:
+        host = getattr(addr, "host", "memory")
+        return KafkaConnection(self, host) if self.counts.has_room(host) else None
+
+    def opened(self, connection: KafkaConnection) -> None:
+        self.counts.add(connection.client_host)
+        self.connections[connection] = None
+        if self._watch is None and self.idle_ms > 0:
+            self._watch_later()
+
+    def closed(self, connection: KafkaConnection) -> None:
+        self.counts.remove(connection.client_host)
+        self.connections.pop(connection, None)
+
+    def close_all(self) -> None:
+        """Closes every connection, answered or not."""
+        if self._watch is not None and self._watch.active():
+            self._watch.cancel()
+        self._watch = None
+        for connection in list(self.connections):
+            connection.close()
+
+    def _watch_later(self) -> None:
+        self._watch = self.runtime.clock.callLater(self.idle_ms / _ROUNDS / 1000, self._look)
+
+    def _look(self) -> None:
+        self._watch = None
+        for connection in list(self.connections):
+            if connection.active or (connection.busy and not connection.output.full):
+                connection.active = False
+                connection.silent_rounds = 0
+                continue
+            connection.silent_rounds += 1
+            if connection.silent_rounds >= _ROUNDS:
+                connection.close()
+        if self.connections:
+            self._watch_later()

@@ -1,0 +1,250 @@
+"""One client's connection: frames in, answers out in their order, and never more work at a time than allowed.
+
+Owns the order of one connection's requests.
+
+1. Answers leave in the order of their requests.
+2. Everything but Produce is a barrier: it starts when all before it are answered, and nothing starts until it is. Produce requests
+   may start while earlier ones wait for replicas, once those are in the logs (`appended`): at most `PIPELINED` of them, and
+   `PIPELINED_BYTES`.
+3. A client that does not read is not read from: nothing starts while the transport is full, and at most one read's worth waits here.
+4. Malformed input is one log line and the end of this connection. What a client calls itself is quoted.
+5. When the connection goes, a waiting request that only reads is cancelled; one that has appended finishes unanswered.
+
+Source: DESIGN.md 2 and 6. Leaves out: what a request means (`api/dispatch.py`), sockets (`transport.py`).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+from typing import Protocol as Shape
+
+from twisted.internet.protocol import Protocol, connectionDone
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from twisted_broker.interfaces import Runtime
+from twisted_broker.net.frames import FrameReader
+from twisted_broker.net.output import Output
+from twisted_broker.wire.errors import WireError
+
+PIPELINED = 32
+PIPELINED_BYTES = 8 << 20
+_PRODUCE = b"\0\0"
+
+log = Logger(namespace="replog.net")
+
+Answer = bytes | list[Any] | None
+
+
+class Turn:
+    """A request in progress whose answer is not out. `answer` counts once `done`."""
+
+    __slots__ = ("answer", "done", "size")
+
+    def __init__(self, answer: Answer = None, done: bool = True) -> None:
+        self.answer = answer
+        self.done = done
+        self.size = 0
+
+    @property
+    def appended(self) -> bool:
+        """Whether the next Produce may start before this one is answered."""
+        return self.done
+
+    def abandon(self) -> None:
+        """The client is gone."""
+        discard(self.answer)
+        self.answer = None
+
+
+class Dispatch(Shape):
+    """Starts one request: its answer with its length in front, None when there is none to give, or a Turn that reports `turn_done` later.
+
+    Raises WireError for a broken peer.
+    """
+
+    def __call__(self, connection: KafkaConnection, frame: bytes | memoryview) -> Answer | Turn: ...
+
+
+class Door(Shape):
+    """What a connection came in by."""
+
+    runtime: Runtime
+    frame_limit: int
+    dispatch: Dispatch
+
+    def opened(self, connection: KafkaConnection) -> None: ...
+
+    def closed(self, connection: KafkaConnection) -> None: ...
+
+
+class KafkaConnection(Protocol):
+    """The protocol of an accepted connection. `active` is set by traffic and cleared by the idle watch."""
+
+    def __init__(self, door: Door, client_host: str) -> None:
+        self.door = door
+        self.client_host = client_host
+        self.client_software = ("unknown", "unknown")
+        self.active = True
+        self.silent_rounds = 0
+        self.frames = FrameReader(door.frame_limit)
+        self.output: Output = None  # type: ignore[assignment]
+        self.closing = False
+        self._dispatch = door.dispatch
+        self._turns: deque[Turn] = deque()
+        self._held: bytes | memoryview | None = None
+        self._in_progress_bytes = 0
+        self._serving = False
+        self._reading = True
+
+    @property
+    def busy(self) -> bool:
+        """Whether a request waits for its answer."""
+        return bool(self._turns)
+
+    def logPrefix(self) -> str:
+        return "replog"
+
+    def connectionMade(self) -> None:
+        transport: Any = self.transport
+        self.output = Output(transport, self.door.runtime, self)
+        transport.registerProducer(self, True)
+        self.door.opened(self)
+
+    def receive_space(self) -> memoryview | None:
+        """Where the transport may put bytes itself; then it calls `received`, else `dataReceived`."""
+        return self.frames.space()
+
+    def received(self, count: int) -> None:
+        self.active = True
+        self.frames.filled(count)
+        self.serve()
+
+    def dataReceived(self, data: bytes) -> None:
+        self.active = True
+        self.frames.feed(data)
+        self.serve()
+
+    def serve(self) -> None:
+        """Starts every request that may start now."""
+        if self._serving or self.closing:
+            return
+        self._serving = True
+        try:
+            self._start_requests()
+        except WireError as reason:
+            self.broken(reason)
+        finally:
+            self._serving = False
+        if not self.closing:
+            self._read_or_not()
+
+    def _start_requests(self) -> None:
+        next_frame, dispatch, output = self.frames.next_frame, self._dispatch, self.output
+        while not output.full and not self.closing:
+            frame = self._held
+            if frame is None:
+                frame = next_frame()
+                if frame is None:
+                    return
+            else:
+                self._held = None
+            if self._turns and not self._may_start(frame):
+                self._held = frame
+                return
+            outcome = dispatch(self, frame)
+            if isinstance(outcome, Turn):
+                self._wait(outcome, len(frame))
+            elif self._turns:
+                self._wait(Turn(outcome), 0)
+            elif outcome is not None:
+                output.send(outcome)
+            frame = outcome = None
+
+    def _may_start(self, frame: bytes | memoryview) -> bool:
+        turns = self._turns
+        return (
+            frame[:2] == _PRODUCE
+            and turns[-1].appended
+            and len(turns) < PIPELINED
+            and self._in_progress_bytes + len(frame) <= PIPELINED_BYTES
+        )
+
+    def _wait(self, turn: Turn, size: int) -> None:
+        turn.size = size
+        self._in_progress_bytes += size
+        self._turns.append(turn)
+
+    def turn_done(self) -> None:
+        """A turn has its answer: everything that is now first in order goes out."""
+        turns = self._turns
+        while turns and turns[0].done:
+            turn = turns.popleft()
+            self._in_progress_bytes -= turn.size
+            if turn.answer is not None:
+                self.output.send(turn.answer)
+        self.serve()
+
+    def _read_or_not(self) -> None:
+        wanted = self._held is None and not self.output.full
+        if wanted == self._reading:
+            return
+        self._reading = wanted
+        transport: Any = self.transport
+        if wanted:
+            transport.resumeProducing()
+        else:
+            transport.pauseProducing()
+
+    def pauseProducing(self) -> None:
+        """The transport has enough to write."""
+        self.output.pause()
+        if not self._serving and not self.closing:
+            self._read_or_not()
+
+    def resumeProducing(self) -> None:
+        """The transport can take more."""
+        if not self.closing:
+            self.output.resume()
+            self.serve()
+
+    def stopProducing(self) -> None:
+        """The transport is lost; `connectionLost` follows."""
+
+    def broken(self, reason: Exception) -> None:
+        """The peer, or what was announced to it, is broken: one line, and the end."""
+        if not self.closing:
+            log.warn("{client} is disconnected: {reason}", client=self.client_host, reason=one_line(reason))
+            self.close()
+
+    def close(self) -> None:
+        """Closes now; what was not sent is not sent."""
+        if not self.closing:
+            self.closing = True
+            transport: Any = self.transport
+            transport.abortConnection()
+
+    def connectionLost(self, reason: Failure = connectionDone) -> None:
+        self.closing = True
+        self.output.close()
+        self.door.closed(self)
+        turns, self._turns = self._turns, deque()
+        self._held = None
+        for turn in turns:
+            turn.abandon()
+
+
+def discard(answer: Answer) -> None:
+    """Gives back the slices of an answer that will not be sent."""
+    if isinstance(answer, list):
+        for part in answer:
+            release = getattr(part, "release", None)
+            if release is not None and not isinstance(part, memoryview):
+                release()
+
+
+def one_line(reason: object) -> str:
+    """A text from outside as it may stand in a log: one line of printable characters, not long."""
+    text = str(reason)
+    return "".join(each if each.isprintable() else repr(each)[1:-1] for each in text[:500])

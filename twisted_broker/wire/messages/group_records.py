@@ -1,0 +1,169 @@
+"""Records of `__consumer_offsets`.
+
+1. A key is its `record_type` as a 16-bit number and then the key at version 0; a value is its version as a 16-bit number and then the value.
+2. Types 0-2 belong to classic groups and to offsets of all groups, 3 and above to the protocol of KIP-848.
+OffsetCommitValue: 1 expiry, only there; 2 without; 3 leader epochs; 4 flexible, topic ids. GroupMetadataValue: 1 rebalance timeout; 2 time of the
+state; 3 static members; 4 flexible.
+"""
+
+from twisted_broker.wire.schema import Record, Struct, array, binary, int8, int32, int64, string, structure, uuid
+
+
+class OffsetCommitKey(Record, record_type=1, versions="0"):
+    group: str = string("0")
+    topic: str = string("0")
+    partition: int = int32("0")
+
+
+class OffsetCommitValue(Record, record_type=1, versions="0-4", flexible="4+"):
+    offset: int = int64("0+")
+    leader_epoch: int = int32("3+", default=-1, ignorable=True)
+    metadata: str = string("0+")
+    commit_timestamp: int = int64("0+")
+    expire_timestamp: int = int64("1", default=-1, ignorable=True)
+    topic_id: bytes = uuid("4+", tag=0, ignorable=True)
+
+
+class GroupMetadataKey(Record, record_type=2, versions="0"):
+    group: str = string("0")
+
+
+class MemberMetadata(Struct):
+    member_id: str = string("0+")
+    group_instance_id: str | None = string("3+", default=None, nullable="3+", ignorable=True)
+    client_id: str = string("0+")
+    client_host: str = string("0+")
+    rebalance_timeout: int = int32("1+", default=-1, ignorable=True)
+    session_timeout: int = int32("0+")
+    subscription: bytes = binary("0+")
+    assignment: bytes = binary("0+")
+
+
+class GroupMetadataValue(Record, record_type=2, versions="0-4", flexible="4+"):
+    protocol_type: str = string("0+")
+    generation: int = int32("0+")
+    protocol: str | None = string("0+", nullable="0+")
+    leader: str | None = string("0+", nullable="0+")
+    current_state_timestamp: int = int64("2+", default=-1, ignorable=True)
+    members: list[MemberMetadata] = array(MemberMetadata, "0+")
+
+
+class LegacyOffsetCommitKey(Record, record_type=0, versions="0"):
+    group: str = string("0")
+    topic: str = string("0")
+    partition: int = int32("0")
+
+
+class LegacyOffsetCommitValue(Record, record_type=0, versions="0"):
+    offset: int = int64("0")
+    metadata: str = string("0")
+    commit_timestamp: int = int64("0")
+
+
+class ConsumerGroupMetadataKey(Record, record_type=3, versions="0"):
+    group_id: str = string("0")
+
+
+class ConsumerGroupMetadataValue(Record, record_type=3, versions="0", flexible="0+"):
+    epoch: int = int32("0+")
+    metadata_hash: int = int64("0+", tag=0)
+
+
+class ConsumerGroupPartitionMetadataKey(Record, record_type=4, versions="0"):
+    group_id: str = string("0")
+
+
+class PartitionMetadata(Struct):
+    partition: int = int32("0+")
+    racks: list[str] = array(string, "0+")
+
+
+class TopicMetadata(Struct):
+    topic_id: bytes = uuid("0+")
+    topic_name: str = string("0+")
+    num_partitions: int = int32("0+")
+    partition_metadata: list[PartitionMetadata] = array(PartitionMetadata, "0+")
+
+
+class ConsumerGroupPartitionMetadataValue(Record, record_type=4, versions="0", flexible="0+"):
+    topics: list[TopicMetadata] = array(TopicMetadata, "0+")
+
+
+class ConsumerGroupMemberMetadataKey(Record, record_type=5, versions="0"):
+    group_id: str = string("0")
+    member_id: str = string("0")
+
+
+class ClassicProtocol(Struct):
+    name: str = string("0+")
+    metadata: bytes = binary("0+")
+
+
+class ClassicMemberMetadata(Struct):
+    session_timeout_ms: int = int32("0+")
+    supported_protocols: list[ClassicProtocol] = array(ClassicProtocol, "0+")
+
+
+class ConsumerGroupMemberMetadataValue(Record, record_type=5, versions="0", flexible="0+"):
+    instance_id: str | None = string("0+", nullable="0+")
+    rack_id: str | None = string("0+", nullable="0+")
+    client_id: str = string("0+")
+    client_host: str = string("0+")
+    subscribed_topic_names: list[str] = array(string, "0+")
+    subscribed_topic_regex: str | None = string("0+", nullable="0+")
+    rebalance_timeout_ms: int = int32("0+", default=-1)
+    server_assignor: str | None = string("0+", nullable="0+")
+    classic_member_metadata: ClassicMemberMetadata | None = structure(ClassicMemberMetadata, "0+", nullable="0+", tag=0)
+
+
+class ConsumerGroupTargetAssignmentMetadataKey(Record, record_type=6, versions="0"):
+    group_id: str = string("0")
+
+
+class ConsumerGroupTargetAssignmentMetadataValue(Record, record_type=6, versions="0", flexible="0+"):
+    assignment_epoch: int = int32("0+")
+    assignment_timestamp: int = int64("0+", tag=0, ignorable=True)
+
+
+class ConsumerGroupTargetAssignmentMemberKey(Record, record_type=7, versions="0"):
+    group_id: str = string("0")
+    member_id: str = string("0")
+
+
+class TopicPartition(Struct):
+    topic_id: bytes = uuid("0+")
+    partitions: list[int] = array(int32, "0+")
+
+
+class ConsumerGroupTargetAssignmentMemberValue(Record, record_type=7, versions="0", flexible="0+"):
+    topic_partitions: list[TopicPartition] = array(TopicPartition, "0+")
+
+
+class ConsumerGroupCurrentMemberAssignmentKey(Record, record_type=8, versions="0"):
+    group_id: str = string("0")
+    member_id: str = string("0")
+
+
+class TopicPartitions(Struct):
+    topic_id: bytes = uuid("0+")
+    partitions: list[int] = array(int32, "0+")
+    assignment_epochs: list[int] | None = array(int32, "0+", nullable="0+", tag=0)
+
+
+class ConsumerGroupCurrentMemberAssignmentValue(Record, record_type=8, versions="0", flexible="0+"):
+    member_epoch: int = int32("0+")
+    previous_member_epoch: int = int32("0+")
+    state: int = int8("0+")
+    assigned_partitions: list[TopicPartitions] = array(TopicPartitions, "0+")
+    partitions_pending_revocation: list[TopicPartitions] = array(TopicPartitions, "0+")
+
+
+class ConsumerGroupRegularExpressionKey(Record, record_type=16, versions="0"):
+    group_id: str = string("0")
+    regular_expression: str = string("0")
+
+
+class ConsumerGroupRegularExpressionValue(Record, record_type=16, versions="0", flexible="0+"):
+    topics: list[str] = array(string, "0+")
+    version: int = int64("0+")
+    timestamp: int = int64("0+")

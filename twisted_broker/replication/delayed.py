@@ -1,0 +1,181 @@
+"""What can wait, and when it need not wait any longer.
+
+Owns the conditions of a delayed produce, a delayed fetch and a delayed DeleteRecords, and the outcomes they complete.
+
+1. A condition is asked any number of times; what it found out about one partition it does not ask again.
+2. Time-out is an answer too: what is not satisfied gets REQUEST_TIMED_OUT; a fetch is simply read again.
+
+Source: RL 1.7, 1.9, 2.8; Kafka's `DelayedProduce`, `DelayedFetch`, `DelayedDeleteRecords`. Leaves out: waiting (`purgatory`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from twisted_broker.interfaces import TopicPartition
+from twisted_broker.log.append_info import RecordError
+from twisted_broker.log.offset_metadata import LogOffsetMetadata
+from twisted_broker.replication.fetch_data import FetchParams, FetchPartitionRequest, FetchPartitionResult
+from twisted_broker.replication.partition import Partition
+from twisted_broker.wire.errors import BrokerError, ErrorCode
+
+PartitionOf = Callable[[TopicPartition], Partition]
+"""Finds a partition held here; raises `BrokerError` (unknown, not here, offline)."""
+
+
+class AppendOutcome:
+    """What became of one partition's records. Offsets and times are -1 where nothing was appended; `error` may change while it waits."""
+
+    __slots__ = ("base_offset", "error", "error_message", "last_offset", "log_append_time_ms", "log_start_offset", "record_errors", "topic_partition")
+
+    def __init__(
+        self,
+        topic_partition: TopicPartition,
+        error: ErrorCode,
+        base_offset: int = -1,
+        last_offset: int = -1,
+        log_append_time_ms: int = -1,
+        log_start_offset: int = -1,
+        error_message: str | None = None,
+        record_errors: Sequence[RecordError] = (),
+    ) -> None:
+        self.topic_partition = topic_partition
+        self.error = error
+        self.base_offset = base_offset
+        self.last_offset = last_offset
+        self.log_append_time_ms = log_append_time_ms
+        self.log_start_offset = log_start_offset
+        self.error_message = error_message
+        self.record_errors = record_errors
+
+    def __repr__(self) -> str:
+        return f"<{self.topic_partition} {self.error.name} {self.base_offset}..{self.last_offset}>"
+
+
+class DelayedProduce:
+    """RL 1.7: waits until the high watermark passed what was appended to each partition."""
+
+    __slots__ = ("_partition_of", "_waiting")
+
+    def __init__(self, outcomes: Sequence[AppendOutcome], partition_of: PartitionOf) -> None:
+        self._partition_of = partition_of
+        self._waiting = [outcome for outcome in outcomes if outcome.error == ErrorCode.NONE]
+
+    @property
+    def keys(self) -> list[TopicPartition]:
+        return [outcome.topic_partition for outcome in self._waiting]
+
+    def is_complete(self) -> bool:
+        self._waiting = [outcome for outcome in self._waiting if not self._satisfied(outcome)]
+        return not self._waiting
+
+    def expire(self) -> None:
+        for outcome in self._waiting:
+            outcome.error = ErrorCode.REQUEST_TIMED_OUT
+
+    def _satisfied(self, outcome: AppendOutcome) -> bool:
+        try:
+            error = self._partition_of(outcome.topic_partition).enough_replicas_reached(outcome.last_offset + 1)
+        except BrokerError as refusal:
+            error = refusal.code
+        if error is None:
+            return False
+        outcome.error = error
+        return True
+
+
+class DelayedFetch:
+    """RL 1.9: waits until there is enough to answer with, or something to tell."""
+
+    __slots__ = ("_params", "_partition_of", "_waiting")
+
+    def __init__(self, params: FetchParams, first_read: Sequence[FetchPartitionResult], partition_of: PartitionOf) -> None:
+        self._params = params
+        self._partition_of = partition_of
+        self._waiting = [(result.request, result.fetch_offset) for result in first_read]
+
+    @property
+    def keys(self) -> list[TopicPartition]:
+        return [request.topic_partition for request, _ in self._waiting]
+
+    def is_complete(self) -> bool:
+        readable = 0
+        for request, fetch_offset in self._waiting:
+            try:
+                found = self._readable(request, fetch_offset)
+            except BrokerError:  # cases A to E, and H where the epoch's end cannot be told
+                return True
+            if found < 0:
+                return True
+            readable += found
+        return readable >= self._params.min_bytes  # case G
+
+    def expire(self) -> None:
+        """Nothing to note: whoever waits reads again."""
+
+    def _readable(self, request: FetchPartitionRequest, fetch_offset: LogOffsetMetadata) -> int:
+        """Bytes that wait in one partition, -1 when it should be answered now. Raises `BrokerError` likewise."""
+        partition = self._partition_of(request.topic_partition)
+        log = partition.log_for(request.current_leader_epoch, self._params.only_leader)
+        if request.topic_id is not None and request.topic_id != partition.topic_id:
+            return -1
+        end = partition.end_for(self._params.isolation)
+        found = 0
+        if end.offset != fetch_offset.offset:
+            if end.on_older_segment(fetch_offset) or fetch_offset.on_older_segment(end) or fetch_offset.offset > log.log_end_offset:
+                return -1  # case F
+            if end.offset > fetch_offset.offset:
+                if not end.on_same_segment(fetch_offset):
+                    return -1
+                found = min(end.position_difference(fetch_offset), request.max_bytes)
+        if request.last_fetched_epoch >= 0 and partition.divergence(request) is not None:
+            return -1  # case H
+        return found
+
+
+class DeleteOutcome:
+    """What became of one partition of DeleteRecords; `low_watermark` is -1 with an error."""
+
+    __slots__ = ("error", "error_message", "low_watermark", "required_offset", "topic_partition")
+
+    def __init__(
+        self, topic_partition: TopicPartition, error: ErrorCode, low_watermark: int = -1, required_offset: int = -1, error_message: str | None = None
+    ) -> None:
+        self.topic_partition = topic_partition
+        self.error = error
+        self.low_watermark = low_watermark
+        self.required_offset = required_offset
+        self.error_message = error_message
+
+
+class DelayedDeleteRecords:
+    """RL 2.8: waits until the low watermark of each partition reached what was asked."""
+
+    __slots__ = ("_partition_of", "_waiting")
+
+    def __init__(self, outcomes: Sequence[DeleteOutcome], partition_of: PartitionOf) -> None:
+        self._partition_of = partition_of
+        self._waiting = [outcome for outcome in outcomes if outcome.error == ErrorCode.NONE]
+
+    @property
+    def keys(self) -> list[TopicPartition]:
+        return [outcome.topic_partition for outcome in self._waiting]
+
+    def is_complete(self) -> bool:
+        self._waiting = [outcome for outcome in self._waiting if not self._satisfied(outcome)]
+        return not self._waiting
+
+    def expire(self) -> None:
+        for outcome in self._waiting:
+            outcome.error, outcome.low_watermark = ErrorCode.REQUEST_TIMED_OUT, -1
+
+    def _satisfied(self, outcome: DeleteOutcome) -> bool:
+        try:
+            partition = self._partition_of(outcome.topic_partition)
+            if not partition.is_leader:
+                raise partition.refusal()
+        except BrokerError as refusal:
+            outcome.error, outcome.low_watermark = refusal.code, -1
+            return True
+        outcome.low_watermark = partition.low_watermark()
+        return outcome.low_watermark >= outcome.required_offset

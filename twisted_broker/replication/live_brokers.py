@@ -1,0 +1,39 @@
+"""Other brokers as the metadata image shows them: the answers a leader needs for its ISR.
+
+Source: KRAFT.md 3.6; Kafka's `Partition.isReplicaIsrEligible`. Leaves out: the image (`cluster.image`).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from twisted_broker.cluster.image import MetadataImage
+
+
+class ImageSource(Protocol):
+    """Who follows the metadata log; `image` is the newest picture."""
+
+    @property
+    def image(self) -> MetadataImage: ...
+
+
+class LiveBrokers:
+    """`Brokers` of `partition`, read from the newest image at each question."""
+
+    __slots__ = ("_source",)
+
+    def __init__(self, source: ImageSource) -> None:
+        self._source = source
+
+    def is_alive(self, broker_id: int) -> bool:
+        broker = self._source.image.brokers.get(broker_id)
+        return broker is not None and not broker.fenced
+
+    def may_be_in_isr(self, broker_id: int) -> bool:
+        broker = self._source.image.brokers.get(broker_id)
+        return broker is not None and broker.may_be_in_isr
+
+    def epoch_of(self, broker_id: int) -> int:
+        broker = self._source.image.brokers.get(broker_id)
+        return -1 if broker is None else broker.epoch

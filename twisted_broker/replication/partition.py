@@ -1,0 +1,436 @@
+"""One partition on this broker: led here, followed here, or failed.
+
+Owns its role, its in-sync replicas and what moves its high watermark.
+
+    (new) --make_leader--> leader <--make_leader / make_follower--> follower        any --fail--> offline (until restarted)
+
+1. A leader is in its own ISR; a follower's ISR is empty. Leader epochs and partition epochs only grow; older news changes nothing.
+2. The high watermark moves forward only, to the least log end of the maximal ISR and of those about to join it, and not at all while the
+   ISR is below the minimum (RL 2.3).
+3. At most one ISR change is on its way (RL 2.5).
+4. What happened goes into `events`; nothing outside is touched. Times are arguments: `now_ms` monotonic, `wall_ms` the calendar's.
+
+Source: RL 1.10, 1.14, 2.1-2.8; Kafka's `Partition`. Leaves out: offset look-ups (`partition_offsets`), waiting (`delayed`).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from twisted_broker.interfaces import Buffer, TopicPartition
+from twisted_broker.log.append_info import AppendOrigin, LogAppendInfo
+from twisted_broker.log.offset_metadata import LogOffsetMetadata
+from twisted_broker.replication.events import (
+    Events,
+    HighWatermarkAdvanced,
+    IsrChanged,
+    IsrChangeWanted,
+    LeadershipLost,
+    LogEndAdvanced,
+    LogStartAdvanced,
+    PartitionFailed,
+)
+from twisted_broker.replication.fetch_data import LOG_END, TXN_COMMITTED, FetchParams, FetchPartitionRequest, FetchPartitionResult
+from twisted_broker.replication.isr import EMPTY_ISR, CommittedIsr, IsrAnswer, IsrProposal, IsrState, PendingExpand, PendingIsr, PendingShrink
+from twisted_broker.replication.replica import RemoteReplica
+from twisted_broker.wire.errors import BrokerError, ErrorCode
+
+if TYPE_CHECKING:
+    from twisted_broker.cluster.registrations import PartitionRegistration
+    from twisted_broker.log.log import Log
+
+_REVERTS = frozenset({ErrorCode.OPERATION_NOT_ATTEMPTED, ErrorCode.INELIGIBLE_REPLICA})
+_AWAITS_THE_CONTROLLER = frozenset(
+    {
+        ErrorCode.FENCED_LEADER_EPOCH,
+        ErrorCode.INVALID_UPDATE_VERSION,
+        ErrorCode.NEW_LEADER_ELECTED,
+        ErrorCode.INVALID_REQUEST,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+    }
+)
+
+
+class Brokers(Protocol):
+    """What a leader must know of other brokers."""
+
+    def is_alive(self, broker_id: int) -> bool: ...
+
+    def may_be_in_isr(self, broker_id: int) -> bool:
+        """Alive, not fenced, not shutting down."""
+        ...
+
+    def epoch_of(self, broker_id: int) -> int:
+        """The epoch under which it registered, -1 when it did not."""
+        ...
+
+
+class Partition:
+    """See the module's card. `leader_log` is the log while this broker leads it, else None."""
+
+    __slots__ = (
+        "_brokers",
+        "_high_watermark_advanced",
+        "_log_end_advanced",
+        "_max_lag_ms",
+        "_node_id",
+        "adding",
+        "events",
+        "isr_state",
+        "leader_epoch",
+        "leader_epoch_start_offset",
+        "leader_id",
+        "leader_log",
+        "log",
+        "offline",
+        "partition_epoch",
+        "remote_replicas",
+        "removing",
+        "replicas",
+        "topic_id",
+        "topic_partition",
+    )
+
+    def __init__(self, topic_partition: TopicPartition, topic_id: bytes, node_id: int, events: Events, brokers: Brokers, max_lag_ms: int) -> None:
+        self.topic_partition = topic_partition
+        self.topic_id = topic_id
+        self.events = events
+        self._node_id = node_id
+        self._brokers = brokers
+        self._max_lag_ms = max_lag_ms
+        self.log: Log | None = None
+        self.leader_log: Log | None = None
+        self.offline = False
+        self.leader_id = -1
+        self.leader_epoch = -1
+        self.leader_epoch_start_offset = -1
+        self.partition_epoch = -1
+        self.replicas: tuple[int, ...] = ()
+        self.adding: tuple[int, ...] = ()
+        self.removing: tuple[int, ...] = ()
+        self.isr_state: IsrState = EMPTY_ISR
+        self.remote_replicas: dict[int, RemoteReplica] = {}
+        self._log_end_advanced = LogEndAdvanced(self)
+        self._high_watermark_advanced = HighWatermarkAdvanced(self)
+
+    def __repr__(self) -> str:
+        role = "offline" if self.offline else "leads" if self.is_leader else f"follows {self.leader_id}"
+        return f"<partition {self.topic_partition} {role} at epoch {self.leader_epoch} {self.isr_state}>"
+
+    # roles
+    @property
+    def is_leader(self) -> bool:
+        return self.leader_log is not None
+
+    def make_leader(self, state: PartitionRegistration, log: Log, now_ms: int) -> bool:
+        """RL 2.2. True when this broker did not lead it before. Older news (by partition epoch) changes nothing."""
+        if state.partition_epoch < self.partition_epoch:
+            return False
+        leader_is_new = self.leader_log is None
+        self._take(state, frozenset(state.isr))
+        self.log = self.leader_log = log
+        if state.leader_epoch > self.leader_epoch:
+            self._start_epoch(state.leader_epoch, log, leader_is_new, now_ms)
+        self.leader_id = self._node_id
+        log.set_high_watermark(log.offset_metadata(log.high_watermark))
+        if self.maybe_increment_leader_hw(now_ms):
+            self.events.append(self._high_watermark_advanced)
+        return leader_is_new
+
+    def make_follower(self, state: PartitionRegistration, log: Log | None) -> bool:
+        """RL 2.1. True when the leader epoch is new. `log` None: its directory is offline."""
+        if state.partition_epoch < self.partition_epoch:
+            return False
+        led = self.leader_log is not None
+        self._take(state, frozenset())
+        self.log, self.leader_log = log, None
+        self.leader_id = state.leader
+        self.leader_epoch_start_offset = -1
+        epoch_is_new = state.leader_epoch > self.leader_epoch
+        self.leader_epoch = max(self.leader_epoch, state.leader_epoch)
+        if led or epoch_is_new:
+            self.events.append(LeadershipLost(self))
+        return epoch_is_new
+
+    def stop(self) -> None:
+        """It is no longer held here; whoever waits for it is told."""
+        self.leader_log = self.log = None
+        self.leader_id = -1
+        self.isr_state = EMPTY_ISR
+        self.remote_replicas = {}
+        self.events.append(LeadershipLost(self))
+
+    def fail(self, reason: str) -> None:
+        """Its directory is offline, or an effect on it raised: it answers KAFKA_STORAGE_ERROR until the broker starts anew."""
+        if not self.offline:
+            self.offline = True
+            self.leader_log = None
+            self.events.append(PartitionFailed(self, reason))
+
+    def _take(self, state: PartitionRegistration, isr: frozenset[int]) -> None:
+        self.replicas, self.adding, self.removing = state.replicas, state.adding, state.removing
+        known = self.remote_replicas
+        self.remote_replicas = {broker: known.get(broker) or RemoteReplica(broker) for broker in state.replicas if broker != self._node_id}
+        self.isr_state = CommittedIsr(isr, state.leader_recovery_state)
+        self.partition_epoch = state.partition_epoch
+
+    def _start_epoch(self, leader_epoch: int, log: Log, leader_is_new: bool, now_ms: int) -> None:
+        self.leader_epoch = leader_epoch
+        self.leader_epoch_start_offset = log.log_end_offset
+        log.leader_epochs.assign(leader_epoch, log.log_end_offset)
+        for replica in self.remote_replicas.values():
+            replica.reset(now_ms, log.log_end_offset, leader_is_new, replica.broker_id in self.isr_state.isr)
+
+    # refusals
+    def refusal(self) -> BrokerError:
+        """Why a request for a leader cannot be served."""
+        if self.offline:
+            return BrokerError(ErrorCode.KAFKA_STORAGE_ERROR, f"the log directory of {self.topic_partition} is offline")
+        return BrokerError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"broker {self._node_id} does not lead {self.topic_partition}")
+
+    def log_for(self, current_leader_epoch: int, only_leader: bool) -> Log:
+        """The log a request may see. Raises FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH (RL 2.6), NOT_LEADER_OR_FOLLOWER, KAFKA_STORAGE_ERROR."""
+        if current_leader_epoch >= 0 and current_leader_epoch != self.leader_epoch:
+            if current_leader_epoch < self.leader_epoch:
+                raise BrokerError(ErrorCode.FENCED_LEADER_EPOCH)
+            raise BrokerError(ErrorCode.UNKNOWN_LEADER_EPOCH)
+        log = self.leader_log if only_leader else self.log
+        if log is None or self.offline:
+            raise self.refusal()
+        return log
+
+    # appending
+    @property
+    def min_isr(self) -> int:
+        """RL 2.1: `min.insync.replicas`, or all replicas when there are fewer."""
+        log = self.leader_log
+        assert log is not None
+        return min(log.config.min_insync_replicas, len(self.replicas))
+
+    def append_as_leader(self, records: Buffer, acks: int, wall_ms: int, now_ms: int, origin: AppendOrigin) -> LogAppendInfo:
+        """RL 1.14. Raises `BrokerError`: NOT_LEADER_OR_FOLLOWER, NOT_ENOUGH_REPLICAS, or what the log refuses."""
+        log = self.leader_log
+        if log is None:
+            raise self.refusal()
+        if acks == -1 and len(self.isr_state.isr) < self.min_isr:
+            raise BrokerError(ErrorCode.NOT_ENOUGH_REPLICAS, f"{len(self.isr_state.isr)} replicas in sync, {self.min_isr} demanded")
+        info = log.append_as_leader(records, self.leader_epoch, wall_ms, origin=origin)
+        self.events.append(self._high_watermark_advanced if self.maybe_increment_leader_hw(now_ms) else self._log_end_advanced)
+        return info
+
+    def append_as_follower(self, records: Buffer, leader_epoch: int, wall_ms: int) -> LogAppendInfo:
+        """Appends what the leader sent, offsets as they came. Raises NOT_LEADER_OR_FOLLOWER when this broker leads it by now."""
+        log = self.log
+        if log is None or self.leader_log is not None or self.offline:
+            raise self.refusal()
+        info = log.append_as_follower(records, leader_epoch, wall_ms)
+        self.events.append(self._log_end_advanced)
+        return info
+
+    def follow_high_watermark(self, leader_high_watermark: int) -> bool:
+        """RL 6.4: a follower's high watermark is the leader's, as far as its own log goes. True when it moved."""
+        log = self.log
+        assert log is not None and self.leader_log is None
+        before = log.high_watermark
+        log.set_high_watermark(min(log.log_end_offset, leader_high_watermark))
+        if log.high_watermark <= before:
+            return False
+        self.events.append(self._high_watermark_advanced)
+        return True
+
+    # the high watermark
+    def maybe_increment_leader_hw(self, now_ms: int) -> bool:
+        """RL 2.3. True when it moved."""
+        log = self.leader_log
+        if log is None or len(self.isr_state.isr) < self.min_isr:
+            return False
+        target = log.log_end
+        if self.remote_replicas:
+            target = self._least_log_end(target, now_ms)
+        current = log.high_watermark_metadata
+        if target.offset > current.offset or (target.offset == current.offset and current.on_older_segment(target)):
+            log.set_high_watermark(target)
+            return True
+        return False
+
+    def _least_log_end(self, leader_end: LogOffsetMetadata, now_ms: int) -> LogOffsetMetadata:
+        least = leader_end
+        maximal_isr = self.isr_state.maximal_isr
+        for broker_id, replica in self.remote_replicas.items():
+            if replica.log_end.offset < least.offset and (
+                broker_id in maximal_isr or (replica.is_caught_up(leader_end.offset, now_ms, self._max_lag_ms) and self._eligible(replica))
+            ):
+                least = replica.log_end
+        return least
+
+    def enough_replicas_reached(self, required_offset: int) -> ErrorCode | None:
+        """RL 1.7: None while the high watermark is below `required_offset`; then NONE, or the error to answer with."""
+        log = self.leader_log
+        if log is None:
+            return self.refusal().code
+        if log.high_watermark < required_offset:
+            return None
+        if len(self.isr_state.maximal_isr) < self.min_isr:
+            return ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
+        return ErrorCode.NONE
+
+    # reading
+    def end_for(self, isolation: int) -> LogOffsetMetadata:
+        """How far a reader may see."""
+        log = self.log
+        assert log is not None
+        if isolation == LOG_END:
+            return log.log_end
+        return log.last_stable_metadata if isolation == TXN_COMMITTED else log.high_watermark_metadata
+
+    def read(
+        self, request: FetchPartitionRequest, params: FetchParams, max_bytes: int, min_one_message: bool, now_ms: int, record_progress: bool
+    ) -> FetchPartitionResult:
+        """RL 1.8, 1.10. Watermarks are those before the read. Raises `BrokerError`; a follower's progress counts unless it diverges."""
+        log = self.log_for(request.current_leader_epoch, params.only_leader)
+        follower = self._follower(params, request) if params.replica_id >= 0 else None
+        leader_end = log.log_end_offset
+        result = FetchPartitionResult(request, ErrorCode.NONE, log.high_watermark, log.last_stable_offset, log.log_start_offset)
+        if request.last_fetched_epoch >= 0:
+            result.diverging_epoch = self.divergence(request)
+            if result.diverging_epoch is not None:
+                return result
+        isolation = params.isolation
+        data = log.read(request.fetch_offset, max_bytes, self.end_for(isolation), min_one_message, isolation == TXN_COMMITTED)
+        result.fetch_offset = data.fetch_offset_metadata
+        if data.slice is not None:
+            if data.first_entry_incomplete and not params.hard_max_bytes:
+                data.slice.release()
+            else:
+                result.slice = data.slice
+                result.size = data.slice.length
+        if data.aborted is not None:
+            result.aborted_transactions = [(txn.producer_id, txn.first_offset) for txn in data.aborted]
+        if follower is not None and record_progress:
+            self._follower_fetched(follower, data.fetch_offset_metadata, request.log_start_offset, leader_end, params.replica_epoch, now_ms)
+        return result
+
+    def divergence(self, request: FetchPartitionRequest) -> tuple[int, int] | None:
+        """(epoch, end offset) from which the reader's log differs, None when it agrees. Raises OFFSET_OUT_OF_RANGE when that cannot be told."""
+        log = self.log
+        assert log is not None
+        epoch, end_offset = log.end_offset_for_epoch(request.last_fetched_epoch)
+        if epoch < 0 or end_offset < 0:
+            raise BrokerError(ErrorCode.OFFSET_OUT_OF_RANGE, f"the end of epoch {request.last_fetched_epoch} is not known here")
+        if request.fetch_offset < log.log_start_offset:
+            raise BrokerError(ErrorCode.OFFSET_OUT_OF_RANGE, f"offset {request.fetch_offset} is below the log start {log.log_start_offset}")
+        if epoch < request.last_fetched_epoch or end_offset < request.fetch_offset:
+            return epoch, end_offset
+        return None
+
+    # followers
+    def _follower(self, params: FetchParams, request: FetchPartitionRequest) -> RemoteReplica:
+        broker_id = params.replica_id
+        replica = self.remote_replicas.get(broker_id)
+        if replica is None:
+            # With an epoch the follower may know of an assignment that has not reached us; without one it cannot tell (RL 1.10).
+            epoch_sent = request.current_leader_epoch >= 0
+            raise BrokerError(
+                ErrorCode.UNKNOWN_LEADER_EPOCH if epoch_sent else ErrorCode.NOT_LEADER_OR_FOLLOWER,
+                f"broker {broker_id} is no replica of {self.topic_partition}",
+            )
+        if params.replica_epoch != -1 and params.replica_epoch < self._brokers.epoch_of(broker_id):
+            raise BrokerError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"broker {broker_id} has registered anew since")
+        return replica
+
+    def _follower_fetched(
+        self, replica: RemoteReplica, log_end: LogOffsetMetadata, log_start_offset: int, leader_end: int, broker_epoch: int, now_ms: int
+    ) -> None:
+        low_watermark, end_before = self.low_watermark(), replica.log_end.offset
+        replica.fetched(log_end, log_start_offset, now_ms, leader_end, broker_epoch)
+        self.maybe_expand_isr(replica)
+        if end_before != log_end.offset and self.maybe_increment_leader_hw(now_ms):
+            self.events.append(self._high_watermark_advanced)
+        if self.low_watermark() > low_watermark:
+            self.events.append(LogStartAdvanced(self))
+
+    def low_watermark(self) -> int:
+        """RL 2.8: the least log start over this broker and the live followers."""
+        log = self.leader_log
+        assert log is not None
+        starts = [replica.log_start_offset for replica in self.remote_replicas.values() if self._brokers.is_alive(replica.broker_id)]
+        return min(log.log_start_offset, *starts) if starts else log.log_start_offset
+
+    def delete_records(self, offset: int) -> tuple[int, int]:
+        """RL 2.8: (offset asked, low watermark); -1 asks for the high watermark.
+
+        Raises NOT_LEADER_OR_FOLLOWER, POLICY_VIOLATION, OFFSET_OUT_OF_RANGE.
+        """
+        log = self.leader_log
+        if log is None:
+            raise self.refusal()
+        if not log.config.delete:
+            raise BrokerError(ErrorCode.POLICY_VIOLATION, f"{self.topic_partition} is compacted only: its records cannot be deleted")
+        wanted = log.high_watermark if offset == -1 else offset
+        if wanted < 0 or wanted > log.high_watermark:
+            raise BrokerError(ErrorCode.OFFSET_OUT_OF_RANGE, f"offset {offset} is not within 0..{log.high_watermark}")
+        if log.increment_log_start_offset(wanted):
+            self.events.append(LogStartAdvanced(self))
+        return wanted, self.low_watermark()
+
+    # the ISR
+    def _eligible(self, replica: RemoteReplica) -> bool:
+        """KRAFT.md 3.6: not fenced, not shutting down, fetching under the broker epoch that it registered (KIP-903)."""
+        if replica.broker_epoch is None or not self._brokers.may_be_in_isr(replica.broker_id):
+            return False
+        return replica.broker_epoch in (-1, self._brokers.epoch_of(replica.broker_id))
+
+    def maybe_expand_isr(self, replica: RemoteReplica) -> None:
+        """RL 2.4: proposes a follower that reached the high watermark and the leader epoch's start."""
+        state, log = self.isr_state, self.leader_log
+        if log is None or not isinstance(state, CommittedIsr) or replica.broker_id in state.isr or not self._eligible(replica):
+            return
+        if replica.log_end.offset >= max(log.high_watermark, self.leader_epoch_start_offset):
+            self._propose(PendingExpand(state, replica.broker_id))
+
+    def maybe_shrink_isr(self, now_ms: int) -> None:
+        """RL 2.4: proposes to leave out the followers that have not been caught up for `replica.lag.time.max.ms`."""
+        state, log = self.isr_state, self.leader_log
+        if log is None or not isinstance(state, CommittedIsr):
+            return
+        leader_end = log.log_end_offset
+        members = [replica for broker, replica in self.remote_replicas.items() if broker in state.isr]
+        behind = frozenset(replica.broker_id for replica in members if not replica.is_caught_up(leader_end, now_ms, self._max_lag_ms))
+        if behind:
+            self._propose(PendingShrink(state, behind))
+
+    def _propose(self, pending: PendingIsr) -> None:
+        self.isr_state = pending
+        self.events.append(IsrChangeWanted(self, pending))
+
+    def proposal(self, pending: PendingIsr) -> IsrProposal:
+        """A pending change as AlterPartition says it."""
+        members = []
+        for broker_id in sorted(pending.proposed):
+            replica = self.remote_replicas.get(broker_id)
+            seen = self._brokers.epoch_of(broker_id) if replica is None else replica.broker_epoch
+            members.append((broker_id, -1 if seen is None else seen))
+        recovery_state = pending.last_committed.leader_recovery_state
+        return IsrProposal(self.topic_partition, self.topic_id, self.leader_epoch, self.partition_epoch, tuple(members), recovery_state)
+
+    def isr_change_answered(self, pending: PendingIsr, answer: IsrAnswer, now_ms: int) -> bool:
+        """RL 2.5. True when it should be sent again. An answer to what is no longer pending changes nothing."""
+        if self.isr_state is not pending:
+            return False
+        if answer.error == ErrorCode.NONE:
+            self._confirmed(pending, answer, now_ms)
+        elif answer.error in _REVERTS:
+            self.isr_state = pending.last_committed
+        else:
+            return answer.error not in _AWAITS_THE_CONTROLLER
+        return False
+
+    def _confirmed(self, pending: PendingIsr, answer: IsrAnswer, now_ms: int) -> None:
+        if answer.leader_epoch != self.leader_epoch or answer.partition_epoch < self.partition_epoch:
+            return
+        self.partition_epoch = answer.partition_epoch
+        self.isr_state = CommittedIsr(answer.isr, answer.leader_recovery_state)
+        self.events.append(IsrChanged(self, isinstance(pending, PendingExpand)))
+        if self.maybe_increment_leader_hw(now_ms):
+            self.events.append(self._high_watermark_advanced)

@@ -1,0 +1,441 @@
+"""All partitions of this broker: appends, fetches, what waits for them, and what follows from what happened.
+
+Owns the partitions, the event queue with its table, the three purgatories, the fetch sessions and the periodic tasks.
+
+1. Partitions put what happened into `events`; effects run from there, first in, first out, to empty, never inside a partition's
+   transition. `produce`, `fetch`, timers and role changes drain before they return; `append` (for coordinators, in the middle of
+   transitions of their own) leaves it to `drain`, which is called at the latest in the reactor's next turn.
+2. An effect that raises fails its partition only. A failing directory fails the partitions in it only.
+3. Errors are per partition: the others of a request go on.
+
+Source: RL 1; Kafka's `ReplicaManager`; DESIGN.md 4. Leaves out: role changes (`role_change`), the rules of one partition (`partition`).
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+from twisted.internet.defer import Deferred
+from twisted.internet.task import LoopingCall
+from twisted.logger import Logger
+
+from twisted_broker.config import BrokerConfig
+from twisted_broker.interfaces import Buffer, Runtime, TopicPartition
+from twisted_broker.log.append_info import AppendOrigin
+from twisted_broker.log.errors import LogDirFailure
+from twisted_broker.replication import role_change
+from twisted_broker.replication.delayed import AppendOutcome, DelayedDeleteRecords, DelayedFetch, DelayedProduce, DeleteOutcome
+from twisted_broker.replication.events import (
+    Event,
+    Events,
+    HighWatermarkAdvanced,
+    IsrChanged,
+    IsrChangeWanted,
+    LeadershipLost,
+    LogEndAdvanced,
+    LogStartAdvanced,
+    PartitionFailed,
+)
+from twisted_broker.replication.fetch_data import FetchParams, FetchPartitionRequest, FetchPartitionResult
+from twisted_broker.replication.fetch_session import FetchSessionCache
+from twisted_broker.replication.high_watermarks import HighWatermarks
+from twisted_broker.replication.isr import IsrAnswer, IsrProposal, PendingIsr
+from twisted_broker.replication.live_brokers import ImageSource, LiveBrokers
+from twisted_broker.replication.partition import Partition
+from twisted_broker.replication.purgatory import Purgatory
+from twisted_broker.replication.timing_wheel import TimingWheel
+from twisted_broker.wire.errors import BrokerError, ErrorCode
+
+if TYPE_CHECKING:
+    from twisted_broker.cluster.image import MetadataDelta, MetadataImage
+    from twisted_broker.log.log import Log
+    from twisted_broker.log.log_manager import LogManager
+
+INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
+_UNLIMITED = 2**31 - 1
+_WITHOUT_LOG_START = frozenset(
+    {
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.MESSAGE_TOO_LARGE,
+        ErrorCode.RECORD_LIST_TOO_LARGE,
+        ErrorCode.CORRUPT_MESSAGE,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+    }
+)
+_log = Logger()
+
+
+class IIsrChanges(Protocol):
+    """Takes ISR changes to the controller (AlterPartition)."""
+
+    def submit(self, proposal: IsrProposal) -> Deferred[IsrAnswer]:
+        """Fires with the controller's answer; what failed on the way is tried again below, so it never fails."""
+        ...
+
+
+class RoleObserver(Protocol):
+    """Whoever must know which partitions this broker leads: the coordinators."""
+
+    def leadership_gained(self, topic_partition: TopicPartition, leader_epoch: int) -> None: ...
+
+    def leadership_lost(self, topic_partition: TopicPartition, leader_epoch: int) -> None: ...
+
+
+class ReplicaManager:
+    """See the module's card. `alter_partition` may be None where nobody else can be in an ISR."""
+
+    __slots__ = (
+        "_brokers",
+        "_drain_call",
+        "_draining",
+        "_effects",
+        "_high_watermarks",
+        "_image_source",
+        "_loops",
+        "_wheel",
+        "alter_partition",
+        "config",
+        "delete_records_purgatory",
+        "events",
+        "fetch_purgatory",
+        "isr_expands",
+        "isr_shrinks",
+        "log_manager",
+        "node_id",
+        "partitions",
+        "produce_purgatory",
+        "role_observers",
+        "runtime",
+        "sessions",
+    )
+
+    def __init__(
+        self,
+        node_id: int,
+        runtime: Runtime,
+        config: BrokerConfig,
+        log_manager: LogManager,
+        image_source: ImageSource,
+        alter_partition: IIsrChanges | None = None,
+    ) -> None:
+        self.node_id = node_id
+        self.runtime = runtime
+        self.config = config
+        self.log_manager = log_manager
+        self.alter_partition = alter_partition
+        self.partitions: dict[TopicPartition, Partition] = {}
+        self.role_observers: list[RoleObserver] = []
+        self.events: Events = deque()
+        self.isr_expands = self.isr_shrinks = 0
+        self._image_source = image_source
+        self._brokers = LiveBrokers(image_source)
+        self._wheel = TimingWheel(runtime.clock)
+        self.produce_purgatory = Purgatory("Produce", self._wheel, config.integer("producer.purgatory.purge.interval.requests"))
+        self.fetch_purgatory = Purgatory("Fetch", self._wheel, config.integer("fetch.purgatory.purge.interval.requests"))
+        self.delete_records_purgatory = Purgatory("DeleteRecords", self._wheel, config.integer("delete.records.purgatory.purge.interval.requests"))
+        self.sessions = FetchSessionCache(config.integer("max.incremental.fetch.session.cache.slots"), runtime.random)
+        self._high_watermarks = HighWatermarks(runtime.files, log_manager.worker, self.directory_failed)
+        self._draining = False
+        self._drain_call: Any = None
+        self._effects: dict[type[Any], tuple[Callable[[Any], object], ...]] = self._event_table()
+        self._loops: list[LoopingCall] = []
+
+    # what follows from what happened
+    def _event_table(self) -> dict[type[Any], tuple[Callable[[Any], object], ...]]:
+        """The map of the system: event -> effects, in order."""
+        return {
+            LogEndAdvanced: (self._check_fetches,),
+            HighWatermarkAdvanced: (self._check_produces, self._check_fetches, self._check_delete_records),
+            LogStartAdvanced: (self._check_delete_records, self._check_fetches),
+            IsrChangeWanted: (self._propose_isr,),
+            IsrChanged: (self._mark_isr_rate, self._check_produces, self._check_fetches),
+            LeadershipLost: (self._check_produces, self._check_fetches, self._check_delete_records),
+            PartitionFailed: (self._note_failure, self._check_produces, self._check_fetches, self._check_delete_records),
+        }
+
+    def drain(self) -> None:
+        """Runs the effects of all that happened, and of what they make happen. Within a drain it leaves the rest to that one."""
+        events = self.events
+        if self._draining or not events:
+            return
+        self._draining = True
+        try:
+            while events:
+                self._run_effects(events.popleft())
+        finally:
+            self._draining = False
+
+    def _run_effects(self, event: Event) -> None:
+        for effect in self._effects[type(event)]:
+            try:
+                effect(event)
+            except Exception:
+                _log.failure("an effect of {event} failed", event=event)
+                event.partition.fail("an effect failed")
+
+    def _drain_soon(self) -> None:
+        if self.events and not self._draining and self._drain_call is None:
+            self._drain_call = self.runtime.clock.callLater(0, self._drain_later)
+
+    def _drain_later(self) -> None:
+        self._drain_call = None
+        self.drain()
+
+    def _check_produces(self, event: Event) -> None:
+        if self.produce_purgatory.waiting:
+            self.produce_purgatory.check(event.partition.topic_partition)
+
+    def _check_fetches(self, event: Event) -> None:
+        if self.fetch_purgatory.waiting:
+            self.fetch_purgatory.check(event.partition.topic_partition)
+
+    def _check_delete_records(self, event: Event) -> None:
+        if self.delete_records_purgatory.waiting:
+            self.delete_records_purgatory.check(event.partition.topic_partition)
+
+    def _propose_isr(self, event: IsrChangeWanted) -> None:
+        if self.alter_partition is not None:
+            answer = self.alter_partition.submit(event.partition.proposal(event.pending))
+            answer.addCallback(self._isr_change_answered, event.partition, event.pending)
+            answer.addErrback(lambda failure: _log.failure("an ISR change was lost", failure))
+
+    def _isr_change_answered(self, answer: IsrAnswer, partition: Partition, pending: PendingIsr) -> None:
+        if partition.isr_change_answered(pending, answer, self.runtime.now_ms()):
+            self.events.append(IsrChangeWanted(partition, pending))
+        self.drain()
+
+    def _mark_isr_rate(self, event: IsrChanged) -> None:
+        if event.grew:
+            self.isr_expands += 1
+        else:
+            self.isr_shrinks += 1
+
+    def _note_failure(self, event: PartitionFailed) -> None:
+        _log.error("{partition} is offline: {reason}", partition=event.partition.topic_partition, reason=event.reason)
+
+    # partitions
+    def partition(self, topic_partition: TopicPartition) -> Partition:
+        """The partition held here. Raises UNKNOWN_TOPIC_OR_PARTITION, or NOT_LEADER_OR_FOLLOWER when it exists elsewhere."""
+        found = self.partitions.get(topic_partition)
+        if found is None:
+            known = self._image_source.image.partition(topic_partition.topic, topic_partition.partition) is not None
+            raise BrokerError(ErrorCode.NOT_LEADER_OR_FOLLOWER if known else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        return found
+
+    def new_partition(self, topic_partition: TopicPartition, topic_id: bytes) -> Partition:
+        """A partition without a role, noted as held here."""
+        made = Partition(topic_partition, topic_id, self.node_id, self.events, self._brokers, self.config.integer("replica.lag.time.max.ms"))
+        self.partitions[topic_partition] = made
+        return made
+
+    def start_log(self, log: Log) -> None:
+        """Gives a log that was just opened its checkpointed high watermark (RL 1.12)."""
+        self._high_watermarks.start(log)
+
+    def logs(self) -> Iterator[Log]:
+        return (partition.log for partition in self.partitions.values() if partition.log is not None and not partition.offline)
+
+    def leaders(self) -> list[Partition]:
+        return [partition for partition in self.partitions.values() if partition.is_leader]
+
+    def directory_failed(self, directory: str, error: OSError | None) -> None:
+        """A log directory cannot be used any more: its partitions go offline, no others (RL 1.12)."""
+        for partition in self.partitions.values():
+            if partition.log is not None and posixpath.dirname(partition.log.directory) == directory:
+                partition.fail(f"log directory {directory} failed: {error}")
+        self._drain_soon()
+
+    def apply_delta(self, delta: MetadataDelta, image: MetadataImage) -> None:
+        """RL 1.3: takes over the roles and settings that a piece of the metadata log brought."""
+        role_change.apply_delta(self, delta, image)
+        self.drain()
+        self._start_loops()
+
+    # producing
+    def produce(self, entries: Iterable[tuple[TopicPartition, Buffer]], acks: int) -> list[AppendOutcome]:
+        """A client's append (RL 1.6); everything that follows from it has happened when it returns."""
+        outcomes = self._append(entries, acks, AppendOrigin.CLIENT)
+        if self.events:
+            self.drain()
+        return outcomes
+
+    def append(
+        self, entries: Iterable[tuple[TopicPartition, Buffer]], acks: int, *, origin: AppendOrigin = AppendOrigin.CLIENT
+    ) -> list[AppendOutcome]:
+        """As `produce`, but what follows from it happens later: for callers in the middle of something."""
+        outcomes = self._append(entries, acks, origin)
+        self._drain_soon()
+        return outcomes
+
+    def _append(self, entries: Iterable[tuple[TopicPartition, Buffer]], acks: int, origin: AppendOrigin) -> list[AppendOutcome]:
+        if acks not in (-1, 0, 1):
+            return [AppendOutcome(topic_partition, ErrorCode.INVALID_REQUIRED_ACKS) for topic_partition, _ in entries]
+        wall_ms = self.runtime.wall_ms()
+        return [self._append_one(topic_partition, records, acks, wall_ms, origin) for topic_partition, records in entries]
+
+    def _append_one(self, topic_partition: TopicPartition, records: Buffer, acks: int, wall_ms: int, origin: AppendOrigin) -> AppendOutcome:
+        if origin == AppendOrigin.CLIENT and topic_partition[0] in INTERNAL_TOPICS:
+            return AppendOutcome(topic_partition, ErrorCode.INVALID_TOPIC_EXCEPTION)
+        try:
+            partition = self.partitions.get(topic_partition) or self.partition(topic_partition)
+            now_ms = self.runtime.now_ms() if partition.remote_replicas else 0
+            info = partition.append_as_leader(records, acks, wall_ms, now_ms, origin)
+        except Exception as error:
+            return self._append_failed(topic_partition, error)
+        return AppendOutcome(topic_partition, ErrorCode.NONE, info.first_offset, info.last_offset, info.log_append_time_ms, info.log_start_offset)
+
+    def _append_failed(self, topic_partition: TopicPartition, error: Exception) -> AppendOutcome:
+        partition = self.partitions.get(topic_partition)
+        log = None if partition is None else partition.log
+        if isinstance(error, BrokerError):
+            if isinstance(error, LogDirFailure):
+                self.directory_failed(error.directory, error.cause)
+            start = -1 if log is None or error.code in _WITHOUT_LOG_START else log.log_start_offset
+            message = None if error.message == error.code.sentence else error.message
+            refused = getattr(error, "record_errors", ())
+            return AppendOutcome(topic_partition, error.code, log_start_offset=start, error_message=message, record_errors=refused)
+        _log.failure("an append to {partition} failed", partition=topic_partition)
+        return AppendOutcome(topic_partition, ErrorCode.UNKNOWN_SERVER_ERROR)
+
+    def must_wait(self, outcomes: Sequence[AppendOutcome], acks: int) -> bool:
+        """RL 1.7, after an append with `acks`: whether its answer waits for replicas. Settles at once what can be."""
+        if acks != -1 or all(outcome.error != ErrorCode.NONE for outcome in outcomes):
+            return False
+        for outcome in outcomes:
+            if outcome.error == ErrorCode.NONE:
+                return not DelayedProduce(outcomes, self.partition).is_complete()
+        return False
+
+    def wait_for_replicas(self, outcomes: Sequence[AppendOutcome], timeout_ms: int) -> Deferred[None]:
+        """RL 1.7: fires when all is on enough replicas or refused, or after `timeout_ms`; `outcomes` then say what became of each."""
+        operation = DelayedProduce(outcomes, self.partition)
+        return self.produce_purgatory.wait(operation, operation.keys, max(0, timeout_ms)) or _fired()
+
+    # fetching
+    def fetch(self, params: FetchParams, requests: Sequence[FetchPartitionRequest], record_progress: bool = True) -> list[FetchPartitionResult]:
+        """RL 1.8: reads in the order of the request under the shrinking limit. Results own file slices. `record_progress` False: a second read."""
+        now_ms = self.runtime.now_ms() if params.replica_id >= 0 else 0
+        limit = _UNLIMITED if params.hard_max_bytes else params.max_bytes
+        min_one_message = not params.hard_max_bytes
+        results = []
+        for request in requests:
+            result = self._read(params, request, min(request.max_bytes, limit), min_one_message, now_ms, record_progress)
+            if result.size and not params.hard_max_bytes:
+                min_one_message = False
+                limit = max(0, limit - result.size)
+            results.append(result)
+        if self.events:
+            self.drain()
+        return results
+
+    def _read(
+        self, params: FetchParams, request: FetchPartitionRequest, max_bytes: int, min_one_message: bool, now_ms: int, record_progress: bool
+    ) -> FetchPartitionResult:
+        try:
+            partition = self.partitions.get(request.topic_partition) or self.partition(request.topic_partition)
+            if request.topic_id is not None and request.topic_id != partition.topic_id:
+                raise BrokerError(ErrorCode.INCONSISTENT_TOPIC_ID)
+            return partition.read(request, params, max_bytes, min_one_message, now_ms, record_progress)
+        except BrokerError as refusal:
+            if isinstance(refusal, LogDirFailure):
+                self.directory_failed(refusal.directory, refusal.cause)
+            return FetchPartitionResult(request, refusal.code)
+        except Exception:
+            _log.failure("a read of {partition} failed", partition=request.topic_partition)
+            return FetchPartitionResult(request, ErrorCode.UNKNOWN_SERVER_ERROR)
+
+    @staticmethod
+    def answers_at_once(params: FetchParams, results: Sequence[FetchPartitionResult]) -> bool:
+        """RL 1.8: whether a first read is the answer."""
+        if params.max_wait_ms <= 0 or not results:
+            return True
+        readable = 0
+        for result in results:
+            if result.error != ErrorCode.NONE or result.diverging_epoch is not None or result.preferred_read_replica >= 0:
+                return True
+            readable += result.size
+        return readable >= params.min_bytes
+
+    def delayed_fetch(self, params: FetchParams, first_read: Sequence[FetchPartitionResult]) -> Deferred[None]:
+        """RL 1.9: fires when the fetch should be read anew. Gives the first read's slices back."""
+        for result in first_read:
+            result.release()
+        operation = DelayedFetch(params, first_read, self.partition)
+        return self.fetch_purgatory.wait(operation, operation.keys, params.max_wait_ms) or _fired()
+
+    # deleting records
+    def delete_records(self, offsets: Iterable[tuple[TopicPartition, int]]) -> list[DeleteOutcome]:
+        """RL 2.8: moves the log start of each partition up to its offset (-1: the high watermark)."""
+        outcomes = [self._delete_records(topic_partition, offset) for topic_partition, offset in offsets]
+        self.drain()
+        return outcomes
+
+    def _delete_records(self, topic_partition: TopicPartition, offset: int) -> DeleteOutcome:
+        if topic_partition.topic in INTERNAL_TOPICS:
+            return DeleteOutcome(topic_partition, ErrorCode.INVALID_TOPIC_EXCEPTION)
+        try:
+            required, low_watermark = self.partition(topic_partition).delete_records(offset)
+        except BrokerError as refusal:
+            if isinstance(refusal, LogDirFailure):
+                self.directory_failed(refusal.directory, refusal.cause)
+            return DeleteOutcome(topic_partition, refusal.code, error_message=refusal.message)
+        return DeleteOutcome(topic_partition, ErrorCode.NONE, low_watermark, required)
+
+    def wait_for_deletion(self, outcomes: Sequence[DeleteOutcome], timeout_ms: int) -> Deferred[None]:
+        """Fires when all live replicas moved, or after `timeout_ms`."""
+        operation = DelayedDeleteRecords(outcomes, self.partition)
+        return self.delete_records_purgatory.wait(operation, operation.keys, max(0, timeout_ms)) or _fired()
+
+    # periodic tasks, stopping
+    def _start_loops(self) -> None:
+        if self._loops:
+            return
+        self._loop(self.shrink_isrs, self.config.integer("replica.lag.time.max.ms") / 2000)
+        self._loop(self.checkpoint_high_watermarks, self.config.integer("replica.high.watermark.checkpoint.interval.ms") / 1000)
+
+    def _loop(self, task: Callable[[], None], seconds: float) -> None:
+        loop = LoopingCall(self._guarded, task)
+        loop.clock = self.runtime.clock  # type: ignore[assignment]
+        self._loops.append(loop)
+        loop.start(seconds, now=False)
+
+    def _guarded(self, task: Callable[[], None]) -> None:
+        try:
+            task()
+        except Exception:  # a LoopingCall whose function raises stops for good
+            _log.failure("a periodic task failed")
+
+    def shrink_isrs(self) -> None:
+        """isr-expiration: looks for followers that fell behind (RL 1.1, 2.4)."""
+        now_ms = self.runtime.now_ms()
+        for partition in self.partitions.values():
+            partition.maybe_shrink_isr(now_ms)
+        self.drain()
+
+    def checkpoint_high_watermarks(self) -> None:
+        """highwatermark-checkpoint (RL 1.12)."""
+        self._high_watermarks.write(self.logs())
+
+    def shutdown(self) -> None:
+        """Stops the periodic tasks, answers all that waits as if its time were up, and writes the high watermarks."""
+        for loop in self._loops:
+            loop.stop()
+        self._loops = []
+        for purgatory in (self.produce_purgatory, self.fetch_purgatory, self.delete_records_purgatory):
+            purgatory.complete_all()
+        self.drain()
+        self._wheel.stop()
+        if self._drain_call is not None:
+            self._drain_call.cancel()
+            self._drain_call = None
+        self._high_watermarks.write_now(self.logs())
+
+
+def _fired() -> Deferred[None]:
+    done: Deferred[None] = Deferred()
+    done.callback(None)
+    return done

@@ -1,0 +1,121 @@
+"""What a piece of the metadata log means for the partitions of this broker.
+
+Owns the order in which roles change.
+
+1. What goes, goes first (a topic may be deleted and made anew under its name in one delta); then leaders, then followers, then settings.
+2. A partition whose log cannot be opened is held offline; the others go on.
+3. Older news changes nothing; leader updates may be missed in between.
+4. Coordinators hear of their partitions last, when all of them have their new roles.
+
+Source: RL 1.3-1.5; Kafka's `ReplicaManager.applyDelta`, `LocalReplicaChanges`. Leaves out: replica fetchers (they start and stop here too, with the
+clusters).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from twisted.logger import Logger
+
+from twisted_broker.cluster.image import BROKER_RESOURCE, TOPIC_RESOURCE, MetadataDelta, MetadataImage, PartitionDelta
+from twisted_broker.cluster.registrations import PartitionRegistration, is_reserved_directory
+from twisted_broker.config import topic_config
+from twisted_broker.interfaces import TopicPartition
+from twisted_broker.log.errors import LogDirFailure
+from twisted_broker.replication.partition import Partition
+
+if TYPE_CHECKING:
+    from twisted_broker.log.log import Log
+    from twisted_broker.replication.replica_manager import ReplicaManager
+
+_log = Logger()
+
+
+def apply_delta(replicas: ReplicaManager, delta: MetadataDelta, image: MetadataImage) -> None:
+    """Applies a delta; `image` is the picture after it."""
+    gained: list[tuple[TopicPartition, int]] = []
+    lost: list[tuple[TopicPartition, int]] = []
+    changes = [delta.partitions[key] for key in sorted(delta.partitions, key=lambda key: (delta.partitions[key].topic, key[1], key[0]))]
+    for change in changes:
+        if change.after is None or replicas.node_id not in change.after.replicas:
+            _stop(replicas, change, lost)
+    for change, state in _held(replicas, changes):
+        if state.leader == replicas.node_id:
+            _lead(replicas, change, state, image, gained)
+    for change, state in _held(replicas, changes):
+        if state.leader != replicas.node_id:
+            _follow(replicas, change, state, image, lost)
+    _apply_settings(replicas, delta, image)
+    for observer in replicas.role_observers:
+        for topic_partition, leader_epoch in lost:
+            observer.leadership_lost(topic_partition, leader_epoch)
+        for topic_partition, leader_epoch in gained:
+            observer.leadership_gained(topic_partition, leader_epoch)
+
+
+def _held(replicas: ReplicaManager, changes: Iterable[PartitionDelta]) -> Iterable[tuple[PartitionDelta, PartitionRegistration]]:
+    return [(change, change.after) for change in changes if change.after is not None and replicas.node_id in change.after.replicas]
+
+
+def _stop(replicas: ReplicaManager, change: PartitionDelta, lost: list[tuple[TopicPartition, int]]) -> None:
+    topic_partition = TopicPartition(change.topic, change.partition)
+    partition = replicas.partitions.get(topic_partition)
+    if partition is None or partition.topic_id != change.topic_id:
+        return
+    del replicas.partitions[topic_partition]
+    epoch = partition.leader_epoch
+    partition.stop()
+    replicas.log_manager.delete(topic_partition)
+    lost.append((topic_partition, epoch))
+
+
+def _lead(
+    replicas: ReplicaManager, change: PartitionDelta, state: PartitionRegistration, image: MetadataImage, gained: list[tuple[TopicPartition, int]]
+) -> None:
+    partition, log = _open(replicas, change, state, image)
+    if log is not None and partition.make_leader(state, log, replicas.runtime.now_ms()):
+        gained.append((partition.topic_partition, state.leader_epoch))
+
+
+def _follow(
+    replicas: ReplicaManager, change: PartitionDelta, state: PartitionRegistration, image: MetadataImage, lost: list[tuple[TopicPartition, int]]
+) -> None:
+    partition, log = _open(replicas, change, state, image)
+    led = partition.is_leader
+    partition.make_follower(state, log)
+    if led and not partition.is_leader:
+        lost.append((partition.topic_partition, state.leader_epoch))
+
+
+def _open(replicas: ReplicaManager, change: PartitionDelta, state: PartitionRegistration, image: MetadataImage) -> tuple[Partition, Log | None]:
+    """The partition and its log, made when they are not there yet. A log that cannot be opened leaves the partition offline."""
+    topic_partition = TopicPartition(change.topic, change.partition)
+    partition = replicas.partitions.get(topic_partition) or replicas.new_partition(topic_partition, change.topic_id)
+    if partition.log is not None or partition.offline:
+        return partition, None if partition.offline else partition.log
+    directory_id = state.directory_of(replicas.node_id)
+    config = topic_config(replicas.config, image.config(TOPIC_RESOURCE, change.topic))
+    try:
+        log = replicas.log_manager.get_or_create(
+            topic_partition, change.topic_id, config, change.before is None, None if is_reserved_directory(directory_id) else directory_id
+        )
+        replicas.start_log(log)
+        return partition, log
+    except LogDirFailure as failure:
+        replicas.directory_failed(failure.directory, failure.cause)
+        partition.fail(str(failure))
+    except Exception as error:
+        _log.failure("the log of {partition} cannot be opened", partition=topic_partition)
+        partition.fail(f"its log cannot be opened: {error}")
+    return partition, None
+
+
+def _apply_settings(replicas: ReplicaManager, delta: MetadataDelta, image: MetadataImage) -> None:
+    """RL 1.11: settings of topics act at once; a change of the broker's own may change all of its topics."""
+    named = {name for kind, name in delta.configs if kind == TOPIC_RESOURCE}
+    everything = any(kind == BROKER_RESOURCE and name in ("", str(replicas.node_id)) for kind, name in delta.configs)
+    for partition in replicas.partitions.values():
+        topic = partition.topic_partition.topic
+        if partition.log is not None and (everything or topic in named):
+            partition.log.update_config(topic_config(replicas.config, image.config(TOPIC_RESOURCE, topic)))

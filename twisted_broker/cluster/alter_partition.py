@@ -1,0 +1,146 @@
+"""A leader asks for another ISR: what the controller decides. Also where replicas lie.
+
+Owns the decisions on AlterPartition and AssignReplicasToDirs.
+
+1. Only the leader, under the current leader epoch and partition epoch, may change its ISR.
+2. A member joins the ISR only while it is registered under the epoch that the leader saw, unfenced and not shutting down.
+3. Asking for the state that is there already is granted and writes nothing.
+
+Source: Kafka's `ReplicationControlManager.alterPartition`, KIP-903, KIP-858; `RL 8.4`. Left out: completion of reassignments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from twisted_broker.cluster.broker_registry import check_epoch
+from twisted_broker.cluster.cluster_view import ClusterView
+from twisted_broker.cluster.partition_change import change_partition
+from twisted_broker.cluster.registrations import RECOVERED, RECOVERING, PartitionRegistration, TopicImage
+from twisted_broker.wire.errors import BrokerError, ErrorCode
+from twisted_broker.wire.messages import broker_lifecycle as wire
+from twisted_broker.wire.messages import log_dirs
+from twisted_broker.wire.schema import Record
+
+Members = Sequence[tuple[int, int]]
+"""(broker id, broker epoch or -1)."""
+
+
+def alter_partition(view: ClusterView, request: wire.AlterPartitionRequest, version: int) -> tuple[list[Record], wire.AlterPartitionResponse]:
+    """The records of all changes that are granted, and the answer. Raises BrokerError(STALE_BROKER_EPOCH)."""
+    check_epoch(view.image, request.broker_id, request.broker_epoch)
+    found: list[Record] = []
+    topics = []
+    for topic_request in request.topics:
+        topic = view.image.topics_by_id.get(bytes(topic_request.topic_id))
+        answers = [_answer(view, request.broker_id, topic, asked, version, found) for asked in topic_request.partitions]
+        topics.append(wire.AlterPartitionResponseTopicData(topic_id=topic_request.topic_id, partitions=answers))
+    return found, wire.AlterPartitionResponse(topics=topics)
+
+
+def _answer(
+    view: ClusterView, sender: int, topic: TopicImage | None, asked: wire.AlterPartitionRequestPartitionData, version: int, found: list[Record]
+) -> wire.AlterPartitionResponsePartitionData:
+    answer = wire.AlterPartitionResponsePartitionData(partition_index=asked.partition_index)
+    if version >= 3:
+        members: Members = [(member.broker_id, member.broker_epoch) for member in asked.new_isr_with_epochs]
+    else:
+        members = [(member, -1) for member in asked.new_isr]
+    try:
+        if topic is None:
+            raise BrokerError(ErrorCode.UNKNOWN_TOPIC_ID)
+        partition = _decide(view, sender, topic, asked, members, found)
+    except BrokerError as error:
+        answer.error_code = error.code
+        return answer
+    answer.leader_id, answer.leader_epoch, answer.isr = partition.leader, partition.leader_epoch, list(partition.isr)
+    answer.leader_recovery_state, answer.partition_epoch = partition.leader_recovery_state, partition.partition_epoch
+    return answer
+
+
+def _decide(
+    view: ClusterView, sender: int, topic: TopicImage, asked: wire.AlterPartitionRequestPartitionData, members: Members, found: list[Record]
+) -> PartitionRegistration:
+    """The partition after the change, whose record goes to `found`. Raises BrokerError."""
+    partition = topic.partitions.get(asked.partition_index)
+    if partition is None:
+        raise BrokerError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    isr = [member for member, _ in members]
+    _check_epochs(partition, sender, asked)
+    _check_isr(partition, isr, asked.leader_recovery_state)
+    if not all(_eligible(view, member, epoch) for member, epoch in members):
+        raise BrokerError(ErrorCode.INELIGIBLE_REPLICA)
+    rules = view.rules(topic.name, partition)
+    change = change_partition(partition, topic.id, asked.partition_index, rules, isr=isr, recovery_state=asked.leader_recovery_state)
+    if change is None:
+        return partition
+    found.append(change)
+    changed = partition.changed(change)
+    if changed.leader != sender:
+        raise BrokerError(ErrorCode.NEW_LEADER_ELECTED)
+    return changed
+
+
+def _check_epochs(partition: PartitionRegistration, sender: int, asked: wire.AlterPartitionRequestPartitionData) -> None:
+    if asked.leader_epoch > partition.leader_epoch or asked.partition_epoch > partition.partition_epoch:
+        raise BrokerError(ErrorCode.NOT_CONTROLLER)
+    if asked.leader_epoch < partition.leader_epoch:
+        raise BrokerError(ErrorCode.FENCED_LEADER_EPOCH)
+    if sender != partition.leader:
+        raise BrokerError(ErrorCode.INVALID_REQUEST)
+    if asked.partition_epoch < partition.partition_epoch:
+        raise BrokerError(ErrorCode.INVALID_UPDATE_VERSION)
+
+
+def _check_isr(partition: PartitionRegistration, isr: list[int], recovery_state: int) -> None:
+    good = isr and len(set(isr)) == len(isr) and set(isr) <= set(partition.replicas) and partition.leader in isr
+    if not good or recovery_state not in (RECOVERED, RECOVERING):
+        raise BrokerError(ErrorCode.INVALID_REQUEST)
+    if recovery_state == RECOVERING and (len(isr) > 1 or partition.leader_recovery_state == RECOVERED):
+        raise BrokerError(ErrorCode.INVALID_REQUEST)
+
+
+def _eligible(view: ClusterView, broker_id: int, epoch: int) -> bool:
+    broker = view.image.brokers.get(broker_id)
+    return broker is not None and broker.may_be_in_isr and epoch in (-1, broker.epoch)
+
+
+def assign_replicas(
+    view: ClusterView, request: log_dirs.AssignReplicasToDirsRequest
+) -> tuple[list[Record], log_dirs.AssignReplicasToDirsResponse]:
+    """Records in which directory a broker's replicas lie. Raises BrokerError(STALE_BROKER_EPOCH)."""
+    broker = check_epoch(view.image, request.broker_id, request.broker_epoch)
+    found: list[Record] = []
+    directories = []
+    for directory in request.directories:
+        online = bytes(directory.id) in broker.directories
+        topics = []
+        for topic_request in directory.topics:
+            topic = view.image.topics_by_id.get(bytes(topic_request.topic_id))
+            answers = []
+            for asked in topic_request.partitions:
+                answer = log_dirs.AssignReplicasToDirsResponsePartitionData(partition_index=asked.partition_index)
+                answer.error_code = _assign(view, broker.id, bytes(directory.id), online, topic, asked.partition_index, found)
+                answers.append(answer)
+            topics.append(log_dirs.AssignReplicasToDirsResponseTopicData(topic_id=topic_request.topic_id, partitions=answers))
+        directories.append(log_dirs.AssignReplicasToDirsResponseDirectoryData(id=directory.id, topics=topics))
+    return found, log_dirs.AssignReplicasToDirsResponse(directories=directories)
+
+
+def _assign(
+    view: ClusterView, broker_id: int, directory: bytes, online: bool, topic: TopicImage | None, number: int, found: list[Record]
+) -> ErrorCode:
+    partition = None if topic is None else topic.partitions.get(number)
+    if topic is None:
+        return ErrorCode.UNKNOWN_TOPIC_ID
+    if partition is None:
+        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    if broker_id not in partition.replicas:
+        return ErrorCode.NOT_LEADER_OR_FOLLOWER
+    directories = [directory if replica == broker_id else known for replica, known in zip(partition.replicas, partition.directories, strict=True)]
+    isr = partition.isr if online else [member for member in partition.isr if member != broker_id]
+    rules = view.rules(topic.name, partition._replace(directories=tuple(directories)))
+    change = change_partition(partition, topic.id, number, rules, isr=isr, directories=directories)
+    if change is not None:
+        found.append(change)
+    return ErrorCode.NONE

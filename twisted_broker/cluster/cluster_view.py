@@ -1,0 +1,106 @@
+"""What the controller's decisions look at: the image with everything decided so far, and the settings in force.
+
+Owns `ClusterView` and the records by which a broker leaves or joins the leadership and the ISRs of its partitions.
+
+1. A view never changes; each decision is taken on the newest one and yields records, nothing else.
+2. A broker that leaves is taken out of every ISR it is in; one that comes may lead partitions that nobody leads.
+
+Source: Kafka's `ReplicationControlManager.generateLeaderAndIsrUpdates`, `ConfigurationControlManager`; `RL 8.2`, `RL 8.3`.
+Left out: when a broker leaves or comes (`broker_registry.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+
+from twisted_broker.cluster.image import BROKER_RESOURCE, TOPIC_RESOURCE, MetadataImage
+from twisted_broker.cluster.partition_change import ELR_FEATURE, PartitionRules, change_partition
+from twisted_broker.cluster.registrations import NO_LEADER, PartitionRegistration, TopicImage
+from twisted_broker.config import BrokerConfig, topic_value
+from twisted_broker.settings import Value
+from twisted_broker.wire.schema import Record
+
+NOBODY = -1
+
+
+class ClusterView:
+    """`image` as decided, `config` the controller's own settings under the cluster's dynamic defaults."""
+
+    __slots__ = ("config", "image")
+
+    def __init__(self, image: MetadataImage, config: BrokerConfig) -> None:
+        self.image = image
+        self.config = config
+
+    @property
+    def elr(self) -> bool:
+        return self.image.features.get(ELR_FEATURE, 0) > 0
+
+    def topic_setting(self, topic: str, name: str) -> Value:
+        """The value in force for a topic: its own, else the cluster's default, else this controller's."""
+        return topic_value(name, self.config, self.image.config(TOPIC_RESOURCE, topic))
+
+    def may_lead(self, broker_id: int) -> bool:
+        broker = self.image.brokers.get(broker_id)
+        return broker is not None and broker.may_be_in_isr
+
+    def rules(self, topic: str, partition: PartitionRegistration, *, leaving: int = NOBODY, coming: int = NOBODY) -> PartitionRules:
+        """The rules for one partition while a broker leaves or comes."""
+
+        def acceptable(broker_id: int) -> bool:
+            if broker_id == leaving or not (broker_id == coming or self.may_lead(broker_id)):
+                return False
+            return self.image.brokers[broker_id].has_online_directory(partition.directory_of(broker_id))
+
+        minimum = self.topic_setting(topic, "min.insync.replicas")
+        assert isinstance(minimum, int)
+        return PartitionRules(acceptable, self.elr, minimum, bool(self.topic_setting(topic, "unclean.leader.election.enable")))
+
+    def partitions(self, wanted: Callable[[PartitionRegistration], bool]) -> Iterator[tuple[TopicImage, int, PartitionRegistration]]:
+        """Partitions for which `wanted` holds, by topic name and number."""
+        topics = self.image.topics_by_name
+        for name in sorted(topics):
+            topic = topics[name]
+            for number in sorted(topic.partitions):
+                partition = topic.partitions[number]
+                if wanted(partition):
+                    yield topic, number, partition
+
+    def leads_any(self, broker_id: int) -> bool:
+        return any(partition.leader == broker_id for topic in self.image.topics_by_id.values() for partition in topic.partitions.values())
+
+    def broker_leaves(self, broker_id: int, *, unclean: bool = False, directories: Collection[bytes] | None = None) -> list[Record]:
+        """Takes a broker out of its ISRs. `unclean`: it may have lost data and is no longer eligible anywhere; `directories`: only these failed."""
+
+        def concerned(partition: PartitionRegistration) -> bool:
+            if directories is not None and partition.directory_of(broker_id) not in directories:
+                return False
+            return broker_id in partition.isr or (unclean and broker_id in partition.elr) or partition.leader == broker_id
+
+        found: list[Record] = []
+        for topic, number, partition in self.partitions(concerned):
+            rules = self.rules(topic.name, partition, leaving=broker_id)
+            isr = [member for member in partition.isr if member != broker_id]
+            gone = (broker_id,) if unclean else ()
+            change = change_partition(partition, topic.id, number, rules, isr=isr, unclean_shutdown=gone)
+            if change is not None:
+                found.append(change)
+        return found
+
+    def broker_comes(self, broker_id: int) -> list[Record]:
+        """Elects leaders for partitions without one, now that a broker may lead."""
+
+        def concerned(partition: PartitionRegistration) -> bool:
+            return partition.leader == NO_LEADER and broker_id in partition.replicas
+
+        found: list[Record] = []
+        for topic, number, partition in self.partitions(concerned):
+            change = change_partition(partition, topic.id, number, self.rules(topic.name, partition, coming=broker_id))
+            if change is not None:
+                found.append(change)
+        return found
+
+
+def with_dynamic_defaults(config: BrokerConfig, image: MetadataImage) -> BrokerConfig:
+    """A controller's settings under the cluster-wide dynamic ones."""
+    return config.with_dynamic(image.config(BROKER_RESOURCE, ""), image.config(BROKER_RESOURCE, str(config.node_id)))

@@ -1,0 +1,167 @@
+"""Settings change while the cluster runs: what the controller decides.
+
+Owns the decisions on IncrementalAlterConfigs and AlterConfigs, and the checks of topic and broker values, which a broker also makes
+before it forwards.
+
+1. A resource changes as a whole or not at all; others of the request are not touched by its refusal.
+2. Only what differs is written.
+3. A topic's or the cluster's minimum ISR that changes takes back the eligible leader replicas it was the measure of (KIP-966).
+
+Source: Kafka's `ConfigurationControlManager`, `ConfigAdminManager`, KIP-339; `RL 1.11`. Left out: loggers (the broker's own), permission.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+
+from twisted_broker.cluster.cluster_view import ClusterView
+from twisted_broker.cluster.image import BROKER_RESOURCE, CLIENT_METRICS_RESOURCE, GROUP_RESOURCE, TOPIC_RESOURCE
+from twisted_broker.config import BROKER_SETTINGS, REFUSED, TOPIC_SETTINGS, ConfigError, check_topic_overrides, text_of, topic_value
+from twisted_broker.settings import Setting, Type
+from twisted_broker.wire.errors import BrokerError, ErrorCode
+from twisted_broker.wire.messages import configs as wire
+from twisted_broker.wire.messages import metadata_records as records
+from twisted_broker.wire.schema import Record
+
+SET, DELETE, APPEND, SUBTRACT = range(4)
+_MIN_ISR = "min.insync.replicas"
+Values = dict[str, str]
+Edit = wire.IncrementalAlterConfigsRequestAlterableConfig
+
+
+def incremental_alter_configs(
+    view: ClusterView, request: wire.IncrementalAlterConfigsRequest
+) -> tuple[list[Record], wire.IncrementalAlterConfigsResponse]:
+    """The records of all resources whose change is accepted, and the answer."""
+    counts = Counter((resource.resource_type, resource.resource_name) for resource in request.resources)
+    found: list[Record] = []
+    results = []
+    for resource in request.resources:
+        key = (resource.resource_type, resource.resource_name)
+        result = wire.IncrementalAlterConfigsResponseAlterConfigsResourceResponse(resource_type=key[0], resource_name=key[1], error_message=None)
+        try:
+            check_once(counts, key)
+            names = Counter(entry.name for entry in resource.configs)
+            if names and max(names.values()) > 1:
+                raise BrokerError(ErrorCode.INVALID_REQUEST, "a setting is named twice")
+            found += _change(view, key, edited(view.image.config(*key), resource.configs, view, key[0]))
+        except BrokerError as error:
+            result.error_code, result.error_message = error.code, error.message
+        results.append(result)
+    return ([] if request.validate_only else found), wire.IncrementalAlterConfigsResponse(responses=results)
+
+
+def alter_configs(view: ClusterView, request: wire.AlterConfigsRequest) -> tuple[list[Record], wire.AlterConfigsResponse]:
+    """As above for the older call, which replaces all settings of a resource."""
+    counts = Counter((resource.resource_type, resource.resource_name) for resource in request.resources)
+    found: list[Record] = []
+    results = []
+    for resource in request.resources:
+        key = (resource.resource_type, resource.resource_name)
+        result = wire.AlterConfigsResponseAlterConfigsResourceResponse(resource_type=key[0], resource_name=key[1], error_message=None)
+        try:
+            check_once(counts, key)
+            wanted: Values = {}
+            for entry in resource.configs:
+                if entry.value is None:
+                    raise BrokerError(ErrorCode.INVALID_REQUEST, f"setting {entry.name} has no value")
+                wanted[entry.name] = entry.value
+            found += _change(view, key, wanted)
+        except BrokerError as error:
+            result.error_code, result.error_message = error.code, error.message
+        results.append(result)
+    return ([] if request.validate_only else found), wire.AlterConfigsResponse(responses=results)
+
+
+def check_once(counts: Mapping[tuple[int, str], int], key: tuple[int, str]) -> None:
+    if counts[key] > 1:
+        raise BrokerError(ErrorCode.INVALID_REQUEST, "a resource is named twice")
+
+
+def edited(current: Mapping[str, str], edits: Iterable[Edit], view: ClusterView, resource_type: int) -> Values:
+    """A resource's own settings after SET, DELETE, APPEND and SUBTRACT. Raises BrokerError."""
+    values = dict(current)
+    for edit in edits:
+        if edit.config_operation == DELETE:
+            values.pop(edit.name, None)
+        elif edit.config_operation not in (SET, APPEND, SUBTRACT):
+            raise BrokerError(ErrorCode.INVALID_REQUEST, f"operation {edit.config_operation} on {edit.name} is not known")
+        elif edit.value is None:
+            raise BrokerError(ErrorCode.INVALID_REQUEST, f"setting {edit.name} has no value")
+        elif edit.config_operation == SET:
+            values[edit.name] = edit.value
+        else:
+            values[edit.name] = _edited_list(values, edit, view, resource_type)
+    return values
+
+
+def _edited_list(values: Values, edit: Edit, view: ClusterView, resource_type: int) -> str:
+    row: Setting | None = (TOPIC_SETTINGS if resource_type == TOPIC_RESOURCE else BROKER_SETTINGS).get(edit.name)
+    if row is None or row.type is not Type.LIST:
+        raise BrokerError(ErrorCode.INVALID_CONFIG, f"setting {edit.name} is no list")
+    if edit.name in values:
+        present = values[edit.name]
+    else:
+        default = topic_value(edit.name, view.config, {}) if resource_type == TOPIC_RESOURCE else view.config[edit.name]
+        present = text_of(default) or ""
+    entries = [part.strip() for part in present.split(",") if part.strip()]
+    named = [part.strip() for part in (edit.value or "").split(",") if part.strip()]
+    if edit.config_operation == APPEND:
+        entries += [part for part in named if part not in entries]
+    else:
+        entries = [part for part in entries if part not in named]
+    return ",".join(entries)
+
+
+def _change(view: ClusterView, key: tuple[int, str], wanted: Values) -> list[Record]:
+    """The records that turn a resource's settings into `wanted`, after all checks."""
+    current = view.image.config(*key)
+    check_values(view, key, current, wanted)
+    found: list[Record] = []
+    for name in sorted(current.keys() | wanted.keys()):
+        if current.get(name) != wanted.get(name):
+            found.append(records.ConfigRecord(resource_type=key[0], resource_name=key[1], name=name, value=wanted.get(name)))
+    if view.elr and current.get(_MIN_ISR) != wanted.get(_MIN_ISR):
+        found.append(records.ClearElrRecord(topic_name=key[1] if key[0] == TOPIC_RESOURCE else ""))
+    return found
+
+
+def check_values(view: ClusterView, key: tuple[int, str], current: Mapping[str, str], wanted: Values) -> None:
+    """Raises BrokerError for a resource that is not there, or values that it cannot have."""
+    resource_type, name = key
+    try:
+        if resource_type == TOPIC_RESOURCE:
+            if name not in view.image.topics_by_name:
+                raise BrokerError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+            check_topic_overrides(wanted.items())
+        elif resource_type == BROKER_RESOURCE:
+            check_broker_values(name, {k: v for k, v in wanted.items() if current.get(k) != v})
+            _check_minimum_isr(view, name, current, wanted)
+        elif resource_type in (CLIENT_METRICS_RESOURCE, GROUP_RESOURCE):
+            raise BrokerError(ErrorCode.INVALID_REQUEST, f"resources of type {resource_type} have no settings here yet")
+        else:
+            raise BrokerError(ErrorCode.INVALID_REQUEST, f"resource type {resource_type} is not known")
+    except ConfigError as error:
+        raise BrokerError(ErrorCode.INVALID_CONFIG, str(error)) from None
+
+
+def check_broker_values(name: str, changed: Mapping[str, str]) -> None:
+    """Dynamic settings of broker `name` ("" for all): only those that act without a restart. Raises BrokerError or ConfigError."""
+    if name and not name.isdecimal():
+        raise BrokerError(ErrorCode.INVALID_REQUEST, f"{name!r} is no broker id")
+    for setting in sorted(changed):
+        row = BROKER_SETTINGS.get(setting)
+        if setting in REFUSED or (row is not None and not row.live):
+            raise BrokerError(ErrorCode.INVALID_REQUEST, f"setting {setting} cannot change while the broker runs")
+        if row is not None:
+            row.parse(changed[setting])
+
+
+def _check_minimum_isr(view: ClusterView, name: str, current: Mapping[str, str], wanted: Values) -> None:
+    if not view.elr or current.get(_MIN_ISR) == wanted.get(_MIN_ISR):
+        return
+    if name:
+        raise BrokerError(ErrorCode.INVALID_CONFIG, f"{_MIN_ISR} is one for the whole cluster while eligible leader replicas are kept")
+    if _MIN_ISR not in wanted:
+        raise BrokerError(ErrorCode.INVALID_CONFIG, f"the cluster's {_MIN_ISR} cannot be removed while eligible leader replicas are kept")

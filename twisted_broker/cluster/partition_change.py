@@ -1,0 +1,102 @@
+"""The record that changes one partition: its ISR, its eligible leader replicas, its leader.
+
+Owns `change_partition`, which turns what is wanted of a partition into the smallest PartitionChangeRecord, or none.
+
+1. With ELR (KIP-966) the ISR may become empty, and who leaves it below the minimum ISR stays eligible; without ELR the last member stays.
+2. After an unclean election the ISR is the new leader alone, nobody is eligible, and the partition is recovering.
+3. The leader is named exactly when it changes (which raises the leader epoch), or when a replica left the assignment.
+4. Nothing changed: no record.
+
+Source: Kafka's `PartitionChangeBuilder`; KIP-966; `RL 8.3`. Left out: reassignments in steps (`reassignment.py` once they are served).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from twisted_broker.cluster.election import Acceptable, Candidates, Elected, Election, elect
+from twisted_broker.cluster.registrations import NO_LEADER, RECOVERING, PartitionRegistration
+from twisted_broker.wire.messages.metadata_records import PartitionChangeRecord
+
+ELR_FEATURE = "eligible.leader.replicas.version"
+
+
+class PartitionRules:
+    """What holds for the partitions of one topic: who may lead, whether ELR is on, the minimum ISR, which elections are allowed."""
+
+    __slots__ = ("acceptable", "elr", "min_isr", "unclean")
+
+    def __init__(self, acceptable: Acceptable, elr: bool, min_isr: int, unclean: bool) -> None:
+        self.acceptable, self.elr, self.min_isr, self.unclean = acceptable, elr, min_isr, unclean
+
+    @property
+    def election(self) -> Election:
+        return Election.UNCLEAN if self.unclean else Election.ONLINE
+
+
+def change_partition(
+    partition: PartitionRegistration,
+    topic_id: bytes,
+    number: int,
+    rules: PartitionRules,
+    *,
+    isr: Sequence[int] | None = None,
+    unclean_shutdown: Collection[int] = (),
+    recovery_state: int | None = None,
+    directories: Sequence[bytes] | None = None,
+    election: Election | None = None,
+) -> PartitionChangeRecord | None:
+    """The record for what is wanted (None: as it is), or None when nothing changes.
+
+    `unclean_shutdown`: brokers that may have lost what they had; they cannot be eligible.
+    """
+    record = PartitionChangeRecord(partition_id=number, topic_id=topic_id)
+    target_isr = list(partition.isr if isr is None else isr)
+    elr, last_known = _eligible(partition, target_isr, rules, unclean_shutdown)
+    elected = elect(Candidates(partition.replicas, target_isr, elr, last_known, partition.leader), rules.acceptable, election or rules.election)
+    unclean = _name_leader(record, partition, elected)
+    if elected.leader != NO_LEADER and elected.leader not in target_isr:
+        target_isr = [elected.leader]
+        elr = [broker for broker in elr if broker != elected.leader]
+    if unclean:
+        target_isr, elr = [elected.leader], []
+    if (target_isr or rules.elr) and tuple(target_isr) != partition.isr:
+        record.isr = target_isr
+    if tuple(elr) != partition.elr:
+        record.eligible_leader_replicas = elr
+    _remember_leader(record, partition, rules)
+    if recovery_state is not None and not unclean and recovery_state != partition.leader_recovery_state:
+        record.leader_recovery_state = recovery_state
+    if directories is not None and tuple(directories) != partition.directories:
+        record.directories = list(directories)
+    return None if record == PartitionChangeRecord(partition_id=number, topic_id=topic_id) else record
+
+
+def _eligible(
+    partition: PartitionRegistration, isr: list[int], rules: PartitionRules, unclean_shutdown: Collection[int]
+) -> tuple[list[int], Sequence[int]]:
+    """The eligible leader replicas after the change, and the last known ones to elect from."""
+    if not rules.elr or len(isr) >= min(rules.min_isr, len(partition.replicas)):
+        return [], ()
+    seen = dict.fromkeys((*partition.elr, *partition.isr))
+    return sorted(broker for broker in seen if broker not in isr and broker not in unclean_shutdown), partition.last_known_elr
+
+
+def _name_leader(record: PartitionChangeRecord, partition: PartitionRegistration, elected: Elected) -> bool:
+    """Writes a changed leader into the record; returns whether the election was unclean."""
+    if elected.leader == partition.leader:
+        return False
+    record.leader = elected.leader
+    if elected.unclean and partition.leader_recovery_state != RECOVERING:
+        record.leader_recovery_state = RECOVERING
+    return elected.unclean
+
+
+def _remember_leader(record: PartitionChangeRecord, partition: PartitionRegistration, rules: PartitionRules) -> None:
+    """Keeps the last leader's name from the moment the ISR is empty until there is a leader again."""
+    if not rules.elr:
+        return
+    if record.isr is not None and not record.isr and partition.leader >= 0 and partition.last_known_elr != (partition.leader,):
+        record.last_known_elr = [partition.leader]
+    elif partition.last_known_elr and (record.leader >= 0 or (partition.leader != NO_LEADER and record.leader != NO_LEADER)):
+        record.last_known_elr = []

@@ -1,0 +1,241 @@
+"""Topics are created, grown and deleted: what the controller decides.
+
+Owns the decisions on CreateTopics, CreatePartitions and DeleteTopics. Each gives the records to write and the answer for when they are.
+
+1. A topic's records come together: the topic, its settings, its partitions.
+2. One topic's refusal does not touch the others of the request.
+3. `validate_only` decides everything and writes nothing.
+
+Source: Kafka's `ReplicationControlManager`, `ControllerApis`; `RL 8.5`. Left out: create policies (no class is ever loaded); permission.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from random import Random
+
+from twisted_broker.cluster.cluster_view import ClusterView
+from twisted_broker.cluster.config_entries import topic_entries
+from twisted_broker.cluster.image import TOPIC_RESOURCE
+from twisted_broker.cluster.placement import StripedPlacer, check_manual, default_directory
+from twisted_broker.cluster.registrations import RECOVERED, PartitionRegistration, TopicImage
+from twisted_broker.cluster.topic_names import METADATA_TOPIC, collision_key, name_problem
+from twisted_broker.config import ConfigError, check_topic_overrides
+from twisted_broker.wire.errors import BrokerError, ErrorCode
+from twisted_broker.wire.messages import metadata_records as records
+from twisted_broker.wire.messages import topics as wire
+from twisted_broker.wire.primitives import NULL_UUID
+from twisted_broker.wire.schema import Record
+
+MAX_PARTITIONS_PER_REQUEST = 10_000
+Found = list[Record]
+
+
+def new_uuid(random: Random) -> bytes:
+    """A random id (version 4) that is none of the reserved ones and does not start with a dash in its text."""
+    while True:
+        raw = bytearray(random.randbytes(16))
+        raw[6], raw[8] = raw[6] & 0x0F | 0x40, raw[8] & 0x3F | 0x80
+        if raw[0] >> 2 != 62:
+            return bytes(raw)
+
+
+# CreateTopics
+
+
+def create_topics(view: ClusterView, request: wire.CreateTopicsRequest, random: Random) -> tuple[Found, wire.CreateTopicsResponse]:
+    """The records of all topics that can be created, and the answer."""
+    found: Found = []
+    results: list[wire.CreatableTopicResult] = []
+    counts = Counter(topic.name for topic in request.topics)
+    taken = _collision_keys(view, counts)
+    placer = StripedPlacer(view.image.brokers.values(), random)
+    budget = MAX_PARTITIONS_PER_REQUEST
+    for topic in request.topics:
+        try:
+            if counts[topic.name] > 1:
+                raise BrokerError(ErrorCode.INVALID_REQUEST, f"topic {topic.name} is named twice")
+            _check_new_name(view, topic.name, taken)
+            partitions = _new_partitions(view, topic, placer, budget)
+            configs = _new_configs(topic)
+        except BrokerError as error:
+            results.append(wire.CreatableTopicResult(name=topic.name, error_code=error.code, error_message=error.message, configs=None))
+            continue
+        topic_id = new_uuid(random)
+        budget -= len(partitions)
+        taken[collision_key(topic.name)] = topic.name
+        found.append(records.TopicRecord(name=topic.name, topic_id=topic_id))
+        found += [records.ConfigRecord(resource_type=TOPIC_RESOURCE, resource_name=topic.name, name=k, value=v) for k, v in sorted(configs.items())]
+        found += [partition.record(topic_id, number) for number, partition in enumerate(partitions)]
+        results.append(_created(view, topic.name, topic_id, partitions, configs))
+    return ([] if request.validate_only else found), wire.CreateTopicsResponse(topics=results)
+
+
+def _collision_keys(view: ClusterView, names: Iterable[str]) -> dict[str, str]:
+    """Existing topics by what they collide with; empty when none of the new names can collide."""
+    if not any("." in name or "_" in name for name in names):
+        return {}
+    return {collision_key(name): name for name in view.image.topics_by_name}
+
+
+def _check_new_name(view: ClusterView, name: str, taken: dict[str, str]) -> None:
+    if name == METADATA_TOPIC:
+        raise BrokerError(ErrorCode.INVALID_REQUEST, f"{METADATA_TOPIC} is not created by request")
+    problem = name_problem(name)
+    if problem is not None:
+        raise BrokerError(ErrorCode.INVALID_TOPIC_EXCEPTION, problem)
+    if name in view.image.topics_by_name:
+        raise BrokerError(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {name} exists already")
+    other = taken.get(collision_key(name))
+    if other is not None and other != name:
+        raise BrokerError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"topic {name} collides with topic {other}")
+
+
+def _new_configs(topic: wire.CreatableTopic) -> dict[str, str]:
+    configs: dict[str, str] = {}
+    for entry in topic.configs:
+        if entry.value is None:
+            raise BrokerError(ErrorCode.INVALID_CONFIG, f"setting {entry.name} has no value")
+        configs[entry.name] = entry.value
+    try:
+        check_topic_overrides(configs.items())
+    except ConfigError as error:
+        raise BrokerError(ErrorCode.INVALID_CONFIG, str(error)) from None
+    return configs
+
+
+def _new_partitions(view: ClusterView, topic: wire.CreatableTopic, placer: StripedPlacer, budget: int) -> list[PartitionRegistration]:
+    if topic.assignments:
+        return _assigned_by_hand(view, topic)
+    if topic.replication_factor < -1 or topic.replication_factor == 0:
+        raise BrokerError(ErrorCode.INVALID_REPLICATION_FACTOR, "the replication factor must be above 0, or -1 for the default")
+    if topic.num_partitions < -1 or topic.num_partitions == 0:
+        raise BrokerError(ErrorCode.INVALID_PARTITIONS, "the number of partitions must be above 0, or -1 for the default")
+    count = view.config.integer("num.partitions") if topic.num_partitions == -1 else topic.num_partitions
+    factor = view.config.integer("default.replication.factor") if topic.replication_factor == -1 else topic.replication_factor
+    if count > budget:
+        raise BrokerError(ErrorCode.POLICY_VIOLATION, f"more than {MAX_PARTITIONS_PER_REQUEST} partitions in one request")
+    placer.check(factor)
+    return [_fresh(view, placer.place(factor), ErrorCode.INVALID_REPLICATION_FACTOR) for _ in range(count)]
+
+
+def _assigned_by_hand(view: ClusterView, topic: wire.CreatableTopic) -> list[PartitionRegistration]:
+    if topic.replication_factor != -1 or topic.num_partitions != -1:
+        raise BrokerError(ErrorCode.INVALID_REQUEST, "with a manual assignment, partitions and replication factor must both be -1")
+    chosen: dict[int, Sequence[int]] = {}
+    for assignment in topic.assignments:
+        if assignment.partition_index in chosen:
+            raise BrokerError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"partition {assignment.partition_index} is assigned twice")
+        chosen[assignment.partition_index] = assignment.broker_ids
+        check_manual(assignment.broker_ids, view.image.brokers, len(topic.assignments[0].broker_ids))
+    if sorted(chosen) != list(range(len(chosen))):
+        raise BrokerError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, "partitions must be numbered from 0 without a gap")
+    return [_fresh(view, chosen[number], ErrorCode.INVALID_REPLICA_ASSIGNMENT) for number in range(len(chosen))]
+
+
+def _fresh(view: ClusterView, replicas: Sequence[int], refusal: ErrorCode) -> PartitionRegistration:
+    """A partition at its beginning: live replicas are its ISR, the first of them leads."""
+    isr = tuple(broker for broker in replicas if view.may_lead(broker))
+    if not isr:
+        raise BrokerError(refusal, f"all brokers of {list(replicas)} are fenced or shutting down")
+    brokers = view.image.brokers
+    directories = tuple(default_directory(brokers.get(broker)) for broker in replicas)
+    return PartitionRegistration(tuple(replicas), directories, isr, (), (), (), (), isr[0], RECOVERED, 0, 0)
+
+
+def _created(
+    view: ClusterView, name: str, topic_id: bytes, partitions: Sequence[PartitionRegistration], configs: dict[str, str]
+) -> wire.CreatableTopicResult:
+    entries = [
+        wire.CreatableTopicConfigs(name=e.name, value=e.value, read_only=e.read_only, config_source=e.source, is_sensitive=False)
+        for e in topic_entries(view.config, configs)
+    ]
+    return wire.CreatableTopicResult(
+        name=name, topic_id=topic_id, num_partitions=len(partitions), replication_factor=len(partitions[0].replicas), configs=entries
+    )
+
+
+# CreatePartitions
+
+
+def create_partitions(view: ClusterView, request: wire.CreatePartitionsRequest, random: Random) -> tuple[Found, wire.CreatePartitionsResponse]:
+    """Grows topics to the counts asked for."""
+    found: Found = []
+    results: list[wire.CreatePartitionsTopicResult] = []
+    counts = Counter(topic.name for topic in request.topics)
+    placer = StripedPlacer(view.image.brokers.values(), random)
+    for topic in request.topics:
+        try:
+            if counts[topic.name] > 1:
+                raise BrokerError(ErrorCode.INVALID_REQUEST, f"topic {topic.name} is named twice")
+            found += _grown(view, topic, placer)
+            results.append(wire.CreatePartitionsTopicResult(name=topic.name))
+        except BrokerError as error:
+            results.append(wire.CreatePartitionsTopicResult(name=topic.name, error_code=error.code, error_message=error.message))
+    return ([] if request.validate_only else found), wire.CreatePartitionsResponse(results=results)
+
+
+def _grown(view: ClusterView, request: wire.CreatePartitionsTopic, placer: StripedPlacer) -> Found:
+    topic = view.image.topics_by_name.get(request.name)
+    if topic is None:
+        raise BrokerError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    has = len(topic.partitions)
+    if request.count <= has:
+        raise BrokerError(ErrorCode.INVALID_PARTITIONS, f"topic {request.name} has {has} partition(s) already; {request.count} would be no increase")
+    missing = request.count - has
+    if missing > MAX_PARTITIONS_PER_REQUEST:
+        raise BrokerError(ErrorCode.POLICY_VIOLATION, f"more than {MAX_PARTITIONS_PER_REQUEST} partitions in one request")
+    fresh = _grown_by_hand(view, request, topic, missing) if request.assignments is not None else _placed(view, topic, placer, missing)
+    return [partition.record(topic.id, has + number) for number, partition in enumerate(fresh)]
+
+
+def _placed(view: ClusterView, topic: TopicImage, placer: StripedPlacer, missing: int) -> list[PartitionRegistration]:
+    factor = len(topic.partitions[0].replicas)
+    return [_fresh(view, placer.place(factor), ErrorCode.INVALID_REPLICATION_FACTOR) for _ in range(missing)]
+
+
+def _grown_by_hand(view: ClusterView, request: wire.CreatePartitionsTopic, topic: TopicImage, missing: int) -> list[PartitionRegistration]:
+    assignments = request.assignments or []
+    if len(assignments) != missing:
+        words = f"{missing} partition(s) are to be added, {len(assignments)} assignment(s) were given"
+        raise BrokerError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, words)
+    for assignment in assignments:
+        check_manual(assignment.broker_ids, view.image.brokers, len(topic.partitions[0].replicas))
+    return [_fresh(view, assignment.broker_ids, ErrorCode.INVALID_REPLICA_ASSIGNMENT) for assignment in assignments]
+
+
+# DeleteTopics
+
+
+def delete_topics(view: ClusterView, request: wire.DeleteTopicsRequest, version: int) -> tuple[Found, wire.DeleteTopicsResponse]:
+    """Removes topics, named (or from version 6 on by id)."""
+    if not view.config.boolean("delete.topic.enable"):
+        raise BrokerError(ErrorCode.INVALID_REQUEST if version < 3 else ErrorCode.TOPIC_DELETION_DISABLED)
+    asked = request.topics if version >= 6 else [wire.DeleteTopicState(name=name) for name in request.topic_names]
+    found: Found = []
+    results: list[wire.DeletableTopicResult] = []
+    chosen = [_to_delete(view, state) for state in asked]
+    times = Counter(topic.id for topic in chosen if isinstance(topic, TopicImage))
+    for state, topic in zip(asked, chosen, strict=True):
+        if isinstance(topic, TopicImage) and times[topic.id] > 1:
+            topic = BrokerError(ErrorCode.INVALID_REQUEST, f"topic {topic.name} is named twice")
+        if isinstance(topic, BrokerError):
+            results.append(wire.DeletableTopicResult(name=state.name, topic_id=state.topic_id, error_code=topic.code, error_message=topic.message))
+        else:
+            found.append(records.RemoveTopicRecord(topic_id=topic.id))
+            results.append(wire.DeletableTopicResult(name=topic.name, topic_id=topic.id))
+    return found, wire.DeleteTopicsResponse(responses=results)
+
+
+def _to_delete(view: ClusterView, state: wire.DeleteTopicState) -> TopicImage | BrokerError:
+    topic_id = bytes(state.topic_id)
+    if state.name is None:
+        if topic_id == NULL_UUID:
+            return BrokerError(ErrorCode.INVALID_REQUEST, "neither a topic's name nor its id")
+        return view.image.topics_by_id.get(topic_id) or BrokerError(ErrorCode.UNKNOWN_TOPIC_ID)
+    if topic_id != NULL_UUID:
+        return BrokerError(ErrorCode.INVALID_REQUEST, "both a topic's name and its id")
+    return view.image.topics_by_name.get(state.name) or BrokerError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+
+

@@ -1,0 +1,37 @@
+"""Which names a topic may have.
+
+1. 1 to 249 characters of `a-z A-Z 0-9 . _ -`, neither `.` nor `..`: a name is also the name of a directory.
+2. Two names that differ only in `.` and `_` collide: metrics replace one by the other.
+
+Source: Kafka's `Topic`; DESIGN.md 6. Left out: who may create which.
+"""
+
+from __future__ import annotations
+
+import re
+
+INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
+METADATA_TOPIC = "__cluster_metadata"
+METADATA_TOPIC_ID = bytes(15) + b"\x01"
+MAX_NAME_LENGTH = 249
+
+_LEGAL = re.compile(r"[a-zA-Z0-9._-]+")
+
+
+def name_problem(name: str) -> str | None:
+    """Why a name is no topic's, in a sentence; None when it may be one."""
+    if not name:
+        return "a topic name must not be empty"
+    if name in (".", ".."):
+        return "a topic name must be neither '.' nor '..'"
+    if len(name) > MAX_NAME_LENGTH:
+        return f"a topic name has at most {MAX_NAME_LENGTH} characters, not {len(name)}"
+    if _LEGAL.fullmatch(name) is None:
+        return f"topic name {name!r} has other characters than letters, digits, '.', '_' and '-'"
+    return None
+
+
+def collision_key(name: str) -> str:
+    """Names with the same key collide."""
+    return name.replace(".", "_")
+

@@ -19,7 +19,7 @@ from typing import Final
 
 from .batch_header import CREATE_TIME, LOG_APPEND_TIME, MAGIC, NO_LEADER_EPOCH, NO_TIMESTAMP, Buffer, is_cut_short, peek_magic
 from .compression import NONE, ZSTD
-from .corrupt_record import InvalidRecordError, UnsupportedCodecError
+from .corrupt_record import CorruptRecordError, InvalidRecordError, UnsupportedCodecError
 from .message_set import MessageView, iterate_messages
 from .message_set_builder import build_message, build_message_set
 from .record_builder import BatchBuilder
@@ -88,6 +88,8 @@ def iterate_entries(buffer: Buffer, start: int = 0, end: int | None = None, *, p
         if partial_tail and is_cut_short(buffer, position, limit):
             return
         entry: Entry = BatchView(buffer, position) if peek_magic(buffer, position) == MAGIC else MessageView(buffer, position)
+        if position + entry.size_in_bytes > limit:
+            raise CorruptRecordError(f"entry of {entry.size_in_bytes} bytes, but only {limit - position} are there", position)
         position += entry.size_in_bytes
         yield entry
 

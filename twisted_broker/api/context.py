@@ -35,6 +35,7 @@ class BrokerParts:
         "cluster_id",
         "config",
         "controller",
+        "features",
         "forwarding",
         "groups",
         "listeners",
@@ -51,6 +52,7 @@ class BrokerParts:
         self.config = config
         self.runtime = runtime
         self.authorizer = authorizer
+        self.features: dict[str, tuple[int, int]] = {}
         self.listeners: tuple[Listener, ...] = ()
         self.log_manager: Any = None
         self.replica_manager: Any = None
@@ -71,6 +73,7 @@ class RequestContext:
         "client_id",
         "connection",
         "correlation_id",
+        "dispatcher",
         "listener",
         "principal",
         "raw_request",
@@ -89,6 +92,7 @@ class RequestContext:
         principal: Principal = ANONYMOUS,
         connection: Any = None,
         raw_request: bytes | memoryview = b"",
+        dispatcher: Any = None,
     ) -> None:
         self.broker = broker
         self.listener = listener
@@ -100,6 +104,7 @@ class RequestContext:
         self.principal = principal
         self.connection = connection
         self.raw_request = raw_request
+        self.dispatcher = dispatcher
         self.appended = False
 
     @property

@@ -236,9 +236,16 @@ class BrokerConnection:
 
     def _versions_known(self, response: Any) -> dict[int, tuple[int, int]]:
         if response.error_code:
-            raise BrokerError(ErrorCode(response.error_code))
+            raise BrokerError(error_of(response.error_code))
         self.api_versions = {each.api_key: (each.min_version, each.max_version) for each in response.api_keys}
         return self.api_versions
+
+
+def error_of(code: int) -> ErrorCode:
+    """The error with this number; UNKNOWN_SERVER_ERROR for one that a newer peer made up."""
+    found = ErrorCode._value2member_map_.get(code, ErrorCode.UNKNOWN_SERVER_ERROR)
+    assert isinstance(found, ErrorCode)
+    return found
 
 
 def _decode_answer(frame: bytes | memoryview, request_class: type[Any], api_key: int, version: int) -> Any:

@@ -26,6 +26,7 @@ from twisted.python.failure import Failure
 from twisted_broker.interfaces import Runtime
 from twisted_broker.net.frames import FrameReader
 from twisted_broker.net.output import Output
+from twisted_broker.security.principal import ANONYMOUS
 from twisted_broker.wire.errors import WireError
 
 PIPELINED = 32
@@ -85,6 +86,7 @@ class KafkaConnection(Protocol):
     def __init__(self, door: Door, client_host: str) -> None:
         self.door = door
         self.client_host = client_host
+        self.principal = ANONYMOUS
         self.client_software = ("unknown", "unknown")
         self.active = True
         self.silent_rounds = 0

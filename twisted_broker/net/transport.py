@@ -99,7 +99,8 @@ class ThinServer(tcp.Server):
         self.producerPaused = True
         if self.producer is not None:
             self.producer.pauseProducing()  # type: ignore[attr-defined]
-        self.startWriting()
+        reactor: Any = self.reactor
+        reactor.addWriter(self)
 
 
 class ThinPort(tcp.Port):
@@ -111,7 +112,7 @@ class ThinPort(tcp.Port):
         tcp.Port.__init__(self, port, factory, backlog, interface, reactor)
         self._buffers = ((socket.SO_SNDBUF, buffers[0]), (socket.SO_RCVBUF, buffers[1]))
         if group is not None:
-            self.transport = self._grouped  # type: ignore[assignment,method-assign]
+            self.transport = self._grouped  # type: ignore[assignment]
         self._group = group
 
     def _grouped(self, accepted: Any, protocol: Any, address: Any, port: Any, number: int, reactor: Any) -> ThinServer:

@@ -1,0 +1,261 @@
+"""What `net/connection.py`, `output.py` and `accept.py` promise, on the network in memory."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from twisted.python.failure import Failure
+
+from tests.net.echo import House, Parked, framed
+from twisted_broker.log.segment_file import FileSlice, OpenFiles, SegmentFile
+from twisted_broker.wire.errors import WireError
+
+PRODUCE, FETCH = b"\0\0", b"\0\1"
+
+
+class Script:
+    """Parks what begins with a key of `parked`, echoes the rest; produces may follow one another once appended."""
+
+    def __init__(self, parked: tuple[bytes, ...] = (), can_follow: bool = True) -> None:
+        self.parked, self.can_follow = parked, can_follow
+        self.started: list[bytes] = []
+        self.turns: list[Parked] = []
+
+    def __call__(self, connection: Any, frame: bytes) -> Any:
+        self.started.append(bytes(frame))
+        if bytes(frame) == b"garbage":
+            raise WireError("garbage")
+        if frame[:2] in self.parked:
+            turn = Parked(connection, frame, self.can_follow and frame[:2] == PRODUCE)
+            self.turns.append(turn)
+            return turn
+        return framed(bytes(frame))
+
+
+def test_answers_keep_the_order_of_requests() -> None:
+    """Produces that finish in another order are answered in the order in which they came."""
+    script = Script(parked=(PRODUCE,))
+    house = House(script)
+    client = house.client()
+    client.transport.write(b"".join(framed(PRODUCE + bytes([n])) for n in range(4)))
+    house.run()
+    assert len(script.turns) == 4
+    for n in (2, 0, 3, 1):
+        script.turns[n].finish(framed(bytes([n])))
+    house.run()
+    assert client.data == b"".join(framed(bytes([n])) for n in range(4))
+
+
+def test_anything_but_produce_is_a_barrier() -> None:
+    """A fetch waits for the produces before it, and everything behind a fetch waits for the fetch (DESIGN 2)."""
+    script = Script(parked=(PRODUCE, FETCH))
+    house = House(script)
+    client = house.client()
+    client.transport.write(framed(PRODUCE) + framed(FETCH) + framed(PRODUCE + b"2"))
+    house.run()
+    assert script.started == [PRODUCE]
+    script.turns[0].finish(framed(b"p"))
+    house.run()
+    assert script.started == [PRODUCE, FETCH]
+    script.turns[1].finish(framed(b"f"))
+    house.run()
+    assert script.started == [PRODUCE, FETCH, PRODUCE + b"2"]
+
+
+def test_a_produce_that_waits_before_its_append_is_a_barrier() -> None:
+    """Until its records are in the logs nothing may overtake it."""
+    script = Script(parked=(PRODUCE,), can_follow=False)
+    house = House(script)
+    client = house.client()
+    client.transport.write(framed(PRODUCE) + framed(PRODUCE))
+    house.run()
+    assert len(script.started) == 1
+
+
+def test_at_most_32_produces_wait_at_a_time() -> None:
+    """The 33rd starts when the first is answered; meanwhile the client is not read from."""
+    script = Script(parked=(PRODUCE,))
+    house = House(script)
+    client = house.client()
+    for n in range(40):
+        client.transport.write(framed(PRODUCE + bytes([n])))
+    house.run()
+    assert len(script.started) == 32
+    script.turns[0].finish(framed(b""))
+    house.run()
+    assert len(script.started) == 33
+
+
+def test_waiting_produces_are_bounded_in_bytes() -> None:
+    """Large produces wait even when few."""
+    script = Script(parked=(PRODUCE,))
+    house = House(script, frame_limit=16 << 20)
+    client = house.client()
+    for _ in range(4):
+        client.transport.write(framed(PRODUCE + bytes(3 << 20)))
+    house.run()
+    assert len(script.started) == 2
+
+
+def test_a_client_that_never_reads_is_not_read_from() -> None:
+    """Answers that nobody reads stop the next requests: what waits for the client stays bounded (RELIABILITY 5.3)."""
+    script = Script()
+    house = House(script)
+    client = house.client()
+    client.transport.pauseProducing()
+    for _ in range(100):
+        client.transport.write(framed(FETCH + bytes(10_000)))
+        house.run()
+    assert len(script.started) < 12
+    (connection,) = house.factory.connections
+    assert connection.frames.pending < 20_000
+    client.transport.resumeProducing()
+    house.run()
+    assert len(script.started) == 100
+    assert len(client.data) == 100 * 10_006
+
+
+def test_malformed_input_closes_this_connection_only() -> None:
+    """One broken client goes; its neighbour is served as before (DESIGN 6)."""
+    house = House(Script())
+    broken, neighbour = house.client(), house.client()
+    broken.transport.write(framed(b"garbage") + framed(FETCH))
+    house.run()
+    assert broken.lost and broken.data == b""
+    broken_again = house.client()
+    broken_again.transport.write(b"\xff\xff\xff\xff")
+    neighbour.transport.write(framed(FETCH))
+    house.run()
+    assert broken_again.lost and not neighbour.lost
+    assert neighbour.data == framed(FETCH)
+    assert house.factory.counts.total == 1
+
+
+def test_bytes_one_at_a_time() -> None:
+    """A slow client is served like any other."""
+    house = House(Script())
+    client = house.client()
+    for byte in framed(FETCH + b"slow") * 2:
+        client.transport.write(bytes([byte]))
+        house.run()
+    assert client.data == framed(FETCH + b"slow") * 2
+
+
+def test_a_lost_client_abandons_what_waits() -> None:
+    """Turns hear that their client is gone; an answer that comes later goes nowhere."""
+    script = Script(parked=(PRODUCE,))
+    house = House(script)
+    client = house.client()
+    client.transport.write(framed(PRODUCE))
+    house.run()
+    client.transport.loseConnection()
+    house.run()
+    assert script.turns[0].abandoned
+    script.turns[0].finish(framed(b"late"))
+    house.run()
+    assert client.data == b"" and house.factory.counts.total == 0
+
+
+def test_silent_connections_are_closed() -> None:
+    """`connections.max.idle.ms` closes who is silent, not who waits for an answer, and leaves no timer behind."""
+    script = Script(parked=(FETCH,))
+    house = House(script, idle_ms=10_000)
+    silent, waiting = house.client(), house.client()
+    waiting.transport.write(framed(FETCH))
+    for _ in range(12):
+        house.clock.advance(1)
+        house.run()
+    assert silent.lost and not waiting.lost
+    script.turns[0].finish(framed(b""))
+    for _ in range(12):
+        house.clock.advance(1)
+        house.run()
+    assert waiting.lost
+    assert not house.clock.getDelayedCalls()
+
+
+def test_connection_limits() -> None:
+    """The connection above the limit is refused; a place that becomes free is given again."""
+    house = House(Script(), maximum=2)
+    first = house.client()
+    house.client()
+    assert isinstance(house.client(), Failure)
+    first.transport.loseConnection()
+    house.run()
+    assert not isinstance(house.client(), Failure)
+    house = House(Script(), per_host=1)
+    house.client()
+    assert isinstance(house.client(), Failure)
+
+
+class Sliced:
+    """Answers with a stretch of a file in memory."""
+
+    def __init__(self, size: int) -> None:
+        self.content = bytes(n * 7 % 251 for n in range(size))
+        self.segment: Any = None
+
+    def attach(self, house: House) -> None:
+        self.segment = SegmentFile(OpenFiles(house.files), "/log")
+        self.segment.create().write_at(0, [self.content])
+
+    def __call__(self, connection: Any, frame: bytes) -> Any:
+        part = FileSlice(self.segment, 10, len(self.content) - 10)
+        return [(len(part) + 1).to_bytes(4, "big") + b"h", part]
+
+
+def sliced_house(size: int) -> tuple[Sliced, House]:
+    script = Sliced(size)
+    house = House(script)
+    script.attach(house)
+    return script, house
+
+
+def test_slices_are_loaded_as_the_client_reads_and_released_once() -> None:
+    """An answer with a slice of 1 MiB waits as a slice; its file is referenced until the last byte is out, not longer."""
+    script, house = sliced_house(1 << 20)
+    client = house.client()
+    client.transport.pauseProducing()
+    client.transport.write(framed(FETCH))
+    house.run()
+    assert script.segment.references == 1
+    client.transport.resumeProducing()
+    house.run()
+    assert client.data == (len(script.content) - 9).to_bytes(4, "big") + b"h" + script.content[10:]
+    assert script.segment.references == 0
+
+
+def test_a_slice_that_was_cut_closes_its_connection() -> None:
+    """Truncation between the answer and its sending never sends other bytes; the reference is given back (DESIGN 2)."""
+    script, house = sliced_house(1 << 20)
+    client = house.client()
+    client.transport.pauseProducing()
+    client.transport.write(framed(FETCH))
+    house.run()
+    script.segment.truncate(100)
+    client.transport.resumeProducing()
+    house.run()
+    assert client.lost
+    assert script.segment.references == 0
+
+
+def test_a_lost_client_gives_its_slices_back() -> None:
+    """No reference stays behind."""
+    script, house = sliced_house(1 << 20)
+    client = house.client()
+    client.transport.pauseProducing()
+    client.transport.write(framed(FETCH))
+    house.run()
+    client.transport.abortConnection()
+    house.run()
+    assert script.segment.references == 0
+
+
+@pytest.mark.parametrize("text", ["a\nb", "a\r\x1b[31mb", "x" * 10_000])
+def test_names_never_forge_log_lines(text: str) -> None:
+    """What comes from outside is one printable line, bounded."""
+    from twisted_broker.net.connection import one_line
+
+    line = one_line(text)
+    assert line.isprintable() and len(line) <= 2000

@@ -1,0 +1,99 @@
+"""What `net/frames.py` promises."""
+
+from __future__ import annotations
+
+import tracemalloc
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from twisted_broker.net.frames import BufferPool, FrameReader
+from twisted_broker.wire.errors import WireError
+
+
+def framed(payload: bytes) -> bytes:
+    return len(payload).to_bytes(4, "big") + payload
+
+
+@given(st.lists(st.binary(max_size=300), max_size=8), st.data())
+def test_any_cut_of_the_stream_gives_the_same_frames(payloads: list[bytes], data: st.DataObject) -> None:
+    """However the bytes arrive, by feed or straight into the buffer, the frames are those that were sent."""
+    stream = b"".join(map(framed, payloads))
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=12)))
+    reader, found = FrameReader(1000), []
+    for start, end in zip([0, *cuts], [*cuts, len(stream)], strict=True):
+        reader.feed(stream[start:end])
+        while (frame := reader.next_frame()) is not None:
+            found.append(bytes(frame))
+    assert found == payloads
+    assert reader.pending == 0
+
+
+def test_a_long_frame_is_read_straight_into_its_buffer() -> None:
+    """Past 32 KiB the reader offers room to the socket; the offered room never exceeds twice what has come."""
+    payload = bytes(range(256)) * 4096
+    stream, reader = framed(payload), FrameReader(len(payload))
+    reader.feed(stream[:40_000])
+    assert reader.next_frame() is None
+    position = 40_000
+    while position < len(stream):
+        room = reader.space()
+        assert room is not None and 0 < len(room) <= max(position, 65_536)
+        taken = min(len(room), 70_001, len(stream) - position)
+        room[:taken] = stream[position : position + taken]
+        room.release()
+        reader.filled(taken)
+        position += taken
+    frame = reader.next_frame()
+    assert frame == payload
+    assert reader.next_frame() is None
+
+
+def test_a_declared_length_allocates_nothing() -> None:
+    """100 MiB announced and four bytes sent, on a thousand connections: memory does not move (RELIABILITY 5.3)."""
+    announced = (100 << 20).to_bytes(4, "big") + b"\0\0\0\0"
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        readers = [FrameReader(100 << 20) for _ in range(1000)]
+        for reader in readers:
+            reader.feed(announced)
+            assert reader.next_frame() is None
+        assert tracemalloc.get_traced_memory()[0] - before < 2 << 20
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("size", [-1, -(1 << 31), 1001, (1 << 31) - 1])
+def test_impossible_lengths_are_refused_at_once(size: int) -> None:
+    """A negative length, or one above the limit, is refused before anything of the frame arrives."""
+    reader = FrameReader(1000)
+    reader.feed(size.to_bytes(4, "big", signed=True))
+    with pytest.raises(WireError):
+        reader.next_frame()
+
+
+def test_a_buffer_is_used_again_only_when_nobody_looks_at_it() -> None:
+    """A request that keeps a view of its frame keeps its bytes, whatever arrives next."""
+    pool = BufferPool()
+    reader = FrameReader(1 << 20, pool)
+    first, second = b"a" * 100_000, b"b" * 100_000
+    for payload in (first, second):
+        reader.feed(framed(payload)[:50_000])
+        assert reader.next_frame() is None
+        reader.feed(framed(payload)[50_000:])
+        if payload is first:
+            kept = reader.next_frame()
+    assert bytes(reader.next_frame() or b"") == second
+    assert kept == first
+    assert reader.next_frame() is None
+    assert pool.held_bytes >= 100_000
+
+
+def test_the_pool_is_bounded() -> None:
+    """Free buffers never hold more than the pool's limit."""
+    pool = BufferPool()
+    for _ in range(50):
+        pool.give(bytearray(1 << 20))
+    assert pool.held_bytes <= 16 << 20

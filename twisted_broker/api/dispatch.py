@@ -1,0 +1,238 @@
+"""From a frame to the function that answers it, and from its result to bytes.
+
+Owns the steps between a connection and a request function: header, route, gate, decode, run, encode.
+
+1. A request function is stepped by hand: with nothing to wait for, its answer is there when `send(None)` returns; only one that awaits a
+   Deferred becomes a turn of the connection.
+2. An expected refusal (`BrokerError`) is the API's error answer; a broken peer (`WireError`) closes its connection; anything else is a bug:
+   UNKNOWN_SERVER_ERROR for the client, a traceback for us.
+3. An API or version that is not served closes the connection, as Kafka does; ApiVersions alone is answered in version 0 with
+   UNSUPPORTED_VERSION, so that a newer client can ask again.
+4. A small slice is read here and sent with its header in one piece; a long one goes out as it is.
+
+Source: Kafka's `SocketServer.Processor`, `KafkaApis`, KIP-511; the project's notes on speed, item 1. Leaves out: order (`net/connection.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from struct import Struct
+from typing import Any
+
+from twisted.internet.defer import CancelledError, Deferred
+from twisted.logger import Logger
+
+from twisted_broker.api.context import BrokerParts, Listener, RequestContext
+from twisted_broker.api.refusals import refusal
+from twisted_broker.api.routes import Route, served
+from twisted_broker.log.segment_file import FileSlice, SliceGone
+from twisted_broker.net.connection import Answer, KafkaConnection, Turn, discard, one_line
+from twisted_broker.security.acl import Operation
+from twisted_broker.wire.errors import BrokerError, ErrorCode, WireError
+from twisted_broker.wire.header import decode_request_header, response_header_version
+from twisted_broker.wire.schema import decode, encode, encode_into, join_bytes
+
+_HEAD = Struct(">hhi")
+_LENGTH_AND_ID = Struct(">ii")
+_READ_AT_ONCE = 16384
+_API_VERSIONS = 18
+
+log = Logger(namespace="replog.api")
+
+Steps = Coroutine[Any, Any, Any]
+
+
+class Served:
+    """One API at one version on one listener, ready to run."""
+
+    __slots__ = ("call", "has_records", "header_end", "request_class", "response_class", "route", "version")
+
+    def __init__(self, route: Route, version: int, on_controller: bool) -> None:
+        self.route = route
+        self.version = version
+        self.call: Callable[[RequestContext, Any], Any] = route.function(on_controller)
+        self.request_class = route.request_class()
+        self.response_class = route.response_class()
+        self.has_records = self.response_class.has_records
+        self.header_end = b"\0" * response_header_version(route.api_key, version)
+
+    def refuse(self, request: Any, code: ErrorCode, message: str | None) -> Any:
+        """The API's own error answer; None where the client waits for none."""
+        if self.route.api_key == 0 and request.acks == 0:
+            return None
+        return refusal(request, self.response_class, self.version, code, message)
+
+
+class Waiting(Turn):
+    """A request function that waits for a Deferred."""
+
+    __slots__ = ("_connection", "_context", "_deferred", "_dispatcher", "_gone", "_request", "_served", "_steps")
+
+    def __init__(
+        self, dispatcher: Dispatcher, connection: KafkaConnection, served: Served, context: RequestContext, request: Any, steps: Steps
+    ) -> None:
+        Turn.__init__(self, None, False)
+        self._dispatcher = dispatcher
+        self._connection = connection
+        self._served = served
+        self._context = context
+        self._request = request
+        self._steps = steps
+        self._gone = False
+        self._deferred: Deferred[Any] | None = None
+
+    @property
+    def appended(self) -> bool:
+        return self.done or self._context.appended
+
+    def wait(self, deferred: Deferred[Any]) -> None:
+        self._deferred = deferred
+        deferred.addBoth(self._go_on)
+
+    def abandon(self) -> None:
+        self._gone = True
+        Turn.abandon(self)
+        if self._served.route.cancel and self._deferred is not None and not self.done:
+            self._deferred.cancel()
+
+    def _go_on(self, _result: Any) -> None:
+        """The awaiting function takes the result out of the Deferred itself."""
+        try:
+            outcome = self._dispatcher.step(self._served, self._context, self._request, self._steps)
+        except WireError as reason:
+            self._connection.broken(reason)
+            outcome = None
+        if isinstance(outcome, Deferred):
+            self.wait(outcome)
+            return
+        self.done = True
+        self._deferred = None
+        if self._gone:
+            discard(outcome)
+            return
+        self.answer = outcome
+        self._connection.turn_done()
+
+
+class Dispatcher:
+    """The way in of one listener. Called with a connection and a frame; see `net.connection.Dispatch`."""
+
+    def __init__(self, broker: BrokerParts, listener: Listener, routes: dict[int, Route] | None = None) -> None:
+        self.broker = broker
+        self.listener = listener
+        self.routes = served(listener.is_controller) if routes is None else routes
+        self._served: dict[int, Served] = {}
+
+    def __call__(self, connection: KafkaConnection, frame: bytes | memoryview) -> Answer | Turn:
+        if len(frame) < 8:
+            raise WireError(f"a frame of {len(frame)} bytes is no request")
+        api_key, version, correlation_id = _HEAD.unpack_from(frame)
+        served = self._served.get(api_key << 16 | version) or self.find(api_key, version)
+        if served is None:
+            return self._newer_api_versions(correlation_id)
+        header, offset = decode_request_header(frame)
+        context = RequestContext(
+            self.broker,
+            self.listener,
+            api_key,
+            version,
+            correlation_id,
+            header.client_id,
+            connection.client_host,
+            connection.principal,
+            connection,
+            frame,
+            self,
+        )
+        request = decode(served.request_class, frame, version, offset)
+        if served.route.cluster_action and not context.may_on_cluster(Operation.CLUSTER_ACTION):
+            return self.answer(served, context, served.refuse(request, ErrorCode.CLUSTER_AUTHORIZATION_FAILED, None))
+        steps = served.call(context, request)
+        outcome = self.step(served, context, request, steps)
+        if isinstance(outcome, Deferred):
+            turn = Waiting(self, connection, served, context, request, steps)
+            turn.wait(outcome)
+            return turn
+        return outcome
+
+    def find(self, api_key: int, version: int) -> Served | None:
+        """What serves it; None for an ApiVersions that is too new. Raises WireError for what is not served here."""
+        route = self.routes.get(api_key)
+        on_controller = self.listener.is_controller
+        if route is None or not route.versions(on_controller).holds(version):
+            if route is not None and api_key == _API_VERSIONS:
+                return None
+            raise WireError(f"API {api_key} version {version} is not served on listener {self.listener.name}")
+        found = self._served[api_key << 16 | version] = Served(route, version, on_controller)
+        return found
+
+    def step(self, served: Served, context: RequestContext, request: Any, steps: Steps) -> Answer | Deferred[Any]:
+        """Runs the function until it waits (its Deferred) or ends (its answer)."""
+        try:
+            waits_for = steps.send(None)
+        except StopIteration as stop:
+            return self.answer(served, context, stop.value)
+        except BrokerError as error:
+            return self.answer(served, context, served.refuse(request, error.code, error.message))
+        except WireError:
+            raise
+        except CancelledError:
+            return None
+        except Exception:
+            log.failure("{name} v{version} from {client} failed", name=served.route.name, version=served.version, client=_asker(context))
+            return self.answer(served, context, served.refuse(request, ErrorCode.UNKNOWN_SERVER_ERROR, None))
+        assert isinstance(waits_for, Deferred), waits_for
+        return waits_for
+
+    def answer(self, served: Served, context: RequestContext, response: Any) -> Answer:
+        """A message as the connection sends it. Raises WireError when its records are gone, or cannot be written."""
+        if response is None:
+            return None
+        parts: list[Any] = []
+        try:
+            encode_into(response, served.version, parts)
+        except Exception:
+            log.failure("the answer of {name} v{version} cannot be written", name=served.route.name, version=served.version)
+            discard(parts)
+            parts = []
+            encode_into(served.response_class(), served.version, parts)
+        if served.has_records:
+            return _with_records(parts, context.correlation_id, served.header_end)
+        body = b"".join(parts)
+        end = served.header_end
+        return _LENGTH_AND_ID.pack(4 + len(end) + len(body), context.correlation_id) + end + body
+
+    def _newer_api_versions(self, correlation_id: int) -> Answer:
+        from twisted_broker.api.api_versions import too_new
+
+        body = encode(too_new(self.routes, self.listener.is_controller), 0)
+        return _LENGTH_AND_ID.pack(4 + len(body), correlation_id) + body
+
+
+def _with_records(parts: list[Any], correlation_id: int, header_end: bytes) -> Answer:
+    total = 0
+    slices = 0
+    for part in parts:
+        total += len(part)
+        if type(part) is not bytes:
+            slices += 1
+    parts.insert(0, _LENGTH_AND_ID.pack(4 + len(header_end) + total, correlation_id) + header_end)
+    if not slices:
+        return b"".join(parts)
+    if total > _READ_AT_ONCE:
+        return join_bytes(parts)
+    try:
+        return b"".join([_loaded(part) if isinstance(part, FileSlice) else part for part in parts])
+    except (SliceGone, OSError) as reason:
+        discard(parts)
+        raise WireError(f"records of an answer are gone: {reason}") from None
+
+
+def _loaded(part: FileSlice) -> bytes:
+    data = part.read()
+    part.release()
+    return data
+
+
+def _asker(context: RequestContext) -> str:
+    return one_line(f"{context.client_host} ({context.client_id!r})")

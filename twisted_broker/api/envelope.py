@@ -1,0 +1,72 @@
+"""Envelope (key 58, version 0; controller listener): a client's request that its broker passes on.
+
+1. The request inside is answered as if its client had come itself: its principal and address are those in the envelope.
+2. Only APIs of the table with `forward` are accepted inside; anything else is UNSUPPORTED_VERSION or INVALID_REQUEST of the envelope.
+3. The envelope's own error stays NONE when the request inside was answered, whatever that answer says.
+
+Source: KIP-590, Kafka's `EnvelopeUtils`, `DefaultKafkaPrincipalBuilder` (the written form of a principal).
+"""
+
+from __future__ import annotations
+
+import socket
+from typing import Any
+
+from twisted_broker.api.context import RequestContext
+from twisted_broker.security.principal import ANONYMOUS, Principal, decode_principal
+from twisted_broker.wire.errors import BrokerError, ErrorCode, WireError
+from twisted_broker.wire.header import decode_request_header, encode_response_header
+from twisted_broker.wire.messages.broker_lifecycle import EnvelopeRequest, EnvelopeResponse
+from twisted_broker.wire.schema import decode, encode
+
+
+async def envelope(context: RequestContext, request: EnvelopeRequest) -> EnvelopeResponse:
+    """Waits as long as the request inside does."""
+    served, inner, asked = _inside(context, request)
+    try:
+        answer = await served.call(inner, asked)
+    except BrokerError as error:
+        answer = served.refuse(asked, error.code, error.message)
+    header = encode_response_header(inner.correlation_id, inner.api_key, inner.version)
+    return EnvelopeResponse(response_data=header + encode(answer, inner.version))
+
+
+def _inside(context: RequestContext, request: EnvelopeRequest) -> tuple[Any, RequestContext, Any]:
+    frame = request.request_data
+    try:
+        header, offset = decode_request_header(frame)
+        served = context.dispatcher.find(header.api_key, header.api_version)
+    except WireError as error:
+        raise BrokerError(ErrorCode.UNSUPPORTED_VERSION, str(error)) from None
+    if served is None or not served.route.forward:
+        raise BrokerError(ErrorCode.INVALID_REQUEST, f"API {header.api_key} is not passed on")
+    try:
+        asked = decode(served.request_class, frame, header.api_version, offset)
+        principal = _principal(request.request_principal)
+    except WireError as error:
+        raise BrokerError(ErrorCode.INVALID_REQUEST, str(error)) from None
+    inner = RequestContext(
+        context.broker,
+        context.listener,
+        header.api_key,
+        header.api_version,
+        header.correlation_id,
+        header.client_id,
+        _address(request.client_host_address),
+        principal,
+        context.connection,
+        frame,
+        context.dispatcher,
+    )
+    return served, inner, asked
+
+
+def _principal(data: bytes | None) -> Principal:
+    return ANONYMOUS if data is None else decode_principal(data)
+
+
+def _address(packed: bytes) -> str:
+    try:
+        return socket.inet_ntop(socket.AF_INET6 if len(packed) == 16 else socket.AF_INET, bytes(packed))
+    except (ValueError, OSError):
+        raise BrokerError(ErrorCode.INVALID_REQUEST, "the client's address is none") from None

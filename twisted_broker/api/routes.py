@@ -1,0 +1,123 @@
+"""THE API table: which APIs are served, at which versions, on which kind of listener, and by which function.
+
+What ApiVersions answers, what a connection may ask, the refusals and the compatibility document are all derived from these rows.
+
+1. A row per API; a version that is not in its row is not served and not advertised.
+2. Names become modules only when an API is first asked: starting a broker imports the few that are used.
+3. A row's request and response are `<Name>Request` and `<Name>Response` of `wire/messages/<messages>.py`; its function is the name in
+   snake_case in `api/<module>.py` (broker) or in `cluster/controller_api.py` (controller).
+
+Source: Kafka 4.3.1's message definitions; lower versions as in 3.9. Leaves out: SASL, transactions, ACLs, quotas, reassignment (not served yet).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable
+from importlib import import_module
+from typing import Any
+
+from twisted_broker.wire.schema import VersionRange, version_range
+
+RequestFunction = Callable[[Any, Any], Awaitable[Any]]
+
+_CONTROLLER_MODULE = "twisted_broker.cluster.controller_api"
+
+
+class Route:
+    """A row. `forward`: what the controller accepts inside an Envelope. `cluster_action`: only for other nodes of the cluster.
+
+    `cancel`: a request that waits is given up when its client goes (it changes nothing). `advertised_min`: the lowest version that
+    ApiVersions tells, where that differs.
+    """
+
+    __slots__ = ("api_key", "broker", "cancel", "cluster_action", "controller", "forward", "messages", "module", "name")
+
+    def __init__(
+        self,
+        api_key: int,
+        name: str,
+        messages: str,
+        module: str = "",
+        *,
+        broker: str | None = None,
+        controller: str | None = None,
+        forward: bool = False,
+        cluster_action: bool = False,
+        cancel: bool = False,
+    ) -> None:
+        self.api_key = api_key
+        self.name = name
+        self.messages = messages
+        self.module = module
+        self.broker = version_range(broker)
+        self.controller = version_range(controller)
+        self.forward = forward
+        self.cluster_action = cluster_action
+        self.cancel = cancel
+
+    def versions(self, on_controller: bool) -> VersionRange:
+        """Empty (max below min) where it is not served."""
+        return self.controller if on_controller else self.broker
+
+    def request_class(self) -> Any:
+        return getattr(import_module(f"twisted_broker.wire.messages.{self.messages}"), f"{self.name}Request")
+
+    def response_class(self) -> Any:
+        return getattr(import_module(f"twisted_broker.wire.messages.{self.messages}"), f"{self.name}Response")
+
+    def function(self, on_controller: bool) -> RequestFunction:
+        shared = self.module.startswith("*")
+        module = _CONTROLLER_MODULE if on_controller and not shared else f"twisted_broker.api.{self.module.lstrip('*')}"
+        found: RequestFunction = getattr(import_module(module), snake_case(self.name))
+        return found
+
+
+def snake_case(name: str) -> str:
+    """`OffsetForLeaderEpoch` -> `offset_for_leader_epoch`."""
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
+
+
+ROUTES: tuple[Route, ...] = (
+    Route(0, "Produce", "produce", "produce", broker="0-13"),
+    Route(1, "Fetch", "fetch", "fetch", broker="0-18", controller="4-18", cancel=True),
+    Route(2, "ListOffsets", "list_offsets", "list_offsets", broker="0-11", cancel=True),
+    Route(3, "Metadata", "metadata", "metadata", broker="0-13"),
+    Route(8, "OffsetCommit", "offsets", "offsets", broker="0-10"),
+    Route(9, "OffsetFetch", "offsets", "offsets", broker="0-10"),
+    Route(10, "FindCoordinator", "offsets", "offsets", broker="0-6"),
+    Route(11, "JoinGroup", "groups", "groups", broker="0-9"),
+    Route(12, "Heartbeat", "groups", "groups", broker="0-4"),
+    Route(13, "LeaveGroup", "groups", "groups", broker="0-5"),
+    Route(14, "SyncGroup", "groups", "groups", broker="0-5"),
+    Route(15, "DescribeGroups", "groups", "groups", broker="0-6"),
+    Route(16, "ListGroups", "groups", "groups", broker="0-5"),
+    Route(18, "ApiVersions", "api_versions", "*api_versions", broker="0-4", controller="0-4"),
+    Route(19, "CreateTopics", "topics", "topics", broker="0-7", controller="0-7", forward=True),
+    Route(20, "DeleteTopics", "topics", "topics", broker="0-6", controller="0-6", forward=True),
+    Route(21, "DeleteRecords", "topics", "delete_records", broker="0-2"),
+    Route(22, "InitProducerId", "producer_ids", "producer_ids", broker="0-5"),
+    Route(23, "OffsetForLeaderEpoch", "offset_for_leader_epoch", "offset_for_leader_epoch", broker="0-4"),
+    Route(32, "DescribeConfigs", "configs", "configs", broker="0-4"),
+    Route(33, "AlterConfigs", "configs", "configs", broker="0-2", controller="0-2", forward=True),
+    Route(35, "DescribeLogDirs", "log_dirs", "log_dirs", broker="0-5"),
+    Route(37, "CreatePartitions", "topics", "topics", broker="0-3", controller="0-3", forward=True),
+    Route(42, "DeleteGroups", "groups", "groups", broker="0-2"),
+    Route(44, "IncrementalAlterConfigs", "configs", "configs", broker="0-1", controller="0-1", forward=True),
+    Route(47, "OffsetDelete", "offsets", "offsets", broker="0"),
+    Route(55, "DescribeQuorum", "cluster", "cluster", broker="0-2", controller="0-2", forward=True),
+    Route(56, "AlterPartition", "broker_lifecycle", controller="2-3", cluster_action=True),
+    Route(58, "Envelope", "broker_lifecycle", "*envelope", controller="0", cluster_action=True),
+    Route(60, "DescribeCluster", "cluster", "cluster", broker="0-2"),
+    Route(61, "DescribeProducers", "producers", "producers", broker="0"),
+    Route(62, "BrokerRegistration", "broker_lifecycle", controller="0-4", cluster_action=True),
+    Route(63, "BrokerHeartbeat", "broker_lifecycle", controller="0-2", cluster_action=True),
+    Route(67, "AllocateProducerIds", "producer_ids", controller="0", cluster_action=True),
+    Route(74, "ListConfigResources", "configs", "configs", broker="0-1"),
+    Route(75, "DescribeTopicPartitions", "cluster", "metadata", broker="0"),
+)
+
+
+def served(on_controller: bool) -> dict[int, Route]:
+    """The rows of one kind of listener, by API key."""
+    return {route.api_key: route for route in ROUTES if route.versions(on_controller).max >= 0}

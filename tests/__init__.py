@@ -1,0 +1,1 @@
+"""The tests mirror `twisted_broker/`; `compat/` runs real clients against a real process."""

@@ -1,0 +1,1 @@
+"""Stock clients, and raw bytes of the oldest ones, against `twistd replog` as its own process."""

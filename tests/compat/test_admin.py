@@ -1,0 +1,123 @@
+"""Topics, settings, offsets and descriptions through stock admin clients."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from confluent_kafka import KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewPartitions, NewTopic, OffsetSpec, ResourceType
+from kafka import KafkaAdminClient
+
+from tests.compat import clients
+
+LIMIT_SECONDS = 30
+
+
+@pytest.fixture
+def admin(broker: object) -> AdminClient:
+    return AdminClient({"bootstrap.servers": broker.bootstrap})  # type: ignore[attr-defined]
+
+
+@pytest.fixture
+def python_admin(broker: object) -> Iterator[KafkaAdminClient]:
+    client = KafkaAdminClient(bootstrap_servers=broker.bootstrap)  # type: ignore[attr-defined]
+    yield client
+    client.close()
+
+
+def create(admin: AdminClient, topic: str, partitions: int = 1, **config: str) -> None:
+    new = NewTopic(topic, partitions, 1, config={name.replace("_", "."): value for name, value in config.items()})
+    admin.create_topics([new], operation_timeout=LIMIT_SECONDS)[topic].result(LIMIT_SECONDS)
+
+
+def settings_of(admin: AdminClient, topic: str) -> dict[str, ConfigEntry]:
+    resource = ConfigResource(ResourceType.TOPIC, topic)
+    found: dict[str, ConfigEntry] = admin.describe_configs([resource])[resource].result(LIMIT_SECONDS)
+    return found
+
+
+def test_a_topic_from_birth_to_death(admin: AdminClient, topic: str) -> None:
+    """Create, see, grow, refuse to create twice or to shrink, delete, and create again under another id."""
+    create(admin, topic, 2)
+    assert len(admin.list_topics(topic, timeout=LIMIT_SECONDS).topics[topic].partitions) == 2
+    with pytest.raises(KafkaException, match="TOPIC_ALREADY_EXISTS"):
+        create(admin, topic, 2)
+    admin.create_partitions([NewPartitions(topic, 5)], operation_timeout=LIMIT_SECONDS)[topic].result(LIMIT_SECONDS)
+    assert len(admin.list_topics(topic, timeout=LIMIT_SECONDS).topics[topic].partitions) == 5
+    with pytest.raises(KafkaException, match="INVALID_PARTITIONS"):
+        admin.create_partitions([NewPartitions(topic, 3)])[topic].result(LIMIT_SECONDS)
+    admin.delete_topics([topic], operation_timeout=LIMIT_SECONDS)[topic].result(LIMIT_SECONDS)
+    assert topic not in admin.list_topics(timeout=LIMIT_SECONDS).topics
+    create(admin, topic, 1)
+
+
+def test_settings_of_a_topic(admin: AdminClient, topic: str) -> None:
+    """Given at creation, changed one by one, taken back to the default; a wrong value is refused and changes nothing."""
+    create(admin, topic, 1, retention_ms="60000", cleanup_policy="compact")
+    found = settings_of(admin, topic)
+    assert found["retention.ms"].value == "60000" and not found["retention.ms"].is_default
+    assert found["cleanup.policy"].value == "compact" and found["max.message.bytes"].is_default
+    change = ConfigResource(
+        ResourceType.TOPIC, topic,
+        incremental_configs=[
+            ConfigEntry("max.message.bytes", "2000", incremental_operation=AlterConfigOpType.SET),
+            ConfigEntry("retention.ms", None, incremental_operation=AlterConfigOpType.DELETE),
+            ConfigEntry("cleanup.policy", "delete", incremental_operation=AlterConfigOpType.APPEND),
+        ],
+    )  # fmt: skip
+    admin.incremental_alter_configs([change])[change].result(LIMIT_SECONDS)
+    found = settings_of(admin, topic)
+    assert found["max.message.bytes"].value == "2000" and found["retention.ms"].is_default
+    assert set(found["cleanup.policy"].value.split(",")) == {"compact", "delete"}
+    bad = ConfigResource(
+        ResourceType.TOPIC, topic, incremental_configs=[ConfigEntry("retention.ms", "soon", incremental_operation=AlterConfigOpType.SET)]
+    )
+    with pytest.raises(KafkaException, match="INVALID_CONFIG"):
+        admin.incremental_alter_configs([bad])[bad].result(LIMIT_SECONDS)
+    assert settings_of(admin, topic)["retention.ms"].is_default
+
+
+def test_a_setting_takes_effect(admin: AdminClient, broker: object, topic: str) -> None:
+    """After max.message.bytes was lowered, a larger record is refused."""
+    create(admin, topic, 1, max_message_bytes="1000")
+    clients.Confluent().produce(broker.bootstrap, topic, "none", [(None, b"x" * 500, ())])  # type: ignore[attr-defined]
+    with pytest.raises(AssertionError, match=r"MSG_SIZE_TOO_LARGE|too large"):
+        clients.Confluent().produce(broker.bootstrap, topic, "none", [(None, b"x" * 2000, ())])  # type: ignore[attr-defined]
+
+
+def test_records_are_deleted_and_offsets_found(admin: AdminClient, broker: object, topic: str) -> None:
+    """DeleteRecords moves the earliest offset; earliest, latest and by time answer what was asked."""
+    create(admin, topic)
+    clients.Confluent().produce(broker.bootstrap, topic, "none", [(None, b"%d" % n, ()) for n in range(10)])  # type: ignore[attr-defined]
+    partition = TopicPartition(topic, 0, 4)
+    assert admin.delete_records([partition])[partition].result(LIMIT_SECONDS).low_watermark == 4
+    asked = TopicPartition(topic, 0)
+    for spec, offset in ((OffsetSpec.earliest(), 4), (OffsetSpec.latest(), 10), (OffsetSpec.for_timestamp(0), 4)):
+        assert admin.list_offsets({asked: spec})[asked].result(LIMIT_SECONDS).offset == offset
+    read = clients.KafkaPython().consume(broker.bootstrap, topic, f"group-{topic}", 6)  # type: ignore[attr-defined]
+    assert [value for _, value, _ in read] == [b"%d" % n for n in range(4, 10)]
+
+
+def test_the_cluster_describes_itself(admin: AdminClient, broker: object, topic: str) -> None:
+    """DescribeCluster, DescribeTopics, broker settings and log directories agree with each other."""
+    create(admin, topic, 3)
+    cluster = admin.describe_cluster().result(LIMIT_SECONDS)
+    assert cluster.cluster_id and len(cluster.nodes) == 1
+    node = cluster.nodes[0]
+    assert f"{node.host}:{node.port}" == broker.bootstrap  # type: ignore[attr-defined]
+    resource = ConfigResource(ResourceType.BROKER, str(node.id))
+    assert int(admin.describe_configs([resource])[resource].result(LIMIT_SECONDS)["node.id"].value) == node.id
+
+
+def test_log_directories(python_admin: KafkaAdminClient, broker: object, topic: str) -> None:
+    """DescribeLogDirs knows the size of what was written."""
+    clients.KafkaPython().produce(broker.bootstrap, topic, "none", [(None, b"x" * 1000, ())] * 10)  # type: ignore[attr-defined]
+    text = str(python_admin.describe_log_dirs())
+    assert topic in text
+
+
+def test_a_topic_comes_into_being_by_its_use(broker: object, topic: str) -> None:
+    """auto.create.topics.enable is on, as in Kafka."""
+    clients.KafkaPython().produce(broker.bootstrap, topic, "none", [(None, b"first", ())])  # type: ignore[attr-defined]
+    assert clients.Confluent().consume(broker.bootstrap, topic, f"group-{topic}", 1) == [(None, b"first", ())]  # type: ignore[attr-defined]

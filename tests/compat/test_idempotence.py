@@ -1,0 +1,86 @@
+"""Idempotent producers by bytes: a duplicate is answered with its first offset, a gap and an old epoch are refused."""
+
+from __future__ import annotations
+
+import struct
+
+import crc32c
+
+from tests.compat import raw
+
+OUT_OF_ORDER, INVALID_EPOCH, TRANSACTION_STATE, CORRUPT, INVALID_REQUEST = 45, 47, 48, 2, 42
+INIT_PRODUCER_ID, FIND_COORDINATOR = 22, 10
+TRANSACTIONAL = 0x10
+
+
+def zigzag(number: int) -> bytes:
+    number = (number << 1) ^ (number >> 63)
+    out = bytearray()
+    while number > 127:
+        out.append(number & 127 | 128)
+        number >>= 7
+    return bytes([*out, number])
+
+
+def batch(values: list[bytes], producer_id: int, epoch: int, sequence: int, attributes: int = 0) -> bytes:
+    """A batch of magic 2 with these values."""
+    records = b""
+    for delta, value in enumerate(values):
+        body = b"\0" + zigzag(0) + zigzag(delta) + zigzag(-1) + zigzag(len(value)) + value + zigzag(0)
+        records += zigzag(len(body)) + body
+    last = len(values) - 1
+    tail = struct.pack(">hiqqqhii", attributes, last, 1_700_000_000_000, 1_700_000_000_000, producer_id, epoch, sequence, len(values)) + records
+    return struct.pack(">qiibI", 0, 9 + len(tail), -1, 2, crc32c.crc32c(tail)) + tail
+
+
+def produce(connection: raw.Connection, topic: str, records: bytes, transactional_id: str | None = None) -> tuple[int, int]:
+    """Produce v3: (error, base offset)."""
+    body = raw.string(transactional_id) + raw.produce_body(topic, 0, records)
+    return raw.produced(connection.call(raw.PRODUCE, 3, body), 3)
+
+
+def new_producer(connection: raw.Connection) -> tuple[int, int]:
+    """InitProducerId v0: (id, epoch)."""
+    reader = connection.call(INIT_PRODUCER_ID, 0, raw.string(None) + struct.pack(">i", 60_000))
+    _, error, producer_id, epoch = reader.take("ihqh")
+    assert error == 0
+    return producer_id, epoch
+
+
+def test_sequences(broker: object, topic: str) -> None:
+    """RL 3.2: five batches are remembered; duplicates get their offset again, a gap is OUT_OF_ORDER_SEQUENCE_NUMBER, an old epoch is refused."""
+    with raw.Connection(broker.address) as connection:  # type: ignore[attr-defined]
+        assert raw.create_topic(connection, topic) == 0
+        producer_id, epoch = new_producer(connection)
+        assert new_producer(connection)[0] != producer_id
+        for number in range(5):
+            assert produce(connection, topic, batch([b"a", b"b"], producer_id, epoch, 2 * number)) == (0, 2 * number)
+        for number in range(5):
+            assert produce(connection, topic, batch([b"a", b"b"], producer_id, epoch, 2 * number)) == (0, 2 * number)
+        assert produce(connection, topic, batch([b"gap"], producer_id, epoch, 12))[0] == OUT_OF_ORDER
+        assert produce(connection, topic, batch([b"next"], producer_id, epoch, 10)) == (0, 10)
+        assert produce(connection, topic, batch([b"new epoch"], producer_id, epoch + 1, 0)) == (0, 11)
+        assert produce(connection, topic, batch([b"old epoch"], producer_id, epoch, 11))[0] == INVALID_EPOCH
+        assert raw.fetched(connection.call(raw.FETCH, 4, raw.fetch_body(4, topic, 0, 12)), 4)[1] == 12
+
+
+def test_a_damaged_batch_is_refused(broker: object, topic: str) -> None:
+    """A wrong CRC is CORRUPT_MESSAGE, and nothing is appended."""
+    data = bytearray(batch([b"value"], -1, -1, -1))
+    data[-2] ^= 0x40
+    with raw.Connection(broker.address) as connection:  # type: ignore[attr-defined]
+        assert raw.create_topic(connection, topic) == 0
+        assert produce(connection, topic, bytes(data))[0] == CORRUPT
+        assert raw.fetched(connection.call(raw.FETCH, 4, raw.fetch_body(4, topic, 0, 0)), 4)[1:] == (0, b"")
+
+
+def test_transactions_are_refused_plainly(broker: object, topic: str) -> None:
+    """Until they are served: the coordinator of a transaction and a transactional id are INVALID_REQUEST, a transactional batch INVALID_TXN_STATE."""
+    with raw.Connection(broker.address) as connection:  # type: ignore[attr-defined]
+        assert raw.create_topic(connection, topic) == 0
+        reader = connection.call(FIND_COORDINATOR, 1, raw.string("t") + b"\1")
+        assert reader.take("ih")[1] == INVALID_REQUEST
+        reader = connection.call(INIT_PRODUCER_ID, 0, raw.string("t") + struct.pack(">i", 60_000))
+        assert reader.take("ih")[1] == INVALID_REQUEST
+        producer_id, epoch = new_producer(connection)
+        assert produce(connection, topic, batch([b"x"], producer_id, epoch, 0, TRANSACTIONAL), "t")[0] == TRANSACTION_STATE

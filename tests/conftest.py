@@ -1,0 +1,29 @@
+"""What all tests share: the markers, and the broker's log beside a failure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+MARKERS = (
+    "clients: starts real processes and stock clients (seconds each)",
+    "long: minutes; run by `make test-long`",
+)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    for marker in MARKERS:
+        config.addinivalue_line("markers", marker)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
+    """A fixture that has a `log_tail()` shows it when its test fails."""
+    report = yield
+    if report.failed:
+        for name, value in getattr(item, "funcargs", {}).items():
+            tail = getattr(value, "log_tail", None)
+            if tail is not None:
+                report.sections.append((f"log of {name}", tail()))
+    return report

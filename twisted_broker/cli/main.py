@@ -1,0 +1,57 @@
+"""The command line `replog`, over click: options and exit statuses.
+
+1. The exit status is 0 when all is well, 1 when damage was found, 2 when the question was wrong.
+2. Output is one line per fact on standard output; progress goes to standard error, and only to a terminal.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+from twisted_broker.cli.dump import file_rows, files_below
+from twisted_broker.cli.rows import lines
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="twisted-broker")
+def main() -> None:
+    """Look into what a Kafka broker keeps on disk. Files are only read, so the broker may be running."""
+
+
+@main.command("dump-log")
+@click.argument("path", type=click.Path(exists=True, path_type=Path))
+@click.option("--records", is_flag=True, help="Show every record too, and decode those of internal topics.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
+def dump_log(path: Path, records: bool, as_json: bool) -> None:
+    """Show PATH: a segment, an index, a snapshot, a checkpoint, or a whole directory. The exit status is 1 on damage."""
+    damaged = False
+    for file in files_below(path):
+        if not as_json:
+            click.echo(str(file))
+        for line, bad in lines(str(file), file_rows(file, records), as_json):
+            damaged = damaged or bad
+            click.echo(line)
+    sys.exit(1 if damaged else 0)
+
+
+@main.command()
+@click.argument("directory", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.option("--records", is_flag=True, help="Decompress and read every record too.")
+def verify(directory: Path, records: bool) -> None:
+    """Check every invariant of DIRECTORY: a log directory, or one partition in it. One line per finding; exit status 1 if any."""
+    from twisted_broker.cli.progress import progress
+    from twisted_broker.cli.verify import verify_directory
+
+    with progress() as tell:
+        report = verify_directory(directory, records, tell)
+    for finding in report.findings:
+        click.echo(str(finding))
+    click.echo(report.summary())
+    sys.exit(1 if report.findings else 0)
+
+
+if __name__ == "__main__":
+    main()

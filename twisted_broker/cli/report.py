@@ -1,0 +1,39 @@
+"""What `replog verify` found and how much it looked at."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from twisted_broker.cli.rows import Damage
+
+
+@dataclass(slots=True)
+class Report:
+    """Findings in the order of discovery, and the counts for the summary line."""
+
+    findings: list[Damage] = field(default_factory=list)
+    partitions: int = 0
+    segments: int = 0
+    batches: int = 0
+    records: int = 0
+    bytes: int = 0
+    in_use: bool = False
+
+    def add(self, path: Path, position: int, problem: str) -> None:
+        self.findings.append(Damage(str(path), position, problem))
+
+    def summary(self) -> str:
+        counts = [
+            count_text(self.partitions, "partition"),
+            count_text(self.segments, "segment"),
+            count_text(self.batches, "batch", "batches"),
+            count_text(self.records, "record"),
+            count_text(self.bytes, "byte"),
+        ]
+        result = count_text(len(self.findings), "finding") if self.findings else "no findings"
+        return ", ".join(counts) + f": {result}" + (" (the directory is in use)" if self.in_use else "")
+
+
+def count_text(number: int, one: str, many: str | None = None) -> str:
+    return f"{number:,} {one if number == 1 else many or one + 's'}"

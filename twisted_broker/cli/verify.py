@@ -1,0 +1,155 @@
+"""`replog verify`: every invariant of a log directory, or of one partition in it.
+
+1. Checkpoints are read before the logs, so that a log that grows meanwhile is no finding.
+2. `meta.properties` is there and well-formed; every checkpoint parses, names partitions that are there (after a clean stop), and
+   lies within their logs; the high watermark is not above the log end.
+3. All partitions of a topic have one topic id, and no two topics share one.
+4. Directories that await deletion, are half copied or were set aside, and temporary files, are findings unless a broker runs.
+5. What a single log must meet is in `verify_log`.
+
+Source: Kafka's LogManager and LogLoader. Only reads.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import re
+from pathlib import Path
+
+from twisted_broker.cli.dump import LEFT_OVER, OFFSET_CHECKPOINTS, file_rows, kind_of
+from twisted_broker.cli.progress import Tell, silent
+from twisted_broker.cli.report import Report
+from twisted_broker.cli.rows import Damage
+from twisted_broker.cli.small_files import offset_checkpoint_rows
+from twisted_broker.cli.verify_log import LogCheck
+
+PARTITION = re.compile(r"([a-zA-Z0-9._-]{1,249})-(\d+)")
+SET_ASIDE = re.compile(r".+\.[0-9a-f]{32}-(delete|future|stray)")
+MEANINGS = {"delete": "awaits its deletion", "future": "is a copy in progress", "stray": "was set aside: no topic of the cluster"}
+AT_MOST_LOG_END = {
+    "recovery-point-offset-checkpoint": "recovery point",
+    "log-start-offset-checkpoint": "log start",
+    "replication-offset-checkpoint": "high watermark",
+    "cleaner-offset-checkpoint": "cleaner's offset",
+}
+Checkpoints = dict[str, dict[str, int]]
+
+
+def verify_directory(directory: Path, with_records: bool = False, tell: Tell = silent) -> Report:
+    """Checks `directory` and returns all that was found."""
+    report = Report()
+    if PARTITION.fullmatch(directory.resolve().name) and not (directory / "meta.properties").exists() and any(directory.glob("*.log")):
+        return verify_partition(directory, report, with_records, tell)
+    report.in_use = is_in_use(directory)
+    clean = (directory / ".kafka_cleanshutdown").exists()
+    checkpoints = read_checkpoints(directory, report)
+    logs = {entry.name: entry for entry in sorted(directory.iterdir()) if top_level(entry, report)}
+    checks: dict[str, LogCheck] = {}
+    recovery_points, starts = checkpoints["recovery-point-offset-checkpoint"], checkpoints["log-start-offset-checkpoint"]
+    for name, path in logs.items():
+        checks[name] = LogCheck(path, report, with_records, tell, recovery_points.get(name, 0), starts.get(name, 0))
+        checks[name].run()
+    check_checkpoints(directory, report, checkpoints, checks, clean)
+    check_topic_ids(report, checks)
+    return report
+
+
+def verify_partition(directory: Path, report: Report, with_records: bool, tell: Tell) -> Report:
+    """One partition; what its log directory says of its start is believed."""
+    parent = directory.resolve().parent
+    report.in_use = is_in_use(parent)
+    start = read_checkpoints(parent, Report())["log-start-offset-checkpoint"].get(directory.resolve().name, 0)
+    LogCheck(directory, report, with_records, tell, log_start=start).run()
+    return report
+
+
+def is_in_use(directory: Path) -> bool:
+    """Whether a broker holds the directory's lock."""
+    try:
+        with (directory / ".lock").open("rb") as file:
+            fcntl.lockf(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            fcntl.lockf(file, fcntl.LOCK_UN)
+    except FileNotFoundError:
+        return False
+    except BlockingIOError:
+        return True
+    return False
+
+
+def read_checkpoints(directory: Path, report: Report) -> Checkpoints:
+    """checkpoint -> partition directory -> offset."""
+    found: Checkpoints = {}
+    for name in OFFSET_CHECKPOINTS:
+        offsets = found[name] = {}
+        if not (directory / name).exists():
+            continue
+        for item in offset_checkpoint_rows(directory / name):
+            if isinstance(item, Damage):
+                report.findings.append(item)
+                continue
+            partition = f"{item['topic']}-{item['partition']}"
+            if partition in offsets:
+                report.add(directory / name, -1, f"{partition} is there twice")
+            offsets[partition] = item["offset"]
+    if not (directory / "meta.properties").exists():
+        report.add(directory / "meta.properties", -1, "is missing")
+    return found
+
+
+def top_level(entry: Path, report: Report) -> bool:
+    """Checks what is no partition; True for a partition's directory."""
+    aside = SET_ASIDE.fullmatch(entry.name)
+    if entry.is_dir():
+        if aside is None and PARTITION.fullmatch(entry.name):
+            return True
+        if aside is None:
+            report.add(entry, -1, "is no partition")
+        elif not report.in_use:
+            report.add(entry, -1, MEANINGS[aside[1]])
+    elif entry.name != ".lock":
+        top_level_file(entry, report)
+    return False
+
+
+def top_level_file(path: Path, report: Report) -> None:
+    kind = kind_of(path)
+    if LEFT_OVER.search(path.name) and kind is not None:
+        if not report.in_use:
+            report.add(path, -1, "is left over from a write that did not finish")
+    elif kind is None:
+        report.add(path, -1, "does not belong to a log directory")
+    elif kind not in OFFSET_CHECKPOINTS:
+        report.findings.extend(item for item in file_rows(path, False) if isinstance(item, Damage))
+
+
+def check_checkpoints(directory: Path, report: Report, checkpoints: Checkpoints, checks: dict[str, LogCheck], clean: bool) -> None:
+    """Invariant 2 for the offsets."""
+    for name, offsets in checkpoints.items():
+        for partition, offset in offsets.items():
+            log = checks.get(partition)
+            if log is None:
+                if clean and not report.in_use and not any(directory.glob(f"{partition}.*-delete")):
+                    report.add(directory / name, -1, f"{partition} is not there")
+            elif offset > log.log_end:
+                report.add(directory / name, -1, f"{partition}: {AT_MOST_LOG_END[name]} {offset}, the log ends at {log.log_end}")
+            elif offset < 0:
+                report.add(directory / name, -1, f"{partition}: {offset} is no offset")
+    starts = checkpoints["log-start-offset-checkpoint"]
+    for partition, high_watermark in checkpoints["replication-offset-checkpoint"].items():
+        if 0 < high_watermark < starts.get(partition, 0) and clean:
+            report.add(directory / "replication-offset-checkpoint", -1, f"{partition}: high watermark {high_watermark} is below the log start")
+
+
+def check_topic_ids(report: Report, checks: dict[str, LogCheck]) -> None:
+    """Invariant 3."""
+    by_topic: dict[str, str] = {}
+    by_id: dict[str, str] = {}
+    for name, log in checks.items():
+        topic = name.rpartition("-")[0]
+        if not log.topic_id:
+            continue
+        path = log.directory / "partition.metadata"
+        if by_topic.setdefault(topic, log.topic_id) != log.topic_id:
+            report.add(path, -1, f"topic id {log.topic_id}, other partitions of {topic} have {by_topic[topic]}")
+        elif by_id.setdefault(log.topic_id, topic) != topic:
+            report.add(path, -1, f"topic id {log.topic_id} is also that of {by_id[log.topic_id]}")

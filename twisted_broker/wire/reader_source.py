@@ -149,9 +149,10 @@ class _ReaderText:
     def structure(self, field: Field, target: str) -> None:
         nullable = field.is_nullable(self.version)
         if nullable:
+            # A tagged struct's null is 0, an ordinary one's is negative.
             self.fixed("b", 1, "n")
             self.flush()
-            self.text.line("if n < 0:")
+            self.text.line("if n < 0:" if field.tag is None else "if n == 0:")
             self.text.line(f"    {target} = None")
             self.text.line("else:")
             self.text.depth += 1

@@ -77,7 +77,8 @@ def differs(field: Field, expression: str, source: SourceText) -> str:
     if field.default is None:
         return f"{expression} is not None"
     if field.kind == "structure":
-        return " or ".join(differs(inner, f"{expression}.{inner.name}", source) for inner in field.element.FIELDS)
+        null = [f"{expression} is None"] if field.nullable else []
+        return " or ".join(null + [differs(inner, f"{expression}.{inner.name}", source) for inner in field.element.FIELDS])
     if field.kind == "boolean":
         return f"not {expression}" if field.default else expression
     if field.kind == "array" or field.default in ("", b"", 0):

@@ -6,6 +6,7 @@
 4. Tagged fields go out when they differ from their default, in the order of their tags.
 """
 
+from twisted_broker.wire.primitives import BYTES
 from twisted_broker.wire.schema import Field, Message, Struct
 from twisted_broker.wire.source import FIXED, NUMBER_ARRAYS, SourceText, differs, fields_of
 
@@ -128,7 +129,7 @@ class _WriterText:
         name = self.text.name("o")
         self.text.line(f"{name} = {value}")
         self.text.line(f"if {name} is None:")
-        self.text.line(f"    {self.parts}.append(b'\\xff')")
+        self.text.line(f"    {self.parts}.append({BYTES[255 if field.tag is None else 0]!r})")
         self.text.line("else:")
         self.text.depth += 1
         self.fixed("b", "1")

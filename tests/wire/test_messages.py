@@ -1,0 +1,58 @@
+"""Every message at every version: what is written is read back, and says how long it is at least."""
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.wire.sampling import Sampler, all_messages, all_versions, version_name
+from twisted_broker.wire.schema import Message, Request, Struct, decode, decode_from, encode, encode_parts, smallest_size
+
+
+@pytest.mark.parametrize(("cls", "version"), all_versions(), ids=version_name)
+@settings(max_examples=5, deadline=None, database=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@given(random=st.randoms(use_true_random=False))
+def test_round_trip(cls: type[Message], version: int, random: st.DrawFn) -> None:
+    """Any value of any version survives; the parts of a gathered write are the same bytes; the smallest size is a lower bound."""
+    message = Sampler(random).message(cls, version)
+    encoded = encode(message, version)
+    assert decode(cls, encoded, version) == message
+    assert decode_from(cls, memoryview(b"head" + encoded + b"tail"), version, 4) == (message, 4 + len(encoded))
+    assert b"".join(encode_parts(message, version)) == encoded
+    assert smallest_size(cls, version) <= len(encoded)
+
+
+@pytest.mark.parametrize(("cls", "version"), all_versions(), ids=version_name)
+def test_defaults_round_trip(cls: type[Message], version: int) -> None:
+    """A message made of Kafka's defaults can be encoded wherever they are not null in a field that cannot be; lists and structs are not shared."""
+    message = cls()
+    for field in cls.FIELDS:
+        if field.kind in ("array", "structure") and getattr(message, field.name) is not None:
+            assert getattr(message, field.name) is not getattr(cls(), field.name)
+        if field.is_in(version) and getattr(message, field.name) is None and not field.is_nullable(version):
+            pytest.skip(f"{field.name} has no default in this version")
+    assert decode(cls, encode(message, version), version) == message
+
+
+def test_every_field_is_of_some_version() -> None:
+    """A field outside its message's versions would be dead."""
+    for cls in all_messages():
+        _check_fields(cls, cls.versions.min, cls.versions.max)
+
+
+def _check_fields(cls: type[Struct], low: int, high: int) -> None:
+    assert len({field.name for field in cls.FIELDS}) == len(cls.FIELDS)
+    for field in cls.FIELDS:
+        assert any(field.is_in(version) for version in range(low, high + 1)), (cls, field.name)
+        if isinstance(field.element, type):
+            _check_fields(field.element, low, high)
+
+
+def test_requests_and_responses_match() -> None:
+    """Both sides of an API have the same key and versions, and the names go together."""
+    by_name = {cls.__name__: cls for cls in all_messages()}
+    requests = [cls for cls in by_name.values() if issubclass(cls, Request)]
+    assert len(requests) > 60
+    for request in requests:
+        response = by_name[request.__name__.removesuffix("Request") + "Response"]
+        assert (request.api_key, request.versions, request.flexible) == (response.api_key, response.versions, response.flexible)  # type: ignore[attr-defined]
+    assert len({request.api_key for request in requests}) == len(requests)

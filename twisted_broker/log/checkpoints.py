@@ -1,0 +1,151 @@
+"""The small text files of a log directory, and the way every small file is replaced.
+
+Owns `write_aside`, offset checkpoints (recovery point, log start, high watermark), the leader-epoch checkpoint's text,
+`partition.metadata` and `.kafka_cleanshutdown`.
+
+1. A reader sees the old content or the new one, whole: written to `.tmp`, synced, renamed, directory synced.
+2. A file of another version, or whose count does not match, is a `CheckpointError`; an absent one is empty.
+
+Source: Kafka's `CheckpointFile`, `OffsetCheckpointFile`, `LeaderEpochCheckpointFile`, `PartitionMetadata`, `CleanShutdownFileHandler`; FEATURES 5.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import posixpath
+from collections.abc import Mapping
+
+from twisted_broker.interfaces import IFileSystem, TopicPartition
+from twisted_broker.log.errors import CheckpointError
+from twisted_broker.wire.primitives import uuid_from_text, uuid_text
+
+RECOVERY_POINT = "recovery-point-offset-checkpoint"
+LOG_START_OFFSET = "log-start-offset-checkpoint"
+HIGH_WATERMARK = "replication-offset-checkpoint"
+LEADER_EPOCH = "leader-epoch-checkpoint"
+PARTITION_METADATA = "partition.metadata"
+CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
+_VERSION = "0"
+
+
+def write_aside(files: IFileSystem, path: str, content: bytes, sync: bool = True) -> None:
+    """Replaces the file at `path` by `content`, in one step for every reader and every crash. OSError."""
+    aside = path + ".tmp"
+    file = files.open(aside, create=True)
+    try:
+        file.truncate(0)
+        file.write_at(0, (content,))
+        if sync:
+            file.sync()
+    finally:
+        file.close()
+    files.rename(aside, path)
+    if sync:
+        files.sync_directory(posixpath.dirname(path))
+
+
+def read_whole(files: IFileSystem, path: str) -> bytes | None:
+    """The content of a small file, None when it does not exist."""
+    try:
+        file = files.open(path, read_only=True)
+    except FileNotFoundError:
+        return None
+    try:
+        return file.read_at(0, file.size())
+    finally:
+        file.close()
+
+
+def _rows(path: str, content: bytes, columns: int) -> list[list[str]]:
+    """The rows of a checkpoint: version 0, their number, then `columns` words each."""
+    try:
+        lines = [line.split() for line in content.decode("utf-8").split("\n")]
+    except UnicodeDecodeError as error:
+        raise CheckpointError(path, "is not text") from error
+    while lines and not lines[-1]:
+        lines.pop()
+    if not lines or lines[0] != [_VERSION]:
+        raise CheckpointError(path, "does not start with version 0")
+    rows = lines[2:]
+    if len(lines) < 2 or lines[1] != [str(len(rows))] or any(len(row) != columns for row in rows):
+        raise CheckpointError(path, "does not hold the rows it announces")
+    if not content.endswith(b"\n"):
+        raise CheckpointError(path, "ends within a row")
+    return rows
+
+
+def _text(rows: list[str]) -> bytes:
+    return "".join(f"{line}\n" for line in (_VERSION, str(len(rows)), *rows)).encode()
+
+
+def read_offsets(files: IFileSystem, directory: str, name: str) -> dict[TopicPartition, int]:
+    """An offset checkpoint of a log directory; empty when absent. CheckpointError, OSError."""
+    path = posixpath.join(directory, name)
+    content = read_whole(files, path)
+    if content is None:
+        return {}
+    try:
+        return {TopicPartition(topic, int(partition)): int(offset) for topic, partition, offset in _rows(path, content, 3)}
+    except ValueError as error:
+        raise CheckpointError(path, "holds a word that is no number") from error
+
+
+def write_offsets(files: IFileSystem, directory: str, name: str, offsets: Mapping[TopicPartition, int]) -> None:
+    """Writes an offset checkpoint durably. OSError."""
+    rows = [f"{tp.topic} {tp.partition} {offset}" for tp, offset in sorted(offsets.items())]
+    write_aside(files, posixpath.join(directory, name), _text(rows))
+
+
+def epochs_text(epochs: list[int], start_offsets: list[int]) -> bytes:
+    """The content of a leader-epoch checkpoint."""
+    return _text([f"{epoch} {start}" for epoch, start in zip(epochs, start_offsets, strict=True)])
+
+
+def read_epochs(files: IFileSystem, path: str) -> list[tuple[int, int]]:
+    """(epoch, start offset) rows of a leader-epoch checkpoint; empty when absent. CheckpointError, OSError."""
+    content = read_whole(files, path)
+    if content is None:
+        return []
+    try:
+        return [(int(epoch), int(start)) for epoch, start in _rows(path, content, 2)]
+    except ValueError as error:
+        raise CheckpointError(path, "holds a word that is no number") from error
+
+
+def write_partition_metadata(files: IFileSystem, directory: str, topic_id: bytes) -> None:
+    """Writes the topic id of the partition in `directory`. OSError."""
+    write_aside(files, posixpath.join(directory, PARTITION_METADATA), f"version: 0\ntopic_id: {uuid_text(topic_id)}".encode())
+
+
+def read_partition_metadata(files: IFileSystem, directory: str) -> bytes | None:
+    """The topic id, None without the file. CheckpointError, OSError."""
+    path = posixpath.join(directory, PARTITION_METADATA)
+    content = read_whole(files, path)
+    if content is None:
+        return None
+    fields = dict(line.split(": ", 1) for line in content.decode("utf-8", "replace").splitlines() if ": " in line)
+    if fields.get("version") != _VERSION or "topic_id" not in fields:
+        raise CheckpointError(path, "lacks version 0 and a topic id")
+    try:
+        return uuid_from_text(fields["topic_id"])
+    except Exception as error:
+        raise CheckpointError(path, "holds no topic id") from error
+
+
+def write_clean_shutdown(files: IFileSystem, directory: str, broker_epoch: int) -> None:
+    """Leaves the mark of a clean stop. OSError."""
+    content = json.dumps({"version": 0, "brokerEpoch": broker_epoch}, separators=(",", ":")).encode()
+    write_aside(files, posixpath.join(directory, CLEAN_SHUTDOWN), content)
+
+
+def read_clean_shutdown(files: IFileSystem, directory: str) -> int | None:
+    """Broker epoch of the clean stop, -1 when the mark does not tell, None when there is no mark. OSError."""
+    content = read_whole(files, posixpath.join(directory, CLEAN_SHUTDOWN))
+    if content is None:
+        return None
+    with contextlib.suppress(ValueError, KeyError, TypeError):
+        mark = json.loads(content)
+        if mark["version"] == 0 and isinstance(mark["brokerEpoch"], int):
+            return int(mark["brokerEpoch"])
+    return -1

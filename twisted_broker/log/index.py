@@ -1,0 +1,203 @@
+"""The two sparse indexes of a segment: offset -> position and timestamp -> offset.
+
+Owns `OffsetIndex` (`.index`, entries of 8 bytes) and `TimeIndex` (`.timeindex`, 12 bytes), base `Index`.
+
+1. Entries grow strictly in every column but the time index's offsets, which never fall. Loading stops at the first entry that does
+   not, so a preallocated or torn tail counts as no entries.
+2. In memory an index is two compact arrays, loaded on first use and droppable; the file holds exactly the entries.
+3. An index is a hint: wrong or missing entries cost a longer scan or a rebuild, never a wrong record.
+
+Source: Kafka's `OffsetIndex`, `TimeIndex`, `AbstractIndex`; RL 3.1. Left out: preallocation (Kafka maps its files into memory; we write ours),
+when an entry is due (`segment.py`).
+"""
+
+from __future__ import annotations
+
+import struct
+from array import array
+from bisect import bisect_left, bisect_right
+
+from twisted_broker.log.segment_file import SegmentFile
+
+_OFFSET_ENTRY = struct.Struct(">ii")
+_TIME_ENTRY = struct.Struct(">qi")
+_INT_MAX = 2**31 - 1
+
+
+class Index:
+    """Rows of (`keys`, `values`) beside a file. Offsets are relative to `base_offset` in both kinds, absolute in every answer."""
+
+    __slots__ = ("_entry", "_key_type", "_keys", "_values", "base_offset", "file", "max_entries")
+
+    def __init__(self, file: SegmentFile, base_offset: int, max_bytes: int, entry: struct.Struct, key_type: str) -> None:
+        self.file, self.base_offset = file, base_offset
+        self._entry, self._key_type = entry, key_type
+        self.max_entries = max_bytes // entry.size
+        self._keys: array[int] | None = None
+        self._values: array[int] = array("i")
+
+    def create(self) -> None:
+        """Starts without entries, without looking at the file: it is new or worthless."""
+        self._keys, self._values = array(self._key_type), array("i")
+        self.file.create().truncate(0)
+
+    def _load(self) -> array[int]:
+        """Reads the file's good entries; a missing file has none."""
+        keys, values = array(self._key_type), array("i")
+        data = self._read()
+        usable = len(data) - len(data) % self._entry.size
+        for key, value in self._entry.iter_unpack(memoryview(data)[:usable]):
+            if not self._follows(keys, values, key, value):
+                break
+            keys.append(key)
+            values.append(value)
+        self._keys, self._values = keys, values
+        return keys
+
+    def _read(self) -> bytes:
+        if not self.file.exists():
+            return b""
+        file = self.file.open()
+        return file.read_at(0, file.size())
+
+    def _follows(self, keys: array[int], values: array[int], key: int, value: int) -> bool:
+        raise NotImplementedError
+
+    def _rows(self) -> array[int]:
+        keys = self._keys
+        return keys if keys is not None else self._load()
+
+    @property
+    def entries(self) -> int:
+        return len(self._rows())
+
+    @property
+    def is_full(self) -> bool:
+        return len(self._rows()) >= self.max_entries
+
+    def pairs(self) -> list[tuple[int, int]]:
+        """All entries as stored, offsets relative."""
+        return list(zip(self._rows(), self._values, strict=True))
+
+    def _write(self, key: int, value: int) -> None:
+        keys = self._rows()
+        self.file.create().write_at(len(keys) * self._entry.size, (self._entry.pack(key, value),))
+        keys.append(key)
+        self._values.append(value)
+
+    def truncate_to_entries(self, count: int) -> None:
+        """Keeps the first `count` entries, in memory and on disk."""
+        keys = self._rows()
+        del keys[count:]
+        del self._values[count:]
+        self.trim()
+
+    def trim(self) -> None:
+        """Cuts the file to its entries (a missing one is made)."""
+        size = len(self._rows()) * self._entry.size
+        file = self.file.create()
+        if file.size() != size:
+            file.truncate(size)
+
+    def is_sound(self) -> bool:
+        """Whether the file is there and holds whole, growing entries and nothing else."""
+        if not self.file.exists():
+            return False
+        return len(self._rows()) * self._entry.size == self.file.open().size()
+
+    def forget(self) -> None:
+        """Drops the rows from memory; the next use loads them."""
+        self._keys = None
+        self._values = array("i")
+
+    def close(self) -> None:
+        self.forget()
+        self.file.close()
+
+
+class OffsetIndex(Index):
+    """Last offset of a batch -> position of its first byte."""
+
+    __slots__ = ()
+
+    def __init__(self, file: SegmentFile, base_offset: int, max_bytes: int) -> None:
+        super().__init__(file, base_offset, max_bytes, _OFFSET_ENTRY, "i")
+
+    def _follows(self, keys: array[int], values: array[int], key: int, value: int) -> bool:
+        if not keys:
+            return key >= 0 and value > 0
+        return key > keys[-1] and value > values[-1]
+
+    @property
+    def last_offset(self) -> int:
+        """The last indexed offset, the base offset without entries."""
+        keys = self._rows()
+        return self.base_offset + keys[-1] if keys else self.base_offset
+
+    @property
+    def last_position(self) -> int:
+        return self._values[-1] if self._rows() else 0
+
+    def positions(self) -> array[int]:
+        self._rows()
+        return self._values
+
+    def relative_offset(self, row: int) -> int:
+        return self._rows()[row]
+
+    def append(self, offset: int, position: int) -> None:
+        relative, keys = offset - self.base_offset, self._rows()
+        assert 0 <= relative <= _INT_MAX and (not keys or relative > keys[-1]), (offset, self.base_offset)
+        self._write(relative, position)
+
+    def lookup(self, offset: int) -> int:
+        """Position from which a scan finds `offset`: that of the last entry at or below it, else 0."""
+        row = bisect_right(self._rows(), offset - self.base_offset) - 1
+        return self._values[row] if row >= 0 else 0
+
+    def truncate_to(self, offset: int) -> None:
+        """Drops entries for `offset` and above."""
+        self.truncate_to_entries(bisect_left(self._rows(), offset - self.base_offset))
+
+
+class TimeIndex(Index):
+    """Largest timestamp so far, ms -> last offset of its batch."""
+
+    __slots__ = ()
+
+    def __init__(self, file: SegmentFile, base_offset: int, max_bytes: int) -> None:
+        super().__init__(file, base_offset, max_bytes, _TIME_ENTRY, "q")
+
+    def _follows(self, keys: array[int], values: array[int], key: int, value: int) -> bool:
+        if not keys:
+            return key >= 0 and value >= 0 and (key > 0 or value > 0)
+        return key > keys[-1] and value >= values[-1]
+
+    @property
+    def last_entry(self) -> tuple[int, int]:
+        """(timestamp, offset), (-1, base offset) without entries."""
+        keys = self._rows()
+        return (keys[-1], self.base_offset + self._values[-1]) if keys else (-1, self.base_offset)
+
+    def append(self, timestamp: int, offset: int, even_if_full: bool = False) -> None:
+        """Adds an entry if the timestamp grew; the last slot is kept for `even_if_full` (roll and close)."""
+        keys, relative = self._rows(), offset - self.base_offset
+        if len(keys) >= self.max_entries - (0 if even_if_full else 1):
+            return
+        if self._follows(keys, self._values, timestamp, relative):
+            self._write(timestamp, relative)
+
+    def lookup(self, timestamp: int) -> tuple[int, int]:
+        """(timestamp, offset) of the last entry at or below `timestamp`, (-1, base offset) without one."""
+        keys = self._rows()
+        row = bisect_right(keys, timestamp) - 1
+        return (keys[row], self.base_offset + self._values[row]) if row >= 0 else (-1, self.base_offset)
+
+    @property
+    def is_full(self) -> bool:
+        return len(self._rows()) >= self.max_entries - 1
+
+    def truncate_to(self, offset: int) -> None:
+        """Drops entries for `offset` and above."""
+        self._rows()
+        self.truncate_to_entries(bisect_left(self._values, offset - self.base_offset))

@@ -1,0 +1,106 @@
+"""Which leader epoch began at which offset.
+
+Owns `LeaderEpochCache`: the epochs of a log with their start offsets, and answers to "where does epoch E end".
+
+1. Epochs and start offsets both grow strictly.
+2. The list in memory is the truth; every change is handed to `changed`, which brings it to the checkpoint file. What the file misses
+   after a crash, recovery finds again in the batches.
+
+Source: Kafka's `LeaderEpochFileCache`, KIP-101, KIP-320; RL 3.5, 6.3. Left out: the file (`checkpoints.py`), the asking (`replication`).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable
+
+UNDEFINED = (-1, -1)
+
+
+class LeaderEpochCache:
+    """`entries` are (epoch, start offset); the ones out of order are dropped. `changed()` is called after every change."""
+
+    __slots__ = ("_changed", "epochs", "start_offsets")
+
+    def __init__(self, entries: list[tuple[int, int]], changed: Callable[[], None] | None = None) -> None:
+        self.epochs: list[int] = []
+        self.start_offsets: list[int] = []
+        self._changed: Callable[[], None] | None = None
+        for epoch, start in entries:
+            self.assign(epoch, start)
+        self._changed = changed
+
+    def __len__(self) -> int:
+        return len(self.epochs)
+
+    def entries(self) -> list[tuple[int, int]]:
+        return list(zip(self.epochs, self.start_offsets, strict=True))
+
+    @property
+    def latest_epoch(self) -> int:
+        """-1 without entries."""
+        return self.epochs[-1] if self.epochs else -1
+
+    def assign(self, epoch: int, start_offset: int) -> bool:
+        """Notes that `epoch` begins at `start_offset`; entries that contradict go. False when nothing changed."""
+        epochs, starts = self.epochs, self.start_offsets
+        if epoch < 0 or start_offset < 0 or (epochs and epochs[-1] == epoch and starts[-1] <= start_offset):
+            return False
+        while epochs and (epochs[-1] >= epoch or starts[-1] >= start_offset):
+            epochs.pop()
+            starts.pop()
+        epochs.append(epoch)
+        starts.append(start_offset)
+        self._note()
+        return True
+
+    def end_offset_for(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
+        """(largest epoch known that is <= `epoch`, the offset at which it ends); `UNDEFINED` when it cannot be told."""
+        epochs = self.epochs
+        if epoch < 0 or not epochs or epoch > epochs[-1]:
+            return UNDEFINED
+        if epoch == epochs[-1]:
+            return epoch, log_end_offset
+        higher = bisect_right(epochs, epoch)
+        return (epochs[higher - 1] if higher else epoch), self.start_offsets[higher]
+
+    def epoch_for_offset(self, offset: int) -> int:
+        """The epoch of the entry at `offset`, -1 when unknown."""
+        row = bisect_right(self.start_offsets, offset) - 1
+        return self.epochs[row] if row >= 0 else -1
+
+    def start_offset_of(self, epoch: int) -> int:
+        """-1 when the epoch is not here."""
+        row = bisect_left(self.epochs, epoch)
+        return self.start_offsets[row] if row < len(self.epochs) and self.epochs[row] == epoch else -1
+
+    def previous_epoch(self, epoch: int) -> int:
+        """The largest epoch below `epoch`, -1 without one."""
+        row = bisect_left(self.epochs, epoch) - 1
+        return self.epochs[row] if row >= 0 else -1
+
+    def truncate_from_end(self, end_offset: int) -> None:
+        """Drops epochs that begin at `end_offset` or above."""
+        keep = bisect_left(self.start_offsets, end_offset)
+        if keep < len(self.epochs):
+            del self.epochs[keep:], self.start_offsets[keep:]
+            self._note()
+
+    def truncate_from_start(self, start_offset: int) -> None:
+        """Drops epochs that end at or below `start_offset`; the one that holds it begins there."""
+        row = bisect_right(self.start_offsets, start_offset) - 1
+        if row < 0 or (row == 0 and self.start_offsets[0] == start_offset):
+            return
+        del self.epochs[:row], self.start_offsets[:row]
+        self.start_offsets[0] = start_offset
+        self._note()
+
+    def clear(self) -> None:
+        if self.epochs:
+            self.epochs.clear()
+            self.start_offsets.clear()
+            self._note()
+
+    def _note(self) -> None:
+        if self._changed is not None:
+            self._changed()

@@ -1,0 +1,196 @@
+"""Loading a log from its directory, and repairing it after an unclean stop.
+
+Owns `load_log`.
+
+1. After an unclean stop every batch from the recovery point's segment on is checked; at the first bad byte the log ends there: the segment is
+   cut, later segments are deleted. Below the recovery point the files are trusted.
+2. Indexes, leader epochs, producer state and aborted transactions of what was checked are made anew; a missing or impossible index is too.
+3. Loading twice gives the same log and the same files. No damage makes it raise; only the disk itself does (OSError).
+
+Source: Kafka's `LogLoader`; RL 3.6, RELIABILITY 6. Left out: which stop was clean, checkpoints (`log_manager.py`).
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Callable
+from random import Random
+
+from twisted_broker.config import LogConfig
+from twisted_broker.interfaces import TopicPartition
+from twisted_broker.log import checkpoints
+from twisted_broker.log.batch_scan import valid_batches
+from twisted_broker.log.errors import CheckpointError
+from twisted_broker.log.leader_epochs import LeaderEpochCache
+from twisted_broker.log.leftovers import base_offset_of, resolve_leftovers
+from twisted_broker.log.log import Log
+from twisted_broker.log.segment import LOG, OpenFiles, Segment
+from twisted_broker.wire.errors import BrokerError, ErrorCode
+from twisted_broker.wire.records import CorruptRecordError
+
+_INT_MAX = 2**31 - 1
+
+
+def load_log(
+    pool: OpenFiles, directory: str, topic_partition: TopicPartition, topic_id: bytes | None, config: LogConfig, *,
+    log_start_offset: int = 0, recovery_point: int = 0, clean: bool = False, now_ms: int = 0,
+    remove_later: Callable[[list[str]], None] | None = None, random: Random | None = None,
+) -> Log:  # fmt: skip
+    """The log in `directory`, made when it is not there. `clean`: nothing needs checking. OSError; BrokerError INCONSISTENT_TOPIC_ID."""
+    files = pool.files
+    if not files.is_directory(directory):
+        files.make_directories(directory)
+        files.sync_directory(posixpath.dirname(directory))
+    resolve_leftovers(files, directory)
+    topic_id = _settle_topic_id(pool, directory, topic_id)
+    log = Log(pool, directory, topic_partition, topic_id, config, remove_later, random)
+    log.leader_epochs, epochs_lost = _load_epochs(log)
+    recovered = _load_segments(log, recovery_point, clean, log_start_offset, now_ms)
+    _settle_offsets(log, log_start_offset, recovery_point, now_ms)
+    _settle_epochs(log, epochs_lost)
+    _load_producers(log, recovered, now_ms)
+    log.set_high_watermark(log.log_start_offset)
+    return log
+
+
+def _settle_topic_id(pool: OpenFiles, directory: str, topic_id: bytes | None) -> bytes | None:
+    """The id in `partition.metadata`, which is written when it is missing or unreadable."""
+    try:
+        found = checkpoints.read_partition_metadata(pool.files, directory)
+    except CheckpointError:
+        found = None
+    if found is None and topic_id is not None:
+        checkpoints.write_partition_metadata(pool.files, directory, topic_id)
+    if found is not None and topic_id is not None and found != topic_id:
+        raise BrokerError(ErrorCode.INCONSISTENT_TOPIC_ID, f"{directory} belongs to another topic of this name")
+    return topic_id if topic_id is not None else found
+
+
+def _load_epochs(log: Log) -> tuple[LeaderEpochCache, bool]:
+    """The cache from its checkpoint; True when there was no good one."""
+    path = posixpath.join(log.directory, checkpoints.LEADER_EPOCH)
+    try:
+        entries = checkpoints.read_epochs(log.pool.files, path)
+        lost = not log.pool.files.exists(path)
+    except CheckpointError:
+        entries, lost = [], True
+    return LeaderEpochCache(entries), lost
+
+
+def _load_segments(log: Log, recovery_point: int, clean: bool, log_start_offset: int, now_ms: int) -> frozenset[int]:
+    """Opens all segments, repairing those that need it; returns the base offsets of the repaired ones."""
+    names = log.pool.files.listdir(log.directory)
+    bases = sorted(base_offset_of(name) for name in names if name.endswith(LOG) and base_offset_of(name) >= 0)
+    recovered: set[int] = set()
+    for row, base in enumerate(bases):
+        segment = log.segments.make(base, now_ms)
+        segment.open()
+        unchecked = not clean and (row + 1 == len(bases) or bases[row + 1] > recovery_point)
+        if unchecked and _leaves_hole(log, base):
+            _delete_from(log, bases[row:], now_ms)
+            break
+        log.segments.add(segment)
+        cut = False
+        if unchecked or not segment.has_indexes():
+            if not recovered:
+                log.leader_epochs.truncate_from_end(base)
+            cut = recover_segment(log, segment) > 0
+            recovered.add(base)
+        elif row + 1 == len(bases) and not _opens(log, segment):
+            recovered.add(base)
+        if cut and unchecked:
+            _delete_from(log, bases[row + 1 :], now_ms)
+            break
+    if not bases:
+        log.segments.create(log_start_offset, now_ms)
+    return frozenset(recovered)
+
+
+def _opens(log: Log, segment: Segment) -> bool:
+    """Whether the end of the active segment can be read; else repairs it."""
+    try:
+        segment.next_offset()
+    except CorruptRecordError:
+        recover_segment(log, segment)
+        return False
+    return True
+
+
+def _leaves_hole(log: Log, base: int) -> bool:
+    """Whether offsets are missing before a segment: a later file survived one that did not. Compaction makes holes too, and is trusted."""
+    return len(log.segments) > 0 and not log.config.compact and _end_of(log.segments.active) != base
+
+
+def _end_of(segment: Segment) -> int:
+    try:
+        return segment.next_offset()
+    except CorruptRecordError:
+        return -1
+
+
+def _delete_from(log: Log, bases: list[int], now_ms: int) -> None:
+    """Deletes segments that are not loaded yet, from the top down."""
+    for base in reversed(bases):
+        segment = log.segments.make(base, now_ms)
+        for path in segment.mark_deleted():
+            log.pool.files.remove(path)
+
+
+def recover_segment(log: Log, segment: Segment) -> int:
+    """Checks every batch, makes the indexes and epochs anew, cuts at the first bad byte; returns the bytes cut. OSError."""
+    file = segment.log.open()
+    end = file.size()
+    segment.reset_indexes()
+    expected = segment.base_offset
+    for place, batch in valid_batches(file, end):
+        if place.last_offset < expected or place.last_offset - segment.base_offset > _INT_MAX:
+            break
+        segment.note(place.size_in_bytes, place.last_offset, -1 if batch is None else batch.max_timestamp)
+        if batch is not None and batch.partition_leader_epoch > log.leader_epochs.latest_epoch:
+            log.leader_epochs.assign(batch.partition_leader_epoch, batch.base_offset)
+        expected = place.last_offset + 1
+    cut = end - segment.size
+    if cut:
+        segment.cut(segment.size)
+    segment.become_inactive()
+    return cut
+
+
+def _settle_offsets(log: Log, log_start_offset: int, recovery_point: int, now_ms: int) -> None:
+    active = log.segments.active
+    end = active.next_offset()
+    if end < log_start_offset:
+        log.segments.remove_all()
+        active = log.segments.create(log_start_offset, now_ms)
+        end = log_start_offset
+    active.load_timestamps()
+    log.log_end_offset = log.unflushed_since = end
+    log.log_start_offset = max(log_start_offset, log.segments.first.base_offset)
+    log.recovery_point = min(max(recovery_point, 0), end)
+
+
+def _settle_epochs(log: Log, lost: bool) -> None:
+    cache = log.leader_epochs
+    if lost:
+        cache.clear()
+        for segment in log.segments:
+            for batch in segment.headers():
+                cache.assign(batch[2], batch[0])
+    before = cache.entries()
+    log.leader_epochs = cache = LeaderEpochCache(before, log.epochs_changed)
+    cache.truncate_from_end(log.log_end_offset)
+    cache.truncate_from_start(log.log_start_offset)
+    log.epochs_changed()
+
+
+def _load_producers(log: Log, recovered: frozenset[int], now_ms: int) -> None:
+    """Producer state from the newest snapshot that cannot be stale, and the batches since."""
+    producers = log.producers
+    producers.find_snapshots()
+    producers.remove_strays(set(log.segments.bases()))
+    if recovered:
+        for offset in sorted(producers.snapshots):
+            if offset > min(recovered):
+                producers.remove_snapshot(offset)
+    producers.map_end_offset = -1
+    log.rebuild_producers(now_ms, recovered)

@@ -1,0 +1,304 @@
+"""One segment of a log: the record file and its three indexes.
+
+Owns `Segment`, and names `FileSlice`, what reads give out.
+
+1. The published end is `size`: nothing behind it is ever read, and only whole batches lie before it.
+2. An index entry is due when more than `index.interval.bytes` came since the last one, decided batch by batch; it says last offset and first
+   byte of the batch.
+3. `tail` remembers the newest batches of the segment that is written, so a read near the end needs no scan.
+
+Source: Kafka 4.3.1's `LogSegment`; RL 3.1, 3.3. Left out: when to roll (`segments.py`), what recovery makes of a damaged one (`recovery.py`).
+"""
+
+from __future__ import annotations
+
+import posixpath
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Sequence
+
+from twisted_broker.interfaces import Buffer
+from twisted_broker.log.append_info import TimestampAndOffset
+from twisted_broker.log.batch_scan import BatchPlace, read_batch, scan
+from twisted_broker.log.index import OffsetIndex, TimeIndex
+from twisted_broker.log.segment_file import FileSlice, OpenFiles, SegmentFile, SliceGone
+from twisted_broker.log.txn_index import TransactionIndex
+from twisted_broker.wire.records import BatchHeader, BatchView, CorruptRecordError, read_batch_header
+
+__all__ = ["FileSlice", "OpenFiles", "Segment", "SegmentFile", "SliceGone", "file_name"]
+
+LOG, INDEX, TIME_INDEX, TXN_INDEX = ".log", ".index", ".timeindex", ".txnindex"
+DELETED, CLEANED, SWAP = ".deleted", ".cleaned", ".swap"
+_TAIL_KEPT = 128
+_UNKNOWN_TIMESTAMP = -2
+
+
+def file_name(base_offset: int, suffix: str) -> str:
+    return f"{base_offset:020d}{suffix}"
+
+
+class Segment:
+    """`base_offset` names the files; `max_timestamp` is -2 until `load_timestamps`."""
+
+    __slots__ = (
+        "_bytes_since_index", "_first_timestamp", "_tail_lasts", "_tail_positions", "base_offset", "created_ms", "index_interval_bytes",
+        "jitter_ms", "log", "max_timestamp", "offset_index", "offset_of_max_timestamp", "size", "time_index", "txn_index",
+    )  # fmt: skip
+
+    def __init__(
+        self, pool: OpenFiles, directory: str, base_offset: int, index_bytes: int, index_interval_bytes: int, now_ms: int, jitter_ms: int = 0
+    ) -> None:
+        self.base_offset, self.index_interval_bytes = base_offset, index_interval_bytes
+        self.created_ms, self.jitter_ms = now_ms, jitter_ms
+        self.log, index, time_index, txn_index = (
+            SegmentFile(pool, posixpath.join(directory, file_name(base_offset, suffix))) for suffix in (LOG, INDEX, TIME_INDEX, TXN_INDEX)
+        )
+        self.offset_index = OffsetIndex(index, base_offset, index_bytes)
+        self.time_index = TimeIndex(time_index, base_offset, index_bytes)
+        self.txn_index = TransactionIndex(txn_index, base_offset)
+        self.size = self._bytes_since_index = 0
+        self.max_timestamp, self.offset_of_max_timestamp = _UNKNOWN_TIMESTAMP, base_offset
+        self._first_timestamp = _UNKNOWN_TIMESTAMP
+        self._tail_lasts: list[int] = []
+        self._tail_positions: list[int] = []
+
+    # -- making and opening
+
+    def create(self, preallocate_bytes: int = 0) -> None:
+        """Makes the files, empty. OSError."""
+        file = self.log.create()
+        if file.size():
+            file.truncate(0)
+        if preallocate_bytes:
+            file.truncate(preallocate_bytes)
+        self.offset_index.create()
+        self.time_index.create()
+        self.txn_index.reset()
+        self.max_timestamp = -1
+
+    def reset_indexes(self) -> None:
+        """Empties all indexes and publishes nothing: `note` fills them again. OSError."""
+        self.offset_index.create()
+        self.time_index.create()
+        self.txn_index.reset()
+        self.size = self._bytes_since_index = 0
+        self.max_timestamp, self.offset_of_max_timestamp = -1, self.base_offset
+        self._first_timestamp = _UNKNOWN_TIMESTAMP
+        self._tail_lasts, self._tail_positions = [], []
+
+    def has_indexes(self) -> bool:
+        """Whether both index files are there in a possible size, and the transaction index is whole."""
+        files = self.log.pool.files
+        for index, entry_bytes in ((self.offset_index, 8), (self.time_index, 12)):
+            if not files.exists(index.file.path) or files.size(index.file.path) % entry_bytes:
+                return False
+        return self.txn_index.is_sound()
+
+    def open(self) -> None:
+        """Takes the size from the file. OSError."""
+        self.size = self.log.pool.files.size(self.log.path)
+
+    def load_timestamps(self) -> None:
+        """Finds the largest timestamp: the time index's last entry, and the batches since."""
+        timestamp, offset = self.time_index.last_entry
+        try:
+            for place in scan(self.log.open(), self.offset_index.lookup(offset), self.size):
+                if place.magic == 2:
+                    found = read_batch_header(self.log.open().read_at(place.position, 61))[8]
+                    if found > timestamp:
+                        timestamp, offset = found, place.last_offset
+        except CorruptRecordError:
+            pass
+        self.max_timestamp, self.offset_of_max_timestamp = timestamp, offset
+
+    def largest_timestamp(self) -> int:
+        """-1 without records."""
+        if self.max_timestamp == _UNKNOWN_TIMESTAMP:
+            self.load_timestamps()
+        return self.max_timestamp
+
+    # -- writing
+
+    def write(self, buffers: Sequence[Buffer], size_in_bytes: int) -> None:
+        """Writes bytes behind the published end, in one call. `note` publishes their batches. OSError."""
+        self.log.open().write_at(self.size, buffers)
+
+    def note(self, size_in_bytes: int, last_offset: int, max_timestamp: int) -> None:
+        """Publishes the next batch of what was written."""
+        position = self.size
+        if max_timestamp > self.max_timestamp:
+            self.max_timestamp, self.offset_of_max_timestamp = max_timestamp, last_offset
+        if self._bytes_since_index > self.index_interval_bytes:
+            self.offset_index.append(last_offset, position)
+            self.time_index.append(self.max_timestamp, self.offset_of_max_timestamp)
+            self._bytes_since_index = 0
+        elif position == 0:
+            self._first_timestamp = max_timestamp
+        self._bytes_since_index += size_in_bytes
+        self.size = position + size_in_bytes
+        lasts = self._tail_lasts
+        if len(lasts) >= 2 * _TAIL_KEPT:
+            del lasts[:_TAIL_KEPT]
+            del self._tail_positions[:_TAIL_KEPT]
+        lasts.append(last_offset)
+        self._tail_positions.append(position)
+
+    def first_timestamp(self) -> int:
+        """Timestamp that starts the segment's age: the first batch's largest, -1 when empty."""
+        if self.size == 0:
+            return -1
+        if self._first_timestamp == _UNKNOWN_TIMESTAMP:
+            header = self.log.open().read_at(0, 61)
+            self._first_timestamp = read_batch_header(header)[8] if len(header) == 61 and header[16] == 2 else -1
+        return self._first_timestamp
+
+    def become_inactive(self) -> None:
+        """Completes and trims the indexes of a segment that is written no more. OSError."""
+        if self.max_timestamp >= 0:
+            self.time_index.append(self.max_timestamp, self.offset_of_max_timestamp, even_if_full=True)
+        self.trim()
+        self.offset_index.forget()
+        self.time_index.forget()
+        self._tail_lasts, self._tail_positions = [], []
+
+    def trim(self) -> None:
+        """Cuts preallocated tails. OSError."""
+        self.offset_index.trim()
+        self.time_index.trim()
+        if self.log.open().size() > self.size:
+            self.log.open().truncate(self.size)
+
+    # -- finding
+
+    def locate(self, offset: int) -> BatchPlace | None:
+        """The first batch whose last offset is `offset` or above. BrokerError CORRUPT_MESSAGE when the file is damaged."""
+        lasts = self._tail_lasts
+        if lasts and offset > lasts[0]:
+            row = bisect_left(lasts, offset)
+            if row == len(lasts):
+                return None
+            position = self._tail_positions[row]
+            end = self._tail_positions[row + 1] if row + 1 < len(lasts) else self.size
+            return BatchPlace(position, end - position, offset, lasts[row], 2)
+        try:
+            return self._scan_from(self.offset_index.lookup(offset), offset)
+        except CorruptRecordError:
+            return self._scan_from(0, offset)
+
+    def _scan_from(self, position: int, offset: int) -> BatchPlace | None:
+        if position >= self.size:
+            position = 0
+        for place in scan(self.log.open(), position, self.size):
+            if place.last_offset >= offset:
+                if position and place.base_offset > offset and place.position == position:
+                    break
+                return place
+        else:
+            return None
+        return self._scan_from(0, offset)
+
+    def upper_bound_offset(self, position: int) -> int:
+        """An offset above all batches before `position`, or -1 when only the segment's end is."""
+        index = self.offset_index
+        row = bisect_left(index.positions(), position)
+        return index.base_offset + index.relative_offset(row) if row < index.entries else -1
+
+    def next_offset(self) -> int:
+        """One above the last offset in the segment."""
+        last = self.base_offset - 1
+        for place in scan(self.log.open(), self.offset_index.last_position if self.offset_index.last_position < self.size else 0, self.size):
+            last = place.last_offset
+        return last + 1
+
+    def find_by_timestamp(self, timestamp: int, start_offset: int) -> TimestampAndOffset | None:
+        """The first record at or above `start_offset` with a timestamp of at least `timestamp`."""
+        from_offset = max(self.time_index.lookup(timestamp)[1], start_offset)
+        file = self.log.open()
+        for place in scan(file, self.offset_index.lookup(from_offset), self.size):
+            if place.last_offset < start_offset or place.magic != 2:
+                continue
+            if read_batch_header(file.read_at(place.position, 61))[8] < timestamp:
+                continue
+            batch = read_batch(file, place)
+            for record in batch.records():
+                if record.timestamp >= timestamp and record.offset >= start_offset:
+                    return TimestampAndOffset(record.timestamp, record.offset, batch.partition_leader_epoch)
+        return None
+
+    def headers(self) -> Iterator[BatchHeader]:
+        """The headers of all batches of magic 2; ends at damage."""
+        file = self.log.open()
+        try:
+            for place in scan(file, 0, self.size):
+                if place.magic == 2:
+                    yield read_batch_header(file.read_at(place.position, 61))
+        except CorruptRecordError:
+            return
+
+    def batches_from(self, offset: int) -> Iterator[BatchView]:
+        """The batches (magic 2) from the one that holds `offset` on, loaded one at a time."""
+        place = self.locate(offset) if self.size else None
+        if place is not None:
+            file = self.log.open()
+            for found in scan(file, place.position, self.size):
+                if found.magic == 2:
+                    yield read_batch(file, found)
+
+    # -- cutting and removing
+
+    def truncate_to(self, offset: int, now_ms: int) -> int:
+        """Drops the batch that holds `offset` and all behind it; returns the bytes dropped. OSError."""
+        place = self.locate(offset)
+        self.offset_index.truncate_to(offset)
+        self.time_index.truncate_to(offset)
+        self.txn_index.truncate_to(offset)
+        if place is None:
+            return 0
+        dropped = self.size - place.position
+        self.cut(place.position)
+        if self.size == 0:
+            self.created_ms, self._first_timestamp = now_ms, _UNKNOWN_TIMESTAMP
+        self.load_timestamps()
+        return dropped
+
+    def cut(self, position: int) -> None:
+        """Makes `position` the end. OSError."""
+        self.size = position
+        self.log.truncate(position)
+        self._bytes_since_index = 0
+        keep = bisect_left(self._tail_positions, position)
+        del self._tail_positions[keep:], self._tail_lasts[keep:]
+
+    def files(self) -> tuple[SegmentFile, ...]:
+        return self.log, self.offset_index.file, self.time_index.file, self.txn_index.file
+
+    def sync(self) -> None:
+        """Brings all files to the disk. OSError; slow: only on the disk worker, at start or at stop."""
+        for file in self.files():
+            if file.exists():
+                file.sync()
+
+    def close(self) -> None:
+        self.log.close()
+        self.offset_index.close()
+        self.time_index.close()
+        self.txn_index.close()
+
+    def move(self, directory: str) -> None:
+        """The directory was renamed: the files are there now."""
+        for file in self.files():
+            file.path = posixpath.join(directory, posixpath.basename(file.path))
+
+    def mark_deleted(self) -> list[str]:
+        """Renames the files to `.deleted`; returns their paths, to be removed later. OSError."""
+        paths = []
+        for file in self.files():
+            if file.pool.files.exists(file.path):
+                file.close()
+                file.rename(file.path + DELETED)
+                paths.append(file.path)
+        return paths
+
+
+def floor_segment(bases: list[int], offset: int) -> int:
+    """Row of the segment with the largest base offset at or below `offset`, -1 without one."""
+    return bisect_right(bases, offset) - 1

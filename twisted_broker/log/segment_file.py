@@ -1,0 +1,203 @@
+"""Open files of the logs, few at a time, and slices of them that outlive what happens to the log.
+
+Owns `OpenFiles` (how many stay open), `SegmentFile` (one file, open or not) and `FileSlice` (bytes to be sent later).
+
+1. A referenced file is never closed; others are, oldest unused first, when more than `capacity` are open.
+2. A slice's bytes are those at its creation, or `SliceGone`: cutting a file raises its generation.
+3. A file that is removed or closed while referenced stays readable until the last reference goes.
+
+Source: DESIGN.md 2 (slices), issue "bounded LRU". Left out: how a slice is sent (`net`).
+"""
+
+from __future__ import annotations
+
+import errno
+from collections import deque
+
+from twisted_broker.interfaces import IFile, IFileSystem
+
+
+class SliceGone(Exception):
+    """The bytes of a slice are no longer what they were: its connection must close."""
+
+
+class OpenFiles:
+    """At most about `capacity` files open; more only while more are referenced."""
+
+    __slots__ = ("_open", "capacity", "files")
+
+    def __init__(self, files: IFileSystem, capacity: int = 512) -> None:
+        self.files, self.capacity = files, capacity
+        self._open: deque[SegmentFile] = deque()
+
+    def add(self, file: SegmentFile) -> None:
+        if len(self._open) >= self.capacity:
+            self._evict()
+        self._open.append(file)
+
+    def discard(self, file: SegmentFile) -> None:
+        if file in self._open:
+            self._open.remove(file)
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def _evict(self) -> None:
+        """Second chance: one round forgives recent use, the next one closes."""
+        waiting = self._open
+        for _ in range(2 * len(waiting)):
+            file = waiting.popleft()
+            if file.references == 0 and not file.touched:
+                file.shut()
+                if len(waiting) < self.capacity:
+                    return
+            else:
+                file.touched = False
+                waiting.append(file)
+
+
+class SegmentFile:
+    """One file of a log. `path` may change (the directory was renamed); what is open stays open."""
+
+    __slots__ = ("_doomed", "_file", "generation", "path", "pool", "references", "touched")
+
+    def __init__(self, pool: OpenFiles, path: str) -> None:
+        self.pool, self.path = pool, path
+        self.generation = self.references = 0
+        self.touched = False
+        self._doomed = False
+        self._file: IFile | None = None
+
+    def open(self) -> IFile:
+        """The open file; opens it when needed. FileNotFoundError when it does not exist."""
+        self.touched = True
+        file = self._file
+        return file if file is not None else self._reopen(create=False)
+
+    def create(self) -> IFile:
+        """As `open`, but makes the file when it does not exist."""
+        self.touched = True
+        file = self._file
+        return file if file is not None else self._reopen(create=True)
+
+    def _reopen(self, create: bool) -> IFile:
+        try:
+            file = self.pool.files.open(self.path, create=create)
+        except OSError as error:
+            if error.errno != errno.EMFILE:
+                raise
+            self.pool.capacity = max(8, len(self.pool) // 2)
+            self.pool._evict()
+            file = self.pool.files.open(self.path, create=create)
+        self._file = file
+        self.pool.add(self)
+        return file
+
+    @property
+    def is_open(self) -> bool:
+        return self._file is not None
+
+    def exists(self) -> bool:
+        return self._file is not None or self.pool.files.exists(self.path)
+
+    def acquire(self) -> None:
+        self.open()
+        self.references += 1
+
+    def release(self) -> None:
+        self.references -= 1
+        assert self.references >= 0, self.path
+        if self._doomed and self.references == 0:
+            self.close()
+
+    def truncate(self, size: int) -> None:
+        """Cuts the file; every slice of it is gone."""
+        self.generation += 1
+        self.open().truncate(size)
+
+    def sync(self) -> None:
+        self.open().sync()
+
+    def close(self) -> None:
+        """Closes now, or with the last reference."""
+        if self.references:
+            self._doomed = True
+            return
+        self._doomed = False
+        if self._file is not None:
+            self.pool.discard(self)
+            self.shut()
+
+    def shut(self) -> None:
+        """Closes at once; the pool has forgotten the file already."""
+        file, self._file = self._file, None
+        if file is not None:
+            file.close()
+
+    def remove(self) -> None:
+        """Deletes the file's name; references stay readable."""
+        self.close()
+        if self.pool.files.exists(self.path):
+            self.pool.files.remove(self.path)
+
+    def rename(self, path: str) -> None:
+        if self.pool.files.exists(self.path):
+            self.pool.files.rename(self.path, path)
+        self.path = path
+
+
+class FileSlice:
+    """`length` bytes of a file from `position`, referenced until `release()`; counts as its length in an answer."""
+
+    __slots__ = ("_released", "file", "generation", "length", "position")
+
+    def __init__(self, file: SegmentFile, position: int, length: int) -> None:
+        file.acquire()
+        self.file, self.position, self.length = file, position, length
+        self.generation = file.generation
+        self._released = False
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __bool__(self) -> bool:
+        return True
+
+    def check(self) -> None:
+        """Raises SliceGone when the file was cut since."""
+        if self.generation != self.file.generation or self._released:
+            raise SliceGone(self.file.path)
+
+    def open_file(self) -> IFile:
+        self.check()
+        return self.file.open()
+
+    def fileno(self) -> int:
+        """The descriptor for `sendfile`, -1 where there is none; raises SliceGone."""
+        return self.open_file().fileno()
+
+    def read(self) -> bytes:
+        """All bytes; raises SliceGone, also on a short read."""
+        data = self.open_file().read_at(self.position, self.length)
+        if len(data) != self.length:
+            raise SliceGone(self.file.path)
+        return data
+
+    def read_into(self, buffer: bytearray | memoryview, skip: int = 0) -> int:
+        """Fills `buffer` from the slice's byte `skip`; returns the count. Raises SliceGone."""
+        wanted = min(len(buffer), self.length - skip)
+        count = self.open_file().read_into(self.position + skip, memoryview(buffer)[:wanted])
+        if count != wanted:
+            raise SliceGone(self.file.path)
+        return count
+
+    def narrow(self, length: int) -> None:
+        """Shortens the slice to its first `length` bytes."""
+        assert length <= self.length
+        self.length = length
+
+    def release(self) -> None:
+        """Gives the reference back; again is harmless."""
+        if not self._released:
+            self._released = True
+            self.file.release()

@@ -1,0 +1,141 @@
+"""The segments of one log, in order.
+
+Owns `Segments`: looking up, rolling, and taking away from either end.
+
+1. There is always at least one segment; the last one is written ("active").
+2. Base offsets grow strictly; every batch of a segment lies at or above its base and below the next one's.
+3. Segments above a cut go from the top down, those below the log start from the bottom up: a crash in between leaves no hole.
+
+Source: Kafka's `LogSegments`, `LocalLog`, `LogSegment.shouldRoll`; RL 3.1. Left out: watermarks and producers (`log.py`).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterator
+from random import Random
+
+from twisted_broker.config import LogConfig
+from twisted_broker.log.segment import OpenFiles, Segment
+
+_INT_MAX = 2**31 - 1
+
+
+class Segments:
+    """`remove_later(paths)` is told which renamed files may go after `file.delete.delay.ms`."""
+
+    __slots__ = ("_all", "_bases", "_random", "active", "config", "directory", "pool", "remove_later")
+
+    def __init__(
+        self, pool: OpenFiles, directory: str, config: LogConfig, remove_later: Callable[[list[str]], None] | None, random: Random | None = None
+    ) -> None:
+        self.pool, self.directory, self.config, self._random = pool, directory, config, random
+        self.remove_later = remove_later
+        self._bases: list[int] = []
+        self._all: list[Segment] = []
+        self.active: Segment
+
+    def make(self, base_offset: int, now_ms: int) -> Segment:
+        """A segment object over files that may exist; not yet one of the log's."""
+        config = self.config
+        jitter = min(config.segment_jitter_ms, config.segment_ms)
+        jitter_ms = self._random.randrange(jitter) if self._random is not None and jitter > 0 else 0
+        return Segment(self.pool, self.directory, base_offset, config.segment_index_bytes, config.index_interval_bytes, now_ms, jitter_ms)
+
+    def add(self, segment: Segment) -> None:
+        """Takes a segment above all others; it is the active one now."""
+        assert not self._bases or segment.base_offset > self._bases[-1], (segment.base_offset, self._bases[-1])
+        self._bases.append(segment.base_offset)
+        self._all.append(segment)
+        self.active = segment
+
+    def create(self, base_offset: int, now_ms: int) -> Segment:
+        """Makes a new, empty, active segment. OSError."""
+        segment = self.make(base_offset, now_ms)
+        segment.create(self.config.segment_bytes if self.config.preallocate else 0)
+        self.add(segment)
+        return segment
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    def __iter__(self) -> Iterator[Segment]:
+        return iter(self._all)
+
+    @property
+    def first(self) -> Segment:
+        return self._all[0]
+
+    @property
+    def size_in_bytes(self) -> int:
+        return sum(segment.size for segment in self._all)
+
+    def row_of(self, offset: int) -> int:
+        """Row of the segment that may hold `offset`, -1 below all of them."""
+        if offset >= self._bases[-1]:
+            return len(self._bases) - 1
+        return bisect_right(self._bases, offset) - 1
+
+    def at(self, row: int) -> Segment | None:
+        return self._all[row] if 0 <= row < len(self._all) else None
+
+    def between(self, start: int, end: int) -> list[Segment]:
+        """Segments that may hold offsets in [start, end)."""
+        return [segment for segment in self._all[max(0, self.row_of(start)) :] if segment.base_offset < end]
+
+    def bases(self) -> list[int]:
+        return list(self._bases)
+
+    def should_roll(self, size_in_bytes: int, last_offset: int, max_timestamp: int, now_ms: int) -> bool:
+        """Whether records of this size must go to a new segment."""
+        active, config = self.active, self.config
+        size = active.size
+        if size > config.segment_bytes - size_in_bytes or last_offset - active.base_offset > _INT_MAX:
+            return True
+        if size == 0:
+            return False
+        first = active.first_timestamp()
+        age_ms = max_timestamp - first if first >= 0 and max_timestamp >= 0 else now_ms - active.created_ms
+        return age_ms > config.segment_ms - active.jitter_ms or active.offset_index.is_full or active.time_index.is_full
+
+    def remove_above(self, offset: int) -> None:
+        """Deletes the segments whose base offset is above `offset`; slices of them are gone. OSError."""
+        while self._bases and self._bases[-1] > offset:
+            segment = self._all[-1]
+            segment.log.generation += 1
+            self._delete(segment)
+            self._forget(len(self._all) - 1)
+
+    def remove_all(self) -> None:
+        """Deletes every segment; `create` must follow. OSError."""
+        self.remove_above(-1)
+
+    def remove_first(self) -> Segment:
+        """Deletes the oldest segment; its slices stay readable. OSError."""
+        segment = self._all[0]
+        self._forget(0)
+        self._delete(segment)
+        return segment
+
+    def _forget(self, row: int) -> None:
+        del self._bases[row], self._all[row]
+        if self._all:
+            self.active = self._all[-1]
+
+    def _delete(self, segment: Segment) -> None:
+        paths = segment.mark_deleted()
+        segment.close()
+        if self.remove_later is not None:
+            self.remove_later(paths)
+        else:
+            for path in paths:
+                self.pool.files.remove(path)
+
+    def move(self, directory: str) -> None:
+        self.directory = directory
+        for segment in self._all:
+            segment.move(directory)
+
+    def close(self) -> None:
+        for segment in self._all:
+            segment.close()

@@ -1,0 +1,188 @@
+"""What a leader lets into the log.
+
+Owns `check_header` (every batch), and `prepare` (batches whose records must be looked at or rewritten).
+
+1. A batch that needs nothing but its header is neither copied nor walked; base offset and leader epoch are written over its first 16 bytes.
+2. Records are walked only on compacted topics, on conversion of magic 0 and 1, on recompression, or with `replog.validate.records`.
+3. Whatever is refused, is refused before a byte is written.
+
+Source: Kafka's `LogValidator`, `UnifiedLog.analyzeAndValidateRecords`; RL 3.2. Left out: producer sequences (`producer_state.py`).
+"""
+
+from __future__ import annotations
+
+from crc32c import crc32c
+
+from twisted_broker.config import LogConfig
+from twisted_broker.interfaces import Buffer
+from twisted_broker.log.append_info import AppendOrigin, RecordError
+from twisted_broker.wire.errors import BrokerError, ErrorCode
+from twisted_broker.wire.records import (
+    CODEC_MASK,
+    CONTROL_FLAG,
+    HEADER_BYTES,
+    LOG_APPEND_TIME,
+    LOG_APPEND_TIME_FLAG,
+    LOG_OVERHEAD,
+    BatchBuilder,
+    BatchHeader,
+    BatchView,
+    CorruptRecordError,
+    InvalidRecordError,
+    Record,
+    UnsupportedCodecError,
+    iterate_batches,
+    set_log_append_time,
+)
+
+_CODECS = {"uncompressed": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
+_ZSTD = 4
+_CLIENT = AppendOrigin.CLIENT
+
+
+class RecordsRefused(BrokerError):
+    """Some records of a batch are refused: `record_errors` says which."""
+
+    def __init__(self, code: ErrorCode, message: str, record_errors: tuple[RecordError, ...]) -> None:
+        super().__init__(code, message)
+        self.record_errors = record_errors
+
+
+def needs_preparation(config: LogConfig) -> bool:
+    """Whether batches of this topic are always looked into or rewritten."""
+    return (
+        config.compact or config.validate_records or config.message_timestamp_type != "CreateTime" or config.compression_type != "producer"
+    )
+
+
+def check_header(header: BatchHeader, records: Buffer, config: LogConfig, origin: AppendOrigin, now_ms: int) -> None:
+    """Raises BrokerError unless a batch (magic 2, whole in `records`) may be appended by its header and CRC."""
+    base_offset, length, _, _, crc, attributes, delta, _, max_timestamp, producer_id, _, base_sequence, count = header
+    if length + LOG_OVERHEAD > config.max_message_bytes:
+        raise too_large(length + LOG_OVERHEAD, config)
+    if crc32c(memoryview(records)[21:]) != crc:
+        raise CorruptRecordError("CRC mismatch")
+    if count != delta + 1 or count <= 0:
+        raise InvalidRecordError(f"{count} records, but the last offset delta is {delta}")
+    if origin == _CLIENT:
+        if base_offset != 0:
+            raise InvalidRecordError(f"a producer's batch begins at offset {base_offset}, not 0")
+        if attributes & CONTROL_FLAG:
+            raise InvalidRecordError("clients may not write control records")
+        if producer_id >= 0 and base_sequence < 0:
+            raise InvalidRecordError(f"producer {producer_id} sent sequence {base_sequence}")
+    if attributes & CODEC_MASK > _ZSTD:
+        raise UnsupportedCodecError(f"codec {attributes & CODEC_MASK}")
+    if not attributes & CONTROL_FLAG:
+        check_timestamp(max_timestamp, attributes, config, now_ms)
+
+
+def check_timestamp(timestamp: int, attributes: int, config: LogConfig, now_ms: int) -> None:
+    """Raises INVALID_TIMESTAMP for a time outside the topic's bounds (CreateTime topics only)."""
+    if config.message_timestamp_type != "CreateTime":
+        return
+    if attributes & LOG_APPEND_TIME_FLAG:
+        raise BrokerError(ErrorCode.INVALID_TIMESTAMP, "a producer may not claim LogAppendTime")
+    if timestamp == -1:
+        return
+    age_ms = now_ms - timestamp
+    if age_ms > config.message_timestamp_before_max_ms or -age_ms > config.message_timestamp_after_max_ms:
+        raise BrokerError(ErrorCode.INVALID_TIMESTAMP, f"timestamp {timestamp} is outside the bounds of the topic")
+
+
+def too_large(size_in_bytes: int, config: LogConfig) -> BrokerError:
+    return BrokerError(ErrorCode.MESSAGE_TOO_LARGE, f"a batch of {size_in_bytes} bytes, but max.message.bytes is {config.max_message_bytes}")
+
+
+def prepare(records: Buffer, config: LogConfig, origin: AppendOrigin, now_ms: int) -> list[bytes | bytearray | memoryview]:
+    """The batches to be appended, each whole and in its final form but for base offset and leader epoch. Raises BrokerError."""
+    if len(records) < LOG_OVERHEAD + 5:
+        raise CorruptRecordError("no batch")
+    if records[16] < 2:
+        return [_converted(records, config, origin, now_ms)]
+    batches = list(iterate_batches(records))
+    if origin == _CLIENT and len(batches) != 1:
+        raise InvalidRecordError(f"{len(batches)} batches in one request; producers send one")
+    return [_prepared(batch, config, origin, now_ms) for batch in batches]
+
+
+def _prepared(batch: BatchView, config: LogConfig, origin: AppendOrigin, now_ms: int) -> bytes | bytearray | memoryview:
+    whole = memoryview(batch.buffer)[batch.offset : batch.offset + batch.size_in_bytes]
+    header: BatchHeader = (
+        batch.base_offset, batch.length, batch.partition_leader_epoch, batch.magic, batch.crc, batch.attributes, batch.last_offset_delta,
+        batch.base_timestamp, batch.max_timestamp, batch.producer_id, batch.producer_epoch, batch.base_sequence, batch.records_count,
+    )  # fmt: skip
+    check_header(header, whole, config, origin, now_ms)
+    if batch.is_control:
+        return whole
+    target = target_codec(config, batch.codec)
+    if target != batch.codec:
+        return _sized(_rebuilt(batch, list(_walked(batch, config, now_ms)), target, config, now_ms), config)
+    if config.compact or config.validate_records:
+        for _ in _walked(batch, config, now_ms):
+            pass
+    if config.message_timestamp_type == "CreateTime":
+        return whole
+    stamped = bytearray(whole)
+    set_log_append_time(stamped, now_ms)
+    return stamped
+
+
+def target_codec(config: LogConfig, source: int) -> int:
+    return source if config.compression_type == "producer" else _CODECS[config.compression_type]
+
+
+def _level(config: LogConfig, codec: int) -> int | None:
+    return {1: config.compression_gzip_level, 3: config.compression_lz4_level, 4: config.compression_zstd_level}.get(codec)
+
+
+def _walked(batch: BatchView, config: LogConfig, now_ms: int) -> list[Record]:
+    """The records of a batch, each checked; raises RecordsRefused with the index of every bad one."""
+    found: list[Record] = []
+    errors: list[RecordError] = []
+    code = ErrorCode.INVALID_RECORD
+    for index, record in enumerate(batch.records(sequential=True)):
+        found.append(record)
+        if config.compact and record.key is None:
+            errors.append(RecordError(index, "a compacted topic takes no record without key"))
+            continue
+        try:
+            check_timestamp(record.timestamp, batch.attributes, config, now_ms)
+        except BrokerError as error:
+            code = ErrorCode.INVALID_TIMESTAMP
+            errors.append(RecordError(index, error.message))
+    if errors:
+        raise RecordsRefused(code, f"{len(errors)} records of the batch are refused", tuple(errors))
+    return found
+
+
+def _rebuilt(batch: BatchView, records: list[Record], codec: int, config: LogConfig, now_ms: int) -> bytes:
+    builder = BatchBuilder(
+        codec=codec, level=_level(config, codec), timestamp_type=_timestamp_type(config), log_append_time_ms=now_ms, producer_id=batch.producer_id,
+        producer_epoch=batch.producer_epoch, base_sequence=batch.base_sequence, is_transactional=batch.is_transactional,
+    )  # fmt: skip
+    for record in records:
+        builder.append(record.timestamp, record.key, record.value, record.headers)
+    return builder.build()
+
+
+def _timestamp_type(config: LogConfig) -> int:
+    return LOG_APPEND_TIME if config.message_timestamp_type == "LogAppendTime" else 0
+
+
+def _sized(batch: bytes, config: LogConfig) -> bytes:
+    if len(batch) > config.max_message_bytes:
+        raise too_large(len(batch), config)
+    return batch
+
+
+def _converted(records: Buffer, config: LogConfig, origin: AppendOrigin, now_ms: int) -> bytes:
+    """A message set of magic 0 or 1 as one batch of magic 2."""
+    from twisted_broker.log.legacy_sets import convert_up
+
+    return convert_up(records, config, origin, now_ms)
+
+
+def smallest_batch(records: Buffer) -> bool:
+    """Whether there are bytes enough for a batch header."""
+    return len(records) >= HEADER_BYTES

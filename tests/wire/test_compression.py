@@ -9,6 +9,7 @@ import sys
 import time
 import tracemalloc
 import zlib
+from collections.abc import Callable
 
 import cramjam
 import lz4.frame
@@ -169,12 +170,13 @@ def test_bomb(name: str, limit: int) -> None:
 
 def test_codecs_that_do_not_exist() -> None:
     """Numbers beyond the five, and zstd in message formats 0 and 1, are UNSUPPORTED_COMPRESSION_TYPE."""
-    for call in (
+    calls: list[Callable[[], bytes]] = [
         lambda: c.compress(5, b""),
         lambda: c.decompress(7, b"", 10),
         lambda: c.compress_legacy(c.ZSTD, b"", 1),
         lambda: c.decompress_legacy(c.ZSTD, b"", 0, 10),
-    ):
+    ]
+    for call in calls:
         with pytest.raises(UnsupportedCodecError) as caught:
             call()
         assert caught.value.code == ErrorCode.UNSUPPORTED_COMPRESSION_TYPE

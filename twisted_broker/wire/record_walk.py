@@ -41,40 +41,36 @@ class Record:
         same_place = self.offset == other.offset and self.timestamp == other.timestamp
         return same_place and self.key == other.key and self.value == other.value and self.headers == other.headers
 
-    __hash__ = None  # type: ignore[assignment]
-
     def __repr__(self) -> str:
         return f"Record(offset={self.offset}, timestamp={self.timestamp}, key={self.key!r}, value={self.value!r}, headers={self.headers!r})"
 
 
-def read_varint(data: bytes, position: int) -> tuple[int, int]:
-    """A zigzag int of at most 5 bytes: (value, position after it). `InvalidRecordError` when longer, `IndexError` when the bytes end."""
+def _read_raw(data: bytes, position: int, most_bytes: int) -> tuple[int, int]:
+    """A varint before zigzag, of at most 5 bytes (32 bits) or 10 (64): (number, position after it)."""
     byte = data[position]
-    raw = byte & 0x7F
+    number = byte & 0x7F
     shift = 7
+    last_shift = 7 * (most_bytes - 1)
     while byte & 0x80:
         position += 1
         byte = data[position]
-        raw |= (byte & 0x7F) << shift
+        number |= (byte & 0x7F) << shift
+        if shift >= last_shift and byte > (0x0F if most_bytes == 5 else 0x01):
+            raise InvalidRecordError(f"a varint is longer than {32 if most_bytes == 5 else 64} bits", position)
         shift += 7
-        if shift >= 35 and byte > 0x0F:
-            raise InvalidRecordError("a varint is longer than 32 bits", position)
-    return (raw >> 1) ^ -(raw & 1), position + 1
+    return number, position + 1
+
+
+def read_varint(data: bytes, position: int) -> tuple[int, int]:
+    """A zigzag int of at most 5 bytes: (value, position after it). `InvalidRecordError` when longer, `IndexError` when the bytes end."""
+    number, position = _read_raw(data, position, 5)
+    return (number >> 1) ^ -(number & 1), position
 
 
 def read_varlong(data: bytes, position: int) -> tuple[int, int]:
     """A zigzag long of at most 10 bytes: (value, position after it). `InvalidRecordError` when longer, `IndexError` when the bytes end."""
-    byte = data[position]
-    raw = byte & 0x7F
-    shift = 7
-    while byte & 0x80:
-        position += 1
-        byte = data[position]
-        raw |= (byte & 0x7F) << shift
-        shift += 7
-        if shift >= 70 and byte > 0x01:
-            raise InvalidRecordError("a varlong is longer than 64 bits", position)
-    return (raw >> 1) ^ -(raw & 1), position + 1
+    number, position = _read_raw(data, position, 10)
+    return (number >> 1) ^ -(number & 1), position
 
 
 def walk_records(
@@ -89,84 +85,94 @@ def walk_records(
     if count < 0 or count > (end - start) // 7:  # the smallest record: length, attributes, two deltas, two null lengths, header count
         raise InvalidRecordError(f"{count} records cannot be in {end - start} bytes", start)
     position = start
-    for index in range(count):
-        try:
-            record, position = _read_record(data, position, end, base_offset, base_timestamp, log_append_time)
-        except IndexError:
-            raise InvalidRecordError("a record goes on beyond its batch", position) from None
-        if sequential and record.offset != base_offset + index:
-            raise InvalidRecordError(f"record {index} of the batch has offset delta {record.offset - base_offset}", position)
-        yield record
+    first = 0
+    try:
+        # One body for all fields, and varints of one or two bytes read in line: a call costs as much as the rest of a field.
+        for index in range(count):
+            first = position
+            number = data[position]
+            position += 1
+            if number >= 0x80:
+                following = data[position]
+                if following < 0x80:
+                    number += (following << 7) - 0x80
+                    position += 1
+                else:
+                    number, position = _read_raw(data, first, 5)
+            record_end = position + (number >> 1)
+            if number & 1 or record_end > end:
+                raise InvalidRecordError(f"record length {(number >> 1) ^ -(number & 1)}, {end - position} bytes are left", first)
+            position += 1  # attributes: unused, whatever they say
+
+            number = data[position]
+            position += 1
+            if number >= 0x80:
+                following = data[position]
+                if following < 0x80:
+                    number += (following << 7) - 0x80
+                    position += 1
+                else:
+                    number, position = _read_raw(data, position - 1, 10)
+            timestamp = base_timestamp + ((number >> 1) ^ -(number & 1))
+            if log_append_time is not None:
+                timestamp = log_append_time
+            elif timestamp > MAX_INT64 or timestamp < MIN_INT64:
+                raise InvalidRecordError("a record's timestamp leaves 64 bits", first)
+
+            number = data[position]
+            position += 1
+            if number >= 0x80:
+                following = data[position]
+                if following < 0x80:
+                    number += (following << 7) - 0x80
+                    position += 1
+                else:
+                    number, position = _read_raw(data, position - 1, 5)
+            offset_delta = (number >> 1) ^ -(number & 1)
+            if sequential and offset_delta != index:
+                raise InvalidRecordError(f"record {index} of the batch has offset delta {offset_delta}", first)
+
+            key: bytes | None = None
+            number = data[position]
+            position += 1
+            if number >= 0x80:
+                number, position = _read_raw(data, position - 1, 5)
+            if not number & 1:
+                field_end = position + (number >> 1)
+                if field_end > record_end:
+                    raise InvalidRecordError(f"key of {number >> 1} bytes in a record with {record_end - position} left", first)
+                key = data[position:field_end]
+                position = field_end
+
+            value: bytes | None = None
+            number = data[position]
+            position += 1
+            if number >= 0x80:
+                following = data[position]
+                if following < 0x80:
+                    number += (following << 7) - 0x80
+                    position += 1
+                else:
+                    number, position = _read_raw(data, position - 1, 5)
+            if not number & 1:
+                field_end = position + (number >> 1)
+                if field_end > record_end:
+                    raise InvalidRecordError(f"value of {number >> 1} bytes in a record with {record_end - position} left", first)
+                value = data[position:field_end]
+                position = field_end
+
+            headers: Headers = []
+            if data[position]:
+                position = _read_headers(data, position, record_end, headers)
+            else:
+                position += 1
+            if position != record_end:
+                raise InvalidRecordError(f"a record's fields end {position - record_end} bytes behind its length", first)
+            yield Record(base_offset + offset_delta, timestamp, key, value, headers)
+    except IndexError:
+        raise InvalidRecordError("a record goes on beyond its batch", first) from None
     if position != end:
         raise InvalidRecordError(f"{end - position} bytes after the last record", position)
-
-
-def _read_record(data: bytes, start: int, section_end: int, base_offset: int, base_timestamp: int, log_append_time: int | None) -> tuple[Record, int]:
-    """One record and the position after it. The one-byte varints are read in line: most are, and a call costs as much as the rest."""
-    position = start + 1
-    length = data[start]
-    if length < 0x80:
-        length = (length >> 1) ^ -(length & 1)
-    else:
-        length, position = read_varint(data, start)
-    end = position + length
-    if length < 0 or end > section_end:
-        raise InvalidRecordError(f"record length {length}, {section_end - position} bytes are left", start)
-    position += 1  # attributes: unused, whatever they say
-
-    delta = data[position]
-    if delta < 0x80:
-        position += 1
-        timestamp = base_timestamp + ((delta >> 1) ^ -(delta & 1))
-    else:
-        delta, position = read_varlong(data, position)
-        timestamp = base_timestamp + delta
-    if log_append_time is not None:
-        timestamp = log_append_time
-    elif timestamp > MAX_INT64 or timestamp < MIN_INT64:
-        raise InvalidRecordError("a record's timestamp leaves 64 bits", start)
-
-    offset_delta = data[position]
-    if offset_delta < 0x80:
-        position += 1
-        offset_delta = (offset_delta >> 1) ^ -(offset_delta & 1)
-    else:
-        offset_delta, position = read_varint(data, position)
-
-    size = data[position]
-    if size < 0x80:
-        position += 1
-        size = (size >> 1) ^ -(size & 1)
-    else:
-        size, position = read_varint(data, position)
-    key: bytes | None = None
-    if size >= 0:
-        if size > end - position:
-            raise InvalidRecordError(f"key of {size} bytes in a record with {end - position} left", start)
-        key = data[position : position + size]
-        position += size
-
-    size = data[position]
-    if size < 0x80:
-        position += 1
-        size = (size >> 1) ^ -(size & 1)
-    else:
-        size, position = read_varint(data, position)
-    value: bytes | None = None
-    if size >= 0:
-        if size > end - position:
-            raise InvalidRecordError(f"value of {size} bytes in a record with {end - position} left", start)
-        value = data[position : position + size]
-        position += size
-
-    headers: Headers = []
-    if data[position]:
-        position = _read_headers(data, position, end, headers)
-    else:
-        position += 1
-    if position != end:
-        raise InvalidRecordError(f"record of length {length} whose fields take {length + position - end} bytes", start)
-    return Record(base_offset + offset_delta, timestamp, key, value, headers), end
 
 
 def _read_headers(data: bytes, position: int, end: int, headers: Headers) -> int:
@@ -175,17 +181,24 @@ def _read_headers(data: bytes, position: int, end: int, headers: Headers) -> int
     if count < 0 or count > (end - position) // 2:  # the smallest header: empty key, null value
         raise InvalidRecordError(f"{count} headers in a record with {end - position} bytes left", position)
     for _ in range(count):
-        size, position = read_varint(data, position)
-        if size < 0 or size > end - position:
-            raise InvalidRecordError(f"header key length {size}, {end - position} bytes are left", position)
-        key = data[position : position + size].decode("utf-8", "surrogateescape")
-        position += size
-        size, position = read_varint(data, position)
-        if size < 0:
+        number = data[position]
+        position += 1
+        if number >= 0x80:
+            number, position = _read_raw(data, position - 1, 5)
+        field_end = position + (number >> 1)
+        if number & 1 or field_end > end:
+            raise InvalidRecordError(f"header key length {(number >> 1) ^ -(number & 1)}, {end - position} bytes are left", position)
+        key = data[position:field_end].decode("utf-8", "surrogateescape")
+        number = data[field_end]
+        position = field_end + 1
+        if number >= 0x80:
+            number, position = _read_raw(data, position - 1, 5)
+        if number & 1:
             headers.append((key, None))
             continue
-        if size > end - position:
-            raise InvalidRecordError(f"header value length {size}, {end - position} bytes are left", position)
-        headers.append((key, data[position : position + size]))
-        position += size
+        field_end = position + (number >> 1)
+        if field_end > end:
+            raise InvalidRecordError(f"header value length {number >> 1}, {end - position} bytes are left", position)
+        headers.append((key, data[position:field_end]))
+        position = field_end
     return position

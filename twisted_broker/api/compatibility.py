@@ -117,11 +117,12 @@ BEHAVIOUR = """
 
 - **Old clients**: message sets of magic 0 and 1 are taken by Produce 0-2 and given by Fetch 0-3 (Kafka dropped them in 4.0). What they write is
   stored as batches of magic 2. Records compressed with zstd cannot be given to them.
-- **Records inside a batch** are looked at where something depends on them: compacted topics (a key is needed), conversion, recompression, a
-  `compression.type` of the topic that differs from the producer's. Otherwise a batch is checked by its header, its CRC and its count, and stored as it
-  came. `replog.validate.records=true` checks every record of every batch.
-- **Transactions** are not served yet: FindCoordinator for a transactional id and InitProducerId with one answer INVALID_REQUEST, a transactional batch is
-  refused with INVALID_TXN_STATE. Markers and aborted transactions in files that Kafka wrote are honoured: read_committed consumers see what they should.
+- **Records inside a batch** are looked at where something depends on them: compacted topics (a key is needed), conversion, recompression (the topic's
+  `compression.type` is another than the producer's). Otherwise a batch is checked by its header, its CRC and its count, and stored as it came.
+  `replog.validate.records=true` checks every record of every batch.
+- **Transactions** are not served yet: FindCoordinator for a transactional id and InitProducerId with one answer INVALID_REQUEST, a transactional
+  batch is refused with INVALID_TXN_STATE. Markers and aborted transactions in files that Kafka wrote are honoured: read_committed consumers see what
+  they should.
 - **Files** are Kafka's own, in both directions. Indexes may hold other entries than Kafka would choose; a look-up in them finds the same.
 """
 

@@ -31,7 +31,17 @@ from twisted_broker.replication.events import (
     PartitionFailed,
 )
 from twisted_broker.replication.fetch_data import LOG_END, TXN_COMMITTED, FetchParams, FetchPartitionRequest, FetchPartitionResult
-from twisted_broker.replication.isr import EMPTY_ISR, CommittedIsr, IsrAnswer, IsrProposal, IsrState, PendingExpand, PendingIsr, PendingShrink
+from twisted_broker.replication.isr import (
+    EMPTY_ISR,
+    RECOVERED,
+    CommittedIsr,
+    IsrAnswer,
+    IsrProposal,
+    IsrState,
+    PendingExpand,
+    PendingIsr,
+    PendingShrink,
+)
 from twisted_broker.replication.replica import RemoteReplica
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 
@@ -128,7 +138,7 @@ class Partition:
         if state.partition_epoch < self.partition_epoch:
             return False
         leader_is_new = self.leader_log is None
-        self._take(state, frozenset(state.isr))
+        self._take(state, frozenset(state.isr), RECOVERED)  # nothing is left to recover here; the next ISR change says so
         self.log = self.leader_log = log
         if state.leader_epoch > self.leader_epoch:
             self._start_epoch(state.leader_epoch, log, leader_is_new, now_ms)
@@ -143,7 +153,7 @@ class Partition:
         if state.partition_epoch < self.partition_epoch:
             return False
         led = self.leader_log is not None
-        self._take(state, frozenset())
+        self._take(state, frozenset(), state.leader_recovery_state)
         self.log, self.leader_log = log, None
         self.leader_id = state.leader
         self.leader_epoch_start_offset = -1
@@ -168,11 +178,11 @@ class Partition:
             self.leader_log = None
             self.events.append(PartitionFailed(self, reason))
 
-    def _take(self, state: PartitionRegistration, isr: frozenset[int]) -> None:
+    def _take(self, state: PartitionRegistration, isr: frozenset[int], leader_recovery_state: int) -> None:
         self.replicas, self.adding, self.removing = state.replicas, state.adding, state.removing
         known = self.remote_replicas
         self.remote_replicas = {broker: known.get(broker) or RemoteReplica(broker) for broker in state.replicas if broker != self._node_id}
-        self.isr_state = CommittedIsr(isr, state.leader_recovery_state)
+        self.isr_state = CommittedIsr(isr, leader_recovery_state)
         self.partition_epoch = state.partition_epoch
 
     def _start_epoch(self, leader_epoch: int, log: Log, leader_is_new: bool, now_ms: int) -> None:

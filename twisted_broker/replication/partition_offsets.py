@@ -73,7 +73,8 @@ def segment_offsets_before(partition: Partition, timestamp: int, max_offsets: in
 
 def _segment_points(log: Log, wall_ms: int) -> list[tuple[int, int]]:
     """(offset, last written at, in ms): the start of each segment, and the end of a last segment that is not empty."""
-    points: list[tuple[int, int]] = [(max(base_offset, log.log_start_offset), modified_ms) for base_offset, modified_ms in log.segment_ages()]
+    files = log.pool.files
+    points = [(max(segment.base_offset, log.log_start_offset), files.modified_ms(segment.log.path)) for segment in log.segments]
     if points and log.log_end_offset > points[-1][0]:
         points.append((log.log_end_offset, wall_ms))
     return points

@@ -74,8 +74,14 @@ def _lead(
     replicas: ReplicaManager, change: PartitionDelta, state: PartitionRegistration, image: MetadataImage, gained: list[tuple[TopicPartition, int]]
 ) -> None:
     partition, log = _open(replicas, change, state, image)
-    if log is not None and partition.make_leader(state, log, replicas.runtime.now_ms()):
-        gained.append((partition.topic_partition, state.leader_epoch))
+    if log is None:
+        return
+    try:
+        if partition.make_leader(state, log, replicas.runtime.now_ms()):
+            gained.append((partition.topic_partition, state.leader_epoch))
+    except Exception as error:
+        _log.failure("{partition} cannot be led", partition=partition.topic_partition)
+        partition.fail(f"it cannot be led: {error}")
 
 
 def _follow(

@@ -1,0 +1,1 @@
+"""The replica layer on memory twins and a clock that only moves when told."""

@@ -1,0 +1,147 @@
+"""A group's core with the world played by hand: time, storage and parked requests are in the test's grip."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from twisted_broker.coordinator.consequences import (
+    Answered,
+    Consequence,
+    GroupSnapshot,
+    GroupWrite,
+    JoinAnswer,
+    LeaveAnswer,
+    Purpose,
+    SyncAnswer,
+    TimerCancelled,
+    TimerKind,
+    TimerSet,
+)
+from twisted_broker.coordinator.group_core import GroupCore, JoinRequest, SyncRequest
+from twisted_broker.coordinator.group_state import Group
+from twisted_broker.coordinator.rebalance import GroupSettings
+from twisted_broker.wire.errors import ErrorCode
+
+RANGE = {"range": b"range-metadata"}
+
+
+class Token:
+    """One parked request: `answer` is None until it is answered, and answering twice fails."""
+
+    def __init__(self) -> None:
+        self.answer: JoinAnswer | SyncAnswer | None = None
+
+    @property
+    def join(self) -> JoinAnswer:
+        assert isinstance(self.answer, JoinAnswer), self.answer
+        return self.answer
+
+    @property
+    def sync(self) -> SyncAnswer:
+        assert isinstance(self.answer, SyncAnswer), self.answer
+        return self.answer
+
+
+class GroupRun:
+    """Carries out consequences: timers by `advance`, records at once unless `hold_writes`."""
+
+    def __init__(self, settings: GroupSettings | None = None, group: Group | None = None) -> None:
+        self.now_ms = 1_000_000
+        self.group = group or Group("g", self.now_ms)
+        self.core = GroupCore(self.group, settings or GroupSettings(initial_rebalance_delay_ms=0))
+        self.timers: dict[tuple[TimerKind, str], int] = {}
+        self.stored: list[GroupSnapshot] = []
+        self.waiting_writes: list[Purpose] = []
+        self.hold_writes = False
+        self.tokens: list[Token] = []
+        self._ids = 0
+
+    def carry_out(self, consequences: list[Consequence]) -> None:
+        for done in consequences:
+            if isinstance(done, Answered):
+                assert isinstance(done.token, Token) and done.token.answer is None
+                done.token.answer = done.answer
+            elif isinstance(done, TimerSet):
+                assert done.delay_ms >= 0
+                self.timers[(done.kind, done.member_id)] = self.now_ms + done.delay_ms
+            elif isinstance(done, TimerCancelled):
+                self.timers.pop((done.kind, done.member_id), None)
+            else:
+                assert isinstance(done, GroupWrite)
+                self.stored.append(done.snapshot)
+                self.waiting_writes.append(done.purpose)
+                if not self.hold_writes:
+                    self.finish_write()
+
+    def finish_write(self, error: ErrorCode = ErrorCode.NONE) -> None:
+        self.carry_out(self.core.written(self.waiting_writes.pop(0), error, self.now_ms))
+
+    def advance(self, milliseconds: int) -> None:
+        """Lets time pass, timer by timer."""
+        until = self.now_ms + milliseconds
+        while self.timers and min(self.timers.values()) <= until:
+            key = min(self.timers, key=self.timers.__getitem__)
+            self.now_ms = max(self.now_ms, self.timers.pop(key))
+            self.carry_out(self.core.timer_fired(*key, self.now_ms))
+        self.now_ms = until
+
+    def token(self) -> Token:
+        self.tokens.append(Token())
+        return self.tokens[-1]
+
+    def join(self, member_id: str = "", *, instance: str | None = None, protocols: dict[str, bytes] | None = None, kind: str = "consumer",
+             session_ms: int = 10_000, rebalance_ms: int = 60_000, known: bool = True, skip: bool = True) -> Token:  # fmt: skip
+        self._ids += 1
+        token = self.token()
+        request = JoinRequest(
+            member_id, f"{instance or 'client'}-{self._ids}", instance, "client", "/127.0.0.1", session_ms, rebalance_ms, kind,
+            dict(RANGE if protocols is None else protocols), known, skip,
+        )  # fmt: skip
+        self.carry_out(self.core.join(request, token, self.now_ms))
+        return token
+
+    def join_twice(self, **how: object) -> tuple[str, Token]:
+        """A dynamic member of today: asks for an id, comes back with it."""
+        first = self.join(**how)  # type: ignore[arg-type]
+        assert first.join.error is ErrorCode.MEMBER_ID_REQUIRED
+        return first.join.member_id, self.join(first.join.member_id, **how)  # type: ignore[arg-type]
+
+    def sync(self, member_id: str, generation: int | None = None, assignments: dict[str, bytes] | None = None, *,
+             instance: str | None = None, kind: str | None = None, name: str | None = None) -> Token:  # fmt: skip
+        token = self.token()
+        generation = self.group.generation if generation is None else generation
+        request = SyncRequest(member_id, instance, generation, kind, name, tuple((assignments or {}).items()))
+        self.carry_out(self.core.sync(request, token))
+        return token
+
+    def heartbeat(self, member_id: str, generation: int | None = None, instance: str | None = None) -> ErrorCode:
+        error, consequences = self.core.heartbeat(member_id, instance, self.group.generation if generation is None else generation)
+        self.carry_out(consequences)
+        return error
+
+    def leave(self, *leavers: tuple[str, str | None]) -> list[LeaveAnswer]:
+        error, answers, consequences = self.core.leave(list(leavers), self.now_ms)
+        assert error is ErrorCode.NONE
+        self.carry_out(consequences)
+        return answers
+
+    def stable(self, size: int = 1, **how: object) -> list[str]:
+        """Brings `size` dynamic members into a stable generation; the first one leads."""
+        joined = [self.join_twice(**how) for _ in range(size)]
+        self.advance(0)
+        for member_id, _ in joined:
+            if self.group.state.value == "PreparingRebalance":
+                self.join(member_id, **how)  # type: ignore[arg-type]
+        return self.synced([member_id for member_id, _ in joined])
+
+    def synced(self, member_ids: list[str]) -> list[str]:
+        leader = self.group.leader
+        assert leader is not None
+        assignment = {member_id: b"part of " + member_id.encode() for member_id in member_ids}
+        for member_id in sorted(member_ids, key=lambda m: m == leader):
+            self.sync(member_id, assignments=assignment if member_id == leader else None)
+        assert self.group.state.value == "Stable"
+        return member_ids
+
+    def with_settings(self, **changes: int) -> None:
+        self.core.settings = replace(self.core.settings, **changes)

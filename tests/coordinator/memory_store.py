@@ -1,0 +1,71 @@
+"""`__consumer_offsets` in memory: the twin of `offsets_store.py`, with storage that can be slow, refuse, or be shared by two brokers."""
+
+from __future__ import annotations
+
+from twisted.internet.defer import Deferred, fail, succeed
+
+from twisted_broker.wire.errors import BrokerError, ErrorCode
+from twisted_broker.wire.records import BatchView, iterate_batches, set_offsets_and_epoch
+
+
+class MemoryStore:
+    def __init__(self, partitions: int = 50) -> None:
+        self.partitions = partitions
+        self.logs: dict[int, bytearray] = {}
+        self.ends: dict[int, int] = {}
+        self.starts: dict[int, int] = {}
+        self.refuse: ErrorCode | None = None
+        self.held: list[tuple[Deferred[int], int]] | None = None
+        self.reads = 0
+
+    def partitions_count(self) -> int:
+        return self.partitions
+
+    def append(self, index: int, batch: bytes, timeout_ms: int) -> Deferred[int]:
+        if self.refuse is not None:
+            return fail(BrokerError(self.refuse))
+        base_offset = self.put(index, batch)
+        if self.held is None:
+            return succeed(base_offset)
+        waiting: Deferred[int] = Deferred()
+        self.held.append((waiting, base_offset))
+        return waiting
+
+    def release(self, error: ErrorCode | None = None) -> None:
+        """Replicates everything that is held, or refuses it."""
+        held, self.held = self.held or [], []
+        for waiting, base_offset in held:
+            if error is None:
+                waiting.callback(base_offset)
+            else:
+                waiting.errback(BrokerError(error))
+
+    def put(self, index: int, batch: bytes) -> int:
+        stored, base_offset = bytearray(batch), self.ends.get(index, 0)
+        set_offsets_and_epoch(stored, base_offset, 0)
+        self.logs.setdefault(index, bytearray()).extend(stored)
+        self.ends[index] = BatchView(bytes(stored)).next_offset
+        return base_offset if isinstance(base_offset, int) else 0
+
+    def load_file(self, index: int, content: bytes) -> None:
+        """A segment as Kafka wrote it."""
+        self.logs[index] = bytearray(content)
+        self.ends[index] = max(batch.next_offset for batch in iterate_batches(content))
+
+    def bounds(self, index: int) -> tuple[int, int]:
+        return self.starts.get(index, 0), self.ends.get(index, 0)
+
+    def read(self, index: int, offset: int, max_bytes: int) -> bytes:
+        self.reads += 1
+        if offset < self.starts.get(index, 0):
+            raise BrokerError(ErrorCode.OFFSET_OUT_OF_RANGE)
+        out = bytearray()
+        for batch in iterate_batches(bytes(self.logs.get(index, b""))):
+            if batch.last_offset >= offset and (not out or len(out) + batch.size_in_bytes <= max_bytes):
+                out += batch.to_bytes()
+            elif out:
+                break
+        return bytes(out)
+
+    def records(self, index: int) -> list[tuple[bytes | None, bytes | None]]:
+        return [(r.key, r.value) for batch in iterate_batches(bytes(self.logs.get(index, b""))) if not batch.is_control for r in batch.records()]

@@ -1,0 +1,277 @@
+"""Commits, fetches, deletes and expiry of offsets."""
+
+import pytest
+
+from tests.coordinator.broker_run import WALL_MS, BrokerRun
+from tests.coordinator.test_group_coordinator import now, waiting
+from twisted_broker.coordinator.group_records import CommittedOffset, offset_record, partition_for
+from twisted_broker.coordinator.offset_requests import OffsetToCommit
+from twisted_broker.wire.control_batch import build_end_marker
+from twisted_broker.wire.errors import BrokerError
+from twisted_broker.wire.errors import ErrorCode as E
+from twisted_broker.wire.records import BatchBuilder
+
+DAY_MS = 24 * 60 * 60 * 1000
+WEEK_MS = 7 * DAY_MS
+ID_A, ID_B = b"A" * 16, b"B" * 16
+
+
+def one(offset: int, topic: str = "t", partition: int = 0, topic_id: bytes = bytes(16)) -> OffsetToCommit:
+    return OffsetToCommit(topic, partition, offset, topic_id=topic_id)
+
+
+# -- who may commit ------------------------------------------------------------------------------------------------------
+def test_a_simple_consumer_commits_without_joining():
+    run = BrokerRun()
+    assert now(run.commit(one(5))) == {("t", 0): E.NONE}
+    assert run.fetched() == {("t", 0): 5}
+    assert [(g.group_id, g.protocol_type, g.state) for g in run.coordinator.list_groups()[1]] == [("g", "", "Empty")]
+
+
+def test_a_member_commits_in_its_generation_only():
+    run = BrokerRun()
+    member = run.stable()
+    assert now(run.commit(one(5), member=member, generation=1)) == {("t", 0): E.NONE}
+    for refused, error in [
+        ({"member": member, "generation": 0}, "ILLEGAL_GENERATION"),
+        ({"member": "stranger", "generation": 1}, "UNKNOWN_MEMBER_ID"),
+        ({}, "UNKNOWN_MEMBER_ID"),
+    ]:  # fmt: skip
+        with pytest.raises(BrokerError, match=error):
+            run.commit(one(6), **refused)
+    assert run.fetched() == {("t", 0): 5}
+
+
+def test_a_generation_of_an_unknown_group_is_refused():
+    """ILLEGAL_GENERATION, which clients from v9 on are told as GROUP_ID_NOT_FOUND."""
+    run = BrokerRun()
+    with pytest.raises(BrokerError, match="ILLEGAL_GENERATION"):
+        run.commit(one(1), member="m", generation=3)
+    with pytest.raises(BrokerError, match="GROUP_ID_NOT_FOUND"):
+        run.commit(one(1), member="m", generation=3, unknown_group_error=E.GROUP_ID_NOT_FOUND)
+    assert run.coordinator.list_groups()[1] == []
+
+
+def test_nobody_commits_before_the_assignment_but_everybody_may_while_joining():
+    """REBALANCE_IN_PROGRESS in CompletingRebalance; in PreparingRebalance members may still save what they did."""
+    run = BrokerRun()
+    answer = run.join()
+    run.settle()
+    member = now(answer).member_id
+    with pytest.raises(BrokerError, match="REBALANCE_IN_PROGRESS"):
+        run.commit(one(1), member=member, generation=1)
+    now(run.sync(member, 1, {}))
+    run.join(known=False)
+    assert run.coordinator.heartbeat("g", member, None, 1) is E.REBALANCE_IN_PROGRESS
+    assert now(run.commit(one(1), member=member, generation=1)) == {("t", 0): E.NONE}
+
+
+def test_a_commit_keeps_the_session_alive():
+    run = BrokerRun()
+    member = run.stable()
+    run.pass_ms(9_000)
+    now(run.commit(one(1), member=member, generation=1))
+    run.pass_ms(9_000)
+    assert run.coordinator.heartbeat("g", member, None, 1) is E.NONE
+
+
+# -- what is committed ---------------------------------------------------------------------------------------------------
+def test_metadata_that_is_too_long_is_refused_alone():
+    run = BrokerRun()
+    answer = now(run.commit(OffsetToCommit("t", 0, 1, metadata="x" * 4097), OffsetToCommit("t", 1, 1, metadata="x" * 4096)))
+    assert answer == {("t", 0): E.OFFSET_METADATA_TOO_LARGE, ("t", 1): E.NONE} and run.fetched() == {("t", 1): 1}
+
+
+def test_an_offset_is_seen_when_it_is_replicated():
+    """Until then readers see the one before, and those who want stable offsets are told to wait."""
+    run = BrokerRun()
+    now(run.commit(one(1)))
+    run.store.held = []
+    answer = run.commit(one(2))
+    assert waiting(answer) and run.fetched() == {("t", 0): 1} and run.fetched(require_stable=True) == {("t", 0): E.UNSTABLE_OFFSET_COMMIT}
+    run.store.release()
+    assert now(answer) == {("t", 0): E.NONE} and run.fetched(require_stable=True) == {("t", 0): 2}
+
+
+@pytest.mark.parametrize(("refusal", "told"), [
+    (E.NOT_ENOUGH_REPLICAS, E.COORDINATOR_NOT_AVAILABLE), (E.MESSAGE_TOO_LARGE, E.INVALID_COMMIT_OFFSET_SIZE),
+])  # fmt: skip
+def test_a_commit_that_cannot_be_stored_changes_nothing(refusal, told):
+    run = BrokerRun()
+    now(run.commit(one(1)))
+    run.store.held = []
+    answer = run.commit(one(2))
+    run.store.release(refusal)
+    assert now(answer) == {("t", 0): told} and run.fetched(require_stable=True) == {("t", 0): 1}
+
+
+def test_answers_that_overtake_each_other_do_not_turn_an_offset_back():
+    """The record that lies later in the log wins, whatever is replicated first."""
+    run = BrokerRun()
+    run.store.held = []
+    first, second = run.commit(one(1)), run.commit(one(2))
+    run.store.held.reverse()
+    run.store.release()
+    assert now(first) == now(second) == {("t", 0): E.NONE} and run.fetched() == {("t", 0): 2}
+
+
+def test_an_offset_of_a_topic_of_the_same_name_is_not_shown():
+    """With topic ids (v10) an offset committed for an earlier topic of that name is none."""
+    run = BrokerRun()
+    now(run.commit(one(9, topic_id=ID_A)))
+
+    def ask(topic_id: bytes) -> CommittedOffset | None:
+        return run.coordinator.fetch_offsets("g", [("t", 0, topic_id)])[0].committed
+
+    assert ask(ID_B) is None
+    assert all(found is not None and found.offset == 9 for found in (ask(ID_A), ask(bytes(16))))
+
+
+def test_offsets_of_unknown_groups_and_places_are_none():
+    """No error: a consumer then starts where auto.offset.reset says."""
+    run = BrokerRun()
+    for group in ("nobody", "g"):
+        assert [(f.error, f.committed) for f in run.coordinator.fetch_offsets(group, [("t", 5, bytes(16))])] == [(E.NONE, None)]
+        now(run.commit(one(1)))
+
+
+# -- transactions in the log ---------------------------------------------------------------------------------------------
+def test_offsets_of_transactions_count_from_their_marker_on():
+    """Kafka's files may hold them: committed ones show, aborted ones never, open ones are unstable."""
+    run = BrokerRun()
+    now(run.commit(one(1, partition=0), one(1, partition=1), one(1, partition=2)))
+    index = partition_for("g", 50)
+    for producer_id, partition in ((11, 0), (12, 1), (13, 2)):
+        builder = BatchBuilder(producer_id=producer_id, producer_epoch=0, base_sequence=0, is_transactional=True)
+        builder.append(WALL_MS, *offset_record("g", "t", partition, CommittedOffset(50, -1, "", WALL_MS)))
+        run.store.put(index, builder.build())
+    run.store.put(index, build_end_marker(11, 0, True, 0, WALL_MS))
+    run.store.put(index, build_end_marker(12, 0, False, 0, WALL_MS))
+    after = run.restarted()
+    assert after.fetched() == {("t", 0): 50, ("t", 1): 1, ("t", 2): 1}
+    assert after.fetched(require_stable=True) == {("t", 0): 50, ("t", 1): 1, ("t", 2): E.UNSTABLE_OFFSET_COMMIT}
+
+
+def test_a_marker_does_not_turn_back_a_later_commit():
+    run = BrokerRun()
+    index = partition_for("g", 50)
+    builder = BatchBuilder(producer_id=11, producer_epoch=0, base_sequence=0, is_transactional=True)
+    builder.append(WALL_MS, *offset_record("g", "t", 0, CommittedOffset(50, -1, "", WALL_MS)))
+    run.store.put(index, builder.build())
+    now(run.commit(one(70)))
+    run.store.put(index, build_end_marker(11, 0, True, 0, WALL_MS))
+    assert run.restarted().fetched() == {("t", 0): 70}
+
+
+# -- deleting ------------------------------------------------------------------------------------------------------------
+def test_offsets_of_subscribed_topics_are_not_deleted():
+    run = BrokerRun()
+    member = run.stable(topics=("t",))
+    now(run.commit(one(1), one(1, topic="old"), member=member, generation=1))
+    answer = now(run.coordinator.delete_offsets("g", [("t", 0), ("old", 0), ("never", 0)]))
+    assert answer == {("t", 0): E.GROUP_SUBSCRIBED_TO_TOPIC, ("old", 0): E.NONE, ("never", 0): E.NONE}
+    assert run.fetched() == {("t", 0): 1}
+
+
+@pytest.mark.parametrize("metadata", [b"", b"\0", b"\0\0\0\0\0\1", b"\0\0\0\0\0\1\0\2\xff\xff", b"\xff\xff\0\0\0\0"])
+def test_a_subscription_that_cannot_be_read_counts_as_all_topics(metadata):
+    run = BrokerRun()
+    member = run.stable(protocols={"range": metadata})
+    now(run.commit(one(1), member=member, generation=1))
+    assert now(run.coordinator.delete_offsets("g", [("t", 0)])) == {("t", 0): E.GROUP_SUBSCRIBED_TO_TOPIC}
+
+
+def test_other_protocols_groups_must_be_empty_to_lose_offsets():
+    run = BrokerRun()
+    member = run.stable(kind="connect")
+    with pytest.raises(BrokerError, match="NON_EMPTY_GROUP"):
+        run.coordinator.delete_offsets("g", [("t", 0)])
+    with pytest.raises(BrokerError, match="GROUP_ID_NOT_FOUND"):
+        run.coordinator.delete_offsets("nobody", [("t", 0)])
+    run.coordinator.leave("g", [(member, None)])
+    assert now(run.coordinator.delete_offsets("g", [("t", 0)])) == {("t", 0): E.NONE}
+
+
+def test_offsets_of_a_deleted_topic_go():
+    """But not those of a later topic of that name."""
+    run = BrokerRun()
+    now(run.commit(one(1, topic_id=ID_A), one(1, partition=1, topic_id=ID_B), one(1, partition=2), one(1, topic="other", topic_id=ID_A)))
+    run.coordinator.on_topics_deleted({"t": ID_A})
+    assert run.fetched() == {("t", 1): 1, ("other", 0): 1}
+    assert run.restarted().fetched() == {("t", 1): 1, ("other", 0): 1}
+
+
+# -- expiry --------------------------------------------------------------------------------------------------------------
+def test_a_simple_groups_offsets_expire_one_by_one_and_the_group_with_the_last():
+    run = BrokerRun()
+    now(run.commit(one(1)))
+    run.pass_ms(DAY_MS)
+    now(run.commit(one(1, partition=1)))
+    run.pass_ms(WEEK_MS - DAY_MS)
+    assert run.fetched() == {("t", 1): 1}
+    run.pass_ms(DAY_MS + 600_000)
+    assert run.fetched() == {} and run.coordinator.list_groups()[1] == []
+    assert run.restarted().coordinator.list_groups()[1] == []
+
+
+def test_a_consumer_groups_offsets_expire_a_week_after_it_became_empty():
+    run = BrokerRun()
+    member = run.stable()
+    now(run.commit(one(1), member=member, generation=1))
+    for _ in range(WEEK_MS // 6_000_000 + 10):
+        for _ in range(3):
+            run.pass_ms(9_000)
+            assert run.coordinator.heartbeat("g", member, None, 1) is E.NONE
+        run.clock.rightNow += 6_000  # time passes while this member's heartbeats go on unwatched
+        run.coordinator.heartbeat("g", member, None, 1)
+    run.coordinator.leave("g", [(member, None)])
+    run.pass_ms(WEEK_MS - 600_000)
+    assert run.fetched() == {("t", 0): 1}
+    run.pass_ms(1_200_000)
+    assert run.fetched() == {}
+
+
+def test_a_stable_group_loses_offsets_of_topics_that_it_left():
+    run = BrokerRun(offsets_retention_ms=60_000, retention_check_interval_ms=10_000)
+    member = run.stable(topics=("t",))
+    now(run.commit(one(1), one(1, topic="old"), member=member, generation=1))
+    for _ in range(10):
+        run.pass_ms(8_000)
+        run.coordinator.heartbeat("g", member, None, 1)
+    assert run.fetched() == {("t", 0): 1}
+
+
+def test_an_old_clients_own_retention_counts():
+    """OffsetCommit v2-4 may name a retention time."""
+    run = BrokerRun()
+    now(run.commit(one(1), retention_ms=DAY_MS))
+    run.pass_ms(DAY_MS - 600_000)
+    after = run.restarted()
+    assert after.fetched() == {("t", 0): 1}
+    after.pass_ms(1_200_000)
+    assert after.fetched() == {}
+
+
+def test_an_expiry_that_cannot_be_stored_is_tried_again():
+    run = BrokerRun(offsets_retention_ms=60_000, retention_check_interval_ms=10_000)
+    now(run.commit(one(1)))
+    run.store.refuse = E.NOT_ENOUGH_REPLICAS
+    run.pass_ms(120_000)
+    assert run.fetched() == {("t", 0): 1}
+    run.store.refuse = None
+    run.pass_ms(10_000)
+    assert run.fetched() == {}
+
+
+def test_the_walk_over_expired_offsets_goes_in_steps():
+    """A thousand groups take several turns of the reactor, and all of them are done."""
+    run = BrokerRun(offsets_retention_ms=60_000, retention_check_interval_ms=100_000)
+    run.store.partitions = 1
+    for number in range(1000):
+        now(run.commit(one(1), group=f"g{number}"))
+    run.clock.rightNow += 100
+    run.clock.turn()
+    left = len(run.coordinator.list_groups()[1])
+    assert 0 < left < 1000
+    run.settle()
+    assert run.coordinator.list_groups()[1] == []

@@ -1,0 +1,162 @@
+"""Records of `__consumer_offsets`: bytes <-> offsets and groups. Ring 0.
+
+Owns which versions are written and what is made of what is read.
+
+1. Written as Apache Kafka 4.3.1 writes: an offset as value version 4 (topic id in a tagged field), version 1 when it carries an
+   expiry of its own; a group as version 3; a tombstone as a null value.
+2. Read: offset values 0-4 under key types 0 and 1, group values 0-4 under key type 2. Any other key type is another coordinator's
+   and is left alone (None); bytes that do not fit raise `MalformedRecord`, so that a load can skip and count them.
+3. Every group and all its offsets live in one partition: Java's hash of the group id modulo the number of partitions.
+
+Source: FEATURES 5.4; `GroupCoordinatorRecordHelpers`, `GroupCoordinatorRecordSerde`, `Utils.abs`.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import Any
+
+from twisted_broker.coordinator.consequences import GroupSnapshot, MemberSnapshot
+from twisted_broker.wire.errors import WireError
+from twisted_broker.wire.messages.group_records import (
+    GroupMetadataKey,
+    GroupMetadataValue,
+    MemberMetadata,
+    OffsetCommitKey,
+    OffsetCommitValue,
+)
+from twisted_broker.wire.primitives import NULL_UUID
+from twisted_broker.wire.schema import decode, decode_from, encode
+
+LEGACY_OFFSET, OFFSET, GROUP = 0, 1, 2
+OFFSET_VERSION, OFFSET_VERSION_WITH_EXPIRY, GROUP_VERSION = 4, 1, 3
+NEWEST_OFFSET_VERSION = NEWEST_GROUP_VERSION = 4
+NO_EXPIRY = -1
+_SHORT = struct.Struct(">h")
+
+
+class MalformedRecord(ValueError):
+    """A record of `__consumer_offsets` that cannot be read."""
+
+
+@dataclass(frozen=True, slots=True)
+class CommittedOffset:
+    """One committed offset; `record_offset` is where its record lies in the log, -1 while that is not known."""
+
+    offset: int
+    leader_epoch: int = -1
+    metadata: str = ""
+    commit_timestamp_ms: int = -1
+    expire_timestamp_ms: int = NO_EXPIRY
+    topic_id: bytes = NULL_UUID
+    record_offset: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetRecord:
+    group_id: str
+    topic: str
+    partition: int
+    value: CommittedOffset | None
+
+
+@dataclass(frozen=True, slots=True)
+class GroupRecord:
+    group_id: str
+    value: GroupSnapshot | None
+
+
+KeyValue = tuple[bytes, bytes | None]
+
+
+def java_hash(text: str) -> int:
+    """`String.hashCode`: over UTF-16 units, wrapped to 32 bits with a sign."""
+    units = text.encode("utf-16-be", "surrogatepass")
+    result = 0
+    for i in range(0, len(units), 2):
+        result = (31 * result + (units[i] << 8 | units[i + 1])) & 0xFFFFFFFF
+    return result - (1 << 32) if result >= 1 << 31 else result
+
+
+def partition_for(group_id: str, partitions_count: int) -> int:
+    """The partition of `__consumer_offsets` that holds the group."""
+    hashed = java_hash(group_id)
+    return (0 if hashed == -(1 << 31) else abs(hashed)) % partitions_count
+
+
+# -- writing -------------------------------------------------------------------------------------------------------------
+def offset_record(group_id: str, topic: str, partition: int, committed: CommittedOffset | None) -> KeyValue:
+    key = _SHORT.pack(OFFSET) + encode(OffsetCommitKey(group=group_id, topic=topic, partition=partition), 0)
+    if committed is None:
+        return key, None
+    version = OFFSET_VERSION if committed.expire_timestamp_ms == NO_EXPIRY else OFFSET_VERSION_WITH_EXPIRY
+    value = OffsetCommitValue(
+        offset=committed.offset, leader_epoch=committed.leader_epoch, metadata=committed.metadata,
+        commit_timestamp=committed.commit_timestamp_ms, expire_timestamp=committed.expire_timestamp_ms, topic_id=committed.topic_id,
+    )  # fmt: skip
+    return key, _SHORT.pack(version) + encode(value, version)
+
+
+def group_record(group_id: str, snapshot: GroupSnapshot | None) -> KeyValue:
+    key = _SHORT.pack(GROUP) + encode(GroupMetadataKey(group=group_id), 0)
+    if snapshot is None:
+        return key, None
+    value = GroupMetadataValue(
+        protocol_type=snapshot.protocol_type, generation=snapshot.generation, protocol=snapshot.protocol, leader=snapshot.leader,
+        current_state_timestamp=snapshot.state_timestamp_ms, members=[_member_record(m) for m in snapshot.members],
+    )  # fmt: skip
+    return key, _SHORT.pack(GROUP_VERSION) + encode(value, GROUP_VERSION)
+
+
+def _member_record(member: MemberSnapshot) -> MemberMetadata:
+    return MemberMetadata(
+        member_id=member.member_id, group_instance_id=member.instance_id, client_id=member.client_id, client_host=member.client_host,
+        rebalance_timeout=member.rebalance_timeout_ms, session_timeout=member.session_timeout_ms,
+        subscription=member.subscription, assignment=member.assignment,
+    )  # fmt: skip
+
+
+# -- reading -------------------------------------------------------------------------------------------------------------
+def read_record(key: bytes | None, value: bytes | None, record_offset: int = -1) -> OffsetRecord | GroupRecord | None:
+    """One record; None when its key is of a type that is not ours. Raises MalformedRecord."""
+    if key is None or len(key) < 2:
+        raise MalformedRecord("a record without a key")
+    (kind,) = _SHORT.unpack_from(key)
+    try:
+        if kind in (OFFSET, LEGACY_OFFSET):
+            name = decode(OffsetCommitKey, key, 0, 2)
+            return OffsetRecord(name.group, name.topic, name.partition, _read_offset(value, record_offset))
+        if kind == GROUP:
+            group_id = decode(GroupMetadataKey, key, 0, 2).group
+            return GroupRecord(group_id, _read_group(group_id, value))
+    except WireError as error:
+        raise MalformedRecord(str(error)) from None
+    return None
+
+
+def _read_value(cls: Any, value: bytes, newest: int) -> Any:
+    if len(value) < 2:
+        raise MalformedRecord("a value without a version")
+    (version,) = _SHORT.unpack_from(value)
+    if not 0 <= version <= newest:
+        raise MalformedRecord(f"{cls.__name__} of version {version}")
+    return decode_from(cls, value, version, 2)[0]
+
+
+def _read_offset(value: bytes | None, record_offset: int) -> CommittedOffset | None:
+    if value is None:
+        return None
+    v = _read_value(OffsetCommitValue, value, NEWEST_OFFSET_VERSION)
+    return CommittedOffset(v.offset, v.leader_epoch, v.metadata, v.commit_timestamp, v.expire_timestamp, v.topic_id, record_offset)
+
+
+def _read_group(group_id: str, value: bytes | None) -> GroupSnapshot | None:
+    if value is None:
+        return None
+    v = _read_value(GroupMetadataValue, value, NEWEST_GROUP_VERSION)
+    members = tuple(MemberSnapshot(
+        m.member_id, m.group_instance_id, m.client_id, m.client_host,
+        m.session_timeout if m.rebalance_timeout < 0 else m.rebalance_timeout, m.session_timeout, bytes(m.subscription), bytes(m.assignment),
+    ) for m in v.members)  # fmt: skip
+    return GroupSnapshot(group_id, v.protocol_type, v.generation, v.protocol, v.leader, v.current_state_timestamp, members)

@@ -1,0 +1,83 @@
+"""What the group coordinator needs of the rest of the broker. Ring 1.
+
+Owns `IOffsetsStore`, the only door to `__consumer_offsets`, and the settings that the coordinator lives by.
+
+1. `append` is synchronous up to the local log: two appends of one caller lie in the log in call order.
+2. Its Deferred fires when all in-sync replicas have the batch, or fails with BrokerError; it may have fired on return.
+3. `read` gives whole batches from `offset` on, at least one while there is any before the end.
+
+Real: `offsets_store.py` on the ReplicaManager; in tests: a memory twin.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from random import Random
+from typing import Protocol
+
+from twisted.internet.defer import Deferred
+
+from twisted_broker.config import BrokerConfig
+from twisted_broker.coordinator.rebalance import GroupSettings
+from twisted_broker.interfaces import IClock
+
+MINUTE_MS = 60_000
+
+
+class IOffsetsStore(Protocol):
+    def partitions_count(self) -> int:
+        """Partitions of `__consumer_offsets`; those it will have while it does not exist yet."""
+        ...
+
+    def append(self, index: int, batch: bytes, timeout_ms: int) -> Deferred[int]:
+        """Appends one batch to partition `index`; fires with its base offset or fails with BrokerError."""
+        ...
+
+    def bounds(self, index: int) -> tuple[int, int]:
+        """(log start offset, log end offset); raises BrokerError when the partition is not led here."""
+        ...
+
+    def read(self, index: int, offset: int, max_bytes: int) -> bytes:
+        """Raises BrokerError."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class CoordinatorSettings:
+    """All times in ms. `max_groups` bounds memory: see `GroupCoordinator`."""
+
+    group: GroupSettings = field(default_factory=GroupSettings)
+    min_session_timeout_ms: int = 6_000
+    max_session_timeout_ms: int = 1_800_000
+    offset_metadata_max_bytes: int = 4096
+    offsets_retention_ms: int = 7 * 24 * 60 * MINUTE_MS
+    retention_check_interval_ms: int = 600_000
+    commit_timeout_ms: int = 5_000
+    load_buffer_bytes: int = 5 * 1024 * 1024
+    max_groups: int = 1_000_000
+
+
+def settings_of(config: BrokerConfig) -> CoordinatorSettings:
+    """The coordinator's part of a broker's configuration."""
+    return CoordinatorSettings(
+        group=GroupSettings(config.integer("group.initial.rebalance.delay.ms"), config.integer("group.max.size")),
+        min_session_timeout_ms=config.integer("group.min.session.timeout.ms"),
+        max_session_timeout_ms=config.integer("group.max.session.timeout.ms"),
+        offset_metadata_max_bytes=config.integer("offset.metadata.max.bytes"),
+        offsets_retention_ms=config.integer("offsets.retention.minutes") * MINUTE_MS,
+        retention_check_interval_ms=config.integer("offsets.retention.check.interval.ms"),
+        commit_timeout_ms=config.integer("offsets.commit.timeout.ms"),
+        load_buffer_bytes=config.integer("offsets.load.buffer.size"),
+    )
+
+
+@dataclass(slots=True)
+class CoordinatorParts:
+    """Time, chance, storage and settings, shared by all shards of one coordinator; `settings` is replaced when they change."""
+
+    clock: IClock
+    wall_ms: Callable[[], int]
+    random: Random
+    store: IOffsetsStore
+    settings: CoordinatorSettings

@@ -128,6 +128,12 @@ def _lz4_bomb() -> bytes:
     return frame[:7] + block * (MIB // len(block)) + frame[-4:]
 
 
+def _lz4_that_declares() -> bytes:
+    frame = bytearray(lz4.frame.compress(bytes(64 * MIB), store_size=True))
+    struct.pack_into("<Q", frame, 6, 2**63)
+    return broken_to_standard(frame)
+
+
 def _zstd_bomb() -> bytes:
     block = struct.pack("<I", 131072 << 3 | 1 << 1)[:3] + b"\x00"  # 128 KiB of one byte, not the last block
     return b"\x28\xb5\x2f\xfd\x00\x38" + block * (MIB // len(block))
@@ -145,7 +151,7 @@ BOMBS = {
     "zstd": (c.ZSTD, _zstd_bomb),
     "snappy": (c.SNAPPY, _snappy_bomb),
     "snappy that declares 4 GiB": (c.SNAPPY, lambda: b"\xff\xff\xff\xff\x0f" + bytes(100)),
-    "lz4 that declares 2^63 bytes": (c.LZ4, lambda: lz4.frame.compress(bytes(64 * MIB))),
+    "lz4 that declares 2^63 bytes": (c.LZ4, _lz4_that_declares),
     "zstd with its size in front": (c.ZSTD, lambda: zstandard.ZstdCompressor().compress(bytes(64 * MIB))),
 }
 

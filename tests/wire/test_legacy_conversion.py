@@ -79,6 +79,13 @@ def test_up_refuses(name: str) -> None:
         m.convert_up(REFUSED[name])
 
 
+def test_up_with_timestamps_at_both_ends() -> None:
+    """Two timestamps that are further apart than a batch can say are refused, not written as a batch that nobody can read."""
+    raw = m.build_message(0, 1, 0, -(2**63), b"k", None) + m.build_message(1, 1, 0, 2**63 - 1, b"k", None)
+    with pytest.raises(InvalidRecordError):
+        m.convert_up(raw)
+
+
 def test_up_within_the_limit() -> None:
     """A wrapper that inflates beyond the limit is MESSAGE_TOO_LARGE."""
     with pytest.raises(OutputLimitError):

@@ -161,6 +161,8 @@ def test_compacted_batch() -> None:
         batch.records(sequential=True)
     with pytest.raises(ValueError):
         builder.append(1, None, None, offset_delta=7)
+    with pytest.raises(ValueError):
+        builder.append(1, None, None, offset_delta=2**31)
 
 
 def test_empty_batch() -> None:

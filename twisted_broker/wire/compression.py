@@ -133,7 +133,7 @@ def _lz4_decompress(data: Buffer, max_output_bytes: int) -> bytes:
         if made > max_output_bytes:
             raise OutputLimitError(max_output_bytes)
         out.append(piece)
-        if stream.needs_input and not stream.eof:
+        if not stream.eof and (stream.needs_input or not piece):
             raise InvalidRecordError("lz4: the frame ends too early")
         data = b""
         asked *= 2

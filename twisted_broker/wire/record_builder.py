@@ -11,6 +11,7 @@ asks `size_estimate`), the values of control records (`control_batch`).
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from crc32c import crc32c
 
@@ -34,6 +35,10 @@ from .batch_header import (
     TRANSACTIONAL_FLAG,
 )
 from .compression import NONE, compress
+from .corrupt_record import InvalidRecordError
+from .record_walk import MAX_INT64, MIN_INT64
+
+MAX_INT32: Final = 2**31 - 1
 
 HeaderItems = Sequence[tuple[str | bytes, bytes | None]]
 
@@ -117,17 +122,22 @@ class BatchBuilder:
         self.count = 0
         self._records = bytearray()
 
-    def append(self, timestamp: int, key: bytes | None, value: bytes | None, headers: HeaderItems = (), offset_delta: int | None = None) -> None:
+    def append(self, timestamp: int, key: bytes | None, value: bytes | None, headers: MAX_INT32: Final = 2**31 - 1
+
+HeaderItems = (), offset_delta: int | None = None) -> None:
         """Add a record at `offset_delta` (default: the one after the last), which must grow."""
         if offset_delta is None:
             offset_delta = self.last_offset_delta + 1
-        elif offset_delta <= self.last_offset_delta:
+        elif offset_delta <= self.last_offset_delta or offset_delta > MAX_INT32:
             raise ValueError(f"offset delta {offset_delta} after {self.last_offset_delta}")
         if self.base_timestamp is None:
             self.base_timestamp = timestamp
         if timestamp > self.max_timestamp:
             self.max_timestamp = timestamp
-        append_record(self._records, timestamp - self.base_timestamp, offset_delta, key, value, headers)
+        timestamp_delta = timestamp - self.base_timestamp
+        if timestamp_delta > MAX_INT64 or timestamp_delta < MIN_INT64:
+            raise InvalidRecordError(f"timestamps {self.base_timestamp} and {timestamp} are too far apart for one batch")
+        append_record(self._records, timestamp_delta, offset_delta, key, value, headers)
         self.last_offset_delta = offset_delta
         self.count += 1
 

@@ -122,9 +122,7 @@ class BatchBuilder:
         self.count = 0
         self._records = bytearray()
 
-    def append(self, timestamp: int, key: bytes | None, value: bytes | None, headers: MAX_INT32: Final = 2**31 - 1
-
-HeaderItems = (), offset_delta: int | None = None) -> None:
+    def append(self, timestamp: int, key: bytes | None, value: bytes | None, headers: HeaderItems = (), offset_delta: int | None = None) -> None:
         """Add a record at `offset_delta` (default: the one after the last), which must grow."""
         if offset_delta is None:
             offset_delta = self.last_offset_delta + 1

@@ -45,6 +45,18 @@ def write_aside(files: IFileSystem, path: str, content: bytes, sync: bool = True
         files.sync_directory(posixpath.dirname(path))
 
 
+def sync_path(files: IFileSystem, path: str) -> None:
+    """Syncs a file that may have been removed meanwhile. OSError."""
+    try:
+        file = files.open(path)
+    except FileNotFoundError:
+        return
+    try:
+        file.sync()
+    finally:
+        file.close()
+
+
 def read_whole(files: IFileSystem, path: str) -> bytes | None:
     """The content of a small file, None when it does not exist."""
     try:
@@ -113,9 +125,9 @@ def read_epochs(files: IFileSystem, path: str) -> list[tuple[int, int]]:
         raise CheckpointError(path, "holds a word that is no number") from error
 
 
-def write_partition_metadata(files: IFileSystem, directory: str, topic_id: bytes) -> None:
+def write_partition_metadata(files: IFileSystem, directory: str, topic_id: bytes, sync: bool = True) -> None:
     """Writes the topic id of the partition in `directory`. OSError."""
-    write_aside(files, posixpath.join(directory, PARTITION_METADATA), f"version: 0\ntopic_id: {uuid_text(topic_id)}".encode())
+    write_aside(files, posixpath.join(directory, PARTITION_METADATA), f"version: 0\ntopic_id: {uuid_text(topic_id)}".encode(), sync)
 
 
 def read_partition_metadata(files: IFileSystem, directory: str) -> bytes | None:

@@ -26,7 +26,7 @@ from twisted_broker.log.leader_epochs import LeaderEpochCache
 from twisted_broker.log.offset_metadata import LogOffsetMetadata
 from twisted_broker.log.offset_search import find_by_timestamp, find_max_timestamp
 from twisted_broker.log.producer_state import CompletedTxn, ProducerStateManager
-from twisted_broker.log.segment import FileSlice, OpenFiles, Segment, SegmentFile
+from twisted_broker.log.segment import FileSlice, OpenFiles, Segment
 from twisted_broker.log.segments import Segments
 from twisted_broker.log.txn_index import AbortedTxn
 from twisted_broker.log.validation import check_header, needs_preparation, prepare
@@ -545,59 +545,51 @@ class Log:
         if upto <= self.recovery_point:
             return
         self.unflushed_since = upto
-        files = [file for segment in self.segments.between(self.recovery_point, upto) for file in segment.files() if file.exists()]
-        for file in files:
-            file.acquire()
-        recent = [self.producers.path(offset) for offset in self.producers.snapshots if self.recovery_point < offset <= upto]
-        epochs = checkpoints.epochs_text(self.leader_epochs.epochs, self.leader_epochs.start_offsets) if self._epochs_dirty else None
+        job = self._sync_job(upto)
         cuts = self._cuts
 
-        def job() -> None:
-            self._sync(files, recent, epochs)
-
         def done(_: None, error: BaseException | None) -> None:
-            self._flushed(files, upto, cuts, error)
+            self._flushed(upto, cuts, error)
 
         if disk is None:
-            try:
-                job()
-            except OSError as error:
-                done(None, error)
-                raise
+            job()
             done(None, None)
         else:
             disk.submit(job, done)
 
-    def _sync(self, files: list[SegmentFile], snapshots: list[str], epochs: bytes | None) -> None:
-        if epochs is not None:
-            checkpoints.write_aside(self.pool.files, posixpath.join(self.directory, checkpoints.LEADER_EPOCH), epochs)
-        for file in files:
-            file.sync()
-        for path in snapshots:
-            if self.pool.files.exists(path):
-                snapshot = self.pool.files.open(path)
-                try:
-                    snapshot.sync()
-                finally:
-                    snapshot.close()
-        if self.pool.files.is_directory(self.directory):
-            self.pool.files.sync_directory(self.directory)
+    def _sync_job(self, upto: int) -> Callable[[], None]:
+        """What must run on the disk worker so that all below `upto` is durable. It opens the files itself: no thread shares a descriptor."""
+        paths = [file.path for segment in self.segments.between(self.recovery_point, upto) for file in segment.files()]
+        paths += [self.producers.path(offset) for offset in sorted(self.producers.snapshots) if self.recovery_point < offset <= upto]
+        files, directory = self.pool.files, self.directory
+        epochs = self._epochs_text() if self._epochs_dirty else None
 
-    def _flushed(self, files: list[SegmentFile], upto: int, cuts: int, error: BaseException | None) -> None:
-        for file in files:
-            file.release()
+        def job() -> None:
+            if epochs is not None:
+                checkpoints.write_aside(files, posixpath.join(directory, checkpoints.LEADER_EPOCH), epochs)
+            for path in paths:
+                checkpoints.sync_path(files, path)
+            if files.is_directory(directory):
+                files.sync_directory(directory)
+
+        return job
+
+    def _flushed(self, upto: int, cuts: int, error: BaseException | None) -> None:
         if error is None:
             if cuts == self._cuts and upto > self.recovery_point:
                 self.recovery_point = upto
         elif isinstance(error, OSError):
             self.fail(error)
 
+    def _epochs_text(self) -> bytes:
+        return checkpoints.epochs_text(self.leader_epochs.epochs, self.leader_epochs.start_offsets)
+
     def epochs_changed(self) -> None:
         """Brings the epochs to their checkpoint: one write at a time, the newest content."""
         if self._epochs_writing:
             self._epochs_dirty = True
             return
-        content = checkpoints.epochs_text(self.leader_epochs.epochs, self.leader_epochs.start_offsets)
+        content = self._epochs_text()
         path = posixpath.join(self.directory, checkpoints.LEADER_EPOCH)
         if self.disk is None:
             checkpoints.write_aside(self.pool.files, path, content)
@@ -629,17 +621,27 @@ class Log:
     def size_in_bytes(self) -> int:
         return self.segments.size_in_bytes
 
-    def close(self) -> None:
-        """Completes indexes, leaves a producer snapshot, syncs all, closes. OSError; slow."""
-        if self.failed is None:
-            self.segments.active.become_inactive()
-            self.producers.take_snapshot(sync=True)
-            self.flush(None)
-            checkpoints.write_aside(
-                self.pool.files, posixpath.join(self.directory, checkpoints.LEADER_EPOCH),
-                checkpoints.epochs_text(self.leader_epochs.epochs, self.leader_epochs.start_offsets),
-            )  # fmt: skip
+    def finish(self) -> Callable[[], None]:
+        """Completes indexes and leaves a producer snapshot; returns what must then run on the disk worker. OSError.
+
+        When that has run, everything is durable; `release_files` comes last.
+        """
+        if self.failed is not None:
+            return lambda: None
+        self.segments.active.become_inactive()
+        self.producers.take_snapshot()
+        self._epochs_dirty = True
+        return self._sync_job(self.log_end_offset + 1)
+
+    def release_files(self) -> None:
         self.segments.close()
+
+    def close(self) -> None:
+        """A clean end in one go. OSError; slow."""
+        self.finish()()
+        if self.failed is None:
+            self.recovery_point = self.log_end_offset
+        self.release_files()
 
     def rename_directory(self, directory: str) -> None:
         """Moves the log to another name in the same log directory; slices stay readable. OSError."""

@@ -34,33 +34,38 @@ _INT_MAX = 2**31 - 1
 def load_log(
     pool: OpenFiles, directory: str, topic_partition: TopicPartition, topic_id: bytes | None, config: LogConfig, *,
     log_start_offset: int = 0, recovery_point: int = 0, clean: bool = False, now_ms: int = 0,
-    remove_later: Callable[[list[str]], None] | None = None, random: Random | None = None,
+    remove_later: Callable[[list[str]], None] | None = None, random: Random | None = None, sync: bool = True,
 ) -> Log:  # fmt: skip
-    """The log in `directory`, made when it is not there. `clean`: nothing needs checking. OSError; BrokerError INCONSISTENT_TOPIC_ID."""
+    """The log in `directory`, made when it is not there. `clean`: nothing needs checking. OSError; BrokerError INCONSISTENT_TOPIC_ID.
+
+    Without `sync` a new directory and its `partition.metadata` are left for the caller to sync.
+    """
     files = pool.files
     if not files.is_directory(directory):
         files.make_directories(directory)
-        files.sync_directory(posixpath.dirname(directory))
+        if sync:
+            files.sync_directory(posixpath.dirname(directory))
     resolve_leftovers(files, directory)
-    topic_id = _settle_topic_id(pool, directory, topic_id)
+    topic_id = _settle_topic_id(pool, directory, topic_id, sync)
     log = Log(pool, directory, topic_partition, topic_id, config, remove_later, random)
     log.leader_epochs, epochs_lost = _load_epochs(log)
+    loaded_epochs = log.leader_epochs.entries()
     recovered = _load_segments(log, recovery_point, clean, log_start_offset, now_ms)
     _settle_offsets(log, log_start_offset, recovery_point, now_ms)
-    _settle_epochs(log, epochs_lost)
+    _settle_epochs(log, epochs_lost, loaded_epochs)
     _load_producers(log, recovered, now_ms)
     log.set_high_watermark(log.log_start_offset)
     return log
 
 
-def _settle_topic_id(pool: OpenFiles, directory: str, topic_id: bytes | None) -> bytes | None:
+def _settle_topic_id(pool: OpenFiles, directory: str, topic_id: bytes | None, sync: bool) -> bytes | None:
     """The id in `partition.metadata`, which is written when it is missing or unreadable."""
     try:
         found = checkpoints.read_partition_metadata(pool.files, directory)
     except CheckpointError:
         found = None
     if found is None and topic_id is not None:
-        checkpoints.write_partition_metadata(pool.files, directory, topic_id)
+        checkpoints.write_partition_metadata(pool.files, directory, topic_id, sync)
     if found is not None and topic_id is not None and found != topic_id:
         raise BrokerError(ErrorCode.INCONSISTENT_TOPIC_ID, f"{directory} belongs to another topic of this name")
     return topic_id if topic_id is not None else found
@@ -169,18 +174,19 @@ def _settle_offsets(log: Log, log_start_offset: int, recovery_point: int, now_ms
     log.recovery_point = min(max(recovery_point, 0), end)
 
 
-def _settle_epochs(log: Log, lost: bool) -> None:
+def _settle_epochs(log: Log, lost: bool, written: list[tuple[int, int]]) -> None:
     cache = log.leader_epochs
     if lost:
         cache.clear()
         for segment in log.segments:
             for batch in segment.headers():
                 cache.assign(batch[2], batch[0])
-    before = cache.entries()
-    log.leader_epochs = cache = LeaderEpochCache(before, log.epochs_changed)
     cache.truncate_from_end(log.log_end_offset)
     cache.truncate_from_start(log.log_start_offset)
-    log.epochs_changed()
+    if lost or cache.entries() != written:
+        content = checkpoints.epochs_text(cache.epochs, cache.start_offsets)
+        checkpoints.write_aside(log.pool.files, posixpath.join(log.directory, checkpoints.LEADER_EPOCH), content, sync=len(cache) > 0)
+    log.leader_epochs = LeaderEpochCache(cache.entries(), log.epochs_changed)
 
 
 def _load_producers(log: Log, recovered: frozenset[int], now_ms: int) -> None:

@@ -271,12 +271,6 @@ class Segment:
     def files(self) -> tuple[SegmentFile, ...]:
         return self.log, self.offset_index.file, self.time_index.file, self.txn_index.file
 
-    def sync(self) -> None:
-        """Brings all files to the disk. OSError; slow: only on the disk worker, at start or at stop."""
-        for file in self.files():
-            if file.exists():
-                file.sync()
-
     def close(self) -> None:
         self.log.close()
         self.offset_index.close()

@@ -17,10 +17,10 @@ from twisted_broker.config import LogConfig
 from twisted_broker.interfaces import Buffer
 from twisted_broker.log.append_info import AppendOrigin, RecordError
 from twisted_broker.wire.errors import BrokerError, ErrorCode
+from twisted_broker.wire.legacy import convert_up
 from twisted_broker.wire.records import (
     CODEC_MASK,
     CONTROL_FLAG,
-    HEADER_BYTES,
     LOG_APPEND_TIME,
     LOG_APPEND_TIME_FLAG,
     LOG_OVERHEAD,
@@ -176,13 +176,9 @@ def _sized(batch: bytes, config: LogConfig) -> bytes:
     return batch
 
 
-def _converted(records: Buffer, config: LogConfig, origin: AppendOrigin, now_ms: int) -> bytes:
+def _converted(records: Buffer, config: LogConfig, origin: AppendOrigin, now_ms: int) -> bytes | bytearray | memoryview:
     """A message set of magic 0 or 1 as one batch of magic 2."""
-    from twisted_broker.log.legacy_sets import convert_up
-
-    return convert_up(records, config, origin, now_ms)
-
-
-def smallest_batch(records: Buffer) -> bool:
-    """Whether there are bytes enough for a batch header."""
-    return len(records) >= HEADER_BYTES
+    codec = None if config.compression_type == "producer" else _CODECS[config.compression_type]
+    level = None if codec is None else _level(config, codec)
+    batch = convert_up(records, codec=codec, level=level, timestamp_type=_timestamp_type(config), log_append_time_ms=now_ms)
+    return _prepared(BatchView(batch), config, origin, now_ms)

@@ -1,0 +1,136 @@
+"""One entry of `log.dirs`: whose it is, what is in it, whether it still works.
+
+Owns `LogDirectory`: lock, meta.properties, the mark of a clean stop, checkpoints, and loading all logs of the directory.
+
+1. One process at a time: the lock is taken first and held to the end.
+2. The clean mark is removed before anything is loaded: a crash while loading counts as unclean.
+3. Only what is named like a partition is opened. `-delete` is finished, `-stray` and `-future` are left alone.
+4. A directory fails as a whole and alone.
+
+Source: Kafka's `LogManager.loadLogs`, `MetaPropertiesEnsemble`; RL 1.12, 3.6, 3.8. Left out: which partition lives where (`log_manager.py`).
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Callable
+from random import Random
+
+from twisted_broker.config import LogConfig
+from twisted_broker.interfaces import IDiskWorker, IFileSystem, TopicPartition
+from twisted_broker.log import checkpoints
+from twisted_broker.log.errors import CheckpointError
+from twisted_broker.log.log import Log
+from twisted_broker.log.meta_properties import MetaProperties, read_meta_properties, write_meta_properties
+from twisted_broker.log.recovery import load_log
+from twisted_broker.log.segment import OpenFiles
+
+LOCK = ".lock"
+DELETE_SUFFIX, STRAY_SUFFIX, FUTURE_SUFFIX = "-delete", "-stray", "-future"
+_RENAMED = re.compile(r"(.+)\.[0-9a-f]{32}(-delete|-stray|-future)$")
+_PARTITION = re.compile(r"([a-zA-Z0-9._-]{1,249})-(\d{1,10})$")
+METADATA_TOPIC = "__cluster_metadata"
+
+
+class LogDirMismatch(Exception):
+    """A log directory belongs to another node or cluster, or is locked: the broker must not start."""
+
+
+def partition_of(name: str) -> TopicPartition | None:
+    """The partition that a directory's name means, None when it means none."""
+    found = _PARTITION.fullmatch(name)
+    if found is None or found[1] in (".", "..") or str(int(found[2])) != found[2]:
+        return None
+    return TopicPartition(found[1], int(found[2]))
+
+
+class LogDirectory:
+    """`config_of(topic)` gives a topic's settings. `warn(text)` takes one-line warnings. `failed` is the error that took it offline."""
+
+    def __init__(self, files: IFileSystem, path: str, disk: IDiskWorker, open_files: int, random: Random, warn: Callable[[str], None]) -> None:
+        self.files, self.path, self.disk, self.random, self.warn = files, path, disk, random, warn
+        self.pool = OpenFiles(files, open_files)
+        self.directory_id = bytes(16)
+        self.was_clean = False
+        self.previous_broker_epoch = -1
+        self.recovery_points: dict[TopicPartition, int] = {}
+        self.log_starts: dict[TopicPartition, int] = {}
+        self.failed: OSError | None = None
+        self.to_delete: list[str] = []
+        self._release: Callable[[], None] | None = None
+
+    def claim(self, node_id: int, cluster_id: str) -> None:
+        """Locks the directory and makes sure it is ours; formats a new one. LogDirMismatch, CheckpointError, OSError."""
+        self.files.make_directories(self.path)
+        try:
+            self._release = self.files.lock(posixpath.join(self.path, LOCK))
+        except BlockingIOError as error:
+            raise LogDirMismatch(f"{self.path} is in use by another process") from error
+        found = read_meta_properties(self.files, self.path)
+        if found is not None and found.node_id not in (None, node_id):
+            raise LogDirMismatch(f"{self.path} belongs to node {found.node_id}, this is node {node_id}")
+        if found is not None and found.cluster_id not in (None, cluster_id):
+            raise LogDirMismatch(f"{self.path} belongs to cluster {found.cluster_id}, this is cluster {cluster_id}")
+        self.directory_id = found.directory_id if found is not None and found.directory_id is not None else self._new_id()
+        properties = MetaProperties(cluster_id, node_id, self.directory_id)
+        if found != properties:
+            write_meta_properties(self.files, self.path, properties)
+
+    def _new_id(self) -> bytes:
+        """A random UUID (version 4) that does not begin with a dash in text and is none of the reserved ones."""
+        while True:
+            raw = bytearray(self.random.randbytes(16))
+            raw[6], raw[8] = raw[6] & 0x0F | 0x40, raw[8] & 0x3F | 0x80
+            if raw[0] >> 2 != 0x3E:
+                return bytes(raw)
+
+    def load(self, config_of: Callable[[str], LogConfig], now_ms: int, remove_later: Callable[[list[str]], None]) -> list[Log]:
+        """Opens every log of the directory. Slow: runs on the disk worker. OSError."""
+        epoch = checkpoints.read_clean_shutdown(self.files, self.path)
+        self.was_clean, self.previous_broker_epoch = epoch is not None, -1 if epoch is None else epoch
+        if self.was_clean:
+            self.files.remove(posixpath.join(self.path, checkpoints.CLEAN_SHUTDOWN))
+            self.files.sync_directory(self.path)
+        self.recovery_points = self._offsets(checkpoints.RECOVERY_POINT)
+        self.log_starts = self._offsets(checkpoints.LOG_START_OFFSET)
+        logs = []
+        for name in self.files.listdir(self.path):
+            path = posixpath.join(self.path, name)
+            if not self.files.is_directory(path):
+                continue
+            renamed = _RENAMED.fullmatch(name)
+            if renamed is not None and renamed[2] == DELETE_SUFFIX:
+                self.to_delete.append(path)
+            partition = partition_of(name) if renamed is None else None
+            if partition is not None and partition.topic != METADATA_TOPIC:
+                logs.append(self.open(partition, None, config_of(partition.topic), now_ms, remove_later))
+        return logs
+
+    def _offsets(self, name: str) -> dict[TopicPartition, int]:
+        try:
+            return checkpoints.read_offsets(self.files, self.path, name)
+        except CheckpointError as error:
+            self.warn(f"{error}; it counts as empty")
+            return {}
+
+    def open(
+        self, partition: TopicPartition, topic_id: bytes | None, config: LogConfig, now_ms: int, remove_later: Callable[[list[str]], None],
+        is_new: bool = False,
+    ) -> Log:  # fmt: skip
+        """Opens or makes one log. OSError, BrokerError INCONSISTENT_TOPIC_ID."""
+        return load_log(
+            self.pool, posixpath.join(self.path, str(partition)), partition, topic_id, config, log_start_offset=self.log_starts.get(partition, 0),
+            recovery_point=self.recovery_points.get(partition, 0), clean=self.was_clean or is_new, now_ms=now_ms, remove_later=remove_later,
+            random=self.random, sync=not is_new,
+        )  # fmt: skip
+
+    def leave_clean_mark(self, broker_epoch: int) -> None:
+        """The last thing a clean stop writes. OSError."""
+        checkpoints.write_clean_shutdown(self.files, self.path, broker_epoch)
+
+    def release(self) -> None:
+        """Gives the lock back."""
+        release, self._release = self._release, None
+        if release is not None:
+            release()

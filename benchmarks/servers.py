@@ -1,0 +1,165 @@
+"""The programs that are compared: each on an empty directory, on a port of 127.0.0.1, as its own process.
+
+`ours` is this checkout, `commit:REV` an earlier one (a git worktree), `kafka` Apache Kafka from its distribution (KAFKA_HOME) or a folder of jars
+(KAFKA_JARS), `HOST:PORT:PID[,PID]` something that already runs.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from benchmarks.load import first_metadata
+from benchmarks.requests import Address
+
+ROOT = Path(__file__).resolve().parents[1]
+HEAP = "1G"
+JVM = (
+    "-server",
+    "-XX:+UseG1GC",
+    "-XX:MaxGCPauseMillis=20",
+    "-XX:InitiatingHeapOccupancyPercent=35",
+    "-XX:MaxInlineLevel=15",
+    "-Djava.awt.headless=true",
+)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class Program:
+    """`start()` gives the seconds to the first Metadata answer. `fresh=True` wipes the data first."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.directory = Path(tempfile.mkdtemp(prefix="load-"))
+        self.process: subprocess.Popen[bytes] | None = None
+        self.address: Address = ("127.0.0.1", 0)
+        self.pids: list[int] = []
+
+    def prepare(self) -> None:
+        """Lays out an empty store at a free port; not part of the start."""
+        shutil.rmtree(self.directory, ignore_errors=True)
+        self.directory.mkdir()
+        self.address = ("127.0.0.1", free_port())
+
+    def command(self) -> list[str]:
+        raise NotImplementedError
+
+    def environment(self) -> dict[str, str]:
+        return dict(os.environ)
+
+    def start(self) -> float:
+        self.prepare()
+        began = time.perf_counter()
+        with (self.directory / "log").open("wb") as log:
+            self.process = subprocess.Popen(
+                self.command(), stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, cwd=self.directory, env=self.environment()
+            )
+        self.pids = [self.process.pid]
+        first_metadata(self.address)
+        return time.perf_counter() - began
+
+    def stop(self) -> None:
+        process, self.process = self.process, None
+        if process is not None:
+            process.send_signal(signal.SIGTERM)
+            try:
+                process.wait(20)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+
+class Ours(Program):
+    """The broker of a checkout, by the interpreter that runs this."""
+
+    def __init__(self, name: str, checkout: Path) -> None:
+        super().__init__(name)
+        self.checkout = checkout
+
+    def command(self) -> list[str]:
+        twistd = str(Path(sys.executable).parent / "twistd")
+        return [sys.executable, twistd, "-n", "--pidfile=", "replog", "--port", str(self.address[1]), "--data", str(self.directory / "data")]
+
+    def environment(self) -> dict[str, str]:
+        return {**os.environ, "PYTHONPATH": str(self.checkout)}
+
+
+class Commit(Ours):
+    """An earlier commit, in a worktree of its own that is removed at the end."""
+
+    def __init__(self, revision: str) -> None:
+        tree = Path(tempfile.mkdtemp(prefix="load-worktree-"))
+        subprocess.run(["git", "-C", str(ROOT), "worktree", "add", "--detach", "--force", str(tree), revision], check=True, capture_output=True)
+        super().__init__(revision, tree)
+
+    def remove(self) -> None:
+        subprocess.run(["git", "-C", str(ROOT), "worktree", "remove", "--force", str(self.checkout)], check=True)
+
+
+class Kafka(Program):
+    """Apache Kafka as one node, broker and controller, with the flags of its own start script."""
+
+    def __init__(self) -> None:
+        super().__init__("Apache Kafka")
+        home, jars = os.environ.get("KAFKA_HOME"), os.environ.get("KAFKA_JARS")
+        if not home and not jars:
+            raise SystemExit("kafka: set KAFKA_HOME to its distribution, or KAFKA_JARS to a folder of its jars")
+        self.jars = jars or str(Path(str(home)) / "libs")
+
+    def java(self, *arguments: str) -> list[str]:
+        return ["java", f"-Xmx{HEAP}", f"-Xms{HEAP}", *JVM, "-cp", f"{self.jars}/*", *arguments]
+
+    def prepare(self) -> None:
+        super().prepare()
+        port, controller = self.address[1], free_port()
+        (self.directory / "server.properties").write_text(
+            f"process.roles=broker,controller\nnode.id=1\ncontroller.quorum.voters=1@127.0.0.1:{controller}\n"
+            f"listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}\ncontroller.listener.names=CONTROLLER\n"
+            "listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT\noffsets.topic.replication.factor=1\n"
+            f"log.dirs={self.directory / 'data'}\ngroup.initial.rebalance.delay.ms=0\n"
+        )
+        format_it = self.java("kafka.tools.StorageTool", "format", "-t", "MkU3OEVBNTcwNTJENDM2Qk", "-c", str(self.directory / "server.properties"))
+        subprocess.run(format_it, check=True, capture_output=True)
+
+    def command(self) -> list[str]:
+        return self.java("kafka.Kafka", str(self.directory / "server.properties"))
+
+
+class Running(Program):
+    """Something that somebody else started."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        host, port, pids = text.split(":")
+        self.address = (host, int(port))
+        self.pids = [int(pid) for pid in pids.split(",")]
+
+    def start(self) -> float:
+        first_metadata(self.address)
+        return float("nan")
+
+    def stop(self) -> None:
+        """Leaves it running."""
+
+
+def program(text: str) -> Program:
+    """By its name on the command line."""
+    if text == "ours":
+        return Ours("ours", ROOT)
+    if text == "kafka":
+        return Kafka()
+    kind, _, rest = text.partition(":")
+    return Commit(rest) if kind == "commit" else Running(text)

@@ -92,10 +92,10 @@ class Sessions:
 
 
 class Registered(NamedTuple):
-    """A registration's outcome; `epoch` None: that of the offset its first record gets, else an incarnation known already."""
+    """A registration's outcome: the records to write and the broker's epoch."""
 
     records: list[Record]
-    epoch: int | None
+    epoch: int
 
 
 def register(

@@ -102,6 +102,10 @@ class MetadataDelta:
     others: set[str] = field(default_factory=set)
     """Names of further tables that changed: controllers, client_quotas, acls, scram, tokens, next_producer_id."""
 
+    def __bool__(self) -> bool:
+        """Whether anything changed but the offset."""
+        return bool(self.partitions or self.created_topics or self.removed_topics or self.brokers or self.configs or self.features or self.others)
+
     @classmethod
     def between(cls, before: MetadataImage, after: MetadataImage) -> MetadataDelta:
         """By comparison: after a snapshot, where no records tell."""

@@ -56,7 +56,9 @@ def broker_record(broker: BrokerRegistration) -> records.RegisterBrokerRecord:
         broker_id=broker.id,
         incarnation_id=broker.incarnation_id,
         broker_epoch=broker.epoch,
-        end_points=[records.BrokerEndpoint(name=e.name, host=e.host, port=e.port, security_protocol=e.security_protocol) for e in broker.listeners.values()],
+        end_points=[
+            records.BrokerEndpoint(name=e.name, host=e.host, port=e.port, security_protocol=e.security_protocol) for e in broker.listeners.values()
+        ],
         features=[
             records.BrokerFeature(name=name, min_supported_version=supported.min_version, max_supported_version=supported.max_version)
             for name, supported in broker.features.items()

@@ -152,7 +152,7 @@ def _created(
         for e in topic_entries(view.config, configs)
     ]
     return wire.CreatableTopicResult(
-        name=name, topic_id=topic_id, num_partitions=len(partitions), replication_factor=len(partitions[0].replicas), configs=entries
+        name=name, topic_id=topic_id, error_message=None, num_partitions=len(partitions), replication_factor=len(partitions[0].replicas), configs=entries
     )
 
 

@@ -1,0 +1,207 @@
+"""The embedded controller: a quorum of one that writes the metadata log.
+
+Owns the images (`decided`: everything appended; `committed`: everything durable), the writing of records, and what happens by the clock: sessions
+that lapse, empty records, snapshots.
+
+1. Decisions look at `decided`, so that two of them never contradict; answers and readers see `committed`.
+2. A decision and the append of its records are one step: nothing comes between.
+3. An answer leaves when everything decided before it is durable, and not at all (NOT_CONTROLLER) when the disk fails.
+4. A new cluster is finalised in one metadata transaction before anything else is written.
+
+Source: Kafka's `QuorumController`; KIP-500, KIP-631, KIP-835; `RL 8.1`. Left out: what is decided (`broker_registry`, `topic_changes`, ...), the
+requests (`controller_api.py`), reading of the log by others (`metadata_fetch.py`).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+
+from twisted.internet.defer import Deferred, fail, succeed
+from twisted.internet.task import LoopingCall
+from twisted.logger import Logger
+
+from twisted_broker.cluster.broker_registry import Sessions, fence
+from twisted_broker.cluster.cluster_view import ClusterView, with_dynamic_defaults
+from twisted_broker.cluster.features import INITIAL_LEVELS, SUPPORTED_FEATURES
+from twisted_broker.cluster.image import BROKER_RESOURCE, EMPTY, MetadataImage
+from twisted_broker.cluster.image_records import controller_record
+from twisted_broker.cluster.metadata_fetch import MetadataReaders
+from twisted_broker.cluster.metadata_log import MetadataLog
+from twisted_broker.cluster.records import TransactionBuffer
+from twisted_broker.cluster.registrations import ControllerRegistration, Endpoint
+from twisted_broker.cluster.topic_changes import new_uuid
+from twisted_broker.config import BrokerConfig, text_of
+from twisted_broker.interfaces import Runtime
+from twisted_broker.wire.errors import BrokerError, ErrorCode
+from twisted_broker.wire.messages import metadata_records as records
+from twisted_broker.wire.schema import Record
+
+_log = Logger()
+_TICK_MS = 500
+
+
+class Controller:
+    """Made over an opened log; `start` makes it the active controller. `broke` is told when its disk failed."""
+
+    def __init__(self, cluster_id: str, runtime: Runtime, config: BrokerConfig, log: MetadataLog) -> None:
+        self.cluster_id, self.runtime, self.log = cluster_id, runtime, log
+        self.node_id = config.node_id
+        self.broke: Callable[[BaseException], None] = lambda error: None
+        self.sessions = Sessions(config.integer("broker.session.timeout.ms"))
+        self.readers = MetadataReaders(self)
+        self.listeners: Sequence[Endpoint] = ()
+        self.decided = self.committed = EMPTY
+        self._config = config
+        self._view: ClusterView | None = None
+        self._waiting: deque[tuple[int, MetadataImage, Deferred[int] | None]] = deque()
+        self._idle_ms = config.integer("metadata.max.idle.interval.ms")
+        self._last_write_ms = self._last_snapshot_ms = 0
+        self._loop = LoopingCall(self._tick_guarded)
+        self._loop.clock = runtime.clock  # type: ignore[assignment]
+
+    @property
+    def image(self) -> MetadataImage:
+        """The committed image."""
+        return self.committed
+
+    @property
+    def epoch(self) -> int:
+        return self.log.epoch
+
+    @property
+    def view(self) -> ClusterView:
+        """What the next decision looks at. Raises BrokerError(NOT_CONTROLLER) when this one decides no more."""
+        self._check_active()
+        if self._view is None:
+            self._view = ClusterView(self.decided, self._config)
+        return self._view
+
+    # life
+
+    def start(self, listeners: Sequence[Endpoint]) -> Deferred[int]:
+        """Replays the log, leads a new epoch and registers; fires when that is durable. OSError, WireError."""
+        self.listeners = listeners
+        self.log.committed, self.log.broke = self._committed, self._broke
+        self.decided = self.committed = self.log.replay()
+        self._settings_changed(self.decided)
+        self.log.begin_epoch()
+        if not self.decided.features:
+            self._append(self._bootstrap())
+        registration = ControllerRegistration(self.node_id, new_uuid(self.runtime.random), {e.name: e for e in listeners}, SUPPORTED_FEATURES)
+        started = self.write([controller_record(registration)])
+        now_ms = self.runtime.now_ms()
+        self.sessions.grant_all(self.decided, now_ms)
+        self._last_snapshot_ms = now_ms
+        self._loop.start(_TICK_MS / 1000, now=False)
+        return started
+
+    def _bootstrap(self) -> list[Record]:
+        """The records of a new cluster, in one transaction."""
+        levels: Mapping[str, int] = INITIAL_LEVELS
+        minimum = text_of(self._config["min.insync.replicas"])
+        return [
+            records.BeginTransactionRecord(name="Bootstrap records"),
+            *(records.FeatureLevelRecord(name=name, feature_level=level) for name, level in levels.items()),
+            records.ConfigRecord(resource_type=BROKER_RESOURCE, resource_name="", name="min.insync.replicas", value=minimum),
+            records.EndTransactionRecord(),
+        ]
+
+    def stop(self) -> None:
+        """Decides no more; what waits is refused. The log is closed (slow: it syncs)."""
+        if self._loop.running:
+            self._loop.stop()
+        self.readers.close()
+        self._refuse_waiting()
+        self.log.close()
+
+    # writing
+
+    def write(self, found: Sequence[Record]) -> Deferred[int]:
+        """Appends what was decided; fires with the last offset when that, and all before it, is durable. Nothing to write: waits for the rest."""
+        try:
+            self._check_active()
+        except BrokerError:
+            return fail()
+        if found:
+            self._append(found)
+        elif not self._waiting:
+            return succeed(self.log.high_watermark - 1)
+        done: Deferred[int] = Deferred()
+        self._waiting.append((self.log.end_offset - 1, self.decided, done))
+        self.log.sync()
+        return done
+
+    def _append(self, found: Sequence[Record]) -> None:
+        now_ms = self.runtime.wall_ms()
+        last = self.log.append(found, self.decided.metadata_version or INITIAL_LEVELS["metadata.version"])
+        before = self.decided
+        self.decided, delta = before.apply(TransactionBuffer().pass_through(found), last, self.epoch, now_ms)
+        self._view = None
+        self._last_write_ms = self.runtime.now_ms()
+        if (BROKER_RESOURCE, "") in delta.configs or (BROKER_RESOURCE, str(self.node_id)) in delta.configs:
+            self._settings_changed(self.decided)
+
+    def _settings_changed(self, image: MetadataImage) -> None:
+        self._config = with_dynamic_defaults(self._config, image)
+        self._view = None
+
+    def _committed(self, upto: int) -> None:
+        """Everything below `upto` is durable: it becomes visible, then the answers leave."""
+        ready = []
+        while self._waiting and self._waiting[0][0] < upto:
+            _, self.committed, done = self._waiting.popleft()
+            if done is not None:
+                ready.append(done)
+        self.readers.wake()
+        for done in ready:
+            done.callback(upto - 1)
+
+    def _broke(self, error: BaseException) -> None:
+        _log.critical("the metadata log in {directory} failed: {error}", directory=self.log.directory, error=error)
+        if self._loop.running:
+            self._loop.stop()
+        self._refuse_waiting()
+        self.readers.close()
+        self.broke(error)
+
+    def _check_active(self) -> None:
+        if self.log.failed is not None or self.log.epoch < 0:
+            raise BrokerError(ErrorCode.NOT_CONTROLLER, "this controller is not active")
+
+    def _refuse_waiting(self) -> None:
+        waiting, self._waiting = self._waiting, deque()
+        for _, _, done in waiting:
+            if done is not None:
+                done.errback(BrokerError(ErrorCode.NOT_CONTROLLER, "the controller stopped before the change was durable"))
+
+    # by the clock
+
+    def _tick_guarded(self) -> None:
+        try:
+            self.tick()
+        except Exception:
+            _log.failure("the controller's periodic work failed")
+
+    def tick(self) -> None:
+        """What is due by time: lapsed sessions, an empty record, a snapshot."""
+        now_ms = self.runtime.now_ms()
+        for broker in self.sessions.lapsed(self.decided, now_ms):
+            _log.info("broker {broker} was not heard for {timeout} ms and is fenced", broker=broker.id, timeout=self.sessions.timeout_ms)
+            self._write_quietly(fence(self.view, broker))
+            self.sessions.forget(broker.id, broker.epoch)
+        if self._idle_ms and now_ms - self._last_write_ms >= self._idle_ms:
+            self._write_quietly([records.NoOpRecord()])
+        if self._snapshot_due(now_ms):
+            self._last_snapshot_ms = now_ms
+            self.log.write_snapshot(self.committed)
+
+    def _write_quietly(self, found: Sequence[Record]) -> None:
+        self.write(found).addErrback(lambda failure: failure.trap(BrokerError) and None)
+
+    def _snapshot_due(self, now_ms: int) -> bool:
+        if not self.log.bytes_since_snapshot or self.committed.offset < 0 or self._waiting:
+            return False
+        interval_ms = self._config.integer("metadata.log.max.snapshot.interval.ms")
+        by_time = interval_ms > 0 and now_ms - self._last_snapshot_ms >= interval_ms
+        return by_time or self.log.bytes_since_snapshot >= self._config.integer("metadata.log.max.record.bytes.between.snapshots")

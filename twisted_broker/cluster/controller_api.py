@@ -1,0 +1,146 @@
+"""The controller's requests: one function each, as the API table names them.
+
+1. Each decides on the newest view, writes, and answers when its records are durable.
+
+Source: Kafka's `ControllerApis`; `RL 8.1`. Left out: decisions (the modules called), dispatch and permission of other nodes (`api/dispatch.py`).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from twisted_broker.cluster import alter_partition as partitions
+from twisted_broker.cluster import broker_registry, config_changes, topic_changes
+from twisted_broker.cluster.controller import Controller
+from twisted_broker.security.acl import Operation
+from twisted_broker.wire.errors import BrokerError, ErrorCode
+from twisted_broker.wire.messages import broker_lifecycle, cluster, configs, log_dirs, producer_ids, quorum, topics
+from twisted_broker.wire.messages import fetch as fetch_messages
+from twisted_broker.wire.messages.metadata_records import ProducerIdsRecord
+
+if TYPE_CHECKING:
+    from twisted_broker.api.context import RequestContext
+
+PRODUCER_ID_BLOCK = 1000
+
+
+def _controller(context: RequestContext) -> Controller:
+    found: Controller | None = context.controller
+    if found is None:
+        raise BrokerError(ErrorCode.NOT_CONTROLLER)
+    return found
+
+
+async def fetch(context: RequestContext, request: fetch_messages.FetchRequest) -> fetch_messages.FetchResponse:
+    """Fetch of the metadata log; for nodes of the cluster only."""
+    if not context.may_on_cluster(Operation.CLUSTER_ACTION):
+        raise BrokerError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+    return await _controller(context).readers.fetch(request, context.version)
+
+
+async def fetch_snapshot(context: RequestContext, request: quorum.FetchSnapshotRequest) -> quorum.FetchSnapshotResponse:
+    return _controller(context).readers.fetch_snapshot(request)
+
+
+async def describe_quorum(context: RequestContext, request: cluster.DescribeQuorumRequest) -> cluster.DescribeQuorumResponse:
+    return _controller(context).readers.describe(request)
+
+
+async def broker_registration(
+    context: RequestContext, request: broker_lifecycle.BrokerRegistrationRequest
+) -> broker_lifecycle.BrokerRegistrationResponse:
+    """The broker's epoch is the offset of its registration record."""
+    controller = _controller(context)
+    now_ms = controller.runtime.now_ms()
+    outcome = broker_registry.register(
+        controller.view, request, context.version, controller.sessions, controller.cluster_id, controller.log.end_offset, now_ms
+    )
+    controller.sessions.touch(request.broker_id, outcome.epoch, -1, now_ms)
+    await controller.write(outcome.records)
+    return broker_lifecycle.BrokerRegistrationResponse(broker_epoch=outcome.epoch)
+
+
+async def broker_heartbeat(context: RequestContext, request: broker_lifecycle.BrokerHeartbeatRequest) -> broker_lifecycle.BrokerHeartbeatResponse:
+    """Changes of state are durable before the broker hears of them."""
+    controller = _controller(context)
+    now_ms = controller.runtime.now_ms()
+    beat = broker_registry.heartbeat(controller.view, request, controller.sessions, now_ms)
+    if beat.records:
+        written = controller.write(beat.records)
+        if beat.enters_shutdown:
+            last = controller.log.end_offset - 1
+            broker_registry.note_shutdown_offset(controller.sessions, request.broker_id, request.broker_epoch, last, now_ms)
+        await written
+    return broker_lifecycle.BrokerHeartbeatResponse(is_caught_up=beat.caught_up, is_fenced=beat.fenced, should_shut_down=beat.should_shut_down)
+
+
+async def unregister_broker(context: RequestContext, request: cluster.UnregisterBrokerRequest) -> cluster.UnregisterBrokerResponse:
+    if not context.may_on_cluster(Operation.ALTER):
+        raise BrokerError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+    controller = _controller(context)
+    await controller.write(broker_registry.unregister(controller.view, request.broker_id))
+    return cluster.UnregisterBrokerResponse(error_message=None)
+
+
+async def alter_partition(context: RequestContext, request: broker_lifecycle.AlterPartitionRequest) -> broker_lifecycle.AlterPartitionResponse:
+    controller = _controller(context)
+    found, response = partitions.alter_partition(controller.view, request, context.version)
+    await controller.write(found)
+    return response
+
+
+async def assign_replicas_to_dirs(context: RequestContext, request: log_dirs.AssignReplicasToDirsRequest) -> log_dirs.AssignReplicasToDirsResponse:
+    controller = _controller(context)
+    found, response = partitions.assign_replicas(controller.view, request)
+    await controller.write(found)
+    return response
+
+
+async def allocate_producer_ids(
+    context: RequestContext, request: producer_ids.AllocateProducerIdsRequest
+) -> producer_ids.AllocateProducerIdsResponse:
+    """A block of 1,000 ids that nobody else gets."""
+    controller = _controller(context)
+    image = controller.view.image
+    broker_registry.check_epoch(image, request.broker_id, request.broker_epoch)
+    start = image.next_producer_id
+    record = ProducerIdsRecord(broker_id=request.broker_id, broker_epoch=request.broker_epoch, next_producer_id=start + PRODUCER_ID_BLOCK)
+    await controller.write([record])
+    return producer_ids.AllocateProducerIdsResponse(producer_id_start=start, producer_id_len=PRODUCER_ID_BLOCK)
+
+
+async def create_topics(context: RequestContext, request: topics.CreateTopicsRequest) -> topics.CreateTopicsResponse:
+    controller = _controller(context)
+    found, response = topic_changes.create_topics(controller.view, request, controller.runtime.random)
+    await controller.write(found)
+    return response
+
+
+async def create_partitions(context: RequestContext, request: topics.CreatePartitionsRequest) -> topics.CreatePartitionsResponse:
+    controller = _controller(context)
+    found, response = topic_changes.create_partitions(controller.view, request, controller.runtime.random)
+    await controller.write(found)
+    return response
+
+
+async def delete_topics(context: RequestContext, request: topics.DeleteTopicsRequest) -> topics.DeleteTopicsResponse:
+    controller = _controller(context)
+    found, response = topic_changes.delete_topics(controller.view, request, context.version)
+    await controller.write(found)
+    return response
+
+
+async def incremental_alter_configs(
+    context: RequestContext, request: configs.IncrementalAlterConfigsRequest
+) -> configs.IncrementalAlterConfigsResponse:
+    controller = _controller(context)
+    found, response = config_changes.incremental_alter_configs(controller.view, request)
+    await controller.write(found)
+    return response
+
+
+async def alter_configs(context: RequestContext, request: configs.AlterConfigsRequest) -> configs.AlterConfigsResponse:
+    controller = _controller(context)
+    found, response = config_changes.alter_configs(controller.view, request)
+    await controller.write(found)
+    return response

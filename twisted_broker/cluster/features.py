@@ -1,0 +1,24 @@
+"""The features whose levels this program honours.
+
+1. A range is claimed only for what works; what is absent is claimed as level 0.
+
+Source: Kafka's `Feature`, `MetadataVersion`; KIP-584; `RL 8.1`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from twisted_broker.cluster.image import METADATA_VERSION
+from twisted_broker.cluster.partition_change import ELR_FEATURE
+from twisted_broker.cluster.records import LATEST_METADATA_VERSION, MINIMUM_METADATA_VERSION
+from twisted_broker.cluster.registrations import FeatureRange
+
+SUPPORTED_FEATURES: Mapping[str, FeatureRange] = {
+    ELR_FEATURE: FeatureRange(0, 1),
+    "kraft.version": FeatureRange(0, 0),
+    METADATA_VERSION: FeatureRange(MINIMUM_METADATA_VERSION, LATEST_METADATA_VERSION),
+}
+
+INITIAL_LEVELS: Mapping[str, int] = {METADATA_VERSION: LATEST_METADATA_VERSION, ELR_FEATURE: 1}
+"""What a new cluster finalises; group, transaction, share and streams versions stay 0 until they are served."""

@@ -1,0 +1,252 @@
+"""Reading the metadata log: Fetch and FetchSnapshot on the controller's listener, and DescribeQuorum.
+
+Owns the checks that lead an observer to the right epoch, the fetches that wait, and what is known of observers.
+
+1. Only what is below the high watermark is served; a waiting fetch is answered when it moves.
+2. A reader under another epoch gets an error with the leader and its address: that is how the leader is found.
+3. A reader from offset 0, or from before the log's start, is sent to the newest snapshot.
+4. A negative replica id reads and leaves no trace.
+
+Source: Kafka's `KafkaRaftClient` (fetch parts), KIP-595, KIP-630, KIP-1166; KRAFT.md 3.2; `RL 8.1`. Left out: voters.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from twisted.internet.defer import Deferred
+
+from twisted_broker.cluster.snapshots import SnapshotId
+from twisted_broker.cluster.topic_names import METADATA_TOPIC, METADATA_TOPIC_ID
+from twisted_broker.wire.errors import BrokerError, ErrorCode
+from twisted_broker.wire.messages import cluster as cluster_messages
+from twisted_broker.wire.messages import fetch as wire
+from twisted_broker.wire.messages import quorum
+from twisted_broker.wire.primitives import NULL_UUID
+
+if TYPE_CHECKING:
+    from twisted_broker.cluster.controller import Controller
+
+_Piece = quorum.FetchSnapshotResponsePartitionSnapshot
+MAX_FETCH_BYTES = 8 << 20
+MAX_SNAPSHOT_BYTES = 1 << 20
+_FORGET_OBSERVER_MS = 300_000
+
+
+class _Observer:
+    __slots__ = ("caught_up_ms", "contact_ms", "directory_id", "end_offset", "fetch_ms")
+
+    def __init__(self) -> None:
+        self.end_offset = self.fetch_ms = self.caught_up_ms = self.contact_ms = -1
+        self.directory_id = NULL_UUID
+
+
+class MetadataReaders:
+    """Everyone who reads this controller's log."""
+
+    def __init__(self, controller: Controller) -> None:
+        self._controller = controller
+        self._log = controller.log
+        self._parked: list[Deferred[None]] = []
+        self._observers: dict[int, _Observer] = {}
+
+    def wake(self) -> None:
+        """The high watermark moved: every waiting fetch is answered."""
+        parked, self._parked = self._parked, []
+        for waiter in parked:
+            if not waiter.called:
+                waiter.callback(None)
+
+    close = wake
+
+    # Fetch
+
+    async def fetch(self, request: wire.FetchRequest, version: int) -> wire.FetchResponse:
+        """Answers with batches, or what the reader must do instead. Waits up to `max_wait_ms` when there is nothing new."""
+        asked = self._asked(request, version)
+        answer = self._answer(request, asked)
+        if answer.error_code == ErrorCode.NONE and not self._has_news(answer, asked) and request.max_wait_ms > 0:
+            await self._moved(request.max_wait_ms)
+            answer = self._answer(request, asked)
+        endpoints = [wire.NodeEndpoint(node_id=self._controller.node_id, host=e.host, port=e.port) for e in self._controller.listeners[:1]]
+        topic = wire.FetchableTopicResponse(topic=METADATA_TOPIC, topic_id=METADATA_TOPIC_ID, partitions=[answer])
+        return wire.FetchResponse(responses=[topic], node_endpoints=endpoints)
+
+    def _asked(self, request: wire.FetchRequest, version: int) -> wire.FetchPartition:
+        """The one partition of a request. Raises BrokerError when it asks for anything else."""
+        if request.cluster_id is not None and request.cluster_id != self._controller.cluster_id:
+            raise BrokerError(ErrorCode.INCONSISTENT_CLUSTER_ID)
+        if len(request.topics) == 1 and len(request.topics[0].partitions) == 1:
+            topic = request.topics[0]
+            named = bytes(topic.topic_id) == METADATA_TOPIC_ID if version >= 13 else topic.topic == METADATA_TOPIC
+            if named and topic.partitions[0].partition == 0:
+                return topic.partitions[0]
+        raise BrokerError(ErrorCode.INVALID_REQUEST, f"this listener serves {METADATA_TOPIC} and nothing else")
+
+    def _answer(self, request: wire.FetchRequest, asked: wire.FetchPartition) -> wire.PartitionData:
+        log, epoch = self._log, self._controller.epoch
+        leader = wire.LeaderIdAndEpoch(leader_id=self._controller.node_id, leader_epoch=epoch)
+        answer = wire.PartitionData(high_watermark=log.high_watermark, log_start_offset=log.log.log_start_offset, current_leader=leader)
+        answer.error_code = self._epoch_error(request, asked)
+        if answer.error_code != ErrorCode.NONE:
+            answer.high_watermark = answer.log_start_offset = -1
+            return answer
+        self._note(request, asked)
+        snapshot = self._snapshot_instead(asked)
+        if snapshot is not None:
+            answer.snapshot_id = wire.SnapshotId(end_offset=snapshot.end_offset, epoch=snapshot.epoch)
+            return answer
+        diverging = self._diverging(asked)
+        if diverging is not None:
+            answer.diverging_epoch = wire.EpochEndOffset(epoch=diverging[0], end_offset=diverging[1])
+            return answer
+        limit = min(asked.partition_max_bytes, request.max_bytes, MAX_FETCH_BYTES)
+        if asked.fetch_offset < log.high_watermark:
+            answer.records = log.log.read(asked.fetch_offset, max(limit, 0), log.log.high_watermark_metadata).slice
+        return answer
+
+    def _epoch_error(self, request: wire.FetchRequest, asked: wire.FetchPartition) -> ErrorCode:
+        epoch = asked.current_leader_epoch
+        negative = min(request.max_wait_ms, asked.fetch_offset, asked.last_fetched_epoch, epoch) < 0
+        if negative or asked.last_fetched_epoch > epoch:
+            return ErrorCode.INVALID_REQUEST
+        if self._log.failed is not None:
+            return ErrorCode.NOT_LEADER_OR_FOLLOWER
+        if epoch != self._controller.epoch:
+            return ErrorCode.FENCED_LEADER_EPOCH if epoch < self._controller.epoch else ErrorCode.UNKNOWN_LEADER_EPOCH
+        return ErrorCode.NONE
+
+    def _snapshot_instead(self, asked: wire.FetchPartition) -> SnapshotId | None:
+        snapshots = self._log.snapshots
+        if snapshots and (asked.fetch_offset == 0 or asked.fetch_offset < self._log.log.log_start_offset):
+            return snapshots[-1]
+        return None
+
+    def _diverging(self, asked: wire.FetchPartition) -> tuple[int, int] | None:
+        """The end of the reader's last epoch here, when the reader is beyond it or that epoch is not known."""
+        offset, epoch = asked.fetch_offset, asked.last_fetched_epoch
+        if offset == 0 or SnapshotId(offset, epoch) in self._log.snapshots:
+            return None
+        known_epoch, end = self._log.log.end_offset_for_epoch(epoch)
+        end = min(end, self._log.high_watermark)
+        return None if known_epoch == epoch and offset <= end else (known_epoch, end)
+
+    @staticmethod
+    def _has_news(answer: wire.PartitionData, asked: wire.FetchPartition) -> bool:
+        behind = asked.high_watermark < answer.high_watermark
+        return behind or answer.records is not None or answer.diverging_epoch.epoch >= 0 or answer.snapshot_id.end_offset >= 0
+
+    def _moved(self, max_wait_ms: int) -> Deferred[None]:
+        """Fires when the high watermark moves, or time is up."""
+        waiter: Deferred[None] = Deferred()
+        timer = self._controller.runtime.clock.callLater(max_wait_ms / 1000, self._time_up, waiter)
+        self._parked.append(waiter)
+
+        def moved(result: Any) -> Any:
+            if timer.active():
+                timer.cancel()
+            return result
+
+        return waiter.addBoth(moved)
+
+    def _time_up(self, waiter: Deferred[None]) -> None:
+        if waiter in self._parked:
+            self._parked.remove(waiter)
+        if not waiter.called:
+            waiter.callback(None)
+
+    # observers
+
+    def _note(self, request: wire.FetchRequest, asked: wire.FetchPartition) -> None:
+        replica = request.replica_id if request.replica_id >= 0 else request.replica_state.replica_id
+        if replica < 0:
+            return
+        observer = self._observers.setdefault(replica, _Observer())
+        observer.fetch_ms, observer.contact_ms = self._controller.runtime.wall_ms(), self._controller.runtime.now_ms()
+        observer.end_offset, observer.directory_id = asked.fetch_offset, bytes(asked.replica_directory_id)
+        if asked.fetch_offset >= self._log.high_watermark:
+            observer.caught_up_ms = observer.fetch_ms
+
+    def describe(self, request: cluster_messages.DescribeQuorumRequest) -> cluster_messages.DescribeQuorumResponse:
+        """The quorum as its leader knows it."""
+        topics = request.topics
+        if len(topics) != 1 or topics[0].topic_name != METADATA_TOPIC or [p.partition_index for p in topics[0].partitions] != [0]:
+            raise BrokerError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        controller = self._controller
+        now_ms, wall_ms = controller.runtime.now_ms(), controller.runtime.wall_ms()
+        voter = cluster_messages.ReplicaState(
+            replica_id=controller.node_id, log_end_offset=self._log.end_offset, last_fetch_timestamp=wall_ms, last_caught_up_timestamp=wall_ms
+        )
+        for node in [node for node, seen in self._observers.items() if now_ms - seen.contact_ms > _FORGET_OBSERVER_MS]:
+            del self._observers[node]
+        observers = [
+            cluster_messages.ReplicaState(
+                replica_id=node,
+                replica_directory_id=seen.directory_id,
+                log_end_offset=seen.end_offset,
+                last_fetch_timestamp=seen.fetch_ms,
+                last_caught_up_timestamp=seen.caught_up_ms,
+            )
+            for node, seen in sorted(self._observers.items())
+            if node != controller.node_id
+        ]
+        partition = cluster_messages.DescribeQuorumResponsePartitionData(
+            leader_id=controller.node_id,
+            leader_epoch=controller.epoch,
+            high_watermark=self._log.high_watermark,
+            current_voters=[voter],
+            observers=observers,
+            error_message=None,
+        )
+        listeners = [cluster_messages.Listener(name=e.name, host=e.host, port=e.port) for e in controller.listeners]
+        return cluster_messages.DescribeQuorumResponse(
+            error_message=None,
+            topics=[cluster_messages.DescribeQuorumResponseTopicData(topic_name=METADATA_TOPIC, partitions=[partition])],
+            nodes=[cluster_messages.Node(node_id=controller.node_id, listeners=listeners)],
+        )
+
+    # FetchSnapshot
+
+    def fetch_snapshot(self, request: quorum.FetchSnapshotRequest) -> quorum.FetchSnapshotResponse:
+        """A piece of a snapshot's bytes, not aligned to batches."""
+        if request.cluster_id is not None and request.cluster_id != self._controller.cluster_id:
+            raise BrokerError(ErrorCode.INCONSISTENT_CLUSTER_ID)
+        topics = []
+        for topic in request.topics:
+            answers = [self._piece(topic.name, asked, request.max_bytes) for asked in topic.partitions]
+            topics.append(quorum.FetchSnapshotResponseTopicSnapshot(name=topic.name, partitions=answers))
+        node, at = self._controller.node_id, self._controller.listeners[:1]
+        endpoints = [quorum.FetchSnapshotResponseNodeEndpoint(node_id=node, host=e.host, port=e.port) for e in at]
+        return quorum.FetchSnapshotResponse(topics=topics, node_endpoints=endpoints)
+
+    def _piece(self, topic: str, asked: quorum.FetchSnapshotRequestPartitionSnapshot, max_bytes: int) -> _Piece:
+        epoch = self._controller.epoch
+        wanted = SnapshotId(asked.snapshot_id.end_offset, asked.snapshot_id.epoch)
+        answer = quorum.FetchSnapshotResponsePartitionSnapshot(
+            index=asked.partition,
+            snapshot_id=quorum.FetchSnapshotResponseSnapshotId(end_offset=wanted.end_offset, epoch=wanted.epoch),
+            current_leader=quorum.LeaderIdAndEpoch(leader_id=self._controller.node_id, leader_epoch=epoch),
+            unaligned_records=b"",
+        )
+        if topic != METADATA_TOPIC or asked.partition != 0:
+            answer.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        elif asked.current_leader_epoch != epoch:
+            older = asked.current_leader_epoch < epoch
+            answer.error_code = ErrorCode.FENCED_LEADER_EPOCH if older else ErrorCode.UNKNOWN_LEADER_EPOCH
+        elif wanted not in self._log.snapshots:
+            answer.error_code = ErrorCode.SNAPSHOT_NOT_FOUND
+        else:
+            self._read_piece(answer, wanted, asked.position, max_bytes)
+        return answer
+
+    def _read_piece(self, answer: _Piece, wanted: SnapshotId, position: int, max_bytes: int) -> None:
+        file = self._log.files.open(self._log.snapshot_path(wanted), read_only=True)
+        try:
+            size = file.size()
+            if not 0 <= position < size:
+                answer.error_code = ErrorCode.POSITION_OUT_OF_RANGE
+                return
+            answer.size, answer.position = size, position
+            answer.unaligned_records = file.read_at(position, max(1, min(max_bytes, MAX_SNAPSHOT_BYTES)))
+        finally:
+            file.close()

@@ -1,0 +1,101 @@
+"""Snapshots of the metadata log: a whole image in a file, so that the log before it may go.
+
+Owns the bytes of a snapshot (header, records, footer), its name, and the files in the log's directory.
+
+1. `<end offset>-<epoch>.checkpoint` says everything below the end offset. It appears under its name only when it is whole and durable.
+2. Header and footer are control batches; a file without footer is no snapshot.
+
+Source: Kafka's `Snapshots`, `RecordsSnapshotWriter`; KIP-630; FEATURES 5.3. Left out: when to write one (`controller.py`).
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from typing import NamedTuple
+
+from twisted_broker.cluster.image import EMPTY, MetadataImage
+from twisted_broker.cluster.image_records import image_records
+from twisted_broker.cluster.records import batch_records, build_batch
+from twisted_broker.interfaces import Buffer, IFileSystem
+from twisted_broker.log.checkpoints import read_whole, write_aside
+from twisted_broker.wire.control_batch import SNAPSHOT_FOOTER, SNAPSHOT_HEADER
+from twisted_broker.wire.errors import WireError
+from twisted_broker.wire.messages.control_records import SnapshotFooterRecord, SnapshotHeaderRecord
+from twisted_broker.wire.records import build_control_batch, control_record_type, iterate_batches
+from twisted_broker.wire.schema import Record, decode, encode
+
+RECORDS_PER_BATCH = 1024
+_NAME = re.compile(r"(\d{20})-(\d{10})\.checkpoint")
+_RECORD_LIMIT = 1 << 24
+
+
+class SnapshotId(NamedTuple):
+    """What a snapshot reaches: offsets below `end_offset`, the last of them written under `epoch`."""
+
+    end_offset: int
+    epoch: int
+
+    @property
+    def file_name(self) -> str:
+        return f"{self.end_offset:020d}-{self.epoch:010d}.checkpoint"
+
+
+def list_snapshots(files: IFileSystem, directory: str) -> list[SnapshotId]:
+    """Complete snapshots in a directory, oldest first."""
+    found = [_NAME.fullmatch(name) for name in files.listdir(directory)]
+    return sorted(SnapshotId(int(match[1]), int(match[2])) for match in found if match is not None)
+
+
+def snapshot_bytes(image: MetadataImage, now_ms: int) -> Iterator[bytes]:
+    """The batches of a snapshot of `image`, one after another."""
+    header = encode(SnapshotHeaderRecord(version=0, last_contained_log_timestamp=image.timestamp_ms), 0)
+    yield build_control_batch(SNAPSHOT_HEADER, header, now_ms, base_offset=0, leader_epoch=image.epoch)
+    offset = 1
+    records = image_records(image)
+    while chunk := list(islice(records, RECORDS_PER_BATCH)):
+        yield build_batch(chunk, offset, image.epoch, now_ms, image.metadata_version)
+        offset += len(chunk)
+    yield build_control_batch(SNAPSHOT_FOOTER, encode(SnapshotFooterRecord(version=0), 0), now_ms, base_offset=offset, leader_epoch=image.epoch)
+
+
+def write_snapshot(files: IFileSystem, directory: str, image: MetadataImage, now_ms: int) -> SnapshotId:
+    """Writes the snapshot of an image, durably. OSError. Slow: for the disk worker."""
+    snapshot = SnapshotId(image.offset + 1, image.epoch)
+    write_aside(files, posixpath.join(directory, snapshot.file_name), b"".join(snapshot_bytes(image, now_ms)))
+    return snapshot
+
+
+def load_snapshot(files: IFileSystem, directory: str, snapshot: SnapshotId) -> MetadataImage:
+    """The image that a snapshot says. WireError when it is damaged, OSError."""
+    content = read_whole(files, posixpath.join(directory, snapshot.file_name))
+    if content is None:
+        raise FileNotFoundError(snapshot.file_name)
+    return image_of(content, snapshot)
+
+
+def image_of(content: Buffer, snapshot: SnapshotId) -> MetadataImage:
+    """The image that the bytes of a snapshot say. WireError when header or footer is missing or anything between is not understood."""
+    timestamp_ms = -1
+    whole = False
+    records: list[Record] = []
+    for batch in iterate_batches(content, check_crc=True):
+        if not batch.is_control:
+            records += batch_records(batch)
+            continue
+        for record in batch.records(_RECORD_LIMIT):
+            kind = control_record_type(record.key)
+            if kind == SNAPSHOT_HEADER:
+                timestamp_ms = decode(SnapshotHeaderRecord, record.value or b"", 0).last_contained_log_timestamp
+            whole = whole or kind == SNAPSHOT_FOOTER
+    if not whole:
+        raise WireError(f"snapshot {snapshot.file_name} has no end")
+    return EMPTY.apply(records, snapshot.end_offset - 1, snapshot.epoch, timestamp_ms)[0]
+
+
+def remove_snapshots(files: IFileSystem, directory: str, snapshots: Iterable[SnapshotId]) -> None:
+    """Deletes snapshots that a newer one replaces. OSError."""
+    for snapshot in snapshots:
+        files.remove(posixpath.join(directory, snapshot.file_name))

@@ -21,6 +21,7 @@ from typing import Any
 
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.logger import Logger
+from twisted.python.failure import Failure
 
 from twisted_broker.api.context import BrokerParts, Listener, RequestContext
 from twisted_broker.api.refusals import refusal
@@ -53,7 +54,7 @@ class Served:
         self.call: Callable[[RequestContext, Any], Any] = route.function(on_controller)
         self.request_class = route.request_class()
         self.response_class = route.response_class()
-        self.has_records = self.response_class.has_records
+        self.has_records = _holds_records(self.response_class)
         self.header_end = b"\0" * response_header_version(route.api_key, version)
 
     def refuse(self, request: Any, code: ErrorCode, message: str | None) -> Any:
@@ -95,10 +96,11 @@ class Waiting(Turn):
         if self._served.route.cancel and self._deferred is not None and not self.done:
             self._deferred.cancel()
 
-    def _go_on(self, _result: Any) -> None:
-        """The awaiting function takes the result out of the Deferred itself."""
+    def _go_on(self, result: Any) -> None:
+        """The awaiting function takes a result out of the Deferred itself; a failure is thrown into it."""
+        failed = result.value if isinstance(result, Failure) else None
         try:
-            outcome = self._dispatcher.step(self._served, self._context, self._request, self._steps)
+            outcome = self._dispatcher.step(self._served, self._context, self._request, self._steps, failed)
         except WireError as reason:
             self._connection.broken(reason)
             outcome = None
@@ -166,10 +168,12 @@ class Dispatcher:
         found = self._served[api_key << 16 | version] = Served(route, version, on_controller)
         return found
 
-    def step(self, served: Served, context: RequestContext, request: Any, steps: Steps) -> Answer | Deferred[Any]:
-        """Runs the function until it waits (its Deferred) or ends (its answer)."""
+    def step(
+        self, served: Served, context: RequestContext, request: Any, steps: Steps, failed: BaseException | None = None
+    ) -> Answer | Deferred[Any]:
+        """Runs the function until it waits (its Deferred) or ends (its answer). `failed`: how that which it waited for ended."""
         try:
-            waits_for = steps.send(None)
+            waits_for = steps.send(None) if failed is None else steps.throw(failed)
         except StopIteration as stop:
             return self.answer(served, context, stop.value)
         except BrokerError as error:
@@ -207,6 +211,10 @@ class Dispatcher:
 
         body = encode(too_new(self.routes, self.listener.is_controller), 0)
         return _LENGTH_AND_ID.pack(4 + len(body), correlation_id) + body
+
+
+def _holds_records(struct: Any) -> bool:
+    return any(field.kind == "record_bytes" or (isinstance(field.element, type) and _holds_records(field.element)) for field in struct.FIELDS)
 
 
 def _with_records(parts: list[Any], correlation_id: int, header_end: bytes) -> Answer:

@@ -1,0 +1,294 @@
+"""What `api/dispatch.py` promises: errors, waiting, order, unknown APIs; with a table of the tests' own functions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from twisted.internet.defer import Deferred, succeed
+
+from tests.net.echo import House
+from twisted_broker.api.context import BrokerParts, Listener
+from twisted_broker.api.dispatch import Dispatcher
+from twisted_broker.api.routes import ROUTES, Route
+from twisted_broker.config import BrokerConfig
+from twisted_broker.log.segment_file import FileSlice, OpenFiles, SegmentFile
+from twisted_broker.security.acl import AllowAll
+from twisted_broker.wire.errors import BrokerError, ErrorCode, WireError
+from twisted_broker.wire.header import RequestHeader, decode_response_header, encode_request_header
+from twisted_broker.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from twisted_broker.wire.messages.fetch import FetchRequest, FetchResponse, FetchTopic
+from twisted_broker.wire.messages.metadata import MetadataRequest, MetadataResponse
+from twisted_broker.wire.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
+from twisted_broker.wire.schema import decode, encode
+
+ROWS = {route.api_key: route for route in ROUTES}
+
+
+class OwnRoute(Route):
+    """A row of the real table with a function of the test's."""
+
+    __slots__ = ("call",)
+
+    def __init__(self, api_key: int, call: Any) -> None:
+        row = ROWS[api_key]
+        for name in Route.__slots__:
+            setattr(self, name, getattr(row, name))
+        self.call = call
+
+    def function(self, on_controller: bool) -> Any:
+        return self.call
+
+
+class Server:
+    """One listener with the given functions, and one client that speaks frames."""
+
+    def __init__(self, **calls: Any) -> None:
+        keys = {"produce": 0, "fetch": 1, "metadata": 3}
+        routes: dict[int, Route] = {keys[name]: OwnRoute(keys[name], call) for name, call in calls.items()}
+        routes[18] = ROWS[18]
+        parts = BrokerParts(node_id=1, cluster_id="c", config=BrokerConfig({}), runtime=None, authorizer=AllowAll())  # type: ignore[arg-type]
+        self.house = House(Dispatcher(parts, Listener("PLAINTEXT", "127.0.0.1", 9092), routes))
+        self.client = self.house.client()
+        self.correlation_id = 0
+
+    def ask(self, request: Any, version: int) -> None:
+        self.correlation_id += 1
+        frame = encode_request_header(RequestHeader(request.api_key, version, self.correlation_id, "test")) + encode(request, version)
+        self.send(frame)
+
+    def send(self, frame: bytes) -> None:
+        self.client.transport.write(len(frame).to_bytes(4, "big") + frame)
+        self.house.run()
+
+    def frames(self) -> list[bytes]:
+        found, data = [], self.client.data
+        while data:
+            size = int.from_bytes(data[:4], "big")
+            found.append(data[4 : 4 + size])
+            data = data[4 + size :]
+        return found
+
+    def answers(self, response_class: Any, version: int) -> list[tuple[int, Any]]:
+        found = []
+        for frame in self.frames():
+            correlation_id, offset = decode_response_header(frame, response_class.api_key, version)
+            found.append((correlation_id, decode(response_class, frame, version, offset)))
+        return found
+
+
+async def metadata(context: Any, request: MetadataRequest) -> MetadataResponse:
+    return MetadataResponse(cluster_id=context.client_id, controller_id=7)
+
+
+def test_an_answer_carries_its_requests_id_and_version() -> None:
+    """Both header layouts; what the function returns is what the client reads."""
+    server = Server(metadata=metadata)
+    server.ask(MetadataRequest(), 8)
+    assert server.answers(MetadataResponse, 8)[0][1].controller_id == 7
+    server.client.data = b""
+    server.ask(MetadataRequest(), 12)
+    ((correlation_id, answer),) = server.answers(MetadataResponse, 12)
+    assert (correlation_id, answer.cluster_id) == (2, "test")
+
+
+def test_a_waiting_function_goes_on_with_the_result() -> None:
+    """Deferreds that have fired cost nothing; one that has not parks the request until it fires, errors included."""
+    gate: Deferred[int] = Deferred()
+    seen: list[Any] = []
+
+    async def waits(context: Any, request: Any) -> MetadataResponse:
+        seen.append(await succeed(3))
+        try:
+            await gate
+        except ZeroDivisionError:
+            seen.append("error")
+        later: Deferred[int] = Deferred()
+        seen.append(later)
+        return MetadataResponse(controller_id=await later)
+
+    server = Server(metadata=waits)
+    server.ask(MetadataRequest(), 8)
+    assert seen == [3] and not server.frames()
+    gate.errback(ZeroDivisionError())
+    server.house.run()
+    seen[2].callback(5)
+    server.house.run()
+    assert server.answers(MetadataResponse, 8)[0][1].controller_id == 5
+
+
+def test_a_refusal_becomes_the_apis_error_answer() -> None:
+    """BrokerError mirrors the request: every partition carries the code, unknown offsets are -1 (DESIGN 5.5)."""
+
+    async def refuses(context: Any, request: Any) -> Any:
+        raise BrokerError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+
+    server = Server(produce=refuses)
+    request = ProduceRequest(acks=1, topic_data=[TopicProduceData(name="t", partition_data=[PartitionProduceData(index=3)])])
+    server.ask(request, 7)
+    ((_, answer),) = server.answers(ProduceResponse, 7)
+    (partition,) = answer.responses[0].partition_responses
+    assert (answer.responses[0].name, partition.index, partition.error_code, partition.base_offset) == ("t", 3, 29, -1)
+
+
+def test_acks_0_is_never_answered() -> None:
+    """Not even with an error."""
+
+    async def refuses(context: Any, request: Any) -> Any:
+        raise BrokerError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+
+    server = Server(produce=refuses)
+    server.ask(ProduceRequest(acks=0), 7)
+    assert not server.frames() and not server.client.lost
+
+
+def test_a_bug_is_an_error_answer_and_the_next_client_is_served(caplog: Any) -> None:
+    """UNKNOWN_SERVER_ERROR for the client; the connection goes on (DESIGN 5.5)."""
+
+    async def fails(context: Any, request: Any) -> Any:
+        raise KeyError("bug")
+
+    server = Server(metadata=metadata, fetch=fails)
+    server.ask(FetchRequest(topics=[FetchTopic(topic="t")]), 11)
+    ((_, answer),) = server.answers(FetchResponse, 11)
+    assert answer.error_code == -1
+    server.client.data = b""
+    server.ask(MetadataRequest(), 8)
+    assert server.answers(MetadataResponse, 8)[0][1].controller_id == 7
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        b"",
+        b"\0\3",
+        b"\0\3\0\x08\0\0\0",
+        encode_request_header(RequestHeader(3, 99, 1, "x")),
+        encode_request_header(RequestHeader(2, 0, 1, "x")),
+        b"\x7f\xff\0\0\0\0\0\1\xff\xff",
+        b"\xff\xff\0\0\0\0\0\1\xff\xff",
+        encode_request_header(RequestHeader(3, 8, 1, "x")) + b"\x7f\xff\xff\xff",
+        encode_request_header(RequestHeader(3, 8, 1, "x")) + encode(MetadataRequest(), 8) + b"more",
+        b"\0\3\0\x08\0\0\0\1\0\2\xff\xfe",
+    ],
+)
+def test_what_is_not_served_or_not_kafka_closes_the_connection(frame: bytes) -> None:
+    """Unknown API, unserved version, truncated or overlong request: no answer, a closed connection, as Kafka does."""
+    server = Server(metadata=metadata)
+    server.send(frame)
+    assert server.client.lost and not server.client.data
+    other = server.house.client()
+    assert not other.lost
+
+
+def test_api_versions_too_new_is_answered_in_version_0() -> None:
+    """Error 35 with the range of ApiVersions itself, so that the client can ask again (KIP-511)."""
+    server = Server()
+    server.send(encode_request_header(RequestHeader(18, 77, 5, "new")) + b"\x01\x01\x00")
+    ((correlation_id, answer),) = server.answers(ApiVersionsResponse, 0)
+    assert (correlation_id, answer.error_code) == (5, 35)
+    assert [(key.api_key, key.min_version, key.max_version) for key in answer.api_keys] == [(18, 0, 4)]
+    server.client.data = b""
+    server.ask(ApiVersionsRequest(client_software_name="a", client_software_version="1"), 3)
+    assert server.answers(ApiVersionsResponse, 3)[0][1].error_code == 0
+
+
+@pytest.mark.parametrize("name", ["", "a b", "-a", "a\n", "ä"])
+def test_api_versions_refuses_strange_software_names(name: str) -> None:
+    """A client's software is named in plain characters (KIP-511)."""
+    server = Server()
+    server.ask(ApiVersionsRequest(client_software_name=name, client_software_version="1"), 3)
+    assert server.answers(ApiVersionsResponse, 3)[0][1].error_code == ErrorCode.INVALID_REQUEST
+
+
+def test_api_versions_tells_what_is_served_and_no_more() -> None:
+    """The keys of the listener's table; Produce from 0 on (KAFKA-18659)."""
+    server = Server(produce=metadata)
+    server.ask(ApiVersionsRequest(), 0)
+    ((_, answer),) = server.answers(ApiVersionsResponse, 0)
+    assert [key.api_key for key in answer.api_keys] == [0, 18]
+    assert answer.api_keys[0].min_version == 0
+
+
+def test_a_lost_client_cancels_its_fetch_but_not_its_produce() -> None:
+    """A parked fetch is given up; a parked produce finishes, unanswered (DESIGN 2)."""
+    waiting: dict[str, Deferred[Any]] = {}
+    ended: list[str] = []
+
+    def parks(name: str, appended: bool) -> Any:
+        async def call(context: Any, request: Any) -> Any:
+            context.appended = appended
+            waiting[name] = Deferred()
+            try:
+                await waiting[name]
+            finally:
+                ended.append(name)
+            return ProduceResponse() if name == "produce" else FetchResponse()
+
+        return call
+
+    server = Server(produce=parks("produce", True), fetch=parks("fetch", False))
+    server.ask(ProduceRequest(acks=-1), 7)
+    second = server.house.client()
+    server.client, first = second, server.client
+    server.ask(FetchRequest(), 11)
+    for client in (first, second):
+        client.transport.loseConnection()
+    server.house.run()
+    assert ended == ["fetch"]
+    waiting["produce"].callback(None)
+    server.house.run()
+    assert ended == ["fetch", "produce"] and not first.data
+
+
+def test_produces_follow_each_other_once_appended() -> None:
+    """`appended` lets the next Produce start; before it is set, nothing starts."""
+    contexts: list[Any] = []
+    gates: list[Deferred[Any]] = []
+
+    async def produce(context: Any, request: Any) -> ProduceResponse:
+        contexts.append(context)
+        context.appended = len(contexts) != 2
+        gates.append(Deferred())
+        await gates[-1]
+        return ProduceResponse()
+
+    server = Server(produce=produce)
+    for _ in range(3):
+        server.ask(ProduceRequest(acks=-1), 7)
+    assert len(contexts) == 2
+    contexts[1].appended = True
+    gates[0].callback(None)
+    server.house.run()
+    assert len(contexts) == 3
+
+
+@pytest.mark.parametrize("size", [100, 1 << 20])
+def test_records_of_an_answer_reach_the_client(size: int) -> None:
+    """A small slice goes with its header in one piece, a long one is sent as it is; either is released."""
+    content = bytes(n % 253 for n in range(size))
+
+    async def fetch(context: Any, request: Any) -> FetchResponse:
+        from twisted_broker.wire.messages.fetch import FetchableTopicResponse, PartitionData
+
+        part = PartitionData(partition_index=0, high_watermark=9, records=FileSlice(segment, 0, size))
+        return FetchResponse(responses=[FetchableTopicResponse(topic="t", partitions=[part])])
+
+    server = Server(fetch=fetch)
+    segment = SegmentFile(OpenFiles(server.house.files), "/log")
+    segment.create().write_at(0, [content])
+    server.ask(FetchRequest(), 11)
+    ((_, answer),) = server.answers(FetchResponse, 11)
+    assert bytes(answer.responses[0].partitions[0].records) == content
+    assert segment.references == 0
+
+
+def test_wire_errors_inside_a_function_close_the_connection() -> None:
+    """What turns out later to be no Kafka is still a broken peer."""
+
+    async def breaks(context: Any, request: Any) -> Any:
+        raise WireError("late")
+
+    server = Server(metadata=breaks)
+    server.ask(MetadataRequest(), 8)
+    assert server.client.lost and not server.client.data

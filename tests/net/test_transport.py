@@ -1,0 +1,248 @@
+"""What `net/transport.py`, `group.py` and `network.py` promise, over real sockets on loopback and a reactor turned by hand."""
+
+from __future__ import annotations
+
+import resource
+import select
+import socket
+import struct
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+from twisted.internet.error import CannotListenError
+from twisted.internet.selectreactor import SelectReactor
+from twisted.python.failure import Failure
+
+from tests.net.echo import framed
+from twisted_broker.interfaces import Runtime
+from twisted_broker.log.filesystem import OsFileSystem
+from twisted_broker.log.segment_file import FileSlice, OpenFiles, SegmentFile
+from twisted_broker.net.accept import ConnectionCounts, ConnectionFactory
+from twisted_broker.net.network import ReactorNetwork
+
+needs_epoll = pytest.mark.skipif(not hasattr(select, "epoll"), reason="no epoll here")
+
+
+class Loopback:
+    """A listener on a real port; `turn` runs the reactor until `until()` holds."""
+
+    def __init__(self, dispatch: Any) -> None:
+        self.reactor = SelectReactor()
+        network = ReactorNetwork(self.reactor)
+        runtime = Runtime(clock=self.reactor, wall_ms=lambda: 0, network=network, files=OsFileSystem(), disk=None, random=Random(1))  # type: ignore[arg-type]
+        self.factory = ConnectionFactory(runtime, dispatch, ConnectionCounts(10_000, 10_000), frame_limit=100 << 20, idle_ms=0)
+        self.network = network
+        self.port = self.result(network.listen("127.0.0.1", 0, self.factory))
+        self.number = self.port.getHost().port
+        self.sockets: list[socket.socket] = []
+
+    def result(self, deferred: Any) -> Any:
+        got: list[Any] = []
+        deferred.addBoth(got.append)
+        self.turn(lambda: bool(got))
+        if isinstance(got[0], Failure):
+            got[0].raiseException()
+        return got[0]
+
+    def turn(self, until: Any, seconds: float = 20.0) -> None:
+        deadline = time.monotonic() + seconds
+        while not until():
+            assert time.monotonic() < deadline, "nothing happened"
+            self.reactor.runUntilCurrent()
+            self.reactor.doIteration(0.001)
+
+    def client(self) -> socket.socket:
+        made = socket.create_connection(("127.0.0.1", self.number))
+        made.setblocking(False)
+        self.sockets.append(made)
+        return made
+
+    def receive(self, client: socket.socket, count: int) -> bytes:
+        found = bytearray()
+
+        def all_there() -> bool:
+            try:
+                found.extend(client.recv(min(1 << 20, count - len(found))))
+            except BlockingIOError:
+                pass
+            return len(found) >= count
+
+        self.turn(all_there)
+        return bytes(found)
+
+    def closed(self, client: socket.socket) -> bool:
+        try:
+            return client.recv(1) == b""
+        except BlockingIOError:
+            return False
+        except ConnectionError:
+            return True
+
+    def close(self) -> None:
+        for each in self.sockets:
+            each.close()
+        self.factory.close_all()
+        self.result(self.port.stopListening())
+        self.turn(lambda: not self.factory.connections)
+
+
+def echo(connection: Any, frame: bytes) -> bytes:
+    return framed(bytes(frame))
+
+
+@pytest.fixture
+def loopback() -> Iterator[Loopback]:
+    made = Loopback(echo)
+    yield made
+    made.close()
+
+
+def test_requests_are_answered_over_real_sockets(loopback: Loopback) -> None:
+    """Small frames, several in one piece, and one of 3 MiB that is read straight into its buffer."""
+    client = loopback.client()
+    client.send(framed(b"one") + framed(b"two"))
+    assert loopback.receive(client, 14) == framed(b"one") + framed(b"two")
+    large = framed(bytes(n % 251 for n in range(3 << 20)))
+    sent, found = 0, bytearray()
+
+    def exchanged() -> bool:
+        nonlocal sent
+        try:
+            sent += client.send(large[sent : sent + 300_000]) if sent < len(large) else 0
+        except BlockingIOError:
+            pass
+        try:
+            found.extend(client.recv(1 << 20))
+        except BlockingIOError:
+            pass
+        return len(found) >= len(large)
+
+    loopback.turn(exchanged)
+    assert bytes(found) == large
+
+
+def test_a_client_that_never_reads_costs_a_bounded_amount(loopback: Loopback) -> None:
+    """Once the socket is full nothing more is read; when the client reads at last it gets everything in order."""
+    client, neighbour = loopback.client(), loopback.client()
+    payload = framed(bytes(50_000))
+    sent = 0
+    for _ in range(2000):
+        try:
+            sent += client.send(payload[sent % len(payload) :])
+        except BlockingIOError:
+            pass
+        loopback.reactor.doIteration(0)
+    connection = next(each for each in loopback.factory.connections if each.output.full)
+    assert connection.frames.pending < 1 << 20
+    assert len(connection.transport.dataBuffer) + connection.transport._tempDataLen < 1 << 20
+    neighbour.send(framed(b"next"))
+    assert loopback.receive(neighbour, 8) == framed(b"next")
+    whole = sent // len(payload) * len(payload)
+    assert loopback.receive(client, whole) == payload * (whole // len(payload))
+
+
+def test_a_hang_up_is_noticed_while_reading_and_writing(loopback: Loopback) -> None:
+    """A reset of the peer ends the connection once, whatever was queued."""
+    quiet, full = loopback.client(), loopback.client()
+    for _ in range(200):
+        try:
+            full.send(framed(bytes(50_000)))
+        except BlockingIOError:
+            break
+        loopback.reactor.doIteration(0)
+    loopback.turn(lambda: len(loopback.factory.connections) == 2)
+    for each in (quiet, full):
+        each.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        each.close()
+    loopback.turn(lambda: not loopback.factory.connections)
+
+
+def test_declared_lengths_cost_nothing(loopback: Loopback) -> None:
+    """100 MiB announced and four bytes sent, on many connections: resident memory does not move (RELIABILITY 5.3)."""
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    clients = [loopback.client() for _ in range(200)]
+    for client in clients:
+        client.send((100 << 20).to_bytes(4, "big") + b"\0\0\0\0")
+    loopback.turn(lambda: sum(each.frames._filled for each in loopback.factory.connections) == 800)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 20_000
+
+
+def test_a_negative_length_closes_the_connection(loopback: Loopback) -> None:
+    """And nobody else's."""
+    client, neighbour = loopback.client(), loopback.client()
+    client.send(b"\xff\xff\xff\xff")
+    loopback.turn(lambda: loopback.closed(client))
+    neighbour.send(framed(b"x"))
+    assert loopback.receive(neighbour, 5) == framed(b"x")
+
+
+def test_a_port_in_use_is_an_error(loopback: Loopback) -> None:
+    """`CannotListenError` names it."""
+    with pytest.raises(CannotListenError, match=str(loopback.number)):
+        loopback.result(loopback.network.listen("127.0.0.1", loopback.number, loopback.factory))
+
+
+@pytest.fixture
+def sliced(tmp_path: Path) -> Iterator[tuple[Loopback, SegmentFile, bytes]]:
+    content = bytes(n * 31 % 251 for n in range(100_000)) * 60
+    (tmp_path / "log").write_bytes(content)
+    segment = SegmentFile(OpenFiles(OsFileSystem()), str(tmp_path / "log"))
+
+    def dispatch(connection: Any, frame: bytes) -> Any:
+        part = FileSlice(segment, 5, len(content) - 5)
+        return [(len(part) + 2).to_bytes(4, "big") + b"hh", part]
+
+    made = Loopback(dispatch)
+    yield made, segment, content
+    made.close()
+
+
+def test_a_long_slice_is_sent_from_its_file(sliced: tuple[Loopback, SegmentFile, bytes]) -> None:
+    """6 MB by sendfile, byte for byte, behind its header; twice on one connection; then the file is free."""
+    loopback, segment, content = sliced
+    client = loopback.client()
+    client.send(framed(b"a") + framed(b"b"))
+    expected = (len(content) - 3).to_bytes(4, "big") + b"hh" + content[5:]
+    assert loopback.receive(client, 2 * len(expected)) == expected * 2
+    assert segment.references == 0
+
+
+def test_a_file_cut_while_it_is_sent_closes_the_connection(sliced: tuple[Loopback, SegmentFile, bytes]) -> None:
+    """The rest of a slice whose file was truncated is never made up."""
+    loopback, segment, _ = sliced
+    client = loopback.client()
+    client.send(framed(b"a"))
+    loopback.turn(lambda: segment.references == 1)
+    segment.truncate(1000)
+    seen = bytearray()
+
+    def ended() -> bool:
+        try:
+            data = client.recv(1 << 20)
+        except BlockingIOError:
+            return False
+        except ConnectionError:
+            return True
+        seen.extend(data)
+        return not data
+
+    loopback.turn(ended)
+    assert len(seen) < 6_000_000 and segment.references == 0
+
+
+@needs_epoll
+def test_one_failing_connection_leaves_the_others(loopback: Loopback) -> None:
+    """An exception out of a protocol closes its connection and no other one."""
+    first, second = loopback.client(), loopback.client()
+    loopback.turn(lambda: len(loopback.factory.connections) == 2)
+    broken = next(iter(loopback.factory.connections))
+    broken.frames = None  # type: ignore[assignment]
+    first.send(framed(b"x"))
+    second.send(framed(b"x"))
+    loopback.turn(lambda: len(loopback.factory.connections) == 1)
+    survivor = second if broken.transport is None or loopback.closed(first) else first
+    assert loopback.receive(survivor, 5) == framed(b"x")

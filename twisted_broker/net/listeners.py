@@ -1,0 +1,119 @@
+"""The ways into a broker: names, addresses, and the ports that are really listened on.
+
+Owns the reading of `listeners` and its kin, and the open ports.
+
+1. A name is given once; a controller's listener is one named in `controller.listener.names`; the others are the broker's.
+2. Port 0 becomes the port that the system gave, in what is advertised too.
+3. Nobody is told an address that cannot be reached: 0.0.0.0 and :: are refused where they would be advertised.
+4. Listening is all or nothing: when one port fails, those that were opened are closed.
+
+Source: Kafka's `SocketServerConfigs`, `KafkaConfig.effectiveAdvertisedBrokerListeners`. Leaves out: TLS and SASL listeners.
+"""
+
+from __future__ import annotations
+
+import re
+import socket
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from twisted.internet.defer import Deferred, DeferredList, maybeDeferred
+
+from twisted_broker.api.context import Listener
+from twisted_broker.config import BrokerConfig
+from twisted_broker.interfaces import Runtime
+from twisted_broker.settings import ConfigError
+
+_ENTRY = re.compile(r"(?P<name>[A-Za-z0-9_-]+)://(?:\[(?P<six>[^\]]+)\]|(?P<host>[^:/\[\]]*)):(?P<port>\d{1,5})\Z")
+_META_ADDRESSES = ("0.0.0.0", "::")
+
+
+class EndPoint(NamedTuple):
+    """`NAME://HOST:PORT`; an empty host is every address of the machine."""
+
+    name: str
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{self.name}://{host}:{self.port}"
+
+
+def parse_endpoints(setting: str, entries: Sequence[str]) -> list[EndPoint]:
+    """Raises ConfigError."""
+    found: list[EndPoint] = []
+    for entry in entries:
+        match = _ENTRY.match(entry)
+        if match is None or int(match["port"]) > 65535:
+            raise ConfigError(setting, entry, "a list of NAME://HOST:PORT")
+        name = match["name"].upper()
+        if any(each.name == name for each in found):
+            raise ConfigError(setting, entry, f"each name once, {name} is there twice")
+        found.append(EndPoint(name, match["six"] or match["host"], int(match["port"])))
+    return found
+
+
+class ListenerPlan(NamedTuple):
+    """What is to be listened on. `inter_broker` is the name by which other brokers come."""
+
+    broker: list[EndPoint]
+    controller: list[EndPoint]
+    advertised: dict[str, EndPoint]
+    inter_broker: str
+
+
+def plan_listeners(config: BrokerConfig) -> ListenerPlan:
+    """From the settings. Raises ConfigError."""
+    endpoints = parse_endpoints("listeners", config.names("listeners"))
+    controller_names = {name.upper() for name in config.names("controller.listener.names")}
+    broker = [each for each in endpoints if each.name not in controller_names]
+    controller = [each for each in endpoints if each.name in controller_names]
+    roles = config.names("process.roles")
+    if "broker" in roles and not broker:
+        raise ConfigError("listeners", ",".join(map(str, endpoints)), "at least one listener of the broker")
+    if "controller" in roles and not controller:
+        raise ConfigError("listeners", ",".join(map(str, endpoints)), "a listener named in controller.listener.names")
+    _check_protocols(config, endpoints)
+    inter_broker = (config.text("inter.broker.listener.name") or (broker[0].name if broker else "")).upper()
+    if broker and inter_broker not in {each.name for each in broker}:
+        raise ConfigError("inter.broker.listener.name", inter_broker, "the name of a listener of the broker")
+    return ListenerPlan(broker, controller if "controller" in roles else [], _advertised(config, broker, controller), inter_broker)
+
+
+def _check_protocols(config: BrokerConfig, endpoints: Sequence[EndPoint]) -> None:
+    pairs = [pair.partition(":") for pair in (config.text("listener.security.protocol.map") or "").split(",")]
+    protocols = {name.strip().upper(): protocol.strip().upper() for name, _, protocol in pairs}
+    for each in endpoints:
+        if protocols.get(each.name, each.name) not in ("PLAINTEXT", "CONTROLLER"):
+            raise ConfigError("listeners", str(each), "PLAINTEXT listeners: TLS and SASL are not served yet")
+
+
+def _advertised(config: BrokerConfig, broker: Sequence[EndPoint], controller: Sequence[EndPoint]) -> dict[str, EndPoint]:
+    entries = config.names("advertised.listeners")
+    told = {each.name: each for each in (parse_endpoints("advertised.listeners", entries) if entries else broker)}
+    for each in told.values():
+        if each.host in _META_ADDRESSES:
+            raise ConfigError("advertised.listeners", str(each), "an address that clients can reach")
+    return {each.name: each for each in controller} | told
+
+
+class OpenListeners:
+    """The ports of one broker, open until `close`."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self._ports: list[Any] = []
+
+    async def open(self, endpoint: EndPoint, factory: Any, advertised: EndPoint | None, is_controller: bool) -> Listener:
+        """Listens; gives the listener as clients are told of it. Fails with `CannotListenError`."""
+        port = await maybeDeferred(self._runtime.network.listen, endpoint.host, endpoint.port, factory)
+        self._ports.append(port)
+        real = port.getHost().port
+        told = advertised or endpoint
+        return Listener(endpoint.name, told.host or socket.gethostname(), told.port or real, is_controller)
+
+    def close(self) -> Deferred[Any]:
+        """Fires when no port is open."""
+        ports, self._ports = self._ports, []
+        return DeferredList([maybeDeferred(port.stopListening) for port in ports], consumeErrors=True)

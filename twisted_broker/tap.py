@@ -1,0 +1,151 @@
+"""`twistd replog`: options, and the service made of them.
+
+1. Values come from Kafka's sample file, or from `--config`, then `--set`, then the options; each later one wins.
+2. What is wrong is said in one line before anything is opened.
+3. Time is monotonic: the reactor's `seconds` becomes `time.monotonic`, so that a step of the wall clock moves no timer.
+
+Ring 2: the only place that imports the reactor. Source: `twisted.application`; Kafka's server.properties.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import time
+from random import Random
+from typing import Any
+
+from twisted.application.service import IService
+from twisted.python.usage import Options as UsageOptions
+from twisted.python.usage import UsageError
+
+from twisted_broker.settings import ConfigError, parse_properties
+
+MEMORY = "memory"
+_MEMORY_DIRECTORY = "/memory"
+
+
+class Options(UsageOptions):
+    """A Kafka broker. Clients find it at HOST:PORT; everything else is a setting of Kafka's."""
+
+    optParameters = [
+        ["port", "p", None, "Port for clients; 0 picks a free one (9092)."],
+        ["host", None, None, "Address to listen on, and to tell clients (127.0.0.1)."],
+        ["data", "d", None, "Directory of the logs, formatted on first use (./replog-data); 'memory' keeps all in memory."],
+        ["config", "c", None, "A server.properties of Apache Kafka."],
+        ["cluster-id", None, None, "Cluster id; must be the directory's when that has one."],
+        ["run-file", None, None, "JSON file, written when ready: pid, cluster id, addresses."],
+    ]
+
+    def __init__(self) -> None:
+        UsageOptions.__init__(self)
+        self.settings: dict[str, str] = {}
+
+    def opt_set(self, assignment: str) -> None:
+        """A setting, as name=value; may be given again and again."""
+        name, equals, value = assignment.partition("=")
+        if not equals:
+            raise UsageError(f"--set takes name=value, not {assignment!r}")
+        self.settings[name.strip()] = value.strip()
+
+    def postOptions(self) -> None:
+        port = self["port"]
+        if port is not None and not (port.isdecimal() and int(port) < 65536):
+            raise UsageError(f"--port takes a number from 0 to 65535, not {port!r}")
+        try:
+            self.values = self._values()
+            from twisted_broker.config import BrokerConfig
+            from twisted_broker.net.listeners import plan_listeners
+
+            self.broker_config = BrokerConfig(self.values)
+            plan_listeners(self.broker_config)
+        except (ConfigError, OSError) as error:
+            raise UsageError(str(error)) from None
+
+    def _values(self) -> dict[str, str]:
+        from twisted_broker.config import SAMPLE_VALUES
+
+        values = dict(SAMPLE_VALUES)
+        if self["config"] is not None:
+            with open(self["config"], encoding="utf-8") as file:
+                values = parse_properties(file.read())
+        values |= self.settings
+        values["listeners"] = ",".join(self._listeners(values))
+        if self["data"] is not None or not ("log.dirs" in values or "log.dir" in values):
+            values["log.dirs"] = self._directory()
+        return values
+
+    def _directory(self) -> str:
+        data = self["data"] or "replog-data"
+        return _MEMORY_DIRECTORY if data == MEMORY else os.path.abspath(data)
+
+    def _listeners(self, values: dict[str, str]) -> list[str]:
+        """The listeners with `--host` and `--port` in the broker's first one, and a controller's where one is needed."""
+        from twisted_broker.net.listeners import parse_endpoints
+
+        entries = values.get("listeners") or "PLAINTEXT://127.0.0.1:9092"
+        endpoints = parse_endpoints("listeners", [entry.strip() for entry in entries.split(",") if entry.strip()])
+        names = [name.strip().upper() for name in values.get("controller.listener.names", "CONTROLLER").split(",")]
+        for index, each in enumerate(endpoints):
+            if each.name not in names:
+                host = self["host"] if self["host"] is not None else each.host
+                port = int(self["port"]) if self["port"] is not None else each.port
+                endpoints[index] = each._replace(host=host, port=port)
+                break
+        entries = [str(each) for each in endpoints]
+        is_controller = "controller" in values.get("process.roles", "broker,controller")
+        if is_controller and not any(each.name in names for each in endpoints):
+            entries.append(f"{names[0]}://127.0.0.1:0")
+        return entries
+
+
+def makeService(options: Options) -> IService:
+    """The broker of these options, as a service that `twistd` starts."""
+    from twisted.internet import reactor
+
+    from twisted_broker.broker import BrokerService
+
+    clock: Any = reactor
+    clock.seconds = time.monotonic
+    raise_file_limit()
+    config = options.broker_config
+    runtime = production_runtime(clock, config, in_memory=options["data"] == MEMORY)
+    return BrokerService(config, runtime, cluster_id=options["cluster-id"], run_file=options["run-file"], reactor=clock)
+
+
+def production_runtime(reactor: Any, config: Any, *, in_memory: bool) -> Any:
+    """The world as it is: reactor, wall clock, sockets, and the disk or memory."""
+    from twisted_broker.interfaces import Runtime
+    from twisted_broker.log.disk_worker import DiskThread
+    from twisted_broker.net.network import ReactorNetwork
+
+    files: Any
+    if in_memory:
+        from twisted_broker.log.memory import MemoryFileSystem
+
+        files = MemoryFileSystem()
+    else:
+        from twisted_broker.log.filesystem import OsFileSystem
+
+        files = OsFileSystem()
+    network = ReactorNetwork(
+        reactor,
+        backlog=config.integer("socket.listen.backlog.size"),
+        send_buffer=config.integer("socket.send.buffer.bytes"),
+        receive_buffer=config.integer("socket.receive.buffer.bytes") if config.is_set("socket.receive.buffer.bytes") else -1,
+    )
+    return Runtime(
+        clock=reactor,
+        wall_ms=lambda: time.time_ns() // 1_000_000,
+        network=network,
+        files=files,
+        disk=lambda directory: DiskThread(reactor.callFromThread, f"disk {directory}"),
+        random=Random(),
+    )
+
+
+def raise_file_limit() -> None:
+    """The soft limit of open files becomes the hard one."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -58,6 +58,7 @@ class Loopback:
     def client(self) -> socket.socket:
         made = socket.create_connection(("127.0.0.1", self.number))
         made.setblocking(False)
+        self.reactor.doIteration(0)
         self.sockets.append(made)
         return made
 

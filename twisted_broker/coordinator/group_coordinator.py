@@ -14,6 +14,7 @@ groups of KIP-848.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from uuid import UUID
@@ -74,6 +75,7 @@ class GroupCoordinator:
         self._expiry = LoopingCall(self._expire)
         self._expiry.clock = parts.clock  # type: ignore[assignment]  # LoopingCall needs only what IClock names
         self._rounds: Iterator[None] | None = None
+        self._loads: deque[tuple[Shard, Iterator[None]]] = deque()
 
     def start(self) -> None:
         """Begins to look for expired offsets."""
@@ -102,7 +104,11 @@ class GroupCoordinator:
         if before is not None:
             before.close()
         shard = self.shards[index] = Shard(self.parts, index, leader_epoch)
-        self._load(shard, load_steps(shard))
+        steps = load_steps(shard)
+        if self._load_step(shard, steps):
+            self._loads.append((shard, steps))
+            if len(self._loads) == 1:
+                self.parts.clock.callLater(0, self._load_some)
 
     def on_resignation(self, index: int, leader_epoch: int | None = None) -> None:
         """Another broker leads partition `index`, or nobody, since `leader_epoch`."""
@@ -111,19 +117,34 @@ class GroupCoordinator:
             del self.shards[index]
             shard.close()
 
-    def _load(self, shard: Shard, steps: Iterator[None]) -> None:
+    def _load_some(self) -> None:
+        """One step of one partition per turn of the reactor, so that fifty large ones do not block it together."""
+        if self._loads and not self._load_step(*self._loads[0]):
+            self._loads.popleft()
+        if self._loads:
+            self.parts.clock.callLater(0, self._load_some)
+
+    def _load_step(self, shard: Shard, steps: Iterator[None]) -> bool:
+        """Whether more steps are to come."""
         if shard.state is ShardState.CLOSED:
-            return
+            return False
         try:
             next(steps)
         except StopIteration:
             self._activate(shard)
         except BrokerError as error:
-            _log.error("__consumer_offsets-{index} cannot be read, its groups are not served: {error}", index=shard.index, error=error)
-            del self.shards[shard.index]
-            shard.close()
+            self._give_up(shard, error)
+        except Exception as error:
+            _log.failure("loading __consumer_offsets-{index} failed", index=shard.index)
+            self._give_up(shard, error)
         else:
-            self.parts.clock.callLater(0, self._load, shard, steps)
+            return True
+        return False
+
+    def _give_up(self, shard: Shard, error: Exception) -> None:
+        _log.error("__consumer_offsets-{index} cannot be read, its groups are not served: {error}", index=shard.index, error=error)
+        del self.shards[shard.index]
+        shard.close()
 
     def _activate(self, shard: Shard) -> None:
         shard.state = ShardState.ACTIVE

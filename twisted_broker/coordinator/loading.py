@@ -86,6 +86,8 @@ def load_steps(shard: Shard) -> Iterator[None]:
     """Fills `shard.groups` step by step; the caller makes the shard active at the end. Raises BrokerError."""
     store, picture = shard.parts.store, _Picture()
     position, end = store.bounds(shard.index)
+    if position < end:
+        yield  # whoever made us leader is in the middle of something: reading comes in a turn of its own
     slice_bytes = min(SLICE_BYTES, shard.parts.settings.load_buffer_bytes)
     while position < end:
         try:

@@ -32,12 +32,15 @@ _log = Logger()
 
 @dataclass(frozen=True, slots=True)
 class OffsetToCommit:
+    """`commit_timestamp_ms` is what the oldest clients may give (OffsetCommit v1), -1 for now."""
+
     topic: str
     partition: int
     offset: int
     leader_epoch: int = -1
     metadata: str = ""
     topic_id: bytes = NULL_UUID
+    commit_timestamp_ms: int = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +103,8 @@ def commit(shard: Shard, entry: GroupEntry, request: CommitRequest) -> Deferred[
 
 def _committed(wanted: OffsetToCommit, now_ms: int, retention_ms: int) -> CommittedOffset:
     expire_ms = NO_EXPIRY if retention_ms < 0 else now_ms + retention_ms
-    return CommittedOffset(wanted.offset, wanted.leader_epoch, wanted.metadata, now_ms, expire_ms, wanted.topic_id)
+    commit_ms = now_ms if wanted.commit_timestamp_ms < 0 else wanted.commit_timestamp_ms
+    return CommittedOffset(wanted.offset, wanted.leader_epoch, wanted.metadata, commit_ms, expire_ms, wanted.topic_id)
 
 
 _TOO_LARGE = (ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE, ErrorCode.INVALID_FETCH_SIZE)

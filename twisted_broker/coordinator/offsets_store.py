@@ -1,0 +1,110 @@
+"""`__consumer_offsets` on this broker's replicas, and the way from the metadata log to the group coordinator. Ring 1.
+
+Owns `ReplicaOffsetsStore` (the real `IOffsetsStore`), `GroupRoles` (tells the coordinator what this broker leads, and which topics are
+gone) and `group_coordinator`, which joins the parts.
+
+1. Records of the coordinator are appended as COORDINATOR with acks=-1: the minimum ISR counts, clients' rules do not.
+2. A load reads up to the log end, beyond the high watermark too: what is there will be committed under this leader, or the load repeated.
+
+Source: Apache Kafka 4.3.1 `CoordinatorPartitionWriter`, `CoordinatorLoaderImpl`, `BrokerMetadataPublisher`. Leaves out creating the topic (api).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from twisted.internet.defer import Deferred, fail, succeed
+
+from twisted_broker.config import BrokerConfig
+from twisted_broker.coordinator.group_coordinator import GroupCoordinator
+from twisted_broker.coordinator.ports import CoordinatorParts, settings_of
+from twisted_broker.interfaces import Runtime, TopicPartition
+from twisted_broker.log.append_info import AppendOrigin
+from twisted_broker.wire.errors import BrokerError, ErrorCode
+
+if TYPE_CHECKING:
+    from twisted_broker.cluster.image import MetadataDelta
+    from twisted_broker.log.log import Log
+    from twisted_broker.replication.delayed import AppendOutcome
+    from twisted_broker.replication.live_brokers import ImageSource
+    from twisted_broker.replication.replica_manager import ReplicaManager
+
+OFFSETS_TOPIC = "__consumer_offsets"
+ALL_REPLICAS = -1
+
+
+class ReplicaOffsetsStore:
+    """See `IOffsetsStore`."""
+
+    __slots__ = ("_config", "_image_source", "_replicas")
+
+    def __init__(self, replicas: ReplicaManager, image_source: ImageSource, config: BrokerConfig) -> None:
+        self._replicas, self._image_source, self._config = replicas, image_source, config
+
+    def partitions_count(self) -> int:
+        topic = self._image_source.image.topics_by_name.get(OFFSETS_TOPIC)
+        return len(topic.partitions) if topic is not None else self._config.integer("offsets.topic.num.partitions")
+
+    def append(self, index: int, batch: bytes, timeout_ms: int) -> Deferred[int]:
+        outcomes = self._replicas.append([(TopicPartition(OFFSETS_TOPIC, index), batch)], ALL_REPLICAS, origin=AppendOrigin.COORDINATOR)
+        if self._replicas.must_wait(outcomes, ALL_REPLICAS):
+            return self._replicas.wait_for_replicas(outcomes, timeout_ms).addCallback(lambda _: _base_offset(outcomes[0]))
+        try:
+            return succeed(_base_offset(outcomes[0]))
+        except BrokerError as refusal:
+            return fail(refusal)
+
+    def bounds(self, index: int) -> tuple[int, int]:
+        log = self._log(index)
+        return log.log_start_offset, log.log_end_offset
+
+    def read(self, index: int, offset: int, max_bytes: int) -> bytes:
+        found = self._log(index).read(offset, max_bytes).slice
+        if found is None:
+            return b""
+        try:
+            return found.read()
+        finally:
+            found.release()
+
+    def _log(self, index: int) -> Log:
+        partition = self._replicas.partition(TopicPartition(OFFSETS_TOPIC, index))
+        if partition.log is None or partition.offline:
+            raise BrokerError(ErrorCode.KAFKA_STORAGE_ERROR)
+        return partition.log
+
+
+def _base_offset(outcome: AppendOutcome) -> int:
+    if outcome.error is not ErrorCode.NONE:
+        raise BrokerError(outcome.error, outcome.error_message)
+    return outcome.base_offset
+
+
+class GroupRoles:
+    """A `RoleObserver` of the ReplicaManager and a subscriber of the metadata image, on behalf of the group coordinator."""
+
+    __slots__ = ("_coordinator",)
+
+    def __init__(self, coordinator: GroupCoordinator) -> None:
+        self._coordinator = coordinator
+
+    def leadership_gained(self, topic_partition: TopicPartition, leader_epoch: int) -> None:
+        if topic_partition.topic == OFFSETS_TOPIC:
+            self._coordinator.on_leadership(topic_partition.partition, leader_epoch)
+
+    def leadership_lost(self, topic_partition: TopicPartition, leader_epoch: int) -> None:
+        if topic_partition.topic == OFFSETS_TOPIC:
+            self._coordinator.on_resignation(topic_partition.partition, leader_epoch)
+
+    def image_changed(self, delta: MetadataDelta) -> None:
+        """Offsets of deleted topics go."""
+        if delta.removed_topics:
+            self._coordinator.on_topics_deleted({topic.name: topic.id for topic in delta.removed_topics.values()})
+
+
+def group_coordinator(runtime: Runtime, config: BrokerConfig, replicas: ReplicaManager, image_source: Any) -> GroupCoordinator:
+    """A coordinator on these replicas, told about its partitions from now on; `start` and `stop` are the caller's."""
+    store = ReplicaOffsetsStore(replicas, image_source, config)
+    coordinator = GroupCoordinator(CoordinatorParts(runtime.clock, runtime.wall_ms, runtime.random, store, settings_of(config)))
+    replicas.role_observers.append(GroupRoles(coordinator))
+    return coordinator

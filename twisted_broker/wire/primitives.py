@@ -271,6 +271,6 @@ def uuid_text(value: bytes) -> str:
 def uuid_from_text(text: str) -> bytes:
     """The 16 bytes; ValueError when `text` is no such uuid."""
     value = base64.b64decode(f"{text}==".encode(), b"-_", validate=True)
-    if len(value) != 16:
+    if len(value) != 16 or not {"+", "/"}.isdisjoint(text):
         raise ValueError(f"not a uuid: {text!r}")
     return value

@@ -304,7 +304,7 @@ class LogManager:
             offsets = _log_starts(self._logs_of(directory))
             self._submit(
                 directory,
-                lambda directory=directory, offsets=offsets: checkpoints.write_offsets(
+                lambda directory=directory, offsets=offsets: checkpoints.write_offsets(  # type: ignore[misc]
                     self.runtime.files, directory.path, checkpoints.LOG_START_OFFSET, offsets
                 ),
             )

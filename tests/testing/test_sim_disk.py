@@ -1,0 +1,115 @@
+"""What the simulated disk forgets, and when it fails."""
+
+from __future__ import annotations
+
+import errno
+
+import pytest
+from twisted.internet.task import Clock
+
+from twisted_broker.testing.sim_disk import Crash, Fault, SimDisk, StallingWorker
+
+
+def disk_with(data: bytes, **options: int) -> SimDisk:
+    """A disk that holds `/d/f` durably."""
+    disk = SimDisk(1, **options)
+    disk.make_directories("/d")
+    disk.open("/d/f", create=True).write_at(0, (data,))
+    disk.sync_all()
+    return disk
+
+
+def test_unsynced_writes_may_be_lost_and_synced_ones_never_are() -> None:
+    """RELIABILITY 6.2: with nothing kept, a power loss leaves exactly what was synced; a mere kill leaves all."""
+    disk = disk_with(b"durable")
+    file = disk.open("/d/f")
+    file.write_at(7, (b" and not",))
+    assert disk.after_kill().content("/d/f") == b"durable and not"
+    assert disk.after_power_loss(keep=0).content("/d/f") == b"durable"
+    file.sync()
+    assert disk.after_power_loss(keep=0).content("/d/f") == b"durable and not"
+
+
+def test_any_subset_of_unsynced_writes_can_survive() -> None:
+    """Over the seeds, an earlier write is lost while a later one is kept, and the newest is torn."""
+    seen = set()
+    for seed in range(200):
+        disk = disk_with(b"....")
+        disk.random.seed(seed)
+        file = disk.open("/d/f")
+        file.write_at(0, (b"A",))
+        file.write_at(1, (b"BCD",))
+        seen.add(disk.after_power_loss(0.5, torn_at_byte=True).content("/d/f"))
+    assert {b"....", b"A...", b".BCD", b"ABCD", b"AB.."} <= seen
+
+
+def test_names_need_a_directory_sync() -> None:
+    """A new, renamed or removed name is back to its old state after a power loss until the directory was synced."""
+    for synced, expected in ((False, ["f"]), (True, ["g", "new"])):
+        disk = disk_with(b"x")
+        disk.open("/d/new", create=True).sync()
+        disk.rename("/d/f", "/d/g")
+        if synced:
+            disk.sync_directory("/d")
+        assert disk.after_power_loss(keep=0).listdir("/d") == expected
+
+
+def test_crash_at_an_operation_stops_the_world() -> None:
+    """The changing operation number n does not complete; the ones before it did."""
+    disk = disk_with(b"x")
+    disk.crash_at = disk.operations + 1
+    file = disk.open("/d/f")
+    file.write_at(0, (b"y",))
+    with pytest.raises(Crash):
+        file.write_at(0, (b"z",))
+    assert disk.after_kill().content("/d/f") == b"y"
+
+
+def test_faults_strike_where_they_are_told() -> None:
+    """A fault names operation, path, how many to let through and how often it strikes."""
+    disk = disk_with(b"x")
+    disk.faults.append(Fault(errno.EIO, "write", "f", skip=1, times=1))
+    file = disk.open("/d/f")
+    file.write_at(0, (b"1",))
+    with pytest.raises(OSError) as caught:
+        file.write_at(0, (b"2",))
+    assert caught.value.errno == errno.EIO
+    file.write_at(0, (b"3",))
+    assert disk.content("/d/f") == b"3"
+
+
+def test_a_full_disk_takes_what_fits() -> None:
+    """ENOSPC leaves the part that fitted, as a real disk does."""
+    disk = disk_with(b"1234", capacity_bytes=6)
+    with pytest.raises(OSError) as caught:
+        disk.open("/d/f").write_at(4, (b"5678",))
+    assert caught.value.errno == errno.ENOSPC
+    assert disk.content("/d/f") == b"123456"
+
+
+def test_a_stalled_worker_holds_jobs_and_order() -> None:
+    """Jobs wait out a stall and then run in order, each after its delay."""
+    clock = Clock()
+    worker = StallingWorker(clock, lambda: 10)
+    done: list[tuple[str, float]] = []
+    worker.stalled = True
+    worker.submit(lambda: "a", lambda result, error: done.append((str(result), clock.seconds())))
+    worker.submit(lambda: "b", lambda result, error: done.append((str(result), clock.seconds())))
+    clock.advance(30)
+    assert done == []
+    worker.resume()
+    clock.pump([0.01, 0.01])
+    assert done == [("a", pytest.approx(30.01)), ("b", pytest.approx(30.02))]
+
+
+def test_the_same_seed_loses_the_same() -> None:
+    """Two disks of one seed and history leave the same bytes."""
+
+    def run() -> bytes:
+        disk = disk_with(b"-" * 40)
+        file = disk.open("/d/f")
+        for number in range(20):
+            file.write_at(number * 2, (bytes([65 + number]),))
+        return disk.after_power_loss().content("/d/f")
+
+    assert run() == run()

@@ -14,7 +14,7 @@ import pytest
 from tests.compat import clients, raw
 from tests.compat.conftest import BrokerFactory
 from twisted_broker.api.routes import ROUTES, Route
-from twisted_broker.wire.header import encode_request_header
+from twisted_broker.wire.header import RequestHeader, encode_request_header
 from twisted_broker.wire.schema import encode
 
 MUTATIONS = int(os.environ.get("REPLOG_FUZZ_MUTATIONS", "6"))
@@ -27,7 +27,7 @@ def plain_requests() -> Iterator[tuple[Route, int, bytes]]:
     """A default request of every API and version that is served, as a frame without its length."""
     for route in ROUTES:
         for version in range(route.broker.min, route.broker.max + 1):
-            yield route, version, encode_request_header(route.api_key, version, 1, "fuzz") + encode(route.request_class()(), version)
+            yield route, version, encode_request_header(RequestHeader(route.api_key, version, 1, "fuzz")) + encode(route.request_class()(), version)
 
 
 def mutate(frame: bytes, chance: random.Random) -> bytes:

@@ -215,8 +215,8 @@ def follower(broker: int, max_wait_ms: int = 500, min_bytes: int = 1, epoch: int
     return FetchParams(broker, 100 + broker if epoch is None else epoch, max_wait_ms, min_bytes, 10 << 20, LOG_END)
 
 
-def at(offset: int, tp: TopicPartition = TP, max_bytes: int = 1 << 20, **options) -> FetchPartitionRequest:
-    return FetchPartitionRequest(tp, None, offset, max_bytes, **options)
+def at(offset: int, tp: TopicPartition = TP, max_bytes: int = 1 << 20, topic_id: bytes | None = None, **options) -> FetchPartitionRequest:
+    return FetchPartitionRequest(tp, topic_id, offset, max_bytes, **options)
 
 
 def code_of(call, *arguments, **options) -> ErrorCode:

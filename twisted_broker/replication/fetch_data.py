@@ -26,7 +26,7 @@ NO_EPOCH = -1
 
 
 class FetchParams:
-    """One fetch. `hard_max_bytes` (version <= 2) bounds each partition and not the answer; else `max_bytes` bounds the answer."""
+    """One fetch. `max_bytes` bounds the answer; with `hard_max_bytes` (version <= 2) a partition's own limit cuts even its first batch."""
 
     __slots__ = ("hard_max_bytes", "isolation", "max_bytes", "max_wait_ms", "min_bytes", "only_leader", "rack", "replica_epoch", "replica_id")
 
@@ -91,10 +91,12 @@ class FetchPartitionRequest:
 
 
 class FetchPartitionResult:
-    """What one partition answered. `fetch_offset` is where the reader stood, in full, for a fetch that goes on to wait."""
+    """What one partition answered. `fetch_offset` is where the reader stood, in full, for a fetch that goes on to wait; `cut_short`: the first
+    batch is not whole."""
 
     __slots__ = (
         "aborted_transactions",
+        "cut_short",
         "diverging_epoch",
         "error",
         "fetch_offset",
@@ -125,6 +127,7 @@ class FetchPartitionResult:
         self.diverging_epoch: tuple[int, int] | None = None
         self.slice: FileSlice | None = None
         self.size = 0
+        self.cut_short = False
         self.aborted_transactions: list[tuple[int, int]] | None = None
         self.preferred_read_replica = -1
 

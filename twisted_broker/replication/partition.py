@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
+from twisted_broker.config import LogConfig
 from twisted_broker.interfaces import Buffer, TopicPartition
 from twisted_broker.log.append_info import AppendOrigin, LogAppendInfo
 from twisted_broker.log.offset_metadata import LogOffsetMetadata
@@ -162,6 +163,13 @@ class Partition:
         if led or epoch_is_new:
             self.events.append(LeadershipLost(self))
         return epoch_is_new
+
+    def update_config(self, config: LogConfig, now_ms: int) -> None:
+        """RL 1.11: topic settings act at once; a lower minimum ISR may let the high watermark go."""
+        if self.log is not None:
+            self.log.update_config(config)
+            if self.maybe_increment_leader_hw(now_ms):
+                self.events.append(self._high_watermark_advanced)
 
     def stop(self) -> None:
         """It is no longer held here; whoever waits for it is told."""
@@ -315,6 +323,7 @@ class Partition:
             else:
                 result.slice = data.slice
                 result.size = data.slice.length
+                result.cut_short = data.first_entry_incomplete
         if data.aborted is not None:
             result.aborted_transactions = [(txn.producer_id, txn.first_offset) for txn in data.aborted]
         if follower is not None and record_progress:

@@ -55,7 +55,6 @@ if TYPE_CHECKING:
     from twisted_broker.log.log_manager import LogManager
 
 INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
-_UNLIMITED = 2**31 - 1
 _WITHOUT_LOG_START = frozenset(
     {
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
@@ -101,6 +100,7 @@ class ReplicaManager:
         "config",
         "delete_records_purgatory",
         "events",
+        "fetch_max_bytes",
         "fetch_purgatory",
         "isr_expands",
         "isr_shrinks",
@@ -137,6 +137,7 @@ class ReplicaManager:
         self.produce_purgatory = Purgatory("Produce", self._wheel, config.integer("producer.purgatory.purge.interval.requests"))
         self.fetch_purgatory = Purgatory("Fetch", self._wheel, config.integer("fetch.purgatory.purge.interval.requests"))
         self.delete_records_purgatory = Purgatory("DeleteRecords", self._wheel, config.integer("delete.records.purgatory.purge.interval.requests"))
+        self.fetch_max_bytes = config.integer("fetch.max.bytes")
         self.sessions = FetchSessionCache(config.integer("max.incremental.fetch.session.cache.slots"), runtime.random)
         self._high_watermarks = HighWatermarks(runtime.files, log_manager.worker, self.directory_failed)
         self._draining = False
@@ -236,6 +237,11 @@ class ReplicaManager:
         """Gives a log that was just opened its checkpointed high watermark (RL 1.12)."""
         self._high_watermarks.start(log)
 
+    def stores_zstd(self, topic_partition: TopicPartition) -> bool:
+        """Whether its topic is set to zstd: a reader too old for that is told so."""
+        partition = self.partitions.get(topic_partition)
+        return partition is not None and partition.log is not None and partition.log.config.compression_type == "zstd"
+
     def logs(self) -> Iterator[Log]:
         return (partition.log for partition in self.partitions.values() if partition.log is not None and not partition.offline)
 
@@ -319,12 +325,12 @@ class ReplicaManager:
     def fetch(self, params: FetchParams, requests: Sequence[FetchPartitionRequest], record_progress: bool = True) -> list[FetchPartitionResult]:
         """RL 1.8: reads in the order of the request under the shrinking limit. Results own file slices. `record_progress` False: a second read."""
         now_ms = self.runtime.now_ms() if params.replica_id >= 0 else 0
-        limit = _UNLIMITED if params.hard_max_bytes else params.max_bytes
+        limit = params.max_bytes
         min_one_message = not params.hard_max_bytes
         results = []
         for request in requests:
             result = self._read(params, request, min(request.max_bytes, limit), min_one_message, now_ms, record_progress)
-            if result.size and not params.hard_max_bytes:
+            if result.size:
                 min_one_message = False
                 limit = max(0, limit - result.size)
             results.append(result)

@@ -123,5 +123,5 @@ def _apply_settings(replicas: ReplicaManager, delta: MetadataDelta, image: Metad
     everything = any(kind == BROKER_RESOURCE and name in ("", str(replicas.node_id)) for kind, name in delta.configs)
     for partition in replicas.partitions.values():
         topic = partition.topic_partition.topic
-        if partition.log is not None and (everything or topic in named):
-            partition.log.update_config(topic_config(replicas.config, image.config(TOPIC_RESOURCE, topic)))
+        if everything or topic in named:
+            partition.update_config(topic_config(replicas.config, image.config(TOPIC_RESOURCE, topic)), replicas.runtime.now_ms())

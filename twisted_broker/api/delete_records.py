@@ -1,0 +1,48 @@
+"""DeleteRecords: moves the log start up, and answers when all live replicas have moved.
+
+Guards: per topic permission (Delete), then existence, internal topics, leadership, the cleanup policy and the range.
+
+Source: RL 2.8; Kafka's `KafkaApis.handleDeleteRecordsRequest`; KIP-107. Leaves out: deleting the files (retention does).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from twisted_broker.interfaces import TopicPartition
+from twisted_broker.security.acl import Operation, ResourceType
+from twisted_broker.wire.errors import ErrorCode
+from twisted_broker.wire.messages.topics import (
+    DeleteRecordsPartitionResult,
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+    DeleteRecordsTopicResult,
+)
+
+if TYPE_CHECKING:
+    from twisted_broker.api.context import RequestContext
+
+
+async def delete_records(context: RequestContext, request: DeleteRecordsRequest) -> DeleteRecordsResponse:
+    """Answers when the low watermark of every partition reached its offset, or after `timeout_ms`."""
+    response = DeleteRecordsResponse()
+    offsets: list[tuple[TopicPartition, int]] = []
+    awaited: list[DeleteRecordsPartitionResult] = []
+    for topic in request.topics:
+        allowed = context.may(Operation.DELETE, ResourceType.TOPIC, topic.name)
+        results = []
+        for asked in topic.partitions:
+            result = DeleteRecordsPartitionResult(partition_index=asked.partition_index, low_watermark=-1)
+            if allowed:
+                offsets.append((TopicPartition(topic.name, asked.partition_index), asked.offset))
+                awaited.append(result)
+            else:
+                result.error_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+            results.append(result)
+        response.topics.append(DeleteRecordsTopicResult(name=topic.name, partitions=results))
+    replicas = context.replica_manager
+    outcomes = replicas.delete_records(offsets)
+    await replicas.wait_for_deletion(outcomes, request.timeout_ms)
+    for result, outcome in zip(awaited, outcomes, strict=True):
+        result.error_code, result.low_watermark = outcome.error, outcome.low_watermark
+    return response

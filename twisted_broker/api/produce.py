@@ -1,0 +1,143 @@
+"""Produce: appends batches, and answers when as many replicas have them as the producer asked for.
+
+Guards in this order: the transactional id, then per topic its id, permission, then per partition the records; what is left is appended.
+
+1. Permission comes before existence. A refused partition does not stop the others.
+2. acks=0 has no answer; when something was refused, the connection closes instead, so that the producer looks for its leader again.
+3. The append comes before the first `await`, so that the next Produce of the connection may be appended meanwhile.
+4. Until transactions are served, a transactional batch of a client is refused with INVALID_TXN_STATE.
+
+Source: RL 1.6, 1.7, 5.1; Kafka's `KafkaApis.handleProduceRequest`, `ProduceRequest.validateRecords`; KIP-467, KIP-951. Leaves out: quotas.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from twisted_broker.api.leaders import LeaderHints
+from twisted_broker.interfaces import Buffer, TopicPartition
+from twisted_broker.security.acl import Operation, ResourceType
+from twisted_broker.wire.errors import BrokerError, ErrorCode, WireError
+from twisted_broker.wire.messages.produce import (
+    BatchIndexAndErrorMessage,
+    LeaderIdAndEpoch,
+    NodeEndpoint,
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+    TopicProduceResponse,
+)
+
+if TYPE_CHECKING:
+    from twisted_broker.api.context import RequestContext
+    from twisted_broker.replication.delayed import AppendOutcome
+
+_BATCHES_FROM, _ZSTD_FROM, _LEADER_FROM, _TOPIC_IDS_FROM = 3, 7, 10, 13
+_BATCH_HEADER_BYTES, _MAGIC_AT, _ATTRIBUTES_AT = 61, 16, 22
+_CODEC_MASK, _ZSTD, _TRANSACTIONAL = 0x07, 4, 0x10
+
+_NO_RECORDS = BrokerError(ErrorCode.INVALID_RECORD, "a produce request carries one record batch per partition")
+_OLD_FORMAT = BrokerError(ErrorCode.INVALID_RECORD, "from version 3 on records come in batches of magic 2")
+_ZSTD_TOO_EARLY = BrokerError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, "zstd needs produce version 7")
+_TRANSACTIONAL_BATCH = BrokerError(ErrorCode.INVALID_TXN_STATE, "transactions are not served")
+
+
+async def produce(context: RequestContext, request: ProduceRequest) -> ProduceResponse | None:
+    """Answers when the acks asked for are there; None for acks=0."""
+    if request.transactional_id is not None and not context.may(Operation.WRITE, ResourceType.TRANSACTIONAL_ID, request.transactional_id):
+        raise BrokerError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+    entries: list[tuple[TopicPartition, Buffer]] = []
+    awaited: list[PartitionProduceResponse] = []
+    topics = [_topic_response(context, topic, entries, awaited) for topic in request.topic_data]
+    replicas = context.replica_manager
+    outcomes = replicas.produce(entries, request.acks) if entries else []
+    context.appended = True
+    if replicas.must_wait(outcomes, request.acks):
+        await replicas.wait_for_replicas(outcomes, request.timeout_ms)
+    for answer, outcome in zip(awaited, outcomes, strict=True):
+        _fill(answer, outcome)
+    if request.acks == 0:
+        _close_unless_all_went_in(topics)
+        return None
+    response = ProduceResponse(responses=topics)
+    if context.version >= _LEADER_FROM:
+        _name_leaders(context, response)
+    return response
+
+
+def _topic_response(
+    context: RequestContext, topic: TopicProduceData, entries: list[tuple[TopicPartition, Buffer]], awaited: list[PartitionProduceResponse]
+) -> TopicProduceResponse:
+    """One topic's part of the answer: refusals are in it, what may be appended goes into `entries`, its answers into `awaited`."""
+    name, refusal = _guard(context, topic)
+    version = context.version
+    answers = []
+    for data in topic.partition_data:
+        refused = refusal or _records_refusal(data.records, version)
+        if refused is None:
+            answer = PartitionProduceResponse(index=data.index)
+            entries.append((TopicPartition(name, data.index), data.records))
+            awaited.append(answer)
+        else:
+            answer = PartitionProduceResponse(index=data.index, error_code=refused.code, base_offset=-1, error_message=refused.message)
+        answers.append(answer)
+    return TopicProduceResponse(name=name, topic_id=topic.topic_id, partition_responses=answers)
+
+
+def _guard(context: RequestContext, topic: TopicProduceData) -> tuple[str, BrokerError | None]:
+    """The topic's name, and why nothing may be appended to it."""
+    name = topic.name
+    if context.version >= _TOPIC_IDS_FROM:
+        found = context.metadata.image.topics_by_id.get(topic.topic_id)
+        if found is None:
+            return "", BrokerError(ErrorCode.UNKNOWN_TOPIC_ID)
+        name = found.name
+    if not context.may(Operation.WRITE, ResourceType.TOPIC, name):
+        return name, BrokerError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+    return name, None
+
+
+def _records_refusal(records: Buffer | None, version: int) -> BrokerError | None:
+    """What the version forbids; whether the records are sound is the log's question."""
+    if records is None or len(records) <= _MAGIC_AT:
+        return _NO_RECORDS
+    if records[_MAGIC_AT] != 2:
+        return None if version < _BATCHES_FROM else _OLD_FORMAT
+    if len(records) < _BATCH_HEADER_BYTES:
+        return _NO_RECORDS
+    attributes = records[_ATTRIBUTES_AT]
+    if attributes & _CODEC_MASK == _ZSTD and version < _ZSTD_FROM:
+        return _ZSTD_TOO_EARLY
+    return _TRANSACTIONAL_BATCH if attributes & _TRANSACTIONAL else None
+
+
+def _fill(answer: PartitionProduceResponse, outcome: AppendOutcome) -> None:
+    answer.base_offset = outcome.base_offset
+    answer.log_append_time_ms = outcome.log_append_time_ms
+    answer.log_start_offset = outcome.log_start_offset
+    if outcome.error != ErrorCode.NONE:
+        answer.error_code = outcome.error
+        answer.error_message = outcome.error_message
+        answer.record_errors = [
+            BatchIndexAndErrorMessage(batch_index=error.batch_index, batch_index_error_message=error.message) for error in outcome.record_errors
+        ]
+
+
+def _close_unless_all_went_in(topics: list[TopicProduceResponse]) -> None:
+    refused = [(topic.name, answer) for topic in topics for answer in topic.partition_responses if answer.error_code != ErrorCode.NONE]
+    if refused:
+        name, answer = refused[0]
+        raise WireError(f"acks=0 and {len(refused)} partitions refused, first {name}-{answer.index}: {answer.error_code!r}")
+
+
+def _name_leaders(context: RequestContext, response: ProduceResponse) -> None:
+    hints = None
+    for topic in response.responses:
+        for answer in topic.partition_responses:
+            if answer.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER:
+                hints = hints or LeaderHints(context, NodeEndpoint)
+                leader_id, leader_epoch = hints.leader_of(topic.name, answer.index)
+                answer.current_leader = LeaderIdAndEpoch(leader_id=leader_id, leader_epoch=leader_epoch)
+    if hints is not None:
+        response.node_endpoints = hints.endpoints

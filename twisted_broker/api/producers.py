@@ -1,0 +1,57 @@
+"""DescribeProducers: the producers that a partition's leader remembers.
+
+Guards: per topic permission (Read), then existence and leadership.
+
+Source: Kafka's `KafkaApis.handleDescribeProducersRequest`; KIP-664. Leaves out: the state itself (`log.producer_state`).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from twisted_broker.interfaces import TopicPartition
+from twisted_broker.security.acl import Operation, ResourceType
+from twisted_broker.wire.errors import BrokerError, ErrorCode
+from twisted_broker.wire.messages.producers import (
+    DescribeProducersRequest,
+    DescribeProducersResponse,
+    PartitionResponse,
+    ProducerState,
+    TopicResponse,
+)
+
+if TYPE_CHECKING:
+    from twisted_broker.api.context import RequestContext
+
+
+async def describe_producers(context: RequestContext, request: DescribeProducersRequest) -> DescribeProducersResponse:
+    """One answer per partition; never waits."""
+    response = DescribeProducersResponse()
+    for topic in request.topics:
+        allowed = context.may(Operation.READ, ResourceType.TOPIC, topic.name)
+        answers = [_answer(context, TopicPartition(topic.name, index), allowed) for index in topic.partition_indexes]
+        response.topics.append(TopicResponse(name=topic.name, partitions=answers))
+    return response
+
+
+def _answer(context: RequestContext, topic_partition: TopicPartition, allowed: bool) -> PartitionResponse:
+    answer = PartitionResponse(partition_index=topic_partition.partition)
+    try:
+        if not allowed:
+            raise BrokerError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+        log = context.replica_manager.partition(topic_partition).log_for(-1, True)
+    except BrokerError as refusal:
+        answer.error_code, answer.error_message = refusal.code, refusal.message
+        return answer
+    answer.active_producers = [
+        ProducerState(
+            producer_id=entry.producer_id,
+            producer_epoch=entry.producer_epoch,
+            last_sequence=entry.last_sequence,
+            last_timestamp=entry.last_timestamp,
+            coordinator_epoch=entry.coordinator_epoch,
+            current_txn_start_offset=entry.current_txn_first_offset,
+        )
+        for entry in log.producers.producers.values()
+    ]
+    return answer

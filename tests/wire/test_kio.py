@@ -30,8 +30,9 @@ def snake_case(name: str) -> str:
 def entity_path(cls: type[Message], version: int) -> str | None:
     match = re.fullmatch(r"(.*?)(Request|Response)?", cls.__name__)
     assert match is not None
-    kinds = schema_name_map.get(snake_case(match[1]), {}).get(version, {})
-    return kinds.get(TYPES.get(match[2] or "", EntityType.data))
+    kinds: Any = schema_name_map.get(snake_case(match[1]), {}).get(version, {})
+    path: str | None = kinds.get(TYPES.get(match[2] or "", EntityType.data))
+    return path
 
 
 PAIRS = [(cls, version) for cls, version in all_versions() if entity_path(cls, version)]
@@ -47,7 +48,7 @@ def test_same_bytes(cls: type[Message], version: int) -> None:
         encoded = encode(message, version)
         theirs, _ = entity_reader(entity)(encoded, 0)
         again = io.BytesIO()
-        entity_writer(entity)(again, theirs)  # type: ignore[arg-type]
+        entity_writer(entity)(again, theirs)
         assert again.getvalue() == encoded
         check_values(message, theirs, version)
 

@@ -1,5 +1,7 @@
 """Every message at every version: what is written is read back, and says how long it is at least."""
 
+from random import Random
+
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -11,7 +13,7 @@ from twisted_broker.wire.schema import Message, Request, Struct, decode, decode_
 @pytest.mark.parametrize(("cls", "version"), all_versions(), ids=version_name)
 @settings(max_examples=5, deadline=None, database=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(random=st.randoms(use_true_random=False))
-def test_round_trip(cls: type[Message], version: int, random: st.DrawFn) -> None:
+def test_round_trip(cls: type[Message], version: int, random: Random) -> None:
     """Any value of any version survives; the parts of a gathered write are the same bytes; the smallest size is a lower bound."""
     message = Sampler(random).message(cls, version)
     encoded = encode(message, version)

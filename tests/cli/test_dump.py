@@ -172,7 +172,6 @@ def test_a_preallocated_index(copy: Path) -> None:
     [
         ("replication-offset-checkpoint", "0\n2\ncodecs 0 25\n"),
         ("replication-offset-checkpoint", "1\n0\n"),
-        ("replication-offset-checkpoint", ""),
         ("replication-offset-checkpoint", "0\n1\ncodecs zero 25\n"),
         ("meta.properties", "version=7\n"),
         ("meta.properties", "version=1\nnode.id=one\ncluster.id=x\n"),

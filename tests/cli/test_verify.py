@@ -108,9 +108,8 @@ BREAKS: dict[str, tuple[Callable[[Path], object], str]] = {
     "meta.properties broken": (lambda d: (d / "meta.properties").write_text("version=1\nnode.id=1\n"), "cluster.id is missing"),
     "topic id gone": (lambda d: (d / "codecs-0" / "partition.metadata").unlink(), "partition.metadata: is missing"),
     "topic id shared": (lambda d: shutil.copy(d / "codecs-0" / "partition.metadata", d / "segments-0"), "is also that of codecs"),
-    "left-over segment": (lambda d: (d / "codecs-0" / f"{SEGMENT}.deleted").touch(), "is left over"),
+    "left-over segment": (lambda d: (d / "codecs-0" / f"{SEGMENT}.swap").touch(), "is left over"),
     "left-over checkpoint": (lambda d: (d / "cleaner-offset-checkpoint.tmp").touch(), "is left over"),
-    "left-over partition": (lambda d: (d / f"codecs-1.{'0' * 32}-delete").mkdir(), "awaits its deletion"),
     "stray partition": (lambda d: (d / f"codecs-1.{'0' * 32}-stray").mkdir(), "was set aside"),
     "strange file": (lambda d: (d / "codecs-0" / "notes.txt").touch(), "does not belong to a partition"),
     "strange directory": (lambda d: (d / "notes").mkdir(), "is no partition"),
@@ -153,7 +152,7 @@ def test_a_directory_in_use(copy: Path) -> None:
     """While a broker holds the lock, a half-written batch and files about to be deleted are no finding, and the summary says so."""
     with (copy / "codecs-0" / SEGMENT).open("ab") as file:
         file.write(b"\0\0\0\0\0\0\0\x19\0\0")
-    (copy / "codecs-0" / "00000000000000000000.log.deleted").touch()
+    (copy / "codecs-0" / "00000000000000000000.log.cleaned").touch()
     assert len(findings(copy)) == 2
     hold = "import fcntl,sys; f=open(sys.argv[1],'w'); fcntl.lockf(f, fcntl.LOCK_EX); print('held', flush=True); sys.stdin.read()"
     with subprocess.Popen([sys.executable, "-c", hold, str(copy / ".lock")], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
@@ -162,6 +161,16 @@ def test_a_directory_in_use(copy: Path) -> None:
         assert holder.stdin is not None
         holder.stdin.close()
     assert report.findings == [] and report.summary().endswith("no findings (the directory is in use)")
+
+
+def test_what_awaits_deletion_is_counted(copy: Path) -> None:
+    """Segments and partitions about to be deleted, and a checkpoint that was never written, are no finding."""
+    for suffix in (".log", ".index"):
+        (copy / "codecs-0" / f"00000000000000000000{suffix}.deleted").touch()
+    (copy / f"codecs-1.{'0' * 32}-delete").mkdir()
+    (copy / "cleaner-offset-checkpoint").write_bytes(b"")
+    report = verify_directory(copy)
+    assert report.findings == [] and report.summary().endswith("no findings (3 names await deletion)")
 
 
 def test_nothing_is_written(copy: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -19,6 +20,7 @@ class Report:
     records: int = 0
     bytes: int = 0
     in_use: bool = False
+    awaiting_deletion: int = 0
 
     def add(self, path: Path, position: int, problem: str) -> None:
         self.findings.append(Damage(str(path), position, problem))
@@ -32,7 +34,13 @@ class Report:
             count_text(self.bytes, "byte"),
         ]
         result = count_text(len(self.findings), "finding") if self.findings else "no findings"
-        return ", ".join(counts) + f": {result}" + (" (the directory is in use)" if self.in_use else "")
+        return ", ".join(counts) + f": {result}" + "".join(f" ({remark})" for remark in self.remarks())
+
+    def remarks(self) -> Iterator[str]:
+        if self.awaiting_deletion:
+            yield count_text(self.awaiting_deletion, "name awaits", "names await") + " deletion"
+        if self.in_use:
+            yield "the directory is in use"
 
 
 def count_text(number: int, one: str, many: str | None = None) -> str:

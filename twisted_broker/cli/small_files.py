@@ -146,8 +146,10 @@ def snapshot_row(values: tuple[int, ...]) -> Row:
 
 
 def checkpoint_entries(path: Path, columns: int) -> Iterator[tuple[int, list[str]] | Damage]:
-    """(position, words) of each line of a checkpoint: a version `0`, a count, then the entries."""
+    """(position, words) of each line of a checkpoint: a version `0`, a count, then the entries. Kafka makes it empty before it first writes it."""
     data = path.read_bytes()
+    if not data:
+        return
     position, lines = 0, []
     for line in data.split(b"\n"):
         if line.strip():

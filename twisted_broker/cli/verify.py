@@ -4,7 +4,7 @@
 2. `meta.properties` is there and well-formed; every checkpoint parses, names partitions that are there (after a clean stop), and
    lies within their logs; the high watermark is not above the log end.
 3. All partitions of a topic have one topic id, and no two topics share one.
-4. Directories that await deletion, are half copied or were set aside, and temporary files, are findings unless a broker runs.
+4. Directories that are half copied or were set aside, and temporary files, are findings unless a broker runs; what awaits its deletion is counted.
 5. What a single log must meet is in `verify_log`.
 
 Source: Kafka's LogManager and LogLoader. Only reads.
@@ -25,7 +25,7 @@ from twisted_broker.cli.verify_log import LogCheck
 
 PARTITION = re.compile(r"([a-zA-Z0-9._-]{1,249})-(\d+)")
 SET_ASIDE = re.compile(r".+\.[0-9a-f]{32}-(delete|future|stray)")
-MEANINGS = {"delete": "awaits its deletion", "future": "is a copy in progress", "stray": "was set aside: no topic of the cluster"}
+MEANINGS = {"future": "is a copy in progress", "stray": "was set aside: no topic of the cluster"}
 AT_MOST_LOG_END = {
     "recovery-point-offset-checkpoint": "recovery point",
     "log-start-offset-checkpoint": "log start",
@@ -104,6 +104,8 @@ def top_level(entry: Path, report: Report) -> bool:
             return True
         if aside is None:
             report.add(entry, -1, "is no partition")
+        elif aside[1] == "delete":
+            report.awaiting_deletion += 1
         elif not report.in_use:
             report.add(entry, -1, MEANINGS[aside[1]])
     elif entry.name != ".lock":

@@ -4,7 +4,8 @@
 2. Leader epochs of batches never go back and agree with `leader-epoch-checkpoint`, whose entries grow and lie within the log.
 3. Indexes as in `verify_indexes`; every closed segment has its offset index and time index.
 4. Producer snapshots are readable and lie within the log, their entries below the offset in the name.
-5. Nothing else is there. In a directory that is in use, a batch that is being written and files about to be deleted are no finding.
+5. Nothing else is there but files that await their deletion, which a clean stop may leave. In a directory that is in use, a batch that is being
+   written and a file that is about to take another's place are no finding.
 
 Leaves out: replaying producers' sequences.
 """
@@ -196,6 +197,8 @@ class LogCheck:
         kind = kind_of(path)
         if kind is None or path.is_dir():
             self.report.add(path, -1, "does not belong to a partition")
+        elif path.name.endswith(".deleted"):
+            self.report.awaiting_deletion += 1
         elif LEFT_OVER.search(path.name):
             if not self.report.in_use:
                 self.report.add(path, -1, "is left over; the next start removes it or finishes what it was for")

@@ -114,6 +114,7 @@ class FakeLogManager:
         self.logs: dict[TopicPartition, Log] = {}
         self.broken: dict[TopicPartition, Exception] = {}
         self.deleted: list[TopicPartition] = []
+        self.strays: list[TopicPartition] = []
         self._worker = InlineWorker()
 
     def worker(self, directory: str) -> InlineWorker:
@@ -126,6 +127,13 @@ class FakeLogManager:
             self.logs[tp] = make_log(config, self.files, tp)
             self.logs[tp].topic_id = topic_id
         return self.logs[tp]
+
+    def __iter__(self):
+        return iter(list(self.logs.values()))
+
+    def set_stray_aside(self, tp: TopicPartition) -> None:
+        self.strays.append(tp)
+        del self.logs[tp]
 
     def delete(self, tp: TopicPartition) -> None:
         self.deleted.append(tp)

@@ -6,6 +6,8 @@ import pytest
 from twisted.internet.defer import CancelledError
 
 from tests.replication.rig import TOPIC_ID, TP, WALL_MS, Rig, at, batch, consumer, follower, registration
+from twisted_broker.cluster.registrations import TopicImage
+from twisted_broker.config import LogConfig
 from twisted_broker.interfaces import TopicPartition
 from twisted_broker.log.append_info import AppendOrigin
 from twisted_broker.log.checkpoints import HIGH_WATERMARK as HIGH_WATERMARK_FILE
@@ -510,6 +512,18 @@ def test_topic_settings_act_while_running():
     assert rig.produce(value=b"x" * 200).error == ErrorCode.MESSAGE_TOO_LARGE
     rig.topic(overrides={})
     assert rig.produce(value=b"x" * 200).error == ErrorCode.NONE
+
+
+def test_strays_are_set_aside_at_the_start():
+    """ReplicaManagerTest: logs that the first picture does not place here, or that belong to another topic of the name, are kept as strays."""
+    rig = Rig()
+    for tp in (TP, OTHER, TopicPartition("t", 1)):
+        rig.log_manager.get_or_create(tp, TOPIC_ID, LogConfig(), True)
+    two = TopicImage("t", TOPIC_ID, {0: registration(), 1: registration(2, (2,))})
+    by_name = {"t": two, "other": TopicImage("other", OTHER_ID, {0: registration()})}
+    rig.publish(topics_by_name=by_name, topics_by_id={topic.id: topic for topic in by_name.values()})
+    assert sorted(rig.log_manager.strays) == [OTHER, TopicPartition("t", 1)]
+    assert rig.produce().error == rig.produce(tp=OTHER).error == ErrorCode.NONE
 
 
 def test_missed_and_stale_updates():

@@ -29,11 +29,14 @@ if TYPE_CHECKING:
     from twisted_broker.log.log import Log
     from twisted_broker.replication.replica_manager import ReplicaManager
 
+METADATA_TOPIC = "__cluster_metadata"
 _log = Logger()
 
 
 def apply_delta(replicas: ReplicaManager, delta: MetadataDelta, image: MetadataImage) -> None:
-    """Applies a delta; `image` is the picture after it."""
+    """Applies a delta; `image` is the picture after it. The first one of a start also sets strays aside."""
+    if delta.before.offset < 0:
+        _set_strays_aside(replicas, image)
     gained: list[tuple[TopicPartition, int]] = []
     lost: list[tuple[TopicPartition, int]] = []
     changes = [delta.partitions[key] for key in sorted(delta.partitions, key=lambda key: (delta.partitions[key].topic, key[1], key[0]))]
@@ -42,16 +45,29 @@ def apply_delta(replicas: ReplicaManager, delta: MetadataDelta, image: MetadataI
             _stop(replicas, change, lost)
     for change, state in _held(replicas, changes):
         if state.leader == replicas.node_id:
-            _lead(replicas, change, state, image, gained)
+            _lead(replicas, change, state, delta, gained)
     for change, state in _held(replicas, changes):
         if state.leader != replicas.node_id:
-            _follow(replicas, change, state, image, lost)
+            _follow(replicas, change, state, delta, lost)
     _apply_settings(replicas, delta, image)
     for observer in replicas.role_observers:
         for topic_partition, leader_epoch in lost:
             observer.leadership_lost(topic_partition, leader_epoch)
         for topic_partition, leader_epoch in gained:
             observer.leadership_gained(topic_partition, leader_epoch)
+
+
+def _set_strays_aside(replicas: ReplicaManager, image: MetadataImage) -> None:
+    """Logs that the picture does not place here (their topic was deleted meanwhile, or moved): kept as `-stray`, served by nobody."""
+    for log in list(replicas.log_manager):
+        if log.topic_partition.topic == METADATA_TOPIC:
+            continue
+        topic = image.topics_by_name.get(log.topic_partition.topic)
+        state = None if topic is None else topic.partitions.get(log.topic_partition.partition)
+        same_topic = topic is not None and log.topic_id in (None, topic.id)
+        if not same_topic or state is None or replicas.node_id not in state.replicas:
+            _log.warn("{partition} is not placed here: its log is set aside", partition=log.topic_partition)
+            replicas.log_manager.set_stray_aside(log.topic_partition)
 
 
 def _held(replicas: ReplicaManager, changes: Iterable[PartitionDelta]) -> Iterable[tuple[PartitionDelta, PartitionRegistration]]:
@@ -71,9 +87,9 @@ def _stop(replicas: ReplicaManager, change: PartitionDelta, lost: list[tuple[Top
 
 
 def _lead(
-    replicas: ReplicaManager, change: PartitionDelta, state: PartitionRegistration, image: MetadataImage, gained: list[tuple[TopicPartition, int]]
+    replicas: ReplicaManager, change: PartitionDelta, state: PartitionRegistration, delta: MetadataDelta, gained: list[tuple[TopicPartition, int]]
 ) -> None:
-    partition, log = _open(replicas, change, state, image)
+    partition, log = _open(replicas, change, state, delta)
     if log is None:
         return
     try:
@@ -85,27 +101,28 @@ def _lead(
 
 
 def _follow(
-    replicas: ReplicaManager, change: PartitionDelta, state: PartitionRegistration, image: MetadataImage, lost: list[tuple[TopicPartition, int]]
+    replicas: ReplicaManager, change: PartitionDelta, state: PartitionRegistration, delta: MetadataDelta, lost: list[tuple[TopicPartition, int]]
 ) -> None:
-    partition, log = _open(replicas, change, state, image)
+    partition, log = _open(replicas, change, state, delta)
     led = partition.is_leader
     partition.make_follower(state, log)
     if led and not partition.is_leader:
         lost.append((partition.topic_partition, state.leader_epoch))
 
 
-def _open(replicas: ReplicaManager, change: PartitionDelta, state: PartitionRegistration, image: MetadataImage) -> tuple[Partition, Log | None]:
+def _open(replicas: ReplicaManager, change: PartitionDelta, state: PartitionRegistration, delta: MetadataDelta) -> tuple[Partition, Log | None]:
     """The partition and its log, made when they are not there yet. A log that cannot be opened leaves the partition offline."""
     topic_partition = TopicPartition(change.topic, change.partition)
     partition = replicas.partitions.get(topic_partition) or replicas.new_partition(topic_partition, change.topic_id)
     if partition.log is not None or partition.offline:
         return partition, None if partition.offline else partition.log
     directory_id = state.directory_of(replicas.node_id)
-    config = topic_config(replicas.config, image.config(TOPIC_RESOURCE, change.topic))
+    config = topic_config(replicas.config, delta.after.config(TOPIC_RESOURCE, change.topic))
+    # The first delta of a start shows old partitions as new: their logs may be in a directory that is offline.
+    is_new = change.before is None and delta.before.offset >= 0
     try:
-        log = replicas.log_manager.get_or_create(
-            topic_partition, change.topic_id, config, change.before is None, None if is_reserved_directory(directory_id) else directory_id
-        )
+        wanted = None if is_reserved_directory(directory_id) else directory_id
+        log = replicas.log_manager.get_or_create(topic_partition, change.topic_id, config, is_new, wanted)
         replicas.start_log(log)
         return partition, log
     except LogDirFailure as failure:

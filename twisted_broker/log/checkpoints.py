@@ -92,10 +92,10 @@ def _text(rows: list[str]) -> bytes:
 
 
 def read_offsets(files: IFileSystem, directory: str, name: str) -> dict[TopicPartition, int]:
-    """An offset checkpoint of a log directory; empty when absent. CheckpointError, OSError."""
+    """An offset checkpoint of a log directory; empty when absent or without content. CheckpointError, OSError."""
     path = posixpath.join(directory, name)
     content = read_whole(files, path)
-    if content is None:
+    if not content:  # Kafka makes the file before it first writes it
         return {}
     try:
         return {TopicPartition(topic, int(partition)): int(offset) for topic, partition, offset in _rows(path, content, 3)}
@@ -115,9 +115,9 @@ def epochs_text(epochs: list[int], start_offsets: list[int]) -> bytes:
 
 
 def read_epochs(files: IFileSystem, path: str) -> list[tuple[int, int]]:
-    """(epoch, start offset) rows of a leader-epoch checkpoint; empty when absent. CheckpointError, OSError."""
+    """(epoch, start offset) rows of a leader-epoch checkpoint; empty when absent or without content. CheckpointError, OSError."""
     content = read_whole(files, path)
-    if content is None:
+    if not content:  # Kafka makes the file before it first writes it
         return []
     try:
         return [(int(epoch), int(start)) for epoch, start in _rows(path, content, 2)]

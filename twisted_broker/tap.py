@@ -15,7 +15,6 @@ import time
 from random import Random
 from typing import Any
 
-from twisted.application.service import IService
 from twisted.python.usage import Options as UsageOptions
 from twisted.python.usage import UsageError
 
@@ -53,16 +52,16 @@ class Options(UsageOptions):
         if port is not None and not (port.isdecimal() and int(port) < 65536):
             raise UsageError(f"--port takes a number from 0 to 65535, not {port!r}")
         try:
-            self.values = self._values()
+            chosen = self._chosen()
             from twisted_broker.config import BrokerConfig
             from twisted_broker.net.listeners import plan_listeners
 
-            self.broker_config = BrokerConfig(self.values)
+            self.broker_config = BrokerConfig(chosen)
             plan_listeners(self.broker_config)
         except (ConfigError, OSError) as error:
             raise UsageError(str(error)) from None
 
-    def _values(self) -> dict[str, str]:
+    def _chosen(self) -> dict[str, str]:
         from twisted_broker.config import SAMPLE_VALUES
 
         values = dict(SAMPLE_VALUES)
@@ -83,8 +82,8 @@ class Options(UsageOptions):
         """The listeners with `--host` and `--port` in the broker's first one, and a controller's where one is needed."""
         from twisted_broker.net.listeners import parse_endpoints
 
-        entries = values.get("listeners") or "PLAINTEXT://127.0.0.1:9092"
-        endpoints = parse_endpoints("listeners", [entry.strip() for entry in entries.split(",") if entry.strip()])
+        given = values.get("listeners") or "PLAINTEXT://127.0.0.1:9092"
+        endpoints = parse_endpoints("listeners", [entry.strip() for entry in given.split(",") if entry.strip()])
         names = [name.strip().upper() for name in values.get("controller.listener.names", "CONTROLLER").split(",")]
         for index, each in enumerate(endpoints):
             if each.name not in names:
@@ -99,7 +98,7 @@ class Options(UsageOptions):
         return entries
 
 
-def makeService(options: Options) -> IService:
+def makeService(options: Options) -> Any:
     """The broker of these options, as a service that `twistd` starts."""
     from twisted.internet import reactor
 

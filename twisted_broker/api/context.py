@@ -42,6 +42,7 @@ class BrokerParts:
         "log_manager",
         "metadata",
         "node_id",
+        "producer_ids",
         "replica_manager",
         "runtime",
     )
@@ -60,6 +61,7 @@ class BrokerParts:
         self.forwarding: Any = None
         self.controller: Any = None
         self.groups: Any = None
+        self.producer_ids: Any = None
 
 
 class RequestContext:
@@ -139,6 +141,11 @@ class RequestContext:
     @property
     def groups(self) -> Any:
         return self.broker.groups
+
+    @property
+    def producer_ids(self) -> Any:
+        """`await next()` gives a producer id that nobody else has."""
+        return self.broker.producer_ids
 
     @property
     def forwarding(self) -> Any:

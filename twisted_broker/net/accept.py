@@ -52,12 +52,15 @@ class ConnectionFactory(Factory):
 
     noisy = False
 
-    def __init__(self, runtime: Runtime, dispatch: Dispatch, counts: ConnectionCounts, *, frame_limit: int, idle_ms: int) -> None:
+    def __init__(
+        self, runtime: Runtime, dispatch: Dispatch, counts: ConnectionCounts, *, frame_limit: int, idle_ms: int, on_controller: bool = False
+    ) -> None:
         self.runtime = runtime
         self.dispatch = dispatch
         self.counts = counts
         self.frame_limit = frame_limit
         self.idle_ms = idle_ms
+        self.on_controller = on_controller
         self.connections: dict[KafkaConnection, None] = {}
         self._watch: IDelayedCall | None = None
 

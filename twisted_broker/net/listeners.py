@@ -5,7 +5,7 @@ Owns the reading of `listeners` and its kin, and the open ports.
 1. A name is given once; a controller's listener is one named in `controller.listener.names`; the others are the broker's.
 2. Port 0 becomes the port that the system gave, in what is advertised too.
 3. Nobody is told an address that cannot be reached: 0.0.0.0 and :: are refused where they would be advertised.
-4. Listening is all or nothing: when one port fails, those that were opened are closed.
+4. Ports are bound before they are needed and let clients in when the broker can serve them.
 
 Source: Kafka's `SocketServerConfigs`, `KafkaConfig.effectiveAdvertisedBrokerListeners`. Leaves out: TLS and SASL listeners.
 """
@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import re
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from twisted.internet.defer import Deferred, DeferredList, maybeDeferred
@@ -99,21 +99,33 @@ def _advertised(config: BrokerConfig, broker: Sequence[EndPoint], controller: Se
 
 
 class OpenListeners:
-    """The ports of one broker, open until `close`."""
+    """The ports of one broker, open until closed."""
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
-        self._ports: list[Any] = []
+        self._ports: list[tuple[Listener, Any]] = []
 
-    async def open(self, endpoint: EndPoint, factory: Any, advertised: EndPoint | None, is_controller: bool) -> Listener:
-        """Listens; gives the listener as clients are told of it. Fails with `CannotListenError`."""
+    async def open(self, endpoint: EndPoint, factory: Any, advertised: EndPoint, is_controller: bool, let_in: bool = True) -> Listener:
+        """Listens; gives the listener as clients are told of it. `let_in` False: clients connect, and wait until `let_in()`.
+
+        Fails with `CannotListenError`.
+        """
         port = await maybeDeferred(self._runtime.network.listen, endpoint.host, endpoint.port, factory)
-        self._ports.append(port)
         real = port.getHost().port
-        told = advertised or endpoint
-        return Listener(endpoint.name, told.host or socket.gethostname(), told.port or real, is_controller)
+        listener = Listener(endpoint.name, advertised.host or socket.gethostname(), advertised.port or real, is_controller)
+        self._ports.append((listener, port))
+        if not let_in and hasattr(port, "stopReading"):
+            port.stopReading()
+        return listener
 
-    def close(self) -> Deferred[Any]:
-        """Fires when no port is open."""
-        ports, self._ports = self._ports, []
-        return DeferredList([maybeDeferred(port.stopListening) for port in ports], consumeErrors=True)
+    def let_in(self) -> None:
+        """Accepts on every port."""
+        for _, port in self._ports:
+            if hasattr(port, "startReading"):
+                port.startReading()
+
+    def close(self, which: Callable[[Listener], bool]) -> Deferred[Any]:
+        """Closes those of `which`; fires when they are."""
+        closing = [port for listener, port in self._ports if which(listener)]
+        self._ports = [(listener, port) for listener, port in self._ports if not which(listener)]
+        return DeferredList([maybeDeferred(port.stopListening) for port in closing], consumeErrors=True)

@@ -1,0 +1,374 @@
+"""One broker: its parts, joined; how it starts and how it stops. The composition root.
+
+Owns the order of starting and stopping, and which part knows which.
+
+1. Start: directories claimed and logs loaded; controller (its listener, then its epoch); the broker's ports bound, still closed to clients;
+   metadata followed, registration, caught up, unfenced; then clients are let in, and `ready` fires.
+2. Stop, as Kafka does: leadership handed over (controlled shutdown), listeners closed, coordinators, replica manager with its high-watermark
+   checkpoint, controller, logs closed cleanly with their mark. Each step happens whatever became of the one before.
+3. A broker talks to its controller over the network only, also when both are in one process.
+4. A start that fails gives everything back and says why in one line.
+
+Ring 2. Source: Kafka's `BrokerServer`, `ControllerServer`, `KafkaRaftServer`. Leaves out: options (`tap.py`).
+"""
+
+from __future__ import annotations
+
+import os
+import posixpath
+import sys
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any
+
+from twisted.application.service import Service
+from twisted.internet.defer import Deferred, ensureDeferred
+from twisted.internet.error import CannotListenError
+from twisted.logger import Logger
+
+from twisted_broker.api.context import BrokerParts, Listener
+from twisted_broker.api.dispatch import Dispatcher
+from twisted_broker.config import BrokerConfig
+from twisted_broker.interfaces import Runtime
+from twisted_broker.log.errors import CheckpointError, LogDirFailure
+from twisted_broker.log.log_directory import LogDirMismatch
+from twisted_broker.log.log_manager import LogManager
+from twisted_broker.log.meta_properties import read_meta_properties
+from twisted_broker.net.accept import ConnectionCounts, ConnectionFactory
+from twisted_broker.net.listeners import EndPoint, ListenerPlan, OpenListeners, plan_listeners
+from twisted_broker.security.acl import AllowAll
+from twisted_broker.settings import ConfigError
+from twisted_broker.status.run_file import address, broker_entry, remove_run_file, write_run_file
+from twisted_broker.wire.errors import BrokerError
+from twisted_broker.wire.primitives import uuid_text
+
+if TYPE_CHECKING:
+    from twisted_broker.cluster.image import MetadataDelta
+    from twisted_broker.cluster.lifecycle import BrokerLifecycle
+    from twisted_broker.cluster.observer import MetadataObserver
+
+log = Logger(namespace="replog")
+
+_LEAVING_SECONDS = 10
+
+STARTING_ERRORS = (BrokerError, CannotListenError, CheckpointError, ConfigError, LogDirFailure, LogDirMismatch, OSError)
+
+
+class Broker:
+    """One node: broker, controller or both. `cluster_id` None: the directory's, or a new one."""
+
+    def __init__(self, config: BrokerConfig, runtime: Runtime, cluster_id: str | None = None) -> None:
+        self.config = config
+        self.runtime = runtime
+        self.plan: ListenerPlan = plan_listeners(config)
+        self.cluster_id = self._cluster_id(cluster_id)
+        self.parts = BrokerParts(
+            node_id=config.node_id, cluster_id=self.cluster_id, config=config, runtime=runtime, authorizer=AllowAll()
+        )
+        self.log_manager = LogManager(runtime, config, self.cluster_id, directory_failed=self._directory_failed)
+        self.parts.log_manager = self.log_manager
+        self.listeners: list[Listener] = []
+        self._open = OpenListeners(runtime)
+        self._factories: list[ConnectionFactory] = []
+        self._counts = ConnectionCounts(config.integer("max.connections"), config.integer("max.connections.per.ip"))
+        self._undo: list[Callable[[], Awaitable[None]]] = []
+        self._observer: Any = None
+        self._lifecycle: Any = None
+        self._started = False
+        self.fatal: Callable[[str], None] = lambda reason: None
+
+    @property
+    def roles(self) -> tuple[str, ...]:
+        return self.config.names("process.roles")
+
+    def _cluster_id(self, wanted: str | None) -> str:
+        """Whose directories these are; LogDirMismatch when that is not what was asked for."""
+        for path in self.config.log_directories:
+            try:
+                found = read_meta_properties(self.runtime.files, path)
+            except FileNotFoundError:
+                continue
+            if found is not None and found.cluster_id is not None:
+                if wanted not in (None, found.cluster_id):
+                    raise LogDirMismatch(f"{path} belongs to cluster {found.cluster_id}, not to {wanted}")
+                return found.cluster_id
+        return wanted or _new_cluster_id(self.runtime)
+
+    # starting
+
+    async def start(self) -> None:
+        """Ends when clients are served. What fails is given back before it raises one of STARTING_ERRORS."""
+        try:
+            await self._start_logs()
+            if "controller" in self.roles:
+                await self._start_controller()
+            if "broker" in self.roles:
+                await self._start_broker()
+            self._started = True
+            self.parts.listeners = tuple(self.listeners)
+        except BaseException:
+            await self.stop()
+            raise
+
+    async def _start_logs(self) -> None:
+        self._undo.append(self._stop_logs)
+        await self.log_manager.start()
+
+    async def _start_controller(self) -> None:
+        from twisted_broker.cluster.controller import Controller
+        from twisted_broker.cluster.metadata_log import open_metadata_log
+        from twisted_broker.cluster.registrations import Endpoint
+
+        directory = self.metadata_directory
+        log = open_metadata_log(
+            self.runtime.files, self.log_manager.worker(directory), directory, self.config.node_id, self.runtime.wall_ms
+        )
+        controller = Controller(self.cluster_id, self.runtime, self.config, log)
+        self.parts.controller = controller
+        self._undo.append(self._stop_controller)
+        found = [await self._listen(endpoint, is_controller=True) for endpoint in self.plan.controller]
+        await controller.start([Endpoint(each.name, each.host, each.port) for each in found])
+
+    @property
+    def metadata_directory(self) -> str:
+        return posixpath.normpath(self.config.text("metadata.log.dir") or self.config.log_directories[0])
+
+    async def _listen(self, endpoint: EndPoint, is_controller: bool) -> Listener:
+        """Opens a port; for a broker's port, clients wait until `_let_clients_in`."""
+        told = self.plan.advertised.get(endpoint.name, endpoint)
+        dispatcher = Dispatcher(self.parts, Listener(endpoint.name, told.host, told.port, is_controller))
+        factory = ConnectionFactory(
+            self.runtime,
+            dispatcher,
+            self._counts,
+            frame_limit=self.config.integer("socket.request.max.bytes"),
+            idle_ms=self.config.integer("connections.max.idle.ms"),
+            on_controller=is_controller,
+        )
+        self._factories.append(factory)
+        dispatcher.listener = await self._open.open(endpoint, factory, told, is_controller, let_in=is_controller)
+        self.listeners.append(dispatcher.listener)
+        return dispatcher.listener
+
+    async def _start_broker(self) -> None:
+        from twisted_broker.cluster.controller_channel import ControllerChannel
+        from twisted_broker.cluster.features import SUPPORTED_FEATURES
+        from twisted_broker.cluster.forwarding import Forwarding, ProducerIds
+        from twisted_broker.cluster.isr_changes import IsrChanges
+        from twisted_broker.cluster.lifecycle import BrokerLifecycle
+        from twisted_broker.cluster.observer import MetadataObserver
+        from twisted_broker.coordinator.offsets_store import group_coordinator
+        from twisted_broker.replication.replica_manager import ReplicaManager
+
+        runtime, config, parts = self.runtime, self.config, self.parts
+        directory_id = self.log_manager.online()[0].directory_id
+        observer = MetadataObserver(runtime, config, self.cluster_id, self._controllers(), directory_id)
+        observer.failed = lambda error: self.fatal(f"the metadata log cannot be followed: {error}")
+        lifecycle = BrokerLifecycle(runtime, config, observer, ControllerChannel(runtime, observer, "lifecycle"))
+        replica_manager = ReplicaManager(config.node_id, runtime, config, self.log_manager, observer)
+        replica_manager.alter_partition = IsrChanges(
+            runtime, config.node_id, lambda: lifecycle.broker_epoch, ControllerChannel(runtime, observer, "alter-partition")
+        )
+        parts.metadata, parts.replica_manager, parts.features = observer, replica_manager, dict(SUPPORTED_FEATURES)
+        channel = ControllerChannel(runtime, observer, "forwarding")
+        parts.forwarding = Forwarding(channel)
+        parts.producer_ids = ProducerIds(config.node_id, lambda: lifecycle.broker_epoch, channel)
+        self._observer, self._lifecycle = observer, lifecycle
+        observer.subscribe(self._metadata_changed)
+        parts.groups = group_coordinator(runtime, config, replica_manager, observer, lambda request: ensureDeferred(channel.ask(request, 7)))
+        self._undo.append(self._stop_membership)
+        observer.start()
+        self._undo.append(self._stop_serving)
+        for endpoint in self.plan.broker:
+            await self._listen(endpoint, is_controller=False)
+        await self._join(observer, lifecycle)
+
+    def _controllers(self) -> list[tuple[str, int]]:
+        """Where a controller may be found: here, or as configured. Raises ConfigError."""
+        own = [(each.host, each.port) for each in self.listeners if each.is_controller]
+        if own:
+            return own
+        named = [entry.rpartition("@")[2] for entry in self.config.names("controller.quorum.voters")]
+        found = [*named, *self.config.names("controller.quorum.bootstrap.servers")]
+        addresses = [_host_and_port(entry) for entry in found]
+        if not addresses:
+            raise ConfigError("controller.quorum.bootstrap.servers", "", "HOST:PORT of a controller, for a broker without one of its own")
+        return addresses
+
+    async def _join(self, observer: MetadataObserver, lifecycle: BrokerLifecycle) -> None:
+        """Registers, waits until the metadata is here, and lets clients in once the controller lifted the fence."""
+        from twisted_broker.cluster.features import SUPPORTED_FEATURES
+        from twisted_broker.cluster.registrations import Endpoint
+        from twisted_broker.cluster.topic_changes import new_uuid
+
+        directories = self.log_manager.online()
+        was_clean = all(each.was_clean for each in directories)
+        lifecycle.start(
+            self.cluster_id,
+            new_uuid(self.runtime.random),
+            [Endpoint(each.name, each.host, each.port) for each in self.listeners if not each.is_controller],
+            SUPPORTED_FEATURES,
+            [each.directory_id for each in directories],
+            directories[0].previous_broker_epoch if was_clean else -1,
+        )
+        await lifecycle.caught_up
+        lifecycle.ready_to_unfence()
+        await lifecycle.unfenced
+        self.parts.groups.start()
+        self._open.let_in()
+
+    # while running
+
+    def _metadata_changed(self, delta: MetadataDelta) -> None:
+        """A piece of the metadata log: settings first, then roles."""
+        image = delta.after
+        if delta.configs & {(4, ""), (4, str(self.config.node_id))}:
+            self._settings_changed(self.config.with_dynamic(image.config(4, ""), image.config(4, str(self.config.node_id))))
+        self.parts.replica_manager.apply_delta(delta, image)
+
+    def _settings_changed(self, config: BrokerConfig) -> None:
+        from twisted_broker.coordinator.ports import settings_of
+
+        self.config = self.parts.config = self.log_manager.config = config
+        self.parts.replica_manager.config = config
+        self.parts.groups.update_settings(settings_of(config))
+        self._counts.maximum = config.integer("max.connections")
+        self._counts.maximum_per_host = config.integer("max.connections.per.ip")
+
+    def _directory_failed(self, path: str, error: OSError) -> None:
+        """Its replicas go offline, the controller hears of it; without any directory the broker stops, as Kafka's does."""
+        if self.parts.replica_manager is not None:
+            self.parts.replica_manager.directory_failed(path, error)
+        if self._lifecycle is not None:
+            self._lifecycle.directory_failed(self.log_manager.directories[path].directory_id)
+        if not self.log_manager.online() and self._started:
+            self.fatal(f"no log directory is left: {error}")
+
+    # stopping
+
+    async def stop(self) -> None:
+        """Takes back what was started, in the reverse order; never raises."""
+        undo, self._undo = self._undo, []
+        for step in reversed(undo):
+            try:
+                await step()
+            except Exception:
+                log.failure("stopping goes on after a step that failed")
+
+    async def _stop_serving(self) -> None:
+        if self._lifecycle is not None and self.config.boolean("controlled.shutdown.enable"):
+            left = self._lifecycle.controlled_shutdown()
+            left.addTimeout(_LEAVING_SECONDS, self.runtime.clock)
+            try:
+                await left
+            except TimeoutError:
+                log.warn("the controller did not let this broker go within {seconds} s", seconds=_LEAVING_SECONDS)
+        await self._open.close(lambda listener: not listener.is_controller)
+        self._close_connections(on_controller=False)
+        self.parts.groups.stop()
+        self.parts.replica_manager.shutdown()
+
+    async def _stop_membership(self) -> None:
+        self._lifecycle.stop()
+        self._observer.stop()
+
+    async def _stop_controller(self) -> None:
+        self.parts.controller.stop()
+        await self._open.close(lambda listener: True)
+        self._close_connections(on_controller=True)
+
+    async def _stop_logs(self) -> None:
+        await self.log_manager.shutdown(self._lifecycle.broker_epoch if self._lifecycle is not None else -1)
+
+    def _close_connections(self, on_controller: bool) -> None:
+        for factory in self._factories:
+            if factory.on_controller == on_controller:
+                factory.close_all()
+
+
+def _host_and_port(text: str) -> tuple[str, int]:
+    host, _, port = text.rpartition(":")
+    if not port.isdecimal() or not host:
+        raise ConfigError("controller.quorum.bootstrap.servers", text, "HOST:PORT")
+    return host.strip("[]"), int(port)
+
+
+def _new_cluster_id(runtime: Runtime) -> str:
+    from twisted_broker.cluster.topic_changes import new_uuid
+
+    return uuid_text(new_uuid(runtime.random))
+
+
+class BrokerService(Service):
+    """A broker as `twistd` starts and stops it. A start that fails is one line on the log and exit status 1."""
+
+    def __init__(self, config: BrokerConfig, runtime: Runtime, *, cluster_id: str | None = None, run_file: str | None = None, reactor: Any) -> None:
+        self.config = config
+        self.runtime = runtime
+        self.broker: Broker | None = None
+        self._cluster_id = cluster_id
+        self._run_file = run_file
+        self._reactor = reactor
+        self._starting: Deferred[None] | None = None
+
+    def startService(self) -> None:
+        Service.startService(self)
+        self._starting = ensureDeferred(self._start())
+
+    async def _start(self) -> None:
+        for name in self.config.unknown():
+            log.warn("setting {name} is not known here", name=name)
+        if self.config.without_effect():
+            log.info("these settings have no effect here: {names}", names=", ".join(self.config.without_effect()))
+        try:
+            self.broker = Broker(self.config, self.runtime, self._cluster_id)
+            self.broker.fatal = self._fail
+            await self.broker.start()
+            self._tell()
+        except STARTING_ERRORS as error:
+            self._fail(str(error))
+        except Exception:
+            log.failure("the broker cannot start")
+            self._fail("the broker cannot start")
+
+    def _tell(self) -> None:
+        """The ready line and the run file."""
+        assert self.broker is not None
+        clients = [each for each in self.broker.listeners if not each.is_controller]
+        controllers = [each for each in self.broker.listeners if each.is_controller]
+        first = (clients or controllers)[0]
+        if self._run_file is not None:
+            entry = broker_entry(self.broker.listeners, self.config.log_directories[0])
+            write_run_file(
+                self._run_file,
+                self.broker.cluster_id,
+                address(clients[0]) if clients else "",
+                address(controllers[0]) if controllers else None,
+                {self.config.node_id: entry},
+            )
+        log.info("replog node {node} ready on {address}", node=self.config.node_id, address=address(first))
+
+    def _fail(self, reason: str) -> None:
+        log.critical("replog node {node} stops: {reason}", node=self.config.node_id, reason=reason)
+        self._reactor.addSystemEventTrigger("after", "shutdown", _exit_with_failure)
+        if self._reactor.running:
+            self._reactor.stop()
+        else:
+            self._reactor.callWhenRunning(self._reactor.stop)
+
+    async def _stop(self) -> None:
+        if self._run_file is not None:
+            remove_run_file(self._run_file)
+        if self.broker is not None:
+            await self.broker.stop()
+            log.info("replog node {node} stopped", node=self.config.node_id)
+
+    def stopService(self) -> Deferred[None]:
+        Service.stopService(self)
+        return ensureDeferred(self._stop())
+
+
+def _exit_with_failure() -> None:
+    """`twistd` itself would leave with status 0."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(1)

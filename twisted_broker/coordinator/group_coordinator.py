@@ -32,6 +32,7 @@ from twisted_broker.coordinator.group_state import STABLE
 from twisted_broker.coordinator.loading import load_steps
 from twisted_broker.coordinator.offset_requests import CommitAnswer, CommitRequest, FetchedOffset
 from twisted_broker.coordinator.offsets import Place
+from twisted_broker.coordinator.offsets_topic import OffsetsTopic
 from twisted_broker.coordinator.ports import CoordinatorParts, CoordinatorSettings
 from twisted_broker.coordinator.shard import GroupEntry, Shard, ShardState, append_error
 from twisted_broker.wire.errors import BrokerError, ErrorCode
@@ -68,8 +69,9 @@ def _fits(*texts: str | None) -> bool:
 class GroupCoordinator:
     """All groups whose partition of `__consumer_offsets` this broker leads."""
 
-    def __init__(self, parts: CoordinatorParts) -> None:
+    def __init__(self, parts: CoordinatorParts, offsets_topic: OffsetsTopic | None = None) -> None:
         self.parts = parts
+        self.offsets_topic = offsets_topic
         self.shards: dict[int, Shard] = {}
         self._groups_count_limit_warned = False
         self._expiry = LoopingCall(self._expire)

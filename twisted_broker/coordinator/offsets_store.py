@@ -17,7 +17,8 @@ from twisted.internet.defer import Deferred, fail, succeed
 
 from twisted_broker.config import BrokerConfig
 from twisted_broker.coordinator.group_coordinator import GroupCoordinator
-from twisted_broker.coordinator.ports import CoordinatorParts, settings_of
+from twisted_broker.coordinator.offsets_topic import CreateTopics, OffsetsTopic
+from twisted_broker.coordinator.ports import OFFSETS_TOPIC, CoordinatorParts, settings_of
 from twisted_broker.interfaces import Runtime, TopicPartition
 from twisted_broker.log.append_info import AppendOrigin
 from twisted_broker.wire.errors import BrokerError, ErrorCode
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from twisted_broker.replication.live_brokers import ImageSource
     from twisted_broker.replication.replica_manager import ReplicaManager
 
-OFFSETS_TOPIC = "__consumer_offsets"
 ALL_REPLICAS = -1
 
 
@@ -102,9 +102,15 @@ class GroupRoles:
             self._coordinator.on_topics_deleted({topic.name: topic.id for topic in delta.removed_topics.values()})
 
 
-def group_coordinator(runtime: Runtime, config: BrokerConfig, replicas: ReplicaManager, image_source: Any) -> GroupCoordinator:
-    """A coordinator on these replicas, told about its partitions from now on; `start` and `stop` are the caller's."""
+def group_coordinator(
+    runtime: Runtime, config: BrokerConfig, replicas: ReplicaManager, image_source: Any, create_topics: CreateTopics
+) -> GroupCoordinator:
+    """A coordinator on these replicas, told what it leads from now on. `image_source` is a MetadataObserver (`image`, `subscribe`);
+    `start` and `stop` of the result are the caller's."""
     store = ReplicaOffsetsStore(replicas, image_source, config)
-    coordinator = GroupCoordinator(CoordinatorParts(runtime.clock, runtime.wall_ms, runtime.random, store, settings_of(config)))
-    replicas.role_observers.append(GroupRoles(coordinator))
+    parts = CoordinatorParts(runtime.clock, runtime.wall_ms, runtime.random, store, settings_of(config))
+    coordinator = GroupCoordinator(parts, OffsetsTopic(image_source, config, create_topics))
+    roles = GroupRoles(coordinator)
+    replicas.role_observers.append(roles)
+    image_source.subscribe(roles.image_changed)
     return coordinator

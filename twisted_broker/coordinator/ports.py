@@ -22,6 +22,7 @@ from twisted_broker.config import BrokerConfig
 from twisted_broker.coordinator.rebalance import GroupSettings
 from twisted_broker.interfaces import IClock
 
+OFFSETS_TOPIC = "__consumer_offsets"
 MINUTE_MS = 60_000
 
 

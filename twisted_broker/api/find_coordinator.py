@@ -1,0 +1,50 @@
+"""FindCoordinator: which broker coordinates a group.
+
+1. Permission first: DESCRIBE on the group.
+2. A group's coordinator leads its partition of `__consumer_offsets`; the first question makes the topic, and until there is a leader the
+   answer is COORDINATOR_NOT_AVAILABLE, which clients take as "ask again".
+3. Other kinds of keys are INVALID_REQUEST: no transaction or share coordinator is served.
+
+Source: Apache Kafka 4.3.1 `KafkaApis.getCoordinator` (KIP-699).
+"""
+
+from __future__ import annotations
+
+from twisted_broker.api.context import RequestContext
+from twisted_broker.security.acl import Operation, ResourceType
+from twisted_broker.wire.errors import ErrorCode
+from twisted_broker.wire.messages.offsets import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
+
+GROUP_KEY = 0
+FIRST_WITH_SEVERAL_KEYS = 4
+NOBODY = (-1, "", -1)
+
+Found = tuple[ErrorCode, tuple[int, str, int]]
+
+
+async def find_coordinator(context: RequestContext, request: FindCoordinatorRequest) -> FindCoordinatorResponse:
+    if context.version >= FIRST_WITH_SEVERAL_KEYS:
+        return FindCoordinatorResponse(coordinators=[_coordinator(key, _find(context, request.key_type, key)) for key in request.coordinator_keys])
+    error, (node_id, host, port) = _find(context, request.key_type, request.key)
+    return FindCoordinatorResponse(error_code=error, error_message=_sentence(error), node_id=node_id, host=host, port=port)
+
+
+def _coordinator(key: str, found: Found) -> Coordinator:
+    error, (node_id, host, port) = found
+    return Coordinator(key=key, node_id=node_id, host=host, port=port, error_code=error, error_message=_sentence(error))
+
+
+def _sentence(error: ErrorCode) -> str | None:
+    return error.sentence if error else None
+
+
+def _find(context: RequestContext, key_type: int, key: str) -> Found:
+    if key_type != GROUP_KEY:
+        return ErrorCode.INVALID_REQUEST, NOBODY
+    if not context.may(Operation.DESCRIBE, ResourceType.GROUP, key):
+        return ErrorCode.GROUP_AUTHORIZATION_FAILED, NOBODY
+    found = context.groups.offsets_topic.coordinator(key, context.listener.name)
+    if found is None:
+        return ErrorCode.COORDINATOR_NOT_AVAILABLE, NOBODY
+    node_id, endpoint = found
+    return ErrorCode.NONE, (node_id, endpoint.host, endpoint.port)

@@ -1,0 +1,183 @@
+"""JoinGroup, SyncGroup, Heartbeat, LeaveGroup; ListGroups, DescribeGroups, DeleteGroups: the wire's side of classic groups.
+
+1. Permission first: READ on the group to be a member, DESCRIBE to see it, DELETE to delete it.
+2. What a version cannot say is said the way that version's clients understand: no null protocol below v7, one member's error as the whole
+   answer's below LeaveGroup v3, a group that does not exist as Dead below DescribeGroups v6.
+3. Only a join and a leader's or follower's sync wait; nothing else does but for the tombstones of DeleteGroups.
+
+Source: Apache Kafka 4.3.1 `KafkaApis`, `JoinGroupRequest`, `LeaveGroupResponse`. Leaves out groups of KIP-848, share and streams groups.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from twisted.internet.defer import Deferred
+
+from twisted_broker.api.context import RequestContext
+from twisted_broker.coordinator.consequences import JoinAnswer, SyncAnswer
+from twisted_broker.coordinator.group_coordinator import GroupDescription
+from twisted_broker.coordinator.group_core import JoinRequest, SyncRequest
+from twisted_broker.security.acl import CLUSTER_NAME, Operation, ResourceType, authorized_operations
+from twisted_broker.wire.errors import BrokerError, ErrorCode
+from twisted_broker.wire.messages.groups import (
+    DeletableGroupResult,
+    DeleteGroupsRequest,
+    DeleteGroupsResponse,
+    DescribedGroupMember,
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
+    DescribeGroupsResponseDescribedGroup,
+    HeartbeatRequest,
+    HeartbeatResponse,
+    JoinGroupRequest,
+    JoinGroupResponse,
+    JoinGroupResponseMember,
+    LeaveGroupRequest,
+    LeaveGroupResponse,
+    ListedGroup,
+    ListGroupsRequest,
+    ListGroupsResponse,
+    MemberResponse,
+    SyncGroupRequest,
+    SyncGroupResponse,
+)
+
+CLASSIC = "Classic"
+DEAD = "Dead"
+NO_REBALANCE_TIMEOUT_VERSION = 0
+FIRST_WITH_KNOWN_MEMBER_ID = 4
+FIRST_WITH_NULLABLE_PROTOCOL = 7
+FIRST_WITH_SKIP_ASSIGNMENT = 9
+FIRST_SYNC_WITH_PROTOCOL = 5
+FIRST_LEAVE_OF_SEVERAL = 3
+FIRST_WITH_AUTHORIZED_OPERATIONS = 3
+FIRST_WITH_GROUP_ID_NOT_FOUND = 6
+
+
+def check_group(context: RequestContext, group_id: str, operation: Operation) -> None:
+    """Raises GROUP_AUTHORIZATION_FAILED."""
+    if not context.may(operation, ResourceType.GROUP, group_id):
+        raise BrokerError(ErrorCode.GROUP_AUTHORIZATION_FAILED)
+
+
+# -- membership ----------------------------------------------------------------------------------------------------------
+async def join_group(context: RequestContext, request: JoinGroupRequest) -> JoinGroupResponse:
+    check_group(context, request.group_id, Operation.READ)
+    version = context.version
+    protocols: dict[str, bytes] = {}
+    for protocol in request.protocols:
+        protocols.setdefault(protocol.name, protocol.metadata)
+    answer: JoinAnswer = await context.groups.join(request.group_id, JoinRequest(
+        member_id=request.member_id, new_member_id="", instance_id=request.group_instance_id,
+        client_id=context.client_id or "", client_host=f"/{context.client_host}", session_timeout_ms=request.session_timeout_ms,
+        rebalance_timeout_ms=request.session_timeout_ms if version == NO_REBALANCE_TIMEOUT_VERSION else request.rebalance_timeout_ms,
+        protocol_type=request.protocol_type, protocols=protocols,
+        requires_known_member_id=version >= FIRST_WITH_KNOWN_MEMBER_ID, can_skip_assignment=version >= FIRST_WITH_SKIP_ASSIGNMENT,
+    ))  # fmt: skip
+    return join_response(answer, version)
+
+
+def join_response(answer: JoinAnswer, version: int) -> JoinGroupResponse:
+    name = answer.protocol_name
+    return JoinGroupResponse(
+        error_code=answer.error, generation_id=answer.generation, protocol_type=answer.protocol_type,
+        protocol_name="" if name is None and version < FIRST_WITH_NULLABLE_PROTOCOL else name,
+        leader=answer.leader, skip_assignment=answer.skip_assignment, member_id=answer.member_id,
+        members=[JoinGroupResponseMember(member_id=m, group_instance_id=i, metadata=b) for m, i, b in answer.members],
+    )  # fmt: skip
+
+
+async def sync_group(context: RequestContext, request: SyncGroupRequest) -> SyncGroupResponse:
+    check_group(context, request.group_id, Operation.READ)
+    if context.version >= FIRST_SYNC_WITH_PROTOCOL and (request.protocol_type is None or request.protocol_name is None):
+        raise BrokerError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
+    answer: SyncAnswer = await context.groups.sync(request.group_id, SyncRequest(
+        request.member_id, request.group_instance_id, request.generation_id, request.protocol_type, request.protocol_name,
+        tuple((a.member_id, a.assignment) for a in request.assignments),
+    ))  # fmt: skip
+    return SyncGroupResponse(
+        error_code=answer.error, protocol_type=answer.protocol_type, protocol_name=answer.protocol_name, assignment=answer.assignment
+    )
+
+
+async def heartbeat(context: RequestContext, request: HeartbeatRequest) -> HeartbeatResponse:
+    check_group(context, request.group_id, Operation.READ)
+    error = context.groups.heartbeat(request.group_id, request.member_id, request.group_instance_id, request.generation_id)
+    return HeartbeatResponse(error_code=error)
+
+
+async def leave_group(context: RequestContext, request: LeaveGroupRequest) -> LeaveGroupResponse:
+    check_group(context, request.group_id, Operation.READ)
+    if context.version < FIRST_LEAVE_OF_SEVERAL:
+        return LeaveGroupResponse(error_code=context.groups.leave(request.group_id, [(request.member_id, None)])[0].error)
+    answers = context.groups.leave(request.group_id, [(m.member_id, m.group_instance_id) for m in request.members])
+    return LeaveGroupResponse(
+        members=[MemberResponse(member_id=a.member_id, group_instance_id=a.instance_id, error_code=a.error) for a in answers]
+    )
+
+
+# -- administration ------------------------------------------------------------------------------------------------------
+async def list_groups(context: RequestContext, request: ListGroupsRequest) -> ListGroupsResponse:
+    error, listings = context.groups.list_groups()
+    if error:
+        return ListGroupsResponse(error_code=error)
+    sees_all = context.may(Operation.DESCRIBE, ResourceType.CLUSTER, CLUSTER_NAME)
+    states = {state.lower() for state in request.states_filter}
+    types = {name.lower() for name in request.types_filter}
+    return ListGroupsResponse(groups=[
+        ListedGroup(group_id=g.group_id, protocol_type=g.protocol_type, group_state=g.state, group_type=CLASSIC)
+        for g in listings
+        if (not states or g.state.lower() in states) and (not types or CLASSIC.lower() in types)
+        and (sees_all or context.may(Operation.DESCRIBE, ResourceType.GROUP, g.group_id))
+    ])  # fmt: skip
+
+
+async def describe_groups(context: RequestContext, request: DescribeGroupsRequest) -> DescribeGroupsResponse:
+    described = [_describe(context, group_id) for group_id in request.groups]
+    if request.include_authorized_operations and context.version >= FIRST_WITH_AUTHORIZED_OPERATIONS:
+        for group in described:
+            if group.error_code == ErrorCode.NONE:
+                group.authorized_operations = authorized_operations(
+                    context.authorizer, context.principal, context.client_host, ResourceType.GROUP, group.group_id
+                )
+    return DescribeGroupsResponse(groups=described)
+
+
+def _describe(context: RequestContext, group_id: str) -> DescribeGroupsResponseDescribedGroup:
+    try:
+        check_group(context, group_id, Operation.DESCRIBE)
+        found: GroupDescription | None = context.groups.describe(group_id)
+    except BrokerError as refusal:
+        return DescribeGroupsResponseDescribedGroup(group_id=group_id, error_code=refusal.code)
+    if found is None:
+        group = DescribeGroupsResponseDescribedGroup(group_id=group_id, group_state=DEAD)
+        if context.version >= FIRST_WITH_GROUP_ID_NOT_FOUND:
+            group.error_code, group.error_message = ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} not found."
+        return group
+    return DescribeGroupsResponseDescribedGroup(
+        group_id=group_id, group_state=found.state, protocol_type=found.protocol_type, protocol_data=found.protocol,
+        members=[DescribedGroupMember(
+            member_id=member_id, group_instance_id=instance_id, client_id=client_id, client_host=host,
+            member_metadata=metadata, member_assignment=assignment,
+        ) for member_id, instance_id, client_id, host, metadata, assignment in found.members],
+    )  # fmt: skip
+
+
+async def delete_groups(context: RequestContext, request: DeleteGroupsRequest) -> DeleteGroupsResponse:
+    """All tombstones are appended before the first is waited for."""
+    started: list[tuple[str, Deferred[ErrorCode] | ErrorCode]] = [(name, _delete(context, name)) for name in dict.fromkeys(request.groups_names)]
+    results: list[Any] = []
+    for group_id, deleted in started:
+        error = deleted if isinstance(deleted, ErrorCode) else await deleted
+        results.append(DeletableGroupResult(group_id=group_id, error_code=error))
+    return DeleteGroupsResponse(results=results)
+
+
+def _delete(context: RequestContext, group_id: str) -> Deferred[ErrorCode] | ErrorCode:
+    try:
+        check_group(context, group_id, Operation.DELETE)
+        deleted: Deferred[ErrorCode] = context.groups.delete_group(group_id)
+    except BrokerError as refusal:
+        return refusal.code
+    return deleted

@@ -1,0 +1,93 @@
+"""Where a group's coordinator is, and the making of `__consumer_offsets` when the first group is looked for. Ring 1.
+
+Owns `OffsetsTopic`.
+
+1. One creation is on its way at a time; whoever asks meanwhile is told to ask again.
+2. The topic is compacted, as large and replicated as the settings say, with no more replicas than there are live brokers.
+3. A creation that fails is logged and tried again by the next who asks.
+
+Source: Apache Kafka 4.3.1 `AutoTopicCreationManager`, `GroupCoordinatorService.groupMetadataTopicConfigs`. Leaves out who may ask (api).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from twisted.internet.defer import Deferred
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from twisted_broker.config import BrokerConfig
+from twisted_broker.coordinator.group_records import partition_for
+from twisted_broker.coordinator.ports import OFFSETS_TOPIC
+from twisted_broker.wire.errors import ErrorCode
+from twisted_broker.wire.messages.topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest, CreateTopicsResponse
+
+if TYPE_CHECKING:
+    from twisted_broker.cluster.registrations import Endpoint
+    from twisted_broker.replication.live_brokers import ImageSource
+
+CREATION_TIMEOUT_MS = 30_000
+_HARMLESS = (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS)
+_log = Logger()
+
+CreateTopics = Callable[[CreateTopicsRequest], "Deferred[CreateTopicsResponse]"]
+"""Asks the controller on this broker's own behalf."""
+
+
+class OffsetsTopic:
+    """`__consumer_offsets` as the metadata image shows it."""
+
+    __slots__ = ("_config", "_create", "_image_source", "is_being_created")
+
+    def __init__(self, image_source: ImageSource, config: BrokerConfig, create: CreateTopics) -> None:
+        self._image_source, self._config, self._create = image_source, config, create
+        self.is_being_created = False
+
+    def coordinator(self, group_id: str, listener: str) -> tuple[int, Endpoint] | None:
+        """(node id, where it is reached) of the broker that serves the group; None while there is none, then the topic is being made."""
+        image = self._image_source.image
+        topic = image.topics_by_name.get(OFFSETS_TOPIC)
+        if topic is None:
+            self.create()
+            return None
+        partition = topic.partitions.get(partition_for(group_id, len(topic.partitions)))
+        broker = None if partition is None else image.brokers.get(partition.leader)
+        if broker is None or broker.fenced or listener not in broker.listeners:
+            return None
+        return broker.id, broker.listeners[listener]
+
+    def create(self) -> None:
+        """Asks the controller for the topic unless it was asked already."""
+        if self.is_being_created:
+            return
+        self.is_being_created = True
+        try:
+            answer = self._create(self.request())
+        except BaseException:
+            self.is_being_created = False
+            raise
+        answer.addCallbacks(self._created, self._failed)
+
+    def request(self) -> CreateTopicsRequest:
+        config = self._config
+        replicas = min(config.integer("offsets.topic.replication.factor"), max(1, len(self._image_source.image.live_brokers())))
+        settings = {"cleanup.policy": "compact", "compression.type": "producer", "segment.bytes": str(config["offsets.topic.segment.bytes"])}
+        return CreateTopicsRequest(
+            topics=[CreatableTopic(
+                name=OFFSETS_TOPIC, num_partitions=config.integer("offsets.topic.num.partitions"), replication_factor=replicas,
+                configs=[CreatableTopicConfig(name=name, value=value) for name, value in settings.items()],
+            )],
+            timeout_ms=CREATION_TIMEOUT_MS,
+        )  # fmt: skip
+
+    def _created(self, response: CreateTopicsResponse) -> None:
+        self.is_being_created = False
+        for topic in response.topics:
+            if topic.error_code not in _HARMLESS:
+                _log.error("{topic} was not created: {error}", topic=OFFSETS_TOPIC, error=ErrorCode(topic.error_code).name)  # type: ignore[call-arg]
+
+    def _failed(self, failure: Failure) -> None:
+        self.is_being_created = False
+        _log.warn("{topic} was not created: {error}", topic=OFFSETS_TOPIC, error=failure.value)

@@ -28,7 +28,7 @@ from twisted.logger import Logger
 from twisted_broker.api.context import BrokerParts, Listener
 from twisted_broker.api.dispatch import Dispatcher
 from twisted_broker.config import BrokerConfig
-from twisted_broker.interfaces import Runtime
+from twisted_broker.interfaces import Runtime, TopicPartition
 from twisted_broker.log.errors import CheckpointError, LogDirFailure
 from twisted_broker.log.log_directory import LogDirMismatch
 from twisted_broker.log.log_manager import LogManager
@@ -73,6 +73,8 @@ class Broker:
         self._undo: list[Callable[[], Awaitable[None]]] = []
         self._observer: Any = None
         self._lifecycle: Any = None
+        self._isr_changes: Any = None
+        self._assignments: Any = None
         self._started = False
         self.fatal: Callable[[str], None] = lambda reason: None
 
@@ -151,8 +153,9 @@ class Broker:
 
     async def _start_broker(self) -> None:
         from twisted_broker.cluster.controller_channel import ControllerChannel
+        from twisted_broker.cluster.directories import DirectoryAssignments
         from twisted_broker.cluster.features import SUPPORTED_FEATURES
-        from twisted_broker.cluster.forwarding import Forwarding, ProducerIds
+        from twisted_broker.cluster.forwarding import Forwarding
         from twisted_broker.cluster.isr_changes import IsrChanges
         from twisted_broker.cluster.lifecycle import BrokerLifecycle
         from twisted_broker.cluster.observer import MetadataObserver
@@ -165,22 +168,29 @@ class Broker:
         observer.failed = lambda error: self.fatal(f"the metadata log cannot be followed: {error}")
         lifecycle = BrokerLifecycle(runtime, config, observer, ControllerChannel(runtime, observer, "lifecycle"))
         replica_manager = ReplicaManager(config.node_id, runtime, config, self.log_manager, observer)
-        replica_manager.alter_partition = IsrChanges(
-            runtime, config.node_id, lambda: lifecycle.broker_epoch, ControllerChannel(runtime, observer, "alter-partition")
-        )
+        self._isr_changes = IsrChanges(runtime, config.node_id, ControllerChannel(runtime, observer, "alter-partition"), lifecycle)
+        replica_manager.alter_partition = self._isr_changes
         parts.metadata, parts.replica_manager, parts.features = observer, replica_manager, dict(SUPPORTED_FEATURES)
-        channel = ControllerChannel(runtime, observer, "forwarding")
-        parts.forwarding = Forwarding(channel)
-        parts.producer_ids = ProducerIds(config.node_id, lambda: lifecycle.broker_epoch, channel)
+        parts.forwarding = Forwarding(runtime, config.node_id, ControllerChannel(runtime, observer, "forwarding"), lifecycle)
+        parts.producer_ids = parts.forwarding.producer_ids
+        self._assignments = DirectoryAssignments(
+            runtime, config.node_id, ControllerChannel(runtime, observer, "directories"), lifecycle, self._directory_of
+        )
         self._observer, self._lifecycle = observer, lifecycle
         observer.subscribe(self._metadata_changed)
-        parts.groups = group_coordinator(runtime, config, replica_manager, observer, lambda request: ensureDeferred(channel.ask(request, 7)))
+        parts.groups = group_coordinator(runtime, config, replica_manager, observer, parts.forwarding.create_topics)
+        observer.subscribe(self._assignments.apply_delta)
         self._undo.append(self._stop_membership)
         observer.start()
         self._undo.append(self._stop_serving)
         for endpoint in self.plan.broker:
             await self._listen(endpoint, is_controller=False)
         await self._join(observer, lifecycle)
+
+    def _directory_of(self, topic_partition: TopicPartition) -> bytes | None:
+        """The id of the directory that holds a replica; None when none does."""
+        found = self.log_manager.get(topic_partition)
+        return None if found is None else self.log_manager.directory_of(found).directory_id
 
     def _controllers(self) -> list[tuple[str, int]]:
         """Where a controller may be found: here, or as configured. Raises ConfigError."""
@@ -268,6 +278,8 @@ class Broker:
         self.parts.replica_manager.shutdown()
 
     async def _stop_membership(self) -> None:
+        for part in (self._isr_changes, self.parts.forwarding, self._assignments):
+            part.stop()
         self._lifecycle.stop()
         self._observer.stop()
 

@@ -151,8 +151,9 @@ def _created(
         wire.CreatableTopicConfigs(name=e.name, value=e.value, read_only=e.read_only, config_source=e.source, is_sensitive=False)
         for e in topic_entries(view.config, configs)
     ]
+    factor = len(partitions[0].replicas)
     return wire.CreatableTopicResult(
-        name=name, topic_id=topic_id, error_message=None, num_partitions=len(partitions), replication_factor=len(partitions[0].replicas), configs=entries
+        name=name, topic_id=topic_id, error_message=None, num_partitions=len(partitions), replication_factor=factor, configs=entries
     )
 
 

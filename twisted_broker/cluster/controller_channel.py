@@ -1,0 +1,134 @@
+"""A way to the active controller, whoever that is.
+
+Owns `ControllerChannel`: one connection to the leader that the observer names, made anew when the leader changes.
+
+1. Versions are negotiated once per connection.
+2. `ask` tries again, after a pause, when there is no leader, the connection is lost, or the other side is not the controller; until its deadline.
+3. Each purpose has its own channel: a request that waits long must not delay heartbeats.
+
+Source: Kafka's `NodeToControllerChannelManager`; KRAFT.md 3.1. Left out: who leads (`observer.py`).
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.task import deferLater
+from twisted.logger import Logger
+
+from twisted_broker.interfaces import Runtime
+from twisted_broker.net.client import BrokerConnection
+from twisted_broker.wire.errors import BrokerError, ErrorCode
+
+_log = Logger()
+Address = tuple[str, int]
+
+
+class LeaderSource(Protocol):
+    """Who knows where the active controller is (None: nobody does now), and tells `leader_waiters` once when that changes."""
+
+    leader_waiters: list[Deferred[None]]
+
+    @property
+    def leader_address(self) -> Address | None: ...
+
+
+class Member(Protocol):
+    """Who knows this broker's epoch (-1: not registered)."""
+
+    broker_epoch: int
+
+
+def check_answer(code: int) -> None:
+    """Raises BrokerError for an answer's error code, if it is one."""
+    if code:
+        try:
+            known = ErrorCode(code)  # type: ignore[call-arg]
+        except ValueError:
+            known = ErrorCode.UNKNOWN_SERVER_ERROR
+        raise BrokerError(known)
+
+
+def _fire(waiter: Deferred[None]) -> None:
+    if not waiter.called:
+        waiter.callback(None)
+
+
+class ControllerChannel:
+    """`client_id` names the purpose. Times in ms."""
+
+    def __init__(self, runtime: Runtime, leader: LeaderSource, client_id: str, request_timeout_ms: int = 30_000, retry_ms: int = 50) -> None:
+        self._runtime, self._leader, self._client_id = runtime, leader, client_id
+        self._request_timeout_ms, self._retry_ms = request_timeout_ms, retry_ms
+        self._connection: BrokerConnection | None = None
+        self._closed = False
+
+    async def ask(self, request: Any, version: int, timeout_ms: int | None = None) -> Any:
+        """The answer of the active controller; sent in the highest version known to both, `version` at most.
+
+        Raises BrokerError(REQUEST_TIMED_OUT) at the deadline, UNSUPPORTED_VERSION at once. An error inside the answer, other than
+        NOT_CONTROLLER for the whole of it, is the caller's.
+        """
+        deadline = self._runtime.now_ms() + (self._request_timeout_ms if timeout_ms is None else timeout_ms)
+        while not self._closed:
+            try:
+                return await self.ask_once(request, version)
+            except CancelledError:
+                raise
+            except BrokerError as error:
+                if error.code is not ErrorCode.NOT_CONTROLLER:
+                    raise
+            except Exception as error:
+                _log.debug("{client} did not reach the controller: {error}", client=self._client_id, error=error)
+            if self._runtime.now_ms() + self._retry_ms > deadline:
+                break
+            await self._pause_or_leader()
+        raise BrokerError(ErrorCode.REQUEST_TIMED_OUT, "no active controller answered in time")
+
+    async def ask_once(self, request: Any, version: int) -> Any:
+        """One try. Raises BrokerError(NOT_CONTROLLER), BrokerError(UNSUPPORTED_VERSION), or what the connection raises."""
+        connection = self._current()
+        if connection is None:
+            raise BrokerError(ErrorCode.NOT_CONTROLLER, "no active controller is known")
+        if not connection.api_versions:
+            await connection.negotiate()
+        answer = await connection.send(request, connection.highest_version(request.api_key, version))
+        if getattr(answer, "error_code", 0) == ErrorCode.NOT_CONTROLLER:
+            raise BrokerError(ErrorCode.NOT_CONTROLLER)
+        return answer
+
+    async def _pause_or_leader(self) -> None:
+        """Waits for the pause between two tries, or until another leader is known."""
+        waiter: Deferred[None] = Deferred()
+        self._leader.leader_waiters.append(waiter)
+        timer = self._runtime.clock.callLater(self._retry_ms / 1000, _fire, waiter)
+        try:
+            await waiter
+        finally:
+            if timer.active():
+                timer.cancel()
+            if waiter in self._leader.leader_waiters:
+                self._leader.leader_waiters.remove(waiter)
+
+    def pause(self, ms: int) -> Deferred[None]:
+        paused: Deferred[None] = deferLater(self._runtime.clock, ms / 1000, lambda: None)  # type: ignore[arg-type]
+        return paused
+
+    def _current(self) -> BrokerConnection | None:
+        """The connection to the leader of now."""
+        address = self._leader.leader_address
+        known = self._connection
+        if known is not None and address != (known.host, known.port):
+            known.close()
+            self._connection = None
+        if self._connection is None and address is not None and not self._closed:
+            self._connection = BrokerConnection(self._runtime, *address, self._client_id, request_timeout_ms=self._request_timeout_ms)
+        return self._connection
+
+    def close(self) -> None:
+        """What is asked fails; nothing is asked any more."""
+        self._closed = True
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None

@@ -1,0 +1,105 @@
+"""Tells the controller in which log directory this broker's replicas lie.
+
+1. A replica whose registration names no directory, or another one than it lies in, is reported once, and again until the controller took it.
+2. One request is in flight.
+
+Source: Kafka's `AssignmentsManager`; KIP-858; KRAFT.md 3.6. Left out: moves between directories.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from twisted.internet.defer import ensureDeferred
+from twisted.logger import Logger
+
+from twisted_broker.cluster.controller_channel import ControllerChannel, Member, check_answer
+from twisted_broker.cluster.image import MetadataDelta
+from twisted_broker.interfaces import Runtime, TopicPartition
+from twisted_broker.wire.messages import log_dirs as wire
+
+_log = Logger()
+_RETRY_MS = 500
+_Key = tuple[bytes, int]
+
+
+class DirectoryAssignments:
+    """`located(partition)` gives the id of the directory that holds a replica here, None when there is none."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        node_id: int,
+        channel: ControllerChannel,
+        member: Member,
+        located: Callable[[TopicPartition], bytes | None],
+    ) -> None:
+        self._runtime, self._node_id, self._channel, self._member, self._located = runtime, node_id, channel, member, located
+        self._wanted: dict[_Key, bytes] = {}
+        self._in_flight = self._stopped = False
+
+    def apply_delta(self, delta: MetadataDelta) -> None:
+        """A subscriber of the image, after the replica manager: compares where replicas are with where they should be."""
+        for key, change in delta.partitions.items():
+            if change.after is None or self._node_id not in change.after.replicas:
+                self._wanted.pop(key, None)
+                continue
+            directory = self._located(TopicPartition(change.topic, change.partition))
+            if directory is None or directory == change.after.directory_of(self._node_id):
+                self._wanted.pop(key, None)
+            else:
+                self._wanted[key] = directory
+        self._send_soon(0)
+
+    def _send_soon(self, delay_ms: int) -> None:
+        if self._wanted and not self._in_flight and not self._stopped:
+            self._in_flight = True
+            self._runtime.clock.callLater(delay_ms / 1000, self._send)
+
+    def _send(self) -> None:
+        if not self._stopped:
+            ensureDeferred(self._exchange()).addErrback(lambda failure: _log.failure("directories could not be told", failure))
+
+    async def _exchange(self) -> None:
+        sent = dict(self._wanted)
+        delay_ms = _RETRY_MS
+        try:
+            response = await self._channel.ask_once(self._request(sent), 0)
+            check_answer(response.error_code)
+            self._take(response, sent)
+            delay_ms = 0 if len(self._wanted) < len(sent) else _RETRY_MS
+        except Exception as error:
+            _log.debug("directories are told again: {error}", error=error)
+        self._in_flight = False
+        self._send_soon(delay_ms)
+
+    def _request(self, sent: dict[_Key, bytes]) -> wire.AssignReplicasToDirsRequest:
+        directories: dict[bytes, dict[bytes, list[int]]] = {}
+        for (topic_id, partition), directory in sent.items():
+            directories.setdefault(directory, {}).setdefault(topic_id, []).append(partition)
+        return wire.AssignReplicasToDirsRequest(
+            broker_id=self._node_id,
+            broker_epoch=self._member.broker_epoch,
+            directories=[
+                wire.AssignReplicasToDirsRequestDirectoryData(id=directory, topics=[_topic(*item) for item in topics.items()])
+                for directory, topics in directories.items()
+            ],
+        )
+
+    def _take(self, response: wire.AssignReplicasToDirsResponse, sent: dict[_Key, bytes]) -> None:
+        for directory in response.directories:
+            for topic in directory.topics:
+                for partition in topic.partitions:
+                    key = (bytes(topic.topic_id), partition.partition_index)
+                    if self._wanted.get(key) == sent.get(key) and not partition.error_code:
+                        self._wanted.pop(key, None)
+
+    def stop(self) -> None:
+        """Tells nothing any more."""
+        self._stopped = True
+        self._channel.close()
+
+
+def _topic(topic_id: bytes, partitions: list[int]) -> wire.AssignReplicasToDirsRequestTopicData:
+    listed = [wire.AssignReplicasToDirsRequestPartitionData(partition_index=partition) for partition in sorted(partitions)]
+    return wire.AssignReplicasToDirsRequestTopicData(topic_id=topic_id, partitions=listed)

@@ -1,0 +1,220 @@
+"""A broker's membership: registration, heartbeats, leaving.
+
+Owns `BrokerLifecycle`.
+
+    starting --(registered, caught up)--> recovery --(ready, beat answered unfenced)--> running
+                                                                                          |
+    stopped <--(answer: shut down now, or time is over)-- shutting down <--(asked to stop)+
+
+1. The broker epoch comes from the registration and is good until this process ends.
+2. A change that others wait for (caught up, ready, stopping, a lost directory) is told at once, not with the next beat.
+3. One heartbeat is under way at a time; a session is lost by silence, never by haste.
+
+Source: Kafka's `BrokerLifecycleManager`; KRAFT.md 3.5; `RL 8.2`. Left out: the clean-shutdown file (the composition writes and reads it).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from enum import Enum
+
+from twisted.internet.defer import CancelledError, Deferred, ensureDeferred
+from twisted.logger import Logger
+
+from twisted_broker.cluster.controller_channel import ControllerChannel, check_answer
+from twisted_broker.cluster.observer import MetadataObserver
+from twisted_broker.cluster.registrations import Endpoint, FeatureRange
+from twisted_broker.config import BrokerConfig
+from twisted_broker.interfaces import IDelayedCall, Runtime
+from twisted_broker.wire.errors import BrokerError, ErrorCode
+from twisted_broker.wire.messages import broker_lifecycle as wire
+
+_log = Logger()
+_REGISTRATION_RETRY_MS, _SHUTDOWN_BEAT_MS, _FAILED_BEAT_MS = 100, 50, 200
+_HOPELESS = frozenset({ErrorCode.INCONSISTENT_CLUSTER_ID, ErrorCode.UNSUPPORTED_VERSION, ErrorCode.INVALID_REGISTRATION})
+
+
+class BrokerState(Enum):
+    """Kafka's states of a broker, with the numbers that metrics show."""
+
+    NOT_RUNNING = 0
+    STARTING = 1
+    RECOVERY = 2
+    RUNNING = 3
+    PENDING_CONTROLLED_SHUTDOWN = 6
+    SHUTTING_DOWN = 7
+
+
+class BrokerLifecycle:
+    """`caught_up`: the image includes our registration; `unfenced`: clients may be served. Both fail when registration is hopeless."""
+
+    def __init__(self, runtime: Runtime, config: BrokerConfig, observer: MetadataObserver, channel: ControllerChannel) -> None:
+        self.state = BrokerState.NOT_RUNNING
+        self.broker_epoch = -1
+        self.caught_up: Deferred[None] = Deferred()
+        self.unfenced: Deferred[None] = Deferred()
+        self.fenced_again: Callable[[], None] = lambda: None
+        self._runtime, self._config, self._observer, self._channel = runtime, config, observer, channel
+        self._interval_ms = config.integer("broker.heartbeat.interval.ms")
+        self._offline: list[bytes] = []
+        self._ready = False
+        self._timer: IDelayedCall | None = None
+        self._beating = self._beat_again = False
+        self._left: Deferred[None] | None = None
+        self._running: Deferred[None] | None = None
+
+    def start(
+        self,
+        cluster_id: str,
+        incarnation_id: bytes,
+        listeners: Sequence[Endpoint],
+        features: Mapping[str, FeatureRange],
+        directories: Sequence[bytes],
+        previous_broker_epoch: int = -1,
+    ) -> None:
+        """Begins to register. `previous_broker_epoch`: from the clean-shutdown file, -1 after an unclean stop."""
+        self.state = BrokerState.STARTING
+        request = wire.BrokerRegistrationRequest(
+            broker_id=self._config.node_id,
+            cluster_id=cluster_id,
+            incarnation_id=incarnation_id,
+            listeners=[
+                wire.BrokerRegistrationRequestListener(name=e.name, host=e.host, port=e.port, security_protocol=e.security_protocol)
+                for e in listeners
+            ],
+            features=[
+                wire.BrokerRegistrationRequestFeature(name=name, min_supported_version=r.min_version, max_supported_version=r.max_version)
+                for name, r in features.items()
+            ],
+            rack=self._config.text("broker.rack"),
+            log_dirs=sorted(directories),
+            previous_broker_epoch=previous_broker_epoch,
+        )
+        self._running = ensureDeferred(self._register(request))
+
+    async def _register(self, request: wire.BrokerRegistrationRequest) -> None:
+        deadline = self._runtime.now_ms() + self._config.integer("initial.broker.registration.timeout.ms")
+        while self.broker_epoch < 0:
+            try:
+                response = await self._channel.ask(request, 4, max(deadline - self._runtime.now_ms(), 1))
+                check_answer(response.error_code)
+                self.broker_epoch = response.broker_epoch
+            except CancelledError:
+                return
+            except BrokerError as error:
+                if error.code in _HOPELESS or self._runtime.now_ms() + _REGISTRATION_RETRY_MS >= deadline:
+                    self._give_up(error)
+                    return
+                _log.info("registration is refused for now: {error}", error=error)
+                await self._channel.pause(_REGISTRATION_RETRY_MS)
+        self._schedule(self._interval_ms)
+        await self._observer.reaches(self.broker_epoch)
+        self.state = BrokerState.RECOVERY
+        self.caught_up.callback(None)
+        self.beat_now()
+
+    def _give_up(self, error: BrokerError) -> None:
+        _log.critical("this broker cannot register: {error}", error=error)
+        self.state = BrokerState.NOT_RUNNING
+        for waiter in (self.caught_up, self.unfenced):
+            if not waiter.called:
+                waiter.errback(error)
+
+    def ready_to_unfence(self) -> None:
+        """Logs are loaded and the first image is applied: clients may come."""
+        self._ready = True
+        self.beat_now()
+
+    def directory_failed(self, directory_id: bytes) -> None:
+        """Tells the controller that a log directory cannot be used any more."""
+        if directory_id not in self._offline:
+            self._offline.append(directory_id)
+            self.beat_now()
+
+    # heartbeats
+
+    def _schedule(self, delay_ms: int) -> None:
+        if self._timer is not None and self._timer.active():
+            self._timer.cancel()
+        self._timer = self._runtime.clock.callLater(delay_ms / 1000, self.beat_now)
+
+    def beat_now(self) -> None:
+        """Sends a heartbeat now, or as soon as the one under way is answered."""
+        if self.broker_epoch < 0 or self.state in (BrokerState.NOT_RUNNING, BrokerState.SHUTTING_DOWN):
+            return
+        if self._beating:
+            self._beat_again = True
+            return
+        self._beating, self._beat_again = True, False
+        ensureDeferred(self._beat()).addErrback(lambda failure: failure.trap(CancelledError) and None)
+
+    async def _beat(self) -> None:
+        leaving = self.state is BrokerState.PENDING_CONTROLLED_SHUTDOWN
+        request = wire.BrokerHeartbeatRequest(
+            broker_id=self._config.node_id,
+            broker_epoch=self.broker_epoch,
+            current_metadata_offset=self._observer.image.offset,
+            want_fence=not (self._ready and self.state is not BrokerState.STARTING),
+            want_shut_down=leaving,
+            offline_log_dirs=list(self._offline),
+        )
+        delay_ms = _FAILED_BEAT_MS
+        try:
+            response = await self._channel.ask_once(request, 1)
+            check_answer(response.error_code)
+            delay_ms = self._answered(response, leaving)
+        except BrokerError as error:
+            _log.warn("the controller refused a heartbeat: {error}", error=error)
+        except CancelledError:
+            raise
+        except Exception as error:
+            _log.debug("a heartbeat was not answered: {error}", error=error)
+        finally:
+            self._beating = False
+        if self._beat_again:
+            self.beat_now()
+        elif self.state not in (BrokerState.SHUTTING_DOWN, BrokerState.NOT_RUNNING):
+            self._schedule(delay_ms)
+
+    def _answered(self, response: wire.BrokerHeartbeatResponse, leaving: bool) -> int:
+        """Takes an answer in; the pause before the next beat, in ms."""
+        if leaving and response.should_shut_down:
+            self._leave()
+            return 0
+        if self.state is BrokerState.RECOVERY and not response.is_fenced:
+            self.state = BrokerState.RUNNING
+            if not self.unfenced.called:
+                self.unfenced.callback(None)
+        elif self.state is BrokerState.RUNNING and response.is_fenced:
+            self.fenced_again()
+        if leaving:
+            return _SHUTDOWN_BEAT_MS
+        waiting_to_serve = self.state is BrokerState.RECOVERY and self._ready
+        return _SHUTDOWN_BEAT_MS if waiting_to_serve else self._interval_ms
+
+    # leaving
+
+    def controlled_shutdown(self) -> Deferred[None]:
+        """Asks to leave; fires when the controller moved all leaders away. The caller bounds the time it waits."""
+        if self._left is None:
+            self._left = Deferred()
+            if self.state in (BrokerState.RUNNING, BrokerState.RECOVERY):
+                self.state = BrokerState.PENDING_CONTROLLED_SHUTDOWN
+                self.beat_now()
+            else:
+                self._leave()
+        return self._left
+
+    def _leave(self) -> None:
+        self.state = BrokerState.SHUTTING_DOWN
+        if self._left is not None and not self._left.called:
+            self._left.callback(None)
+
+    def stop(self) -> None:
+        """Beats no more."""
+        self._leave()
+        if self._timer is not None and self._timer.active():
+            self._timer.cancel()
+        if self._running is not None:
+            self._running.cancel()
+        self._channel.close()

@@ -1,0 +1,261 @@
+"""A broker follows the metadata log.
+
+Owns the fetch loop, the knowledge who leads, and the publishing of images.
+
+1. The image only moves on; subscribers hear of every delta, in order, each before the image source gives the next.
+2. The leader is learnt from answers: errors carry its id, epoch and address. Without a leader the bootstrap addresses are asked in turn.
+3. A subscriber that raises is logged; the others hear.
+4. Another cluster's id, or a record that is not understood, ends it (`failed`): going on would be guessing.
+
+Source: Kafka's `KafkaRaftClient` (observer), `MetadataLoader`; KRAFT.md 3.2; `RL 8.2`. Left out: what is done with an image.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from twisted.internet.defer import CancelledError, Deferred, ensureDeferred, succeed
+from twisted.internet.task import deferLater
+from twisted.logger import Logger
+
+from twisted_broker.cluster.controller_channel import Address, check_answer
+from twisted_broker.cluster.image import MetadataDelta, MetadataImage
+from twisted_broker.cluster.metadata_loader import MetadataLoader
+from twisted_broker.cluster.snapshots import SnapshotId
+from twisted_broker.cluster.topic_names import METADATA_TOPIC, METADATA_TOPIC_ID
+from twisted_broker.config import BrokerConfig
+from twisted_broker.interfaces import Runtime
+from twisted_broker.net.client import BrokerConnection
+from twisted_broker.wire.errors import BrokerError, ErrorCode, WireError
+from twisted_broker.wire.messages import fetch as wire
+from twisted_broker.wire.messages import quorum
+from twisted_broker.wire.primitives import NULL_UUID
+
+_log = Logger()
+_FETCH_BYTES = 8 << 20
+_MAX_WAIT_MS = 500
+_FETCH, _FETCH_SNAPSHOT = 1, 59
+Subscriber = Callable[[MetadataDelta], None]
+
+
+class MetadataObserver:
+    """`bootstrap`: addresses of controllers. `failed(error)` is called once, when following has ended for good."""
+
+    def __init__(
+        self, runtime: Runtime, config: BrokerConfig, cluster_id: str | None, bootstrap: Sequence[Address], directory_id: bytes = NULL_UUID
+    ) -> None:
+        self.cluster_id = cluster_id
+        self.leader_id = self.leader_epoch = -1
+        self.leader_address: Address | None = None
+        self.leader_waiters: list[Deferred[None]] = []
+        self.failed: Callable[[BaseException], None] = lambda error: None
+        self._runtime, self._node_id, self._directory_id = runtime, config.node_id, directory_id
+        self._timeout_ms = config.integer("controller.quorum.fetch.timeout.ms")
+        self._backoff_ms = config.integer("controller.quorum.retry.backoff.ms")
+        self._bootstrap = list(bootstrap)
+        self._asked = 0
+        self._loader = MetadataLoader()
+        self._subscribers: list[Subscriber] = []
+        self._reaching: list[tuple[int, Deferred[None]]] = []
+        self._connection: BrokerConnection | None = None
+        self._running: Deferred[None] | None = None
+        self._stopped = False
+
+    @property
+    def image(self) -> MetadataImage:
+        """The newest image."""
+        return self._loader.image
+
+    def subscribe(self, subscriber: Subscriber) -> None:
+        """`subscriber(delta)` is called after each change of the image; `delta.after` is the image."""
+        self._subscribers.append(subscriber)
+
+    def reaches(self, offset: int) -> Deferred[None]:
+        """Fires when the image includes `offset`, after the subscribers heard of it."""
+        if self.image.offset >= offset:
+            return succeed(None)
+        waiter: Deferred[None] = Deferred()
+        self._reaching.append((offset, waiter))
+        return waiter
+
+    def start(self) -> None:
+        self._running = ensureDeferred(self._follow())
+
+    def stop(self) -> None:
+        """Nothing is published any more."""
+        self._stopped = True
+        if self._connection is not None:
+            self._connection.close()
+        running, self._running = self._running, None
+        if running is not None:
+            running.cancel()
+
+    # the loop
+
+    async def _follow(self) -> None:
+        while not self._stopped:
+            try:
+                settled = await self._round()
+            except CancelledError:
+                return
+            except (WireError, AssertionError) as error:
+                self._end(error)
+                return
+            except BrokerError as error:
+                if error.code is ErrorCode.INCONSISTENT_CLUSTER_ID:
+                    self._end(error)
+                    return
+                settled = False
+            except Exception as error:
+                if not self._stopped:
+                    _log.debug("fetching metadata from {address}: {error}", address=self._address(), error=error)
+                self._lost_leader()
+                settled = False
+            if not settled:
+                try:
+                    await deferLater(self._runtime.clock, self._backoff_ms / 1000, lambda: None)  # type: ignore[arg-type]
+                except CancelledError:
+                    return
+
+    def _end(self, error: BaseException) -> None:
+        if not self._stopped:
+            _log.critical("the metadata log cannot be followed any more: {error}", error=error)
+            self._stopped = True
+            self.failed(error)
+
+    def _address(self) -> Address:
+        return self.leader_address or self._bootstrap[self._asked % len(self._bootstrap)]
+
+    def _lost_leader(self) -> None:
+        """Nobody answers there: ask the next bootstrap address. The address stays known to channels until there is a better one."""
+        self._asked += 1
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+        self.leader_address = None
+
+    def _connect(self) -> BrokerConnection:
+        address = self._address()
+        if self._connection is not None and (self._connection.host, self._connection.port) != address:
+            self._connection.close()
+            self._connection = None
+        if self._connection is None:
+            client_id, wait_ms = f"raft-client-{self._node_id}", self._timeout_ms
+            self._connection = BrokerConnection(
+                self._runtime, *address, client_id, request_timeout_ms=wait_ms + _MAX_WAIT_MS, connect_timeout_ms=wait_ms
+            )
+        return self._connection
+
+    async def _round(self) -> bool:
+        """One fetch and what follows; False when it brought nothing and a pause is due."""
+        connection = self._connect()
+        if not connection.api_versions:
+            await connection.negotiate()
+        version = connection.highest_version(_FETCH, 18)
+        response = await connection.send(self._request(version), version)
+        check_answer(response.error_code)
+        if not response.responses or not response.responses[0].partitions:
+            return False
+        answer = response.responses[0].partitions[0]
+        new_leader = self._note_leader(answer, response.node_endpoints, connection)
+        if answer.error_code:
+            return new_leader
+        if answer.snapshot_id.end_offset >= 0:
+            await self._load_snapshot(connection, SnapshotId(answer.snapshot_id.end_offset, answer.snapshot_id.epoch))
+        elif answer.diverging_epoch.epoch >= 0 or answer.diverging_epoch.end_offset >= 0:
+            self._loader.diverged(answer.diverging_epoch.end_offset)
+        elif answer.records is not None and len(answer.records):
+            self._publish(self._loader.batches(bytes(answer.records), answer.high_watermark))
+        else:
+            self._publish(self._loader.advance(answer.high_watermark))
+        return True
+
+    def _request(self, version: int) -> wire.FetchRequest:
+        partition = wire.FetchPartition(
+            partition=0,
+            current_leader_epoch=max(self.leader_epoch, 0),
+            fetch_offset=self._loader.fetch_offset,
+            last_fetched_epoch=self._loader.last_epoch,
+            log_start_offset=0,
+            partition_max_bytes=_FETCH_BYTES,
+            replica_directory_id=self._directory_id,
+            high_watermark=self._loader.high_watermark,
+        )
+        request = wire.FetchRequest(
+            cluster_id=self.cluster_id,
+            max_wait_ms=_MAX_WAIT_MS,
+            min_bytes=0,
+            max_bytes=_FETCH_BYTES,
+            topics=[wire.FetchTopic(topic=METADATA_TOPIC, topic_id=METADATA_TOPIC_ID, partitions=[partition])],
+        )
+        if version < 15:
+            request.replica_id = self._node_id
+        else:
+            request.replica_state = wire.ReplicaState(replica_id=self._node_id)
+        return request
+
+    def _note_leader(self, answer: wire.PartitionData, endpoints: Sequence[wire.NodeEndpoint], connection: BrokerConnection) -> bool:
+        """Learns who leads; True when that is news."""
+        leader, epoch = answer.current_leader.leader_id, answer.current_leader.leader_epoch
+        if epoch < self.leader_epoch or epoch < 0:
+            return False
+        address = next(((e.host, e.port) for e in endpoints if e.node_id == leader), None)
+        if address is None and not answer.error_code:
+            address = (connection.host, connection.port)
+        before = (self.leader_id, self.leader_epoch, self.leader_address)
+        self.leader_id, self.leader_epoch = leader, epoch
+        if leader >= 0 and address is not None:
+            self.leader_address = address
+        if (self.leader_id, self.leader_epoch, self.leader_address) == before:
+            return False
+        waiters, self.leader_waiters = self.leader_waiters, []
+        for waiter in waiters:
+            if not waiter.called:
+                waiter.callback(None)
+        return True
+
+    async def _load_snapshot(self, connection: BrokerConnection, snapshot: SnapshotId) -> None:
+        content = bytearray()
+        version = connection.highest_version(_FETCH_SNAPSHOT, 1)
+        while True:
+            response = await connection.send(self._snapshot_request(snapshot, len(content)), version)
+            check_answer(response.error_code)
+            answer = response.topics[0].partitions[0]
+            check_answer(answer.error_code)
+            piece = bytes(answer.unaligned_records or b"")
+            content += piece
+            if not piece or len(content) >= answer.size:
+                break
+        self._publish(self._loader.snapshot(bytes(content), snapshot))
+
+    def _snapshot_request(self, snapshot: SnapshotId, position: int) -> quorum.FetchSnapshotRequest:
+        partition = quorum.FetchSnapshotRequestPartitionSnapshot(
+            partition=0,
+            current_leader_epoch=self.leader_epoch,
+            snapshot_id=quorum.FetchSnapshotRequestSnapshotId(end_offset=snapshot.end_offset, epoch=snapshot.epoch),
+            position=position,
+            replica_directory_id=self._directory_id,
+        )
+        topic = quorum.FetchSnapshotRequestTopicSnapshot(name=METADATA_TOPIC, partitions=[partition])
+        return quorum.FetchSnapshotRequest(cluster_id=self.cluster_id, replica_id=self._node_id, max_bytes=_FETCH_BYTES, topics=[topic])
+
+    # publishing
+
+    def _publish(self, delta: MetadataDelta | None) -> None:
+        if delta is None or self._stopped:
+            return
+        if delta:
+            for subscriber in self._subscribers:
+                self._tell(subscriber, delta)
+        reached = [waiter for offset, waiter in self._reaching if offset <= self.image.offset]
+        self._reaching = [entry for entry in self._reaching if entry[0] > self.image.offset]
+        for waiter in reached:
+            if not waiter.called:
+                waiter.callback(None)
+
+    def _tell(self, subscriber: Subscriber, delta: MetadataDelta) -> Any:
+        try:
+            subscriber(delta)
+        except Exception:
+            _log.failure("a subscriber of the metadata failed")

@@ -1,0 +1,52 @@
+"""DescribeLogDirs (35): what lies in this broker's log directories.
+
+1. A directory that failed is listed with KAFKA_STORAGE_ERROR and without its partitions.
+2. Version 3 and later refuse as a whole what earlier versions answer with an empty list.
+
+Source: Kafka's `ReplicaManager.describeLogDirs`; KIP-113, KIP-827, KIP-1066. Left out: replicas on the move, cordoned directories.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from twisted_broker.api.context import RequestContext
+from twisted_broker.interfaces import TopicPartition
+from twisted_broker.log.log import Log
+from twisted_broker.security.acl import Operation
+from twisted_broker.wire.errors import BrokerError, ErrorCode
+from twisted_broker.wire.messages import log_dirs as wire
+
+
+async def describe_log_dirs(context: RequestContext, request: wire.DescribeLogDirsRequest) -> wire.DescribeLogDirsResponse:
+    """Answers at once."""
+    if not context.may_on_cluster(Operation.DESCRIBE):
+        if context.version >= 3:
+            raise BrokerError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+        return wire.DescribeLogDirsResponse()
+    wanted = None if request.topics is None else {TopicPartition(t.topic, p) for t in request.topics for p in t.partitions}
+    manager = context.log_manager
+    logs: dict[str, list[Log]] = {directory.path: [] for directory in manager.online()}
+    for log in manager:
+        if wanted is None or log.topic_partition in wanted:
+            logs.setdefault(manager.directory_of(log).path, []).append(log)
+    offline = set(manager.offline())
+    results = [_online(context, path, logs[path]) for path in sorted(logs) if path not in offline]
+    results += [wire.DescribeLogDirsResult(error_code=ErrorCode.KAFKA_STORAGE_ERROR, log_dir=path) for path in sorted(offline)]
+    return wire.DescribeLogDirsResponse(results=results)
+
+
+def _online(context: RequestContext, path: str, logs: Iterable[Log]) -> wire.DescribeLogDirsResult:
+    try:
+        total, usable = context.runtime.files.free_bytes(path)
+    except OSError:
+        return wire.DescribeLogDirsResult(error_code=ErrorCode.KAFKA_STORAGE_ERROR, log_dir=path)
+    topics: dict[str, wire.DescribeLogDirsTopic] = {}
+    for log in sorted(logs, key=lambda log: log.topic_partition):
+        name, number = log.topic_partition
+        topic = topics.setdefault(name, wire.DescribeLogDirsTopic(name=name))
+        lag = max(0, log.log_end_offset - log.high_watermark)
+        topic.partitions.append(
+            wire.DescribeLogDirsPartition(partition_index=number, partition_size=log.size_in_bytes, offset_lag=lag, is_future_key=False)
+        )
+    return wire.DescribeLogDirsResult(log_dir=path, topics=list(topics.values()), total_bytes=total, usable_bytes=usable)

@@ -1,0 +1,243 @@
+"""Metadata (3) and DescribeTopicPartitions (75): where everything is, from this broker's image.
+
+1. Permission before existence; topics that may not be described are left out when all are asked for.
+2. A topic that is not there is created in the background when that is allowed; the client is told UNKNOWN_TOPIC_OR_PARTITION and asks again.
+3. Addresses are those of the listener on which the client came; a leader that is not reachable there is LEADER_NOT_AVAILABLE (LISTENER_NOT_FOUND from
+   version 6 on when the broker lives).
+4. Version 0 has no "all": an empty list is all topics; later versions say all with null.
+
+Source: Kafka's `KafkaApis.handleTopicMetadataRequest`, `KRaftMetadataCache`, `DescribeTopicPartitionsRequestHandler`; KIP-4, KIP-516, KIP-966.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from twisted_broker.api.cluster import any_live_broker
+from twisted_broker.api.context import RequestContext
+from twisted_broker.cluster.image import MetadataImage
+from twisted_broker.cluster.registrations import BrokerRegistration, PartitionRegistration, TopicImage
+from twisted_broker.cluster.topic_names import INTERNAL_TOPICS, name_problem
+from twisted_broker.security.acl import CLUSTER_NAME, Operation, ResourceType, authorized_operations
+from twisted_broker.wire.errors import BrokerError, ErrorCode
+from twisted_broker.wire.messages import cluster as described
+from twisted_broker.wire.messages import metadata as wire
+from twisted_broker.wire.messages.topics import CreatableTopic
+from twisted_broker.wire.primitives import NULL_UUID
+
+
+class _Reach:
+    """Which brokers can be reached through one listener."""
+
+    __slots__ = ("brokers", "image", "leader_error", "listener")
+
+    def __init__(self, image: MetadataImage, listener: str, version: int) -> None:
+        self.image, self.listener = image, listener
+        self.brokers = {broker.id: broker for broker in image.live_brokers() if listener in broker.listeners}
+        self.leader_error = ErrorCode.LISTENER_NOT_FOUND if version >= 6 else ErrorCode.LEADER_NOT_AVAILABLE
+
+    def leader(self, partition: PartitionRegistration) -> tuple[ErrorCode, int]:
+        """The leader's id, -1 with an error when clients cannot reach it."""
+        if partition.leader in self.brokers:
+            return ErrorCode.NONE, partition.leader
+        broker: BrokerRegistration | None = self.image.brokers.get(partition.leader)
+        lives = broker is not None and not broker.fenced
+        return (self.leader_error if lives else ErrorCode.LEADER_NOT_AVAILABLE), -1
+
+    def offline(self, partition: PartitionRegistration) -> list[int]:
+        found = []
+        for replica, directory in zip(partition.replicas, partition.directories, strict=True):
+            broker = self.brokers.get(replica)
+            if broker is None or not broker.has_online_directory(directory):
+                found.append(replica)
+        return found
+
+
+async def metadata(context: RequestContext, request: wire.MetadataRequest) -> wire.MetadataResponse:
+    """Answers at once."""
+    image: MetadataImage = context.metadata.image
+    reach = _Reach(image, context.listener.name, context.version)
+    response = wire.MetadataResponse(
+        brokers=[_broker(broker, context.listener.name) for broker in reach.brokers.values()],
+        cluster_id=context.cluster_id,
+        controller_id=any_live_broker(context, image),
+    )
+    if request.topics is None or (context.version == 0 and not request.topics):
+        topics = [image.topics_by_name[name] for name in sorted(image.topics_by_name)]
+        response.topics = [_topic(context, request, reach, topic) for topic in topics if _may_describe(context, topic.name)]
+    else:
+        response.topics = _asked_for(context, request, reach, request.topics)
+    if 8 <= context.version <= 10 and request.include_cluster_authorized_operations:
+        response.cluster_authorized_operations = authorized_operations(
+            context.authorizer, context.principal, context.client_host, ResourceType.CLUSTER, CLUSTER_NAME
+        )
+    return response
+
+
+def _broker(broker: BrokerRegistration, listener: str) -> wire.MetadataResponseBroker:
+    endpoint = broker.listeners[listener]
+    return wire.MetadataResponseBroker(node_id=broker.id, host=endpoint.host, port=endpoint.port, rack=broker.rack)
+
+
+def _may_describe(context: RequestContext, name: str) -> bool:
+    return context.may(Operation.DESCRIBE, ResourceType.TOPIC, name)
+
+
+def _asked_for(
+    context: RequestContext, request: wire.MetadataRequest, reach: _Reach, asked: Sequence[wire.MetadataRequestTopic]
+) -> list[wire.MetadataResponseTopic]:
+    answers: list[wire.MetadataResponseTopic] = []
+    missing: dict[str, wire.MetadataResponseTopic] = {}
+    seen: set[str | bytes] = set()
+    for each in asked:
+        key = bytes(each.topic_id) if each.name is None else each.name
+        if key in seen:
+            continue
+        seen.add(key)
+        answer = _by_id(context, request, reach, key) if isinstance(key, bytes) else _by_name(context, request, reach, key)
+        answers.append(answer)
+        if isinstance(key, str) and answer.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+            missing[key] = answer
+    if missing and request.allow_auto_topic_creation and context.config.boolean("auto.create.topics.enable"):
+        _create(context, missing)
+    return answers
+
+
+def _by_id(context: RequestContext, request: wire.MetadataRequest, reach: _Reach, topic_id: bytes) -> wire.MetadataResponseTopic:
+    if topic_id == NULL_UUID:
+        raise BrokerError(ErrorCode.INVALID_REQUEST, "neither a topic's name nor its id")
+    topic = reach.image.topics_by_id.get(topic_id)
+    if topic is None or not _may_describe(context, topic.name):
+        nameless = None if context.version >= 12 else ""
+        return wire.MetadataResponseTopic(error_code=ErrorCode.UNKNOWN_TOPIC_ID, name=nameless, topic_id=topic_id)
+    return _topic(context, request, reach, topic)
+
+
+def _by_name(context: RequestContext, request: wire.MetadataRequest, reach: _Reach, name: str) -> wire.MetadataResponseTopic:
+    answer = wire.MetadataResponseTopic(name=name, is_internal=name in INTERNAL_TOPICS)
+    if not _may_describe(context, name):
+        answer.error_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        return answer
+    topic = reach.image.topics_by_name.get(name)
+    if topic is not None:
+        return _topic(context, request, reach, topic)
+    answer.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if name_problem(name) is None else ErrorCode.INVALID_TOPIC_EXCEPTION
+    return answer
+
+
+def _topic(context: RequestContext, request: wire.MetadataRequest, reach: _Reach, topic: TopicImage) -> wire.MetadataResponseTopic:
+    answer = wire.MetadataResponseTopic(
+        name=topic.name,
+        topic_id=topic.id,
+        is_internal=topic.name in INTERNAL_TOPICS,
+        partitions=[_partition(context.version, reach, number, topic.partitions[number]) for number in sorted(topic.partitions)],
+    )
+    if request.include_topic_authorized_operations:
+        answer.topic_authorized_operations = _operations(context, topic.name)
+    return answer
+
+
+def _operations(context: RequestContext, name: str) -> int:
+    return authorized_operations(context.authorizer, context.principal, context.client_host, ResourceType.TOPIC, name)
+
+
+def _partition(version: int, reach: _Reach, number: int, partition: PartitionRegistration) -> wire.MetadataResponsePartition:
+    error, leader = reach.leader(partition)
+    replicas, isr = list(partition.replicas), list(partition.isr)
+    if version == 0:
+        replicas, isr = [[broker for broker in brokers if broker in reach.brokers] for brokers in (replicas, isr)]
+        if error is ErrorCode.NONE and len(replicas) + len(isr) < len(partition.replicas) + len(partition.isr):
+            error = ErrorCode.REPLICA_NOT_AVAILABLE
+    return wire.MetadataResponsePartition(
+        error_code=error,
+        partition_index=number,
+        leader_id=leader,
+        leader_epoch=partition.leader_epoch,
+        replica_nodes=replicas,
+        isr_nodes=isr,
+        offline_replicas=reach.offline(partition),
+    )
+
+
+def _create(context: RequestContext, missing: dict[str, wire.MetadataResponseTopic]) -> None:
+    """Has the topics created, as far as the client may create them."""
+    wanted: list[CreatableTopic] = []
+    for name, answer in missing.items():
+        if not (context.may_on_cluster(Operation.CREATE) or context.may(Operation.CREATE, ResourceType.TOPIC, name)):
+            answer.error_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        elif name == "__consumer_offsets":
+            context.groups.offsets_topic.create()
+        elif name not in INTERNAL_TOPICS:
+            wanted.append(CreatableTopic(name=name, num_partitions=-1, replication_factor=-1))
+    context.forwarding.create_in_background(wanted)
+
+
+# DescribeTopicPartitions
+
+
+async def describe_topic_partitions(
+    context: RequestContext, request: described.DescribeTopicPartitionsRequest
+) -> described.DescribeTopicPartitionsResponse:
+    """Topics by name, cut at the limit of partitions; the cursor says where to go on."""
+    limit = min(request.response_partition_limit, context.config.integer("max.request.partition.size.limit"))
+    cursor = request.cursor
+    if limit < 1 or (cursor is not None and cursor.partition_index < 0):
+        raise BrokerError(ErrorCode.INVALID_REQUEST, "the limit must be above 0, the cursor's partition not below")
+    reach = _Reach(context.metadata.image, context.listener.name, 6)
+    response = described.DescribeTopicPartitionsResponse(next_cursor=None)
+    for name in _names_from(context, request, cursor.topic_name if cursor is not None else ""):
+        if limit == 0:
+            response.next_cursor = described.DescribeTopicPartitionsResponseCursor(topic_name=name, partition_index=0)
+            break
+        start = cursor.partition_index if cursor is not None and cursor.topic_name == name else 0
+        answer = _described(context, reach, name, start, limit)
+        if answer is None:
+            continue
+        response.topics.append(answer)
+        limit -= len(answer.partitions)
+        topic = reach.image.topics_by_name.get(name)
+        reached = start + len(answer.partitions)
+        if topic is not None and answer.partitions and reached < len(topic.partitions):
+            response.next_cursor = described.DescribeTopicPartitionsResponseCursor(topic_name=name, partition_index=reached)
+            break
+    return response
+
+
+def _names_from(context: RequestContext, request: described.DescribeTopicPartitionsRequest, first: str) -> Iterator[str]:
+    """The names to describe, in order, from `first` on."""
+    names: Iterable[str] = {topic.name for topic in request.topics} if request.topics else context.metadata.image.topics_by_name
+    for name in sorted(names):
+        if name >= first and (request.topics or _may_describe(context, name)):
+            yield name
+
+
+def _described(
+    context: RequestContext, reach: _Reach, name: str, start: int, limit: int
+) -> described.DescribeTopicPartitionsResponseTopic | None:
+    answer = described.DescribeTopicPartitionsResponseTopic(name=name, is_internal=name in INTERNAL_TOPICS)
+    if not _may_describe(context, name):
+        answer.error_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        return answer
+    topic = reach.image.topics_by_name.get(name)
+    if topic is None:
+        answer.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if name_problem(name) is None else ErrorCode.INVALID_TOPIC_EXCEPTION
+        return answer if start == 0 else None
+    answer.topic_id = topic.id
+    answer.topic_authorized_operations = _operations(context, name)
+    for number in sorted(topic.partitions)[start : start + limit]:
+        partition = topic.partitions[number]
+        error, leader = reach.leader(partition)
+        answer.partitions.append(
+            described.DescribeTopicPartitionsResponsePartition(
+                error_code=error,
+                partition_index=number,
+                leader_id=leader,
+                leader_epoch=partition.leader_epoch,
+                replica_nodes=list(partition.replicas),
+                isr_nodes=list(partition.isr),
+                eligible_leader_replicas=list(partition.elr),
+                last_known_elr=list(partition.last_known_elr),
+                offline_replicas=reach.offline(partition),
+            )
+        )
+    return answer

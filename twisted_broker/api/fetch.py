@@ -15,6 +15,7 @@ rules (`fetch_session`).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from twisted_broker.api.leaders import LeaderHints
@@ -29,7 +30,7 @@ from twisted_broker.replication.fetch_data import (
     FetchPartitionRequest,
     FetchPartitionResult,
 )
-from twisted_broker.replication.fetch_session import FetchContext, PartitionKey, open_context
+from twisted_broker.replication.fetch_session import FINAL_EPOCH, NO_SESSION, FetchContext, PartitionKey, open_context
 from twisted_broker.security.acl import Operation, ResourceType
 from twisted_broker.wire.errors import BrokerError, ErrorCode, WireError
 from twisted_broker.wire.legacy import convert_down, iterate_entries
@@ -42,32 +43,36 @@ from twisted_broker.wire.messages.fetch import (
     LeaderIdAndEpoch,
     NodeEndpoint,
     PartitionData,
+    SnapshotId,
 )
+from twisted_broker.wire.primitives import NULL_UUID
 
 if TYPE_CHECKING:
     from twisted_broker.api.context import RequestContext
 
 _LIMIT_FROM, _BATCHES_FROM, _ZSTD_FROM, _FOLLOWERS_SERVE_FROM, _TOPIC_IDS_FROM, _REPLICA_STATE_FROM, _LEADER_FROM = 3, 4, 10, 11, 13, 15, 16
 _READ_COMMITTED = 1
+_READ, _TOPIC = Operation.READ, ResourceType.TOPIC
+_SAME_EPOCH, _UNSAID, _NO_SNAPSHOT = EpochEndOffset(), LeaderIdAndEpoch(), SnapshotId()  # shared by all answers that do not use them
 _HINTED = frozenset({ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH})
 
 
 async def fetch(context: RequestContext, request: FetchRequest) -> FetchResponse:
     """Answers when `min_bytes` are there, something is to be told, or `max_wait_ms` passed."""
-    replicas = context.replica_manager
+    replicas = context.broker.replica_manager
     params = _params(context, request)
     try:
         session = _open_session(context, request, params)
     except BrokerError as refusal:
         return FetchResponse(error_code=refusal.code)
-    readable, refused = _guard(context, params, session)
-    results = replicas.fetch(params, readable) if readable else []
+    readable, refused = _guard(context, params, session.requests)
+    results: list[FetchPartitionResult] = replicas.fetch(params, readable) if readable else []
     if not replicas.answers_at_once(params, results):
         await replicas.delayed_fetch(params, results)
         results = replicas.fetch(params, readable, record_progress=False)
     for index, result in refused:
         results.insert(index, result)
-    error, session_id, shown = session.finish(results, context.runtime.now_ms())
+    error, session_id, shown = session.finish(results)
     if error != ErrorCode.NONE:
         for result in results:
             result.release()
@@ -102,23 +107,21 @@ def _params(context: RequestContext, request: FetchRequest) -> FetchParams:
 
 
 def _open_session(context: RequestContext, request: FetchRequest, params: FetchParams) -> FetchContext:
+    """Raises `BrokerError` for a session that is not there or not at that epoch."""
     by_id = context.version >= _TOPIC_IDS_FROM
     requests: list[FetchPartitionRequest] = []
     for topic in request.topics:
         name = _name_of(context, topic.topic_id) if by_id else topic.topic
         topic_id = topic.topic_id if by_id else None
-        for asked in topic.partitions:
-            requests.append(
-                FetchPartitionRequest(
-                    TopicPartition(name, asked.partition),
-                    topic_id,
-                    asked.fetch_offset,
-                    asked.partition_max_bytes,
-                    asked.current_leader_epoch,
-                    asked.last_fetched_epoch,
-                    asked.log_start_offset,
-                )
+        requests += [
+            FetchPartitionRequest(
+                TopicPartition(name, asked.partition), topic_id, asked.fetch_offset, asked.partition_max_bytes,
+                asked.current_leader_epoch, asked.last_fetched_epoch, asked.log_start_offset,
             )
+            for asked in topic.partitions
+        ]  # fmt: skip
+    if request.session_epoch == FINAL_EPOCH and request.session_id == NO_SESSION:
+        return FetchContext(requests)
     forgotten: list[PartitionKey] = [
         (topic.topic_id if by_id else topic.topic, partition) for topic in request.forgotten_topics_data for partition in topic.partitions
     ]
@@ -133,14 +136,15 @@ def _name_of(context: RequestContext, topic_id: bytes) -> str:
 
 
 def _guard(
-    context: RequestContext, params: FetchParams, session: FetchContext
+    context: RequestContext, params: FetchParams, requests: Sequence[FetchPartitionRequest]
 ) -> tuple[list[FetchPartitionRequest], list[tuple[int, FetchPartitionResult]]]:
     """What may be read, and the refusals with their places in the answer."""
     readable: list[FetchPartitionRequest] = []
     refused: list[tuple[int, FetchPartitionResult]] = []
-    may_replicate = params.from_follower and context.may_on_cluster(Operation.CLUSTER_ACTION)
-    for index, request in enumerate(session.requests):
-        code = _refusal(context, params, request, may_replicate)
+    is_follower = params.from_follower
+    may_replicate = is_follower and context.may_on_cluster(Operation.CLUSTER_ACTION)
+    for index, request in enumerate(requests):
+        code = _refusal(context, request, is_follower, may_replicate)
         if code is None:
             readable.append(request)
         else:
@@ -148,16 +152,17 @@ def _guard(
     return readable, refused
 
 
-def _refusal(context: RequestContext, params: FetchParams, request: FetchPartitionRequest, may_replicate: bool) -> ErrorCode | None:
-    if params.from_follower and not may_replicate:
+def _refusal(context: RequestContext, request: FetchPartitionRequest, is_follower: bool, may_replicate: bool) -> ErrorCode | None:
+    if is_follower and not may_replicate:
         return ErrorCode.TOPIC_AUTHORIZATION_FAILED
-    if request.topic_id is not None and not request.topic_partition.topic:
+    topic = request.topic_partition.topic
+    if not topic and request.topic_id is not None:
         # A session's partition whose topic was not known before may be known now.
-        name = _name_of(context, request.topic_id)
-        if not name:
+        topic = _name_of(context, request.topic_id)
+        if not topic:
             return ErrorCode.UNKNOWN_TOPIC_ID
-        request.topic_partition = TopicPartition(name, request.topic_partition.partition)
-    if not params.from_follower and not context.may(Operation.READ, ResourceType.TOPIC, request.topic_partition.topic):
+        request.topic_partition = TopicPartition(topic, request.topic_partition.partition)
+    if not is_follower and not context.may(_READ, _TOPIC, topic):
         return ErrorCode.TOPIC_AUTHORIZATION_FAILED
     if context.version < _ZSTD_FROM and context.replica_manager.stores_zstd(request.topic_partition):
         return ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
@@ -166,47 +171,51 @@ def _refusal(context: RequestContext, params: FetchParams, request: FetchPartiti
 
 def _response(context: RequestContext, error: ErrorCode, session_id: int, shown: list[FetchPartitionResult]) -> FetchResponse:
     response = FetchResponse(error_code=error, session_id=session_id)
-    hints = LeaderHints(context, NodeEndpoint) if context.version >= _LEADER_FROM else None
-    topic: FetchableTopicResponse | None = None
+    hints: LeaderHints | None = None
+    partitions: list[PartitionData] = []
     key: Any = None
     for result in shown:
         request = result.request
-        if topic is None or key != (request.topic_id or request.topic_partition.topic):
-            key = request.topic_id or request.topic_partition.topic
-            topic = FetchableTopicResponse(topic=request.topic_partition.topic)
-            if request.topic_id is not None:
-                topic.topic_id = request.topic_id
-            response.responses.append(topic)
-        topic.partitions.append(_partition_data(context, result, hints))
-    if hints is not None and hints.endpoints:
+        topic = request.topic_partition[0]
+        if key is None or key != (request.topic_id or topic):
+            key = request.topic_id or topic
+            partitions = []
+            response.responses.append(FetchableTopicResponse(topic=topic, topic_id=request.topic_id or NULL_UUID, partitions=partitions))
+        data = _partition_data(context.version, result)
+        partitions.append(data)
+        if result.error in _HINTED and context.version >= _LEADER_FROM:
+            hints = hints or LeaderHints(context, NodeEndpoint)
+            leader_id, leader_epoch = hints.leader_of(*request.topic_partition)
+            data.current_leader = LeaderIdAndEpoch(leader_id=leader_id, leader_epoch=leader_epoch)
+    if hints is not None:
         response.node_endpoints = hints.endpoints
     return response
 
 
-def _partition_data(context: RequestContext, result: FetchPartitionResult, hints: LeaderHints | None) -> PartitionData:
-    request = result.request
-    aborted = result.aborted_transactions
+def _partition_data(version: int, result: FetchPartitionResult) -> PartitionData:
     records: Any = b""
     if result.slice is not None:
-        records = result.slice if context.version >= _BATCHES_FROM else _converted(context.version, result)
+        records = result.slice if version >= _BATCHES_FROM else _converted(version, result)
     data = PartitionData(
-        partition_index=request.topic_partition.partition,
+        partition_index=result.request.topic_partition[1],
         error_code=result.error,
         high_watermark=result.high_watermark,
         last_stable_offset=result.last_stable_offset,
         log_start_offset=result.log_start_offset,
-        aborted_transactions=None
-        if aborted is None
-        else [AbortedTransaction(producer_id=producer_id, first_offset=first_offset) for producer_id, first_offset in aborted],
+        diverging_epoch=_SAME_EPOCH,
+        current_leader=_UNSAID,
+        snapshot_id=_NO_SNAPSHOT,
+        aborted_transactions=None,
         preferred_read_replica=result.preferred_read_replica,
         records=records,
     )
+    if result.aborted_transactions is not None:
+        data.aborted_transactions = [
+            AbortedTransaction(producer_id=producer_id, first_offset=first_offset) for producer_id, first_offset in result.aborted_transactions
+        ]
     if result.diverging_epoch is not None:
         epoch, end_offset = result.diverging_epoch
         data.diverging_epoch = EpochEndOffset(epoch=epoch, end_offset=end_offset)
-    if hints is not None and result.error in _HINTED:
-        leader_id, leader_epoch = hints.leader_of(*request.topic_partition)
-        data.current_leader = LeaderIdAndEpoch(leader_id=leader_id, leader_epoch=leader_epoch)
     return data
 
 

@@ -37,6 +37,10 @@ _BATCHES_FROM, _ZSTD_FROM, _LEADER_FROM, _TOPIC_IDS_FROM = 3, 7, 10, 13
 _BATCH_HEADER_BYTES, _MAGIC_AT, _ATTRIBUTES_AT = 61, 16, 22
 _CODEC_MASK, _ZSTD, _TRANSACTIONAL = 0x07, 4, 0x10
 
+_NONE = ErrorCode.NONE
+_WRITE, _TOPIC = Operation.WRITE, ResourceType.TOPIC
+_UNSAID = LeaderIdAndEpoch()  # shared by all answers that name no leader
+
 _NO_RECORDS = BrokerError(ErrorCode.INVALID_RECORD, "a produce request carries one record batch per partition")
 _OLD_FORMAT = BrokerError(ErrorCode.INVALID_RECORD, "from version 3 on records come in batches of magic 2")
 _ZSTD_TOO_EARLY = BrokerError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, "zstd needs produce version 7")
@@ -50,14 +54,19 @@ async def produce(context: RequestContext, request: ProduceRequest) -> ProduceRe
     entries: list[tuple[TopicPartition, Buffer]] = []
     awaited: list[PartitionProduceResponse] = []
     topics = [_topic_response(context, topic, entries, awaited) for topic in request.topic_data]
-    replicas = context.replica_manager
-    outcomes = replicas.produce(entries, request.acks) if entries else []
+    acks = request.acks
+    replicas = context.broker.replica_manager
+    outcomes: list[AppendOutcome] = replicas.produce(entries, acks) if entries else []
     context.appended = True
-    if replicas.must_wait(outcomes, request.acks):
+    if acks == -1 and replicas.must_wait(outcomes):
         await replicas.wait_for_replicas(outcomes, request.timeout_ms)
     for answer, outcome in zip(awaited, outcomes, strict=True):
-        _fill(answer, outcome)
-    if request.acks == 0:
+        answer.base_offset = outcome.base_offset
+        answer.log_append_time_ms = outcome.log_append_time_ms
+        answer.log_start_offset = outcome.log_start_offset
+        if outcome.error is not _NONE:
+            _fill_error(answer, outcome)
+    if acks == 0:
         _close_unless_all_went_in(topics)
         return None
     response = ProduceResponse(responses=topics)
@@ -72,16 +81,16 @@ def _topic_response(
     """One topic's part of the answer: refusals are in it, what may be appended goes into `entries`, its answers into `awaited`."""
     name, refusal = _guard(context, topic)
     version = context.version
-    answers = []
+    answers: list[PartitionProduceResponse] = []
     for data in topic.partition_data:
         refused = refusal or _records_refusal(data.records, version)
+        answer = PartitionProduceResponse(index=data.index, current_leader=_UNSAID)
+        answers.append(answer)
         if refused is None:
-            answer = PartitionProduceResponse(index=data.index)
             entries.append((TopicPartition(name, data.index), data.records))
             awaited.append(answer)
         else:
-            answer = PartitionProduceResponse(index=data.index, error_code=refused.code, base_offset=-1, error_message=refused.message)
-        answers.append(answer)
+            answer.error_code, answer.base_offset, answer.error_message = refused.code, -1, refused.message
     return TopicProduceResponse(name=name, topic_id=topic.topic_id, partition_responses=answers)
 
 
@@ -93,7 +102,7 @@ def _guard(context: RequestContext, topic: TopicProduceData) -> tuple[str, Broke
         if found is None:
             return "", BrokerError(ErrorCode.UNKNOWN_TOPIC_ID)
         name = found.name
-    if not context.may(Operation.WRITE, ResourceType.TOPIC, name):
+    if not context.may(_WRITE, _TOPIC, name):
         return name, BrokerError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
     return name, None
 
@@ -112,16 +121,12 @@ def _records_refusal(records: Buffer | None, version: int) -> BrokerError | None
     return _TRANSACTIONAL_BATCH if attributes & _TRANSACTIONAL else None
 
 
-def _fill(answer: PartitionProduceResponse, outcome: AppendOutcome) -> None:
-    answer.base_offset = outcome.base_offset
-    answer.log_append_time_ms = outcome.log_append_time_ms
-    answer.log_start_offset = outcome.log_start_offset
-    if outcome.error != ErrorCode.NONE:
-        answer.error_code = outcome.error
-        answer.error_message = outcome.error_message
-        answer.record_errors = [
-            BatchIndexAndErrorMessage(batch_index=error.batch_index, batch_index_error_message=error.message) for error in outcome.record_errors
-        ]
+def _fill_error(answer: PartitionProduceResponse, outcome: AppendOutcome) -> None:
+    answer.error_code = outcome.error
+    answer.error_message = outcome.error_message
+    answer.record_errors = [
+        BatchIndexAndErrorMessage(batch_index=error.batch_index, batch_index_error_message=error.message) for error in outcome.record_errors
+    ]
 
 
 def _close_unless_all_went_in(topics: list[TopicProduceResponse]) -> None:

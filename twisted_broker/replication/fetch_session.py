@@ -174,7 +174,7 @@ class FetchContext:
     def __init__(self, requests: Sequence[FetchPartitionRequest]) -> None:
         self.requests = requests
 
-    def finish(self, results: list[FetchPartitionResult], now_ms: int) -> tuple[ErrorCode, int, list[FetchPartitionResult]]:
+    def finish(self, results: list[FetchPartitionResult]) -> tuple[ErrorCode, int, list[FetchPartitionResult]]:
         """(error, session id, results to show). `results` are of all of `requests`, in their order."""
         return ErrorCode.NONE, NO_SESSION, results
 
@@ -182,20 +182,23 @@ class FetchContext:
 class FullContext(FetchContext):
     """A full request that opens a session, if there is room."""
 
-    __slots__ = ("_cache", "_privileged", "_uses_topic_ids")
+    __slots__ = ("_cache", "_now_ms", "_privileged", "_uses_topic_ids")
 
-    def __init__(self, requests: Sequence[FetchPartitionRequest], cache: FetchSessionCache, privileged: bool, uses_topic_ids: bool) -> None:
+    def __init__(
+        self, requests: Sequence[FetchPartitionRequest], cache: FetchSessionCache, privileged: bool, uses_topic_ids: bool, now_ms: int
+    ) -> None:
         super().__init__(requests)
+        self._now_ms = now_ms
         self._cache = cache
         self._privileged = privileged
         self._uses_topic_ids = uses_topic_ids
 
-    def finish(self, results: list[FetchPartitionResult], now_ms: int) -> tuple[ErrorCode, int, list[FetchPartitionResult]]:
+    def finish(self, results: list[FetchPartitionResult]) -> tuple[ErrorCode, int, list[FetchPartitionResult]]:
         partitions: dict[PartitionKey, CachedPartition] = {}
         for result in results:
             cached = partitions[result.request.key] = CachedPartition(result.request)
             cached.worth_telling(result)
-        session_id = self._cache.create(self._privileged, self._uses_topic_ids, partitions, now_ms)
+        session_id = self._cache.create(self._privileged, self._uses_topic_ids, partitions, self._now_ms)
         return ErrorCode.NONE, session_id, results
 
 
@@ -209,7 +212,7 @@ class IncrementalContext(FetchContext):
         self._session = session
         self._epoch = session.epoch
 
-    def finish(self, results: list[FetchPartitionResult], now_ms: int) -> tuple[ErrorCode, int, list[FetchPartitionResult]]:
+    def finish(self, results: list[FetchPartitionResult]) -> tuple[ErrorCode, int, list[FetchPartitionResult]]:
         session = self._session
         if session.epoch != self._epoch:
             return ErrorCode.INVALID_FETCH_SESSION_EPOCH, session.session_id, []
@@ -240,7 +243,7 @@ def open_context(
     if epoch in (INITIAL_EPOCH, FINAL_EPOCH):
         if session_id != NO_SESSION:
             cache.remove(session_id)
-        return FetchContext(requests) if epoch == FINAL_EPOCH else FullContext(requests, cache, privileged, uses_topic_ids)
+        return FetchContext(requests) if epoch == FINAL_EPOCH else FullContext(requests, cache, privileged, uses_topic_ids, now_ms)
     session = cache.get(session_id)
     if session is None:
         raise BrokerError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)

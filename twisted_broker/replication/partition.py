@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from twisted_broker.cluster.registrations import PartitionRegistration
     from twisted_broker.log.log import Log
 
+_NONE = ErrorCode.NONE
 _REVERTS = frozenset({ErrorCode.OPERATION_NOT_ATTEMPTED, ErrorCode.INELIGIBLE_REPLICA})
 _AWAITS_THE_CONTROLLER = frozenset(
     {
@@ -224,7 +225,8 @@ class Partition:
         """RL 2.1: `min.insync.replicas`, or all replicas when there are fewer."""
         log = self.leader_log
         assert log is not None
-        return min(log.config.min_insync_replicas, len(self.replicas))
+        wanted, assigned = log.config.min_insync_replicas, len(self.replicas)
+        return wanted if wanted < assigned else assigned
 
     def append_as_leader(self, records: Buffer, acks: int, wall_ms: int, now_ms: int, origin: AppendOrigin) -> LogAppendInfo:
         """RL 1.14. Raises `BrokerError`: NOT_LEADER_OR_FOLLOWER, NOT_ENOUGH_REPLICAS, or what the log refuses."""
@@ -263,9 +265,10 @@ class Partition:
         log = self.leader_log
         if log is None or len(self.isr_state.isr) < self.min_isr:
             return False
-        target = log.log_end
-        if self.remote_replicas:
-            target = self._least_log_end(target, now_ms)
+        if not self.remote_replicas and log.log_end_offset > log.high_watermark:
+            log.set_high_watermark(log.log_end_offset)
+            return True
+        target = self._least_log_end(log.log_end, now_ms)
         current = log.high_watermark_metadata
         if target.offset > current.offset or (target.offset == current.offset and current.on_older_segment(target)):
             log.set_high_watermark(target)
@@ -307,9 +310,11 @@ class Partition:
     ) -> FetchPartitionResult:
         """RL 1.8, 1.10. Watermarks are those before the read. Raises `BrokerError`; a follower's progress counts unless it diverges."""
         log = self.log_for(request.current_leader_epoch, params.only_leader)
+        if request.topic_id is not None and request.topic_id != self.topic_id:
+            raise BrokerError(ErrorCode.INCONSISTENT_TOPIC_ID)
         follower = self._follower(params, request) if params.replica_id >= 0 else None
         leader_end = log.log_end_offset
-        result = FetchPartitionResult(request, ErrorCode.NONE, log.high_watermark, log.last_stable_offset, log.log_start_offset)
+        result = FetchPartitionResult(request, _NONE, log.high_watermark, log.last_stable_offset, log.log_start_offset)
         if request.last_fetched_epoch >= 0:
             result.diverging_epoch = self.divergence(request)
             if result.diverging_epoch is not None:

@@ -65,6 +65,7 @@ _WITHOUT_LOG_START = frozenset(
         ErrorCode.KAFKA_STORAGE_ERROR,
     }
 )
+_CLIENT, _NONE = AppendOrigin.CLIENT, ErrorCode.NONE
 _log = Logger()
 
 
@@ -166,17 +167,18 @@ class ReplicaManager:
         self._draining = True
         try:
             while events:
-                self._run_effects(events.popleft())
+                event = events.popleft()
+                for effect in self._effects[type(event)]:
+                    try:
+                        effect(event)
+                    except Exception:
+                        self._effect_failed(event)
         finally:
             self._draining = False
 
-    def _run_effects(self, event: Event) -> None:
-        for effect in self._effects[type(event)]:
-            try:
-                effect(event)
-            except Exception:
-                _log.failure("an effect of {event} failed", event=event)
-                event.partition.fail("an effect failed")
+    def _effect_failed(self, event: Event) -> None:
+        _log.failure("an effect of {event} failed", event=event)
+        event.partition.fail("an effect failed")
 
     def _drain_soon(self) -> None:
         if self.events and not self._draining and self._drain_call is None:
@@ -264,13 +266,13 @@ class ReplicaManager:
     # producing
     def produce(self, entries: Iterable[tuple[TopicPartition, Buffer]], acks: int) -> list[AppendOutcome]:
         """A client's append (RL 1.6); everything that follows from it has happened when it returns."""
-        outcomes = self._append(entries, acks, AppendOrigin.CLIENT)
+        outcomes = self._append(entries, acks, _CLIENT)
         if self.events:
             self.drain()
         return outcomes
 
     def append(
-        self, entries: Iterable[tuple[TopicPartition, Buffer]], acks: int, *, origin: AppendOrigin = AppendOrigin.CLIENT
+        self, entries: Iterable[tuple[TopicPartition, Buffer]], acks: int, *, origin: AppendOrigin = _CLIENT
     ) -> list[AppendOutcome]:
         """As `produce`, but what follows from it happens later: for callers in the middle of something."""
         outcomes = self._append(entries, acks, origin)
@@ -278,13 +280,13 @@ class ReplicaManager:
         return outcomes
 
     def _append(self, entries: Iterable[tuple[TopicPartition, Buffer]], acks: int, origin: AppendOrigin) -> list[AppendOutcome]:
-        if acks not in (-1, 0, 1):
+        if not -1 <= acks <= 1:
             return [AppendOutcome(topic_partition, ErrorCode.INVALID_REQUIRED_ACKS) for topic_partition, _ in entries]
         wall_ms = self.runtime.wall_ms()
         return [self._append_one(topic_partition, records, acks, wall_ms, origin) for topic_partition, records in entries]
 
     def _append_one(self, topic_partition: TopicPartition, records: Buffer, acks: int, wall_ms: int, origin: AppendOrigin) -> AppendOutcome:
-        if origin == AppendOrigin.CLIENT and topic_partition[0] in INTERNAL_TOPICS:
+        if origin is _CLIENT and topic_partition[0] in INTERNAL_TOPICS:
             return AppendOutcome(topic_partition, ErrorCode.INVALID_TOPIC_EXCEPTION)
         try:
             partition = self.partitions.get(topic_partition) or self.partition(topic_partition)
@@ -292,7 +294,7 @@ class ReplicaManager:
             info = partition.append_as_leader(records, acks, wall_ms, now_ms, origin)
         except Exception as error:
             return self._append_failed(topic_partition, error)
-        return AppendOutcome(topic_partition, ErrorCode.NONE, info.first_offset, info.last_offset, info.log_append_time_ms, info.log_start_offset)
+        return AppendOutcome(topic_partition, _NONE, info.first_offset, info.last_offset, info.log_append_time_ms, info.log_start_offset)
 
     def _append_failed(self, topic_partition: TopicPartition, error: Exception) -> AppendOutcome:
         partition = self.partitions.get(topic_partition)
@@ -307,14 +309,9 @@ class ReplicaManager:
         _log.failure("an append to {partition} failed", partition=topic_partition)
         return AppendOutcome(topic_partition, ErrorCode.UNKNOWN_SERVER_ERROR)
 
-    def must_wait(self, outcomes: Sequence[AppendOutcome], acks: int) -> bool:
-        """RL 1.7, after an append with `acks`: whether its answer waits for replicas. Settles at once what can be."""
-        if acks != -1 or all(outcome.error != ErrorCode.NONE for outcome in outcomes):
-            return False
-        for outcome in outcomes:
-            if outcome.error == ErrorCode.NONE:
-                return not DelayedProduce(outcomes, self.partition).is_complete()
-        return False
+    def must_wait(self, outcomes: Sequence[AppendOutcome]) -> bool:
+        """RL 1.7, after an append with acks=-1: whether its answer waits for replicas. Settles at once what can be."""
+        return not DelayedProduce(outcomes, self.partition).is_complete()
 
     def wait_for_replicas(self, outcomes: Sequence[AppendOutcome], timeout_ms: int) -> Deferred[None]:
         """RL 1.7: fires when all is on enough replicas or refused, or after `timeout_ms`; `outcomes` then say what became of each."""
@@ -329,7 +326,12 @@ class ReplicaManager:
         min_one_message = not params.hard_max_bytes
         results = []
         for request in requests:
-            result = self._read(params, request, min(request.max_bytes, limit), min_one_message, now_ms, record_progress)
+            max_bytes = request.max_bytes
+            try:
+                partition = self.partitions.get(request.topic_partition) or self.partition(request.topic_partition)
+                result = partition.read(request, params, limit if limit < max_bytes else max_bytes, min_one_message, now_ms, record_progress)
+            except Exception as error:
+                result = self._read_failed(request, error)
             if result.size:
                 min_one_message = False
                 limit = max(0, limit - result.size)
@@ -338,21 +340,13 @@ class ReplicaManager:
             self.drain()
         return results
 
-    def _read(
-        self, params: FetchParams, request: FetchPartitionRequest, max_bytes: int, min_one_message: bool, now_ms: int, record_progress: bool
-    ) -> FetchPartitionResult:
-        try:
-            partition = self.partitions.get(request.topic_partition) or self.partition(request.topic_partition)
-            if request.topic_id is not None and request.topic_id != partition.topic_id:
-                raise BrokerError(ErrorCode.INCONSISTENT_TOPIC_ID)
-            return partition.read(request, params, max_bytes, min_one_message, now_ms, record_progress)
-        except BrokerError as refusal:
-            if isinstance(refusal, LogDirFailure):
-                self.directory_failed(refusal.directory, refusal.cause)
-            return FetchPartitionResult(request, refusal.code)
-        except Exception:
-            _log.failure("a read of {partition} failed", partition=request.topic_partition)
-            return FetchPartitionResult(request, ErrorCode.UNKNOWN_SERVER_ERROR)
+    def _read_failed(self, request: FetchPartitionRequest, error: Exception) -> FetchPartitionResult:
+        if isinstance(error, BrokerError):
+            if isinstance(error, LogDirFailure):
+                self.directory_failed(error.directory, error.cause)
+            return FetchPartitionResult(request, error.code)
+        _log.failure("a read of {partition} failed", partition=request.topic_partition)
+        return FetchPartitionResult(request, ErrorCode.UNKNOWN_SERVER_ERROR)
 
     @staticmethod
     def answers_at_once(params: FetchParams, results: Sequence[FetchPartitionResult]) -> bool:
@@ -361,7 +355,7 @@ class ReplicaManager:
             return True
         readable = 0
         for result in results:
-            if result.error != ErrorCode.NONE or result.diverging_epoch is not None or result.preferred_read_replica >= 0:
+            if result.error is not _NONE or result.diverging_epoch is not None or result.preferred_read_replica >= 0:
                 return True
             readable += result.size
         return readable >= params.min_bytes

@@ -1,0 +1,159 @@
+"""What `broker.py` promises: a node starts, serves, stops and starts again; entirely in memory, on a clock of the test."""
+
+from __future__ import annotations
+
+import pytest
+from twisted.internet.error import CannotListenError
+
+from tests.broker_house import BrokerHouse
+from twisted_broker.api.routes import served
+from twisted_broker.log.log_directory import LogDirMismatch
+from twisted_broker.log.meta_properties import read_meta_properties
+from twisted_broker.settings import ConfigError
+from twisted_broker.wire.messages.api_versions import ApiVersionsRequest
+from twisted_broker.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from twisted_broker.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from twisted_broker.wire.messages.topics import CreatableTopic, CreateTopicsRequest
+from twisted_broker.wire.records import BatchBuilder, iterate_batches
+
+CLEAN = "/data/.kafka_cleanshutdown"
+
+
+def batch(*values: bytes) -> bytes:
+    builder = BatchBuilder()
+    for value in values:
+        builder.append(1_700_000_000_000, None, value)
+    return builder.build()
+
+
+def create(house: BrokerHouse, topic: str, partitions: int = 1) -> None:
+    request = CreateTopicsRequest(topics=[CreatableTopic(name=topic, num_partitions=partitions, replication_factor=1)], timeout_ms=1000)
+    answer = house.ask(request, 7, port=9093)
+    assert answer.topics[0].error_code == 0, answer
+    house.pass_time(0.1)
+
+
+def produce(house: BrokerHouse, topic: str, *values: bytes, acks: int = -1) -> int:
+    data = TopicProduceData(name=topic, partition_data=[PartitionProduceData(index=0, records=batch(*values))])
+    answer = house.ask(ProduceRequest(acks=acks, timeout_ms=1000, topic_data=[data]), 7)
+    partition = answer.responses[0].partition_responses[0]
+    assert partition.error_code == 0, answer
+    offset: int = partition.base_offset
+    return offset
+
+
+def fetch(house: BrokerHouse, topic: str, offset: int = 0) -> list[bytes | None]:
+    asked = FetchTopic(topic=topic, partitions=[FetchPartition(partition=0, fetch_offset=offset, partition_max_bytes=1 << 20)])
+    answer = house.ask(FetchRequest(max_wait_ms=0, min_bytes=1, max_bytes=1 << 20, topics=[asked]), 11)
+    (partition,) = answer.responses[0].partitions
+    assert partition.error_code == 0, answer
+    return [record.value for found in iterate_batches(partition.records or b"") for record in found.records(1 << 20)]
+
+
+def test_a_lone_broker_serves_and_comes_back_with_everything() -> None:
+    """Created topics and produced records survive a clean stop, whose mark is left and taken; the second start is the same cluster."""
+    first = BrokerHouse().start()
+    create(first, "t")
+    assert produce(first, "t", b"a", b"b") == 0
+    assert produce(first, "t", b"c") == 2
+    assert fetch(first, "t") == [b"a", b"b", b"c"]
+    first.stop()
+    assert first.files.exists(CLEAN) and not first.fatal
+    second = BrokerHouse(first.files).start()
+    assert not second.files.exists(CLEAN)
+    assert second.broker.cluster_id == first.broker.cluster_id
+    assert fetch(second, "t", 1)[-2:] == [b"b", b"c"]
+    assert produce(second, "t", b"d") == 3
+    second.stop()
+
+
+def test_a_stop_leaves_no_timer_and_no_port() -> None:
+    """Nothing of a stopped broker goes on: a test suite can start hundreds."""
+    house = BrokerHouse().start()
+    create(house, "t")
+    produce(house, "t", b"a")
+    house.stop()
+    house.pass_time(5)
+    assert not house.network.ports
+    assert [str(call) for call in house.clock.getDelayedCalls()] == []
+
+
+def test_a_lone_broker_stops_within_two_seconds() -> None:
+    """Nobody can take its leaders over: the controller lets it go at once."""
+    house = BrokerHouse().start()
+    create(house, "t")
+    before = house.clock.seconds()
+    house.stop()
+    assert house.clock.seconds() - before < 2
+
+
+def test_parked_clients_do_not_hold_up_a_stop() -> None:
+    """A fetch that waits for data is answered or closed when the broker stops."""
+    house = BrokerHouse().start()
+    create(house, "t")
+    connection = house.connection()
+    asked = FetchTopic(topic="t", partitions=[FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1 << 20)])
+    ended: list[object] = []
+    connection.send(FetchRequest(max_wait_ms=60_000, min_bytes=1, max_bytes=1 << 20, topics=[asked]), 11).addBoth(ended.append)
+    house.pass_time(1)
+    assert not ended
+    before = house.clock.seconds()
+    house.stop()
+    house.pass_time(0.1)
+    assert ended and house.clock.seconds() - before < 2
+
+
+def test_each_listener_tells_its_own_apis() -> None:
+    """ApiVersions on the broker's listener has Produce, on the controller's BrokerRegistration; features are those of the cluster."""
+    house = BrokerHouse().start()
+    for port, is_controller in ((9092, False), (9093, True)):
+        answer = house.ask(ApiVersionsRequest(client_software_name="test", client_software_version="1"), 4, port=port)
+        assert {key.api_key for key in answer.api_keys} == set(served(is_controller))
+        assert any(feature.name == "metadata.version" for feature in answer.finalized_features)
+    house.stop()
+
+
+def test_directories_are_formatted_on_first_use() -> None:
+    """Cluster id, node id and directory id are written once and kept."""
+    house = BrokerHouse(cluster_id="AAAAAAAAAAAAAAAAAAAAAA", node_id="5").start()
+    properties = read_meta_properties(house.files, "/data")
+    assert properties is not None and (properties.cluster_id, properties.node_id) == ("AAAAAAAAAAAAAAAAAAAAAA", 5)
+    house.stop()
+    again = BrokerHouse(house.files, node_id="5").start()
+    assert read_meta_properties(again.files, "/data") == properties
+    again.stop()
+
+
+def test_another_clusters_or_nodes_directory_is_refused() -> None:
+    """One line says whose it is; nothing is touched."""
+    house = BrokerHouse().start()
+    house.stop()
+    with pytest.raises(LogDirMismatch, match="belongs to cluster"):
+        BrokerHouse(house.files, cluster_id="BAAAAAAAAAAAAAAAAAAAAA")
+    with pytest.raises(LogDirMismatch, match="node 1"):
+        BrokerHouse(house.files, node_id="2").start()
+
+
+def test_a_port_in_use_gives_everything_back() -> None:
+    """The start fails by name, and the directory is free for the next try."""
+    house = BrokerHouse()
+    house.network.listen("127.0.0.1", 9092, None)
+    with pytest.raises(CannotListenError, match="9092"):
+        house.start()
+    again = BrokerHouse(house.files).start()
+    again.stop()
+
+
+def test_listeners_are_checked_before_anything_is_opened() -> None:
+    """A broker needs a listener of its own, the controller one of its names, and nobody is told 0.0.0.0."""
+    for listeners in ("CONTROLLER://:9093", "PLAINTEXT://:9092", "PLAINTEXT://0.0.0.0:9092,CONTROLLER://:9093", "what", "A://h:1,A://h:2"):
+        with pytest.raises(ConfigError, match="listeners"):
+            BrokerHouse(listeners=listeners)
+
+
+def test_the_last_directory_gone_is_the_end() -> None:
+    """Without a log directory a broker stops, as Kafka's does."""
+    house = BrokerHouse().start()
+    house.broker.log_manager.fail_directory("/data", OSError(5, "broken"))
+    assert house.fatal and "broken" in house.fatal[0]
+    house.stop()

@@ -167,7 +167,7 @@ def test_source_text_is_typed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert status == 0, report + errors
     # The check has teeth: types of the descriptions are known to it.
     wrong = tmp_path / "write_ProduceRequest.py"
-    wrong.write_text(wrong.read_text().replace(".name.encode()", ".name + 1"))
+    wrong.write_text(wrong.read_text().replace(".encode()", " + 1"))
     assert "Unsupported operand types" in mypy.run([*options, str(wrong)])[0]
 
 

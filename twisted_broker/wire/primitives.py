@@ -213,21 +213,6 @@ def numbers(values: list[Any], letter: str) -> bytes:
     return pack(f">{len(values)}{letter}", *values)
 
 
-# Records: bytes that this package hands through
-
-
-def records_size(value: Any) -> int:
-    """Length in bytes of what a `records` field may hold: bytes-like, an object with a length, or a list or tuple of them."""
-    return sum(map(len, value)) if isinstance(value, list | tuple) else len(value)
-
-
-def append_records(parts: list[Any], value: Any) -> None:
-    if isinstance(value, list | tuple):
-        parts.extend(value)
-    else:
-        parts.append(value)
-
-
 # Tagged fields
 
 

@@ -29,6 +29,7 @@ Reader: TypeAlias = "Callable[[Buffer, int, int], tuple[Any, int]]"
 Writer: TypeAlias = "Callable[[Any, list[Any]], None]"
 FRESH: Any = object()  # stands for a default made anew for each message: an empty list, a struct of defaults
 NEWEST = 32767
+READ_ERRORS = (struct.error, IndexError, UnicodeDecodeError)
 
 
 class VersionRange(NamedTuple):
@@ -185,7 +186,6 @@ class Message(Struct):
     flexible: ClassVar[VersionRange]
     readers: ClassVar[dict[int, Reader]]
     writers: ClassVar[dict[int, Writer]]
-    has_records: ClassVar[bool]
     allows_trailing_bytes: ClassVar[bool] = False
 
     def __init_subclass__(cls, versions: str = "none", flexible: str = "none") -> None:
@@ -230,10 +230,15 @@ M = TypeVar("M", bound=Message)
 
 def decode(cls: type[M], buffer: Buffer, version: int, offset: int = 0) -> M:
     """The message that fills `buffer` from `offset` to its end. WireError when it does not."""
-    message, position = decode_from(cls, buffer, version, offset)
-    if position != len(buffer) and not cls.allows_trailing_bytes:
-        raise WireError(f"{cls.__name__} v{version}: {len(buffer) - position} bytes too many")
-    return message
+    reader = cls.readers.get(version) or compile_reader(cls, version)
+    end = len(buffer)
+    try:
+        message, position = reader(buffer, offset, end)
+    except READ_ERRORS as error:
+        raise wire_error(cls, version, error) from None
+    if position != end and not cls.allows_trailing_bytes:
+        raise WireError(f"{cls.__name__} v{version}: {end - position} bytes too many")
+    return message  # type: ignore[no-any-return]
 
 
 def decode_from(cls: type[M], buffer: Buffer, version: int, offset: int = 0) -> tuple[M, int]:
@@ -241,16 +246,22 @@ def decode_from(cls: type[M], buffer: Buffer, version: int, offset: int = 0) -> 
     reader = cls.readers.get(version) or compile_reader(cls, version)
     try:
         return reader(buffer, offset, len(buffer))
-    except (struct.error, IndexError):
-        raise WireError(f"{cls.__name__} v{version}: ends too early") from None
-    except UnicodeDecodeError:
-        raise WireError(f"{cls.__name__} v{version}: a string is not UTF-8") from None
+    except READ_ERRORS as error:
+        raise wire_error(cls, version, error) from None
+
+
+def wire_error(cls: type[Message], version: int, error: Exception) -> WireError:
+    """What a reader met, as one kind of error."""
+    reason = "a string is not UTF-8" if isinstance(error, UnicodeDecodeError) else "ends too early"
+    return WireError(f"{cls.__name__} v{version}: {reason}")
 
 
 def encode(message: Message, version: int) -> bytes:
     """ValueError for a field that the version cannot carry, or a version that does not exist."""
     parts: list[Any] = []
-    encode_into(message, version, parts)
+    cls = type(message)
+    writer = cls.writers.get(version) or compile_writer(cls, version)
+    writer(message, parts)
     return b"".join(parts)
 
 

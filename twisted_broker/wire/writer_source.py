@@ -34,7 +34,7 @@ class _WriterText:
 
     def fixed(self, letter: str, value: str) -> None:
         self.letters += letter
-        self.values.append(value)
+        self.values = [*self.values, value]
 
     def packed(self, extra_letter: str = "", extra_value: str = "") -> str:
         """The run as an expression, with one value more behind it."""
@@ -139,34 +139,56 @@ class _WriterText:
 
     def bytes_like(self, kind: str, nullable: bool, value: str) -> None:
         name = self.text.name("s")
-        plus_one = " + 1" if self.flexible else ""
-        content = f"{value}.encode()" if kind == "string" else value
-        size = f"{self.text.primitive('records_size')}({name})" if kind == "record_bytes" else f"len({name})"
+        self.text.line(f"{name} = {value}")
+        before = self.letters, self.values
         if nullable:
-            self.text.line(f"if {value} is None:")
-            self.text.line(f"    {name}, n = b'', {0 if self.flexible else -1}")
-            self.text.line("else:")
+            self.text.line(f"if {name} is None:")
             self.text.depth += 1
-        self.text.line(f"{name} = {content}")
-        self.text.line(f"n = {size}{plus_one}")
+            self.null("h" if kind == "string" else "i")
+            self.text.depth -= 1
+            self.text.line("else:")
+            self.letters, self.values = before
+            self.text.depth += 1
+        self.content(kind, name)
         self.text.depth -= nullable
-        self.length("h" if kind == "string" else "i")
-        if kind == "record_bytes":
-            self.text.line(f"{self.text.primitive('append_records')}({self.parts}, {name})")
+
+    def null(self, letter: str) -> None:
+        """Ends the run with a null of classic or compact form."""
+        if self.flexible:
+            self.letters += "x"
         else:
-            self.text.line(f"{self.parts}.append({name})")
+            self.fixed(letter, "-1")
+        self.flush()
+
+    def content(self, kind: str, name: str) -> None:
+        plus_one = " + 1" if self.flexible else ""
+        if kind == "record_bytes":
+            self.text.line(f"is_list = type({name}) is list or type({name}) is tuple")
+            self.text.line(f"n = (sum(map(len, {name})) if is_list else len({name})){plus_one}")
+            self.length("i")
+            self.text.line(f"{self.parts}.extend({name}) if is_list else {self.parts}.append({name})")
+            return
+        if kind == "string":
+            self.text.line(f"b{name} = {name}.encode()")
+            name = "b" + name
+        self.text.line(f"n = len({name}){plus_one}")
+        self.length("h" if kind == "string" else "i")
+        self.text.line(f"{self.parts}.append({name})")
 
     def array(self, field: Field, value: str, label: str) -> None:
         items = self.text.name("v")
-        plus_one = " + 1" if self.flexible else ""
         self.text.line(f"{items} = {value}")
-        if field.is_nullable(self.version):
+        nullable = field.is_nullable(self.version)
+        if nullable:
+            before = self.letters, self.values
             self.text.line(f"if {items} is None:")
-            self.text.line(f"    {items}, n = [], {0 if self.flexible else -1}")
+            self.text.depth += 1
+            self.null("i")
+            self.text.depth -= 1
             self.text.line("else:")
-            self.text.line(f"    n = len({items}){plus_one}")
-        else:
-            self.text.line(f"n = len({items}){plus_one}")
+            self.letters, self.values = before
+            self.text.depth += 1
+        self.text.line(f"n = len({items}){' + 1' if self.flexible else ''}")
         self.length("i")
         if field.element in NUMBER_ARRAYS:
             short, long = self.text.primitive(f"{field.element.upper()}_WRITERS"), self.text.primitive("numbers")
@@ -175,6 +197,7 @@ class _WriterText:
             )
         else:
             self.loop(field, items, label)
+        self.text.depth -= nullable
 
     def loop(self, field: Field, items: str, label: str) -> None:
         item = self.text.name("e")

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from twisted.internet.defer import Deferred, fail, succeed
+from twisted.internet.defer import Deferred
 
 from twisted_broker.config import BrokerConfig
 from twisted_broker.coordinator.group_coordinator import GroupCoordinator
@@ -47,12 +47,7 @@ class ReplicaOffsetsStore:
 
     def append(self, index: int, batch: bytes, timeout_ms: int) -> Deferred[int]:
         outcomes = self._replicas.append([(TopicPartition(OFFSETS_TOPIC, index), batch)], ALL_REPLICAS, origin=AppendOrigin.COORDINATOR)
-        if self._replicas.must_wait(outcomes, ALL_REPLICAS):
-            return self._replicas.wait_for_replicas(outcomes, timeout_ms).addCallback(lambda _: _base_offset(outcomes[0]))
-        try:
-            return succeed(_base_offset(outcomes[0]))
-        except BrokerError as refusal:
-            return fail(refusal)
+        return self._replicas.wait_for_replicas(outcomes, timeout_ms).addCallback(lambda _: _base_offset(outcomes[0]))
 
     def bounds(self, index: int) -> tuple[int, int]:
         log = self._log(index)

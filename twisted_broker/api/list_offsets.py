@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
 _KNOWN_FROM = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST_PENDING_UPLOAD: 11}
 _NOT_AVAILABLE_FROM = 5
+_LEADER_EPOCH_FROM = 4
 
 
 async def list_offsets(context: RequestContext, request: ListOffsetsRequest) -> ListOffsetsResponse:
@@ -94,7 +95,9 @@ def _look_up(
         return
     isolation = (TXN_COMMITTED if request.isolation_level == 1 else HIGH_WATERMARK) if is_client else LOG_END
     found = list_offset(partition, asked.timestamp, isolation, asked.current_leader_epoch, True)
-    answer.timestamp, answer.offset, answer.leader_epoch = found.timestamp, found.offset, found.leader_epoch
+    answer.timestamp, answer.offset = found.timestamp, found.offset
+    if context.version >= _LEADER_EPOCH_FROM:
+        answer.leader_epoch = found.leader_epoch
 
 
 def _code_for(version: int, code: ErrorCode) -> ErrorCode:

@@ -19,6 +19,7 @@ import pytest
 from tests.log.batches import NOW_MS, all_batches, all_records, batch, config, marker, open_log, slice_bytes, values
 from twisted_broker.interfaces import TopicPartition
 from twisted_broker.log import checkpoints
+from twisted_broker.log.append_info import AppendOrigin
 from twisted_broker.log.batch_scan import scan
 from twisted_broker.log.filesystem import OsFileSystem
 from twisted_broker.log.log import Log
@@ -27,7 +28,7 @@ from twisted_broker.log.meta_properties import read_meta_properties
 from twisted_broker.log.recovery import load_log
 from twisted_broker.log.segment_file import OpenFiles
 from twisted_broker.wire.control_batch import control_record_type
-from twisted_broker.wire.records import Record
+from twisted_broker.wire.records import Record, iterate_batches
 
 ARCHIVE = Path(__file__).parent / "golden" / "kafka-4.3.1.tar.gz"
 EXPECTED_STABLE = {"clean": 140, "killed": 154}
@@ -81,8 +82,6 @@ def committed(log: Log) -> list[Record]:
         assert info.aborted is not None
         pending = sorted(info.aborted, key=lambda entry: entry.first_offset)
         aborting: set[int] = set()
-        from twisted_broker.wire.records import iterate_batches
-
         for one in iterate_batches(slice_bytes(info), partial_tail=True):
             while pending and pending[0].first_offset <= one.last_offset:
                 aborting.add(pending.pop(0).producer_id)
@@ -189,7 +188,7 @@ def described(entry: Any) -> tuple[Any, ...]:
 def test_epochs_and_identity() -> None:
     """RL 3.1: leader epochs, topic id, cluster, node and directory ids are read from Kafka's small files."""
     files = unpack("killed")
-    assert load(files, "killed", "rich").leader_epochs.entries() == [(0, 3), (2, 140)] or load(files, "killed", "rich").leader_epochs.latest_epoch == 2
+    assert load(files, "killed", "rich").leader_epochs.entries() == [(0, 3), (2, 140)]
     properties = read_meta_properties(files, "/killed")
     assert properties is not None and properties.node_id == 1 and properties.cluster_id is not None and properties.directory_id is not None
     topic_id = checkpoints.read_partition_metadata(files, "/killed/rich-0")
@@ -219,10 +218,13 @@ def test_kafkas_dump_tool_reads_our_files(tmp_path: Path) -> None:
     names = sorted(path.name for path in (tmp_path / "events-0").iterdir())
     dumped = [str(tmp_path / "events-0" / name) for name in names if name.endswith((".log", ".index", ".timeindex", ".txnindex", ".snapshot"))]
     assert {name.rpartition(".")[2] for name in names} >= {"log", "index", "timeindex", "txnindex", "snapshot"}
-    command = ["java", "-cp", f"{KAFKA_JARS}/*", "kafka.tools.DumpLogSegments", "--deep-iteration", "--print-data-log", "--files", ",".join(dumped)]
+    tool = ["java", "-cp", f"{KAFKA_JARS}/*", "org.apache.kafka.tools.DumpLogSegments"]
+    command = [*tool, "--deep-iteration", "--print-data-log", "--files", ",".join(dumped)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=True)
-    bad = ("mismatch", "Mismatch", "non-consecutive", "out of order", "Exception", "invalid", "isvalid: false")
-    assert not [line for line in done.stdout.splitlines() + done.stderr.splitlines() if any(word in line for word in bad)]
+    bad = ("mismatch", "out of order", "exception", "invalid", "corrupt", "isvalid: false", "is followed by", "not found")
+    lines = (done.stdout + done.stderr).splitlines()
+    # The tool itself says this of the first record of every file that does not begin at offset 0.
+    assert not [line for line in lines if any(word in line.lower() for word in bad) and not line.strip().startswith("-1 is followed by")]
     assert done.stdout.count("payload: ") >= 100
 
 
@@ -234,8 +236,6 @@ def rich_log(directory: str) -> Log:
         if number % 10 == 0:
             transactional = {"producer_id": 7, "producer_epoch": 0, "base_sequence": number // 10, "is_transactional": True}
             log.append_as_leader(batch(b"in transaction", timestamp=NOW_MS, **transactional), 0, NOW_MS, transaction_verified=True)  # type: ignore[arg-type]
-            from twisted_broker.log.append_info import AppendOrigin
-
             log.append_as_leader(marker(7, commit=number % 20 == 0), 0, NOW_MS, origin=AppendOrigin.COORDINATOR)
     assert len(log.segments) > 2 and values(log)
     return log

@@ -99,11 +99,13 @@ class Log:
 
     def set_high_watermark(self, metadata: LogOffsetMetadata | int) -> None:
         """Moves the high watermark, into [log start, log end]. Whether it may go back is the caller's decision."""
-        mark = LogOffsetMetadata(metadata) if isinstance(metadata, int) else metadata
-        if mark.offset >= self.log_end_offset:
+        offset = metadata if isinstance(metadata, int) else metadata.offset
+        if offset >= self.log_end_offset:
             mark = self.log_end
-        elif mark.offset < self.log_start_offset:
+        elif offset < self.log_start_offset:
             mark = LogOffsetMetadata(self.log_start_offset)
+        else:
+            mark = LogOffsetMetadata(offset) if isinstance(metadata, int) else metadata
         self._hw = mark
         self.high_watermark = mark.offset
         if self.producers.unreplicated:
@@ -576,7 +578,7 @@ class Log:
 
     def _flushed(self, upto: int, cuts: int, error: BaseException | None) -> None:
         if error is None:
-            if cuts == self._cuts and upto > self.recovery_point:
+            if cuts == self._cuts and upto > self.recovery_point and self.failed is None:
                 self.recovery_point = upto
         elif isinstance(error, OSError):
             self.fail(error)

@@ -87,6 +87,7 @@ def _load_segments(log: Log, recovery_point: int, clean: bool, log_start_offset:
     names = log.pool.files.listdir(log.directory)
     bases = sorted(base_offset_of(name) for name in names if name.endswith(LOG) and base_offset_of(name) >= 0)
     recovered: set[int] = set()
+    scanned = False
     for row, base in enumerate(bases):
         segment = log.segments.make(base, now_ms)
         segment.open()
@@ -97,7 +98,8 @@ def _load_segments(log: Log, recovery_point: int, clean: bool, log_start_offset:
         log.segments.add(segment)
         cut = False
         if unchecked or not segment.has_indexes():
-            if not recovered:
+            if unchecked and not scanned:
+                scanned = True
                 log.leader_epochs.truncate_from_end(base)
             cut = recover_segment(log, segment) > 0
             recovered.add(base)
@@ -148,7 +150,7 @@ def recover_segment(log: Log, segment: Segment) -> int:
     segment.reset_indexes()
     expected = segment.base_offset
     for place, batch in valid_batches(file, end):
-        if place.last_offset < expected or place.last_offset - segment.base_offset > _INT_MAX:
+        if place.base_offset < expected or place.last_offset - segment.base_offset > _INT_MAX:
             break
         segment.note(place.size_in_bytes, place.last_offset, -1 if batch is None else batch.max_timestamp)
         if batch is not None and batch.partition_leader_epoch > log.leader_epochs.latest_epoch:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from twisted_broker.cluster import alter_partition as partitions
-from twisted_broker.cluster import broker_registry, config_changes, topic_changes
+from twisted_broker.cluster import broker_registry, config_changes, permissions, topic_changes
 from twisted_broker.cluster.controller import Controller
 from twisted_broker.security.acl import Operation
 from twisted_broker.wire.errors import BrokerError, ErrorCode
@@ -111,22 +111,29 @@ async def allocate_producer_ids(
 
 async def create_topics(context: RequestContext, request: topics.CreateTopicsRequest) -> topics.CreateTopicsResponse:
     controller = _controller(context)
+    refused = permissions.refuse_creations(context, request)
     found, response = topic_changes.create_topics(controller.view, request, controller.runtime.random)
     await controller.write(found)
+    permissions.hide_configs(context, response)
+    response.topics += refused
     return response
 
 
 async def create_partitions(context: RequestContext, request: topics.CreatePartitionsRequest) -> topics.CreatePartitionsResponse:
     controller = _controller(context)
+    refused = permissions.refuse_growth(context, request)
     found, response = topic_changes.create_partitions(controller.view, request, controller.runtime.random)
     await controller.write(found)
+    response.results += refused
     return response
 
 
 async def delete_topics(context: RequestContext, request: topics.DeleteTopicsRequest) -> topics.DeleteTopicsResponse:
     controller = _controller(context)
+    refused = permissions.refuse_deletions(context, request, context.version, controller.view.image)
     found, response = topic_changes.delete_topics(controller.view, request, context.version)
     await controller.write(found)
+    response.responses += refused
     return response
 
 
@@ -134,13 +141,17 @@ async def incremental_alter_configs(
     context: RequestContext, request: configs.IncrementalAlterConfigsRequest
 ) -> configs.IncrementalAlterConfigsResponse:
     controller = _controller(context)
+    refused = permissions.refuse_incremental(context, request)
     found, response = config_changes.incremental_alter_configs(controller.view, request)
     await controller.write(found)
+    response.responses += refused
     return response
 
 
 async def alter_configs(context: RequestContext, request: configs.AlterConfigsRequest) -> configs.AlterConfigsResponse:
     controller = _controller(context)
+    refused = permissions.refuse_alter(context, request)
     found, response = config_changes.alter_configs(controller.view, request)
     await controller.write(found)
+    response.responses += refused
     return response

@@ -34,7 +34,7 @@ from twisted_broker.wire.records import BatchView, build_control_batch, iterate_
 from twisted_broker.wire.schema import Record, encode
 
 METADATA_PARTITION = TopicPartition(METADATA_TOPIC, 0)
-RECORDS_PER_BATCH = 10_000
+RECORDS_PER_BATCH = 40_000
 _READ_BYTES = 8 << 20
 
 
@@ -123,7 +123,7 @@ class MetadataLog:
             self._open_transaction = False
 
     def append(self, records: Sequence[Record], metadata_version: int) -> int:
-        """Writes records, at most 10,000 in a batch; a batch becomes durable as a whole. Returns the offset of the last one."""
+        """Writes records, at most 40,000 in a batch; a batch becomes durable as a whole. Returns the offset of the last one."""
         for start in range(0, len(records), RECORDS_PER_BATCH):
             chunk = records[start : start + RECORDS_PER_BATCH]
             self._write(build_batch(chunk, self.end_offset, self.epoch, self.wall_ms(), metadata_version))

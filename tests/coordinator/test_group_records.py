@@ -15,13 +15,14 @@ from twisted_broker.coordinator.group_records import (
     GroupRecord,
     MalformedRecord,
     OffsetRecord,
+    batch_of,
     group_record,
     java_hash,
     offset_record,
     partition_for,
     read_record,
 )
-from twisted_broker.wire.records import Record, iterate_batches
+from twisted_broker.wire.records import Record, iterate_batches, set_offsets_and_epoch
 
 GOLDEN = Path(__file__).parent / "golden"
 SEGMENTS = {"deleted-group": ("gone", 5), "simple-group": ("simple", 26), "dynamic-group": ("readers", 28), "static-group": ("static", 38)}
@@ -44,6 +45,15 @@ def test_kafkas_records_come_back_as_the_same_bytes(name):
             assert isinstance(read, GroupRecord)
             again = group_record(read.group_id, read.value)
         assert again == (record.key, record.value)
+
+
+@pytest.mark.parametrize("name", SEGMENTS)
+def test_kafkas_batches_come_back_as_the_same_bytes(name):
+    """A batch of the same records at the same time is equal to the byte, checksum included, once the log has given it its offset."""
+    for batch in iterate_batches((GOLDEN / f"{name}.log").read_bytes()):
+        ours = bytearray(batch_of([(r.key, r.value) for r in batch.records()], batch.max_timestamp))
+        set_offsets_and_epoch(ours, batch.base_offset, batch.partition_leader_epoch)
+        assert ours == batch.to_bytes()
 
 
 @pytest.mark.parametrize(("group", "partition"), SEGMENTS.values())

@@ -14,6 +14,7 @@ Source: FEATURES 5.4; `GroupCoordinatorRecordHelpers`, `GroupCoordinatorRecordSe
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,6 +28,7 @@ from twisted_broker.wire.messages.group_records import (
     OffsetCommitValue,
 )
 from twisted_broker.wire.primitives import NULL_UUID
+from twisted_broker.wire.records import BatchBuilder
 from twisted_broker.wire.schema import decode, decode_from, encode
 
 LEGACY_OFFSET, OFFSET, GROUP = 0, 1, 2
@@ -115,6 +117,14 @@ def _member_record(member: MemberSnapshot) -> MemberMetadata:
         rebalance_timeout=member.rebalance_timeout_ms, session_timeout=member.session_timeout_ms,
         subscription=member.subscription, assignment=member.assignment,
     )  # fmt: skip
+
+
+def batch_of(records: Sequence[KeyValue], now_ms: int) -> bytes:
+    """One batch; its base sequence is 0 as in Kafka's, though there is no producer."""
+    builder = BatchBuilder(base_sequence=0)
+    for key, value in records:
+        builder.append(now_ms, key, value)
+    return builder.build()
 
 
 # -- reading -------------------------------------------------------------------------------------------------------------

@@ -24,13 +24,12 @@ from twisted.python.failure import Failure
 
 from twisted_broker.coordinator.consequences import Answered, Consequence, GroupWrite, Purpose, TimerCancelled, TimerKind, TimerSet
 from twisted_broker.coordinator.group_core import GroupCore
-from twisted_broker.coordinator.group_records import CommittedOffset, KeyValue, group_record, offset_record
+from twisted_broker.coordinator.group_records import CommittedOffset, KeyValue, batch_of, group_record, offset_record
 from twisted_broker.coordinator.group_state import EMPTY, Group
 from twisted_broker.coordinator.offsets import GroupOffsets, Place
 from twisted_broker.coordinator.ports import CoordinatorParts
 from twisted_broker.interfaces import IDelayedCall
 from twisted_broker.wire.errors import BrokerError, ErrorCode
-from twisted_broker.wire.records import BatchBuilder
 
 TOMBSTONES_PER_BATCH = 500
 _log = Logger()
@@ -174,10 +173,7 @@ class Shard:
     # -- storage -----------------------------------------------------------------------------------------------------
     def append(self, records: Sequence[KeyValue]) -> Deferred[int]:
         """One batch; fires with its base offset, fails with BrokerError."""
-        builder, now_ms = BatchBuilder(), self.parts.wall_ms()
-        for key, value in records:
-            builder.append(now_ms, key, value)
-        return self.parts.store.append(self.index, builder.build(), self.parts.settings.commit_timeout_ms)
+        return self.parts.store.append(self.index, batch_of(records, self.parts.wall_ms()), self.parts.settings.commit_timeout_ms)
 
     def write_offsets(self, entry: GroupEntry, changes: list[tuple[Place, CommittedOffset | None]], *tail: KeyValue) -> Deferred[None]:
         """Appends offsets (None: tombstones) and then `tail` in one batch; memory follows when it is stored. Fails with BrokerError."""

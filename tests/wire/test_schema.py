@@ -17,6 +17,7 @@ from twisted_broker.wire.messages.list_offsets import ListOffsetsPartition, List
 from twisted_broker.wire.messages.metadata import MetadataRequest
 from twisted_broker.wire.messages.metadata_records import PartitionChangeRecord
 from twisted_broker.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from twisted_broker.wire.messages.sasl import SaslAuthenticateRequest
 from twisted_broker.wire.schema import (
     Message,
     Request,
@@ -48,10 +49,13 @@ def test_known_bytes() -> None:
 
 
 def test_a_message_is_compared_and_printed_by_its_fields() -> None:
+    """Bytes are only counted: they may be a password."""
     assert MetadataRequest(topics=None) != MetadataRequest(topics=[])
     assert MetadataRequest(topics=None) == MetadataRequest(topics=None)
     assert ReplicaState() != ListOffsetsPartition()
     assert repr(ReplicaState(replica_id=3)) == "ReplicaState(replica_id=3, replica_epoch=-1)"
+    assert repr(SaslAuthenticateRequest(auth_bytes=b"\0alice\0secret")) == "SaslAuthenticateRequest(auth_bytes=<13 bytes>)"
+    assert repr(PartitionProduceData(records=[b"a", b"bc"])) == "PartitionProduceData(index=0, records=<3 bytes>)"
 
 
 def test_arguments_are_keywords_that_exist() -> None:

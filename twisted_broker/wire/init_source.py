@@ -14,22 +14,36 @@ from twisted_broker.wire.source import literal
 def init_source(cls: type[Struct]) -> str:
     arguments = "".join(f", {field.name}={'FRESH' if field.default is FRESH else literal(field.default)}" for field in cls.FIELDS)
     lines = [f"def __init__(self{', *' if arguments else ''}{arguments}):"]
-    lines += [f"    self.{field.name} = {_value(field)}" for field in cls.FIELDS]
+    for field in cls.FIELDS:
+        if field.default is FRESH:
+            lines.append(f"    if {field.name} is FRESH:")
+            lines += [f"        {line}" for line in _fresh(field, field.name)]
+    lines += [f"    self.{field.name} = {field.name}" for field in cls.FIELDS]
     return "\n".join([*lines, "    pass" if not cls.FIELDS else ""])
 
 
-def _value(field: Field) -> str:
+def _fresh(field: Field, target: str) -> list[str]:
+    """Lines that make a default; a struct of defaults is filled in place, a call for each would cost more than all the rest."""
     if field.default is not FRESH:
-        return field.name
-    fresh = "[]" if field.kind == "array" else f"{field.element.__name__}()"
-    return f"{fresh} if {field.name} is FRESH else {field.name}"
+        return [f"{target} = {literal(field.default)}"]
+    if field.kind == "array":
+        return [f"{target} = []"]
+    lines = [f"{target} = new({field.element.__name__})"]
+    for inner in field.element.FIELDS:
+        lines += _fresh(inner, f"{target}.{inner.name}")
+    return lines
 
 
 def compile_init(cls: type[Struct]) -> Callable[..., None]:
-    namespace: dict[str, Any] = {"FRESH": FRESH, "NULL_UUID": NULL_UUID}
-    for field in cls.FIELDS:
-        if field.kind == "structure":
-            namespace[field.element.__name__] = field.element
+    namespace: dict[str, Any] = {"FRESH": FRESH, "NULL_UUID": NULL_UUID, "new": object.__new__}
+    _add_classes(cls, namespace)
     exec(compile(init_source(cls), f"<init of {cls.__name__}>", "exec"), namespace)
     compiled: Callable[..., None] = namespace["__init__"]
     return compiled
+
+
+def _add_classes(cls: type[Struct], namespace: dict[str, Any]) -> None:
+    for field in cls.FIELDS:
+        if field.kind == "structure":
+            namespace[field.element.__name__] = field.element
+            _add_classes(field.element, namespace)

@@ -175,8 +175,15 @@ class Struct(metaclass=StructType):
     __hash__ = None  # type: ignore[assignment]
 
     def __repr__(self) -> str:
-        values = ", ".join(f"{field.name}={getattr(self, field.name)!r}" for field in self.FIELDS)
+        """For logs: bytes only by their number, since they may be passwords and are never worth reading."""
+        values = ", ".join(f"{field.name}={_shown(field, getattr(self, field.name))}" for field in self.FIELDS)
         return f"{type(self).__name__}({values})"
+
+
+def _shown(field: Field, value: Any) -> str:
+    if value is not None and field.kind in ("binary", "record_bytes"):
+        return f"<{sum(map(len, value)) if isinstance(value, list | tuple) else len(value)} bytes>"
+    return repr(value)
 
 
 class Message(Struct):

@@ -95,7 +95,7 @@ class AlterPartitionRequestPartitionData(Struct):
     leader_epoch: int = int32("0+")
     new_isr: list[int] = array(int32, "0-2")
     new_isr_with_epochs: list[BrokerState] = array(BrokerState, "3+")
-    leader_recovery_state: int = int8("1+")
+    leader_recovery_state: int = int8("1+")  # 0: recovered, 1: recovering after an unclean election
     partition_epoch: int = int32("0+")
 
 
@@ -117,7 +117,7 @@ class AlterPartitionResponsePartitionData(Struct):
     leader_id: int = int32("0+")
     leader_epoch: int = int32("0+")
     isr: list[int] = array(int32, "0+")
-    leader_recovery_state: int = int8("1+", ignorable=True)
+    leader_recovery_state: int = int8("1+", ignorable=True)  # 0: recovered, 1: recovering after an unclean election
     partition_epoch: int = int32("0+")
 
 

@@ -9,7 +9,7 @@ from twisted_broker.wire.schema import Request, Response, Struct, array, boolean
 
 class DescribeClusterRequest(Request, api_key=60, versions="0-2", flexible="0+"):
     include_cluster_authorized_operations: bool = boolean("0+")
-    endpoint_type: int = int8("1+", default=1)
+    endpoint_type: int = int8("1+", default=1)  # 1: brokers, 2: controllers
     include_fenced_brokers: bool = boolean("2+")
 
 
@@ -25,7 +25,7 @@ class DescribeClusterResponse(Response, api_key=60, versions="0-2", flexible="0+
     throttle_time_ms: int = int32("0+")
     error_code: int = int16("0+")
     error_message: str | None = string("0+", default=None, nullable="0+")
-    endpoint_type: int = int8("1+", default=1)
+    endpoint_type: int = int8("1+", default=1)  # 1: brokers, 2: controllers
     cluster_id: str = string("0+")
     controller_id: int = int32("0+", default=-1)
     brokers: list[DescribeClusterBroker] = array(DescribeClusterBroker, "0+")
@@ -138,7 +138,7 @@ class FeatureUpdateKey(Struct):
     feature: str = string("0+")
     max_version_level: int = int16("0+")
     allow_downgrade: bool = boolean("0")
-    upgrade_type: int = int8("1+", default=1)
+    upgrade_type: int = int8("1+", default=1)  # 1: upgrade, 2: safe downgrade, 3: unsafe downgrade
 
 
 class UpdateFeaturesRequest(Request, api_key=57, versions="0-2", flexible="0+"):

@@ -81,7 +81,7 @@ class AlterConfigsResponse(Response, api_key=33, versions="0-2", flexible="2+"):
 
 class IncrementalAlterConfigsRequestAlterableConfig(Struct):
     name: str = string("0+")
-    config_operation: int = int8("0+")
+    config_operation: int = int8("0+")  # 0: set, 1: delete, 2: append, 3: subtract
     value: str | None = string("0+", nullable="0+")
 
 

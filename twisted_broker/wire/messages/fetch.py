@@ -23,7 +23,7 @@ class FetchPartition(Struct):
     log_start_offset: int = int64("5+", default=-1, ignorable=True)
     partition_max_bytes: int = int32("0+")
     replica_directory_id: bytes = uuid("17+", tag=0, ignorable=True)
-    high_watermark: int = int64("18+", default=0x7FFFFFFFFFFFFFFF, tag=1, ignorable=True)
+    high_watermark: int = int64("18+", default=0x7FFFFFFFFFFFFFFF, tag=1, ignorable=True)  # -1: not known; the default: this follower does not say
 
 
 class FetchTopic(Struct):
@@ -40,14 +40,14 @@ class ForgottenTopic(Struct):
 
 class FetchRequest(Request, api_key=1, versions="0-18", flexible="12+"):
     cluster_id: str | None = string("12+", default=None, nullable="12+", tag=0, ignorable=True)
-    replica_id: int = int32("0-14", default=-1)
+    replica_id: int = int32("0-14", default=-1)  # -1: a consumer
     replica_state: ReplicaState = structure(ReplicaState, "15+", tag=1)
     max_wait_ms: int = int32("0+")
     min_bytes: int = int32("0+")
     max_bytes: int = int32("3+", default=0x7FFFFFFF, ignorable=True)
-    isolation_level: int = int8("4+", ignorable=True)
+    isolation_level: int = int8("4+", ignorable=True)  # 1: committed records only
     session_id: int = int32("7+", ignorable=True)
-    session_epoch: int = int32("7+", default=-1, ignorable=True)
+    session_epoch: int = int32("7+", default=-1, ignorable=True)  # -1: no session, 0: a new one
     topics: list[FetchTopic] = array(FetchTopic, "0+")
     forgotten_topics_data: list[ForgottenTopic] = array(ForgottenTopic, "7+")
     rack_id: str = string("11+", ignorable=True)
@@ -83,7 +83,7 @@ class PartitionData(Struct):
     current_leader: LeaderIdAndEpoch = structure(LeaderIdAndEpoch, "12+", tag=1)
     snapshot_id: SnapshotId = structure(SnapshotId, "12+", tag=2)
     aborted_transactions: list[AbortedTransaction] | None = array(AbortedTransaction, "4+", nullable="4+", ignorable=True)
-    preferred_read_replica: int = int32("11+", default=-1)
+    preferred_read_replica: int = int32("11+", default=-1)  # -1: this broker
     records: Any = record_bytes("0+", nullable="0+")
 
 

@@ -174,7 +174,7 @@ class ConsumerGroupHeartbeatRequestTopicPartitions(Struct):
 class ConsumerGroupHeartbeatRequest(Request, api_key=68, versions="0-1", flexible="0+"):
     group_id: str = string("0+")
     member_id: str = string("0+")
-    member_epoch: int = int32("0+")
+    member_epoch: int = int32("0+")  # 0: join, -1: leave, -2: a static member leaves for now
     instance_id: str | None = string("0+", default=None, nullable="0+")
     rack_id: str | None = string("0+", default=None, nullable="0+")
     rebalance_timeout_ms: int = int32("0+", default=-1)

@@ -20,8 +20,8 @@ class ListOffsetsTopic(Struct):
 
 
 class ListOffsetsRequest(Request, api_key=2, versions="0-11", flexible="6+"):
-    replica_id: int = int32("0+")
-    isolation_level: int = int8("2+")
+    replica_id: int = int32("0+")  # -1: a consumer, -2: a debugging consumer
+    isolation_level: int = int8("2+")  # 1: committed records only
     topics: list[ListOffsetsTopic] = array(ListOffsetsTopic, "0+")
     timeout_ms: int = int32("10+", ignorable=True)
 

@@ -29,7 +29,7 @@ class MetadataResponseBroker(Struct):
 class MetadataResponsePartition(Struct):
     error_code: int = int16("0+")
     partition_index: int = int32("0+")
-    leader_id: int = int32("0+")
+    leader_id: int = int32("0+")  # -1: none
     leader_epoch: int = int32("7+", default=-1, ignorable=True)
     replica_nodes: list[int] = array(int32, "0+")
     isr_nodes: list[int] = array(int32, "0+")
@@ -42,7 +42,7 @@ class MetadataResponseTopic(Struct):
     topic_id: bytes = uuid("10+", ignorable=True)
     is_internal: bool = boolean("1+", ignorable=True)
     partitions: list[MetadataResponsePartition] = array(MetadataResponsePartition, "0+")
-    topic_authorized_operations: int = int32("8+", default=-0x80000000)
+    topic_authorized_operations: int = int32("8+", default=-0x80000000)  # bits by ACL operation, the default when not asked for
 
 
 class MetadataResponse(Response, api_key=3, versions="0-13", flexible="9+"):

@@ -72,7 +72,7 @@ class PartitionChangeRecord(Record, record_type=5, versions="0-2", flexible="0+"
     partition_id: int = int32("0+", default=-1)
     topic_id: bytes = uuid("0+")
     isr: list[int] | None = array(int32, "0+", default=None, nullable="0+", tag=0)
-    leader: int = int32("0+", default=-2, tag=1)
+    leader: int = int32("0+", default=-2, tag=1)  # -2: no change, -1: no leader
     replicas: list[int] | None = array(int32, "0+", default=None, nullable="0+", tag=2)
     removing_replicas: list[int] | None = array(int32, "0+", default=None, nullable="0+", tag=3)
     adding_replicas: list[int] | None = array(int32, "0+", default=None, nullable="0+", tag=4)
@@ -141,8 +141,8 @@ class ProducerIdsRecord(Record, record_type=15, versions="0", flexible="0+"):
 class BrokerRegistrationChangeRecord(Record, record_type=17, versions="0-3", flexible="0+"):
     broker_id: int = int32("0+")
     broker_epoch: int = int64("0+")
-    fenced: int = int8("0+", tag=0)
-    in_controlled_shutdown: int = int8("1+", tag=1)
+    fenced: int = int8("0+", tag=0)  # -1: unfence, 0: no change, 1: fence
+    in_controlled_shutdown: int = int8("1+", tag=1)  # 0: no change, 1: in controlled shutdown
     log_dirs: list[bytes] = array(uuid, "2+", tag=2)
     cordoned_log_dirs: list[bytes] | None = array(uuid, "3+", default=None, nullable="3+", tag=3)
 

@@ -11,7 +11,7 @@ from twisted_broker.wire.schema import Request, Response, Struct, array, boolean
 
 class FindCoordinatorRequest(Request, api_key=10, versions="0-6", flexible="3+"):
     key: str = string("0-3")
-    key_type: int = int8("1+")
+    key_type: int = int8("1+")  # 0: group, 1: transactional id, 2: share group
     coordinator_keys: list[str] = array(string, "4+")
 
 

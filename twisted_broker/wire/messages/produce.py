@@ -22,7 +22,7 @@ class TopicProduceData(Struct):
 
 class ProduceRequest(Request, api_key=0, versions="0-13", flexible="9+"):
     transactional_id: str | None = string("3+", default=None, nullable="3+")
-    acks: int = int16("0+")
+    acks: int = int16("0+")  # -1, 0 or 1
     timeout_ms: int = int32("0+")
     topic_data: list[TopicProduceData] = array(TopicProduceData, "0+")
 
@@ -41,7 +41,7 @@ class PartitionProduceResponse(Struct):
     index: int = int32("0+")
     error_code: int = int16("0+")
     base_offset: int = int64("0+")
-    log_append_time_ms: int = int64("2+", default=-1, ignorable=True)
+    log_append_time_ms: int = int64("2+", default=-1, ignorable=True)  # -1: the producer set the timestamps
     log_start_offset: int = int64("5+", default=-1, ignorable=True)
     record_errors: list[BatchIndexAndErrorMessage] = array(BatchIndexAndErrorMessage, "8+", ignorable=True)
     error_message: str | None = string("8+", default=None, nullable="8+", ignorable=True)

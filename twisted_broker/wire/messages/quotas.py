@@ -6,7 +6,7 @@ from twisted_broker.wire.schema import Request, Response, Struct, array, boolean
 
 class ComponentData(Struct):
     entity_type: str = string("0+")
-    match_type: int = int8("0+")
+    match_type: int = int8("0+")  # 0: exact name, 1: default, 2: any
     match: str | None = string("0+", nullable="0+")
 
 

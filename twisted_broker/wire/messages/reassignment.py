@@ -12,7 +12,7 @@ class TopicPartitions(Struct):
 
 
 class ElectLeadersRequest(Request, api_key=43, versions="0-2", flexible="2+"):
-    election_type: int = int8("1+")
+    election_type: int = int8("1+")  # 0: preferred, 1: unclean
     topic_partitions: list[TopicPartitions] | None = array(TopicPartitions, "0+", nullable="0+")
     timeout_ms: int = int32("0+", default=60000)
 
@@ -36,7 +36,7 @@ class ElectLeadersResponse(Response, api_key=43, versions="0-2", flexible="2+"):
 
 class ReassignablePartition(Struct):
     partition_index: int = int32("0+")
-    replicas: list[int] | None = array(int32, "0+", default=None, nullable="0+")
+    replicas: list[int] | None = array(int32, "0+", default=None, nullable="0+")  # null: cancel
 
 
 class ReassignableTopic(Struct):

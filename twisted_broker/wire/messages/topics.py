@@ -20,8 +20,8 @@ class CreatableTopicConfig(Struct):
 
 class CreatableTopic(Struct):
     name: str = string("0+")
-    num_partitions: int = int32("0+")
-    replication_factor: int = int16("0+")
+    num_partitions: int = int32("0+")  # -1: the default, or from the assignments
+    replication_factor: int = int16("0+")  # -1: the default, or from the assignments
     assignments: list[CreatableReplicaAssignment] = array(CreatableReplicaAssignment, "0+")
     configs: list[CreatableTopicConfig] = array(CreatableTopicConfig, "0+")
 

@@ -22,7 +22,7 @@ class TransactionLogValue(Record, record_type=0, versions="0-1", flexible="1+"):
     producer_epoch: int = int16("0+")
     next_producer_epoch: int = int16("1+", default=-1, tag=3)
     transaction_timeout_ms: int = int32("0+")
-    transaction_status: int = int8("0+")
+    transaction_status: int = int8("0+")  # 0 empty, 1 ongoing, 2 and 3 preparing commit and abort, 4 and 5 complete, 6 dead, 7 preparing epoch fence
     transaction_partitions: list[PartitionsSchema] | None = array(PartitionsSchema, "0+", nullable="0+")
     transaction_last_update_timestamp_ms: int = int64("0+")
     transaction_start_timestamp_ms: int = int64("0+")

@@ -68,7 +68,7 @@ class EndTxnRequest(Request, api_key=26, versions="0-5", flexible="3+"):
     transactional_id: str = string("0+")
     producer_id: int = int64("0+")
     producer_epoch: int = int16("0+")
-    committed: bool = boolean("0+")
+    committed: bool = boolean("0+")  # commit, or else abort
 
 
 class EndTxnResponse(Response, api_key=26, versions="0-5", flexible="3+"):
@@ -124,7 +124,7 @@ class WritableTxnMarkerTopic(Struct):
 class WritableTxnMarker(Struct):
     producer_id: int = int64("0+")
     producer_epoch: int = int16("0+")
-    transaction_result: bool = boolean("0+")
+    transaction_result: bool = boolean("0+")  # commit, or else abort
     topics: list[WritableTxnMarkerTopic] = array(WritableTxnMarkerTopic, "0+")
     coordinator_epoch: int = int32("0+")
     transaction_version: int = int8("2+", ignorable=True)

@@ -212,7 +212,7 @@ class Log:
         except OSError as error:
             raise self.fail(error) from error
         self.producers.map_end_offset = last + 1
-        if self.unflushed_since + self.config.flush_messages <= last:
+        if last + 1 - self.unflushed_since >= self.config.flush_messages:
             self.flush(self.disk, last + 1)
         stamped = max_timestamp if attributes & LOG_APPEND_TIME_FLAG else -1
         return LogAppendInfo(first, last, max_timestamp, stamped, self.log_start_offset, count, size, leader_epoch)

@@ -182,6 +182,7 @@ def test_importing_descriptions_compiles_nothing() -> None:
     assert names == [
         "twisted_broker.wire",
         "twisted_broker.wire.errors",
+        "twisted_broker.wire.fields",
         "twisted_broker.wire.messages",
         "twisted_broker.wire.messages.fetch",
         "twisted_broker.wire.primitives",

@@ -1,0 +1,65 @@
+"""The data-plane APIs over a real replica manager on memory twins: requests and answers pass through bytes of their version."""
+
+from __future__ import annotations
+
+from twisted.internet.defer import Deferred
+
+from tests.replication.rig import Rig
+from twisted_broker.api.context import BrokerParts, Listener, RequestContext
+from twisted_broker.security.acl import AllowAll
+from twisted_broker.wire.schema import decode, encode, encode_parts
+
+
+class DenyList:
+    """Refuses the (operation, resource name) pairs it holds, and notes what it was asked."""
+
+    def __init__(self, *denied: tuple[str, str]) -> None:
+        self.denied = set(denied)
+        self.asked: list[tuple[str, str]] = []
+
+    def authorize(self, principal, host, operation, resource, name) -> bool:
+        self.asked.append((operation.name, name))
+        return (operation.name, name) not in self.denied
+
+
+def bytes_of(parts) -> bytes:
+    out = []
+    for part in parts:
+        if hasattr(part, "release"):
+            out.append(part.read())
+            part.release()
+        else:
+            out.append(bytes(part))
+    return b"".join(out)
+
+
+class Api:
+    """`ask` gives a list that gets the decoded answer (None: no answer) or the failure once it is there."""
+
+    def __init__(self, rig: Rig | None = None, authorizer=None) -> None:
+        self.rig = rig or Rig()
+        parts = BrokerParts(node_id=1, cluster_id="c", config=self.rig.config, runtime=self.rig.runtime, authorizer=authorizer or AllowAll())
+        parts.replica_manager = self.rig.replicas
+        parts.metadata = self.rig
+        self.parts = parts
+        self.listener = Listener("PLAINTEXT", "127.0.0.1", 9092)
+
+    def ask(self, call, response_class, request, version: int) -> list:
+        context = RequestContext(self.parts, self.listener, type(request).api_key, version, 1, "test")
+        seen = decode(type(request), encode(request, version), version)
+        answers: list = []
+        done = Deferred.fromCoroutine(call(context, seen))
+        done.addCallbacks(lambda response: answers.append(self._through_bytes(response, response_class, version)), answers.append)
+        self.last = done
+        return answers
+
+    def now(self, call, response_class, request, version: int):
+        """The answer, which must be there at once."""
+        (answer,) = self.ask(call, response_class, request, version)
+        if hasattr(answer, "raiseException"):
+            answer.raiseException()
+        return answer
+
+    @staticmethod
+    def _through_bytes(response, response_class, version: int):
+        return None if response is None else decode(response_class, bytes_of(encode_parts(response, version)), version)

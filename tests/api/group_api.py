@@ -62,7 +62,7 @@ class ApiRun(BrokerRun):
         super().__init__(**settings)
         self.acl, self.source = Denying(), SimpleNamespace(image=image(*(topic(n, i) for n, i in TOPIC_IDS.items())))
         self.created: list[tuple[Any, Deferred[Any]]] = []
-        self.coordinator.offsets_topic = OffsetsTopic(self.source, BrokerConfig({}), self._create)  # type: ignore[arg-type]
+        self.coordinator.offsets_topic = OffsetsTopic(self.source, BrokerConfig({}), self._create, self.clock)  # type: ignore[arg-type]
         self.parts = BrokerParts(node_id=1, cluster_id="c", config=BrokerConfig({}), runtime=None, authorizer=self.acl)  # type: ignore[arg-type]
         self.parts.groups, self.parts.metadata = self.coordinator, self.source
 

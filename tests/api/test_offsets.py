@@ -213,18 +213,46 @@ def test_the_leader_of_the_groups_partition_coordinates_it(version):
 def test_the_first_question_makes_the_topic(version):
     """One CreateTopics at a time, with Kafka's settings; meanwhile clients are told to ask again."""
     run = ApiRun()
-    again = [(E.COORDINATOR_NOT_AVAILABLE, -1, "", -1)]
-    assert found(run.ask(find(version, "g"), version), version) == found(run.ask(find(version, "h"), version), version) == again
-    (request, answer), = run.created
+    waiting = [run.start(find(version, name), version) for name in "gh"]
+    ((request, answer),) = run.created
     made = request.topics[0]
     assert (made.name, made.num_partitions, made.replication_factor) == ("__consumer_offsets", 50, 1)
     assert {c.name: c.value for c in made.configs} == {"cleanup.policy": "compact", "compression.type": "producer", "segment.bytes": "104857600"}
-    answer.callback(CreateTopicsResponse(topics=[CreatableTopicResult(name=made.name, error_code=E.INVALID_REPLICATION_FACTOR)]))
-    run.ask(find(version, "g"), version)
-    assert len(run.created) == 2, "a creation that failed is tried again"
+    answer.callback(CreateTopicsResponse(topics=[CreatableTopicResult(name=made.name)]))
+    assert not any(each.called for each in waiting)
+    run.source.image = image(topic("__consumer_offsets", b"O" * 16, 50))
+    run.coordinator.offsets_topic.image_changed()
+    assert [found(each.result, version) for each in waiting] == [[(0, 1, "host-1", 9091)]] * 2
+
+
+def test_leaders_may_be_known_before_the_creation_is_answered():
+    """The metadata log can be faster than the answer; then the image's news is enough."""
+    run = ApiRun()
+    waiting = run.start(find(4, "g"), 4)
+    run.source.image = image(topic("__consumer_offsets", b"O" * 16, 50))
+    run.coordinator.offsets_topic.image_changed()
+    assert found(waiting.result, 4) == [(0, 1, "host-1", 9091)]
+    run.created[0][1].callback(CreateTopicsResponse())
+    assert found(run.ask(find(4, "h"), 4), 4) == [(0, 1, "host-1", 9091)] and len(run.created) == 1
+
+
+def test_nobody_waits_long_for_the_topic():
+    """COORDINATOR_NOT_AVAILABLE after a second, or as soon as the creation failed; the next question tries again."""
+    run = ApiRun()
+    again = [(E.COORDINATOR_NOT_AVAILABLE, -1, "", -1)]
+    waiting = run.start(find(4, "g"), 4)
+    run.clock.advance(0.999)
+    assert not waiting.called
+    run.clock.advance(0.001)
+    assert found(waiting.result, 4) == again and len(run.created) == 1
+    waiting = run.start(find(4, "g"), 4)
+    refused = CreatableTopicResult(name="__consumer_offsets", error_code=E.INVALID_REPLICATION_FACTOR)
+    run.created[0][1].callback(CreateTopicsResponse(topics=[refused]))
+    assert found(waiting.result, 4) == again and len(run.created) == 2
+    waiting = run.start(find(4, "g"), 4)
     run.created[1][1].errback(BrokerError(E.REQUEST_TIMED_OUT))
-    run.ask(find(version, "g"), version)
-    assert len(run.created) == 3
+    assert found(waiting.result, 4) == again and len(run.created) == 3
+    assert not [call for call in run.clock.getDelayedCalls() if call.getTime() < 600], "no timer is left behind"
 
 
 @pytest.mark.parametrize("brokers", [(broker(2),), (broker(1, fenced=True),)])

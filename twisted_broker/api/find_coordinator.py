@@ -1,8 +1,8 @@
 """FindCoordinator: which broker coordinates a group.
 
 1. Permission first: DESCRIBE on the group.
-2. A group's coordinator leads its partition of `__consumer_offsets`; the first question makes the topic, and until there is a leader the
-   answer is COORDINATOR_NOT_AVAILABLE, which clients take as "ask again".
+2. A group's coordinator leads its partition of `__consumer_offsets`; the first question makes the topic and waits a moment for its leaders.
+   Without a leader the answer is COORDINATOR_NOT_AVAILABLE, which clients take as "ask again".
 3. Other kinds of keys are INVALID_REQUEST: no transaction or share coordinator is served.
 
 Source: Apache Kafka 4.3.1 `KafkaApis.getCoordinator` (KIP-699).
@@ -23,9 +23,14 @@ Found = tuple[ErrorCode, tuple[int, str, int]]
 
 
 async def find_coordinator(context: RequestContext, request: FindCoordinatorRequest) -> FindCoordinatorResponse:
+    keys = request.coordinator_keys if context.version >= FIRST_WITH_SEVERAL_KEYS else [request.key]
+    found = [_find(context, request.key_type, key) for key in keys]
+    if any(error is ErrorCode.COORDINATOR_NOT_AVAILABLE for error, _ in found):
+        await context.groups.offsets_topic.made()
+        found = [_find(context, request.key_type, key) for key in keys]
     if context.version >= FIRST_WITH_SEVERAL_KEYS:
-        return FindCoordinatorResponse(coordinators=[_coordinator(key, _find(context, request.key_type, key)) for key in request.coordinator_keys])
-    error, (node_id, host, port) = _find(context, request.key_type, request.key)
+        return FindCoordinatorResponse(coordinators=[_coordinator(key, each) for key, each in zip(keys, found, strict=True)])
+    error, (node_id, host, port) = found[0]
     return FindCoordinatorResponse(error_code=error, error_message=_sentence(error), node_id=node_id, host=host, port=port)
 
 

@@ -92,7 +92,9 @@ class GroupRoles:
             self._coordinator.on_resignation(topic_partition.partition, leader_epoch)
 
     def image_changed(self, delta: MetadataDelta) -> None:
-        """Offsets of deleted topics go."""
+        """Offsets of deleted topics go; whoever waits for `__consumer_offsets` looks again."""
+        if self._coordinator.offsets_topic is not None:
+            self._coordinator.offsets_topic.image_changed()
         if delta.removed_topics:
             self._coordinator.on_topics_deleted({topic.name: topic.id for topic in delta.removed_topics.values()})
 
@@ -104,7 +106,7 @@ def group_coordinator(
     `start` and `stop` of the result are the caller's."""
     store = ReplicaOffsetsStore(replicas, image_source, config)
     parts = CoordinatorParts(runtime.clock, runtime.wall_ms, runtime.random, store, settings_of(config))
-    coordinator = GroupCoordinator(parts, OffsetsTopic(image_source, config, create_topics))
+    coordinator = GroupCoordinator(parts, OffsetsTopic(image_source, config, create_topics, runtime.clock))
     roles = GroupRoles(coordinator)
     replicas.role_observers.append(roles)
     image_source.subscribe(roles.image_changed)

@@ -2,7 +2,8 @@
 
 Owns `OffsetsTopic`.
 
-1. One creation is on its way at a time; whoever asks meanwhile is told to ask again.
+1. One creation is on its way at a time; whoever asks meanwhile may wait for its leaders to be known, but no longer than `PATIENCE_MS`:
+   clients ask again by themselves, though some of them only after a second.
 2. The topic is compacted, as large and replicated as the settings say, with no more replicas than there are live brokers.
 3. A creation that fails is logged and tried again by the next who asks.
 
@@ -21,6 +22,7 @@ from twisted.python.failure import Failure
 from twisted_broker.config import BrokerConfig
 from twisted_broker.coordinator.group_records import partition_for
 from twisted_broker.coordinator.ports import OFFSETS_TOPIC
+from twisted_broker.interfaces import IClock
 from twisted_broker.wire.errors import ErrorCode
 from twisted_broker.wire.messages.topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest, CreateTopicsResponse
 
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
     from twisted_broker.replication.live_brokers import ImageSource
 
 CREATION_TIMEOUT_MS = 30_000
+PATIENCE_MS = 1_000
 _HARMLESS = (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS)
 _log = Logger()
 
@@ -39,10 +42,11 @@ CreateTopics = Callable[[CreateTopicsRequest], "Deferred[CreateTopicsResponse]"]
 class OffsetsTopic:
     """`__consumer_offsets` as the metadata image shows it."""
 
-    __slots__ = ("_config", "_create", "_image_source", "is_being_created")
+    __slots__ = ("_clock", "_config", "_create", "_image_source", "_waiting", "is_being_created")
 
-    def __init__(self, image_source: ImageSource, config: BrokerConfig, create: CreateTopics) -> None:
-        self._image_source, self._config, self._create = image_source, config, create
+    def __init__(self, image_source: ImageSource, config: BrokerConfig, create: CreateTopics, clock: IClock) -> None:
+        self._image_source, self._config, self._create, self._clock = image_source, config, create, clock
+        self._waiting: list[Deferred[None]] = []
         self.is_being_created = False
 
     def coordinator(self, group_id: str, listener: str) -> tuple[int, Endpoint] | None:
@@ -70,6 +74,31 @@ class OffsetsTopic:
             raise
         answer.addCallbacks(self._created, self._failed)
 
+    def made(self) -> Deferred[None]:
+        """Fires when the topic has leaders, its creation failed, or `PATIENCE_MS` have passed; at once when there is nothing to wait for."""
+        waiting: Deferred[None] = Deferred()
+        if not self.is_being_created:
+            waiting.callback(None)
+            return waiting
+        self._waiting.append(waiting)
+        timer = self._clock.callLater(PATIENCE_MS / 1000, self._end_wait, waiting)
+        return waiting.addCallback(lambda _: timer.cancel() if timer.active() else None)
+
+    def _end_wait(self, waiting: Deferred[None]) -> None:
+        self._waiting.remove(waiting)
+        waiting.callback(None)
+
+    def image_changed(self) -> None:
+        """The metadata image is a new one, and this broker has taken over its roles in it."""
+        topic = self._image_source.image.topics_by_name.get(OFFSETS_TOPIC)
+        if self._waiting and topic is not None and all(partition.leader >= 0 for partition in topic.partitions.values()):
+            self._let_go()
+
+    def _let_go(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        for each in waiting:
+            each.callback(None)
+
     def request(self) -> CreateTopicsRequest:
         config = self._config
         replicas = min(config.integer("offsets.topic.replication.factor"), max(1, len(self._image_source.image.live_brokers())))
@@ -87,7 +116,10 @@ class OffsetsTopic:
         for topic in response.topics:
             if topic.error_code not in _HARMLESS:
                 _log.error("{topic} was not created: {error}", topic=OFFSETS_TOPIC, error=ErrorCode(topic.error_code).name)  # type: ignore[call-arg]
+                self._let_go()
+        self.image_changed()
 
     def _failed(self, failure: Failure) -> None:
         self.is_being_created = False
         _log.warn("{topic} was not created: {error}", topic=OFFSETS_TOPIC, error=failure.value)
+        self._let_go()

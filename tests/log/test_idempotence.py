@@ -1,0 +1,234 @@
+"""Idempotent producers: sequences, epochs, duplicates, snapshots, expiry (RL 3.2; RELIABILITY 3.2 ProducerStateManagerTest)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.log.batches import NOW_MS, batch, config, marker, open_log, values
+from twisted_broker.log.append_info import AppendOrigin, LogAppendInfo
+from twisted_broker.log.errors import CheckpointError
+from twisted_broker.log.log import Log
+from twisted_broker.log.memory import MemoryFileSystem
+from twisted_broker.log.producer_snapshot import ProducerEntry, decode_snapshot, encode_snapshot
+from twisted_broker.wire.errors import BrokerError, ErrorCode
+from twisted_broker.wire.records import set_offsets_and_epoch
+
+MAX = 2**31 - 1
+
+
+def new_log(**settings_: object) -> Log:
+    files = MemoryFileSystem()
+    files.make_directories("/data")
+    return open_log(files, settings=config(**settings_))
+
+
+def send(log: Log, sequence: int, count: int = 1, epoch: int = 0, producer: int = 1, **more: object) -> LogAppendInfo:
+    data = batch(*[b"v"] * count, producer_id=producer, producer_epoch=epoch, base_sequence=sequence, **more)  # type: ignore[arg-type]
+    return log.append_as_leader(data, 0, NOW_MS)
+
+
+def refused(code: ErrorCode, call: Callable[[], object]) -> None:
+    with pytest.raises(BrokerError) as caught:
+        call()
+    assert caught.value.code == code
+
+
+def test_sequences_follow_each_other() -> None:
+    """RL 3.2: a gap and a step back are OUT_OF_ORDER_SEQUENCE_NUMBER, and nothing is written."""
+    log = new_log()
+    send(log, 0, 3)
+    refused(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, lambda: send(log, 4))
+    refused(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, lambda: send(log, 2))
+    assert send(log, 3).first_offset == 3 and log.log_end_offset == 4
+
+
+def test_an_unknown_producer_may_begin_anywhere() -> None:
+    """RL 3.2 (Kafka 4): no state, no objection: its records may have been deleted."""
+    log = new_log()
+    assert send(log, 77).first_offset == 0
+    refused(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, lambda: send(log, 80))
+    assert send(log, 78).first_offset == 1
+
+
+def test_the_last_five_batches_are_known_again() -> None:
+    """RL 3.2: each of the last five batches is answered with its first offset and not written again; the sixth is out of order."""
+    log = new_log()
+    sent = [send(log, number * 2, 2) for number in range(7)]
+    for number in range(2, 7):
+        again = send(log, number * 2, 2)
+        assert again.duplicate and (again.first_offset, again.last_offset) == (sent[number].first_offset, sent[number].last_offset)
+    refused(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, lambda: send(log, 2, 2))
+    refused(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, lambda: send(log, 12, 1))
+    assert log.log_end_offset == 14
+
+
+def test_sequences_wrap() -> None:
+    """RL 3.2: after 2^31-1 comes 0, between batches and inside one; duplicates are known over the wrap."""
+    log = new_log()
+    send(log, MAX - 1, 2)
+    assert send(log, 0).first_offset == 2
+    other = send(log, MAX - 1, 4, producer=2)
+    again = send(log, MAX - 1, 4, producer=2)
+    assert again.duplicate and again.first_offset == other.first_offset
+    assert send(log, 2, producer=2).first_offset == 7
+
+
+def test_epochs() -> None:
+    """RL 3.2: a new epoch begins at 0, an old one is INVALID_PRODUCER_EPOCH; batches of the old epoch are forgotten."""
+    log = new_log()
+    send(log, 0)
+    refused(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, lambda: send(log, 1, epoch=1))
+    send(log, 0, epoch=1)
+    refused(ErrorCode.INVALID_PRODUCER_EPOCH, lambda: send(log, 1, epoch=0))
+    refused(ErrorCode.INVALID_PRODUCER_EPOCH, lambda: send(log, 0, epoch=0))
+    assert send(log, 0, epoch=1).duplicate
+
+
+def test_a_marker_of_a_new_epoch_resets_the_sequence() -> None:
+    """RL 3.2: after an end marker with a higher epoch the old epoch is fenced and the new one begins at 0."""
+    log = new_log()
+    fields = {"producer_id": 1, "producer_epoch": 0, "base_sequence": 0, "is_transactional": True}
+    log.append_as_leader(batch(b"x", **fields), 0, NOW_MS, transaction_verified=True)  # type: ignore[arg-type]
+    log.append_as_leader(marker(1, commit=True, epoch=1), 0, NOW_MS, origin=AppendOrigin.COORDINATOR)
+    refused(ErrorCode.INVALID_PRODUCER_EPOCH, lambda: send(log, 1, epoch=0))
+    assert send(log, 0, epoch=1).first_offset == 2
+
+
+def test_coordinators_and_replicas_are_not_checked_for_sequence() -> None:
+    """RL 3.2: sequences are checked for clients only; a follower remembers what the leader accepted."""
+    log = new_log()
+    send(log, 0)
+    log.append_as_leader(batch(b"c", producer_id=1, producer_epoch=0, base_sequence=-1), 0, NOW_MS, origin=AppendOrigin.COORDINATOR)
+    data = bytearray(batch(b"f", producer_id=1, producer_epoch=0, base_sequence=55))
+    set_offsets_and_epoch(data, 2, 0)
+    log.append_as_follower(bytes(data), 0, NOW_MS)
+    assert send(log, 55).duplicate and send(log, 56).first_offset == 3
+
+
+def test_producers_expire() -> None:
+    """RL 3.2: a producer silent for `producer.id.expiration.ms` is forgotten; one with an open transaction never."""
+    log = new_log(producer_id_expiration_ms=1000)
+    send(log, 0)
+    fields = {"producer_id": 2, "producer_epoch": 0, "base_sequence": 0, "is_transactional": True}
+    log.append_as_leader(batch(b"x", **fields), 0, NOW_MS, transaction_verified=True)  # type: ignore[arg-type]
+    assert log.producers.expire(NOW_MS + 999) == 0
+    assert log.producers.expire(NOW_MS + 1000) == 1
+    assert list(log.producers.producers) == [2]
+    assert send(log, 40).first_offset == 2
+
+
+def test_state_survives_a_reload() -> None:
+    """RL 3.2, 3.6: after a clean and after an unclean stop the same batches are duplicates and the same sequences are next.
+
+    A snapshot holds the last batch only, so after a clean stop only that one is still known, as in Kafka.
+    """
+    for clean in (True, False):
+        log = new_log(segment_bytes=300)
+        for number in range(8):
+            send(log, number)
+        if clean:
+            log.close()
+        again = open_log(log.pool.files, settings=log.config, clean=clean, recovery_point=8 if clean else 0)
+        assert send(again, 7).duplicate and send(again, 7).first_offset == 7
+        refused(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, lambda again=again: send(again, 9))  # type: ignore[misc]
+        assert send(again, 8).first_offset == 8
+
+
+def test_snapshots_stay_with_their_segments() -> None:
+    """RL 3.1: one at each roll and at a clean close; strays between segments go at load, those of deleted segments with them."""
+    log = new_log(segment_bytes=300, retention_bytes=400)
+    for number in range(20):
+        send(log, number)
+    assert log.producers.snapshots == {base for base in log.segments.bases() if base}
+    log.set_high_watermark(20)
+    log.delete_old_segments(NOW_MS)
+    first = log.segments.first.base_offset
+    assert first > 0 and min(log.producers.snapshots) >= first
+    log.close()
+    assert 20 in log.producers.snapshots
+    files = log.pool.files
+    files.open(f"{log.directory}/{first + 1:020d}.snapshot", create=True).write_at(0, (encode_snapshot([]),))
+    again = open_log(files, settings=config(segment_bytes=3000), clean=True, recovery_point=20)
+    assert 20 in again.producers.snapshots and first + 1 not in again.producers.snapshots
+    assert again.producers.producers[1].last_sequence == 19
+
+
+@pytest.mark.parametrize("content", [b"", b"\0", b"not a snapshot at all", encode_snapshot([ProducerEntry(1, 0)])[:-1]])
+def test_a_corrupt_snapshot_is_deleted(content: bytes) -> None:
+    """RL 3.6: an empty, cut or foreign snapshot is removed and the state replayed."""
+    log = new_log()
+    for number in range(3):
+        send(log, number)
+    log.close()
+    path = log.producers.path(3)
+    log.pool.files.open(path).truncate(0)
+    log.pool.files.open(path).write_at(0, (content,))
+    again = open_log(log.pool.files, clean=True, recovery_point=3)
+    assert again.producers.producers[1].last_sequence == 2
+    assert 3 not in again.producers.snapshots
+
+
+def test_snapshot_bytes() -> None:
+    """FEATURES 5.2: the layout of Kafka's producer snapshot, entry by entry; damage of any byte is found."""
+    entry = ProducerEntry(0x0102030405060708, 9, 10, 11)
+    entry.batches.append((12, 13, 14, 11))
+    entry.current_txn_first_offset = 15
+    data = encode_snapshot([entry])
+    assert len(data) == 10 + 46 and data[:2] == b"\0\1"
+    assert data[10:].hex() == "0102030405060708" + "0009" + "0000000c" + "000000000000000d" + "0000000e" + "000000000000000b" + "0000000a" + "000000000000000f"
+    (read,) = decode_snapshot("x", data)
+    assert (read.producer_id, read.producer_epoch, read.coordinator_epoch, read.batches, read.current_txn_first_offset) == (
+        entry.producer_id, 9, 10, entry.batches, 15,
+    )  # fmt: skip
+    for position in range(len(data)):
+        broken = bytearray(data)
+        broken[position] ^= 4
+        with pytest.raises(CheckpointError):
+            decode_snapshot("x", bytes(broken))
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    moves=st.lists(st.tuples(st.sampled_from(["next", "repeat", "gap", "reload", "truncate", "bump"]), st.integers(1, 4), st.integers(1, 3)), max_size=40)
+)
+def test_no_loss_no_duplicate_whatever_happens(moves: list[tuple[str, int, int]]) -> None:
+    """RL 9: under retries, gaps, reloads and truncations the log holds each accepted value once, in the producer's order."""
+    log = new_log(segment_bytes=500)
+    files = log.pool.files
+    model: dict[int, list[tuple[int, int, int, bytes]]] = {}
+    epochs = {number: 0 for number in range(1, 4)}
+    counter = 0
+    for move, count, producer in moves:
+        mine = model.setdefault(producer, [])
+        current = [row for row in mine if row[0] == epochs[producer]]
+        following = current[-1][2] + 1 if current else 0
+        if move == "bump":
+            epochs[producer] += 1
+        elif move == "reload":
+            log = open_log(files, settings=log.config)
+        elif move == "truncate":
+            target = max(0, log.log_end_offset - count)
+            log.truncate_to(target, NOW_MS)
+            for rows in model.values():
+                rows[:] = [row for row in rows if row[1] < target]
+            epochs = {number: max((row[0] for row in model.get(number, [])), default=epochs[number]) for number in epochs}
+        elif move == "repeat" and current:
+            epoch, offset, sequence, content = current[-1]
+            again = batch(content, producer_id=producer, producer_epoch=epoch, base_sequence=sequence)
+            assert log.append_as_leader(again, 0, NOW_MS).first_offset == offset
+        elif move == "gap" and current:
+            data = batch(b"gap", producer_id=producer, producer_epoch=epochs[producer], base_sequence=following + count)
+            refused(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, lambda data=data: log.append_as_leader(data, 0, NOW_MS))  # type: ignore[misc]
+        elif move == "next":
+            counter += 1
+            content = b"%d" % counter
+            data = batch(content, producer_id=producer, producer_epoch=epochs[producer], base_sequence=following)
+            info = log.append_as_leader(data, 0, NOW_MS)
+            assert not info.duplicate
+            mine.append((epochs[producer], info.first_offset, following, content))
+    everything = sorted((row[1], row[3]) for rows in model.values() for row in rows)
+    assert values(log) == [content for _, content in everything]

@@ -153,7 +153,10 @@ class Message(Struct):
 
 
 class Request(Message):
+    """Kafka does not look behind a request either: librdkafka's Metadata v9+ for all topics is three bytes too long."""
+
     api_key: ClassVar[int] = -1
+    allows_trailing_bytes: ClassVar[bool] = True
 
     def __init_subclass__(cls, api_key: int = -1, versions: str = "none", flexible: str = "none") -> None:
         super().__init_subclass__(versions, flexible)

@@ -62,7 +62,9 @@ class LogDirectory:
 
     def claim(self, node_id: int, cluster_id: str) -> None:
         """Locks the directory and makes sure it is ours; formats a new one. LogDirMismatch, CheckpointError, OSError."""
-        self.files.make_directories(self.path)
+        if not self.files.is_directory(self.path):
+            self.files.make_directories(self.path)
+            self.files.sync_directory(posixpath.dirname(self.path))
         try:
             self._release = self.files.lock(posixpath.join(self.path, LOCK))
         except BlockingIOError as error:

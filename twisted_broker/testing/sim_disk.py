@@ -215,8 +215,11 @@ class SimDisk(MemoryFileSystem):
         """What is found after a power failure, which ends this disk. `keep`: the chance of each unsynced write and name (0 loses all)."""
         self._keep_some_names(keep)
         content = {path: self._survives(node, keep, torn_at_byte) for path, node in self._durable_names.items()}
-        parents = self._durable_directories
-        return self._rebuilt({path: data for path, data in content.items() if posixpath.dirname(path) in parents}, parents)
+        reachable = {path for path in self._durable_directories if self._is_reachable(path)}
+        return self._rebuilt({path: data for path, data in content.items() if posixpath.dirname(path) in reachable}, reachable)
+
+    def _is_reachable(self, directory: str) -> bool:
+        return directory in self._durable_directories and (directory == "/" or self._is_reachable(posixpath.dirname(directory)))
 
     def _keep_some_names(self, keep: float) -> None:
         """Per directory, a prefix of the pending changes of names."""

@@ -1,0 +1,339 @@
+"""All logs of a broker: directories, clean and unclean starts, deletion, failing directories (RL 1.5, 1.12, 3.6, 3.8)."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+import pytest
+from twisted.internet.task import Clock
+
+from tests.log.batches import NOW_MS, TOPIC_ID, batch, config, values
+from twisted_broker.config import BrokerConfig
+from twisted_broker.interfaces import IFileSystem, Runtime, TopicPartition
+from twisted_broker.log import checkpoints
+from twisted_broker.log.errors import LogDirFailure
+from twisted_broker.log.log import Log
+from twisted_broker.log.log_directory import LogDirMismatch, partition_of
+from twisted_broker.log.log_manager import LogManager
+from twisted_broker.log.memory import InlineWorker
+from twisted_broker.log.meta_properties import MetaProperties, read_meta_properties, write_meta_properties
+from twisted_broker.testing.sim_disk import Fault, SimDisk, StallingWorker
+from twisted_broker.wire.errors import BrokerError, ErrorCode
+
+CLUSTER = "cluster-of-tests"
+A, B = TopicPartition("a", 0), TopicPartition("b", 0)
+
+
+class World:
+    """A disk and a clock that outlive the managers on them."""
+
+    def __init__(self, files: IFileSystem | None = None, **settings: str) -> None:
+        self.clock = Clock()
+        self.files: Any = files if files is not None else SimDisk(3)
+        self.settings = {"log.dirs": "/d1,/d2", "node.id": "1"} | {name.replace("_", "."): value for name, value in settings.items()}
+        self.failed: list[str] = []
+
+    def manager(self, worker: Callable[[str], Any] = lambda directory: InlineWorker(), start: bool = True, cluster: str = CLUSTER) -> LogManager:
+        runtime = Runtime(self.clock, self.wall_ms, None, self.files, worker, Random(5))  # type: ignore[arg-type]
+        manager = LogManager(runtime, BrokerConfig(self.settings), cluster, directory_failed=lambda path, error: self.failed.append(path))
+        if start:
+            results: list[object] = []
+            manager.start().addBoth(results.append)
+            assert results == [None], results
+        return manager
+
+    def wall_ms(self) -> int:
+        return NOW_MS + int(self.clock.seconds() * 1000)
+
+    def stop(self, manager: LogManager, epoch: int = 4) -> None:
+        stopped: list[object] = []
+        manager.shutdown(epoch).addBoth(stopped.append)
+        assert stopped == [None]
+
+
+def fill(log: Log, count: int) -> None:
+    for number in range(count):
+        log.append_as_leader(batch(b"%d" % number), 0, NOW_MS)
+
+
+def create(manager: LogManager, partition: TopicPartition = A, **settings: Any) -> Log:
+    return manager.get_or_create(partition, TOPIC_ID, config(**settings), is_new=True)
+
+
+def failure(manager: LogManager) -> Any:
+    """What `start` fails with."""
+    found: list[Any] = []
+    try:
+        manager.start().addErrback(found.append)
+    except Exception as error:
+        return error
+    return found[0].value
+
+
+def test_a_new_directory_is_formatted_once() -> None:
+    """FEATURES 5.1: meta.properties with node, cluster and a directory id that stays the same over restarts."""
+    world = World()
+    manager = world.manager()
+    ids = [directory.directory_id for directory in manager.online()]
+    assert len(set(ids)) == 2
+    assert read_meta_properties(world.files, "/d1") == MetaProperties(CLUSTER, 1, ids[0])
+    world.stop(manager)
+    assert [directory.directory_id for directory in world.manager().online()] == ids
+
+
+@pytest.mark.parametrize("other", [MetaProperties("another-cluster", 1, bytes(16)), MetaProperties(CLUSTER, 2, bytes(16))])
+def test_a_directory_of_somebody_else_is_refused(other: MetaProperties) -> None:
+    """FEATURES 5.1: another cluster's or node's directory stops the start."""
+    world = World()
+    world.files.make_directories("/d1")
+    write_meta_properties(world.files, "/d1", other)
+    assert isinstance(failure(world.manager(start=False)), LogDirMismatch)
+
+
+def test_a_directory_in_use_is_refused() -> None:
+    """RL 3.6: the lock is held from start to stop; two managers on one directory are refused."""
+    world = World()
+    first = world.manager()
+    assert isinstance(failure(world.manager(start=False)), LogDirMismatch)
+    world.stop(first)
+    world.manager()
+
+
+def test_logs_survive_a_clean_stop_without_a_scan() -> None:
+    """RL 3.6: after a clean stop the mark carries the broker epoch, is removed at start, and no record file is read whole."""
+    world = World()
+    manager = world.manager()
+    fill(create(manager), 20)
+    fill(create(manager, B), 3)
+    world.stop(manager, epoch=77)
+    assert checkpoints.read_clean_shutdown(world.files, "/d1") == 77
+    assert checkpoints.read_offsets(world.files, "/d1", checkpoints.RECOVERY_POINT) == {A: 20}
+    again = world.manager()
+    assert checkpoints.read_clean_shutdown(world.files, "/d1") is None
+    assert [directory.previous_broker_epoch for directory in again.online()] == [77, 77]
+    log = again.get(A)
+    assert log is not None and log.log_end_offset == 20 and log.topic_id == TOPIC_ID and values(log) == [b"%d" % number for number in range(20)]
+
+
+def test_logs_survive_a_kill_and_a_power_loss_after_a_stop() -> None:
+    """RL 3.6: a killed broker's logs are recovered; after a clean stop nothing is lost by a power failure."""
+    world = World()
+    manager = world.manager()
+    fill(create(manager), 20)
+    killed = World(world.files.after_kill())
+    log = killed.manager().get(A)
+    assert log is not None and log.log_end_offset == 20
+    world.stop(manager)
+    unpowered = World(world.files.after_power_loss(keep=0))
+    again = unpowered.manager()
+    log = again.get(A)
+    assert log is not None and log.log_end_offset == 20 and again.online()[0].was_clean
+
+
+def test_a_second_crash_while_loading_is_unclean() -> None:
+    """RL 3.6: the clean mark is gone before the first log is opened."""
+    world = World()
+    world.stop(world.manager())
+    world.manager()
+    assert World(world.files.after_kill()).manager().online()[0].was_clean is False
+
+
+def test_new_logs_go_to_the_least_loaded_directory() -> None:
+    """RL 3.8: fewest logs first; a directory that is asked for by id wins."""
+    world = World()
+    manager = world.manager()
+    places = [create(manager, TopicPartition("t", number)).directory for number in range(4)]
+    assert places == ["/d1/t-0", "/d2/t-1", "/d1/t-2", "/d2/t-3"]
+    wanted = manager.directories["/d2"].directory_id
+    log = manager.get_or_create(A, TOPIC_ID, config(), is_new=True, directory_id=wanted)
+    assert log.directory == "/d2/a-0"
+    assert manager.get_or_create(A, TOPIC_ID, config()) is log
+
+
+def test_a_log_belongs_to_one_topic_id() -> None:
+    """RL 1.3: the same name under another id is INCONSISTENT_TOPIC_ID."""
+    manager = World().manager()
+    create(manager)
+    with pytest.raises(BrokerError) as caught:
+        manager.get_or_create(A, bytes(16), config())
+    assert caught.value.code == ErrorCode.INCONSISTENT_TOPIC_ID
+
+
+def test_deletion_renames_at_once_and_removes_later() -> None:
+    """RL 1.5: the directory is renamed `-delete`, the name is free again, and the files go after the delay; slices are read meanwhile."""
+    world = World()
+    manager = world.manager()
+    log = create(manager)
+    fill(log, 3)
+    held = log.read(0, 1000).slice
+    assert held is not None
+    manager.delete(A)
+    assert manager.get(A) is None
+    renamed = [name for name in world.files.listdir("/d1") if name.endswith("-delete")]
+    assert len(renamed) == 1 and renamed[0].startswith("a-0.")
+    assert len(held.read()) == held.length
+    fill(create(manager), 1)
+    world.clock.advance(60)
+    assert not [name for name in world.files.listdir("/d1") if name.endswith("-delete")]
+    assert len(held.read()) == held.length
+    held.release()
+    with pytest.raises(LogDirFailure):
+        log.append_as_leader(batch(b"x"), 0, NOW_MS)
+
+
+def test_an_interrupted_deletion_is_finished_at_start() -> None:
+    """RL 1.5: `-delete` directories found at start are removed; `-stray` and foreign ones are left."""
+    world = World()
+    manager = world.manager()
+    create(manager)
+    create(manager, B)
+    manager.delete(A)
+    manager.set_stray_aside(B)
+    again = World(world.files.after_kill())
+    again.files.make_directories("/d1/lost+found")
+    manager = again.manager()
+    names = again.files.listdir("/d1") + again.files.listdir("/d2")
+    assert not [name for name in names if name.endswith("-delete")]
+    assert [name for name in names if name.endswith("-stray")] and "lost+found" in names
+    assert not manager.logs
+
+
+def test_long_topic_names_fit_when_deleted() -> None:
+    """FEATURES 5.1: the name of a deleted directory is cut to 255 characters."""
+    world = World()
+    manager = world.manager()
+    partition = TopicPartition("x" * 249, 1234)
+    create(manager, partition)
+    manager.delete(partition)
+    assert [len(name) for name in world.files.listdir("/d1") if name.endswith("-delete")] == [255]
+
+
+def test_a_failing_directory_takes_only_its_own_logs() -> None:
+    """RL 1.12: an I/O error in one directory is told once; its logs answer KAFKA_STORAGE_ERROR, the others go on."""
+    world = World()
+    manager = world.manager()
+    first, other, second = create(manager), create(manager, B), create(manager, TopicPartition("c", 0))
+    world.files.faults.append(Fault(errno.EIO, "write", "/d1/a-0"))
+    with pytest.raises(LogDirFailure):
+        fill(first, 1)
+    assert world.failed == ["/d1"] and manager.offline() == ["/d1"]
+    with pytest.raises(LogDirFailure):
+        fill(second, 1)
+    fill(other, 3)
+    assert create(manager, TopicPartition("d", 0)).directory == "/d2/d-0"
+    with pytest.raises(BrokerError) as caught:
+        manager.get_or_create(TopicPartition("e", 0), TOPIC_ID, config(), is_new=False)
+    assert caught.value.code == ErrorCode.KAFKA_STORAGE_ERROR
+    world.files.faults.clear()
+    world.stop(manager)
+    assert checkpoints.read_clean_shutdown(world.files, "/d1") is None
+    assert checkpoints.read_clean_shutdown(world.files, "/d2") == 4
+
+
+def test_no_directory_left_is_an_error() -> None:
+    """RL 1.12: when no directory can be claimed the start fails."""
+    world = World()
+    world.files.faults.append(Fault(errno.EIO, "mkdir"))
+    assert isinstance(failure(world.manager(start=False)), LogDirFailure)
+
+
+def test_checkpoints_are_written_while_running() -> None:
+    """RL 3.6: recovery points and log starts reach their checkpoints every minute, by the disk worker."""
+    world = World()
+    manager = world.manager()
+    log = create(manager, segment_bytes=300)
+    fill(log, 10)
+    log.set_high_watermark(10)
+    log.increment_log_start_offset(1)
+    world.clock.advance(60)
+    assert checkpoints.read_offsets(world.files, "/d1", checkpoints.LOG_START_OFFSET) == {A: 1}
+    assert checkpoints.read_offsets(world.files, "/d1", checkpoints.RECOVERY_POINT) == {A: log.recovery_point}
+    assert 0 < log.recovery_point < 10
+
+
+def test_a_cut_is_checkpointed_at_once() -> None:
+    """RL 3.5, 6.6: after a truncation the recovery-point checkpoint follows without waiting for its turn."""
+    world = World()
+    manager = world.manager()
+    log = create(manager)
+    fill(log, 10)
+    log.flush(log.disk)
+    manager.checkpoint_recovery_points()
+    log.truncate_to(4, NOW_MS)
+    assert checkpoints.read_offsets(world.files, "/d1", checkpoints.RECOVERY_POINT) == {A: 4}
+
+
+def test_corrupt_checkpoints_count_as_empty() -> None:
+    """RELIABILITY 6.2: a cut recovery-point or log-start checkpoint at any byte never loses a record."""
+    world = World()
+    manager = world.manager()
+    fill(create(manager), 5)
+    world.stop(manager)
+    for name in (checkpoints.RECOVERY_POINT, checkpoints.LOG_START_OFFSET):
+        for size in range(world.files.size(f"/d1/{name}")):
+            disk = world.files.after_kill()
+            disk.cut(f"/d1/{name}", size)
+            log = World(disk).manager().get(A)
+            assert log is not None and log.log_end_offset == 5
+
+
+def test_retention_and_expiry_run_by_themselves() -> None:
+    """RL 3.7, 3.2: every five minutes old segments go and silent producers are forgotten; the files go a minute later."""
+    world = World(log_segment_delete_delay_ms="60000")
+    manager = world.manager()
+    log = create(manager, segment_bytes=300, retention_ms=1000, producer_id_expiration_ms=1000)
+    fill(log, 10)
+    log.append_as_leader(batch(b"p", producer_id=1, producer_epoch=0, base_sequence=0), 0, NOW_MS)
+    log.set_high_watermark(log.log_end_offset)
+    world.clock.advance(300)
+    assert log.log_start_offset == 11 and len(log.segments) == 1
+    assert [name for name in world.files.listdir(log.directory) if name.endswith(".deleted")]
+    world.clock.advance(60)
+    assert not [name for name in world.files.listdir(log.directory) if name.endswith(".deleted")]
+    world.clock.advance(300)
+    assert not log.producers.producers
+
+
+def test_a_stalled_disk_stalls_neither_creation_nor_appends() -> None:
+    """RELIABILITY 6.2: with every disk worker stuck, logs are made, written, rolled and deleted."""
+    world = World()
+    manager = world.manager()
+    clock = world.clock
+    workers = [StallingWorker(clock) for _ in manager.online()]
+    for worker, directory in zip(workers, manager.online(), strict=True):
+        worker.stalled = True
+        directory.disk = worker
+    for number in range(10):
+        fill(create(manager, TopicPartition("t", number), segment_bytes=300), 10)
+    manager.delete(TopicPartition("t", 3))
+    manager.checkpoint_recovery_points()
+    assert len(manager.logs) == 9 and all(worker.waiting for worker in workers)
+
+
+def test_logs_load_on_the_worker() -> None:
+    """DESIGN 2: loading waits for the disk worker, the start's Deferred for all directories."""
+    world = World()
+    first = world.manager()
+    fill(create(first), 3)
+    world.stop(first)
+    manager = world.manager(worker=lambda directory: StallingWorker(world.clock, lambda: 5), start=False)
+    fired: list[object] = []
+    manager.start().addBoth(fired.append)
+    assert not fired and not manager.logs
+    world.clock.pump([0.005] * 3)
+    assert fired == [None] and list(manager.logs) == [A]
+
+
+@pytest.mark.parametrize(
+    ("name", "found"),
+    [
+        ("a-0", A), ("a-b-12", TopicPartition("a-b", 12)), ("a", None), ("-0", None), ("a-01", None), ("a-x", None), ("..-1", None),
+        ("a/../b-1", None), ("a-0.0123456789abcdef0123456789abcdef-delete", None), ("x" * 250 + "-0", None),
+    ],
+)  # fmt: skip
+def test_directory_names(name: str, found: TopicPartition | None) -> None:
+    """FEATURES 5.1: only `topic-partition` is a log."""
+    assert partition_of(name) == found

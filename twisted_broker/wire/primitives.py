@@ -21,7 +21,7 @@ NULL_UUID = bytes(16)
 # Tags are handed out from 0 upwards by Kafka's own schemas, a dozen in the largest one. An honest peer of any later version stays far
 # below this; without a limit a 100 MiB frame of empty tags would hold the reactor for seconds.
 MAX_TAGGED_FIELDS = 1024
-# Structs, strings and uuids in all arrays of one request: far above a fetch of every partition a broker can host, and 100 MB of objects at most.
+# Elements of all arrays of one request: far above a fetch of every partition a broker can host, and 100 MB of objects at most.
 MAX_ELEMENTS = 500_000
 MAX_UINT32 = 0xFFFFFFFF
 

@@ -195,12 +195,11 @@ class _ReaderText:
             self.text.line("n -= 1")
         size = element_size(field, self.version, self.flexible)
         room = "end - p" if size == 1 else f"(end - p) // {size}"
-        is_numbers = field.element in NUMBER_ARRAYS
-        if self.budget and not is_numbers:
+        if self.budget:
             self.text.line("left -= n")
-        self.text.line(f"if not 0 <= n <= {room}{'' if is_numbers else self.budget}:")
+        self.text.line(f"if not 0 <= n <= {room}{self.budget}:")
         self.text.line(f"    raise {self.text.primitive('bad_length')}({label!r}, n, end - p)")
-        if is_numbers:
+        if field.element in NUMBER_ARRAYS:
             self.numbers(field, target)
         elif isinstance(field.element, str):
             self.loop_of_values(field.element, target, label)

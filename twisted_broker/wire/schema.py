@@ -188,7 +188,7 @@ M = TypeVar("M", bound=Message)
 
 
 def decode(cls: type[M], buffer: Buffer, version: int, offset: int = 0) -> M:
-    """The message that fills `buffer` from `offset` to its end. WireError when it does not."""
+    """The message that starts at `offset` and, unless `allows_trailing_bytes`, fills `buffer` to its end. WireError when it does not."""
     reader = cls.readers.get(version) or compile_reader(cls, version)
     end = len(buffer)
     try:

@@ -1,0 +1,154 @@
+"""The coordinator on a real ReplicaManager, on the in-memory disk."""
+
+from dataclasses import replace
+
+from twisted.internet.defer import Deferred
+
+from tests.coordinator.test_group_coordinator import now, waiting
+from tests.replication.rig import Rig, at, follower, registration
+from twisted_broker.cluster.image import MetadataDelta
+from twisted_broker.coordinator.group_coordinator import GroupCoordinator
+from twisted_broker.coordinator.group_records import partition_for
+from twisted_broker.coordinator.offset_requests import CommitRequest, OffsetToCommit
+from twisted_broker.coordinator.offsets_store import group_coordinator
+from twisted_broker.coordinator.ports import OFFSETS_TOPIC
+from twisted_broker.interfaces import TopicPartition
+from twisted_broker.wire.errors import BrokerError
+from twisted_broker.wire.errors import ErrorCode as E
+
+OFFSETS_ID, COUNT = b"O" * 16, 4
+INDEX = partition_for("g", COUNT)
+PLACE = TopicPartition(OFFSETS_TOPIC, INDEX)
+
+
+class Broker(Rig):
+    """A broker that leads `__consumer_offsets` with the given replicas."""
+
+    def __init__(self, **settings: str) -> None:
+        super().__init__(**settings)
+        self.subscribers: list = []
+        self.groups: GroupCoordinator = group_coordinator(self.runtime, self.config, self.replicas, self, lambda request: Deferred())
+
+    def subscribe(self, subscriber) -> None:
+        self.subscribers.append(subscriber)
+
+    def publish(self, **changes) -> None:
+        before = self.image
+        super().publish(**changes)
+        for subscriber in self.subscribers:
+            subscriber(MetadataDelta.between(before, self.image))
+
+    def offsets_topic(self, leader: int = 1, replicas=(1,), leader_epoch: int = 0, overrides=None, isr=None) -> None:
+        states = {i: registration(leader, replicas, isr, leader_epoch) for i in range(COUNT)}
+        self.topic(OFFSETS_TOPIC, states, OFFSETS_ID, overrides)
+        self.advance(0)
+
+    def commit(self, offset: int):
+        return self.groups.commit(CommitRequest("g", offsets=(OffsetToCommit("t", 0, offset),)))
+
+    def fetched(self) -> list[int]:
+        return [f.committed.offset for f in self.groups.fetch_offsets("g", None) if f.committed]
+
+
+def refusal(call, *arguments) -> E:
+    try:
+        call(*arguments)
+    except BrokerError as error:
+        return error.code
+    return E.NONE
+
+
+def test_a_lone_broker_serves_a_group_at_once():
+    """Leadership of an empty partition is service in the same turn; a commit is answered without one more."""
+    broker = Broker()
+    assert refusal(broker.fetched) is E.NOT_COORDINATOR
+    broker.offsets_topic()
+    assert now(broker.commit(5)) == {("t", 0): E.NONE} and broker.fetched() == [5]
+
+
+def test_clients_cannot_write_what_the_coordinator_writes():
+    """Only records of the coordinator's origin reach the internal topic."""
+    broker = Broker()
+    broker.offsets_topic()
+    assert broker.produce(tp=PLACE).error is E.INVALID_TOPIC_EXCEPTION
+    now(broker.commit(5))
+    assert broker.partition(PLACE).log.log_end_offset == 1
+
+
+def test_a_commit_waits_for_all_in_sync_replicas():
+    """Seen and answered only when the followers have it; refused after offsets.commit.timeout.ms."""
+    broker = Broker()
+    broker.offsets_topic(replicas=(1, 2))
+    answer = broker.commit(5)
+    broker.advance(1)
+    assert waiting(answer) and broker.fetched() == []
+    for each in broker.replicas.fetch(follower(2), [at(1, PLACE)]):
+        each.release()
+    broker.advance(0)
+    assert now(answer) == {("t", 0): E.NONE} and broker.fetched() == [5]
+    late = broker.commit(6)
+    broker.advance(5.1)
+    assert now(late) == {("t", 0): E.COORDINATOR_NOT_AVAILABLE} and broker.fetched() == [5]
+
+
+def test_a_commit_needs_the_minimum_isr():
+    broker = Broker()
+    broker.offsets_topic(replicas=(1, 2), isr=(1,), overrides={"min.insync.replicas": "2"})
+    assert now(broker.commit(5)) == {("t", 0): E.COORDINATOR_NOT_AVAILABLE} and broker.fetched() == []
+
+
+def test_leadership_goes_and_comes_back():
+    """The next leader epoch reads the log anew; between the two nothing is served."""
+    broker = Broker()
+    broker.offsets_topic()
+    now(broker.commit(5))
+    broker.offsets_topic(leader=2, replicas=(1, 2), leader_epoch=1)
+    assert refusal(broker.fetched) is E.NOT_COORDINATOR
+    broker.offsets_topic(leader=1, replicas=(1, 2), leader_epoch=2)
+    assert broker.fetched() == [5]
+
+
+def test_a_change_that_leaves_the_leader_is_no_news():
+    """A rise of the partition epoch alone does not read the log again."""
+    broker = Broker()
+    broker.offsets_topic()
+    now(broker.commit(5))
+    shard = broker.groups.shards[INDEX]
+    broker.offsets_topic(replicas=(1, 2))
+    assert broker.groups.shards[INDEX] is shard
+
+
+def test_reading_is_not_part_of_taking_over_a_role():
+    """A log with records is read in turns of its own, one partition after the other."""
+    broker = Broker()
+    broker.offsets_topic()
+    now(broker.commit(5))
+    broker.offsets_topic(leader=2, replicas=(1, 2), leader_epoch=1)
+    broker.topic(OFFSETS_TOPIC, {i: registration(1, (1, 2), None, 2) for i in range(COUNT)}, OFFSETS_ID)
+    assert refusal(broker.fetched) is E.COORDINATOR_LOAD_IN_PROGRESS
+    broker.advance(0)
+    assert broker.fetched() == [5]
+
+
+def test_a_deleted_topics_offsets_go():
+    broker = Broker()
+    broker.offsets_topic()
+    broker.topic("t")
+    now(broker.commit(5))
+    broker.remove_topic("t")
+    assert broker.fetched() == []
+
+
+def test_a_load_of_many_slices_reads_everything():
+    """More than one slice of real segments, rolled in between."""
+    broker = Broker()
+    broker.offsets_topic()
+    log = broker.partition(PLACE).log
+    log.update_config(replace(log.config, segment_bytes=20_000))
+    for offset in range(2000):
+        broker.commit(offset)
+    broker.advance(0)
+    assert broker.fetched() == [1999] and log.segments.active.base_offset > 1000
+    broker.offsets_topic(leader=2, replicas=(1, 2), leader_epoch=1)
+    broker.offsets_topic(leader=1, replicas=(1, 2), leader_epoch=2)
+    assert broker.fetched() == [1999]

@@ -1,0 +1,230 @@
+"""Brokers register, beat, are fenced and leave: the controller's answers and records."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.cluster.rig import CLUSTER_ID, DIRECTORY_ID, Rig
+from twisted_broker.cluster.registrations import NO_LEADER, RECOVERING
+from twisted_broker.wire.errors import BrokerError, ErrorCode
+from twisted_broker.wire.messages import broker_lifecycle as wire
+from twisted_broker.wire.messages.cluster import UnregisterBrokerRequest
+from twisted_broker.wire.messages.topics import CreatableReplicaAssignment, CreatableTopic, CreateTopicsRequest
+
+
+def feature(name: str, low: int, high: int) -> wire.BrokerRegistrationRequestFeature:
+    return wire.BrokerRegistrationRequestFeature(name=name, min_supported_version=low, max_supported_version=high)
+
+
+def make_topic(rig: Rig, name: str, *assignments: list[int]) -> None:
+    chosen = [CreatableReplicaAssignment(partition_index=number, broker_ids=brokers) for number, brokers in enumerate(assignments)]
+    topic = CreatableTopic(name=name, num_partitions=-1, replication_factor=-1, assignments=chosen)
+    result = rig.ask("create_topics", CreateTopicsRequest(topics=[topic]), 7).topics[0]
+    assert result.error_code == 0, result
+
+
+def partition(rig: Rig, topic: str, number: int = 0) -> Any:
+    return rig.controller.image.topics_by_name[topic].partitions[number]
+
+
+def test_a_broker_registers_and_is_unfenced_once_it_has_caught_up(rig: Rig) -> None:
+    """RL 8.2: the broker epoch is the offset of its record; fenced until its own heartbeat says that it read that record."""
+    epoch = rig.register()
+    broker = rig.controller.image.brokers[1]
+    assert broker.epoch == epoch == rig.controller.image.offset and broker.fenced
+    behind = rig.beat(1, epoch, current_metadata_offset=epoch - 1)
+    assert (behind.is_caught_up, behind.is_fenced) == (False, True)
+    assert rig.beat(1, epoch, want_fence=True).is_fenced
+    caught_up = rig.beat(1, epoch)
+    assert (caught_up.is_caught_up, caught_up.is_fenced) == (True, False)
+    assert not rig.controller.image.brokers[1].fenced
+
+
+@pytest.mark.parametrize(
+    ("changes", "code"),
+    [
+        ({"cluster_id": "B" * 22}, ErrorCode.INCONSISTENT_CLUSTER_ID),
+        ({"features": [feature("metadata.version", 7, 21), feature("eligible.leader.replicas.version", 0, 1)]}, ErrorCode.UNSUPPORTED_VERSION),
+        ({"features": [feature("metadata.version", 7, 30)]}, ErrorCode.UNSUPPORTED_VERSION),
+        ({"log_dirs": []}, ErrorCode.INVALID_REGISTRATION),
+        ({"log_dirs": [bytes(15) + b"\x05"]}, ErrorCode.INVALID_REGISTRATION),
+        ({"log_dirs": [DIRECTORY_ID, DIRECTORY_ID]}, ErrorCode.INVALID_REGISTRATION),
+        ({"log_dirs": [DIRECTORY_ID[:15] + b"\x02"]}, ErrorCode.INVALID_REGISTRATION),
+        ({"is_migrating_zk_broker": True}, ErrorCode.BROKER_ID_NOT_REGISTERED),
+    ],
+)
+def test_registrations_that_are_refused(rig: Rig, changes: dict[str, Any], code: ErrorCode) -> None:
+    """KRAFT 3.4: another cluster, a finalised feature outside the ranges or not named, directories that cannot be; nothing is written."""
+    rig.register(2, b"2" * 16)
+    before = rig.controller.image
+    with pytest.raises(BrokerError) as caught:
+        rig.register(1, b"i" * 16, **changes)
+    assert caught.value.code is code
+    assert rig.controller.image is before
+
+
+def test_another_incarnation_waits_until_the_session_of_the_first_is_over(rig: Rig) -> None:
+    """KRAFT 3.4: same id, live session, other incarnation: DUPLICATE_BROKER_REGISTRATION for the 9 s of the session."""
+    epoch = rig.join(1)
+    rig.advance(8.5)
+    with pytest.raises(BrokerError) as caught:
+        rig.register(1, b"j" * 16)
+    assert caught.value.code is ErrorCode.DUPLICATE_BROKER_REGISTRATION
+    rig.advance(0.5)
+    assert rig.register(1, b"j" * 16) > epoch
+
+
+def test_the_same_incarnation_may_say_it_again(rig: Rig) -> None:
+    """KRAFT 3.4: a repeated registration (the answer was lost) keeps its epoch and does not fence."""
+    epoch = rig.join(1)
+    again = rig.register(1, bytes([1]) * 16)
+    assert again == epoch and not rig.controller.image.brokers[1].fenced
+
+
+def test_a_silent_broker_is_fenced_after_its_session(rig: Rig) -> None:
+    """RL 8.2: session 9 s; a beat in time keeps it; leadership goes to the one that still beats."""
+    epochs = {broker: rig.join(broker) for broker in (1, 2)}
+    make_topic(rig, "t", [1, 2])
+    for _ in range(4):
+        rig.advance(4.0)
+        rig.beat(2, epochs[2])
+    image = rig.controller.image
+    assert image.brokers[1].fenced and not image.brokers[2].fenced
+    assert (partition(rig, "t").leader, partition(rig, "t").isr) == (2, (2,))
+
+
+def test_after_a_restart_every_broker_has_a_full_session(rig: Rig) -> None:
+    """RL 8.1: the new controller fences nobody before 9 s of its own life, however silent the broker was before; then it does."""
+    rig.join(1)
+    rig.advance(8.0)
+    rig.restart()
+    rig.advance(8.5)
+    assert not rig.controller.image.brokers[1].fenced
+    rig.advance(1.0)
+    assert rig.controller.image.brokers[1].fenced
+
+
+def test_a_restarted_lone_node_registers_at_once(rig: Rig) -> None:
+    """RL 8.1: a session holds off another incarnation only if this controller heard it."""
+    epoch = rig.join(1)
+    rig.restart()
+    assert rig.register(1, b"k" * 16) > epoch
+
+
+def test_a_stale_broker_epoch_is_refused(rig: Rig) -> None:
+    """RL 8.4: heartbeats under another epoch, or of nobody."""
+    epoch = rig.join(1)
+    for broker, wrong in ((1, epoch - 1), (5, epoch)):
+        with pytest.raises(BrokerError) as caught:
+            rig.beat(broker, wrong)
+        assert caught.value.code is ErrorCode.STALE_BROKER_EPOCH
+
+
+def test_a_controlled_shutdown_moves_leaders_and_waits_for_the_others(rig: Rig) -> None:
+    """RL 8.2: granted when it leads nothing and every live broker has passed the offset at which it began."""
+    epochs = {broker: rig.join(broker) for broker in (1, 2)}
+    make_topic(rig, "t", [1, 2])
+    before = rig.controller.image.offset
+    first = rig.beat(1, epochs[1], want_shut_down=True)
+    assert (first.should_shut_down, first.is_fenced) == (False, False)
+    assert rig.controller.image.brokers[1].in_controlled_shutdown
+    assert (partition(rig, "t").leader, partition(rig, "t").isr) == (2, (2,))
+    rig.beat(2, epochs[2], current_metadata_offset=before)
+    assert not rig.beat(1, epochs[1], want_shut_down=True).should_shut_down
+    rig.beat(2, epochs[2])
+    last = rig.beat(1, epochs[1], want_shut_down=True)
+    assert (last.should_shut_down, last.is_fenced) == (True, True)
+    assert rig.controller.image.brokers[1].fenced
+
+
+def test_a_lone_broker_leaves_and_comes_back_cleanly(rig: Rig) -> None:
+    """RL 8.2, KIP-966: with the right previous epoch the eligible replica leads again, nothing is recovering."""
+    epoch = rig.join(1)
+    make_topic(rig, "t", [1])
+    rig.beat(1, epoch, want_shut_down=True)
+    assert rig.beat(1, epoch, want_shut_down=True).should_shut_down
+    assert (partition(rig, "t").leader, partition(rig, "t").elr) == (NO_LEADER, (1,))
+    again = rig.register(1, b"n" * 16, previous_broker_epoch=epoch)
+    assert partition(rig, "t").elr == (1,)
+    rig.beat(1, again)
+    found = partition(rig, "t")
+    assert (found.leader, found.isr, found.elr, found.leader_recovery_state) == (1, (1,), (), 0)
+
+
+def test_an_unclean_stop_takes_the_node_out_of_isr_and_elr(rig: Rig) -> None:
+    """RL 8.2: the previous epoch does not match: out of everything; alone it leads again, recorded as recovering."""
+    epochs = {broker: rig.join(broker) for broker in (1, 2)}
+    make_topic(rig, "both", [1, 2])
+    make_topic(rig, "alone", [1])
+    rig.advance(8.5)
+    rig.beat(2, epochs[2])
+    rig.advance(0.5)
+    assert partition(rig, "alone").elr == (1,)
+    again = rig.register(1, b"n" * 16, previous_broker_epoch=-1)
+    assert (partition(rig, "both").isr, partition(rig, "both").elr) == ((2,), ())
+    assert (partition(rig, "alone").isr, partition(rig, "alone").elr) == ((), ())
+    rig.beat(1, again)
+    assert (partition(rig, "alone").leader, partition(rig, "alone").leader_recovery_state) == (1, RECOVERING)
+    assert partition(rig, "both").isr == (2,)
+
+
+def test_a_failed_directory_takes_its_replicas_out_of_the_isr(rig: Rig) -> None:
+    """RL 1.12: only what lay in that directory; the broker stays."""
+    two = [DIRECTORY_ID[:15] + b"\x01", DIRECTORY_ID[:15] + b"\x51"]
+    epochs = {1: rig.join(1, log_dirs=two), 2: rig.join(2)}
+    make_topic(rig, "t", [1, 2], [1, 2])
+    topic = rig.controller.image.topics_by_name["t"]
+    for number, directory in enumerate(two):
+        assign(rig, epochs[1], directory, topic.id, number)
+    rig.beat(1, epochs[1], offline_log_dirs=[two[0]])
+    assert rig.controller.image.brokers[1].directories == (two[1],)
+    assert (partition(rig, "t", 0).leader, partition(rig, "t", 0).isr) == (2, (2,))
+    assert (partition(rig, "t", 1).leader, partition(rig, "t", 1).isr) == (1, (1, 2))
+
+
+def assign(rig: Rig, epoch: int, directory: bytes, topic_id: bytes, number: int) -> int:
+    from twisted_broker.wire.messages import log_dirs
+
+    where = log_dirs.AssignReplicasToDirsRequestPartitionData(partition_index=number)
+    topic = log_dirs.AssignReplicasToDirsRequestTopicData(topic_id=topic_id, partitions=[where])
+    request = log_dirs.AssignReplicasToDirsRequest(
+        broker_id=1, broker_epoch=epoch, directories=[log_dirs.AssignReplicasToDirsRequestDirectoryData(id=directory, topics=[topic])]
+    )
+    code: int = rig.ask("assign_replicas_to_dirs", request, 0).directories[0].topics[0].partitions[0].error_code
+    return code
+
+
+def test_directories_are_assigned_and_nonsense_is_refused(rig: Rig) -> None:
+    """KRAFT 3.6: a broker says where its replicas lie; unknown topics, partitions and replicas that are not its own are refused."""
+    epoch = rig.join(1)
+    rig.join(2)
+    make_topic(rig, "t", [1])
+    make_topic(rig, "other", [2])
+    topics = rig.controller.image.topics_by_name
+    directory = DIRECTORY_ID[:15] + b"\x01"
+    assert partition(rig, "t").directories == (directory,)
+    assert assign(rig, epoch, directory, topics["t"].id, 0) == 0
+    assert assign(rig, epoch, directory, b"x" * 16, 0) == ErrorCode.UNKNOWN_TOPIC_ID
+    assert assign(rig, epoch, directory, topics["t"].id, 4) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert assign(rig, epoch, directory, topics["other"].id, 0) == ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+def test_a_broker_is_removed_for_good(rig: Rig) -> None:
+    """UnregisterBroker: its registration goes; who is not there cannot go."""
+    rig.join(1)
+    rig.ask("unregister_broker", UnregisterBrokerRequest(broker_id=1), 0)
+    assert rig.controller.image.brokers == {}
+    with pytest.raises(BrokerError) as caught:
+        rig.ask("unregister_broker", UnregisterBrokerRequest(broker_id=1), 0)
+    assert caught.value.code is ErrorCode.BROKER_ID_NOT_REGISTERED
+
+
+def test_the_first_records_of_a_cluster(rig: Rig) -> None:
+    """RL 8.1: a new cluster finalises metadata.version 30 and ELR 1; other features stay 0; the controller is registered."""
+    image = rig.controller.image
+    assert image.features == {"metadata.version": 30, "eligible.leader.replicas.version": 1}
+    assert image.config(4, "") == {"min.insync.replicas": "1"}
+    assert image.controllers[1].listeners["CONTROLLER"].port == 9093
+    assert rig.controller.cluster_id == CLUSTER_ID

@@ -146,11 +146,15 @@ class FakeController:
 
     def __init__(self) -> None:
         self.asked: list[tuple[IsrProposal, Deferred]] = []
+        self.withdrawn: list[tuple[bytes, int]] = []
 
     def submit(self, proposal: IsrProposal) -> Deferred:
         answer: Deferred = Deferred()
         self.asked.append((proposal, answer))
         return answer
+
+    def withdraw(self, topic_id: bytes, partition: int) -> None:
+        self.withdrawn.append((topic_id, partition))
 
     def confirm(self) -> None:
         proposal, deferred = self.asked.pop(0)

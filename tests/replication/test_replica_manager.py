@@ -572,6 +572,14 @@ def test_a_retriable_refusal_is_sent_again():
     assert sorted(rig.partition().isr_state.isr) == [1, 2]
 
 
+def test_a_lost_leadership_withdraws_the_change():
+    """RL 2.5: what was proposed under a leadership that is over is not sent again."""
+    rig = led((1, 2), (1,))
+    rig.replicas.fetch(follower(2), [at(0)])
+    rig.topic(states={0: registration(2, (1, 2), (2,), 1, 1)})
+    assert rig.controller.withdrawn == [(TOPIC_ID, 0)]
+
+
 # periodic tasks, stopping, starting
 
 

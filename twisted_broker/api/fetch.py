@@ -137,18 +137,17 @@ def _name_of(context: RequestContext, topic_id: bytes) -> str:
 
 def _guard(
     context: RequestContext, params: FetchParams, requests: Sequence[FetchPartitionRequest]
-) -> tuple[list[FetchPartitionRequest], list[tuple[int, FetchPartitionResult]]]:
+) -> tuple[Sequence[FetchPartitionRequest], list[tuple[int, FetchPartitionResult]]]:
     """What may be read, and the refusals with their places in the answer."""
-    readable: list[FetchPartitionRequest] = []
-    refused: list[tuple[int, FetchPartitionResult]] = []
-    is_follower = params.from_follower
+    is_follower = params.replica_id >= 0
     may_replicate = is_follower and context.may_on_cluster(Operation.CLUSTER_ACTION)
-    for index, request in enumerate(requests):
-        code = _refusal(context, request, is_follower, may_replicate)
-        if code is None:
-            readable.append(request)
-        else:
-            refused.append((index, FetchPartitionResult(request, code)))
+    codes = [_refusal(context, request, is_follower, may_replicate) for request in requests]
+    if not any(codes):
+        return requests, []
+    readable = [request for request, code in zip(requests, codes, strict=True) if code is None]
+    refused = [
+        (index, FetchPartitionResult(request, code)) for index, (request, code) in enumerate(zip(requests, codes, strict=True)) if code is not None
+    ]
     return readable, refused
 
 

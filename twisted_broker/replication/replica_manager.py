@@ -76,6 +76,10 @@ class IIsrChanges(Protocol):
         """Fires with the controller's answer; what failed on the way is tried again below, so it never fails."""
         ...
 
+    def withdraw(self, topic_id: bytes, partition: int) -> None:
+        """The partition is no longer led here: what was submitted for it need not go on."""
+        ...
+
 
 class RoleObserver(Protocol):
     """Whoever must know which partitions this broker leads: the coordinators."""
@@ -155,7 +159,7 @@ class ReplicaManager:
             LogStartAdvanced: (self._check_delete_records, self._check_fetches),
             IsrChangeWanted: (self._propose_isr,),
             IsrChanged: (self._mark_isr_rate, self._check_produces, self._check_fetches),
-            LeadershipLost: (self._check_produces, self._check_fetches, self._check_delete_records),
+            LeadershipLost: (self._withdraw_isr, self._check_produces, self._check_fetches, self._check_delete_records),
             PartitionFailed: (self._note_failure, self._check_produces, self._check_fetches, self._check_delete_records),
         }
 
@@ -205,6 +209,10 @@ class ReplicaManager:
             answer = self.alter_partition.submit(event.partition.proposal(event.pending))
             answer.addCallback(self._isr_change_answered, event.partition, event.pending)
             answer.addErrback(lambda failure: _log.failure("an ISR change was lost", failure))
+
+    def _withdraw_isr(self, event: LeadershipLost) -> None:
+        if self.alter_partition is not None:
+            self.alter_partition.withdraw(event.partition.topic_id, event.partition.topic_partition.partition)
 
     def _isr_change_answered(self, answer: IsrAnswer, partition: Partition, pending: PendingIsr) -> None:
         if partition.isr_change_answered(pending, answer, self.runtime.now_ms()):
@@ -283,18 +291,21 @@ class ReplicaManager:
         if not -1 <= acks <= 1:
             return [AppendOutcome(topic_partition, ErrorCode.INVALID_REQUIRED_ACKS) for topic_partition, _ in entries]
         wall_ms = self.runtime.wall_ms()
-        return [self._append_one(topic_partition, records, acks, wall_ms, origin) for topic_partition, records in entries]
-
-    def _append_one(self, topic_partition: TopicPartition, records: Buffer, acks: int, wall_ms: int, origin: AppendOrigin) -> AppendOutcome:
-        if origin is _CLIENT and topic_partition[0] in INTERNAL_TOPICS:
-            return AppendOutcome(topic_partition, ErrorCode.INVALID_TOPIC_EXCEPTION)
-        try:
-            partition = self.partitions.get(topic_partition) or self.partition(topic_partition)
-            now_ms = self.runtime.now_ms() if partition.remote_replicas else 0
-            info = partition.append_as_leader(records, acks, wall_ms, now_ms, origin)
-        except Exception as error:
-            return self._append_failed(topic_partition, error)
-        return AppendOutcome(topic_partition, _NONE, info.first_offset, info.last_offset, info.log_append_time_ms, info.log_start_offset)
+        outcomes: list[AppendOutcome] = []
+        for topic_partition, records in entries:
+            if origin is _CLIENT and topic_partition[0] in INTERNAL_TOPICS:
+                outcomes.append(AppendOutcome(topic_partition, ErrorCode.INVALID_TOPIC_EXCEPTION))
+                continue
+            try:
+                partition = self.partitions.get(topic_partition) or self.partition(topic_partition)
+                now_ms = self.runtime.now_ms() if partition.remote_replicas else 0
+                info = partition.append_as_leader(records, acks, wall_ms, now_ms, origin)
+            except Exception as error:
+                outcomes.append(self._append_failed(topic_partition, error))
+                continue
+            start = info.log_start_offset
+            outcomes.append(AppendOutcome(topic_partition, _NONE, info.first_offset, info.last_offset, info.log_append_time_ms, start))
+        return outcomes
 
     def _append_failed(self, topic_partition: TopicPartition, error: Exception) -> AppendOutcome:
         partition = self.partitions.get(topic_partition)

@@ -185,7 +185,13 @@ class Broker:
         self._undo.append(self._stop_serving)
         for endpoint in self.plan.broker:
             await self._listen(endpoint, is_controller=False)
+        self._tell_addresses()
         await self._join(observer, lifecycle)
+
+    def _tell_addresses(self) -> None:
+        """What is advertised becomes part of the configuration, with the ports that were found."""
+        told = ",".join(str(EndPoint(each.name, each.host, each.port)) for each in self.listeners if not each.is_controller)
+        self.config = self.parts.config = BrokerConfig(self.config.static | {"advertised.listeners": told}, self.config.cluster, self.config.broker)
 
     def _directory_of(self, topic_partition: TopicPartition) -> bytes | None:
         """The id of the directory that holds a replica; None when none does."""

@@ -1,7 +1,8 @@
 """The answer of an API when the whole request is refused: its error in the place where that API has one.
 
 1. Where the version's answer has an error of its own, it carries the code, and the rest is empty.
-2. Else the answer mirrors the request, and everything named in it carries the code. Names and numbers are matched by name, then by order.
+2. Else the answer mirrors the request, and everything named in it carries the code. Names and numbers are matched by name, then by order;
+   a name that is null where the answer allows none becomes empty.
 3. Offsets that are not known are -1.
 
 Source: the `getErrorResponse` of Kafka's request classes. Leaves out: refusals of single topics or partitions (each API's own).
@@ -94,8 +95,10 @@ def _copy_names(item: Any, made: Any, version: int) -> None:
         return
     sources = {field.name: field for field in _fields(item, version) if field.kind in _KINDS}
     copied = {field.name for field in targets if field.name in sources}
-    for name in copied:
-        setattr(made, name, getattr(item, name))
+    for field in targets:
+        if field.name in copied:
+            value = getattr(item, field.name)
+            setattr(made, field.name, "" if value is None and not field.is_nullable(version) else value)
     kinds = {sources[name].kind for name in copied}
     for source in sources.values():
         if source.kind in kinds:

@@ -39,7 +39,7 @@ async def fetch(context: RequestContext, request: fetch_messages.FetchRequest) -
 
 
 async def fetch_snapshot(context: RequestContext, request: quorum.FetchSnapshotRequest) -> quorum.FetchSnapshotResponse:
-    return _controller(context).readers.fetch_snapshot(request)
+    return _controller(context).readers.fetch_snapshot(request, context.version)
 
 
 async def describe_quorum(context: RequestContext, request: cluster.DescribeQuorumRequest) -> cluster.DescribeQuorumResponse:

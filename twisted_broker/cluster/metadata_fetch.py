@@ -207,7 +207,7 @@ class MetadataReaders:
 
     # FetchSnapshot
 
-    def fetch_snapshot(self, request: quorum.FetchSnapshotRequest) -> quorum.FetchSnapshotResponse:
+    def fetch_snapshot(self, request: quorum.FetchSnapshotRequest, version: int) -> quorum.FetchSnapshotResponse:
         """A piece of a snapshot's bytes, not aligned to batches."""
         if request.cluster_id is not None and request.cluster_id != self._controller.cluster_id:
             raise BrokerError(ErrorCode.INCONSISTENT_CLUSTER_ID)
@@ -215,7 +215,7 @@ class MetadataReaders:
         for topic in request.topics:
             answers = [self._piece(topic.name, asked, request.max_bytes) for asked in topic.partitions]
             topics.append(quorum.FetchSnapshotResponseTopicSnapshot(name=topic.name, partitions=answers))
-        node, at = self._controller.node_id, self._controller.listeners[:1]
+        node, at = self._controller.node_id, self._controller.listeners[:1] if version >= 1 else ()
         endpoints = [quorum.FetchSnapshotResponseNodeEndpoint(node_id=node, host=e.host, port=e.port) for e in at]
         return quorum.FetchSnapshotResponse(topics=topics, node_endpoints=endpoints)
 

@@ -80,7 +80,7 @@ def old_python(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An interpreter with the old clients, or a skip when they cannot be installed here."""
     where = tmp_path_factory.mktemp("old") / "venv"
     subprocess.run([sys.executable, "-m", "venv", str(where)], check=True)
-    packages = ["kafka-python==1.4.7", "afkak==21.5.0.post0", "lz4", "setuptools<81"]
+    packages = ["kafka-python==1.4.7", "afkak==21.5.0.post0", "lz4", "xxhash", "setuptools<81"]
     done = subprocess.run([str(where / "bin" / "pip"), "install", "-q", *packages], capture_output=True, text=True)
     if done.returncode:
         pytest.skip(f"the old clients cannot be installed: {done.stderr[-300:]}")

@@ -76,6 +76,7 @@ def run_index(run: ApiRun) -> int:
 
 @pytest.mark.parametrize(("version", "skips"), [(8, False), (9, True)])
 def test_a_static_leader_that_comes_back_skips_from_v9_on(version, skips):
+    """KIP-814 by version: skip, or do not believe that you lead."""
     run = ApiRun()
     first = run.ask(join(version, instance="i"), version)
     run.ask(sync(5, first.member_id), 5)
@@ -92,6 +93,7 @@ def test_a_protocol_named_twice_counts_once():
 
 
 def test_a_client_without_an_id_joins():
+    """A null client id is an empty one."""
     run = ApiRun()
     waiting = run.start(join(3), 3, client_id=None)
     run.settle()
@@ -100,6 +102,7 @@ def test_a_client_without_an_id_joins():
 
 @each_version("SyncGroup")
 def test_syncing(version):
+    """The assignment at every version, the protocol from v5 on."""
     run = ApiRun()
     member = run.ask(join(9, instance="i"), 9).member_id
     answer = run.ask(sync(version, member), version)
@@ -108,6 +111,7 @@ def test_syncing(version):
 
 
 def test_sync_v5_must_name_the_groups_protocol():
+    """KIP-559: another one, or none, is INCONSISTENT_GROUP_PROTOCOL."""
     run = ApiRun()
     member = run.ask(join(9, instance="i"), 9).member_id
     assert run.ask(sync(5, member, name="other"), 5).error_code == E.INCONSISTENT_GROUP_PROTOCOL
@@ -132,6 +136,7 @@ def test_a_follower_waits_for_the_leader():
 
 @each_version("Heartbeat")
 def test_heartbeats(version):
+    """The error of a heartbeat at every version."""
     run = ApiRun()
     member = member_of(run)
     assert run.ask(HeartbeatRequest(group_id="g", generation_id=1, member_id=member), version).error_code == E.NONE
@@ -159,6 +164,7 @@ def test_leaving(version):
 # -- administration ------------------------------------------------------------------------------------------------------
 @each_version("ListGroups")
 def test_listing(version):
+    """State from v4, type from v5 on."""
     run = ApiRun()
     member_of(run)
     groups = run.ask(ListGroupsRequest(), version).groups
@@ -179,6 +185,7 @@ def test_filters_of_a_listing(states, types, found):
 
 @each_version("DescribeGroups")
 def test_describing(version):
+    """A stable group in full; a missing one is Dead, from v6 on by an error."""
     run = ApiRun()
     member = member_of(run)
     stable, missing = run.ask(DescribeGroupsRequest(groups=["g", "nobody"]), version).groups
@@ -201,6 +208,7 @@ def test_authorized_operations_of_a_group():
 
 @each_version("DeleteGroups")
 def test_deleting(version):
+    """A result for each group named, once."""
     run = ApiRun()
     member_of(run)
     run.commit(OffsetToCommit("t", 0, 1), group="empty")

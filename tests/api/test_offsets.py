@@ -48,6 +48,7 @@ def test_committing(version):
 
 
 def test_a_commit_without_metadata():
+    """Null is stored as the empty text."""
     run = ApiRun()
     run.ask(commit(2, ("t", 0, 1), metadata=None), 2)
     assert run.coordinator.fetch_offsets("g", None)[0].committed.metadata == ""
@@ -123,6 +124,7 @@ def test_fetching_everything(version):
 
 
 def test_offsets_of_an_earlier_topic_of_that_name_are_not_told_by_id():
+    """A topic that was deleted and made again starts without offsets."""
     run = ApiRun()
     run.ask(commit(8, ("t", 0, 42)), 8)
     run.source.image = image(topic("t", b"N" * 16))
@@ -133,6 +135,7 @@ def test_offsets_of_an_earlier_topic_of_that_name_are_not_told_by_id():
 
 
 def test_several_groups_at_once():
+    """KIP-709: each group its own answer."""
     run = ApiRun()
     run.ask(commit(8, ("t", 0, 42)), 8)
     groups = [OffsetFetchRequestGroup(group_id=name, topics=[OffsetFetchRequestTopics(name="t", partition_indexes=[0])]) for name in ("g", "h")]
@@ -165,6 +168,7 @@ def test_a_group_that_is_elsewhere(version):
 
 
 def test_stable_offsets_only():
+    """require_stable tells UNSTABLE_OFFSET_COMMIT until the commit under way is stored."""
     run = ApiRun()
     run.store.held = []
     waiting = run.start(commit(8, ("t", 0, 42)), 8)
@@ -176,6 +180,7 @@ def test_stable_offsets_only():
 
 
 def test_deleting_offsets():
+    """What exists is deleted; unknown topics and groups have their errors."""
     run = ApiRun()
     run.ask(commit(8, ("t", 0, 42), ("u", 0, 7)), 8)
     request = OffsetDeleteRequest(group_id="g", topics=[
@@ -201,6 +206,7 @@ def found(answer, version: int) -> list[tuple[int, int, str, int]]:
 
 @each_version("FindCoordinator")
 def test_the_leader_of_the_groups_partition_coordinates_it(version):
+    """Node id and address of that leader on the asking listener, at every version."""
     run = ApiRun()
     offsets = topic("__consumer_offsets", b"O" * 16, 50, leader=1)
     offsets.partitions[partition_for("h", 50)] = offsets.partitions[0]._replace(leader=2)
@@ -271,6 +277,7 @@ def test_other_coordinators_are_not_served(version, kind):
 
 
 def test_each_key_has_its_own_answer():
+    """Permission and coordinator per key."""
     run = ApiRun()
     run.source.image = image(topic("__consumer_offsets", b"O" * 16, 50))
     run.acl.denied.add((Operation.DESCRIBE, ResourceType.GROUP, "h"))

@@ -34,6 +34,7 @@ def waiting(deferred: Deferred) -> bool:
 
 # -- finding the shard ---------------------------------------------------------------------------------------------------
 def test_only_the_leader_of_the_groups_partition_serves_it():
+    """NOT_COORDINATOR from every entry point."""
     run = BrokerRun(lead=False)
     assert now(run.join()).error is E.NOT_COORDINATOR
     assert now(run.sync("m", 1)).error is E.NOT_COORDINATOR
@@ -64,6 +65,7 @@ def test_old_clients_may_commit_under_the_empty_group_id():
 
 @pytest.mark.parametrize("session_ms", [5_999, 1_800_001])
 def test_the_session_timeout_has_limits(session_ms):
+    """group.min.session.timeout.ms and group.max.session.timeout.ms: INVALID_SESSION_TIMEOUT outside."""
     assert now(BrokerRun().join(session_ms=session_ms)).error is E.INVALID_SESSION_TIMEOUT
 
 
@@ -78,18 +80,21 @@ def test_texts_that_no_record_could_hold_are_refused():
 
 
 def test_a_join_with_an_id_creates_no_group():
+    """Only a member that nobody knows yet can found a group."""
     run = BrokerRun()
     assert now(run.join(member="m")).error is E.UNKNOWN_MEMBER_ID
     assert run.coordinator.list_groups() == (E.NONE, [])
 
 
 def test_a_refused_join_leaves_no_group():
+    """No group, no timer, no record."""
     run = BrokerRun()
     assert now(run.join(protocols={})).error is E.INCONSISTENT_GROUP_PROTOCOL
     assert run.coordinator.list_groups() == (E.NONE, []) and not run.clock.getDelayedCalls()[1:]
 
 
 def test_unknown_groups():
+    """Sync, heartbeat, leave and describe of a group that does not exist."""
     run = BrokerRun()
     assert now(run.sync("m", 1)).error is E.UNKNOWN_MEMBER_ID
     assert run.coordinator.heartbeat("g", "m", None, 1) is E.UNKNOWN_MEMBER_ID
@@ -126,6 +131,7 @@ def test_a_group_survives_a_restart():
 
 
 def test_what_was_deleted_stays_deleted_after_a_restart():
+    """Tombstones are replayed: single offsets and whole groups."""
     run = BrokerRun()
     now(run.commit(OffsetToCommit("t", 0, 1), OffsetToCommit("t", 1, 1), group="a"))
     now(run.commit(OffsetToCommit("t", 0, 1), group="b"))
@@ -182,6 +188,7 @@ def test_an_empty_partition_is_served_at_once():
 
 
 def test_a_partition_that_cannot_be_read_is_not_served():
+    """NOT_COORDINATOR for its groups; the other partitions are served."""
     run = BrokerRun()
     now(run.commit(OffsetToCommit("t", 0, 1)))
     index = partition_for("g", 50)
@@ -204,6 +211,7 @@ def test_unreadable_records_are_skipped():
 
 
 def test_losing_leadership_answers_what_is_parked_and_stops_all_timers():
+    """Nothing of a partition that went elsewhere is left behind."""
     run = BrokerRun(initial_rebalance_delay_ms=3000)
     parked = run.join()
     assert waiting(parked)
@@ -226,6 +234,7 @@ def test_an_older_epochs_news_is_ignored():
 
 
 def test_a_load_that_leadership_overtakes_ends(monkeypatch):
+    """A partition that is lost while it is read is not read on."""
     monkeypatch.setattr(loading, "SLICE_BYTES", 1)
     run = BrokerRun()
     for offset in range(3):
@@ -259,6 +268,7 @@ def test_a_write_that_ends_after_leadership_changes_nothing():
     (E.NOT_LEADER_OR_FOLLOWER, E.NOT_COORDINATOR), (E.KAFKA_STORAGE_ERROR, E.NOT_COORDINATOR), (E.MESSAGE_TOO_LARGE, E.UNKNOWN_SERVER_ERROR),
 ])  # fmt: skip
 def test_what_members_are_told_when_an_assignment_cannot_be_stored(refusal, told):
+    """The log's refusals in the coordinator's words."""
     run = BrokerRun()
     answer = run.join()
     run.settle()
@@ -267,6 +277,7 @@ def test_what_members_are_told_when_an_assignment_cannot_be_stored(refusal, told
 
 
 def test_a_group_that_cannot_be_deleted_is_there_as_before():
+    """Its offsets are told, and it can be deleted later."""
     run = BrokerRun()
     now(run.commit(OffsetToCommit("t", 0, 1)))
     run.store.refuse = E.NOT_ENOUGH_REPLICAS
@@ -277,6 +288,7 @@ def test_a_group_that_cannot_be_deleted_is_there_as_before():
 
 # -- administration ------------------------------------------------------------------------------------------------------
 def test_describe_shows_metadata_of_stable_groups_only():
+    """Protocol, metadata and assignment are empty while a round runs."""
     run = BrokerRun()
     member = run.stable()
     stable = run.coordinator.describe("g")
@@ -288,6 +300,7 @@ def test_describe_shows_metadata_of_stable_groups_only():
 
 
 def test_only_empty_groups_are_deleted():
+    """NON_EMPTY_GROUP with members, GROUP_ID_NOT_FOUND for none."""
     run = BrokerRun()
     member = run.stable()
     with pytest.raises(BrokerError, match="NON_EMPTY_GROUP"):

@@ -60,6 +60,7 @@ def test_a_rebalance_waits_for_pending_members():
 
 
 def test_an_unknown_member_id_is_refused():
+    """UNKNOWN_MEMBER_ID, and the answer repeats the id that was asked for."""
     run = GroupRun()
     run.stable()
     answer = run.join("stranger").join
@@ -77,6 +78,7 @@ def test_a_member_that_shares_no_protocol_is_refused(kind, protocols):
 
 @pytest.mark.parametrize(("kind", "protocols"), [("", {"range": b""}), ("consumer", {})])
 def test_an_empty_group_wants_a_type_and_a_protocol(kind, protocols):
+    """The first member must name a protocol type and at least one protocol."""
     assert GroupRun().join(kind=kind, protocols=protocols).join.error is E.INCONSISTENT_GROUP_PROTOCOL
 
 
@@ -133,6 +135,7 @@ def test_a_stable_leader_that_joins_again_starts_a_rebalance():
 
 
 def test_changed_metadata_starts_a_rebalance():
+    """A follower whose subscription changed makes everybody join again."""
     run = GroupRun()
     _, follower = run.stable(2)
     assert run.join(follower, protocols={"range": b"other topics"}).answer is None and run.group.state is S.PREPARING_REBALANCE
@@ -183,6 +186,7 @@ def test_the_last_one_to_come_back_to_a_group_that_shrank_is_turned_away():
 
 # -- the rebalance -------------------------------------------------------------------------------------------------------
 def test_a_rebalance_ends_when_all_members_joined():
+    """The last join completes the round for all, in the next generation."""
     run = GroupRun()
     leader, follower = run.stable(2)
     newcomer = run.join_twice()[1]
@@ -206,6 +210,7 @@ def test_a_rebalance_leaves_out_who_does_not_come_in_time():
 
 
 def test_the_longest_rebalance_timeout_counts():
+    """A round waits as long as its most patient member."""
     run = GroupRun()
     run.stable(session_ms=50_000, rebalance_ms=10_000)
     newcomer = run.join_twice(rebalance_ms=30_000, session_ms=50_000)[1]
@@ -239,6 +244,7 @@ def test_a_new_member_waits_five_minutes_at_most():
 
 # -- syncing -------------------------------------------------------------------------------------------------------------
 def test_followers_wait_for_the_leaders_assignment():
+    """A follower's sync is parked and answered together with the leader's."""
     run = GroupRun()
     (leader, _), (follower, _) = run.join_twice(), run.join_twice()
     run.advance(0)
@@ -250,6 +256,7 @@ def test_followers_wait_for_the_leaders_assignment():
 
 
 def test_a_late_follower_is_answered_at_once():
+    """In a stable group a sync gets the stored assignment."""
     run = GroupRun()
     (leader, _), (follower, _) = run.join_twice(), run.join_twice()
     run.advance(0)
@@ -258,6 +265,7 @@ def test_a_late_follower_is_answered_at_once():
 
 
 def test_members_without_an_assignment_get_an_empty_one():
+    """Whom the leader left out gets nothing, whom it made up is ignored, in memory and in the record."""
     run = GroupRun()
     (leader, _), (follower, _) = run.join_twice(), run.join_twice()
     run.advance(0)
@@ -267,6 +275,7 @@ def test_members_without_an_assignment_get_an_empty_one():
 
 
 def test_a_second_sync_of_a_parked_member_answers_the_first():
+    """No sync is forgotten when a newer one takes its place."""
     run = GroupRun()
     (leader, _), (follower, _) = run.join_twice(), run.join_twice()
     run.advance(0)
@@ -289,6 +298,7 @@ def test_nobody_sees_an_assignment_before_it_is_stored():
 
 
 def test_an_assignment_that_cannot_be_stored_starts_another_round():
+    """Everybody who waits is told why, and the group prepares anew."""
     run = GroupRun()
     run.hold_writes = True
     (leader, _), (follower, _) = run.join_twice(), run.join_twice()
@@ -299,6 +309,7 @@ def test_an_assignment_that_cannot_be_stored_starts_another_round():
 
 
 def test_a_stored_assignment_of_an_earlier_generation_is_ignored():
+    """A record that ends after the next round began does not make that round stable."""
     run = GroupRun()
     run.hold_writes = True
     leader, _ = run.join_twice()
@@ -334,6 +345,7 @@ def test_members_that_do_not_sync_in_time_are_removed():
 
 
 def test_a_leader_that_does_not_sync_is_replaced():
+    """The sync timer takes the leader out; who waits for it is told to join again and leads."""
     run = GroupRun()
     (leader, _), (follower, _) = run.join_twice(session_ms=50_000, rebalance_ms=20_000), run.join_twice(session_ms=50_000, rebalance_ms=20_000)
     run.advance(0)
@@ -344,6 +356,7 @@ def test_a_leader_that_does_not_sync_is_replaced():
 
 # -- heartbeats and sessions ---------------------------------------------------------------------------------------------
 def test_heartbeats_keep_a_member():
+    """Each heartbeat starts the session anew; without one it ends."""
     run = GroupRun()
     member = run.stable(session_ms=10_000)[0]
     for _ in range(5):
@@ -354,6 +367,7 @@ def test_heartbeats_keep_a_member():
 
 
 def test_heartbeats_are_checked():
+    """Unknown member, another generation, unknown instance: each its error."""
     run = GroupRun()
     member = run.stable()[0]
     assert run.heartbeat("stranger") is E.UNKNOWN_MEMBER_ID
@@ -362,6 +376,7 @@ def test_heartbeats_are_checked():
 
 
 def test_a_member_that_dies_takes_its_share_into_a_rebalance():
+    """A session's end makes the others join again, under a new leader."""
     run = GroupRun()
     _leader, follower = run.stable(2, session_ms=10_000)
     run.advance(9_000)
@@ -381,6 +396,7 @@ def test_the_last_member_that_dies_leaves_an_empty_group():
 
 
 def test_an_accepted_commit_is_a_sign_of_life():
+    """A commit starts the session anew like a heartbeat."""
     run = GroupRun()
     member = run.stable(session_ms=10_000)[0]
     run.advance(9_000)
@@ -391,6 +407,7 @@ def test_an_accepted_commit_is_a_sign_of_life():
 
 # -- leaving -------------------------------------------------------------------------------------------------------------
 def test_leaving_starts_a_rebalance():
+    """The others are told to join again; the leader's place goes to one of them."""
     run = GroupRun()
     leader, follower = run.stable(2)
     assert [a.error for a in run.leave((leader, None))] == [E.NONE]
@@ -410,6 +427,7 @@ def test_a_batch_leaves_with_an_error_for_each():
 
 
 def test_a_pending_member_can_leave():
+    """A member id that was given out and is not wanted is taken back at once."""
     run = GroupRun()
     run.stable()
     pending = run.join().join.member_id
@@ -418,6 +436,7 @@ def test_a_pending_member_can_leave():
 
 
 def test_a_member_with_a_parked_join_that_leaves_is_answered():
+    """Leaving answers the leaver's own parked join."""
     run = GroupRun()
     leader, follower = run.stable(2)
     parked = run.join(leader)
@@ -427,6 +446,7 @@ def test_a_member_with_a_parked_join_that_leaves_is_answered():
 
 
 def test_the_last_one_to_leave_ends_the_rebalance():
+    """A round waits for nobody who left."""
     run = GroupRun()
     leader, follower = run.stable(2)
     parked = run.join(leader)
@@ -471,6 +491,7 @@ def test_an_old_static_leader_must_not_think_that_it_leads():
 
 
 def test_a_static_member_whose_protocol_changes_the_selection_starts_a_rebalance():
+    """A replaced static member may not keep a generation whose protocol would not be chosen now."""
     run = GroupRun()
     token = run.join(instance="i", protocols={"range": b"", "sticky": b""})
     run.advance(0)
@@ -490,6 +511,7 @@ def test_a_static_member_that_comes_back_in_a_rebalance_takes_its_place_in_it():
 
 
 def test_a_static_member_that_comes_back_before_the_assignment_starts_anew():
+    """In CompletingRebalance a replaced member means another round."""
     run = GroupRun()
     first, second = run.join(instance="i-1"), run.join(instance="i-2")
     run.advance(0)
@@ -500,6 +522,7 @@ def test_a_static_member_that_comes_back_before_the_assignment_starts_anew():
 
 
 def test_a_replacement_that_cannot_be_stored_is_undone():
+    """The old member id has its place back, the new one is refused."""
     run, _, follower = static_pair()
     run.hold_writes = True
     token = run.join(instance="i-2")
@@ -518,6 +541,7 @@ def test_a_static_member_stays_until_its_session_ends():
 
 
 def test_a_static_member_that_leaves_by_name_is_gone():
+    """An administrator removes by instance id; the place is free at once."""
     run, leader, follower = static_pair()
     assert run.leave(("", "i-2"))[0].error is E.NONE and list(run.group.members) == [leader]
     assert run.leave((follower, "i-2"))[0].error is E.UNKNOWN_MEMBER_ID
@@ -538,6 +562,7 @@ def test_a_group_comes_back_from_its_record():
 
 
 def test_a_group_that_is_too_large_after_the_load_gathers_anew():
+    """group.max.size that fell while the group was on disk."""
     run = GroupRun()
     run.stable(3)
     loaded = GroupRun(GroupSettings(0, 2), group_from_snapshot(run.stored[-1], run.now_ms))
@@ -547,6 +572,7 @@ def test_a_group_that_is_too_large_after_the_load_gathers_anew():
 
 @pytest.mark.parametrize("state", [S.PREPARING_REBALANCE, S.COMPLETING_REBALANCE, S.STABLE])
 def test_unloading_answers_everything_and_stops_all_timers(state):
+    """NOT_COORDINATOR for all that is parked, in each state; afterwards the group is dead."""
     run = GroupRun()
     (leader, _), (follower, _) = run.join_twice(), run.join_twice()
     if state is not S.PREPARING_REBALANCE:

@@ -109,6 +109,7 @@ members = st.builds(
 
 @given(texts, texts, int32s, st.none() | texts, st.none() | texts, int64s, st.lists(members, max_size=3))
 def test_groups_come_back(group, kind, generation, protocol, leader, timestamp_ms, found):
+    """Version 3: everything of the group and its members."""
     snapshot = GroupSnapshot(group, kind, generation, protocol, leader, timestamp_ms, tuple(found))
     assert read_record(*group_record(group, snapshot)) == GroupRecord(group, snapshot)
 

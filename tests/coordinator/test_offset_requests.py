@@ -22,6 +22,7 @@ def one(offset: int, topic: str = "t", partition: int = 0, topic_id: bytes = byt
 
 # -- who may commit ------------------------------------------------------------------------------------------------------
 def test_a_simple_consumer_commits_without_joining():
+    """No member, no generation: the group is empty and has no protocol type."""
     run = BrokerRun()
     assert now(run.commit(one(5))) == {("t", 0): E.NONE}
     assert run.fetched() == {("t", 0): 5}
@@ -29,6 +30,7 @@ def test_a_simple_consumer_commits_without_joining():
 
 
 def test_a_member_commits_in_its_generation_only():
+    """Wrong generation, wrong member, no member at all: refused while the group has members."""
     run = BrokerRun()
     member = run.stable()
     assert now(run.commit(one(5), member=member, generation=1)) == {("t", 0): E.NONE}
@@ -67,6 +69,7 @@ def test_nobody_commits_before_the_assignment_but_everybody_may_while_joining():
 
 
 def test_a_commit_keeps_the_session_alive():
+    """A busy consumer that only commits is not thrown out."""
     run = BrokerRun()
     member = run.stable()
     run.pass_ms(9_000)
@@ -77,6 +80,7 @@ def test_a_commit_keeps_the_session_alive():
 
 # -- what is committed ---------------------------------------------------------------------------------------------------
 def test_metadata_that_is_too_long_is_refused_alone():
+    """offset.metadata.max.bytes counts per partition; the others are committed."""
     run = BrokerRun()
     answer = now(run.commit(OffsetToCommit("t", 0, 1, metadata="x" * 4097), OffsetToCommit("t", 1, 1, metadata="x" * 4096)))
     assert answer == {("t", 0): E.OFFSET_METADATA_TOO_LARGE, ("t", 1): E.NONE} and run.fetched() == {("t", 1): 1}
@@ -97,6 +101,7 @@ def test_an_offset_is_seen_when_it_is_replicated():
     (E.NOT_ENOUGH_REPLICAS, E.COORDINATOR_NOT_AVAILABLE), (E.MESSAGE_TOO_LARGE, E.INVALID_COMMIT_OFFSET_SIZE),
 ])  # fmt: skip
 def test_a_commit_that_cannot_be_stored_changes_nothing(refusal, told):
+    """The committed offset stays, nothing is left in flight, and the error is the coordinator's."""
     run = BrokerRun()
     now(run.commit(one(1)))
     run.store.held = []
@@ -153,6 +158,7 @@ def test_offsets_of_transactions_count_from_their_marker_on():
 
 
 def test_a_marker_does_not_turn_back_a_later_commit():
+    """A plain commit after the transaction's record outlives the marker."""
     run = BrokerRun()
     index = partition_for("g", 50)
     builder = BatchBuilder(producer_id=11, producer_epoch=0, base_sequence=0, is_transactional=True)
@@ -165,6 +171,7 @@ def test_a_marker_does_not_turn_back_a_later_commit():
 
 # -- deleting ------------------------------------------------------------------------------------------------------------
 def test_offsets_of_subscribed_topics_are_not_deleted():
+    """GROUP_SUBSCRIBED_TO_TOPIC for those; others go, missing ones are no error."""
     run = BrokerRun()
     member = run.stable(topics=("t",))
     now(run.commit(one(1), one(1, topic="old"), member=member, generation=1))
@@ -175,6 +182,7 @@ def test_offsets_of_subscribed_topics_are_not_deleted():
 
 @pytest.mark.parametrize("metadata", [b"", b"\0", b"\0\0\0\0\0\1", b"\0\0\0\0\0\1\0\2\xff\xff", b"\xff\xff\0\0\0\0"])
 def test_a_subscription_that_cannot_be_read_counts_as_all_topics(metadata):
+    """Whatever a client calls its metadata, nothing is deleted by mistake and nothing fails."""
     run = BrokerRun()
     member = run.stable(protocols={"range": metadata})
     now(run.commit(one(1), member=member, generation=1))
@@ -182,6 +190,7 @@ def test_a_subscription_that_cannot_be_read_counts_as_all_topics(metadata):
 
 
 def test_other_protocols_groups_must_be_empty_to_lose_offsets():
+    """NON_EMPTY_GROUP where subscriptions have no meaning to us."""
     run = BrokerRun()
     member = run.stable(kind="connect")
     with pytest.raises(BrokerError, match="NON_EMPTY_GROUP"):
@@ -203,6 +212,7 @@ def test_offsets_of_a_deleted_topic_go():
 
 # -- expiry --------------------------------------------------------------------------------------------------------------
 def test_a_simple_groups_offsets_expire_one_by_one_and_the_group_with_the_last():
+    """offsets.retention.minutes counts from each commit; the tombstones outlive a restart."""
     run = BrokerRun()
     now(run.commit(one(1)))
     run.pass_ms(DAY_MS)
@@ -215,6 +225,7 @@ def test_a_simple_groups_offsets_expire_one_by_one_and_the_group_with_the_last()
 
 
 def test_a_consumer_groups_offsets_expire_a_week_after_it_became_empty():
+    """However old the commit, retention counts from the moment the last member left."""
     run = BrokerRun()
     member = run.stable()
     now(run.commit(one(1), member=member, generation=1))
@@ -232,6 +243,7 @@ def test_a_consumer_groups_offsets_expire_a_week_after_it_became_empty():
 
 
 def test_a_stable_group_loses_offsets_of_topics_that_it_left():
+    """Offsets of topics without subscription expire, the others never while the group lives."""
     run = BrokerRun(offsets_retention_ms=60_000, retention_check_interval_ms=10_000)
     member = run.stable(topics=("t",))
     now(run.commit(one(1), one(1, topic="old"), member=member, generation=1))
@@ -253,6 +265,7 @@ def test_an_old_clients_own_retention_counts():
 
 
 def test_an_expiry_that_cannot_be_stored_is_tried_again():
+    """Offsets stay as they are until their tombstone is stored."""
     run = BrokerRun(offsets_retention_ms=60_000, retention_check_interval_ms=10_000)
     now(run.commit(one(1)))
     run.store.refuse = E.NOT_ENOUGH_REPLICAS

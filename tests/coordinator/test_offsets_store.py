@@ -92,6 +92,7 @@ def test_a_commit_waits_for_all_in_sync_replicas():
 
 
 def test_a_commit_needs_the_minimum_isr():
+    """Too few replicas: COORDINATOR_NOT_AVAILABLE and nothing committed."""
     broker = Broker()
     broker.offsets_topic(replicas=(1, 2), isr=(1,), overrides={"min.insync.replicas": "2"})
     assert now(broker.commit(5)) == {("t", 0): E.COORDINATOR_NOT_AVAILABLE} and broker.fetched() == []
@@ -131,6 +132,7 @@ def test_reading_is_not_part_of_taking_over_a_role():
 
 
 def test_a_deleted_topics_offsets_go():
+    """The news of the metadata log reaches the groups."""
     broker = Broker()
     broker.offsets_topic()
     broker.topic("t")

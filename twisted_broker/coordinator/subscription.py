@@ -1,18 +1,17 @@
-"""Topic names out of a consumer's subscription. Ring 0.
-
-Owns the reading of the first fields of Kafka's consumer protocol (what JoinGroup's metadata holds in a group of type "consumer").
+"""Topic names out of a consumer's subscription (what JoinGroup's metadata holds in a group of type "consumer"). Ring 0.
 
 1. Versions only ever append fields, so version 0's layout reads all of them.
-2. Counts and lengths are checked against the bytes that are there before anything is made of them.
 
-Source: `ConsumerProtocolSubscription.json` of Apache Kafka 4.3.1. Leaves out owned partitions, generation, rack: clients' own business.
+Source: Apache Kafka 4.3.1 `ConsumerProtocol`. Leaves out owned partitions, generation, rack: clients' own business.
 """
 
 from __future__ import annotations
 
-import struct
+from twisted_broker.wire.errors import WireError
+from twisted_broker.wire.messages.consumer_protocol import ConsumerProtocolSubscription
+from twisted_broker.wire.schema import decode_from
 
-_SHORT, _INT = struct.Struct(">h"), struct.Struct(">i")
+_VERSION_BYTES = 2
 
 
 class MalformedSubscription(ValueError):
@@ -21,19 +20,9 @@ class MalformedSubscription(ValueError):
 
 def subscribed_topics(metadata: bytes) -> list[str]:
     """The topics of one subscription; raises MalformedSubscription."""
+    if len(metadata) < _VERSION_BYTES or metadata[0] & 0x80:
+        raise MalformedSubscription(f"no version in {len(metadata)} bytes")
     try:
-        (version,) = _SHORT.unpack_from(metadata, 0)
-        (count,) = _INT.unpack_from(metadata, 2)
-        if version < 0 or not 0 <= count <= (len(metadata) - 6) // 2:
-            raise MalformedSubscription(f"version {version}, {count} topics in {len(metadata)} bytes")
-        topics, position = [], 6
-        for _ in range(count):
-            (length,) = _SHORT.unpack_from(metadata, position)
-            end = position + 2 + length
-            if length < 0 or end > len(metadata):
-                raise MalformedSubscription(f"a topic name of {length} bytes at {position}")
-            topics.append(str(metadata[position + 2 : end], "utf-8"))
-            position = end
-        return topics
-    except (struct.error, UnicodeDecodeError) as error:
+        return decode_from(ConsumerProtocolSubscription, metadata, 0, _VERSION_BYTES)[0].topics
+    except WireError as error:
         raise MalformedSubscription(str(error)) from None

@@ -1,5 +1,7 @@
 """Subscriptions of real consumers, and of nobody."""
 
+from contextlib import suppress
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -22,7 +24,5 @@ def test_every_version_is_read(version):
 @given(st.binary(max_size=40))
 def test_no_bytes_do_more_than_be_malformed(metadata):
     """Clients may put anything there."""
-    try:
+    with suppress(MalformedSubscription):
         assert all(isinstance(topic, str) for topic in subscribed_topics(metadata))
-    except MalformedSubscription:
-        pass

@@ -179,7 +179,8 @@ def test_snapshot_bytes() -> None:
     entry.current_txn_first_offset = 15
     data = encode_snapshot([entry])
     assert len(data) == 10 + 46 and data[:2] == b"\0\1"
-    assert data[10:].hex() == "0102030405060708" + "0009" + "0000000c" + "000000000000000d" + "0000000e" + "000000000000000b" + "0000000a" + "000000000000000f"
+    fields = ("0102030405060708", "0009", "0000000c", "000000000000000d", "0000000e", "000000000000000b", "0000000a", "000000000000000f")
+    assert data[10:].hex() == "".join(fields)
     (read,) = decode_snapshot("x", data)
     assert (read.producer_id, read.producer_epoch, read.coordinator_epoch, read.batches, read.current_txn_first_offset) == (
         entry.producer_id, 9, 10, entry.batches, 15,
@@ -191,10 +192,11 @@ def test_snapshot_bytes() -> None:
             decode_snapshot("x", bytes(broken))
 
 
+MOVES = st.sampled_from(["next", "repeat", "gap", "reload", "truncate", "bump"])
+
+
 @settings(max_examples=80, deadline=None)
-@given(
-    moves=st.lists(st.tuples(st.sampled_from(["next", "repeat", "gap", "reload", "truncate", "bump"]), st.integers(1, 4), st.integers(1, 3)), max_size=40)
-)
+@given(moves=st.lists(st.tuples(MOVES, st.integers(1, 4), st.integers(1, 3)), max_size=40))
 def test_no_loss_no_duplicate_whatever_happens(moves: list[tuple[str, int, int]]) -> None:
     """RL 9: under retries, gaps, reloads and truncations the log holds each accepted value once, in the producer's order."""
     log = new_log(segment_bytes=500)
@@ -222,7 +224,7 @@ def test_no_loss_no_duplicate_whatever_happens(moves: list[tuple[str, int, int]]
             assert log.append_as_leader(again, 0, NOW_MS).first_offset == offset
         elif move == "gap" and current:
             data = batch(b"gap", producer_id=producer, producer_epoch=epochs[producer], base_sequence=following + count)
-            refused(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, lambda data=data: log.append_as_leader(data, 0, NOW_MS))  # type: ignore[misc]
+            refused(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, lambda log=log, data=data: log.append_as_leader(data, 0, NOW_MS))  # type: ignore[misc]
         elif move == "next":
             counter += 1
             content = b"%d" % counter

@@ -49,10 +49,9 @@ def load_log(
     topic_id = _settle_topic_id(pool, directory, topic_id, sync)
     log = Log(pool, directory, topic_partition, topic_id, config, remove_later, random)
     log.leader_epochs, epochs_lost = _load_epochs(log)
-    loaded_epochs = log.leader_epochs.entries()
     recovered = _load_segments(log, recovery_point, clean, log_start_offset, now_ms)
     _settle_offsets(log, log_start_offset, recovery_point, now_ms)
-    _settle_epochs(log, epochs_lost, loaded_epochs)
+    _settle_epochs(log, epochs_lost)
     _load_producers(log, recovered, now_ms)
     log.set_high_watermark(log.log_start_offset)
     return log
@@ -76,10 +75,9 @@ def _load_epochs(log: Log) -> tuple[LeaderEpochCache, bool]:
     path = posixpath.join(log.directory, checkpoints.LEADER_EPOCH)
     try:
         entries = checkpoints.read_epochs(log.pool.files, path)
-        lost = not log.pool.files.exists(path)
     except CheckpointError:
-        entries, lost = [], True
-    return LeaderEpochCache(entries), lost
+        entries = []
+    return LeaderEpochCache(entries), not entries
 
 
 def _load_segments(log: Log, recovery_point: int, clean: bool, log_start_offset: int, now_ms: int) -> frozenset[int]:
@@ -176,7 +174,7 @@ def _settle_offsets(log: Log, log_start_offset: int, recovery_point: int, now_ms
     log.recovery_point = min(max(recovery_point, 0), end)
 
 
-def _settle_epochs(log: Log, lost: bool, written: list[tuple[int, int]]) -> None:
+def _settle_epochs(log: Log, lost: bool) -> None:
     cache = log.leader_epochs
     if lost:
         cache.clear()
@@ -185,9 +183,10 @@ def _settle_epochs(log: Log, lost: bool, written: list[tuple[int, int]]) -> None
                 cache.assign(batch[2], batch[0])
     cache.truncate_from_end(log.log_end_offset)
     cache.truncate_from_start(log.log_start_offset)
-    if lost or cache.entries() != written:
-        content = checkpoints.epochs_text(cache.epochs, cache.start_offsets)
-        checkpoints.write_aside(log.pool.files, posixpath.join(log.directory, checkpoints.LEADER_EPOCH), content, sync=len(cache) > 0)
+    content = checkpoints.epochs_text(cache.epochs, cache.start_offsets)
+    path = posixpath.join(log.directory, checkpoints.LEADER_EPOCH)
+    if checkpoints.read_whole(log.pool.files, path) != content:
+        checkpoints.write_aside(log.pool.files, path, content, sync=len(cache) > 0)
     log.leader_epochs = LeaderEpochCache(cache.entries(), log.epochs_changed)
 
 

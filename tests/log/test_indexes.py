@@ -1,0 +1,224 @@
+"""The sparse indexes, the transaction index and the leader epochs (RL 3.1, 3.3, 6.3; RELIABILITY 3.2)."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from twisted_broker.log.index import OffsetIndex, TimeIndex
+from twisted_broker.log.leader_epochs import UNDEFINED, LeaderEpochCache
+from twisted_broker.log.memory import MemoryFileSystem
+from twisted_broker.log.segment_file import OpenFiles, SegmentFile
+from twisted_broker.log.txn_index import AbortedTxn, TransactionIndex
+
+BASE = 1000
+
+
+def a_file() -> SegmentFile:
+    files = MemoryFileSystem()
+    files.make_directories("/d")
+    return SegmentFile(OpenFiles(files), "/d/index")
+
+
+def offset_index(max_bytes: int = 80) -> OffsetIndex:
+    index = OffsetIndex(a_file(), BASE, max_bytes)
+    index.create()
+    return index
+
+
+def time_index(max_bytes: int = 120) -> TimeIndex:
+    index = TimeIndex(a_file(), BASE, max_bytes)
+    index.create()
+    return index
+
+
+def test_offset_index_layout_and_lookup() -> None:
+    """FEATURES 5.2: entries of relative offset and position; a look-up gives the last one at or below."""
+    index = offset_index()
+    index.append(BASE + 5, 100)
+    index.append(BASE + 9, 230)
+    assert index.file.open().read_at(0, 99) == struct.pack(">iiii", 5, 100, 9, 230)
+    assert [index.lookup(BASE + offset) for offset in (0, 4, 5, 8, 9, 10**6)] == [0, 0, 100, 100, 230, 230]
+    assert (index.last_offset, index.last_position, index.entries) == (BASE + 9, 230, 2)
+
+
+def test_offset_index_refuses_disorder() -> None:
+    """RL 3.1: offsets grow; an append that does not is a bug."""
+    index = offset_index()
+    index.append(BASE + 5, 100)
+    with pytest.raises(AssertionError):
+        index.append(BASE + 5, 200)
+    with pytest.raises(AssertionError):
+        index.append(BASE - 1, 200)
+    with pytest.raises(AssertionError):
+        index.append(BASE + 2**31, 200)
+
+
+def test_offset_index_fullness_and_truncation() -> None:
+    """RL 3.1: full at its size; truncation drops the entries at and above an offset, in memory and on disk."""
+    index = offset_index(24)
+    for number in range(1, 4):
+        assert not index.is_full
+        index.append(BASE + number * 2, number * 10)
+    assert index.is_full
+    index.truncate_to(BASE + 4)
+    assert index.pairs() == [(2, 10)] and index.file.open().size() == 8
+    index.truncate_to(BASE)
+    assert index.entries == 0 and index.last_offset == BASE
+
+
+@given(
+    entries=st.lists(st.tuples(st.integers(1, 50), st.integers(1, 500)), max_size=60),
+    tail=st.sampled_from([b"", bytes(8), bytes(800), b"\0\0\0", b"\xff" * 5]),
+    probes=st.lists(st.integers(0, 3000), max_size=20),
+)
+def test_a_reloaded_index_says_the_same(entries: list[tuple[int, int]], tail: bytes, probes: list[int]) -> None:
+    """RL 3.6: loading finds exactly the entries, behind whatever preallocated or torn tail, and `trim` removes that tail."""
+    index = offset_index(10**6)
+    offset = position = 0
+    for offset_step, position_step in entries:
+        offset, position = offset + offset_step, position + position_step
+        index.append(BASE + offset, position)
+    said = index.pairs(), [index.lookup(BASE + probe) for probe in probes]
+    size = index.file.open().size()
+    index.file.open().write_at(size, (tail,))
+    index.forget()
+    assert (index.pairs(), [index.lookup(BASE + probe) for probe in probes]) == said
+    assert index.is_sound() == (not tail)
+    index.trim()
+    assert index.file.open().size() == size and index.is_sound()
+
+
+def test_time_index() -> None:
+    """FEATURES 5.2: entries of timestamp and relative offset, only when the time grew; the last slot is kept for roll and close."""
+    index = time_index(36)
+    index.append(50, BASE + 3)
+    index.append(50, BASE + 4)
+    index.append(40, BASE + 5)
+    index.append(60, BASE + 6)
+    assert index.is_full
+    index.append(70, BASE + 7)
+    assert index.last_entry == (60, BASE + 6)
+    index.append(70, BASE + 7, even_if_full=True)
+    assert index.file.open().read_at(0, 99) == struct.pack(">qiqiqi", 50, 3, 60, 6, 70, 7)
+    assert [index.lookup(timestamp) for timestamp in (49, 50, 69, 99)] == [(-1, BASE), (50, BASE + 3), (60, BASE + 6), (70, BASE + 7)]
+    index.truncate_to(BASE + 7)
+    assert index.last_entry == (60, BASE + 6)
+    index.forget()
+    assert index.last_entry == (60, BASE + 6)
+
+
+def test_a_missing_index_has_no_entries() -> None:
+    """RL 3.6: without a file there are no entries, and `trim` makes an empty one."""
+    index = OffsetIndex(a_file(), BASE, 80)
+    assert index.entries == 0 and index.lookup(BASE + 5) == 0 and not index.is_sound()
+    index.trim()
+    assert index.is_sound()
+
+
+def txn(producer: int, first: int, last: int, stable: int) -> AbortedTxn:
+    return AbortedTxn(producer, first, last, stable)
+
+
+def test_transaction_index() -> None:
+    """RL 3.3: aborted transactions that touch the range, and whether a later segment may hold more."""
+    index = TransactionIndex(a_file(), 0)
+    assert index.entries() == [] and not index.file.exists()
+    entries = [txn(1, 0, 10, 11), txn(2, 5, 15, 13), txn(3, 18, 35, 25), txn(4, 32, 50, 40)]
+    for entry in entries:
+        index.append(entry)
+    cases = ((0, 100, entries, False), (0, 32, entries[:3], True), (16, 33, entries[2:], True), (0, 9, entries[:1], True), (0, 12, entries[:2], True))
+    for start, upper, expected, complete in cases:
+        found: list[AbortedTxn] = []
+        assert index.collect(start, upper, found) is complete
+        assert found == expected
+    assert index.file.open().read_at(0, 34) == struct.pack(">hqqqq", 0, 1, 0, 10, 11)
+
+
+def test_transaction_index_reload_truncation_and_damage() -> None:
+    """RL 3.5, 3.6: cut by marker; a torn entry, one of another version or out of order ends it and is not sound."""
+    index = TransactionIndex(a_file(), 0)
+    for number in range(4):
+        index.append(txn(number, number * 10, number * 10 + 5, number * 10 + 6))
+    index.truncate_to(25)
+    assert [entry.producer_id for entry in TransactionIndex(index.file, 0).entries()] == [0, 1]
+    index.file.open().write_at(68, (b"\0" * 20,))
+    torn = TransactionIndex(index.file, 0)
+    assert len(torn.entries()) == 2 and not torn.is_sound()
+    index.file.open().write_at(34, (b"\0\7",))
+    assert len(TransactionIndex(index.file, 0).entries()) == 1
+    index.reset()
+    assert TransactionIndex(index.file, 0).entries() == [] and index.is_sound()
+
+
+# -- leader epochs
+
+
+def cache(*entries: tuple[int, int]) -> LeaderEpochCache:
+    return LeaderEpochCache(list(entries))
+
+
+def test_epochs_grow_and_contradictions_go() -> None:
+    """RL 6.3: a new epoch is noted once; one that contradicts the newest entries removes them."""
+    changes: list[int] = []
+    epochs = LeaderEpochCache([(1, 0), (2, 10), (5, 20)], lambda: changes.append(1))
+    assert not epochs.assign(5, 20) and not epochs.assign(5, 30) and not epochs.assign(-1, 40)
+    assert changes == []
+    assert epochs.assign(7, 30) and epochs.entries() == [(1, 0), (2, 10), (5, 20), (7, 30)]
+    assert epochs.assign(6, 15) and epochs.entries() == [(1, 0), (2, 10), (6, 15)]
+    assert epochs.assign(6, 12) and epochs.entries() == [(1, 0), (2, 10), (6, 12)]
+    assert len(changes) == 3
+
+
+def test_end_offset_for() -> None:
+    """RL 6.3: exact, in between, older than all, newer than all, undefined, and on an empty cache."""
+    epochs = cache((2, 5), (4, 9), (7, 20))
+    asked = (-1, 0, 2, 3, 4, 6, 7, 8)
+    assert [epochs.end_offset_for(epoch, 33) for epoch in asked] == [
+        UNDEFINED, (0, 5), (2, 9), (2, 9), (4, 20), (4, 20), (7, 33), UNDEFINED,
+    ]  # fmt: skip
+    assert cache().end_offset_for(0, 5) == UNDEFINED
+
+
+def test_epoch_for_offset_and_neighbours() -> None:
+    """RL 6.3: which epoch an offset belongs to; where an epoch starts; the one before."""
+    epochs = cache((2, 5), (4, 9))
+    assert [epochs.epoch_for_offset(offset) for offset in (4, 5, 8, 9, 99)] == [-1, 2, 2, 4, 4]
+    assert (epochs.start_offset_of(4), epochs.start_offset_of(3), epochs.previous_epoch(4), epochs.previous_epoch(2)) == (9, -1, 2, -1)
+
+
+def test_epoch_truncation() -> None:
+    """RL 3.5: from the end, epochs that begin there go; from the start, the one that holds the offset begins there."""
+    epochs = cache((1, 0), (2, 10), (3, 20))
+    epochs.truncate_from_end(20)
+    assert epochs.entries() == [(1, 0), (2, 10)]
+    epochs.truncate_from_start(12)
+    assert epochs.entries() == [(2, 12)]
+    epochs.truncate_from_start(12)
+    epochs.truncate_from_start(5)
+    assert epochs.entries() == [(2, 12)]
+    epochs.truncate_from_end(3)
+    assert epochs.entries() == []
+
+
+@given(
+    moves=st.lists(st.tuples(st.sampled_from(["assign", "end", "start"]), st.integers(0, 20), st.integers(0, 60)), max_size=40),
+    asked=st.integers(-2, 25),
+)
+def test_epochs_always_grow(moves: list[tuple[str, int, int]], asked: int) -> None:
+    """RL 6.3: after any moves, epochs and start offsets grow strictly, and an answer names an epoch at or below the one asked."""
+    epochs = cache()
+    for move, epoch, offset in moves:
+        if move == "assign":
+            epochs.assign(epoch, offset)
+        elif move == "end":
+            epochs.truncate_from_end(offset)
+        else:
+            epochs.truncate_from_start(offset)
+        for column in zip(*epochs.entries(), strict=True):
+            assert list(column) == sorted(set(column))
+    found, end = epochs.end_offset_for(asked, 100)
+    assert found <= max(asked, -1) and (end >= 0) == (found >= 0)

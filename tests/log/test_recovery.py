@@ -1,0 +1,172 @@
+"""Loading a log: leftovers of interrupted swaps, strays, missing files, identities (RL 3.6; RELIABILITY 3.2 LogLoaderTest)."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.log.batches import DIRECTORY, NOW_MS, TOPIC_ID, TP, all_batches, batch, config, open_log, values
+from twisted_broker.log.leftovers import base_offset_of, resolve_leftovers
+from twisted_broker.log.recovery import load_log
+from twisted_broker.log.segment import file_name
+from twisted_broker.testing.sim_disk import Crash, SimDisk
+from twisted_broker.wire.errors import BrokerError, ErrorCode
+
+SMALL = config(segment_bytes=300, index_interval_bytes=100)
+
+
+def disk_with_segments(count: int = 8) -> SimDisk:
+    """A log of one batch of two records per segment, closed."""
+    disk = SimDisk(1)
+    disk.make_directories("/data")
+    log = open_log(disk, settings=SMALL)
+    for number in range(count):
+        log.append_as_leader(batch(b"a%d" % number + bytes(80), b"b%d" % number + bytes(80)), 0, NOW_MS)
+    assert len(log.segments) == count
+    log.close()
+    return disk
+
+
+def swapped(disk: SimDisk) -> SimDisk:
+    """As if the cleaner had replaced the segments 2, 4, 6 by one that holds the batches of 2 and 6, all `.swap` files in place."""
+    log = open_log(disk, settings=SMALL)
+    kept = [one.to_bytes() for one in all_batches(log) if one.base_offset in (2, 6)]
+    log.segments.close()
+    for suffix, content in ((".log", b"".join(kept)), (".index", b""), (".timeindex", b"")):
+        disk.open(f"{DIRECTORY}/{file_name(2, suffix)}.swap", create=True).write_at(0, (content,))
+    disk.sync_all()
+    return disk
+
+
+EXPECTED = [0, 2, 6, 8, 10, 12, 14]
+
+
+def offsets(disk: SimDisk, clean: bool = False) -> list[int]:
+    log = open_log(disk, settings=config(segment_bytes=300, cleanup_policy=frozenset({"compact"})), clean=clean)
+    assert not [name for name in disk.listdir(DIRECTORY) if name.endswith((".swap", ".cleaned", ".deleted", ".tmp"))]
+    return [one.base_offset for one in all_batches(log)]
+
+
+@pytest.mark.parametrize("clean", [False, True])
+def test_a_complete_swap_wins(clean: bool) -> None:
+    """RL 3.6: a `.swap` segment replaces the ones it covers."""
+    assert offsets(swapped(disk_with_segments()), clean) == EXPECTED
+
+
+def test_a_swap_interrupted_anywhere_ends_the_same() -> None:
+    """RL 3.6: whatever prefix of the replacement was done before a crash, and wherever the repair itself crashes, one state comes out."""
+    for at in range(200):
+        disk = swapped(disk_with_segments())
+        disk.operations, disk.crash_at = 0, at
+        try:
+            resolve_leftovers(disk, DIRECTORY)
+        except Crash:
+            assert offsets(disk.after_kill()) == EXPECTED
+        else:
+            assert at > 5
+            break
+
+
+def test_an_unfinished_cleaning_never_happened() -> None:
+    """RL 3.6: `.cleaned` files go, and so do `.swap` files at or above the smallest of them."""
+    disk = swapped(disk_with_segments())
+    disk.open(f"{DIRECTORY}/{file_name(2, '.log')}.cleaned", create=True).write_at(0, (b"half",))
+    assert offsets(disk) == list(range(0, 16, 2))
+    disk = swapped(disk_with_segments())
+    disk.open(f"{DIRECTORY}/{file_name(8, '.log')}.cleaned", create=True)
+    assert offsets(disk) == EXPECTED
+
+
+def test_deleted_files_and_orphans_go() -> None:
+    """RL 3.6: `.deleted` files, aside files and indexes without a log are removed; foreign names are left."""
+    disk = disk_with_segments()
+    for name in (file_name(99, ".index"), file_name(0, ".log") + ".deleted", "leader-epoch-checkpoint.tmp", "notes.txt", "7.log"):
+        disk.open(f"{DIRECTORY}/{name}", create=True)
+    assert offsets(disk) == list(range(0, 16, 2))
+    assert {"notes.txt", "7.log"} == {name for name in disk.listdir(DIRECTORY) if base_offset_of(name) < 0} - {
+        "leader-epoch-checkpoint",
+        "partition.metadata",
+    }
+
+
+@pytest.mark.parametrize("suffix", [".index", ".timeindex"])
+def test_a_missing_index_is_made_anew_even_after_a_clean_stop(suffix: str) -> None:
+    """RL 3.6: missing indexes are rebuilt, the bytes equal to those that were lost."""
+    disk = disk_with_segments()
+    before = {name: disk.content(f"{DIRECTORY}/{name}") for name in disk.listdir(DIRECTORY) if name.endswith(suffix)}
+    for name in before:
+        disk.remove(f"{DIRECTORY}/{name}")
+    assert offsets(disk, clean=True) == list(range(0, 16, 2))
+    assert {name: disk.content(f"{DIRECTORY}/{name}") for name in before} == before
+
+
+def test_a_bad_segment_in_the_middle_ends_the_log() -> None:
+    """RL 3.6: above the recovery point damage cuts the segment and deletes all later ones; below it nothing is touched."""
+    for recovery_point, end in ((0, 6), (5, 6), (8, 16), (16, 16)):
+        disk = disk_with_segments()
+        path = f"{DIRECTORY}/{file_name(6, '.log')}"
+        disk.flip_bit(path, 70)
+        log = open_log(disk, settings=SMALL, recovery_point=recovery_point)
+        assert log.log_end_offset == end, recovery_point
+        assert len([name for name in disk.listdir(DIRECTORY) if name.endswith(".log")]) == end // 2 + (end == 6)
+
+
+def test_only_segments_from_the_recovery_point_are_scanned() -> None:
+    """RL 3.6: after an unclean stop damage below the recovery point's segment is not even looked at: only ends of segments are read there."""
+    disk = disk_with_segments()
+    for base in range(0, 10, 2):
+        disk.flip_bit(f"{DIRECTORY}/{file_name(base, '.log')}", 90)
+    assert open_log(disk, settings=SMALL, recovery_point=13).log_end_offset == 16
+    assert open_log(disk, settings=SMALL, recovery_point=9).log_end_offset == 8
+
+
+def test_a_lost_segment_leaves_no_hole() -> None:
+    """RELIABILITY 6.2: when a segment's name was lost in a power failure, what lies above it goes too; compacted topics have holes and keep them."""
+    disk = disk_with_segments()
+    for suffix in (".log", ".index", ".timeindex"):
+        disk.remove(f"{DIRECTORY}/{file_name(6, suffix)}")
+    assert offsets(disk.after_kill()) == [0, 2, 4, 8, 10, 12, 14]
+    assert open_log(disk, settings=SMALL).log_end_offset == 6
+
+
+def test_a_log_end_below_the_log_start_starts_over() -> None:
+    """RL 3.6: when the checkpointed log start lies above what is left, one empty segment begins there."""
+    log = open_log(disk_with_segments(), settings=SMALL, log_start_offset=50)
+    assert (log.log_start_offset, log.log_end_offset, log.high_watermark, len(log.segments)) == (50, 50, 50, 1)
+
+
+def test_the_log_start_is_at_least_the_first_segment() -> None:
+    """RL 3.6: log start = max(checkpoint, first segment)."""
+    disk = disk_with_segments()
+    assert open_log(disk, settings=SMALL, log_start_offset=5).log_start_offset == 5
+    for suffix in (".log", ".index", ".timeindex"):
+        disk.remove(f"{DIRECTORY}/{file_name(0, suffix)}")
+    assert open_log(disk, settings=SMALL).log_start_offset == 2
+
+
+def test_topic_ids() -> None:
+    """RL 1.3: the id is written with a new log, read with an old one, and another one is refused."""
+    disk = SimDisk(1)
+    disk.make_directories("/data")
+    log = open_log(disk)
+    assert load_log(log.pool, DIRECTORY, TP, None, config(), now_ms=NOW_MS).topic_id == TOPIC_ID
+    with pytest.raises(BrokerError) as caught:
+        load_log(log.pool, DIRECTORY, TP, bytes(16), config(), now_ms=NOW_MS)
+    assert caught.value.code == ErrorCode.INCONSISTENT_TOPIC_ID
+    disk.remove(f"{DIRECTORY}/partition.metadata")
+    load_log(log.pool, DIRECTORY, TP, TOPIC_ID, config(), now_ms=NOW_MS)
+    assert disk.exists(f"{DIRECTORY}/partition.metadata")
+
+
+def test_epochs_lost_with_their_file_are_found_in_the_batches() -> None:
+    """RL 3.6: without a good leader-epoch checkpoint the epochs come from the batch headers, clean stop or not."""
+    disk = SimDisk(1)
+    disk.make_directories("/data")
+    log = open_log(disk, settings=SMALL)
+    for epoch in (0, 0, 3, 3, 4):
+        log.append_as_leader(batch(200), epoch, NOW_MS)
+    expected = log.leader_epochs.entries()
+    log.close()
+    disk.remove(f"{DIRECTORY}/leader-epoch-checkpoint")
+    again = open_log(disk, settings=SMALL, clean=True, recovery_point=5)
+    assert again.leader_epochs.entries() == expected == [(0, 0), (3, 2), (4, 4)]
+    assert values(again) == [bytes(200)] * 5

@@ -1,0 +1,158 @@
+"""Open files, slices, and the thread that syncs (DESIGN 2; issue 3, section 1)."""
+
+from __future__ import annotations
+
+import errno
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any
+
+import pytest
+
+from twisted_broker.log.disk_worker import DiskThread
+from twisted_broker.log.filesystem import OsFileSystem
+from twisted_broker.log.memory import InlineWorker, MemoryFileSystem
+from twisted_broker.log.segment_file import FileSlice, OpenFiles, SegmentFile, SliceGone
+from twisted_broker.testing.sim_disk import Fault, SimDisk
+
+
+def pool_with(count: int, capacity: int, files: Any = None) -> tuple[OpenFiles, list[SegmentFile]]:
+    files = files if files is not None else MemoryFileSystem()
+    files.make_directories("/d")
+    pool = OpenFiles(files, capacity)
+    made = [SegmentFile(pool, f"/d/{number}") for number in range(count)]
+    for number, file in enumerate(made):
+        file.create().write_at(0, (b"%d" % number,))
+    return pool, made
+
+
+def test_few_files_stay_open_and_all_are_usable() -> None:
+    """Issue 3: many files, few descriptors; a closed one opens again by itself, and the recently used stay."""
+    pool, files = pool_with(50, 8)
+    assert len(pool) <= 8
+    favourite = files[0]
+    for number, file in enumerate(files):
+        assert file.open().read_at(0, 9) == b"%d" % number
+        assert favourite.open()
+    assert len(pool) <= 8 and favourite.is_open
+
+
+def test_referenced_files_are_never_closed() -> None:
+    """DESIGN 2: with more references than the capacity, more stay open; then fewer again."""
+    pool, files = pool_with(20, 4)
+    slices = [FileSlice(file, 0, 1) for file in files]
+    assert len(pool) == 20 and all(file.is_open for file in files)
+    assert [one.read() for one in slices] == [b"%d" % number for number in range(10)] + [b"1"] * 10
+    for one in slices:
+        one.release()
+    for file in files:
+        file.open()
+    pool._evict()
+    assert len(pool) < 20
+
+
+def test_running_out_of_descriptors_makes_room() -> None:
+    """RELIABILITY 6.2: EMFILE lowers the number of files kept open, and the open is tried again."""
+    disk = SimDisk(1)
+    pool, files = pool_with(30, 100, disk)
+    files[0].close()
+    disk.faults.append(Fault(errno.EMFILE, "open", times=1))
+    assert files[0].open().read_at(0, 1) == b"0"
+    assert pool.capacity < 100
+
+
+def test_slices() -> None:
+    """DESIGN 2: a slice reads its stretch in pieces, keeps a closed or removed file alive, and dies with a truncation."""
+    _, (file, *_) = pool_with(3, 8)
+    file.open().write_at(0, (b"0123456789",))
+    one = FileSlice(file, 2, 6)
+    assert len(one) == one.length == 6 and one.fileno() == -1
+    assert one.read() == b"234567"
+    buffer = bytearray(4)
+    assert one.read_into(buffer, 3) == 3 and buffer[:3] == b"567"
+    file.remove()
+    assert one.read() == b"234567"
+    one.narrow(2)
+    assert one.read() == b"23"
+    one.release()
+    one.release()
+    assert not file.is_open
+    with pytest.raises(SliceGone):
+        one.read()
+
+
+def test_a_cut_or_short_file_ends_its_slices() -> None:
+    """DESIGN 2: after a truncation, and on a short read, SliceGone, never other bytes."""
+    _, (file, other, *_) = pool_with(3, 8)
+    file.open().write_at(0, (b"0123456789",))
+    one = FileSlice(file, 0, 10)
+    file.truncate(10)
+    for call in (one.read, one.fileno, one.check, lambda: one.read_into(bytearray(5))):
+        with pytest.raises(SliceGone):
+            call()
+    short = FileSlice(other, 0, 500)
+    with pytest.raises(SliceGone):
+        short.read()
+    with pytest.raises(SliceGone):
+        short.read_into(bytearray(500))
+
+
+def test_a_slice_on_the_real_disk_has_a_descriptor(tmp_path: Path) -> None:
+    """DESIGN 2: `fileno` is what `sendfile` needs."""
+    pool = OpenFiles(OsFileSystem(), 8)
+    file = SegmentFile(pool, str(tmp_path / "f"))
+    file.create().write_at(0, (b"abc",))
+    one = FileSlice(file, 1, 2)
+    assert one.fileno() >= 0 and one.read() == b"bc"
+    one.release()
+    file.close()
+
+
+class Reactor:
+    """Stands for the reactor's thread: calls wait until they are run."""
+
+    def __init__(self) -> None:
+        self.calls: SimpleQueue[tuple[Callable[..., Any], tuple[Any, ...]]] = SimpleQueue()
+
+    def from_thread(self, call: Callable[..., Any], *arguments: Any) -> None:
+        self.calls.put((call, arguments))
+
+    def run_one(self) -> None:
+        call, arguments = self.calls.get(timeout=10)
+        call(*arguments)
+
+
+def test_the_disk_thread() -> None:
+    """interfaces: jobs run in order off the reactor's thread; results and errors come back on it; stop finishes what waits."""
+    reactor = Reactor()
+    worker = DiskThread(reactor.from_thread)
+    seen: list[object] = []
+    gate = threading.Event()
+    here = threading.get_ident()
+
+    def failing() -> None:
+        raise OSError(errno.EIO, "no")
+
+    worker.submit(lambda: gate.wait(10), lambda result, error: seen.append("first"))
+    worker.submit(failing, lambda result, error: seen.append(type(error)))
+    worker.submit(lambda: threading.get_ident() != here, lambda result, error: seen.append((result, threading.get_ident() == here)))
+    assert seen == []
+    gate.set()
+    worker.stop()
+    for _ in range(3):
+        reactor.run_one()
+    assert seen == ["first", OSError, (True, True)]
+    worker.submit(lambda: 1, lambda result, error: seen.append(result))
+    worker.stop()
+    reactor.run_one()
+    assert seen[-1] == 1
+
+
+def test_the_inline_worker_reports_results_and_errors() -> None:
+    """interfaces: the twin without a thread."""
+    seen: list[object] = []
+    InlineWorker().submit(lambda: 5, lambda result, error: seen.append((result, error)))
+    InlineWorker().submit(lambda: 1 // 0, lambda result, error: seen.append(type(error)))
+    assert seen == [(5, None), ZeroDivisionError]

@@ -57,13 +57,15 @@ class Rig:
         self.wall_ms = 1_700_000_000_000
         self.runtime = Runtime(self.clock, self.now, None, self.files, lambda directory: self.worker, Random(7))  # type: ignore[arg-type]
         self.config = BrokerConfig({"node.id": "1", **(settings or {})})
+        self.authorizer: Any = AllowAll()
+        self.directory = "/data"
         self.controller = self.open()
 
     def now(self) -> int:
         return self.wall_ms + int(self.clock.seconds() * 1000)
 
     def open(self) -> Controller:
-        log = open_metadata_log(self.files, self.worker, "/data", 1, self.now)
+        log = open_metadata_log(self.files, self.worker, self.directory, 1, self.now)
         return Controller(CLUSTER_ID, self.runtime, self.config, log)
 
     def start(self) -> Rig:
@@ -82,7 +84,7 @@ class Rig:
             self.clock.advance(0.5)
 
     def context(self, version: int) -> RequestContext:
-        parts = BrokerParts(node_id=1, cluster_id=CLUSTER_ID, config=self.config, runtime=self.runtime, authorizer=AllowAll())
+        parts = BrokerParts(node_id=1, cluster_id=CLUSTER_ID, config=self.config, runtime=self.runtime, authorizer=self.authorizer)
         parts.controller = self.controller
         return RequestContext(parts, Listener("CONTROLLER", "127.0.0.1", 9093, True), 0, version, 1, "test")
 
@@ -126,6 +128,11 @@ class Rig:
             "want_shut_down": False,
         }
         return self.ask("broker_heartbeat", lifecycle.BrokerHeartbeatRequest(**(values | changes)), 2)
+
+    def lifecycle_beat(self, broker: int, epoch: int) -> Deferred[Any]:
+        """A heartbeat whose answer may have to wait."""
+        offset = self.controller.log.high_watermark - 1
+        return self.send("broker_heartbeat", lifecycle.BrokerHeartbeatRequest(broker_id=broker, broker_epoch=epoch, current_metadata_offset=offset), 2)
 
     def join(self, broker: int = 1, **changes: Any) -> int:
         """Registers and unfences a broker; its epoch."""

@@ -77,7 +77,10 @@ def test_a_snapshot_without_its_end_is_refused() -> None:
             image_of(SNAPSHOT[:end], SnapshotId(51, 1))
 
 
-@pytest.mark.parametrize("frame", [None, b"", b"\x01", b"\x01\x02", b"\x02\x14\x00\x00", b"\x01\x63\x00\x00", b"\x01\x05\x09\x00", b"\x01\x14\x00\x00\x00"])
+FRAMES = [None, b"", b"\x01", b"\x01\x02", b"\x02\x14\x00\x00", b"\x01\x63\x00\x00", b"\x01\x05\x09\x00", b"\x01\x14\x00\x00\x00"]
+
+
+@pytest.mark.parametrize("frame", FRAMES)
 def test_what_is_not_known_stops_the_reader(frame: bytes | None) -> None:
     """KRAFT 3.3: another frame version, record type or record version, or bytes that do not fit, are never passed over."""
     with pytest.raises(WireError):

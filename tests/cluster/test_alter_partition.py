@@ -1,0 +1,111 @@
+"""AlterPartition: which ISR changes a controller grants."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.cluster.rig import Rig
+from twisted_broker.wire.errors import BrokerError, ErrorCode
+from twisted_broker.wire.messages import broker_lifecycle as wire
+from twisted_broker.wire.messages.topics import CreatableReplicaAssignment, CreatableTopic, CreateTopicsRequest
+
+
+class Cluster:
+    """Three live brokers, topic `t` with one partition on all of them, led by 1."""
+
+    def __init__(self, rig: Rig) -> None:
+        self.rig = rig
+        self.epochs = {broker: rig.join(broker) for broker in (1, 2, 3)}
+        assignment = CreatableReplicaAssignment(partition_index=0, broker_ids=[1, 2, 3])
+        topic = CreatableTopic(name="t", num_partitions=-1, replication_factor=-1, assignments=[assignment])
+        rig.ask("create_topics", CreateTopicsRequest(topics=[topic]), 7)
+
+    @property
+    def partition(self) -> Any:
+        return self.rig.controller.image.topics_by_name["t"].partitions[0]
+
+    def ask(self, isr: list[int], *, sender: int = 1, version: int = 3, epochs: dict[int, int] | None = None, **changes: Any) -> Any:
+        known = self.epochs | (epochs or {})
+        values = {"partition_index": 0, "leader_epoch": self.partition.leader_epoch, "partition_epoch": self.partition.partition_epoch} | changes
+        if version >= 3:
+            values["new_isr_with_epochs"] = [wire.BrokerState(broker_id=b, broker_epoch=known[b]) for b in isr]
+        else:
+            values["new_isr"] = isr
+        topic_id = values.pop("topic_id", self.rig.controller.image.topics_by_name["t"].id)
+        data = wire.AlterPartitionRequestTopicData(topic_id=topic_id, partitions=[wire.AlterPartitionRequestPartitionData(**values)])
+        request = wire.AlterPartitionRequest(broker_id=sender, broker_epoch=known[sender], topics=[data])
+        return self.rig.ask("alter_partition", request, version).topics[0].partitions[0]
+
+
+@pytest.fixture
+def cluster(rig: Rig) -> Cluster:
+    return Cluster(rig)
+
+
+@pytest.mark.parametrize("version", [2, 3])
+def test_the_isr_shrinks_and_expands(cluster: Cluster, version: int) -> None:
+    """RL 8.3, 8.4: each change raises the partition epoch only, and the answer says the new state."""
+    answer = cluster.ask([1, 2], version=version)
+    assert (answer.error_code, answer.isr, answer.partition_epoch, answer.leader_id, answer.leader_epoch) == (0, [1, 2], 1, 1, 0)
+    answer = cluster.ask([1, 2, 3], version=version)
+    assert (answer.error_code, answer.isr, answer.partition_epoch) == (0, [1, 2, 3], 2)
+    assert cluster.partition.isr == (1, 2, 3) and cluster.partition.leader_epoch == 0
+
+
+def test_the_same_state_again_is_granted_and_writes_nothing(cluster: Cluster) -> None:
+    """RL 8.4."""
+    before = cluster.rig.controller.image
+    assert cluster.ask([1, 2, 3]).error_code == 0
+    assert cluster.rig.controller.image is before
+
+
+@pytest.mark.parametrize(
+    ("isr", "changes", "code"),
+    [
+        ([1, 2], {"leader_epoch": -1}, ErrorCode.FENCED_LEADER_EPOCH),
+        ([1, 2], {"leader_epoch": 1}, ErrorCode.NOT_CONTROLLER),
+        ([1, 2], {"partition_epoch": -1}, ErrorCode.INVALID_UPDATE_VERSION),
+        ([1, 2], {"partition_epoch": 1}, ErrorCode.NOT_CONTROLLER),
+        ([1, 2], {"sender": 2}, ErrorCode.INVALID_REQUEST),
+        ([2, 3], {}, ErrorCode.INVALID_REQUEST),
+        ([1, 1], {}, ErrorCode.INVALID_REQUEST),
+        ([], {}, ErrorCode.INVALID_REQUEST),
+        ([1, 2], {"leader_recovery_state": 1}, ErrorCode.INVALID_REQUEST),
+        ([1], {"leader_recovery_state": 1}, ErrorCode.INVALID_REQUEST),
+        ([1, 2], {"epochs": {2: 1}}, ErrorCode.INELIGIBLE_REPLICA),
+        ([1, 2], {"partition_index": 5}, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+        ([1, 2], {"topic_id": b"?" * 16}, ErrorCode.UNKNOWN_TOPIC_ID),
+    ],
+)
+def test_changes_that_are_refused(cluster: Cluster, isr: list[int], changes: dict[str, Any], code: ErrorCode) -> None:
+    """RL 8.4: not the leader, old or unknown epochs, an ISR that cannot be, a member under another broker epoch; nothing is written."""
+    before = cluster.partition
+    assert cluster.ask(isr, **changes).error_code == code
+    assert cluster.partition == before
+
+
+def test_an_unknown_member_epoch_is_not_compared(cluster: Cluster) -> None:
+    """KIP-903: -1 stands for a member whose epoch the leader does not know."""
+    assert cluster.ask([1, 2], epochs={2: -1}).error_code == 0
+
+
+def test_fenced_and_leaving_members_are_ineligible(cluster: Cluster) -> None:
+    """RL 8.4: fenced, or shutting down."""
+    cluster.rig.beat(3, cluster.epochs[3], want_fence=True)
+    assert cluster.partition.isr == (1, 2)
+    assert cluster.ask([1, 2, 3]).error_code == ErrorCode.INELIGIBLE_REPLICA
+    other = cluster.rig.ask("create_topics", CreateTopicsRequest(topics=[CreatableTopic(
+        name="led", num_partitions=-1, replication_factor=-1, assignments=[CreatableReplicaAssignment(partition_index=0, broker_ids=[2])])]), 7)
+    assert other.topics[0].error_code == 0
+    cluster.rig.beat(2, cluster.epochs[2], want_shut_down=True)
+    assert cluster.partition.isr == (1,)
+    assert cluster.ask([1, 2]).error_code == ErrorCode.INELIGIBLE_REPLICA
+
+
+def test_the_sender_must_be_registered_under_this_epoch(cluster: Cluster) -> None:
+    """RL 8.4: STALE_BROKER_EPOCH for the whole request."""
+    with pytest.raises(BrokerError) as caught:
+        cluster.ask([1, 2], epochs={1: 1})
+    assert caught.value.code is ErrorCode.STALE_BROKER_EPOCH

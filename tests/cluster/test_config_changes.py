@@ -1,0 +1,107 @@
+"""IncrementalAlterConfigs and AlterConfigs as the controller answers them."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.cluster.rig import Rig
+from twisted_broker.wire.errors import ErrorCode
+from twisted_broker.wire.messages import configs as wire
+from twisted_broker.wire.messages.topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
+
+SET, DELETE, APPEND, SUBTRACT = range(4)
+TOPIC, BROKER = 2, 4
+
+
+@pytest.fixture
+def ready(rig: Rig) -> Rig:
+    """One live broker, one topic with one setting."""
+    rig.join(1)
+    made = CreatableTopic(name="t", num_partitions=1, replication_factor=1, configs=[CreatableTopicConfig(name="retention.ms", value="5")])
+    rig.ask("create_topics", CreateTopicsRequest(topics=[made]), 7)
+    return rig
+
+
+def change(rig: Rig, kind: int, name: str, *edits: tuple[str, int, str | None], validate_only: bool = False, twice: bool = False) -> int:
+    entries = [wire.IncrementalAlterConfigsRequestAlterableConfig(name=n, config_operation=o, value=v) for n, o, v in edits]
+    resource = wire.IncrementalAlterConfigsRequestAlterConfigsResource(resource_type=kind, resource_name=name, configs=entries)
+    request = wire.IncrementalAlterConfigsRequest(resources=[resource] * (2 if twice else 1), validate_only=validate_only)
+    code: int = rig.ask("incremental_alter_configs", request, 1).responses[0].error_code
+    return code
+
+
+def test_a_topics_settings_are_set_deleted_and_edited(ready: Rig) -> None:
+    """KIP-339: SET, DELETE; APPEND and SUBTRACT work on lists, from the default when nothing is set."""
+    assert change(ready, TOPIC, "t", ("segment.ms", SET, "1000"), ("retention.ms", DELETE, None)) == 0
+    assert ready.controller.image.config(TOPIC, "t") == {"segment.ms": "1000"}
+    assert change(ready, TOPIC, "t", ("cleanup.policy", APPEND, "compact")) == 0
+    assert ready.controller.image.config(TOPIC, "t")["cleanup.policy"] == "delete,compact"
+    assert change(ready, TOPIC, "t", ("cleanup.policy", SUBTRACT, "delete")) == 0
+    assert ready.controller.image.config(TOPIC, "t")["cleanup.policy"] == "compact"
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "edit", "code"),
+    [
+        (TOPIC, "nope", ("segment.ms", SET, "1"), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+        (TOPIC, "t", ("no.such", SET, "1"), ErrorCode.INVALID_CONFIG),
+        (TOPIC, "t", ("segment.ms", SET, "-4"), ErrorCode.INVALID_CONFIG),
+        (TOPIC, "t", ("segment.ms", SET, None), ErrorCode.INVALID_REQUEST),
+        (TOPIC, "t", ("segment.ms", 7, "1"), ErrorCode.INVALID_REQUEST),
+        (TOPIC, "t", ("segment.ms", APPEND, "1"), ErrorCode.INVALID_CONFIG),
+        (BROKER, "1", ("log.dirs", SET, "/x"), ErrorCode.INVALID_REQUEST),
+        (BROKER, "one", ("message.max.bytes", SET, "1"), ErrorCode.INVALID_REQUEST),
+        (BROKER, "", ("message.max.bytes", SET, "many"), ErrorCode.INVALID_CONFIG),
+        (BROKER, "1", ("min.insync.replicas", SET, "2"), ErrorCode.INVALID_CONFIG),
+        (BROKER, "", ("min.insync.replicas", DELETE, None), ErrorCode.INVALID_CONFIG),
+        (99, "x", ("y", SET, "1"), ErrorCode.INVALID_REQUEST),
+    ],
+)
+def test_changes_that_are_refused(ready: Rig, kind: int, name: str, edit: tuple[str, int, str | None], code: ErrorCode) -> None:
+    """RL 1.11: a refused change leaves the resource as it was, whatever else it asked for."""
+    before = ready.controller.image.configs
+    assert change(ready, kind, name, edit) == code
+    assert change(ready, kind, name, ("file.delete.delay.ms" if kind == TOPIC else "max.connections", SET, "3"), edit) == code
+    assert ready.controller.image.configs == before
+
+
+def test_validate_only_and_the_same_value_write_nothing(ready: Rig) -> None:
+    """Invariant 2: only what differs is written."""
+    before = ready.controller.image
+    assert change(ready, TOPIC, "t", ("segment.ms", SET, "9"), validate_only=True) == 0
+    assert change(ready, TOPIC, "t", ("retention.ms", SET, "5")) == 0
+    assert ready.controller.image is before
+
+
+def test_a_resource_or_setting_twice_is_refused(ready: Rig) -> None:
+    """Kafka's ConfigAdminManager: which of the two should count?"""
+    assert change(ready, TOPIC, "t", ("segment.ms", SET, "9"), twice=True) == ErrorCode.INVALID_REQUEST
+    assert change(ready, TOPIC, "t", ("segment.ms", SET, "9"), ("segment.ms", SET, "8")) == ErrorCode.INVALID_REQUEST
+
+
+def test_the_older_call_replaces_everything(ready: Rig) -> None:
+    """AlterConfigs: settings that are not named go."""
+    entries = [wire.AlterConfigsRequestAlterableConfig(name="segment.ms", value="7")]
+    resource = wire.AlterConfigsRequestAlterConfigsResource(resource_type=TOPIC, resource_name="t", configs=entries)
+    answer = ready.ask("alter_configs", wire.AlterConfigsRequest(resources=[resource]), 2)
+    assert answer.responses[0].error_code == 0
+    assert ready.controller.image.config(TOPIC, "t") == {"segment.ms": "7"}
+
+
+def test_a_dynamic_default_acts_on_the_next_decision(ready: Rig) -> None:
+    """RL 1.11: settings act without a restart: the cluster's minimum ISR decides who is eligible."""
+    ready.join(2)
+    made = CreatableTopic(name="u", num_partitions=1, replication_factor=2)
+    ready.ask("create_topics", CreateTopicsRequest(topics=[made]), 7)
+    assert change(ready, BROKER, "", ("min.insync.replicas", SET, "2")) == 0
+    ready.advance(9.5)
+    partition = ready.controller.image.topics_by_name["u"].partitions[0]
+    assert sorted(partition.elr) == [1, 2]
+
+
+def test_another_minimum_isr_takes_back_the_eligible_replicas(ready: Rig) -> None:
+    """KIP-966: the ELR was measured by the old minimum."""
+    ready.advance(9.5)
+    assert ready.controller.image.topics_by_name["t"].partitions[0].elr == (1,)
+    assert change(ready, TOPIC, "t", ("min.insync.replicas", SET, "2")) == 0
+    assert ready.controller.image.topics_by_name["t"].partitions[0].elr == ()

@@ -132,7 +132,8 @@ class Rig:
     def lifecycle_beat(self, broker: int, epoch: int) -> Deferred[Any]:
         """A heartbeat whose answer may have to wait."""
         offset = self.controller.log.high_watermark - 1
-        return self.send("broker_heartbeat", lifecycle.BrokerHeartbeatRequest(broker_id=broker, broker_epoch=epoch, current_metadata_offset=offset), 2)
+        request = lifecycle.BrokerHeartbeatRequest(broker_id=broker, broker_epoch=epoch, current_metadata_offset=offset)
+        return self.send("broker_heartbeat", request, 2)
 
     def join(self, broker: int = 1, **changes: Any) -> int:
         """Registers and unfences a broker; its epoch."""

@@ -236,7 +236,7 @@ def test_kafkas_dump_tool_reads_log_and_snapshot(tmp_path: Path) -> None:
 
 
 def dump(path: Path) -> str:
-    command = ["java", "-cp", os.environ["REPLOG_KAFKA_JARS"], "org.apache.kafka.tools.DumpLogSegments", "--cluster-metadata-decoder", "--files", str(path)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    tool = ["java", "-cp", os.environ["REPLOG_KAFKA_JARS"], "org.apache.kafka.tools.DumpLogSegments"]
+    done = subprocess.run([*tool, "--cluster-metadata-decoder", "--files", str(path)], capture_output=True, text=True, timeout=60, check=True)
     assert "Could not" not in done.stdout and "isvalid: false" not in done.stdout
     return done.stdout

@@ -43,7 +43,7 @@ async def fetch_snapshot(context: RequestContext, request: quorum.FetchSnapshotR
 
 
 async def describe_quorum(context: RequestContext, request: cluster.DescribeQuorumRequest) -> cluster.DescribeQuorumResponse:
-    return _controller(context).readers.describe(request)
+    return _controller(context).readers.describe(request, context.version)
 
 
 async def broker_registration(

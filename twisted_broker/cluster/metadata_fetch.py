@@ -68,7 +68,8 @@ class MetadataReaders:
         if answer.error_code == ErrorCode.NONE and not self._has_news(answer, asked) and request.max_wait_ms > 0:
             await self._moved(request.max_wait_ms)
             answer = self._answer(request, asked)
-        endpoints = [wire.NodeEndpoint(node_id=self._controller.node_id, host=e.host, port=e.port) for e in self._controller.listeners[:1]]
+        told = self._controller.listeners[:1] if version >= 16 else ()
+        endpoints = [wire.NodeEndpoint(node_id=self._controller.node_id, host=e.host, port=e.port) for e in told]
         topic = wire.FetchableTopicResponse(topic=METADATA_TOPIC, topic_id=METADATA_TOPIC_ID, partitions=[answer])
         return wire.FetchResponse(responses=[topic], node_endpoints=endpoints)
 
@@ -167,7 +168,7 @@ class MetadataReaders:
         if asked.fetch_offset >= self._log.high_watermark:
             observer.caught_up_ms = observer.fetch_ms
 
-    def describe(self, request: cluster_messages.DescribeQuorumRequest) -> cluster_messages.DescribeQuorumResponse:
+    def describe(self, request: cluster_messages.DescribeQuorumRequest, version: int) -> cluster_messages.DescribeQuorumResponse:
         """The quorum as its leader knows it."""
         topics = request.topics
         if len(topics) != 1 or topics[0].topic_name != METADATA_TOPIC or [p.partition_index for p in topics[0].partitions] != [0]:
@@ -202,7 +203,7 @@ class MetadataReaders:
         return cluster_messages.DescribeQuorumResponse(
             error_message=None,
             topics=[cluster_messages.DescribeQuorumResponseTopicData(topic_name=METADATA_TOPIC, partitions=[partition])],
-            nodes=[cluster_messages.Node(node_id=controller.node_id, listeners=listeners)],
+            nodes=[cluster_messages.Node(node_id=controller.node_id, listeners=listeners)] if version >= 2 else [],
         )
 
     # FetchSnapshot

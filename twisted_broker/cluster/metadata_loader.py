@@ -37,7 +37,7 @@ class MetadataLoader:
         self._transactions = TransactionBuffer()
 
     def batches(self, data: Buffer, high_watermark: int) -> MetadataDelta | None:
-        """Takes an answer's batches. WireError for what is not understood, gaps included. Gives what may be published now."""
+        """Takes an answer's batches; gives what may be published now. WireError for what is not understood, CorruptRecordError for damage."""
         for batch in iterate_batches(data, partial_tail=True, check_crc=True):
             if batch.last_offset < self.fetch_offset:
                 continue
@@ -69,7 +69,7 @@ class MetadataLoader:
         return delta
 
     def snapshot(self, content: Buffer, snapshot: SnapshotId) -> MetadataDelta | None:
-        """Takes a whole snapshot in place of the log before it. WireError."""
+        """Takes a whole snapshot in place of the log before it. WireError, CorruptRecordError."""
         self._start_over(image_of(content, snapshot))
         self.high_watermark = max(self.high_watermark, snapshot.end_offset)
         self._compare = True

@@ -106,6 +106,8 @@ class MetadataObserver:
                 if error.code is ErrorCode.INCONSISTENT_CLUSTER_ID:
                     self._end(error)
                     return
+                _log.warn("fetching metadata from {address}: {error}", address=self._address(), error=error)
+                self._lost_leader()
                 settled = False
             except Exception as error:
                 if not self._stopped:

@@ -69,7 +69,7 @@ def write_snapshot(files: IFileSystem, directory: str, image: MetadataImage, now
 
 
 def load_snapshot(files: IFileSystem, directory: str, snapshot: SnapshotId) -> MetadataImage:
-    """The image that a snapshot says. WireError when it is damaged, OSError."""
+    """The image that a snapshot says. WireError or CorruptRecordError when it is damaged, OSError."""
     content = read_whole(files, posixpath.join(directory, snapshot.file_name))
     if content is None:
         raise FileNotFoundError(snapshot.file_name)

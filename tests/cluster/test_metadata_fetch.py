@@ -1,0 +1,216 @@
+"""Fetch, FetchSnapshot and DescribeQuorum as observers see them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.cluster.rig import CLUSTER_ID, Rig, StalledWorker
+from twisted_broker.cluster.snapshots import list_snapshots
+from twisted_broker.cluster.topic_names import METADATA_TOPIC, METADATA_TOPIC_ID
+from twisted_broker.wire.errors import BrokerError, ErrorCode
+from twisted_broker.wire.messages import cluster, fetch, quorum
+from twisted_broker.wire.messages.topics import CreatableTopic, CreateTopicsRequest
+from twisted_broker.wire.records import iterate_batches
+
+BEHIND_NOTHING = 2**63 - 1
+
+
+def request(version: int = 18, wait_ms: int = 0, topic_id: bytes = METADATA_TOPIC_ID, **partition: Any) -> fetch.FetchRequest:
+    values = {"partition": 0, "current_leader_epoch": 1, "fetch_offset": 0, "last_fetched_epoch": 0, "partition_max_bytes": 1 << 20} | partition
+    topics = [fetch.FetchTopic(topic=METADATA_TOPIC, topic_id=topic_id, partitions=[fetch.FetchPartition(**values)])]
+    message = fetch.FetchRequest(cluster_id=CLUSTER_ID, max_wait_ms=wait_ms, topics=topics)
+    if version >= 15:
+        message.replica_state = fetch.ReplicaState(replica_id=7)
+    else:
+        message.replica_id = 7
+    return message
+
+
+def ask(rig: Rig, version: int = 18, **values: Any) -> Any:
+    return rig.ask("fetch", request(version, **values), version).responses[0].partitions[0]
+
+
+def caught_up(rig: Rig, **values: Any) -> fetch.FetchRequest:
+    end = rig.controller.log.high_watermark
+    return request(wait_ms=500, fetch_offset=end, last_fetched_epoch=1, **({"high_watermark": end} | values))
+
+
+@pytest.mark.parametrize("version", [12, 13, 17, 18])
+def test_the_log_is_read_from_the_start(rig: Rig, version: int) -> None:
+    """KRAFT 3.2: batches, the high watermark and the leader, in every version that observers send."""
+    answer = ask(rig, version)
+    assert answer.error_code == 0 and answer.high_watermark == rig.controller.log.high_watermark
+    assert (answer.current_leader.leader_id, answer.current_leader.leader_epoch) == (1, 1)
+    batches = list(iterate_batches(answer.records.read()))
+    assert batches[0].is_control and batches[-1].last_offset == answer.high_watermark - 1
+
+
+@pytest.mark.parametrize(("epoch", "code"), [(0, ErrorCode.FENCED_LEADER_EPOCH), (2, ErrorCode.UNKNOWN_LEADER_EPOCH)])
+def test_another_epoch_learns_the_leader_and_its_address(rig: Rig, epoch: int, code: ErrorCode) -> None:
+    """KRAFT 1.1, 3.2: leader discovery in one round trip."""
+    response = rig.ask("fetch", request(current_leader_epoch=epoch), 18)
+    answer = response.responses[0].partitions[0]
+    assert answer.error_code == code and answer.records is None
+    assert (answer.current_leader.leader_id, answer.current_leader.leader_epoch) == (1, 1)
+    assert [(e.node_id, e.host, e.port) for e in response.node_endpoints] == [(1, "127.0.0.1", 9093)]
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"fetch_offset": -1}, {"last_fetched_epoch": -1}, {"current_leader_epoch": -1}, {"last_fetched_epoch": 2}, {"wait_ms": -1}]
+)
+def test_numbers_that_cannot_be(rig: Rig, wrong: dict[str, int]) -> None:
+    """KRAFT 3.2: invalid if wait, offset or an epoch is below 0, or the last epoch above the current one."""
+    assert ask(rig, **wrong).error_code == ErrorCode.INVALID_REQUEST
+
+
+def test_another_cluster_or_topic_is_refused(rig: Rig) -> None:
+    """KRAFT 3.2: INCONSISTENT_CLUSTER_ID for all of it; this listener serves one partition and no other."""
+    foreign = request()
+    foreign.cluster_id = "x" * 22
+    for wrong, code in ((foreign, ErrorCode.INCONSISTENT_CLUSTER_ID), (request(topic_id=b"t" * 16), ErrorCode.INVALID_REQUEST)):
+        with pytest.raises(BrokerError) as caught:
+            rig.ask("fetch", wrong, 18)
+        assert caught.value.code is code
+
+
+def test_a_fetch_at_the_end_waits_for_news(rig: Rig) -> None:
+    """Invariant 1: answered at once when the high watermark moves, with what is new, not at the next tick."""
+    waiting = rig.send("fetch", caught_up(rig), 18)
+    assert not waiting.called
+    rig.register()
+    answer = waiting.result.responses[0].partitions[0]
+    (batch,) = iterate_batches(answer.records.read())
+    assert batch.last_offset == answer.high_watermark - 1 == rig.controller.image.offset
+    assert rig.clock.seconds() == 0
+
+
+def test_a_fetch_at_the_end_gives_up_after_its_wait(rig: Rig) -> None:
+    """KRAFT 3.2: an empty answer after max_wait_ms; nothing stays behind."""
+    quiet = Rig(settings={"metadata.max.idle.interval.ms": "0"}).start()
+    waiting = quiet.send("fetch", caught_up(quiet), 18)
+    quiet.advance(0.5)
+    answer = waiting.result.responses[0].partitions[0]
+    assert answer.records is None and answer.error_code == 0
+    assert quiet.controller.readers._parked == []
+
+
+def test_a_fetch_that_is_given_up_leaves_nothing(rig: Rig) -> None:
+    """The client went: its timer goes too, and the next move of the high watermark does not care."""
+    timers = len(rig.clock.getDelayedCalls())
+    waiting = rig.send("fetch", caught_up(rig), 18)
+    waiting.addErrback(lambda failure: None)
+    waiting.cancel()
+    assert len(rig.clock.getDelayedCalls()) == timers
+    rig.register()
+
+
+def test_an_observer_whose_high_watermark_is_behind_is_told_at_once(rig: Rig) -> None:
+    """RL 8.1, KIP-1166: v18 says what the observer knows; earlier versions, and the field's default, wait."""
+    end = rig.controller.log.high_watermark
+    answered = rig.send("fetch", caught_up(rig, high_watermark=end - 1), 18)
+    assert answered.called and answered.result.responses[0].partitions[0].high_watermark == end
+    assert not rig.send("fetch", caught_up(rig, high_watermark=BEHIND_NOTHING), 18).called
+
+
+def test_what_is_not_durable_is_not_served() -> None:
+    """RL 8.1: above the high watermark there is nothing to read."""
+    worker = StalledWorker()
+    rig = Rig(worker).start()
+    worker.run()
+    rig.send("broker_registration", rig.registration(), 4)
+    answer = ask(rig)
+    last = list(iterate_batches(answer.records.read()))[-1].last_offset
+    assert last == answer.high_watermark - 1 < rig.controller.log.end_offset - 1
+
+
+def test_a_reader_of_another_history_is_told_where_it_diverges(rig: Rig) -> None:
+    """KRAFT 3.2: beyond the end of its epoch here, or from an epoch that is not known."""
+    end = rig.controller.log.high_watermark
+    beyond = ask(rig, fetch_offset=end + 5, last_fetched_epoch=1)
+    assert (beyond.diverging_epoch.epoch, beyond.diverging_epoch.end_offset) == (1, end)
+    rig.restart()
+    old = ask(rig, current_leader_epoch=2, fetch_offset=end + 5, last_fetched_epoch=1)
+    assert (old.diverging_epoch.epoch, old.diverging_epoch.end_offset) == (1, end)
+    assert ask(rig, current_leader_epoch=2, fetch_offset=end, last_fetched_epoch=1).diverging_epoch.epoch == -1
+
+
+@pytest.fixture
+def cut() -> Rig:
+    """A controller whose log begins with a snapshot."""
+    rig = Rig(settings={"metadata.log.max.record.bytes.between.snapshots": "2000"}).start()
+    rig.join(1)
+    topic = CreatableTopic(name="t", num_partitions=100, replication_factor=1)
+    rig.ask("create_topics", CreateTopicsRequest(topics=[topic]), 7)
+    rig.advance(0.5)
+    return rig
+
+
+def test_a_reader_from_the_start_is_sent_to_the_snapshot(cut: Rig) -> None:
+    """KRAFT 3.2: also one that stands before the log's start; after the snapshot it reads on."""
+    (snapshot,) = list_snapshots(cut.files, cut.controller.log.directory)
+    for offset, epoch in ((0, 0), (5, 1)):
+        answer = ask(cut, fetch_offset=offset, last_fetched_epoch=epoch)
+        assert (answer.snapshot_id.end_offset, answer.snapshot_id.epoch) == snapshot and answer.records is None
+    cut.restart()
+    after = ask(cut, current_leader_epoch=2, fetch_offset=snapshot.end_offset, last_fetched_epoch=snapshot.epoch)
+    assert after.snapshot_id.end_offset == -1 and after.diverging_epoch.epoch == -1
+    assert next(iter(iterate_batches(after.records.read()))).base_offset == snapshot.end_offset
+
+
+def piece(rig: Rig, position: int, max_bytes: int = 700, **changes: Any) -> Any:
+    (snapshot,) = list_snapshots(rig.files, rig.controller.log.directory)
+    wanted = quorum.FetchSnapshotRequestSnapshotId(end_offset=snapshot.end_offset + changes.pop("off", 0), epoch=snapshot.epoch)
+    name = changes.pop("name", METADATA_TOPIC)
+    values = {"partition": 0, "current_leader_epoch": 1, "snapshot_id": wanted, "position": position} | changes
+    topic = quorum.FetchSnapshotRequestTopicSnapshot(name=name, partitions=[quorum.FetchSnapshotRequestPartitionSnapshot(**values)])
+    message = quorum.FetchSnapshotRequest(cluster_id=CLUSTER_ID, replica_id=7, max_bytes=max_bytes, topics=[topic])
+    return rig.ask("fetch_snapshot", message, 1).topics[0].partitions[0]
+
+
+def test_a_snapshot_comes_in_pieces(cut: Rig) -> None:
+    """KRAFT 3.2: bytes by position, not aligned to batches; together they are the file."""
+    content = b""
+    first = piece(cut, 0)
+    while len(content) < first.size:
+        answer = piece(cut, len(content))
+        assert answer.error_code == 0 and answer.position == len(content) and 0 < len(answer.unaligned_records) <= 700
+        content += answer.unaligned_records
+    (snapshot,) = list_snapshots(cut.files, cut.controller.log.directory)
+    file = cut.files.open(cut.controller.log.snapshot_path(snapshot))
+    assert content == file.read_at(0, file.size())
+
+
+@pytest.mark.parametrize(
+    ("changes", "code"),
+    [
+        ({"position": -1}, ErrorCode.POSITION_OUT_OF_RANGE),
+        ({"position": 1 << 30}, ErrorCode.POSITION_OUT_OF_RANGE),
+        ({"off": 1}, ErrorCode.SNAPSHOT_NOT_FOUND),
+        ({"current_leader_epoch": 0}, ErrorCode.FENCED_LEADER_EPOCH),
+        ({"current_leader_epoch": 2}, ErrorCode.UNKNOWN_LEADER_EPOCH),
+        ({"name": "t"}, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+        ({"partition": 1}, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+    ],
+)
+def test_pieces_that_are_refused(cut: Rig, changes: dict[str, Any], code: ErrorCode) -> None:
+    """KIP-630: each with its code, and the leader."""
+    answer = piece(cut, changes.pop("position", 0), **changes)
+    assert answer.error_code == code and answer.current_leader.leader_epoch == 1
+
+
+def test_the_quorum_is_described(rig: Rig) -> None:
+    """KIP-595, KIP-836: the voter, observers that fetch with an id, how far they are; readers without an id leave no trace."""
+    rig.send("fetch", caught_up(rig), 18)
+    anonymous = caught_up(rig)
+    anonymous.replica_state = fetch.ReplicaState()
+    rig.send("fetch", anonymous, 18)
+    asked = cluster.DescribeQuorumRequestTopicData(topic_name=METADATA_TOPIC, partitions=[cluster.DescribeQuorumRequestPartitionData(partition_index=0)])
+    answer = rig.ask("describe_quorum", cluster.DescribeQuorumRequest(topics=[asked]), 2)
+    partition = answer.topics[0].partitions[0]
+    end = rig.controller.log.high_watermark
+    assert (partition.leader_id, partition.leader_epoch, partition.high_watermark) == (1, 1, end)
+    assert [(voter.replica_id, voter.log_end_offset) for voter in partition.current_voters] == [(1, end)]
+    assert [(o.replica_id, o.log_end_offset, o.last_caught_up_timestamp) for o in partition.observers] == [(7, end, rig.now())]
+    assert [(node.node_id, node.listeners[0].port) for node in answer.nodes] == [(1, 9093)]

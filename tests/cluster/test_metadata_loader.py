@@ -1,0 +1,127 @@
+"""What an observer makes of the batches it reads."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from twisted_broker.cluster.image import EMPTY, MetadataImage
+from twisted_broker.cluster.metadata_loader import MetadataLoader
+from twisted_broker.cluster.records import build_batch
+from twisted_broker.cluster.snapshots import SnapshotId, snapshot_bytes
+from twisted_broker.wire.errors import WireError
+from twisted_broker.wire.messages import metadata_records as records
+from twisted_broker.wire.records import BatchBuilder, CorruptRecordError
+from twisted_broker.wire.schema import Record
+
+
+def topic(number: int) -> records.TopicRecord:
+    return records.TopicRecord(name=f"t{number}", topic_id=bytes(14) + b"\x01" + bytes([number]))
+
+
+def batch(offset: int, *found: Record, epoch: int = 1) -> bytes:
+    return build_batch(found, offset, epoch, 1000 + offset, 30)
+
+
+def names(loader: MetadataLoader) -> list[str]:
+    return sorted(loader.image.topics_by_name)
+
+
+def test_nothing_above_the_high_watermark_is_applied() -> None:
+    """RL 8.2: batches come up to the log end; they count when the high watermark has passed them."""
+    loader = MetadataLoader()
+    assert loader.batches(batch(0, topic(0)) + batch(1, topic(1), topic(2)), 2) is not None
+    assert names(loader) == ["t0"] and loader.fetch_offset == 3
+    assert loader.advance(2) is None
+    delta = loader.advance(3)
+    assert delta is not None and len(delta.created_topics) == 2
+    assert names(loader) == ["t0", "t1", "t2"] and loader.image.offset == 2
+
+
+def test_a_transaction_counts_when_it_has_ended() -> None:
+    """RL 8.1: its records are held back over batches; the offset moves on."""
+    loader = MetadataLoader()
+    loader.batches(batch(0, records.BeginTransactionRecord(name="x"), topic(0)), 2)
+    assert names(loader) == [] and loader.image.offset == 1
+    delta = loader.batches(batch(2, records.EndTransactionRecord()), 3)
+    assert names(loader) == ["t0"] and delta is not None and len(delta.created_topics) == 1
+
+
+def test_what_was_read_already_is_passed_over() -> None:
+    """A batch that begins below the asked offset (the server reads whole batches) is not applied twice."""
+    loader = MetadataLoader()
+    loader.batches(batch(0, topic(0)), 1)
+    loader.batches(batch(0, topic(0)) + batch(1, topic(1)), 2)
+    assert names(loader) == ["t0", "t1"]
+
+
+def test_a_record_that_is_not_known_is_an_error() -> None:
+    """KRAFT 3.3: it stops us; damaged bytes are another matter: they can be asked for again."""
+    builder = BatchBuilder(leader_epoch=1)
+    builder.append(0, None, b"\x01\x63\x00")
+    with pytest.raises(WireError):
+        MetadataLoader().batches(builder.build(), 1)
+    damaged = bytearray(batch(0, topic(0)))
+    damaged[-1] ^= 1
+    loader = MetadataLoader()
+    with pytest.raises(CorruptRecordError):
+        loader.batches(bytes(damaged), 1)
+    assert loader.fetch_offset == 0
+
+
+def image_of_topics(*numbers: int, offset: int = 9) -> MetadataImage:
+    return EMPTY.apply([records.FeatureLevelRecord(name="metadata.version", feature_level=30), *map(topic, numbers)], offset, 1, 500)[0]
+
+
+def test_a_snapshot_takes_the_place_of_the_log() -> None:
+    """RL 8.2: the delta is what differs from the image published before."""
+    loader = MetadataLoader()
+    loader.batches(batch(0, topic(0)) + batch(1, topic(1)), 2)
+    delta = loader.snapshot(b"".join(snapshot_bytes(image_of_topics(1, 2), 0)), SnapshotId(10, 1))
+    assert delta is not None
+    assert {each.name for each in delta.created_topics.values()} == {"t2"}
+    assert {each.name for each in delta.removed_topics.values()} == {"t0"}
+    assert (loader.fetch_offset, loader.last_epoch, names(loader)) == (10, 1, ["t1", "t2"])
+
+
+def test_divergence_above_what_was_applied_drops_only_that() -> None:
+    """KRAFT 3.2: truncated above the high watermark."""
+    loader = MetadataLoader()
+    loader.batches(batch(0, topic(0)) + batch(1, topic(1)) + batch(2, topic(2)), 1)
+    loader.diverged(2)
+    assert loader.fetch_offset == 2
+    loader.batches(batch(2, topic(5), epoch=2), 3)
+    assert names(loader) == ["t0", "t1", "t5"] and loader.last_epoch == 2
+
+
+def test_divergence_below_what_was_applied_starts_over_in_silence() -> None:
+    """RL 8.2: the image never goes back; the delta comes when reading is as far as before."""
+    loader = MetadataLoader()
+    loader.batches(batch(0, topic(0)) + batch(1, topic(1)) + batch(2, topic(2)), 3)
+    loader.diverged(1)
+    assert loader.fetch_offset == 0
+    assert loader.batches(batch(0, topic(0)), 1) is None and names(loader) == ["t0", "t1", "t2"]
+    delta = loader.batches(batch(1, topic(7), epoch=2) + batch(2, topic(8), epoch=2), 3)
+    assert delta is not None and names(loader) == ["t0", "t7", "t8"]
+    assert {each.name for each in delta.removed_topics.values()} == {"t1", "t2"}
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.lists(st.integers(1, 4), min_size=1, max_size=12), st.data())
+def test_however_it_is_cut_the_image_is_the_same(sizes: list[int], data: st.DataObject) -> None:
+    """RL 8.2: answers cut anywhere between batches, with any high watermarks, end in one image; deltas chain."""
+    batches, offset = [], 0
+    for size in sizes:
+        batches.append(batch(offset, *(topic(offset + i) for i in range(size))))
+        offset += size
+    loader, position, published = MetadataLoader(), 0, EMPTY
+    while position < len(batches):
+        take = data.draw(st.integers(1, len(batches) - position))
+        delta = loader.batches(b"".join(batches[position : position + take]), data.draw(st.integers(0, offset)))
+        position += take
+        if delta is not None:
+            assert delta.before is published
+            published = delta.after
+    loader.advance(offset)
+    assert len(names(loader)) == offset and loader.image.offset == offset - 1

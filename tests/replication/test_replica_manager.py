@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import pytest
 from twisted.internet.defer import CancelledError
 
@@ -341,6 +343,25 @@ def test_read_committed_stops_at_the_last_stable_offset():
     _, done = parked_fetch(rig, consumer(isolation=TXN_COMMITTED), at(2))
     rig.produce()
     assert not done
+
+
+def test_memory_of_waiting_fetches():
+    """RL 4.2: 100,000 waiting fetches take under 200 MB: params, request, condition, Deferred, timer and lists are under 2,000 bytes together."""
+    rig = led()
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        kept = []
+        for offset in range(5_000):
+            params = consumer(max_wait_ms=30_000 + offset)
+            kept.append(rig.replicas.delayed_fetch(params, rig.replicas.fetch(params, [at(0, TopicPartition(*TP))])))
+        used = tracemalloc.get_traced_memory()[0] - before
+    finally:
+        tracemalloc.stop()
+    assert rig.replicas.fetch_purgatory.waiting == 5_000
+    assert used < 5_000 * 2_000
+    rig.produce()
+    assert all(deferred.called for deferred in kept)
 
 
 # deleting records

@@ -68,7 +68,9 @@ async def fetch(context: RequestContext, request: FetchRequest) -> FetchResponse
     readable, refused = _guard(context, params, session.requests)
     results: list[FetchPartitionResult] = replicas.fetch(params, readable) if readable else []
     if not replicas.answers_at_once(params, results):
-        await replicas.delayed_fetch(params, results)
+        enough = replicas.delayed_fetch(params, results)
+        del results  # many may wait: each keeps what it needs
+        await enough
         results = replicas.fetch(params, readable, record_progress=False)
     for index, result in refused:
         results.insert(index, result)

@@ -1,0 +1,303 @@
+"""What a fetcher knows of its partitions, and what an answer of their leader means for each.
+
+Owns the state of every partition of one fetcher, their order, and the decisions: who may be fetched, whether an answer still counts, where
+to truncate, where to start anew when an offset is out of range.
+
+    (added) --epochs known, cut on fetch--> FETCHING <--complete-- TRUNCATING <--(added without)
+       FETCHING --diverging epoch, cut not complete, no cut on fetch--> TRUNCATING
+       both --error--> delayed (the same phase, later)        both --fail--> out of here, in `failed`, until added again
+
+1. An answer counts only while its partition is here, not delayed, at the offset and under the leader epoch that were asked.
+2. Order is turn: what got records, was cut or was delayed goes to the end.
+3. A partition added again under the same leader epoch keeps its state.
+4. A truncation never goes above the own end, and never above the leader's end of an epoch that both know.
+
+Source: RL 6.2-6.5; Kafka's `AbstractFetcherThread`; KIP-101, KIP-279, KIP-320, KIP-595. Pure: logs are asked through `OwnLog`, times are
+monotonic milliseconds. Leaves out: asking and appending (`fetcher`), throttling.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import Enum
+from typing import NamedTuple, Protocol
+
+from twisted_broker.interfaces import Buffer, TopicPartition
+from twisted_broker.wire.errors import ErrorCode
+
+NO_EPOCH = -1
+
+
+class FetchPhase(Enum):
+    """What a partition is at."""
+
+    TRUNCATING = "truncating"
+    FETCHING = "fetching"
+
+
+class Verdict(Enum):
+    """What an answer means for one partition."""
+
+    STALE = "stale"
+    APPEND = "append"
+    DIVERGED = "diverged"
+    OUT_OF_RANGE = "out of range"
+    FENCED = "fenced"
+    RETRY = "retry"
+
+
+class InitialFetchState(NamedTuple):
+    """Where fetching begins, and under which leader epoch. `offset` below 0: the leader is asked."""
+
+    topic_id: bytes
+    leader_epoch: int
+    offset: int
+
+
+class FetchAsk(NamedTuple):
+    """One partition of a fetch. Epochs are -1 when they are not known."""
+
+    topic_id: bytes
+    fetch_offset: int
+    leader_epoch: int
+    last_fetched_epoch: int
+    log_start_offset: int
+    max_bytes: int
+
+
+class FetchedPartition:
+    """What the leader answered for one partition. `records` are valid until the next answer is asked for."""
+
+    __slots__ = ("diverging_epoch", "error", "high_watermark", "log_start_offset", "records")
+
+    def __init__(
+        self,
+        error: ErrorCode,
+        high_watermark: int = -1,
+        log_start_offset: int = -1,
+        records: Buffer = b"",
+        diverging_epoch: tuple[int, int] | None = None,
+    ) -> None:
+        self.error = error
+        self.high_watermark = high_watermark
+        self.log_start_offset = log_start_offset
+        self.records = records
+        self.diverging_epoch = diverging_epoch
+
+
+class EpochAsk(NamedTuple):
+    """A question for the end of `epoch`, under the leader epoch that the asker knows."""
+
+    leader_epoch: int
+    epoch: int
+
+
+class EpochEnd(NamedTuple):
+    """(epoch, end offset) as the leader knows them, -1 where it cannot tell."""
+
+    error: ErrorCode
+    epoch: int = -1
+    end_offset: int = -1
+
+
+class OwnLog(Protocol):
+    """What truncation must know of the own log."""
+
+    @property
+    def log_end_offset(self) -> int: ...
+
+    def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
+        """(largest epoch up to `epoch`, its end), (-1, -1) when it cannot be told."""
+        ...
+
+
+class Truncation(NamedTuple):
+    """Cut to `offset`; not `complete`: the logs may still differ below, ask again."""
+
+    offset: int
+    complete: bool
+
+
+class Restart(NamedTuple):
+    """Where to go on after OFFSET_OUT_OF_RANGE: `cut` the own log there first, or drop all of it (`fully`)."""
+
+    offset: int
+    cut: bool
+    fully: bool
+    lag: int
+
+
+def truncation_for(leader: EpochEnd, fetch_offset: int, own: OwnLog) -> Truncation:
+    """RL 6.3: where the own log stops agreeing with the leader's, told the leader's end of an epoch."""
+    own_end = own.log_end_offset
+    if leader.end_offset < 0:
+        return Truncation(min(fetch_offset, own_end), True)  # the high watermark, where a partition without agreed epochs begins
+    if leader.epoch < 0:
+        return Truncation(min(leader.end_offset, own_end), True)
+    epoch, end_offset = own.end_offset_for_epoch(leader.epoch)
+    if end_offset < 0:
+        return Truncation(min(leader.end_offset, own_end), True)
+    if epoch != leader.epoch:
+        return Truncation(min(end_offset, own_end), False)
+    return Truncation(min(end_offset, leader.end_offset, own_end), True)
+
+
+def restart_at(own_end: int, leader_end: int, leader_start: int | None) -> Restart:
+    """RL 6.5. `leader_start` is asked for, and not None, only when `leader_end` is not below the own end."""
+    if leader_end < own_end:
+        return Restart(leader_end, True, False, 0)
+    assert leader_start is not None
+    if leader_start > own_end:
+        return Restart(leader_start, False, True, max(0, leader_end - leader_start))
+    return Restart(own_end, False, False, max(0, leader_end - own_end))
+
+
+class PartitionFetchState:
+    """One partition. `lag` is None before the first answer; `delayed_until_ms` -1: not delayed."""
+
+    __slots__ = ("delayed_until_ms", "fetch_offset", "lag", "last_fetched_epoch", "leader_epoch", "phase", "topic_id")
+
+    def __init__(self, topic_id: bytes, fetch_offset: int, leader_epoch: int, last_fetched_epoch: int, phase: FetchPhase) -> None:
+        self.topic_id = topic_id
+        self.fetch_offset = fetch_offset
+        self.leader_epoch = leader_epoch
+        self.last_fetched_epoch = last_fetched_epoch
+        self.phase = phase
+        self.lag: int | None = None
+        self.delayed_until_ms = -1
+
+    def is_delayed(self, now_ms: int) -> bool:
+        return self.delayed_until_ms > now_ms
+
+    @property
+    def initial(self) -> InitialFetchState:
+        """To go on elsewhere."""
+        return InitialFetchState(self.topic_id, self.leader_epoch, self.fetch_offset)
+
+    def __repr__(self) -> str:
+        delayed = "" if self.delayed_until_ms < 0 else f" delayed until {self.delayed_until_ms}"
+        return f"<{self.phase.value} at {self.fetch_offset} epoch {self.leader_epoch} last {self.last_fetched_epoch} lag {self.lag}{delayed}>"
+
+
+class FetcherState:
+    """The partitions of one fetcher, in the order of their turns. `failed` may be shared by all fetchers of a manager."""
+
+    __slots__ = ("failed", "partitions")
+
+    def __init__(self, failed: set[TopicPartition] | None = None) -> None:
+        self.partitions: dict[TopicPartition, PartitionFetchState] = {}
+        self.failed: set[TopicPartition] = set() if failed is None else failed
+
+    # who is here
+    def add(self, topic_partition: TopicPartition, initial: InitialFetchState, latest_epoch: int, cuts_on_fetch: bool) -> None:
+        """RL 6.1. `latest_epoch`: of the own log's last entry, -1 when it knows no epochs; `cuts_on_fetch`: fetch answers tell where to cut."""
+        self.failed.discard(topic_partition)
+        known = self.partitions.get(topic_partition)
+        if known is not None and known.leader_epoch == initial.leader_epoch:
+            known.topic_id = initial.topic_id
+            return
+        phase = FetchPhase.FETCHING if cuts_on_fetch and latest_epoch >= 0 else FetchPhase.TRUNCATING
+        last = latest_epoch if phase is FetchPhase.FETCHING else NO_EPOCH
+        self.partitions.pop(topic_partition, None)
+        self.partitions[topic_partition] = PartitionFetchState(initial.topic_id, initial.offset, initial.leader_epoch, last, phase)
+
+    def remove(self, topic_partition: TopicPartition) -> PartitionFetchState | None:
+        """Also out of the failed ones."""
+        self.failed.discard(topic_partition)
+        return self.partitions.pop(topic_partition, None)
+
+    def fail(self, topic_partition: TopicPartition) -> None:
+        """RL 6.5: not fetched any more until somebody adds it again."""
+        if self.partitions.pop(topic_partition, None) is not None:
+            self.failed.add(topic_partition)
+
+    # whose turn it is
+    def ready(self, now_ms: int) -> list[tuple[TopicPartition, PartitionFetchState]]:
+        """Those to fetch now, in the order of their turns."""
+        return self._in_phase(FetchPhase.FETCHING, now_ms)
+
+    def truncating(self, now_ms: int) -> list[tuple[TopicPartition, PartitionFetchState]]:
+        """Those to truncate now."""
+        return self._in_phase(FetchPhase.TRUNCATING, now_ms)
+
+    def _in_phase(self, phase: FetchPhase, now_ms: int) -> list[tuple[TopicPartition, PartitionFetchState]]:
+        return [(name, state) for name, state in self.partitions.items() if state.phase is phase and state.delayed_until_ms <= now_ms]
+
+    def next_due_ms(self, now_ms: int) -> int | None:
+        """When the first delay ends; None when nobody is delayed."""
+        return min((state.delayed_until_ms for state in self.partitions.values() if state.is_delayed(now_ms)), default=None)
+
+    def delay(self, topic_partitions: Iterable[TopicPartition], until_ms: int, now_ms: int) -> None:
+        """RL 6.5. One that is delayed already keeps its time."""
+        for topic_partition in list(topic_partitions):
+            state = self.partitions.get(topic_partition)
+            if state is not None and not state.is_delayed(now_ms):
+                state.delayed_until_ms = until_ms
+                self._to_the_end(topic_partition)
+
+    def _to_the_end(self, topic_partition: TopicPartition) -> None:
+        self.partitions[topic_partition] = self.partitions.pop(topic_partition)
+
+    # what answers mean
+    def judge(self, topic_partition: TopicPartition, asked: FetchAsk, answer: FetchedPartition, now_ms: int) -> Verdict:
+        """RL 6.4, 6.5: what a fetch answer means."""
+        state = self.partitions.get(topic_partition)
+        if state is None or state.phase is not FetchPhase.FETCHING or state.is_delayed(now_ms):
+            return Verdict.STALE
+        if state.fetch_offset != asked.fetch_offset or state.leader_epoch != asked.leader_epoch:
+            return Verdict.STALE
+        if answer.error == ErrorCode.NONE:
+            return Verdict.APPEND if answer.diverging_epoch is None else Verdict.DIVERGED
+        if answer.error == ErrorCode.OFFSET_OUT_OF_RANGE:
+            return Verdict.OUT_OF_RANGE
+        return self.refused(topic_partition, asked.leader_epoch, answer.error)
+
+    def judge_epoch_end(self, topic_partition: TopicPartition, asked: EpochAsk, answer: EpochEnd) -> Verdict:
+        """RL 6.3: what an answer about an epoch's end means; DIVERGED: truncate by it."""
+        state = self.partitions.get(topic_partition)
+        if state is None or state.phase is not FetchPhase.TRUNCATING or state.leader_epoch != asked.leader_epoch:
+            return Verdict.STALE
+        return Verdict.DIVERGED if answer.error == ErrorCode.NONE else self.refused(topic_partition, asked.leader_epoch, answer.error)
+
+    def refused(self, topic_partition: TopicPartition, asked_epoch: int, error: ErrorCode) -> Verdict:
+        """RL 6.5: FENCED when the leader has moved on past the epoch that is still the newest here."""
+        state = self.partitions.get(topic_partition)
+        if state is None:
+            return Verdict.STALE
+        fenced = error == ErrorCode.FENCED_LEADER_EPOCH and asked_epoch == state.leader_epoch
+        return Verdict.FENCED if fenced else Verdict.RETRY
+
+    # what was done
+    def appended(self, topic_partition: TopicPartition, last_offset: int, last_epoch: int, leader_high_watermark: int) -> None:
+        """RL 6.4. `last_offset` -1: the answer held no records. `last_epoch`: of the last batch appended."""
+        state = self.partitions.get(topic_partition)
+        if state is None:
+            return
+        if last_offset >= 0:
+            state.fetch_offset = last_offset + 1
+            state.last_fetched_epoch = last_epoch if last_epoch >= 0 else state.last_fetched_epoch
+            self._to_the_end(topic_partition)
+        state.lag = max(0, leader_high_watermark - state.fetch_offset)
+        state.delayed_until_ms = -1
+
+    def truncated(self, topic_partition: TopicPartition, truncation: Truncation, latest_epoch: int, cuts_on_fetch: bool) -> None:
+        """RL 6.3. When fetch answers tell where to cut, a cut that is not complete goes on with the next fetch."""
+        state = self.partitions[topic_partition]
+        state.fetch_offset = truncation.offset
+        state.last_fetched_epoch = latest_epoch
+        state.phase = FetchPhase.FETCHING if cuts_on_fetch or truncation.complete else FetchPhase.TRUNCATING
+        self._to_the_end(topic_partition)
+
+    def restarted(self, topic_partition: TopicPartition, restart: Restart, latest_epoch: int) -> None:
+        """RL 6.5: it goes on elsewhere."""
+        state = self.partitions[topic_partition]
+        state.fetch_offset, state.lag = restart.offset, restart.lag
+        state.last_fetched_epoch = latest_epoch
+        state.phase = FetchPhase.FETCHING
+        state.delayed_until_ms = -1
+        self._to_the_end(topic_partition)
+
+    @property
+    def max_lag(self) -> int:
+        """The largest lag known, 0 without any."""
+        return max((state.lag for state in self.partitions.values() if state.lag is not None), default=0)

@@ -1,0 +1,115 @@
+"""The following side of a partition: what a fetch brings into it, and what is cut off it.
+
+Owns appending what the leader sent, following its watermarks, and truncation, as functions over `Partition`.
+
+1. Records go in only at the own log end; anything else is a bug of the fetcher and fails the partition.
+2. The high watermark is min(own end, the leader's); the log start follows the leader's, after the high watermark.
+3. What a cut took is told (`Cut`); one below the high watermark is a warning, for a consumer may have seen what is gone.
+
+Source: RL 6.3, 6.4; Kafka's `ReplicaFetcherThread.processPartitionData`, `truncate`. Leaves out: when to do it (`fetcher_state`).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from twisted.logger import Logger
+
+from twisted_broker.interfaces import TopicPartition
+from twisted_broker.log.append_info import LogAppendInfo
+from twisted_broker.replication.events import LogEndAdvanced, LogStartAdvanced
+from twisted_broker.replication.fetcher_state import FetchAsk, FetchedPartition
+from twisted_broker.replication.partition import Partition
+
+if TYPE_CHECKING:
+    from twisted_broker.log.log import Log
+
+_log = Logger()
+
+
+class FetcherOutOfStep(Exception):
+    """Records came for another offset than the own log end: they must not be appended."""
+
+
+class Cut(NamedTuple):
+    """What a truncation took: offsets from `to_offset` up to `from_offset`, and the leader epochs that began there."""
+
+    topic_partition: TopicPartition
+    from_offset: int
+    to_offset: int
+    epochs: tuple[int, ...]
+    high_watermark: int
+
+    @property
+    def below_high_watermark(self) -> bool:
+        return self.to_offset < self.high_watermark
+
+    def __str__(self) -> str:
+        epochs = f", epochs {', '.join(map(str, self.epochs))}" if self.epochs else ""
+        below = f", below its high watermark {self.high_watermark}" if self.below_high_watermark else ""
+        return f"{self.topic_partition} cut from {self.from_offset} to {self.to_offset}{epochs}{below}"
+
+
+def own_log(partition: Partition) -> Log:
+    """The log of a partition that is followed here. Raises NOT_LEADER_OR_FOLLOWER, KAFKA_STORAGE_ERROR."""
+    log = partition.log
+    if log is None or partition.is_leader or partition.offline:
+        raise partition.refusal()
+    log.check_online()
+    return log
+
+
+def take_in(partition: Partition, asked: FetchAsk, answer: FetchedPartition, wall_ms: int) -> LogAppendInfo | None:
+    """RL 6.4: appends an answer's records (up to the leader epoch asked) and follows the leader's marks. None: it held no whole batch.
+
+    Raises `BrokerError` and its kin, `FetcherOutOfStep`.
+    """
+    log = own_log(partition)
+    if asked.fetch_offset != log.log_end_offset:
+        raise FetcherOutOfStep(f"{partition.topic_partition} was fetched at {asked.fetch_offset}, but ends at {log.log_end_offset}")
+    info = None
+    if len(answer.records):
+        info = partition.append_as_follower(answer.records, asked.leader_epoch, wall_ms)
+    partition.follow_high_watermark(answer.high_watermark)
+    follow_log_start(partition, answer.log_start_offset)
+    return info if info is not None and info.last_offset >= 0 else None
+
+
+def follow_log_start(partition: Partition, leader_log_start: int) -> None:
+    """RL 2.8: what the leader deleted is deleted here, as far as the own high watermark."""
+    log = own_log(partition)
+    start = min(leader_log_start, log.high_watermark)
+    if start > log.log_start_offset and log.increment_log_start_offset(start):
+        partition.events.append(LogStartAdvanced(partition))
+
+
+def truncate(partition: Partition, offset: int, wall_ms: int) -> Cut | None:
+    """RL 6.3: drops everything from `offset` on. None when there is nothing. Raises `BrokerError`."""
+    log = own_log(partition)
+    if offset >= log.log_end_offset:
+        return None
+    cut = _cut(log, offset)
+    log.truncate_to(offset, wall_ms)
+    return _told(partition, cut)
+
+
+def truncate_fully(partition: Partition, offset: int, wall_ms: int) -> Cut:
+    """RL 6.5: drops everything and begins at `offset`. Raises `BrokerError`."""
+    log = own_log(partition)
+    cut = _cut(log, log.log_start_offset)._replace(to_offset=offset)
+    log.truncate_fully_and_start_at(offset, wall_ms)
+    return _told(partition, cut)
+
+
+def _cut(log: Log, offset: int) -> Cut:
+    epochs = tuple(epoch for epoch, start in log.leader_epochs.entries() if start >= offset)
+    return Cut(log.topic_partition, log.log_end_offset, offset, epochs, log.high_watermark)
+
+
+def _told(partition: Partition, cut: Cut) -> Cut:
+    if cut.below_high_watermark:
+        _log.warn("{cut}", cut=cut)
+    else:
+        _log.info("{cut}", cut=cut)
+    partition.events.append(LogEndAdvanced(partition))  # readers beyond the new end must be told
+    return cut

@@ -27,6 +27,7 @@ from twisted_broker.log import checkpoints
 from twisted_broker.log.errors import LogDirFailure
 from twisted_broker.log.log import Log
 from twisted_broker.log.log_directory import DELETE_SUFFIX, STRAY_SUFFIX, LogDirectory
+from twisted_broker.log.log_state import LogState
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 
 _log = Logger()
@@ -132,7 +133,7 @@ class LogManager:
     def offline(self) -> list[str]:
         return [path for path, directory in self.directories.items() if directory.failed is not None]
 
-    def directory_of(self, log: Log) -> LogDirectory:
+    def directory_of(self, log: LogState) -> LogDirectory:
         return self.directories[posixpath.dirname(log.directory)]
 
     def worker(self, directory: str) -> IDiskWorker:
@@ -153,7 +154,7 @@ class LogManager:
         if self.directory_failed is not None:
             self.directory_failed(directory.path, error)
 
-    def _log_failed(self, log: Log) -> None:
+    def _log_failed(self, log: LogState) -> None:
         assert log.failed is not None
         self._fail_directory(self.directory_of(log), log.failed)
 
@@ -309,7 +310,7 @@ class LogManager:
                 ),
             )
 
-    def _was_truncated(self, log: Log) -> None:
+    def _was_truncated(self, log: LogState) -> None:
         """RL 3.5: the recovery point of a cut log is on its way to the disk at once."""
         self._checkpoint_recovery_points(self.directory_of(log))
 

@@ -1,0 +1,220 @@
+"""What a log is at a moment, and how much of it is on the disk.
+
+Owns `LogState`: offsets and watermarks with their places, the last stable offset, syncing, the step offline.
+
+1. log start <= last stable offset <= high watermark <= log end; recovery point <= log end.
+2. The recovery point moves only when everything below it was synced, names and leader epochs included; a cut meanwhile, or a failure, stops it.
+3. A disk error takes the log offline: this call and every later one raise `LogDirFailure`. A failed sync is not tried again.
+
+Source: Kafka's `UnifiedLog`, `LocalLog`; RL 3, RELIABILITY 6.1. Left out: reads (`log_reading.py`), extent (`log_extent.py`), appends (`log.py`).
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Callable
+from random import Random
+
+from twisted_broker.config import LogConfig
+from twisted_broker.interfaces import IDiskWorker, TopicPartition
+from twisted_broker.log import checkpoints
+from twisted_broker.log.errors import LogDirFailure
+from twisted_broker.log.leader_epochs import LeaderEpochCache
+from twisted_broker.log.offset_metadata import LogOffsetMetadata
+from twisted_broker.log.producer_state import ProducerStateManager
+from twisted_broker.log.segment import OpenFiles, Segment
+from twisted_broker.log.segments import Segments
+from twisted_broker.log.validation import needs_preparation
+from twisted_broker.wire.errors import BrokerError, ErrorCode
+
+
+class LogState:
+    """Made by `recovery.load_log`. `disk` None: syncs happen at once (start, stop, tests).
+
+    `truncated(log)` is told of every cut, `failing(log)` of the first disk error.
+    """
+
+    __slots__ = (
+        "_cuts", "_epochs_dirty", "_epochs_writing", "_first_unstable", "_hw", "_prepare", "_unstable_metadata", "config", "directory", "disk",
+        "failed", "failing", "high_watermark", "last_flush_ms", "leader_epochs", "log_end_offset", "log_start_offset", "pool", "producers",
+        "recovery_point", "segments", "topic_id", "topic_partition", "truncated", "unflushed_since",
+    )  # fmt: skip
+
+    def __init__(
+        self, pool: OpenFiles, directory: str, topic_partition: TopicPartition, topic_id: bytes | None, config: LogConfig,
+        remove_later: Callable[[list[str]], None] | None = None, random: Random | None = None,
+    ) -> None:  # fmt: skip
+        self.pool, self.directory, self.topic_partition, self.topic_id = pool, directory, topic_partition, topic_id
+        self.config = config
+        self._prepare = needs_preparation(config)
+        self.segments = Segments(pool, directory, config, remove_later, random)
+        self.producers = ProducerStateManager(pool.files, directory, config.producer_id_expiration_ms)
+        self.leader_epochs = LeaderEpochCache([], self.epochs_changed)
+        self.disk: IDiskWorker | None = None
+        self.truncated: Callable[[LogState], None] | None = None
+        self.failing: Callable[[LogState], None] | None = None
+        self.failed: OSError | None = None
+        self._cuts = 0
+        self.log_start_offset = self.log_end_offset = self.recovery_point = self.high_watermark = 0
+        self.unflushed_since = self.last_flush_ms = 0
+        self._hw = LogOffsetMetadata(0)
+        self._first_unstable = -1
+        self._unstable_metadata: LogOffsetMetadata | None = None
+        self._epochs_writing = self._epochs_dirty = False
+
+    @property
+    def log_end(self) -> LogOffsetMetadata:
+        active = self.segments.active
+        return LogOffsetMetadata(self.log_end_offset, active.base_offset, active.size)
+
+    @property
+    def high_watermark_metadata(self) -> LogOffsetMetadata:
+        """The high watermark with its place; looked up when only the offset was known."""
+        if self._hw.position < 0:
+            self._hw = self.offset_metadata(self._hw.offset)
+        return self._hw
+
+    def set_high_watermark(self, metadata: LogOffsetMetadata | int) -> None:
+        """Moves the high watermark, into [log start, log end]. Whether it may go back is the caller's decision."""
+        offset = metadata if isinstance(metadata, int) else metadata.offset
+        if offset >= self.log_end_offset:
+            mark = self.log_end
+        elif offset < self.log_start_offset:
+            mark = LogOffsetMetadata(self.log_start_offset)
+        else:
+            mark = LogOffsetMetadata(offset) if isinstance(metadata, int) else metadata
+        self._hw = mark
+        self.high_watermark = mark.offset
+        if self.producers.unreplicated:
+            self.producers.forget_replicated(mark.offset)
+            self._find_first_unstable()
+
+    @property
+    def last_stable_offset(self) -> int:
+        first = self._first_unstable
+        return first if 0 <= first < self.high_watermark else self.high_watermark
+
+    @property
+    def last_stable_metadata(self) -> LogOffsetMetadata:
+        if not 0 <= self._first_unstable < self.high_watermark:
+            return self.high_watermark_metadata
+        if self._unstable_metadata is None:
+            self._unstable_metadata = self.offset_metadata(self._first_unstable)
+        return self._unstable_metadata
+
+    def _find_first_unstable(self) -> None:
+        first = self.producers.first_unstable_offset()
+        if first >= 0:
+            first = max(first, self.log_start_offset)
+        if first != self._first_unstable:
+            self._first_unstable, self._unstable_metadata = first, None
+
+    def offset_metadata(self, offset: int) -> LogOffsetMetadata:
+        """The place of `offset`: its batch's first byte. BrokerError OFFSET_OUT_OF_RANGE outside [log start, log end]."""
+        self._check_range(offset)
+        if offset == self.log_end_offset:
+            return self.log_end
+        row = self.segments.row_of(offset)
+        while (segment := self.segments.at(row)) is not None:
+            place = self._locate(segment, offset)
+            if place is not None:
+                return LogOffsetMetadata(offset, segment.base_offset, place[0])
+            row += 1
+        return self.log_end
+
+    def _check_range(self, offset: int) -> None:
+        self.check_online()
+        if not self.log_start_offset <= offset <= self.log_end_offset:
+            raise BrokerError(ErrorCode.OFFSET_OUT_OF_RANGE, f"offset {offset} is outside {self.log_start_offset}..{self.log_end_offset}")
+
+    def _locate(self, segment: Segment, offset: int) -> tuple[int, int] | None:
+        """(position, size) of the batch that holds `offset` or follows it in the segment."""
+        try:
+            place = segment.locate(offset)
+        except OSError as error:
+            raise self.fail(error) from error
+        return None if place is None else (place.position, place.size_in_bytes)
+
+    def check_online(self) -> None:
+        """Raises LogDirFailure when the log failed before."""
+        if self.failed is not None:
+            raise LogDirFailure(posixpath.dirname(self.directory), self.failed)
+
+    def fail(self, error: OSError) -> LogDirFailure:
+        """Takes the log offline; returns what to raise."""
+        if self.failed is None:
+            self.failed = error
+            if self.failing is not None:
+                self.failing(self)
+        return LogDirFailure(posixpath.dirname(self.directory), error)
+
+    @property
+    def size_in_bytes(self) -> int:
+        return self.segments.size_in_bytes
+
+    # -- durability
+
+    def flush(self, disk: IDiskWorker | None, upto: int | None = None) -> None:
+        """Syncs everything below `upto` (the log end) and moves the recovery point there when done; never blocks with a `disk`."""
+        upto = self.log_end_offset if upto is None else upto
+        if upto <= self.recovery_point:
+            return
+        self.unflushed_since = upto
+        job = self._sync_job(upto)
+        cuts = self._cuts
+
+        def done(_: None, error: BaseException | None) -> None:
+            self._flushed(upto, cuts, error)
+
+        if disk is None:
+            job()
+            done(None, None)
+        else:
+            disk.submit(job, done)
+
+    def _sync_job(self, upto: int) -> Callable[[], None]:
+        """What must run on the disk worker so that all below `upto` is durable. It opens the files itself: no thread shares a descriptor."""
+        paths = [file.path for segment in self.segments.between(self.recovery_point, upto) for file in segment.files()]
+        paths += [self.producers.path(offset) for offset in sorted(self.producers.snapshots) if self.recovery_point < offset <= upto]
+        files, directory = self.pool.files, self.directory
+        epochs = self._epochs_text() if self._epochs_dirty else None
+
+        def job() -> None:
+            if epochs is not None:
+                checkpoints.write_aside(files, posixpath.join(directory, checkpoints.LEADER_EPOCH), epochs)
+            for path in paths:
+                checkpoints.sync_path(files, path)
+            if files.is_directory(directory):
+                files.sync_directory(directory)
+
+        return job
+
+    def _flushed(self, upto: int, cuts: int, error: BaseException | None) -> None:
+        if error is None:
+            if cuts == self._cuts and upto > self.recovery_point and self.failed is None:
+                self.recovery_point = upto
+        elif isinstance(error, OSError):
+            self.fail(error)
+
+    def _epochs_text(self) -> bytes:
+        return checkpoints.epochs_text(self.leader_epochs.epochs, self.leader_epochs.start_offsets)
+
+    def epochs_changed(self) -> None:
+        """Brings the epochs to their checkpoint: one write at a time, the newest content."""
+        if self._epochs_writing:
+            self._epochs_dirty = True
+            return
+        content = self._epochs_text()
+        path = posixpath.join(self.directory, checkpoints.LEADER_EPOCH)
+        if self.disk is None:
+            checkpoints.write_aside(self.pool.files, path, content)
+            return
+        self._epochs_writing, self._epochs_dirty = True, False
+        self.disk.submit(lambda: checkpoints.write_aside(self.pool.files, path, content), self._epochs_written)
+
+    def _epochs_written(self, _: None, error: BaseException | None) -> None:
+        self._epochs_writing = False
+        if isinstance(error, OSError) and not isinstance(error, FileNotFoundError):
+            self.fail(error)
+        elif self._epochs_dirty:
+            self.epochs_changed()

@@ -168,7 +168,7 @@ class Connection:
         return brokers, leaders
 
     def create(self, topic: str, partitions: int = 1) -> float:
-        """CreateTopics; the seconds until every partition has a leader."""
+        """CreateTopics; the seconds until every partition has a leader and the first one is served."""
         began = time.perf_counter()
         body = struct.pack(">i", 1) + string(topic) + struct.pack(">ihiiib", partitions, 1, 0, 0, 60_000, 0)
         reader = self.call(CREATE_TOPICS, 2, body)
@@ -179,11 +179,17 @@ class Connection:
             raise RuntimeError(f"CreateTopics: error {error}")
         while True:
             leaders = self.metadata(topic)[1]
-            if len(leaders) == partitions and min(leaders) >= 0:
+            if len(leaders) == partitions and min(leaders) >= 0 and self.is_served(topic):
                 return time.perf_counter() - began
             if time.perf_counter() - began > 60:
                 raise TimeoutError(f"{topic} has {len(leaders)} partitions")
             time.sleep(0.005)
+
+    def is_served(self, topic: str) -> bool:
+        """Whether the first partition answers a Fetch: a broker may know of its leadership a moment after Metadata tells it."""
+        self.socket.sendall(fetch(topic, 0, 1024))
+        at = fetch_error_at(topic) - 4
+        return bytes(self.receive()[at : at + 2]) == b"\0\0"
 
     def delete(self, topic: str) -> None:
         self.call(DELETE_TOPICS, 1, struct.pack(">i", 1) + string(topic) + struct.pack(">i", 30_000))

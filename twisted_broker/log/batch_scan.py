@@ -1,6 +1,6 @@
 """Walking the batches of a segment file: by header only, or with every CRC checked.
 
-Owns `scan` (where batches lie), `valid_batches` (recovery's walk) and `read_batch`.
+Owns `scan` (where batches lie), `find_batch` (where one is), `valid_batches` (recovery's walk) and `read_batch`.
 
 1. No batch is bigger than what is left of the file; whatever claims otherwise is damage and never allocated.
 2. `valid_batches` ends at the first damaged byte; `scan` raises CorruptRecordError there.
@@ -20,7 +20,10 @@ from twisted_broker.wire.records import HEADER_BYTES, LOG_OVERHEAD, BatchView, C
 
 _HEAD = struct.Struct(">qiibIhi")
 _LEGACY_HEAD = struct.Struct(">qiIbb")
+_unpack_place = struct.Struct(">qi4xb6xi").unpack_from
+_SMALLEST_LENGTH = HEADER_BYTES - LOG_OVERHEAD
 _SMALLEST_LEGACY = 14
+_FIND_CHUNK = 4608  # the usual distance between two index entries, and a batch header
 _SCAN_CHUNK = 8192
 _RECOVERY_CHUNK = 1 << 20
 
@@ -38,7 +41,7 @@ class BatchPlace(NamedTuple):
 def place_at(buffer: bytes | memoryview, at: int, position: int, end: int) -> BatchPlace:
     """The place of the batch whose first 27 bytes are at `at` of `buffer` and at `position` of a file that ends at `end`."""
     base_offset, length, _, magic, _, _, delta = _HEAD.unpack_from(buffer, at)
-    smallest = HEADER_BYTES - LOG_OVERHEAD if magic == 2 else _SMALLEST_LEGACY
+    smallest = _SMALLEST_LENGTH if magic == 2 else _SMALLEST_LEGACY
     if not 0 <= magic <= 2 or length < smallest or position + LOG_OVERHEAD + length > end or base_offset < 0:
         raise CorruptRecordError(f"no batch: magic {magic}, length {length}, offset {base_offset}", position)
     if magic < 2:
@@ -46,6 +49,26 @@ def place_at(buffer: bytes | memoryview, at: int, position: int, end: int) -> Ba
     if delta < 0:
         raise CorruptRecordError(f"no batch: last offset delta {delta}", position)
     return BatchPlace(position, LOG_OVERHEAD + length, base_offset, base_offset + delta, magic)
+
+
+def find_batch(file: IFile, position: int, end: int, offset: int) -> BatchPlace | None:
+    """The first batch from `position` on whose last offset is `offset` or above; the tight loop of every read that is not at the tail."""
+    chunk, start, size = b"", position, 0
+    while position < end:
+        at = position - start
+        if at + _HEAD.size > size:
+            chunk, start, at = file.read_at(position, min(_FIND_CHUNK, end - position)), position, 0
+            size = len(chunk)
+            if size < _HEAD.size:
+                raise CorruptRecordError("file ends within a batch header", position)
+        base_offset, length, magic, delta = _unpack_place(chunk, at)
+        following = position + LOG_OVERHEAD + length
+        if magic != 2 or length < _SMALLEST_LENGTH or delta < 0 or following > end or base_offset < 0:
+            delta = place_at(chunk, at, position, end).last_offset - base_offset
+        if base_offset + delta >= offset:
+            return BatchPlace(position, LOG_OVERHEAD + length, base_offset, base_offset + delta, magic)
+        position = following
+    return None
 
 
 def scan(file: IFile, position: int, end: int) -> Iterator[BatchPlace]:

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 
 from twisted_broker.interfaces import Buffer
 from twisted_broker.log.append_info import TimestampAndOffset
-from twisted_broker.log.batch_scan import BatchPlace, read_batch, scan
+from twisted_broker.log.batch_scan import BatchPlace, find_batch, read_batch, scan
 from twisted_broker.log.index import OffsetIndex, TimeIndex
 from twisted_broker.log.segment_file import FileSlice, OpenFiles, SegmentFile, SliceGone
 from twisted_broker.log.txn_index import TransactionIndex
@@ -187,14 +187,10 @@ class Segment:
     def _scan_from(self, position: int, offset: int) -> BatchPlace | None:
         if position >= self.size:
             position = 0
-        for place in scan(self.log.open(), position, self.size):
-            if place.last_offset >= offset:
-                if position and place.base_offset > offset and place.position == position:
-                    break
-                return place
-        else:
-            return None
-        return self._scan_from(0, offset)
+        place = find_batch(self.log.open(), position, self.size, offset)
+        if place is not None and position and place.base_offset > offset and place.position == position:
+            return self._scan_from(0, offset)  # the index pointed too far
+        return place
 
     def upper_bound_offset(self, position: int) -> int:
         """An offset above all batches before `position`, or -1 when only the segment's end is."""

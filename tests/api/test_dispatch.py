@@ -168,7 +168,6 @@ def test_a_bug_is_an_error_answer_and_the_next_client_is_served(caplog: Any) -> 
         b"\x7f\xff\0\0\0\0\0\1\xff\xff",
         b"\xff\xff\0\0\0\0\0\1\xff\xff",
         encode_request_header(RequestHeader(3, 8, 1, "x")) + b"\x7f\xff\xff\xff",
-        encode_request_header(RequestHeader(3, 8, 1, "x")) + encode(MetadataRequest(), 8) + b"more",
         b"\0\3\0\x08\0\0\0\1\0\2\xff\xfe",
     ],
 )

@@ -1,11 +1,12 @@
 """Every API at every version, fed with seeded strange messages and broken bytes: a typed answer, a wait, or a closed connection; never a bug.
 
 The rows of RELIABILITY 5.3 that name classes of input are in tests/net and tests/wire; here the whole broker stands behind the wire, in memory.
-A failure prints the seed and the request.
+A failure prints the seed and the request; FUZZ_SEEDS says how many of them each version gets.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from random import Random
 from typing import Any
@@ -23,6 +24,7 @@ from twisted_broker.wire.messages.api_versions import ApiVersionsRequest
 from twisted_broker.wire.messages.topics import CreatableTopic, CreateTopicsRequest
 from twisted_broker.wire.schema import decode, encode
 
+SEEDS = int(os.environ.get("FUZZ_SEEDS", "20"))
 PORTS = {False: 9092, True: 9093}
 ROWS = [(route, is_controller) for route in ROUTES for is_controller in (False, True) if route.versions(is_controller).max >= 0]
 
@@ -85,7 +87,7 @@ def test_strange_messages_get_a_typed_answer(route: Route, is_controller: bool, 
     """Well-formed requests with hostile values: whatever is answered decodes as that API's answer, and nothing is logged as a bug."""
     versions = route.versions(is_controller)
     for version in range(versions.min, versions.max + 1):
-        for seed in range(12):
+        for seed in range(SEEDS):
             random = Random(f"{route.name} {version} {seed}")
             request = random_message(random, route.request_class(), version, ids_of(house))
             frame = encode_request_header(RequestHeader(route.api_key, version, 77, "fu\nzz")) + encode(request, version)
@@ -109,7 +111,7 @@ def test_broken_bytes_are_answered_or_refused(route: Route, is_controller: bool,
     """Frames with flipped, cut, inserted and overflowing bytes: an answer, a wait or a closed connection, and the next client is served."""
     versions = route.versions(is_controller)
     for version in range(versions.min, versions.max + 1):
-        for seed in range(12):
+        for seed in range(SEEDS):
             random = Random(f"bytes {route.name} {version} {seed}")
             request = random_message(random, route.request_class(), version, ids_of(house))
             frame = encode_request_header(RequestHeader(route.api_key, version, 77, "fuzz")) + encode(request, version)

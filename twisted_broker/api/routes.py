@@ -80,7 +80,7 @@ def snake_case(name: str) -> str:
 
 ROUTES: tuple[Route, ...] = (
     Route(0, "Produce", "produce", "produce", broker="0-13"),
-    Route(1, "Fetch", "fetch", "fetch", broker="0-18", controller="4-18", cancel=True),
+    Route(1, "Fetch", "fetch", "fetch", broker="0-18", controller="12-18", cancel=True),
     Route(2, "ListOffsets", "list_offsets", "list_offsets", broker="0-11", cancel=True),
     Route(3, "Metadata", "metadata", "metadata", broker="0-13"),
     Route(8, "OffsetCommit", "offsets", "offsets", broker="0-10"),

@@ -7,12 +7,15 @@ import random
 import socket
 import struct
 from collections.abc import Iterator
+from typing import Any
 
 import psutil
 import pytest
 
 from tests.compat import clients, raw
 from tests.compat.conftest import BrokerFactory
+from tests.compat.test_idempotence import batch
+from tests.wire.sampling import Sampler
 from twisted_broker.api.routes import ROUTES, Route
 from twisted_broker.wire.header import RequestHeader, encode_request_header
 from twisted_broker.wire.schema import encode
@@ -23,11 +26,35 @@ MAX_GROWTH_MB = 150
 LARGEST_FRAME = 104857600
 
 
-def plain_requests() -> Iterator[tuple[Route, int, bytes]]:
-    """A default request of every API and version that is served, as a frame without its length."""
+class Aimed(Sampler):
+    """Random requests that often name what is there: the topic, its partitions, a group, a batch of records; waits are short."""
+
+    def __init__(self, chance: random.Random, topic: str) -> None:
+        super().__init__(chance)
+        self.names = (topic, topic, "group", "member", "consumer", "range")
+
+    def one(self, kind: Any, name: str, version: int) -> Any:
+        if kind == "string" and self.random.random() < 0.7:
+            return self.random.choice(self.names)
+        if name.endswith("_ms") or "wait" in name:
+            return self.random.randrange(50)
+        if kind in ("int32", "int64") and self.random.random() < 0.7:
+            return self.random.choice((-1, 0, 0, 1, 2))
+        if kind == "record_bytes" and self.random.random() < 0.7:
+            return batch([b"value"] * self.random.randint(1, 3), self.random.choice((-1, 0, 1)), 0, self.random.choice((-1, 0)))
+        return super().one(kind, name, version)
+
+
+def frame_of(route: Route, version: int, message: Any) -> bytes:
+    """Without its length."""
+    return encode_request_header(RequestHeader(route.api_key, version, 1, "fuzz")) + encode(message, version)
+
+
+def served() -> Iterator[tuple[Route, int]]:
+    """Every API and version."""
     for route in ROUTES:
         for version in range(route.broker.min, route.broker.max + 1):
-            yield route, version, encode_request_header(RequestHeader(route.api_key, version, 1, "fuzz")) + encode(route.request_class()(), version)
+            yield route, version
 
 
 def mutate(frame: bytes, chance: random.Random) -> bytes:
@@ -74,24 +101,28 @@ def assert_unhurt(broker: object, before_mb: float, topic: str) -> None:
 
 @pytest.mark.timeout(300)
 def test_mutated_requests(new_broker: BrokerFactory, topic: str) -> None:
-    """Every API and version, mutated by a seed (REPLOG_FUZZ_MUTATIONS times each): no traceback, bounded memory, the next client is served."""
+    """Every API and version, random and mutated by a seed (REPLOG_FUZZ_MUTATIONS each): no traceback, bounded memory, the next client is served."""
     broker = new_broker().start()
     before_mb = psutil.Process(broker.process.pid).memory_info().rss / 1e6  # type: ignore[union-attr]
+    with raw.Connection(broker.address) as connection:
+        assert raw.create_topic(connection, topic, partitions=2) == 0
     chance = random.Random(5)
-    for _, _, frame in plain_requests():
-        for _ in range(MUTATIONS):
-            send(broker.address, raw.sized(mutate(frame, chance)))
-    assert_unhurt(broker, before_mb, topic)
+    sampler = Aimed(chance, topic)
+    for route, version in served():
+        for number in range(MUTATIONS):
+            frame = frame_of(route, version, sampler.message(route.request_class(), version))
+            send(broker.address, raw.sized(mutate(frame, chance) if number % 3 else frame))
+    assert_unhurt(broker, before_mb, f"{topic}-after")
 
 
 def test_default_requests_of_every_version(new_broker: BrokerFactory, topic: str) -> None:
     """A request with nothing but defaults is answered, in every version that is served."""
     broker = new_broker().start()
-    for route, version, frame in plain_requests():
+    for route, version in served():
         if route.name in ("Fetch", "JoinGroup", "Produce"):
             continue  # may wait, or (acks 0) has no answer
         with socket.create_connection(broker.address, 10) as connection:
-            connection.sendall(raw.sized(frame))
+            connection.sendall(raw.sized(frame_of(route, version, route.request_class()())))
             assert connection.recv(8), f"{route.name} v{version} has no answer"
 
 

@@ -263,11 +263,14 @@ class Partition:
     def maybe_increment_leader_hw(self, now_ms: int) -> bool:
         """RL 2.3. True when it moved."""
         log = self.leader_log
-        if log is None or len(self.isr_state.isr) < self.min_isr:
+        if log is None:
             return False
         if not self.remote_replicas and log.log_end_offset > log.high_watermark:
+            # The only replica: the minimum ISR is one, and it is in its ISR.
             log.set_high_watermark(log.log_end_offset)
             return True
+        if len(self.isr_state.isr) < self.min_isr:
+            return False
         target = self._least_log_end(log.log_end, now_ms)
         current = log.high_watermark_metadata
         if target.offset > current.offset or (target.offset == current.offset and current.on_older_segment(target)):

@@ -134,6 +134,25 @@ def test_another_clusters_or_nodes_directory_is_refused() -> None:
         BrokerHouse(house.files, node_id="2").start()
 
 
+def test_a_refused_start_writes_nothing_to_the_directory() -> None:
+    """A directory in use by another process stays as it is: above all without the mark of a clean stop."""
+    house = BrokerHouse().start()
+    create(house, "t")
+    produce(house, "t", b"a")
+    before = contents(house)
+    with pytest.raises(LogDirMismatch, match="in use"):
+        BrokerHouse(house.files, listeners="PLAINTEXT://127.0.0.1:1,CONTROLLER://127.0.0.1:2").start()
+    assert contents(house) == before and not house.files.exists(CLEAN)
+    house.stop()
+
+
+def contents(house: BrokerHouse) -> dict[str, bytes]:
+    files = house.files
+    paths = [f"/data/{name}" for name in files.listdir("/data")]
+    paths += [f"{path}/{name}" for path in paths if files.is_directory(path) for name in files.listdir(path)]
+    return {path: files.open(path).read_at(0, files.size(path)) for path in paths if not files.is_directory(path)}
+
+
 def test_a_port_in_use_gives_everything_back() -> None:
     """The start fails by name, and the directory is free for the next try."""
     house = BrokerHouse()

@@ -112,8 +112,15 @@ class Broker:
             raise
 
     async def _start_logs(self) -> None:
+        """Directories that were not loaded are only let go: nothing is written to what is perhaps another process's."""
+        try:
+            await self.log_manager.start()
+        except BaseException:
+            for directory in self.log_manager.directories.values():
+                directory.disk.stop()
+                directory.release()
+            raise
         self._undo.append(self._stop_logs)
-        await self.log_manager.start()
 
     async def _start_controller(self) -> None:
         from twisted_broker.cluster.controller import Controller

@@ -87,7 +87,7 @@ class LogDirectory:
             if raw[0] >> 2 != 0x3E:
                 return bytes(raw)
 
-    def load(self, config_of: Callable[[str], LogConfig], now_ms: int, remove_later: Callable[[list[str]], None]) -> list[Log]:
+    def load(self, config_of: Callable[[str], LogConfig], now_ms: int) -> list[Log]:
         """Opens every log of the directory. Slow: runs on the disk worker. OSError."""
         epoch = checkpoints.read_clean_shutdown(self.files, self.path)
         self.was_clean, self.previous_broker_epoch = epoch is not None, -1 if epoch is None else epoch
@@ -106,7 +106,7 @@ class LogDirectory:
                 self.to_delete.append(path)
             partition = partition_of(name) if renamed is None else None
             if partition is not None and partition.topic != METADATA_TOPIC:
-                logs.append(self.open(partition, None, config_of(partition.topic), now_ms, remove_later))
+                logs.append(self.open(partition, None, config_of(partition.topic), now_ms))
         return logs
 
     def _offsets(self, name: str) -> dict[TopicPartition, int]:
@@ -117,13 +117,12 @@ class LogDirectory:
             return {}
 
     def open(
-        self, partition: TopicPartition, topic_id: bytes | None, config: LogConfig, now_ms: int, remove_later: Callable[[list[str]], None],
-        is_new: bool = False,
-    ) -> Log:  # fmt: skip
-        """Opens or makes one log. OSError, BrokerError INCONSISTENT_TOPIC_ID."""
+        self, partition: TopicPartition, topic_id: bytes | None, config: LogConfig, now_ms: int, is_new: bool = False
+    ) -> Log:
+        """Opens or makes one log; what it deletes while loading goes at once. OSError, BrokerError INCONSISTENT_TOPIC_ID."""
         return load_log(
             self.pool, posixpath.join(self.path, str(partition)), partition, topic_id, config, log_start_offset=self.log_starts.get(partition, 0),
-            recovery_point=self.recovery_points.get(partition, 0), clean=self.was_clean or is_new, now_ms=now_ms, remove_later=remove_later,
+            recovery_point=self.recovery_points.get(partition, 0), clean=self.was_clean or is_new, now_ms=now_ms,
             random=self.random, sync=not is_new,
         )  # fmt: skip
 

@@ -1,0 +1,121 @@
+"""The log directories of a broker, and the logs found in them.
+
+Owns `LogDirectories`: which directories work, which logs they hold, jobs for their workers, files to be removed later.
+
+1. A failing directory takes its own logs offline and no others; `directory_failed(path, error)` hears of it once.
+2. A job that fails for the disk's sake fails its directory; a file that is gone already is no failure.
+
+Ring 1. Source: Kafka's `LogManager`, `LogDirFailureChannel`; RL 1.12. Left out: one directory's content (`log_directory.py`).
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Callable, Iterator
+
+from twisted.logger import Logger
+
+from twisted_broker.config import BrokerConfig, LogConfig, topic_config
+from twisted_broker.interfaces import IDelayedCall, IDiskWorker, Runtime, TopicPartition
+from twisted_broker.log.log import Log
+from twisted_broker.log.log_directory import LogDirectory
+from twisted_broker.log.log_state import LogState
+
+_log = Logger()
+
+
+class LogDirectories:
+    """`config_of(topic)` gives a topic's settings while loading; without it the broker's own are used."""
+
+    def __init__(
+        self, runtime: Runtime, config: BrokerConfig, cluster_id: str, config_of: Callable[[str], LogConfig] | None = None,
+        directory_failed: Callable[[str, OSError], None] | None = None,
+    ) -> None:  # fmt: skip
+        self.runtime, self.config, self.cluster_id = runtime, config, cluster_id
+        self.config_of = config_of if config_of is not None else lambda topic: topic_config(config, {})
+        self.directory_failed = directory_failed
+        paths = list(dict.fromkeys(posixpath.normpath(path) for path in config.log_directories))
+        share = max(8, config.integer("replog.max.open.segments") // len(paths))
+        self.directories: dict[str, LogDirectory] = {
+            path: LogDirectory(runtime.files, path, runtime.disk(path), share, runtime.random, self._warn) for path in paths
+        }
+        self.logs: dict[TopicPartition, Log] = {}
+        self._delayed: set[IDelayedCall] = set()
+
+    def _warn(self, text: str) -> None:
+        _log.warn("{text}", text=text)
+
+    def online(self) -> list[LogDirectory]:
+        return [directory for directory in self.directories.values() if directory.failed is None]
+
+    def offline(self) -> list[str]:
+        return [path for path, directory in self.directories.items() if directory.failed is not None]
+
+    def directory_of(self, log: LogState) -> LogDirectory:
+        return self.directories[posixpath.dirname(log.directory)]
+
+    def worker(self, directory: str) -> IDiskWorker:
+        """The disk worker of a log directory."""
+        return self.directories[directory].disk
+
+    def fail_directory(self, path: str, error: OSError) -> None:
+        """Takes a directory and its logs offline, for good."""
+        self._fail_directory(self.directories[path], error)
+
+    def _fail_directory(self, directory: LogDirectory, error: OSError) -> None:
+        if directory.failed is not None:
+            return
+        directory.failed = error
+        _log.error("log directory {path} is offline: {error}", path=directory.path, error=error)
+        for log in [log for log in self.logs.values() if posixpath.dirname(log.directory) == directory.path]:
+            log.fail(error)
+        if self.directory_failed is not None:
+            self.directory_failed(directory.path, error)
+
+    def _log_failed(self, log: LogState) -> None:
+        assert log.failed is not None
+        self._fail_directory(self.directory_of(log), log.failed)
+
+    def get(self, topic_partition: TopicPartition) -> Log | None:
+        """The log, offline or not; None when there is none."""
+        return self.logs.get(topic_partition)
+
+    def __iter__(self) -> Iterator[Log]:
+        return iter(list(self.logs.values()))
+
+    def _logs_of(self, directory: LogDirectory) -> list[Log]:
+        return [log for log in self.logs.values() if log.failed is None and posixpath.dirname(log.directory) == directory.path]
+
+    def _submit(self, directory: LogDirectory, job: Callable[[], object]) -> None:
+        def done(_: object, error: BaseException | None) -> None:
+            if isinstance(error, OSError) and not isinstance(error, FileNotFoundError):
+                self._fail_directory(directory, error)
+            elif error is not None and not isinstance(error, OSError):
+                _log.error("disk job failed: {error!r}", error=error)
+
+        if directory.failed is None:
+            directory.disk.submit(job, done)
+
+    def _later(self, delay: float, call: Callable[[], None]) -> None:
+        """Calls after `delay` seconds unless the broker stops before."""
+
+        def due() -> None:
+            self._delayed.discard(timer)
+            call()
+
+        timer = self.runtime.clock.callLater(delay, due)
+        self._delayed.add(timer)
+
+    def _remover(self, directory: LogDirectory) -> Callable[[list[str]], None]:
+        """What a log calls with files that are renamed `.deleted`: they go after the delay."""
+        delay = self.config.integer("log.segment.delete.delay.ms") / 1000
+
+        def remove(paths: list[str]) -> None:
+            for path in paths:
+                if self.runtime.files.exists(path):
+                    self.runtime.files.remove(path)
+
+        return lambda paths: self._later(delay, lambda: self._submit(directory, lambda: remove(paths)))
+
+    def _remove_tree(self, directory: LogDirectory, path: str) -> None:
+        self._submit(directory, lambda: self.runtime.files.remove_tree(path))

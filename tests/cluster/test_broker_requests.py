@@ -1,0 +1,248 @@
+"""What brokers ask of the controller: ISR changes, forwarded requests, producer ids, directories."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from twisted.internet.defer import Deferred, ensureDeferred
+
+from tests.cluster.rig import DIRECTORY_ID, StalledWorker
+from tests.cluster.served import MemberSide, Served, served
+from twisted_broker.api.context import BrokerParts, Listener, RequestContext
+from twisted_broker.cluster.directories import DirectoryAssignments
+from twisted_broker.interfaces import TopicPartition
+from twisted_broker.replication.isr import IsrAnswer, IsrProposal
+from twisted_broker.security.acl import AllowAll
+from twisted_broker.security.principal import Principal
+from twisted_broker.wire.errors import BrokerError, ErrorCode
+from twisted_broker.wire.header import RequestHeader, encode_request_header
+from twisted_broker.wire.messages import topics
+from twisted_broker.wire.schema import encode
+
+
+@pytest.fixture
+def rig() -> Served:
+    return served()
+
+
+def members(rig: Served, *nodes: int) -> list[MemberSide]:
+    return [MemberSide(rig, node).follow().join() for node in nodes]
+
+
+def place(rig: Served, name: str, *assignments: list[int]) -> bytes:
+    chosen = [topics.CreatableReplicaAssignment(partition_index=number, broker_ids=brokers) for number, brokers in enumerate(assignments)]
+    topic = topics.CreatableTopic(name=name, num_partitions=-1, replication_factor=-1, assignments=chosen)
+    result = rig.ask("create_topics", topics.CreateTopicsRequest(topics=[topic]), 7).topics[0]
+    assert result.error_code == 0
+    rig.settle()
+    found: bytes = result.topic_id
+    return found
+
+
+def proposal(rig: Served, name: str, number: int, *isr: int, **changes: Any) -> IsrProposal:
+    topic = rig.controller.image.topics_by_name[name]
+    state = topic.partitions[number]
+    members = tuple((node, rig.controller.image.brokers[node].epoch) for node in isr)
+    made = IsrProposal(TopicPartition(name, number), topic.id, state.leader_epoch, state.partition_epoch, members, state.leader_recovery_state)
+    return made._replace(**changes)
+
+
+def outcome(answer: Deferred[IsrAnswer]) -> IsrAnswer:
+    found: list[IsrAnswer] = []
+    answer.addCallback(found.append)
+    assert found, "no answer yet"
+    return found[0]
+
+
+def test_an_isr_change_is_answered(rig: Served) -> None:
+    """RL 2.5: granted with the new state, or refused with the partition's own error."""
+    first, _ = members(rig, 2, 3)
+    place(rig, "t", [2, 3], [2, 3])
+    good = first.isr_changes.submit(proposal(rig, "t", 0, 2))
+    stale = first.isr_changes.submit(proposal(rig, "t", 1, 2, partition_epoch=-1))
+    rig.settle()
+    answer = outcome(good)
+    assert (answer.error, answer.isr, answer.partition_epoch, answer.leader_id) == (ErrorCode.NONE, frozenset({2}), 1, 2)
+    assert outcome(stale).error is ErrorCode.INVALID_UPDATE_VERSION
+    assert rig.clock.seconds() == 0
+
+
+def test_one_request_is_in_flight_and_the_rest_goes_together() -> None:
+    """RL 1.2: what is proposed while a request is under way goes with the next one, at once after its answer."""
+    worker = StalledWorker()
+    rig = Served(worker)
+    rig.start()
+    rig.serve()
+    worker.run()
+    (first,) = [MemberSide(rig, 2).follow()]
+    pump(rig, worker)
+    first.join()
+    pump(rig, worker)
+    made = rig.send("create_topics", topics.CreateTopicsRequest(topics=[topics.CreatableTopic(name="t", num_partitions=3, replication_factor=1)]), 7)
+    pump(rig, worker)
+    assert made.called
+    recovering = {"leader_recovery_state": 0}
+    answers = [first.isr_changes.submit(proposal(rig, "t", 0, 2, **recovering))]
+    rig.settle()
+    for number in (1, 2):
+        answers.append(first.isr_changes.submit(proposal(rig, "t", number, 2, **recovering)))
+    double = first.isr_changes.submit(proposal(rig, "t", 2, 2))
+    assert outcome(double).error is ErrorCode.OPERATION_NOT_ATTEMPTED
+    pump(rig, worker)
+    assert [outcome(answer).error for answer in answers] == [ErrorCode.NONE] * 3
+
+
+def pump(rig: Served, worker: StalledWorker) -> None:
+    """Network and disk until both rest."""
+    rig.settle()
+    while worker.jobs:
+        worker.run()
+        rig.settle()
+
+
+def test_what_an_error_left_is_tried_50_ms_later(rig: Served) -> None:
+    """RL 1.2: no controller, or an error of the whole request: the proposal stays until it is answered."""
+    first, _ = members(rig, 2, 3)
+    place(rig, "t", [2, 3])
+    wanted = proposal(rig, "t", 0, 2)
+    epoch, first.lifecycle.broker_epoch = first.lifecycle.broker_epoch, 1
+    answer = first.isr_changes.submit(wanted)
+    rig.settle()
+    assert not answer.called
+    first.lifecycle.broker_epoch = epoch
+    rig.pass_time(0.04)
+    assert not answer.called
+    rig.pass_time(0.02)
+    assert outcome(answer).error is ErrorCode.NONE
+
+
+def test_a_withdrawn_proposal_is_not_sent_again(rig: Served) -> None:
+    """RL 2.5: led elsewhere meanwhile."""
+    first, _ = members(rig, 2, 3)
+    topic_id = place(rig, "t", [2, 3])
+    rig.crash()
+    answer = first.isr_changes.submit(proposal(rig, "t", 0, 2))
+    first.isr_changes.withdraw(topic_id, 0)
+    assert outcome(answer).error is ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+class OnlyAlice(AllowAll):
+    """Alice may create topics, if she comes from her desk; nobody else may."""
+
+    def authorize(self, principal: Principal, host: str, *what: Any) -> bool:
+        return principal.name in ("alice", "ANONYMOUS") and (principal.name == "ANONYMOUS" or host == "10.1.2.3")
+
+
+def forwarded(member: MemberSide, request: topics.CreateTopicsRequest, principal: str, host: str, version: int = 7) -> Deferred[Any]:
+    parts = BrokerParts(node_id=2, cluster_id="", config=member.config, runtime=member.runtime, authorizer=AllowAll())
+    raw = encode_request_header(RequestHeader(19, version, 4711, "admin")) + encode(request, version)
+    listener = Listener("PLAINTEXT", "127.0.0.1", 9092)
+    context = RequestContext(parts, listener, 19, version, 4711, "admin", host, Principal("User", principal), raw_request=raw)
+    return ensureDeferred(member.forwarding.forward(context, topics.CreateTopicsResponse))
+
+
+@pytest.mark.parametrize("version", [2, 5, 7])
+def test_a_request_goes_on_with_its_clients_principal_and_address(rig: Served, version: int) -> None:
+    """KIP-590: the controller decides as if the client had come itself."""
+    (member,) = members(rig, 2)
+    rig.authorizer = OnlyAlice()
+    rig.port.stopListening()
+    rig.factory.close_all()
+    rig.serve()
+    rig.pass_time(1.0)
+    codes = []
+    for name, principal, host in (("one", "alice", "10.1.2.3"), ("two", "bob", "10.1.2.3"), ("three", "alice", "10.9.9.9")):
+        request = topics.CreateTopicsRequest(topics=[topics.CreatableTopic(name=name, num_partitions=1, replication_factor=1)])
+        answer = forwarded(member, request, principal, host, version)
+        rig.settle()
+        codes.append(answer.result.topics[0].error_code)
+    refused = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    assert codes == [0, refused, refused]
+
+
+def test_a_request_that_finds_no_controller_times_out(rig: Served) -> None:
+    """Invariant 2 of forwarding: tried again until its time is over."""
+    (member,) = members(rig, 2)
+    rig.crash()
+    answer = forwarded(member, topics.CreateTopicsRequest(), "alice", "10.1.2.3")
+    rig.pass_time(29.0)
+    assert not answer.called
+    rig.pass_time(2.0)
+    with pytest.raises(BrokerError) as caught:
+        answer.result.raiseException()
+    assert caught.value.code is ErrorCode.REQUEST_TIMED_OUT
+    answer.addErrback(lambda failure: None)
+
+
+def test_a_request_survives_the_restart_of_the_controller(rig: Served) -> None:
+    """Invariant 2 of forwarding: a client hears nothing of a short absence."""
+    (member,) = members(rig, 2)
+    rig.crash()
+    request = topics.CreateTopicsRequest(topics=[topics.CreatableTopic(name="t", num_partitions=1, replication_factor=1)])
+    answer = forwarded(member, request, "alice", "10.1.2.3")
+    rig.pass_time(3.0)
+    rig.restart()
+    rig.serve()
+    rig.pass_time(3.0)
+    assert answer.result.topics[0].error_code == 0
+
+
+def test_a_topic_is_asked_for_once_however_many_name_it(rig: Served) -> None:
+    """Kafka's AutoTopicCreationManager: while a creation is on its way the topic is not asked for again."""
+    (member,) = members(rig, 2)
+    wanted = topics.CreatableTopic(name="auto", num_partitions=-1, replication_factor=-1)
+    before = rig.controller.log.end_offset
+    for _ in range(5):
+        member.forwarding.create_in_background([wanted])
+    rig.settle()
+    assert rig.controller.log.end_offset == before + 2
+    assert member.observer.image.topics_by_name["auto"].partitions[0].leader == 2
+    assert member.forwarding._creating == set()
+
+
+def test_producer_ids_are_never_given_twice(rig: Served) -> None:
+    """KIP-730: blocks of 1,000; two brokers, a block that ends, a controller that restarts: all different."""
+    sides = members(rig, 2, 3)
+    given = [take(rig, side) for side in sides for _ in range(1001)]
+    rig.crash()
+    rig.restart()
+    rig.serve()
+    rig.pass_time(2.0)
+    given += [take(rig, side) for side in sides for _ in range(1001)]
+    assert len(set(given)) == len(given) == 4004
+    assert rig.controller.image.next_producer_id == 6000
+
+
+def take(rig: Served, member: MemberSide) -> int:
+    answer = ensureDeferred(member.forwarding.producer_ids.next())
+    if not answer.called:
+        rig.pass_time(1.0)
+    found: int = answer.result  # type: ignore[assignment]
+    return found
+
+
+def test_many_who_wait_for_ids_share_one_block(rig: Served) -> None:
+    """KIP-730: one request for a block, whoever waits."""
+    (member,) = members(rig, 2)
+    waiting = [ensureDeferred(member.forwarding.producer_ids.next()) for _ in range(50)]
+    rig.settle()
+    assert sorted(answer.result for answer in waiting) == list(range(50))
+    assert rig.controller.image.next_producer_id == 1000
+
+
+def test_a_replica_that_lies_elsewhere_is_reported(rig: Served) -> None:
+    """KIP-858: with two directories the record says UNASSIGNED until the broker told where the replica is."""
+    two = [DIRECTORY_ID[:15] + b"\x02", DIRECTORY_ID[:15] + b"\x62"]
+    (member,) = members(rig, 2)
+    rig.register(2, bytes([2]) * 16, log_dirs=two)
+    assignments = DirectoryAssignments(member.runtime, 2, member.channel("directories"), member.lifecycle, lambda partition: two[1])
+    member.observer.subscribe(assignments.apply_delta)
+    place(rig, "t", [2], [2])
+    rig.settle()
+    partitions = rig.controller.image.topics_by_name["t"].partitions
+    assert [partitions[number].directories for number in (0, 1)] == [(two[1],), (two[1],)]
+    end = rig.controller.log.end_offset
+    rig.settle()
+    assert rig.controller.log.end_offset == end and assignments._wanted == {}
+    assignments.stop()

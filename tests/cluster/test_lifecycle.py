@@ -1,0 +1,162 @@
+"""A broker registers, beats and leaves over the network."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.cluster.served import MemberSide, Served, served
+from twisted_broker.cluster.lifecycle import BrokerState
+from twisted_broker.wire.errors import BrokerError, ErrorCode
+from twisted_broker.wire.messages.topics import CreatableReplicaAssignment, CreatableTopic, CreateTopicsRequest
+
+
+@pytest.fixture
+def rig() -> Served:
+    return served()
+
+
+def place(rig: Served, name: str, *brokers: int) -> None:
+    assignment = CreatableReplicaAssignment(partition_index=0, broker_ids=list(brokers))
+    topic = CreatableTopic(name=name, num_partitions=-1, replication_factor=-1, assignments=[assignment])
+    assert rig.ask("create_topics", CreateTopicsRequest(topics=[topic]), 7).topics[0].error_code == 0
+    rig.settle()
+
+
+def test_a_lone_broker_serves_without_any_wait(rig: Served) -> None:
+    """RL 8.2: registration, catching up and the lifting of the fence take round trips, not ticks or heartbeats."""
+    member = MemberSide(rig, 2).follow().join()
+    assert rig.clock.seconds() == 0
+    assert member.lifecycle.state is BrokerState.RUNNING and member.lifecycle.unfenced.called
+    broker = rig.controller.image.brokers[2]
+    assert broker.epoch == member.lifecycle.broker_epoch and not broker.fenced
+    assert broker.listeners["PLAINTEXT"].port == 9002
+
+
+def test_joining_before_the_leader_is_known(rig: Served) -> None:
+    """The registration goes out when the observer has found the controller."""
+    member = MemberSide(rig, 2).join()
+    assert member.lifecycle.state is BrokerState.STARTING
+    member.follow()
+    assert rig.clock.seconds() == 0 and member.lifecycle.state is BrokerState.RUNNING
+
+
+def test_the_fence_stays_until_the_broker_is_ready(rig: Served) -> None:
+    """KRAFT 3.5: caught up is not yet serving: logs come first; then at once."""
+    member = MemberSide(rig, 2).follow().join(ready=False)
+    assert member.lifecycle.caught_up.called and member.lifecycle.state is BrokerState.RECOVERY
+    rig.pass_time(20.0)
+    assert rig.controller.image.brokers[2].fenced and not member.lifecycle.unfenced.called
+    at = rig.clock.seconds()
+    member.lifecycle.ready_to_unfence()
+    rig.settle()
+    assert member.lifecycle.unfenced.called and rig.clock.seconds() == at
+
+
+def test_heartbeats_keep_the_session(rig: Served) -> None:
+    """RL 8.2: every 2 s; a minute later nothing has changed."""
+    member = MemberSide(rig, 2).follow().join()
+    brokers = rig.controller.image.brokers
+    rig.pass_time(60.0)
+    assert rig.controller.image.brokers == brokers and member.lifecycle.state is BrokerState.RUNNING
+
+
+def test_a_broker_that_was_fenced_comes_back_by_itself(rig: Served) -> None:
+    """RL 8.2: a lost session (the controller fenced it) ends with the next beat that is heard."""
+    member = MemberSide(rig, 2).follow().join()
+    fenced: list[int] = []
+    member.lifecycle.fenced_again = lambda: fenced.append(1)
+    rig.beat(2, member.lifecycle.broker_epoch, want_fence=True)
+    rig.settle()
+    assert rig.controller.image.brokers[2].fenced
+    rig.pass_time(2.5)
+    assert not rig.controller.image.brokers[2].fenced
+
+
+def test_another_incarnation_waits_for_the_first_ones_session(rig: Served) -> None:
+    """KRAFT 3.4: DUPLICATE_BROKER_REGISTRATION is retried until the session is over."""
+    rig.join(2)
+    member = MemberSide(rig, 2).follow().join(incarnation=b"new" + bytes(13))
+    assert member.lifecycle.broker_epoch == -1
+    rig.pass_time(8.5)
+    assert member.lifecycle.broker_epoch == -1
+    rig.pass_time(1.5)
+    assert member.lifecycle.state is BrokerState.RUNNING
+
+
+def test_a_hopeless_registration_is_told(rig: Served) -> None:
+    """KRAFT 3.4: another cluster's id: caught_up and unfenced fail, nothing is retried."""
+    member = MemberSide(rig, 2).follow()
+    problems: list[Any] = []
+    member.lifecycle.caught_up.addErrback(problems.append)
+    member.join(cluster_id="x" * 22, ready=False)
+    rig.pass_time(5.0)
+    assert isinstance(problems[0].value, BrokerError) and problems[0].value.code is ErrorCode.INCONSISTENT_CLUSTER_ID
+    assert member.lifecycle.state is BrokerState.NOT_RUNNING
+
+
+def test_no_controller_within_the_registration_timeout(rig: Served) -> None:
+    """initial.broker.registration.timeout.ms: then it gives up."""
+    rig.crash()
+    member = MemberSide(rig, 2, **{"initial.broker.registration.timeout.ms": "3000"}).follow()
+    problems: list[Any] = []
+    member.lifecycle.caught_up.addErrback(problems.append)
+    member.join(ready=False)
+    rig.pass_time(2.5)
+    assert problems == []
+    rig.pass_time(1.0)
+    assert problems[0].value.code is ErrorCode.REQUEST_TIMED_OUT
+
+
+def test_a_controlled_shutdown_over_the_network(rig: Served) -> None:
+    """RL 8.2: leadership goes to the other one, both have seen it, then the broker may go."""
+    first, second = MemberSide(rig, 2).follow().join(), MemberSide(rig, 3).follow().join()
+    place(rig, "t", 2, 3)
+    gone: list[None] = []
+    first.lifecycle.controlled_shutdown().addCallback(gone.append)
+    rig.pass_time(3.0)
+    assert gone and first.lifecycle.state is BrokerState.SHUTTING_DOWN
+    partition = second.observer.image.topics_by_name["t"].partitions[0]
+    assert (partition.leader, partition.isr) == (3, (3,))
+    assert rig.controller.image.brokers[2].fenced
+
+
+def test_a_lone_broker_leaves_at_once(rig: Served) -> None:
+    """RL 8.2: nobody to wait for."""
+    member = MemberSide(rig, 2).follow().join()
+    place(rig, "t", 2)
+    at = rig.clock.seconds()
+    left = member.lifecycle.controlled_shutdown()
+    rig.pass_time(0.2)
+    assert left.called and rig.clock.seconds() - at < 0.25
+
+
+def test_a_failed_directory_is_told_at_once(rig: Served) -> None:
+    """RL 1.12: not with the next heartbeat."""
+    member = MemberSide(rig, 2).follow().join()
+    place(rig, "t", 2)
+    (directory,) = rig.controller.image.brokers[2].directories
+    member.lifecycle.directory_failed(directory)
+    rig.settle()
+    assert rig.controller.image.topics_by_name["t"].partitions[0].leader == -1
+
+
+def test_the_controller_restarts_and_the_member_stays(rig: Served) -> None:
+    """RL 8.1: the session goes on under the new epoch; no record fences the broker."""
+    member = MemberSide(rig, 2).follow().join()
+    rig.crash()
+    rig.pass_time(4.0)
+    rig.restart()
+    rig.serve()
+    rig.pass_time(20.0)
+    broker = rig.controller.image.brokers[2]
+    assert not broker.fenced and broker.epoch == member.lifecycle.broker_epoch
+
+
+def test_stopping_ends_the_heartbeats(rig: Served) -> None:
+    """Nothing beats after stop; the controller fences after the session."""
+    member = MemberSide(rig, 2).follow().join()
+    member.stop()
+    rig.pass_time(10.0)
+    assert rig.controller.image.brokers[2].fenced

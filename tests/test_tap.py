@@ -89,7 +89,7 @@ def test_listing_plugins_imports_nothing_of_ours() -> None:
 def test_starting_imports_no_command_line_or_tls_library() -> None:
     """Memory and start time: what the broker's path does not need stays out of it."""
     code = (
-        "import sys; import twisted_broker.tap, twisted_broker.broker; "
+        "import sys; import twisted_broker.tap, twisted_broker.broker_service; "
         "found = {'click', 'rich', 'prometheus_client', 'OpenSSL', 'kafka', 'hypothesis'} & set(sys.modules); "
         "print(found); sys.exit(bool(found))"
     )

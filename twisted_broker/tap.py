@@ -102,7 +102,7 @@ def makeService(options: Options) -> Any:
     """The broker of these options, as a service that `twistd` starts."""
     from twisted.internet import reactor
 
-    from twisted_broker.broker import BrokerService
+    from twisted_broker.broker_service import BrokerService
 
     clock: Any = reactor
     clock.seconds = time.monotonic
@@ -119,14 +119,15 @@ def production_runtime(reactor: Any, config: Any, *, in_memory: bool) -> Any:
     from twisted_broker.net.network import ReactorNetwork
 
     files: Any
+    disk: Any
     if in_memory:
-        from twisted_broker.log.memory import MemoryFileSystem
+        from twisted_broker.log.memory import InlineWorker, MemoryFileSystem
 
-        files = MemoryFileSystem()
+        files, disk = MemoryFileSystem(lambda: time.time_ns() // 1_000_000), lambda directory: InlineWorker()
     else:
         from twisted_broker.log.filesystem import OsFileSystem
 
-        files = OsFileSystem()
+        files, disk = OsFileSystem(), lambda directory: DiskThread(reactor.callFromThread, f"disk {directory}")
     network = ReactorNetwork(
         reactor,
         backlog=config.integer("socket.listen.backlog.size"),
@@ -138,7 +139,7 @@ def production_runtime(reactor: Any, config: Any, *, in_memory: bool) -> Any:
         wall_ms=lambda: time.time_ns() // 1_000_000,
         network=network,
         files=files,
-        disk=lambda directory: DiskThread(reactor.callFromThread, f"disk {directory}"),
+        disk=disk,
         random=Random(),
     )
 

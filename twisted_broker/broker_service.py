@@ -1,0 +1,100 @@
+"""A broker as a Twisted service: the ready line, the run file, and what happens when it cannot go on.
+
+1. Ready is said when clients are let in, once: `replog node 1 ready on HOST:PORT`.
+2. A start that fails, or an end that nobody asked for, is one line on the log, and the process leaves with status 1.
+
+Ring 2. Source: `twisted.application.service`. Leaves out: options (`tap.py`), the parts of a broker (`broker.py`).
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any
+
+from twisted.application.service import Service
+from twisted.internet.defer import Deferred, ensureDeferred
+from twisted.logger import Logger
+
+from twisted_broker.broker import STARTING_ERRORS, Broker
+from twisted_broker.config import BrokerConfig
+from twisted_broker.interfaces import Runtime
+from twisted_broker.status.run_file import address, broker_entry, remove_run_file, write_run_file
+
+log = Logger(namespace="replog")
+
+
+class BrokerService(Service):
+    """A broker as `twistd` starts and stops it. A start that fails is one line on the log and exit status 1."""
+
+    def __init__(self, config: BrokerConfig, runtime: Runtime, *, cluster_id: str | None = None, run_file: str | None = None, reactor: Any) -> None:
+        self.config = config
+        self.runtime = runtime
+        self.broker: Broker | None = None
+        self._cluster_id = cluster_id
+        self._run_file = run_file
+        self._reactor = reactor
+        self._starting: Deferred[None] | None = None
+
+    def startService(self) -> None:
+        Service.startService(self)
+        self._starting = ensureDeferred(self._start())
+
+    async def _start(self) -> None:
+        for name in self.config.unknown():
+            log.warn("setting {name} is not known here", name=name)
+        if self.config.without_effect():
+            log.info("these settings have no effect here: {names}", names=", ".join(self.config.without_effect()))
+        try:
+            self.broker = Broker(self.config, self.runtime, self._cluster_id)
+            self.broker.fatal = self._fail
+            await self.broker.start()
+            self._tell()
+        except STARTING_ERRORS as error:
+            self._fail(str(error))
+        except Exception:
+            log.failure("the broker cannot start")
+            self._fail("the broker cannot start")
+
+    def _tell(self) -> None:
+        """The ready line and the run file."""
+        assert self.broker is not None
+        clients = [each for each in self.broker.listeners if not each.is_controller]
+        controllers = [each for each in self.broker.listeners if each.is_controller]
+        first = (clients or controllers)[0]
+        if self._run_file is not None:
+            entry = broker_entry(self.broker.listeners, self.config.log_directories[0])
+            write_run_file(
+                self._run_file,
+                self.broker.cluster_id,
+                address(clients[0]) if clients else "",
+                address(controllers[0]) if controllers else None,
+                {self.config.node_id: entry},
+            )
+        log.info("replog node {node} ready on {address}", node=self.config.node_id, address=address(first))
+
+    def _fail(self, reason: str) -> None:
+        log.critical("replog node {node} stops: {reason}", node=self.config.node_id, reason=reason)
+        self._reactor.addSystemEventTrigger("after", "shutdown", _exit_with_failure)
+        if self._reactor.running:
+            self._reactor.stop()
+        else:
+            self._reactor.callWhenRunning(self._reactor.stop)
+
+    async def _stop(self) -> None:
+        if self._run_file is not None:
+            remove_run_file(self._run_file)
+        if self.broker is not None:
+            await self.broker.stop()
+            log.info("replog node {node} stopped", node=self.config.node_id)
+
+    def stopService(self) -> Deferred[None]:
+        Service.stopService(self)
+        return ensureDeferred(self._stop())
+
+
+def _exit_with_failure() -> None:
+    """`twistd` itself would leave with status 0."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(1)

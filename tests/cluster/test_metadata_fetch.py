@@ -206,7 +206,8 @@ def test_the_quorum_is_described(rig: Rig) -> None:
     anonymous = caught_up(rig)
     anonymous.replica_state = fetch.ReplicaState()
     rig.send("fetch", anonymous, 18)
-    asked = cluster.DescribeQuorumRequestTopicData(topic_name=METADATA_TOPIC, partitions=[cluster.DescribeQuorumRequestPartitionData(partition_index=0)])
+    first = cluster.DescribeQuorumRequestPartitionData(partition_index=0)
+    asked = cluster.DescribeQuorumRequestTopicData(topic_name=METADATA_TOPIC, partitions=[first])
     answer = rig.ask("describe_quorum", cluster.DescribeQuorumRequest(topics=[asked]), 2)
     partition = answer.topics[0].partitions[0]
     end = rig.controller.log.high_watermark

@@ -1,0 +1,227 @@
+"""Cluster, quorum, settings, log directories and producer ids of a whole broker in memory, through its client's listener."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.api.test_metadata import create, register_another
+from tests.broker_house import BrokerHouse
+from twisted_broker.config import BROKER_SETTINGS, TOPIC_SETTINGS
+from twisted_broker.wire.errors import ErrorCode
+from twisted_broker.wire.messages import cluster, configs, log_dirs, topics
+from twisted_broker.wire.messages.producer_ids import InitProducerIdRequest
+
+TOPIC, BROKER, CLIENT_METRICS = 2, 4, 16
+DYNAMIC_TOPIC, DYNAMIC_BROKER, DYNAMIC_DEFAULT, STATIC, DEFAULT = 1, 2, 3, 4, 5
+
+
+@pytest.fixture
+def house() -> BrokerHouse:
+    return BrokerHouse(num_partitions="2").start()
+
+
+# cluster
+
+
+@pytest.mark.parametrize("version", [0, 1, 2])
+def test_the_cluster_is_described(house: BrokerHouse, version: int) -> None:
+    """KIP-700, KIP-1073: live brokers; fenced ones only in version 2 and only when asked for."""
+    register_another(house)
+    answer = house.ask(cluster.DescribeClusterRequest(include_cluster_authorized_operations=True), version)
+    assert (answer.error_code, answer.cluster_id, answer.controller_id) == (0, house.broker.cluster_id, 1)
+    assert [(broker.broker_id, broker.port) for broker in answer.brokers] == [(1, 9092)]
+    assert answer.cluster_authorized_operations > 0
+    if version == 2:
+        all_of_them = house.ask(cluster.DescribeClusterRequest(include_fenced_brokers=True), 2).brokers
+        assert [(broker.broker_id, broker.is_fenced, broker.rack) for broker in all_of_them] == [(1, False, None), (5, True, "r5")]
+
+
+@pytest.mark.parametrize(("kind", "code"), [(2, ErrorCode.MISMATCHED_ENDPOINT_TYPE), (9, ErrorCode.UNSUPPORTED_ENDPOINT_TYPE)])
+def test_a_brokers_listener_does_not_tell_of_controllers(house: BrokerHouse, kind: int, code: ErrorCode) -> None:
+    """KIP-919."""
+    assert house.ask(cluster.DescribeClusterRequest(endpoint_type=kind), 1).error_code == code
+
+
+@pytest.mark.parametrize("version", [0, 1, 2])
+def test_the_quorum_is_described_through_a_broker(house: BrokerHouse, version: int) -> None:
+    """KIP-595: the request is passed on to the leader of the metadata log."""
+    partition = cluster.DescribeQuorumRequestPartitionData(partition_index=0)
+    asked = cluster.DescribeQuorumRequestTopicData(topic_name="__cluster_metadata", partitions=[partition])
+    answer = house.ask(cluster.DescribeQuorumRequest(topics=[asked]), version)
+    found = answer.topics[0].partitions[0]
+    assert (answer.error_code, found.error_code, found.leader_id, found.leader_epoch) == (0, 0, 1, 1)
+    assert [voter.replica_id for voter in found.current_voters] == [1]
+
+
+# topics
+
+
+@pytest.mark.parametrize("version", range(8))
+def test_topics_are_created_and_deleted_in_every_version(house: BrokerHouse, version: int) -> None:
+    """RL 8.5: each version of CreateTopics and DeleteTopics, forwarded; the log appears and goes."""
+    wanted = topics.CreatableTopic(name="t", num_partitions=3, replication_factor=1)
+    made = house.ask(topics.CreateTopicsRequest(topics=[wanted]), version).topics[0]
+    assert made.error_code == 0 and (made.num_partitions == 3) == (version >= 5)
+    house.pass_time(0)
+    assert len(list(house.broker.log_manager)) == 3
+    down = min(version, 6)
+    request = topics.DeleteTopicsRequest(topics=[topics.DeleteTopicState(name="t")]) if down == 6 else topics.DeleteTopicsRequest(topic_names=["t"])
+    assert house.ask(request, down).responses[0].error_code == 0
+    house.pass_time(0)
+    assert list(house.broker.log_manager) == []
+
+
+@pytest.mark.parametrize("version", range(4))
+def test_a_topic_grows_in_every_version(house: BrokerHouse, version: int) -> None:
+    """RL 8.5: CreatePartitions, forwarded; the new logs are there."""
+    create(house, "t", 1)
+    request = topics.CreatePartitionsRequest(topics=[topics.CreatePartitionsTopic(name="t", count=4, assignments=None)], timeout_ms=1000)
+    assert house.ask(request, version).results[0].error_code == 0
+    house.pass_time(0)
+    assert len(list(house.broker.log_manager)) == 4
+
+
+# settings
+
+
+def describe(house: BrokerHouse, kind: int, name: str, *keys: str, version: int = 4, **more: bool) -> Any:
+    resource = configs.DescribeConfigsResource(resource_type=kind, resource_name=name, configuration_keys=list(keys) or None)
+    return house.ask(configs.DescribeConfigsRequest(resources=[resource], **more), version).results[0]
+
+
+def alter(house: BrokerHouse, kind: int, name: str, setting: str, value: str | None, operation: int = 0) -> int:
+    entry = configs.IncrementalAlterConfigsRequestAlterableConfig(name=setting, config_operation=operation, value=value)
+    resource = configs.IncrementalAlterConfigsRequestAlterConfigsResource(resource_type=kind, resource_name=name, configs=[entry])
+    code: int = house.ask(configs.IncrementalAlterConfigsRequest(resources=[resource]), 1).responses[0].error_code
+    house.pass_time(0)
+    return code
+
+
+def test_every_setting_of_a_topic_is_described(house: BrokerHouse) -> None:
+    """KIP-133: all rows of the table, each from its own source."""
+    create(house, "t", 1)
+    assert alter(house, TOPIC, "t", "retention.ms", "77") == 0
+    found = {entry.name: entry for entry in describe(house, TOPIC, "t").configs}
+    assert set(found) == {row.name for row in TOPIC_SETTINGS.values() if not row.internal}
+    assert (found["retention.ms"].value, found["retention.ms"].config_source, found["retention.ms"].read_only) == ("77", DYNAMIC_TOPIC, False)
+    assert (found["segment.bytes"].value, found["segment.bytes"].config_source) == ("1073741824", DEFAULT)
+    assert found["cleanup.policy"].value == "delete"
+
+
+def test_synonyms_tell_what_stands_behind_a_value(house: BrokerHouse) -> None:
+    """KIP-226: the value in force first, then what would take its place; the cluster's dynamic value over the file's over the default."""
+    create(house, "t", 1)
+    assert alter(house, BROKER, "", "message.max.bytes", "5000") == 0
+    assert alter(house, BROKER, "1", "message.max.bytes", "6000") == 0
+    assert alter(house, TOPIC, "t", "max.message.bytes", "7000") == 0
+    (entry,) = describe(house, TOPIC, "t", "max.message.bytes", include_synonyms=True).configs
+    assert [(s.name, s.value, s.source) for s in entry.synonyms] == [
+        ("max.message.bytes", "7000", DYNAMIC_TOPIC),
+        ("message.max.bytes", "6000", DYNAMIC_BROKER),
+        ("message.max.bytes", "5000", DYNAMIC_DEFAULT),
+        ("message.max.bytes", "1048588", DEFAULT),
+    ]
+    assert alter(house, TOPIC, "t", "max.message.bytes", None, 1) == 0
+    (entry,) = describe(house, TOPIC, "t", "max.message.bytes").configs
+    assert (entry.value, entry.config_source, entry.synonyms) == ("6000", DYNAMIC_BROKER, [])
+
+
+def test_every_setting_of_a_broker_is_described(house: BrokerHouse) -> None:
+    """KIP-226: what needs a restart is read-only; documentation and type only when asked for."""
+    found = {entry.name: entry for entry in describe(house, BROKER, "1", include_documentation=True).configs}
+    assert set(found) == set(BROKER_SETTINGS)
+    assert (found["num.partitions"].value, found["num.partitions"].config_source, found["num.partitions"].read_only) == ("2", STATIC, True)
+    assert not found["message.max.bytes"].read_only
+    assert found["message.max.bytes"].documentation == BROKER_SETTINGS["message.max.bytes"].doc and found["message.max.bytes"].config_type == 3
+    assert describe(house, BROKER, "1", "num.partitions").configs[0].documentation is None
+
+
+@pytest.mark.parametrize("version", range(5))
+def test_settings_are_described_in_every_version(house: BrokerHouse, version: int) -> None:
+    """DescribeConfigs v0 says is_default where later versions say the source."""
+    create(house, "t", 1)
+    alter(house, TOPIC, "t", "retention.ms", "77")
+    result = describe(house, TOPIC, "t", "retention.ms", "segment.ms", version=version)
+    found = {entry.name: entry for entry in result.configs}
+    assert found["retention.ms"].value == "77" and set(found) == {"retention.ms", "segment.ms"}
+    if version == 0:
+        assert (found["retention.ms"].is_default, found["segment.ms"].is_default) == (False, True)
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "code"),
+    [
+        (TOPIC, "nope", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+        (TOPIC, "in/valid", ErrorCode.INVALID_TOPIC_EXCEPTION),
+        (BROKER, "2", ErrorCode.INVALID_REQUEST),
+        (8, "1", ErrorCode.INVALID_REQUEST),
+        (77, "x", ErrorCode.INVALID_REQUEST),
+    ],
+)
+def test_resources_that_are_not_described(house: BrokerHouse, kind: int, name: str, code: ErrorCode) -> None:
+    """Kafka's ConfigHelper: the resource's own error."""
+    assert describe(house, kind, name).error_code == code
+
+
+def test_the_clusters_defaults_are_what_was_set(house: BrokerHouse) -> None:
+    """Broker resource "" has no values but the dynamic ones."""
+    alter(house, BROKER, "", "message.max.bytes", "5000")
+    entries = describe(house, BROKER, "").configs
+    assert [(e.name, e.value, e.config_source) for e in entries] == [
+        ("message.max.bytes", "5000", DYNAMIC_DEFAULT),
+        ("min.insync.replicas", "1", DYNAMIC_DEFAULT),
+    ]
+
+
+def test_the_older_alter_configs_goes_through(house: BrokerHouse) -> None:
+    """AlterConfigs v0-2, forwarded."""
+    create(house, "t", 1)
+    for version in range(3):
+        entry = configs.AlterConfigsRequestAlterableConfig(name="retention.ms", value=str(100 + version))
+        resource = configs.AlterConfigsRequestAlterConfigsResource(resource_type=TOPIC, resource_name="t", configs=[entry])
+        assert house.ask(configs.AlterConfigsRequest(resources=[resource]), version).responses[0].error_code == 0
+        house.pass_time(0)
+        assert describe(house, TOPIC, "t", "retention.ms").configs[0].value == str(100 + version)
+
+
+def test_resources_are_listed(house: BrokerHouse) -> None:
+    """KIP-1142: version 0 knows client metrics only, version 1 all kinds or those asked for."""
+    create(house, "t", 1)
+    assert house.ask(configs.ListConfigResourcesRequest(), 0).config_resources == []
+    listed = house.ask(configs.ListConfigResourcesRequest(), 1).config_resources
+    assert [(each.resource_type, each.resource_name) for each in listed] == [(TOPIC, "t"), (BROKER, "1")]
+    assert house.ask(configs.ListConfigResourcesRequest(resource_types=[77]), 1).error_code == ErrorCode.UNSUPPORTED_VERSION
+
+
+# log directories and producer ids
+
+
+@pytest.mark.parametrize("version", range(6))
+def test_log_directories_are_described(house: BrokerHouse, version: int) -> None:
+    """KIP-113, KIP-827: sizes of all partitions or of those asked for; the volume's size from version 4 on."""
+    create(house, "t", 2)
+    (result,) = house.ask(log_dirs.DescribeLogDirsRequest(topics=None), version).results
+    assert (result.error_code, result.log_dir) == (0, "/data")
+    (topic,) = result.topics
+    assert [(p.partition_index, p.partition_size, p.offset_lag, p.is_future_key) for p in topic.partitions] == [(0, 0, 0, False), (1, 0, 0, False)]
+    assert (result.total_bytes > 0) == (version >= 4)
+    wanted = [log_dirs.DescribableLogDirTopic(topic="t", partitions=[1])]
+    (result,) = house.ask(log_dirs.DescribeLogDirsRequest(topics=wanted), version).results
+    assert [p.partition_index for p in result.topics[0].partitions] == [1]
+
+
+@pytest.mark.parametrize("version", range(6))
+def test_every_producer_gets_an_id_of_its_own(house: BrokerHouse, version: int) -> None:
+    """KIP-98, KIP-360: ids differ, epoch 0; an id that the producer had before does not matter."""
+    known = {"producer_id": 5, "producer_epoch": 3} if version >= 3 else {}
+    answers = [house.ask(InitProducerIdRequest(transactional_id=None, **known), version) for _ in range(3)]
+    assert [(answer.error_code, answer.producer_epoch) for answer in answers] == [(0, 0)] * 3
+    assert len({answer.producer_id for answer in answers}) == 3
+
+
+def test_transactions_are_not_served(house: BrokerHouse) -> None:
+    """A transactional id is refused rather than half served."""
+    answer = house.ask(InitProducerIdRequest(transactional_id="tx"), 4)
+    assert (answer.error_code, answer.producer_id) == (ErrorCode.INVALID_REQUEST, -1)

@@ -90,6 +90,27 @@ def test_zstd_does_not_go_down(version):
     assert values(second.records) == [b"v"]
 
 
+def test_a_large_conversion_takes_turns():
+    """RELIABILITY 5.3: converting 2 MiB for an old client leaves the reactor in between; a client that hangs up meanwhile holds no file."""
+    api = made()
+    for _ in range(8):
+        api.rig.produce(250, value=b"x" * 1000)
+    file = api.rig.partition().log.segments.active.log
+    request = asked(("t", 0, 0, {"partition_max_bytes": 1 << 22}), max_bytes=1 << 22)
+    answers = api.ask(fetch, FetchResponse, request, 3)
+    assert answers == []
+    turns = 0
+    while not answers:
+        assert api.rig.clock.getDelayedCalls()
+        api.rig.advance(0)
+        turns += 1
+    assert len(values(parts(answers[0])[0].records)) == 2000
+    assert turns >= 1
+    api.ask(fetch, FetchResponse, request, 3)
+    api.last.cancel()
+    assert file.references == 0
+
+
 @pytest.mark.parametrize(("version", "code"), [(9, ErrorCode.UNSUPPORTED_COMPRESSION_TYPE), (10, ErrorCode.NONE)])
 def test_zstd_topics_need_version_10(version, code):
     """KIP-110: a topic set to zstd is not read by a version below 10."""

@@ -6,11 +6,9 @@ not enough, read once more after the wait.
 1. Permission comes before existence: ClusterAction for followers, Read for consumers. A refused partition carries -1 for the watermarks;
    the others are served; with none left nothing is read.
 2. Records leave as file slices; an answer that is not made gives its slices back.
-3. Version 0-1 gets message sets of magic 0, version 2-3 of magic 1. A first batch that does not fit a hard limit (version <= 2) comes cut, as
-   it is, so that the client sees that its limit is too small.
 
-Source: RL 1.8, 1.9, 5.1, 5.2; Kafka's `KafkaApis.handleFetchRequest`; KIP-74, KIP-227, KIP-392, KIP-951. Leaves out: quotas, sessions'
-rules (`fetch_session`).
+Source: RL 1.8, 1.9, 5.1, 5.2; Kafka's `KafkaApis.handleFetchRequest`; KIP-74, KIP-227, KIP-392, KIP-951. Leaves out: quotas, the
+rules of sessions (`fetch_session`), old formats (`down_conversion`).
 """
 
 from __future__ import annotations
@@ -18,9 +16,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from twisted_broker.api.down_conversion import convert_results
 from twisted_broker.api.leaders import LeaderHints
 from twisted_broker.interfaces import TopicPartition
-from twisted_broker.log.segment_file import FileSlice, SliceGone
 from twisted_broker.replication.fetch_data import (
     DEBUGGING_CONSUMER,
     HIGH_WATERMARK,
@@ -32,8 +30,7 @@ from twisted_broker.replication.fetch_data import (
 )
 from twisted_broker.replication.fetch_session import FINAL_EPOCH, NO_SESSION, FetchContext, PartitionKey, open_context
 from twisted_broker.security.acl import Operation, ResourceType
-from twisted_broker.wire.errors import BrokerError, ErrorCode, WireError
-from twisted_broker.wire.legacy import convert_down, iterate_entries
+from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.messages.fetch import (
     AbortedTransaction,
     EpochEndOffset,
@@ -50,7 +47,8 @@ from twisted_broker.wire.primitives import NULL_UUID
 if TYPE_CHECKING:
     from twisted_broker.api.context import RequestContext
 
-_LIMIT_FROM, _BATCHES_FROM, _ZSTD_FROM, _FOLLOWERS_SERVE_FROM, _TOPIC_IDS_FROM, _REPLICA_STATE_FROM, _LEADER_FROM = 3, 4, 10, 11, 13, 15, 16
+_MAGIC_1_FROM, _LIMIT_FROM, _BATCHES_FROM = 2, 3, 4
+_ZSTD_FROM, _FOLLOWERS_SERVE_FROM, _TOPIC_IDS_FROM, _REPLICA_STATE_FROM, _LEADER_FROM = 10, 11, 13, 15, 16
 _READ_COMMITTED = 1
 _READ, _TOPIC = Operation.READ, ResourceType.TOPIC
 _SAME_EPOCH, _UNSAID, _NO_SNAPSHOT = EpochEndOffset(), LeaderIdAndEpoch(), SnapshotId()  # shared by all answers that do not use them
@@ -78,6 +76,8 @@ async def fetch(context: RequestContext, request: FetchRequest) -> FetchResponse
     if error != ErrorCode.NONE:
         for result in results:
             result.release()
+    elif context.version < _BATCHES_FROM:
+        await convert_results(shown, 0 if context.version < _MAGIC_1_FROM else 1, context.runtime.clock)
     return _response(context, error, session_id, shown)
 
 
@@ -182,7 +182,7 @@ def _response(context: RequestContext, error: ErrorCode, session_id: int, shown:
             key = request.topic_id or topic
             partitions = []
             response.responses.append(FetchableTopicResponse(topic=topic, topic_id=request.topic_id or NULL_UUID, partitions=partitions))
-        data = _partition_data(context.version, result)
+        data = _partition_data(result)
         partitions.append(data)
         if result.error in _HINTED and context.version >= _LEADER_FROM:
             hints = hints or LeaderHints(context, NodeEndpoint)
@@ -193,10 +193,8 @@ def _response(context: RequestContext, error: ErrorCode, session_id: int, shown:
     return response
 
 
-def _partition_data(version: int, result: FetchPartitionResult) -> PartitionData:
-    records: Any = b""
-    if result.slice is not None:
-        records = result.slice if version >= _BATCHES_FROM else _converted(version, result)
+def _partition_data(result: FetchPartitionResult) -> PartitionData:
+    records: Any = result.slice or result.converted or b""
     data = PartitionData(
         partition_index=result.request.topic_partition[1],
         error_code=result.error,
@@ -219,22 +217,3 @@ def _partition_data(version: int, result: FetchPartitionResult) -> PartitionData
         data.diverging_epoch = EpochEndOffset(epoch=epoch, end_offset=end_offset)
     return data
 
-
-def _converted(version: int, result: FetchPartitionResult) -> list[bytes] | FileSlice | bytes:
-    """The records for a client that knows no batches. What cannot go down (zstd, damage) makes the result an error."""
-    file_slice = result.slice
-    assert file_slice is not None
-    try:
-        batches = iterate_entries(file_slice.read(), partial_tail=True)
-        pieces = list(convert_down(batches, 0 if version < 2 else 1, result.request.fetch_offset))
-    except (SliceGone, OSError) as gone:
-        result.release()
-        raise WireError(f"records of an answer are gone: {gone}") from None
-    except BrokerError as refusal:
-        result.release()
-        result.error, result.high_watermark, result.last_stable_offset = refusal.code, -1, -1
-        return b""
-    if not pieces and result.cut_short:
-        return file_slice
-    result.release()
-    return pieces

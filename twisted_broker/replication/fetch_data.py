@@ -92,10 +92,11 @@ class FetchPartitionRequest:
 
 class FetchPartitionResult:
     """What one partition answered. `fetch_offset` is where the reader stood, in full, for a fetch that goes on to wait; `cut_short`: the first
-    batch is not whole."""
+    batch is not whole; `converted`: the records in an old client's format, instead of the slice."""
 
     __slots__ = (
         "aborted_transactions",
+        "converted",
         "cut_short",
         "diverging_epoch",
         "error",
@@ -128,11 +129,12 @@ class FetchPartitionResult:
         self.slice: FileSlice | None = None
         self.size = 0
         self.cut_short = False
+        self.converted: list[bytes] | None = None
         self.aborted_transactions: list[tuple[int, int]] | None = None
         self.preferred_read_replica = -1
 
     def release(self) -> None:
-        """Lets go of the records: they are not sent."""
+        """Gives the slice back: it is not sent."""
         if self.slice is not None:
             self.slice.release()
             self.slice = None

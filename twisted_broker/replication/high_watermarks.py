@@ -59,21 +59,19 @@ class HighWatermarks:
     def write(self, logs: Iterable[Log]) -> None:
         """Begins to write those that changed since the last time."""
         for directory, offsets in self._by_directory(logs).items():
-            if directory in self._writing or self._written.get(directory) == offsets:
-                continue
-            self._writing.add(directory)
-            self._worker_of(directory).submit(
-                lambda directory=directory, offsets=offsets: write_offsets(self._files, directory, HIGH_WATERMARK, offsets),  # type: ignore[misc]
-                lambda _, error, directory=directory, offsets=offsets: self._done(directory, offsets, error),  # type: ignore[misc]
-            )
+            if directory not in self._writing and self._written.get(directory) != offsets:
+                self._submit(directory, offsets)
 
-    def write_now(self, logs: Iterable[Log]) -> None:
-        """Writes all before it returns (shutdown)."""
+    def write_last(self, logs: Iterable[Log]) -> None:
+        """Writes all (shutdown): done before anything that is submitted to the workers later."""
         for directory, offsets in self._by_directory(logs).items():
-            try:
-                write_offsets(self._files, directory, HIGH_WATERMARK, offsets)
-            except OSError as error:
-                self._done(directory, offsets, error)
+            self._submit(directory, offsets)
+
+    def _submit(self, directory: str, offsets: dict[TopicPartition, int]) -> None:
+        self._writing.add(directory)
+        self._worker_of(directory).submit(
+            lambda: write_offsets(self._files, directory, HIGH_WATERMARK, offsets), lambda _, error: self._done(directory, offsets, error)
+        )
 
     def _by_directory(self, logs: Iterable[Log]) -> dict[str, dict[TopicPartition, int]]:
         found: dict[str, dict[TopicPartition, int]] = defaultdict(dict)

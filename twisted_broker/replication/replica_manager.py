@@ -432,7 +432,7 @@ class ReplicaManager:
         self._high_watermarks.write(self.logs())
 
     def shutdown(self) -> None:
-        """Stops the periodic tasks, answers all that waits as if its time were up, and writes the high watermarks."""
+        """Stops the periodic tasks, answers all that waits as if its time were up, and has the high watermarks written."""
         for loop in self._loops:
             loop.stop()
         self._loops = []
@@ -443,7 +443,7 @@ class ReplicaManager:
         if self._drain_call is not None:
             self._drain_call.cancel()
             self._drain_call = None
-        self._high_watermarks.write_now(self.logs())
+        self._high_watermarks.write_last(self.logs())
 
 
 def _fired() -> Deferred[None]:

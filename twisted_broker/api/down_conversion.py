@@ -1,0 +1,60 @@
+"""Fetch answers for clients that know no record batches.
+
+1. Version 0-1 gets message sets of magic 0, version 2-3 of magic 1.
+2. What cannot go down (zstd, damage) is an error of its partition; the others are served.
+3. A first batch that does not fit a hard limit (version <= 2) comes cut, as it is, so that the client sees that its limit is too small.
+4. At most about `TURN_BYTES` are converted in one turn of the reactor: a large answer for an old client delays nobody else.
+
+Source: RL 1.8, RELIABILITY 5.3; Kafka's `LazyDownConversionRecords`. Leaves out: the formats (`wire.legacy`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from twisted.internet.task import deferLater
+
+from twisted_broker.log.segment_file import SliceGone
+from twisted_broker.replication.fetch_data import FetchPartitionResult
+from twisted_broker.wire.errors import BrokerError, WireError
+from twisted_broker.wire.legacy import convert_down, iterate_entries
+
+TURN_BYTES = 1 << 18
+
+
+async def convert_results(results: Sequence[FetchPartitionResult], magic: int, clock: Any) -> None:
+    """Replaces slices by converted records. Raises WireError when the records are gone; all slices are given back then."""
+    done = 0
+    try:
+        for result in results:
+            if result.slice is not None:
+                done = await _convert(result, magic, clock, done)
+    except BaseException:
+        for result in results:
+            result.release()
+        raise
+
+
+async def _convert(result: FetchPartitionResult, magic: int, clock: Any, done: int) -> int:
+    """Converts one partition; `done` bytes were converted in this turn before, the return says how many now."""
+    assert result.slice is not None
+    pieces: list[bytes] = []
+    try:
+        entries = iterate_entries(result.slice.read(), partial_tail=True)
+        for piece in convert_down(entries, magic, result.request.fetch_offset):
+            pieces.append(piece)
+            done += len(piece)
+            if done >= TURN_BYTES:
+                await deferLater(clock, 0)
+                done = 0
+    except BrokerError as refusal:
+        result.release()
+        result.error, result.high_watermark, result.last_stable_offset, result.log_start_offset = refusal.code, -1, -1, -1
+        return done
+    except (SliceGone, OSError) as gone:
+        raise WireError(f"records of an answer are gone: {gone}") from None
+    if pieces or not result.cut_short:
+        result.release()
+        result.converted = pieces
+    return done

@@ -52,6 +52,7 @@ class LogExtent(LogReading):
         self.check_online()
         assert offset >= 0
         if offset >= self.log_end_offset:
+            self.leader_epochs.truncate_from_end(self.log_end_offset)  # an epoch that was begun here and never written to
             return False
         if offset < self.segments.first.base_offset:
             self.truncate_fully_and_start_at(offset, now_ms)

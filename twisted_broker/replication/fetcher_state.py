@@ -47,7 +47,7 @@ class Verdict(Enum):
 
 
 class InitialFetchState(NamedTuple):
-    """Where fetching begins, and under which leader epoch. `offset` below 0: the leader is asked."""
+    """Where fetching begins, and under which leader epoch."""
 
     topic_id: bytes
     leader_epoch: int

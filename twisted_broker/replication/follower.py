@@ -59,6 +59,11 @@ def own_log(partition: Partition) -> Log:
     return log
 
 
+def initial_offset(log: Log, cuts_on_fetch: bool) -> int:
+    """RL 1.4: where fetching begins: at the high watermark, or at the log end when fetch answers tell where to cut and epochs are known."""
+    return log.log_end_offset if cuts_on_fetch and len(log.leader_epochs) else log.high_watermark
+
+
 def take_in(partition: Partition, asked: FetchAsk, answer: FetchedPartition, wall_ms: int) -> LogAppendInfo | None:
     """RL 6.4: appends an answer's records (up to the leader epoch asked) and follows the leader's marks. None: it held no whole batch.
 
@@ -86,11 +91,8 @@ def follow_log_start(partition: Partition, leader_log_start: int) -> None:
 def truncate(partition: Partition, offset: int, wall_ms: int) -> Cut | None:
     """RL 6.3: drops everything from `offset` on. None when there is nothing. Raises `BrokerError`."""
     log = own_log(partition)
-    if offset >= log.log_end_offset:
-        return None
     cut = _cut(log, offset)
-    log.truncate_to(offset, wall_ms)
-    return _told(partition, cut)
+    return _told(partition, cut) if log.truncate_to(offset, wall_ms) else None
 
 
 def truncate_fully(partition: Partition, offset: int, wall_ms: int) -> Cut:

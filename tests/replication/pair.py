@@ -1,0 +1,128 @@
+"""Brokers that hold one partition each and follow one another through the production fetcher; only the wire is left out."""
+
+from __future__ import annotations
+
+from collections import deque
+from random import Random
+
+from twisted.internet.defer import ensureDeferred
+from twisted.internet.task import Clock
+
+from tests.replication.rig import MAX_LAG_MS, TOPIC_ID, TP, WALL_MS, FakeBrokers, batch, make_log, registration
+from twisted_broker.config import LogConfig
+from twisted_broker.interfaces import Runtime
+from twisted_broker.log.append_info import AppendOrigin
+from twisted_broker.log.memory import InlineWorker
+from twisted_broker.replication.fetcher import ReplicaFetcher
+from twisted_broker.replication.fetcher_state import InitialFetchState
+from twisted_broker.replication.follower import initial_offset
+from twisted_broker.replication.leader import BrokerEndPoint
+from twisted_broker.replication.partition import Partition
+from twisted_broker.testing.memory_leader import MemoryLeader
+from twisted_broker.wire.errors import BrokerError, ErrorCode
+from twisted_broker.wire.records import iterate_batches
+
+REPLICAS = (1, 2, 3)
+BACKOFF_MS = 1000
+
+
+class Node:
+    """A broker with the partition `TP`. What a fetcher uses of a replica manager is here: `runtime`, `partition`, `drain`, `directory_failed`."""
+
+    def __init__(self, node_id: int, clock: Clock, config: LogConfig | None = None) -> None:
+        self.id = node_id
+        self.clock = clock
+        self.brokers = FakeBrokers(REPLICAS)
+        self.events: deque = deque()
+        self.log = make_log(config)
+        self.held = Partition(TP, TOPIC_ID, node_id, self.events, self.brokers, MAX_LAG_MS)
+        self.partitions = {TP: self.held}
+        self.runtime = Runtime(clock, lambda: WALL_MS, None, self.log.pool.files, lambda directory: InlineWorker(), Random(node_id))
+        self.failed_directories: list[str] = []
+        self.fetcher: ReplicaFetcher | None = None
+        self.leader: MemoryLeader | None = None
+        self.values = 0
+
+    # what a fetcher uses
+    def partition(self, name) -> Partition:
+        if name not in self.partitions:
+            raise BrokerError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        return self.partitions[name]
+
+    def drain(self) -> None:
+        self.events.clear()
+
+    def directory_failed(self, directory, error) -> None:
+        self.failed_directories.append(directory)
+
+    # roles
+    def lead(self, epoch: int, isr=None) -> None:
+        self.stop_following()
+        self.held.make_leader(registration(self.id, REPLICAS, isr or (self.id,), epoch, epoch * 10), self.log, self.now_ms())
+
+    def follow(self, other: Node, epoch: int, *, from_high_watermark: bool = False, cuts_on_fetch: bool = True, told: bool = True) -> ReplicaFetcher:
+        """`told` False: the other broker does not know yet that it leads under this epoch."""
+        self.stop_following()
+        self.held.make_follower(registration(other.id, REPLICAS, (other.id,), epoch, epoch * 10), self.log)
+        self.leader = MemoryLeader(BrokerEndPoint(other.id, "h", 1), other.partitions, self.id, 100 + self.id, self.now_ms)
+        self.leader.cuts_on_fetch = cuts_on_fetch
+        self.fetcher = ReplicaFetcher(f"fetcher-{self.id}", self, self.leader, BACKOFF_MS, 1 << 20)
+        offset = self.log.high_watermark if from_high_watermark else initial_offset(self.log, cuts_on_fetch)
+        self.fetcher.add({TP: InitialFetchState(TOPIC_ID, epoch, offset)})
+        return self.fetcher
+
+    def stop_following(self) -> None:
+        if self.fetcher is not None:
+            self.fetcher.shutdown()
+            self.fetcher = None
+
+    def now_ms(self) -> int:
+        return int(self.clock.seconds() * 1000)
+
+    # time
+    def round(self) -> None:
+        """One round of the fetcher; it must come to its end."""
+        finished: list = []
+        ensureDeferred(self.fetcher.do_work()).addCallbacks(finished.append, lambda failure: failure.raiseException())
+        assert finished
+
+    def catch_up(self, rounds: int = 20) -> None:
+        for _ in range(rounds):
+            self.round()
+
+    @property
+    def state(self):
+        return self.fetcher.state.partitions.get(TP)
+
+    # the log
+    def append(self, count: int = 1) -> None:
+        """`count` batches of one record, each with a value that no other broker or call writes."""
+        for _ in range(count):
+            self.values += 1
+            value = f"{self.id}:{self.values}".encode()
+            self.held.append_as_leader(batch(1, value=value), 1, WALL_MS, self.now_ms(), AppendOrigin.CLIENT)
+
+    def content(self) -> list[tuple[int, int, bytes]]:
+        """(offset, leader epoch, value) of every record."""
+        found = []
+        start = self.log.log_start_offset
+        if start == self.log.log_end_offset:
+            return found
+        offset = start
+        while offset < self.log.log_end_offset:
+            data = self.log.read(offset, 1 << 20)
+            for each in iterate_batches(data.slice.read()):
+                for record in each.records(1 << 20):
+                    found.append((record.offset, each.partition_leader_epoch, bytes(record.value)))
+            data.slice.release()
+            offset = found[-1][0] + 1
+        return found
+
+    def epochs(self) -> list[tuple[int, int]]:
+        return self.log.leader_epochs.entries()
+
+
+def nodes(count: int = 2, config: LogConfig | None = None) -> list[Node]:
+    clock = Clock()
+    clock.advance(100)
+    return [Node(number + 1, clock, config) for number in range(count)]

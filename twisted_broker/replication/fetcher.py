@@ -1,0 +1,432 @@
+"""Rounds of fetching from one leader: the base of all fetchers, and the one of replicas.
+
+Owns `Fetcher` (rounds, pauses, errors) and `ReplicaFetcher` (what replicas do with answers, and how they truncate).
+
+1. One round at a time, one request in flight: first truncate what is to be truncated, then fetch what is ready.
+2. With nothing to ask it waits for the backoff, for the end of a delay, or until something is added.
+3. What goes wrong with one partition delays or fails that one; a lost connection delays all of this fetcher, and nobody else's.
+4. A truncation or an append happens only for a partition that is here under the epoch that was asked: see `fetcher_state`.
+
+Source: RL 6.2-6.5, 7.1; Kafka's `AbstractFetcherThread`, `ReplicaFetcherThread`. Leaves out: which fetcher a partition belongs to
+(`fetcher_manager`), follower quotas.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING
+
+from twisted.internet.defer import CancelledError, Deferred, ensureDeferred
+from twisted.logger import Logger
+
+from twisted_broker.interfaces import Runtime, TopicPartition
+from twisted_broker.log.append_info import LogAppendInfo
+from twisted_broker.log.errors import LogDirFailure
+from twisted_broker.replication import follower
+from twisted_broker.replication.fetcher_state import (
+    EpochAsk,
+    EpochEnd,
+    FetchAsk,
+    FetchedPartition,
+    FetcherState,
+    InitialFetchState,
+    PartitionFetchState,
+    Restart,
+    Truncation,
+    Verdict,
+    restart_at,
+    truncation_for,
+)
+from twisted_broker.replication.leader import EARLIEST, LATEST, Leader
+from twisted_broker.replication.partition import Partition
+from twisted_broker.wire.errors import BrokerError, ErrorCode
+from twisted_broker.wire.records import CorruptRecordError
+
+if TYPE_CHECKING:
+    from twisted_broker.log.log import Log
+    from twisted_broker.replication.replica_manager import ReplicaManager
+
+_log = Logger()
+_EXPECTED = frozenset(  # what a change of leadership looks like from here, for a moment
+    {ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.UNKNOWN_LEADER_EPOCH, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID}
+)
+
+
+class Fetcher:
+    """The base. A subclass supplies `build_request`, `process_partition_data`, `out_of_range`, `latest_epoch`, and may extend `truncate`,
+    `partition_failed`, `partitions_with_errors` and `round_done`; fetching is the leader's."""
+
+    def __init__(self, name: str, runtime: Runtime, leader: Leader, backoff_ms: int, failed: set[TopicPartition] | None = None) -> None:
+        self.name = name
+        self.leader = leader
+        self.state = FetcherState(failed)
+        self.requests = self.bytes_fetched = 0
+        self._runtime = runtime
+        self._backoff_ms = backoff_ms
+        self._stopped = False
+        self._running: Deferred[None] | None = None
+        self._pause: Deferred[None] | None = None
+        self._unreachable = False
+
+    # what a subclass supplies
+    def build_request(self, ready: Iterable[tuple[TopicPartition, PartitionFetchState]]) -> dict[TopicPartition, FetchAsk]:
+        """What to ask for those that are ready; what cannot be asked goes to `partitions_with_errors`."""
+        raise NotImplementedError
+
+    def process_partition_data(self, topic_partition: TopicPartition, asked: FetchAsk, answer: FetchedPartition) -> LogAppendInfo | None:
+        """Takes an answer without error in. What was appended, None for nothing. `CorruptRecordError`: it is fetched again."""
+        raise NotImplementedError
+
+    async def out_of_range(self, topic_partition: TopicPartition, asked: FetchAsk) -> bool:
+        """Finds another place to go on from; False: later."""
+        raise NotImplementedError
+
+    def latest_epoch(self, topic_partition: TopicPartition) -> int:
+        """The epoch of the last entry held, -1 when epochs are not known."""
+        raise NotImplementedError
+
+    async def truncate(self) -> bool:
+        """Truncates what must be before it is fetched. True when anybody was asked or anything was done."""
+        return False
+
+    def cut(self, topic_partition: TopicPartition, diverging: EpochEnd) -> None:
+        """A fetch answer told where the logs part. Only replicas are told."""
+
+    def partition_failed(self, topic_partition: TopicPartition, reason: BaseException | str) -> None:
+        """It is not fetched any more until it is added again."""
+        _log.error("{fetcher} gives {partition} up: {reason}", fetcher=self.name, partition=topic_partition, reason=reason)
+        self.state.fail(topic_partition)
+
+    def partitions_with_errors(self, topic_partitions: Iterable[TopicPartition]) -> None:
+        """They are tried again after the backoff."""
+        now_ms = self._runtime.now_ms()
+        self.state.delay(topic_partitions, now_ms + self._backoff_ms, now_ms)
+
+    def round_done(self) -> None:
+        """Everything of an answer was taken in."""
+
+    # who is fetched
+    def add(self, partitions: Mapping[TopicPartition, InitialFetchState]) -> None:
+        """RL 6.1: a partition already here at the same epoch keeps its state; a waiting fetcher wakes."""
+        for topic_partition, initial in partitions.items():
+            try:
+                self.state.add(topic_partition, initial, self.latest_epoch(topic_partition), self.leader.cuts_on_fetch)
+            except BrokerError as error:
+                _log.error("{fetcher} cannot fetch {partition}: {error}", fetcher=self.name, partition=topic_partition, error=error)
+                self.state.failed.add(topic_partition)
+        self._runtime.clock.callLater(0, self._wake)  # later: whoever adds is in the middle of a change of roles
+
+    def remove(self, topic_partitions: Iterable[TopicPartition]) -> dict[TopicPartition, PartitionFetchState]:
+        """Those that were here, with their states. Their answers in flight will not count."""
+        found = {name: state for name in topic_partitions if (state := self.state.remove(name)) is not None}
+        return found
+
+    @property
+    def is_idle(self) -> bool:
+        return not self.state.partitions
+
+    # rounds
+    def start(self) -> None:
+        self._running = ensureDeferred(self._run())
+
+    def shutdown(self) -> None:
+        """Asks no more, and takes no answer in any more."""
+        self._stopped = True
+        running, self._running = self._running, None
+        if running is not None:
+            running.cancel()
+        self.leader.close()
+
+    async def _run(self) -> None:
+        while not self._stopped:
+            try:
+                worked = await self.do_work()
+            except CancelledError:
+                return
+            except Exception:
+                _log.failure("a round of {fetcher} failed", fetcher=self.name)
+                self.partitions_with_errors(self.state.partitions)
+                worked = False
+            if not worked and not self._stopped:
+                await self._wait()
+
+    async def _wait(self) -> None:
+        pause = self._pause = Deferred()
+        now_ms = self._runtime.now_ms()
+        due = self.state.next_due_ms(now_ms)
+        wait_ms = self._backoff_ms if due is None else min(self._backoff_ms, due - now_ms)
+        timer = self._runtime.clock.callLater(wait_ms / 1000, self._wake)
+        try:
+            await pause
+        except CancelledError:
+            self._stopped = True
+        finally:
+            self._pause = None
+            if timer.active():
+                timer.cancel()
+
+    def _wake(self) -> None:
+        pause, self._pause = self._pause, None
+        if pause is not None and not pause.called:
+            pause.callback(None)
+
+    async def do_work(self) -> bool:
+        """RL 6.2: one round. False when there was nothing to ask."""
+        truncated = await self.truncate()
+        if self._stopped:
+            return truncated
+        asks = self.build_request(self.state.ready(self._runtime.now_ms()))
+        if not self.leader.has_news(asks):
+            return truncated
+        answers = await self._fetch(asks)
+        if answers is None or self._stopped:
+            return True
+        await self._take_in(asks, answers)
+        return True
+
+    async def _fetch(self, asks: Mapping[TopicPartition, FetchAsk]) -> dict[TopicPartition, FetchedPartition] | None:
+        self.requests += 1
+        try:
+            answers = await self.leader.fetch(asks)
+        except CancelledError:
+            raise
+        except Exception as error:
+            self.connection_failed(error)
+            return None
+        if self._unreachable:
+            self._unreachable = False
+            _log.info("{fetcher} reaches {leader} again", fetcher=self.name, leader=self.leader.endpoint)
+        return answers
+
+    def connection_failed(self, error: Exception) -> None:
+        """RL 6.5: a lost connection delays the partitions of this fetcher only; told once until it works again."""
+        if self._stopped:
+            return
+        if not self._unreachable:
+            self._unreachable = True
+            _log.warn("{fetcher} does not reach {leader}, tries on: {error}", fetcher=self.name, leader=self.leader.endpoint, error=error)
+        self.partitions_with_errors(self.state.partitions)
+
+    async def _take_in(self, asks: Mapping[TopicPartition, FetchAsk], answers: Mapping[TopicPartition, FetchedPartition]) -> None:
+        """RL 6.4: what an answer means for each partition. What must ask again comes last: records live only until then."""
+        errors: list[TopicPartition] = []
+        elsewhere: list[TopicPartition] = []
+        for topic_partition, answer in answers.items():
+            asked = asks.get(topic_partition)
+            verdict = Verdict.STALE if asked is None else self.state.judge(topic_partition, asked, answer, self._runtime.now_ms())
+            if verdict is Verdict.STALE or asked is None:
+                continue
+            if verdict is Verdict.APPEND:
+                if not self._append(topic_partition, asked, answer):
+                    errors.append(topic_partition)
+            elif verdict is Verdict.DIVERGED:
+                assert answer.diverging_epoch is not None
+                self.cut(topic_partition, EpochEnd(ErrorCode.NONE, *answer.diverging_epoch))
+            elif verdict is Verdict.OUT_OF_RANGE:
+                elsewhere.append(topic_partition)
+            else:
+                self.refused(topic_partition, verdict, answer.error, errors)
+        self.partitions_with_errors(errors)
+        self.round_done()
+        for topic_partition in elsewhere:
+            await self._restart(topic_partition, asks[topic_partition])
+
+    def _append(self, topic_partition: TopicPartition, asked: FetchAsk, answer: FetchedPartition) -> bool:
+        """False: try again later. Corrupt bytes may be the wire's fault; anything else that is wrong fails the partition."""
+        try:
+            info = self.process_partition_data(topic_partition, asked, answer)
+        except CorruptRecordError as error:
+            _log.error("{partition} at {offset}: {error}", partition=topic_partition, offset=asked.fetch_offset, error=error)
+            return False
+        except Exception as error:
+            if not isinstance(error, BrokerError):
+                _log.failure("{partition} cannot take an answer in", partition=topic_partition)
+            self.partition_failed(topic_partition, error)
+            return True
+        if info is None:
+            self.state.appended(topic_partition, -1, -1, answer.high_watermark)
+        else:
+            self.bytes_fetched += info.bytes
+            self.state.appended(topic_partition, info.last_offset, info.last_leader_epoch, answer.high_watermark)
+        return True
+
+    def refused(self, topic_partition: TopicPartition, verdict: Verdict, error: ErrorCode, errors: list[TopicPartition]) -> None:
+        """FENCED fails the partition until the controller's news; everything else is tried again."""
+        if verdict is Verdict.FENCED:
+            self.partition_failed(topic_partition, "the leader's epoch is newer; the controller will tell")
+        elif verdict is Verdict.RETRY:
+            told = _log.debug if error in _EXPECTED or error == ErrorCode.FENCED_LEADER_EPOCH else _log.error
+            told("{fetcher} is refused {partition}: {error}", fetcher=self.name, partition=topic_partition, error=error.name)
+            errors.append(topic_partition)
+
+    async def _restart(self, topic_partition: TopicPartition, asked: FetchAsk) -> None:
+        try:
+            if not await self.out_of_range(topic_partition, asked):
+                self.partitions_with_errors([topic_partition])
+        except CancelledError:
+            raise
+        except BrokerError as error:
+            errors: list[TopicPartition] = []
+            if isinstance(error, LogDirFailure):
+                self.partition_failed(topic_partition, error)
+            else:
+                self.refused(topic_partition, self.state.refused(topic_partition, asked.leader_epoch, error.code), error.code, errors)
+            self.partitions_with_errors(errors)
+        except Exception as error:
+            self.connection_failed(error)
+        self.round_done()
+
+
+class ReplicaFetcher(Fetcher):
+    """Brings the partitions that this broker follows up to their leader. `refuse_unclean`: `replog.refuse.unclean.truncation`, asked anew."""
+
+    def __init__(
+        self,
+        name: str,
+        replicas: ReplicaManager,
+        leader: Leader,
+        backoff_ms: int,
+        partition_max_bytes: int,
+        failed: set[TopicPartition] | None = None,
+        refuse_unclean: Callable[[], bool] = lambda: False,
+    ) -> None:
+        super().__init__(name, replicas.runtime, leader, backoff_ms, failed)
+        self._replicas = replicas
+        self._partition_max_bytes = partition_max_bytes
+        self._refuse_unclean = refuse_unclean
+
+    def _followed(self, topic_partition: TopicPartition) -> tuple[Partition, Log]:
+        partition = self._replicas.partition(topic_partition)
+        return partition, follower.own_log(partition)
+
+    def latest_epoch(self, topic_partition: TopicPartition) -> int:
+        return self._followed(topic_partition)[1].leader_epochs.latest_epoch
+
+    def build_request(self, ready: Iterable[tuple[TopicPartition, PartitionFetchState]]) -> dict[TopicPartition, FetchAsk]:
+        asks: dict[TopicPartition, FetchAsk] = {}
+        errors: list[TopicPartition] = []
+        for name, state in ready:
+            try:
+                log = self._followed(name)[1]
+            except BrokerError:
+                errors.append(name)
+                continue
+            asks[name] = FetchAsk(
+                state.topic_id, state.fetch_offset, state.leader_epoch, state.last_fetched_epoch, log.log_start_offset, self._partition_max_bytes
+            )
+        self.partitions_with_errors(errors)
+        return asks
+
+    def process_partition_data(self, topic_partition: TopicPartition, asked: FetchAsk, answer: FetchedPartition) -> LogAppendInfo | None:
+        partition = self._replicas.partition(topic_partition)
+        return follower.take_in(partition, asked, answer, self._runtime.wall_ms())
+
+    def partition_failed(self, topic_partition: TopicPartition, reason: BaseException | str) -> None:
+        super().partition_failed(topic_partition, reason)
+        if isinstance(reason, LogDirFailure):
+            self._replicas.directory_failed(reason.directory, reason.cause)
+
+    def round_done(self) -> None:
+        self._replicas.drain()
+
+    # truncation
+    async def truncate(self) -> bool:
+        """RL 6.3: all that are truncating and not delayed: by epochs where the own log knows any, else to the high watermark."""
+        asks: dict[TopicPartition, EpochAsk] = {}
+        done = False
+        for name, state in self.state.truncating(self._runtime.now_ms()):
+            try:
+                epoch = self.latest_epoch(name)
+            except BrokerError:
+                self.partitions_with_errors([name])
+                continue
+            if epoch >= 0:
+                asks[name] = EpochAsk(state.leader_epoch, epoch)
+            else:
+                done = self._cut_to(name, Truncation(state.fetch_offset, True)) or done
+        if asks:
+            done = await self._truncate_by_epochs(asks) or done
+        if done:
+            self.round_done()
+        return done
+
+    async def _truncate_by_epochs(self, asks: Mapping[TopicPartition, EpochAsk]) -> bool:
+        try:
+            answers = await self.leader.epoch_ends(asks)
+        except CancelledError:
+            raise
+        except Exception as error:
+            self.connection_failed(error)
+            return False
+        errors: list[TopicPartition] = [name for name in asks if name not in answers]
+        for name, answer in answers.items():
+            asked = asks.get(name)
+            if asked is None or self._stopped:
+                continue
+            verdict = self.state.judge_epoch_end(name, asked, answer)
+            if verdict is Verdict.DIVERGED:
+                self.cut(name, answer)
+            else:
+                self.refused(name, verdict, answer.error, errors)
+        self.partitions_with_errors(errors)
+        return True
+
+    def cut(self, topic_partition: TopicPartition, diverging: EpochEnd) -> None:
+        """RL 6.3: cuts where the logs part."""
+        try:
+            log = self._followed(topic_partition)[1]
+        except BrokerError as error:
+            self.partition_failed(topic_partition, error)
+            return
+        self._cut_to(topic_partition, truncation_for(diverging, self.state.partitions[topic_partition].fetch_offset, log))
+
+    def _cut_to(self, topic_partition: TopicPartition, truncation: Truncation) -> bool:
+        try:
+            partition, log = self._followed(topic_partition)
+            follower.truncate(partition, truncation.offset, self._runtime.wall_ms())
+        except Exception as error:
+            self.partition_failed(topic_partition, error)
+            return False
+        self.state.truncated(topic_partition, truncation, log.leader_epochs.latest_epoch, self.leader.cuts_on_fetch)
+        return True
+
+    # out of range
+    async def out_of_range(self, topic_partition: TopicPartition, asked: FetchAsk) -> bool:
+        """RL 6.5: to the leader's end when that is below ours, else to its start when that is beyond ours."""
+        leader_end = await self.leader.offset_at(topic_partition, asked.leader_epoch, LATEST)
+        own_end = self._own_end(topic_partition, asked)
+        leader_start = None
+        if own_end is not None and leader_end >= own_end:
+            leader_start = await self.leader.offset_at(topic_partition, asked.leader_epoch, EARLIEST)
+            own_end = self._own_end(topic_partition, asked)
+        if own_end is None:
+            return True  # it went elsewhere while the leader was asked
+        restart = restart_at(own_end, leader_end, leader_start)
+        if restart.cut and self._refuse_unclean():
+            self.partition_failed(
+                topic_partition, f"its leader ends at {leader_end}, below our {own_end}, and replog.refuse.unclean.truncation is on"
+            )
+            return True
+        return self._restart_at(topic_partition, restart)
+
+    def _own_end(self, topic_partition: TopicPartition, asked: FetchAsk) -> int | None:
+        """None when the partition is not fetched here any more as it was when it was asked."""
+        state = self.state.partitions.get(topic_partition)
+        if self._stopped or state is None or (state.leader_epoch, state.fetch_offset) != (asked.leader_epoch, asked.fetch_offset):
+            return None
+        return self._followed(topic_partition)[1].log_end_offset
+
+    def _restart_at(self, topic_partition: TopicPartition, restart: Restart) -> bool:
+        partition, log = self._followed(topic_partition)
+        wall_ms = self._runtime.wall_ms()
+        _log.warn("{partition} is out of its leader's range: it goes on from {offset}", partition=topic_partition, offset=restart.offset)
+        try:
+            if restart.cut:
+                follower.truncate(partition, restart.offset, wall_ms)
+            elif restart.fully:
+                follower.truncate_fully(partition, restart.offset, wall_ms)
+        except Exception as error:
+            self.partition_failed(topic_partition, error)
+            return True
+        self.state.restarted(topic_partition, restart, log.leader_epochs.latest_epoch)
+        return True

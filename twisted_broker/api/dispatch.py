@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
 from struct import Struct
+from struct import error as StructError
 from typing import Any
 
 from twisted.internet.defer import CancelledError, Deferred
@@ -30,10 +31,10 @@ from twisted_broker.log.segment_file import FileSlice, SliceGone
 from twisted_broker.net.connection import Answer, KafkaConnection, Turn, discard, one_line
 from twisted_broker.security.acl import Operation
 from twisted_broker.wire.errors import BrokerError, ErrorCode, WireError
-from twisted_broker.wire.header import decode_request_header, response_header_version
-from twisted_broker.wire.schema import decode, encode, encode_into, join_bytes
+from twisted_broker.wire.header import decode_request_header, request_header_version, response_header_version
+from twisted_broker.wire.schema import compile_writer, decode, encode, join_bytes
 
-_HEAD = Struct(">hhi")
+_HEAD = Struct(">hhih")
 _LENGTH_AND_ID = Struct(">ii")
 _READ_AT_ONCE = 16384
 _API_VERSIONS = 18
@@ -46,7 +47,7 @@ Steps = Coroutine[Any, Any, Any]
 class Served:
     """One API at one version on one listener, ready to run."""
 
-    __slots__ = ("call", "has_records", "header_end", "request_class", "response_class", "route", "version")
+    __slots__ = ("call", "has_records", "has_tags", "header_end", "request_class", "response_class", "route", "version", "write")
 
     def __init__(self, route: Route, version: int, on_controller: bool) -> None:
         self.route = route
@@ -54,8 +55,26 @@ class Served:
         self.call: Callable[[RequestContext, Any], Any] = route.function(on_controller)
         self.request_class = route.request_class()
         self.response_class = route.response_class()
+        self.write: Callable[[Any, list[Any]], None] | None = None
         self.has_records = _holds_records(self.response_class)
+        self.has_tags = request_header_version(route.api_key, version) == 2
         self.header_end = b"\0" * response_header_version(route.api_key, version)
+
+    def writer(self) -> Callable[[Any, list[Any]], None]:
+        """Compiled when the first answer is written."""
+        self.write = self.response_class.writers.get(self.version) or compile_writer(self.response_class, self.version)
+        return self.write
+
+    def read_header(self, frame: bytes | memoryview, length: int) -> tuple[str | None, int]:
+        """(client id, offset of the body); `length` is that of the client id. The usual header is read here, any other by its own reader."""
+        end = 10 + length
+        if length < 0 or end >= len(frame) or (self.has_tags and frame[end]):
+            header, end = decode_request_header(frame)
+            return header.client_id, end
+        try:
+            return str(frame[10:end], "utf-8"), end + self.has_tags
+        except UnicodeDecodeError:
+            raise WireError("the client id is not UTF-8") from None
 
     def refuse(self, request: Any, code: ErrorCode, message: str | None) -> Any:
         """The API's own error answer; None where the client waits for none."""
@@ -126,20 +145,21 @@ class Dispatcher:
         self._served: dict[int, Served] = {}
 
     def __call__(self, connection: KafkaConnection, frame: bytes | memoryview) -> Answer | Turn:
-        if len(frame) < 8:
-            raise WireError(f"a frame of {len(frame)} bytes is no request")
-        api_key, version, correlation_id = _HEAD.unpack_from(frame)
+        try:
+            api_key, version, correlation_id, length = _HEAD.unpack_from(frame)
+        except StructError:
+            raise WireError(f"a frame of {len(frame)} bytes is no request") from None
         served = self._served.get(api_key << 16 | version) or self.find(api_key, version)
         if served is None:
             return self._newer_api_versions(correlation_id)
-        header, offset = decode_request_header(frame)
+        client_id, offset = served.read_header(frame, length)
         context = RequestContext(
             self.broker,
             self.listener,
             api_key,
             version,
             correlation_id,
-            header.client_id,
+            client_id,
             connection.client_host,
             connection.principal,
             connection,
@@ -194,12 +214,12 @@ class Dispatcher:
             return None
         parts: list[Any] = []
         try:
-            encode_into(response, served.version, parts)
+            (served.write or served.writer())(response, parts)
         except Exception:
             log.failure("the answer of {name} v{version} cannot be written", name=served.route.name, version=served.version)
             discard(parts)
             parts = []
-            encode_into(served.response_class(), served.version, parts)
+            served.writer()(served.response_class(), parts)
         if served.has_records:
             return _with_records(parts, context.correlation_id, served.header_end)
         body = b"".join(parts)

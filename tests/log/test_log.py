@@ -315,6 +315,19 @@ def test_a_slice_outlives_retention_but_not_truncation() -> None:
         one.release()
 
 
+def test_a_slice_never_shows_what_was_written_over_it() -> None:
+    """DESIGN 2: after a cut and new appends of the same size the old slice is gone, however well its length fits."""
+    log = new_log()
+    log.append_as_leader(batch(b"old"), 0, NOW_MS)
+    held = log.read(0, 1000).slice
+    assert held is not None
+    log.truncate_to(0, NOW_MS)
+    log.append_as_leader(batch(b"new"), 1, NOW_MS)
+    with pytest.raises(SliceGone):
+        held.read()
+    held.release()
+
+
 def test_publishing_comes_after_writing() -> None:
     """RL 3.3: bytes behind the published end are never read, even when they are in the file."""
     log = new_log()

@@ -123,14 +123,16 @@ def test_logs_survive_a_kill_and_a_power_loss_after_a_stop() -> None:
     world = World()
     manager = world.manager()
     fill(create(manager), 20)
+    manager.logs[A].append_as_leader(batch(b"p", producer_id=1, producer_epoch=0, base_sequence=0), 0, NOW_MS)
     killed = World(world.files.after_kill())
     log = killed.manager().get(A)
-    assert log is not None and log.log_end_offset == 20
+    assert log is not None and log.log_end_offset == 21
     world.stop(manager)
     unpowered = World(world.files.after_power_loss(keep=0))
     again = unpowered.manager()
     log = again.get(A)
-    assert log is not None and log.log_end_offset == 20 and again.online()[0].was_clean
+    assert log is not None and log.log_end_offset == 21 and again.online()[0].was_clean
+    assert log.producers.last_snapshot_offset == 21 and 1 in log.producers.producers
 
 
 def test_a_second_crash_while_loading_is_unclean() -> None:

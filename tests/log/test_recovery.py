@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.log.batches import DIRECTORY, NOW_MS, TOPIC_ID, TP, all_batches, batch, config, open_log, values
+from tests.log.batches import DIRECTORY, NOW_MS, TOPIC_ID, TP, all_batches, batch, config, open_log, slice_bytes, values
 from twisted_broker.log.leftovers import base_offset_of, resolve_leftovers
 from twisted_broker.log.recovery import load_log
 from twisted_broker.log.segment import file_name
@@ -117,6 +117,22 @@ def test_only_segments_from_the_recovery_point_are_scanned() -> None:
         disk.flip_bit(f"{DIRECTORY}/{file_name(base, '.log')}", 90)
     assert open_log(disk, settings=SMALL, recovery_point=13).log_end_offset == 16
     assert open_log(disk, settings=SMALL, recovery_point=9).log_end_offset == 8
+
+
+def test_damage_in_trusted_files_does_not_stop_the_start() -> None:
+    """RL 3.6: a clean directory with rotten headers, without snapshots and epochs, still opens; only readers of the damage see it."""
+    disk = disk_with_segments()
+    for name in disk.listdir(DIRECTORY):
+        if name.endswith(".snapshot"):
+            disk.remove(f"{DIRECTORY}/{name}")
+    disk.remove(f"{DIRECTORY}/leader-epoch-checkpoint")
+    for base in (0, 4, 14):
+        disk.damage(f"{DIRECTORY}/{file_name(base, '.log')}", 8, b"\xff" * 20)
+    log = open_log(disk, settings=SMALL, clean=True, recovery_point=16)
+    assert log.log_end_offset == 14 and slice_bytes(log.read(2, 100))
+    with pytest.raises(BrokerError) as caught:
+        log.read(4, 100)
+    assert caught.value.code == ErrorCode.CORRUPT_MESSAGE
 
 
 def test_a_lost_segment_leaves_no_hole() -> None:

@@ -10,13 +10,16 @@ Source: Kafka's `UnifiedLog.truncateTo`, `LocalLog.roll`; RL 3.1, 3.5, 3.7. Left
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 
 from twisted_broker.config import LogConfig
 from twisted_broker.log import retention
 from twisted_broker.log.log_reading import LogReading
+from twisted_broker.log.segment import Segment
 from twisted_broker.log.validation import needs_preparation
 from twisted_broker.wire.errors import BrokerError, ErrorCode
+from twisted_broker.wire.records import CorruptRecordError
 
 
 class LogExtent(LogReading):
@@ -121,14 +124,19 @@ class LogExtent(LogReading):
             if segment.base_offset > start:
                 producers.map_end_offset = segment.base_offset
                 producers.take_snapshot()
-            for batch in segment.batches_from(start):
-                if batch.producer_id >= 0 and batch.base_offset >= start:
-                    completed = producers.add_batch(batch)
-                    aborted = producers.complete(completed) if completed is not None else None
-                    if aborted is not None and segment.base_offset in recovered:
-                        segment.txn_index.append(aborted)
+            # Below the recovery point files are trusted: damage there costs memory of producers, and the reader of it sees the error.
+            with contextlib.suppress(CorruptRecordError):
+                self._replay_producers(segment, start, segment.base_offset in recovered)
         producers.map_end_offset = end
         self._find_first_unstable()
+
+    def _replay_producers(self, segment: Segment, start: int, fill_index: bool) -> None:
+        for batch in segment.batches_from(start):
+            if batch.producer_id >= 0 and batch.base_offset >= start:
+                completed = self.producers.add_batch(batch)
+                aborted = self.producers.complete(completed) if completed is not None else None
+                if aborted is not None and fill_index:
+                    segment.txn_index.append(aborted)
 
     def delete_old_segments(self, now_ms: int) -> int:
         """Applies retention (RL 3.7); returns the number of segments deleted."""

@@ -8,6 +8,7 @@ from tests.replication.rig import LOCAL, MAX_LAG_MS, TP, WALL_MS, PartitionRig, 
 from twisted_broker.config import LogConfig
 from twisted_broker.log.append_info import AppendOrigin
 from twisted_broker.log.offset_metadata import LogOffsetMetadata
+from twisted_broker.replication import leader_isr
 from twisted_broker.replication.events import IsrChangeWanted
 from twisted_broker.replication.fetch_data import HIGH_WATERMARK, FetchParams, FetchPartitionRequest
 from twisted_broker.replication.isr import CommittedIsr, IsrAnswer, PendingExpand, PendingShrink
@@ -16,8 +17,8 @@ from twisted_broker.wire.errors import ErrorCode
 
 def answered(rig: PartitionRig, error: ErrorCode = ErrorCode.NONE, isr=(), partition_epoch: int = 11) -> bool:
     pending = rig.partition.isr_state
-    return rig.partition.isr_change_answered(
-        pending, IsrAnswer(error, LOCAL, rig.partition.leader_epoch, frozenset(isr), 0, partition_epoch), rig.now_ms
+    return leader_isr.answered(
+        rig.partition, pending, IsrAnswer(error, LOCAL, rig.partition.leader_epoch, frozenset(isr), 0, partition_epoch), rig.now_ms
     )
 
 
@@ -315,7 +316,7 @@ def test_the_proposal_names_broker_epochs():
     rig.follower_fetches(2, 0)
     rig.follower_fetches(3, 0)
     wanted = next(event for event in rig.events if isinstance(event, IsrChangeWanted))
-    proposal = rig.partition.proposal(wanted.pending)
+    proposal = leader_isr.proposal(rig.partition, wanted.pending)
     assert proposal.members == ((1, 101), (2, 102), (3, 103))
     assert (proposal.leader_epoch, proposal.partition_epoch) == (5, 10)
 
@@ -353,7 +354,7 @@ def test_one_change_in_flight():
     pending = rig.partition.isr_state
     rig.follower_fetches(3, 0)
     rig.now_ms += 10 * MAX_LAG_MS
-    rig.partition.maybe_shrink_isr(rig.now_ms)
+    leader_isr.maybe_shrink(rig.partition, rig.now_ms)
     assert rig.partition.isr_state is pending
 
 
@@ -363,11 +364,11 @@ def test_shrink():
     rig.append(10)
     rig.follower_fetches(2, 10)
     rig.now_ms += MAX_LAG_MS
-    rig.partition.maybe_shrink_isr(rig.now_ms)
+    leader_isr.maybe_shrink(rig.partition, rig.now_ms)
     assert rig.isr == [1, 2, 3]
     assert isinstance(rig.partition.isr_state, CommittedIsr)
     rig.now_ms += 1
-    rig.partition.maybe_shrink_isr(rig.now_ms)
+    leader_isr.maybe_shrink(rig.partition, rig.now_ms)
     state = rig.partition.isr_state
     assert isinstance(state, PendingShrink)
     assert (sorted(state.leaving), sorted(state.maximal_isr), rig.log.high_watermark) == ([3], [1, 2, 3], 0)
@@ -383,7 +384,7 @@ def test_a_follower_at_the_leaders_end_never_leaves():
     rig.append(10)
     rig.follower_fetches(2, 10)
     rig.follower_fetches(3, 10)
-    rig.partition.maybe_shrink_isr(rig.now_ms + 100 * MAX_LAG_MS)
+    leader_isr.maybe_shrink(rig.partition, rig.now_ms + 100 * MAX_LAG_MS)
     assert isinstance(rig.partition.isr_state, CommittedIsr)
 
 
@@ -391,7 +392,7 @@ def test_it_never_shrinks_to_empty():
     """RL 2.4: the leader stays."""
     rig = PartitionRig()
     rig.append(10)
-    rig.partition.maybe_shrink_isr(rig.now_ms + 2 * MAX_LAG_MS)
+    leader_isr.maybe_shrink(rig.partition, rig.now_ms + 2 * MAX_LAG_MS)
     assert sorted(rig.partition.isr_state.proposed) == [1]
 
 
@@ -441,7 +442,7 @@ def test_an_answer_to_an_older_proposal_changes_nothing():
     pending = rig.partition.isr_state
     rig.partition.make_leader(registration(LOCAL, (1, 2, 3), (1,), 6, 20), rig.log, rig.now_ms)
     answer = IsrAnswer(ErrorCode.NONE, LOCAL, 5, frozenset({1, 2}), 0, 11)
-    assert not rig.partition.isr_change_answered(pending, answer, rig.now_ms)
+    assert not leader_isr.answered(rig.partition, pending, answer, rig.now_ms)
     assert (rig.isr, rig.partition.partition_epoch) == ([1], 20)
 
 

@@ -9,6 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from tests.replication.rig import LOCAL, MAX_LAG_MS, WALL_MS, PartitionRig, batch, registration
 from twisted_broker.config import LogConfig
 from twisted_broker.log.append_info import AppendOrigin
+from twisted_broker.replication import leader_isr
 from twisted_broker.replication.isr import CommittedIsr, IsrAnswer
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 
@@ -52,7 +53,7 @@ class LeaderMachine(RuleBasedStateMachine):
     @rule(milliseconds=st.sampled_from([1, MAX_LAG_MS // 2, MAX_LAG_MS + 1, 3 * MAX_LAG_MS]))
     def time_passes(self, milliseconds: int) -> None:
         self.rig.now_ms += milliseconds
-        self.partition.maybe_shrink_isr(self.rig.now_ms)
+        leader_isr.maybe_shrink(self.partition, self.rig.now_ms)
         self.collect()
 
     @precondition(lambda self: self.asked)
@@ -65,7 +66,7 @@ class LeaderMachine(RuleBasedStateMachine):
             reply = IsrAnswer(answer, LOCAL, self.partition.leader_epoch, pending.proposed, 0, self.partition.partition_epoch + 1)
         else:
             reply = IsrAnswer(answer)
-        if self.partition.isr_change_answered(pending, reply, self.rig.now_ms):
+        if leader_isr.answered(self.partition, pending, reply, self.rig.now_ms):
             self.asked.append(pending)
         self.collect()
 

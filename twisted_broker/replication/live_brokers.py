@@ -5,17 +5,9 @@ Source: KRAFT.md 3.6; Kafka's `Partition.isReplicaIsrEligible`. Leaves out: the 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from twisted_broker.replication.ports import ImageSource
 
-if TYPE_CHECKING:
-    from twisted_broker.cluster.image import MetadataImage
-
-
-class ImageSource(Protocol):
-    """Who follows the metadata log; `image` is the newest picture."""
-
-    @property
-    def image(self) -> MetadataImage: ...
+__all__ = ["ImageSource", "LiveBrokers"]
 
 
 class LiveBrokers:

@@ -7,10 +7,10 @@ Owns its role, its in-sync replicas and what moves its high watermark.
 1. A leader is in its own ISR; a follower's ISR is empty. Leader epochs and partition epochs only grow; older news changes nothing.
 2. The high watermark moves forward only, to the least log end of the maximal ISR and of those about to join it, and not at all while the
    ISR is below the minimum (RL 2.3).
-3. At most one ISR change is on its way (RL 2.5).
-4. What happened goes into `events`; nothing outside is touched. Times are arguments: `now_ms` monotonic, `wall_ms` the calendar's.
+3. What happened goes into `events`; nothing outside is touched. Times are arguments: `now_ms` monotonic, `wall_ms` the calendar's.
 
-Source: RL 1.10, 1.14, 2.1-2.8; Kafka's `Partition`. Leaves out: offset look-ups (`partition_offsets`), waiting (`delayed`).
+Source: RL 1.10, 1.14, 2.1-2.8; Kafka's `Partition`. Leaves out: changes of the ISR (`leader_isr`), offset look-ups
+(`partition_offsets`), waiting (`delayed`).
 """
 
 from __future__ import annotations
@@ -21,28 +21,17 @@ from twisted_broker.config import LogConfig
 from twisted_broker.interfaces import Buffer, TopicPartition
 from twisted_broker.log.append_info import AppendOrigin, LogAppendInfo
 from twisted_broker.log.offset_metadata import LogOffsetMetadata
+from twisted_broker.replication import leader_isr
 from twisted_broker.replication.events import (
     Events,
     HighWatermarkAdvanced,
-    IsrChanged,
-    IsrChangeWanted,
     LeadershipLost,
     LogEndAdvanced,
     LogStartAdvanced,
     PartitionFailed,
 )
 from twisted_broker.replication.fetch_data import LOG_END, TXN_COMMITTED, FetchParams, FetchPartitionRequest, FetchPartitionResult
-from twisted_broker.replication.isr import (
-    EMPTY_ISR,
-    RECOVERED,
-    CommittedIsr,
-    IsrAnswer,
-    IsrProposal,
-    IsrState,
-    PendingExpand,
-    PendingIsr,
-    PendingShrink,
-)
+from twisted_broker.replication.isr import EMPTY_ISR, RECOVERED, CommittedIsr, IsrState
 from twisted_broker.replication.replica import RemoteReplica
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 
@@ -51,18 +40,6 @@ if TYPE_CHECKING:
     from twisted_broker.log.log import Log
 
 _NONE = ErrorCode.NONE
-_REVERTS = frozenset({ErrorCode.OPERATION_NOT_ATTEMPTED, ErrorCode.INELIGIBLE_REPLICA})
-_AWAITS_THE_CONTROLLER = frozenset(
-    {
-        ErrorCode.FENCED_LEADER_EPOCH,
-        ErrorCode.INVALID_UPDATE_VERSION,
-        ErrorCode.NEW_LEADER_ELECTED,
-        ErrorCode.INVALID_REQUEST,
-        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-        ErrorCode.UNKNOWN_TOPIC_ID,
-    }
-)
-
 
 class Brokers(Protocol):
     """What a leader must know of other brokers."""
@@ -82,19 +59,19 @@ class Partition:
     """See the module's card. `leader_log` is the log while this broker leads it, else None."""
 
     __slots__ = (
-        "_brokers",
-        "_high_watermark_advanced",
         "_log_end_advanced",
-        "_max_lag_ms",
-        "_node_id",
         "adding",
+        "brokers",
         "events",
+        "high_watermark_advanced",
         "isr_state",
         "leader_epoch",
         "leader_epoch_start_offset",
         "leader_id",
         "leader_log",
         "log",
+        "max_lag_ms",
+        "node_id",
         "offline",
         "partition_epoch",
         "remote_replicas",
@@ -108,9 +85,9 @@ class Partition:
         self.topic_partition = topic_partition
         self.topic_id = topic_id
         self.events = events
-        self._node_id = node_id
-        self._brokers = brokers
-        self._max_lag_ms = max_lag_ms
+        self.node_id = node_id
+        self.brokers = brokers
+        self.max_lag_ms = max_lag_ms
         self.log: Log | None = None
         self.leader_log: Log | None = None
         self.offline = False
@@ -124,7 +101,7 @@ class Partition:
         self.isr_state: IsrState = EMPTY_ISR
         self.remote_replicas: dict[int, RemoteReplica] = {}
         self._log_end_advanced = LogEndAdvanced(self)
-        self._high_watermark_advanced = HighWatermarkAdvanced(self)
+        self.high_watermark_advanced = HighWatermarkAdvanced(self)
 
     def __repr__(self) -> str:
         role = "offline" if self.offline else "leads" if self.is_leader else f"follows {self.leader_id}"
@@ -144,10 +121,9 @@ class Partition:
         self.log = self.leader_log = log
         if state.leader_epoch > self.leader_epoch:
             self._start_epoch(state.leader_epoch, log, leader_is_new, now_ms)
-        self.leader_id = self._node_id
+        self.leader_id = self.node_id
         log.set_high_watermark(log.offset_metadata(log.high_watermark))
-        if self.maybe_increment_leader_hw(now_ms):
-            self.events.append(self._high_watermark_advanced)
+        self.advance_high_watermark(now_ms)
         return leader_is_new
 
     def make_follower(self, state: PartitionRegistration, log: Log | None) -> bool:
@@ -169,8 +145,7 @@ class Partition:
         """RL 1.11: topic settings act at once; a lower minimum ISR may let the high watermark go."""
         if self.log is not None:
             self.log.update_config(config)
-            if self.maybe_increment_leader_hw(now_ms):
-                self.events.append(self._high_watermark_advanced)
+            self.advance_high_watermark(now_ms)
 
     def stop(self) -> None:
         """It is no longer held here; whoever waits for it is told."""
@@ -190,7 +165,7 @@ class Partition:
     def _take(self, state: PartitionRegistration, isr: frozenset[int], leader_recovery_state: int) -> None:
         self.replicas, self.adding, self.removing = state.replicas, state.adding, state.removing
         known = self.remote_replicas
-        self.remote_replicas = {broker: known.get(broker) or RemoteReplica(broker) for broker in state.replicas if broker != self._node_id}
+        self.remote_replicas = {broker: known.get(broker) or RemoteReplica(broker) for broker in state.replicas if broker != self.node_id}
         self.isr_state = CommittedIsr(isr, leader_recovery_state)
         self.partition_epoch = state.partition_epoch
 
@@ -206,7 +181,7 @@ class Partition:
         """Why a request for a leader cannot be served."""
         if self.offline:
             return BrokerError(ErrorCode.KAFKA_STORAGE_ERROR, f"the log directory of {self.topic_partition} is offline")
-        return BrokerError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"broker {self._node_id} does not lead {self.topic_partition}")
+        return BrokerError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"broker {self.node_id} does not lead {self.topic_partition}")
 
     def log_for(self, current_leader_epoch: int, only_leader: bool) -> Log:
         """The log a request may see. Raises FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH (RL 2.6), NOT_LEADER_OR_FOLLOWER, KAFKA_STORAGE_ERROR."""
@@ -236,7 +211,7 @@ class Partition:
         if acks == -1 and len(self.isr_state.isr) < self.min_isr:
             raise BrokerError(ErrorCode.NOT_ENOUGH_REPLICAS, f"{len(self.isr_state.isr)} replicas in sync, {self.min_isr} demanded")
         info = log.append_as_leader(records, self.leader_epoch, wall_ms, origin=origin)
-        self.events.append(self._high_watermark_advanced if self.maybe_increment_leader_hw(now_ms) else self._log_end_advanced)
+        self.events.append(self.high_watermark_advanced if self.maybe_increment_leader_hw(now_ms) else self._log_end_advanced)
         return info
 
     def append_as_follower(self, records: Buffer, leader_epoch: int, wall_ms: int) -> LogAppendInfo:
@@ -256,10 +231,15 @@ class Partition:
         log.set_high_watermark(min(log.log_end_offset, leader_high_watermark))
         if log.high_watermark <= before:
             return False
-        self.events.append(self._high_watermark_advanced)
+        self.events.append(self.high_watermark_advanced)
         return True
 
     # the high watermark
+    def advance_high_watermark(self, now_ms: int) -> None:
+        """Moves it if it may, and tells."""
+        if self.maybe_increment_leader_hw(now_ms):
+            self.events.append(self.high_watermark_advanced)
+
     def maybe_increment_leader_hw(self, now_ms: int) -> bool:
         """RL 2.3. True when it moved."""
         log = self.leader_log
@@ -283,7 +263,7 @@ class Partition:
         maximal_isr = self.isr_state.maximal_isr
         for broker_id, replica in self.remote_replicas.items():
             if replica.log_end.offset < least.offset and (
-                broker_id in maximal_isr or (replica.is_caught_up(leader_end.offset, now_ms, self._max_lag_ms) and self._eligible(replica))
+                broker_id in maximal_isr or (replica.is_caught_up(leader_end.offset, now_ms, self.max_lag_ms) and self.is_eligible(replica))
             ):
                 least = replica.log_end
         return least
@@ -362,18 +342,24 @@ class Partition:
                 ErrorCode.UNKNOWN_LEADER_EPOCH if epoch_sent else ErrorCode.NOT_LEADER_OR_FOLLOWER,
                 f"broker {broker_id} is no replica of {self.topic_partition}",
             )
-        if params.replica_epoch != -1 and params.replica_epoch < self._brokers.epoch_of(broker_id):
+        if params.replica_epoch != -1 and params.replica_epoch < self.brokers.epoch_of(broker_id):
             raise BrokerError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"broker {broker_id} has registered anew since")
         return replica
+
+    def is_eligible(self, replica: RemoteReplica) -> bool:
+        """KRAFT.md 3.6: not fenced, not shutting down, fetching under the broker epoch that it registered (KIP-903)."""
+        if replica.broker_epoch is None or not self.brokers.may_be_in_isr(replica.broker_id):
+            return False
+        return replica.broker_epoch in (-1, self.brokers.epoch_of(replica.broker_id))
 
     def _follower_fetched(
         self, replica: RemoteReplica, log_end: LogOffsetMetadata, log_start_offset: int, leader_end: int, broker_epoch: int, now_ms: int
     ) -> None:
         low_watermark, end_before = self.low_watermark(), replica.log_end.offset
         replica.fetched(log_end, log_start_offset, now_ms, leader_end, broker_epoch)
-        self.maybe_expand_isr(replica)
-        if end_before != log_end.offset and self.maybe_increment_leader_hw(now_ms):
-            self.events.append(self._high_watermark_advanced)
+        leader_isr.maybe_expand(self, replica)
+        if end_before != log_end.offset:
+            self.advance_high_watermark(now_ms)
         if self.low_watermark() > low_watermark:
             self.events.append(LogStartAdvanced(self))
 
@@ -381,7 +367,7 @@ class Partition:
         """RL 2.8: the least log start over this broker and the live followers."""
         log = self.leader_log
         assert log is not None
-        starts = [replica.log_start_offset for replica in self.remote_replicas.values() if self._brokers.is_alive(replica.broker_id)]
+        starts = [replica.log_start_offset for replica in self.remote_replicas.values() if self.brokers.is_alive(replica.broker_id)]
         return min(log.log_start_offset, *starts) if starts else log.log_start_offset
 
     def delete_records(self, offset: int) -> tuple[int, int]:
@@ -400,64 +386,3 @@ class Partition:
         if log.increment_log_start_offset(wanted):
             self.events.append(LogStartAdvanced(self))
         return wanted, self.low_watermark()
-
-    # the ISR
-    def _eligible(self, replica: RemoteReplica) -> bool:
-        """KRAFT.md 3.6: not fenced, not shutting down, fetching under the broker epoch that it registered (KIP-903)."""
-        if replica.broker_epoch is None or not self._brokers.may_be_in_isr(replica.broker_id):
-            return False
-        return replica.broker_epoch in (-1, self._brokers.epoch_of(replica.broker_id))
-
-    def maybe_expand_isr(self, replica: RemoteReplica) -> None:
-        """RL 2.4: proposes a follower that reached the high watermark and the leader epoch's start."""
-        state, log = self.isr_state, self.leader_log
-        if log is None or not isinstance(state, CommittedIsr) or replica.broker_id in state.isr or not self._eligible(replica):
-            return
-        if replica.log_end.offset >= max(log.high_watermark, self.leader_epoch_start_offset):
-            self._propose(PendingExpand(state, replica.broker_id))
-
-    def maybe_shrink_isr(self, now_ms: int) -> None:
-        """RL 2.4: proposes to leave out the followers that have not been caught up for `replica.lag.time.max.ms`."""
-        state, log = self.isr_state, self.leader_log
-        if log is None or not isinstance(state, CommittedIsr):
-            return
-        leader_end = log.log_end_offset
-        members = [replica for broker, replica in self.remote_replicas.items() if broker in state.isr]
-        behind = frozenset(replica.broker_id for replica in members if not replica.is_caught_up(leader_end, now_ms, self._max_lag_ms))
-        if behind:
-            self._propose(PendingShrink(state, behind))
-
-    def _propose(self, pending: PendingIsr) -> None:
-        self.isr_state = pending
-        self.events.append(IsrChangeWanted(self, pending))
-
-    def proposal(self, pending: PendingIsr) -> IsrProposal:
-        """A pending change as AlterPartition says it."""
-        members = []
-        for broker_id in sorted(pending.proposed):
-            replica = self.remote_replicas.get(broker_id)
-            seen = self._brokers.epoch_of(broker_id) if replica is None else replica.broker_epoch
-            members.append((broker_id, -1 if seen is None else seen))
-        recovery_state = pending.last_committed.leader_recovery_state
-        return IsrProposal(self.topic_partition, self.topic_id, self.leader_epoch, self.partition_epoch, tuple(members), recovery_state)
-
-    def isr_change_answered(self, pending: PendingIsr, answer: IsrAnswer, now_ms: int) -> bool:
-        """RL 2.5. True when it should be sent again. An answer to what is no longer pending changes nothing."""
-        if self.isr_state is not pending:
-            return False
-        if answer.error == ErrorCode.NONE:
-            self._confirmed(pending, answer, now_ms)
-        elif answer.error in _REVERTS:
-            self.isr_state = pending.last_committed
-        else:
-            return answer.error not in _AWAITS_THE_CONTROLLER
-        return False
-
-    def _confirmed(self, pending: PendingIsr, answer: IsrAnswer, now_ms: int) -> None:
-        if answer.leader_epoch != self.leader_epoch or answer.partition_epoch < self.partition_epoch:
-            return
-        self.partition_epoch = answer.partition_epoch
-        self.isr_state = CommittedIsr(answer.isr, answer.leader_recovery_state)
-        self.events.append(IsrChanged(self, isinstance(pending, PendingExpand)))
-        if self.maybe_increment_leader_hw(now_ms):
-            self.events.append(self._high_watermark_advanced)

@@ -16,17 +16,16 @@ from __future__ import annotations
 import posixpath
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from twisted.internet.defer import Deferred
-from twisted.internet.task import LoopingCall
 from twisted.logger import Logger
 
 from twisted_broker.config import BrokerConfig
 from twisted_broker.interfaces import Buffer, Runtime, TopicPartition
 from twisted_broker.log.append_info import AppendOrigin
 from twisted_broker.log.errors import LogDirFailure
-from twisted_broker.replication import role_change
+from twisted_broker.replication import leader_isr, role_change
 from twisted_broker.replication.delayed import AppendOutcome, DelayedDeleteRecords, DelayedFetch, DelayedProduce, DeleteOutcome
 from twisted_broker.replication.events import (
     Event,
@@ -42,9 +41,11 @@ from twisted_broker.replication.events import (
 from twisted_broker.replication.fetch_data import FetchParams, FetchPartitionRequest, FetchPartitionResult
 from twisted_broker.replication.fetch_session import FetchSessionCache
 from twisted_broker.replication.high_watermarks import HighWatermarks
-from twisted_broker.replication.isr import IsrAnswer, IsrProposal, PendingIsr
-from twisted_broker.replication.live_brokers import ImageSource, LiveBrokers
+from twisted_broker.replication.isr import IsrAnswer, PendingIsr
+from twisted_broker.replication.live_brokers import LiveBrokers
 from twisted_broker.replication.partition import Partition
+from twisted_broker.replication.periodic import PeriodicTasks
+from twisted_broker.replication.ports import IIsrChanges, ImageSource, RoleObserver
 from twisted_broker.replication.purgatory import Purgatory
 from twisted_broker.replication.timing_wheel import TimingWheel
 from twisted_broker.wire.errors import BrokerError, ErrorCode
@@ -53,6 +54,7 @@ if TYPE_CHECKING:
     from twisted_broker.cluster.image import MetadataDelta, MetadataImage
     from twisted_broker.log.log import Log
     from twisted_broker.log.log_manager import LogManager
+    from twisted_broker.replication.replica_fetchers import ReplicaFetchers
 
 INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
 _WITHOUT_LOG_START = frozenset(
@@ -69,26 +71,6 @@ _CLIENT, _NONE = AppendOrigin.CLIENT, ErrorCode.NONE
 _log = Logger()
 
 
-class IIsrChanges(Protocol):
-    """Takes ISR changes to the controller (AlterPartition)."""
-
-    def submit(self, proposal: IsrProposal) -> Deferred[IsrAnswer]:
-        """Fires with the controller's answer; what failed on the way is tried again below, so it never fails."""
-        ...
-
-    def withdraw(self, topic_id: bytes, partition: int) -> None:
-        """The partition is no longer led here: what was submitted for it need not go on."""
-        ...
-
-
-class RoleObserver(Protocol):
-    """Whoever must know which partitions this broker leads: the coordinators."""
-
-    def leadership_gained(self, topic_partition: TopicPartition, leader_epoch: int) -> None: ...
-
-    def leadership_lost(self, topic_partition: TopicPartition, leader_epoch: int) -> None: ...
-
-
 class ReplicaManager:
     """See the module's card. `alter_partition` may be None where nobody else can be in an ISR."""
 
@@ -99,7 +81,7 @@ class ReplicaManager:
         "_effects",
         "_high_watermarks",
         "_image_source",
-        "_loops",
+        "_periodic",
         "_wheel",
         "alter_partition",
         "config",
@@ -107,6 +89,7 @@ class ReplicaManager:
         "events",
         "fetch_max_bytes",
         "fetch_purgatory",
+        "fetchers",
         "isr_expands",
         "isr_shrinks",
         "log_manager",
@@ -132,6 +115,7 @@ class ReplicaManager:
         self.config = config
         self.log_manager = log_manager
         self.alter_partition = alter_partition
+        self.fetchers: ReplicaFetchers | None = None
         self.partitions: dict[TopicPartition, Partition] = {}
         self.role_observers: list[RoleObserver] = []
         self.events: Events = deque()
@@ -148,7 +132,7 @@ class ReplicaManager:
         self._draining = False
         self._drain_call: Any = None
         self._effects: dict[type[Any], tuple[Callable[[Any], object], ...]] = self._event_table()
-        self._loops: list[LoopingCall] = []
+        self._periodic = PeriodicTasks(runtime.clock)
 
     # what follows from what happened
     def _event_table(self) -> dict[type[Any], tuple[Callable[[Any], object], ...]]:
@@ -160,7 +144,7 @@ class ReplicaManager:
             IsrChangeWanted: (self._propose_isr,),
             IsrChanged: (self._mark_isr_rate, self._check_produces, self._check_fetches),
             LeadershipLost: (self._withdraw_isr, self._check_produces, self._check_fetches, self._check_delete_records),
-            PartitionFailed: (self._note_failure, self._check_produces, self._check_fetches, self._check_delete_records),
+            PartitionFailed: (self._note_failure, self._stop_fetcher, self._check_produces, self._check_fetches, self._check_delete_records),
         }
 
     def drain(self) -> None:
@@ -206,7 +190,7 @@ class ReplicaManager:
 
     def _propose_isr(self, event: IsrChangeWanted) -> None:
         if self.alter_partition is not None:
-            answer = self.alter_partition.submit(event.partition.proposal(event.pending))
+            answer = self.alter_partition.submit(leader_isr.proposal(event.partition, event.pending))
             answer.addCallback(self._isr_change_answered, event.partition, event.pending)
             answer.addErrback(lambda failure: _log.failure("an ISR change was lost", failure))
 
@@ -215,7 +199,7 @@ class ReplicaManager:
             self.alter_partition.withdraw(event.partition.topic_id, event.partition.topic_partition.partition)
 
     def _isr_change_answered(self, answer: IsrAnswer, partition: Partition, pending: PendingIsr) -> None:
-        if partition.isr_change_answered(pending, answer, self.runtime.now_ms()):
+        if leader_isr.answered(partition, pending, answer, self.runtime.now_ms()):
             self.events.append(IsrChangeWanted(partition, pending))
         self.drain()
 
@@ -227,6 +211,21 @@ class ReplicaManager:
 
     def _note_failure(self, event: PartitionFailed) -> None:
         _log.error("{partition} is offline: {reason}", partition=event.partition.topic_partition, reason=event.reason)
+
+    def _stop_fetcher(self, event: PartitionFailed) -> None:
+        self.stop_fetching([event.partition.topic_partition])
+
+    # following
+    def start_fetching(self, partitions: Iterable[Partition]) -> None:
+        """RL 1.4: these follow a new leader epoch. Without fetchers (a lone broker, tests) nothing is fetched."""
+        if self.fetchers is not None:
+            self.fetchers.follow(partitions)
+            self.fetchers.shutdown_idle()
+
+    def stop_fetching(self, topic_partitions: Iterable[TopicPartition]) -> None:
+        """RL 1.4, 1.5: no answer in flight changes them any more."""
+        if self.fetchers is not None:
+            self.fetchers.remove(topic_partitions)
 
     # partitions
     def partition(self, topic_partition: TopicPartition) -> Partition:
@@ -269,7 +268,9 @@ class ReplicaManager:
         """RL 1.3: takes over the roles and settings that a piece of the metadata log brought."""
         role_change.apply_delta(self, delta, image)
         self.drain()
-        self._start_loops()
+        if not self._periodic.running:
+            self._periodic.every(self.config.integer("replica.lag.time.max.ms") / 2000, self.shrink_isrs)
+            self._periodic.every(self.config.integer("replica.high.watermark.checkpoint.interval.ms") / 1000, self.checkpoint_high_watermarks)
 
     # producing
     def produce(self, entries: Iterable[tuple[TopicPartition, Buffer]], acks: int) -> list[AppendOutcome]:
@@ -402,29 +403,11 @@ class ReplicaManager:
         return self.delete_records_purgatory.wait(operation, operation.keys, max(0, timeout_ms)) or _fired()
 
     # periodic tasks, stopping
-    def _start_loops(self) -> None:
-        if self._loops:
-            return
-        self._loop(self.shrink_isrs, self.config.integer("replica.lag.time.max.ms") / 2000)
-        self._loop(self.checkpoint_high_watermarks, self.config.integer("replica.high.watermark.checkpoint.interval.ms") / 1000)
-
-    def _loop(self, task: Callable[[], None], seconds: float) -> None:
-        loop = LoopingCall(self._guarded, task)
-        loop.clock = self.runtime.clock  # type: ignore[assignment]
-        self._loops.append(loop)
-        loop.start(seconds, now=False)
-
-    def _guarded(self, task: Callable[[], None]) -> None:
-        try:
-            task()
-        except Exception:  # a LoopingCall whose function raises stops for good
-            _log.failure("a periodic task failed")
-
     def shrink_isrs(self) -> None:
         """isr-expiration: looks for followers that fell behind (RL 1.1, 2.4)."""
         now_ms = self.runtime.now_ms()
         for partition in self.partitions.values():
-            partition.maybe_shrink_isr(now_ms)
+            leader_isr.maybe_shrink(partition, now_ms)
         self.drain()
 
     def checkpoint_high_watermarks(self) -> None:
@@ -432,10 +415,10 @@ class ReplicaManager:
         self._high_watermarks.write(self.logs())
 
     def shutdown(self) -> None:
-        """Stops the periodic tasks, answers all that waits as if its time were up, and has the high watermarks written."""
-        for loop in self._loops:
-            loop.stop()
-        self._loops = []
+        """Stops fetchers and the periodic tasks, answers all that waits as if its time were up, and has the high watermarks written."""
+        if self.fetchers is not None:
+            self.fetchers.shutdown()
+        self._periodic.stop()
         for purgatory in (self.produce_purgatory, self.fetch_purgatory, self.delete_records_purgatory):
             purgatory.complete_all()
         self.drain()

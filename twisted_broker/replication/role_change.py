@@ -7,8 +7,9 @@ Owns the order in which roles change.
 3. Older news changes nothing; leader updates may be missed in between.
 4. Coordinators hear of their partitions last, when all of them have their new roles.
 
-Source: RL 1.3-1.5; Kafka's `ReplicaManager.applyDelta`, `LocalReplicaChanges`. Leaves out: replica fetchers (they start and stop here too, with the
-clusters).
+5. Fetchers let go of a partition before its role changes, and take up followers when all of them have theirs; only where the leader epoch rose.
+
+Source: RL 1.3-1.5; Kafka's `ReplicaManager.applyDelta`, `LocalReplicaChanges`. Leaves out: fetching (`replica_fetchers`).
 """
 
 from __future__ import annotations
@@ -43,12 +44,14 @@ def apply_delta(replicas: ReplicaManager, delta: MetadataDelta, image: MetadataI
     for change in changes:
         if change.after is None or replicas.node_id not in change.after.replicas:
             _stop(replicas, change, lost)
-    for change, state in _held(replicas, changes):
-        if state.leader == replicas.node_id:
-            _lead(replicas, change, state, delta, gained)
-    for change, state in _held(replicas, changes):
-        if state.leader != replicas.node_id:
-            _follow(replicas, change, state, delta, lost)
+    leading = [(change, state) for change, state in _held(replicas, changes) if state.leader == replicas.node_id]
+    replicas.stop_fetching(TopicPartition(change.topic, change.partition) for change, _ in leading)
+    for change, state in leading:
+        _lead(replicas, change, state, delta, gained)
+    following = [
+        _follow(replicas, change, state, delta, lost) for change, state in _held(replicas, changes) if state.leader != replicas.node_id
+    ]
+    _fetch(replicas, [partition for partition in following if partition is not None], image)
     _apply_settings(replicas, delta, image)
     for observer in replicas.role_observers:
         for topic_partition, leader_epoch in lost:
@@ -79,6 +82,7 @@ def _stop(replicas: ReplicaManager, change: PartitionDelta, lost: list[tuple[Top
     partition = replicas.partitions.get(topic_partition)
     if partition is None or partition.topic_id != change.topic_id:
         return
+    replicas.stop_fetching([topic_partition])
     del replicas.partitions[topic_partition]
     epoch = partition.leader_epoch
     partition.stop()
@@ -102,12 +106,30 @@ def _lead(
 
 def _follow(
     replicas: ReplicaManager, change: PartitionDelta, state: PartitionRegistration, delta: MetadataDelta, lost: list[tuple[TopicPartition, int]]
-) -> None:
+) -> Partition | None:
+    """The partition, when it must be fetched anew: its leader epoch is new."""
     partition, log = _open(replicas, change, state, delta)
     led = partition.is_leader
-    partition.make_follower(state, log)
+    epoch_is_new = partition.make_follower(state, log)
     if led and not partition.is_leader:
         lost.append((partition.topic_partition, state.leader_epoch))
+    return partition if epoch_is_new else None
+
+
+def _fetch(replicas: ReplicaManager, partitions: Iterable[Partition], image: MetadataImage) -> None:
+    """RL 1.4. A broker that leaves does not catch up any more with what it is no longer in the ISR of."""
+    own = image.brokers.get(replicas.node_id)
+    if own is None or not own.in_controlled_shutdown:
+        replicas.start_fetching(partitions)
+        return
+    staying: list[Partition] = []
+    leaving: list[Partition] = []
+    for partition in partitions:
+        state = image.partition(*partition.topic_partition)
+        in_sync = state is not None and state.leader >= 0 and replicas.node_id in state.isr
+        (staying if in_sync else leaving).append(partition)
+    replicas.stop_fetching(partition.topic_partition for partition in leaving)
+    replicas.start_fetching(staying)
 
 
 def _open(replicas: ReplicaManager, change: PartitionDelta, state: PartitionRegistration, delta: MetadataDelta) -> tuple[Partition, Log | None]:

@@ -135,6 +135,19 @@ def test_logs_survive_a_kill_and_a_power_loss_after_a_stop() -> None:
     assert log.producers.last_snapshot_offset == 21 and 1 in log.producers.producers
 
 
+def test_holes_of_compaction_survive_a_start_that_knows_no_topic_settings() -> None:
+    """RL 3.6: at start the topics' settings are not known yet: a compacted log (of a Java broker, say) keeps all its segments."""
+    world = World()
+    manager = world.manager()
+    log = create(manager, segment_bytes=300)
+    fill(log, 12)
+    middle = log.segments.bases()[1]
+    for suffix in (".log", ".index", ".timeindex"):
+        world.files.remove(f"/d1/a-0/{middle:020d}{suffix}")
+    again = World(world.files.after_kill()).manager().get(A)
+    assert again is not None and again.log_end_offset == 12
+
+
 def test_a_second_crash_while_loading_is_unclean() -> None:
     """RL 3.6: the clean mark is gone before the first log is opened."""
     world = World()

@@ -141,6 +141,7 @@ def test_a_lost_segment_leaves_no_hole() -> None:
     for suffix in (".log", ".index", ".timeindex"):
         disk.remove(f"{DIRECTORY}/{file_name(6, suffix)}")
     assert offsets(disk.after_kill()) == [0, 2, 4, 8, 10, 12, 14]
+    assert open_log(disk.after_kill(), settings=SMALL, trust_holes=True).log_end_offset == 16
     assert open_log(disk, settings=SMALL).log_end_offset == 6
 
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 
 from twisted.logger import Logger
 
-from twisted_broker.config import BrokerConfig, LogConfig, topic_config
+from twisted_broker.config import BrokerConfig, LogConfig
 from twisted_broker.interfaces import IDelayedCall, IDiskWorker, Runtime, TopicPartition
 from twisted_broker.log.log import Log
 from twisted_broker.log.log_directory import LogDirectory
@@ -24,15 +24,19 @@ from twisted_broker.log.log_state import LogState
 _log = Logger()
 
 
+def _unknown(topic: str) -> LogConfig | None:
+    return None
+
+
 class LogDirectories:
-    """`config_of(topic)` gives a topic's settings while loading; without it the broker's own are used."""
+    """`config_of(topic)` gives a topic's settings while loading; None: not known yet, the broker's own until `get_or_create`."""
 
     def __init__(
-        self, runtime: Runtime, config: BrokerConfig, cluster_id: str, config_of: Callable[[str], LogConfig] | None = None,
+        self, runtime: Runtime, config: BrokerConfig, cluster_id: str, config_of: Callable[[str], LogConfig | None] | None = None,
         directory_failed: Callable[[str, OSError], None] | None = None,
     ) -> None:  # fmt: skip
         self.runtime, self.config, self.cluster_id = runtime, config, cluster_id
-        self.config_of = config_of if config_of is not None else lambda topic: topic_config(config, {})
+        self.config_of = config_of if config_of is not None else _unknown
         self.directory_failed = directory_failed
         paths = list(dict.fromkeys(posixpath.normpath(path) for path in config.log_directories))
         share = max(8, config.integer("replog.max.open.segments") // len(paths))

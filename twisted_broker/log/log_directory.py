@@ -46,7 +46,7 @@ def partition_of(name: str) -> TopicPartition | None:
 
 
 class LogDirectory:
-    """`config_of(topic)` gives a topic's settings. `warn(text)` takes one-line warnings. `failed` is the error that took it offline."""
+    """`warn(text)` takes one-line warnings. `failed` is the error that took it offline."""
 
     def __init__(self, files: IFileSystem, path: str, disk: IDiskWorker, open_files: int, random: Random, warn: Callable[[str], None]) -> None:
         self.files, self.path, self.disk, self.random, self.warn = files, path, disk, random, warn
@@ -87,8 +87,11 @@ class LogDirectory:
             if raw[0] >> 2 != 0x3E:
                 return bytes(raw)
 
-    def load(self, config_of: Callable[[str], LogConfig], now_ms: int) -> list[Log]:
-        """Opens every log of the directory. Slow: runs on the disk worker. OSError."""
+    def load(self, config_of: Callable[[str], LogConfig | None], default: LogConfig, now_ms: int) -> list[Log]:
+        """Opens every log of the directory; `config_of(topic)` gives a topic's settings, None when they are not known yet.
+
+        Slow: runs on the disk worker. OSError.
+        """
         epoch = checkpoints.read_clean_shutdown(self.files, self.path)
         self.was_clean, self.previous_broker_epoch = epoch is not None, -1 if epoch is None else epoch
         if self.was_clean:
@@ -106,7 +109,8 @@ class LogDirectory:
                 self.to_delete.append(path)
             partition = partition_of(name) if renamed is None else None
             if partition is not None and partition.topic != METADATA_TOPIC:
-                logs.append(self.open(partition, None, config_of(partition.topic), now_ms))
+                config = config_of(partition.topic)
+                logs.append(self.open(partition, None, config or default, now_ms, trust_holes=config is None))
         return logs
 
     def _offsets(self, name: str) -> dict[TopicPartition, int]:
@@ -117,13 +121,14 @@ class LogDirectory:
             return {}
 
     def open(
-        self, partition: TopicPartition, topic_id: bytes | None, config: LogConfig, now_ms: int, is_new: bool = False
-    ) -> Log:
+        self, partition: TopicPartition, topic_id: bytes | None, config: LogConfig, now_ms: int, is_new: bool = False,
+        trust_holes: bool = False,
+    ) -> Log:  # fmt: skip
         """Opens or makes one log; what it deletes while loading goes at once. OSError, BrokerError INCONSISTENT_TOPIC_ID."""
         return load_log(
             self.pool, posixpath.join(self.path, str(partition)), partition, topic_id, config, log_start_offset=self.log_starts.get(partition, 0),
             recovery_point=self.recovery_points.get(partition, 0), clean=self.was_clean or is_new, now_ms=now_ms,
-            random=self.random, sync=not is_new,
+            random=self.random, sync=not is_new, trust_holes=trust_holes,
         )  # fmt: skip
 
     def leave_clean_mark(self, broker_epoch: int) -> None:

@@ -18,7 +18,7 @@ import posixpath
 from twisted.internet.defer import Deferred, succeed
 from twisted.logger import Logger
 
-from twisted_broker.config import LogConfig
+from twisted_broker.config import LogConfig, topic_config
 from twisted_broker.interfaces import TopicPartition
 from twisted_broker.log import checkpoints
 from twisted_broker.log.errors import LogDirFailure
@@ -51,7 +51,7 @@ class LogManager(LogCare):
 
     def _load(self, directory: LogDirectory) -> Deferred[None]:
         loaded: Deferred[None] = Deferred()
-        now_ms = self.runtime.wall_ms()
+        now_ms, default = self.runtime.wall_ms(), topic_config(self.config, {})
 
         def finish(logs: list[Log] | None, error: BaseException | None) -> None:
             if isinstance(error, OSError):
@@ -65,7 +65,7 @@ class LogManager(LogCare):
                 self._remove_tree(directory, path)
             loaded.callback(None)
 
-        directory.disk.submit(lambda: directory.load(self.config_of, now_ms), finish)
+        directory.disk.submit(lambda: directory.load(self.config_of, default, now_ms), finish)
         return loaded
 
     def _take(self, directory: LogDirectory, log: Log) -> None:

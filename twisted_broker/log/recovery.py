@@ -35,9 +35,11 @@ def load_log(
     pool: OpenFiles, directory: str, topic_partition: TopicPartition, topic_id: bytes | None, config: LogConfig, *,
     log_start_offset: int = 0, recovery_point: int = 0, clean: bool = False, now_ms: int = 0,
     remove_later: Callable[[list[str]], None] | None = None, random: Random | None = None, sync: bool = True,
+    trust_holes: bool = False,
 ) -> Log:  # fmt: skip
     """The log in `directory`, made when it is not there. `clean`: nothing needs checking. OSError; BrokerError INCONSISTENT_TOPIC_ID.
 
+    `trust_holes`: missing offsets before a segment are no damage (always so on compacted topics); for a caller that does not know the policy yet.
     Without `sync` a new directory and its `partition.metadata` are left for the caller to sync.
     """
     files = pool.files
@@ -49,7 +51,7 @@ def load_log(
     topic_id = _settle_topic_id(pool, directory, topic_id, sync)
     log = Log(pool, directory, topic_partition, topic_id, config, remove_later, random)
     log.leader_epochs, epochs_lost = _load_epochs(log)
-    recovered = _load_segments(log, recovery_point, clean, log_start_offset, now_ms)
+    recovered = _load_segments(log, recovery_point, clean, log_start_offset, now_ms, trust_holes or config.compact)
     _settle_offsets(log, log_start_offset, recovery_point, now_ms)
     _settle_epochs(log, epochs_lost)
     _load_producers(log, recovered, now_ms)
@@ -80,7 +82,7 @@ def _load_epochs(log: Log) -> tuple[LeaderEpochCache, bool]:
     return LeaderEpochCache(entries), not entries
 
 
-def _load_segments(log: Log, recovery_point: int, clean: bool, log_start_offset: int, now_ms: int) -> frozenset[int]:
+def _load_segments(log: Log, recovery_point: int, clean: bool, log_start_offset: int, now_ms: int, trust_holes: bool) -> frozenset[int]:
     """Opens all segments, repairing those that need it; returns the base offsets of the repaired ones."""
     names = log.pool.files.listdir(log.directory)
     bases = sorted(base_offset_of(name) for name in names if name.endswith(LOG) and base_offset_of(name) >= 0)
@@ -90,7 +92,7 @@ def _load_segments(log: Log, recovery_point: int, clean: bool, log_start_offset:
         segment = log.segments.make(base, now_ms)
         segment.open()
         unchecked = not clean and (row + 1 == len(bases) or bases[row + 1] > recovery_point)
-        if unchecked and _leaves_hole(log, base):
+        if unchecked and not trust_holes and _leaves_hole(log, base):
             _delete_from(log, bases[row:], now_ms)
             break
         log.segments.add(segment)
@@ -122,8 +124,8 @@ def _opens(log: Log, segment: Segment) -> bool:
 
 
 def _leaves_hole(log: Log, base: int) -> bool:
-    """Whether offsets are missing before a segment: a later file survived one that did not. Compaction makes holes too, and is trusted."""
-    return len(log.segments) > 0 and not log.config.compact and _end_of(log.segments.active) != base
+    """Whether offsets are missing before a segment: a later file survived one that did not."""
+    return len(log.segments) > 0 and _end_of(log.segments.active) != base
 
 
 def _end_of(segment: Segment) -> int:

@@ -138,6 +138,12 @@ def test_every_setting_of_a_broker_is_described(house: BrokerHouse) -> None:
     assert describe(house, BROKER, "1", "num.partitions").configs[0].documentation is None
 
 
+def test_the_addresses_that_clients_are_told_are_described(house: BrokerHouse) -> None:
+    """Nobody set advertised.listeners: it follows from listeners, with the ports that are really open."""
+    (entry,) = describe(house, BROKER, "1", "advertised.listeners").configs
+    assert (entry.value, entry.config_source, entry.read_only) == ("PLAINTEXT://127.0.0.1:9092", STATIC, True)
+
+
 @pytest.mark.parametrize("version", range(5))
 def test_settings_are_described_in_every_version(house: BrokerHouse, version: int) -> None:
     """DescribeConfigs v0 says is_default where later versions say the source."""

@@ -30,6 +30,7 @@ from twisted_broker.log.log_directory import LogDirMismatch
 from twisted_broker.log.log_manager import LogManager
 from twisted_broker.log.meta_properties import read_meta_properties
 from twisted_broker.net.accept import ConnectionCounts, ConnectionFactory
+from twisted_broker.net.client import BrokerConnection
 from twisted_broker.net.listeners import EndPoint, ListenerPlan, OpenListeners, plan_listeners
 from twisted_broker.security.acl import AllowAll
 from twisted_broker.settings import ConfigError
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from twisted_broker.cluster.image import MetadataDelta
     from twisted_broker.cluster.lifecycle import BrokerLifecycle
     from twisted_broker.cluster.observer import MetadataObserver
+    from twisted_broker.replication.leader import BrokerEndPoint
 
 log = Logger(namespace="replog")
 
@@ -70,7 +72,7 @@ class Broker:
         self._lifecycle: Any = None
         self._isr_changes: Any = None
         self._assignments: Any = None
-        self._started = False
+        self._started = self._stopping = False
         self.fatal: Callable[[str], None] = lambda reason: None
 
     @property
@@ -78,7 +80,7 @@ class Broker:
         return self.config.names("process.roles")
 
     def _cluster_id(self, wanted: str | None) -> str:
-        """Whose directories these are; LogDirMismatch when that is not what was asked for."""
+        """Whose directories these are, "" when only a controller elsewhere can tell; LogDirMismatch when that is not what was asked for."""
         for path in self.config.log_directories:
             try:
                 found = read_meta_properties(self.runtime.files, path)
@@ -88,13 +90,24 @@ class Broker:
                 if wanted not in (None, found.cluster_id):
                     raise LogDirMismatch(f"{path} belongs to cluster {found.cluster_id}, not to {wanted}")
                 return found.cluster_id
+        if wanted is None and "controller" not in self.roles:
+            return ""
         return wanted or _new_cluster_id(self.runtime)
+
+    async def _adopt_cluster_id(self) -> None:
+        """A new broker belongs to the cluster of its controller."""
+        from twisted_broker.cluster.adoption import ask_cluster_id
+
+        found = await ask_cluster_id(self.runtime, self._controllers(), lambda: self._stopping)
+        self.cluster_id = self.parts.cluster_id = self.log_manager.cluster_id = found
 
     # starting
 
     async def start(self) -> None:
         """Ends when clients are served. What fails is given back before it raises one of STARTING_ERRORS."""
         try:
+            if not self.cluster_id:
+                await self._adopt_cluster_id()
             await self._start_logs()
             if "controller" in self.roles:
                 await self._start_controller()
@@ -162,6 +175,7 @@ class Broker:
         from twisted_broker.cluster.lifecycle import BrokerLifecycle
         from twisted_broker.cluster.observer import MetadataObserver
         from twisted_broker.coordinator.offsets_store import group_coordinator
+        from twisted_broker.replication.replica_fetchers import ReplicaFetchers
         from twisted_broker.replication.replica_manager import ReplicaManager
 
         runtime, config, parts = self.runtime, self.config, self.parts
@@ -172,6 +186,9 @@ class Broker:
         replica_manager = ReplicaManager(config.node_id, runtime, config, self.log_manager, observer)
         self._isr_changes = IsrChanges(runtime, config.node_id, ControllerChannel(runtime, observer, "alter-partition"), lifecycle)
         replica_manager.alter_partition = self._isr_changes
+        replica_manager.fetchers = ReplicaFetchers(
+            replica_manager, observer, self.plan.inter_broker, lambda: self._lifecycle.broker_epoch, self._connect_to_leader
+        )
         parts.metadata, parts.replica_manager, parts.features = observer, replica_manager, dict(SUPPORTED_FEATURES)
         parts.forwarding = Forwarding(runtime, config.node_id, ControllerChannel(runtime, observer, "forwarding"), lifecycle)
         parts.producer_ids = parts.forwarding.producer_ids
@@ -189,6 +206,13 @@ class Broker:
             await self._listen(endpoint, is_controller=False)
         self._tell_addresses()
         await self._join(observer, lifecycle)
+
+    def _connect_to_leader(self, leader: BrokerEndPoint, client_id: str) -> BrokerConnection:
+        """A follower's connection."""
+        timeout_ms = self.config.integer("replica.socket.timeout.ms")
+        return BrokerConnection(
+            self.runtime, leader.host, leader.port, client_id, request_timeout_ms=timeout_ms, connect_timeout_ms=min(timeout_ms, 10_000)
+        )
 
     def _tell_addresses(self) -> None:
         """What is advertised becomes part of the configuration, with the ports that were found."""
@@ -248,6 +272,7 @@ class Broker:
 
         self.config = self.parts.config = self.log_manager.config = config
         self.parts.replica_manager.config = config
+        self.parts.replica_manager.fetchers.resize(config.integer("num.replica.fetchers"))
         self.parts.groups.update_settings(settings_of(config))
         self._counts.maximum = config.integer("max.connections")
         self._counts.maximum_per_host = config.integer("max.connections.per.ip")
@@ -265,6 +290,7 @@ class Broker:
 
     async def stop(self) -> None:
         """Takes back what was started, in the reverse order; never raises."""
+        self._stopping = True
         undo, self._undo = self._undo, []
         for step in reversed(undo):
             try:

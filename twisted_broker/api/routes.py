@@ -109,7 +109,7 @@ ROUTES: tuple[Route, ...] = (
     Route(56, "AlterPartition", "broker_lifecycle", controller="2-3", cluster_action=True),
     Route(58, "Envelope", "broker_lifecycle", "*envelope", controller="0", cluster_action=True),
     Route(59, "FetchSnapshot", "quorum", controller="0-1", cluster_action=True),
-    Route(60, "DescribeCluster", "cluster", "cluster", broker="0-2"),
+    Route(60, "DescribeCluster", "cluster", "cluster", broker="0-2", controller="0-2"),
     Route(61, "DescribeProducers", "producers", "producers", broker="0"),
     Route(62, "BrokerRegistration", "broker_lifecycle", controller="0-4", cluster_action=True),
     Route(63, "BrokerHeartbeat", "broker_lifecycle", controller="0-2", cluster_action=True),

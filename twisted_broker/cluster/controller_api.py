@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 PRODUCER_ID_BLOCK = 1000
 
+_CONTROLLERS = 2
+
 
 def _controller(context: RequestContext) -> Controller:
     found: Controller | None = context.controller
@@ -44,6 +46,18 @@ async def fetch_snapshot(context: RequestContext, request: quorum.FetchSnapshotR
 
 async def describe_quorum(context: RequestContext, request: cluster.DescribeQuorumRequest) -> cluster.DescribeQuorumResponse:
     return _controller(context).readers.describe(request, context.version)
+
+
+async def describe_cluster(context: RequestContext, request: cluster.DescribeClusterRequest) -> cluster.DescribeClusterResponse:
+    """KIP-919: the controllers, and whose cluster this is."""
+    if context.version < 1 or request.endpoint_type != _CONTROLLERS:
+        raise BrokerError(ErrorCode.MISMATCHED_ENDPOINT_TYPE, "this listener belongs to a controller")
+    controller = _controller(context)
+    own = [each for each in controller.listeners if each.name == context.listener.name]
+    nodes = [cluster.DescribeClusterBroker(broker_id=controller.node_id, host=each.host, port=each.port) for each in own]
+    return cluster.DescribeClusterResponse(
+        error_message=None, endpoint_type=_CONTROLLERS, cluster_id=controller.cluster_id, controller_id=controller.node_id, brokers=nodes
+    )
 
 
 async def broker_registration(

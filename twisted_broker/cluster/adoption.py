@@ -1,0 +1,60 @@
+"""Which cluster an empty broker belongs to: its controller's.
+
+Owns `ask_cluster_id`, asked once, before a new broker's directories are formatted.
+
+1. The addresses are asked in turn, until one answers; an unreachable controller is told once, then every 30 seconds.
+2. DescribeCluster for controllers (KIP-919), in the highest version known to both.
+
+Source: KIP-919; Kafka's `kafka-storage format` needs the id by hand. Left out: comparing it with a directory's (`log.log_directory`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import cycle
+
+from twisted.internet.task import deferLater
+from twisted.logger import Logger
+
+from twisted_broker.cluster.controller_channel import Address, check_answer
+from twisted_broker.interfaces import Runtime
+from twisted_broker.net.client import BrokerConnection
+from twisted_broker.wire.errors import BrokerError, ErrorCode
+from twisted_broker.wire.messages.cluster import DescribeClusterRequest
+
+_log = Logger()
+_CONTROLLERS = 2
+_DESCRIBE_CLUSTER = 60
+_PAUSE_MS, _PATIENCE_MS, _TELL_AGAIN_MS = 100, 5_000, 30_000
+
+
+async def ask_cluster_id(runtime: Runtime, addresses: Sequence[Address], given_up: Callable[[], bool]) -> str:
+    """The id of the cluster that the first of `addresses` (controllers) to answer belongs to. BrokerError once `given_up()`."""
+    told_ms: int | None = None
+    for host, port in cycle(addresses):
+        try:
+            return await _ask(runtime, host, port)
+        except Exception as error:
+            now_ms = runtime.now_ms()
+            if told_ms is None or now_ms - told_ms >= _TELL_AGAIN_MS:
+                told_ms = now_ms
+                _log.warn("no controller at {host}:{port} yet, trying on: {error}", host=host, port=port, error=error)
+        if given_up():
+            break
+        await deferLater(runtime.clock, _PAUSE_MS / 1000, lambda: None)  # type: ignore[arg-type]
+        if given_up():
+            break
+    raise BrokerError(ErrorCode.BROKER_NOT_AVAILABLE, "stopped before a controller told the cluster's id")
+
+
+async def _ask(runtime: Runtime, host: str, port: int) -> str:
+    connection = BrokerConnection(runtime, host, port, "cluster-id", request_timeout_ms=_PATIENCE_MS, connect_timeout_ms=_PATIENCE_MS)
+    try:
+        await connection.negotiate()
+        version = connection.highest_version(_DESCRIBE_CLUSTER, 1)
+        answer = await connection.send(DescribeClusterRequest(endpoint_type=_CONTROLLERS), version)
+        check_answer(answer.error_code)
+        found: str = answer.cluster_id
+        return found
+    finally:
+        connection.close()

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import tracemalloc
 
+import pytest
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.task import Clock
 
-from twisted_broker.replication.purgatory import Purgatory
+from twisted_broker.replication.purgatory import Parked, Purgatory
 from twisted_broker.replication.timing_wheel import TimingWheel
 
 
@@ -172,6 +174,31 @@ def test_complete_all_expires_everything():
     results = fired(purgatory.wait(condition, ["a", "b"], 100))
     purgatory.complete_all()
     assert (results, condition.expirations, purgatory.waiting) == ([None], 1, 0)
+
+
+@pytest.mark.parametrize("end", ["condition", "time", "given up", "at once"])
+def test_nothing_is_left_for_the_garbage_collector(end):
+    """RL 4.2: what waited is freed when it is done, however it ended: a busy consumer waits thousands of times a second."""
+    clock, purgatory = made(purge_interval=0)
+    gc.collect()
+    gc.disable()
+    before = sum(isinstance(found, Parked) for found in gc.get_objects())
+    try:
+        condition = Condition()
+        condition.ready = end == "at once"
+        deferred = purgatory.wait(condition, ["a"], 100)
+        if end == "condition":
+            condition.ready = True
+            purgatory.check("a")
+        elif end == "time":
+            clock.advance(1)
+        elif end == "given up":
+            deferred.addErrback(lambda _: None)
+            deferred.cancel()
+        del condition, deferred
+        assert sum(isinstance(found, Parked) for found in gc.get_objects()) == before
+    finally:
+        gc.enable()
 
 
 def test_memory_of_a_hundred_thousand():

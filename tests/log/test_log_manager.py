@@ -11,6 +11,7 @@ import pytest
 from twisted.internet.task import Clock
 
 from tests.log.batches import NOW_MS, TOPIC_ID, batch, config, values
+from tests.log.test_golden import unpack
 from twisted_broker.config import BrokerConfig
 from twisted_broker.interfaces import IFileSystem, Runtime, TopicPartition
 from twisted_broker.log import checkpoints
@@ -154,6 +155,21 @@ def test_a_second_crash_while_loading_is_unclean() -> None:
     world.stop(world.manager())
     world.manager()
     assert World(world.files.after_kill()).manager().online()[0].was_clean is False
+
+
+@pytest.mark.parametrize(("state", "end"), [("clean", 140), ("killed", 161)])
+def test_a_whole_directory_of_kafka_opens(state: str, end: int) -> None:
+    """RL 3.1: the log manager takes over a log directory that Kafka 4.3.1 left, with its identity, checkpoints and clean mark."""
+    files = unpack(state)
+    found = read_meta_properties(files, f"/{state}")
+    assert found is not None and found.cluster_id is not None
+    world = World(files, log_dirs=f"/{state}")
+    manager = world.manager(cluster=found.cluster_id)
+    assert manager.online()[0].was_clean == (state == "clean") and manager.online()[0].directory_id == found.directory_id
+    log = manager.get(TopicPartition("rich", 0))
+    assert log is not None and (log.log_start_offset, log.log_end_offset) == (3, end)
+    world.stop(manager)
+    assert read_meta_properties(files, f"/{state}") == found
 
 
 def test_new_logs_go_to_the_least_loaded_directory() -> None:

@@ -140,6 +140,7 @@ class Broker:
             self.runtime.files, self.log_manager.worker(directory), directory, self.config.node_id, self.runtime.wall_ms
         )
         controller = Controller(self.cluster_id, self.runtime, self.config, log)
+        controller.broke = lambda error: self.fatal(f"the metadata log failed: {error}")
         self.parts.controller = controller
         self._undo.append(self._stop_controller)
         found = [await self._listen(endpoint, is_controller=True) for endpoint in self.plan.controller]

@@ -28,8 +28,6 @@ from twisted_broker.security.acl import Operation, ResourceType
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.messages import configs as wire
 
-_ADVERTISED = "advertised.listeners"
-
 
 async def describe_configs(context: RequestContext, request: wire.DescribeConfigsRequest) -> wire.DescribeConfigsResponse:
     """Answers at once."""
@@ -77,12 +75,8 @@ def _entries(context: RequestContext, resource: wire.DescribeConfigsResource) ->
 
 
 def _config_now(context: RequestContext, image: MetadataImage) -> BrokerConfig:
-    """The broker's settings under the dynamic ones. Addresses that nobody set follow from `listeners`: they are those that were registered."""
-    static = context.config.static
-    broker = image.brokers.get(context.node_id)
-    if broker is not None and _ADVERTISED not in static and "listeners" in static:
-        static = {**static, _ADVERTISED: ",".join(f"{e.name}://{e.host}:{e.port}" for e in broker.listeners.values())}
-    return BrokerConfig(static, image.config(BROKER_RESOURCE, ""), image.config(BROKER_RESOURCE, str(context.node_id)))
+    """The broker's settings under the dynamic ones."""
+    return context.config.with_dynamic(image.config(BROKER_RESOURCE, ""), image.config(BROKER_RESOURCE, str(context.node_id)))
 
 
 def _told(version: int, request: wire.DescribeConfigsRequest, entry: ConfigEntry) -> wire.DescribeConfigsResourceResult:

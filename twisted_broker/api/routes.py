@@ -113,6 +113,7 @@ ROUTES: tuple[Route, ...] = (
     Route(61, "DescribeProducers", "producers", "producers", broker="0"),
     Route(62, "BrokerRegistration", "broker_lifecycle", controller="0-4", cluster_action=True),
     Route(63, "BrokerHeartbeat", "broker_lifecycle", controller="0-2", cluster_action=True),
+    Route(64, "UnregisterBroker", "cluster", "cluster", broker="0", controller="0", forward=True),
     Route(67, "AllocateProducerIds", "producer_ids", controller="0", cluster_action=True),
     Route(73, "AssignReplicasToDirs", "log_dirs", controller="0", cluster_action=True),
     Route(74, "ListConfigResources", "configs", "configs", broker="0-1"),

@@ -11,6 +11,7 @@ import json
 import os
 import subprocess
 import tarfile
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -34,17 +35,24 @@ ARCHIVE = Path(__file__).parent / "golden" / "kafka-4.3.1.tar.gz"
 EXPECTED_STABLE = {"clean": 140, "killed": 154}
 
 
-def unpack(state: str) -> MemoryFileSystem:
-    files = MemoryFileSystem()
+@cache
+def members(state: str) -> dict[str, bytes]:
+    """Path -> content of one of the two directories."""
+    found = {}
     with tarfile.open(ARCHIVE) as archive:
         for member in archive:
-            if member.isdir():
-                files.make_directories("/" + member.name)
-            elif member.name.startswith(state + "/"):
+            if member.isfile() and member.name.startswith(state + "/"):
                 content = archive.extractfile(member)
                 assert content is not None
-                files.make_directories("/" + os.path.dirname(member.name))
-                files.open("/" + member.name, create=True).write_at(0, (content.read(),))
+                found["/" + member.name] = content.read()
+    return found
+
+
+def unpack(state: str) -> MemoryFileSystem:
+    files = MemoryFileSystem()
+    for path, content in members(state).items():
+        files.make_directories(os.path.dirname(path))
+        files.open(path, create=True).write_at(0, (content,))
     return files
 
 

@@ -37,11 +37,11 @@ def file_name(base_offset: int, suffix: str) -> str:
 
 
 class Segment:
-    """`base_offset` names the files; `max_timestamp` is -2 until `load_timestamps`."""
+    """`base_offset` names the files; `max_timestamp` is -2 until `load_timestamps`; `full`: an index takes no more."""
 
     __slots__ = (
-        "_bytes_since_index", "_first_timestamp", "_tail_lasts", "_tail_positions", "base_offset", "created_ms", "index_interval_bytes",
-        "jitter_ms", "log", "max_timestamp", "offset_index", "offset_of_max_timestamp", "size", "time_index", "txn_index",
+        "_bytes_since_index", "_first_timestamp", "_tail_lasts", "_tail_positions", "base_offset", "created_ms", "full",
+        "index_interval_bytes", "jitter_ms", "log", "max_timestamp", "offset_index", "offset_of_max_timestamp", "size", "time_index", "txn_index",
     )  # fmt: skip
 
     def __init__(
@@ -56,6 +56,7 @@ class Segment:
         self.time_index = TimeIndex(time_index, base_offset, index_bytes)
         self.txn_index = TransactionIndex(txn_index, base_offset)
         self.size = self._bytes_since_index = 0
+        self.full = False
         self.max_timestamp, self.offset_of_max_timestamp = _UNKNOWN_TIMESTAMP, base_offset
         self._first_timestamp = _UNKNOWN_TIMESTAMP
         self._tail_lasts: list[int] = []
@@ -73,7 +74,7 @@ class Segment:
         self.offset_index.create()
         self.time_index.create()
         self.txn_index.reset()
-        self.max_timestamp = -1
+        self.max_timestamp, self.full = -1, False
 
     def reset_indexes(self) -> None:
         """Empties all indexes and publishes nothing: `note` fills them again. OSError."""
@@ -81,6 +82,7 @@ class Segment:
         self.time_index.create()
         self.txn_index.reset()
         self.size = self._bytes_since_index = 0
+        self.full = False
         self.max_timestamp, self.offset_of_max_timestamp = -1, self.base_offset
         self._first_timestamp = _UNKNOWN_TIMESTAMP
         self._tail_lasts, self._tail_positions = [], []
@@ -109,6 +111,7 @@ class Segment:
         except CorruptRecordError:
             pass
         self.max_timestamp, self.offset_of_max_timestamp = timestamp, offset
+        self.full = self.offset_index.is_full or self.time_index.is_full
 
     def largest_timestamp(self) -> int:
         """-1 without records."""
@@ -131,6 +134,7 @@ class Segment:
             self.offset_index.append(last_offset, position)
             self.time_index.append(self.max_timestamp, self.offset_of_max_timestamp)
             self._bytes_since_index = 0
+            self.full = self.offset_index.is_full or self.time_index.is_full
         elif position == 0:
             self._first_timestamp = max_timestamp
         self._bytes_since_index += size_in_bytes

@@ -94,9 +94,11 @@ class Segments:
             return True
         if size == 0:
             return False
+        if active.full:
+            return True
         first = active.first_timestamp()
         age_ms = max_timestamp - first if first >= 0 and max_timestamp >= 0 else now_ms - active.created_ms
-        return age_ms > config.segment_ms - active.jitter_ms or active.offset_index.is_full or active.time_index.is_full
+        return age_ms > config.segment_ms - active.jitter_ms
 
     def remove_above(self, offset: int) -> None:
         """Deletes the segments whose base offset is above `offset`; slices of them are gone. OSError."""

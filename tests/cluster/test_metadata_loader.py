@@ -125,3 +125,19 @@ def test_however_it_is_cut_the_image_is_the_same(sizes: list[int], data: st.Data
             published = delta.after
     loader.advance(offset)
     assert len(names(loader)) == offset and loader.image.offset == offset - 1
+
+
+def test_the_past_is_not_news() -> None:
+    """RL 8.2: until the first catch-up nothing is published; then one delta from nothing to now, in which a topic that was deleted and made
+    anew, over several answers, is only what it is now."""
+    loader = MetadataLoader()
+    old = records.TopicRecord(name="t", topic_id=b"o" * 16)
+    new = records.TopicRecord(name="t", topic_id=b"n" * 16)
+    assert loader.batches(batch(0, old), 3) is None
+    assert loader.image is EMPTY
+    assert loader.batches(batch(1, records.RemoveTopicRecord(topic_id=b"o" * 16)), 3) is None
+    delta = loader.batches(batch(2, new), 3)
+    assert delta is not None and delta.before is EMPTY
+    assert (list(delta.created_topics), list(delta.removed_topics)) == ([b"n" * 16], [])
+    delta = loader.batches(batch(3, topic(1)), 9)
+    assert delta is not None and names(loader) == ["t", "t1"]

@@ -60,8 +60,12 @@ class MetadataLoader:
         return self._publish(delta)
 
     def _publish(self, delta: MetadataDelta) -> MetadataDelta | None:
-        """Not while starting over has not come as far as what is published."""
+        """Not while starting over has not come as far as what is published, and nothing before the first catch-up: the past (a topic that
+        was deleted and made anew) must not be acted upon as if it were news."""
         if self._built.offset < self.image.offset:
+            return None
+        if self.image is EMPTY and self.fetch_offset < self.high_watermark:
+            self._compare = True
             return None
         if self._compare:
             delta, self._compare = MetadataDelta.between(self.image, self._built), False

@@ -61,6 +61,7 @@ class MetadataObserver:
         self._connection: BrokerConnection | None = None
         self._running: Deferred[None] | None = None
         self._stopped = False
+        self._unreachable = False
 
     @property
     def image(self) -> MetadataImage:
@@ -110,8 +111,7 @@ class MetadataObserver:
                 self._lost_leader()
                 settled = False
             except Exception as error:
-                if not self._stopped:
-                    _log.debug("fetching metadata from {address}: {error}", address=self._address(), error=error)
+                self._tell_unreachable(error)
                 self._lost_leader()
                 settled = False
             if not settled:
@@ -119,6 +119,13 @@ class MetadataObserver:
                     await deferLater(self._runtime.clock, self._backoff_ms / 1000, lambda: None)  # type: ignore[arg-type]
                 except CancelledError:
                     return
+
+    def _tell_unreachable(self, error: Exception) -> None:
+        """Once, until a controller answers again."""
+        if not self._unreachable and not self._stopped:
+            self._unreachable = True
+            host, port = self._address()
+            _log.warn("no controller answers, last asked {host}:{port}, trying on: {error}", host=host, port=port, error=error)
 
     def _end(self, error: BaseException) -> None:
         if not self._stopped:
@@ -157,6 +164,9 @@ class MetadataObserver:
         version = connection.highest_version(_FETCH, 18)
         response = await connection.send(self._request(version), version)
         check_answer(response.error_code)
+        if self._unreachable:
+            self._unreachable = False
+            _log.info("the controller at {host}:{port} answers again", host=connection.host, port=connection.port)
         if not response.responses or not response.responses[0].partitions:
             return False
         answer = response.responses[0].partitions[0]
@@ -164,6 +174,7 @@ class MetadataObserver:
         if answer.error_code:
             return new_leader
         if answer.snapshot_id.end_offset >= 0:
+            self._loader.high_watermark = max(self._loader.high_watermark, answer.high_watermark)
             await self._load_snapshot(connection, SnapshotId(answer.snapshot_id.end_offset, answer.snapshot_id.epoch))
         elif answer.diverging_epoch.epoch >= 0 or answer.diverging_epoch.end_offset >= 0:
             self._loader.diverged(answer.diverging_epoch.end_offset)

@@ -19,7 +19,7 @@ from twisted.logger import Logger
 from twisted_broker.broker import STARTING_ERRORS, Broker
 from twisted_broker.config import BrokerConfig
 from twisted_broker.interfaces import Runtime
-from twisted_broker.status.run_file import address, broker_entry, remove_run_file, write_run_file
+from twisted_broker.status.run_file import broker_entry, remove_run_file, write_run_file
 
 log = Logger(namespace="replog")
 
@@ -35,16 +35,20 @@ class BrokerService(Service):
         self._run_file = run_file
         self._reactor = reactor
         self._starting: Deferred[None] | None = None
+        self._stopping = False
 
     def startService(self) -> None:
         Service.startService(self)
         self._starting = ensureDeferred(self._start())
 
-    async def _start(self) -> None:
+    def _say_settings(self) -> None:
         for name in self.config.unknown():
             log.warn("setting {name} is not known here", name=name)
         if self.config.without_effect():
             log.info("these settings have no effect here: {names}", names=", ".join(self.config.without_effect()))
+
+    async def _start(self) -> None:
+        self._say_settings()
         try:
             self.broker = Broker(self.config, self.runtime, self._cluster_id)
             self.broker.fatal = self._fail
@@ -63,17 +67,19 @@ class BrokerService(Service):
         controllers = [each for each in self.broker.listeners if each.is_controller]
         first = (clients or controllers)[0]
         if self._run_file is not None:
-            entry = broker_entry(self.broker.listeners, self.config.log_directories[0])
+            entry = broker_entry({each.name: each.address for each in self.broker.listeners}, self.config.log_directories[0])
             write_run_file(
                 self._run_file,
                 self.broker.cluster_id,
-                address(clients[0]) if clients else "",
-                address(controllers[0]) if controllers else None,
+                clients[0].address if clients else "",
+                controllers[0].address if controllers else None,
                 {self.config.node_id: entry},
             )
-        log.info("replog node {node} ready on {address}", node=self.config.node_id, address=address(first))
+        log.info("replog node {node} ready on {address}", node=self.config.node_id, address=first.address)
 
     def _fail(self, reason: str) -> None:
+        if self._stopping:
+            return  # what was waited for at the start was given up for the stop
         log.critical("replog node {node} stops: {reason}", node=self.config.node_id, reason=reason)
         self._reactor.addSystemEventTrigger("after", "shutdown", _exit_with_failure)
         if self._reactor.running:
@@ -90,6 +96,7 @@ class BrokerService(Service):
 
     def stopService(self) -> Deferred[None]:
         Service.stopService(self)
+        self._stopping = True
         return ensureDeferred(self._stop())
 
 

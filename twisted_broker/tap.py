@@ -13,14 +13,18 @@ import os
 import resource
 import time
 from random import Random
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from twisted.python.usage import Options as UsageOptions
 from twisted.python.usage import UsageError
 
 from twisted_broker.settings import ConfigError, parse_properties
 
+if TYPE_CHECKING:
+    from twisted_broker.config import BrokerConfig
+
 MEMORY = "memory"
+_MOST_BROKERS = 100
 _MEMORY_DIRECTORY = "/memory"
 
 
@@ -31,6 +35,7 @@ class Options(UsageOptions):
         ["port", "p", None, "Port for clients; 0 picks a free one (9092)."],
         ["host", None, None, "Address to listen on, and to tell clients (127.0.0.1)."],
         ["data", "d", None, "Directory of the logs, formatted on first use (./replog-data); 'memory' keeps all in memory."],
+        ["brokers", "b", "1", "Brokers in this process: ids 1 to N, ports from PORT on, directories broker-N; 1 is the controller too."],
         ["config", "c", None, "A server.properties of Apache Kafka."],
         ["cluster-id", None, None, "Cluster id; must be the directory's when that has one."],
         ["run-file", None, None, "JSON file, written when ready: pid, cluster id, addresses."],
@@ -51,15 +56,29 @@ class Options(UsageOptions):
         port = self["port"]
         if port is not None and not (port.isdecimal() and int(port) < 65536):
             raise UsageError(f"--port takes a number from 0 to 65535, not {port!r}")
+        brokers = self["brokers"]
+        if not (brokers.isdecimal() and 1 <= int(brokers) <= _MOST_BROKERS):
+            raise UsageError(f"--brokers takes a number from 1 to {_MOST_BROKERS}, not {brokers!r}")
         try:
-            chosen = self._chosen()
-            from twisted_broker.config import BrokerConfig
-            from twisted_broker.net.listeners import plan_listeners
-
-            self.broker_config = BrokerConfig(chosen)
-            plan_listeners(self.broker_config)
+            self.broker_configs = self._configs(self._chosen(), int(brokers))
+            self.broker_config = self.broker_configs[0]
         except (ConfigError, OSError) as error:
             raise UsageError(str(error)) from None
+
+    def _configs(self, chosen: dict[str, str], brokers: int) -> list[BrokerConfig]:
+        """One configuration per broker. Raises ConfigError."""
+        from twisted_broker.config import BrokerConfig
+        from twisted_broker.net.listeners import plan_listeners
+
+        if brokers == 1:
+            configs = [BrokerConfig(chosen)]
+        else:
+            from twisted_broker.local_cluster import node_settings
+
+            configs = [BrokerConfig(node_settings(chosen, node_id)) for node_id in range(1, brokers + 1)]
+        for config in configs:
+            plan_listeners(config)
+        return configs
 
     def _chosen(self) -> dict[str, str]:
         from twisted_broker.config import SAMPLE_VALUES
@@ -107,9 +126,14 @@ def makeService(options: Options) -> Any:
     clock: Any = reactor
     clock.seconds = time.monotonic
     raise_file_limit()
-    config = options.broker_config
-    runtime = production_runtime(clock, config, in_memory=options["data"] == MEMORY)
-    return BrokerService(config, runtime, cluster_id=options["cluster-id"], run_file=options["run-file"], reactor=clock)
+    in_memory = options["data"] == MEMORY
+    more: Any = {"cluster_id": options["cluster-id"], "run_file": options["run-file"], "reactor": clock}
+    if len(options.broker_configs) == 1:
+        config = options.broker_config
+        return BrokerService(config, production_runtime(clock, config, in_memory=in_memory), **more)
+    from twisted_broker.local_cluster import LocalCluster
+
+    return LocalCluster(options.broker_configs, lambda config: production_runtime(clock, config, in_memory=in_memory), **more)
 
 
 def production_runtime(reactor: Any, config: Any, *, in_memory: bool) -> Any:

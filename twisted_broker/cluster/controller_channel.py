@@ -15,13 +15,11 @@ from typing import Any, Protocol
 
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.task import deferLater
-from twisted.logger import Logger
 
 from twisted_broker.interfaces import Runtime
 from twisted_broker.net.client import BrokerConnection
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 
-_log = Logger()
 Address = tuple[str, int]
 
 
@@ -79,8 +77,8 @@ class ControllerChannel:
             except BrokerError as error:
                 if error.code is not ErrorCode.NOT_CONTROLLER:
                     raise
-            except Exception as error:
-                _log.debug("{client} did not reach the controller: {error}", client=self._client_id, error=error)
+            except Exception:
+                pass  # the observer tells, once, that the controller is away
             if self._runtime.now_ms() + self._retry_ms > deadline:
                 break
             await self._pause_or_leader()

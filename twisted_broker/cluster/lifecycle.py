@@ -164,11 +164,12 @@ class BrokerLifecycle:
             check_answer(response.error_code)
             delay_ms = self._answered(response, leaving)
         except BrokerError as error:
-            _log.warn("the controller refused a heartbeat: {error}", error=error)
+            if error.code is not ErrorCode.NOT_CONTROLLER:
+                _log.warn("the controller refused a heartbeat: {error}", error=error)
         except CancelledError:
             raise
-        except Exception as error:
-            _log.debug("a heartbeat was not answered: {error}", error=error)
+        except Exception:
+            pass  # the observer tells, once, that the controller is away
         finally:
             self._beating = False
         if self._beat_again:

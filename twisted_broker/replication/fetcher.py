@@ -48,7 +48,13 @@ if TYPE_CHECKING:
 
 _log = Logger()
 _EXPECTED = frozenset(  # what a change of leadership looks like from here, for a moment
-    {ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.UNKNOWN_LEADER_EPOCH, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID}
+    {
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.FENCED_LEADER_EPOCH,
+        ErrorCode.UNKNOWN_LEADER_EPOCH,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+    }
 )
 
 
@@ -255,8 +261,8 @@ class Fetcher:
         if verdict is Verdict.FENCED:
             self.partition_failed(topic_partition, "the leader's epoch is newer; the controller will tell")
         elif verdict is Verdict.RETRY:
-            told = _log.debug if error in _EXPECTED or error == ErrorCode.FENCED_LEADER_EPOCH else _log.error
-            told("{fetcher} is refused {partition}: {error}", fetcher=self.name, partition=topic_partition, error=error.name)
+            if error not in _EXPECTED:
+                _log.error("{fetcher} is refused {partition}: {error}", fetcher=self.name, partition=topic_partition, error=error.name)
             errors.append(topic_partition)
 
     async def _restart(self, topic_partition: TopicPartition, asked: FetchAsk) -> None:

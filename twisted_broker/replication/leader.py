@@ -49,6 +49,9 @@ class BrokerEndPoint(NamedTuple):
     host: str
     port: int
 
+    def __str__(self) -> str:
+        return f"broker {self.id} at {self.host}:{self.port}"
+
 
 class Leader(Protocol):
     """One broker that leads partitions followed here. All methods raise `BrokerError`, `WireError` or what the connection raises."""

@@ -1,0 +1,138 @@
+"""Several brokers in one process: `twistd replog --brokers 3`.
+
+Owns what differs between them, and the order in which they start and stop.
+
+1. Ids 1 to N, ports P to P+N-1 (free ones for 0), directories `broker-<id>` under the given ones; node 1 is the controller too.
+2. They talk over real TCP, as brokers on several machines do; nothing is shared but the process.
+3. Node 1 starts first, the others together; they stop in the reverse order, each handing its leadership over. Ready means all are.
+
+Ring 2. Source: issue "Replication", forms of a cluster. Leaves out: one broker's parts (`broker.py`).
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from twisted.internet.defer import DeferredList, ensureDeferred
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from twisted_broker.broker import STARTING_ERRORS, Broker
+from twisted_broker.broker_service import BrokerService
+from twisted_broker.config import BrokerConfig
+from twisted_broker.interfaces import Runtime
+from twisted_broker.net.listeners import parse_endpoints
+from twisted_broker.settings import ConfigError
+from twisted_broker.status.run_file import address, broker_entry, remove_run_file, write_run_file
+
+log = Logger(namespace="replog")
+CONTROLLER_NODE = 1
+_MOST_PORT = 65535
+
+
+def node_settings(values: Mapping[str, str], node_id: int) -> dict[str, str]:
+    """The settings of one node out of those given for all. Raises ConfigError."""
+    own = dict(values)
+    own["node.id"] = str(node_id)
+    own["process.roles"] = "broker,controller" if node_id == CONTROLLER_NODE else "broker"
+    own["log.dirs"] = ",".join(posixpath.join(path, f"broker-{node_id}") for path in _listed(values.get("log.dirs") or values["log.dir"]))
+    if "metadata.log.dir" in values:
+        own["metadata.log.dir"] = posixpath.join(values["metadata.log.dir"], f"broker-{node_id}")
+    controllers = {name.upper() for name in _listed(values.get("controller.listener.names", "CONTROLLER"))}
+    for name in ("listeners", "advertised.listeners"):
+        if name in values:
+            own[name] = ",".join(_shifted(name, values[name], node_id, controllers))
+    return own
+
+
+def _listed(text: str) -> list[str]:
+    return [entry.strip() for entry in text.split(",") if entry.strip()]
+
+
+def _shifted(setting: str, text: str, node_id: int, controllers: set[str]) -> list[str]:
+    """Each broker's listener on a port of its own; the controller's on its node only."""
+    found = []
+    for each in parse_endpoints(setting, _listed(text)):
+        if each.name in controllers:
+            if node_id == CONTROLLER_NODE:
+                found.append(str(each))
+            continue
+        port = each.port + node_id - 1 if each.port else 0
+        if port > _MOST_PORT:
+            raise ConfigError(setting, str(each), f"a port that leaves room for node {node_id}")
+        found.append(str(each._replace(port=port)))
+    return found
+
+
+class LocalCluster(BrokerService):
+    """`configs`: of each node, node 1 first; `make_runtime(config)` makes the world of one."""
+
+    def __init__(
+        self,
+        configs: list[BrokerConfig],
+        make_runtime: Callable[[BrokerConfig], Runtime],
+        *,
+        cluster_id: str | None = None,
+        run_file: str | None = None,
+        reactor: Any,
+    ) -> None:
+        super().__init__(configs[0], make_runtime(configs[0]), cluster_id=cluster_id, run_file=run_file, reactor=reactor)
+        self.brokers: list[Broker] = []
+        self._configs = configs
+        self._make_runtime = make_runtime
+
+    async def _start(self) -> None:
+        self._say_settings()
+        try:
+            await self._start_all()
+            self._tell()
+        except STARTING_ERRORS as error:
+            self._fail(str(error))
+        except Exception:
+            log.failure("the brokers cannot start")
+            self._fail("the brokers cannot start")
+
+    async def _start_all(self) -> None:
+        first = self._make(self._configs[0], self.runtime)
+        await first.start()
+        self._tell_ready(first)
+        controllers = ",".join(address(each) for each in first.listeners if each.is_controller)
+        others = []
+        for config in self._configs[1:]:
+            own = BrokerConfig({**config.static, "controller.quorum.bootstrap.servers": controllers})
+            others.append(self._make(own, self._make_runtime(own)))
+        started = [ensureDeferred(self._start_one(broker)) for broker in others]
+        for _, result in await DeferredList(started, consumeErrors=True):
+            if isinstance(result, Failure):
+                result.raiseException()
+
+    async def _start_one(self, broker: Broker) -> None:
+        await broker.start()
+        self._tell_ready(broker)
+
+    def _make(self, config: BrokerConfig, runtime: Runtime) -> Broker:
+        broker = Broker(config, runtime, self._cluster_id)
+        broker.fatal = self._fail
+        self.brokers.append(broker)
+        return broker
+
+    def _tell_ready(self, broker: Broker) -> None:
+        first = next(each for each in broker.listeners if not each.is_controller)
+        log.info("replog node {node} ready on {address}", node=broker.config.node_id, address=address(first))
+
+    def _tell(self) -> None:
+        if self._run_file is None:
+            return
+        clients = [next(each for each in broker.listeners if not each.is_controller) for broker in self.brokers]
+        controller = next(each for each in self.brokers[0].listeners if each.is_controller)
+        entries = {broker.config.node_id: broker_entry(broker.listeners, broker.config.log_directories[0]) for broker in self.brokers}
+        write_run_file(self._run_file, self.brokers[0].cluster_id, ",".join(map(address, clients)), address(controller), entries)
+
+    async def _stop(self) -> None:
+        if self._run_file is not None:
+            remove_run_file(self._run_file)
+        for broker in reversed(self.brokers):
+            await broker.stop()
+            log.info("replog node {node} stopped", node=broker.config.node_id)

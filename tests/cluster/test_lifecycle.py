@@ -42,6 +42,14 @@ def test_joining_before_the_leader_is_known(rig: Served) -> None:
     assert rig.clock.seconds() == 0 and member.lifecycle.state is BrokerState.RUNNING
 
 
+def test_ready_before_caught_up(rig: Served) -> None:
+    """KRAFT 3.5: whichever comes last lifts the fence at once."""
+    member = MemberSide(rig, 2).join(ready=False)
+    member.lifecycle.ready_to_unfence()
+    member.follow()
+    assert rig.clock.seconds() == 0 and member.lifecycle.state is BrokerState.RUNNING
+
+
 def test_the_fence_stays_until_the_broker_is_ready(rig: Served) -> None:
     """KRAFT 3.5: caught up is not yet serving: logs come first; then at once."""
     member = MemberSide(rig, 2).follow().join(ready=False)

@@ -159,6 +159,19 @@ def test_a_reader_from_the_start_is_sent_to_the_snapshot(cut: Rig) -> None:
     assert next(iter(iterate_batches(after.records.read()))).base_offset == snapshot.end_offset
 
 
+def test_a_reader_at_the_end_of_a_snapshot_is_right_though_the_log_was_lost(cut: Rig) -> None:
+    """KRAFT 3.2: the snapshot's end is a place in history even where no epoch entry is left to prove it."""
+    directory = cut.controller.log.directory
+    (snapshot,) = list_snapshots(cut.files, directory)
+    for name in cut.files.listdir(directory):
+        if name.endswith((".log", ".index", ".timeindex")) or name == "leader-epoch-checkpoint":
+            cut.files.remove(f"{directory}/{name}")
+    cut.restart()
+    after = ask(cut, current_leader_epoch=2, fetch_offset=snapshot.end_offset, last_fetched_epoch=snapshot.epoch)
+    assert after.diverging_epoch.epoch == -1 and after.diverging_epoch.end_offset == -1
+    assert next(iter(iterate_batches(after.records.read()))).base_offset == snapshot.end_offset
+
+
 def piece(rig: Rig, position: int, max_bytes: int = 700, **changes: Any) -> Any:
     (snapshot,) = list_snapshots(rig.files, rig.controller.log.directory)
     wanted = quorum.FetchSnapshotRequestSnapshotId(end_offset=snapshot.end_offset + changes.pop("off", 0), epoch=snapshot.epoch)

@@ -52,11 +52,6 @@ class Sessions:
         self.timeout_ms = timeout_ms
         self._sessions: dict[tuple[int, int], _Session] = {}
 
-    def grant_all(self, image: MetadataImage, now_ms: int) -> None:
-        """A full session for every unfenced broker: the controller started."""
-        for broker in image.live_brokers():
-            self._sessions.setdefault((broker.id, broker.epoch), _Session(now_ms, heard=False))
-
     def touch(self, broker: int, epoch: int, metadata_offset: int, now_ms: int) -> _Session:
         """Notes a heartbeat."""
         session = self._sessions.get((broker, epoch))
@@ -77,7 +72,7 @@ class Sessions:
         return session is not None and session.heard and now_ms - session.contact_ms < self.timeout_ms
 
     def lapsed(self, image: MetadataImage, now_ms: int) -> list[BrokerRegistration]:
-        """Unfenced brokers whose session is over."""
+        """Unfenced brokers whose session is over. One that was never heard here has its full session from the first look on."""
         found = []
         for broker in image.live_brokers():
             session = self._sessions.setdefault((broker.id, broker.epoch), _Session(now_ms, heard=False))

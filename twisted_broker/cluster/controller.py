@@ -90,9 +90,7 @@ class Controller:
             self._append(self._bootstrap())
         registration = ControllerRegistration(self.node_id, new_uuid(self.runtime.random), {e.name: e for e in listeners}, SUPPORTED_FEATURES)
         started = self.write([controller_record(registration)])
-        now_ms = self.runtime.now_ms()
-        self.sessions.grant_all(self.decided, now_ms)
-        self._last_snapshot_ms = now_ms
+        self._last_snapshot_ms = self.runtime.now_ms()
         self._loop.start(_TICK_MS / 1000, now=False)
         return started
 

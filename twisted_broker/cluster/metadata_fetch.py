@@ -126,7 +126,7 @@ class MetadataReaders:
     def _diverging(self, asked: wire.FetchPartition) -> tuple[int, int] | None:
         """The end of the reader's last epoch here, when the reader is beyond it or that epoch is not known."""
         offset, epoch = asked.fetch_offset, asked.last_fetched_epoch
-        if offset == 0 or SnapshotId(offset, epoch) in self._log.snapshots:
+        if offset == 0:
             return None
         known_epoch, end = self._log.log.end_offset_for_epoch(epoch)
         end = min(end, self._log.high_watermark)

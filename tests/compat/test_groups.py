@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 import pytest
 from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, TopicPartition
 from confluent_kafka.admin import AdminClient
-from kafka import KafkaConsumer
 
 from tests.compat import clients
 from tests.compat.raw import Connection, create_topic
@@ -34,12 +33,14 @@ def filled(broker: object, topic: str) -> str:
 
 
 class Member:
-    """A kafka-python consumer that polls on its own thread."""
+    """A consumer that polls on its own thread. Of librdkafka: kafka-python 3.0.12 loses an assignment that arrives as its poll times out."""
 
     def __init__(self, bootstrap: str, topic: str, group: str) -> None:
-        self.consumer = KafkaConsumer(
-            topic, bootstrap_servers=bootstrap, group_id=group, auto_offset_reset="earliest", enable_auto_commit=False, heartbeat_interval_ms=200
-        )
+        self.consumer = Consumer({
+            "bootstrap.servers": bootstrap, "group.id": group, "auto.offset.reset": "earliest", "enable.auto.commit": False,
+            "heartbeat.interval.ms": 200,
+        })  # fmt: skip
+        self.consumer.subscribe([topic])
         self.assigned: set[int] = set()
         self.seen: list[bytes] = []
         self.stopping = False
@@ -48,8 +49,7 @@ class Member:
 
     def work(self) -> None:
         while not self.stopping:
-            for records in self.consumer.poll(timeout_ms=50).values():
-                self.seen += [record.value for record in records]
+            self.seen += [message.value() for message in self.consumer.consume(100, 0.05) if message.error() is None]
             self.assigned = {partition.partition for partition in self.consumer.assignment()}
         self.consumer.close()
 

@@ -8,23 +8,17 @@ Leaves out: everything that decides; the parts do.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
+from twisted_broker.net.listeners import Listener
 from twisted_broker.security.acl import CLUSTER_NAME, Authorizer, Operation, ResourceType
 from twisted_broker.security.principal import ANONYMOUS, Principal
+
+__all__ = ["BrokerParts", "Listener", "RequestContext"]
 
 if TYPE_CHECKING:
     from twisted_broker.config import BrokerConfig
     from twisted_broker.interfaces import Runtime
-
-
-class Listener(NamedTuple):
-    """A named way in. `host` and `port` are where clients are told to come."""
-
-    name: str
-    host: str
-    port: int
-    is_controller: bool = False
 
 
 class BrokerParts:

@@ -19,13 +19,26 @@ from typing import Any, NamedTuple
 
 from twisted.internet.defer import Deferred, DeferredList, maybeDeferred
 
-from twisted_broker.api.context import Listener
 from twisted_broker.config import BrokerConfig
 from twisted_broker.interfaces import Runtime
 from twisted_broker.settings import ConfigError
 
 _ENTRY = re.compile(r"(?P<name>[A-Za-z0-9_-]+)://(?:\[(?P<six>[^\]]+)\]|(?P<host>[^:/\[\]]*)):(?P<port>\d{1,5})\Z")
 _META_ADDRESSES = ("0.0.0.0", "::")
+
+
+class Listener(NamedTuple):
+    """A named way in that is open. `host` and `port` are where clients are told to come."""
+
+    name: str
+    host: str
+    port: int
+    is_controller: bool = False
+
+    @property
+    def address(self) -> str:
+        """`HOST:PORT`, an IPv6 host in brackets."""
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
 class EndPoint(NamedTuple):

@@ -11,20 +11,13 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
-from twisted_broker.api.context import Listener
 
-
-def address(listener: Listener) -> str:
-    """`HOST:PORT`, an IPv6 host in brackets."""
-    return f"[{listener.host}]:{listener.port}" if ":" in listener.host else f"{listener.host}:{listener.port}"
-
-
-def broker_entry(listeners: Sequence[Listener], directory: str) -> dict[str, Any]:
-    """What is told of one broker."""
-    return {"listeners": {each.name: address(each) for each in listeners}, "directory": directory}
+def broker_entry(listeners: Mapping[str, str], directory: str) -> dict[str, Any]:
+    """What is told of one broker; `listeners` is name -> HOST:PORT."""
+    return {"listeners": dict(listeners), "directory": directory}
 
 
 def write_run_file(path: str, cluster_id: str, bootstrap: str, controller: str | None, brokers: Mapping[int, Any]) -> None:

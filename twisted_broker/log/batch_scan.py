@@ -25,7 +25,7 @@ _SMALLEST_LENGTH = HEADER_BYTES - LOG_OVERHEAD
 _SMALLEST_LEGACY = 14
 _FIND_CHUNK = 4608  # the usual distance between two index entries, and a batch header
 _SCAN_CHUNK = 8192
-_RECOVERY_CHUNK = 1 << 20
+_RECOVERY_CHUNK = 4 << 20
 
 
 class BatchPlace(NamedTuple):

@@ -19,7 +19,7 @@ from twisted_broker.log.log_reading import LogReading
 from twisted_broker.log.segment import Segment
 from twisted_broker.log.validation import needs_preparation
 from twisted_broker.wire.errors import BrokerError, ErrorCode
-from twisted_broker.wire.records import CorruptRecordError
+from twisted_broker.wire.records import CONTROL_FLAG, TRANSACTIONAL_FLAG, CorruptRecordError
 
 
 class LogExtent(LogReading):
@@ -131,12 +131,19 @@ class LogExtent(LogReading):
         self._find_first_unstable()
 
     def _replay_producers(self, segment: Segment, start: int, fill_index: bool) -> None:
-        for batch in segment.batches_from(start):
-            if batch.producer_id >= 0 and batch.base_offset >= start:
-                completed = self.producers.add_batch(batch)
-                aborted = self.producers.complete(completed) if completed is not None else None
-                if aborted is not None and fill_index:
-                    segment.txn_index.append(aborted)
+        producers = self.producers
+        for place, header in segment.headers_from(start):
+            base_offset, attributes, producer_id = header[0], header[5], header[9]
+            if producer_id < 0 or base_offset < start:
+                continue
+            if not attributes & CONTROL_FLAG:
+                transactional = attributes & TRANSACTIONAL_FLAG != 0
+                producers.add_data(producer_id, header[10], header[11], base_offset, header[6], header[8], transactional)
+                continue
+            completed = producers.add_batch(segment.load(place))
+            aborted = producers.complete(completed) if completed is not None else None
+            if aborted is not None and fill_index:
+                segment.txn_index.append(aborted)
 
     def delete_old_segments(self, now_ms: int) -> int:
         """Applies retention (RL 3.7); returns the number of segments deleted."""

@@ -234,14 +234,18 @@ class Segment:
         except CorruptRecordError:
             return
 
-    def batches_from(self, offset: int) -> Iterator[BatchView]:
-        """The batches (magic 2) from the one that holds `offset` on, loaded one at a time."""
-        place = self.locate(offset) if self.size else None
-        if place is not None:
+    def headers_from(self, offset: int) -> Iterator[tuple[BatchPlace, BatchHeader]]:
+        """Place and header of each batch (magic 2) from the one that holds `offset` on. CorruptRecordError at damage."""
+        first = self.locate(offset) if self.size else None
+        if first is not None:
             file = self.log.open()
-            for found in scan(file, place.position, self.size):
-                if found.magic == 2:
-                    yield read_batch(file, found)
+            for place in scan(file, first.position, self.size):
+                if place.magic == 2:
+                    yield place, read_batch_header(file.read_at(place.position, 61))
+
+    def load(self, place: BatchPlace) -> BatchView:
+        """A whole batch. OSError."""
+        return read_batch(self.log.open(), place)
 
     # -- cutting and removing
 

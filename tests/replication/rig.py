@@ -128,6 +128,9 @@ class FakeLogManager:
             self.logs[tp].topic_id = topic_id
         return self.logs[tp]
 
+    def get(self, tp: TopicPartition):
+        return self.logs.get(tp)
+
     def __iter__(self):
         return iter(list(self.logs.values()))
 

@@ -18,7 +18,7 @@ from twisted_broker.log.errors import LogDirFailure
 from twisted_broker.replication import leader_isr
 from twisted_broker.replication.fetch_data import TXN_COMMITTED
 from twisted_broker.replication.replica_manager import INTERNAL_TOPICS, ReplicaManager
-from twisted_broker.wire.errors import ErrorCode
+from twisted_broker.wire.errors import BrokerError, ErrorCode
 
 OTHER = TopicPartition("other", 0)
 OTHER_ID = bytes(reversed(range(16)))
@@ -502,6 +502,18 @@ def test_deleted_and_made_anew_in_one_delta():
     rig.topic(topic_id=OTHER_ID)
     assert rig.log_manager.deleted == [TP]
     assert (rig.partition().topic_id, rig.partition().log.log_end_offset) == (OTHER_ID, 0)
+
+
+def test_the_log_of_another_topic_is_never_deleted():
+    """RL 1.5: a partition that could not be opened, because the log there belongs to a newer topic of its name, goes without that log."""
+    rig = Rig()
+    rig.topic("x", None, b"x" * 16)  # the first delta, which sets strays aside, is over
+    rig.log_manager.get_or_create(TP, OTHER_ID, LogConfig(), True)
+    rig.log_manager.broken[TP] = BrokerError(ErrorCode.INCONSISTENT_TOPIC_ID)
+    rig.topic()
+    assert rig.produce().error == ErrorCode.KAFKA_STORAGE_ERROR
+    rig.remove_topic()
+    assert rig.log_manager.deleted == []
 
 
 def test_a_log_that_cannot_be_created_is_that_partition_offline_only():

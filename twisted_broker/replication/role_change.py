@@ -86,7 +86,9 @@ def _stop(replicas: ReplicaManager, change: PartitionDelta, lost: list[tuple[Top
     del replicas.partitions[topic_partition]
     epoch = partition.leader_epoch
     partition.stop()
-    replicas.log_manager.delete(topic_partition)
+    log = replicas.log_manager.get(topic_partition)
+    if log is not None and log.topic_id in (None, change.topic_id):  # never the log of another topic of that name
+        replicas.log_manager.delete(topic_partition)
     lost.append((topic_partition, epoch))
 
 

@@ -108,6 +108,8 @@ class SimDisk(MemoryFileSystem):
         self.faults: list[Fault] = []
         self.operations = 0
         self.history: list[tuple[str, str]] = []
+        self.crashed: Callable[[], None] = lambda: None
+        """told when the machine stops in an operation, before `Crash` is raised: nothing it does afterwards may count"""
         self._durable_names: dict[str, Node] = {}
         self._durable_directories: set[str] = {"/"}
         self._pending_names: list[tuple[str, Callable[[], None]]] = []
@@ -124,6 +126,7 @@ class SimDisk(MemoryFileSystem):
         if self.crash_at is not None and self.operations >= self.crash_at:
             if torn is not None:
                 torn(self.random.random())
+            self.crashed()
             raise Crash(f"at operation {self.operations}: {operation} {path}")
         self.operations += 1
         self.history.append((operation, path))

@@ -11,8 +11,10 @@ Left out: when a broker leaves or comes (`broker_registry.py`).
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator
 
+from twisted_broker.cluster.election import Election
 from twisted_broker.cluster.image import BROKER_RESOURCE, TOPIC_RESOURCE, MetadataImage
 from twisted_broker.cluster.partition_change import ELR_FEATURE, PartitionRules, change_partition
 from twisted_broker.cluster.registrations import NO_LEADER, PartitionRegistration, TopicImage
@@ -21,6 +23,7 @@ from twisted_broker.settings import Value
 from twisted_broker.wire.schema import Record
 
 NOBODY = -1
+MAX_GIVEN_BACK = 1000
 
 
 class ClusterView:
@@ -97,6 +100,22 @@ class ClusterView:
         for topic, number, partition in self.partitions(concerned):
             change = change_partition(partition, topic.id, number, self.rules(topic.name, partition, coming=broker_id))
             if change is not None:
+                found.append(change)
+        return found
+
+    def preferred_leaders(self, allowed_percentage: int) -> list[Record]:
+        """Gives partitions back to those of their preferred leaders that lead too little of what is theirs, as far as those may lead."""
+        theirs: Counter[int] = Counter()
+        elsewhere: Counter[int] = Counter()
+        for topic in self.image.topics_by_id.values():
+            for partition in topic.partitions.values():
+                theirs[partition.replicas[0]] += 1
+                elsewhere[partition.replicas[0]] += partition.leader != partition.replicas[0]
+        short = {broker for broker, count in elsewhere.items() if count * 100 > theirs[broker] * allowed_percentage and self.may_lead(broker)}
+        found: list[Record] = []
+        for topic, number, partition in self.partitions(lambda each: each.replicas[0] in short and each.leader != each.replicas[0]):
+            change = change_partition(partition, topic.id, number, self.rules(topic.name, partition), election=Election.PREFERRED)
+            if change is not None and change.leader == partition.replicas[0] and len(found) < MAX_GIVEN_BACK:
                 found.append(change)
         return found
 

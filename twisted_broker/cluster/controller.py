@@ -56,7 +56,7 @@ class Controller:
         self._view: ClusterView | None = None
         self._waiting: deque[tuple[int, MetadataImage, Deferred[int] | None]] = deque()
         self._idle_ms = config.integer("metadata.max.idle.interval.ms")
-        self._last_write_ms = self._last_snapshot_ms = 0
+        self._last_write_ms = self._last_snapshot_ms = self._last_balance_ms = 0
         self._loop = LoopingCall(self._tick_guarded)
         self._loop.clock = runtime.clock  # type: ignore[assignment]
 
@@ -90,7 +90,7 @@ class Controller:
             self._append(self._bootstrap())
         registration = ControllerRegistration(self.node_id, new_uuid(self.runtime.random), {e.name: e for e in listeners}, SUPPORTED_FEATURES)
         started = self.write([controller_record(registration)])
-        self._last_snapshot_ms = self.runtime.now_ms()
+        self._last_snapshot_ms = self._last_balance_ms = self.runtime.now_ms()
         self._loop.start(_TICK_MS / 1000, now=False)
         return started
 
@@ -190,9 +190,17 @@ class Controller:
             self.sessions.forget(broker.id, broker.epoch)
         if self._idle_ms and now_ms - self._last_write_ms >= self._idle_ms:
             self._write_quietly([records.NoOpRecord()])
+        self._balance(now_ms)
         if self._snapshot_due(now_ms):
             self._last_snapshot_ms = now_ms
             self.log.write_snapshot(self.committed)
+
+    def _balance(self, now_ms: int) -> None:
+        """Every so often, preferred leaders get their partitions back."""
+        if now_ms - self._last_balance_ms >= self._config.integer("leader.imbalance.check.interval.seconds") * 1000:
+            self._last_balance_ms = now_ms
+            if self._config.boolean("auto.leader.rebalance.enable"):
+                self._write_quietly(self.view.preferred_leaders(self._config.integer("leader.imbalance.per.broker.percentage")))
 
     def _write_quietly(self, found: Sequence[Record]) -> None:
         self.write(found).addErrback(lambda failure: failure.trap(BrokerError) and None)

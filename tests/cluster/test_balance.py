@@ -1,0 +1,69 @@
+"""Preferred leaders get their partitions back."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.cluster.rig import Rig
+from twisted_broker.wire.messages import broker_lifecycle as wire
+from twisted_broker.wire.messages.topics import CreatableReplicaAssignment, CreatableTopic, CreateTopicsRequest
+
+
+def leaders(rig: Rig) -> list[int]:
+    topic = rig.controller.image.topics_by_name["t"]
+    return [topic.partitions[number].leader for number in sorted(topic.partitions)]
+
+
+def run(rig: Rig, seconds: float, epochs: dict[int, int]) -> None:
+    """Time passes while the brokers beat."""
+    for _ in range(round(seconds / 4)):
+        rig.advance(4.0)
+        for broker, epoch in epochs.items():
+            rig.beat(broker, epoch)
+
+
+def unbalanced(settings: dict[str, str] | None = None) -> tuple[Rig, dict[int, int]]:
+    """Four partitions whose preferred leader 1 went and came back: 2 leads them all."""
+    rig = Rig(settings=settings).start()
+    epochs = {broker: rig.join(broker) for broker in (1, 2)}
+    assigned = [CreatableReplicaAssignment(partition_index=number, broker_ids=[1, 2]) for number in range(4)]
+    topic = CreatableTopic(name="t", num_partitions=-1, replication_factor=-1, assignments=assigned)
+    rig.ask("create_topics", CreateTopicsRequest(topics=[topic]), 7)
+    rig.beat(1, epochs[1], want_fence=True)
+    rig.beat(1, epochs[1])
+    assert leaders(rig) == [2] * 4
+    return rig, epochs
+
+
+def rejoin_isr(rig: Rig, epochs: dict[int, int], *numbers: int) -> None:
+    topic = rig.controller.image.topics_by_name["t"]
+    asked = [
+        wire.AlterPartitionRequestPartitionData(
+            partition_index=number, leader_epoch=topic.partitions[number].leader_epoch, partition_epoch=topic.partitions[number].partition_epoch,
+            new_isr_with_epochs=[wire.BrokerState(broker_id=broker, broker_epoch=epoch) for broker, epoch in epochs.items()],
+        )
+        for number in numbers
+    ]  # fmt: skip
+    data = [wire.AlterPartitionRequestTopicData(topic_id=topic.id, partitions=asked)]
+    answer = rig.ask("alter_partition", wire.AlterPartitionRequest(broker_id=2, broker_epoch=epochs[2], topics=data), 3)
+    assert [partition.error_code for partition in answer.topics[0].partitions] == [0] * len(numbers)
+
+
+def test_after_300_s_those_who_are_in_sync_lead_again() -> None:
+    """RL 8.3: preferred leaders return every 300 s; one that is not in the ISR yet does not, the leader epoch rises by one."""
+    rig, epochs = unbalanced()
+    rejoin_isr(rig, epochs, 0, 1, 3)
+    run(rig, 296, epochs)
+    assert leaders(rig) == [2] * 4
+    run(rig, 8, epochs)
+    assert leaders(rig) == [1, 1, 2, 1]
+    assert rig.controller.image.topics_by_name["t"].partitions[0].leader_epoch == 2
+
+
+@pytest.mark.parametrize("settings", [{"auto.leader.rebalance.enable": "false"}, {"leader.imbalance.per.broker.percentage": "100"}])
+def test_it_can_be_switched_off_or_tolerated(settings: dict[str, str]) -> None:
+    """auto.leader.rebalance.enable, leader.imbalance.per.broker.percentage."""
+    rig, epochs = unbalanced(settings)
+    rejoin_isr(rig, epochs, 0, 1, 2, 3)
+    run(rig, 604, epochs)
+    assert leaders(rig) == [2] * 4

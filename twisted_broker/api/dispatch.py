@@ -36,7 +36,7 @@ from twisted_broker.wire.schema import compile_writer, decode, encode, join_byte
 
 _HEAD = Struct(">hhih")
 _LENGTH_AND_ID = Struct(">ii")
-_READ_AT_ONCE = 16384
+_SMALL, _READ_AT_ONCE, _JOINED = 16384, 262144, 65536
 _API_VERSIONS = 18
 
 log = Logger(namespace="replog.api")
@@ -238,26 +238,32 @@ def _holds_records(struct: Any) -> bool:
 
 
 def _with_records(parts: list[Any], correlation_id: int, header_end: bytes) -> Answer:
-    total = 0
-    slices = 0
-    for part in parts:
-        total += len(part)
-        if type(part) is not bytes:
-            slices += 1
-    parts.insert(0, _LENGTH_AND_ID.pack(4 + len(header_end) + total, correlation_id) + header_end)
-    if not slices:
-        return b"".join(parts)
-    if total > _READ_AT_ONCE:
-        return join_bytes(parts)
+    """The answer's pieces. Small slices are read here, up to a limit, so that many partitions are not many system calls."""
+    total = len(header_end) + 4
+    budget = _READ_AT_ONCE
+    whole = True
+    for index, part in enumerate(parts):
+        length = len(part)
+        total += length
+        if type(part) is FileSlice:
+            if length <= _SMALL and length <= budget:
+                budget -= length
+                parts[index] = _loaded(part, parts)
+            else:
+                whole = False
+    head = _LENGTH_AND_ID.pack(total, correlation_id) + header_end
+    if whole and total <= _JOINED:
+        return b"".join((head, *parts))
+    parts.insert(0, head)
+    return join_bytes(parts)
+
+
+def _loaded(part: FileSlice, parts: list[Any]) -> bytes:
     try:
-        return b"".join([_loaded(part) if isinstance(part, FileSlice) else part for part in parts])
+        data = part.read()
     except (SliceGone, OSError) as reason:
         discard(parts)
         raise WireError(f"records of an answer are gone: {reason}") from None
-
-
-def _loaded(part: FileSlice) -> bytes:
-    data = part.read()
     part.release()
     return data
 

@@ -121,6 +121,7 @@ class ThinPort(tcp.Port):
     def createInternetSocket(self) -> Any:
         made = tcp.Port.createInternetSocket(self)
         made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         for option, size in self._buffers:
             if size > 0:
                 made.setsockopt(socket.SOL_SOCKET, option, size)

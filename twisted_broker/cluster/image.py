@@ -1,23 +1,28 @@
 """The picture that the metadata log paints: every broker, topic, partition and setting at one offset.
 
-Owns the immutable `MetadataImage`, how records turn one into the next, and the `MetadataDelta` between the two.
+Owns the immutable `MetadataImage` and how records turn one into the next.
 
 1. An image never changes. `apply` copies only the tables that its records touch, once for a whole batch of records.
-2. The delta and the image tell the same story: applying a delta's entries to `before` gives `after`.
-3. A record that names what does not exist is a bug of the writer, and asserts: a picture that guessed would be worse than none.
+2. A record that names what does not exist is a bug of the writer, and asserts: a picture that guessed would be worse than none.
 
-Source: Kafka's `MetadataImage`, `MetadataDelta`, `TopicsDelta`; KRAFT.md 3.3; `RL 8.1`.
-Left out: framing and transactions (`records.py`), what changes mean for one broker's replicas (`local_changes.py`).
+Source: Kafka's `MetadataImage`; KRAFT.md 3.3; `RL 8.1`.
+Left out: framing and transactions (`records.py`), what lies between two images (`delta.py`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any
 
+from twisted_broker.cluster.delta import OTHER_TABLES, MetadataDelta, PartitionDelta
 from twisted_broker.cluster.registrations import BrokerRegistration, ControllerRegistration, PartitionRegistration, TopicImage
 from twisted_broker.wire.messages import metadata_records as records
+
+__all__ = [
+    "BROKER_LOGGER_RESOURCE", "BROKER_RESOURCE", "CLIENT_METRICS_RESOURCE", "EMPTY", "GROUP_RESOURCE", "METADATA_VERSION", "TOPIC_RESOURCE",
+    "ConfigKey", "MetadataDelta", "MetadataImage", "PartitionDelta",
+]  # fmt: skip
 
 TOPIC_RESOURCE, BROKER_RESOURCE, BROKER_LOGGER_RESOURCE, CLIENT_METRICS_RESOURCE, GROUP_RESOURCE = 2, 4, 8, 16, 32
 METADATA_VERSION = "metadata.version"
@@ -77,71 +82,6 @@ class MetadataImage:
         return [self.brokers[node] for node in sorted(self.brokers) if not self.brokers[node].fenced]
 
 
-class PartitionDelta(NamedTuple):
-    """One partition's change; `before` None: new, `after` None: gone with its topic."""
-
-    topic: str
-    topic_id: bytes
-    partition: int
-    before: PartitionRegistration | None
-    after: PartitionRegistration | None
-
-
-@dataclass(slots=True)
-class MetadataDelta:
-    """What lies between two images. Keys that are here changed, appeared or vanished; look at `before` and `after`."""
-
-    before: MetadataImage
-    after: MetadataImage
-    created_topics: dict[bytes, TopicImage] = field(default_factory=dict)
-    removed_topics: dict[bytes, TopicImage] = field(default_factory=dict)
-    partitions: dict[tuple[bytes, int], PartitionDelta] = field(default_factory=dict)
-    brokers: set[int] = field(default_factory=set)
-    configs: set[ConfigKey] = field(default_factory=set)
-    features: set[str] = field(default_factory=set)
-    others: set[str] = field(default_factory=set)
-    """Names of further tables that changed: controllers, client_quotas, acls, scram, tokens, next_producer_id."""
-
-    def __bool__(self) -> bool:
-        """Whether anything changed but the offset."""
-        return bool(self.partitions or self.created_topics or self.removed_topics or self.brokers or self.configs or self.features or self.others)
-
-    @classmethod
-    def between(cls, before: MetadataImage, after: MetadataImage) -> MetadataDelta:
-        """By comparison: after a snapshot, where no records tell."""
-        delta = cls(before, after)
-        delta.brokers = _differing(before.brokers, after.brokers)
-        delta.configs = _differing(before.configs, after.configs)
-        delta.features = _differing(before.features, after.features)
-        delta.others = {name for name in _OTHERS if getattr(before, name) != getattr(after, name)}
-        for topic_id in _differing(before.topics_by_id, after.topics_by_id):
-            delta.add_topic(topic_id, None)
-        return delta
-
-    def add_topic(self, topic_id: bytes, touched: Iterable[int] | None) -> None:
-        """Notes what became of a topic's partitions; `touched` None looks at all of them."""
-        before, after = self.before.topics_by_id.get(topic_id), self.after.topics_by_id.get(topic_id)
-        named = after or before
-        if named is None:
-            return
-        if before is None:
-            self.created_topics[topic_id] = named
-        if after is None:
-            self.removed_topics[topic_id] = named
-        old, new = before.partitions if before else {}, after.partitions if after else {}
-        for partition in sorted(old.keys() | new.keys() if touched is None or after is None else touched):
-            was, now = old.get(partition), new.get(partition)
-            if was != now:
-                self.partitions[topic_id, partition] = PartitionDelta(named.name, topic_id, partition, was, now)
-
-
-_OTHERS = ("controllers", "client_quotas", "acls", "scram", "tokens", "next_producer_id")
-
-
-def _differing(before: Mapping[Any, Any], after: Mapping[Any, Any]) -> set[Any]:
-    return {key for key in before.keys() | after.keys() if before.get(key) is not after.get(key) and before.get(key) != after.get(key)}
-
-
 class _Draft:
     """An image in the making: tables are copied when the first record touches them."""
 
@@ -175,7 +115,7 @@ class _Draft:
         for topic_id, touched in self.touched.items():
             delta.add_topic(topic_id, touched)
         delta.brokers, delta.configs, delta.features = self.brokers, self.configs, self.features
-        delta.others = {name for name in _OTHERS if name in self.tables}
+        delta.others = {name for name in OTHER_TABLES if name in self.tables}
         return image, delta
 
     # topics and partitions

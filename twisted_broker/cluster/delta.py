@@ -1,0 +1,83 @@
+"""What lies between two images.
+
+Owns `MetadataDelta`: made while records are applied, or by comparing images.
+
+1. The delta and the images tell the same story: applying a delta's entries to `before` gives `after`.
+
+Source: Kafka's `MetadataDelta`, `TopicsDelta`. Left out: how records change an image (`image.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from twisted_broker.cluster.registrations import PartitionRegistration, TopicImage
+
+if TYPE_CHECKING:
+    from twisted_broker.cluster.image import ConfigKey, MetadataImage
+
+OTHER_TABLES = ("controllers", "client_quotas", "acls", "scram", "tokens", "next_producer_id")
+
+
+class PartitionDelta(NamedTuple):
+    """One partition's change; `before` None: new, `after` None: gone with its topic."""
+
+    topic: str
+    topic_id: bytes
+    partition: int
+    before: PartitionRegistration | None
+    after: PartitionRegistration | None
+
+
+@dataclass(slots=True)
+class MetadataDelta:
+    """What lies between two images. Keys that are here changed, appeared or vanished; look at `before` and `after`."""
+
+    before: MetadataImage
+    after: MetadataImage
+    created_topics: dict[bytes, TopicImage] = field(default_factory=dict)
+    removed_topics: dict[bytes, TopicImage] = field(default_factory=dict)
+    partitions: dict[tuple[bytes, int], PartitionDelta] = field(default_factory=dict)
+    brokers: set[int] = field(default_factory=set)
+    configs: set[ConfigKey] = field(default_factory=set)
+    features: set[str] = field(default_factory=set)
+    others: set[str] = field(default_factory=set)
+    """Names of further tables that changed: controllers, client_quotas, acls, scram, tokens, next_producer_id."""
+
+    def __bool__(self) -> bool:
+        """Whether anything changed but the offset."""
+        return bool(self.partitions or self.created_topics or self.removed_topics or self.brokers or self.configs or self.features or self.others)
+
+    @classmethod
+    def between(cls, before: MetadataImage, after: MetadataImage) -> MetadataDelta:
+        """By comparison: after a snapshot, where no records tell."""
+        delta = cls(before, after)
+        delta.brokers = _differing(before.brokers, after.brokers)
+        delta.configs = _differing(before.configs, after.configs)
+        delta.features = _differing(before.features, after.features)
+        delta.others = {name for name in OTHER_TABLES if getattr(before, name) != getattr(after, name)}
+        for topic_id in _differing(before.topics_by_id, after.topics_by_id):
+            delta.add_topic(topic_id, None)
+        return delta
+
+    def add_topic(self, topic_id: bytes, touched: Iterable[int] | None) -> None:
+        """Notes what became of a topic's partitions; `touched` None looks at all of them."""
+        before, after = self.before.topics_by_id.get(topic_id), self.after.topics_by_id.get(topic_id)
+        named = after or before
+        if named is None:
+            return
+        if before is None:
+            self.created_topics[topic_id] = named
+        if after is None:
+            self.removed_topics[topic_id] = named
+        old, new = before.partitions if before else {}, after.partitions if after else {}
+        for partition in sorted(old.keys() | new.keys() if touched is None or after is None else touched):
+            was, now = old.get(partition), new.get(partition)
+            if was != now:
+                self.partitions[topic_id, partition] = PartitionDelta(named.name, topic_id, partition, was, now)
+
+
+def _differing(before: Mapping[Any, Any], after: Mapping[Any, Any]) -> set[Any]:
+    return {key for key in before.keys() | after.keys() if before.get(key) is not after.get(key) and before.get(key) != after.get(key)}

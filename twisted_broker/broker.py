@@ -72,7 +72,7 @@ class Broker:
         self._lifecycle: Any = None
         self._isr_changes: Any = None
         self._assignments: Any = None
-        self._started = self._stopping = False
+        self._started = self._stopping = self._caught_up = False
         self.fatal: Callable[[str], None] = lambda reason: None
 
     @property
@@ -115,7 +115,7 @@ class Broker:
                 await self._start_broker()
             self._started = True
             self.parts.listeners = tuple(self.listeners)
-        except BaseException:
+        except Exception:  # not when this coroutine is thrown away: nothing may run then
             await self.stop()
             raise
 
@@ -199,7 +199,6 @@ class Broker:
         self._observer, self._lifecycle = observer, lifecycle
         observer.subscribe(self._metadata_changed)
         parts.groups = group_coordinator(runtime, config, replica_manager, observer, parts.forwarding.create_topics)
-        observer.subscribe(self._assignments.apply_delta)
         self._undo.append(self._stop_membership)
         observer.start()
         self._undo.append(self._stop_serving)
@@ -240,6 +239,7 @@ class Broker:
     async def _join(self, observer: MetadataObserver, lifecycle: BrokerLifecycle) -> None:
         """Registers, waits until the metadata is here, and lets clients in once the controller lifted the fence."""
         from twisted_broker.cluster.features import SUPPORTED_FEATURES
+        from twisted_broker.cluster.image import MetadataDelta, MetadataImage
         from twisted_broker.cluster.registrations import Endpoint
         from twisted_broker.cluster.topic_changes import new_uuid
 
@@ -254,6 +254,8 @@ class Broker:
             directories[0].previous_broker_epoch if was_clean else -1,
         )
         await lifecycle.caught_up
+        self._caught_up = True
+        self._metadata_changed(MetadataDelta.between(MetadataImage(), observer.image))
         lifecycle.ready_to_unfence()
         await lifecycle.unfenced
         self.parts.groups.start()
@@ -262,11 +264,14 @@ class Broker:
     # while running
 
     def _metadata_changed(self, delta: MetadataDelta) -> None:
-        """A piece of the metadata log: settings first, then roles."""
+        """A piece of the metadata log: settings first, then roles. What was before our registration is history: only its outcome counts."""
+        if not self._caught_up:
+            return
         image = delta.after
         if delta.configs & {(4, ""), (4, str(self.config.node_id))}:
             self._settings_changed(self.config.with_dynamic(image.config(4, ""), image.config(4, str(self.config.node_id))))
         self.parts.replica_manager.apply_delta(delta, image)
+        self._assignments.apply_delta(delta)
 
     def _settings_changed(self, config: BrokerConfig) -> None:
         from twisted_broker.coordinator.ports import settings_of

@@ -1,184 +1,342 @@
-"""The network in memory: listening, connecting and bytes that travel on a clock.
+"""A network that delays, stalls, cuts and refuses, under a seed, between machines on a `SimClock`.
 
-Owns the ports that are listened on and the pipes between transports. The production protocols run on it unchanged.
+Owns `SimNetwork`, the cables between all machines, and `HostNetwork`, the `INetwork` of one machine.
 
-1. Bytes arrive in the order in which they were written, `latency_seconds` after, never in the same call.
-2. A transport whose far side does not read keeps at most `window_bytes` before it pauses its producer.
-3. A side that closes is told `ConnectionDone`, its peer too, after the bytes that were on the way; an abort drops them.
+1. What is written on a connection arrives in the order of writing, each piece after a drawn delay; connections overtake one another.
+2. A way that is blocked (each direction for itself) holds back what travels on it; connecting over it times out. Healing lets it go on, or
+   finds the connection dead, as the seed says.
+3. A process that dies resets its connections behind what it sent; a machine that loses power says nothing until it is back.
+4. An aborted connection may lose what was under way, or deliver it late: a request may be carried out after its sender gave up.
+5. Everything that a side hears, it hears in a call of its own machine's clock.
 
-The twin of `net/network.py`. Leaves out (for the simulation to come): loss, partitions, seeded delays.
+The twin of `net/network.py`. Leaves out: loss of single packets (TCP repeats them: a delay).
 """
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from random import Random
 from typing import Any
 
 from twisted.internet.address import IPv4Address
 from twisted.internet.defer import Deferred, fail, succeed
-from twisted.internet.error import CannotListenError, ConnectionAborted, ConnectionDone, ConnectionRefusedError
+from twisted.internet.error import CannotListenError, ConnectionAborted, ConnectionDone, ConnectionLost, ConnectionRefusedError, TimeoutError
 from twisted.python.failure import Failure
 
-from twisted_broker.interfaces import IClock, IFile
+from twisted_broker.interfaces import IFile
 from twisted_broker.net.network import copy_slice
+from twisted_broker.testing.memory_network import MemoryNetwork, MemoryTransport
+from twisted_broker.testing.sim_clock import NodeClock, SimClock
+
+__all__ = ["HostNetwork", "MemoryNetwork", "SimNetwork", "Weather"]
 
 _FIRST_FREE_PORT = 20_000
+_SYN_AGAIN_SECONDS = 0.25
+_WINDOW_BYTES = 65536
 
 
-class MemoryTransport:
+@dataclass
+class Weather:
+    """How connections are when nothing is blocked. Delays in seconds, chances from 0 to 1."""
+
+    delay_min: float = 0.0002
+    delay_max: float = 0.002
+    slow_chance: float = 0.0
+    """of a connection to be slow for all its life"""
+    slow_delay_max: float = 0.0
+    dead_after_heal: float = 0.3
+    """the chance that a connection which was held back is found dead"""
+
+
+class _Pipe:
+    """One direction of a connection: what travels, in order."""
+
+    __slots__ = ("closed", "extra", "goal", "network", "stalled", "travelling", "way")
+
+    def __init__(self, network: SimNetwork, way: tuple[str, str], goal: NodeClock, extra: float) -> None:
+        self.network, self.way, self.goal, self.extra = network, way, goal, extra
+        self.travelling: deque[tuple[Callable[..., None], Any]] = deque()
+        self.stalled = 0
+        self.closed = False
+
+    def send(self, call: Callable[..., None], argument: Any) -> None:
+        self.travelling.append((call, argument))
+        self.goal.callLater(self.network.delay(self.extra), self.arrive)
+
+    def arrive(self) -> None:
+        if not self.travelling:
+            return
+        if self.way in self.network.blocked:
+            self.stalled += 1
+            return
+        call, argument = self.travelling.popleft()
+        call(argument)
+
+    def go_on(self) -> None:
+        stalled, self.stalled = self.stalled, 0
+        for _ in range(stalled):
+            self.goal.callLater(self.network.delay(self.extra), self.arrive)
+
+
+class SimTransport(MemoryTransport):
     """One side of a connection."""
 
-    def __init__(self, network: MemoryNetwork, here: IPv4Address, there: IPv4Address) -> None:
-        self.network = network
-        self.protocol: Any = None
-        self.peer: MemoryTransport = None  # type: ignore[assignment]
-        self.producer: Any = None
-        self.connected = True
-        self.disconnecting = False
-        self.reading = True
-        self.producer_paused = False
-        self.in_window = 0
-        self.waiting: list[bytes] = []
-        self._here, self._there = here, there
+    network: SimNetwork  # type: ignore[assignment]
+    peer: SimTransport
 
-    def getHost(self) -> IPv4Address:
-        return self._here
-
-    def getPeer(self) -> IPv4Address:
-        return self._there
-
-    def setTcpNoDelay(self, enabled: bool) -> None:
-        """Nothing waits here."""
-
-    def setTcpKeepAlive(self, enabled: bool) -> None:
-        """Nothing is lost here."""
+    def __init__(self, network: SimNetwork, clock: NodeClock, here: IPv4Address, there: IPv4Address) -> None:
+        super().__init__(network, here, there)  # type: ignore[arg-type]
+        self.clock = clock
+        self.pipe: _Pipe
 
     def write(self, data: bytes) -> None:
-        if not self.connected or self.disconnecting or not data:
+        if not self.connected or self.disconnecting or not data or self.clock.dead:
             return
         self.in_window += len(data)
-        self.network.later(self.peer.arrive, bytes(data))
-        if self.in_window > self.network.window_bytes and self.producer is not None and not self.producer_paused:
+        self.pipe.send(self.peer.arrive, bytes(data))
+        if self.in_window > _WINDOW_BYTES and self.producer is not None and not self.producer_paused:
             self.producer_paused = True
             self.producer.pauseProducing()
-
-    def writeSequence(self, pieces: Any) -> None:
-        self.write(b"".join(pieces))
-
-    def registerProducer(self, producer: Any, streaming: bool) -> None:
-        assert streaming
-        self.producer = producer
-
-    def unregisterProducer(self) -> None:
-        self.producer = None
-
-    def pauseProducing(self) -> None:
-        self.reading = False
-
-    def resumeProducing(self) -> None:
-        self.reading = True
-        while self.reading and self.waiting and self.connected:
-            self._deliver(self.waiting.pop(0))
-
-    def stopProducing(self) -> None:
-        self.loseConnection()
-
-    def arrive(self, data: bytes) -> None:
-        if not self.connected:
-            return
-        if self.waiting or not self.reading:
-            self.waiting.append(data)
-        else:
-            self._deliver(data)
-
-    def _deliver(self, data: bytes) -> None:
-        self.peer.read_by_peer(len(data))
-        self.protocol.dataReceived(data)
 
     def read_by_peer(self, count: int) -> None:
         self.in_window -= count
         if self.producer_paused and not self.in_window and self.producer is not None:
             self.producer_paused = False
-            self.network.later(self._resume)
-
-    def _resume(self) -> None:
-        if self.producer is not None and self.connected:
-            self.producer.resumeProducing()
+            self.clock.callLater(0, self._resume)
 
     def loseConnection(self) -> None:
         if self.connected and not self.disconnecting:
             self.disconnecting = True
-            self.network.later(self.lost, ConnectionDone())
-            self.network.later(self.peer.lost, ConnectionDone())
+            self.clock.callLater(0, self.lost, ConnectionDone())
+            self.pipe.send(self.peer.lost, ConnectionDone())
 
     def abortConnection(self) -> None:
         if self.connected:
             self.disconnecting = True
-            self.network.later(self.lost, ConnectionAborted())
-            self.network.later(self.peer.lost, ConnectionDone())
+            self.clock.callLater(0, self.lost, ConnectionAborted())
+            self.network.reset(self)
 
     def lost(self, reason: Exception) -> None:
-        if self.connected:
-            self.connected = False
-            self.producer = None
-            self.protocol.connectionLost(Failure(reason))
+        if self.protocol is None:
+            self.connected = False  # nobody had it yet
+        super().lost(reason)
+        self.network.forget(self)
 
 
-class MemoryPort:
-    """A port that is listened on."""
+class _Port:
+    """A port that is listened on. Twisted's `IListeningPort`, with a backlog while it does not read."""
 
-    def __init__(self, network: MemoryNetwork, address: IPv4Address, factory: Any) -> None:
-        self.network, self.address, self.factory = network, address, factory
+    def __init__(self, network: SimNetwork, clock: NodeClock, address: IPv4Address, factory: Any) -> None:
+        self.network, self.clock, self.address, self.factory = network, clock, address, factory
+        self.reading = True
 
     def getHost(self) -> IPv4Address:
         return self.address
+
+    def stopReading(self) -> None:
+        self.reading = False
+
+    def startReading(self) -> None:
+        self.reading = True
 
     def stopListening(self) -> Deferred[None]:
         self.network.ports.pop((self.address.host, self.address.port), None)
         return succeed(None)
 
 
-class MemoryNetwork:
-    """Implements `INetwork` for all that share it."""
+class _Attempt:
+    """One try to connect."""
 
-    def __init__(self, clock: IClock, latency_seconds: float = 0.0, window_bytes: int = 65536) -> None:
-        self.clock = clock
-        self.latency_seconds = latency_seconds
-        self.window_bytes = window_bytes
-        self.ports: dict[tuple[str, int], MemoryPort] = {}
-        self._next_port = _FIRST_FREE_PORT
+    def __init__(self, network: SimNetwork, clock: NodeClock, host: str, port: int, factory: Any, timeout: float) -> None:
+        self.network, self.clock, self.host, self.port, self.factory = network, clock, host, port, factory
+        self.answer: Deferred[Any] = Deferred(self._cancelled)
+        self.over = False
+        self.timer = clock.callLater(timeout, self._fail, TimeoutError())
+        self._knock()
 
-    def listen(self, host: str, port: int, factory: Any) -> Deferred[Any]:
-        number = port or self._free_port()
-        if (host, number) in self.ports:
-            return fail(CannotListenError(host, number, OSError("in use")))
-        self.ports[host, number] = MemoryPort(self, IPv4Address("TCP", host, number), factory)
-        return succeed(self.ports[host, number])
+    def _knock(self) -> None:
+        """Tries to reach the other machine, again and again."""
+        if self.over:
+            return
+        goal = self.network.machines.get(self.host)
+        if goal is None:
+            if self.host in self.network.without_power:
+                self.clock.callLater(_SYN_AGAIN_SECONDS, self._knock)
+            else:
+                self.clock.callLater(self.network.delay(), self._fail, ConnectionRefusedError())
+        elif (self.clock.name, self.host) in self.network.blocked:
+            self.clock.callLater(_SYN_AGAIN_SECONDS, self._knock)
+        else:
+            goal.callLater(self.network.delay(), self._at_the_door, goal)
+            self.clock.callLater(_SYN_AGAIN_SECONDS * 4, self._knock_lost, goal)
 
-    def connect(self, host: str, port: int, factory: Any, timeout: float) -> Deferred[Any]:
-        answer: Deferred[Any] = Deferred()
-        self.later(self._connect, host, port, factory, answer)
-        return answer
+    def _knock_lost(self, goal: NodeClock) -> None:
+        """The machine went away while the call travelled."""
+        if goal.dead:
+            self._knock()
 
-    def _connect(self, host: str, port: int, factory: Any, answer: Deferred[Any]) -> None:
-        listening = self.ports.get((host, port))
-        here, there = IPv4Address("TCP", "127.0.0.1", self._free_port()), IPv4Address("TCP", host, port)
+    def _at_the_door(self, goal: NodeClock) -> None:
+        if self.over or self.clock.dead:
+            return
+        listening = self.network.ports.get((self.host, self.port))
+        if listening is not None and not listening.reading:
+            goal.callLater(_SYN_AGAIN_SECONDS, self._at_the_door, goal)
+            return
+        here = IPv4Address("TCP", self.clock.name, self.network.free_port())
         accepted = None if listening is None else listening.factory.buildProtocol(here)
         if accepted is None:
-            answer.errback(Failure(ConnectionRefusedError()))
+            self.clock.callLater(self.network.delay(), self._fail, ConnectionRefusedError())
             return
-        near, far = MemoryTransport(self, here, there), MemoryTransport(self, there, here)
-        near.peer, far.peer = far, near
-        near.protocol, far.protocol = factory.buildProtocol(there), accepted
-        far.protocol.makeConnection(far)
+        near, far = self.network.join(self.clock, goal, here, IPv4Address("TCP", self.host, self.port))
+        far.protocol = accepted
+        far.pipe.send(self._established, near)
+        accepted.makeConnection(far)
+
+    def _established(self, near: SimTransport) -> None:
+        if self.over:
+            self.network.reset(near)
+            return
+        self._end()
+        near.protocol = self.factory.buildProtocol(near.getPeer())
         near.protocol.makeConnection(near)
-        answer.callback(near.protocol)
+        self.answer.callback(near.protocol)
+
+    def _fail(self, reason: Exception) -> None:
+        if not self.over:
+            self._end()
+            self.answer.errback(Failure(reason))
+
+    def _cancelled(self, _: Any) -> None:
+        if not self.over:
+            self._end()
+
+    def _end(self) -> None:
+        self.over = True
+        if self.timer.active():
+            self.timer.cancel()
+
+
+class HostNetwork:
+    """The network port of one machine while it runs."""
+
+    def __init__(self, network: SimNetwork, clock: NodeClock) -> None:
+        self.network, self.clock = network, clock
+
+    def listen(self, host: str, port: int, factory: Any) -> Deferred[Any]:
+        number = port or self.network.free_port()
+        if (self.clock.name, number) in self.network.ports:
+            return fail(CannotListenError(host, number, OSError("in use")))
+        made = _Port(self.network, self.clock, IPv4Address("TCP", self.clock.name, number), factory)
+        self.network.ports[self.clock.name, number] = made
+        return succeed(made)
+
+    def connect(self, host: str, port: int, factory: Any, timeout: float) -> Deferred[Any]:
+        return _Attempt(self.network, self.clock, host, port, factory, timeout).answer
 
     def send_slice(self, transport: Any, file: IFile, position: int, length: int) -> int:
         return copy_slice(transport, file, position, length)
 
-    def later(self, call: Any, *arguments: Any) -> None:
-        self.clock.callLater(self.latency_seconds, call, *arguments)
 
-    def _free_port(self) -> int:
+class SimNetwork:
+    """All cables. A machine's address is its clock's name."""
+
+    def __init__(self, sim: SimClock, random: Random, weather: Weather | None = None) -> None:
+        self.sim, self.random = sim, random
+        self.weather = weather if weather is not None else Weather()
+        self.ports: dict[tuple[str, int], _Port] = {}
+        self.machines: dict[str, NodeClock] = {}
+        self.without_power: set[str] = set()
+        self.blocked: set[tuple[str, str]] = set()
+        self.connections: list[SimTransport] = []
+        """the near side of each connection that stands; the far one is its peer"""
+        self._next_port = _FIRST_FREE_PORT
+
+    def delay(self, extra: float = 0.0) -> float:
+        weather = self.weather
+        return weather.delay_min + self.random.random() * (weather.delay_max - weather.delay_min) + extra
+
+    def free_port(self) -> int:
         self._next_port += 1
         return self._next_port
+
+    # machines
+
+    def switch_on(self, clock: NodeClock) -> HostNetwork:
+        """A machine is on the network (again); connections to what it was before are found dead."""
+        self.machines[clock.name] = clock
+        self.without_power.discard(clock.name)
+        for transport in self._sides_towards(clock.name, lambda far: far.dead):
+            transport.clock.callLater(self.delay() + self.random.random(), transport.lost, ConnectionLost())
+        return HostNetwork(self, clock)
+
+    def switch_off(self, name: str, silent: bool) -> None:
+        """A process ended, and its peers hear it; `silent`: its machine is without power, and they do not."""
+        self.machines.pop(name, None)
+        self.ports = {address: port for address, port in self.ports.items() if address[0] != name}
+        if silent:
+            self.without_power.add(name)
+            return
+        for transport in self._sides_towards(name, lambda far: True):
+            transport.peer.pipe.send(transport.lost, ConnectionLost())
+
+    def _sides_towards(self, name: str, which: Callable[[NodeClock], bool]) -> list[SimTransport]:
+        """The sides of connections whose other end is (or was) on machine `name`."""
+        sides = [side for near in self.connections for side in (near, near.peer)]
+        return [side for side in sides if side.peer.clock.name == name and which(side.peer.clock) and side.connected and not side.clock.dead]
+
+    # connections
+
+    def join(self, near_clock: NodeClock, far_clock: NodeClock, here: IPv4Address, there: IPv4Address) -> tuple[SimTransport, SimTransport]:
+        slow = self.random.random() < self.weather.slow_chance
+        extra = self.random.random() * self.weather.slow_delay_max if slow else 0.0
+        near, far = SimTransport(self, near_clock, here, there), SimTransport(self, far_clock, there, here)
+        near.peer, far.peer = far, near
+        near.pipe = _Pipe(self, (near_clock.name, far_clock.name), far_clock, extra)
+        far.pipe = _Pipe(self, (far_clock.name, near_clock.name), near_clock, extra)
+        self.connections.append(near)
+        return near, far
+
+    def reset(self, side: SimTransport) -> None:
+        """One side gave up: what it sent may be lost, or come late; then the other side hears it."""
+        if self.random.random() < 0.5:
+            side.pipe.travelling.clear()
+            side.pipe.stalled = 0
+        side.pipe.send(side.peer.lost, ConnectionLost())
+
+    def forget(self, side: SimTransport) -> None:
+        near = side if side in self.connections else side.peer
+        if near in self.connections and not (side.peer.connected and not side.peer.clock.dead):
+            self.connections.remove(near)
+
+    def cut(self, near: SimTransport) -> None:
+        """A connection dies between its ends."""
+        for side in (near, near.peer):
+            side.pipe.travelling.clear()
+            side.pipe.stalled = 0
+            if not side.clock.dead:
+                side.clock.callLater(self.delay(), side.lost, ConnectionLost())
+
+    def cut_some(self, chance: float) -> None:
+        for near in list(self.connections):
+            if self.random.random() < chance:
+                self.cut(near)
+
+    # ways
+
+    def block(self, source: str, target: str) -> None:
+        """Nothing gets from `source` to `target`; the other direction is another matter."""
+        self.blocked.add((source, target))
+
+    def heal(self) -> None:
+        """All ways are open again."""
+        blocked, self.blocked = self.blocked, set()
+        for near in list(self.connections):
+            held = [side for side in (near, near.peer) if side.pipe.way in blocked and side.pipe.stalled]
+            if held and self.random.random() < self.weather.dead_after_heal:
+                self.cut(near)
+                continue
+            for side in held:
+                side.pipe.go_on()
+

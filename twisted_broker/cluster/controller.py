@@ -119,11 +119,11 @@ class Controller:
         """Appends what was decided; fires with the last offset when that, and all before it, is durable. Nothing to write: waits for the rest."""
         try:
             self._check_active()
+            if found:
+                self._append(found)
         except BrokerError:
             return fail()
-        if found:
-            self._append(found)
-        elif not self._waiting:
+        if not found and not self._waiting:
             return succeed(self.log.high_watermark - 1)
         done: Deferred[int] = Deferred()
         self._waiting.append((self.log.end_offset - 1, self.decided, done))

@@ -5,7 +5,7 @@ Owns the log, its epochs, its snapshots, and the group commit: what is durable, 
 1. The high watermark moves only over bytes that were synced; nothing above it is ever served or applied.
 2. One sync is under way at a time; what is appended meanwhile shares the next one.
 3. Each start leads a new epoch: quorum-state is durable first, then a LeaderChange record opens the epoch.
-4. A failed sync ends it: this log answers no more (`failed`), for nobody knows what the disk holds.
+4. A failed write or sync ends it: this log answers no more (`failed`), for nobody knows what the disk holds.
 5. The log is cut only behind a durable snapshot.
 
 Source: Kafka's `KafkaMetadataLog`, `KafkaRaftClient`; `RL 8.1`. Left out: several voters; what the records mean.
@@ -23,6 +23,7 @@ from twisted_broker.cluster.snapshots import SnapshotId, list_snapshots, load_sn
 from twisted_broker.cluster.topic_names import METADATA_TOPIC, METADATA_TOPIC_ID
 from twisted_broker.config import LogConfig
 from twisted_broker.interfaces import IDiskWorker, IFileSystem, TopicPartition
+from twisted_broker.log.errors import LogDirFailure
 from twisted_broker.log.log import Log
 from twisted_broker.log.recovery import load_log
 from twisted_broker.log.segment import OpenFiles
@@ -132,7 +133,11 @@ class MetadataLog:
     def _write(self, batch: bytes) -> None:
         if self.failed is not None:
             raise self.failed
-        self.log.append_as_follower(batch, self.epoch, self.wall_ms())
+        try:
+            self.log.append_as_follower(batch, self.epoch, self.wall_ms())
+        except LogDirFailure as error:
+            self._break(error)
+            raise
         self._bytes_since_snapshot += len(batch)
 
     # group commit

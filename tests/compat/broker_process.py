@@ -18,11 +18,14 @@ TWISTD = Path(sys.executable).parent / "twistd"
 class BrokerProcess:
     """`start()` returns when the broker serves; the same object may be started again on the same data, and on the same port."""
 
-    def __init__(self, directory: Path, settings: dict[str, str] | None = None, data: str | None = None, port: int = 0) -> None:
+    def __init__(
+        self, directory: Path, settings: dict[str, str] | None = None, data: str | None = None, port: int = 0, more: list[str] | None = None
+    ) -> None:
         self.directory = directory
         self.data = data or str(directory / "data")
         self.settings = dict(settings or {})
         self.port = port
+        self.more = more or []
         self.run_file = directory / "run.json"
         self.log = directory / "log"
         self.process: subprocess.Popen[bytes] | None = None
@@ -33,19 +36,32 @@ class BrokerProcess:
         options = ["--port", str(self.port), "--data", self.data, "--run-file", str(self.run_file)]
         for name, value in self.settings.items():
             options += ["--set", f"{name}={value}"]
-        return [str(TWISTD), "-n", "--pidfile=", "replog", *options]
+        return [str(TWISTD), "-n", "--pidfile=", "replog", *options, *self.more]
 
     def start(self) -> BrokerProcess:
+        self.spawn()
+        return self.await_ready()
+
+    def spawn(self, wait: bool = True) -> None:
+        """Starts the process; `wait`: until its run file is there."""
         self.run_file.unlink(missing_ok=True)
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(self.command(), stdout=log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, cwd=self.directory)
+        if wait:
+            self.await_run_file()
+
+    def await_run_file(self) -> None:
         deadline = time.monotonic() + START_SECONDS
         while not self.run_file.exists():
             if time.monotonic() > deadline:
                 raise TimeoutError(f"no run file after {START_SECONDS} s\n{self.log_tail()}")
             self.ended(0.01)
+
+    def await_ready(self) -> BrokerProcess:
+        """When it serves clients: then its address is known, and stays."""
+        self.await_run_file()
         self.bootstrap = str(self.run()["bootstrap"])
-        self.port = int(self.bootstrap.rpartition(":")[2])
+        self.port = int(self.bootstrap.partition(",")[0].rpartition(":")[2])
         return self
 
     def ended(self, wait_seconds: float) -> None:

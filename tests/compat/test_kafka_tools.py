@@ -6,12 +6,16 @@ import os
 import re
 import shutil
 import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
 
-from tests.compat import clients
+from tests.compat import clients, raw
 from tests.compat.conftest import BrokerFactory
+from tests.compat.test_restart import free_port
 from twisted_broker.cli.verify import verify_directory
 
 LIMIT_SECONDS = 90
@@ -59,6 +63,58 @@ def test_dump_log_agrees(new_broker: BrokerFactory, topic: str, jars: str) -> No
     text = tool(jars, "org.apache.kafka.tools.DumpLogSegments", "--offsets-decoder", "--files", ",".join(offsets))
     assert "readers" in text and topic in text
     assert [str(finding) for finding in verify_directory(Path(broker.data), with_records=True).findings] == []
+
+
+@contextmanager
+def apache_kafka(jars: str, directory: Path, port: int) -> Iterator[str]:
+    """Apache Kafka, broker and controller in one, on a data directory that is there already; gives its address."""
+    controller = free_port()
+    settings = directory.parent / "server.properties"
+    settings.write_text(
+        f"process.roles=broker,controller\nnode.id=1\ncontroller.quorum.voters=1@127.0.0.1:{controller}\nlog.dirs={directory}\n"
+        f"listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}\ncontroller.listener.names=CONTROLLER\n"
+        "listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT\noffsets.topic.replication.factor=1\n"
+        "group.initial.rebalance.delay.ms=0\n"
+    )
+    with (directory.parent / "kafka.log").open("wb") as log:
+        process = subprocess.Popen(["java", "-Xmx384m", "-cp", jars, "kafka.Kafka", str(settings)], stdout=log, stderr=subprocess.STDOUT)
+    try:
+        wait_for_metadata(("127.0.0.1", port), process)
+        yield f"127.0.0.1:{port}"
+    finally:
+        process.terminate()
+        process.wait(LIMIT_SECONDS)
+
+
+def wait_for_metadata(address: tuple[str, int], process: subprocess.Popen[bytes]) -> None:
+    deadline = time.monotonic() + LIMIT_SECONDS
+    while time.monotonic() < deadline:
+        assert process.poll() is None, "Apache Kafka ended"
+        with suppress(OSError), raw.Connection(address) as connection:
+            if all(leader >= 0 for _, leader in raw.leaders(connection, "__consumer_offsets")):
+                return
+        time.sleep(0.1)
+    raise TimeoutError("Apache Kafka does not serve")
+
+
+def test_kafka_opens_our_directory_and_gives_it_back(new_broker: BrokerFactory, topic: str, jars: str) -> None:
+    """Apache Kafka starts on what we leave, metadata log and all, serves records and offsets, writes; then we start on what it leaves."""
+    broker = new_broker().start()
+    ours: list[clients.Row] = [(b"k%d" % n, b"ours %d" % n, (("h", b"x"),)) for n in range(100)]
+    theirs: list[clients.Row] = [(b"k%d" % n, b"theirs %d" % n, ()) for n in range(100)]
+    clients.Confluent().produce(broker.bootstrap, topic, "lz4", ours)
+    clients.Confluent().consume(broker.bootstrap, topic, "readers", 100)
+    broker.stop()
+    with apache_kafka(jars, Path(broker.data), broker.port) as bootstrap:
+        assert clients.Confluent().consume(bootstrap, topic, "others", 100) == ours
+        clients.Confluent().produce(bootstrap, topic, "zstd", theirs)
+        assert clients.Confluent().consume(bootstrap, topic, "readers", 100) == theirs
+    assert [str(finding) for finding in verify_directory(Path(broker.data), with_records=True).findings] == []
+    broker.start()
+    assert clients.KafkaPython().consume(broker.bootstrap, topic, "new", 200) == ours + theirs
+    last: list[clients.Row] = [(None, b"after both", ())]
+    clients.AioKafka().produce(broker.bootstrap, topic, "gzip", last)
+    assert clients.Confluent().consume(broker.bootstrap, topic, "readers", 1) == last
 
 
 def test_command_line_tools(broker: object, topic: str, jars: str) -> None:

@@ -1,0 +1,1 @@
+"""The benchmarks run, and their table says what was measured."""

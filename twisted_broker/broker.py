@@ -34,7 +34,7 @@ from twisted_broker.net.client import BrokerConnection
 from twisted_broker.net.listeners import EndPoint, ListenerPlan, OpenListeners, plan_listeners
 from twisted_broker.security.acl import AllowAll
 from twisted_broker.settings import ConfigError
-from twisted_broker.wire.errors import BrokerError
+from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.primitives import uuid_text
 
 if TYPE_CHECKING:
@@ -182,7 +182,7 @@ class Broker:
         runtime, config, parts = self.runtime, self.config, self.parts
         directory_id = self.log_manager.online()[0].directory_id
         observer = MetadataObserver(runtime, config, self.cluster_id, self._controllers(), directory_id)
-        observer.failed = lambda error: self.fatal(f"the metadata log cannot be followed: {error}")
+        observer.failed = self._cannot_follow
         lifecycle = BrokerLifecycle(runtime, config, observer, ControllerChannel(runtime, observer, "lifecycle"))
         replica_manager = ReplicaManager(config.node_id, runtime, config, self.log_manager, observer)
         self._isr_changes = IsrChanges(runtime, config.node_id, ControllerChannel(runtime, observer, "alter-partition"), lifecycle)
@@ -206,6 +206,15 @@ class Broker:
             await self._listen(endpoint, is_controller=False)
         self._tell_addresses()
         await self._join(observer, lifecycle)
+
+    def _cannot_follow(self, error: BaseException) -> None:
+        if isinstance(error, BrokerError) and error.code == ErrorCode.INCONSISTENT_CLUSTER_ID:
+            self.fatal(
+                f"{', '.join(self.config.log_directories)} belongs to cluster {self.cluster_id}, the controller to another one: "
+                "name that cluster's controller, or give this broker an empty directory"
+            )
+        else:
+            self.fatal(f"the metadata log cannot be followed: {error}")
 
     def _connect_to_leader(self, leader: BrokerEndPoint, client_id: str) -> BrokerConnection:
         """A follower's connection."""

@@ -37,6 +37,11 @@ class BrokerService(Service):
         self._starting: Deferred[None] | None = None
         self._stopping = False
 
+    @property
+    def who(self) -> str:
+        """What stops when it stops."""
+        return f"node {self.config.node_id}"
+
     def startService(self) -> None:
         Service.startService(self)
         self._starting = ensureDeferred(self._start())
@@ -80,7 +85,7 @@ class BrokerService(Service):
     def _fail(self, reason: str) -> None:
         if self._stopping:
             return  # what was waited for at the start was given up for the stop
-        log.critical("replog node {node} stops: {reason}", node=self.config.node_id, reason=reason)
+        log.critical("replog {who} stops: {reason}", who=self.who, reason=reason)
         self._reactor.addSystemEventTrigger("after", "shutdown", _exit_with_failure)
         if self._reactor.running:
             self._reactor.stop()

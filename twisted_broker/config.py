@@ -401,7 +401,8 @@ class LogConfig:
 
 def topic_config(config: BrokerConfig, overrides: Mapping[str, str]) -> LogConfig:
     """The log settings of a topic: its own values over the broker's. Raises ConfigError; unknown names are passed over."""
-    values: dict[str, Any] = {row.name.replace(".", "_"): topic_value(row.name, config, overrides) for row in TOPIC_SETTINGS.values() if not row.internal}
+    rows = [row for row in TOPIC_SETTINGS.values() if not row.internal]
+    values: dict[str, Any] = {row.name.replace(".", "_"): topic_value(row.name, config, overrides) for row in rows}
     policy = values["cleanup_policy"]
     assert isinstance(policy, tuple)
     values["cleanup_policy"] = frozenset(policy)

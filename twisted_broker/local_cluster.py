@@ -25,7 +25,7 @@ from twisted_broker.config import BrokerConfig
 from twisted_broker.interfaces import Runtime
 from twisted_broker.net.listeners import parse_endpoints
 from twisted_broker.settings import ConfigError
-from twisted_broker.status.run_file import address, broker_entry, remove_run_file, write_run_file
+from twisted_broker.status.run_file import broker_entry, remove_run_file, write_run_file
 
 log = Logger(namespace="replog")
 CONTROLLER_NODE = 1
@@ -83,6 +83,10 @@ class LocalCluster(BrokerService):
         self._configs = configs
         self._make_runtime = make_runtime
 
+    @property
+    def who(self) -> str:
+        return f"nodes 1 to {len(self._configs)}"
+
     async def _start(self) -> None:
         self._say_settings()
         try:
@@ -98,7 +102,7 @@ class LocalCluster(BrokerService):
         first = self._make(self._configs[0], self.runtime)
         await first.start()
         self._tell_ready(first)
-        controllers = ",".join(address(each) for each in first.listeners if each.is_controller)
+        controllers = ",".join(each.address for each in first.listeners if each.is_controller)
         others = []
         for config in self._configs[1:]:
             own = BrokerConfig({**config.static, "controller.quorum.bootstrap.servers": controllers})
@@ -120,15 +124,15 @@ class LocalCluster(BrokerService):
 
     def _tell_ready(self, broker: Broker) -> None:
         first = next(each for each in broker.listeners if not each.is_controller)
-        log.info("replog node {node} ready on {address}", node=broker.config.node_id, address=address(first))
+        log.info("replog node {node} ready on {address}", node=broker.config.node_id, address=first.address)
 
     def _tell(self) -> None:
         if self._run_file is None:
             return
-        clients = [next(each for each in broker.listeners if not each.is_controller) for broker in self.brokers]
-        controller = next(each for each in self.brokers[0].listeners if each.is_controller)
-        entries = {broker.config.node_id: broker_entry(broker.listeners, broker.config.log_directories[0]) for broker in self.brokers}
-        write_run_file(self._run_file, self.brokers[0].cluster_id, ",".join(map(address, clients)), address(controller), entries)
+        clients = [next(each.address for each in broker.listeners if not each.is_controller) for broker in self.brokers]
+        controller = next(each.address for each in self.brokers[0].listeners if each.is_controller)
+        entries = {broker.config.node_id: _entry(broker) for broker in self.brokers}
+        write_run_file(self._run_file, self.brokers[0].cluster_id, ",".join(clients), controller, entries)
 
     async def _stop(self) -> None:
         if self._run_file is not None:
@@ -136,3 +140,7 @@ class LocalCluster(BrokerService):
         for broker in reversed(self.brokers):
             await broker.stop()
             log.info("replog node {node} stopped", node=broker.config.node_id)
+
+
+def _entry(broker: Broker) -> dict[str, Any]:
+    return broker_entry({each.name: each.address for each in broker.listeners}, broker.config.log_directories[0])

@@ -66,11 +66,13 @@ class ReplicaFetchers(FetcherManager):
             leader = self._endpoint(partition.leader_id)
             log = partition.log
             if leader is None or log is None:
-                _log.info("{partition} waits for a leader", partition=partition.topic_partition)
                 continue
             offset = initial_offset(log, RemoteLeader.cuts_on_fetch)
             initial = InitialFetchState(partition.topic_id, partition.leader_epoch, offset)
             starting[partition.topic_partition] = FollowedPartition(leader, initial)
+        if len(starting) < len(followed):
+            waiting = [str(partition.topic_partition) for partition in followed if partition.topic_partition not in starting]
+            _log.info("{count} partitions wait for a leader: {first} ...", count=len(waiting), first=", ".join(waiting[:3]))
         self.add(starting)
 
     def _endpoint(self, broker_id: int) -> BrokerEndPoint | None:

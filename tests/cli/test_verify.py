@@ -6,6 +6,7 @@ import shutil
 import struct
 import subprocess
 import sys
+import tarfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -179,3 +180,13 @@ def test_nothing_is_written(copy: Path) -> None:
     findings(copy)
     CliRunner().invoke(main, ["dump-log", "--records", str(copy)])
     assert {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in copy.rglob("*") if path.is_file()} == before
+
+
+@pytest.mark.parametrize("state", ["clean", "killed"])
+@pytest.mark.parametrize("partition", ["rich-0", "stamped-0"])
+def test_the_golden_logs_of_the_log_tests(tmp_path: Path, state: str, partition: str) -> None:
+    """The partitions of another run of Kafka, stopped in order and killed: nothing to find."""
+    with tarfile.open(Path(__file__).parents[1] / "log" / "golden" / "kafka-4.3.1.tar.gz") as archive:
+        archive.extractall(tmp_path, filter="data")
+    report = verify_directory(tmp_path / state / partition, with_records=True)
+    assert report.findings == [] and report.records > 10

@@ -140,7 +140,7 @@ def production_runtime(reactor: Any, config: Any, *, in_memory: bool) -> Any:
     """The world as it is: reactor, wall clock, sockets, and the disk or memory."""
     from twisted_broker.interfaces import Runtime
     from twisted_broker.log.disk_worker import DiskThread
-    from twisted_broker.net.network import ReactorNetwork
+    from twisted_broker.net.network import SEND_BUFFER_BYTES, ReactorNetwork
 
     files: Any
     disk: Any
@@ -155,8 +155,8 @@ def production_runtime(reactor: Any, config: Any, *, in_memory: bool) -> Any:
     network = ReactorNetwork(
         reactor,
         backlog=config.integer("socket.listen.backlog.size"),
-        send_buffer=config.integer("socket.send.buffer.bytes"),
-        receive_buffer=config.integer("socket.receive.buffer.bytes") if config.is_set("socket.receive.buffer.bytes") else -1,
+        send_buffer=_if_set(config, "socket.send.buffer.bytes", SEND_BUFFER_BYTES),
+        receive_buffer=_if_set(config, "socket.receive.buffer.bytes", -1),
     )
     return Runtime(
         clock=reactor,
@@ -166,6 +166,11 @@ def production_runtime(reactor: Any, config: Any, *, in_memory: bool) -> Any:
         disk=disk,
         random=Random(),
     )
+
+
+def _if_set(config: Any, name: str, otherwise: int) -> int:
+    """A buffer size that somebody chose; else what was measured to be best here."""
+    return int(config.integer(name)) if config.is_set(name) else otherwise
 
 
 def raise_file_limit() -> None:

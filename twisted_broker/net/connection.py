@@ -189,7 +189,7 @@ class KafkaConnection(Protocol):
         self.serve()
 
     def _read_or_not(self) -> None:
-        wanted = self._held is None and not self.output.full
+        wanted = self._held is None and not (self.output.full and self.frames.pending)
         if wanted == self._reading:
             return
         self._reading = wanted

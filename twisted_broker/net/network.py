@@ -21,12 +21,14 @@ from twisted_broker.net.group import ConnectionGroup
 from twisted_broker.net.transport import ThinPort, ThinServer
 
 _COPIED_BYTES = 131072
+SEND_BUFFER_BYTES = 204_800
+"""Measured with `sendfile` on loopback: less wakes too often, above 256 KiB the rate falls into one of two modes."""
 
 
 class ReactorNetwork:
     """`send_buffer` and `receive_buffer` in bytes, 0 or less leaves them to the system."""
 
-    def __init__(self, reactor: Any, *, backlog: int = 50, send_buffer: int = 102400, receive_buffer: int = -1) -> None:
+    def __init__(self, reactor: Any, *, backlog: int = 50, send_buffer: int = SEND_BUFFER_BYTES, receive_buffer: int = -1) -> None:
         self._reactor = reactor
         self._backlog = backlog
         self._buffers = (send_buffer, receive_buffer)

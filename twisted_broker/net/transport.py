@@ -50,6 +50,18 @@ class ThinServer(tcp.Server):
             protocol.received(count)
         return None
 
+    def doWrite(self) -> Any:
+        """With nothing queued the producer goes on at once: interest in writing stays while a file is on its way."""
+        if self.dataBuffer or self._tempDataBuffer or self.producer is None or not self.producerPaused:
+            return tcp.Server.doWrite(self)
+        self.producerPaused = False
+        self.producer.resumeProducing()  # type: ignore[attr-defined]
+        if self.producerPaused or self.dataBuffer or self._tempDataBuffer:
+            return None
+        reactor: Any = self.reactor
+        reactor.removeWriter(self)
+        return tcp.Server._postLoseConnection(self) if self.disconnecting else None
+
     def write(self, data: bytes) -> None:
         self._send(data, 0)
 

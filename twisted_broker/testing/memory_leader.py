@@ -50,9 +50,9 @@ class MemoryLeader:
         """Answers made from now on are kept back."""
         self._gate = Deferred()
 
-    def release(self) -> None:
-        """What was kept back arrives."""
-        gate, self._gate = self._gate, None
+    def release(self, hold_on: bool = False) -> None:
+        """What was kept back arrives; `hold_on`: what comes after is kept back again."""
+        gate, self._gate = self._gate, Deferred() if hold_on else None
         if gate is not None:
             gate.callback(None)
 

@@ -1,0 +1,275 @@
+"""What a fetcher decides about its partitions (RL 6.2-6.5): tables, and a model."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.replication.rig import TOPIC_ID
+from twisted_broker.interfaces import TopicPartition
+from twisted_broker.log.leader_epochs import LeaderEpochCache
+from twisted_broker.replication.fetcher_state import (
+    EpochAsk,
+    EpochEnd,
+    FetchAsk,
+    FetchedPartition,
+    FetcherState,
+    FetchPhase,
+    InitialFetchState,
+    Restart,
+    Truncation,
+    Verdict,
+    restart_at,
+    truncation_for,
+)
+from twisted_broker.wire.errors import ErrorCode
+
+A, B, C = (TopicPartition(name, 0) for name in "abc")
+NONE = ErrorCode.NONE
+
+
+class Own:
+    """A log that is nothing but its epochs and its end."""
+
+    def __init__(self, entries, end: int) -> None:
+        self.epochs = LeaderEpochCache(list(entries))
+        self.log_end_offset = end
+
+    def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
+        return self.epochs.end_offset_for(epoch, self.log_end_offset)
+
+
+@pytest.mark.parametrize(
+    ("leader", "fetch_offset", "own", "expected"),
+    [
+        (EpochEnd(NONE, 3, 8), 0, Own([(3, 0)], 12), Truncation(8, True)),
+        (EpochEnd(NONE, 3, 15), 0, Own([(3, 0)], 12), Truncation(12, True)),
+        (EpochEnd(NONE, 2, 9), 0, Own([(2, 0), (3, 6)], 12), Truncation(6, True)),
+        (EpochEnd(NONE, 2, 4), 0, Own([(2, 0), (3, 6)], 12), Truncation(4, True)),
+        (EpochEnd(NONE, 2, 9), 0, Own([(1, 0), (3, 6)], 12), Truncation(6, False)),
+        (EpochEnd(NONE, 2, 9), 0, Own([], 12), Truncation(9, True)),
+        (EpochEnd(NONE, 5, 9), 0, Own([(3, 0)], 12), Truncation(9, True)),
+        (EpochEnd(NONE, -1, -1), 7, Own([(3, 0)], 12), Truncation(7, True)),
+        (EpochEnd(NONE, -1, -1), 20, Own([(3, 0)], 12), Truncation(12, True)),
+        (EpochEnd(NONE, -1, 9), 0, Own([(3, 0)], 12), Truncation(9, True)),
+    ],
+    ids=[
+        "leader ends first", "own end first", "own end of the epoch first", "leader's end of an older epoch", "leader's epoch unknown here",
+        "no epochs here", "newer than all here", "undefined end: the high watermark", "never above the own end", "epoch undefined",
+    ],
+)  # fmt: skip
+def test_where_to_cut(leader: EpochEnd, fetch_offset: int, own: Own, expected: Truncation) -> None:
+    """RL 6.3: min(leader's end of the epoch, own end of it); an epoch known to one side only is stepped under."""
+    assert truncation_for(leader, fetch_offset, own) == expected
+
+
+@pytest.mark.parametrize(
+    ("own_end", "leader_end", "leader_start", "expected"),
+    [
+        (10, 7, None, Restart(7, True, False, 0)),
+        (10, 30, 12, Restart(12, False, True, 18)),
+        (10, 30, 10, Restart(10, False, False, 20)),
+        (10, 30, 2, Restart(10, False, False, 20)),
+        (10, 10, 0, Restart(10, False, False, 0)),
+    ],
+    ids=["the leader ends below us", "the leader starts beyond us", "it starts where we end", "it starts below", "level"],
+)
+def test_where_to_go_on_when_out_of_range(own_end, leader_end, leader_start, expected) -> None:
+    """RL 6.5: to the leader's end when that is lower; else its start if beyond ours, else our own end."""
+    assert restart_at(own_end, leader_end, leader_start) == expected
+
+
+def state_with(*names: TopicPartition, cuts_on_fetch: bool = True, latest_epoch: int = 4) -> FetcherState:
+    state = FetcherState()
+    for name in names:
+        state.add(name, InitialFetchState(TOPIC_ID, 5, 10), latest_epoch, cuts_on_fetch)
+    return state
+
+
+def ask(offset: int = 10, epoch: int = 5) -> FetchAsk:
+    return FetchAsk(TOPIC_ID, offset, epoch, 4, 0, 1000)
+
+
+def order(state: FetcherState) -> str:
+    return "".join(name.topic for name in state.partitions)
+
+
+@pytest.mark.parametrize(
+    ("cuts_on_fetch", "latest_epoch", "phase", "last"),
+    [(True, 4, FetchPhase.FETCHING, 4), (True, -1, FetchPhase.TRUNCATING, -1), (False, 4, FetchPhase.TRUNCATING, -1)],
+)
+def test_how_a_partition_begins(cuts_on_fetch, latest_epoch, phase, last) -> None:
+    """RL 6.2, 6.3: fetching at once when fetch answers tell where to cut and epochs are known; else truncating."""
+    found = state_with(A, cuts_on_fetch=cuts_on_fetch, latest_epoch=latest_epoch).partitions[A]
+    assert (found.phase, found.last_fetched_epoch, found.lag, found.fetch_offset) == (phase, last, None, 10)
+
+
+def test_added_again_under_the_same_epoch_it_keeps_its_state() -> None:
+    """RL 6.1: the offset reached stays; a newer epoch starts over, and a failed partition is fetched again."""
+    state = state_with(A)
+    state.appended(A, 19, 5, 20)
+    state.add(A, InitialFetchState(TOPIC_ID, 5, 3), 5, True)
+    assert state.partitions[A].fetch_offset == 20
+    state.add(A, InitialFetchState(TOPIC_ID, 6, 3), 5, True)
+    assert state.partitions[A].fetch_offset == 3
+    state.fail(A)
+    assert (A in state.partitions, state.failed) == (False, {A})
+    state.add(A, InitialFetchState(TOPIC_ID, 6, 3), 5, True)
+    assert state.failed == set()
+
+
+def test_partitions_take_turns() -> None:
+    """RL 6.2: what got records, was cut, delayed or restarted goes to the end; an empty answer leaves the order."""
+    state = state_with(A, B, C)
+    state.appended(A, 12, 5, 13)
+    assert order(state) == "bca"
+    state.appended(B, -1, -1, 13)
+    assert order(state) == "bca"
+    state.truncated(B, Truncation(8, True), 4, True)
+    assert order(state) == "cab"
+    state.delay([C], 200, 100)
+    assert order(state) == "abc"
+    state.restarted(A, Restart(0, False, False, 5), 4)
+    assert order(state) == "bca"
+
+
+def test_a_delay_ends_by_itself() -> None:
+    """RL 6.2, 6.5: a delayed partition is neither fetched nor truncated until its time; a second error does not prolong the delay."""
+    state = state_with(A, B)
+    state.delay([A], 1100, 100)
+    state.delay([A], 1500, 600)
+    assert [name for name, _ in state.ready(1099)] == [B]
+    assert state.next_due_ms(1099) == 1100
+    assert [name for name, _ in state.ready(1100)] == [B, A]
+    assert state.next_due_ms(1100) is None
+
+
+@pytest.mark.parametrize(
+    ("error", "diverging", "verdict"),
+    [
+        (ErrorCode.NONE, None, Verdict.APPEND),
+        (ErrorCode.NONE, (3, 7), Verdict.DIVERGED),
+        (ErrorCode.OFFSET_OUT_OF_RANGE, None, Verdict.OUT_OF_RANGE),
+        (ErrorCode.FENCED_LEADER_EPOCH, None, Verdict.FENCED),
+        (ErrorCode.UNKNOWN_LEADER_EPOCH, None, Verdict.RETRY),
+        (ErrorCode.NOT_LEADER_OR_FOLLOWER, None, Verdict.RETRY),
+        (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, None, Verdict.RETRY),
+        (ErrorCode.UNKNOWN_TOPIC_ID, None, Verdict.RETRY),
+        (ErrorCode.INCONSISTENT_TOPIC_ID, None, Verdict.RETRY),
+        (ErrorCode.KAFKA_STORAGE_ERROR, None, Verdict.RETRY),
+        (ErrorCode.UNKNOWN_SERVER_ERROR, None, Verdict.RETRY),
+    ],
+)
+def test_what_an_answer_means(error, diverging, verdict) -> None:
+    """RL 6.4, 6.5."""
+    assert state_with(A).judge(A, ask(), FetchedPartition(error, diverging_epoch=diverging), 0) is verdict
+
+
+@pytest.mark.parametrize("what", ["removed", "moved on", "another epoch", "delayed", "truncating"])
+@pytest.mark.parametrize("error", [ErrorCode.NONE, ErrorCode.OFFSET_OUT_OF_RANGE, ErrorCode.FENCED_LEADER_EPOCH])
+def test_an_answer_of_yesterday_counts_for_nothing(what, error) -> None:
+    """RL 6.4: only if the partition is still here, ready, and at the offset (and under the epoch) asked."""
+    state = state_with(A)
+    if what == "removed":
+        state.remove(A)
+    elif what == "moved on":
+        state.partitions[A].fetch_offset = 11
+    elif what == "another epoch":
+        state.add(A, InitialFetchState(TOPIC_ID, 6, 10), 4, True)
+    elif what == "delayed":
+        state.delay([A], 1000, 0)
+    else:
+        state.partitions[A].phase = FetchPhase.TRUNCATING
+    assert state.judge(A, ask(), FetchedPartition(error), 500) is Verdict.STALE
+
+
+@pytest.mark.parametrize(
+    ("epoch", "error", "verdict"),
+    [
+        (5, ErrorCode.NONE, Verdict.DIVERGED),
+        (5, ErrorCode.FENCED_LEADER_EPOCH, Verdict.FENCED),
+        (5, ErrorCode.UNKNOWN_LEADER_EPOCH, Verdict.RETRY),
+        (4, ErrorCode.NONE, Verdict.STALE),
+        (4, ErrorCode.FENCED_LEADER_EPOCH, Verdict.STALE),
+    ],
+)
+def test_an_answer_about_an_epoch_counts_under_the_epoch_asked(epoch, error, verdict) -> None:
+    """RL 6.3: an answer counts only while the leader epoch is the one asked."""
+    state = state_with(A, cuts_on_fetch=False)
+    assert state.judge_epoch_end(A, EpochAsk(epoch, 4), EpochEnd(error, 4, 9)) is verdict
+
+
+def test_after_an_append() -> None:
+    """RL 6.4: next offset = last + 1, lag = max(0, leader's high watermark - next)."""
+    state = state_with(A)
+    state.appended(A, 14, 5, 20)
+    found = state.partitions[A]
+    assert (found.fetch_offset, found.last_fetched_epoch, found.lag, state.max_lag) == (15, 5, 5, 5)
+    state.appended(A, -1, -1, 12)
+    assert (found.fetch_offset, found.last_fetched_epoch, found.lag) == (15, 5, 0)
+
+
+@pytest.mark.parametrize(
+    ("complete", "cuts_on_fetch", "phase"),
+    [(True, False, FetchPhase.FETCHING), (False, False, FetchPhase.TRUNCATING), (False, True, FetchPhase.FETCHING)],
+)
+def test_after_a_cut(complete, cuts_on_fetch, phase) -> None:
+    """RL 6.3: a cut that is not complete is gone on with by the next question; that is the next fetch where fetches tell where to cut."""
+    state = state_with(A, cuts_on_fetch=cuts_on_fetch)
+    state.truncated(A, Truncation(6, complete), 3, cuts_on_fetch)
+    found = state.partitions[A]
+    assert (found.fetch_offset, found.last_fetched_epoch, found.phase) == (6, 3, phase)
+
+
+class TestModel:
+    """Whatever happens, every partition is in one place, ready or delayed or truncating or failed, and turns are fair."""
+
+    names = st.sampled_from([A, B, C])
+    steps = st.lists(
+        st.one_of(
+            st.tuples(st.just("add"), names, st.integers(1, 3)),
+            st.tuples(st.just("remove"), names),
+            st.tuples(st.just("fail"), names),
+            st.tuples(st.just("delay"), names, st.integers(1, 50)),
+            st.tuples(st.just("append"), names),
+            st.tuples(st.just("cut"), names),
+            st.tuples(st.just("time"), st.integers(1, 60)),
+        ),
+        max_size=40,
+    )
+
+    @given(steps=steps)
+    def test_everybody_is_somewhere(self, steps) -> None:
+        """RL 6.2, 6.5."""
+        state, now = FetcherState(), 0
+        known: dict[TopicPartition, int] = {}
+        for kind, *arguments in steps:
+            if kind == "time":
+                now += arguments[0]
+                continue
+            name = arguments[0]
+            if kind == "add":
+                known[name] = arguments[1] if known.get(name, 0) != arguments[1] else known[name]
+                state.add(name, InitialFetchState(TOPIC_ID, arguments[1], 0), 0, True)
+            elif kind == "remove":
+                known.pop(name, None)
+                state.remove(name)
+            elif kind == "fail":
+                state.fail(name)
+            elif kind == "delay":
+                state.delay([name], now + arguments[1], now)
+            elif kind == "append":
+                last = state.partitions[name].fetch_offset if name in state.partitions else 0
+                state.appended(name, last, 0, last + 1)
+                assert name not in state.partitions or list(state.partitions)[-1] == name
+            elif name in state.partitions:
+                state.truncated(name, Truncation(0, True), 0, True)
+            ready = {each for each, _ in state.ready(now)}
+            delayed = {each for each, found in state.partitions.items() if found.is_delayed(now)}
+            truncating = {each for each, found in state.partitions.items() if found.phase is FetchPhase.TRUNCATING}
+            assert ready | delayed | truncating == set(state.partitions)
+            assert not ready & delayed and not state.failed & set(state.partitions)
+            assert state.failed | set(state.partitions) == set(known)
+            due = state.next_due_ms(now)
+            assert (due is None) == (not delayed) and (due is None or due > now)

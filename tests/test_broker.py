@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from errno import EIO
+
 import pytest
+from twisted.internet.defer import Deferred
 from twisted.internet.error import CannotListenError
 
 from tests.broker_house import BrokerHouse
@@ -10,6 +13,7 @@ from twisted_broker.api.routes import served
 from twisted_broker.log.log_directory import LogDirMismatch
 from twisted_broker.log.meta_properties import read_meta_properties
 from twisted_broker.settings import ConfigError
+from twisted_broker.testing.sim_disk import Fault, SimDisk
 from twisted_broker.wire.messages.api_versions import ApiVersionsRequest
 from twisted_broker.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from twisted_broker.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
@@ -151,6 +155,31 @@ def contents(house: BrokerHouse) -> dict[str, bytes]:
     paths = [f"/data/{name}" for name in files.listdir("/data")]
     paths += [f"{path}/{name}" for path in paths if files.is_directory(path) for name in files.listdir(path)]
     return {path: files.open(path).read_at(0, files.size(path)) for path in paths if not files.is_directory(path)}
+
+
+def test_high_watermarks_that_cannot_be_written_end_the_log_directory() -> None:
+    """RL 1.12: a failed checkpoint is a failed directory, for the broker and the controller, not only for the partitions in it."""
+    disk = SimDisk()
+    house = BrokerHouse(disk).start()
+    create(house, "t")
+    produce(house, "t", b"a")
+    disk.faults.append(Fault(EIO, "rename", "replication-offset-checkpoint", times=1))
+    house.pass_time(6)
+    assert house.broker.log_manager.offline() == ["/data"]
+    assert any("no log directory is left" in reason for reason in house.fatal)
+    house.stop()
+
+
+def test_a_stop_goes_on_when_no_controller_lets_the_broker_go() -> None:
+    """The wait for a controlled shutdown is bounded: after it the ports are closed all the same."""
+    house = BrokerHouse().start()
+    create(house, "t")
+    house.broker._lifecycle._channel.ask_once = lambda request, version: Deferred()
+    began = house.clock.seconds()
+    house.stop()
+    assert 9 < house.clock.seconds() - began < 30
+    assert ("127.0.0.1", 9092) not in house.network.ports
+    assert any(path.endswith("replication-offset-checkpoint") for path in contents(house)), "the replica manager was shut down too"
 
 
 def test_a_port_in_use_gives_everything_back() -> None:

@@ -18,6 +18,7 @@ import posixpath
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
+from twisted.internet.defer import TimeoutError
 from twisted.internet.error import CannotListenError
 from twisted.logger import Logger
 

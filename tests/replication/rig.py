@@ -115,10 +115,14 @@ class FakeLogManager:
         self.broken: dict[TopicPartition, Exception] = {}
         self.deleted: list[TopicPartition] = []
         self.strays: list[TopicPartition] = []
+        self.failed_directories: list[str] = []
         self._worker = InlineWorker()
 
     def worker(self, directory: str) -> InlineWorker:
         return self._worker
+
+    def fail_directory(self, directory: str, error: OSError) -> None:
+        self.failed_directories.append(directory)
 
     def get_or_create(self, tp, topic_id, config, is_new, directory_id=None) -> Log:
         if tp in self.broken:

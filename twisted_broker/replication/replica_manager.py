@@ -128,7 +128,7 @@ class ReplicaManager:
         self.delete_records_purgatory = Purgatory("DeleteRecords", self._wheel, config.integer("delete.records.purgatory.purge.interval.requests"))
         self.fetch_max_bytes = config.integer("fetch.max.bytes")
         self.sessions = FetchSessionCache(config.integer("max.incremental.fetch.session.cache.slots"), runtime.random)
-        self._high_watermarks = HighWatermarks(runtime.files, log_manager.worker, self.directory_failed)
+        self._high_watermarks = HighWatermarks(runtime.files, log_manager.worker, log_manager.fail_directory)
         self._draining = False
         self._drain_call: Any = None
         self._effects: dict[type[Any], tuple[Callable[[Any], object], ...]] = self._event_table()

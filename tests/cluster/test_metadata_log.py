@@ -101,6 +101,24 @@ def test_a_disk_that_fails_ends_the_controller() -> None:
     assert rig.controller.image.brokers == {}
 
 
+def test_a_write_that_fails_ends_the_controller(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """RL 8.1: also where the disk refuses the append itself; a stop afterwards is no second failure."""
+    broken: list[BaseException] = []
+    rig.controller.broke = broken.append
+
+    def refuse(*_: object) -> int:
+        raise OSError(5, "the disk is gone")
+
+    monkeypatch.setattr(rig.controller.log.log.segments.active.log.open(), "write_at", refuse)
+    with pytest.raises(BrokerError):
+        rig.register()
+    assert len(broken) == 1
+    with pytest.raises(BrokerError) as caught:
+        rig.register()
+    assert caught.value.code is ErrorCode.NOT_CONTROLLER
+    rig.controller.stop()
+
+
 def test_a_restart_replays_the_log_and_leads_a_new_epoch(rig: Rig) -> None:
     """RL 8.1: nothing is lost; quorum-state names the epoch; each start begins with a LeaderChange control batch."""
     rig.join(1)

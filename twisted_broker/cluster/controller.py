@@ -111,7 +111,10 @@ class Controller:
             self._loop.stop()
         self.readers.close()
         self._refuse_waiting()
-        self.log.close()
+        try:
+            self.log.close()
+        except OSError as error:  # what was committed is durable already
+            _log.error("the metadata log in {directory} was not closed: {error}", directory=self.log.directory, error=error)
 
     # writing
 

@@ -8,12 +8,14 @@ Ring 2. Source: `twisted.application.service`. Leaves out: options (`tap.py`), t
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from typing import Any
 
 from twisted.application.service import Service
 from twisted.internet.defer import Deferred, ensureDeferred
+from twisted.internet.error import ReactorNotRunning
 from twisted.logger import Logger
 
 from twisted_broker.broker import STARTING_ERRORS, Broker
@@ -87,10 +89,11 @@ class BrokerService(Service):
             return  # what was waited for at the start was given up for the stop
         log.critical("replog {who} stops: {reason}", who=self.who, reason=reason)
         self._reactor.addSystemEventTrigger("after", "shutdown", _exit_with_failure)
-        if self._reactor.running:
+        self._reactor.callWhenRunning(self._leave)
+
+    def _leave(self) -> None:
+        with contextlib.suppress(ReactorNotRunning):  # it is stopping already
             self._reactor.stop()
-        else:
-            self._reactor.callWhenRunning(self._reactor.stop)
 
     async def _stop(self) -> None:
         if self._run_file is not None:

@@ -1,0 +1,72 @@
+"""What `broker_service.py` promises: the run file, and an end that is said in one line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.broker_house import BrokerHouse
+from twisted_broker.broker_service import BrokerService
+from twisted_broker.status.run_file import remove_run_file
+
+
+class Loop:
+    """The part of a reactor that the service uses."""
+
+    def __init__(self) -> None:
+        self.stops = 0
+        self.triggers: list[Any] = []
+
+    def addSystemEventTrigger(self, phase: str, event: str, call: Any) -> None:
+        self.triggers.append((phase, event))
+
+    def callWhenRunning(self, call: Any) -> None:
+        call()
+
+    def stop(self) -> None:
+        self.stops += 1
+
+
+@pytest.fixture
+def house() -> BrokerHouse:
+    return BrokerHouse()
+
+
+def service(house: BrokerHouse, path: Path, loop: Loop) -> BrokerService:
+    return BrokerService(house.broker.config, house.runtime, run_file=str(path), reactor=loop)
+
+
+def test_the_run_file_tells_where_everything_is(house: BrokerHouse, tmp_path: Path) -> None:
+    """Written when ready, whole; removed at the stop (issue section 1)."""
+    path, loop = tmp_path / "run.json", Loop()
+    made = service(house, path, loop)
+    made.startService()
+    assert not path.exists()
+    house.pass_time(2)
+    told = json.loads(path.read_text())
+    assert told["bootstrap"] == "127.0.0.1:9092" and told["controller"] == "127.0.0.1:9093"
+    assert told["brokers"]["1"] == {"listeners": {"PLAINTEXT": "127.0.0.1:9092", "CONTROLLER": "127.0.0.1:9093"}, "directory": "/data"}
+    assert isinstance(told["pid"], int) and made.broker is not None and told["cluster_id"] == made.broker.cluster_id
+    house.run(made.stopService())
+    assert not path.exists() and [each.name for each in tmp_path.iterdir()] == []
+    assert loop.stops == 0
+
+
+def test_a_start_that_fails_stops_the_process(house: BrokerHouse, tmp_path: Path) -> None:
+    """A port in use: the reactor is stopped, and the status will not be 0."""
+    loop = Loop()
+    house.network.listen("127.0.0.1", 9092, None)
+    made = service(house, tmp_path / "run.json", loop)
+    made.startService()
+    house.pass_time(2)
+    assert loop.stops == 1 and ("after", "shutdown") in loop.triggers
+    assert not (tmp_path / "run.json").exists()
+    house.run(made.stopService())
+
+
+def test_removing_a_run_file_twice_is_harmless(tmp_path: Path) -> None:
+    """It may be gone already."""
+    remove_run_file(str(tmp_path / "none.json"))

@@ -227,7 +227,7 @@ class ClusterChecker:
         if new.leader_epoch < old.leader_epoch or new.partition_epoch <= old.partition_epoch:
             raise Violation(f"{where}: epochs did not grow, before: {old}")
         elected = new.leader >= 0 and (new.leader != old.leader or new.leader_epoch != old.leader_epoch)
-        if elected and (new.leader_recovery_state or new.leader not in (*old.isr, *old.elr)):
+        if elected and new.leader not in (*old.isr, *old.elr):
             line = self._line(key)
             line.unclean_epoch, line.waits_for_leader = new.leader_epoch, True
             self.unclean_elections += 1

@@ -304,6 +304,10 @@ class StallingWorker:
         self._jobs.append((job, done))
         self._next()
 
+    def side_by_side(self, jobs: Sequence[Callable[[], object]]) -> None:
+        for job in jobs:
+            job()
+
     def resume(self) -> None:
         """Ends a stall."""
         self.stalled = False

@@ -282,7 +282,7 @@ class Consumer(Client):
 
     async def _fetch(self) -> bool:
         """False when the leader is to be looked for again."""
-        if self.partition not in self.leaders:
+        if self.leaders.get(self.partition, (-1, -1))[0] not in self.addresses:
             await self.refresh(self.partition.topic)
         epoch = self.leaders.get(self.partition, (-1, -1))[1]
         asked = fetching.FetchPartition(

@@ -65,6 +65,11 @@ class DelayedProduce:
     def keys(self) -> list[TopicPartition]:
         return [outcome.topic_partition for outcome in self._waiting]
 
+    @property
+    def unsatisfied(self) -> Sequence[AppendOutcome]:
+        """What it waited for when it was last tried."""
+        return self._waiting
+
     def is_complete(self) -> bool:
         self._waiting = [outcome for outcome in self._waiting if not self._satisfied(outcome)]
         return not self._waiting
@@ -97,6 +102,24 @@ class DelayedFetch:
     @property
     def keys(self) -> list[TopicPartition]:
         return [request.topic_partition for request, _ in self._waiting]
+
+    @property
+    def params(self) -> FetchParams:
+        return self._params
+
+    def offset_in(self, topic_partition: TopicPartition) -> int:
+        """Where it reads one of its partitions."""
+        return next(request.fetch_offset for request, _ in self._waiting if request.topic_partition == topic_partition)
+
+    def readable_bytes(self) -> int:
+        """What it could read now, over all its partitions; those that it cannot read count nothing."""
+        total = 0
+        for request, fetch_offset in self._waiting:
+            try:
+                total += max(0, self._readable(request, fetch_offset))
+            except BrokerError:
+                continue
+        return total
 
     def is_complete(self) -> bool:
         readable = 0
@@ -160,6 +183,11 @@ class DelayedDeleteRecords:
     @property
     def keys(self) -> list[TopicPartition]:
         return [outcome.topic_partition for outcome in self._waiting]
+
+    @property
+    def unsatisfied(self) -> Sequence[DeleteOutcome]:
+        """What it waited for when it was last tried."""
+        return self._waiting
 
     def is_complete(self) -> bool:
         self._waiting = [outcome for outcome in self._waiting if not self._satisfied(outcome)]

@@ -329,6 +329,9 @@ class ReplicaFetcher(Fetcher):
 
     def partition_failed(self, topic_partition: TopicPartition, reason: BaseException | str) -> None:
         super().partition_failed(topic_partition, reason)
+        held = self._replicas.partitions.get(topic_partition)
+        if held is not None:
+            held.standing.following_failed(str(reason), self._runtime.now_ms())
         if isinstance(reason, LogDirFailure):
             self._replicas.directory_failed(reason.directory, reason.cause)
 

@@ -32,13 +32,20 @@ class FetcherOutOfStep(Exception):
 
 
 class Cut(NamedTuple):
-    """What a truncation took: offsets from `to_offset` up to `from_offset`, and the leader epochs that began there."""
+    """What a truncation took: offsets from `to_offset` up to `from_offset`, and the leader epochs that began there.
+
+    `last_epoch`: of the last entry before it; `leader_epoch`: under which it was made; `high_watermark`: the own one before it.
+    """
 
     topic_partition: TopicPartition
     from_offset: int
     to_offset: int
     epochs: tuple[int, ...]
     high_watermark: int
+    last_epoch: int = -1
+    leader_epoch: int = -1
+    size_in_bytes: int = 0
+    wall_ms: int = -1
 
     @property
     def below_high_watermark(self) -> bool:
@@ -91,24 +98,29 @@ def follow_log_start(partition: Partition, leader_log_start: int) -> None:
 def truncate(partition: Partition, offset: int, wall_ms: int) -> Cut | None:
     """RL 6.3: drops everything from `offset` on. None when there is nothing. Raises `BrokerError`."""
     log = own_log(partition)
-    cut = _cut(log, offset)
-    return _told(partition, cut) if log.truncate_to(offset, wall_ms) else None
+    cut = _cut(partition, log, offset, wall_ms)
+    return _told(partition, log, cut) if log.truncate_to(offset, wall_ms) else None
 
 
 def truncate_fully(partition: Partition, offset: int, wall_ms: int) -> Cut:
     """RL 6.5: drops everything and begins at `offset`. Raises `BrokerError`."""
     log = own_log(partition)
-    cut = _cut(log, log.log_start_offset)._replace(to_offset=offset)
+    cut = _cut(partition, log, log.log_start_offset, wall_ms)._replace(to_offset=offset)
     log.truncate_fully_and_start_at(offset, wall_ms)
-    return _told(partition, cut)
+    return _told(partition, log, cut)
 
 
-def _cut(log: Log, offset: int) -> Cut:
-    epochs = tuple(epoch for epoch, start in log.leader_epochs.entries() if start >= offset)
-    return Cut(log.topic_partition, log.log_end_offset, offset, epochs, log.high_watermark)
+def _cut(partition: Partition, log: Log, offset: int, wall_ms: int) -> Cut:
+    known = log.leader_epochs
+    epochs = tuple(epoch for epoch, start in known.entries() if start >= offset)
+    end, high_watermark = log.log_end_offset, log.high_watermark
+    return Cut(log.topic_partition, end, offset, epochs, high_watermark, known.latest_epoch, partition.leader_epoch, log.size_in_bytes, wall_ms)
 
 
-def _told(partition: Partition, cut: Cut) -> Cut:
+def _told(partition: Partition, log: Log, cut: Cut) -> Cut:
+    """`cut` carries the log's size before it."""
+    cut = cut._replace(size_in_bytes=cut.size_in_bytes - log.size_in_bytes)
+    partition.standing.cut(cut)
     if cut.below_high_watermark:
         _log.warn("{cut}", cut=cut)
     else:

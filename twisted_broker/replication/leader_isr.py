@@ -43,7 +43,7 @@ def maybe_expand(partition: Partition, replica: RemoteReplica) -> None:
     if log is None or not isinstance(state, CommittedIsr) or replica.broker_id in state.isr or not partition.is_eligible(replica):
         return
     if replica.log_end.offset >= max(log.high_watermark, partition.leader_epoch_start_offset):
-        _propose(partition, PendingExpand(state, replica.broker_id))
+        _propose(partition, PendingExpand(state, replica.broker_id), replica.last_fetch_ms)
 
 
 def maybe_shrink(partition: Partition, now_ms: int) -> None:
@@ -55,11 +55,12 @@ def maybe_shrink(partition: Partition, now_ms: int) -> None:
     members = [replica for broker, replica in partition.remote_replicas.items() if broker in state.isr]
     behind = frozenset(replica.broker_id for replica in members if not replica.is_caught_up(leader_end, now_ms, partition.max_lag_ms))
     if behind:
-        _propose(partition, PendingShrink(state, behind))
+        _propose(partition, PendingShrink(state, behind), now_ms)
 
 
-def _propose(partition: Partition, pending: PendingIsr) -> None:
+def _propose(partition: Partition, pending: PendingIsr, now_ms: int) -> None:
     partition.isr_state = pending
+    partition.standing.proposed(partition, pending, now_ms)
     partition.events.append(IsrChangeWanted(partition, pending))
 
 
@@ -86,7 +87,9 @@ def answered(partition: Partition, pending: PendingIsr, answer: IsrAnswer, now_m
         return False
     if answer.error == ErrorCode.NONE:
         _confirmed(partition, pending, answer, now_ms)
-    elif answer.error in _REVERTS:
+        return False
+    partition.standing.refused(answer.error, now_ms)
+    if answer.error in _REVERTS:
         partition.isr_state = pending.last_committed
     else:
         return answer.error not in _AWAITS_THE_CONTROLLER
@@ -98,5 +101,6 @@ def _confirmed(partition: Partition, pending: PendingIsr, answer: IsrAnswer, now
         return
     partition.partition_epoch = answer.partition_epoch
     partition.isr_state = CommittedIsr(answer.isr, answer.leader_recovery_state)
+    partition.standing.confirmed(partition, pending, now_ms)
     partition.events.append(IsrChanged(partition, isinstance(pending, PendingExpand)))
     partition.advance_high_watermark(now_ms)

@@ -33,6 +33,8 @@ from twisted_broker.replication.events import (
 from twisted_broker.replication.fetch_data import LOG_END, TXN_COMMITTED, FetchParams, FetchPartitionRequest, FetchPartitionResult
 from twisted_broker.replication.isr import EMPTY_ISR, RECOVERED, CommittedIsr, IsrState
 from twisted_broker.replication.replica import RemoteReplica
+from twisted_broker.replication.standing import Standing
+from twisted_broker.replication.topic_stats import TopicStats
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 
 if TYPE_CHECKING:
@@ -77,11 +79,22 @@ class Partition:
         "remote_replicas",
         "removing",
         "replicas",
+        "standing",
+        "stats",
         "topic_id",
         "topic_partition",
     )
 
-    def __init__(self, topic_partition: TopicPartition, topic_id: bytes, node_id: int, events: Events, brokers: Brokers, max_lag_ms: int) -> None:
+    def __init__(
+        self,
+        topic_partition: TopicPartition,
+        topic_id: bytes,
+        node_id: int,
+        events: Events,
+        brokers: Brokers,
+        max_lag_ms: int,
+        stats: TopicStats | None = None,
+    ) -> None:
         self.topic_partition = topic_partition
         self.topic_id = topic_id
         self.events = events
@@ -100,6 +113,8 @@ class Partition:
         self.removing: tuple[int, ...] = ()
         self.isr_state: IsrState = EMPTY_ISR
         self.remote_replicas: dict[int, RemoteReplica] = {}
+        self.standing = Standing()
+        self.stats = TopicStats() if stats is None else stats
         self._log_end_advanced = LogEndAdvanced(self)
         self.high_watermark_advanced = HighWatermarkAdvanced(self)
 
@@ -116,17 +131,19 @@ class Partition:
         """RL 2.2. True when this broker did not lead it before. Older news (by partition epoch) changes nothing."""
         if state.partition_epoch < self.partition_epoch:
             return False
-        leader_is_new = self.leader_log is None
+        leader_is_new, before = self.leader_log is None, self.isr_state
         self._take(state, frozenset(state.isr), RECOVERED)  # nothing is left to recover here; the next ISR change says so
         self.log = self.leader_log = log
-        if state.leader_epoch > self.leader_epoch:
+        epoch_is_new = state.leader_epoch > self.leader_epoch
+        if epoch_is_new:
             self._start_epoch(state.leader_epoch, log, leader_is_new, now_ms)
         self.leader_id = self.node_id
         log.set_high_watermark(log.offset_metadata(log.high_watermark))
+        self.standing.leads(self, before, leader_is_new, epoch_is_new, now_ms)
         self.advance_high_watermark(now_ms)
         return leader_is_new
 
-    def make_follower(self, state: PartitionRegistration, log: Log | None) -> bool:
+    def make_follower(self, state: PartitionRegistration, log: Log | None, now_ms: int = 0) -> bool:
         """RL 2.1. True when the leader epoch is new. `log` None: its directory is offline."""
         if state.partition_epoch < self.partition_epoch:
             return False
@@ -138,6 +155,7 @@ class Partition:
         epoch_is_new = state.leader_epoch > self.leader_epoch
         self.leader_epoch = max(self.leader_epoch, state.leader_epoch)
         if led or epoch_is_new:
+            self.standing.follows(now_ms)
             self.events.append(LeadershipLost(self))
         return epoch_is_new
 
@@ -145,6 +163,7 @@ class Partition:
         """RL 1.11: topic settings act at once; a lower minimum ISR may let the high watermark go."""
         if self.log is not None:
             self.log.update_config(config)
+            self.standing.minimum_checked(self, now_ms)
             self.advance_high_watermark(now_ms)
 
     def stop(self) -> None:
@@ -205,12 +224,16 @@ class Partition:
 
     def append_as_leader(self, records: Buffer, acks: int, wall_ms: int, now_ms: int, origin: AppendOrigin) -> LogAppendInfo:
         """RL 1.14. Raises `BrokerError`: NOT_LEADER_OR_FOLLOWER, NOT_ENOUGH_REPLICAS, or what the log refuses."""
+        stats = self.stats
+        stats.produces += 1
         log = self.leader_log
         if log is None:
             raise self.refusal()
         if acks == -1 and len(self.isr_state.isr) < self.min_isr:
             raise BrokerError(ErrorCode.NOT_ENOUGH_REPLICAS, f"{len(self.isr_state.isr)} replicas in sync, {self.min_isr} demanded")
         info = log.append_as_leader(records, self.leader_epoch, wall_ms, origin=origin)
+        stats.messages_in += info.records_count
+        stats.bytes_in += info.bytes
         self.events.append(self.high_watermark_advanced if self.maybe_increment_leader_hw(now_ms) else self._log_end_advanced)
         return info
 
@@ -220,6 +243,9 @@ class Partition:
         if log is None or self.leader_log is not None or self.offline:
             raise self.refusal()
         info = log.append_as_follower(records, leader_epoch, wall_ms)
+        self.stats.replication_bytes_in += info.bytes
+        if self.adding and self.node_id in self.adding:
+            self.stats.reassignment_bytes_in += info.bytes
         self.events.append(self._log_end_advanced)
         return info
 
@@ -292,6 +318,8 @@ class Partition:
         self, request: FetchPartitionRequest, params: FetchParams, max_bytes: int, min_one_message: bool, now_ms: int, record_progress: bool
     ) -> FetchPartitionResult:
         """RL 1.8, 1.10. Watermarks are those before the read. Raises `BrokerError`; a follower's progress counts unless it diverges."""
+        stats = self.stats
+        stats.fetches += 1
         log = self.log_for(request.current_leader_epoch, params.only_leader)
         if request.topic_id is not None and request.topic_id != self.topic_id:
             raise BrokerError(ErrorCode.INCONSISTENT_TOPIC_ID)
@@ -310,13 +338,29 @@ class Partition:
                 data.slice.release()
             else:
                 result.slice = data.slice
-                result.size = data.slice.length
+                result.size = size = data.slice.length
+                if follower is None:
+                    stats.bytes_out += size
+                else:
+                    self._count_replicated(follower, size)
                 result.cut_short = data.first_entry_incomplete
         if data.aborted is not None:
             result.aborted_transactions = [(txn.producer_id, txn.first_offset) for txn in data.aborted]
         if follower is not None and record_progress:
             self._follower_fetched(follower, data.fetch_offset_metadata, request.log_start_offset, leader_end, params.replica_epoch, now_ms)
         return result
+
+    def _count_replicated(self, follower: RemoteReplica, size: int) -> None:
+        self.stats.replication_bytes_out += size
+        if follower.broker_id in self.adding:
+            self.stats.reassignment_bytes_out += size
+
+    def read_given_back(self, params: FetchParams, size: int) -> None:
+        """What a read brought is not sent: its reader waits, and reads again."""
+        if params.replica_id < 0:
+            self.stats.bytes_out -= size
+        else:
+            self._count_replicated(self.remote_replicas.get(params.replica_id) or RemoteReplica(params.replica_id), -size)
 
     def divergence(self, request: FetchPartitionRequest) -> tuple[int, int] | None:
         """(epoch, end offset) from which the reader's log differs, None when it agrees. Raises OFFSET_OUT_OF_RANGE when that cannot be told."""

@@ -134,6 +134,10 @@ class Purgatory:
             parked.fire()
         return len(done)
 
+    def watching(self, key: Hashable) -> list[tuple[Operation, int]]:
+        """What waits under `key`, oldest first, and in how many ms its time is up."""
+        return [(parked.operation, self._wheel.remaining_ms(parked)) for parked in self._watched.get(key, ()) if parked.operation is not None]
+
     def complete_all(self) -> None:
         """Lets everything go as if its time were up (shutdown)."""
         for key in list(self._watched):

@@ -48,6 +48,7 @@ from twisted_broker.replication.periodic import PeriodicTasks
 from twisted_broker.replication.ports import IIsrChanges, ImageSource, RoleObserver
 from twisted_broker.replication.purgatory import Purgatory
 from twisted_broker.replication.timing_wheel import TimingWheel
+from twisted_broker.replication.topic_stats import BrokerStats
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 
 if TYPE_CHECKING:
@@ -67,6 +68,7 @@ _WITHOUT_LOG_START = frozenset(
         ErrorCode.KAFKA_STORAGE_ERROR,
     }
 )
+_TOO_LARGE = frozenset({ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE})
 _CLIENT, _NONE = AppendOrigin.CLIENT, ErrorCode.NONE
 _log = Logger()
 
@@ -87,6 +89,7 @@ class ReplicaManager:
         "config",
         "delete_records_purgatory",
         "events",
+        "failed_isr_updates",
         "fetch_max_bytes",
         "fetch_purgatory",
         "fetchers",
@@ -99,6 +102,7 @@ class ReplicaManager:
         "role_observers",
         "runtime",
         "sessions",
+        "stats",
     )
 
     def __init__(
@@ -119,7 +123,8 @@ class ReplicaManager:
         self.partitions: dict[TopicPartition, Partition] = {}
         self.role_observers: list[RoleObserver] = []
         self.events: Events = deque()
-        self.isr_expands = self.isr_shrinks = 0
+        self.isr_expands = self.isr_shrinks = self.failed_isr_updates = 0
+        self.stats = BrokerStats()
         self._image_source = image_source
         self._brokers = LiveBrokers(image_source)
         self._wheel = TimingWheel(runtime.clock)
@@ -199,6 +204,8 @@ class ReplicaManager:
             self.alter_partition.withdraw(event.partition.topic_id, event.partition.topic_partition.partition)
 
     def _isr_change_answered(self, answer: IsrAnswer, partition: Partition, pending: PendingIsr) -> None:
+        if answer.error is not _NONE:
+            self.failed_isr_updates += 1
         if leader_isr.answered(partition, pending, answer, self.runtime.now_ms()):
             self.events.append(IsrChangeWanted(partition, pending))
         self.drain()
@@ -238,9 +245,15 @@ class ReplicaManager:
 
     def new_partition(self, topic_partition: TopicPartition, topic_id: bytes) -> Partition:
         """A partition without a role, noted as held here."""
-        made = Partition(topic_partition, topic_id, self.node_id, self.events, self._brokers, self.config.integer("replica.lag.time.max.ms"))
+        max_lag_ms, stats = self.config.integer("replica.lag.time.max.ms"), self.stats.hold(topic_partition.topic)
+        made = Partition(topic_partition, topic_id, self.node_id, self.events, self._brokers, max_lag_ms, stats)
         self.partitions[topic_partition] = made
         return made
+
+    def drop_partition(self, topic_partition: TopicPartition) -> None:
+        """It is no longer held here; what was counted for it stays counted."""
+        del self.partitions[topic_partition]
+        self.stats.release(topic_partition.topic)
 
     def start_log(self, log: Log) -> None:
         """Gives a log that was just opened its checkpointed high watermark (RL 1.12)."""
@@ -295,6 +308,7 @@ class ReplicaManager:
         outcomes: list[AppendOutcome] = []
         for topic_partition, records in entries:
             if origin is _CLIENT and topic_partition[0] in INTERNAL_TOPICS:
+                self.stats.of(topic_partition[0]).produces += 1
                 outcomes.append(AppendOutcome(topic_partition, ErrorCode.INVALID_TOPIC_EXCEPTION))
                 continue
             try:
@@ -302,15 +316,16 @@ class ReplicaManager:
                 now_ms = self.runtime.now_ms() if partition.remote_replicas else 0
                 info = partition.append_as_leader(records, acks, wall_ms, now_ms, origin)
             except Exception as error:
-                outcomes.append(self._append_failed(topic_partition, error))
+                outcomes.append(self._append_failed(topic_partition, error, len(records)))
                 continue
             start = info.log_start_offset
             outcomes.append(AppendOutcome(topic_partition, _NONE, info.first_offset, info.last_offset, info.log_append_time_ms, start))
         return outcomes
 
-    def _append_failed(self, topic_partition: TopicPartition, error: Exception) -> AppendOutcome:
+    def _append_failed(self, topic_partition: TopicPartition, error: Exception, size: int) -> AppendOutcome:
         partition = self.partitions.get(topic_partition)
         log = None if partition is None else partition.log
+        self._count_failed_append(topic_partition, partition, error, size)
         if isinstance(error, BrokerError):
             if isinstance(error, LogDirFailure):
                 self.directory_failed(error.directory, error.cause)
@@ -320,6 +335,16 @@ class ReplicaManager:
             return AppendOutcome(topic_partition, error.code, log_start_offset=start, error_message=message, record_errors=refused)
         _log.failure("an append to {partition} failed", partition=topic_partition)
         return AppendOutcome(topic_partition, ErrorCode.UNKNOWN_SERVER_ERROR)
+
+    def _count_failed_append(self, topic_partition: TopicPartition, partition: Partition | None, error: Exception, size: int) -> None:
+        stats = self.stats.of(topic_partition.topic)
+        if partition is None:
+            stats.produces += 1  # else it counted itself
+        code = error.code if isinstance(error, BrokerError) else ErrorCode.UNKNOWN_SERVER_ERROR
+        if code in _TOO_LARGE:
+            stats.bytes_rejected += size
+        elif code not in _WITHOUT_LOG_START:
+            stats.failed_produces += 1
 
     def must_wait(self, outcomes: Sequence[AppendOutcome]) -> bool:
         """RL 1.7, after an append with acks=-1: whether its answer waits for replicas. Settles at once what can be."""
@@ -353,10 +378,14 @@ class ReplicaManager:
         return results
 
     def _read_failed(self, request: FetchPartitionRequest, error: Exception) -> FetchPartitionResult:
+        stats = self.stats.of(request.topic_partition.topic)
+        if request.topic_partition not in self.partitions:
+            stats.fetches += 1  # else it counted itself
         if isinstance(error, BrokerError):
             if isinstance(error, LogDirFailure):
                 self.directory_failed(error.directory, error.cause)
             return FetchPartitionResult(request, error.code)
+        stats.failed_fetches += 1
         _log.failure("a read of {partition} failed", partition=request.topic_partition)
         return FetchPartitionResult(request, ErrorCode.UNKNOWN_SERVER_ERROR)
 
@@ -375,9 +404,16 @@ class ReplicaManager:
     def delayed_fetch(self, params: FetchParams, first_read: Sequence[FetchPartitionResult]) -> Deferred[None]:
         """RL 1.9: fires when the fetch should be read anew. Gives the first read's slices back."""
         for result in first_read:
+            if result.size:
+                self._read_given_back(params, result)
             result.release()
         operation = DelayedFetch(params, first_read, self.partition)
         return self.fetch_purgatory.wait(operation, operation.keys, params.max_wait_ms) or _fired()
+
+    def _read_given_back(self, params: FetchParams, result: FetchPartitionResult) -> None:
+        partition = self.partitions.get(result.request.topic_partition)
+        if partition is not None:
+            partition.read_given_back(params, result.size)
 
     # deleting records
     def delete_records(self, offsets: Iterable[tuple[TopicPartition, int]]) -> list[DeleteOutcome]:

@@ -83,7 +83,7 @@ def _stop(replicas: ReplicaManager, change: PartitionDelta, lost: list[tuple[Top
     if partition is None or partition.topic_id != change.topic_id:
         return
     replicas.stop_fetching([topic_partition])
-    del replicas.partitions[topic_partition]
+    replicas.drop_partition(topic_partition)
     epoch = partition.leader_epoch
     partition.stop()
     log = replicas.log_manager.get(topic_partition)
@@ -112,7 +112,7 @@ def _follow(
     """The partition, when it must be fetched anew: its leader epoch is new."""
     partition, log = _open(replicas, change, state, delta)
     led = partition.is_leader
-    epoch_is_new = partition.make_follower(state, log)
+    epoch_is_new = partition.make_follower(state, log, replicas.runtime.now_ms())
     if led and not partition.is_leader:
         lost.append((partition.topic_partition, state.leader_epoch))
     return partition if epoch_is_new else None

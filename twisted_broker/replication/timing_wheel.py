@@ -102,6 +102,10 @@ class TimingWheel:
         if following is previous and isinstance(following, _Slot):
             self._occupied[following.level] &= ~following.bit
 
+    def remaining_ms(self, timer: Timer) -> int:
+        """Until its time comes; 0 when it is due."""
+        return max(0, ceil(timer.deadline_ms - (self._clock.seconds() - self._origin) * 1000))
+
     def stop(self) -> None:
         """Lets go of the clock; what waits is never fired."""
         if self._call is not None and self._call.active():

@@ -70,6 +70,25 @@ def test_in_memory_nothing_is_left(new_broker: BrokerFactory, topic: str) -> Non
     assert left <= {"log", "run.json"}, left
 
 
+def test_verify_beside_a_broker_under_load(new_broker: BrokerFactory, topic: str) -> None:
+    """`replog verify` while records come in, segments roll and old ones go: nothing to find, again and again."""
+    broker = new_broker(log_retention_check_interval_ms="100", log_segment_delete_delay_ms="100").start()
+    limits = {"segment.bytes": str(1 << 20), "retention.bytes": str(3 << 20)}
+    with raw.Connection(broker.address) as connection:
+        assert raw.create_topic(connection, topic, configs=limits) == 0
+    load = Load(broker.bootstrap, topic)
+    seen = 0
+    while seen < 20 or load.sent < 15_000:
+        load.until(load.acknowledged + 300)
+        report = verify_directory(Path(broker.data), with_records=True)
+        assert [str(finding) for finding in report.findings] == []
+        assert report.in_use and report.records > 0
+        seen += 1
+    load.finish()
+    broker.stop()
+    assert [str(finding) for finding in verify_directory(Path(broker.data)).findings] == []
+
+
 def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))

@@ -47,6 +47,8 @@ def verify_directory(directory: Path, with_records: bool = False, tell: Tell = s
     checks: dict[str, LogCheck] = {}
     recovery_points, starts = checkpoints["recovery-point-offset-checkpoint"], checkpoints["log-start-offset-checkpoint"]
     for name, path in logs.items():
+        if report.in_use and not path.exists():
+            continue
         checks[name] = LogCheck(path, report, with_records, tell, recovery_points.get(name, 0), starts.get(name, 0))
         checks[name].run()
     check_checkpoints(directory, report, checkpoints, checks, clean)
@@ -64,11 +66,12 @@ def verify_partition(directory: Path, report: Report, with_records: bool, tell: 
 
 
 def is_in_use(directory: Path) -> bool:
-    """Whether a broker holds the directory's lock."""
+    """Whether a broker holds the directory's lock: Java's is a record lock, ours may be one of the whole file."""
     try:
         with (directory / ".lock").open("rb") as file:
-            fcntl.lockf(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            fcntl.lockf(file, fcntl.LOCK_UN)
+            for lock in (fcntl.lockf, fcntl.flock):
+                lock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+                lock(file, fcntl.LOCK_UN)
     except FileNotFoundError:
         return False
     except BlockingIOError:

@@ -5,7 +5,7 @@
 3. Indexes as in `verify_indexes`; every closed segment has its offset index and time index.
 4. Producer snapshots are readable and lie within the log, their entries below the offset in the name.
 5. Nothing else is there but files that await their deletion, which a clean stop may leave. In a directory that is in use, a batch that is being
-   written and a file that is about to take another's place are no finding.
+   written, an index that runs ahead of what was read, and a file that is about to take another's place are no finding.
 
 Leaves out: replaying producers' sequences.
 """
@@ -13,6 +13,7 @@ Leaves out: replaying producers' sequences.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from twisted_broker.cli.batches import Found, checksum_damage, read_batches
@@ -91,12 +92,24 @@ class LogCheck:
             self.next_offset = base_offset_of(self.directory / segments[0])
             self.log_start = max(self.log_start, self.next_offset)
         for name in segments:
-            self.segment(self.directory / name, is_last=name == segments[-1])
+            with self.vanishing():
+                self.segment(self.directory / name, is_last=name == segments[-1])
         self.log_end = self.next_offset
         self.epochs.end(self.log_end)
         for name in self.names:
-            self.other_file(self.directory / name)
+            with self.vanishing():
+                self.other_file(self.directory / name)
         self.ids()
+
+    @contextmanager
+    def vanishing(self) -> Iterator[None]:
+        """A running broker may delete what was listed a moment ago."""
+        try:
+            yield
+        except FileNotFoundError:
+            if not self.report.in_use:
+                raise
+            self.report.awaiting_deletion += 1
 
     def segment(self, path: Path, is_last: bool) -> None:
         base = base_offset_of(path)
@@ -109,19 +122,23 @@ class LogCheck:
                 self.cut(item, is_last)
                 break
             self.batch(path, base, item, index, times, aborted)
+        if not (is_last and self.report.in_use):
+            self.end_of_segment(index, times, aborted)
+        self.report.segments += 1
+        self.report.bytes += path.stat().st_size
+        self.tell(str(path), self.report.bytes)
+
+    def end_of_segment(self, index: OffsetIndexCheck | None, times: TimeIndexCheck | None, aborted: TransactionIndexCheck | None) -> None:
         for check in (index, times):
             if check is not None:
                 check.end(self.next_offset - 1)
         if aborted is not None:
             aborted.end()
-        self.report.segments += 1
-        self.report.bytes += path.stat().st_size
-        self.tell(str(path), self.report.bytes)
 
     def indexes(self, path: Path, is_last: bool) -> tuple[OffsetIndexCheck | None, TimeIndexCheck | None, TransactionIndexCheck | None]:
         index, times, aborted = (path.with_suffix(suffix) for suffix in (".index", ".timeindex", ".txnindex"))
         for needed in (index, times):
-            if not needed.exists() and not is_last:
+            if not needed.exists() and not is_last and not self.report.in_use:
                 self.report.add(needed, -1, "the index is missing")
         return (
             OffsetIndexCheck(index, self.report) if index.exists() else None,
@@ -205,7 +222,7 @@ class LogCheck:
         elif kind == ".snapshot":
             self.snapshot(path)
         elif kind in (".index", ".timeindex", ".txnindex"):
-            if path.with_suffix(".log").name not in self.names:
+            if path.with_suffix(".log").name not in self.names and not self.report.in_use:
                 self.report.add(path, -1, "has no segment")
         elif kind in (".checkpoint", "quorum-state", "partition.metadata"):
             self.report.findings.extend(item for item in file_rows(path, False) if isinstance(item, Damage))
@@ -227,5 +244,5 @@ class LogCheck:
             self.topic_id = fields.get("topic_id", "")
             if not is_uuid(self.topic_id):
                 self.topic_id = ""
-        elif self.log_end > self.log_start:
+        elif self.log_end > self.log_start and not self.report.in_use:
             self.report.add(path, -1, "is missing")

@@ -10,6 +10,7 @@ from twisted.internet.error import CannotListenError
 
 from tests.broker_house import BrokerHouse
 from twisted_broker.api.routes import served
+from twisted_broker.broker import Broker
 from twisted_broker.log.log_directory import LogDirMismatch
 from twisted_broker.log.meta_properties import read_meta_properties
 from twisted_broker.settings import ConfigError
@@ -204,4 +205,23 @@ def test_the_last_directory_gone_is_the_end() -> None:
     house = BrokerHouse().start()
     house.broker.log_manager.fail_directory("/data", OSError(5, "broken"))
     assert house.fatal and "broken" in house.fatal[0]
+    house.stop()
+
+
+def test_connections_leave_descriptors_to_the_logs() -> None:
+    """Above what the process may open, a connection is refused; those that stand are served, and the controller is always reached."""
+    house = BrokerHouse()
+    house.broker = Broker(house.broker.config, house.runtime, most_connections=8)
+    house.start()
+    kept = [house.connection() for _ in range(12)]
+    outcomes = [connection.connect() for connection in kept]
+    refused: list[object] = []
+    for outcome in outcomes:
+        outcome.addErrback(refused.append)
+    house.pass_time(0.1)
+    assert len(refused) == 4
+    request = ApiVersionsRequest(client_software_name="test", client_software_version="1")
+    assert house.run(kept[0].send(request, 3)).error_code == 0
+    for connection in kept:
+        connection.close()
     house.stop()

@@ -34,7 +34,7 @@ from twisted_broker.net.accept import ConnectionCounts, ConnectionFactory
 from twisted_broker.net.client import BrokerConnection
 from twisted_broker.net.listeners import EndPoint, ListenerPlan, OpenListeners, plan_listeners
 from twisted_broker.security.acl import AllowAll
-from twisted_broker.settings import ConfigError
+from twisted_broker.settings import INT_MAX, ConfigError
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.primitives import uuid_text
 
@@ -52,10 +52,11 @@ STARTING_ERRORS = (BrokerError, CannotListenError, CheckpointError, ConfigError,
 
 
 class Broker:
-    """One node: broker, controller or both. `cluster_id` None: the directory's, or a new one."""
+    """One node: broker, controller or both. `cluster_id` None: the directory's, or a new one. `most_connections`: what descriptors allow."""
 
-    def __init__(self, config: BrokerConfig, runtime: Runtime, cluster_id: str | None = None) -> None:
+    def __init__(self, config: BrokerConfig, runtime: Runtime, cluster_id: str | None = None, most_connections: int = INT_MAX) -> None:
         self.config = config
+        self._most_connections = most_connections
         self.runtime = runtime
         self.plan: ListenerPlan = plan_listeners(config)
         self.cluster_id = self._cluster_id(cluster_id)
@@ -67,7 +68,7 @@ class Broker:
         self.listeners: list[Listener] = []
         self._open = OpenListeners(runtime)
         self._factories: list[ConnectionFactory] = []
-        self._counts = ConnectionCounts(config.integer("max.connections"), config.integer("max.connections.per.ip"))
+        self._counts = ConnectionCounts(min(most_connections, config.integer("max.connections")), config.integer("max.connections.per.ip"))
         self._undo: list[Callable[[], Awaitable[None]]] = []
         self._observer: Any = None
         self._lifecycle: Any = None
@@ -158,7 +159,7 @@ class Broker:
         factory = ConnectionFactory(
             self.runtime,
             dispatcher,
-            self._counts,
+            ConnectionCounts(INT_MAX, INT_MAX) if is_controller else self._counts,
             frame_limit=self.config.integer("socket.request.max.bytes"),
             idle_ms=self.config.integer("connections.max.idle.ms"),
             on_controller=is_controller,
@@ -290,7 +291,7 @@ class Broker:
         self.parts.replica_manager.config = config
         self.parts.replica_manager.fetchers.resize(config.integer("num.replica.fetchers"))
         self.parts.groups.update_settings(settings_of(config))
-        self._counts.maximum = config.integer("max.connections")
+        self._counts.maximum = min(self._most_connections, config.integer("max.connections"))
         self._counts.maximum_per_host = config.integer("max.connections.per.ip")
 
     def _directory_failed(self, path: str, error: OSError) -> None:

@@ -21,6 +21,7 @@ from twisted.logger import Logger
 from twisted_broker.broker import STARTING_ERRORS, Broker
 from twisted_broker.config import BrokerConfig
 from twisted_broker.interfaces import Runtime
+from twisted_broker.settings import INT_MAX
 from twisted_broker.status.run_file import broker_entry, remove_run_file, write_run_file
 
 log = Logger(namespace="replog")
@@ -29,12 +30,22 @@ log = Logger(namespace="replog")
 class BrokerService(Service):
     """A broker as `twistd` starts and stops it. A start that fails is one line on the log and exit status 1."""
 
-    def __init__(self, config: BrokerConfig, runtime: Runtime, *, cluster_id: str | None = None, run_file: str | None = None, reactor: Any) -> None:
+    def __init__(
+        self,
+        config: BrokerConfig,
+        runtime: Runtime,
+        *,
+        cluster_id: str | None = None,
+        run_file: str | None = None,
+        reactor: Any,
+        most_connections: int = INT_MAX,
+    ) -> None:
         self.config = config
         self.runtime = runtime
         self.broker: Broker | None = None
         self._cluster_id = cluster_id
         self._run_file = run_file
+        self._most_connections = most_connections
         self._reactor = reactor
         self._starting: Deferred[None] | None = None
         self._stopping = False
@@ -57,7 +68,7 @@ class BrokerService(Service):
     async def _start(self) -> None:
         self._say_settings()
         try:
-            self.broker = Broker(self.config, self.runtime, self._cluster_id)
+            self.broker = Broker(self.config, self.runtime, self._cluster_id, self._most_connections)
             self.broker.fatal = self._fail
             await self.broker.start()
             self._tell()

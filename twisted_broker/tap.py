@@ -2,7 +2,8 @@
 
 1. Values come from Kafka's sample file, or from `--config`, then `--set`, then the options; each later one wins.
 2. What is wrong is said in one line before anything is opened.
-3. Time is monotonic: the reactor's `seconds` becomes `time.monotonic`, so that a step of the wall clock moves no timer.
+3. Connections never take the descriptors that segments need: a flood of them must not look like a failing disk.
+4. Time is monotonic: the reactor's `seconds` becomes `time.monotonic`, so that a step of the wall clock moves no timer.
 
 Ring 2: the only place that imports the reactor. Source: `twisted.application`; Kafka's server.properties.
 """
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 MEMORY = "memory"
 _MOST_BROKERS = 100
 _MEMORY_DIRECTORY = "/memory"
+_FEWEST_CONNECTIONS, _OTHER_FILES, _UNLIMITED = 64, 128, 1 << 20
 
 
 class Options(UsageOptions):
@@ -173,8 +175,9 @@ def _if_set(config: Any, name: str, otherwise: int) -> int:
     return int(config.integer(name)) if config.is_set(name) else otherwise
 
 
-def raise_file_limit() -> None:
-    """The soft limit of open files becomes the hard one."""
+def raise_file_limit() -> int:
+    """The soft limit of open files becomes the hard one; gives it."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return hard if hard >= 0 else _UNLIMITED

@@ -1,0 +1,245 @@
+"""Roles from the metadata log and what fetchers make of them: whom this broker fetches, from where on, and when it stops (RL 1.3-1.5, 6.1)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+from twisted.internet.defer import Deferred
+
+from tests.replication.rig import TOPIC_ID, TP, WALL_MS, Rig, at, batch, broker_registration, consumer, registration
+from twisted_broker.cluster.registrations import Endpoint
+from twisted_broker.interfaces import TopicPartition
+from twisted_broker.log.append_info import AppendOrigin
+from twisted_broker.replication.leader import BrokerEndPoint
+from twisted_broker.replication.partition import Partition
+from twisted_broker.replication.replica_fetchers import ReplicaFetchers, fetch_limits
+from twisted_broker.replication.replica_manager import ReplicaManager
+from twisted_broker.wire.errors import ErrorCode
+from twisted_broker.wire.messages import fetch as fetch_wire
+from twisted_broker.wire.records import set_offsets_and_epoch
+
+REPLICAS = (1, 2, 3)
+
+
+class Wire:
+    """A connection to a leader that answers when the test says so."""
+
+    def __init__(self, endpoint: BrokerEndPoint, client_id: str) -> None:
+        self.endpoint, self.client_id = endpoint, client_id
+        self.asked: list[fetch_wire.FetchRequest] = []
+        self.closed = False
+        self._waiting: list[Deferred] = []
+
+    def send(self, request, version: int) -> Deferred:
+        self.asked.append(request)
+        self._waiting.append(Deferred())
+        return self._waiting[-1]
+
+    def answer(self, **data) -> None:
+        """The answer about `TP` to what was asked last."""
+        partition = fetch_wire.PartitionData(partition_index=0, **{"records": None, "log_start_offset": 0, "high_watermark": 0} | data)
+        topic = fetch_wire.FetchableTopicResponse(topic="t", topic_id=TOPIC_ID, partitions=[partition])
+        self._waiting.pop(0).callback(fetch_wire.FetchResponse(responses=[topic]))
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class FollowerRig(Rig):
+    """A replica manager with its fetchers; brokers 2 and 3 are reached at ports 9002 and 9003 of the listener INTERNAL."""
+
+    def __init__(self, **settings: str) -> None:
+        super().__init__(**settings)
+        self.wires: list[Wire] = []
+        self.broker_epoch = 101
+        self.image = self.image.__class__(brokers=brokers(), features={"metadata.version": 30})
+        self.fetchers = self.replicas.fetchers = ReplicaFetchers(self.replicas, self, "INTERNAL", lambda: self.broker_epoch, self.connect)
+
+    def connect(self, endpoint: BrokerEndPoint, client_id: str) -> Wire:
+        self.wires.append(Wire(endpoint, client_id))
+        return self.wires[-1]
+
+    def follow(self, leader: int = 2, epoch: int = 1, **more) -> None:
+        self.topic(states={0: registration(leader, REPLICAS, more.pop("isr", (2, 3)), epoch, epoch * 10, **more)})
+        self.clock.advance(0)
+
+    def lead(self, epoch: int, isr=(1,)) -> None:
+        self.topic(states={0: registration(1, REPLICAS, isr, epoch, epoch * 10)})
+
+    def fetched(self) -> Mapping[TopicPartition, object]:
+        return {name: state for fetcher in self.fetchers.fetchers.values() for name, state in fetcher.state.partitions.items()}
+
+
+def brokers(**fenced: bool):
+    return {
+        node: broker_registration(node)._replace(listeners={"INTERNAL": Endpoint("INTERNAL", "h", 9000 + node)}, fenced=fenced.get(f"b{node}", False))
+        for node in REPLICAS
+    }
+
+
+def sent_by_leader(*counts: int, epoch: int = 1, base: int = 0) -> bytes:
+    """Batches as the leader's log holds them."""
+    found = b""
+    for count in counts:
+        records = bytearray(batch(count))
+        set_offsets_and_epoch(records, base, epoch)
+        found += bytes(records)
+        base += count
+    return found
+
+
+def test_a_new_follower_fetches_from_its_leader() -> None:
+    """RL 1.4, 6.1, 6.2: at the leader's inter-broker address, under the fetcher's client id, from the high watermark on."""
+    rig = FollowerRig()
+    rig.follow()
+    (wire,) = rig.wires
+    assert (wire.endpoint, wire.client_id) == (BrokerEndPoint(2, "h", 9002), "broker-1-fetcher-0")
+    (request,) = wire.asked
+    assert request.replica_state == fetch_wire.ReplicaState(replica_id=1, replica_epoch=101)
+    assert (request.topics[0].topic_id, request.topics[0].partitions[0].current_leader_epoch) == (TOPIC_ID, 1)
+
+
+def test_records_and_marks_arrive_and_waiting_requests_hear_of_them() -> None:
+    """RL 6.4, 1.9: a consumer that waits at a follower is answered when the follower's high watermark moves."""
+    rig = FollowerRig()
+    rig.follow()
+    rig.wires[0].answer(records=sent_by_leader(2, 1), high_watermark=0)
+    assert (rig.partition().log.log_end_offset, rig.partition().log.high_watermark) == (3, 0)
+    params = consumer(max_wait_ms=10_000, only_leader=False)
+    first = rig.replicas.fetch(params, [at(0)])
+    assert not ReplicaManager.answers_at_once(params, first)
+    done: list = []
+    rig.replicas.delayed_fetch(params, first).addBoth(done.append)
+    assert not done
+    rig.wires[0].answer(high_watermark=3)
+    assert done and rig.partition().log.high_watermark == 3
+    assert rig.fetched()[TP].lag == 0
+
+
+def test_only_a_new_leader_epoch_restarts_fetching() -> None:
+    """RL 1.3: an ISR change leaves fetchers alone."""
+    rig = FollowerRig()
+    rig.follow()
+    before = rig.fetched()[TP]
+    rig.topic(states={0: registration(2, REPLICAS, (2,), 1, 11)})
+    assert rig.fetched()[TP] is before
+    rig.topic(states={0: registration(2, REPLICAS, (2,), 2, 12)})
+    assert rig.fetched()[TP] is not before and rig.fetched()[TP].leader_epoch == 2
+
+
+@pytest.mark.parametrize(("with_epochs", "offset"), [(True, 5), (False, 2)])
+def test_where_fetching_begins(with_epochs: bool, offset: int) -> None:
+    """RL 1.4: at the log end when fetch answers tell where to cut and the epoch cache is not empty; else at the high watermark."""
+    rig = FollowerRig()
+    rig.lead(1)
+    rig.partition().append_as_leader(batch(5), 1, WALL_MS, 0, AppendOrigin.CLIENT)
+    rig.partition().log.set_high_watermark(2)
+    if not with_epochs:
+        rig.partition().log.leader_epochs.clear()
+    rig.topic(states={0: registration(2, REPLICAS, (2,), 2, 20)})
+    assert rig.fetched()[TP].fetch_offset == offset
+
+
+def test_a_partition_that_will_be_led_leaves_its_fetcher_first(monkeypatch) -> None:
+    """RL 1.4: `make_leaders`: removed from fetchers, then `Partition.make_leader`: an answer in flight is too late."""
+    rig = FollowerRig()
+    rig.follow()
+    seen: list[bool] = []
+    real = Partition.make_leader
+    monkeypatch.setattr(Partition, "make_leader", lambda self, *rest: (seen.append(rig.fetchers.is_fetching(TP)), real(self, *rest))[1])
+    rig.lead(2)
+    assert seen == [False]
+    rig.wires[0].answer(records=sent_by_leader(3), high_watermark=3)
+    assert rig.partition().log.log_end_offset == 0
+
+
+def test_another_leader_another_fetcher_and_idle_ones_end() -> None:
+    """RL 1.3, 6.1."""
+    rig = FollowerRig()
+    rig.follow(2, 1)
+    rig.follow(3, 2)
+    two, three = rig.wires
+    assert two.closed and not three.closed and three.endpoint == BrokerEndPoint(3, "h", 9003)
+    two_asked = len(two.asked)
+    rig.clock.advance(5)
+    assert len(two.asked) == two_asked
+
+
+@pytest.mark.parametrize("why", ["no leader", "fenced", "no such listener", "unknown broker"])
+def test_a_leader_that_cannot_be_reached_is_not_fetched_but_the_replica_is_there(why: str) -> None:
+    """RL 1.4: its replica is created, so that its high watermark is checkpointed."""
+    rig = FollowerRig()
+    if why == "fenced":
+        rig.publish(brokers=brokers(b2=True))
+    elif why == "no such listener":
+        rig.publish(brokers={**brokers(), 2: broker_registration(2)})
+    elif why == "unknown broker":
+        rig.publish(brokers={1: brokers()[1]})
+    rig.follow(-1 if why == "no leader" else 2)
+    assert rig.wires == [] and rig.partition().log is not None
+    rig.publish(brokers=brokers())
+    rig.follow(2, 2)
+    assert TP in rig.fetched()
+
+
+def test_what_is_deleted_or_moved_away_is_fetched_no_more() -> None:
+    """RL 1.5: removed from fetchers, then dropped; the answer in flight finds nobody."""
+    rig = FollowerRig()
+    rig.follow()
+    rig.remove_topic()
+    assert rig.fetched() == {} and rig.wires[0].closed
+    rig.follow(2, 1)
+    rig.topic(states={0: registration(2, (2, 3), (2, 3), 2, 20)})
+    assert rig.fetched() == {}
+
+
+def test_a_failed_directory_ends_the_fetching_of_its_partitions() -> None:
+    """RL 1.12, DESIGN 4: PartitionFailed stops its fetcher."""
+    rig = FollowerRig()
+    rig.follow()
+    rig.replicas.directory_failed("/data", OSError("gone"))
+    rig.clock.advance(0)
+    assert rig.fetched() == {}
+
+
+def test_the_number_of_fetchers_per_leader() -> None:
+    """RL 6.1: `num.replica.fetchers` connections to each leader, numbered in their client ids."""
+    rig = FollowerRig(num_replica_fetchers="2")
+    rig.topic(states={number: registration(2, REPLICAS, (2, 3), 1, 10) for number in range(4)})
+    assert sorted(wire.client_id for wire in rig.wires) == ["broker-1-fetcher-0", "broker-1-fetcher-1"]
+
+
+def test_a_broker_that_leaves_stops_following_what_it_is_not_in_sync_with() -> None:
+    """RL 1.4, 8.2: during its controlled shutdown a broker does not catch up with partitions whose ISR it has left, but follows the others."""
+    rig = FollowerRig()
+    rig.publish(brokers={**brokers(), 1: brokers()[1]._replace(in_controlled_shutdown=True)})
+    rig.topic("t", {0: registration(2, REPLICAS, (2, 3), 1, 10)})
+    rig.topic("in-sync", {0: registration(2, REPLICAS, REPLICAS, 1, 10)}, topic_id=bytes(reversed(range(16))))
+    assert set(rig.fetched()) == {TopicPartition("in-sync", 0)}
+
+
+def test_shutdown_ends_all_fetching() -> None:
+    """RL 1.1: fetchers go first; nothing is asked or taken in afterwards."""
+    rig = FollowerRig()
+    rig.follow()
+    rig.replicas.shutdown()
+    assert rig.wires[0].closed and rig.fetched() == {}
+    rig.follow(2, 2)
+    assert rig.fetched() == {}
+
+
+def test_a_follower_refuses_to_be_written_to() -> None:
+    """RL 1.6: NOT_LEADER_OR_FOLLOWER, while its fetcher goes on writing."""
+    rig = FollowerRig()
+    rig.follow()
+    assert rig.produce().error == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    rig.wires[0].answer(records=sent_by_leader(2), high_watermark=2)
+    assert rig.partition().log.log_end_offset == rig.partition().log.high_watermark == 2
+
+
+def test_the_limits_are_settings() -> None:
+    """RL 6.2: defaults of Apache Kafka: 500 ms, 1 byte, 10 MiB for all, 1 MiB for each."""
+    assert fetch_limits(FollowerRig().config) == (500, 1, 10 << 20, 1 << 20)
+    changed = {"wait_max_ms": "7", "min_bytes": "8", "response_max_bytes": "9", "max_bytes": "10"}
+    assert fetch_limits(FollowerRig(**{f"replica_fetch_{name}": value for name, value in changed.items()}).config) == (7, 8, 9, 10)

@@ -127,6 +127,10 @@ class IDiskWorker(Protocol):
         """Runs `job`; later calls `done(result, None)` or `done(None, error)` on the reactor's thread."""
         ...
 
+    def side_by_side(self, jobs: Sequence[Callable[[], object]]) -> None:
+        """Within a job: runs all of these, at once or in turn, and raises the first error when all have ended."""
+        ...
+
     def stop(self) -> None: ...
 
 

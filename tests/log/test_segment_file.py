@@ -141,13 +141,33 @@ def test_the_disk_thread() -> None:
     assert seen == []
     gate.set()
     worker.stop()
-    for _ in range(3):
-        reactor.run_one()
+    reactor.run_one()
+    assert reactor.calls.empty()  # three reports, one waking
     assert seen == ["first", OSError, (True, True)]
     worker.submit(lambda: 1, lambda result, error: seen.append(result))
     worker.stop()
     reactor.run_one()
     assert seen[-1] == 1
+
+
+def test_a_job_has_things_done_side_by_side() -> None:
+    """interfaces: all are done when the job goes on, none waits for another's end, and the first error comes out at the end."""
+    reactor = Reactor()
+    worker = DiskThread(reactor.from_thread)
+    together = threading.Barrier(2, timeout=10)
+    seen: list[object] = []
+
+    def failing() -> None:
+        together.wait()
+        raise OSError(errno.EIO, "no")
+
+    def job() -> None:
+        worker.side_by_side([lambda: (together.wait(), seen.append("one")), failing, *[lambda: seen.append("more")] * 20])
+
+    worker.submit(job, lambda result, error: seen.append(type(error)))
+    worker.stop()
+    reactor.run_one()
+    assert sorted(map(str, seen[:-1])) == ["more"] * 20 + ["one"] and seen[-1] is OSError
 
 
 def test_the_inline_worker_reports_results_and_errors() -> None:

@@ -2,8 +2,10 @@
 
 Owns `DiskThread`, the port `IDiskWorker` in production.
 
-1. Jobs run one after another in the order given; each reports once, on the reactor's thread, through the function handed in.
+1. Jobs run one after another in the order given; each reports once, in that order, on the reactor's thread, through the function handed in.
 2. `stop` lets what was submitted finish.
+3. Reports that come while the reactor is busy wake it once, not once each: a thousand new logs are a thousand jobs.
+4. What one job wants done `side_by_side` runs on a few threads of their own and is done when the job goes on.
 
 Ring 2. Source: DESIGN.md 2. Left out: the twins (`memory.InlineWorker`, `testing/sim_disk.py`).
 """
@@ -11,12 +13,18 @@ Ring 2. Source: DESIGN.md 2. Left out: the twins (`memory.InlineWorker`, `testin
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Sequence
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
+from twisted.logger import Logger
+
 T = TypeVar("T")
-_Job = tuple[Callable[[], Any], Callable[[Any, BaseException | None], None]]
+_Report = Callable[[Any, BaseException | None], None]
+_Job = tuple[Callable[[], Any], _Report]
+_THREADS = 8
+_log = Logger()
 
 
 class DiskThread:
@@ -25,6 +33,7 @@ class DiskThread:
     def __init__(self, from_thread: Callable[..., Any], name: str = "disk") -> None:
         self._from_thread, self._name = from_thread, name
         self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
+        self._reports: deque[tuple[_Report, Any, BaseException | None]] = deque()
         self._thread: threading.Thread | None = None
 
     def submit(self, job: Callable[[], T], done: Callable[[T | None, BaseException | None], None]) -> None:
@@ -40,12 +49,52 @@ class DiskThread:
             self._jobs.put(None)
             thread.join()
 
+    def side_by_side(self, jobs: Sequence[Callable[[], object]]) -> None:
+        """Runs all, in any order; raises the first error when all have ended. Only within a job: syncs of many files cost one wait each otherwise."""
+        todo, errors = deque(jobs), list[Exception]()
+        threads = [threading.Thread(target=_work_off, args=(todo, errors), name=self._name, daemon=True) for _ in jobs[:_THREADS]]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        if errors:
+            raise errors[0]
+
     def _run(self) -> None:
         while (entry := self._jobs.get()) is not None:
-            job, done = entry
+            job, report = entry
             try:
                 result = job()
             except Exception as error:
-                self._from_thread(done, None, error)
+                self._tell(report, None, error)
             else:
-                self._from_thread(done, result, None)
+                self._tell(report, result, None)
+            del entry, job, report  # what a job holds is not kept until the next one
+
+    def _tell(self, report: _Report, result: Any, error: BaseException | None) -> None:
+        self._reports.append((report, result, error))
+        if len(self._reports) == 1:
+            self._from_thread(self._deliver)
+
+    def _deliver(self) -> None:
+        """On the reactor's thread. A report leaves the queue last, so that one that comes meanwhile wakes nobody; what it raises stops no other."""
+        reports = self._reports
+        while reports:
+            report, result, error = reports[0]
+            try:
+                report(result, error)
+            except Exception:
+                _log.failure("what was to follow a disk job failed")
+            reports.popleft()
+
+
+def _work_off(todo: deque[Callable[[], object]], errors: list[Exception]) -> None:
+    while True:
+        try:
+            job = todo.popleft()
+        except IndexError:
+            return
+        try:
+            job()
+        except Exception as error:
+            errors.append(error)

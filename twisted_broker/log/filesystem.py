@@ -105,7 +105,10 @@ class OsFileSystem:
         return sorted(os.listdir(path))
 
     def make_directories(self, path: str) -> None:
-        os.makedirs(path, exist_ok=True)
+        try:
+            os.mkdir(path)  # nearly always only the last one is missing: one call then
+        except (FileNotFoundError, FileExistsError):
+            os.makedirs(path, exist_ok=True)
 
     def rename(self, source: str, target: str) -> None:
         os.replace(source, target)

@@ -39,7 +39,9 @@ class Index:
     def create(self) -> None:
         """Starts without entries, without looking at the file: it is new or worthless."""
         self._keys, self._values = array(self._key_type), array("i")
-        self.file.create().truncate(0)
+        file = self.file.create()
+        if file.size():
+            file.truncate(0)
 
     def _load(self) -> array[int]:
         """Reads the file's good entries; a missing file has none."""

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import posixpath
 import re
+from collections import deque
 from collections.abc import Callable
 from random import Random
 
@@ -23,7 +24,7 @@ from twisted_broker.log import checkpoints
 from twisted_broker.log.errors import CheckpointError
 from twisted_broker.log.log import Log
 from twisted_broker.log.meta_properties import MetaProperties, read_meta_properties, write_meta_properties
-from twisted_broker.log.recovery import load_log
+from twisted_broker.log.recovery import load_log, new_log
 from twisted_broker.log.segment import OpenFiles
 
 LOCK = ".lock"
@@ -46,7 +47,7 @@ def partition_of(name: str) -> TopicPartition | None:
 
 
 class LogDirectory:
-    """`warn(text)` takes one-line warnings. `failed` is the error that took it offline."""
+    """`warn(text)` takes one-line warnings. `failed` is the error that took it offline; `unsynced` are new logs whose names are not durable yet."""
 
     def __init__(self, files: IFileSystem, path: str, disk: IDiskWorker, open_files: int, random: Random, warn: Callable[[str], None]) -> None:
         self.files, self.path, self.disk, self.random, self.warn = files, path, disk, random, warn
@@ -58,6 +59,7 @@ class LogDirectory:
         self.log_starts: dict[TopicPartition, int] = {}
         self.failed: OSError | None = None
         self.to_delete: list[str] = []
+        self.unsynced: deque[Log] = deque()
         self._release: Callable[[], None] | None = None
 
     def claim(self, node_id: int, cluster_id: str) -> None:
@@ -130,6 +132,13 @@ class LogDirectory:
             recovery_point=self.recovery_points.get(partition, 0), clean=self.was_clean or is_new, now_ms=now_ms,
             random=self.random, sync=not is_new, trust_holes=trust_holes,
         )  # fmt: skip
+
+    def create(self, partition: TopicPartition, topic_id: bytes | None, config: LogConfig, now_ms: int) -> Log:
+        """A new log; one that somebody left in its place is opened. OSError, BrokerError INCONSISTENT_TOPIC_ID."""
+        path = posixpath.join(self.path, str(partition))
+        if self.files.exists(path):
+            return self.open(partition, topic_id, config, now_ms, is_new=True)
+        return new_log(self.pool, path, partition, topic_id, config, now_ms, self.random)
 
     def leave_clean_mark(self, broker_epoch: int) -> None:
         """The last thing a clean stop writes. OSError."""

@@ -159,14 +159,16 @@ class LogExtent(LogReading):
     def finish(self) -> Callable[[], None]:
         """Completes indexes and leaves a producer snapshot; returns what must then run on the disk worker. OSError.
 
-        When that has run, everything is durable; `release_files` comes last.
+        When that has run, records, epochs, transactions and producers are durable; `release_files` comes last. Indexes are not synced:
+        lost ones are made anew. With the recovery point at the end nothing is left to do: an epoch that began since has no records.
         """
         if self.failed is not None:
-            return lambda: None
+            return _nothing
         self.segments.active.become_inactive()
         self.producers.take_snapshot()
-        self._epochs_dirty = True
-        return self._sync_job(self.log_end_offset + 1)
+        if self.recovery_point >= self.log_end_offset:
+            return _nothing
+        return self._sync_job(self.log_end_offset + 1, without_indexes=True)
 
     def release_files(self) -> None:
         self.segments.close()
@@ -190,3 +192,7 @@ class LogExtent(LogReading):
         self.failed = self.failed or OSError("the log is deleted")
         if self.pool.files.exists(self.directory):
             self.pool.files.remove_tree(self.directory)
+
+
+def _nothing() -> None:
+    """All is durable."""

@@ -13,6 +13,7 @@ moving a log between directories.
 
 from __future__ import annotations
 
+import contextlib
 import posixpath
 
 from twisted.internet.defer import Deferred, succeed
@@ -108,7 +109,7 @@ class LogManager(LogCare):
         if not online:
             raise BrokerError(ErrorCode.KAFKA_STORAGE_ERROR, "no log directory is left")
         for directory in online:
-            if directory.directory_id == directory_id:
+            if directory.directory_id == directory_id or len(online) == 1:
                 return directory
         counts = dict.fromkeys((directory.path for directory in online), 0)
         for log in self.logs.values():
@@ -121,12 +122,14 @@ class LogManager(LogCare):
         directory.recovery_points.pop(topic_partition, None)
         directory.log_starts.pop(topic_partition, None)
         try:
-            log = directory.open(topic_partition, topic_id, config, self.runtime.wall_ms(), is_new=True)
+            log = directory.create(topic_partition, topic_id, config, self.runtime.wall_ms())
         except OSError as error:
             self._fail_directory(directory, error)
             raise LogDirFailure(directory.path, error) from error
         self._take(directory, log)
-        self._submit(directory, lambda: _sync_new(log))
+        directory.unsynced.append(log)
+        if len(directory.unsynced) == 1:
+            self._submit(directory, lambda: _sync_new(directory))
         return log
 
     def _give_id(self, log: Log, topic_id: bytes) -> None:
@@ -197,8 +200,7 @@ class LogManager(LogCare):
             directory.failed = error
 
         def job() -> None:
-            for sync in jobs:
-                sync()
+            directory.disk.side_by_side(jobs)
             checkpoints.write_offsets(self.runtime.files, directory.path, checkpoints.RECOVERY_POINT, points)
             checkpoints.write_offsets(self.runtime.files, directory.path, checkpoints.LOG_START_OFFSET, starts)
             directory.leave_clean_mark(broker_epoch)
@@ -231,10 +233,16 @@ def _aside_name(topic_partition: TopicPartition, unique: int, suffix: str) -> st
     return topic_partition.topic[: _LONGEST_NAME - len(tail)] + tail
 
 
-def _sync_new(log: Log) -> None:
-    """Makes a new log's names and its `partition.metadata` durable."""
-    files = log.pool.files
-    checkpoints.sync_path(files, posixpath.join(log.directory, checkpoints.PARTITION_METADATA))
-    if files.is_directory(log.directory):
-        files.sync_directory(log.directory)
-        files.sync_directory(posixpath.dirname(log.directory))
+def _sync_new(directory: LogDirectory) -> None:
+    """Makes the names and topic ids of new logs durable: on the disk worker, for all that came since."""
+    files, waiting = directory.files, directory.unsynced
+    while waiting:
+        log = waiting[0]
+        with contextlib.suppress(FileNotFoundError):  # deleted meanwhile
+            if log.topic_id is not None:
+                checkpoints.write_partition_metadata(files, log.directory, log.topic_id)
+            else:
+                files.sync_directory(log.directory)
+        if len(waiting) == 1:
+            files.sync_directory(directory.path)
+        waiting.popleft()  # last: a log that comes before this needs no job of its own, one that comes after it gets one

@@ -35,9 +35,10 @@ class LogState:
     """
 
     __slots__ = (
-        "_cuts", "_epochs_dirty", "_epochs_writing", "_first_unstable", "_hw", "_prepare", "_unstable_metadata", "config", "directory", "disk",
-        "failed", "failing", "high_watermark", "last_flush_ms", "leader_epochs", "log_end_offset", "log_start_offset", "pool", "producers",
-        "recovery_point", "segments", "topic_id", "topic_partition", "truncated", "unflushed_since",
+        "_cuts", "_epochs_dirty", "_epochs_synced", "_epochs_version", "_epochs_writing", "_first_unstable", "_hw", "_prepare",
+        "_unstable_metadata", "config", "directory", "disk", "failed", "failing", "high_watermark", "last_flush_ms", "leader_epochs",
+        "log_end_offset", "log_start_offset", "pool", "producers", "recovery_point", "segments", "topic_id", "topic_partition", "truncated",
+        "unflushed_since",
     )  # fmt: skip
 
     def __init__(
@@ -61,6 +62,7 @@ class LogState:
         self._first_unstable = -1
         self._unstable_metadata: LogOffsetMetadata | None = None
         self._epochs_writing = self._epochs_dirty = False
+        self._epochs_version = self._epochs_synced = 0  # a version counts changes
 
     @property
     def log_end(self) -> LogOffsetMetadata:
@@ -172,12 +174,18 @@ class LogState:
         else:
             disk.submit(job, done)
 
-    def _sync_job(self, upto: int) -> Callable[[], None]:
-        """What must run on the disk worker so that all below `upto` is durable. It opens the files itself: no thread shares a descriptor."""
-        paths = [file.path for segment in self.segments.between(self.recovery_point, upto) for file in segment.files()]
+    def _sync_job(self, upto: int, without_indexes: bool = False) -> Callable[[], None]:
+        """What must run on the disk worker so that all below `upto` is durable. It opens the files itself: no thread shares a descriptor.
+
+        `without_indexes` leaves out those of offsets and times: what is lost of them is made anew.
+        """
+        segments = self.segments.between(self.recovery_point, upto)
+        paths = [file.path for segment in segments for file in (segment.own_files() if without_indexes else segment.files())]
         paths += [self.producers.path(offset) for offset in sorted(self.producers.snapshots) if self.recovery_point < offset <= upto]
         files, directory = self.pool.files, self.directory
-        epochs = self._epochs_text() if self._epochs_dirty else None
+        epochs, version = None, self._epochs_version
+        if version != self._epochs_synced:
+            epochs = self._epochs_text()
 
         def job() -> None:
             if epochs is not None:
@@ -186,6 +194,7 @@ class LogState:
                 checkpoints.sync_path(files, path)
             if files.is_directory(directory):
                 files.sync_directory(directory)
+                self._epochs_synced = version
 
         return job
 
@@ -200,17 +209,22 @@ class LogState:
         return checkpoints.epochs_text(self.leader_epochs.epochs, self.leader_epochs.start_offsets)
 
     def epochs_changed(self) -> None:
-        """Brings the epochs to their checkpoint: one write at a time, the newest content."""
+        """Brings the epochs to their checkpoint: one write at a time, the newest content.
+
+        It is synced with the next sync of the log, before the recovery point moves: until then a crash may take it, and recovery finds the
+        epochs in the batches.
+        """
+        self._epochs_version += 1
         if self._epochs_writing:
             self._epochs_dirty = True
             return
         content = self._epochs_text()
         path = posixpath.join(self.directory, checkpoints.LEADER_EPOCH)
         if self.disk is None:
-            checkpoints.write_aside(self.pool.files, path, content)
+            checkpoints.write_aside(self.pool.files, path, content, sync=False)
             return
         self._epochs_writing, self._epochs_dirty = True, False
-        self.disk.submit(lambda: checkpoints.write_aside(self.pool.files, path, content), self._epochs_written)
+        self.disk.submit(lambda: checkpoints.write_aside(self.pool.files, path, content, sync=False), self._epochs_written)
 
     def _epochs_written(self, _: None, error: BaseException | None) -> None:
         self._epochs_writing = False

@@ -231,5 +231,9 @@ class InlineWorker:
         else:
             done(result, None)
 
+    def side_by_side(self, jobs: Sequence[Callable[[], object]]) -> None:
+        for job in jobs:
+            job()
+
     def stop(self) -> None:
         """Nothing waits here."""

@@ -275,6 +275,10 @@ class Segment:
     def files(self) -> tuple[SegmentFile, ...]:
         return self.log, self.offset_index.file, self.time_index.file, self.txn_index.file
 
+    def own_files(self) -> tuple[SegmentFile, ...]:
+        """Those that cannot be made anew from others."""
+        return self.log, self.txn_index.file
+
     def close(self) -> None:
         self.log.close()
         self.offset_index.close()

@@ -153,7 +153,7 @@ class Broker:
         return posixpath.normpath(self.config.text("metadata.log.dir") or self.config.log_directories[0])
 
     async def _listen(self, endpoint: EndPoint, is_controller: bool) -> Listener:
-        """Opens a port; for a broker's port, clients wait until `_let_clients_in`."""
+        """Opens a port; for a broker's port, clients wait until they are let in."""
         told = self.plan.advertised.get(endpoint.name, endpoint)
         dispatcher = Dispatcher(self.parts, Listener(endpoint.name, told.host, told.port, is_controller))
         factory = ConnectionFactory(

@@ -106,12 +106,13 @@ def test_nothing_changed_is_no_record() -> None:
 
 
 def test_the_preferred_leader_is_taken_only_when_it_may() -> None:
-    """RL 8.3: preferred leaders return; one outside the ISR does not, and then nobody else is tried."""
+    """RL 8.3: preferred leaders return; one outside the ISR does not, and the next in the ISR keeps the partition alive."""
     known = Candidates((1, 2, 3), (2, 1), (), (), 2)
     assert elect(known, lambda broker: True, Election.PREFERRED) == Elected(1, False)
     assert elect(known, lambda broker: True, Election.ONLINE) == Elected(2, False)
     assert elect(known, lambda broker: broker != 1, Election.PREFERRED) == Elected(2, False)
     assert elect(known, lambda broker: broker == 3, Election.PREFERRED) == Elected(NO_LEADER, False)
+    assert elect(known._replace(isr=(2, 1, 3)), lambda broker: broker == 3, Election.PREFERRED) == Elected(3, False)
 
 
 BROKERS = st.sets(st.integers(1, 3))

@@ -7,7 +7,7 @@ What ApiVersions answers, what a connection may ask, the refusals and the compat
 3. A row's request and response are `<Name>Request` and `<Name>Response` of `wire/messages/<messages>.py`; its function is the name in
    snake_case in `api/<module>.py` (broker) or in `cluster/controller_api.py` (controller).
 
-Source: Kafka 4.3.1's message definitions; lower versions as in 3.9. Leaves out: SASL, transactions, ACLs, quotas, reassignment (not served yet).
+Source: Kafka 4.3.1's message definitions; lower versions as in 3.9. Leaves out: SASL, transactions, ACLs, quotas (not served yet).
 """
 
 from __future__ import annotations
@@ -103,7 +103,10 @@ ROUTES: tuple[Route, ...] = (
     Route(35, "DescribeLogDirs", "log_dirs", "log_dirs", broker="0-5"),
     Route(37, "CreatePartitions", "topics", "topics", broker="0-3", controller="0-3", forward=True),
     Route(42, "DeleteGroups", "groups", "groups", broker="0-2"),
+    Route(43, "ElectLeaders", "reassignment", "reassignment", broker="0-2", controller="0-2", forward=True),
     Route(44, "IncrementalAlterConfigs", "configs", "configs", broker="0-1", controller="0-1", forward=True),
+    Route(45, "AlterPartitionReassignments", "reassignment", "reassignment", broker="0-1", controller="0-1", forward=True),
+    Route(46, "ListPartitionReassignments", "reassignment", "reassignment", broker="0", controller="0", forward=True),
     Route(47, "OffsetDelete", "offsets", "offsets", broker="0"),
     Route(55, "DescribeQuorum", "cluster", "cluster", broker="0-2", controller="0-2", forward=True),
     Route(56, "AlterPartition", "broker_lifecycle", controller="2-3", cluster_action=True),

@@ -254,4 +254,4 @@ def unregister(view: ClusterView, broker_id: int) -> list[Record]:
     broker = view.image.brokers.get(broker_id)
     if broker is None:
         raise BrokerError(ErrorCode.BROKER_ID_NOT_REGISTERED, f"broker {broker_id} is not registered")
-    return [*view.broker_leaves(broker_id), records.UnregisterBrokerRecord(broker_id=broker_id, broker_epoch=broker.epoch)]
+    return [*view.broker_leaves(broker_id, unclean=True), records.UnregisterBrokerRecord(broker_id=broker_id, broker_epoch=broker.epoch)]

@@ -12,11 +12,12 @@ Left out: when a broker leaves or comes (`broker_registry.py`).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 
 from twisted_broker.cluster.election import Election
 from twisted_broker.cluster.image import BROKER_RESOURCE, TOPIC_RESOURCE, MetadataImage
 from twisted_broker.cluster.partition_change import ELR_FEATURE, PartitionRules, change_partition
+from twisted_broker.cluster.placement import default_directory
 from twisted_broker.cluster.registrations import NO_LEADER, PartitionRegistration, TopicImage
 from twisted_broker.config import BrokerConfig, topic_value
 from twisted_broker.settings import Value
@@ -57,7 +58,13 @@ class ClusterView:
 
         minimum = self.topic_setting(topic, "min.insync.replicas")
         assert isinstance(minimum, int)
-        return PartitionRules(acceptable, self.elr, minimum, bool(self.topic_setting(topic, "unclean.leader.election.enable")))
+        return PartitionRules(acceptable, self.elr, minimum, self.elects_unclean(topic), self._new_directory)
+
+    def elects_unclean(self, topic: str) -> bool:
+        return bool(self.topic_setting(topic, "unclean.leader.election.enable"))
+
+    def _new_directory(self, broker_id: int) -> bytes:
+        return default_directory(self.image.brokers.get(broker_id))
 
     def partitions(self, wanted: Callable[[PartitionRegistration], bool]) -> Iterator[tuple[TopicImage, int, PartitionRegistration]]:
         """Partitions for which `wanted` holds, by topic name and number."""
@@ -101,6 +108,20 @@ class ClusterView:
             change = change_partition(partition, topic.id, number, self.rules(topic.name, partition, coming=broker_id))
             if change is not None:
                 found.append(change)
+        return found
+
+    def unclean_leaders(self, topics: Iterable[str]) -> list[Record]:
+        """Elects anyone for those partitions without a leader whose topics allow it."""
+        found: list[Record] = []
+        for name in sorted(topics):
+            topic = self.image.topics_by_name.get(name)
+            if topic is None or not self.elects_unclean(name):
+                continue
+            for number, partition in sorted(topic.partitions.items()):
+                if partition.leader == NO_LEADER:
+                    change = change_partition(partition, topic.id, number, self.rules(name, partition))
+                    if change is not None:
+                        found.append(change)
         return found
 
     def preferred_leaders(self, allowed_percentage: int) -> list[Record]:

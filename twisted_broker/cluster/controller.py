@@ -24,7 +24,7 @@ from twisted.logger import Logger
 from twisted_broker.cluster.broker_registry import Sessions, fence
 from twisted_broker.cluster.cluster_view import ClusterView, with_dynamic_defaults
 from twisted_broker.cluster.features import INITIAL_LEVELS, SUPPORTED_FEATURES
-from twisted_broker.cluster.image import BROKER_RESOURCE, EMPTY, MetadataImage
+from twisted_broker.cluster.image import BROKER_RESOURCE, EMPTY, TOPIC_RESOURCE, MetadataDelta, MetadataImage
 from twisted_broker.cluster.image_records import controller_record
 from twisted_broker.cluster.metadata_fetch import MetadataReaders
 from twisted_broker.cluster.metadata_log import MetadataLog
@@ -123,7 +123,7 @@ class Controller:
         try:
             self._check_active()
             if found:
-                self._append(found)
+                self._elect_where_allowed(self._append(found))
         except BrokerError:
             return fail()
         if not found and not self._waiting:
@@ -133,7 +133,16 @@ class Controller:
         self.log.sync()
         return done
 
-    def _append(self, found: Sequence[Record]) -> None:
+    def _elect_where_allowed(self, delta: MetadataDelta) -> None:
+        """A topic (or all of them) that may elect uncleanly from now on does so at once, if it has nobody."""
+        topics = {name for kind, name in delta.configs if kind == TOPIC_RESOURCE}
+        if any(kind == BROKER_RESOURCE for kind, _ in delta.configs):
+            topics |= self.decided.topics_by_name.keys()
+        found = self.view.unclean_leaders(topics)
+        if found:
+            self._append(found)
+
+    def _append(self, found: Sequence[Record]) -> MetadataDelta:
         now_ms = self.runtime.wall_ms()
         last = self.log.append(found, self.decided.metadata_version or INITIAL_LEVELS["metadata.version"])
         before = self.decided
@@ -142,6 +151,7 @@ class Controller:
         self._last_write_ms = self.runtime.now_ms()
         if (BROKER_RESOURCE, "") in delta.configs or (BROKER_RESOURCE, str(self.node_id)) in delta.configs:
             self._settings_changed(self.decided)
+        return delta
 
     def _settings_changed(self, image: MetadataImage) -> None:
         self._config = with_dynamic_defaults(self._config, image)

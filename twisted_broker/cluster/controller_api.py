@@ -10,11 +10,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from twisted_broker.cluster import alter_partition as partitions
-from twisted_broker.cluster import broker_registry, config_changes, permissions, topic_changes
+from twisted_broker.cluster import broker_registry, config_changes, partition_requests, permissions, topic_changes
 from twisted_broker.cluster.controller import Controller
 from twisted_broker.security.acl import Operation
 from twisted_broker.wire.errors import BrokerError, ErrorCode
-from twisted_broker.wire.messages import broker_lifecycle, cluster, configs, log_dirs, producer_ids, quorum, topics
+from twisted_broker.wire.messages import broker_lifecycle, cluster, configs, log_dirs, producer_ids, quorum, reassignment, topics
 from twisted_broker.wire.messages import fetch as fetch_messages
 from twisted_broker.wire.messages.metadata_records import ProducerIdsRecord
 
@@ -35,8 +35,7 @@ def _controller(context: RequestContext) -> Controller:
 
 async def fetch(context: RequestContext, request: fetch_messages.FetchRequest) -> fetch_messages.FetchResponse:
     """Fetch of the metadata log; for nodes of the cluster only."""
-    if not context.may_on_cluster(Operation.CLUSTER_ACTION):
-        raise BrokerError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+    _check_cluster(context, Operation.CLUSTER_ACTION)
     return await _controller(context).readers.fetch(request, context.version)
 
 
@@ -89,8 +88,7 @@ async def broker_heartbeat(context: RequestContext, request: broker_lifecycle.Br
 
 
 async def unregister_broker(context: RequestContext, request: cluster.UnregisterBrokerRequest) -> cluster.UnregisterBrokerResponse:
-    if not context.may_on_cluster(Operation.ALTER):
-        raise BrokerError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+    _check_cluster(context, Operation.ALTER)
     controller = _controller(context)
     await controller.write(broker_registry.unregister(controller.view, request.broker_id))
     return cluster.UnregisterBrokerResponse(error_message=None)
@@ -169,3 +167,34 @@ async def alter_configs(context: RequestContext, request: configs.AlterConfigsRe
     await controller.write(found)
     response.responses += refused
     return response
+
+
+async def elect_leaders(context: RequestContext, request: reassignment.ElectLeadersRequest) -> reassignment.ElectLeadersResponse:
+    _check_cluster(context, Operation.ALTER)
+    controller = _controller(context)
+    found, response = partition_requests.elect_leaders(controller.view, request)
+    await controller.write(found)
+    return response
+
+
+async def alter_partition_reassignments(
+    context: RequestContext, request: reassignment.AlterPartitionReassignmentsRequest
+) -> reassignment.AlterPartitionReassignmentsResponse:
+    _check_cluster(context, Operation.ALTER)
+    controller = _controller(context)
+    found, response = partition_requests.alter_reassignments(controller.view, request)
+    await controller.write(found)
+    return response
+
+
+async def list_partition_reassignments(
+    context: RequestContext, request: reassignment.ListPartitionReassignmentsRequest
+) -> reassignment.ListPartitionReassignmentsResponse:
+    """What is durable is told."""
+    _check_cluster(context, Operation.DESCRIBE)
+    return partition_requests.list_reassignments(_controller(context).image, request)
+
+
+def _check_cluster(context: RequestContext, operation: Operation) -> None:
+    if not context.may_on_cluster(operation):
+        raise BrokerError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)

@@ -51,14 +51,12 @@ def elect(candidates: Candidates, acceptable: Acceptable, election: Election) ->
     """Chooses the leader. `acceptable(broker)`: may that replica lead now?"""
 
     def valid(broker: int) -> bool:
-        return (broker in candidates.isr or broker in candidates.elr) and acceptable(broker)
+        return (broker in candidates.isr or (not candidates.isr and broker in candidates.elr)) and acceptable(broker)
 
     if election is Election.PREFERRED and valid(candidates.replicas[0]):
         return Elected(candidates.replicas[0], False)
     if valid(candidates.leader):
         return Elected(candidates.leader, False)
-    if election is Election.PREFERRED:
-        return Elected(NO_LEADER, False)
     for broker in candidates.replicas:
         if valid(broker):
             return Elected(broker, False)
@@ -67,7 +65,7 @@ def elect(candidates: Candidates, acceptable: Acceptable, election: Election) ->
 
 def _unclean(candidates: Candidates, acceptable: Acceptable, election: Election) -> Elected:
     known = candidates.last_known_elr
-    if not candidates.isr and not candidates.elr and len(known) == 1 and acceptable(known[0]):
+    if not candidates.isr and not candidates.elr and len(known) == 1 and known[0] in candidates.replicas and acceptable(known[0]):
         return Elected(known[0], True)
     if election is Election.UNCLEAN:
         for broker in candidates.replicas:

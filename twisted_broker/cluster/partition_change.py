@@ -1,33 +1,40 @@
-"""The record that changes one partition: its ISR, its eligible leader replicas, its leader.
+"""The record that changes one partition: its replicas, its ISR, its eligible leader replicas, its leader.
 
 Owns `change_partition`, which turns what is wanted of a partition into the smallest PartitionChangeRecord, or none.
 
 1. With ELR (KIP-966) the ISR may become empty, and who leaves it below the minimum ISR stays eligible; without ELR the last member stays.
 2. After an unclean election the ISR is the new leader alone, nobody is eligible, and the partition is recovering.
 3. The leader is named exactly when it changes (which raises the leader epoch), or when a replica left the assignment.
-4. Nothing changed: no record.
+4. A reassignment whose target is in the ISR ends with this very record, whatever it was made for.
+5. Nothing changed: no record.
 
-Source: Kafka's `PartitionChangeBuilder`; KIP-966; `RL 8.3`. Left out: reassignments in steps (`reassignment.py` once they are served).
+Source: Kafka's `PartitionChangeBuilder`; KIP-455, KIP-966; `RL 8.3`. Left out: what a reassignment is (`reassignment.py`), who leads (`election.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from twisted_broker.cluster.election import Acceptable, Candidates, Elected, Election, elect
-from twisted_broker.cluster.registrations import NO_LEADER, RECOVERING, PartitionRegistration
+from twisted_broker.cluster.reassignment import Assignment, completed
+from twisted_broker.cluster.registrations import NO_LEADER, NO_LEADER_CHANGE, RECOVERING, UNASSIGNED, PartitionRegistration
 from twisted_broker.wire.messages.metadata_records import PartitionChangeRecord
 
 ELR_FEATURE = "eligible.leader.replicas.version"
 
 
 class PartitionRules:
-    """What holds for the partitions of one topic: who may lead, whether ELR is on, the minimum ISR, which elections are allowed."""
+    """What holds for the partitions of one topic: who may lead, whether ELR is on, the minimum ISR, which elections are allowed.
 
-    __slots__ = ("acceptable", "elr", "min_isr", "unclean")
+    `directory(broker)`: where a new replica on that broker lies.
+    """
 
-    def __init__(self, acceptable: Acceptable, elr: bool, min_isr: int, unclean: bool) -> None:
-        self.acceptable, self.elr, self.min_isr, self.unclean = acceptable, elr, min_isr, unclean
+    __slots__ = ("acceptable", "directory", "elr", "min_isr", "unclean")
+
+    def __init__(
+        self, acceptable: Acceptable, elr: bool, min_isr: int, unclean: bool, directory: Callable[[int], bytes] = lambda broker: UNASSIGNED
+    ) -> None:
+        self.acceptable, self.elr, self.min_isr, self.unclean, self.directory = acceptable, elr, min_isr, unclean, directory
 
     @property
     def election(self) -> Election:
@@ -41,6 +48,7 @@ def change_partition(
     rules: PartitionRules,
     *,
     isr: Sequence[int] | None = None,
+    assignment: Assignment | None = None,
     unclean_shutdown: Collection[int] = (),
     recovery_state: int | None = None,
     directories: Sequence[bytes] | None = None,
@@ -48,18 +56,26 @@ def change_partition(
 ) -> PartitionChangeRecord | None:
     """The record for what is wanted (None: as it is), or None when nothing changes.
 
-    `unclean_shutdown`: brokers that may have lost what they had; they cannot be eligible.
+    `unclean_shutdown`: brokers that may have lost what they had; they cannot be eligible. `directories`: of the replicas as they are now.
     """
     record = PartitionChangeRecord(partition_id=number, topic_id=topic_id)
+    target = assignment or Assignment.of(partition)
     target_isr = list(partition.isr if isr is None else isr)
-    elr, last_known = _eligible(partition, target_isr, rules, unclean_shutdown)
-    elected = elect(Candidates(partition.replicas, target_isr, elr, last_known, partition.leader), rules.acceptable, election or rules.election)
+    target, target_isr = completed(target, target_isr) or (target, target_isr)
+    elr = _eligible(partition, target.replicas, target_isr, rules, unclean_shutdown)
+    known = partition.last_known_elr if rules.elr else ()
+    elected = elect(Candidates(target.replicas, target_isr, elr, known, partition.leader), rules.acceptable, election or rules.election)
     unclean = _name_leader(record, partition, elected)
     if elected.leader != NO_LEADER and elected.leader not in target_isr:
         target_isr = [elected.leader]
         elr = [broker for broker in elr if broker != elected.leader]
     if unclean:
         target_isr, elr = [elected.leader], []
+    if elected.leader != partition.leader:
+        target, target_isr = completed(target, target_isr) or (target, target_isr)
+        elr = [broker for broker in elr if broker in target.replicas]
+    if record.leader == NO_LEADER_CHANGE and not set(partition.replicas) <= set(target.replicas):
+        record.leader = partition.leader
     if (target_isr or rules.elr) and tuple(target_isr) != partition.isr:
         record.isr = target_isr
     if tuple(elr) != partition.elr:
@@ -67,19 +83,34 @@ def change_partition(
     _remember_leader(record, partition, rules)
     if recovery_state is not None and not unclean and recovery_state != partition.leader_recovery_state:
         record.leader_recovery_state = recovery_state
-    if directories is not None and tuple(directories) != partition.directories:
-        record.directories = list(directories)
+    _assign(record, partition, target, directories, rules)
     return None if record == PartitionChangeRecord(partition_id=number, topic_id=topic_id) else record
 
 
 def _eligible(
-    partition: PartitionRegistration, isr: list[int], rules: PartitionRules, unclean_shutdown: Collection[int]
-) -> tuple[list[int], Sequence[int]]:
-    """The eligible leader replicas after the change, and the last known ones to elect from."""
-    if not rules.elr or len(isr) >= min(rules.min_isr, len(partition.replicas)):
-        return [], ()
-    seen = dict.fromkeys((*partition.elr, *partition.isr))
-    return sorted(broker for broker in seen if broker not in isr and broker not in unclean_shutdown), partition.last_known_elr
+    partition: PartitionRegistration, replicas: Sequence[int], isr: list[int], rules: PartitionRules, unclean_shutdown: Collection[int]
+) -> list[int]:
+    """The eligible leader replicas after the change."""
+    if not rules.elr or len(isr) >= min(rules.min_isr, len(replicas)):
+        return []
+    seen = {*partition.elr, *partition.isr} & set(replicas)
+    return sorted(broker for broker in seen if broker not in isr and broker not in unclean_shutdown)
+
+
+def _assign(
+    record: PartitionChangeRecord, partition: PartitionRegistration, target: Assignment, directories: Sequence[bytes] | None, rules: PartitionRules
+) -> None:
+    """Writes what differs in the assignment into the record; a replica that stays keeps its directory."""
+    known = dict(zip(partition.replicas, partition.directories if directories is None else directories, strict=True))
+    places = tuple(known[replica] if replica in known else rules.directory(replica) for replica in target.replicas)
+    if places != partition.directories:
+        record.directories = list(places)
+    if target.replicas != partition.replicas:
+        record.replicas = list(target.replicas)
+    if target.removing != partition.removing:
+        record.removing_replicas = list(target.removing)
+    if target.adding != partition.adding:
+        record.adding_replicas = list(target.adding)
 
 
 def _name_leader(record: PartitionChangeRecord, partition: PartitionRegistration, elected: Elected) -> bool:

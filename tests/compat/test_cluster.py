@@ -107,6 +107,7 @@ def test_without_its_controller_a_cluster_goes_on_serving(cluster: Cluster, view
     view.create(topic, min_insync_replicas="2")
     view.until(lambda: view.in_sync(topic) == ALL, "all in sync")
     with view.producing(topic) as writer:
+        view.until(writer.progress(), "records flow")
         cluster.controller.kill()
         view.until(writer.progress(), "records flow without a controller")
         cluster.controller.start()

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +13,7 @@ import pytest
 
 from tests.broker_house import BrokerHouse
 from twisted_broker.broker_service import BrokerService
-from twisted_broker.status.run_file import remove_run_file
+from twisted_broker.status.run_file import remove_run_file, write_run_file
 
 
 class Loop:
@@ -64,6 +67,57 @@ def test_a_start_that_fails_stops_the_process(house: BrokerHouse, tmp_path: Path
     house.pass_time(2)
     assert loop.stops == 1 and ("after", "shutdown") in loop.triggers
     assert not (tmp_path / "run.json").exists()
+    house.run(made.stopService())
+
+
+def test_a_refused_start_leaves_the_run_file_of_the_running_process(house: BrokerHouse, tmp_path: Path) -> None:
+    """The same command given twice: the first one's file stays."""
+    path, loop = tmp_path / "run.json", Loop()
+    other = json.dumps({"pid": os.getppid()})
+    path.write_text(other)
+    house.network.listen("127.0.0.1", 9092, None)
+    made = service(house, path, loop)
+    made.startService()
+    house.pass_time(2)
+    assert loop.stops == 1
+    house.run(made.stopService())
+    assert path.read_text() == other
+
+
+def test_the_run_file_of_a_killed_process_goes_before_the_start(house: BrokerHouse, tmp_path: Path) -> None:
+    """Who waits for the file must not find a dead broker's."""
+    path = tmp_path / "run.json"
+    with subprocess.Popen([sys.executable, "-c", ""]) as ended:
+        ended.wait()
+    path.write_text(json.dumps({"pid": ended.pid}))
+    made = service(house, path, Loop())
+    made.startService()
+    assert not path.exists()
+    house.pass_time(2)
+    assert json.loads(path.read_text())["pid"] == os.getpid()
+    house.run(made.stopService())
+
+
+def test_a_run_file_with_this_process_id_is_stale_at_the_start(house: BrokerHouse, tmp_path: Path) -> None:
+    """A container that is started again has the same ids."""
+    path = tmp_path / "run.json"
+    write_run_file(str(path), "cluster", "127.0.0.1:1", None, {})
+    made = service(house, path, Loop())
+    made.startService()
+    assert not path.exists()
+    house.pass_time(2)
+    house.run(made.stopService())
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{}", '{"pid": "x"}', '{"pid": -1}'])
+def test_a_file_that_is_no_run_file_is_not_removed_before_the_start(house: BrokerHouse, tmp_path: Path, content: str) -> None:
+    """A path given by mistake costs nothing before the broker is ready."""
+    path = tmp_path / "notes"
+    path.write_text(content)
+    made = service(house, path, Loop())
+    made.startService()
+    assert path.read_text() == content
+    house.pass_time(2)
     house.run(made.stopService())
 
 

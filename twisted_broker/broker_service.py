@@ -22,7 +22,7 @@ from twisted_broker.broker import STARTING_ERRORS, Broker
 from twisted_broker.config import BrokerConfig
 from twisted_broker.interfaces import Runtime
 from twisted_broker.settings import INT_MAX
-from twisted_broker.status.run_file import broker_entry, remove_run_file, write_run_file
+from twisted_broker.status.run_file import broker_entry, remove_run_file, remove_stale_run_file, write_run_file
 
 log = Logger(namespace="replog")
 
@@ -57,6 +57,8 @@ class BrokerService(Service):
 
     def startService(self) -> None:
         Service.startService(self)
+        if self._run_file is not None:
+            remove_stale_run_file(self._run_file)
         self._starting = ensureDeferred(self._start())
 
     def _say_settings(self) -> None:

@@ -1,6 +1,8 @@
 """The run file: how a program that started brokers finds them.
 
 1. It appears whole or not at all, when the last broker is ready, and goes when they stop.
+2. Who waits for the file finds no dead broker: what a killed process left goes at the next start.
+3. A start that is refused leaves the file of the running process alone.
 
 JSON: `pid`, `cluster_id`, `bootstrap` (HOST:PORT, comma-separated), `controller` (HOST:PORT or null), `brokers` (node id -> `listeners`:
 name -> HOST:PORT, `directory`). Ring 2.
@@ -37,6 +39,35 @@ def write_run_file(path: str, cluster_id: str, bootstrap: str, controller: str |
 
 
 def remove_run_file(path: str) -> None:
-    """Gone afterwards, whether it was there or not."""
-    with contextlib.suppress(OSError):
-        os.remove(path)
+    """Gone afterwards, if it is this process's: another one that runs keeps its own."""
+    if _owner(path) == os.getpid():
+        with contextlib.suppress(OSError):
+            os.remove(path)
+
+
+def remove_stale_run_file(path: str) -> None:
+    """Gone afterwards, if the process that wrote it is (or had this one's id, as in a container started again)."""
+    owner = _owner(path)
+    if owner is not None and (owner == os.getpid() or not _lives(owner)):
+        with contextlib.suppress(OSError):
+            os.remove(path)
+
+
+def _owner(path: str) -> int | None:
+    """The process that wrote the file; None when there is none, or something else lies there."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            owner = json.load(file)["pid"]
+    except (OSError, ValueError, LookupError, TypeError):
+        return None
+    return owner if isinstance(owner, int) and owner > 0 else None
+
+
+def _lives(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except OSError:
+        return True  # somebody else's
+    return True

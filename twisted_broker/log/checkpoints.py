@@ -34,7 +34,8 @@ def write_aside(files: IFileSystem, path: str, content: bytes, sync: bool = True
     aside = path + ".tmp"
     file = files.open(aside, create=True)
     try:
-        file.truncate(0)
+        if file.size():
+            file.truncate(0)
         file.write_at(0, (content,))
         if sync:
             file.sync()

@@ -47,7 +47,7 @@ def partition_of(name: str) -> TopicPartition | None:
 
 
 class LogDirectory:
-    """`warn(text)` takes one-line warnings. `failed` is the error that took it offline; `unsynced` are new logs whose names are not durable yet."""
+    """`warn(text)` takes one-line warnings. `failed` is the error that took it offline; `without_id` are new logs without `partition.metadata`."""
 
     def __init__(self, files: IFileSystem, path: str, disk: IDiskWorker, open_files: int, random: Random, warn: Callable[[str], None]) -> None:
         self.files, self.path, self.disk, self.random, self.warn = files, path, disk, random, warn
@@ -59,7 +59,7 @@ class LogDirectory:
         self.log_starts: dict[TopicPartition, int] = {}
         self.failed: OSError | None = None
         self.to_delete: list[str] = []
-        self.unsynced: deque[Log] = deque()
+        self.without_id: deque[Log] = deque()
         self._release: Callable[[], None] | None = None
 
     def claim(self, node_id: int, cluster_id: str) -> None:
@@ -137,7 +137,9 @@ class LogDirectory:
         """A new log; one that somebody left in its place is opened. OSError, BrokerError INCONSISTENT_TOPIC_ID."""
         path = posixpath.join(self.path, str(partition))
         if self.files.exists(path):
-            return self.open(partition, topic_id, config, now_ms, is_new=True)
+            log = self.open(partition, topic_id, config, now_ms, is_new=True)
+            log.named = False
+            return log
         return new_log(self.pool, path, partition, topic_id, config, now_ms, self.random)
 
     def leave_clean_mark(self, broker_epoch: int) -> None:

@@ -127,9 +127,9 @@ class LogManager(LogCare):
             self._fail_directory(directory, error)
             raise LogDirFailure(directory.path, error) from error
         self._take(directory, log)
-        directory.unsynced.append(log)
-        if len(directory.unsynced) == 1:
-            self._submit(directory, lambda: _sync_new(directory))
+        directory.without_id.append(log)
+        if len(directory.without_id) == 1:
+            self._submit(directory, lambda: _write_topic_ids(directory))
         return log
 
     def _give_id(self, log: Log, topic_id: bytes) -> None:
@@ -233,16 +233,12 @@ def _aside_name(topic_partition: TopicPartition, unique: int, suffix: str) -> st
     return topic_partition.topic[: _LONGEST_NAME - len(tail)] + tail
 
 
-def _sync_new(directory: LogDirectory) -> None:
-    """Makes the names and topic ids of new logs durable: on the disk worker, for all that came since."""
-    files, waiting = directory.files, directory.unsynced
+def _write_topic_ids(directory: LogDirectory) -> None:
+    """Writes `partition.metadata` of new logs: on the disk worker, for all that came since. Its sync is the log's first."""
+    waiting = directory.without_id
     while waiting:
         log = waiting[0]
         with contextlib.suppress(FileNotFoundError):  # deleted meanwhile
             if log.topic_id is not None:
-                checkpoints.write_partition_metadata(files, log.directory, log.topic_id)
-            else:
-                files.sync_directory(log.directory)
-        if len(waiting) == 1:
-            files.sync_directory(directory.path)
+                checkpoints.write_partition_metadata(directory.files, log.directory, log.topic_id, sync=False)
         waiting.popleft()  # last: a log that comes before this needs no job of its own, one that comes after it gets one

@@ -37,8 +37,8 @@ class LogState:
     __slots__ = (
         "_cuts", "_epochs_dirty", "_epochs_synced", "_epochs_version", "_epochs_writing", "_first_unstable", "_hw", "_prepare",
         "_unstable_metadata", "config", "directory", "disk", "failed", "failing", "high_watermark", "last_flush_ms", "leader_epochs",
-        "log_end_offset", "log_start_offset", "pool", "producers", "recovery_point", "segments", "topic_id", "topic_partition", "truncated",
-        "unflushed_since",
+        "log_end_offset", "log_start_offset", "named", "pool", "producers", "recovery_point", "segments", "topic_id", "topic_partition",
+        "truncated", "unflushed_since",
     )  # fmt: skip
 
     def __init__(
@@ -56,6 +56,7 @@ class LogState:
         self.failing: Callable[[LogState], None] | None = None
         self.failed: OSError | None = None
         self._cuts = 0
+        self.named = True  # False: the directory's own name and `partition.metadata` are not durable yet
         self.log_start_offset = self.log_end_offset = self.recovery_point = self.high_watermark = 0
         self.unflushed_since = self.last_flush_ms = 0
         self._hw = LogOffsetMetadata(0)
@@ -186,6 +187,9 @@ class LogState:
         epochs, version = None, self._epochs_version
         if version != self._epochs_synced:
             epochs = self._epochs_text()
+        named = self.named
+        if not named:
+            paths.append(posixpath.join(directory, checkpoints.PARTITION_METADATA))
 
         def job() -> None:
             if epochs is not None:
@@ -194,7 +198,9 @@ class LogState:
                 checkpoints.sync_path(files, path)
             if files.is_directory(directory):
                 files.sync_directory(directory)
-                self._epochs_synced = version
+                if not named:
+                    files.sync_directory(posixpath.dirname(directory))
+                self._epochs_synced, self.named = version, True
 
         return job
 

@@ -34,13 +34,14 @@ _INT_MAX = 2**31 - 1
 def new_log(
     pool: OpenFiles, directory: str, topic_partition: TopicPartition, topic_id: bytes | None, config: LogConfig, now_ms: int, random: Random
 ) -> Log:
-    """An empty log in a directory that is not there yet. `partition.metadata` and every sync are left to the caller. OSError.
+    """An empty log in a directory that is not there yet. `partition.metadata` is left to the caller. OSError.
 
     A topic may have a thousand partitions, all made in one turn of the reactor: nothing is read, listed or opened twice here.
     """
     pool.files.make_directories(directory)
     log = Log(pool, directory, topic_partition, topic_id, config, None, random)
     log.leader_epochs = LeaderEpochCache([], log.epochs_changed)
+    log.named = False
     log.segments.create(0, now_ms)
     log.set_high_watermark(0)
     return log

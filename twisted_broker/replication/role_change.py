@@ -21,7 +21,7 @@ from twisted.logger import Logger
 
 from twisted_broker.cluster.image import BROKER_RESOURCE, TOPIC_RESOURCE, MetadataDelta, MetadataImage, PartitionDelta
 from twisted_broker.cluster.registrations import PartitionRegistration, is_reserved_directory
-from twisted_broker.config import topic_config
+from twisted_broker.config import LogConfig, topic_config
 from twisted_broker.interfaces import TopicPartition
 from twisted_broker.log.errors import LogDirFailure
 from twisted_broker.replication.partition import Partition
@@ -44,12 +44,13 @@ def apply_delta(replicas: ReplicaManager, delta: MetadataDelta, image: MetadataI
     for change in changes:
         if change.after is None or replicas.node_id not in change.after.replicas:
             _stop(replicas, change, lost)
+    settings = _Settings(replicas, image)
     leading = [(change, state) for change, state in _held(replicas, changes) if state.leader == replicas.node_id]
     replicas.stop_fetching(TopicPartition(change.topic, change.partition) for change, _ in leading)
     for change, state in leading:
-        _lead(replicas, change, state, delta, gained)
+        _lead(replicas, change, state, delta, settings, gained)
     following = [
-        _follow(replicas, change, state, delta, lost) for change, state in _held(replicas, changes) if state.leader != replicas.node_id
+        _follow(replicas, change, state, delta, settings, lost) for change, state in _held(replicas, changes) if state.leader != replicas.node_id
     ]
     _fetch(replicas, [partition for partition in following if partition is not None], image)
     _apply_settings(replicas, delta, image)
@@ -58,6 +59,23 @@ def apply_delta(replicas: ReplicaManager, delta: MetadataDelta, image: MetadataI
             observer.leadership_lost(topic_partition, leader_epoch)
         for topic_partition, leader_epoch in gained:
             observer.leadership_gained(topic_partition, leader_epoch)
+
+
+class _Settings:
+    """The settings of topics in one picture, put together once for all partitions of a topic."""
+
+    __slots__ = ("_config", "_image", "_known")
+
+    def __init__(self, replicas: ReplicaManager, image: MetadataImage) -> None:
+        self._config = replicas.config
+        self._image = image
+        self._known: dict[str, LogConfig] = {}
+
+    def of(self, topic: str) -> LogConfig:
+        found = self._known.get(topic)
+        if found is None:
+            found = self._known[topic] = topic_config(self._config, self._image.config(TOPIC_RESOURCE, topic))
+        return found
 
 
 def _set_strays_aside(replicas: ReplicaManager, image: MetadataImage) -> None:
@@ -93,9 +111,10 @@ def _stop(replicas: ReplicaManager, change: PartitionDelta, lost: list[tuple[Top
 
 
 def _lead(
-    replicas: ReplicaManager, change: PartitionDelta, state: PartitionRegistration, delta: MetadataDelta, gained: list[tuple[TopicPartition, int]]
-) -> None:
-    partition, log = _open(replicas, change, state, delta)
+    replicas: ReplicaManager, change: PartitionDelta, state: PartitionRegistration, delta: MetadataDelta, settings: _Settings,
+    gained: list[tuple[TopicPartition, int]],
+) -> None:  # fmt: skip
+    partition, log = _open(replicas, change, state, delta, settings)
     if log is None:
         return
     try:
@@ -107,10 +126,11 @@ def _lead(
 
 
 def _follow(
-    replicas: ReplicaManager, change: PartitionDelta, state: PartitionRegistration, delta: MetadataDelta, lost: list[tuple[TopicPartition, int]]
-) -> Partition | None:
+    replicas: ReplicaManager, change: PartitionDelta, state: PartitionRegistration, delta: MetadataDelta, settings: _Settings,
+    lost: list[tuple[TopicPartition, int]],
+) -> Partition | None:  # fmt: skip
     """The partition, when it must be fetched anew: its leader epoch is new."""
-    partition, log = _open(replicas, change, state, delta)
+    partition, log = _open(replicas, change, state, delta, settings)
     led = partition.is_leader
     epoch_is_new = partition.make_follower(state, log, replicas.runtime.now_ms())
     if led and not partition.is_leader:
@@ -134,14 +154,16 @@ def _fetch(replicas: ReplicaManager, partitions: Iterable[Partition], image: Met
     replicas.start_fetching(staying)
 
 
-def _open(replicas: ReplicaManager, change: PartitionDelta, state: PartitionRegistration, delta: MetadataDelta) -> tuple[Partition, Log | None]:
+def _open(
+    replicas: ReplicaManager, change: PartitionDelta, state: PartitionRegistration, delta: MetadataDelta, settings: _Settings
+) -> tuple[Partition, Log | None]:
     """The partition and its log, made when they are not there yet. A log that cannot be opened leaves the partition offline."""
     topic_partition = TopicPartition(change.topic, change.partition)
     partition = replicas.partitions.get(topic_partition) or replicas.new_partition(topic_partition, change.topic_id)
     if partition.log is not None or partition.offline:
         return partition, None if partition.offline else partition.log
     directory_id = state.directory_of(replicas.node_id)
-    config = topic_config(replicas.config, delta.after.config(TOPIC_RESOURCE, change.topic))
+    config = settings.of(change.topic)
     # The first delta of a start shows old partitions as new: their logs may be in a directory that is offline.
     is_new = change.before is None and delta.before.offset >= 0
     try:
@@ -161,8 +183,9 @@ def _open(replicas: ReplicaManager, change: PartitionDelta, state: PartitionRegi
 def _apply_settings(replicas: ReplicaManager, delta: MetadataDelta, image: MetadataImage) -> None:
     """RL 1.11: settings of topics act at once; a change of the broker's own may change all of its topics."""
     named = {name for kind, name in delta.configs if kind == TOPIC_RESOURCE}
+    settings = _Settings(replicas, image)
     everything = any(kind == BROKER_RESOURCE and name in ("", str(replicas.node_id)) for kind, name in delta.configs)
     for partition in replicas.partitions.values():
         topic = partition.topic_partition.topic
         if everything or topic in named:
-            partition.update_config(topic_config(replicas.config, image.config(TOPIC_RESOURCE, topic)), replicas.runtime.now_ms())
+            partition.update_config(settings.of(topic), replicas.runtime.now_ms())

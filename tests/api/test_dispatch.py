@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from twisted.internet.defer import Deferred, succeed
+from twisted.internet.task import Clock
 
 from tests.net.echo import House
 from twisted_broker.api.context import BrokerParts, Listener
@@ -18,7 +20,7 @@ from twisted_broker.wire.errors import BrokerError, ErrorCode, WireError
 from twisted_broker.wire.header import RequestHeader, decode_response_header, encode_request_header
 from twisted_broker.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from twisted_broker.wire.messages.fetch import FetchRequest, FetchResponse, FetchTopic
-from twisted_broker.wire.messages.metadata import MetadataRequest, MetadataResponse
+from twisted_broker.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from twisted_broker.wire.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
 from twisted_broker.wire.schema import decode, encode
 
@@ -47,8 +49,11 @@ class Server:
         keys = {"produce": 0, "fetch": 1, "metadata": 3}
         routes: dict[int, Route] = {keys[name]: OwnRoute(keys[name], call) for name, call in calls.items()}
         routes[18] = ROWS[18]
-        parts = BrokerParts(node_id=1, cluster_id="c", config=BrokerConfig({}), runtime=None, authorizer=AllowAll())  # type: ignore[arg-type]
-        self.house = House(Dispatcher(parts, Listener("PLAINTEXT", "127.0.0.1", 9092), routes))
+        self.clock = Clock()
+        runtime: Any = SimpleNamespace(clock=self.clock)
+        parts = BrokerParts(node_id=1, cluster_id="c", config=BrokerConfig({}), runtime=runtime, authorizer=AllowAll())
+        self.dispatcher = Dispatcher(parts, Listener("PLAINTEXT", "127.0.0.1", 9092), routes)
+        self.house = House(self.dispatcher)
         self.client = self.house.client()
         self.correlation_id = 0
 
@@ -291,3 +296,30 @@ def test_wire_errors_inside_a_function_close_the_connection() -> None:
     server = Server(metadata=breaks)
     server.ask(MetadataRequest(), 8)
     assert server.client.lost and not server.client.data
+
+
+def test_requests_are_counted_and_timed() -> None:
+    """RL 1.13: requests and whole refusals by API and version; the wait of each that waits, the work of one in 64."""
+    waits: list[Deferred[None]] = []
+
+    async def metadata(context: Any, request: Any) -> MetadataResponse:
+        if request.topics:
+            raise BrokerError(ErrorCode.INVALID_REQUEST)
+        server.clock.advance(0.001)
+        if context.correlation_id == 2:
+            waits.append(Deferred())
+            await waits[0]
+        return MetadataResponse()
+
+    server = Server(metadata=metadata)
+    for _ in range(2):
+        server.ask(MetadataRequest(topics=[]), 9)
+    server.clock.advance(5)
+    waits[0].callback(None)
+    for _ in range(126):
+        server.ask(MetadataRequest(topics=[]), 9)
+    server.ask(MetadataRequest(topics=[MetadataRequestTopic(name="t")]), 9)
+    (served,) = server.dispatcher.served
+    assert (served.requests, served.errors) == (129, {ErrorCode.INVALID_REQUEST: 1})
+    assert served.waits == 1 and served.remote_seconds == pytest.approx(5)
+    assert served.timed == 2 and served.local_seconds == pytest.approx(0.002)

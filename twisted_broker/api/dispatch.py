@@ -38,6 +38,7 @@ _HEAD = Struct(">hhih")
 _LENGTH_AND_ID = Struct(">ii")
 _SMALL, _READ_AT_ONCE, _JOINED = 16384, 262144, 65536
 _API_VERSIONS = 18
+_TIMED = 63
 
 log = Logger(namespace="replog.api")
 
@@ -45,13 +46,19 @@ Steps = Coroutine[Any, Any, Any]
 
 
 class Served:
-    """One API at one version on one listener, ready to run."""
+    """One API at one version on one listener, ready to run. Counts what came; of one request in 64 the time until its answer or its wait."""
 
-    __slots__ = ("call", "has_records", "has_tags", "header_end", "request_class", "response_class", "route", "version", "write")
+    __slots__ = (
+        "call", "errors", "has_records", "has_tags", "header_end", "local_seconds", "remote_seconds", "request_class", "requests", "response_class",
+        "route", "timed", "version", "waits", "write",
+    )  # fmt: skip
 
     def __init__(self, route: Route, version: int, on_controller: bool) -> None:
         self.route = route
         self.version = version
+        self.requests = self.timed = self.waits = 0
+        self.local_seconds = self.remote_seconds = 0.0
+        self.errors: dict[ErrorCode, int] = {}
         self.call: Callable[[RequestContext, Any], Any] = route.function(on_controller)
         self.request_class = route.request_class()
         self.response_class = route.response_class()
@@ -78,6 +85,7 @@ class Served:
 
     def refuse(self, request: Any, code: ErrorCode, message: str | None) -> Any:
         """The API's own error answer; None where the client waits for none."""
+        self.errors[code] = self.errors.get(code, 0) + 1
         if self.route.api_key == 0 and request.acks == 0:
             return None
         return refusal(request, self.response_class, self.version, code, message)
@@ -86,7 +94,7 @@ class Served:
 class Waiting(Turn):
     """A request function that waits for a Deferred."""
 
-    __slots__ = ("_connection", "_context", "_deferred", "_dispatcher", "_gone", "_request", "_served", "_steps")
+    __slots__ = ("_connection", "_context", "_deferred", "_dispatcher", "_gone", "_request", "_served", "_since", "_steps")
 
     def __init__(
         self, dispatcher: Dispatcher, connection: KafkaConnection, served: Served, context: RequestContext, request: Any, steps: Steps
@@ -98,6 +106,7 @@ class Waiting(Turn):
         self._context = context
         self._request = request
         self._steps = steps
+        self._since = dispatcher.seconds()
         self._gone = False
         self._deferred: Deferred[Any] | None = None
 
@@ -128,6 +137,8 @@ class Waiting(Turn):
             return
         self.done = True
         self._deferred = None
+        self._served.waits += 1
+        self._served.remote_seconds += self._dispatcher.seconds() - self._since
         if self._gone:
             discard(outcome)
             return
@@ -142,7 +153,13 @@ class Dispatcher:
         self.broker = broker
         self.listener = listener
         self.routes = served(listener.is_controller) if routes is None else routes
+        self.seconds = broker.runtime.clock.seconds
         self._served: dict[int, Served] = {}
+
+    @property
+    def served(self) -> list[Served]:
+        """What has been asked for so far."""
+        return list(self._served.values())
 
     def __call__(self, connection: KafkaConnection, frame: bytes | memoryview) -> Answer | Turn:
         try:
@@ -152,6 +169,8 @@ class Dispatcher:
         served = self._served.get(api_key << 16 | version) or self.find(api_key, version)
         if served is None:
             return self._newer_api_versions(correlation_id)
+        count = served.requests = served.requests + 1
+        began = 0.0 if count & _TIMED else self.seconds()
         client_id, offset = served.read_header(frame, length)
         context = RequestContext(
             self.broker,
@@ -171,6 +190,9 @@ class Dispatcher:
             return self.answer(served, context, served.refuse(request, ErrorCode.CLUSTER_AUTHORIZATION_FAILED, None))
         steps = served.call(context, request)
         outcome = self.step(served, context, request, steps)
+        if not count & _TIMED:
+            served.timed += 1
+            served.local_seconds += self.seconds() - began
         if isinstance(outcome, Deferred):
             turn = Waiting(self, connection, served, context, request, steps)
             turn.wait(outcome)

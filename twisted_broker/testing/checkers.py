@@ -304,6 +304,19 @@ class ClusterChecker:
                     return missing
         return ""
 
+    def without_candidates(self) -> list[str]:
+        """Topics with a partition that has no leader and nobody to elect: a changed minimum ISR made the controller forget (KIP-966)."""
+        found = (
+            []
+            if self.truth is None
+            else [
+                topic.name
+                for topic in self.truth.topics_by_id.values()
+                if any(each.leader < 0 and not (each.isr or each.elr or each.last_known_elr) for each in topic.partitions.values())
+            ]
+        )
+        return sorted(found)
+
     def _missing(self, key: Key, registration: Any) -> str:
         name = self.names[key]
         if registration.leader < 0 or set(registration.isr) != set(registration.replicas):

@@ -105,12 +105,16 @@ class Client:
     async def ask_any(self, request: Any, version: int) -> Any:
         return await self.ask(self.random.choice(self.brokers), request, version)
 
-    async def ask_leader(self, partition: TopicPartition, request: Any, version: int) -> Any:
-        leader, _ = self.leaders.get(partition, (-1, -1))
-        if leader not in self.addresses:
+    async def epoch_of_leader(self, partition: TopicPartition) -> int:
+        """The leader epoch to ask under, -1 when no leader is known; looks for one first."""
+        if self.leaders.get(partition, (-1, -1))[0] not in self.addresses:
             await self.refresh(partition.topic)
-            leader, _ = self.leaders.get(partition, (-1, -1))
-        address = self.addresses.get(leader)
+        leader, epoch = self.leaders.get(partition, (-1, -1))
+        return epoch if leader in self.addresses else -1
+
+    async def ask_leader(self, partition: TopicPartition, request: Any, version: int) -> Any:
+        """The answer of the leader whose epoch `epoch_of_leader` gave."""
+        address = self.addresses.get(self.leaders.get(partition, (-1, -1))[0])
         if address is None:
             await self.pause(0.2)
             return None
@@ -236,7 +240,7 @@ class Producer(Client):
         data = produce.PartitionProduceData(index=partition.partition, records=batch)
         topic = produce.TopicProduceData(name=partition.topic, partition_data=[data])
         request = produce.ProduceRequest(acks=-1, timeout_ms=_PRODUCE_TIMEOUT_MS, topic_data=[topic])
-        epoch = self.leaders.get(partition, (-1, -1))[1]
+        epoch = await self.epoch_of_leader(partition)
         answer = await self.ask_leader(partition, request, 9)
         if answer is None:
             self.forget_leader(partition)
@@ -282,9 +286,7 @@ class Consumer(Client):
 
     async def _fetch(self) -> bool:
         """False when the leader is to be looked for again."""
-        if self.leaders.get(self.partition, (-1, -1))[0] not in self.addresses:
-            await self.refresh(self.partition.topic)
-        epoch = self.leaders.get(self.partition, (-1, -1))[1]
+        epoch = await self.epoch_of_leader(self.partition)
         asked = fetching.FetchPartition(
             partition=self.partition.partition, current_leader_epoch=epoch, fetch_offset=self.position, partition_max_bytes=4096
         )
@@ -316,7 +318,7 @@ class Consumer(Client):
 
     async def _ask_end(self) -> None:
         """ListOffsets: what it says must never go back."""
-        epoch = self.leaders.get(self.partition, (-1, -1))[1]
+        epoch = await self.epoch_of_leader(self.partition)
         asked = offsets.ListOffsetsPartition(partition_index=self.partition.partition, current_leader_epoch=epoch, timestamp=-1)
         topic = offsets.ListOffsetsTopic(name=self.partition.topic, partitions=[asked])
         answer = await self.ask_leader(self.partition, offsets.ListOffsetsRequest(replica_id=-1, topics=[topic]), 5)

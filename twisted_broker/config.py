@@ -125,6 +125,12 @@ BROKER_SETTINGS: dict[str, Setting] = _table(
     _bytes("replica.fetch.response.max.bytes", 10485760, "Bytes of the answer to a follower's fetch.", 0),
     _int("replica.fetch.backoff.ms", 1000, "Pause of a follower after an error.", 0, unit="ms"),
     _int("replica.socket.timeout.ms", 30000, "Wait of a follower for its leader's answer.", 1, unit="ms"),
+    _text(
+        "replica.selector.class",
+        None,
+        "Which replica consumers that name their rack are sent to: the nearest in sync, or the leader. No class is loaded.",
+        choices=("org.apache.kafka.common.replica.RackAwareReplicaSelector", "org.apache.kafka.common.replica.LeaderSelector"),
+    ),
     _flag("replog.refuse.unclean.truncation", False, "Stop a follower whose leader ends below it, instead of cutting it.", live=True),
     _int("fetch.purgatory.purge.interval.requests", 1000, "Completed fetches kept in the waiting lists."),
     _int("producer.purgatory.purge.interval.requests", 1000, "Completed produces kept in the waiting lists."),
@@ -243,7 +249,7 @@ SAMPLE_VALUES: Mapping[str, str] = {
 
 NO_EFFECT = frozenset(
     {
-        "background.threads", "broker.id", "controller.quorum.append.linger.ms", "controller.quorum.election.backoff.max.ms",
+        "background.threads", "controller.quorum.append.linger.ms", "controller.quorum.election.backoff.max.ms",
         "controller.quorum.election.timeout.ms", "controller.socket.timeout.ms", "group.coordinator.append.linger.ms",
         "group.coordinator.background.threads", "group.coordinator.threads", "kafka.metrics.polling.interval.secs", "kafka.metrics.reporters",
         "log.cleaner.backoff.ms", "log.cleaner.dedupe.buffer.size", "log.cleaner.enable", "log.cleaner.io.buffer.size", "log.cleaner.threads",
@@ -264,6 +270,16 @@ REFUSED: Mapping[str, str] = {
     "config.providers": "configuration values are never loaded from elsewhere; write the value itself",
 }
 
+_BROKER_ID = "broker.id"
+
+
+def _with_node_id(static: Mapping[str, str]) -> dict[str, str]:
+    """`broker.id` is the older name of `node.id`. Raises ConfigError where they differ."""
+    values = dict(static)
+    if _BROKER_ID in values and values.setdefault("node.id", values[_BROKER_ID]) != values[_BROKER_ID]:
+        raise ConfigError(_BROKER_ID, values[_BROKER_ID], f"the same as node.id, {values['node.id']}")
+    return values
+
 
 class BrokerConfig:
     """The settings of one broker: immutable, typed, each with where its value comes from.
@@ -275,7 +291,7 @@ class BrokerConfig:
     __slots__ = ("_values", "broker", "cluster", "static")
 
     def __init__(self, static: Mapping[str, str], cluster: Mapping[str, str] | None = None, broker: Mapping[str, str] | None = None) -> None:
-        self.static, self.cluster, self.broker = dict(static), dict(cluster or {}), dict(broker or {})
+        self.static, self.cluster, self.broker = _with_node_id(static), dict(cluster or {}), dict(broker or {})
         self._values: dict[str, Value] = {name: row.default for name, row in BROKER_SETTINGS.items()}
         for layer in (self.static, self.cluster, self.broker):
             for name, text in layer.items():
@@ -283,6 +299,17 @@ class BrokerConfig:
                     self._values[name] = BROKER_SETTINGS[name].parse(text)
                 elif name in REFUSED:
                     raise ConfigError(name, text, f"nothing: {REFUSED[name]}")
+        self._check_voters()
+
+    def _check_voters(self) -> None:
+        """A controller that left the others out would be a cluster of its own beside theirs."""
+        voters = self.names("controller.quorum.voters")
+        if not voters or "controller" not in self.names("process.roles"):
+            return
+        if len(voters) > 1:
+            raise ConfigError("controller.quorum.voters", ",".join(voters), "one controller: quorums of several are not served yet")
+        if voters[0].partition("@")[0] != str(self.node_id):
+            raise ConfigError("controller.quorum.voters", voters[0], f"this node, {self.node_id}, where process.roles has controller")
 
     def __getitem__(self, name: str) -> Value:
         return self._values[name]
@@ -326,7 +353,7 @@ class BrokerConfig:
 
     def unknown(self) -> list[str]:
         """Names given that nobody knows: a warning line each."""
-        known = BROKER_SETTINGS.keys() | NO_EFFECT
+        known = BROKER_SETTINGS.keys() | NO_EFFECT | {_BROKER_ID}
         return sorted(name for name in self.static if name not in known)
 
     def without_effect(self) -> list[str]:

@@ -29,3 +29,8 @@ class LiveBrokers:
     def epoch_of(self, broker_id: int) -> int:
         broker = self._source.image.brokers.get(broker_id)
         return -1 if broker is None else broker.epoch
+
+    def rack_of(self, broker_id: int) -> str | None:
+        """None for one that does not live, or does not say."""
+        broker = self._source.image.brokers.get(broker_id)
+        return None if broker is None or broker.fenced else broker.rack

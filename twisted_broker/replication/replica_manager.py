@@ -47,6 +47,7 @@ from twisted_broker.replication.partition import Partition
 from twisted_broker.replication.periodic import PeriodicTasks
 from twisted_broker.replication.ports import IIsrChanges, ImageSource, RoleObserver
 from twisted_broker.replication.purgatory import Purgatory
+from twisted_broker.replication.read_replica import reads_nearby, redirected
 from twisted_broker.replication.timing_wheel import TimingWheel
 from twisted_broker.replication.topic_stats import BrokerStats
 from twisted_broker.wire.errors import BrokerError, ErrorCode
@@ -99,6 +100,7 @@ class ReplicaManager:
         "node_id",
         "partitions",
         "produce_purgatory",
+        "reads_nearby",
         "role_observers",
         "runtime",
         "sessions",
@@ -132,6 +134,7 @@ class ReplicaManager:
         self.fetch_purgatory = Purgatory("Fetch", self._wheel, config.integer("fetch.purgatory.purge.interval.requests"))
         self.delete_records_purgatory = Purgatory("DeleteRecords", self._wheel, config.integer("delete.records.purgatory.purge.interval.requests"))
         self.fetch_max_bytes = config.integer("fetch.max.bytes")
+        self.reads_nearby = reads_nearby(config)
         self.sessions = FetchSessionCache(config.integer("max.incremental.fetch.session.cache.slots"), runtime.random)
         self._high_watermarks = HighWatermarks(runtime.files, log_manager.worker, log_manager.fail_directory)
         self._draining = False
@@ -361,12 +364,16 @@ class ReplicaManager:
         now_ms = self.runtime.now_ms() if params.replica_id >= 0 else 0
         limit = params.max_bytes
         min_one_message = not params.hard_max_bytes
+        rack = params.rack if self.reads_nearby and params.replica_id < 0 else ""
         results = []
         for request in requests:
             max_bytes = request.max_bytes
             try:
                 partition = self.partitions.get(request.topic_partition) or self.partition(request.topic_partition)
-                result = partition.read(request, params, limit if limit < max_bytes else max_bytes, min_one_message, now_ms, record_progress)
+                nearer = redirected(partition, request, rack, self._brokers) if rack else None
+                result = nearer or partition.read(
+                    request, params, limit if limit < max_bytes else max_bytes, min_one_message, now_ms, record_progress
+                )
             except Exception as error:
                 result = self._read_failed(request, error)
             if result.size:

@@ -122,3 +122,33 @@ def test_properties_file_forms():
 def test_plain_properties_round_trip(pairs):
     """Names and values without special characters come back as written."""
     assert parse_properties("\n".join(f"{name}={value}" for name, value in pairs.items())) == pairs
+
+
+def test_broker_id_is_the_older_name_of_node_id():
+    """A file of before KRaft keeps its number, as under Kafka 4.3; two different numbers are refused."""
+    config = BrokerConfig({"broker.id": "3"})
+    assert config.node_id == 3 and config.unknown() == [] and config.without_effect() == []
+    assert BrokerConfig({"broker.id": "3", "node.id": "3"}).node_id == 3
+    with pytest.raises(ConfigError, match=r"broker\.id='3' .* node\.id, 4"):
+        BrokerConfig({"broker.id": "3", "node.id": "4"})
+    with pytest.raises(ConfigError, match=r"node\.id='x'"):
+        BrokerConfig({"broker.id": "x"})
+
+
+@pytest.mark.parametrize(
+    ("voters", "words"),
+    [
+        ("1@a:9093,2@b:9093", "quorums of several are not served yet"),
+        ("2@b:9093", "this node, 1"),
+    ],
+)
+def test_a_controller_is_not_started_beside_the_voters_that_it_leaves_out(voters, words):
+    """Alone it would decide for a cluster that has others; Kafka refuses a controller that is no voter."""
+    with pytest.raises(ConfigError, match=f"controller.quorum.voters.*{words}"):
+        BrokerConfig({"controller.quorum.voters": voters})
+
+
+def test_a_lone_voter_and_a_broker_of_other_controllers_are_fine():
+    """What Kafka's sample files say of one node, and of a broker without a controller."""
+    assert BrokerConfig({"node.id": "7", "controller.quorum.voters": "7@localhost:9093"}).node_id == 7
+    assert BrokerConfig({"process.roles": "broker", "controller.quorum.voters": "7@a:9093,8@b:9093"}).node_id == 1

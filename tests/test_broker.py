@@ -225,3 +225,23 @@ def test_connections_leave_descriptors_to_the_logs() -> None:
     for connection in kept:
         connection.close()
     house.stop()
+
+
+def test_many_partitions_are_taken_over_in_several_turns() -> None:
+    """Broker: a topic of 120 partitions does not hold up heartbeats: its logs are made fifty a turn, and all of them are led in the end."""
+    house = BrokerHouse().start()
+    manager = house.broker.parts.replica_manager
+    seen = []
+
+    class Observer:
+        def leadership_gained(self, topic_partition: object, leader_epoch: int) -> None:
+            seen.append(len(manager.leaders()))
+
+        def leadership_lost(self, topic_partition: object, leader_epoch: int) -> None:
+            """At the stop."""
+
+    manager.role_observers.append(Observer())
+    create(house, "wide", 120)
+    assert [(count, seen.count(count)) for count in sorted(set(seen))] == [(50, 50), (100, 50), (120, 20)]
+    house.stop()
+    assert not house.clock.getDelayedCalls()

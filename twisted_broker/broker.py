@@ -15,6 +15,7 @@ Ring 2. Source: Kafka's `BrokerServer`, `ControllerServer`. Leaves out: options 
 from __future__ import annotations
 
 import posixpath
+from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +24,7 @@ from twisted.internet.error import CannotListenError
 from twisted.logger import Logger
 
 from twisted_broker.api.context import BrokerParts, Listener
-from twisted_broker.api.dispatch import Dispatcher
+from twisted_broker.api.dispatch import Dispatcher, Served
 from twisted_broker.config import BrokerConfig
 from twisted_broker.interfaces import Runtime, TopicPartition
 from twisted_broker.log.errors import CheckpointError, LogDirFailure
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
 log = Logger(namespace="replog")
 
 _LEAVING_SECONDS = 10
+_PARTITIONS_A_TURN = 50
 
 STARTING_ERRORS = (BrokerError, CannotListenError, CheckpointError, ConfigError, LogDirFailure, LogDirMismatch, OSError)
 
@@ -68,6 +70,7 @@ class Broker:
         self.listeners: list[Listener] = []
         self._open = OpenListeners(runtime)
         self._factories: list[ConnectionFactory] = []
+        self._dispatchers: list[Dispatcher] = []
         self._counts = ConnectionCounts(min(most_connections, config.integer("max.connections")), config.integer("max.connections.per.ip"))
         self._undo: list[Callable[[], Awaitable[None]]] = []
         self._observer: Any = None
@@ -75,6 +78,8 @@ class Broker:
         self._isr_changes: Any = None
         self._assignments: Any = None
         self._started = self._stopping = self._caught_up = False
+        self._deltas: deque[MetadataDelta] = deque()
+        self._delta_call: Any = None
         self.fatal: Callable[[str], None] = lambda reason: None
 
     @property
@@ -102,6 +107,10 @@ class Broker:
 
         found = await ask_cluster_id(self.runtime, self._controllers(), lambda: self._stopping)
         self.cluster_id = self.parts.cluster_id = self.log_manager.cluster_id = found
+
+    def served(self) -> list[Served]:
+        """What its listeners have been asked for so far, for their counts."""
+        return [each for dispatcher in self._dispatchers for each in dispatcher.served]
 
     # starting
 
@@ -165,6 +174,7 @@ class Broker:
             on_controller=is_controller,
         )
         self._factories.append(factory)
+        self._dispatchers.append(dispatcher)
         dispatcher.listener = await self._open.open(endpoint, factory, told, is_controller, let_in=is_controller)
         self.listeners.append(dispatcher.listener)
         return dispatcher.listener
@@ -266,7 +276,7 @@ class Broker:
         )
         await lifecycle.caught_up
         self._caught_up = True
-        self._metadata_changed(MetadataDelta.between(MetadataImage(), observer.image))
+        self._take_delta(MetadataDelta.between(MetadataImage(), observer.image))
         lifecycle.ready_to_unfence()
         await lifecycle.unfenced
         self.parts.groups.start()
@@ -275,9 +285,23 @@ class Broker:
     # while running
 
     def _metadata_changed(self, delta: MetadataDelta) -> None:
-        """A piece of the metadata log: settings first, then roles. What was before our registration is history: only its outcome counts."""
+        """A piece of the metadata log. What was before our registration is history: only its outcome counts.
+
+        Many partitions are taken over in several turns: their files are made on the way, and heartbeats must not wait for a thousand of them.
+        """
         if not self._caught_up:
             return
+        self._deltas.extend(delta.pieces(_PARTITIONS_A_TURN))
+        if self._delta_call is None:
+            self._next_delta()
+
+    def _next_delta(self) -> None:
+        delta = self._deltas.popleft()
+        self._delta_call = self.runtime.clock.callLater(0, self._next_delta) if self._deltas else None
+        self._take_delta(delta)
+
+    def _take_delta(self, delta: MetadataDelta) -> None:
+        """Settings first, then roles."""
         image = delta.after
         if delta.configs & {(4, ""), (4, str(self.config.node_id))}:
             self._settings_changed(self.config.with_dynamic(image.config(4, ""), image.config(4, str(self.config.node_id))))
@@ -333,6 +357,8 @@ class Broker:
             part.stop()
         self._lifecycle.stop()
         self._observer.stop()
+        if self._delta_call is not None:
+            self._delta_call.cancel()
 
     async def _stop_controller(self) -> None:
         self.parts.controller.stop()

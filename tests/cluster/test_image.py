@@ -210,3 +210,24 @@ def test_a_topic_deleted_and_made_anew_in_one_batch() -> None:
     after, delta = image.apply([records.RemoveTopicRecord(topic_id=identity(1)), records.TopicRecord(name="x", topic_id=identity(2))])
     assert after.topics_by_name["x"].id == identity(2) and identity(1) not in after.topics_by_id
     assert set(delta.removed_topics) == {identity(1)} and set(delta.created_topics) == {identity(2)}
+
+
+@given(st.integers(1, 5), st.integers(0, 12), st.integers(0, 12))
+def test_a_delta_in_pieces_is_the_same_delta(size: int, kept: int, gone: int) -> None:
+    """Every change is in exactly one piece, what goes comes first, no piece has more than `size`."""
+    topics = [records.TopicRecord(name=name, topic_id=identity(number)) for number, name in enumerate(NAMES[:2])]
+    partitions = [
+        records.PartitionRecord(partition_id=number, topic_id=identity(topic), replicas=[1], isr=[1], leader=1, directories=[identity(90)])
+        for topic, count in ((0, gone), (1, kept))
+        for number in range(count)
+    ]
+    before, _ = EMPTY.apply([topics[0], *partitions[:gone]])
+    _, delta = before.apply([records.RemoveTopicRecord(topic_id=identity(0)), topics[1], *partitions[gone:]])
+    pieces = list(delta.pieces(size))
+    found = [key for piece in pieces for key in piece.partitions]
+    assert sorted(found) == sorted(delta.partitions) and len(found) == gone + kept
+    assert all(len(piece.partitions) <= size for piece in pieces)
+    if len(pieces) > 1:
+        assert [change.after is None for piece in pieces for change in piece.partitions.values()] == [True] * gone + [False] * kept
+    assert pieces[0].removed_topics == delta.removed_topics and pieces[0].created_topics == delta.created_topics
+    assert all((piece.before, piece.after) == (delta.before, delta.after) for piece in pieces)

@@ -9,8 +9,8 @@ Source: Kafka's `MetadataDelta`, `TopicsDelta`. Left out: how records change an 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from twisted_broker.cluster.registrations import PartitionRegistration, TopicImage
@@ -61,6 +61,16 @@ class MetadataDelta:
         for topic_id in _differing(before.topics_by_id, after.topics_by_id):
             delta.add_topic(topic_id, None)
         return delta
+
+    def pieces(self, size: int) -> Iterator[MetadataDelta]:
+        """The same in deltas of at most `size` partitions, each between the same images: what goes comes first, and all that is no partition."""
+        if len(self.partitions) <= size:
+            yield self
+            return
+        changes = sorted(self.partitions.items(), key=lambda item: item[1].after is not None)
+        yield replace(self, partitions=dict(changes[:size]))
+        for start in range(size, len(changes), size):
+            yield MetadataDelta(self.before, self.after, partitions=dict(changes[start : start + size]))
 
     def add_topic(self, topic_id: bytes, touched: Iterable[int] | None) -> None:
         """Notes what became of a topic's partitions; `touched` None looks at all of them."""

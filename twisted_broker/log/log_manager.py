@@ -35,7 +35,7 @@ _LONGEST_NAME = 255
 class LogManager(LogCare):
     """All logs by partition; `start` first, `shutdown` last."""
 
-    _stopped = False
+    _stopped = _checkpoint_due = False
 
     def start(self) -> Deferred[None]:
         """Claims all directories (LogDirMismatch, CheckpointError raise at once) and loads their logs; fires when all are loaded.
@@ -164,10 +164,20 @@ class LogManager(LogCare):
             return
         log.segments.close()
         log.failed = FileNotFoundError(f"{topic_partition} was deleted")
-        self.checkpoint_recovery_points()
-        self.checkpoint_log_starts()
+        self._checkpoint_soon()
         if suffix == DELETE_SUFFIX:
             self._later(log.config.file_delete_delay_ms / 1000, lambda: self._remove_tree(directory, path))
+
+    def _checkpoint_soon(self) -> None:
+        """The checkpoints without what was taken out: once for all that goes in this turn."""
+        if not self._checkpoint_due:
+            self._checkpoint_due = True
+            self._later(0, self._checkpoint)
+
+    def _checkpoint(self) -> None:
+        self._checkpoint_due = False
+        self.checkpoint_recovery_points()
+        self.checkpoint_log_starts()
 
     def shutdown(self, broker_epoch: int = -1) -> Deferred[None]:
         """A clean stop: fires when every directory is closed, marked and unlocked (those that failed only unlocked)."""

@@ -216,3 +216,10 @@ def test_message_sets_of_old_brokers(tmp_path: Path, magic: int) -> None:
     path.write_bytes(single + wrapper[:-1] + bytes([wrapper[-1] ^ 1]))
     status, rows = dump(path, "--records")
     assert status == 1 and [row["position"] for row in rows if row["kind"] == "damage"] == [len(single)]
+
+
+def test_damage_of_a_whole_file_has_no_position(tmp_path: Path) -> None:
+    """`at byte -1` would be looked for."""
+    (tmp_path / "notes").write_text("hello")
+    result = CliRunner().invoke(main, ["dump-log", str(tmp_path / "notes")], catch_exceptions=False)
+    assert result.exit_code == 1 and "  DAMAGE: not a file that a broker writes" in result.stdout.splitlines()

@@ -101,6 +101,11 @@ def damage_row(damage: Damage) -> Row:
     return {"kind": "damage", "position": damage.position, "problem": damage.problem}
 
 
+def _damage_line(damage: Damage) -> str:
+    at = f" at byte {damage.position}" if damage.position >= 0 else ""
+    return f"  DAMAGE{at}: {damage.problem}"
+
+
 def lines(path: str, rows: Iterable[Row | Damage], as_json: bool) -> Iterable[tuple[str, bool]]:
     """(line, is damage) of one file's rows."""
     for item in rows:
@@ -109,4 +114,4 @@ def lines(path: str, rows: Iterable[Row | Damage], as_json: bool) -> Iterable[tu
         if as_json:
             yield json_line(path, row), damaged
         else:
-            yield (f"  DAMAGE at byte {row['position']}: {row['problem']}" if damaged else text_line(row)), damaged
+            yield (_damage_line(item) if isinstance(item, Damage) else text_line(row)), damaged

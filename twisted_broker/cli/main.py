@@ -38,15 +38,19 @@ def dump_log(path: Path, records: bool, as_json: bool) -> None:
 
 
 @main.command()
-@click.argument("directory", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.argument("directories", nargs=-1, required=True, metavar="DIRECTORY...", type=click.Path(exists=True, file_okay=False, path_type=Path))
 @click.option("--records", is_flag=True, help="Decompress and read every record too.")
-def verify(directory: Path, records: bool) -> None:
+@click.option("--replicas", is_flag=True, help="Compare the replicas that the log directories of several brokers hold.")
+def verify(directories: tuple[Path, ...], records: bool, replicas: bool) -> None:
     """Check every invariant of DIRECTORY: a log directory, or one partition in it. One line per finding; exit status 1 if any."""
     from twisted_broker.cli.progress import progress
     from twisted_broker.cli.verify import verify_directory
+    from twisted_broker.cli.verify_replicas import verify_replicas
 
+    if replicas != (len(directories) > 1) or (replicas and records):
+        raise click.UsageError("give one DIRECTORY, or --replicas (without --records) and two or more")
     with progress() as tell:
-        report = verify_directory(directory, records, tell)
+        report = verify_replicas(directories, tell) if replicas else verify_directory(directories[0], records, tell)
     for finding in report.findings:
         click.echo(str(finding))
     click.echo(report.summary())

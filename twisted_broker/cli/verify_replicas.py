@@ -1,0 +1,165 @@
+"""`replog verify --replicas`: the replicas of every partition, as several log directories hold them, are equal up to the high watermark.
+
+1. Compared are batches: offsets, leader epoch, CRC, size; and each CRC with the bytes it is of. What differs is shown as a pair.
+2. From the latest start of any replica (log start, or what a cleaner has passed) to the highest high watermark that a replica recorded.
+3. A replica that ends before that high watermark is a finding: it was away, or lost records.
+4. Replicas of different topic ids are no replicas of each other: a finding, and not compared.
+
+Source: RL 9; the intent of Kafka's ReplicaVerificationTool. Only reads. Leaves out: what a single log must meet (`verify_log`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from twisted_broker.cli.batches import Found, checksum_damage, read_batches
+from twisted_broker.cli.progress import Tell, silent
+from twisted_broker.cli.report import Report
+from twisted_broker.cli.rows import Damage
+from twisted_broker.cli.verify import PARTITION, is_in_use, read_checkpoints
+from twisted_broker.log.checkpoints import read_partition_metadata
+from twisted_broker.log.filesystem import OsFileSystem
+from twisted_broker.wire.primitives import uuid_text
+from twisted_broker.wire.records import BatchView
+
+PAIRS_SHOWN = 10
+
+
+class Batch(NamedTuple):
+    """What makes two batches the same."""
+
+    base_offset: int
+    last_offset: int
+    leader_epoch: int
+    crc: int
+    size: int
+
+    def __str__(self) -> str:
+        return f"offsets {self.base_offset}..{self.last_offset} epoch {self.leader_epoch} CRC {self.crc:#010x} ({self.size} bytes)"
+
+
+class Replica:
+    """One copy of a partition. `high_watermark` as recorded, `start` where it may be compared from, `end` its log end."""
+
+    def __init__(self, path: Path, high_watermark: int, start: int) -> None:
+        self.path = path
+        self.high_watermark = high_watermark
+        self.segments = sorted((int(file.stem), file) for file in path.glob("*.log") if file.stem.isdecimal())
+        first = self.segments[0][0] if self.segments else 0
+        self.start = max(start, first)
+        self.end = self._end()
+
+    def _end(self) -> int:
+        end = self.segments[-1][0] if self.segments else 0
+        for found in read_batches(self.segments[-1][1]) if self.segments else ():
+            if isinstance(found, Found):
+                end = batch_of(found).last_offset + 1
+        return end
+
+    @property
+    def topic_id(self) -> str:
+        found = read_partition_metadata(OsFileSystem(), str(self.path))
+        return "" if found is None else uuid_text(found)
+
+    def batches(self, start: int, upto: int, report: Report) -> Iterator[Batch]:
+        """Batches that begin within [start, upto). Damage goes to the report and ends a segment."""
+        for index, (_, file) in enumerate(self.segments):
+            if index + 1 < len(self.segments) and self.segments[index + 1][0] <= start:
+                continue
+            report.segments += 1
+            for found in read_batches(file):
+                if isinstance(found, Damage):
+                    report.findings.append(found)
+                    break
+                batch = batch_of(found)
+                if batch.base_offset >= upto:
+                    return
+                if batch.base_offset >= start:
+                    report.batches += 1
+                    report.bytes += batch.size
+                    damage = checksum_damage(file, found)
+                    if damage is not None:
+                        report.findings.append(damage)
+                    yield batch
+
+
+def batch_of(found: Found) -> Batch:
+    view = found.view
+    if isinstance(view, BatchView):
+        return Batch(view.base_offset, view.last_offset, view.partition_leader_epoch, view.crc, found.size)
+    return Batch(view.offset, view.offset, -1, view.crc, found.size)
+
+
+def verify_replicas(directories: Sequence[Path], tell: Tell = silent) -> Report:
+    """Compares every partition that two or more of the log directories hold."""
+    report = Report()
+    partitions: dict[str, list[Replica]] = {}
+    for directory in directories:
+        report.in_use = report.in_use or is_in_use(directory)
+        known = read_checkpoints(directory, report)
+        for entry in sorted(directory.iterdir()):
+            if entry.is_dir() and PARTITION.fullmatch(entry.name) and entry.name != "__cluster_metadata-0":
+                start = max(known[name].get(entry.name, 0) for name in ("log-start-offset-checkpoint", "cleaner-offset-checkpoint"))
+                replica = Replica(entry, known["replication-offset-checkpoint"].get(entry.name, 0), start)
+                partitions.setdefault(entry.name, []).append(replica)
+    for name, replicas in sorted(partitions.items()):
+        report.partitions += 1
+        tell(name, report.bytes)
+        if len(replicas) > 1 and _same_topic(replicas, report):
+            compare(replicas, report)
+    return report
+
+
+def _same_topic(replicas: Sequence[Replica], report: Report) -> bool:
+    for other in replicas[1:]:
+        if other.topic_id != replicas[0].topic_id:
+            report.add(other.path, -1, f"topic id {other.topic_id or 'none'}, {replicas[0].path} has {replicas[0].topic_id or 'none'}")
+            return False
+    return True
+
+
+def compare(replicas: Sequence[Replica], report: Report) -> None:
+    """Holds each replica against the one with the highest high watermark."""
+    reference = max(replicas, key=lambda replica: (replica.high_watermark, replica.end))
+    start = max(replica.start for replica in replicas)
+    once = report  # what is damaged in the reference is told once
+    for replica in replicas:
+        if replica.end < reference.high_watermark:
+            report.add(replica.path, -1, f"ends at {replica.end}, the high watermark is {reference.high_watermark}")
+        if replica is not reference:
+            upto = min(reference.high_watermark, replica.end, reference.end)
+            _tell_pairs(reference, replica, paired(reference.batches(start, upto, once), replica.batches(start, upto, report)), report)
+            once = Report()
+
+
+def _tell_pairs(reference: Replica, other: Replica, pairs: Iterator[tuple[Batch | None, Batch | None]], report: Report) -> None:
+    differing = 0
+    for mine, theirs in pairs:
+        differing += 1
+        if differing <= PAIRS_SHOWN:
+            report.add(other.path, -1, f"has {theirs or 'nothing'}, {reference.path} has {mine or 'nothing'}")
+    if differing > PAIRS_SHOWN:
+        report.add(other.path, -1, f"differs from {reference.path} in {differing - PAIRS_SHOWN} more pairs")
+
+
+def paired(first: Iterator[Batch], second: Iterator[Batch]) -> Iterator[tuple[Batch | None, Batch | None]]:
+    """The pairs that differ, side by side by offset; None where one has nothing."""
+    mine, theirs = next(first, None), next(second, None)
+    while mine is not None or theirs is not None:
+        if mine == theirs:
+            mine, theirs = next(first, None), next(second, None)
+        elif theirs is None or (mine is not None and mine.last_offset < theirs.base_offset):
+            yield mine, None
+            mine = next(first, None)
+        elif mine is None or theirs.last_offset < mine.base_offset:
+            yield None, theirs
+            theirs = next(second, None)
+        else:
+            yield mine, theirs
+            ends = mine.last_offset, theirs.last_offset
+            if ends[0] <= ends[1]:
+                mine = next(first, None)
+            if ends[1] <= ends[0]:
+                theirs = next(second, None)

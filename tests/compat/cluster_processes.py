@@ -9,7 +9,7 @@ from pathlib import Path
 from threading import Event, Thread
 from typing import Any
 
-from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.compat.broker_process import BrokerProcess
@@ -97,6 +97,16 @@ class View:
         """Who is in the ISR of every partition."""
         return set.intersection(*(set(isr) for _, isr in self.partitions(topic).values()))
 
+    def coordinator(self, group: str) -> int:
+        """Who coordinates a group; -1: nobody now."""
+        described = self.admin.describe_consumer_groups([group], request_timeout=10)[group].result(10)
+        return -1 if described.coordinator is None else int(described.coordinator.id)
+
+    def committed(self, group: str) -> dict[int, int]:
+        """partition -> committed offset, of the one topic that the group reads."""
+        asked = self.admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)], require_stable=True, request_timeout=10)
+        return {each.partition: each.offset for each in asked[group].result(10).topic_partitions}
+
     def until(self, condition: Callable[[], Any], what: str) -> float:
         """Seconds until the condition held; a client's errors meanwhile are part of the wait."""
         began = time.monotonic()
@@ -106,7 +116,7 @@ class View:
                 last = condition()
                 if last:
                     return time.monotonic() - began
-            except KafkaException as error:
+            except (KafkaException, TimeoutError) as error:
                 last = error
             time.sleep(0.02)
         raise AssertionError(f"not within {PATIENCE_SECONDS} s: {what} (last: {last})")
@@ -171,3 +181,45 @@ class Writer:
         self._enough.set()
         self._thread.join()
         assert not self._producer.flush(PATIENCE_SECONDS), "records are still on the way"
+
+
+class Reader:
+    """A consumer of a group that commits as it goes, until it is told to stop. `seen` is (partition, offset, value) in the order of reading."""
+
+    def __init__(self, bootstrap: str, topic: str, group: str) -> None:
+        self.seen: list[tuple[int, int, str]] = []
+        self.errors: list[str] = []
+        self._consumer = Consumer(
+            {
+                "bootstrap.servers": bootstrap,
+                "group.id": group,
+                "auto.offset.reset": "earliest",
+                "auto.commit.interval.ms": 200,
+                "log_level": 0,
+            }
+        )
+        self._consumer.subscribe([topic])
+        self._enough = Event()
+        self._thread = Thread(target=self._read, daemon=True)
+        self._thread.start()
+
+    def _read(self) -> None:
+        while not self._enough.is_set():
+            for message in self._consumer.consume(500, 0.1):
+                if message.error() is None:
+                    self.seen.append((message.partition(), message.offset(), message.value().decode()))
+                elif message.error().fatal():
+                    self.errors.append(str(message.error()))
+
+    def values(self) -> set[str]:
+        return {value for _, _, value in list(self.seen)}
+
+    def progress(self) -> Callable[[], bool]:
+        """A condition: records have been read that were not when this was called."""
+        before = len(self.seen)
+        return lambda: len(self.seen) > before + 20
+
+    def stop(self) -> None:
+        self._enough.set()
+        self._thread.join()
+        self._consumer.close()

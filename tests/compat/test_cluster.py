@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.compat.broker_process import BrokerProcess
-from tests.compat.cluster_processes import Cluster, View
+from tests.compat.cluster_processes import Cluster, Reader, View
 
 ALL = {1, 2, 3}
 
@@ -100,6 +100,33 @@ def test_kill_9_and_an_immediate_return(cluster: Cluster, view: View, topic: str
     cluster.brokers[2].kill()
     cluster.brokers[2].start()
     view.until(lambda: view.in_sync(topic) == ALL, "it is back in the ISR")
+
+
+def test_a_group_goes_on_when_its_coordinator_is_killed(cluster: Cluster, view: View, topic: str) -> None:
+    """RL 1.3, 8.3: the group's next coordinator reads its offsets from its own replica: the consumer reads on, every record is read, and
+    what is committed at the end is what was read."""
+    view.create(topic, min_insync_replicas="2")
+    group = f"group-{topic}"
+    with view.producing(topic) as writer:
+        reader = Reader(view.bootstrap, topic, group)
+        try:
+            view.until(reader.progress(), "records are read")
+            view.until(lambda: view.in_sync("__consumer_offsets") == ALL, "offsets are on all brokers")
+            victim = view.coordinator(group)
+            cluster.brokers[victim].kill()
+            view.until(lambda: victim not in view.leaders(topic).values(), "leadership moved")
+            view.until(lambda: view.coordinator(group) != victim, "another broker coordinates")
+            view.until(reader.progress(), "records are read on")
+            cluster.brokers[victim].start()
+            view.until(lambda: view.in_sync(topic) == ALL, "it is back in the ISR")
+            view.until(reader.progress(), "records are read still")
+            writer.stop()
+            view.until(lambda: set(writer.acknowledged) <= reader.values(), "all acknowledged records are read")
+        finally:
+            reader.stop()
+    assert not writer.failed and not reader.errors
+    ends = {number: max(offset for partition, offset, _ in reader.seen if partition == number) + 1 for number in range(3)}
+    view.until(lambda: view.committed(group) == ends, "what was read is committed")
 
 
 def test_without_its_controller_a_cluster_goes_on_serving(cluster: Cluster, view: View, topic: str) -> None:

@@ -51,7 +51,9 @@ def test_the_run_file_tells_where_everything_is(house: BrokerHouse, tmp_path: Pa
     house.pass_time(2)
     told = json.loads(path.read_text())
     assert told["bootstrap"] == "127.0.0.1:9092" and told["controller"] == "127.0.0.1:9093"
-    assert told["brokers"]["1"] == {"listeners": {"PLAINTEXT": "127.0.0.1:9092", "CONTROLLER": "127.0.0.1:9093"}, "directory": "/data"}
+    entry = told["brokers"]["1"]
+    assert entry["listeners"] == {"PLAINTEXT": "127.0.0.1:9092", "CONTROLLER": "127.0.0.1:9093"} and entry["directory"] == "/data"
+    assert entry["status"] == told["status"] and ("127.0.0.1", int(told["status"].removeprefix("127.0.0.1:"))) in house.network.ports
     assert isinstance(told["pid"], int) and made.broker is not None and told["cluster_id"] == made.broker.cluster_id
     house.run(made.stopService())
     assert not path.exists() and [each.name for each in tmp_path.iterdir()] == []

@@ -22,7 +22,9 @@ from twisted_broker.broker import STARTING_ERRORS, Broker
 from twisted_broker.config import BrokerConfig
 from twisted_broker.interfaces import Runtime
 from twisted_broker.settings import INT_MAX
+from twisted_broker.status.port import StatusPort
 from twisted_broker.status.run_file import broker_entry, remove_run_file, remove_stale_run_file, write_run_file
+from twisted_broker.status.view import BrokerView
 
 log = Logger(namespace="replog")
 
@@ -49,6 +51,7 @@ class BrokerService(Service):
         self._reactor = reactor
         self._starting: Deferred[None] | None = None
         self._stopping = False
+        self._status_ports: dict[Broker, StatusPort] = {}
 
     @property
     def who(self) -> str:
@@ -72,13 +75,31 @@ class BrokerService(Service):
         try:
             self.broker = Broker(self.config, self.runtime, self._cluster_id, self._most_connections)
             self.broker.fatal = self._fail
-            await self.broker.start()
+            await self._start_broker(self.broker)
             self._tell()
         except STARTING_ERRORS as error:
             self._fail(str(error))
         except Exception:
             log.failure("the broker cannot start")
             self._fail("the broker cannot start")
+
+    async def _start_broker(self, broker: Broker) -> None:
+        """It tells of itself from the beginning, and to the end (`_stop_broker`)."""
+        port = StatusPort(BrokerView(broker.parts, broker.served), broker.runtime, broker.config.integer("replog.status.port"))
+        self._status_ports[broker] = port
+        await port.open()
+        await broker.start()
+
+    async def _stop_broker(self, broker: Broker) -> None:
+        await broker.stop()
+        log.info("replog node {node} stopped", node=broker.config.node_id)
+        if broker in self._status_ports:
+            await self._status_ports.pop(broker).close()
+
+    def _entry(self, broker: Broker) -> dict[str, Any]:
+        """What the run file says of it."""
+        listeners = {each.name: each.address for each in broker.listeners}
+        return broker_entry(listeners, broker.config.log_directories[0], self._status_ports[broker].address)
 
     def _tell(self) -> None:
         """The ready line and the run file."""
@@ -87,13 +108,12 @@ class BrokerService(Service):
         controllers = [each for each in self.broker.listeners if each.is_controller]
         first = (clients or controllers)[0]
         if self._run_file is not None:
-            entry = broker_entry({each.name: each.address for each in self.broker.listeners}, self.config.log_directories[0])
             write_run_file(
                 self._run_file,
                 self.broker.cluster_id,
                 clients[0].address if clients else "",
                 controllers[0].address if controllers else None,
-                {self.config.node_id: entry},
+                {self.config.node_id: self._entry(self.broker)},
             )
         log.info("replog node {node} ready on {address}", node=self.config.node_id, address=first.address)
 
@@ -112,8 +132,7 @@ class BrokerService(Service):
         if self._run_file is not None:
             remove_run_file(self._run_file)
         if self.broker is not None:
-            await self.broker.stop()
-            log.info("replog node {node} stopped", node=self.config.node_id)
+            await self._stop_broker(self.broker)
 
     def stopService(self) -> Deferred[None]:
         Service.stopService(self)

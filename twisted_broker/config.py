@@ -167,6 +167,7 @@ BROKER_SETTINGS: dict[str, Setting] = _table(
     Setting("log.cleaner.min.cleanable.ratio", Type.DOUBLE, 0.5, "Share of a log that must be dirty to be compacted.", low=0.0, high=1.0, live=True),
     _int("producer.id.expiration.ms", 86400000, "Silence after which an idempotent producer is forgotten.", 1, unit="ms", live=True),
     _int("producer.id.expiration.check.interval.ms", 600000, "Time between looks for producers to forget.", 1, unit="ms"),
+    _int("replog.status.port", 0, "Port on 127.0.0.1 for /, /metrics and /explain; 0 picks a free one, -1 none.", -1, high=65535),
     _int("replog.max.open.segments", 512, "Segment files held open at a time.", 8),
     _flag("replog.validate.records", False, "Walk the records of every batch on append, as Kafka does."),
     # groups

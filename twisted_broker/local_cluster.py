@@ -2,7 +2,8 @@
 
 Owns what differs between them, and the order in which they start and stop.
 
-1. Ids 1 to N, ports P to P+N-1 (free ones for 0), directories `broker-<id>` under the given ones; node 1 is the controller too.
+1. Ids 1 to N, ports P to P+N-1 (free ones for 0; the status ports likewise), directories `broker-<id>` under the given ones; node 1 is the
+   controller too.
 2. They talk over real TCP, as brokers on several machines do; nothing is shared but the process.
 3. Node 1 starts first, the others together; they stop in the reverse order, each handing its leadership over. Ready means all are.
 
@@ -25,11 +26,12 @@ from twisted_broker.config import BrokerConfig
 from twisted_broker.interfaces import Runtime
 from twisted_broker.net.listeners import parse_endpoints
 from twisted_broker.settings import ConfigError
-from twisted_broker.status.run_file import broker_entry, remove_run_file, write_run_file
+from twisted_broker.status.run_file import remove_run_file, write_run_file
 
 log = Logger(namespace="replog")
 CONTROLLER_NODE = 1
 _MOST_PORT = 65535
+_STATUS_PORT = "replog.status.port"
 
 
 def node_settings(values: Mapping[str, str], node_id: int) -> dict[str, str]:
@@ -41,6 +43,9 @@ def node_settings(values: Mapping[str, str], node_id: int) -> dict[str, str]:
     if "metadata.log.dir" in values:
         own["metadata.log.dir"] = posixpath.join(values["metadata.log.dir"], f"broker-{node_id}")
     controllers = {name.upper() for name in _listed(values.get("controller.listener.names", "CONTROLLER"))}
+    status_port = values.get(_STATUS_PORT, "")
+    if status_port.isdecimal() and int(status_port):
+        own[_STATUS_PORT] = str(int(status_port) + node_id - 1)
     for name in ("listeners", "advertised.listeners"):
         if name in values:
             own[name] = ",".join(_shifted(name, values[name], node_id, controllers))
@@ -100,7 +105,7 @@ class LocalCluster(BrokerService):
 
     async def _start_all(self) -> None:
         first = self._make(self._configs[0], self.runtime)
-        await first.start()
+        await self._start_broker(first)
         self._tell_ready(first)
         controllers = ",".join(each.address for each in first.listeners if each.is_controller)
         others = []
@@ -113,7 +118,7 @@ class LocalCluster(BrokerService):
                 result.raiseException()
 
     async def _start_one(self, broker: Broker) -> None:
-        await broker.start()
+        await self._start_broker(broker)
         self._tell_ready(broker)
 
     def _make(self, config: BrokerConfig, runtime: Runtime) -> Broker:
@@ -131,16 +136,11 @@ class LocalCluster(BrokerService):
             return
         clients = [next(each.address for each in broker.listeners if not each.is_controller) for broker in self.brokers]
         controller = next(each.address for each in self.brokers[0].listeners if each.is_controller)
-        entries = {broker.config.node_id: _entry(broker) for broker in self.brokers}
+        entries = {broker.config.node_id: self._entry(broker) for broker in self.brokers}
         write_run_file(self._run_file, self.brokers[0].cluster_id, ",".join(clients), controller, entries)
 
     async def _stop(self) -> None:
         if self._run_file is not None:
             remove_run_file(self._run_file)
         for broker in reversed(self.brokers):
-            await broker.stop()
-            log.info("replog node {node} stopped", node=broker.config.node_id)
-
-
-def _entry(broker: Broker) -> dict[str, Any]:
-    return broker_entry({each.name: each.address for each in broker.listeners}, broker.config.log_directories[0])
+            await self._stop_broker(broker)

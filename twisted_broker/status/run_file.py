@@ -5,7 +5,7 @@
 3. A start that is refused leaves the file of the running process alone.
 
 JSON: `pid`, `cluster_id`, `bootstrap` (HOST:PORT, comma-separated), `controller` (HOST:PORT or null), `brokers` (node id -> `listeners`:
-name -> HOST:PORT, `directory`). Ring 2.
+name -> HOST:PORT, `directory`, `status`: HOST:PORT or null), `status` (all of these, comma-separated). Ring 2.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from collections.abc import Mapping
 from typing import Any
 
 
-def broker_entry(listeners: Mapping[str, str], directory: str) -> dict[str, Any]:
-    """What is told of one broker; `listeners` is name -> HOST:PORT."""
-    return {"listeners": dict(listeners), "directory": directory}
+def broker_entry(listeners: Mapping[str, str], directory: str, status: str | None = None) -> dict[str, Any]:
+    """What is told of one broker; `listeners` is name -> HOST:PORT; `status`: where it tells of itself over HTTP."""
+    return {"listeners": dict(listeners), "directory": directory, "status": status}
 
 
 def write_run_file(path: str, cluster_id: str, bootstrap: str, controller: str | None, brokers: Mapping[int, Any]) -> None:
@@ -29,6 +29,7 @@ def write_run_file(path: str, cluster_id: str, bootstrap: str, controller: str |
         "cluster_id": cluster_id,
         "bootstrap": bootstrap,
         "controller": controller,
+        "status": ",".join(entry["status"] for _, entry in sorted(brokers.items()) if entry["status"]),
         "brokers": {str(node_id): entry for node_id, entry in sorted(brokers.items())},
     }
     aside = f"{path}.{os.getpid()}.tmp"

@@ -1,0 +1,158 @@
+"""The status port of a whole broker in memory: what is told, in which words, and what is refused."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from tests.broker_house import BrokerHouse
+from tests.status.looking import Looking
+from tests.test_broker import create, fetch, produce
+from twisted_broker.settings import ConfigError
+from twisted_broker.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+
+
+@pytest.fixture
+def house() -> BrokerHouse:
+    return BrokerHouse().start()
+
+
+def test_a_partition_is_explained_as_json(house: BrokerHouse) -> None:
+    """Issue, explain: role, offsets, ISR, and the controller's word beside them."""
+    create(house, "orders", 2)
+    produce(house, "orders", b"a", b"b", b"c")
+    told = Looking(house).json("/explain/orders/0")
+    assert (told["topic"], told["partition"], told["broker"], told["role"], told["leader"]) == ("orders", 0, 1, "leader", 1)
+    assert (told["isr"], told["log_start"], told["high_watermark"], told["log_end"], told["out_of_sync"]) == ([1], 0, 3, 3, [])
+    assert told["high_watermark_waits"] is None and told["waiting"] == [] and told["cuts"] == []
+    assert told["metadata"]["leader"] == 1 and told["metadata"]["isr"] == [1] and told["metadata"]["offset"] > 0
+
+
+def test_a_waiting_consumer_is_seen(house: BrokerHouse) -> None:
+    """RL 1.9: a fetch that is parked is told while it waits, and no longer afterwards."""
+    create(house, "t")
+    looking = Looking(house)
+    asked = FetchTopic(topic="t", partitions=[FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1 << 20)])
+    connection = house.connection()
+    answer = connection.send(FetchRequest(max_wait_ms=20_000, min_bytes=1, max_bytes=1 << 20, topics=[asked]), 11)
+    house.pass_time(0.5)
+    (waiting,) = looking.json("/explain/t/0")["waiting"]
+    assert waiting["request"] == "Fetch" and waiting["why"].startswith("a consumer reads from 0 up to the high watermark: 1 bytes are wanted")
+    assert looking.numbers()['kafka_server_delayedoperationpurgatory_numdelayedoperations{delayedOperation="Fetch"}'] == 1
+    assert "1 request waits" in looking.get("/")[2]
+    produce(house, "t", b"a")
+    house.run(answer)
+    assert looking.json("/explain/t/0")["waiting"] == []
+    connection.close()
+
+
+def test_numbers_have_kafkas_names_per_topic_and_in_total(house: BrokerHouse) -> None:
+    """RL 1.13: what clients did is counted once, under the names that dashboards for Kafka know."""
+    create(house, "t", 2)
+    looking = Looking(house)
+    before = looking.numbers()
+    produce(house, "t", b"a", b"b")
+    assert fetch(house, "t") == [b"a", b"b"]
+    after = looking.numbers()
+
+    def grew(name: str) -> float:
+        return after[name] - before.get(name, 0.0)
+
+    size = house.broker.parts.replica_manager.partitions["t", 0].log.size_in_bytes
+    for labels in ("", '{topic="t"}'):
+        prefix = "kafka_server_brokertopicmetrics_"
+        assert grew(f"{prefix}messagesin_total{labels}") == 2
+        assert grew(f"{prefix}bytesin_total{labels}") == grew(f"{prefix}bytesout_total{labels}") == size
+        assert grew(f"{prefix}totalproducerequests_total{labels}") == grew(f"{prefix}totalfetchrequests_total{labels}") == 1
+    assert after["kafka_server_replicamanager_partitioncount"] == after["kafka_server_replicamanager_leadercount"] == 2
+    assert after["kafka_server_replicamanager_atminisrpartitioncount"] == 2, "one replica, a minimum of one"
+    for name in ("underreplicatedpartitions", "underminisrpartitioncount", "offlinereplicacount", "reassigningpartitions"):
+        assert after[f"kafka_server_replicamanager_{name}"] == 0
+    assert grew('kafka_network_requestmetrics_requests_total{request="Produce",version="7"}') == 1
+    assert after['kafka_network_requestmetrics_remotetimems_count{request="Fetch"}'] >= 1, "the metadata log is followed by waiting fetches"
+    assert after['kafka_server_replicafetchermanager_maxlag{clientId="Replica"}'] == 0
+
+
+def test_a_reads_bytes_count_when_they_are_sent(house: BrokerHouse) -> None:
+    """RL 1.13: a fetch that found too little, waited and read again has read once."""
+    create(house, "t")
+    produce(house, "t", b"a")
+    looking = Looking(house)
+    asked = FetchTopic(topic="t", partitions=[FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1 << 20)])
+    house.ask(FetchRequest(max_wait_ms=200, min_bytes=100_000, max_bytes=1 << 20, topics=[asked]), 11)
+    numbers = looking.numbers()
+    assert numbers["kafka_server_brokertopicmetrics_bytesout_total"] == numbers["kafka_server_brokertopicmetrics_bytesin_total"] > 0
+
+
+def test_the_page_lists_what_there_is(house: BrokerHouse) -> None:
+    """A person sees partitions, leader, ISR, offsets; `?topic=` chooses; nothing of a name becomes markup."""
+    create(house, "orders")
+    create(house, "flights")
+    produce(house, "orders", b"a")
+    status, headers, body = Looking(house).get("/")
+    assert status == 200 and headers["content-type"] == "text/html; charset=utf-8"
+    assert "Broker 1 of cluster" in body and "<a href='/explain/orders/0'>orders-0</a>" in body and "0 to 1" in body and "flights" in body
+    looking = Looking(house, 8081)
+    assert "flights" not in looking.get("/?topic=orders")[2]
+    assert "<script>" not in looking.get("/?topic=%3Cscript%3E")[2]
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/nothing", "//", "/explain", "/explain/t", "/explain/none/0", "/explain/t/7", "/explain/t/x", "/explain/t/0/1", "/explain/t/-1", "/explain//0"],
+)
+def test_what_is_not_there_is_404_with_one_line(house: BrokerHouse, path: str) -> None:
+    """One line of text, whatever was asked."""
+    create(house, "t")
+    status, headers, body = Looking(house).get(path)
+    assert (status, headers["content-type"]) == (404, "text/plain; charset=utf-8")
+    assert body.count("\n") == 1 and body.endswith("\n")
+
+
+def test_only_reading_is_served(house: BrokerHouse) -> None:
+    """POST is 405; HEAD is the answer without its body."""
+    looking = Looking(house)
+    assert looking.get("/metrics", "POST")[0] == 405
+    status, _, body = looking.get("/", "HEAD")
+    assert (status, body) == (200, "")
+
+
+def test_a_controller_tells_what_it_has() -> None:
+    """Without a broker there are no partitions: its requests are counted, the page says what it is."""
+    house = BrokerHouse(process_roles="controller", listeners="CONTROLLER://127.0.0.1:9093").start()
+    looking = Looking(house)
+    assert "Controller 1" in looking.get("/")[2]
+    assert looking.get("/explain/t/0")[0] == 404
+    assert not any("brokertopicmetrics" in name for name in looking.numbers())
+
+
+def test_a_port_in_use_is_no_end_and_minus_one_is_none(house: BrokerHouse) -> None:
+    """The broker serves without it."""
+    assert Looking(house, 9092).port.address is None
+    assert Looking(house, -1).port.address is None
+    with pytest.raises(ConfigError):
+        BrokerHouse(replog_status_port="70000")
+
+
+def test_closing_ends_connections(house: BrokerHouse) -> None:
+    """A browser that keeps its connection does not keep the broker; the port is free again."""
+    looking = Looking(house)
+    kept = looking.ask("/")
+    house.pass_time(1)
+    assert not kept.called and ("127.0.0.1", 8080) in house.network.ports
+    house.run(looking.port.close())
+    assert house.run(kept).startswith(b"HTTP/1.1 200 OK")
+    assert ("127.0.0.1", 8080) not in house.network.ports and looking.port.address is None
+    assert Looking(house).get("/metrics")[0] == 200
+
+
+def test_nothing_of_it_is_loaded_before_somebody_comes() -> None:
+    """The start and an idle broker pay for neither twisted.web nor prometheus-client."""
+    program = (
+        "import sys, twisted_broker.tap, twisted_broker.broker_service, twisted_broker.local_cluster\n"
+        "print([name for name in ('twisted.web', 'prometheus_client', 'http.server') if name in sys.modules])"
+    )
+    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "[]"

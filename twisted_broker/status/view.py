@@ -1,0 +1,100 @@
+"""What a broker tells of itself: its parts, asked when somebody looks.
+
+Owns `BrokerView`: explanations gathered out of replica manager, purgatories, fetchers and metadata, and the list of all partitions.
+
+1. Looking changes nothing, and costs nothing while nobody looks.
+2. A partition is told of when the metadata knows it or this broker holds it; `metadata` is the controller's word as it has come here.
+
+Source: issue "Replication", explain. Leaves out: the reasons (`replication.explanation`), HTTP (`pages`), numbers (`metrics`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict
+from typing import Any
+
+from twisted_broker.interfaces import TopicPartition
+from twisted_broker.replication.explanation import Explanation, Fetching, explain, fetching_now
+from twisted_broker.replication.partition import Partition
+from twisted_broker.replication.reasons import Now
+
+_PURGATORIES = ("produce_purgatory", "fetch_purgatory", "delete_records_purgatory")
+
+
+class BrokerView:
+    """`parts`: the broker's; `served()`: what its listeners serve, for the requests' counts."""
+
+    def __init__(self, parts: Any, served: Callable[[], Iterable[Any]] = lambda: ()) -> None:
+        self.parts = parts
+        self.served = served
+
+    @property
+    def replicas(self) -> Any:
+        """The replica manager; None where there is no broker (a controller), or not yet."""
+        return self.parts.replica_manager
+
+    def now(self) -> Now:
+        runtime = self.parts.runtime
+        return Now(runtime.now_ms(), runtime.wall_ms())
+
+    def explanation(self, partition: Partition, now: Now) -> Explanation:
+        """Of a partition that is held here."""
+        name = partition.topic_partition
+        watching = [each for purgatory in _PURGATORIES for each in getattr(self.replicas, purgatory).watching(name)]
+        return explain(partition, now, watching, None if partition.is_leader else self._fetching(partition, now))
+
+    def _fetching(self, partition: Partition, now: Now) -> Fetching:
+        fetchers = self.replicas.fetchers
+        for (leader_id, number), fetcher in {} if fetchers is None else fetchers.fetchers.items():
+            state = fetcher.state.partitions.get(partition.topic_partition)
+            if state is not None:
+                return fetching_now(partition, fetcher_name(leader_id, number), str(fetcher.leader.endpoint), state, now)
+        return fetching_now(partition, "", "", None, now)
+
+    def partitions(self) -> Iterator[TopicPartition]:
+        """All that the metadata knows, by topic and number."""
+        image = self._image
+        for name in () if image is None else sorted(image.topics_by_name):
+            for number in sorted(image.topics_by_name[name].partitions):
+                yield TopicPartition(name, number)
+
+    def told(self, topic_partition: TopicPartition) -> dict[str, Any] | None:
+        """As JSON; None when nobody knows it. `role` is none where this broker holds no replica."""
+        held = None if self.replicas is None else self.replicas.partitions.get(topic_partition)
+        metadata = self.metadata(topic_partition)
+        if held is None and metadata is None:
+            return None
+        topic, number = topic_partition
+        if held is None:
+            found: dict[str, Any] = {"topic": topic, "partition": number, "broker": self.parts.node_id, "role": "none", "at_ms": self.now().wall_ms}
+        else:
+            found = asdict(self.explanation(held, self.now()))
+        return found | {"metadata": metadata}
+
+    @property
+    def _image(self) -> Any:
+        return None if self.parts.metadata is None else self.parts.metadata.image
+
+    def metadata(self, topic_partition: TopicPartition) -> dict[str, Any] | None:
+        """The controller's word on it, and how far the metadata log was followed."""
+        image = self._image
+        state = None if image is None else image.partition(*topic_partition)
+        if state is None:
+            return None
+        fenced = sorted(broker for broker in state.replicas if broker not in image.brokers or image.brokers[broker].fenced)
+        return {
+            "offset": image.offset,
+            "leader": state.leader,
+            "leader_epoch": state.leader_epoch,
+            "partition_epoch": state.partition_epoch,
+            "replicas": list(state.replicas),
+            "isr": list(state.isr),
+            "eligible_leader_replicas": list(state.elr),
+            "fenced": fenced,
+        }
+
+
+def fetcher_name(leader_id: int, number: int) -> str:
+    """Kafka's name of a replica fetcher, as dashboards know it."""
+    return f"ReplicaFetcherThread-{number}-{leader_id}"

@@ -27,24 +27,45 @@ from twisted_broker.wire.primitives import NULL_UUID
 
 
 class _Reach:
-    """Which brokers can be reached through one listener."""
+    """Which brokers can be reached through one listener.
 
-    __slots__ = ("brokers", "image", "leader_error", "listener")
+    What follows from a leader or a list of replicas is found once for a request: the thousand partitions of a topic have few of them. The lists are
+    shared between answers.
+    """
+
+    __slots__ = ("_leaders", "_lists", "_offline", "brokers", "image", "leader_error", "listener")
 
     def __init__(self, image: MetadataImage, listener: str, version: int) -> None:
         self.image, self.listener = image, listener
         self.brokers = {broker.id: broker for broker in image.live_brokers() if listener in broker.listeners}
         self.leader_error = ErrorCode.LISTENER_NOT_FOUND if version >= 6 else ErrorCode.LEADER_NOT_AVAILABLE
+        self._leaders: dict[int, tuple[ErrorCode, int]] = {}
+        self._lists: dict[tuple[int, ...], list[int]] = {}
+        self._offline: dict[tuple[tuple[int, ...], tuple[bytes, ...]], list[int]] = {}
 
     def leader(self, partition: PartitionRegistration) -> tuple[ErrorCode, int]:
         """The leader's id, -1 with an error when clients cannot reach it."""
-        if partition.leader in self.brokers:
-            return ErrorCode.NONE, partition.leader
-        broker: BrokerRegistration | None = self.image.brokers.get(partition.leader)
+        leader = partition.leader
+        return self._leaders.get(leader) or self._leaders.setdefault(leader, self._find_leader(leader))
+
+    def _find_leader(self, leader: int) -> tuple[ErrorCode, int]:
+        if leader in self.brokers:
+            return ErrorCode.NONE, leader
+        broker: BrokerRegistration | None = self.image.brokers.get(leader)
         lives = broker is not None and not broker.fenced
         return (self.leader_error if lives else ErrorCode.LEADER_NOT_AVAILABLE), -1
 
+    def listed(self, brokers: tuple[int, ...]) -> list[int]:
+        return self._lists.get(brokers) or self._lists.setdefault(brokers, list(brokers))
+
     def offline(self, partition: PartitionRegistration) -> list[int]:
+        key = partition.replicas, partition.directories
+        found = self._offline.get(key)
+        if found is None:
+            found = self._offline[key] = self._find_offline(partition)
+        return found
+
+    def _find_offline(self, partition: PartitionRegistration) -> list[int]:
         found = []
         for replica, directory in zip(partition.replicas, partition.directories, strict=True):
             broker = self.brokers.get(replica)
@@ -143,7 +164,7 @@ def _operations(context: RequestContext, name: str) -> int:
 
 def _partition(version: int, reach: _Reach, number: int, partition: PartitionRegistration) -> wire.MetadataResponsePartition:
     error, leader = reach.leader(partition)
-    replicas, isr = list(partition.replicas), list(partition.isr)
+    replicas, isr = reach.listed(partition.replicas), reach.listed(partition.isr)
     if version == 0:
         replicas, isr = [[broker for broker in brokers if broker in reach.brokers] for brokers in (replicas, isr)]
         if error is ErrorCode.NONE and len(replicas) + len(isr) < len(partition.replicas) + len(partition.isr):

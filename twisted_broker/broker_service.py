@@ -24,7 +24,6 @@ from twisted_broker.interfaces import Runtime
 from twisted_broker.settings import INT_MAX
 from twisted_broker.status.port import StatusPort
 from twisted_broker.status.run_file import broker_entry, remove_run_file, remove_stale_run_file, write_run_file
-from twisted_broker.status.view import BrokerView
 
 log = Logger(namespace="replog")
 
@@ -85,7 +84,7 @@ class BrokerService(Service):
 
     async def _start_broker(self, broker: Broker) -> None:
         """It tells of itself from the beginning, and to the end (`_stop_broker`)."""
-        port = StatusPort(BrokerView(broker.parts, broker.served), broker.runtime, broker.config.integer("replog.status.port"))
+        port = StatusPort(broker.parts, broker.served, broker.config.integer("replog.status.port"))
         self._status_ports[broker] = port
         await port.open()
         await broker.start()

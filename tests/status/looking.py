@@ -10,7 +10,6 @@ from twisted.internet.protocol import ClientFactory, Protocol
 
 from tests.broker_house import BrokerHouse
 from twisted_broker.status.port import StatusPort
-from twisted_broker.status.view import BrokerView
 
 
 class Asking(Protocol):
@@ -34,7 +33,7 @@ class Looking:
 
     def __init__(self, house: BrokerHouse, port: int = 8080) -> None:
         self.house = house
-        self.port = StatusPort(BrokerView(house.broker.parts, house.broker.served), house.runtime, port)
+        self.port = StatusPort(house.broker.parts, house.broker.served, port)
         house.run(self.port.open())
 
     def ask(self, path: str, method: str = "GET", more: str = "") -> Deferred[bytes]:

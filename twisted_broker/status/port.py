@@ -3,8 +3,8 @@
 Owns the listening port and the connections on it.
 
 1. On 127.0.0.1 only; `replog.status.port` says where, 0 takes a free port, -1 none.
-2. Nothing of HTTP or Prometheus is loaded before the first connection: neither the start nor an idle broker pays for it (measured: about 6 MB,
-   and a tenth of a second once).
+2. Nothing of HTTP, Prometheus or explanations is loaded before the first connection: neither the start nor an idle broker pays for it
+   (measured: about 6 MB, and a tenth of a second once).
 3. A port that cannot be had is a warning: the broker serves all the same.
 
 Source: issue "Replication", explain. Leaves out: what is told (`pages`).
@@ -12,6 +12,7 @@ Source: issue "Replication", explain. Leaves out: what is told (`pages`).
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from twisted.internet.defer import maybeDeferred
@@ -21,10 +22,10 @@ from twisted.internet.protocol import Factory, Protocol
 from twisted.logger import Logger
 
 from twisted_broker.interfaces import Runtime
-from twisted_broker.status.view import BrokerView
 
 HOST = "127.0.0.1"
 OFF = -1
+Served = Callable[[], Iterable[Any]]
 _log = Logger(namespace="replog.status")
 
 
@@ -33,16 +34,17 @@ class StatusFactory(Factory):
 
     noisy = False
 
-    def __init__(self, view: BrokerView, runtime: Runtime) -> None:
-        self._view = view
-        self._runtime = runtime
+    def __init__(self, parts: Any, served: Served) -> None:
+        self._parts = parts
+        self._served = served
         self._site: Any = None
 
     def buildProtocol(self, addr: IAddress | None) -> Protocol | None:
         if self._site is None:
             from twisted_broker.status.pages import StatusSite
+            from twisted_broker.status.view import BrokerView
 
-            self._site = StatusSite(self._view, self._runtime.clock)
+            self._site = StatusSite(BrokerView(self._parts, self._served), self._parts.runtime.clock)
         made: Protocol | None = self._site.buildProtocol(addr)
         return made
 
@@ -53,13 +55,13 @@ class StatusFactory(Factory):
 
 
 class StatusPort:
-    """`address` is HOST:PORT while it is open, else None."""
+    """`parts`, `served`: as of `BrokerView`. `address` is HOST:PORT while it is open, else None."""
 
-    def __init__(self, view: BrokerView, runtime: Runtime, port: int) -> None:
+    def __init__(self, parts: Any, served: Served, port: int) -> None:
         self.address: str | None = None
-        self._runtime = runtime
+        self._runtime: Runtime = parts.runtime
         self._wanted = port
-        self._factory = StatusFactory(view, runtime)
+        self._factory = StatusFactory(parts, served)
         self._port: Any = None
 
     async def open(self) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import random
 import socket
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -68,6 +70,23 @@ def test_in_memory_nothing_is_left(new_broker: BrokerFactory, topic: str) -> Non
     assert clients.Confluent().consume(broker.bootstrap, topic, "readers", 1) == rows
     left = {path.name for path in broker.directory.iterdir()}
     assert left <= {"log", "run.json"}, left
+
+
+def test_a_directory_that_is_in_use_is_left_alone(new_broker: BrokerFactory) -> None:
+    """Neither a second broker of ours starts on a directory, nor one where another program holds Java's kind of lock."""
+    first, second = new_broker().start(), new_broker()
+    second.data = first.data
+    with pytest.raises(RuntimeError, match="ended with status"):
+        second.start()
+    first.stop()
+    hold = "import fcntl,sys; f=open(sys.argv[1],'r+'); fcntl.lockf(f, fcntl.LOCK_EX); print('held', flush=True); sys.stdin.read()"
+    with subprocess.Popen([sys.executable, "-c", hold, f"{first.data}/.lock"], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
+        assert holder.stdout is not None and holder.stdout.readline() == b"held\n"
+        with pytest.raises(RuntimeError, match="ended with status"):
+            second.start()
+        assert holder.stdin is not None
+        holder.stdin.close()
+    second.start()
 
 
 def test_verify_beside_a_broker_under_load(new_broker: BrokerFactory, topic: str) -> None:

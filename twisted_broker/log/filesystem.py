@@ -3,7 +3,8 @@
 Owns `OsFile` and `OsFileSystem`, the port `IFileSystem` over the operating system.
 
 1. Reads and writes carry their position: there is no cursor to share. A short write is completed or raises.
-2. A lock is `flock` on the open file: gone with the process.
+2. A lock is held on the open file and gone with the process. Where the system can, it is a record lock as Java takes it, so that Apache Kafka and we
+   keep each other out.
 
 Ring 2. Source: `interfaces.IFileSystem`. Left out: the thread that syncs (`disk_worker.py`), the bounded set of open files
 (`segment_file.py`).
@@ -16,11 +17,14 @@ import errno
 import fcntl
 import os
 import shutil
+import struct
+import sys
 from collections.abc import Callable, Sequence
 
 from twisted_broker.interfaces import Buffer
 
 _MOST_BUFFERS = 512
+_WHOLE_FILE = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)  # struct flock of Linux
 
 
 class OsFile:
@@ -133,7 +137,7 @@ class OsFileSystem:
     def lock(self, path: str) -> Callable[[], None]:
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _lock_open_file(fd)
         except OSError:
             os.close(fd)
             raise
@@ -143,3 +147,11 @@ class OsFileSystem:
                 os.close(fd)
 
         return release
+
+
+def _lock_open_file(fd: int) -> None:
+    """BlockingIOError when another holds it, in this process or in any other."""
+    if sys.platform == "linux":
+        fcntl.fcntl(fd, fcntl.F_OFD_SETLK, _WHOLE_FILE)
+    else:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)

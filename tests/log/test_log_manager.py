@@ -268,7 +268,8 @@ def test_no_directory_left_is_an_error() -> None:
     """RL 1.12: when no directory can be claimed the start fails."""
     world = World()
     world.files.faults.append(Fault(errno.EIO, "mkdir"))
-    assert isinstance(failure(world.manager(start=False)), LogDirFailure)
+    refused = failure(world.manager(start=False))
+    assert isinstance(refused, LogDirFailure) and refused.cause is not None and str(refused.cause) in str(refused)
 
 
 def test_checkpoints_are_written_while_running() -> None:

@@ -80,7 +80,8 @@ class LogManager(LogCare):
 
     def _loaded(self, _: object) -> None:
         if not self.online():
-            raise LogDirFailure(", ".join(self.directories))
+            causes = [directory.failed for directory in self.directories.values()]
+            raise LogDirFailure(", ".join(self.directories), causes[0])
         self.start_care()
 
     def get_or_create(

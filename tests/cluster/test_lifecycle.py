@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from twisted.logger import capturedLogs, formatEvent
 
 from tests.cluster.served import MemberSide, Served, served
 from twisted_broker.cluster.lifecycle import BrokerState
@@ -122,8 +123,11 @@ def test_a_controlled_shutdown_over_the_network(rig: Served) -> None:
     first, second = MemberSide(rig, 2).follow().join(), MemberSide(rig, 3).follow().join()
     place(rig, "t", 2, 3)
     gone: list[None] = []
-    first.lifecycle.controlled_shutdown().addCallback(gone.append)
-    rig.pass_time(3.0)
+    with capturedLogs() as told:
+        first.lifecycle.controlled_shutdown().addCallback(gone.append)
+        rig.pass_time(3.0)
+    lines = [line for line in map(formatEvent, told) if "shutdown" in line or "handed over" in line]
+    assert lines[0] == "controlled shutdown: 1 partition(s) still to hand over" and lines[-1].endswith("this broker leaves")
     assert gone and first.lifecycle.state is BrokerState.SHUTTING_DOWN
     partition = second.observer.image.topics_by_name["t"].partitions[0]
     assert (partition.leader, partition.isr) == (3, (3,))

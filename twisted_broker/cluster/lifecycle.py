@@ -30,7 +30,7 @@ from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.messages import broker_lifecycle as wire
 
 _log = Logger()
-_REGISTRATION_RETRY_MS, _SHUTDOWN_BEAT_MS, _FAILED_BEAT_MS = 100, 50, 200
+_REGISTRATION_RETRY_MS, _SHUTDOWN_BEAT_MS, _FAILED_BEAT_MS, _PROGRESS_MS = 100, 50, 200, 1000
 _HOPELESS = frozenset({ErrorCode.INCONSISTENT_CLUSTER_ID, ErrorCode.UNSUPPORTED_VERSION, ErrorCode.INVALID_REGISTRATION})
 
 
@@ -61,6 +61,8 @@ class BrokerLifecycle:
         self._timer: IDelayedCall | None = None
         self._beating = self._beat_again = False
         self._left: Deferred[None] | None = None
+        self._leaving_since_ms = 0
+        self._told_ms = -_PROGRESS_MS
         self._running: Deferred[None] | None = None
 
     def start(
@@ -180,6 +182,7 @@ class BrokerLifecycle:
     def _answered(self, response: wire.BrokerHeartbeatResponse, leaving: bool) -> int:
         """Takes an answer in; the pause before the next beat, in ms."""
         if leaving and response.should_shut_down:
+            _log.info("leadership is handed over ({ms} ms): this broker leaves", ms=self._runtime.now_ms() - self._leaving_since_ms)
             self._leave()
             return 0
         if self.state is BrokerState.RECOVERY and not response.is_fenced:
@@ -189,6 +192,7 @@ class BrokerLifecycle:
         elif self.state is BrokerState.RUNNING and response.is_fenced:
             self.fenced_again()
         if leaving:
+            self._tell_progress()
             return _SHUTDOWN_BEAT_MS
         waiting_to_serve = self.state is BrokerState.RECOVERY and self._ready
         return _SHUTDOWN_BEAT_MS if waiting_to_serve else self._interval_ms
@@ -201,10 +205,22 @@ class BrokerLifecycle:
             self._left = Deferred()
             if self.state in (BrokerState.RUNNING, BrokerState.RECOVERY):
                 self.state = BrokerState.PENDING_CONTROLLED_SHUTDOWN
+                self._leaving_since_ms = self._runtime.now_ms()
+                self._tell_progress()
                 self.beat_now()
             else:
                 self._leave()
         return self._left
+
+    def _tell_progress(self) -> None:
+        """How much is still led here, at the beginning and every second."""
+        now_ms = self._runtime.now_ms()
+        if now_ms - self._told_ms < _PROGRESS_MS:
+            return
+        self._told_ms = now_ms
+        topics, own = self._observer.image.topics_by_id.values(), self._config.node_id
+        led = sum(partition.leader == own for topic in topics for partition in topic.partitions.values())
+        _log.info("controlled shutdown: {led} partition(s) still to hand over", led=led)
 
     def _leave(self) -> None:
         self.state = BrokerState.SHUTTING_DOWN

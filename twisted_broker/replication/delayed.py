@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from twisted_broker.interfaces import TopicPartition
 from twisted_broker.log.append_info import RecordError
 from twisted_broker.log.offset_metadata import LogOffsetMetadata
-from twisted_broker.replication.fetch_data import FetchParams, FetchPartitionRequest, FetchPartitionResult
+from twisted_broker.replication.fetch_data import LOG_END, FetchParams, FetchPartitionRequest, FetchPartitionResult
 from twisted_broker.replication.partition import Partition
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 
@@ -142,17 +142,28 @@ class DelayedFetch:
         log = partition.log_for(request.current_leader_epoch, self._params.only_leader)
         if request.topic_id is not None and request.topic_id != partition.topic_id:
             return -1
-        end = partition.end_for(self._params.isolation)
+        isolation = self._params.isolation
+        found = 0
+        if isolation != LOG_END or log.log_end_offset != fetch_offset.offset:
+            end = partition.end_for(isolation)
+            found = self._readable_to(end, fetch_offset, log.log_end_offset, request.max_bytes)
+            if found < 0:
+                return -1
+        if request.last_fetched_epoch >= 0 and partition.divergence(request) is not None:
+            return -1  # case H
+        return found
+
+    @staticmethod
+    def _readable_to(end: LogOffsetMetadata, fetch_offset: LogOffsetMetadata, log_end_offset: int, max_bytes: int) -> int:
+        """Bytes between a reader and the end it may see, -1 for case F and where only reading can tell."""
         found = 0
         if end.offset != fetch_offset.offset:
-            if end.on_older_segment(fetch_offset) or fetch_offset.on_older_segment(end) or fetch_offset.offset > log.log_end_offset:
-                return -1  # case F
+            if end.on_older_segment(fetch_offset) or fetch_offset.on_older_segment(end) or fetch_offset.offset > log_end_offset:
+                return -1
             if end.offset > fetch_offset.offset:
                 if not end.on_same_segment(fetch_offset):
                     return -1
-                found = min(end.position_difference(fetch_offset), request.max_bytes)
-        if request.last_fetched_epoch >= 0 and partition.divergence(request) is not None:
-            return -1  # case H
+                found = min(end.position_difference(fetch_offset), max_bytes)
         return found
 
 

@@ -331,6 +331,11 @@ class Partition:
             if result.diverging_epoch is not None:
                 return result
         isolation = params.isolation
+        if isolation == LOG_END and request.fetch_offset == leader_end and follower is not None and log.failed is None:
+            result.fetch_offset = log.log_end  # most fetches of most followers: there is nothing to read
+            if record_progress:
+                self._follower_fetched(follower, result.fetch_offset, request.log_start_offset, leader_end, params.replica_epoch, now_ms)
+            return result
         data = log.read(request.fetch_offset, max_bytes, self.end_for(isolation), min_one_message, isolation == TXN_COMMITTED)
         result.fetch_offset = data.fetch_offset_metadata
         if data.slice is not None:
@@ -399,12 +404,13 @@ class Partition:
     def _follower_fetched(
         self, replica: RemoteReplica, log_end: LogOffsetMetadata, log_start_offset: int, leader_end: int, broker_epoch: int, now_ms: int
     ) -> None:
-        low_watermark, end_before = self.low_watermark(), replica.log_end.offset
+        end_before, start_before = replica.log_end.offset, replica.log_start_offset
+        low_watermark = -1 if start_before == log_start_offset else self.low_watermark()
         replica.fetched(log_end, log_start_offset, now_ms, leader_end, broker_epoch)
         leader_isr.maybe_expand(self, replica)
         if end_before != log_end.offset:
             self.advance_high_watermark(now_ms)
-        if self.low_watermark() > low_watermark:
+        if start_before != log_start_offset and self.low_watermark() > low_watermark:
             self.events.append(LogStartAdvanced(self))
 
     def low_watermark(self) -> int:

@@ -84,6 +84,7 @@ class ReplicaManager:
         "_effects",
         "_high_watermarks",
         "_image_source",
+        "_partition_of",
         "_periodic",
         "_wheel",
         "alter_partition",
@@ -137,6 +138,7 @@ class ReplicaManager:
         self.reads_nearby = reads_nearby(config)
         self.sessions = FetchSessionCache(config.integer("max.incremental.fetch.session.cache.slots"), runtime.random)
         self._high_watermarks = HighWatermarks(runtime.files, log_manager.worker, log_manager.fail_directory)
+        self._partition_of = self.partition  # one for all that waits
         self._draining = False
         self._drain_call: Any = None
         self._effects: dict[type[Any], tuple[Callable[[Any], object], ...]] = self._event_table()
@@ -351,11 +353,11 @@ class ReplicaManager:
 
     def must_wait(self, outcomes: Sequence[AppendOutcome]) -> bool:
         """RL 1.7, after an append with acks=-1: whether its answer waits for replicas. Settles at once what can be."""
-        return not DelayedProduce(outcomes, self.partition).is_complete()
+        return not DelayedProduce(outcomes, self._partition_of).is_complete()
 
     def wait_for_replicas(self, outcomes: Sequence[AppendOutcome], timeout_ms: int) -> Deferred[None]:
         """RL 1.7: fires when all is on enough replicas or refused, or after `timeout_ms`; `outcomes` then say what became of each."""
-        operation = DelayedProduce(outcomes, self.partition)
+        operation = DelayedProduce(outcomes, self._partition_of)
         return self.produce_purgatory.wait(operation, operation.keys, max(0, timeout_ms)) or _fired()
 
     # fetching
@@ -414,7 +416,7 @@ class ReplicaManager:
             if result.size:
                 self._read_given_back(params, result)
             result.release()
-        operation = DelayedFetch(params, first_read, self.partition)
+        operation = DelayedFetch(params, first_read, self._partition_of)
         return self.fetch_purgatory.wait(operation, operation.keys, params.max_wait_ms) or _fired()
 
     def _read_given_back(self, params: FetchParams, result: FetchPartitionResult) -> None:
@@ -442,15 +444,21 @@ class ReplicaManager:
 
     def wait_for_deletion(self, outcomes: Sequence[DeleteOutcome], timeout_ms: int) -> Deferred[None]:
         """Fires when all live replicas moved, or after `timeout_ms`."""
-        operation = DelayedDeleteRecords(outcomes, self.partition)
+        operation = DelayedDeleteRecords(outcomes, self._partition_of)
         return self.delete_records_purgatory.wait(operation, operation.keys, max(0, timeout_ms)) or _fired()
 
     # periodic tasks, stopping
     def shrink_isrs(self) -> None:
-        """isr-expiration: looks for followers that fell behind (RL 1.1, 2.4)."""
+        """isr-expiration: looks for followers that fell behind (RL 1.1, 2.4).
+
+        One outside the ISR that fell silent stops holding the high watermark back (RL 2.3) by time alone: nothing else would tell.
+        """
         now_ms = self.runtime.now_ms()
         for partition in self.partitions.values():
             leader_isr.maybe_shrink(partition, now_ms)
+            log = partition.leader_log
+            if log is not None and log.high_watermark < log.log_end_offset:
+                partition.advance_high_watermark(now_ms)
         self.drain()
 
     def checkpoint_high_watermarks(self) -> None:

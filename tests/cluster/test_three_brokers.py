@@ -1,0 +1,135 @@
+"""Three production brokers in one thread on simulated machines: what the loss of a directory and a deletion in absence leave behind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from errno import EIO
+from typing import Any
+
+import pytest
+
+from twisted_broker.cluster.image import MetadataImage
+from twisted_broker.cluster.registrations import PartitionRegistration
+from twisted_broker.interfaces import TopicPartition
+from twisted_broker.net.client import BrokerConnection
+from twisted_broker.testing.sim_cluster import CLIENT_PORT, SimCluster, SimNode
+from twisted_broker.testing.sim_network import Weather
+from twisted_broker.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from twisted_broker.wire.messages.topics import CreatableTopic, CreateTopicsRequest, DeleteTopicsRequest
+from twisted_broker.wire.records import BatchBuilder
+
+PATIENCE_SECONDS = 120.0
+EVERYONE = {1, 2, 3}
+
+
+class Three:
+    """The cluster and a client."""
+
+    def __init__(self, cluster: SimCluster) -> None:
+        self.cluster = cluster
+        self.runtime = cluster.client_runtime("client")
+        cluster.start()
+        self.until(lambda: all(node.ready for node in cluster.nodes.values()), "all are ready")
+
+    def node(self, number: int) -> SimNode:
+        return self.cluster.nodes[f"n{number}"]
+
+    def until(self, condition: Callable[[], object], what: str) -> None:
+        end = self.cluster.sim.now + PATIENCE_SECONDS
+        while not condition():
+            assert self.cluster.sim.now < end, f"never: {what}"
+            self.cluster.run_until(self.cluster.sim.now + 0.05)
+        assert not self.cluster.bugs, self.cluster.bugs
+
+    def ask(self, number: int, request: Any, version: int) -> Any:
+        connection = BrokerConnection(self.runtime, f"n{number}", CLIENT_PORT, "client")
+        found: list[Any] = []
+        connection.send(request, version).addBoth(found.append)
+        self.until(lambda: found, f"an answer to {request!r}")
+        connection.close()
+        if hasattr(found[0], "raiseException"):
+            found[0].raiseException()
+        return found[0]
+
+    @property
+    def image(self) -> MetadataImage:
+        """What the controller has decided and made durable."""
+        broker = self.node(1).broker
+        assert broker is not None
+        image: MetadataImage = broker.parts.controller.image
+        return image
+
+    def partitions(self, topic: str = "t") -> dict[int, PartitionRegistration]:
+        found = self.image.topics_by_name.get(topic)
+        return {} if found is None else dict(found.partitions)
+
+    def create(self, partitions: int = 1, topic: str = "t") -> None:
+        asked = CreatableTopic(name=topic, num_partitions=partitions, replication_factor=3)
+        assert self.ask(1, CreateTopicsRequest(topics=[asked], timeout_ms=30_000), 7).topics[0].error_code == 0
+        self.until(lambda: self.all_in_sync(topic), "all in sync")
+
+    def all_in_sync(self, topic: str = "t") -> bool:
+        return all(set(partition.isr) == EVERYONE for partition in self.partitions(topic).values())
+
+    def produce(self, partition: int, value: bytes) -> int:
+        """With acks=all, to the leader; the offset."""
+        leader = self.partitions()[partition].leader
+        builder = BatchBuilder()
+        builder.append(0, None, value)
+        data = TopicProduceData(name="t", partition_data=[PartitionProduceData(index=partition, records=builder.build())])
+        answer = self.ask(leader, ProduceRequest(acks=-1, timeout_ms=30_000, topic_data=[data]), 9).responses[0].partition_responses[0]
+        assert answer.error_code == 0, answer
+        return int(answer.base_offset)
+
+    def log(self, number: int, partition: int = 0) -> Any:
+        broker = self.node(number).broker
+        return None if broker is None else broker.log_manager.get(TopicPartition("t", partition))
+
+
+@pytest.fixture
+def three() -> Iterator[Three]:
+    settings = {"log.dirs": "/a,/b", "metadata.log.dir": "/b", "broker.session.timeout.ms": "3000", "broker.heartbeat.interval.ms": "500"}
+    settings["replica.lag.time.max.ms"] = "4000"  # so long a replica that fell silent may hold the high watermark back
+    with SimCluster(11, 3, settings, Weather(), shuffle=False) as cluster:
+        yield Three(cluster)
+
+
+def test_a_lost_directory_takes_only_its_partitions(three: Three) -> None:
+    """RL 1.12: what lay there is led by others; what lies in the broker's other directory keeps its leader and its place in the ISR."""
+    three.create(partitions=12)
+    for number in range(12):
+        three.produce(number, b"before")
+    before = three.partitions()
+    lost = {number for number in before if three.log(2, number).directory.startswith("/a/")}
+    assert 0 < len(lost) < 12 and any(before[number].leader == 2 for number in lost)
+    broker = three.node(2).broker
+    assert broker is not None
+    broker.log_manager.fail_directory("/a", OSError(EIO, "broken"))
+    three.until(lambda: all(2 not in three.partitions()[number].isr for number in lost), "the controller knows")
+    after = three.partitions()
+    for number in range(12):
+        moved = number in lost and before[number].leader == 2
+        assert after[number].leader in (1, 3) if moved else after[number].leader == before[number].leader
+        assert (2 in after[number].isr) is (number not in lost)
+    assert not three.image.brokers[2].fenced and len(three.image.brokers[2].directories) == 1
+    three.until(lambda: [three.produce(number, b"after") for number in range(12)] == [1] * 12, "all partitions take records")
+
+
+def test_a_topic_deleted_while_a_broker_is_away(three: Three) -> None:
+    """RL 1.5, 8.5: on its return the old log is set aside, and a new topic of the same name begins empty on it."""
+    three.create()
+    three.produce(0, b"old")
+    three.node(3).kill()
+    three.until(lambda: three.partitions()[0].isr and 3 not in three.partitions()[0].isr, "3 has left the ISR")
+    old_id = three.image.topics_by_name["t"].id
+    assert three.ask(1, DeleteTopicsRequest(topic_names=["t"], timeout_ms=30_000), 4).responses[0].error_code == 0
+    asked = CreatableTopic(name="t", num_partitions=1, replication_factor=3)
+    assert three.ask(1, CreateTopicsRequest(topics=[asked], timeout_ms=30_000), 7).topics[0].error_code == 0
+    assert three.image.topics_by_name["t"].id != old_id
+    assert three.produce(0, b"new") == 0
+    three.node(3).start()
+    three.until(lambda: three.all_in_sync() and three.log(3) is not None, "3 is in the new topic's ISR")
+    log = three.log(3)
+    assert log.topic_id == three.image.topics_by_name["t"].id and log.log_end_offset == 1
+    strays = [name for directory in ("/a", "/b") for name in three.node(3).disk.listdir(directory) if name.endswith("-stray")]
+    assert len(strays) == 1 and strays[0].startswith("t-0.")

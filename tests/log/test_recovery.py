@@ -187,3 +187,20 @@ def test_epochs_lost_with_their_file_are_found_in_the_batches() -> None:
     again = open_log(disk, settings=SMALL, clean=True, recovery_point=5)
     assert again.leader_epochs.entries() == expected == [(0, 0), (3, 2), (4, 4)]
     assert values(again) == [bytes(200)] * 5
+
+
+def test_batches_of_an_older_epoch_behind_a_newer_one_are_what_a_lost_cut_left() -> None:
+    """RL 3.6: the write after a truncation survived a crash, the truncation did not: the log ends where leader epochs go back."""
+    disk = SimDisk()
+    log = open_log(disk)
+    for value in (b"a", b"b", b"c"):
+        log.append_as_leader(batch(value), 3, NOW_MS)
+    disk.sync_all()
+    path = log.segments.active.log.path
+    old = disk.content(path)
+    log.truncate_to(1, NOW_MS)
+    log.append_as_leader(batch(b"B"), 7, NOW_MS)
+    new = disk.content(path)
+    disk.damage(path, len(new), old[len(new) :])
+    found = open_log(disk.after_kill(), clean=False)
+    assert values(found) == [b"a", b"B"] and found.leader_epochs.entries() == [(3, 0), (7, 1)]

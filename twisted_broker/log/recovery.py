@@ -2,8 +2,8 @@
 
 Owns `new_log`, `load_log`.
 
-1. After an unclean stop every batch from the recovery point's segment on is checked; at the first bad byte the log ends there: the segment is
-   cut, later segments are deleted. Below the recovery point the files are trusted.
+1. After an unclean stop every batch from the recovery point's segment on is checked; at the first bad byte, or leader epoch that goes back, the
+   log ends: the segment is cut, later segments are deleted. Below the recovery point the files are trusted.
 2. Indexes, leader epochs, producer state and aborted transactions of what was checked are made anew; a missing or impossible index is too.
 3. Loading twice gives the same log and the same files. No damage makes it raise; only the disk itself does (OSError).
 
@@ -164,10 +164,14 @@ def recover_segment(log: Log, segment: Segment) -> int:
     file = segment.log.open()
     end = file.size()
     segment.reset_indexes()
-    expected = segment.base_offset
+    expected, newest_epoch = segment.base_offset, -1
     for place, batch in valid_batches(file, end):
         if place.base_offset < expected or place.last_offset - segment.base_offset > _INT_MAX:
             break
+        if batch is not None:
+            if batch.partition_leader_epoch < newest_epoch:
+                break  # a cut was lost in the crash, what was written after it was not: the old batches behind it are not ours any more
+            newest_epoch = batch.partition_leader_epoch
         segment.note(place.size_in_bytes, place.last_offset, -1 if batch is None else batch.max_timestamp)
         if batch is not None and batch.partition_leader_epoch > log.leader_epochs.latest_epoch:
             log.leader_epochs.assign(batch.partition_leader_epoch, batch.base_offset)

@@ -3,10 +3,15 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN = $(VENV)/bin
 PORT ?= 9092
+BROKERS ?= 1
 DATA ?= ./replog-data
 ARGS ?=
+SEEDS ?= 20
+FROM ?= 0
+NODES ?= 3
+TRACE ?=
 
-.PHONY: help run test unit clients lint test-long bench docs clean
+.PHONY: help run simulate test unit clients lint test-long bench docs clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -24,12 +29,12 @@ $(VENV)/.test: $(BIN)/python setup.cfg pyproject.toml
 	$(BIN)/python -m pip install -q -e '.[test]' --config-settings editable_mode=compat
 	@touch $@ $(VENV)/.run
 
-run: $(VENV)/.run ## start a broker on PORT with its files in DATA
+run: $(VENV)/.run ## start a broker (BROKERS=3: three) on PORT with its files in DATA
 	@echo "A broker on 127.0.0.1:$(PORT), its files in $(DATA); Ctrl-C stops it. In another terminal:"
 	@echo "  $(BIN)/pip install kafka-python"
 	@echo "  echo hello | $(BIN)/kafka-python producer -b 127.0.0.1:$(PORT) -t greetings"
 	@echo "  $(BIN)/kafka-python consumer -b 127.0.0.1:$(PORT) -t greetings -g readers -C auto_offset_reset=earliest"
-	$(BIN)/twistd -n --pidfile= replog --port $(PORT) --data $(DATA) $(ARGS)
+	$(BIN)/twistd -n --pidfile= replog --brokers $(BROKERS) --port $(PORT) --data $(DATA) $(ARGS)
 
 lint: $(VENV)/.test ## ruff, mypy, import contract
 	$(BIN)/ruff check twisted_broker twisted tests benchmarks
@@ -43,6 +48,9 @@ clients: $(VENV)/.test ## tests with real processes and stock clients
 	$(BIN)/python -m pytest -m 'clients and not long'
 
 test: lint unit clients ## all that a change must pass
+
+simulate: $(VENV)/.test ## whole clusters in memory under SEEDS seeds FROM one on, with faults, every step checked; TRACE=1 prints all
+	$(BIN)/python -m twisted_broker.testing.simulate --seeds $(SEEDS) --from $(FROM) --brokers $(NODES) $(if $(TRACE),--trace)
 
 test-long: $(VENV)/.test ## the long runs: 1,000 kills and more
 	$(BIN)/python -m pytest -m long --timeout=7200

@@ -31,7 +31,7 @@ from twisted_broker.testing.workload import Admin, Consumer, History, Producer
 
 _HEAL_SECONDS = 120
 _STALLED_FOR = 45.0
-_ALL_FAULTS = ("kill", "power", "crash", "stop", "pause", "partition", "one way", "cut", "stall", "slow disk", "disk error")
+_ALL_FAULTS = ("kill", "power", "flap", "crash", "stop", "pause", "partition", "one way", "cut", "stall", "slow disk", "disk error")
 
 
 @dataclass
@@ -60,6 +60,8 @@ class Options:
     faults: list[str]
     fault_seconds: float
     """mean time between faults"""
+    burst_chance: float
+    """of a fault to be followed by another one at once"""
     change_settings: bool
     unclean: bool = field(default=False)
 
@@ -92,12 +94,12 @@ def options_of(seed: int, brokers: int = 3) -> Options:
     }
     weather = Weather(delay_max=random.choice((0.001, 0.005, 0.02, 0.1)))
     if random.random() < 0.5:
-        weather.slow_chance, weather.slow_delay_max = random.choice((0.05, 0.2)), random.choice((0.3, 1.0, 3.0))
+        weather.slow_chance, weather.slow_delay_max = random.choice((0.05, 0.2, 0.5)), random.choice((0.3, 1.0, 3.0))
     faults = [fault for fault in _ALL_FAULTS if random.random() < 0.6] or ["kill"]
     return Options(
         seed, brokers, liveness, random.randint(40, 90), random.random() < 0.7, weather, settings, topics,
         [random.random() < 0.7 for _ in range(random.randint(1, 3))], random.choice((0.1, 0.3, 0.6)), faults,
-        random.choice((1.5, 3.0, 6.0)), not liveness and random.random() < 0.3, unclean,
+        random.choice((1.5, 3.0, 6.0)), random.choice((0.0, 0.3, 0.6)), not liveness and random.random() < 0.3, unclean,
     )  # fmt: skip
 
 
@@ -118,7 +120,10 @@ class Faults:
             return
         kind, node = self.random.choice(self.options.faults), self.cluster.nodes[self.random.choice(self._victims)]
         getattr(self, "_" + kind.replace(" ", "_"))(node)
-        self.clock.callLater(self.random.expovariate(1 / self.options.fault_seconds), self._next)
+        if self.random.random() < self.options.burst_chance:
+            self.clock.callLater(self.random.random() ** 2, self._next)
+        else:
+            self.clock.callLater(self.random.expovariate(1 / self.options.fault_seconds), self._next)
 
     def _soon(self, call: Callable[[], None], seconds: float = 8.0) -> None:
         self.clock.callLater(self.random.random() ** 2 * seconds, call)
@@ -136,6 +141,18 @@ class Faults:
         if node.is_up:
             node.lose_power()
         self._soon(lambda: self._again(node))
+
+    def _flap(self, node: SimNode) -> None:
+        """Power comes and goes: what the machine sent before may arrive after it is back."""
+        if node.is_up:
+            node.lose_power()
+        self.clock.callLater(self.random.random() * 0.4, self._again, node)
+        self.clock.callLater(0.5 + self.random.random() * 1.5, self._power_again, node)
+
+    def _power_again(self, node: SimNode) -> None:
+        if node.is_up and not self.over:
+            node.lose_power()
+        self.clock.callLater(self.random.random() * 0.4, self._again, node)
 
     def _crash(self, node: SimNode) -> None:
         """Power is lost in one of the next operations on the disk."""
@@ -394,7 +411,7 @@ def main(arguments: list[str] | None = None, out: TextIO = sys.stdout) -> int:
             out.write("\n".join(verdict.run.cluster.trace.lines) + "\n")
         if verdict.violation is not None:
             failed.append(seed)
-            replay = f"make simulate SEEDS=1 FROM={seed} BROKERS={chosen.brokers} TRACE=1"
+            replay = f"make simulate SEEDS=1 FROM={seed} NODES={chosen.brokers} TRACE=1"
             out.write(f"{verdict}\n  FAILED at {verdict.run.cluster.sim.now:.3f}: {verdict.violation}\n{verdict.options}\n  replay: {replay}\n")
         elif not chosen.quiet:
             out.write(f"{verdict}\n")

@@ -1,0 +1,65 @@
+"""Whole clusters under seeds, every rule checked after every step (RL 9): a hundred with three brokers, some with one."""
+
+from __future__ import annotations
+
+import io
+import subprocess
+import sys
+
+import pytest
+
+from twisted_broker.testing.sim_network import Weather
+from twisted_broker.testing.simulate import main, options_of, run_seed
+from twisted_broker.testing.workload import Fate
+
+
+def started(first: int, seeds: int, brokers: int) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "twisted_broker.testing.simulate", "--quiet"]
+    command += ["--from", str(first), "--seeds", str(seeds), "--brokers", str(brokers)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+@pytest.mark.timeout(600)
+def test_a_hundred_seeds() -> None:
+    """RL 9: acknowledged records stay, logs match, leaders are one per epoch, clients see no gap; afterwards all replicas are equal."""
+    halves = [started(0, 50, 3), started(50, 50, 3)]
+    found = [half.communicate(timeout=500)[0] for half in halves]
+    assert all(half.returncode == 0 for half in halves), "".join(found)
+    assert all(text.endswith("50 passed, 0 failed\n") for text in found)
+
+
+@pytest.mark.timeout(300)
+def test_a_lone_broker() -> None:
+    """The same with one broker: recovery, the controller's log, clients that find their way back."""
+    run = started(0, 30, 1)
+    text = run.communicate(timeout=250)[0]
+    assert run.returncode == 0 and text.endswith("30 passed, 0 failed\n"), text
+
+
+def test_a_failing_seed_says_how_to_replay_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Seed, expanded options and the command are printed, and the exit status is 1."""
+    from tests.simulation.mutations import switched_on
+
+    out = io.StringIO()
+    with switched_on("produce_completed_on_the_log_end"):
+        assert main(["--seeds", "1", "--from", "0"], out) == 1
+    text = out.getvalue()
+    assert "FAILED" in text and "fault_seconds = " in text and "make simulate SEEDS=1 FROM=0 NODES=3 TRACE=1" in text
+    assert text.endswith("0 passed, 1 failed: 0\n")
+
+
+def test_a_seed_is_its_options() -> None:
+    """The same seed expands to the same options; every fourth is a liveness seed, whose core stays healthy."""
+    assert options_of(5) == options_of(5) and options_of(5) != options_of(6)
+    assert [seed for seed in range(12) if options_of(seed).liveness] == [3, 7, 11]
+    assert isinstance(options_of(5).weather, Weather)
+
+
+def test_a_run_without_faults_is_quiet() -> None:
+    """With nothing broken everything is acknowledged and read (but for what is under way when producers stop); no election is unclean."""
+    options = options_of(3)
+    options.faults, options.fault_seconds, options.burst_chance = ["cut"], 1e6, 0.0
+    verdict = run_seed(3, options=options)
+    assert verdict.violation is None and verdict.run.checker.unclean_elections == 0
+    open_attempts = [attempt for attempt in verdict.run.history.attempts if attempt.fate is not Fate.ACKED]
+    assert len(open_attempts) <= len(options.idempotent) and all(attempt.fate is Fate.UNKNOWN for attempt in open_attempts)

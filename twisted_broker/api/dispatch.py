@@ -49,8 +49,8 @@ class Served:
     """One API at one version on one listener, ready to run. Counts what came; of one request in 64 the time until its answer or its wait."""
 
     __slots__ = (
-        "call", "errors", "has_records", "has_tags", "header_end", "local_seconds", "remote_seconds", "request_class", "requests", "response_class",
-        "route", "timed", "version", "waits", "write",
+        "call", "errors", "has_records", "has_tags", "header_end", "local_seconds", "refused_as_a_whole", "remote_seconds", "request_class",
+        "requests", "response_class", "route", "timed", "version", "waits", "write",
     )  # fmt: skip
 
     def __init__(self, route: Route, version: int, on_controller: bool) -> None:
@@ -64,6 +64,7 @@ class Served:
         self.response_class = route.response_class()
         self.write: Callable[[Any, list[Any]], None] | None = None
         self.has_records = _holds_records(self.response_class)
+        self.refused_as_a_whole = any(field.name == "error_code" and field.is_in(version) for field in self.response_class.FIELDS)
         self.has_tags = request_header_version(route.api_key, version) == 2
         self.header_end = b"\0" * response_header_version(route.api_key, version)
 
@@ -92,7 +93,7 @@ class Served:
 
 
 class Waiting(Turn):
-    """A request function that waits for a Deferred."""
+    """A request function that waits for a Deferred. Many may: the request goes, and its bytes, where neither is needed for a refusal."""
 
     __slots__ = ("_connection", "_context", "_deferred", "_dispatcher", "_gone", "_request", "_served", "_since", "_steps")
 
@@ -104,8 +105,10 @@ class Waiting(Turn):
         self._connection = connection
         self._served = served
         self._context = context
-        self._request = request
+        self._request = None if served.refused_as_a_whole else request
         self._steps = steps
+        if not served.route.forward:
+            context.raw_request = b""
         self._since = dispatcher.seconds()
         self._gone = False
         self._deferred: Deferred[Any] | None = None

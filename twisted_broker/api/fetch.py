@@ -63,6 +63,7 @@ async def fetch(context: RequestContext, request: FetchRequest) -> FetchResponse
         session = _open_session(context, request, params)
     except BrokerError as refusal:
         return FetchResponse(error_code=refusal.code)
+    del request
     readable, refused = _guard(context, params, session.requests)
     results: list[FetchPartitionResult] = replicas.fetch(params, readable) if readable else []
     if not replicas.answers_at_once(params, results):
@@ -139,13 +140,13 @@ def _name_of(context: RequestContext, topic_id: bytes) -> str:
 
 def _guard(
     context: RequestContext, params: FetchParams, requests: Sequence[FetchPartitionRequest]
-) -> tuple[Sequence[FetchPartitionRequest], list[tuple[int, FetchPartitionResult]]]:
+) -> tuple[Sequence[FetchPartitionRequest], Sequence[tuple[int, FetchPartitionResult]]]:
     """What may be read, and the refusals with their places in the answer."""
     is_follower = params.replica_id >= 0
     may_replicate = is_follower and context.may_on_cluster(Operation.CLUSTER_ACTION)
     codes = [_refusal(context, request, is_follower, may_replicate) for request in requests]
     if not any(codes):
-        return requests, []
+        return requests, ()
     readable = [request for request, code in zip(requests, codes, strict=True) if code is None]
     refused = [
         (index, FetchPartitionResult(request, code)) for index, (request, code) in enumerate(zip(requests, codes, strict=True)) if code is not None

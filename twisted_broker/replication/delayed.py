@@ -97,7 +97,7 @@ class DelayedFetch:
     def __init__(self, params: FetchParams, first_read: Sequence[FetchPartitionResult], partition_of: PartitionOf) -> None:
         self._params = params
         self._partition_of = partition_of
-        self._waiting = [(result.request, result.fetch_offset) for result in first_read]
+        self._waiting = tuple([(result.request, result.fetch_offset) for result in first_read])
 
     @property
     def keys(self) -> list[TopicPartition]:

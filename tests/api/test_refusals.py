@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.api.random_messages import random_message
+from twisted_broker.api.dispatch import Served
 from twisted_broker.api.refusals import refusal
 from twisted_broker.api.routes import ROUTES, Route
 from twisted_broker.wire.errors import ErrorCode
@@ -31,6 +32,16 @@ def error_codes(struct: Any) -> list[int]:
             if isinstance(each, Struct):
                 found += error_codes(each)
     return found
+
+
+@pytest.mark.parametrize("route", ROUTES, ids=lambda route: route.name)
+def test_a_refusal_as_a_whole_does_not_look_at_the_request(route: Route) -> None:
+    """`dispatch.Waiting` lets go of such requests: what refuses them must not need them."""
+    for on_controller, versions in ((False, route.broker), (True, route.controller)):
+        for version in range(versions.min, versions.max + 1):
+            served = Served(route, version, on_controller)
+            if served.refused_as_a_whole:
+                assert CODE in error_codes(served.refuse(None, CODE, None))
 
 
 @pytest.mark.parametrize("route", ROUTES, ids=lambda route: route.name)

@@ -176,7 +176,8 @@ class Segment:
     def locate(self, offset: int) -> BatchPlace | None:
         """The first batch whose last offset is `offset` or above. BrokerError CORRUPT_MESSAGE when the file is damaged."""
         lasts = self._tail_lasts
-        if lasts and offset > lasts[0]:
+        # Before the first remembered batch there may be others, unless it begins the segment.
+        if lasts and (offset > lasts[0] or not self._tail_positions[0]):
             row = bisect_left(lasts, offset)
             if row == len(lasts):
                 return None

@@ -116,6 +116,17 @@ def test_the_controllers_word_may_come_before_its_answer() -> None:
     assert [out.rule for out in told(rig).out_of_sync] == ["lag"]
 
 
+@pytest.mark.parametrize(("alive", "rule"), [(False, "fenced"), (True, "controller")])
+def test_the_leader_before_is_out_since_this_one_leads(alive: bool, rule: str) -> None:
+    """RL 8.3: a dead leader leaves the ISR with the change that makes the next one: that is its reason, not an older one."""
+    rig = PartitionRig(lead=False)
+    rig.partition.make_follower(registration(3, (1, 2, 3), None, 5, 10), rig.log, rig.now_ms)
+    if not alive:
+        rig.brokers.alive.discard(3)
+    rig.partition.make_leader(registration(LOCAL, (1, 2, 3), (1,), 6, 11), rig.log, rig.now_ms)
+    assert {out.broker: out.rule for out in told(rig).out_of_sync} == {2: "before this leader", 3: rule}
+
+
 def test_replicas_out_before_this_leader_and_new_ones_are_told_apart() -> None:
     """RL 2.2, 8.5: who was out when this broker began to lead; who was assigned since."""
     rig = PartitionRig(replicas=(1, 2, 3), isr=(1, 2))
@@ -195,7 +206,7 @@ def test_a_waiting_fetch_says_what_it_lacks() -> None:
     first, second = explain(rig.partition(), Now(100_000, WALL_MS), rig.replicas.fetch_purgatory.watching(TP)).waiting
     assert (first.request, first.needs, first.broker, first.left_ms) == ("Fetch", 10_000, -1, 500)
     assert first.has == rig.partition().log.size_in_bytes > 0, "the follower's fetch moved the high watermark over it"
-    assert first.why.startswith("a consumer reads from 0 up to the high watermark: 10000 bytes are wanted")
+    assert first.why.startswith(f"a consumer reads from 0 up to the high watermark: {first.has} of 10000 bytes are there")
     assert (second.broker, second.has) == (2, 0) and second.why.startswith("follower 2 reads from 1 up to the log end")
 
 

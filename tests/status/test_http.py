@@ -39,7 +39,7 @@ def test_a_waiting_consumer_is_seen(house: BrokerHouse) -> None:
     answer = connection.send(FetchRequest(max_wait_ms=20_000, min_bytes=1, max_bytes=1 << 20, topics=[asked]), 11)
     house.pass_time(0.5)
     (waiting,) = looking.json("/explain/t/0")["waiting"]
-    assert waiting["request"] == "Fetch" and waiting["why"].startswith("a consumer reads from 0 up to the high watermark: 1 bytes are wanted")
+    assert waiting["request"] == "Fetch" and waiting["why"].startswith("a consumer reads from 0 up to the high watermark: 0 of 1 bytes")
     assert looking.numbers()['kafka_server_delayedoperationpurgatory_numdelayedoperations{delayedOperation="Fetch"}'] == 1
     assert "1 request waits" in looking.get("/")[2]
     produce(house, "t", b"a")

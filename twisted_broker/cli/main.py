@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from twisted_broker.cli.rows import lines
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="twisted-broker")
 def main() -> None:
-    """Look into what a Kafka broker keeps on disk. Files are only read, so the broker may be running."""
+    """Look into what a Kafka broker keeps on disk (files are only read, so it may be running), and why its replicas are as they are."""
 
 
 @main.command("dump-log")
@@ -55,6 +56,44 @@ def verify(directories: tuple[Path, ...], records: bool, replicas: bool) -> None
         click.echo(str(finding))
     click.echo(report.summary())
     sys.exit(1 if report.findings else 0)
+
+
+@main.command()
+@click.argument("topic")
+@click.argument("partition", type=click.IntRange(min=0))
+@click.option("--run-file", "run_files", type=click.Path(path_type=Path), multiple=True, help="Ask all brokers of this run file; may be repeated.")
+@click.option("--status", "statuses", metavar="HOST:PORT", multiple=True, help="Ask the broker whose status port this is; may be repeated.")
+@click.option("--json", "as_json", is_flag=True, help="What each broker told, one JSON object per line.")
+def explain(topic: str, partition: int, run_files: tuple[Path, ...], statuses: tuple[str, ...], as_json: bool) -> None:
+    """Why PARTITION of TOPIC is as it is: who leads, who is out of sync and why, for whom the high watermark waits, what was cut.
+
+    Asks every broker it is told of. The exit status is 1 when none of them knows the partition.
+    """
+    from twisted_broker.cli.explain import NoStatus, addresses_in, ask_all, is_known
+    from twisted_broker.cli.story import story
+
+    targets = [("", address) for address in statuses]
+    missing = []
+    for path in run_files:
+        try:
+            targets += addresses_in(path)
+        except NoStatus as error:
+            missing.append(str(error))
+    if not targets:
+        raise click.UsageError("; ".join(missing) or "whom to ask? --run-file FILE, or --status HOST:PORT")
+    for line in missing:
+        click.echo(line, err=True)
+    answers = ask_all(targets, topic, partition)
+    if as_json:
+        for answer in answers:
+            click.echo(json.dumps({"address": answer.address, "told": answer.told, "error": answer.error or None}))
+    elif is_known(answers):
+        for line in story(topic, partition, answers):
+            click.echo(line)
+    else:
+        for answer in answers:
+            click.echo(f"{answer.address}: {answer.error}", err=True)
+    sys.exit(0 if is_known(answers) else 1)
 
 
 if __name__ == "__main__":

@@ -128,6 +128,11 @@ class Fetcher:
         return found
 
     @property
+    def reaches_leader(self) -> bool:
+        """As of its last request."""
+        return not self._unreachable
+
+    @property
     def is_idle(self) -> bool:
         return not self.state.partitions
 

@@ -131,7 +131,7 @@ class Partition:
         """RL 2.2. True when this broker did not lead it before. Older news (by partition epoch) changes nothing."""
         if state.partition_epoch < self.partition_epoch:
             return False
-        leader_is_new, before = self.leader_log is None, self.isr_state
+        leader_is_new, before, leader_before = self.leader_log is None, self.isr_state, self.leader_id
         self._take(state, frozenset(state.isr), RECOVERED)  # nothing is left to recover here; the next ISR change says so
         self.log = self.leader_log = log
         epoch_is_new = state.leader_epoch > self.leader_epoch
@@ -139,7 +139,7 @@ class Partition:
             self._start_epoch(state.leader_epoch, log, leader_is_new, now_ms)
         self.leader_id = self.node_id
         log.set_high_watermark(log.offset_metadata(log.high_watermark))
-        self.standing.leads(self, before, leader_is_new, epoch_is_new, now_ms)
+        self.standing.leads(self, before, leader_before if leader_is_new else None, epoch_is_new, now_ms)
         self.advance_high_watermark(now_ms)
         return leader_is_new
 

@@ -81,14 +81,14 @@ class Standing:
         self._leaving: Mapping[int, Absence] = _NOBODY
 
     # roles
-    def leads(self, partition: Partition, before: IsrState, leader_is_new: bool, epoch_is_new: bool, now_ms: int) -> None:
-        """The controller's word made it leader, or changed what it leads."""
-        if leader_is_new:
+    def leads(self, partition: Partition, before: IsrState, leader_before: int | None, epoch_is_new: bool, now_ms: int) -> None:
+        """The controller's word made it leader after `leader_before` (None: it led already), or changed what it leads."""
+        if leader_before is not None:
             self.absences = self._leaving = _NOBODY
             self.failure = self.refusal = None
         if epoch_is_new:
             self.role_since_ms = now_ms
-        self._isr_is(partition, before, leader_is_new, now_ms)
+        self._isr_is(partition, before, leader_before, now_ms)
 
     def follows(self, now_ms: int) -> None:
         """A new leader epoch under another leader."""
@@ -108,20 +108,20 @@ class Standing:
 
     def confirmed(self, partition: Partition, before: IsrState, now_ms: int) -> None:
         self.refusal = None
-        self._isr_is(partition, before, False, now_ms)
+        self._isr_is(partition, before, None, now_ms)
 
     def refused(self, error: ErrorCode, now_ms: int) -> None:
         self.refusal = Refusal(error, now_ms)
 
-    def _isr_is(self, partition: Partition, before: IsrState, leader_is_new: bool, now_ms: int) -> None:
+    def _isr_is(self, partition: Partition, before: IsrState, leader_before: int | None, now_ms: int) -> None:
         isr, leader_end = partition.isr_state.isr, _leader_end(partition)
-        if leader_is_new or isr != before.isr:
+        if leader_before is not None or isr != before.isr:
             self.isr_since_ms = now_ms
         absences: dict[int, Absence] = {}
         for broker, replica in partition.remote_replicas.items():
             if broker not in isr:
                 known = self.absences.get(broker) or self._leaving.get(broker)
-                absences[broker] = known or _absence(_rule(partition, broker, before, leader_is_new), replica, leader_end, now_ms)
+                absences[broker] = known or _absence(_rule(partition, broker, before, leader_before), replica, leader_end, now_ms)
         self.absences = absences or _NOBODY
         self._leaving = _NOBODY
         self.proposed_ms = -1
@@ -150,13 +150,13 @@ def _absence(rule: Rule, replica: RemoteReplica, leader_end: int, now_ms: int) -
     return Absence(rule, now_ms, replica.last_caught_up_ms or -1, replica.log_end.offset, leader_end)
 
 
-def _rule(partition: Partition, broker: int, before: IsrState, leader_is_new: bool) -> Rule:
-    """What took a replica out that this leader did not propose to leave out."""
-    was_in = not leader_is_new and (broker in before.isr or (isinstance(before, PendingExpand) and broker == before.joining))
-    if was_in:
+def _rule(partition: Partition, broker: int, before: IsrState, leader_before: int | None) -> Rule:
+    """What took a replica out that this leader did not propose to leave out. Who led until now was in the ISR until now."""
+    led_already = leader_before is None
+    if broker == leader_before or (led_already and (broker in before.isr or (isinstance(before, PendingExpand) and broker == before.joining))):
         if not partition.brokers.is_alive(broker):
             return Rule.FENCED
         return Rule.CONTROLLER if partition.brokers.may_be_in_isr(broker) else Rule.SHUTTING_DOWN
-    if broker in partition.adding or not leader_is_new:
+    if broker in partition.adding or led_already:
         return Rule.NEW_REPLICA
     return Rule.BEFORE_THIS_LEADER

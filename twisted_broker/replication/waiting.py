@@ -74,7 +74,7 @@ def _waiting_fetch(partition: Partition, operation: DelayedFetch, left_ms: int) 
     offset, readable = operation.offset_in(partition.topic_partition), operation.readable_bytes()
     reader = f"follower {params.replica_id}" if params.from_follower else "a consumer"
     upto = "the log end" if params.from_follower else _READERS.get(params.isolation, "the log end")
-    why = f"{reader} reads from {offset} up to {upto}: {params.min_bytes} bytes are wanted over all its partitions, {readable} are there"
+    why = f"{reader} reads from {offset} up to {upto}: {readable} of {params.min_bytes} bytes are there, over all its partitions"
     broker = params.replica_id if params.from_follower else -1
     return Waiting("Fetch", params.min_bytes, readable, broker, [], left_ms, f"{why}; {lasting(left_ms)} left")
 

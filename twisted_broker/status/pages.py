@@ -13,6 +13,7 @@ import json
 from typing import Any
 from urllib.parse import unquote
 
+from prometheus_client import CONTENT_TYPE_LATEST
 from twisted.internet.protocol import Protocol, connectionDone
 from twisted.logger import Logger
 from twisted.python.failure import Failure
@@ -26,7 +27,6 @@ from twisted_broker.status.page import page
 from twisted_broker.status.view import BrokerView
 
 _TEXT, _HTML, _JSON = "text/plain; charset=utf-8", "text/html; charset=utf-8", "application/json"
-_METRICS = "text/plain; version=1.0.0; charset=utf-8"
 _IDLE_SECONDS = 60
 _log = Logger(namespace="replog.status")
 
@@ -66,7 +66,7 @@ class StatusResource(Resource):
             topics = (request.args or {}).get(b"topic")
             return 200, _HTML, page(self._view, None if not topics else topics[0].decode(errors="replace")).encode()
         if parts == ["metrics"]:
-            return 200, _METRICS, text_of(self._numbers)
+            return 200, CONTENT_TYPE_LATEST, text_of(self._numbers)
         if len(parts) == 3 and parts[0] == "explain":
             return self._explain(parts[1], parts[2])
         return 404, _TEXT, b"there are /, /metrics and /explain/TOPIC/PARTITION\n"

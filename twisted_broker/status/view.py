@@ -49,7 +49,8 @@ class BrokerView:
         for (leader_id, number), fetcher in {} if fetchers is None else fetchers.fetchers.items():
             state = fetcher.state.partitions.get(partition.topic_partition)
             if state is not None:
-                return fetching_now(partition, fetcher_name(leader_id, number), str(fetcher.leader.endpoint), state, now)
+                leader = str(fetcher.leader.endpoint) + ("" if fetcher.reaches_leader else ", which is not reached,")
+                return fetching_now(partition, fetcher_name(leader_id, number), leader, state, now)
         return fetching_now(partition, "", "", None, now)
 
     def partitions(self) -> Iterator[TopicPartition]:

@@ -1,0 +1,172 @@
+"""`replog explain`: whom it asks, what it says, and its exit statuses. Brokers are HTTP servers that say what the test says."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from tests.replication.rig import MAX_LAG_MS, WALL_MS, PartitionRig, registration
+from tests.replication.test_explanation import confirm
+from twisted_broker.cli.main import main
+from twisted_broker.replication import leader_isr
+from twisted_broker.replication.explanation import Fetching, explain
+from twisted_broker.replication.follower import truncate
+from twisted_broker.replication.reasons import Now
+
+METADATA: dict[str, Any] = {
+    "offset": 7, "leader": 1, "leader_epoch": 5, "partition_epoch": 10, "replicas": [1, 2, 3], "isr": [1, 2], "eligible_leader_replicas": [],
+    "fenced": [3],
+}  # fmt: skip
+Serve = Callable[[Any], str]
+
+
+@pytest.fixture
+def serve() -> Iterator[Serve]:
+    """Makes a broker that tells this of partition t-0, or 404 for None; its address."""
+    servers: list[ThreadingHTTPServer] = []
+
+    def make(told: Any) -> str:
+        class Telling(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                known = told is not None and self.path == "/explain/t/0"
+                body = json.dumps(told).encode() if known else b"broker 9 knows no such partition\n"
+                self.send_response(200 if known else 404)
+                self.send_header("content-length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, format: str, *args: Any) -> None:
+                """Says nothing."""
+
+        server = ThreadingHTTPServer(("127.0.0.1", 0), Telling)
+        servers.append(server)
+        Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+        return f"127.0.0.1:{server.server_port}"
+
+    yield make
+    for server in servers:
+        server.shutdown()
+        server.server_close()
+
+
+@pytest.fixture
+def nobody() -> str:
+    """An address at which nothing listens."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        return f"127.0.0.1:{taken.getsockname()[1]}"
+
+
+def leader_tells() -> dict[str, Any]:
+    """Broker 3 was left out, broker 2 holds the high watermark."""
+    rig = PartitionRig()
+    rig.append(2)
+    for broker in (2, 3):
+        rig.follower_fetches(broker, 2)
+    rig.append()
+    rig.now_ms += MAX_LAG_MS + 1
+    rig.follower_fetches(2, 3)
+    leader_isr.maybe_shrink(rig.partition, rig.now_ms)
+    confirm(rig)
+    rig.append(2)
+    rig.now_ms += 1500
+    return asdict(explain(rig.partition, Now(rig.now_ms, WALL_MS))) | {"metadata": METADATA}
+
+
+def follower_tells() -> dict[str, Any]:
+    rig = PartitionRig(replicas=(1,))
+    for _ in range(4):
+        rig.append()
+    rig.partition.make_follower(registration(1, (1, 2, 3), None, 6, 11), rig.log, rig.now_ms)
+    truncate(rig.partition, 3, WALL_MS)
+    told = asdict(explain(rig.partition, Now(rig.now_ms, WALL_MS), (), Fetching("f", "fetching", 3, 0, 0, "fetching from broker 1 at 3")))
+    return told | {"broker": 2, "metadata": METADATA}
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(main, ["explain", *arguments])
+
+
+def test_the_story_of_a_partition(serve: Serve, nobody: str) -> None:
+    """RL 2.3, 2.4, 6.3: the leader's view first, each follower's, and whoever does not answer; the reasons in words."""
+    leading, followed = leader_tells(), follower_tells()
+    leader, follower = serve(leading), serve(followed)
+    result = run("t", "0", "--status", follower, "--status", nobody, "--status", leader)
+    assert result.exit_code == 0, result.output
+    paragraphs = result.stdout.split("\n\n")
+    assert paragraphs[0] == "t-0: broker 1 leads at epoch 5; in sync 1, 2 of 1, 2, 3, at least 1 demanded"
+    assert paragraphs[1].splitlines()[1:] == [
+        f"  log 0 to 5, {leading['bytes']} bytes; high watermark 3",
+        "  the high watermark waits: it waits for broker 2, 2 offsets behind, for 1.5 s",
+        "    broker 2 is at 3, in the ISR",
+        "  broker 3 is out of sync since 2023-11-14 22:13:18 UTC (1.5 s): it was not caught up for replica.lag.time.max.ms "
+        "(30.0 s; last 30.0 s before), it stood at 2 of 3",
+        "    its last fetch was 31.5 s ago",
+        "    its log end 2 is 1 offset below the high watermark",
+    ]
+    assert paragraphs[2].splitlines() == [
+        f"broker 2 ({follower}) follows broker 1 at epoch 6 since 2023-11-14 22:13:20 UTC",
+        f"  log 0 to 3, {followed['bytes']} bytes; high watermark 3",
+        "  fetching from broker 1 at 3",
+        f"  cut at 2023-11-14 22:13:20 UTC from 4 to 3: under leader epoch 6, 1 offset went, {followed['bytes'] // 3} bytes, "
+        "1 of them below its high watermark 4: acknowledged, and perhaps consumed",
+    ]
+    assert paragraphs[3].startswith(f"the broker at {nobody}: it cannot be asked") and "refused" in paragraphs[3]
+
+
+def test_without_a_leader_the_controllers_word_is_told(serve: Serve) -> None:
+    """KIP-966: nobody leads: who was in sync, who is fenced, who may lead."""
+    followed = follower_tells()
+    told = followed | {"metadata": METADATA | {"leader": -1, "isr": [], "eligible_leader_replicas": [3]}}
+    assert run("t", "0", "--status", serve(told)).stdout.startswith(
+        "t-0: nobody leads it, at epoch 5; in sync nobody of 1, 2, 3; broker 3 fenced; eligible to lead: 3\n"
+    )
+    assert "t-0: broker 1 leads it, and was not asked or does not answer, at epoch 5" in run("t", "0", "--status", serve(followed)).stdout
+
+
+def test_run_files_name_whom_to_ask(serve: Serve, nobody: str, tmp_path: Path) -> None:
+    """All brokers of all run files; one that is gone is a remark, and the others are asked."""
+    first, second = tmp_path / "first.json", tmp_path / "second.json"
+    first.write_text(json.dumps({"brokers": {"1": {"status": serve(leader_tells())}, "2": {"status": nobody}, "3": {"status": None}}}))
+    result = run("t", "0", "--run-file", str(first), "--run-file", str(second))
+    assert result.exit_code == 0
+    assert "broker 1 leads" in result.stdout and f"broker 2 at {nobody}: it cannot be asked" in result.stdout
+    assert str(second) in result.stderr and str(second) not in result.stdout
+
+
+def test_json_is_what_each_told(serve: Serve, nobody: str) -> None:
+    """One object per broker and line, in the order of the question."""
+    told = leader_tells()
+    lines = [json.loads(line) for line in run("t", "0", "--json", "--status", serve(told), "--status", nobody).stdout.splitlines()]
+    assert lines[0]["told"] == json.loads(json.dumps(told)) and lines[0]["error"] is None
+    assert lines[1]["told"] is None and lines[1]["address"] == nobody and lines[1]["error"]
+
+
+def test_exit_statuses(serve: Serve, nobody: str, tmp_path: Path) -> None:
+    """0 told, 1 nobody knows it, 2 a wrong question."""
+    known, unknown = serve(leader_tells()), serve(None)
+    assert run("t", "0", "--status", known, "--status", unknown).exit_code == 0
+    assert run("t", "1", "--status", known).exit_code == 1
+    missing = run("t", "0", "--status", unknown, "--status", nobody)
+    assert missing.exit_code == 1 and "broker 9 knows no such partition" in missing.stderr
+    for wrong in (["t", "0"], ["t", "x", "--status", known], ["t", "-1", "--status", known], ["t", "0", "--run-file", str(tmp_path / "none")]):
+        assert run(*wrong).exit_code == 2, wrong
+    (tmp_path / "off.json").write_text(json.dumps({"brokers": {"1": {"status": None}}}))
+    off = run("t", "0", "--run-file", str(tmp_path / "off.json"))
+    assert off.exit_code == 2 and "replog.status.port=-1" in off.output
+
+
+@pytest.mark.parametrize("answer", ["nothing", [], {"role": "leader"}, 5])
+def test_an_address_where_something_else_answers(serve: Serve, answer: Any) -> None:
+    """What is not a broker's answer is a line, not a traceback."""
+    result = run("t", "0", "--status", serve(answer))
+    assert result.exit_code == 1 and "it cannot be asked" in result.stderr and result.exception.__class__ is SystemExit

@@ -113,9 +113,11 @@ def verify_replicas(directories: Sequence[Path], tell: Tell = silent) -> Report:
 
 
 def _same_topic(replicas: Sequence[Replica], report: Report) -> bool:
-    for other in replicas[1:]:
-        if other.topic_id != replicas[0].topic_id:
-            report.add(other.path, -1, f"topic id {other.topic_id or 'none'}, {replicas[0].path} has {replicas[0].topic_id or 'none'}")
+    """Whether all that say have the same topic id; a log that was only just made may not say yet."""
+    known = [(replica, replica.topic_id) for replica in replicas if replica.topic_id]
+    for other, topic_id in known[1:]:
+        if topic_id != known[0][1]:
+            report.add(other.path, -1, f"topic id {topic_id}, {known[0][0].path} has {known[0][1]}")
             return False
     return True
 

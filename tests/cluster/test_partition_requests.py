@@ -12,7 +12,13 @@ from twisted_broker.security.acl import Operation
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.messages import broker_lifecycle, configs
 from twisted_broker.wire.messages import reassignment as wire
-from twisted_broker.wire.messages.topics import CreatableReplicaAssignment, CreatableTopic, CreateTopicsRequest
+from twisted_broker.wire.messages.topics import (
+    CreatableReplicaAssignment,
+    CreatableTopic,
+    CreatePartitionsRequest,
+    CreatePartitionsTopic,
+    CreateTopicsRequest,
+)
 
 PREFERRED, UNCLEAN = 0, 1
 
@@ -226,6 +232,13 @@ def test_only_those_asked_for_are_listed(cluster: Cluster) -> None:
     named = wire.ListPartitionReassignmentsTopics
     assert not cluster.listed([named(name="t", partition_indexes=[0, 9]), named(name="absent", partition_indexes=[0])])
     assert list(cluster.listed([named(name="t", partition_indexes=[0, 1])])) == [("t", 1)]
+
+
+def test_a_topic_grows_by_the_factor_it_will_have(cluster: Cluster) -> None:
+    """RL 8.5: while a partition moves, new ones are not given its replicas old and new."""
+    assert cluster.reassign([4, 2]) == 0
+    grown = cluster.rig.ask("create_partitions", CreatePartitionsRequest(topics=[CreatePartitionsTopic(name="t", count=3, assignments=None)]), 3)
+    assert grown.results[0].error_code == 0 and len(cluster.partition(2).replicas) == 2
 
 
 class _Nobody:

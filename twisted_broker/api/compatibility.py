@@ -123,6 +123,9 @@ BEHAVIOUR = """
 - **Transactions** are not served yet: FindCoordinator for a transactional id and InitProducerId with one answer INVALID_REQUEST, a transactional
   batch is refused with INVALID_TXN_STATE. Markers and aborted transactions in files that Kafka wrote are honoured: read_committed consumers see what
   they should.
+- **Unclean elections** follow at once when `unclean.leader.election.enable` is switched on for a topic (or for all) without a leader; Kafka looks
+  every five minutes. A reassignment that is cancelled with nobody of the former replicas in sync is recorded as recovering.
+- **Replication throttles** (`leader.replication.throttled.rate` and its kin) are not obeyed yet.
 - **Files** are Kafka's own, in both directions. Indexes may hold other entries than Kafka would choose; a look-up in them finds the same.
 """
 

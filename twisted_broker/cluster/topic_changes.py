@@ -19,6 +19,7 @@ from twisted_broker.cluster.cluster_view import ClusterView
 from twisted_broker.cluster.config_entries import topic_entries
 from twisted_broker.cluster.image import TOPIC_RESOURCE
 from twisted_broker.cluster.placement import StripedPlacer, check_manual, default_directory
+from twisted_broker.cluster.reassignment import replication_factor
 from twisted_broker.cluster.registrations import RECOVERED, PartitionRegistration, TopicImage
 from twisted_broker.cluster.topic_names import METADATA_TOPIC, collision_key, name_problem
 from twisted_broker.config import ConfigError, check_topic_overrides
@@ -192,7 +193,7 @@ def _grown(view: ClusterView, request: wire.CreatePartitionsTopic, placer: Strip
 
 
 def _placed(view: ClusterView, topic: TopicImage, placer: StripedPlacer, missing: int) -> list[PartitionRegistration]:
-    factor = len(topic.partitions[0].replicas)
+    factor = replication_factor(topic.partitions[0])
     return [_fresh(view, placer.place(factor), ErrorCode.INVALID_REPLICATION_FACTOR) for _ in range(missing)]
 
 
@@ -202,7 +203,7 @@ def _grown_by_hand(view: ClusterView, request: wire.CreatePartitionsTopic, topic
         words = f"{missing} partition(s) are to be added, {len(assignments)} assignment(s) were given"
         raise BrokerError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, words)
     for assignment in assignments:
-        check_manual(assignment.broker_ids, view.image.brokers, len(topic.partitions[0].replicas))
+        check_manual(assignment.broker_ids, view.image.brokers, replication_factor(topic.partitions[0]))
     return [_fresh(view, assignment.broker_ids, ErrorCode.INVALID_REPLICA_ASSIGNMENT) for assignment in assignments]
 
 

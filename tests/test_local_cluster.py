@@ -1,0 +1,63 @@
+"""What `--brokers N` makes of the settings given for all; the processes themselves are in `tests/compat/test_cluster.py`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from twisted.python.usage import UsageError
+
+from twisted_broker.local_cluster import node_settings
+from twisted_broker.net.listeners import plan_listeners
+from twisted_broker.tap import Options
+
+
+def configs(*arguments: str):
+    made = Options()
+    made.parseOptions(list(arguments))
+    return made.broker_configs
+
+
+def test_ids_ports_directories_and_roles() -> None:
+    """Ids 1 to 3, ports P to P+2, own directories under --data, node 1 also the controller."""
+    made = configs("--brokers", "3", "--port", "19092", "--data", "/data")
+    assert [config.node_id for config in made] == [1, 2, 3]
+    assert [config.names("process.roles") for config in made] == [("broker", "controller"), ("broker",), ("broker",)]
+    assert [config.log_directories for config in made] == [(f"/data/broker-{node}",) for node in (1, 2, 3)]
+    plans = [plan_listeners(config) for config in made]
+    assert [str(each) for plan in plans for each in plan.broker] == [f"PLAINTEXT://127.0.0.1:{port}" for port in (19092, 19093, 19094)]
+    assert [len(plan.controller) for plan in plans] == [1, 0, 0]
+
+
+def test_free_ports_are_free_for_all() -> None:
+    """`--port 0`: each broker finds its own."""
+    plans = [plan_listeners(config) for config in configs("--brokers", "2", "--port", "0", "--data", "memory")]
+    assert [plan.broker[0].port for plan in plans] == [0, 0]
+
+
+def test_several_listeners_and_advertised_ones_move_together() -> None:
+    """Every broker's listener gets a port of its own; the controller's stays on node 1."""
+    values = {
+        "log.dirs": "/a,/b",
+        "metadata.log.dir": "/m",
+        "listeners": "PLAINTEXT://127.0.0.1:9092,INTERNAL://127.0.0.1:9192,CONTROLLER://127.0.0.1:9093",
+        "advertised.listeners": "PLAINTEXT://example.org:9092,INTERNAL://127.0.0.1:9192",
+    }
+    second = node_settings(values, 2)
+    assert second["listeners"] == "PLAINTEXT://127.0.0.1:9093,INTERNAL://127.0.0.1:9193"
+    assert second["advertised.listeners"] == "PLAINTEXT://example.org:9093,INTERNAL://127.0.0.1:9193"
+    assert (second["log.dirs"], second["metadata.log.dir"]) == ("/a/broker-2,/b/broker-2", "/m/broker-2")
+    assert node_settings(values, 1)["listeners"] == values["listeners"]
+
+
+def test_one_broker_stays_what_it_was() -> None:
+    """Without --brokers the directory is --data itself."""
+    (config,) = configs("--data", "/data")
+    assert config.log_directories == ("/data",) and Path("/data/broker-1") not in map(Path, config.log_directories)
+
+
+@pytest.mark.parametrize("arguments", [("--brokers", "0"), ("--brokers", "101"), ("--brokers", "three"), ("--brokers", "3", "--port", "65534")])
+def test_what_cannot_be_is_one_line(arguments: tuple[str, ...]) -> None:
+    """A number from 1 to 100, and ports for all of them."""
+    with pytest.raises(UsageError):
+        configs(*arguments)

@@ -39,6 +39,9 @@ class StatusFactory(Factory):
         self._served = served
         self._site: Any = None
 
+    def logPrefix(self) -> str:
+        return "replog status"
+
     def buildProtocol(self, addr: IAddress | None) -> Protocol | None:
         if self._site is None:
             from twisted_broker.status.pages import StatusSite

@@ -20,11 +20,13 @@ LISTENERS = "PLAINTEXT://127.0.0.1:9092,CONTROLLER://127.0.0.1:9093"
 
 
 class BrokerHouse:
-    """One node; `files` may be handed on to the next one."""
+    """One node; `files` may be handed on to the next one; `world` is another node, whose clock and network it shares."""
 
-    def __init__(self, files: MemoryFileSystem | None = None, cluster_id: str | None = None, **settings: str) -> None:
-        self.clock = Clock()
-        self.network = MemoryNetwork(self.clock)
+    def __init__(
+        self, files: MemoryFileSystem | None = None, cluster_id: str | None = None, world: BrokerHouse | None = None, **settings: str
+    ) -> None:
+        self.clock = Clock() if world is None else world.clock
+        self.network = MemoryNetwork(self.clock) if world is None else world.network
         self.files = files if files is not None else MemoryFileSystem()
         self.runtime = Runtime(
             clock=self.clock,

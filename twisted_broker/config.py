@@ -299,7 +299,7 @@ class BrokerConfig:
                 if name in BROKER_SETTINGS:
                     self._values[name] = BROKER_SETTINGS[name].parse(text)
                 elif name in REFUSED:
-                    raise ConfigError(name, text, f"nothing: {REFUSED[name]}")
+                    raise ConfigError(name, text, "", REFUSED[name])
         self._check_voters()
 
     def _check_voters(self) -> None:
@@ -448,5 +448,5 @@ def check_topic_overrides(overrides: Iterable[tuple[str, str | None]]) -> None:
     for name, value in overrides:
         row = TOPIC_SETTINGS.get(name)
         if row is None:
-            raise ConfigError(name, value, "nothing: topics have no such setting")
+            raise ConfigError(name, value, "", "topics have no such setting")
         row.parse(value)

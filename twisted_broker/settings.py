@@ -22,11 +22,11 @@ Value = bool | int | float | str | tuple[str, ...] | None
 
 
 class ConfigError(Exception):
-    """A setting's value is refused. `str()` is one line: name, value, and what is accepted."""
+    """A setting is refused. `str()` is one line: name, value, and what is accepted; or, where no value would be, the `reason`."""
 
-    def __init__(self, name: str, value: object, accepted: str) -> None:
+    def __init__(self, name: str, value: object, accepted: str, reason: str = "") -> None:
         self.name, self.value, self.accepted = name, value, accepted
-        super().__init__(f"setting {name}={value!r} is refused: it takes {accepted}")
+        super().__init__(f"setting {name}={value!r} is refused: {reason or 'it takes ' + accepted}")
 
 
 class Type(Enum):

@@ -54,6 +54,13 @@ class Options(UsageOptions):
             raise UsageError(f"--set takes name=value, not {assignment!r}")
         self.settings[name.strip()] = value.strip()
 
+    def parseOptions(self, options: Any = None) -> None:
+        """What is wrong ends the program with one line, not with the list of all options."""
+        try:
+            UsageOptions.parseOptions(self, options)
+        except UsageError as error:
+            raise SystemExit(f"replog: {error}") from None
+
     def postOptions(self) -> None:
         port = self["port"]
         if port is not None and not (port.isdecimal() and int(port) < 65536):

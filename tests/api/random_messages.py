@@ -8,7 +8,7 @@ from typing import Any
 from twisted_broker.wire.records import BatchBuilder
 from twisted_broker.wire.schema import Field, Struct
 
-NAMES = ("t", "t", "t", "g", "", ".", "..", "../x", "a/b", "x\0y", "a\nb", "n" * 249, "n" * 250, "ü", "__consumer_offsets", "__cluster_metadata", "none", "1")
+NAMES = ("t", "t", "t", "g", "", ".", "..", "../x", "a/b", "x\0y", "a\nb", "n" * 249, "n" * 250, "ü", "__consumer_offsets", "__cluster_metadata")
 NUMBERS: dict[str, tuple[int, ...]] = {
     "int8": (0, 0, 1, -1, 2, 4, 127, -128),
     "int16": (0, 0, 1, -1, 2, 32767, -32768),

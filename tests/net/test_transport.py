@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import resource
 import select
 import socket
@@ -66,10 +67,8 @@ class Loopback:
         found = bytearray()
 
         def all_there() -> bool:
-            try:
+            with contextlib.suppress(BlockingIOError):
                 found.extend(client.recv(min(1 << 20, count - len(found))))
-            except BlockingIOError:
-                pass
             return len(found) >= count
 
         self.turn(all_there)
@@ -112,14 +111,10 @@ def test_requests_are_answered_over_real_sockets(loopback: Loopback) -> None:
 
     def exchanged() -> bool:
         nonlocal sent
-        try:
+        with contextlib.suppress(BlockingIOError):
             sent += client.send(large[sent : sent + 300_000]) if sent < len(large) else 0
-        except BlockingIOError:
-            pass
-        try:
+        with contextlib.suppress(BlockingIOError):
             found.extend(client.recv(1 << 20))
-        except BlockingIOError:
-            pass
         return len(found) >= len(large)
 
     loopback.turn(exchanged)
@@ -132,10 +127,8 @@ def test_a_client_that_never_reads_costs_a_bounded_amount(loopback: Loopback) ->
     payload = framed(bytes(50_000))
     sent = 0
     for _ in range(2000):
-        try:
+        with contextlib.suppress(BlockingIOError):
             sent += client.send(payload[sent % len(payload) :])
-        except BlockingIOError:
-            pass
         loopback.reactor.doIteration(0)
     connection = next(each for each in loopback.factory.connections if each.output.full)
     assert connection.frames.pending < 1 << 20

@@ -59,6 +59,8 @@ class EpochCheck:
         self.last_epoch = max(self.last_epoch, epoch)
         while self.at + 1 < len(self.starts) and self.starts[self.at + 1][0] <= base_offset:
             self.at += 1
+        if self.at < 0 and self.starts:
+            return  # DeleteRecords trims the epochs at once; a kill may have lost the log start that it raised
         cached = self.starts[self.at][1] if self.at >= 0 else -1
         if epoch >= 0 and cached != epoch and not self.told and base_offset >= self.log_start:
             self.told = True

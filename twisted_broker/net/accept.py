@@ -65,7 +65,7 @@ class ConnectionFactory(Factory):
         self._watch: IDelayedCall | None = None
 
     def logPrefix(self) -> str:
-        return "replog"
+        return "replog controller" if self.on_controller else "replog"
 
     def buildProtocol(self, addr: Any) -> KafkaConnection | None:
         host = getattr(addr, "host", "memory")

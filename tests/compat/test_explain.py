@@ -63,6 +63,8 @@ def test_a_follower_that_stands_still_is_named(cluster: Cluster, topic: str) -> 
     leader = view.leaders(topic)[0]
     still = next(iter(ALL - {leader}))
     producer = Producer({"bootstrap.servers": cluster.bootstrap, "acks": "all", "log_level": 0})
+    producer.produce(topic, b"before")
+    assert producer.flush(10) == 0, "from here on it knows the leader, and asks no broker that stands still"
     process = cluster.brokers[still].process
     assert process is not None
     process.send_signal(signal.SIGSTOP)
@@ -76,23 +78,23 @@ def test_a_follower_that_stands_still_is_named(cluster: Cluster, topic: str) -> 
         return bool(produces) and produces[0]["brokers"] == [still] and waited_for == [still] and told["high_watermark_waits"]["behind"] == 1
 
     view.until(waits, "the produce waits for it")
-    view.until(lambda: still not in view.in_sync(topic), "it left the ISR")
+    view.until(lambda: still not in told_by(cluster.brokers[leader], topic)["isr"], "it left the ISR")
     assert producer.flush(10) == 0
     told = told_by(cluster.brokers[leader], topic)
     (out,) = told["out_of_sync"]
     assert out["broker"] == still and out["rule"] == "lag" and out["holds_back"] and out["behind"] == 1
-    assert told["high_watermark_waits"] is None and told["high_watermark"] == 1
+    assert told["high_watermark_waits"] is None and told["high_watermark"] == 2
     assert numbers(cluster.brokers[leader])["kafka_server_replicamanager_underreplicatedpartitions"] >= 1
 
     process.send_signal(signal.SIGCONT)
     view.until(lambda: view.in_sync(topic) == ALL, "it is back")
-    view.until(lambda: told_by(cluster.brokers[still], topic)["log_end"] == 1, "it has the record")
+    view.until(lambda: told_by(cluster.brokers[still], topic)["log_end"] == 2, "it has the record")
     told_all = explained(cluster, topic)
     assert told_all[leader]["out_of_sync"] == [] and told_all[leader]["isr"] == sorted(ALL)
     assert told_all[still]["role"] == "follower" and told_all[still]["fetching"]["phase"] == "fetching"
     found = numbers(cluster.brokers[leader])
     assert found["kafka_server_replicamanager_underreplicatedpartitions"] == 0
-    assert found[f'kafka_server_brokertopicmetrics_messagesin_total{{topic="{topic}"}}'] == 1
+    assert found[f'kafka_server_brokertopicmetrics_messagesin_total{{topic="{topic}"}}'] == 2
 
 
 def test_a_lone_broker_tells_of_itself(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from errno import EIO
+from random import Random
 from typing import Any
 
 import pytest
@@ -14,12 +15,12 @@ from twisted_broker.interfaces import TopicPartition
 from twisted_broker.net.client import BrokerConnection
 from twisted_broker.testing.sim_cluster import CLIENT_PORT, SimCluster, SimNode
 from twisted_broker.testing.sim_network import Weather
+from twisted_broker.wire.messages import reassignment as wire
 from twisted_broker.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from twisted_broker.wire.messages.topics import CreatableTopic, CreateTopicsRequest, DeleteTopicsRequest
-from twisted_broker.wire.records import BatchBuilder
+from twisted_broker.wire.records import BatchBuilder, iterate_batches
 
 PATIENCE_SECONDS = 120.0
-EVERYONE = {1, 2, 3}
 
 
 class Three:
@@ -69,7 +70,7 @@ class Three:
         self.until(lambda: self.all_in_sync(topic), "all in sync")
 
     def all_in_sync(self, topic: str = "t") -> bool:
-        return all(set(partition.isr) == EVERYONE for partition in self.partitions(topic).values())
+        return all(len(partition.isr) == 3 for partition in self.partitions(topic).values())
 
     def produce(self, partition: int, value: bytes) -> int:
         """With acks=all, to the leader; the offset."""
@@ -133,3 +134,96 @@ def test_a_topic_deleted_while_a_broker_is_away(three: Three) -> None:
     assert log.topic_id == three.image.topics_by_name["t"].id and log.log_end_offset == 1
     strays = [name for directory in ("/a", "/b") for name in three.node(3).disk.listdir(directory) if name.endswith("-stray")]
     assert len(strays) == 1 and strays[0].startswith("t-0.")
+
+
+class Moving(Three):
+    """Random reassignments, elections and deaths while a client writes; what it was told is safe must be everywhere at the end."""
+
+    def __init__(self, cluster: SimCluster) -> None:
+        super().__init__(cluster)
+        self.random = Random(cluster.seed)
+        self.acknowledged: list[bytes] = []
+        self.connections = {number: BrokerConnection(self.runtime, f"n{number}", CLIENT_PORT, "writer") for number in self.numbers}
+        self.create()
+        self.write()
+
+    @property
+    def numbers(self) -> list[int]:
+        return [int(name[1:]) for name in self.cluster.nodes]
+
+    def write(self) -> None:
+        """One record after another, each until it is acknowledged."""
+        self._send(b"%d" % len(self.acknowledged))
+
+    def _send(self, value: bytes) -> None:
+        state = self.partitions()[0]
+        if state.leader < 0:
+            self.runtime.clock.callLater(0.05, self._send, value)
+            return
+        builder = BatchBuilder()
+        builder.append(0, None, value)
+        data = TopicProduceData(name="t", partition_data=[PartitionProduceData(index=0, records=builder.build())])
+        request = ProduceRequest(acks=-1, timeout_ms=3_000, topic_data=[data])
+        self.connections[state.leader].send(request, 9, timeout_ms=4_000).addBoth(self._answered, value)
+
+    def _answered(self, answer: Any, value: bytes) -> None:
+        if getattr(answer, "responses", None) and answer.responses[0].partition_responses[0].error_code == 0:
+            self.acknowledged.append(value)
+            self.runtime.clock.callLater(0.01, self.write)
+        else:
+            self.runtime.clock.callLater(0.05, self._send, value)
+
+    def act(self) -> None:
+        """One thing that operators or fate do; n1 holds the controller and stays."""
+        kind = self.random.choice(("reassign", "reassign", "cancel", "elect", "kill", "start"))
+        chosen = self.random.choice(self.numbers[1:])
+        if kind == "kill" and self.node(chosen).is_up and sum(node.is_up for node in self.cluster.nodes.values()) > 2:
+            self.node(chosen).kill()
+        elif kind == "start" and not self.node(chosen).is_up:
+            self.node(chosen).start()
+        elif kind == "elect":
+            asked = [wire.TopicPartitions(topic="t", partitions=[0])]
+            self.ask(1, wire.ElectLeadersRequest(election_type=0, topic_partitions=asked), 2)
+        elif kind in ("reassign", "cancel"):
+            self.reassign(self.random.sample(self.numbers, self.random.randint(1, 3)) if kind == "reassign" else None)
+
+    def reassign(self, replicas: list[int] | None) -> int:
+        partitions = [wire.ReassignablePartition(partition_index=0, replicas=replicas)]
+        request = wire.AlterPartitionReassignmentsRequest(topics=[wire.ReassignableTopic(name="t", partitions=partitions)])
+        return int(self.ask(1, request, 1).responses[0].partitions[0].error_code)
+
+    def values(self, number: int) -> list[bytes | None]:
+        """All records of a replica up to its log end."""
+        log = self.log(number)
+        found: list[bytes | None] = []
+        while log.log_start_offset + len(found) < log.log_end_offset:
+            data = log.read(log.log_start_offset + len(found), 1 << 20, log.log_end, True)
+            found += [record.value for each in iterate_batches(data.slice.read()) for record in each.records(1 << 20)]
+            data.slice.release()
+        return found
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_moved_under_load_with_deaths_nothing_is_lost(seed: int) -> None:
+    """RL 8.5, RL 9: through reassignments, cancellations, elections and kills every acknowledged record is in every replica, in order."""
+    settings = {"broker.session.timeout.ms": "2000", "broker.heartbeat.interval.ms": "300", "replica.lag.time.max.ms": "3000"}
+    with SimCluster(seed, 4, settings, Weather(), shuffle=True) as cluster:
+        moving = Moving(cluster)
+        for _ in range(25):
+            moving.act()
+            cluster.run_until(cluster.sim.now + moving.random.choice((0.05, 0.5, 2.5)))
+        for node in cluster.nodes.values():
+            if not node.is_up:
+                node.start()
+        moving.until(lambda: all(node.ready for node in cluster.nodes.values()), "all are back")
+        assert moving.reassign([2, 3, 4]) == 0
+        written = len(moving.acknowledged)
+        settled = lambda: sorted(moving.partitions()[0].isr) == sorted(moving.partitions()[0].replicas) == [2, 3, 4]  # noqa: E731
+        moving.until(settled, "the last reassignment is done")
+        moving.until(lambda: len(moving.acknowledged) > written + 5, "records flow")
+        assert moving.log(1) is None
+        acknowledged = list(moving.acknowledged)
+        for number in (2, 3, 4):
+            missing = iter(moving.values(number))
+            assert all(value in missing for value in acknowledged), f"a record is not on {number}, or out of order"
+        assert len(acknowledged) > 50

@@ -125,7 +125,7 @@ BEHAVIOUR = """
   they should.
 - **Unclean elections** follow at once when `unclean.leader.election.enable` is switched on for a topic (or for all) without a leader; Kafka looks
   every five minutes. A reassignment that is cancelled with nobody of the former replicas in sync is recorded as recovering.
-- **Replication throttles** (`leader.replication.throttled.rate` and its kin) are not obeyed yet.
+- **Replication throttles** are not served yet: `leader.replication.throttled.replicas` and its kin are refused, so reassign without `--throttle`.
 - **Files** are Kafka's own, in both directions. Indexes may hold other entries than Kafka would choose; a look-up in them finds the same.
 """
 

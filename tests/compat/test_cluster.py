@@ -25,8 +25,9 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 
 @pytest.fixture
-def view(cluster: Cluster) -> View:
-    return View(cluster.bootstrap)
+def view(cluster: Cluster) -> Iterator[View]:
+    yield View(cluster.bootstrap)
+    cluster.make_whole()
 
 
 def test_empty_brokers_adopt_the_controllers_cluster(cluster: Cluster, view: View) -> None:

@@ -41,12 +41,16 @@ def test_several_listeners_and_advertised_ones_move_together() -> None:
         "metadata.log.dir": "/m",
         "listeners": "PLAINTEXT://127.0.0.1:9092,INTERNAL://127.0.0.1:9192,CONTROLLER://127.0.0.1:9093",
         "advertised.listeners": "PLAINTEXT://example.org:9092,INTERNAL://127.0.0.1:9192",
+        "replog.status.port": "9100",
     }
     second = node_settings(values, 2)
     assert second["listeners"] == "PLAINTEXT://127.0.0.1:9093,INTERNAL://127.0.0.1:9193"
     assert second["advertised.listeners"] == "PLAINTEXT://example.org:9093,INTERNAL://127.0.0.1:9193"
     assert (second["log.dirs"], second["metadata.log.dir"]) == ("/a/broker-2,/b/broker-2", "/m/broker-2")
     assert node_settings(values, 1)["listeners"] == values["listeners"]
+    assert [node_settings(values, node)["replog.status.port"] for node in (1, 3)] == ["9100", "9102"]
+    for same in ("0", "-1"):
+        assert node_settings(values | {"replog.status.port": same}, 2)["replog.status.port"] == same
 
 
 def test_one_broker_stays_what_it_was() -> None:

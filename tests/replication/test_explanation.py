@@ -304,6 +304,15 @@ def test_an_explanation_is_json_and_an_offline_replica_has_one() -> None:
     assert told(rig).role == "offline" and told(rig).log_end == 4
 
 
+def test_explaining_needs_no_reactor() -> None:
+    """Ring 0: all of it is plain Python; a simulation and a test see the same reasons as a broker."""
+    import subprocess
+    import sys
+
+    program = "import sys, twisted_broker.replication.explanation; print('twisted' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.strip() == "False"
+
+
 def test_lengths_are_told_for_people() -> None:
     """Milliseconds, seconds, minutes, hours: each where it says most."""
     assert [lasting(ms) for ms in (0, 999, 1000, 119_900, 120_000, 7_200_000)] == ["0 ms", "999 ms", "1.0 s", "119.9 s", "2 min", "2.0 h"]

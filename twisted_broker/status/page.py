@@ -51,12 +51,12 @@ def _row(view: BrokerView, name: TopicPartition, now: Now) -> str:
         assert known is not None
         cells = [link, "none", str(known["leader"]), str(known["leader_epoch"]), _list(known["replicas"]), _list(known["isr"]), "", "", ""]
     else:
-        told = view.explanation(held, now)
+        told = view.explanation(held, now, waiting=False)
         in_sync = told.isr if told.role == "leader" or known is None else known["isr"]
         log = f"{told.log_start} to {told.log_end}"
         cells = [
             link, told.role, str(told.leader), str(told.leader_epoch), _list(told.replicas), _list(in_sync), log, str(told.high_watermark),
-            _waits(told),
+            _waits(told, len(view.watching(name))),
         ]  # fmt: skip
     return f"<tr>{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>"
 
@@ -65,12 +65,12 @@ def _list(brokers: list[int]) -> str:
     return ", ".join(map(str, brokers))
 
 
-def _waits(told: Explanation) -> str:
+def _waits(told: Explanation, requests: int) -> str:
     lines = [f"broker {out.broker} is out of sync: {out.why}" for out in told.out_of_sync]
     if told.high_watermark_waits is not None:
         lines.append(f"high watermark: {told.high_watermark_waits.why}")
     if told.fetching is not None and (told.fetching.phase != "fetching" or told.fetching.lag):
         lines.append(told.fetching.why)
-    if told.waiting_count:
-        lines.append(f"{told.waiting_count} requests wait" if told.waiting_count > 1 else "1 request waits")
+    if requests:
+        lines.append(f"{requests} requests wait" if requests > 1 else "1 request waits")
     return "<br>".join(f"<span class='wait'>{escape(line)}</span>" for line in lines)

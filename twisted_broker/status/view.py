@@ -38,11 +38,14 @@ class BrokerView:
         runtime = self.parts.runtime
         return Now(runtime.now_ms(), runtime.wall_ms())
 
-    def explanation(self, partition: Partition, now: Now) -> Explanation:
-        """Of a partition that is held here."""
-        name = partition.topic_partition
-        watching = [each for purgatory in _PURGATORIES for each in getattr(self.replicas, purgatory).watching(name)]
+    def explanation(self, partition: Partition, now: Now, waiting: bool = True) -> Explanation:
+        """Of a partition that is held here. `waiting` False leaves out what requests wait for: each looks at all of its partitions."""
+        watching = self.watching(partition.topic_partition) if waiting else []
         return explain(partition, now, watching, None if partition.is_leader else self._fetching(partition, now))
+
+    def watching(self, topic_partition: TopicPartition) -> list[tuple[Any, int]]:
+        """What waits for a partition, and the ms left to each."""
+        return [each for purgatory in _PURGATORIES for each in getattr(self.replicas, purgatory).watching(topic_partition)]
 
     def _fetching(self, partition: Partition, now: Now) -> Fetching:
         fetchers = self.replicas.fetchers

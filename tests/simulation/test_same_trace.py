@@ -18,7 +18,7 @@ def trace(seed: int, hash_seed: str) -> bytes:
 
 @pytest.mark.parametrize("seed", [0, 3, 6])
 def test_a_seed_is_one_trace_in_two_processes(seed: int) -> None:
-    """Nothing depends on salted hashes, addresses, or the time of day (DESIGN.md 7)."""
+    """Nothing depends on salted hashes, addresses, or the time of day."""
     first = trace(seed, "1")
     assert len(first.splitlines()) > 3000
     assert trace(seed, "20061") == first

@@ -7,7 +7,8 @@ Owns `SimClock`, the one queue of everything that will happen, and `NodeClock`, 
 3. After each call `after(machine, call)` is told; nothing else ever runs.
 4. Monotonic time is one for all; each machine's calendar (`wall_ms`) is off by its own skew.
 
-Source: ANCHORS 3.7; Twisted's `task.Clock`, whose `advance` runs late what was due early. Leaves out: what the calls do.
+Source: the simulations of FoundationDB and TigerBeetle; Twisted's `task.Clock`, whose `advance` runs late what was due early.
+Leaves out: what the calls do.
 """
 
 from __future__ import annotations

@@ -7,7 +7,8 @@ Owns `SimCluster` and its machines: each has a clock, a disk, a place on the net
 2. Nothing of a process happens after its death; the next one on the machine knows only the disk.
 3. A failure that the production code logs is a bug here: it goes to `bug(text)`.
 
-Source: DESIGN.md 2 (four ports), ANCHORS 3.7. Leaves out: which faults when (`simulate`), what must hold (`checkers`).
+Source: docs/ARCHITECTURE.md 1 (four ports), the simulations of FoundationDB and TigerBeetle. Leaves out: which faults when (`simulate`),
+what must hold (`checkers`).
 """
 
 from __future__ import annotations

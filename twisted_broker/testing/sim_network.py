@@ -46,6 +46,10 @@ class Weather:
     slow_chance: float = 0.0
     """of a connection to be slow for all its life"""
     slow_delay_max: float = 0.0
+    slow_ports: tuple[int, ...] = ()
+    """which connections may be slow; none named: all"""
+    slow_callers: str = ""
+    """how the names of machines begin whose connections may be slow"""
     dead_after_heal: float = 0.3
     """the chance that a connection which was held back is found dead"""
 
@@ -268,7 +272,7 @@ class SimNetwork:
         self.machines[clock.name] = clock
         self.without_power.discard(clock.name)
         for transport in self._sides_towards(clock.name, lambda far: far.dead):
-            transport.clock.callLater(self.delay() + self.random.random(), transport.lost, ConnectionLost())
+            transport.clock.callLater(self.random.random(), transport.peer.pipe.send, transport.lost, ConnectionLost())
         return HostNetwork(self, clock)
 
     def switch_off(self, name: str, silent: bool) -> None:
@@ -289,8 +293,10 @@ class SimNetwork:
     # connections
 
     def join(self, near_clock: NodeClock, far_clock: NodeClock, here: IPv4Address, there: IPv4Address) -> tuple[SimTransport, SimTransport]:
-        slow = self.random.random() < self.weather.slow_chance
-        extra = self.random.random() * self.weather.slow_delay_max if slow else 0.0
+        weather = self.weather
+        slow = self.random.random() < weather.slow_chance and near_clock.name.startswith(weather.slow_callers)
+        slow = slow and (not weather.slow_ports or there.port in weather.slow_ports)
+        extra = self.random.random() * weather.slow_delay_max if slow else 0.0
         near, far = SimTransport(self, near_clock, here, there), SimTransport(self, far_clock, there, here)
         near.peer, far.peer = far, near
         near.pipe = _Pipe(self, (near_clock.name, far_clock.name), far_clock, extra)
@@ -328,6 +334,12 @@ class SimNetwork:
     def block(self, source: str, target: str) -> None:
         """Nothing gets from `source` to `target`; the other direction is another matter."""
         self.blocked.add((source, target))
+
+    def hurry(self) -> None:
+        """No connection is slow any more."""
+        self.weather.slow_chance = 0.0
+        for near in self.connections:
+            near.pipe.extra = near.peer.pipe.extra = 0.0
 
     def heal(self) -> None:
         """All ways are open again."""

@@ -6,7 +6,7 @@ Owns `Options`, what a seed means; `Faults`, what goes wrong when; `run_seed`; t
 2. Safety seeds: faults anywhere, any time. Liveness seeds: n1 (with the controller) and n2 stay healthy, and producers must get on.
 3. Then everything heals; within a bounded time all replicas are back in their ISRs, and the logs are equal.
 
-Source: RELIABILITY 4; ANCHORS 3.7. Leaves out: the rules (`checkers`).
+Source: RELIABILITY 4; the simulations of FoundationDB and TigerBeetle. Leaves out: the rules (`checkers`).
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def options_of(seed: int, brokers: int = 3) -> Options:
         weather.slow_chance, weather.slow_delay_max = random.choice((0.05, 0.2, 0.5)), random.choice((0.3, 1.0, 3.0))
     faults = [fault for fault in _ALL_FAULTS if random.random() < 0.6] or ["kill"]
     if brokers > 2:
-        faults = _profile(seed, weather, topics, faults)
+        faults = _profile(seed, weather, topics, settings, faults)
     return Options(
         seed, brokers, liveness, random.randint(40, 90), random.random() < 0.7, weather, settings, topics,
         [random.random() < 0.7 for _ in range(random.randint(1, 3))], random.choice((0.1, 0.3, 0.6)), faults,
@@ -105,11 +105,13 @@ def options_of(seed: int, brokers: int = 3) -> Options:
     )  # fmt: skip
 
 
-def _profile(seed: int, weather: Weather, topics: list[Topic], faults: list[str]) -> list[str]:
+def _profile(seed: int, weather: Weather, topics: list[Topic], settings: dict[str, str], faults: list[str]) -> list[str]:
     """Some seeds look where uniform faults seldom come: machines that come back before what they sent arrives; leaders that die just after a
     follower left."""
     if seed % 8 == 5:
-        weather.slow_chance, weather.slow_delay_max = 0.5, 2.0
+        weather.delay_max, weather.slow_chance, weather.slow_delay_max = 0.005, 0.5, 4.0
+        weather.slow_callers, weather.slow_ports = "n", (CLIENT_PORT,)
+        settings |= {"broker.session.timeout.ms": "800", "broker.heartbeat.interval.ms": "200"}  # a session outlives its process
         return ["flap", "flap", "pause"]
     if seed % 8 == 1:
         for topic in topics:
@@ -161,7 +163,7 @@ class Faults:
         """Power comes and goes: what the machine sent before may arrive after it is back."""
         if node.is_up:
             node.lose_power()
-        self.clock.callLater(self.random.random() * 0.4, self._again, node)
+        self.clock.callLater(self.random.random() * 0.1, self._again, node)
         self.clock.callLater(0.5 + self.random.random() * 1.5, self._power_again, node)
 
     def _handover(self, node: SimNode) -> None:
@@ -179,7 +181,7 @@ class Faults:
     def _power_again(self, node: SimNode) -> None:
         if node.is_up and not self.over:
             node.lose_power()
-        self.clock.callLater(self.random.random() * 0.4, self._again, node)
+        self.clock.callLater(self.random.random() * 0.1, self._again, node)
 
     def _crash(self, node: SimNode) -> None:
         """Power is lost in one of the next operations on the disk."""
@@ -264,7 +266,7 @@ class Faults:
         self.over = True
         self.cluster.note("faults", "all faults end")
         self.cluster.network.heal()
-        self.cluster.network.weather.slow_chance = 0.0
+        self.cluster.network.hurry()
         for node in self.cluster.nodes.values():
             node.disk.faults.clear()
             node.disk.crash_at = None

@@ -83,7 +83,7 @@ def test_layers():
     ],
 )
 def test_a_wrong_value_names_setting_value_and_range(name, value, words):
-    """Issue 3, section 1: a wrong value is an error that names the setting, the value and the range, in one line."""
+    """a wrong value is an error that names the setting, the value and the range, in one line."""
     with pytest.raises(ConfigError) as caught:
         BrokerConfig({name: value})
     line = str(caught.value)

@@ -24,7 +24,7 @@ def listeners(*arguments: str) -> list[str]:
 
 
 def test_defaults_are_those_of_kafkas_sample_on_loopback() -> None:
-    """Without `--config`: 127.0.0.1:9092, a controller on a free port, replog-data here, groups start at once (DESIGN 2)."""
+    """Without `--config`: 127.0.0.1:9092, a controller on a free port, replog-data here, groups start at once"""
     config = options().broker_config
     assert listeners() == ["PLAINTEXT://127.0.0.1:9092", "CONTROLLER://127.0.0.1:0"]
     assert config.log_directories == (str(Path.cwd() / "replog-data"),)

@@ -10,7 +10,7 @@ these types and nothing beneath them, so the very same code runs on a reactor an
 3. Slow disk work goes through `IDiskWorker`; its results come back on the reactor's thread, in order of submission.
 4. All randomness is one seeded `random.Random`.
 
-Source: DESIGN.md 2 and 3 of the project's design notes; Twisted's `IReactorTime`.
+Source: docs/ARCHITECTURE.md 1; Twisted's `IReactorTime`.
 """
 
 from __future__ import annotations

@@ -123,7 +123,7 @@ def test_a_waiting_function_goes_on_with_the_result() -> None:
 
 
 def test_a_refusal_becomes_the_apis_error_answer() -> None:
-    """BrokerError mirrors the request: every partition carries the code, unknown offsets are -1 (DESIGN 5.5)."""
+    """BrokerError mirrors the request: every partition carries the code, unknown offsets are -1 (docs/ARCHITECTURE.md 8)."""
 
     async def refuses(context: Any, request: Any) -> Any:
         raise BrokerError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
@@ -148,7 +148,7 @@ def test_acks_0_is_never_answered() -> None:
 
 
 def test_a_bug_is_an_error_answer_and_the_next_client_is_served(caplog: Any) -> None:
-    """UNKNOWN_SERVER_ERROR for the client; the connection goes on (DESIGN 5.5)."""
+    """UNKNOWN_SERVER_ERROR for the client; the connection goes on (docs/ARCHITECTURE.md 8)."""
 
     async def fails(context: Any, request: Any) -> Any:
         raise KeyError("bug")
@@ -215,7 +215,7 @@ def test_api_versions_tells_what_is_served_and_no_more() -> None:
 
 
 def test_a_lost_client_cancels_its_fetch_but_not_its_produce() -> None:
-    """A parked fetch is given up; a parked produce finishes, unanswered (DESIGN 2)."""
+    """A parked fetch is given up; a parked produce finishes, unanswered"""
     waiting: dict[str, Deferred[Any]] = {}
     ended: list[str] = []
 

@@ -231,7 +231,7 @@ def test_a_torn_batch_at_the_end_was_never_promised(rig: Rig) -> None:
 
 
 def test_the_names_of_snapshots() -> None:
-    """FEATURES 5.3: 20 digits of offset, 10 of epoch."""
+    """FILE_FORMATS 3: 20 digits of offset, 10 of epoch."""
     assert SnapshotId(51, 1).file_name == "00000000000000000051-0000000001.checkpoint"
 
 

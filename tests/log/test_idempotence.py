@@ -173,7 +173,7 @@ def test_a_corrupt_snapshot_is_deleted(content: bytes) -> None:
 
 
 def test_snapshot_bytes() -> None:
-    """FEATURES 5.2: the layout of Kafka's producer snapshot, entry by entry; damage of any byte is found."""
+    """Kafka's record formats: the layout of Kafka's producer snapshot, entry by entry; damage of any byte is found."""
     entry = ProducerEntry(0x0102030405060708, 9, 10, 11)
     entry.batches.append((12, 13, 14, 11))
     entry.current_txn_first_offset = 15

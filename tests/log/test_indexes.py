@@ -36,7 +36,7 @@ def time_index(max_bytes: int = 120) -> TimeIndex:
 
 
 def test_offset_index_layout_and_lookup() -> None:
-    """FEATURES 5.2: entries of relative offset and position; a look-up gives the last one at or below."""
+    """Kafka's record formats: entries of relative offset and position; a look-up gives the last one at or below."""
     index = offset_index()
     index.append(BASE + 5, 100)
     index.append(BASE + 9, 230)
@@ -93,7 +93,7 @@ def test_a_reloaded_index_says_the_same(entries: list[tuple[int, int]], tail: by
 
 
 def test_time_index() -> None:
-    """FEATURES 5.2: entries of timestamp and relative offset, only when the time grew; the last slot is kept for roll and close."""
+    """Kafka's record formats: entries of timestamp and relative offset, only when the time grew; the last slot is kept for roll and close."""
     index = time_index(36)
     index.append(50, BASE + 3)
     index.append(50, BASE + 4)

@@ -297,7 +297,7 @@ def test_every_offset_is_found_in_every_state(counts: list[int], interval: int, 
 
 
 def test_a_slice_outlives_retention_but_not_truncation() -> None:
-    """DESIGN 2: a referenced slice of a deleted segment is still read; one of a cut segment is gone."""
+    """docs/ARCHITECTURE.md 7: a referenced slice of a deleted segment is still read; one of a cut segment is gone."""
     log = new_log(segment_bytes=300)
     for number in range(6):
         log.append_as_leader(batch(b"%03d" % number + bytes(97)), 0, NOW_MS)
@@ -316,7 +316,7 @@ def test_a_slice_outlives_retention_but_not_truncation() -> None:
 
 
 def test_a_slice_never_shows_what_was_written_over_it() -> None:
-    """DESIGN 2: after a cut and new appends of the same size the old slice is gone, however well its length fits."""
+    """docs/ARCHITECTURE.md 7: after a cut and new appends of the same size the old slice is gone, however well its length fits."""
     log = new_log()
     log.append_as_leader(batch(b"old"), 0, NOW_MS)
     held = log.read(0, 1000).slice
@@ -549,7 +549,7 @@ def test_preallocated_segments_are_trimmed() -> None:
 
 
 def test_many_logs_share_few_open_files() -> None:
-    """Issue 3, section 1: open segment files are bounded; what was closed is opened again when needed."""
+    """open segment files are bounded; what was closed is opened again when needed."""
     files = MemoryFileSystem()
     files.make_directories("/data")
     logs = [open_log(files, f"/data/events-{number}") for number in range(3)]

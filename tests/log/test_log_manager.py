@@ -75,7 +75,7 @@ def failure(manager: LogManager) -> Any:
 
 
 def test_a_new_directory_is_formatted_once() -> None:
-    """FEATURES 5.1: meta.properties with node, cluster and a directory id that stays the same over restarts."""
+    """FILE_FORMATS 1: meta.properties with node, cluster and a directory id that stays the same over restarts."""
     world = World()
     manager = world.manager()
     ids = [directory.directory_id for directory in manager.online()]
@@ -87,7 +87,7 @@ def test_a_new_directory_is_formatted_once() -> None:
 
 @pytest.mark.parametrize("other", [MetaProperties("another-cluster", 1, bytes(16)), MetaProperties(CLUSTER, 2, bytes(16))])
 def test_a_directory_of_somebody_else_is_refused(other: MetaProperties) -> None:
-    """FEATURES 5.1: another cluster's or node's directory stops the start."""
+    """FILE_FORMATS 1: another cluster's or node's directory stops the start."""
     world = World()
     world.files.make_directories("/d1")
     write_meta_properties(world.files, "/d1", other)
@@ -233,7 +233,7 @@ def test_an_interrupted_deletion_is_finished_at_start() -> None:
 
 
 def test_long_topic_names_fit_when_deleted() -> None:
-    """FEATURES 5.1: the name of a deleted directory is cut to 255 characters."""
+    """FILE_FORMATS 1: the name of a deleted directory is cut to 255 characters."""
     world = World()
     manager = world.manager()
     partition = TopicPartition("x" * 249, 1234)
@@ -346,7 +346,7 @@ def test_a_stalled_disk_stalls_neither_creation_nor_appends() -> None:
 
 
 def test_logs_load_on_the_worker() -> None:
-    """DESIGN 2: loading waits for the disk worker, the start's Deferred for all directories."""
+    """docs/ARCHITECTURE.md 7: loading waits for the disk worker, the start's Deferred for all directories."""
     world = World()
     first = world.manager()
     fill(create(first), 3)
@@ -367,5 +367,5 @@ def test_logs_load_on_the_worker() -> None:
     ],
 )  # fmt: skip
 def test_directory_names(name: str, found: TopicPartition | None) -> None:
-    """FEATURES 5.1: only `topic-partition` is a log."""
+    """FILE_FORMATS 1: only `topic-partition` is a log."""
     assert partition_of(name) == found

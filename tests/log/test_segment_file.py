@@ -1,4 +1,4 @@
-"""Open files, slices, and the thread that syncs (DESIGN 2; issue 3, section 1)."""
+"""Open files, slices, and the thread that syncs"""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def pool_with(count: int, capacity: int, files: Any = None) -> tuple[OpenFiles, 
 
 
 def test_few_files_stay_open_and_all_are_usable() -> None:
-    """Issue 3: many files, few descriptors; a closed one opens again by itself, and the recently used stay."""
+    """many files, few descriptors; a closed one opens again by itself, and the recently used stay."""
     pool, files = pool_with(50, 8)
     assert len(pool) <= 8
     favourite = files[0]
@@ -40,7 +40,7 @@ def test_few_files_stay_open_and_all_are_usable() -> None:
 
 
 def test_referenced_files_are_never_closed() -> None:
-    """DESIGN 2: with more references than the capacity, more stay open; then fewer again."""
+    """docs/ARCHITECTURE.md 7: with more references than the capacity, more stay open; then fewer again."""
     pool, files = pool_with(20, 4)
     slices = [FileSlice(file, 0, 1) for file in files]
     assert len(pool) == 20 and all(file.is_open for file in files)
@@ -64,7 +64,7 @@ def test_running_out_of_descriptors_makes_room() -> None:
 
 
 def test_slices() -> None:
-    """DESIGN 2: a slice reads its stretch in pieces, keeps a closed or removed file alive, and dies with a truncation."""
+    """docs/ARCHITECTURE.md 7: a slice reads its stretch in pieces, keeps a closed or removed file alive, and dies with a truncation."""
     _, (file, *_) = pool_with(3, 8)
     file.open().write_at(0, (b"0123456789",))
     one = FileSlice(file, 2, 6)
@@ -84,7 +84,7 @@ def test_slices() -> None:
 
 
 def test_a_cut_or_short_file_ends_its_slices() -> None:
-    """DESIGN 2: after a truncation, and on a short read, SliceGone, never other bytes."""
+    """docs/ARCHITECTURE.md 7: after a truncation, and on a short read, SliceGone, never other bytes."""
     _, (file, other, *_) = pool_with(3, 8)
     file.open().write_at(0, (b"0123456789",))
     one = FileSlice(file, 0, 10)
@@ -100,7 +100,7 @@ def test_a_cut_or_short_file_ends_its_slices() -> None:
 
 
 def test_a_slice_on_the_real_disk_has_a_descriptor(tmp_path: Path) -> None:
-    """DESIGN 2: `fileno` is what `sendfile` needs."""
+    """docs/ARCHITECTURE.md 7: `fileno` is what `sendfile` needs."""
     pool = OpenFiles(OsFileSystem(), 8)
     file = SegmentFile(pool, str(tmp_path / "f"))
     file.create().write_at(0, (b"abc",))

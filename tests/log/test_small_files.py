@@ -1,4 +1,4 @@
-"""Checkpoints and properties, byte for byte as Kafka writes them (FEATURES 5.1, 5.2; RL 1.12)."""
+"""Checkpoints and properties, byte for byte as Kafka writes them (FILE_FORMATS 1, 2; RL 1.12)."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def put(files: SimDisk, name: str, content: bytes) -> None:
 
 
 def test_offset_checkpoints() -> None:
-    """FEATURES 5.1: version, count, a row a partition; absent means empty; any white space separates."""
+    """FILE_FORMATS 1: version, count, a row a partition; absent means empty; any white space separates."""
     files = disk()
     assert checkpoints.read_offsets(files, "/d", "x") == {}
     checkpoints.write_offsets(files, "/d", "x", ROWS)
@@ -47,7 +47,7 @@ DAMAGED = [b"0\n", b"1\n0\n", b"0\n2\na 1 1\n", b"0\n1\na 1\n", b"0\n1\na 1 x\n"
 
 @pytest.mark.parametrize("content", DAMAGED)
 def test_damaged_checkpoints(content: bytes) -> None:
-    """FEATURES 5.1: another version, a count that does not match, short rows, words for numbers, no end: CheckpointError."""
+    """FILE_FORMATS 1: another version, a count that does not match, short rows, words for numbers, no end: CheckpointError."""
     files = disk()
     put(files, "x", content)
     with pytest.raises(CheckpointError):
@@ -96,7 +96,7 @@ def test_a_failing_replacement_leaves_the_old_content() -> None:
 
 
 def test_epoch_checkpoint() -> None:
-    """FEATURES 5.2: `epoch start` rows."""
+    """Kafka's record formats: `epoch start` rows."""
     files = disk()
     assert checkpoints.epochs_text([0, 3], [0, 17]) == b"0\n2\n0 0\n3 17\n"
     put(files, "e", b"0\n2\n0 0\n3 17\n")
@@ -104,7 +104,7 @@ def test_epoch_checkpoint() -> None:
 
 
 def test_partition_metadata() -> None:
-    """FEATURES 5.2: 43 bytes, no final newline; damage is a CheckpointError."""
+    """Kafka's record formats: 43 bytes, no final newline; damage is a CheckpointError."""
     files = disk()
     checkpoints.write_partition_metadata(files, "/d", ID)
     assert files.content("/d/partition.metadata") == b"version: 0\ntopic_id: " + uuid_text(ID).encode()
@@ -125,7 +125,7 @@ def test_partition_metadata() -> None:
     ],
 )  # fmt: skip
 def test_clean_shutdown_mark(content: bytes | None, epoch: int | None) -> None:
-    """FEATURES 5.1: the mark tells the broker epoch; an unreadable one is clean with an unknown epoch; none is unclean."""
+    """FILE_FORMATS 1: the mark tells the broker epoch; an unreadable one is clean with an unknown epoch; none is unclean."""
     files = disk()
     if content is not None:
         put(files, ".kafka_cleanshutdown", content)
@@ -135,7 +135,7 @@ def test_clean_shutdown_mark(content: bytes | None, epoch: int | None) -> None:
 
 
 def test_meta_properties() -> None:
-    """FEATURES 5.1: versions 0 and 1 are read, 1 is written; what is neither is refused."""
+    """FILE_FORMATS 1: versions 0 and 1 are read, 1 is written; what is neither is refused."""
     files = disk()
     assert read_meta_properties(files, "/d") is None
     write_meta_properties(files, "/d", MetaProperties("some-cluster", 7, ID))

@@ -48,7 +48,7 @@ def test_answers_keep_the_order_of_requests() -> None:
 
 
 def test_anything_but_produce_is_a_barrier() -> None:
-    """A fetch waits for the produces before it, and everything behind a fetch waits for the fetch (DESIGN 2)."""
+    """A fetch waits for the produces before it, and everything behind a fetch waits for the fetch."""
     script = Script(parked=(PRODUCE, FETCH))
     house = House(script)
     client = house.client()
@@ -117,7 +117,7 @@ def test_a_client_that_never_reads_is_not_read_from() -> None:
 
 
 def test_malformed_input_closes_this_connection_only() -> None:
-    """One broken client goes; its neighbour is served as before (DESIGN 6)."""
+    """One broken client goes; its neighbour is served as before (docs/ARCHITECTURE.md 8)."""
     house = House(Script())
     broken, neighbour = house.client(), house.client()
     broken.transport.write(framed(b"garbage") + framed(FETCH))
@@ -227,7 +227,7 @@ def test_slices_are_loaded_as_the_client_reads_and_released_once() -> None:
 
 
 def test_a_slice_that_was_cut_closes_its_connection() -> None:
-    """Truncation between the answer and its sending never sends other bytes; the reference is given back (DESIGN 2)."""
+    """Truncation between the answer and its sending never sends other bytes; the reference is given back."""
     script, house = sliced_house(1 << 20)
     client = house.client()
     client.transport.pauseProducing()

@@ -59,7 +59,7 @@ def test_a_replica_left_out_for_its_lag_is_told_with_its_numbers() -> None:
 
 
 def test_what_keeps_a_replica_out_is_named_one_by_one() -> None:
-    """RL 2.4, expand, and KRAFT.md 3.6: alive, of the registered epoch, at the high watermark: each that it lacks is said, and no other."""
+    """RL 2.4, expand, and KRAFT 3.6: alive, of the registered epoch, at the high watermark: each that it lacks is said, and no other."""
     rig = PartitionRig()
     shrunk(rig)
     (out,) = told(rig).out_of_sync

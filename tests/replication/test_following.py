@@ -195,7 +195,7 @@ def test_what_is_deleted_or_moved_away_is_fetched_no_more() -> None:
 
 
 def test_a_failed_directory_ends_the_fetching_of_its_partitions() -> None:
-    """RL 1.12, DESIGN 4: PartitionFailed stops its fetcher."""
+    """RL 1.12, docs/ARCHITECTURE.md 4: PartitionFailed stops its fetcher."""
     rig = FollowerRig()
     rig.follow()
     rig.replicas.directory_failed("/data", OSError("gone"))

@@ -89,7 +89,7 @@ def test_errors_are_per_partition():
 
 
 def test_a_bug_in_one_append_is_that_partitions_alone(monkeypatch):
-    """DESIGN 5: an unexpected error answers UNKNOWN_SERVER_ERROR for its partition; the next one is appended."""
+    """docs/ARCHITECTURE.md 8: an unexpected error answers UNKNOWN_SERVER_ERROR for its partition; the next one is appended."""
     rig = led()
     rig.topic("other", None, OTHER_ID)
     real = type(rig.partition().log).append_as_leader
@@ -183,7 +183,7 @@ def test_a_shrunken_isr_answers_after_append():
 
 
 def test_a_waiting_fetch_is_answered_the_moment_data_arrives():
-    """RL 1.14, issue 4: no clock moves between the append and the answer."""
+    """RL 1.14, no clock moves between the append and the answer."""
     rig = led()
     _, done = parked_fetch(rig)
     rig.produce()
@@ -319,7 +319,7 @@ def test_first_read_slices_are_given_back():
 
 
 def test_a_cancelled_fetch_leaves():
-    """DESIGN 2: on disconnect parked fetches are cancelled: nothing of them stays, and data that comes later finds nobody."""
+    """docs/ARCHITECTURE.md 7: on disconnect parked fetches are cancelled: nothing of them stays, and data that comes later finds nobody."""
     rig = led()
     deferred, done = parked_fetch(rig)
     deferred.cancel()
@@ -410,7 +410,7 @@ def test_a_fetch_below_the_new_log_start_is_told():
 
 
 def test_effects_run_in_order_and_to_the_end():
-    """DESIGN 4: first in, first out, to empty; what an effect causes waits for its turn, and nothing runs inside itself."""
+    """docs/ARCHITECTURE.md 4: first in, first out, to empty; what an effect causes waits for its turn, and nothing runs inside itself."""
     rig = led()
     rig.topic("other", None, OTHER_ID)
     order: list = []
@@ -664,7 +664,7 @@ def test_shutdown():
 
 
 def test_a_failing_periodic_task_goes_on(monkeypatch):
-    """DESIGN 7: a LoopingCall whose function raised would stop for good."""
+    """A LoopingCall whose function raised would stop for good."""
     rig = led((1, 2))
     calls: list = []
 

@@ -1,4 +1,4 @@
-"""What broken and hostile peers send ends in WireError, quickly and in little memory (RELIABILITY 5.1, 5.3; DESIGN 6)."""
+"""What broken and hostile peers send ends in WireError, quickly and in little memory (RELIABILITY 5.1, 5.3; docs/ARCHITECTURE.md 8)."""
 
 import struct
 import tracemalloc

@@ -12,7 +12,7 @@ Owns the sessions (`Sessions`), and the decisions on BrokerRegistration, BrokerH
    full session before it is fenced.
 4. A registration that does not name the last epoch was an unclean stop: the node leaves all ISRs and is eligible nowhere.
 
-Source: Kafka's `ClusterControlManager`, `BrokerHeartbeatManager`, `ReplicationControlManager`; KRAFT.md 3.4, 3.5; `RL 8.2`.
+Source: Kafka's `ClusterControlManager`, `BrokerHeartbeatManager`, `ReplicationControlManager`; KRAFT 3.4, 3.5; `RL 8.2`.
 Left out: time (an argument, monotonic ms).
 """
 

@@ -6,7 +6,7 @@ Owns `ControllerChannel`: one connection to the leader that the observer names, 
 2. `ask` tries again, after a pause, when there is no leader, the connection is lost, or the other side is not the controller; until its deadline.
 3. Each purpose has its own channel: a request that waits long must not delay heartbeats.
 
-Source: Kafka's `NodeToControllerChannelManager`; KRAFT.md 3.1. Left out: who leads (`observer.py`).
+Source: Kafka's `NodeToControllerChannelManager`; KRAFT 3.1. Left out: who leads (`observer.py`).
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 1. A replica whose registration names no directory, or another one than it lies in, is reported once, and again until the controller took it.
 2. One request is in flight.
 
-Source: Kafka's `AssignmentsManager`; KIP-858; KRAFT.md 3.6. Left out: moves between directories.
+Source: Kafka's `AssignmentsManager`; KIP-858; KRAFT 3.6. Left out: moves between directories.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ Owns the immutable `MetadataImage` and how records turn one into the next.
 1. An image never changes. `apply` copies only the tables that its records touch, once for a whole batch of records.
 2. A record that names what does not exist is a bug of the writer, and asserts: a picture that guessed would be worse than none.
 
-Source: Kafka's `MetadataImage`; KRAFT.md 3.3; `RL 8.1`.
+Source: Kafka's `MetadataImage`; KRAFT 3.3; `RL 8.1`.
 Left out: framing and transactions (`records.py`), what lies between two images (`delta.py`).
 """
 

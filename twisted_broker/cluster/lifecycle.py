@@ -10,7 +10,7 @@ Owns `BrokerLifecycle`.
 2. A change that others wait for (caught up, ready, stopping, a lost directory) is told at once, not with the next beat.
 3. One heartbeat is under way at a time; a session is lost by silence, never by haste.
 
-Source: Kafka's `BrokerLifecycleManager`; KRAFT.md 3.5; `RL 8.2`. Left out: the clean-shutdown file (the composition writes and reads it).
+Source: Kafka's `BrokerLifecycleManager`; KRAFT 3.5; `RL 8.2`. Left out: the clean-shutdown file (the composition writes and reads it).
 """
 
 from __future__ import annotations

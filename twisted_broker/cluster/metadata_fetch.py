@@ -7,7 +7,7 @@ Owns the checks that lead an observer to the right epoch, the fetches that wait,
 3. A reader from offset 0, or from before the log's start, is sent to the newest snapshot.
 4. A negative replica id reads and leaves no trace.
 
-Source: Kafka's `KafkaRaftClient` (fetch parts), KIP-595, KIP-630, KIP-1166; KRAFT.md 3.2; `RL 8.1`. Left out: voters.
+Source: Kafka's `KafkaRaftClient` (fetch parts), KIP-595, KIP-630, KIP-1166; KRAFT 3.2; `RL 8.1`. Left out: voters.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ Owns the place to read from next, the batches above the high watermark, and open
 2. Everything that one answer brings is applied at once and gives one delta.
 3. After a snapshot, or when the reader must start over, the delta comes from comparing images; the published image never goes back in between.
 
-Source: Kafka's `MetadataLoader`; KRAFT.md 3.2; `RL 8.2`. Left out: asking (`observer.py`).
+Source: Kafka's `MetadataLoader`; KRAFT 3.2; `RL 8.2`. Left out: asking (`observer.py`).
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ Owns the fetch loop, the knowledge who leads, and the publishing of images.
 3. A subscriber that raises is logged; the others hear.
 4. Another cluster's id, or a record that is not understood, ends it (`failed`): going on would be guessing.
 
-Source: Kafka's `KafkaRaftClient` (observer), `MetadataLoader`; KRAFT.md 3.2; `RL 8.2`. Left out: what is done with an image.
+Source: Kafka's `KafkaRaftClient` (observer), `MetadataLoader`; KRAFT 3.2; `RL 8.2`. Left out: what is done with an image.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ written under a metadata.version, and the buffering of metadata transactions.
 2. Records between BeginTransaction and EndTransaction are applied together or, after AbortTransaction, not at all.
 3. What Kafka wrote is written again to the same bytes.
 
-Source: Kafka's `MetadataRecordSerde`, `MetadataVersion`, KIP-868; KRAFT.md 3.3; `RL 8.1`. Left out: batch headers (`wire.records`).
+Source: Kafka's `MetadataRecordSerde`, `MetadataVersion`, KIP-868; KRAFT 3.3; `RL 8.1`. Left out: batch headers (`wire.records`).
 """
 
 from __future__ import annotations

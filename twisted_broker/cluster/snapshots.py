@@ -5,7 +5,7 @@ Owns the bytes of a snapshot (header, records, footer), its name, and the files 
 1. `<end offset>-<epoch>.checkpoint` says everything below the end offset. It appears under its name only when it is whole and durable.
 2. Header and footer are control batches; a file without footer is no snapshot.
 
-Source: Kafka's `Snapshots`, `RecordsSnapshotWriter`; KIP-630; FEATURES 5.3. Left out: when to write one (`controller.py`).
+Source: Kafka's `Snapshots`, `RecordsSnapshotWriter`; KIP-630; FILE_FORMATS 3. Left out: when to write one (`controller.py`).
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 1. 1 to 249 characters of `a-z A-Z 0-9 . _ -`, neither `.` nor `..`: a name is also the name of a directory.
 2. Two names that differ only in `.` and `_` collide: metrics replace one by the other.
 
-Source: Kafka's `Topic`; DESIGN.md 6. Left out: who may create which.
+Source: Kafka's `Topic`; docs/ARCHITECTURE.md 8. Left out: who may create which.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ Owns which versions are written and what is made of what is read.
    and is left alone (None); bytes that do not fit raise `MalformedRecord`, so that a load can skip and count them.
 3. Every group and all its offsets live in one partition: Java's hash of the group id modulo the number of partitions.
 
-Source: FEATURES 5.4; `GroupCoordinatorRecordHelpers`, `GroupCoordinatorRecordSerde`, `Utils.abs`.
+Source: FILE_FORMATS 4; `GroupCoordinatorRecordHelpers`, `GroupCoordinatorRecordSerde`, `Utils.abs`.
 """
 
 from __future__ import annotations

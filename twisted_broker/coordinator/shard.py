@@ -9,7 +9,7 @@ Owns `Shard` and `GroupEntry`.
 4. What an append answers after the shard is closed changes nothing.
 5. Offsets enter `GroupOffsets.committed` when their record is stored, in log order.
 
-Source: Apache Kafka 4.3.1 `CoordinatorRuntime` (its shard and timer), DESIGN.md 4 (effects run from a queue).
+Source: Apache Kafka 4.3.1 `CoordinatorRuntime` (its shard and timer), docs/ARCHITECTURE.md 4 (effects run from a queue).
 """
 
 from __future__ import annotations

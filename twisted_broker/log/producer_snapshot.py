@@ -5,7 +5,7 @@ Owns `ProducerEntry`, what is remembered of one producer, and `encode_snapshot`,
 1. A snapshot that does not match its CRC, count or size is refused whole.
 2. Only the last batch of a producer is in a snapshot; in memory there are up to five.
 
-Source: Kafka's `ProducerSnapshot.json`, `ProducerStateEntry`; FEATURES 5.2. Left out: rules (`producer_state.py`).
+Source: Kafka's `ProducerSnapshot.json`, `ProducerStateEntry`; Kafka's record formats. Left out: rules (`producer_state.py`).
 """
 
 from __future__ import annotations

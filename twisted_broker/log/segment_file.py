@@ -6,7 +6,7 @@ Owns `OpenFiles` (how many stay open), `SegmentFile` (one file, open or not) and
 2. A slice's bytes are those at its creation, or `SliceGone`: cutting a file raises its generation.
 3. A file that is removed or closed while referenced stays readable until the last reference goes.
 
-Source: DESIGN.md 2 (slices), issue "bounded LRU". Left out: how a slice is sent (`net`).
+Source: docs/ARCHITECTURE.md 3 (slices), a bounded LRU of open files. Left out: how a slice is sent (`net`).
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ Owns the order of one connection's requests.
 4. Malformed input is one log line and the end of this connection. What a client calls itself is quoted.
 5. When the connection goes, a waiting request that only reads is cancelled; one that has appended finishes unanswered.
 
-Source: DESIGN.md 2 and 6. Leaves out: what a request means (`api/dispatch.py`), sockets (`transport.py`).
+Source: docs/ARCHITECTURE.md 7 and 8. Leaves out: what a request means (`api/dispatch.py`), sockets (`transport.py`).
 """
 
 from __future__ import annotations

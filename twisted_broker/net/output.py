@@ -8,7 +8,7 @@ Owns what was answered and not yet handed to the transport.
 4. One call hands over at most `TURN_BYTES` of slices; the rest follows in the next turn of the reactor.
 5. A slice that is gone or too short breaks the connection: its length has been announced already.
 
-Source: DESIGN.md 2 (slices), the project's notes on speed, item 6. Leaves out: how bytes reach the socket (`INetwork.send_slice`).
+Source: docs/ARCHITECTURE.md 3 (slices), the project's notes on speed, item 6. Leaves out: how bytes reach the socket (`INetwork.send_slice`).
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ Owns `Leader`, what a fetcher needs of one, and `RemoteLeader`, which asks over 
 2. One connection and one fetch session per fetcher; an error of the session is no error of any partition: the next request is full.
 3. The request carries our broker epoch (from Fetch 15 on), never the high watermark (KIP-1166 is for the metadata log).
 
-Source: RL 6.2, 8.6; KRAFT.md 3.7; Kafka's `LeaderEndPoint`, `RemoteLeaderEndPoint`, `MetadataVersion` of 4.3.1. The twin in memory is
+Source: RL 6.2, 8.6; KRAFT 3.7; Kafka's `LeaderEndPoint`, `RemoteLeaderEndPoint`, `MetadataVersion` of 4.3.1. The twin in memory is
 `testing.memory_leader`. Leaves out: what answers mean (`fetcher_state`).
 """
 

@@ -8,7 +8,7 @@
 2. A follower joins when its log end reached the high watermark and the start of the leader epoch; it leaves when it was not caught up for
    `replica.lag.time.max.ms`, but never while it stands at the leader's end. The leader itself never leaves.
 
-Source: RL 2.4, 2.5; KRAFT.md 3.6; Kafka's `Partition.maybeExpandIsr`, `maybeShrinkIsr`, `handleAlterPartitionUpdate`. Leaves out: the states
+Source: RL 2.4, 2.5; KRAFT 3.6; Kafka's `Partition.maybeExpandIsr`, `maybeShrinkIsr`, `handleAlterPartitionUpdate`. Leaves out: the states
 (`isr`), the way to the controller (`cluster.isr_changes`).
 """
 

@@ -396,7 +396,7 @@ class Partition:
         return replica
 
     def is_eligible(self, replica: RemoteReplica) -> bool:
-        """KRAFT.md 3.6: not fenced, not shutting down, fetching under the broker epoch that it registered (KIP-903)."""
+        """KRAFT 3.6: not fenced, not shutting down, fetching under the broker epoch that it registered (KIP-903)."""
         if replica.broker_epoch is None or not self.brokers.may_be_in_isr(replica.broker_id):
             return False
         return replica.broker_epoch in (-1, self.brokers.epoch_of(replica.broker_id))

@@ -6,7 +6,7 @@ Owns the shapes of the answers and the functions that find them, out of the part
 2. A reason is a rule with its numbers, and `why`, the same in one sentence. Times come as monotonic milliseconds and leave as the
    calendar's (`since_ms`, 0 unknown) and as a length (`for_ms`).
 
-Source: RL 2.3-2.5; KRAFT.md 3.6. Leaves out: what requests wait for (`waiting`), the whole of a partition (`explanation`).
+Source: RL 2.3-2.5; KRAFT 3.6. Leaves out: what requests wait for (`waiting`), the whole of a partition (`explanation`).
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ def _why_out(partition: Partition, absence: Absence, now: Now) -> str:
 
 
 def _holds_back(partition: Partition, log: Log, replica: RemoteReplica, now: Now) -> list[str]:
-    """RL 2.4 and KRAFT.md 3.6, one by one: what a replica lacks for coming back."""
+    """RL 2.4 and KRAFT 3.6, one by one: what a replica lacks for coming back."""
     brokers, broker = partition.brokers, replica.broker_id
     found = []
     if not brokers.is_alive(broker):

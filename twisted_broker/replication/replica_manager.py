@@ -8,7 +8,7 @@ Owns the partitions, the event queue with its table, the three purgatories, the 
 2. An effect that raises fails its partition only. A failing directory fails the partitions in it only.
 3. Errors are per partition: the others of a request go on.
 
-Source: RL 1; Kafka's `ReplicaManager`; DESIGN.md 4. Leaves out: role changes (`role_change`), the rules of one partition (`partition`).
+Source: RL 1; Kafka's `ReplicaManager`; docs/ARCHITECTURE.md 4. Leaves out: role changes (`role_change`), the rules of one partition (`partition`).
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@
 3. `size_in_bytes` always means the whole batch, `length` the field: the bytes after it (`size_in_bytes` = 12 + `length`).
 4. Nothing here copies record bytes.
 
-Source: FEATURES 5.2; Kafka's DefaultRecordBatch. Left out: the records
+Source: Kafka's record formats; Kafka's DefaultRecordBatch. Left out: the records
 (`record_walk`), the older formats (`legacy`), what a leader accepts (the log's validation).
 """
 

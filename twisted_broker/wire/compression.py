@@ -6,7 +6,7 @@
 3. A library is loaded when its codec is first used: a broker that never meets lz4 never pays for it.
 4. What we write, the Java client reads: lz4 in independent blocks of 64 KiB without checksums, snappy in xerial's stream framing.
 
-Source: FEATURES 5.2 "snappy, lz4", RELIABILITY 5.3 "decompression bomb"; Kafka's `compress` package. Left out: snappy's and old lz4's
+Source: Kafka's record formats "snappy, lz4", RELIABILITY 5.3 "decompression bomb"; Kafka's `compress` package. Left out: snappy's and old lz4's
 framing (`snappy_framing`, `lz4_framing`), when to compress.
 """
 

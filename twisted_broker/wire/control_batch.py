@@ -4,8 +4,8 @@
 2. An end marker is transactional and carries the producer's id and epoch but no sequence; a quorum's control batch carries no producer.
 3. Keys and values of a later version are read by their leading fields.
 
-Source: FEATURES 5.2 "control record"; Kafka's ControlRecordType, EndTransactionMarker, MemoryRecords.withEndTransactionMarker. Left out: the
-bodies of quorum control records, which are messages (`messages/control_records`) and come here as bytes.
+Source: Kafka's record formats "control record"; Kafka's ControlRecordType, EndTransactionMarker, MemoryRecords.withEndTransactionMarker.
+Left out: the bodies of quorum control records, which are messages (`messages/control_records`) and come here as bytes.
 """
 
 from __future__ import annotations

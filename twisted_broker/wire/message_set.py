@@ -6,7 +6,8 @@
 3. Under a wrapper with LogAppendTime every inner message has the wrapper's timestamp. Format 0 has no timestamps (-1).
 4. A wrapper is inflated whole, within the limit asked for: the offsets of format 1 are not known before its last message.
 
-Source: FEATURES 5.2 "v0/v1 entry"; Kafka's LegacyRecord, AbstractLegacyRecordBatch. Left out: writing (`message_set_builder`), conversion (`legacy`).
+Source: Kafka's record formats "v0/v1 entry"; Kafka's LegacyRecord, AbstractLegacyRecordBatch. Left out: writing (`message_set_builder`),
+conversion (`legacy`).
 """
 
 from __future__ import annotations

@@ -3,7 +3,8 @@
 1. In format 1 a wrapper's inner offsets count from its first record and its own offset is the last one's; in format 0 all are absolute.
 2. A wrapper's timestamp is the largest inside, or the append time.
 
-Source: FEATURES 5.2 "v0/v1 entry"; Kafka's LegacyRecord.write, MemoryRecordsBuilder. Left out: headers, producers, zstd: these formats have none.
+Source: Kafka's record formats "v0/v1 entry"; Kafka's LegacyRecord.write, MemoryRecordsBuilder. Left out: headers, producers,
+zstd: these formats have none.
 """
 
 from __future__ import annotations

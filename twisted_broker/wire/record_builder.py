@@ -4,8 +4,8 @@
 2. The base timestamp is the first record's. With LogAppendTime the max timestamp is the append time, else the largest of the records.
 3. A batch holds at least one record; only `build_empty_batch` writes one without.
 
-Source: FEATURES 5.2; Kafka's MemoryRecordsBuilder, DefaultRecordBatch.writeHeader and writeEmptyHeader. Left out: batch size limits (the caller
-asks `size_estimate`), the values of control records (`control_batch`).
+Source: Kafka's record formats; Kafka's MemoryRecordsBuilder, DefaultRecordBatch.writeHeader and writeEmptyHeader.
+Left out: batch size limits (the caller asks `size_estimate`), the values of control records (`control_batch`).
 """
 
 from __future__ import annotations

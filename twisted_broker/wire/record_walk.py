@@ -7,7 +7,8 @@
 3. Any negative key or value length is null, as Kafka reads it; a header key cannot be null.
 4. Header keys are text; bytes that are not UTF-8 pass through unchanged (surrogateescape), so that a rewritten batch is the same bytes.
 
-Source: FEATURES 5.2 "record in v2", RELIABILITY 5.3 "varints", "record batches"; Kafka's DefaultRecord. Left out: decompression, the header.
+Source: Kafka's record formats "record in v2", RELIABILITY 5.3 "varints", "record batches"; Kafka's DefaultRecord. Left out: decompression,
+the header.
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@
 3. Decompression never makes more than the limit asked for.
 
 This is the module to import from: it names what its neighbours own (`batch_header`, `record_walk`, `record_builder`, `control_batch`).
-Source: FEATURES 5.2, RELIABILITY 5.3; Kafka's DefaultRecordBatch, ByteBufferLogInputStream. Left out: message sets v0/v1 (`legacy`), what a leader
-accepts (the log's validation).
+Source: Kafka's record formats, RELIABILITY 5.3; Kafka's DefaultRecordBatch, ByteBufferLogInputStream. Left out: message sets v0/v1 (`legacy`),
+what a leader accepts (the log's validation).
 """
 
 from __future__ import annotations

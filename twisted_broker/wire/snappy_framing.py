@@ -3,7 +3,8 @@
 1. A block's declared length is checked against what is left of the limit before the block is touched.
 2. We always write the framing, in blocks of 32 KiB as the Java client does.
 
-Source: FEATURES 5.2 "snappy, lz4"; snappy-java's SnappyCodec, SnappyOutputStream. Left out: snappy's own framing format, which Kafka does not use.
+Source: Kafka's record formats "snappy, lz4"; snappy-java's SnappyCodec, SnappyOutputStream. Left out: snappy's own framing format,
+which Kafka does not use.
 """
 
 from __future__ import annotations

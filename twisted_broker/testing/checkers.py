@@ -365,6 +365,8 @@ class ClientChecker:
         """RL 9: an acknowledged record is committed."""
         self.last_ack_seconds = self.cluster.cluster.sim.now
         line = self.cluster.line_of(attempt.partition)
+        if attempt.epoch < line.unclean_epoch:
+            return  # a leader that an unclean election left behind, and that does not know it yet: nothing is owed
         if attempt.base_offset < 0 or attempt.base_offset + len(attempt.values) > line.top:
             self._broken(f"{attempt!r} was acknowledged, but only {line.top} was ever committed")
         self._note_values(attempt.partition, attempt.base_offset, attempt.values, "the producer")
@@ -372,7 +374,7 @@ class ClientChecker:
     def consumed(self, who: str, name: TopicPartition, base: int, last: int, epoch: int, crc: int, values: Sequence[bytes]) -> None:
         """RL 9: nothing uncommitted, no gap, no reordering."""
         line = self.cluster.line_of(name)
-        if last + 1 > line.top:
+        if last + 1 > line.top and epoch >= line.unclean_epoch:
             self._broken(f"{who} read {name} up to {last}, but only {line.top} was ever committed")
         expected = self._positions.get(who, 0)
         if base != expected and self._resets.get(name, 0) == len(line.resets):

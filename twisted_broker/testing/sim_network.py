@@ -317,17 +317,13 @@ class SimNetwork:
             self.connections.remove(near)
 
     def cut(self, near: SimTransport) -> None:
-        """A connection dies between its ends."""
-        for side in (near, near.peer):
-            side.pipe.travelling.clear()
-            side.pipe.stalled = 0
-            if not side.clock.dead:
-                side.clock.callLater(self.delay(), side.lost, ConnectionLost())
-
-    def cut_some(self, chance: float) -> None:
-        for near in list(self.connections):
-            if self.random.random() < chance:
-                self.cut(near)
+        """A connection dies: one side finds it dead now, the other one behind what was under way to it, if that comes at all."""
+        side = near if self.random.random() < 0.5 else near.peer
+        if not side.clock.dead:
+            side.clock.callLater(self.delay(), side.lost, ConnectionLost())
+        side.peer.pipe.travelling.clear()
+        side.peer.pipe.stalled = 0
+        self.reset(side)
 
     # ways
 

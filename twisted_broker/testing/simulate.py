@@ -25,7 +25,7 @@ from twisted.logger import globalLogBeginner
 
 from twisted_broker.interfaces import TopicPartition
 from twisted_broker.testing.checkers import ClientChecker, ClusterChecker, Violation
-from twisted_broker.testing.sim_cluster import CLIENT_PORT, SimCluster, SimNode
+from twisted_broker.testing.sim_cluster import CLIENT_PORT, CONTROLLER_PORT, SimCluster, SimNode
 from twisted_broker.testing.sim_network import Weather
 from twisted_broker.testing.workload import Admin, Consumer, History, Producer
 
@@ -113,6 +113,11 @@ def _profile(seed: int, weather: Weather, topics: list[Topic], settings: dict[st
         weather.slow_callers, weather.slow_ports = "n", (CLIENT_PORT,)
         settings |= {"broker.session.timeout.ms": "800", "broker.heartbeat.interval.ms": "200"}  # a session outlives its process
         return ["flap", "flap", "pause"]
+    if seed % 8 == 2:
+        weather.delay_max, weather.slow_chance, weather.slow_delay_max = 0.005, 0.5, 3.0
+        weather.slow_callers, weather.slow_ports = "n", (CONTROLLER_PORT,)
+        settings |= {"replica.lag.time.max.ms": "2000", "broker.session.timeout.ms": "3000", "broker.heartbeat.interval.ms": "500"}
+        return ["pause", "pause", "cut", "cut", "cut", "one way"]
     if seed % 8 == 1:
         for topic in topics:
             topic.settings["min.insync.replicas"] = "2"

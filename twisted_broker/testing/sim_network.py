@@ -325,6 +325,15 @@ class SimNetwork:
         side.peer.pipe.stalled = 0
         self.reset(side)
 
+    def give_up(self, near: SimTransport, seconds: float) -> None:
+        """The caller finds its connection dead; what it sent arrives `seconds` later all the same."""
+        held, near.pipe.travelling = near.pipe.travelling, deque()
+        for call, argument in held:
+            near.pipe.goal.callLater(seconds, call, argument)
+            seconds += 1e-6
+        near.pipe.goal.callLater(seconds, near.peer.lost, ConnectionLost())
+        near.clock.callLater(self.delay(), near.lost, ConnectionLost())
+
     # ways
 
     def block(self, source: str, target: str) -> None:

@@ -116,8 +116,8 @@ def _profile(seed: int, weather: Weather, topics: list[Topic], settings: dict[st
     if seed % 8 == 2:
         weather.delay_max, weather.slow_chance, weather.slow_delay_max = 0.005, 0.5, 3.0
         weather.slow_callers, weather.slow_ports = "n", (CONTROLLER_PORT,)
-        settings |= {"replica.lag.time.max.ms": "2000", "broker.session.timeout.ms": "3000", "broker.heartbeat.interval.ms": "500"}
-        return ["pause", "pause", "cut", "cut", "cut", "one way"]
+        settings |= {"replica.lag.time.max.ms": "2000", "broker.session.timeout.ms": "9000", "broker.heartbeat.interval.ms": "500"}
+        return ["relapse", "relapse", "pause", "cut"]
     if seed % 8 == 1:
         for topic in topics:
             topic.settings["min.insync.replicas"] = "2"
@@ -182,6 +182,28 @@ class Faults:
         self.clock.callLater(1 + self.random.random() * 3, self._again, node)
         self.clock.callLater(11 + self.random.random() * 3, self._again, node)
         self.clock.callLater(9 + self.random.random() * 6, self._again, other)
+
+    def _relapse(self, node: SimNode) -> None:
+        """A machine falls out of its ISRs and comes back; while that is on its way to the controller, over connections that die, it stops again."""
+        if node.name == "n1":
+            return
+        back = 3.5 + self.random.random()
+        self._pause_for(node, back)
+        relapse = back + 0.05 + self.random.random() * 1.5
+        self.clock.callLater(relapse, self._give_up_on_the_controller)
+        self.clock.callLater(relapse + 0.1 + self.random.random() * 0.5, self._pause_for, node, 5.0 + self.random.random() * 2)
+
+    def _pause_for(self, node: SimNode, seconds: float) -> None:
+        if node.is_up and not node.clock.paused and not self.over:
+            clock = node.clock
+            node.pause()
+            self.clock.callLater(seconds, lambda: self._go_on(node, clock))
+
+    def _give_up_on_the_controller(self) -> None:
+        self.cluster.note("faults", "brokers find their connections to the controller dead")
+        for near in list(self.cluster.network.connections):
+            if near.peer.getHost().port == CONTROLLER_PORT and near.connected and not near.clock.dead:
+                self.cluster.network.give_up(near, 3.0 + self.random.random() * 3)
 
     def _power_again(self, node: SimNode) -> None:
         if node.is_up and not self.over:

@@ -59,6 +59,7 @@ def test_a_run_without_faults_is_quiet() -> None:
     """With nothing broken everything is acknowledged and read (but for what is under way when producers stop); no election is unclean."""
     options = options_of(3)
     options.faults, options.fault_seconds, options.burst_chance = ["cut"], 1e6, 0.0
+    options.weather = Weather()  # a connection slower than a client's patience is a fault, too
     verdict = run_seed(3, options=options)
     assert verdict.violation is None and verdict.run.checker.unclean_elections == 0
     open_attempts = [attempt for attempt in verdict.run.history.attempts if attempt.fate is not Fate.ACKED]

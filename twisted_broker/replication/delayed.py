@@ -11,6 +11,7 @@ Source: RL 1.7, 1.9, 2.8; Kafka's `DelayedProduce`, `DelayedFetch`, `DelayedDele
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Generic, Protocol, TypeVar
 
 from twisted_broker.interfaces import TopicPartition
 from twisted_broker.log.append_info import RecordError
@@ -21,6 +22,16 @@ from twisted_broker.wire.errors import BrokerError, ErrorCode
 
 PartitionOf = Callable[[TopicPartition], Partition]
 """Finds a partition held here; raises `BrokerError` (unknown, not here, offline)."""
+
+
+class Outcome(Protocol):
+    """What a request's outcome for one partition has in common."""
+
+    topic_partition: TopicPartition
+    error: ErrorCode
+
+
+Settled = TypeVar("Settled", bound=Outcome)
 
 
 class AppendOutcome:
@@ -52,12 +63,12 @@ class AppendOutcome:
         return f"<{self.topic_partition} {self.error.name} {self.base_offset}..{self.last_offset}>"
 
 
-class DelayedProduce:
-    """RL 1.7: waits until the high watermark passed what was appended to each partition."""
+class DelayedOutcomes(Generic[Settled]):
+    """What waits for every partition of a request: outcomes leave as they are satisfied, refused ones never come in."""
 
     __slots__ = ("_partition_of", "_waiting")
 
-    def __init__(self, outcomes: Sequence[AppendOutcome], partition_of: PartitionOf) -> None:
+    def __init__(self, outcomes: Sequence[Settled], partition_of: PartitionOf) -> None:
         self._partition_of = partition_of
         self._waiting = [outcome for outcome in outcomes if outcome.error == ErrorCode.NONE]
 
@@ -66,13 +77,23 @@ class DelayedProduce:
         return [outcome.topic_partition for outcome in self._waiting]
 
     @property
-    def unsatisfied(self) -> Sequence[AppendOutcome]:
+    def unsatisfied(self) -> Sequence[Settled]:
         """What it waited for when it was last tried."""
         return self._waiting
 
     def is_complete(self) -> bool:
         self._waiting = [outcome for outcome in self._waiting if not self._satisfied(outcome)]
         return not self._waiting
+
+    def _satisfied(self, outcome: Settled) -> bool:
+        """Whether its partition need not be waited for any longer; then the outcome says what became of it."""
+        raise NotImplementedError
+
+
+class DelayedProduce(DelayedOutcomes[AppendOutcome]):
+    """RL 1.7: waits until the high watermark passed what was appended to each partition."""
+
+    __slots__ = ()
 
     def expire(self) -> None:
         for outcome in self._waiting:
@@ -182,27 +203,10 @@ class DeleteOutcome:
         self.error_message = error_message
 
 
-class DelayedDeleteRecords:
+class DelayedDeleteRecords(DelayedOutcomes[DeleteOutcome]):
     """RL 2.8: waits until the low watermark of each partition reached what was asked."""
 
-    __slots__ = ("_partition_of", "_waiting")
-
-    def __init__(self, outcomes: Sequence[DeleteOutcome], partition_of: PartitionOf) -> None:
-        self._partition_of = partition_of
-        self._waiting = [outcome for outcome in outcomes if outcome.error == ErrorCode.NONE]
-
-    @property
-    def keys(self) -> list[TopicPartition]:
-        return [outcome.topic_partition for outcome in self._waiting]
-
-    @property
-    def unsatisfied(self) -> Sequence[DeleteOutcome]:
-        """What it waited for when it was last tried."""
-        return self._waiting
-
-    def is_complete(self) -> bool:
-        self._waiting = [outcome for outcome in self._waiting if not self._satisfied(outcome)]
-        return not self._waiting
+    __slots__ = ()
 
     def expire(self) -> None:
         for outcome in self._waiting:

@@ -122,10 +122,6 @@ class Group:
     def can_rebalance(self) -> bool:
         return PREPARING in NEXT_STATES[self.state]
 
-    def is_simple(self) -> bool:
-        """Holds offsets only: somebody commits without ever joining."""
-        return self.protocol_type is None and not self.members and not self.pending_joins
-
     # -- members -----------------------------------------------------------------------------------------------------
     def add(self, member: Member, protocol_type: str) -> None:
         assert member.instance_id is None or member.instance_id not in self.static_members

@@ -149,10 +149,6 @@ class ProducerStateManager:
             return None
         return AbortedTxn(completed.producer_id, completed.first_offset, completed.last_offset, stable)
 
-    @property
-    def has_transactions(self) -> bool:
-        return bool(self.ongoing or self.unreplicated)
-
     def first_unstable_offset(self) -> int:
         """-1 when nothing is unstable."""
         first = next(iter(self.ongoing), -1)

@@ -13,7 +13,7 @@ Source: Kafka 4.3.1's `LogSegment`; RL 3.1, 3.3. Left out: when to roll (`segmen
 from __future__ import annotations
 
 import posixpath
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 
 from twisted_broker.interfaces import Buffer
@@ -300,8 +300,3 @@ class Segment:
                 file.rename(file.path + DELETED)
                 paths.append(file.path)
         return paths
-
-
-def floor_segment(bases: list[int], offset: int) -> int:
-    """Row of the segment with the largest base offset at or below `offset`, -1 without one."""
-    return bisect_right(bases, offset) - 1

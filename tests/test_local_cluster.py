@@ -1,4 +1,4 @@
-"""What `--brokers N` makes of the settings given for all; the processes themselves are in `tests/compat/test_cluster.py`."""
+"""What `--brokers N` makes of the settings given for all, and how all stop; the processes themselves are in `tests/compat/test_cluster.py`."""
 
 from __future__ import annotations
 
@@ -6,9 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from twisted_broker.local_cluster import node_settings
+from tests.broker_house import BrokerHouse
+from twisted_broker.config import BrokerConfig
+from twisted_broker.interfaces import Runtime
+from twisted_broker.local_cluster import LocalCluster, node_settings
 from twisted_broker.net.listeners import plan_listeners
 from twisted_broker.tap import Options
+from twisted_broker.wire.messages.topics import CreatableTopic, CreateTopicsRequest
 
 
 def configs(*arguments: str):
@@ -64,3 +68,29 @@ def test_what_cannot_be_is_one_line(arguments: tuple[str, ...]) -> None:
     """A number from 1 to 100, and ports for all of them."""
     with pytest.raises(SystemExit):
         configs(*arguments)
+
+
+def test_all_leave_side_by_side() -> None:
+    """RL 8.2, 3.6, 1.12: nobody waits for a node that leaves too, not one heartbeat; every directory is marked clean, with its high watermarks."""
+    house = BrokerHouse()
+    worlds: dict[int, BrokerHouse] = {}
+
+    def world(config: BrokerConfig) -> Runtime:
+        made = worlds[config.node_id] = BrokerHouse(world=house)
+        made.runtime.random.seed(config.node_id)
+        return made.runtime
+
+    options = ("--brokers", "3", "--port", "9092", "--data", "/data", "--set", "replog.status.port=-1")
+    cluster = LocalCluster(configs(*options), world, reactor=house.clock)
+    cluster.startService()
+    house.run(cluster._starting)
+    topic = CreatableTopic(name="t", num_partitions=6, replication_factor=3)
+    assert house.ask(CreateTopicsRequest(topics=[topic], timeout_ms=1000), 5).topics[0].error_code == 0
+    house.pass_time(5)
+    assert all(len(broker.log_manager.logs) == 6 for broker in cluster.brokers)
+    before = house.clock.seconds()
+    house.run(cluster.stopService())
+    assert house.clock.seconds() - before < 1
+    for node_id, each in worlds.items():
+        found = set(each.files.listdir(f"/data/broker-{node_id}"))
+        assert {".kafka_cleanshutdown", "replication-offset-checkpoint"} <= found

@@ -195,19 +195,21 @@ class Broker:
         directory_id = self.log_manager.online()[0].directory_id
         observer = MetadataObserver(runtime, config, self.cluster_id, self._controllers(), directory_id)
         observer.failed = self._cannot_follow
-        lifecycle = BrokerLifecycle(runtime, config, observer, ControllerChannel(runtime, observer, "lifecycle"))
+
+        def channel(purpose: str) -> ControllerChannel:
+            return ControllerChannel(runtime, observer, f"broker-{config.node_id}-{purpose}")
+
+        lifecycle = BrokerLifecycle(runtime, config, observer, channel("lifecycle"))
         replica_manager = ReplicaManager(config.node_id, runtime, config, self.log_manager, observer)
-        self._isr_changes = IsrChanges(runtime, config.node_id, ControllerChannel(runtime, observer, "alter-partition"), lifecycle)
+        self._isr_changes = IsrChanges(runtime, config.node_id, channel("alter-partition"), lifecycle)
         replica_manager.alter_partition = self._isr_changes
         replica_manager.fetchers = ReplicaFetchers(
             replica_manager, observer, self.plan.inter_broker, lambda: self._lifecycle.broker_epoch, self._connect_to_leader
         )
         parts.metadata, parts.replica_manager, parts.features = observer, replica_manager, dict(SUPPORTED_FEATURES)
-        parts.forwarding = Forwarding(runtime, config.node_id, ControllerChannel(runtime, observer, "forwarding"), lifecycle)
+        parts.forwarding = Forwarding(runtime, config.node_id, channel("forwarding"), lifecycle)
         parts.producer_ids = parts.forwarding.producer_ids
-        self._assignments = DirectoryAssignments(
-            runtime, config.node_id, ControllerChannel(runtime, observer, "directories"), lifecycle, self._directory_of
-        )
+        self._assignments = DirectoryAssignments(runtime, config.node_id, channel("directories"), lifecycle, self._directory_of)
         self._observer, self._lifecycle = observer, lifecycle
         observer.subscribe(self._metadata_changed)
         parts.groups = group_coordinator(runtime, config, replica_manager, observer, parts.forwarding.create_topics)
@@ -329,6 +331,21 @@ class Broker:
 
     # stopping
 
+    async def leave(self) -> None:
+        """Hands leadership over (controlled shutdown), and follows nobody any more. `stop` begins with it.
+
+        Nodes of one process do it side by side before any of them stops: none waits for one that leaves too, or fetches from one that is gone.
+        """
+        if self._lifecycle is None or not self.config.boolean("controlled.shutdown.enable"):
+            return
+        left = self._lifecycle.controlled_shutdown()
+        left.addTimeout(_LEAVING_SECONDS, self.runtime.clock)
+        try:
+            await left
+        except TimeoutError:
+            log.warn("the controller did not let this broker go within {seconds} s", seconds=_LEAVING_SECONDS)
+        self.parts.replica_manager.fetchers.shutdown()
+
     async def stop(self) -> None:
         """Takes back what was started, in the reverse order; never raises."""
         self._stopping = True
@@ -340,13 +357,7 @@ class Broker:
                 log.failure("stopping goes on after a step that failed")
 
     async def _stop_serving(self) -> None:
-        if self._lifecycle is not None and self.config.boolean("controlled.shutdown.enable"):
-            left = self._lifecycle.controlled_shutdown()
-            left.addTimeout(_LEAVING_SECONDS, self.runtime.clock)
-            try:
-                await left
-            except TimeoutError:
-                log.warn("the controller did not let this broker go within {seconds} s", seconds=_LEAVING_SECONDS)
+        await self.leave()
         await self._open.close(lambda listener: not listener.is_controller)
         self._close_connections(on_controller=False)
         self.parts.groups.stop()

@@ -5,7 +5,8 @@ Owns what differs between them, and the order in which they start and stop.
 1. Ids 1 to N, ports P to P+N-1 (free ones for 0; the status ports likewise), directories `broker-<id>` under the given ones; node 1 is the
    controller too.
 2. They talk over real TCP, as brokers on several machines do; nothing is shared but the process.
-3. Node 1 starts first, the others together; they stop in the reverse order, each handing its leadership over. Ready means all are.
+3. Node 1 starts first, the others together. Ready means all are.
+4. All leave side by side, so that nobody waits to hand leadership to one that leaves too; then the others stop, and node 1 with the controller last.
 
 Ring 2. Source: issue "Replication", forms of a cluster. Leaves out: one broker's parts (`broker.py`).
 """
@@ -13,7 +14,7 @@ Ring 2. Source: issue "Replication", forms of a cluster. Leaves out: one broker'
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import Any
 
 from twisted.internet.defer import DeferredList, ensureDeferred
@@ -112,10 +113,7 @@ class LocalCluster(BrokerService):
         for config in self._configs[1:]:
             own = BrokerConfig({**config.static, "controller.quorum.bootstrap.servers": controllers})
             others.append(self._make(own, self._make_runtime(own)))
-        started = [ensureDeferred(self._start_one(broker)) for broker in others]
-        for _, result in await DeferredList(started, consumeErrors=True):
-            if isinstance(result, Failure):
-                result.raiseException()
+        await _side_by_side(self._start_one(broker) for broker in others)
 
     async def _start_one(self, broker: Broker) -> None:
         await self._start_broker(broker)
@@ -142,5 +140,13 @@ class LocalCluster(BrokerService):
     async def _stop(self) -> None:
         if self._run_file is not None:
             remove_run_file(self._run_file)
-        for broker in reversed(self.brokers):
-            await self._stop_broker(broker)
+        await _side_by_side(broker.leave() for broker in self.brokers)
+        await _side_by_side(self._stop_broker(broker) for broker in self.brokers[1:])
+        await _side_by_side(self._stop_broker(broker) for broker in self.brokers[:1])
+
+
+async def _side_by_side(work: Iterable[Coroutine[Any, Any, None]]) -> None:
+    """Ends when all have; raises the first failure then."""
+    for _, result in await DeferredList([ensureDeferred(each) for each in work], consumeErrors=True):
+        if isinstance(result, Failure):
+            result.raiseException()

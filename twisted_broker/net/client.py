@@ -221,7 +221,7 @@ class BrokerConnection:
         self._protocol = None
         self.api_versions = {}
         if reason.check(ConnectionClosed) and not isinstance(reason.value, ConnectionDone):
-            reason = Failure(ConnectionLost(str(reason.value)))
+            reason = Failure(ConnectionLost(*reason.value.args))
         waiting, self._waiting = self._waiting, deque()
         for each in waiting:
             if each.timer is not None and each.timer.active():

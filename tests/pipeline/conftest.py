@@ -1,0 +1,59 @@
+"""One Spark session and one broker for all tests of this directory. What uses `spark` gets the marker `spark`.
+
+The broker never deletes by age: a record may carry any timestamp.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.compat.broker_process import BrokerProcess
+from twisted_broker.pipeline.errors import PipelineError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+SETTINGS = {"spark.master": "local[2]", "spark.sql.shuffle.partitions": "2", "spark.default.parallelism": "2"}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if Path(__file__).parent in item.path.parents and "spark" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.spark)
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """Two cores of this machine, Kafka and Delta. Where Java or the jars cannot be had its tests are skipped, except under CI=true."""
+    from twisted_broker.pipeline import session
+
+    places = {"spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")), "spark.local.dir": str(tmp_path_factory.mktemp("spark"))}
+    try:
+        built = session.build("tests", conf=SETTINGS | places, formats=("kafka", "delta"))
+    except PipelineError as error:
+        if os.environ.get("CI"):
+            raise
+        pytest.skip(str(error))
+    yield built
+    built.stop()
+
+
+@pytest.fixture(scope="session")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    """Our broker as a process."""
+    process = BrokerProcess(tmp_path_factory.mktemp("broker"), {"log.retention.ms": "-1"})
+    process.start()
+    yield process
+    process.stop()
+
+
+@pytest.fixture
+def topic() -> str:
+    """A name that no other test uses."""
+    return f"topic-{uuid.uuid4().hex[:12]}"

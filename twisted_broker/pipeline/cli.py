@@ -1,0 +1,77 @@
+"""`replog pipeline`: the group of the jobs' commands, each loaded when it is asked for.
+
+1. `replog --help` and `replog pipeline --help` import no Spark; without Spark a command is one line that says how to install it.
+2. Exit status: 0 all is well, 1 findings, 2 a wrong argument or something missing.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from typing import Any
+
+import click
+
+from twisted_broker.pipeline.errors import PipelineError, root_line
+
+PACKAGE = "twisted_broker.pipeline"
+COMMANDS = {
+    "archive": (".jobs.archive", "Copy a topic into a partitioned Delta or Parquet table, each record exactly once."),
+    "replay": (".jobs.replay", "Produce a table or a log directory back into a topic: keys, headers, timestamps, partitions, order."),
+    "audit": (".jobs.audit", "Look for gaps, duplicates, sequence jumps, damaged batches and hanging transactions."),
+    "compare": (".jobs.compare", "Compare the replicas in several log directories up to the high watermark."),
+    "report": (".jobs.report", "Tell what is in a topic, as tables and as an HTML page."),
+    "jars": (".jars_command", "Fetch the jars that Spark needs for Kafka and Delta, once."),
+    "doctor": (".doctor", "Say what is missing on this machine, and the command that cures it."),
+}
+INSTALL = "pip install 'twisted-broker[spark]'"
+
+
+class Jobs(click.Group):
+    """Commands by name; a module is imported when its command is looked up."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        if name not in COMMANDS:
+            return None
+        try:
+            command: click.Command = importlib.import_module(PACKAGE + COMMANDS[name][0], PACKAGE).command
+        except ModuleNotFoundError as error:
+            if (error.name or "").startswith("twisted_broker"):
+                raise
+            raise click.ClickException(f"{error.name} is not installed: {INSTALL}") from None
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, line) for name, (_, line) in COMMANDS.items()])
+        if importlib.util.find_spec("pyspark") is None:
+            with formatter.section("Spark is not installed"):
+                formatter.write_text(INSTALL)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except PipelineError as error:
+            stop(str(error))
+        except Exception as error:
+            if not from_spark(error):
+                raise
+            stop(f"Spark failed: {root_line(error)}")
+
+
+def from_spark(error: Exception) -> bool:
+    """Whether Spark or the JVM raised it: then its last cause says more than Python's stack."""
+    return type(error).__module__.partition(".")[0] in ("py4j", "pyspark")
+
+
+def stop(line: str) -> None:
+    click.echo(f"replog pipeline: {line}", err=True)
+    raise click.exceptions.Exit(2)
+
+
+@click.command("pipeline", cls=Jobs)
+def pipeline() -> None:
+    """Topics as tables: archive, replay, audit, compare and report, on Spark. `doctor` says whether this machine can."""

@@ -1,0 +1,25 @@
+"""The one error that users of the pipeline see.
+
+1. Its text is one line: what is wrong, which argument or setting said so, and what to do.
+2. The command line prints it on standard error and exits with status 2; findings exit with 1, and 0 means all is well.
+"""
+
+from __future__ import annotations
+
+import re
+
+
+class PipelineError(Exception):
+    """A wrong argument, a missing part or a world that is not as the job needs it; nothing was written."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(" ".join(message.split()))
+
+
+def root_line(error: BaseException) -> str:
+    """One line of what lies at the bottom of an error of Spark, without the stack and the name of Java's class."""
+    lines = [line.strip() for line in str(error).splitlines()]
+    causes = [line.removeprefix("Caused by:") for line in lines if line.startswith("Caused by:")]
+    said = [line for line in lines if line and not line.startswith("An error occurred while calling")]
+    last = (causes[-1:] or said[:1] or [type(error).__name__])[0]
+    return re.sub(r"^[: ]*([a-zA-Z_$][\w$]*\.)+[\w$]+: ", "", last).strip(": ")

@@ -1,0 +1,1 @@
+"""One module per job: a frozen configuration, `run(spark, config)`, a result with `findings` and `to_json()`, and its `command`."""

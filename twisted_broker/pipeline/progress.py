@@ -1,0 +1,75 @@
+"""Tells on standard error what a job is doing: a moving line on a terminal, one line per step elsewhere, nothing with `--quiet`.
+
+Standard output belongs to the result alone.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from threading import Event, Thread
+from typing import TYPE_CHECKING, Any, TextIO
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+Update = Callable[[str], None]
+"""Adds a word on how far the step is."""
+
+LOOK_SECONDS = 0.5
+
+
+class Progress:
+    """One per command. Steps follow one another; they do not nest."""
+
+    def __init__(self, quiet: bool = False, stream: TextIO | None = None) -> None:
+        self.quiet = quiet
+        self.stream = stream or sys.stderr
+
+    def say(self, line: str) -> None:
+        """One line that stays."""
+        if not self.quiet:
+            print(line, file=self.stream, flush=True)
+
+    @contextmanager
+    def step(self, what: str, spark: SparkSession | None = None) -> Iterator[Update]:
+        """Names a step while it runs and the seconds it took; with `spark` also the tasks that are done, as Spark counts them."""
+        began = time.monotonic()
+        with self._moving(what) as update, counting_tasks(spark, update):
+            yield update
+        self.say(f"{what}: {time.monotonic() - began:.1f} s")
+
+    @contextmanager
+    def _moving(self, what: str) -> Iterator[Update]:
+        if self.quiet or not self.stream.isatty():
+            yield lambda detail: None
+            return
+        from rich.console import Console
+
+        with Console(file=self.stream).status(what) as status:
+            yield lambda detail: status.update(f"{what}  {detail}")
+
+
+@contextmanager
+def counting_tasks(spark: SparkSession | None, update: Update) -> Iterator[None]:
+    """While the block runs, a thread tells `update` how many tasks of the active stages are done."""
+    if spark is None:
+        yield
+        return
+    enough = Event()
+    thread = Thread(target=watch, args=(spark.sparkContext.statusTracker(), update, enough), daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        enough.set()
+        thread.join()
+
+
+def watch(tracker: Any, update: Update, enough: Event) -> None:
+    while not enough.wait(LOOK_SECONDS):
+        stages = [stage for stage in map(tracker.getStageInfo, tracker.getActiveStageIds()) if stage]
+        if stages:
+            update(f"{sum(stage.numCompletedTasks for stage in stages)} of {sum(stage.numTasks for stage in stages)} tasks")

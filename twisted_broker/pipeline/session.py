@@ -1,0 +1,126 @@
+"""Builds the Spark session in which every job runs.
+
+1. No master is named here. Spark's own rules decide: `spark-submit --master`, MASTER, PYSPARK_SUBMIT_ARGS, spark-defaults.conf, else
+   all cores of this machine.
+2. What only the JVM's start can set (the jars on its class path) goes to its command line. Under `spark-submit` the JVM runs already: then the jars
+   must have come with `--jars`, and one line says so when they did not.
+3. On this machine alone nothing listens but on loopback. On a cluster the driver's address is Spark's business.
+4. What the caller or the user's spark-defaults.conf sets is left as it is.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from twisted_broker.pipeline import jars, java
+from twisted_broker.pipeline.errors import PipelineError
+
+if TYPE_CHECKING:
+    from pyspark import SparkConf
+    from pyspark.sql import SparkSession
+
+VERSION = "4.2"
+INSTALL = "pip install 'twisted-broker[spark]'"
+DEFAULTS = {
+    "spark.log.level": "ERROR",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.python.filterPushdown.enabled": "true",
+    "spark.sql.execution.arrow.pyspark.enabled": "true",
+}
+LOOPBACK = {"spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"}
+DELTA = {
+    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+}
+PROOFS = {"kafka": "org.apache.spark.sql.kafka010.KafkaSourceProvider", "delta": "io.delta.sql.DeltaSparkSessionExtension"}
+"""A class of each format, by which it is seen whether its jars are loaded."""
+
+
+def silent(line: str) -> None:
+    """Tells nobody."""
+
+
+def build(app: str, *, conf: Mapping[str, str] | None = None, formats: Sequence[str] = ("kafka",), tell: jars.Tell = silent) -> SparkSession:
+    """A session named `app` that can read and write `formats` ("kafka", "delta") and `kafka-segments`; the running one, if there is one.
+
+    Raises PipelineError with one line when Spark, Java or a jar is missing.
+    """
+    check_spark()
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+    wanted = {"spark.app.name": app} | dict(conf or {})
+    if SparkContext._active_spark_context is None:
+        launch(wanted, formats, tell)
+    spark = SparkSession.builder.config(map=complete(wanted, formats)).getOrCreate()
+    for name in formats:
+        check_loaded(spark, name)
+    register_sources(spark)
+    return spark
+
+
+def check_spark() -> None:
+    """Raises PipelineError unless the PySpark that the jars fit is installed."""
+    try:
+        import pyspark
+    except ImportError:
+        raise PipelineError(f"Spark is not installed: {INSTALL}") from None
+    if not pyspark.__version__.startswith(f"{VERSION}."):
+        raise PipelineError(f"pyspark {pyspark.__version__} is installed, the connector's jars are for {VERSION}: {INSTALL}")
+
+
+def launch(wanted: Mapping[str, str], formats: Sequence[str], tell: jars.Tell) -> None:
+    """Starts the JVM with the jars, unless `spark-submit` did."""
+    from pyspark import SparkConf, SparkContext
+
+    if started_by_spark_submit():
+        return
+    os.environ["JAVA_HOME"] = str(java.find().home)
+    paths = jars.provide(jars.of(formats), tell)
+    conf = SparkConf(loadDefaults=False).setAll(list(wanted.items()))
+    conf.set("spark.jars", ",".join([*(str(path) for path in paths), *filter(None, [wanted.get("spark.jars", "")])]))
+    SparkContext._ensure_initialized(conf=conf)
+
+
+def started_by_spark_submit() -> bool:
+    return "PYSPARK_GATEWAY_PORT" in os.environ
+
+
+def complete(wanted: Mapping[str, str], formats: Sequence[str]) -> dict[str, str]:
+    """`wanted` and our defaults for what neither it nor Spark's own configuration sets."""
+    from pyspark import SparkConf, SparkContext
+
+    SparkContext._ensure_initialized()
+    given = SparkConf()
+    defaults = DEFAULTS | (LOOPBACK if is_local(given, wanted) else {}) | (DELTA if "delta" in formats else {})
+    return {name: value for name, value in defaults.items() if not given.contains(name)} | dict(wanted)
+
+
+def is_local(given: SparkConf, wanted: Mapping[str, str]) -> bool:
+    """Whether nothing but this machine takes part."""
+    master = wanted.get("spark.master") or given.get("spark.master", "local") or "local"
+    return master.startswith("local") or master.startswith(("spark://127.0.0.1:", "spark://localhost:"))
+
+
+def check_loaded(spark: SparkSession, name: str) -> None:
+    """Raises PipelineError if the JVM has not the classes of a format."""
+    java_lang = spark._jvm.java.lang  # type: ignore[union-attr]
+    try:
+        java_lang.Class.forName(PROOFS[name], False, java_lang.Thread.currentThread().getContextClassLoader())
+    except Exception as error:
+        if "ClassNotFoundException" not in str(error):
+            raise
+        cure = 'start it with spark-submit --jars "$(replog pipeline jars --list)", or end the session that runs'
+        raise PipelineError(f"this Spark runs without the jars for {name!r}: {cure}") from None
+
+
+def register_sources(spark: SparkSession) -> None:
+    if importlib.util.find_spec("twisted_broker.pipeline.datasource"):
+        from twisted_broker.pipeline import datasource
+
+        datasource.register(spark)

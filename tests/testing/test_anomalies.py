@@ -1,0 +1,241 @@
+"""RELIABILITY 1.2: each anomaly is found where it is planted, by its name; histories of a log that does what it must show none."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from twisted_broker.interfaces import TopicPartition
+from twisted_broker.testing.anomalies import NAMES, counts, find_anomalies
+from twisted_broker.testing.history import Fate, History
+
+T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
+
+
+def written(*values: str, who: str = "p", partition: TopicPartition = T0, first: int = 0, step: int = 1) -> History:
+    """One producer wrote them, one op each, acknowledged from offset `first` on, `step` offsets apart."""
+    history = History()
+    for number, value in enumerate(values):
+        history.send(who, partition, value, op=number)
+        history.complete(value, Fate.ACKED, first + number * step)
+    return history
+
+
+def read(history: History, *polls: Sequence[tuple[int, str]], who: str = "c", partition: TopicPartition = T0) -> History:
+    for records in polls:
+        history.poll(who, {partition: records})
+    return history
+
+
+def names(history: History, ended: bool = True) -> list[str]:
+    return [anomaly.name for anomaly in find_anomalies(history, ended)]
+
+
+A, B, C, D = (0, "a"), (1, "b"), (2, "c"), (3, "d")
+
+
+def test_a_log_that_does_what_it_must_shows_nothing() -> None:
+    """Two partitions, gaps between offsets, several consumers, one that was assigned anew, a send nobody knows about that is there."""
+    history = written("a", "b", "c", step=3)
+    history.send("p", T1, "x", op=9)
+    history.complete("x", Fate.ACKED, 0)
+    history.send("p", T1, "maybe", op=10)
+    history.send("p", T1, "surely not", op=11)
+    history.complete("surely not", Fate.REFUSED)
+    read(history, [(0, "a")], [(3, "b"), (6, "c")])
+    history.assigned("c")
+    read(history, [(3, "b"), (6, "c")])
+    read(history, [(0, "x"), (1, "maybe")], who="other", partition=T1)
+    assert names(history) == []
+
+
+def test_an_offset_with_two_values() -> None:
+    history = read(written("a", "b"), [A, B])
+    assert names(read(history, [(1, "a2")], who="d"), ended=False) == ["inconsistent-offsets", "unsent-read"]
+
+
+def test_an_acknowledged_offset_that_holds_something_else() -> None:
+    """The producer was told one offset, the consumer finds the value at another."""
+    history = read(written("a", "b"), [(0, "b"), (1, "a")])
+    assert names(history) == ["inconsistent-offsets"] * 2 + ["duplicate"] * 2
+
+
+def test_a_value_at_two_offsets() -> None:
+    assert names(read(written("a", "b"), [A, B, (2, "a")])) == ["duplicate"]
+
+
+def test_an_acknowledged_value_that_readers_pass() -> None:
+    """Lost, also before the end; and the consumer passed it over."""
+    history = written("a", "b", "c")
+    history.assigned("c")
+    read(history, [A])
+    history.assigned("c")
+    read(history, [C])
+    assert names(history, ended=False) == ["lost-write"]
+
+
+def test_an_acknowledged_value_that_nobody_reached() -> None:
+    history = read(written("a", "b"), [A])
+    assert names(history, ended=False) == []
+    assert names(history) == ["unseen"]
+
+
+def test_an_acknowledgement_without_an_offset_is_judged_at_the_end() -> None:
+    history = read(written("a"), [A])
+    history.send("p", T0, "where", op=2)
+    history.complete("where", Fate.ACKED, -1)
+    assert names(history, ended=False) == []
+    assert names(history) == ["unseen"]
+
+
+def test_a_refused_value_that_is_there() -> None:
+    history = written("a")
+    history.send("p", T0, "b", op=2)
+    history.complete("b", Fate.REFUSED)
+    assert names(read(history, [A, B])) == ["aborted-read"]
+
+
+def test_a_value_from_nowhere() -> None:
+    assert names(read(written("a"), [A, (1, "who?")])) == ["unsent-read"]
+
+
+def test_a_consumer_that_passes_over() -> None:
+    """Within a tenure only; what another consumer saw makes it known."""
+    history = read(written("a", "b", "c"), [A, B, C], who="d")
+    assert names(read(history, [A], [C])) == ["poll-skip"]
+    assert names(read(history, [A, C], who="e")) == ["poll-skip", "int-poll-skip"]
+
+
+def test_a_consumer_that_goes_back() -> None:
+    history = read(written("a", "b", "c"), [A, B, C], [B])
+    assert names(history) == ["nonmonotonic-poll"]
+    assert names(read(history, [A, C, B], who="e")) == ["nonmonotonic-poll", "int-poll-skip", "int-nonmonotonic-poll"]
+
+
+def test_going_back_to_where_it_was_told_to_read_is_none() -> None:
+    history = read(written("a", "b"), [A, B])
+    history.assigned("c")
+    assert names(read(history, [A, B])) == []
+
+
+def test_a_producer_whose_later_send_lands_lower() -> None:
+    history = written("b", "a")
+    history.sends[0].offset, history.sends[1].offset = 1, 0
+    assert names(read(history, [A, B])) == ["nonmonotonic-send"]
+    history.sends[1].op = history.sends[0].op
+    assert names(history) == ["int-nonmonotonic-send"]
+
+
+def test_two_producers_are_in_no_order() -> None:
+    history = written("b", first=1)
+    history.send("q", T0, "a", op=5)
+    history.complete("a", Fate.ACKED, 0)
+    assert names(read(history, [A, B])) == []
+
+
+def test_what_a_group_passes_over_between_its_members() -> None:
+    """Another consumer saw it, so it is not lost; a member that begins elsewhere is no skip of its own."""
+    history = read(written("a", "b", "c", "d"), [A, B, C, D], who="free")
+    history.groups = {"m1": "g", "m2": "g"}
+    read(history, [A], who="m1")
+    read(history, [D], who="m2")
+    assert names(history) == ["group-skip"] * 2
+    assert names(read(history, [B, C], who="m1")) == []
+
+
+def test_a_group_that_never_saw_the_beginning() -> None:
+    history = read(written("a", "b"), [A, B], who="free")
+    history.groups = {"m": "g"}
+    assert names(read(history, [B], who="m")) == ["group-skip"]
+
+
+def test_counts_say_zero_too() -> None:
+    found = counts(find_anomalies(read(written("a"), [A, (1, "a")])))
+    assert set(found) == set(NAMES) and found["duplicate"] == 1 and sum(found.values()) == 1
+
+
+def simulate(random: Random, records: int) -> History:
+    """Three producers, two logs with gaps, two free consumers and a group of two whose partitions change hands."""
+    history = History()
+    history.groups = {"m0": "g", "m1": "g"}
+    logs: dict[TopicPartition, list[tuple[int, str]]] = {T0: [], T1: []}
+    offsets = {T0: -1, T1: -1}
+    for number in range(records):
+        partition, value = random.choice((T0, T1)), f"v{number}"
+        history.send(f"p{number % 3}", partition, value, op=number // 4)
+        fate = random.choices((Fate.ACKED, Fate.UNKNOWN, Fate.REFUSED), (20, 1, 1))[0]
+        if fate is not Fate.REFUSED and (fate is Fate.ACKED or random.random() < 0.5):
+            offsets[partition] += random.choice((1, 1, 1, 2))
+            logs[partition].append((offsets[partition], value))
+        if fate is not Fate.UNKNOWN:
+            history.complete(value, fate, offsets[partition] if fate is Fate.ACKED else -1)
+    for partition, given in logs.items():
+        cut = random.randint(0, len(given))
+        back = max(0, cut - random.randint(0, 5))
+        for who, part in (("c0", given), ("c1", given), ("m0", given[:cut]), ("m1", given[back:])):
+            _poll_all(history, random, who, partition, part)
+    return history
+
+
+def _poll_all(history: History, random: Random, who: str, partition: TopicPartition, given: Sequence[tuple[int, str]]) -> None:
+    history.assigned(who)
+    at = 0
+    while at < len(given):
+        size = random.randint(1, 500)
+        history.poll(who, {partition: given[at : at + size]})
+        at += size
+
+
+@given(st.integers(0, 2**32), st.integers(0, 200))
+@settings(max_examples=60, deadline=None)
+def test_clean_histories_are_clean(seed: int, records: int) -> None:
+    assert find_anomalies(simulate(Random(seed), records)) == []
+
+
+def lose(history: History, random: Random) -> None:
+    """A value that was acknowledged is on no replica any more."""
+    read_back = {value for poll in history.polls for records in poll.records.values() for _, value in records[:-1]}
+    victim = random.choice([send for send in history.sends if send.fate is Fate.ACKED and send.value in read_back])
+    for poll in history.polls:
+        poll.records = {partition: [each for each in records if each[1] != victim.value] for partition, records in poll.records.items()}
+
+
+def repeat(history: History, random: Random) -> None:
+    """A value is in the log once more, at its end."""
+    ((partition, records),) = history.polls[0].records.items()
+    highest = max(history.positions.values())
+    history.assigned("again")
+    history.poll("again", {partition: [(highest + 5, records[0][1])]})
+
+
+def swap(history: History, random: Random) -> None:
+    """A consumer is given two values in the wrong order."""
+    poll = random.choice([poll for poll in history.polls if any(len(records) > 1 for records in poll.records.values())])
+    ((partition, records),) = poll.records.items()
+    poll.records = {partition: [records[1], records[0], *records[2:]]}
+
+
+@pytest.mark.parametrize(("plant", "name"), [(lose, "lost-write"), (repeat, "duplicate"), (swap, "int-nonmonotonic-poll")])
+@given(seed=st.integers(0, 2**32))
+@settings(max_examples=25, deadline=None)
+def test_what_is_planted_into_a_clean_history_is_found(plant: Callable[[History, Random], None], name: str, seed: int) -> None:
+    random = Random(seed)
+    history = simulate(random, 120)
+    plant(history, random)
+    assert name in names(history, ended=False)
+
+
+def test_time_grows_with_the_facts_and_not_faster() -> None:
+    """200,000 records, each read four times. Linear work takes about eight times as long for eight times the records; quadratic, 64 times."""
+    took = []
+    for records in (25_000, 200_000):
+        history = simulate(Random(1), records)
+        began = time.process_time()
+        assert find_anomalies(history) == []
+        took.append(time.process_time() - began)
+    assert took[1] < 32 * max(took[0], 0.05)

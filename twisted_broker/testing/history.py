@@ -1,0 +1,146 @@
+"""What clients asked for and what they were told: the facts that `anomalies` judges.
+
+Owns `History` with its `Send`s and `Poll`s, and `Recorder`, with which a client in a process of its own writes its part of one to a file.
+
+1. A value is sent once in a run. A send is acknowledged at an offset (-1: it was not told which), refused (surely not written), or unknown.
+2. `op` numbers what one client asked for in one go: sends of one op go out together, in the order of invocation.
+3. A poll is what one call gave, per partition in the order given. `tenure` grows whenever the consumer was told, or chose, where to read on.
+4. A line of a file is whole or not there: a client that is killed leaves what it knew.
+
+Times are ns of one clock that all clients of a run share. Source: the operations of Jepsen's kafka workload (RELIABILITY 1.2).
+Leaves out: transactions.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from enum import Enum
+from typing import Any, TextIO
+
+from twisted_broker.interfaces import TopicPartition
+
+Record = tuple[int, str]
+"""(offset, value)"""
+
+
+class Fate(Enum):
+    """What became of a send, as far as its client knows."""
+
+    UNKNOWN = "unknown"
+    ACKED = "acknowledged"
+    REFUSED = "refused"
+
+
+class Send:
+    """One record on its way in. `completed` is 0 while nothing is known."""
+
+    __slots__ = ("completed", "fate", "invoked", "offset", "op", "partition", "value", "who")
+
+    def __init__(self, who: str, partition: TopicPartition, value: str, op: int, invoked: int = 0) -> None:
+        self.who, self.partition, self.value, self.op, self.invoked = who, partition, value, op, invoked
+        self.fate, self.offset, self.completed = Fate.UNKNOWN, -1, 0
+
+    def __repr__(self) -> str:
+        at = f" at {self.offset}" if self.fate is Fate.ACKED else ""
+        return f"{self.value!r} of {self.who} to {self.partition}, {self.fate.value}{at}"
+
+
+class Poll:
+    """What one call of a consumer gave."""
+
+    __slots__ = ("at", "records", "tenure", "who")
+
+    def __init__(self, who: str, tenure: int, records: Mapping[TopicPartition, Sequence[Record]], at: int = 0) -> None:
+        self.who, self.tenure, self.records, self.at = who, tenure, records, at
+
+
+class History:
+    """All clients of one run. `groups`: consumer -> group, for those that are members of one."""
+
+    def __init__(self) -> None:
+        self.sends: list[Send] = []
+        self.polls: list[Poll] = []
+        self.groups: dict[str, str] = {}
+        self.tenures: dict[str, int] = {}
+        self.acknowledged = 0
+        self.positions: dict[tuple[str, TopicPartition], int] = {}
+        """(consumer or group, partition) -> the offset after the last record it was given"""
+        self._open: dict[str, Send] = {}
+
+    def send(self, who: str, partition: TopicPartition, value: str, op: int, at: int = 0) -> Send:
+        """A client sends a value. ValueError when it was sent before: that run could not be judged."""
+        if value in self._open:
+            raise ValueError(f"{who} sends {value!r}, which is on its way already: values are sent once")
+        sent = self._open[value] = Send(who, partition, value, op, at)
+        self.sends.append(sent)
+        return sent
+
+    def complete(self, value: str, fate: Fate, offset: int = -1, at: int = 0) -> None:
+        """What its client was told. KeyError for what is not on its way."""
+        sent = self._open.pop(value)
+        sent.fate, sent.offset, sent.completed = fate, offset, at
+        self.acknowledged += fate is Fate.ACKED
+
+    def assigned(self, who: str) -> None:
+        """The consumer reads on from where it was told to."""
+        self.tenures[who] = self.tenures.get(who, 0) + 1
+
+    def poll(self, who: str, records: Mapping[TopicPartition, Sequence[Record]], at: int = 0) -> None:
+        self.polls.append(Poll(who, self.tenures.get(who, 0), records, at))
+        for partition, found in records.items():
+            for name in (who, self.groups.get(who)):
+                if name is not None and found:
+                    self.positions[name, partition] = max(self.positions.get((name, partition), 0), found[-1][0] + 1)
+
+    def take(self, who: str, lines: Iterable[str]) -> int:
+        """Takes a client's lines, as a `Recorder` wrote them; gives how many."""
+        count = 0
+        for count, line in enumerate(lines, 1):
+            kind, at, *facts = json.loads(line)
+            getattr(self, f"_take_{kind}")(who, at, *facts)
+        return count
+
+    def _take_send(self, who: str, at: int, topic: str, op: int, sent: Sequence[tuple[int, str]]) -> None:
+        for partition, value in sent:
+            self.send(who, TopicPartition(topic, partition), value, op, at)
+
+    def _take_told(self, who: str, at: int, fate: str, value: str, offset: int) -> None:
+        self.complete(value, Fate(fate), offset, at)
+
+    def _take_assigned(self, who: str, at: int) -> None:
+        self.assigned(who)
+
+    def _take_poll(self, who: str, at: int, found: Sequence[tuple[str, int, Sequence[int], Sequence[str]]]) -> None:
+        records = {TopicPartition(topic, partition): list(zip(offsets, values, strict=True)) for topic, partition, offsets, values in found}
+        self.poll(who, records, at)
+
+
+class Recorder:
+    """One client's part of a history, written line by line. `now_ns`: the run's clock."""
+
+    def __init__(self, file: TextIO, now_ns: Callable[[], int]) -> None:
+        self._file, self._now_ns = file, now_ns
+        self._op = 0
+
+    def send(self, topic: str, records: Sequence[tuple[int, str]]) -> None:
+        """About to send these (partition, value)s in this order; to be called before they are sent."""
+        self._op += 1
+        self._write("send", topic, self._op, records)
+
+    def told(self, value: str, fate: Fate, offset: int = -1) -> None:
+        self._write("told", fate.value, value, offset)
+
+    def assigned(self) -> None:
+        """From here on the consumer reads where it was told to."""
+        self._write("assigned")
+
+    def poll(self, records: Mapping[tuple[str, int], Sequence[Record]]) -> None:
+        """(topic, partition) -> what one call gave. To be called before anything of it is committed."""
+        found = [[topic, partition, [each[0] for each in given], [each[1] for each in given]] for (topic, partition), given in records.items()]
+        if found:
+            self._write("poll", found)
+
+    def _write(self, kind: str, *facts: Any) -> None:
+        self._file.write(json.dumps([kind, self._now_ns(), *facts], separators=(",", ":")) + "\n")
+        self._file.flush()

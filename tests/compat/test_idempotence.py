@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import struct
+import time
 
 import crc32c
+import pytest
 
 from tests.compat import raw
+from tests.compat.conftest import BrokerFactory
 
 OUT_OF_ORDER, INVALID_EPOCH, TRANSACTION_STATE, CORRUPT, INVALID_REQUEST = 45, 47, 48, 2, 42
 INIT_PRODUCER_ID, FIND_COORDINATOR = 22, 10
+NOT_YET = (3, 6)  # the topic, or who leads it, is not known yet
 TRANSACTIONAL = 0x10
+LIMIT_SECONDS = 60
 
 
 def zigzag(number: int) -> bytes:
@@ -22,14 +27,14 @@ def zigzag(number: int) -> bytes:
     return bytes([*out, number])
 
 
-def batch(values: list[bytes], producer_id: int, epoch: int, sequence: int, attributes: int = 0) -> bytes:
+def batch(values: list[bytes], producer_id: int, epoch: int, sequence: int, attributes: int = 0, timestamp: int = 1_700_000_000_000) -> bytes:
     """A batch of magic 2 with these values."""
     records = b""
     for delta, value in enumerate(values):
         body = b"\0" + zigzag(0) + zigzag(delta) + zigzag(-1) + zigzag(len(value)) + value + zigzag(0)
         records += zigzag(len(body)) + body
     last = len(values) - 1
-    tail = struct.pack(">hiqqqhii", attributes, last, 1_700_000_000_000, 1_700_000_000_000, producer_id, epoch, sequence, len(values)) + records
+    tail = struct.pack(">hiqqqhii", attributes, last, timestamp, timestamp, producer_id, epoch, sequence, len(values)) + records
     return struct.pack(">qiibI", 0, 9 + len(tail), -1, 2, crc32c.crc32c(tail)) + tail
 
 
@@ -62,6 +67,26 @@ def test_sequences(broker: object, topic: str) -> None:
         assert produce(connection, topic, batch([b"new epoch"], producer_id, epoch + 1, 0)) == (0, 11)
         assert produce(connection, topic, batch([b"old epoch"], producer_id, epoch, 11))[0] == INVALID_EPOCH
         assert raw.fetched(connection.call(raw.FETCH, 4, raw.fetch_body(4, topic, 0, 12)), 4)[1] == 12
+
+
+@pytest.mark.parametrize("end", ["stop", "kill"])
+def test_five_in_flight_survive_a_restart(new_broker: BrokerFactory, topic: str, end: str) -> None:
+    """RL 3.2, 3.6: whatever of five requests in flight is sent again to a broker that was restarted meanwhile gets the offset it has."""
+    broker = new_broker().start()
+    with raw.Connection(broker.address) as connection:
+        assert raw.create_topic(connection, topic) == 0
+        producer_id, epoch = new_producer(connection)
+        sent = [batch([b"a", b"b"], producer_id, epoch, 2 * number, timestamp=int(time.time() * 1000)) for number in range(7)]
+        assert [produce(connection, topic, each) for each in sent] == [(0, 2 * number) for number in range(7)]
+    getattr(broker, end)()
+    broker.start()
+    with raw.Connection(broker.address) as connection:
+        deadline = time.monotonic() + LIMIT_SECONDS
+        while (first := produce(connection, topic, sent[2]))[0] in NOT_YET and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert first == (0, 4)
+        assert [produce(connection, topic, each) for each in sent[3:]] == [(0, 2 * number) for number in range(3, 7)]
+        assert produce(connection, topic, batch([b"next"], producer_id, epoch, 14, timestamp=int(time.time() * 1000))) == (0, 14)
 
 
 def test_a_damaged_batch_is_refused(broker: object, topic: str) -> None:

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.log.batches import NOW_MS, batch, config, marker, open_log, values
+from twisted_broker.log import producer_recall
 from twisted_broker.log.append_info import AppendOrigin, LogAppendInfo
 from twisted_broker.log.errors import CheckpointError
 from twisted_broker.log.log import Log
 from twisted_broker.log.memory import MemoryFileSystem
 from twisted_broker.log.producer_snapshot import ProducerEntry, decode_snapshot, encode_snapshot
 from twisted_broker.wire.errors import BrokerError, ErrorCode
-from twisted_broker.wire.records import set_offsets_and_epoch
+from twisted_broker.wire.records import BatchHeader, set_offsets_and_epoch
 
 MAX = 2**31 - 1
 
@@ -124,7 +126,7 @@ def test_producers_expire() -> None:
 def test_state_survives_a_reload() -> None:
     """RL 3.2, 3.6: after a clean and after an unclean stop the same batches are duplicates and the same sequences are next.
 
-    A snapshot holds the last batch only, so after a clean stop only that one is still known, as in Kafka.
+    A snapshot holds the last batch only; the four before it are found again in the log, over several segments.
     """
     for clean in (True, False):
         log = new_log(segment_bytes=300)
@@ -133,9 +135,80 @@ def test_state_survives_a_reload() -> None:
         if clean:
             log.close()
         again = open_log(log.pool.files, settings=log.config, clean=clean, recovery_point=8 if clean else 0)
-        assert send(again, 7).duplicate and send(again, 7).first_offset == 7
+        for number in range(3, 8):
+            assert send(again, number).duplicate and send(again, number).first_offset == number
+        refused(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, lambda again=again: send(again, 2))  # type: ignore[misc]
         refused(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, lambda again=again: send(again, 9))  # type: ignore[misc]
         assert send(again, 8).first_offset == 8
+
+
+def closed_and_opened(log: Log) -> Log:
+    log.close()
+    return open_log(log.pool.files, settings=log.config, clean=True, recovery_point=log.log_end_offset)
+
+
+def test_what_is_recalled_is_what_memory_held() -> None:
+    """RL 3.2: after a clean stop every producer has the batches it had: epochs, markers, many producers in turn, batches larger than an index
+    entry's distance, sequences over the wrap."""
+    log = new_log(index_interval_bytes=200, segment_bytes=20_000)
+    for number in range(40):
+        for producer in (1, 2, 3):
+            send(log, number * 2, 2, producer=producer)
+        log.append_as_leader(batch(b"nobody's"), 0, NOW_MS)
+        send(log, (MAX - 10 + number) & MAX, producer=4)
+    for number in range(3):
+        data = batch(bytes(3000), producer_id=5, producer_epoch=0, base_sequence=number)
+        log.append_as_leader(data, 0, NOW_MS)
+    send(log, 0, epoch=1, producer=2)
+    fields = {"producer_id": 6, "producer_epoch": 0, "is_transactional": True}
+    for number in range(2):
+        log.append_as_leader(batch(b"x", base_sequence=number, **fields), 0, NOW_MS, transaction_verified=True)  # type: ignore[arg-type]
+        log.append_as_leader(marker(6, commit=True), 0, NOW_MS, origin=AppendOrigin.COORDINATOR)
+    assert len(log.segments) > 1
+    before = {number: list(entry.batches) for number, entry in log.producers.producers.items()}
+    again = closed_and_opened(log)
+    assert {number: entry.batches for number, entry in again.producers.producers.items()} == before
+    assert [len(before[number]) for number in range(1, 7)] == [5, 1, 5, 5, 3, 2]
+
+
+def test_recalling_costs_a_bounded_number_of_headers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """RL 3.6: whoever wrote long ago costs a start no more than the bound, and one who is known whole costs it nothing."""
+    read: list[int] = []
+    real = producer_recall._headers
+
+    def counted(*arguments: Any) -> list[BatchHeader]:
+        found = real(*arguments)
+        read.append(len(found))
+        return found
+
+    monkeypatch.setattr(producer_recall, "_headers", counted)
+    log = new_log(index_interval_bytes=1000)
+    send(log, 0)
+    closed_and_opened(log)
+    assert read == []
+    log = new_log(index_interval_bytes=1000)
+    for number in range(2):
+        send(log, number)
+    for _ in range(3 * producer_recall.MOST_HEADERS):
+        log.append_as_leader(batch(b"v"), 0, NOW_MS)
+    again = closed_and_opened(log)
+    assert producer_recall.MOST_HEADERS // 2 < sum(read) <= producer_recall.MOST_HEADERS + 1
+    assert send(again, 1).duplicate
+
+
+def test_damage_before_the_tail_is_no_reason_not_to_open() -> None:
+    """RL 3.6: a damaged batch ends the search; the log opens, the last batch is known."""
+    log = new_log()
+    for number in range(4):
+        send(log, number)
+    log.close()
+    file = log.pool.files.open(log.segments.active.log.path)
+    size = file.size() // 4
+    file.write_at(2 * size + 8, (b"\xff" * 9,))
+    found = dict.fromkeys([1], ProducerEntry(1, 0))
+    found[1].batches.append((3, 3, 0, NOW_MS))
+    producer_recall.recall_batches(reversed(log.segments), found.values())
+    assert [each[0] for each in found[1].batches] == [3]
 
 
 def test_snapshots_stay_with_their_segments() -> None:
@@ -192,11 +265,11 @@ def test_snapshot_bytes() -> None:
             decode_snapshot("x", bytes(broken))
 
 
-MOVES = st.sampled_from(["next", "repeat", "gap", "reload", "truncate", "bump"])
+MOVES = st.sampled_from(["next", "repeat", "gap", "reload", "clean reload", "truncate", "bump"])
 
 
 @settings(max_examples=80, deadline=None)
-@given(moves=st.lists(st.tuples(MOVES, st.integers(1, 4), st.integers(1, 3)), max_size=40))
+@given(moves=st.lists(st.tuples(MOVES, st.integers(1, 5), st.integers(1, 3)), max_size=40))
 def test_no_loss_no_duplicate_whatever_happens(moves: list[tuple[str, int, int]]) -> None:
     """RL 9: under retries, gaps, reloads and truncations the log holds each accepted value once, in the producer's order."""
     log = new_log(segment_bytes=500)
@@ -212,6 +285,8 @@ def test_no_loss_no_duplicate_whatever_happens(moves: list[tuple[str, int, int]]
             epochs[producer] += 1
         elif move == "reload":
             log = open_log(files, settings=log.config)
+        elif move == "clean reload":
+            log = closed_and_opened(log)
         elif move == "truncate":
             target = max(0, log.log_end_offset - count)
             log.truncate_to(target, NOW_MS)
@@ -219,7 +294,7 @@ def test_no_loss_no_duplicate_whatever_happens(moves: list[tuple[str, int, int]]
                 rows[:] = [row for row in rows if row[1] < target]
             epochs = {number: max((row[0] for row in model.get(number, [])), default=epochs[number]) for number in epochs}
         elif move == "repeat" and current:
-            epoch, offset, sequence, content = current[-1]
+            epoch, offset, sequence, content = current[-min(count, len(current))]
             again = batch(content, producer_id=producer, producer_epoch=epoch, base_sequence=sequence)
             assert log.append_as_leader(again, 0, NOW_MS).first_offset == offset
         elif move == "gap" and current:

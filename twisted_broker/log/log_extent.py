@@ -16,6 +16,7 @@ from collections.abc import Callable
 from twisted_broker.config import LogConfig
 from twisted_broker.log import retention
 from twisted_broker.log.log_reading import LogReading
+from twisted_broker.log.producer_recall import recall_batches
 from twisted_broker.log.segment import Segment
 from twisted_broker.log.validation import needs_preparation
 from twisted_broker.wire.errors import BrokerError, ErrorCode
@@ -113,7 +114,7 @@ class LogExtent(LogReading):
         return True
 
     def rebuild_producers(self, now_ms: int, recovered: frozenset[int] = frozenset()) -> None:
-        """Brings the producer state to the log end: newest snapshot, then the batches since. OSError.
+        """Brings the producer state to the log end: newest snapshot, the batches since, and those before that may be sent again. OSError.
 
         `recovered` are base offsets of segments whose transaction index is empty and must be filled again.
         """
@@ -128,6 +129,7 @@ class LogExtent(LogReading):
             with contextlib.suppress(CorruptRecordError):
                 self._replay_producers(segment, start, segment.base_offset in recovered)
         producers.map_end_offset = end
+        recall_batches(reversed(self.segments), producers.producers.values())
         self._find_first_unstable()
 
     def _replay_producers(self, segment: Segment, start: int, fill_index: bool) -> None:

@@ -62,6 +62,9 @@ class Segments:
     def __iter__(self) -> Iterator[Segment]:
         return iter(self._all)
 
+    def __reversed__(self) -> Iterator[Segment]:
+        return reversed(self._all)
+
     @property
     def first(self) -> Segment:
         return self._all[0]

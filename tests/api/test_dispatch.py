@@ -299,7 +299,7 @@ def test_wire_errors_inside_a_function_close_the_connection() -> None:
 
 
 def test_requests_are_counted_and_timed() -> None:
-    """RL 1.13: requests and whole refusals by API and version; the wait of each that waits, the work of one in 64."""
+    """RL 1.13: requests and whole refusals by API and version; the wait of each that waits; of one in 64 its work, and its answer's way out."""
     waits: list[Deferred[None]] = []
 
     async def metadata(context: Any, request: Any) -> MetadataResponse:
@@ -323,3 +323,41 @@ def test_requests_are_counted_and_timed() -> None:
     assert (served.requests, served.errors) == (129, {ErrorCode.INVALID_REQUEST: 1})
     assert served.waits == 1 and served.remote_seconds == pytest.approx(5)
     assert served.timed == 2 and served.local_seconds == pytest.approx(0.002)
+    assert served.responses == 3 and served.response_seconds == served.queue_seconds == 0
+    assert [correlation_id for correlation_id, _ in server.answers(MetadataResponse, 9)] == list(range(1, 130))
+
+
+def test_what_waits_behind_others_is_queued_and_what_is_answered_early_waits_to_leave() -> None:
+    """RL 1.13: the 64th fetch was held behind a produce for 3 s; the answer of the second produce waited 2 s for the first one's."""
+    waits: list[Deferred[None]] = []
+
+    async def produce(context: Any, request: Any) -> ProduceResponse:
+        context.appended = True
+        waits.append(Deferred())
+        await waits[-1]
+        return ProduceResponse()
+
+    async def metadata(context: Any, request: Any) -> MetadataResponse:
+        return MetadataResponse()
+
+    server = Server(produce=produce, metadata=metadata)
+
+    def pass_time(seconds: float) -> None:
+        for clock in (server.clock, server.house.clock):
+            clock.advance(seconds)
+
+    pass_time(10)
+    for _ in range(63):
+        server.ask(MetadataRequest(topics=[]), 9)
+    server.ask(ProduceRequest(acks=-1), 9)
+    server.ask(ProduceRequest(acks=-1), 9)
+    server.ask(MetadataRequest(topics=[]), 9)
+    pass_time(1)
+    waits[1].callback(None)
+    pass_time(2)
+    waits[0].callback(None)
+    server.house.run()
+    found = {served.route.api_key: served for served in server.dispatcher.served}
+    assert (found[3].requests, found[3].timed, found[3].queue_seconds) == (64, 1, pytest.approx(3))
+    assert (found[0].responses, found[0].response_seconds) == (2, pytest.approx(2))
+    assert len(server.frames()) == 66

@@ -46,18 +46,19 @@ Steps = Coroutine[Any, Any, Any]
 
 
 class Served:
-    """One API at one version on one listener, ready to run. Counts what came; of one request in 64 the time until its answer or its wait."""
+    """One API at one version on one listener, ready to run. Counts what came, and times it (seconds): of one request in 64 how long it was
+    queued, and worked on until its answer or its wait; how long each that waits waits; from an answer until it is with the socket."""
 
     __slots__ = (
-        "call", "errors", "has_records", "has_tags", "header_end", "local_seconds", "refused_as_a_whole", "remote_seconds", "request_class",
-        "requests", "response_class", "route", "timed", "version", "waits", "write",
+        "call", "errors", "has_records", "has_tags", "header_end", "local_seconds", "queue_seconds", "refused_as_a_whole", "remote_seconds",
+        "request_class", "requests", "response_class", "response_seconds", "responses", "route", "timed", "version", "waits", "write",
     )  # fmt: skip
 
     def __init__(self, route: Route, version: int, on_controller: bool) -> None:
         self.route = route
         self.version = version
-        self.requests = self.timed = self.waits = 0
-        self.local_seconds = self.remote_seconds = 0.0
+        self.requests = self.timed = self.waits = self.responses = 0
+        self.queue_seconds = self.local_seconds = self.remote_seconds = self.response_seconds = 0.0
         self.errors: dict[ErrorCode, int] = {}
         self.call: Callable[[RequestContext, Any], Any] = route.function(on_controller)
         self.request_class = route.request_class()
@@ -90,6 +91,20 @@ class Served:
         if self.route.api_key == 0 and request.acks == 0:
             return None
         return refusal(request, self.response_class, self.version, code, message)
+
+
+class Timed(Turn):
+    """One request in 64 of those that are answered at once: the way of its answer to the socket is timed."""
+
+    __slots__ = ("_seconds", "_served", "_since")
+
+    def __init__(self, served: Served, answer: Answer, since: float, seconds: Callable[[], float]) -> None:
+        Turn.__init__(self, answer)
+        self._served, self._since, self._seconds = served, since, seconds
+
+    def left(self) -> None:
+        self._served.responses += 1
+        self._served.response_seconds += self._seconds() - self._since
 
 
 class Waiting(Turn):
@@ -140,13 +155,19 @@ class Waiting(Turn):
             return
         self.done = True
         self._deferred = None
+        now = self._dispatcher.seconds()
         self._served.waits += 1
-        self._served.remote_seconds += self._dispatcher.seconds() - self._since
+        self._served.remote_seconds += now - self._since
+        self._since = now
         if self._gone:
             discard(outcome)
             return
         self.answer = outcome
         self._connection.turn_done()
+
+    def left(self) -> None:
+        self._served.responses += 1
+        self._served.response_seconds += self._dispatcher.seconds() - self._since
 
 
 class Dispatcher:
@@ -194,13 +215,19 @@ class Dispatcher:
         steps = served.call(context, request)
         outcome = self.step(served, context, request, steps)
         if not count & _TIMED:
-            served.timed += 1
-            served.local_seconds += self.seconds() - began
+            outcome = self._timed(served, connection.held_since, began, outcome)
         if isinstance(outcome, Deferred):
             turn = Waiting(self, connection, served, context, request, steps)
             turn.wait(outcome)
             return turn
         return outcome
+
+    def _timed(self, served: Served, held_since: float, began: float, outcome: Any) -> Any:
+        now = self.seconds()
+        served.timed += 1
+        served.queue_seconds += began - held_since if held_since else 0.0
+        served.local_seconds += now - began
+        return outcome if outcome is None or isinstance(outcome, Deferred) else Timed(served, outcome, now, self.seconds)
 
     def find(self, api_key: int, version: int) -> Served | None:
         """What serves it; None for an ApiVersions that is too new. Raises WireError for what is not served here."""

@@ -58,9 +58,13 @@ class Turn:
         discard(self.answer)
         self.answer = None
 
+    def left(self) -> None:
+        """Its answer was handed to the transport, after those of all requests before it."""
+
 
 class Dispatch(Shape):
-    """Starts one request: its answer with its length in front, None when there is none to give, or a Turn that reports `turn_done` later.
+    """Starts one request: its answer with its length in front, None when there is none to give, or a Turn that is done, or reports
+    `turn_done` later.
 
     Raises WireError for a broken peer.
     """
@@ -81,7 +85,8 @@ class Door(Shape):
 
 
 class KafkaConnection(Protocol):
-    """The protocol of an accepted connection. `active` is set by traffic and cleared by the idle watch."""
+    """The protocol of an accepted connection. `active` is set by traffic and cleared by the idle watch; `held_since` is when the request that
+    is started now had come, on the clock, if it had to wait for those before it, else 0."""
 
     def __init__(self, door: Door, client_host: str) -> None:
         self.door = door
@@ -93,6 +98,7 @@ class KafkaConnection(Protocol):
         self.frames = FrameReader(door.frame_limit)
         self.output: Output = None  # type: ignore[assignment]
         self.closing = False
+        self.held_since = 0.0
         self._dispatch = door.dispatch
         self._turns: deque[Turn] = deque()
         self._held: bytes | memoryview | None = None
@@ -150,14 +156,18 @@ class KafkaConnection(Protocol):
                 frame = next_frame()
                 if frame is None:
                     return
+                self.held_since = 0.0
             else:
                 self._held = None
             if self._turns and not self._may_start(frame):
                 self._held = frame
+                self.held_since = self.held_since or self.door.runtime.clock.seconds()
                 return
             outcome = dispatch(self, frame)
             if isinstance(outcome, Turn):
                 self._wait(outcome, len(frame))
+                if outcome.done:
+                    self.turn_done()
             elif self._turns:
                 self._wait(Turn(outcome), 0)
             elif outcome is not None:
@@ -186,6 +196,7 @@ class KafkaConnection(Protocol):
             self._in_progress_bytes -= turn.size
             if turn.answer is not None:
                 self.output.send(turn.answer)
+                turn.left()
         self.serve()
 
     def _read_or_not(self) -> None:

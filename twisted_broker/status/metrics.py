@@ -6,8 +6,9 @@ Owns the collector: it reads the broker's counters when it is scraped.
    `kafka.server:type=T,name=N,key=V` is `kafka_server_T_N{key="V"}` in lower case; a meter `NPerSec` is the counter `N_total`; a timer is a
    summary, in ms. Per topic with the label `topic`, in total without it.
 2. A counter counts from the start of the process, and never falls.
-3. Of a request's time, the part until its answer or its wait is measured in one request of 64 (`localtimems`); its wait always
-   (`remotetimems`). There is no queue and no throttling, so they are not told.
+3. Of a request's time, what is queued behind others of its connection (`requestqueuetimems`) and what is worked on it (`localtimems`) are
+   measured in one request of 64, its wait always (`remotetimems`), and the way of its answer to the socket, its turn in order included, of
+   these two kinds (`responsesendtimems`). Nothing is throttled yet: `throttletimems` is 0.
 
 Source: RL 1.13; Kafka's MBeans. Leaves out: the page (`pages`). Imports prometheus-client: loaded with the first look at a broker.
 """
@@ -38,6 +39,13 @@ _TOPIC_COUNTERS = (
     ("reassignmentbytesin", "reassignment_bytes_in", "Bytes fetched for a reassignment."),
     ("reassignmentbytesout", "reassignment_bytes_out", "Bytes read for a reassignment."),
 )
+_REQUEST_TIMES = {
+    "requestqueuetimems": ("Time behind others of the connection; of one request in 64.", "timed", "queue_seconds"),
+    "localtimems": ("Time until the answer, or until it waits; of one request in 64.", "timed", "local_seconds"),
+    "remotetimems": ("Time for which requests waited.", "waits", "remote_seconds"),
+    "throttletimems": ("Time for which answers were held back by quotas; of one request in 64.", "timed", ""),
+    "responsesendtimems": ("Time from an answer until the socket has it; of those timed.", "responses", "response_seconds"),
+}
 _REPLICA = ["Replica"]
 
 
@@ -170,22 +178,21 @@ def _requests(served: Iterable[Any]) -> Iterator[Metric]:
     """Of each API and version that was asked for."""
     requests: dict[tuple[str, str], int] = {}
     errors: dict[tuple[str, str], int] = {}
-    local: dict[str, list[float]] = {}
-    remote: dict[str, list[float]] = {}
+    times: dict[str, dict[str, list[float]]] = {name: {} for name in _REQUEST_TIMES}
     for each in served:
         name = each.route.name
         requests[name, str(each.version)] = requests.get((name, str(each.version)), 0) + each.requests
         for code, count in each.errors.items():
             errors[name, code.name] = errors.get((name, code.name), 0) + count
-        for table, count, seconds in ((local, each.timed, each.local_seconds), (remote, each.waits, each.remote_seconds)):
-            row = table.setdefault(name, [0, 0.0])
-            row[0] += count
-            row[1] += seconds * 1000
+        for kind, (_, count, seconds) in _REQUEST_TIMES.items():
+            row = times[kind].setdefault(name, [0, 0.0])
+            row[0] += getattr(each, count)
+            row[1] += getattr(each, seconds) * 1000 if seconds else 0.0
     prefix = "kafka_network_requestmetrics_"
     yield _counter(prefix + "requests", "Requests by API and version.", ["request", "version"], _rows(requests))
     yield _counter(prefix + "errors", "Requests refused as a whole.", ["request", "error"], _rows(errors))
-    yield _summary(prefix + "localtimems", "Time until the answer, or until it waits; of one request in 64.", local)
-    yield _summary(prefix + "remotetimems", "Time for which requests waited.", remote)
+    for kind, table in times.items():
+        yield _summary(prefix + kind, _REQUEST_TIMES[kind][0], table)
 
 
 def _rows(table: dict[tuple[str, str], int]) -> list[tuple[list[str], float]]:

@@ -1,0 +1,143 @@
+"""The commit of a Parquet table, on files alone: without Spark."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from threading import Barrier, Thread
+
+import pytest
+
+from twisted_broker.pipeline.errors import PipelineError
+from twisted_broker.pipeline.lake.conflict import AnotherWriterError
+from twisted_broker.pipeline.lake.files import LocalFiles
+from twisted_broker.pipeline.lake.ledger import Ledger
+from twisted_broker.pipeline.lake.parquet import LEDGERS, STAGING, ParquetTable
+from twisted_broker.pipeline.lake.table import found_format
+
+FILES = ["date=2013-01-01/part-0.parquet", "date=2013-01-02/part-1.parquet"]
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> ParquetTable:
+    return ParquetTable(None, LocalFiles(tmp_path / "lake"))  # type: ignore[arg-type]  # no Spark for what is tested here
+
+
+def stage(table: ParquetTable, after: Ledger, files: list[str] = FILES) -> dict[str, object]:
+    """What Spark leaves in staging, and the entry that would commit it."""
+    staging = f"{STAGING}/{after.batch}-{after.attempt}"
+    for name in files:
+        path = Path(table.files.path(f"{staging}/{name}"))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(name)
+    return {"replog": after.to_json(), "files": files, "staging": staging, "rows": 2}
+
+
+def visible(table: ParquetTable) -> list[str]:
+    return [name for name in table.files.walk("") if not name.startswith("_")]
+
+
+def test_of_many_that_create_a_name_one_does(tmp_path: Path) -> None:
+    files, gate, won = LocalFiles(tmp_path), Barrier(8), []
+
+    def create(number: int) -> None:
+        gate.wait()
+        if files.create("ledger/1.json", b"%d" % number * 1000):
+            won.append(number)
+
+    threads = [Thread(target=create, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(won) == 1 and files.read("ledger/1.json") == b"%d" % won[0] * 1000
+    assert files.names("ledger") == ["1.json"]
+
+
+def test_a_table_has_one_writer_at_a_time(tmp_path: Path) -> None:
+    one, other = LocalFiles(tmp_path), LocalFiles(tmp_path)
+    with one.lock(), pytest.raises(PipelineError, match="another archive writes"), other.lock():
+        pass
+    with other.lock():
+        pass
+
+
+def test_an_empty_folder_made_for_the_lock_goes_again(tmp_path: Path) -> None:
+    with LocalFiles(tmp_path / "a" / "lake").lock():
+        assert (tmp_path / "a" / "lake").is_dir()
+    assert not (tmp_path / "a" / "lake").exists()
+
+
+def test_rows_are_seen_after_the_commit_and_not_before(table: ParquetTable) -> None:
+    after = Ledger().after({"t": None}, {("t", 0): 2})
+    entry = stage(table, after)
+    assert visible(table) == [] and table.ledger() == Ledger()
+    table.commit(after, entry)
+    table.publish(entry)
+    assert visible(table) == FILES and table.ledger() == after
+
+
+def test_a_writer_that_died_before_its_commit_leaves_nothing_behind(table: ParquetTable) -> None:
+    dead = Ledger().after({"t": None}, {("t", 0): 2})
+    stage(table, dead)
+    table.recover()
+    after = Ledger().after({"t": None}, {("t", 0): 2})
+    entry = stage(table, after)
+    table.commit(after, entry)
+    table.publish(entry)
+    table.clean(1)
+    assert visible(table) == FILES and table.files.names(STAGING) == []
+
+
+@pytest.mark.parametrize("moved", [0, 1, 2])
+def test_a_writer_that_died_after_its_commit_is_finished(table: ParquetTable, moved: int) -> None:
+    after = Ledger().after({"t": None}, {("t", 0): 2})
+    entry = stage(table, after)
+    table.commit(after, entry)
+    for name in FILES[:moved]:
+        table.files.move(f"{entry['staging']}/{name}", name)
+    table.recover()
+    table.recover()
+    assert visible(table) == FILES and table.files.names(STAGING) == []
+
+
+def test_the_second_of_two_writers_of_a_batch_loses(table: ParquetTable) -> None:
+    one, other = Ledger().after({"t": None}, {("t", 0): 2}), Ledger().after({"t": None}, {("t", 0): 3})
+    entries = stage(table, one), stage(table, other, ["date=2013-01-01/part-9.parquet"])
+    table.commit(one, entries[0])
+    with pytest.raises(AnotherWriterError, match="batch 1"):
+        table.commit(other, entries[1])
+    table.recover()
+    assert visible(table) == FILES and table.ledger() == one
+
+
+def test_a_file_of_the_table_that_is_gone_is_named(table: ParquetTable) -> None:
+    after = Ledger().after({"t": None}, {("t", 0): 2})
+    entry = stage(table, after)
+    table.commit(after, entry)
+    Path(table.files.path(f"{entry['staging']}/{FILES[1]}")).unlink()
+    with pytest.raises(PipelineError, match=r"date=2013-01-02/part-1\.parquet is named by the table's ledger"):
+        table.recover()
+
+
+def test_a_damaged_ledger_is_named(table: ParquetTable) -> None:
+    table.files.create(f"{LEDGERS}/{1:020d}.json", b"{")
+    with pytest.raises(PipelineError, match=r"00000000000000000001.json is damaged"):
+        table.ledger()
+
+
+def test_a_ledger_of_others_is_named(table: ParquetTable) -> None:
+    table.files.create(f"{LEDGERS}/{1:020d}.json", json.dumps({"x": 1}).encode())
+    with pytest.raises(PipelineError, match="no ledger of replog"):
+        table.ledger()
+
+
+def test_what_is_no_table_is_told(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "notes.txt").write_text("")
+    with pytest.raises(PipelineError, match="is a file, not a table"):
+        found_format(LocalFiles(tmp_path / "file"))
+    with pytest.raises(PipelineError, match=r"holds notes\.txt and is no table"):
+        found_format(LocalFiles(tmp_path / "other"))
+    assert found_format(LocalFiles(tmp_path / "nothing")) is None

@@ -1,0 +1,113 @@
+"""A Delta table whose commits carry the ledger.
+
+1. A batch is one Delta commit. Its `userMetadata` is the ledger's text; its transaction identifier (`txn`, of the application below) has the number
+   of the batch as version. Both are the commit's own, so they are there exactly when the rows are.
+2. The ledger is read from the newest commit that carries one: a listing and a small file, no Spark job. Commits of others (OPTIMIZE, VACUUM, DELETE)
+   are passed over.
+3. Delta skips a batch whose number was committed, and of two that commit the same number at once one fails: both are seen here as
+   `AnotherWriterError`, because the ledger found afterwards is not the writer's own.
+4. When the log was cleaned of all commits with a ledger (a checkpoint keeps only `txn`), the offsets are the largest in the table, read once from its
+   rows; topic ids are then not known until the next batch.
+
+Source: Delta's protocol ("Transaction Identifiers", "Commit Provenance Information"). Left out: joining small files (OPTIMIZE does it).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from twisted_broker.pipeline.errors import PipelineError
+from twisted_broker.pipeline.lake.conflict import AnotherWriterError
+from twisted_broker.pipeline.lake.files import IFiles
+from twisted_broker.pipeline.lake.ledger import Ledger, from_text
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+LOG = "_delta_log"
+APPLICATION = "replog-archive"
+COMMIT = re.compile(r"\d{20}\.json")
+CONFLICTS = ("DELTA_CONCURRENT", "DELTA_METADATA_CHANGED", "DELTA_PROTOCOL_CHANGED")
+
+
+class DeltaTable:
+    """The table in `files`."""
+
+    format = "delta"
+
+    def __init__(self, spark: SparkSession, files: IFiles) -> None:
+        self.spark, self.files = spark, files
+
+    def commits(self) -> Iterator[dict[str, Any]]:
+        """What the commits in the log say of themselves, newest first."""
+        for name in reversed(self.files.names(LOG)):
+            if COMMIT.fullmatch(name):
+                yield commit_info(self.files.read(f"{LOG}/{name}"))
+
+    def newest(self) -> tuple[Ledger, dict[str, Any]] | None:
+        """The newest ledger in the log, and the commit that carries it."""
+        for info in self.commits():
+            found = from_text(info.get("userMetadata"))
+            if found is not None:
+                return found, info
+        return None
+
+    def ledger(self) -> Ledger:
+        """What the table has taken. PipelineError for a Delta table that no archive of ours wrote."""
+        if not self.files.names(LOG):
+            return Ledger()
+        found = self.newest()
+        return found[0] if found else self.recovered()
+
+    def recover(self) -> None:
+        """A Delta commit leaves nothing to finish."""
+
+    def append(self, rows: DataFrame, after: Ledger) -> int:
+        """Append `rows` as the batch that `after` is the ledger of; how many they were. AnotherWriterError when that batch is taken."""
+        options = {"txnAppId": APPLICATION, "txnVersion": str(after.batch), "userMetadata": after.to_text()}
+        try:
+            rows.write.format("delta").mode("append").partitionBy("date").options(**options).save(self.files.path())
+        except Exception as error:
+            if any(name in str(error) for name in CONFLICTS):
+                raise AnotherWriterError(self.files.path(), after.batch) from error
+            raise
+        return self.committed_rows(after)
+
+    def committed_rows(self, after: Ledger) -> int:
+        """How many rows Delta counted in the commit of this attempt."""
+        for info in self.commits():
+            found = from_text(info.get("userMetadata"))
+            if found is not None and found.attempt == after.attempt:
+                return int(info.get("operationMetrics", {}).get("numOutputRows", 0))
+            if found is not None and found.batch <= after.batch:
+                break
+        raise AnotherWriterError(self.files.path(), after.batch)
+
+    def recovered(self) -> Ledger:
+        """The ledger by the rows themselves and the newest checkpoint."""
+        from pyspark.sql import functions as f
+
+        checkpoints = [self.files.path(f"{LOG}/{name}") for name in self.files.names(LOG) if re.match(r"\d{20}\.checkpoint\..*parquet", name)]
+        batch = None
+        if checkpoints:
+            transactions = self.spark.read.parquet(*checkpoints).where(f.col("txn.appId") == APPLICATION)
+            batch = transactions.agg(f.max("txn.version")).head()[0]
+        if batch is None:
+            raise PipelineError(f"--to {self.files.path()} is a Delta table that no `replog pipeline archive` wrote: archive into another table")
+        ends = self.read().groupBy("topic", "partition").agg((f.max("offset") + 1).alias("next")).collect()
+        return Ledger(batch, {row.topic: None for row in ends}, {(row.topic, row.partition): row.next for row in ends})
+
+    def read(self) -> DataFrame:
+        """The committed rows."""
+        return self.spark.read.format("delta").load(self.files.path())
+
+
+def commit_info(content: bytes) -> dict[str, Any]:
+    """The `commitInfo` action of a commit file; empty when it has none."""
+    for line in content.splitlines():
+        if line.startswith(b'{"commitInfo"'):
+            return dict(json.loads(line)["commitInfo"])
+    return {}

@@ -1,0 +1,131 @@
+"""A Parquet table whose files become part of it by one ledger file each batch.
+
+    date=2013-01-01/part-….parquet      committed rows
+    _replog/ledger/00000000000000000008.json    batch 8: its offsets and its files
+    _replog/staging/8-ATTEMPT/…         rows of an attempt that is not committed, or just has been
+
+1. Rows are written to staging, which readers pass over (its name begins with `_`). Creating the ledger file commits them; then they are moved to
+   their places. A writer that finds moves undone after a crash does them first.
+2. So a reader that lists files (`spark.read.parquet`, DuckDB, pyarrow) sees committed rows only, each once; while a batch is being moved, or if its
+   writer died right then, a part of it. A reader that takes the files named in the ledgers, as `read` does, sees whole batches.
+3. Of two writers of a batch one fails to create its ledger file, and its rows stay in staging.
+
+Left out: joining small files and ledgers; safety against a loss of power between Spark's write and the disk's.
+"""
+
+from __future__ import annotations
+
+import json
+from functools import reduce
+from typing import TYPE_CHECKING
+
+from twisted_broker.pipeline.columns import COLUMNS, ddl
+from twisted_broker.pipeline.errors import PipelineError
+from twisted_broker.pipeline.lake.conflict import AnotherWriterError
+from twisted_broker.pipeline.lake.files import IFiles
+from twisted_broker.pipeline.lake.ledger import Ledger, from_text
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+LEDGERS = "_replog/ledger"
+STAGING = "_replog/staging"
+SCHEMA = f"{ddl(COLUMNS)}, `date` date"
+
+
+class ParquetTable:
+    """The table in `files`."""
+
+    format = "parquet"
+
+    def __init__(self, spark: SparkSession, files: IFiles) -> None:
+        self.spark, self.files = spark, files
+
+    def batches(self) -> list[str]:
+        return [name for name in self.files.names(LEDGERS) if name.endswith(".json") and not name.startswith(".")]
+
+    def entry(self, name: str) -> dict[str, object]:
+        """A ledger file's content. PipelineError when it is damaged."""
+        try:
+            return dict(json.loads(self.files.read(f"{LEDGERS}/{name}")))
+        except ValueError:
+            raise PipelineError(f"{self.files.path(LEDGERS)}/{name} is damaged: restore it, the table's rows are counted there") from None
+
+    def ledger(self) -> Ledger:
+        """What the table has taken."""
+        names = self.batches()
+        if not names:
+            return Ledger()
+        found = from_text(json.dumps(self.entry(names[-1])))
+        if found is None:
+            raise PipelineError(f"{self.files.path(LEDGERS)}/{names[-1]} is no ledger of replog")
+        return found
+
+    def recover(self) -> None:
+        """Finish what a dead writer committed, and drop what it did not; only under the lock."""
+        names = self.batches()
+        if names:
+            self.publish(self.entry(names[-1]))
+        self.clean(len(names))
+
+    def append(self, rows: DataFrame, after: Ledger) -> int:
+        """Append `rows` as the batch that `after` is the ledger of; how many they were. AnotherWriterError when that batch is taken."""
+        from pyspark.sql import Observation
+        from pyspark.sql.functions import count, lit
+
+        staging = f"{STAGING}/{after.batch}-{after.attempt}"
+        observed = Observation()
+        counted = rows.observe(observed, count(lit(1)).alias("rows"))
+        counted.write.partitionBy("date").parquet(self.files.path(staging))
+        written = [name for name in self.files.walk(staging) if name.endswith(".parquet")]
+        entry: dict[str, object] = {"replog": after.to_json(), "files": written, "staging": staging, "rows": observed.get["rows"]}
+        self.commit(after, entry)
+        self.publish(entry)
+        self.clean(after.batch)
+        return int(observed.get["rows"])
+
+    def commit(self, after: Ledger, entry: dict[str, object]) -> None:
+        if not self.files.create(f"{LEDGERS}/{after.batch:020d}.json", json.dumps(entry).encode()):
+            self.files.remove(str(entry["staging"]))
+            raise AnotherWriterError(self.files.path(), after.batch)
+
+    def publish(self, entry: dict[str, object]) -> None:
+        """Move the files of a committed batch to where they belong; those that are there already stay."""
+        for name in staged(entry):
+            if self.files.exists(f"{entry['staging']}/{name}"):
+                self.files.move(f"{entry['staging']}/{name}", name)
+            elif not self.files.exists(name):
+                raise PipelineError(f"{self.files.path(name)} is named by the table's ledger, but it is gone: restore it")
+
+    def clean(self, committed: int) -> None:
+        """Remove the staging of batches up to this one: moved, or of attempts that lost."""
+        for name in self.files.names(STAGING):
+            if int(name.split("-")[0]) <= committed:
+                self.files.remove(f"{STAGING}/{name}")
+
+    def read(self) -> DataFrame:
+        """The committed rows, those of a batch that is still in staging included."""
+        entries = [self.entry(name) for name in self.batches()]
+        placed = [name for entry in entries[:-1] for name in staged(entry)]
+        waiting = []
+        if entries:
+            last = entries[-1]
+            waiting = [name for name in staged(last) if not self.files.exists(name)]
+            placed += [name for name in staged(last) if name not in waiting]
+        parts = [self.load("", placed)]
+        if waiting:
+            parts.append(self.load(f"{last['staging']}", waiting))
+        return reduce(lambda one, other: one.unionByName(other), parts)
+
+    def load(self, base: str, names: list[str]) -> DataFrame:
+        if not names:
+            return self.spark.createDataFrame([], SCHEMA)
+        prefix = f"{base}/" if base else ""
+        return self.spark.read.schema(SCHEMA).option("basePath", self.files.path(base)).parquet(*(self.files.path(prefix + name) for name in names))
+
+
+def staged(entry: dict[str, object]) -> list[str]:
+    """The files of a ledger entry, relative to the table as to its staging."""
+    files = entry["files"]
+    assert isinstance(files, list)
+    return [str(name) for name in files]

@@ -1,0 +1,66 @@
+"""Which table lies at a path, and what stands in the way of one.
+
+A Delta table has `_delta_log`, a Parquet table of ours `_replog/ledger`. A folder with anything else in it is nobody's table to append to.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from twisted_broker.pipeline.errors import PipelineError
+from twisted_broker.pipeline.lake import files as lake_files
+from twisted_broker.pipeline.lake.delta import LOG, DeltaTable
+from twisted_broker.pipeline.lake.files import IFiles
+from twisted_broker.pipeline.lake.ledger import Ledger
+from twisted_broker.pipeline.lake.parquet import LEDGERS, ParquetTable
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+FORMATS = {"delta": DeltaTable, "parquet": ParquetTable}
+
+
+class ITable(Protocol):
+    """A table of records."""
+
+    format: str
+    files: IFiles
+
+    def ledger(self) -> Ledger: ...
+    def recover(self) -> None: ...
+    def append(self, rows: DataFrame, after: Ledger) -> int: ...
+    def read(self) -> DataFrame: ...
+
+
+def found_format(files: IFiles) -> str | None:
+    """The format of the table in `files`, None where there is nothing yet. PipelineError for anything else."""
+    if files.names(LOG):
+        return "delta"
+    if files.names(LEDGERS):
+        return "parquet"
+    if files.exists("") and not files.is_folder():
+        raise PipelineError(f"{files.path()} is a file, not a table: name a folder")
+    foreign = [name for name in files.names() if name not in (LOG, LEDGERS.split("/")[0])]
+    if foreign:
+        raise PipelineError(f"{files.path()} holds {foreign[0]} and is no table: name an empty folder or one that does not exist")
+    return None
+
+
+def to_append(spark: SparkSession, place: str, wanted: str | None) -> ITable:
+    """The table at `place`, or a new one of the format `wanted` (delta unless said). PipelineError when it is of another format or no table."""
+    files = lake_files.of(spark, place)
+    found = found_format(files)
+    if found and wanted and found != wanted:
+        raise PipelineError(f"--format {wanted}: the table {place} is {found}; leave --format out")
+    table: ITable = FORMATS[found or wanted or "delta"](spark, files)
+    return table
+
+
+def existing(spark: SparkSession, place: str, setting: str = "--from") -> ITable:
+    """The table at `place`. PipelineError when there is none."""
+    files = lake_files.of(spark, place)
+    found = found_format(files)
+    if found is None:
+        raise PipelineError(f"{setting} {place}: there is no table; name the --to of an archive, kafka://HOST:PORT/TOPIC or segments:DIR")
+    table: ITable = FORMATS[found](spark, files)
+    return table

@@ -25,7 +25,7 @@ def retrieve(wanted: Iterable[Coordinates], target: Path, environment: Mapping[s
     description = target / "ivy.xml"
     description.write_text(module(wanted))
     found = java.find(environment)
-    command = [
+    command: list[str | Path] = [
         found.home / "bin" / "java", f"-Duser.home={target / 'home'}", "-cp", resolver(), "org.apache.ivy.Main",
         "-cache", target / "cache", "-ivy", description, "-types", "jar", "bundle", "-retrieve", f"{target}/[artifact]-[revision].[ext]",
     ]  # fmt: skip

@@ -37,24 +37,26 @@ def exists(spark: SparkSession, bootstrap: str, topic: str) -> bool:
         return bool(ask(bootstrap, lambda: admin.listTopics().names().get().contains(topic)))
 
 
-def offsets(spark: SparkSession, bootstrap: str, topics: Sequence[str], which: str = "latest") -> Offsets:
-    """The "earliest" or "latest" offset of every partition; latest is the high watermark: the offset of the next record to be read."""
+def offsets(spark: SparkSession, bootstrap: str, topics: Sequence[str], which: str = "latest", isolation: str = "read_uncommitted") -> Offsets:
+    """The "earliest" or "latest" offset of every partition; latest is what is read next: the high watermark, under read_committed the last stable offset."""
     kafka = spark._jvm.org.apache.kafka  # type: ignore[union-attr]
     asked = [(topic, number) for topic, numbers in partitions(spark, bootstrap, topics).items() for number in numbers]
     spec = getattr(kafka.clients.admin.OffsetSpec, which)()
+    level = getattr(kafka.common.IsolationLevel, isolation.upper())
     keys = {each: kafka.common.TopicPartition(*each) for each in asked}
     with client(spark, bootstrap) as admin:
-        found = ask(bootstrap, lambda: admin.listOffsets({key: spec for key in keys.values()}).all().get())
+        found = ask(bootstrap, lambda: admin.listOffsets({key: spec for key in keys.values()}, kafka.clients.admin.ListOffsetsOptions(level)).all().get())
         return {each: found.get(key).offset() for each, key in keys.items()}
 
 
 def topic_config(spark: SparkSession, bootstrap: str, topic: str) -> dict[str, str]:
     """The settings in force for a topic: name -> value."""
-    config = spark._jvm.org.apache.kafka.common.config  # type: ignore[union-attr]
+    java: Any = spark._jvm
+    config = java.org.apache.kafka.common.config
     resource = config.ConfigResource(config.ConfigResource.Type.TOPIC, topic)
     with client(spark, bootstrap) as admin:
         found = ask(bootstrap, lambda: admin.describeConfigs([resource]).all().get(), topic)
-        return {entry.name(): entry.value() for entry in spark._jvm.java.util.ArrayList(found.get(resource).entries())}
+        return {entry.name(): entry.value() for entry in java.java.util.ArrayList(found.get(resource).entries())}
 
 
 def create_topic(
@@ -76,11 +78,11 @@ def describe(spark: SparkSession, bootstrap: str, topics: Sequence[str]) -> dict
 @contextmanager
 def client(spark: SparkSession, bootstrap: str) -> Iterator[Any]:
     """An org.apache.kafka.clients.admin.Admin that is closed at the end."""
-    java = spark._jvm
+    java: Any = spark._jvm
     settings = {"bootstrap.servers": bootstrap, "request.timeout.ms": str(PATIENCE_MS // 2), "default.api.timeout.ms": str(PATIENCE_MS)}
-    properties = java.java.util.Properties()  # type: ignore[union-attr]
+    properties = java.java.util.Properties()
     properties.putAll(settings)
-    admin = ask(bootstrap, lambda: java.org.apache.kafka.clients.admin.Admin.create(properties))  # type: ignore[union-attr]
+    admin = ask(bootstrap, lambda: java.org.apache.kafka.clients.admin.Admin.create(properties))
     try:
         yield admin
     finally:

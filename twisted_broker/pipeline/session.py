@@ -13,6 +13,7 @@ from __future__ import annotations
 import importlib.util
 import os
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from twisted_broker.pipeline import jars, java
@@ -25,13 +26,13 @@ if TYPE_CHECKING:
 VERSION = "4.2"
 INSTALL = "pip install 'twisted-broker[spark]'"
 DEFAULTS = {
-    "spark.log.level": "ERROR",
     "spark.ui.enabled": "false",
-    "spark.ui.showConsoleProgress": "false",
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.python.filterPushdown.enabled": "true",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
 }
+OURS = {"spark.ui.showConsoleProgress": "false"}
+"""What spark-submit sets by itself and is not wanted: progress is told by the jobs."""
 LOOPBACK = {"spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"}
 DELTA = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
@@ -52,12 +53,15 @@ def build(app: str, *, conf: Mapping[str, str] | None = None, formats: Sequence[
     """
     check_spark()
     from pyspark import SparkContext
+    from pyspark.logger import PySparkLogger
     from pyspark.sql import SparkSession
+
+    PySparkLogger.getLogger("SQLQueryContextLogger").setLevel("CRITICAL")  # it prints every error's Java stack; the error itself is raised
 
     wanted = {"spark.app.name": app} | dict(conf or {})
     if SparkContext._active_spark_context is None:
         launch(wanted, formats, tell)
-    spark = SparkSession.builder.config(map=complete(wanted, formats)).getOrCreate()
+    spark = SparkSession.builder.config(map={**complete(wanted, formats)}).getOrCreate()
     for name in formats:
         check_loaded(spark, name)
     register_sources(spark)
@@ -82,9 +86,10 @@ def launch(wanted: Mapping[str, str], formats: Sequence[str], tell: jars.Tell) -
         return
     os.environ["JAVA_HOME"] = str(java.find().home)
     paths = jars.provide(jars.of(formats), tell)
-    conf = SparkConf(loadDefaults=False).setAll(list(wanted.items()))
-    conf.set("spark.jars", ",".join([*(str(path) for path in paths), *filter(None, [wanted.get("spark.jars", "")])]))
-    SparkContext._ensure_initialized(conf=conf)
+    own = {"spark.jars": ",".join([*map(str, paths), *filter(None, [wanted.get("spark.jars")])])}
+    if "SPARK_CONF_DIR" not in os.environ and "spark.driver.extraJavaOptions" not in wanted:
+        own["spark.driver.extraJavaOptions"] = f"-Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.properties').as_uri()}"
+    SparkContext._ensure_initialized(conf=SparkConf(loadDefaults=False).setAll(list((dict(wanted) | own).items())))
 
 
 def started_by_spark_submit() -> bool:
@@ -98,7 +103,7 @@ def complete(wanted: Mapping[str, str], formats: Sequence[str]) -> dict[str, str
     SparkContext._ensure_initialized()
     given = SparkConf()
     defaults = DEFAULTS | (LOOPBACK if is_local(given, wanted) else {}) | (DELTA if "delta" in formats else {})
-    return {name: value for name, value in defaults.items() if not given.contains(name)} | dict(wanted)
+    return {name: value for name, value in defaults.items() if not given.contains(name)} | OURS | dict(wanted)
 
 
 def is_local(given: SparkConf, wanted: Mapping[str, str]) -> bool:

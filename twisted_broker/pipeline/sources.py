@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl
 
 from twisted_broker.pipeline.columns import COLUMNS
@@ -99,7 +100,8 @@ def read(
     options: Mapping[str, str] | None = None,
 ) -> DataFrame:
     """A batch of what `source` holds now, with `columns` in their order. `options` go to the source as they are."""
-    return reader(source).read(spark, source, columns=columns, start=start, end=end, isolation=isolation, options=options or {})
+    frame: DataFrame = reader(source).read(spark, source, columns=columns, start=start, end=end, isolation=isolation, options=options or {})
+    return frame
 
 
 def read_stream(
@@ -112,15 +114,10 @@ def read_stream(
     options: Mapping[str, str] | None = None,
 ) -> DataFrame:
     """A streaming DataFrame of the same shape; it begins at `start`, or at the earliest offsets."""
-    return reader(source).read_stream(spark, source, columns=columns, start=start, isolation=isolation, options=options or {})
+    frame: DataFrame = reader(source).read_stream(spark, source, columns=columns, start=start, isolation=isolation, options=options or {})
+    return frame
 
 
-def reader(source: Source):  # type: ignore[no-untyped-def]  # two modules of the same shape
-    """The module that reads such a source."""
-    if isinstance(source, KafkaSource):
-        from twisted_broker.pipeline import connector
-
-        return connector
-    from twisted_broker.pipeline import segments_source
-
-    return segments_source
+def reader(source: Source) -> Any:
+    """The module that reads such a source; both have `read` and `read_stream` of one shape."""
+    return import_module("twisted_broker.pipeline." + ("connector" if isinstance(source, KafkaSource) else "segments_source"))

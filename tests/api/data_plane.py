@@ -42,10 +42,11 @@ class Api:
         parts.replica_manager = self.rig.replicas
         parts.metadata = self.rig
         self.parts = parts
+        self.client_id = "test"
         self.listener = Listener("PLAINTEXT", "127.0.0.1", 9092)
 
     def ask(self, call, response_class, request, version: int) -> list:
-        context = RequestContext(self.parts, self.listener, type(request).api_key, version, 1, "test")
+        context = RequestContext(self.parts, self.listener, type(request).api_key, version, 1, self.client_id)
         seen = decode(type(request), encode(request, version), version)
         answers: list = []
         done = Deferred.fromCoroutine(call(context, seen))

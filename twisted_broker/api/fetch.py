@@ -1,7 +1,7 @@
 """Fetch: reads batches, waiting for them when there are too few.
 
-Guards in this order: the replica id, the session, then per partition the topic's id and permission; what is left is read, and when that is
-not enough, read once more after the wait.
+Guards in this order: the replica id, the session, then per partition the topic's id, permission and existence; what is left is read, and
+when that is not enough, read once more after the wait.
 
 1. Permission comes before existence: ClusterAction for followers, Read for consumers. A refused partition carries -1 for the watermarks;
    the others are served; with none left nothing is read.
@@ -166,6 +166,8 @@ def _refusal(context: RequestContext, request: FetchPartitionRequest, is_followe
         request.topic_partition = TopicPartition(topic, request.topic_partition.partition)
     if not is_follower and not context.may(_READ, _TOPIC, topic):
         return ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    if request.topic_partition not in context.replica_manager.partitions and context.metadata.image.partition(*request.topic_partition) is None:
+        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     if context.version < _ZSTD_FROM and context.replica_manager.stores_zstd(request.topic_partition):
         return ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
     return None

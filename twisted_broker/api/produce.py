@@ -1,6 +1,7 @@
 """Produce: appends batches, and answers when as many replicas have them as the producer asked for.
 
-Guards in this order: the transactional id, then per topic its id, permission, then per partition the records; what is left is appended.
+Guards in this order: the transactional id, then per topic its id, permission, then per partition existence and the records; what is left
+is appended.
 
 1. Permission comes before existence. A refused partition does not stop the others.
 2. acks=0 has no answer; when something was refused, the connection closes instead, so that the producer looks for its leader again.
@@ -84,6 +85,8 @@ def _topic_response(
     answers: list[PartitionProduceResponse] = []
     for data in topic.partition_data:
         refused = refusal or _records_refusal(data.records, version)
+        if refused is not None and refusal is None and context.metadata.image.partition(name, data.index) is None:
+            refused = BrokerError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         answer = PartitionProduceResponse(index=data.index, current_leader=_UNSAID)
         answers.append(answer)
         if refused is None:

@@ -1,0 +1,148 @@
+"""In which order the data plane asks: permission, existence, the request itself, the log (RL 5.1), with an authoriser of the test."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.api.data_plane import Api, DenyList
+from tests.api.test_fetch import asked as fetch_asked
+from tests.api.test_fetch import parts
+from tests.api.test_produce import asked as produce_asked
+from tests.api.test_produce import codes
+from tests.replication.rig import LOCAL, Rig, batch, registration
+from twisted_broker.api.fetch import fetch
+from twisted_broker.api.produce import produce
+from twisted_broker.api.producer_ids import init_producer_id
+from twisted_broker.replication.replica_manager import ReplicaManager
+from twisted_broker.wire.errors import BrokerError, ErrorCode
+from twisted_broker.wire.messages.fetch import FetchResponse
+from twisted_broker.wire.messages.produce import ProduceResponse
+from twisted_broker.wire.messages.producer_ids import InitProducerIdRequest, InitProducerIdResponse
+
+REFUSED, UNKNOWN = ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+BAD_RECORDS = b"short"
+
+
+class Steps(DenyList):
+    """Also notes when the replica manager is reached."""
+
+    def reached(self, what: str, real: Any) -> Any:
+        def call(replicas: ReplicaManager, *arguments: Any, **options: Any) -> Any:
+            self.asked.append((what, ""))
+            return real(replicas, *arguments, **options)
+
+        return call
+
+
+def made(monkeypatch: pytest.MonkeyPatch, *denied: tuple[str, str], **states: Any) -> tuple[Api, Steps]:
+    """The topic `t` with one partition, and the authoriser that notes what is asked of it."""
+    steps = Steps(*denied)
+    for name in ("produce", "fetch"):
+        monkeypatch.setattr(ReplicaManager, name, steps.reached(name, getattr(ReplicaManager, name)))
+    rig = Rig()
+    rig.topic(states=states.get("states"))
+    rig.topic("other", None, bytes(reversed(range(16))))
+    return Api(rig, steps), steps
+
+
+def fetched(api: Api, *partitions: Any, **options: Any) -> list[Any]:
+    return [each.error_code for each in parts(api.now(fetch, FetchResponse, fetch_asked(*partitions, **options), options.get("version", 11)))]
+
+
+def produced(api: Api, *partitions: Any, **options: Any) -> list[Any]:
+    return list(codes(api.now(produce, ProduceResponse, produce_asked(*partitions, **options), 9)))
+
+
+def test_a_produce_asks_for_the_transactional_id_then_for_each_topic_then_appends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """RL 5.1: Write on the transactional id, Write on each topic, and only then the replica manager."""
+    api, steps = made(monkeypatch)
+    produced(api, ("t", 0, batch()), ("none", 0, batch()), transactional_id="x")
+    assert steps.asked == [("WRITE", "x"), ("WRITE", "t"), ("WRITE", "none"), ("produce", "")]
+
+
+def test_without_the_transactional_id_nothing_else_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """RL 5.1: the whole request is refused before any topic is looked at."""
+    api, steps = made(monkeypatch, ("WRITE", "x"))
+    with pytest.raises(BrokerError) as caught:
+        produced(api, ("t", 0, batch()), transactional_id="x")
+    assert caught.value.code == ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+    assert steps.asked == [("WRITE", "x")]
+
+
+@pytest.mark.parametrize("records", [batch(), BAD_RECORDS, None])
+@pytest.mark.parametrize("partition", [0, 9])
+def test_a_produce_without_permission_learns_nothing(monkeypatch: pytest.MonkeyPatch, records: bytes | None, partition: int) -> None:
+    """RL 5.1: TOPIC_AUTHORIZATION_FAILED whether topic, partition and records are there and good or not; nothing is appended."""
+    api, steps = made(monkeypatch, ("WRITE", "t"), ("WRITE", "none"))
+    assert produced(api, ("t", partition, records), ("none", partition, records)) == [REFUSED, REFUSED]
+    assert ("produce", "") not in steps.asked
+
+
+def test_a_produce_to_nowhere_is_told_so_whatever_it_carries(monkeypatch: pytest.MonkeyPatch) -> None:
+    """RL 5.1, Kafka's handleProduceRequest: existence before the records; then acks; then the log."""
+    api, _ = made(monkeypatch)
+    assert produced(api, ("none", 0, BAD_RECORDS), ("t", 9, None), ("t", 0, BAD_RECORDS)) == [UNKNOWN, UNKNOWN, ErrorCode.INVALID_RECORD]
+    assert produced(api, ("none", 0, BAD_RECORDS), ("t", 0, batch()), acks=7) == [UNKNOWN, ErrorCode.INVALID_REQUIRED_ACKS]
+    assert api.rig.partition().log.log_end_offset == 0
+
+
+def test_the_client_id_opens_no_door(monkeypatch: pytest.MonkeyPatch) -> None:
+    """RL 1.6: internal topics refuse clients, also one that calls itself `__admin_client`; the others of the request go on."""
+    api, _ = made(monkeypatch)
+    api.rig.topic("__consumer_offsets", None, b"o" * 16)
+    api.client_id = "__admin_client"
+    assert produced(api, ("__consumer_offsets", 0, batch()), ("t", 0, batch())) == [ErrorCode.INVALID_TOPIC_EXCEPTION, ErrorCode.NONE]
+
+
+def test_a_consumers_fetch_asks_for_each_topic_then_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """RL 5.1: Read on every topic asked for, in their order, before anything is read."""
+    api, steps = made(monkeypatch)
+    assert fetched(api, ("t", 0, 0), ("other", 0, 0)) == [0, 0]
+    assert steps.asked == [("READ", "t"), ("READ", "other"), ("fetch", "")]
+
+
+def test_a_followers_fetch_asks_for_the_cluster_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """RL 5.1: ClusterAction, once for the request, and no topic's Read."""
+    api, steps = made(monkeypatch, states={0: registration(LOCAL, (1, 2))})
+    assert fetched(api, ("t", 0, 0), ("none", 0, 0), replica=2) == [0, UNKNOWN]
+    assert steps.asked == [("CLUSTER_ACTION", "kafka-cluster"), ("fetch", "")]
+
+
+@pytest.mark.parametrize("replica", [-1, 2])
+@pytest.mark.parametrize("version", [3, 11])
+def test_a_fetch_without_permission_learns_nothing(monkeypatch: pytest.MonkeyPatch, replica: int, version: int) -> None:
+    """RL 5.1: whether topic and partition are there or not, and wherever it reads; the replica manager is not touched."""
+    denied = [("READ", "t"), ("READ", "none"), ("CLUSTER_ACTION", "kafka-cluster")]
+    api, steps = made(monkeypatch, *denied)
+    answers = fetched(api, ("t", 0, 0), ("t", 9, 0), ("t", 0, 99), ("none", 0, 0), replica=replica, version=version, max_wait_ms=500)
+    assert answers == [REFUSED] * 4
+    assert ("fetch", "") not in steps.asked
+
+
+def test_what_does_not_exist_is_told_without_a_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """RL 5.1: UNKNOWN_TOPIC_OR_PARTITION with -1 for the watermarks; with nothing left to read the answer is immediate, with -1 and no records."""
+    api, steps = made(monkeypatch)
+    answer = api.now(fetch, FetchResponse, fetch_asked(("none", 0, 0), ("t", 9, 0), max_wait_ms=500), 11)
+    for each in parts(answer):
+        assert (each.error_code, each.high_watermark, each.last_stable_offset, each.log_start_offset) == (UNKNOWN, -1, -1, -1)
+        assert not each.records
+    assert ("fetch", "") not in steps.asked
+
+
+def test_what_does_not_exist_does_not_hurry_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As Kafka: the deleted topic of a consumer that reads many does not make it spin; its error comes with the next answer."""
+    api, _ = made(monkeypatch)
+    answers = api.ask(fetch, FetchResponse, fetch_asked(("none", 0, 0), ("t", 0, 0), max_wait_ms=500), 11)
+    assert answers == []
+    api.rig.produce()
+    assert [each.error_code for each in parts(answers[0])] == [UNKNOWN, ErrorCode.NONE]
+
+
+def test_a_producer_id_needs_idempotent_write() -> None:
+    """RL 5.1: IdempotentWrite on the cluster, where it applies: whoever may not is given no id."""
+    api = Api(Rig(), DenyList(("IDEMPOTENT_WRITE", "kafka-cluster")))
+    with pytest.raises(BrokerError) as caught:
+        api.now(init_producer_id, InitProducerIdResponse, InitProducerIdRequest(transactional_id=None), 4)
+    assert caught.value.code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED

@@ -38,14 +38,14 @@ def exists(spark: SparkSession, bootstrap: str, topic: str) -> bool:
 
 
 def offsets(spark: SparkSession, bootstrap: str, topics: Sequence[str], which: str = "latest", isolation: str = "read_uncommitted") -> Offsets:
-    """The "earliest" or "latest" offset of every partition; latest is what is read next: the high watermark, under read_committed the last stable offset."""
+    """The "earliest" or "latest" offset of every partition; latest is the high watermark, under read_committed the last stable offset."""
     kafka = spark._jvm.org.apache.kafka  # type: ignore[union-attr]
     asked = [(topic, number) for topic, numbers in partitions(spark, bootstrap, topics).items() for number in numbers]
     spec = getattr(kafka.clients.admin.OffsetSpec, which)()
-    level = getattr(kafka.common.IsolationLevel, isolation.upper())
+    level = kafka.clients.admin.ListOffsetsOptions(getattr(kafka.common.IsolationLevel, isolation.upper()))
     keys = {each: kafka.common.TopicPartition(*each) for each in asked}
     with client(spark, bootstrap) as admin:
-        found = ask(bootstrap, lambda: admin.listOffsets({key: spec for key in keys.values()}, kafka.clients.admin.ListOffsetsOptions(level)).all().get())
+        found = ask(bootstrap, lambda: admin.listOffsets({key: spec for key in keys.values()}, level).all().get())
         return {each: found.get(key).offset() for each, key in keys.items()}
 
 

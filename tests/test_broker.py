@@ -16,7 +16,9 @@ from twisted_broker.log.meta_properties import read_meta_properties
 from twisted_broker.settings import ConfigError
 from twisted_broker.testing.sim_disk import Fault, SimDisk
 from twisted_broker.wire.messages.api_versions import ApiVersionsRequest
+from twisted_broker.wire.messages.cluster import UnregisterBrokerRequest
 from twisted_broker.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from twisted_broker.wire.messages.metadata import MetadataRequest
 from twisted_broker.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from twisted_broker.wire.messages.topics import CreatableTopic, CreateTopicsRequest
 from twisted_broker.wire.records import BatchBuilder, iterate_batches
@@ -245,3 +247,17 @@ def test_many_partitions_are_taken_over_in_several_turns() -> None:
     assert [(count, seen.count(count)) for count in sorted(set(seen))] == [(50, 50), (100, 50), (120, 20)]
     house.stop()
     assert not house.clock.getDelayedCalls()
+
+
+def test_a_broker_that_was_unregistered_while_it_lives_serves_on() -> None:
+    """RL 8.2, 8.3: UnregisterBroker of the only broker: Metadata names it again, by itself, and its partitions are written and read as before."""
+    house = BrokerHouse().start()
+    create(house, "t")
+    assert produce(house, "t", b"before") == 0
+    assert house.ask(UnregisterBrokerRequest(broker_id=1), 0).error_code == 0
+    house.pass_time(5)
+    answer = house.ask(MetadataRequest(topics=None), 12)
+    assert [broker.node_id for broker in answer.brokers] == [1]
+    assert produce(house, "t", b"after") == 1
+    assert fetch(house, "t") == [b"before", b"after"] and not house.fatal
+    house.stop()

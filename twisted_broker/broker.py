@@ -211,6 +211,7 @@ class Broker:
         parts.producer_ids = parts.forwarding.producer_ids
         self._assignments = DirectoryAssignments(runtime, config.node_id, channel("directories"), lifecycle, self._directory_of)
         self._observer, self._lifecycle = observer, lifecycle
+        lifecycle.refused = lambda reason: self.fatal(reason)
         observer.subscribe(self._metadata_changed)
         parts.groups = group_coordinator(runtime, config, replica_manager, observer, parts.forwarding.create_topics)
         self._undo.append(self._stop_membership)

@@ -12,6 +12,7 @@ from twisted.logger import capturedLogs, formatEvent
 from tests.cluster.served import MemberSide, Served, served
 from twisted_broker.cluster.lifecycle import BrokerState
 from twisted_broker.wire.errors import BrokerError, ErrorCode
+from twisted_broker.wire.messages.cluster import UnregisterBrokerRequest
 from twisted_broker.wire.messages.topics import CreatableReplicaAssignment, CreatableTopic, CreateTopicsRequest
 
 
@@ -202,3 +203,66 @@ def test_stopping_while_it_registers(rig: Served, stage: Any) -> None:
         gc.collect()
     assert not member.lifecycle.caught_up.called and member.lifecycle.state is BrokerState.SHUTTING_DOWN
     assert [formatEvent(event) for event in told if "log_failure" in event] == []
+
+
+def unregister(rig: Served, node: int) -> None:
+    assert rig.ask("unregister_broker", UnregisterBrokerRequest(broker_id=node), 0).error_code == 0
+    rig.settle()
+    assert node not in rig.controller.image.brokers
+
+
+def test_a_living_broker_that_was_unregistered_registers_anew(rig: Served) -> None:
+    """RL 8.2: at its next beat; it gets a new epoch, and leads again what nobody else can lead. It is told in two lines, not at each beat."""
+    member = MemberSide(rig, 2).follow().join()
+    place(rig, "t", 2)
+    before = member.lifecycle.broker_epoch
+    with capturedLogs() as told:
+        unregister(rig, 2)
+        rig.pass_time(5.0)
+    broker = rig.controller.image.brokers[2]
+    assert broker.epoch == member.lifecycle.broker_epoch > before and not broker.fenced
+    assert member.lifecycle.state is BrokerState.RUNNING
+    assert rig.controller.image.topics_by_name["t"].partitions[0].leader == 2
+    lines = [line for line in map(formatEvent, told) if "anew" in line or "heartbeat" in line]
+    assert len(lines) == 2 and lines[-1] == f"registered anew, under epoch {broker.epoch}"
+
+
+def test_a_broker_that_was_unregistered_may_leave_at_once(rig: Served) -> None:
+    """RL 8.2: the controller does not know it: there is nothing to hand over."""
+    member = MemberSide(rig, 2).follow().join()
+    unregister(rig, 2)
+    at = rig.clock.seconds()
+    left = member.lifecycle.controlled_shutdown()
+    rig.pass_time(0.2)
+    assert left.called and rig.clock.seconds() - at < 0.25 and 2 not in rig.controller.image.brokers
+
+
+def test_another_process_has_the_node_id(rig: Served) -> None:
+    """RL 8.2: a broker that comes back to find its id taken by one that lives must not go on, and says where that one is."""
+    member = MemberSide(rig, 2).follow().join()
+    reasons: list[str] = []
+    member.lifecycle.refused = reasons.append
+    unregister(rig, 2)
+    rig.beat(2, rig.register(2, b"another process."))
+    for _ in range(5):
+        rig.pass_time(1.0)
+        rig.beat(2, rig.controller.image.brokers[2].epoch)
+    (reason,) = reasons
+    assert reason == "node id 2 belongs to a running broker at 127.0.0.1:9092: stop that one, or give this one another node.id"
+    assert member.lifecycle.state is BrokerState.NOT_RUNNING
+    assert rig.controller.image.brokers[2].incarnation_id == b"another process."
+
+
+def test_a_node_id_that_stays_taken_ends_the_start(rig: Served) -> None:
+    """KRAFT 3.4: the other one's session holds to the end of `initial.broker.registration.timeout.ms`; the waiting is told once."""
+    epoch = rig.join(2)
+    problems: list[Any] = []
+    with capturedLogs() as told:
+        member = MemberSide(rig, 2, **{"initial.broker.registration.timeout.ms": "5000"}).follow()
+        member.lifecycle.caught_up.addErrback(problems.append)
+        member.join(incarnation=b"new" + bytes(13), ready=False)
+        for _ in range(6):
+            rig.pass_time(1.0)
+            rig.beat(2, epoch)
+    assert problems[0].value.code is ErrorCode.DUPLICATE_BROKER_REGISTRATION and "another node.id" in str(problems[0].value)
+    assert len([line for line in map(formatEvent, told) if "registration is refused" in line]) == 1

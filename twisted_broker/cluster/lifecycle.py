@@ -6,11 +6,13 @@ Owns `BrokerLifecycle`.
                                                                                           |
     stopped <--(answer: shut down now, or time is over)-- shutting down <--(asked to stop)+
 
-1. The broker epoch comes from the registration and is good until this process ends.
+1. The broker epoch comes from the registration and is good until this process ends, or the controller knows the broker no more: then it registers
+   anew (`registering.py`), and goes through recovery again.
 2. A change that others wait for (caught up, ready, stopping, a lost directory) is told at once, not with the next beat.
 3. One heartbeat is under way at a time; a session is lost by silence, never by haste.
 
-Source: Kafka's `BrokerLifecycleManager`; KRAFT 3.5; `RL 8.2`. Left out: the clean-shutdown file (the composition writes and reads it).
+Source: Kafka's `BrokerLifecycleManager`; KRAFT 3.5; `RL 8.2`. Left out: what a registration says (`registering.py`), the
+clean-shutdown file (the composition writes and reads it).
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ from twisted.python.failure import Failure
 
 from twisted_broker.cluster.controller_channel import ControllerChannel, check_answer
 from twisted_broker.cluster.observer import MetadataObserver
+from twisted_broker.cluster.registering import Registering
 from twisted_broker.cluster.registrations import Endpoint, FeatureRange
 from twisted_broker.config import BrokerConfig
 from twisted_broker.interfaces import IDelayedCall, Runtime
@@ -31,8 +34,7 @@ from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.messages import broker_lifecycle as wire
 
 _log = Logger()
-_REGISTRATION_RETRY_MS, _SHUTDOWN_BEAT_MS, _FAILED_BEAT_MS, _PROGRESS_MS = 100, 50, 200, 1000
-_HOPELESS = frozenset({ErrorCode.INCONSISTENT_CLUSTER_ID, ErrorCode.UNSUPPORTED_VERSION, ErrorCode.INVALID_REGISTRATION})
+_SHUTDOWN_BEAT_MS, _FAILED_BEAT_MS, _PROGRESS_MS = 50, 200, 1000
 
 
 class BrokerState(Enum):
@@ -52,7 +54,10 @@ def _stopped(failure: Failure) -> None:
 
 
 class BrokerLifecycle:
-    """`caught_up`: the image includes our registration; `unfenced`: clients may be served. Both fail when registration is hopeless."""
+    """`caught_up`: the image includes our registration; `unfenced`: clients may be served. The first fails when registration is hopeless.
+
+    `refused(reason)`: a broker that served may not go on.
+    """
 
     def __init__(self, runtime: Runtime, config: BrokerConfig, observer: MetadataObserver, channel: ControllerChannel) -> None:
         self.state = BrokerState.NOT_RUNNING
@@ -60,12 +65,15 @@ class BrokerLifecycle:
         self.caught_up: Deferred[None] = Deferred()
         self.unfenced: Deferred[None] = Deferred()
         self.fenced_again: Callable[[], None] = lambda: None
+        self.refused: Callable[[str], None] = lambda reason: None
         self._runtime, self._config, self._observer, self._channel = runtime, config, observer, channel
+        self._registering = Registering(runtime, config, observer, channel)
         self._interval_ms = config.integer("broker.heartbeat.interval.ms")
         self._offline: list[bytes] = []
         self._ready = False
         self._timer: IDelayedCall | None = None
         self._beating = self._beat_again = False
+        self._refused_with: ErrorCode | None = None
         self._left: Deferred[None] | None = None
         self._leaving_since_ms = 0
         self._told_ms = -_PROGRESS_MS
@@ -80,51 +88,44 @@ class BrokerLifecycle:
         directories: Sequence[bytes],
         previous_broker_epoch: int = -1,
     ) -> None:
-        """Begins to register. `previous_broker_epoch`: from the clean-shutdown file, -1 after an unclean stop."""
+        """Begins to register (see `Registering.describe`)."""
         self.state = BrokerState.STARTING
-        request = wire.BrokerRegistrationRequest(
-            broker_id=self._config.node_id,
-            cluster_id=cluster_id,
-            incarnation_id=incarnation_id,
-            listeners=[
-                wire.BrokerRegistrationRequestListener(name=e.name, host=e.host, port=e.port, security_protocol=e.security_protocol)
-                for e in listeners
-            ],
-            features=[
-                wire.BrokerRegistrationRequestFeature(name=name, min_supported_version=r.min_version, max_supported_version=r.max_version)
-                for name, r in features.items()
-            ],
-            rack=self._config.text("broker.rack"),
-            log_dirs=sorted(directories),
-            previous_broker_epoch=previous_broker_epoch,
-        )
-        self._running = ensureDeferred(self._register(request)).addErrback(_stopped)
+        self._registering.describe(cluster_id, incarnation_id, listeners, features, directories, previous_broker_epoch)
+        self._running = ensureDeferred(self._join()).addErrback(_stopped)
 
-    async def _register(self, request: wire.BrokerRegistrationRequest) -> None:
-        deadline = self._runtime.now_ms() + self._config.integer("initial.broker.registration.timeout.ms")
-        while self.broker_epoch < 0:
-            try:
-                response = await self._channel.ask(request, 4, max(deadline - self._runtime.now_ms(), 1))
-                check_answer(response.error_code)
-                self.broker_epoch = response.broker_epoch
-            except BrokerError as error:
-                if error.code in _HOPELESS or self._runtime.now_ms() + _REGISTRATION_RETRY_MS >= deadline:
-                    self._give_up(error)
-                    return
-                _log.info("registration is refused for now: {error}", error=error)
-                await self._channel.pause(_REGISTRATION_RETRY_MS)
+    async def _join(self) -> None:
+        try:
+            epoch = await self._registering.first()
+        except BrokerError as error:
+            self._give_up(error)
+            return
+        await self._registered(epoch)
+
+    async def _join_again(self) -> None:
+        _log.warn("the controller knows this broker no more (it was unregistered, or its epoch is old): it registers anew")
+        try:
+            epoch = await self._registering.again()
+        except BrokerError as error:
+            self.state = BrokerState.NOT_RUNNING
+            self.refused(error.message)
+            return
+        _log.info("registered anew, under epoch {epoch}", epoch=epoch)
+        await self._registered(epoch)
+
+    async def _registered(self, epoch: int) -> None:
+        """Under this epoch; goes on when the metadata tells of it."""
+        self.broker_epoch = epoch
         self._schedule(self._interval_ms)
-        await self._observer.reaches(self.broker_epoch)
-        self.state = BrokerState.RECOVERY
-        self.caught_up.callback(None)
-        self.beat_now()
+        await self._observer.reaches(epoch)
+        if self.state is BrokerState.STARTING:
+            self.state = BrokerState.RECOVERY
+            if not self.caught_up.called:
+                self.caught_up.callback(None)
+            self.beat_now()
 
     def _give_up(self, error: BrokerError) -> None:
-        _log.critical("this broker cannot register: {error}", error=error)
         self.state = BrokerState.NOT_RUNNING
-        for waiter in (self.caught_up, self.unfenced):
-            if not waiter.called:
-                waiter.errback(error)
+        self.caught_up.errback(error)
 
     def ready_to_unfence(self) -> None:
         """Logs are loaded and the first image is applied: clients may come."""
@@ -169,9 +170,9 @@ class BrokerLifecycle:
             response = await self._channel.ask_once(request, 1)
             check_answer(response.error_code)
             delay_ms = self._answered(response, leaving)
+            self._refused_with = None
         except BrokerError as error:
-            if error.code is not ErrorCode.NOT_CONTROLLER:
-                _log.warn("the controller refused a heartbeat: {error}", error=error)
+            self._beat_refused(error)
         except CancelledError:
             raise
         except Exception:
@@ -182,6 +183,17 @@ class BrokerLifecycle:
             self.beat_now()
         elif self.state not in (BrokerState.SHUTTING_DOWN, BrokerState.NOT_RUNNING):
             self._schedule(delay_ms)
+
+    def _beat_refused(self, error: BrokerError) -> None:
+        """Told once for each reason. An epoch that is not ours any more: whoever leaves may go, whoever serves registers anew."""
+        if error.code is ErrorCode.STALE_BROKER_EPOCH and self.state is BrokerState.PENDING_CONTROLLED_SHUTDOWN:
+            self._leave()
+        elif error.code is ErrorCode.STALE_BROKER_EPOCH and self.state in (BrokerState.RECOVERY, BrokerState.RUNNING):
+            self.state = BrokerState.STARTING
+            self._running = ensureDeferred(self._join_again()).addErrback(_stopped)
+        elif error.code not in (ErrorCode.NOT_CONTROLLER, ErrorCode.STALE_BROKER_EPOCH, self._refused_with):
+            self._refused_with = error.code
+            _log.warn("the controller refuses heartbeats, trying on: {error}", error=error)
 
     def _answered(self, response: wire.BrokerHeartbeatResponse, leaving: bool) -> int:
         """Takes an answer in; the pause before the next beat, in ms."""

@@ -18,6 +18,8 @@ TWISTD = Path(sys.executable).parent / "twistd"
 class BrokerProcess:
     """`start()` returns when the broker serves; the same object may be started again on the same data, and on the same port."""
 
+    start_seconds, stop_seconds = START_SECONDS, STOP_SECONDS
+
     def __init__(
         self, directory: Path, settings: dict[str, str] | None = None, data: str | None = None, port: int = 0, more: list[str] | None = None
     ) -> None:
@@ -51,10 +53,10 @@ class BrokerProcess:
             self.await_run_file()
 
     def await_run_file(self) -> None:
-        deadline = time.monotonic() + START_SECONDS
+        deadline = time.monotonic() + self.start_seconds
         while not self.run_file.exists():
             if time.monotonic() > deadline:
-                raise TimeoutError(f"no run file after {START_SECONDS} s\n{self.log_tail()}")
+                raise TimeoutError(f"no run file after {self.start_seconds} s\n{self.log_tail()}")
             self.ended(0.01)
 
     def await_ready(self) -> BrokerProcess:
@@ -98,11 +100,11 @@ class BrokerProcess:
         began = time.monotonic()
         process.send_signal(number)
         try:
-            process.wait(STOP_SECONDS)
+            process.wait(self.stop_seconds)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
-            raise TimeoutError(f"no end {STOP_SECONDS} s after {number.name}\n{self.log_tail()}") from None
+            raise TimeoutError(f"no end {self.stop_seconds} s after {number.name}\n{self.log_tail()}") from None
         return time.monotonic() - began
 
     def log_tail(self) -> str:

@@ -174,20 +174,20 @@ def simulate(random: Random, records: int) -> History:
             logs[partition].append((offsets[partition], value))
         if fate is not Fate.UNKNOWN:
             history.complete(value, fate, offsets[partition] if fate is Fate.ACKED else -1)
-    for partition, given in logs.items():
-        cut = random.randint(0, len(given))
+    for partition, log in logs.items():
+        cut = random.randint(0, len(log))
         back = max(0, cut - random.randint(0, 5))
-        for who, part in (("c0", given), ("c1", given), ("m0", given[:cut]), ("m1", given[back:])):
+        for who, part in (("c0", log), ("c1", log), ("m0", log[:cut]), ("m1", log[back:])):
             _poll_all(history, random, who, partition, part)
     return history
 
 
-def _poll_all(history: History, random: Random, who: str, partition: TopicPartition, given: Sequence[tuple[int, str]]) -> None:
+def _poll_all(history: History, random: Random, who: str, partition: TopicPartition, log: Sequence[tuple[int, str]]) -> None:
     history.assigned(who)
     at = 0
-    while at < len(given):
+    while at < len(log):
         size = random.randint(1, 500)
-        history.poll(who, {partition: given[at : at + size]})
+        history.poll(who, {partition: log[at : at + size]})
         at += size
 
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum
+from threading import Lock
 from typing import Any, TextIO
 
 from twisted_broker.interfaces import TopicPartition
@@ -96,9 +97,10 @@ class History:
     def take(self, who: str, lines: Iterable[str]) -> int:
         """Takes a client's lines, as a `Recorder` wrote them; gives how many."""
         count = 0
-        for count, line in enumerate(lines, 1):
+        for line in lines:
             kind, at, *facts = json.loads(line)
             getattr(self, f"_take_{kind}")(who, at, *facts)
+            count += 1
         return count
 
     def _take_send(self, who: str, at: int, topic: str, op: int, sent: Sequence[tuple[int, str]]) -> None:
@@ -117,11 +119,12 @@ class History:
 
 
 class Recorder:
-    """One client's part of a history, written line by line. `now_ns`: the run's clock."""
+    """One client's part of a history, written line by line, from any thread. `now_ns`: the run's clock."""
 
     def __init__(self, file: TextIO, now_ns: Callable[[], int]) -> None:
         self._file, self._now_ns = file, now_ns
         self._op = 0
+        self._lock = Lock()
 
     def send(self, topic: str, records: Sequence[tuple[int, str]]) -> None:
         """About to send these (partition, value)s in this order; to be called before they are sent."""
@@ -142,5 +145,6 @@ class Recorder:
             self._write("poll", found)
 
     def _write(self, kind: str, *facts: Any) -> None:
-        self._file.write(json.dumps([kind, self._now_ns(), *facts], separators=(",", ":")) + "\n")
-        self._file.flush()
+        with self._lock:
+            self._file.write(json.dumps([kind, self._now_ns(), *facts], separators=(",", ":")) + "\n")
+            self._file.flush()

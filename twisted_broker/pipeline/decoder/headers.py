@@ -83,7 +83,7 @@ def refuse(found: Scan) -> None:
 
 def crc_ok(data: Buffer, table: NDArray[np.void]) -> NDArray[np.bool_]:
     """For each header whether the CRC over its batch in `data` is the one it says. Reads every byte, copies none."""
-    sizes = (table["length"] + LOG_OVERHEAD).tolist()
+    sizes = (table["length"].astype(np.int64) + LOG_OVERHEAD).tolist()
     found = np.fromiter(map(batch_crc, [data] * len(table), table["position"].tolist(), sizes), np.uint32, len(table))
     return np.asarray(found == table["crc"])
 

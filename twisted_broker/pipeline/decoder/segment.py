@@ -1,0 +1,72 @@
+"""One segment as Arrow record batches: which batches of it, in which state, and the rows of each.
+
+1. Offsets are `start` to `end` (exclusive); control records come only when asked for, aborted ones not when `committed_only`.
+2. Every byte below `sure_to` must be right (None: every byte of the data). The first damage at or above it ends the data quietly: the torn tail
+   of a segment that was being written.
+3. `crc="fail"`: one `CorruptRecordError` at the first damage. `crc="flag"`: rows with crcOk = false for what can be read, one row without key, value
+   and timestamp for a batch that cannot, and one such row for bytes that are no batch. Message formats 0 and 1 are refused in either case.
+
+Source: SPARK.md 5. Left out: the rows of the batches (`rows`), files and directories (`log_folder`), transactions (`transactions`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from twisted_broker.wire.records import Buffer, CorruptRecordError
+
+from .arrow_types import schema
+from .headers import HEADER, Scan, Stop, crc_ok, last_offsets, scan
+from .rows import FAIL, Request, damaged_row, rows
+from .sections import parts
+
+
+def decode_segment(data: Buffer, request: Request) -> Iterator[pa.RecordBatch]:
+    """The rows of the segment in `data`, in order, in record batches of at most `ROWS` rows.
+
+    `CorruptRecordError`, naming batch offset and byte, for what is damaged or of an old format; `ValueError` for a column that there is none of.
+    """
+    wanted = schema(request.columns)
+    found = scan(data)
+    table = _in_range(found.headers, request)
+    for part in parts(table):
+        right = crc_ok(data, part)
+        if request.crc == FAIL and not right.all():
+            first = int(right.argmin())
+            yield from rows(data, part[:first], right[:first], request, wanted)
+            return _end_at(int(part["baseOffset"][first]), int(part["position"][first]), "a batch has a wrong CRC", request)
+        yield from rows(data, part, right, request, wanted)
+    yield from _tail(found, request, wanted)
+
+
+def _in_range(table: NDArray[np.void], request: Request) -> NDArray[np.void]:
+    if request.end is not None:
+        table = table[table["baseOffset"] < request.end]
+    return table[last_offsets(table) >= request.start]
+
+
+def _tail(found: Scan, request: Request, wanted: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """What is to be said about the bytes after the last whole batch."""
+    after = int(last_offsets(found.headers[-1:])[0]) + 1 if len(found.headers) else request.start
+    if found.stop is Stop.END or (request.end is not None and after >= request.end):
+        return
+    if found.stop is Stop.LEGACY:
+        raise CorruptRecordError(f"{Stop.LEGACY.value} offset {after - 1}: only format 2 (Kafka 0.11 and later) can be read", found.end)
+    if found.stop is Stop.ZEROS and request.sure_to is not None:
+        return
+    if request.crc != FAIL and (request.sure_to is None or after < request.sure_to):
+        nowhere = np.zeros(1, HEADER)
+        nowhere["baseOffset"], nowhere["position"], nowhere["producerId"] = after, found.end, -1
+        yield damaged_row(nowhere, request, wanted)
+        return
+    _end_at(after, found.end, found.stop.value, request)
+
+
+def _end_at(offset: int, position: int, problem: str, request: Request) -> None:
+    """End the data quietly at this offset if what follows may be torn, else raise."""
+    if request.sure_to is None or offset < request.sure_to:
+        raise CorruptRecordError(f"{problem} at offset {offset}", position)

@@ -105,3 +105,16 @@ def test_another_minimum_isr_takes_back_the_eligible_replicas(ready: Rig) -> Non
     assert ready.controller.image.topics_by_name["t"].partitions[0].elr == (1,)
     assert change(ready, TOPIC, "t", ("min.insync.replicas", SET, "2")) == 0
     assert ready.controller.image.topics_by_name["t"].partitions[0].elr == ()
+
+
+def test_without_a_leader_another_minimum_isr_leaves_only_an_unclean_election(ready: Rig) -> None:
+    """RL 8.3, KIP-966 as in Kafka 4.3.1: the last known leader is forgotten, too; its return elects nobody until an unclean election is allowed."""
+    ready.advance(9.5)
+    assert change(ready, TOPIC, "t", ("min.insync.replicas", SET, "2")) == 0
+    forgotten = ready.controller.image.topics_by_name["t"].partitions[0]
+    assert (forgotten.leader, forgotten.isr, forgotten.elr, forgotten.last_known_elr) == (-1, (), (), ())
+    ready.join(1)
+    assert ready.controller.image.topics_by_name["t"].partitions[0].leader == -1
+    assert change(ready, TOPIC, "t", ("unclean.leader.election.enable", SET, "true")) == 0
+    again = ready.controller.image.topics_by_name["t"].partitions[0]
+    assert (again.leader, again.leader_recovery_state) == (1, 1)

@@ -13,7 +13,7 @@ rules of sessions (`fetch_session`), old formats (`down_conversion`).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from typing import TYPE_CHECKING, Any
 
 from twisted_broker.api.down_conversion import convert_results
@@ -144,7 +144,8 @@ def _guard(
     """What may be read, and the refusals with their places in the answer."""
     is_follower = params.replica_id >= 0
     may_replicate = is_follower and context.may_on_cluster(Operation.CLUSTER_ACTION)
-    codes = [_refusal(context, request, is_follower, may_replicate) for request in requests]
+    held = context.broker.replica_manager.partitions
+    codes = [_refusal(context, request, is_follower, may_replicate, held) for request in requests]
     if not any(codes):
         return requests, ()
     readable = [request for request, code in zip(requests, codes, strict=True) if code is None]
@@ -154,7 +155,9 @@ def _guard(
     return readable, refused
 
 
-def _refusal(context: RequestContext, request: FetchPartitionRequest, is_follower: bool, may_replicate: bool) -> ErrorCode | None:
+def _refusal(
+    context: RequestContext, request: FetchPartitionRequest, is_follower: bool, may_replicate: bool, held: Container[TopicPartition]
+) -> ErrorCode | None:
     if is_follower and not may_replicate:
         return ErrorCode.TOPIC_AUTHORIZATION_FAILED
     topic = request.topic_partition.topic
@@ -166,7 +169,7 @@ def _refusal(context: RequestContext, request: FetchPartitionRequest, is_followe
         request.topic_partition = TopicPartition(topic, request.topic_partition.partition)
     if not is_follower and not context.may(_READ, _TOPIC, topic):
         return ErrorCode.TOPIC_AUTHORIZATION_FAILED
-    if request.topic_partition not in context.replica_manager.partitions and context.metadata.image.partition(*request.topic_partition) is None:
+    if request.topic_partition not in held and context.metadata.image.partition(*request.topic_partition) is None:
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     if context.version < _ZSTD_FROM and context.replica_manager.stores_zstd(request.topic_partition):
         return ErrorCode.UNSUPPORTED_COMPRESSION_TYPE

@@ -65,6 +65,8 @@ class History:
         self.groups: dict[str, str] = {}
         self.tenures: dict[str, int] = {}
         self.acknowledged = 0
+        self.newest: dict[str, int] = {}
+        """producer -> when the youngest of its acknowledged sends was invoked"""
         self.positions: dict[tuple[str, TopicPartition], int] = {}
         """(consumer or group, partition) -> the offset after the last record it was given"""
         self._open: dict[str, Send] = {}
@@ -81,7 +83,9 @@ class History:
         """What its client was told. KeyError for what is not on its way."""
         sent = self._open.pop(value)
         sent.fate, sent.offset, sent.completed = fate, offset, at
-        self.acknowledged += fate is Fate.ACKED
+        if fate is Fate.ACKED:
+            self.acknowledged += 1
+            self.newest[sent.who] = max(sent.invoked, self.newest.get(sent.who, 0))
 
     def assigned(self, who: str) -> None:
         """The consumer reads on from where it was told to."""

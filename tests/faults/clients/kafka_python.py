@@ -1,0 +1,66 @@
+"""kafka-python: an idempotent producer, a consumer on its own, and a member of a group that commits as it goes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kafka import ConsumerRebalanceListener, KafkaConsumer, KafkaProducer, TopicPartition
+
+from tests.faults.clients.job import HEARTBEAT_MS, PACE_SECONDS, PATIENCE_MS, REQUEST_MS, SESSION_MS, Work
+
+
+def _settings(work: Work) -> dict[str, Any]:
+    return {
+        "bootstrap_servers": work.job.bootstrap,
+        "client_id": work.job.name,
+        "request_timeout_ms": REQUEST_MS,
+        "reconnect_backoff_max_ms": 1000,
+        "metadata_max_age_ms": 5000,
+    }
+
+
+def produce(work: Work) -> None:
+    producer = KafkaProducer(
+        acks="all", enable_idempotence=True, linger_ms=5, delivery_timeout_ms=PATIENCE_MS, max_block_ms=PATIENCE_MS, **_settings(work)
+    )
+    while not work.enough.wait(PACE_SECONDS):
+        for partition, value in work.burst():
+            sent = producer.send(work.job.topic, value.encode(), partition=partition)
+            sent.add_callback(lambda told, value=value: work.acknowledged(value, told.offset))
+            sent.add_errback(lambda error, value=value: work.given_up(value))
+    producer.flush(PATIENCE_MS / 1000)
+    producer.close()
+
+
+class _Listener(ConsumerRebalanceListener):
+    def __init__(self, work: Work) -> None:
+        self.work = work
+
+    def on_partitions_revoked(self, revoked: Any) -> None:
+        pass
+
+    def on_partitions_assigned(self, assigned: Any) -> None:
+        self.work.recorder.assigned()
+
+
+def consume(work: Work) -> None:
+    job = work.job
+    if job.group:
+        consumer = KafkaConsumer(
+            group_id=job.group,
+            session_timeout_ms=SESSION_MS,
+            heartbeat_interval_ms=HEARTBEAT_MS,
+            auto_offset_reset="earliest",
+            auto_commit_interval_ms=500,
+            **_settings(work),
+        )
+        consumer.subscribe([job.topic], listener=_Listener(work))
+    else:
+        consumer = KafkaConsumer(group_id=None, auto_offset_reset="earliest", enable_auto_commit=False, **_settings(work))
+        consumer.assign([TopicPartition(job.topic, number) for number in range(job.partitions)])
+        consumer.seek_to_beginning()
+        work.recorder.assigned()
+    while not work.enough.is_set():
+        found = consumer.poll(timeout_ms=200)
+        work.recorder.poll({(tp.topic, tp.partition): [(each.offset, each.value.decode()) for each in records] for tp, records in found.items()})
+    consumer.close()

@@ -1,0 +1,233 @@
+"""A controller and three brokers as processes, every connection of theirs through a relay; what they say of themselves past the relays.
+
+1. Nodes have names: broker N is `"N"`, the controller `CONTROLLER`; combined, broker 1 is the controller too, and there is no other.
+2. A node keeps its ports over its restarts.
+3. Waiting is for conditions, as long as `PATIENCE_SECONDS`, which a loaded machine must be able to meet.
+"""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from tests.compat.broker_process import BrokerProcess
+from tests.faults.asking import NO_ANSWER, Address, Standing, create_topic, standings
+from tests.faults.relay import BEHIND, FRONT, Relays
+from twisted_broker.interfaces import TopicPartition
+
+CONTROLLER = "100"
+BROKERS = ("1", "2", "3")
+PATIENCE_SECONDS = 180
+SESSION_MS = 2500
+_LOOK_SECONDS = 0.02
+_TOPIC_EXISTS = 36
+_SETTINGS = {
+    "broker.session.timeout.ms": str(SESSION_MS),
+    "broker.heartbeat.interval.ms": "400",
+    "replica.fetch.backoff.ms": "200",
+    "replica.lag.time.max.ms": "4000",
+    "replica.socket.timeout.ms": "5000",
+    "offsets.topic.num.partitions": "3",
+    "min.insync.replicas": "2",
+    "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,BROKERS:PLAINTEXT,CONTROLLER:PLAINTEXT",
+    "inter.broker.listener.name": "BROKERS",
+}
+
+
+class Node(BrokerProcess):
+    """One process. `address` is where it listens itself, past the relays."""
+
+    start_seconds = stop_seconds = PATIENCE_SECONDS
+
+    def __init__(self, name: str, directory: Path, settings: dict[str, str], port: int = 0) -> None:
+        super().__init__(directory, settings, port=port)
+        self.name = name
+        self.is_stopped = False
+
+    @property
+    def address(self) -> Address:
+        return BEHIND, self.port
+
+    def pause(self) -> None:
+        """SIGSTOP: it is there, and does nothing."""
+        assert self.process is not None
+        self.process.send_signal(signal.SIGSTOP)
+        self.is_stopped = True
+
+    def go_on(self) -> None:
+        if self.is_stopped and self.process is not None:
+            self.process.send_signal(signal.SIGCONT)
+        self.is_stopped = False
+
+    def ask_to_leave(self) -> None:
+        """SIGTERM, without waiting; `await_gone` does."""
+        assert self.process is not None
+        self.process.send_signal(signal.SIGTERM)
+
+    def await_gone(self) -> None:
+        assert self.process is not None
+        self.process.wait(self.stop_seconds)
+        self.process = None
+
+    def end(self, number: signal.Signals) -> float:
+        if number is not signal.SIGKILL:
+            self.go_on()
+        self.is_stopped = False
+        return super().end(number)
+
+
+class Cluster:
+    """Three brokers and their controller. Use as a context."""
+
+    def __init__(self, directory: Path, relays: Relays, combined: bool = False) -> None:
+        self.relays, self.combined = relays, combined
+        self.nodes: dict[str, Node] = {}
+        controller = "1" if combined else CONTROLLER
+        self.controller_port = relays.front(controller)
+        if not combined:
+            settings = {"process.roles": "controller", "node.id": CONTROLLER, "listeners": self._controller(BEHIND)}
+            settings |= {"advertised.listeners": self._controller(FRONT), "broker.session.timeout.ms": str(SESSION_MS)}
+            self.nodes[CONTROLLER] = Node(CONTROLLER, directory / "controller", settings)
+        for name in BROKERS:
+            self.nodes[name] = self._broker(name, directory / f"broker-{name}")
+
+    def _controller(self, host: str) -> str:
+        return f"CONTROLLER://{host}:{self.controller_port}"
+
+    def _broker(self, name: str, directory: Path) -> Node:
+        ports = {"PLAINTEXT": self.relays.front(name), "BROKERS": self.relays.front(name)}
+        is_controller = self.combined and name == "1"
+
+        def listeners(host: str) -> str:
+            own = [self._controller(host)] if is_controller else []
+            return ",".join([*(f"{listener}://{host}:{port}" for listener, port in ports.items()), *own])
+
+        settings = _SETTINGS | {"node.id": name, "listeners": listeners(BEHIND), "advertised.listeners": listeners(FRONT)}
+        settings["process.roles"] = "broker,controller" if is_controller else "broker"
+        if not is_controller:
+            settings["controller.quorum.bootstrap.servers"] = f"{FRONT}:{self.controller_port}"
+        return Node(name, directory, settings, ports["PLAINTEXT"])
+
+    @property
+    def brokers(self) -> list[Node]:
+        return [self.nodes[name] for name in BROKERS]
+
+    @property
+    def controller(self) -> Node:
+        return self.nodes["1" if self.combined else CONTROLLER]
+
+    @property
+    def bootstrap(self) -> str:
+        return ",".join(f"{FRONT}:{broker.port}" for broker in self.brokers)
+
+    @property
+    def addresses(self) -> dict[int, Address]:
+        return {int(broker.name): broker.address for broker in self.brokers}
+
+    def __enter__(self) -> Cluster:
+        try:
+            self.start_all()
+        except BaseException:
+            self.kill_all()
+            raise
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.kill_all()
+
+    def start_all(self) -> None:
+        """What does not run starts, all at once."""
+        down = [node for node in self.nodes.values() if node.process is None]
+        for node in down:
+            node.spawn(wait=False)
+        for node in down:
+            node.await_run_file()
+
+    def kill_all(self) -> None:
+        for node in self.nodes.values():
+            node.kill()
+
+    def stop_all(self) -> None:
+        """In order, the controller last."""
+        for node in sorted(self.nodes.values(), key=lambda node: node is self.controller):
+            node.stop()
+
+    def heal(self) -> None:
+        """All ways are open, all processes run."""
+        self.relays.heal()
+        for node in self.nodes.values():
+            node.go_on()
+        self.start_all()
+
+    def log_tail(self) -> str:
+        return "\n".join(f"--- {node.directory.name}\n{node.log_tail()}" for node in self.nodes.values())
+
+    # what it says of itself
+
+    def create_topic(self, topic: str, partitions: int) -> None:
+        def is_made() -> bool:
+            return create_topic(self.brokers[0].address, topic, partitions, 3, {}) in (0, _TOPIC_EXISTS)
+
+        self.until(is_made, f"{topic} is made")
+        self.until(lambda: len(self.standings(topic)) == partitions and not self.sick(), f"{topic} is in sync")
+
+    def views(self) -> Iterator[dict[TopicPartition, Standing]]:
+        """What each broker that answers says of all partitions."""
+        for broker in self.brokers:
+            if broker.process is not None and not broker.is_stopped:
+                try:
+                    yield standings(broker.address)
+                except NO_ANSWER:
+                    continue
+
+    def standings(self, topic: str) -> dict[TopicPartition, Standing]:
+        """What the broker that heard the latest says: of each partition, the highest epoch."""
+        found: dict[TopicPartition, Standing] = {}
+        for view in self.views():
+            for partition, standing in view.items():
+                if partition.topic == topic and standing.epoch >= found.get(partition, standing).epoch:
+                    found[partition] = standing
+        return found
+
+    def sick(self) -> str:
+        """What is not as it should be, "" when all brokers answer and say the same: everything is led, and in sync everywhere."""
+        views = list(self.views())
+        if len(views) < len(BROKERS):
+            return f"{len(views)} brokers answer"
+        whole = tuple(map(int, BROKERS))
+        wrong = [f"{name} {each}" for view in views for name, each in view.items() if each.leader < 0 or each.isr != whole]
+        if wrong or any(view != views[0] for view in views):
+            return wrong[0] if wrong else "brokers see different things"
+        return ""
+
+    def led_by(self, name: str) -> int:
+        """How many partitions this broker leads, as far as the others know."""
+        best: dict[TopicPartition, Standing] = {}
+        for view in self.views():
+            for partition, standing in view.items():
+                if standing.epoch >= best.get(partition, standing).epoch:
+                    best[partition] = standing
+        return sum(standing.leader == int(name) for standing in best.values())
+
+    def until(self, condition: Callable[[], Any], what: str | Callable[[], str], patience: float = PATIENCE_SECONDS) -> float:
+        """Seconds until the condition held. Raises TimeoutError."""
+        began = time.monotonic()
+        while True:
+            with_error = ""
+            try:
+                if condition():
+                    return time.monotonic() - began
+            except (*NO_ANSWER, LookupError) as error:
+                with_error = f" ({error!r})"
+            if time.monotonic() - began > patience:
+                raise TimeoutError(f"not within {patience} s: {what() if callable(what) else what}{with_error}")
+            time.sleep(_LOOK_SECONDS)
+
+
+def ways(first: str, *others: str) -> list[tuple[str, str]]:
+    """Both ways between the first and each of the others."""
+    return [way for other in others for way in ((first, other), (other, first))]
+

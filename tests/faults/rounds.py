@@ -1,0 +1,171 @@
+"""A run: rounds of faults under load, healing after each, and the verdict over all that the clients were told.
+
+1. A seed says which kinds come in which order, who their victims are, and how long they hold. When things happen is the machine's.
+2. A round is over when every partition is led and in sync everywhere, every producer has been acknowledged something that it sent after the
+   healing, and every consumer has come past where the log ended then.
+3. The verdict: no anomaly, a fresh reader finds it all, and the replicas are equal, byte for byte, up to their ends.
+4. confluent-kafka's group members may stay away for good when all brokers die during a rebalance (librdkafka issue 4884 and its kin): one that
+   does is replaced after `_HANGING_SECONDS`, and counted.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from random import Random
+
+from tests.faults.asking import ends
+from tests.faults.cluster import PATIENCE_SECONDS, SESSION_MS, Cluster
+from tests.faults.crew import LIBRARIES, Crew
+from tests.faults.kinds import KINDS, Scene
+from tests.faults.relay import Relays
+from twisted_broker.cli.verify import PARTITION
+from twisted_broker.cli.verify_replicas import Replica, verify_replicas
+from twisted_broker.interfaces import TopicPartition
+from twisted_broker.testing.anomalies import counts, find_anomalies
+
+TOPIC, PARTITIONS = "records", 3
+_HANGING_SECONDS = 60
+_SHOWN = 10
+
+
+def plan(seed: int, rounds: int, kinds: Sequence[str] = ()) -> list[str]:
+    """The kinds of a run, in order: all of them (or all of `kinds`) before any comes again."""
+    random = Random(f"plan {seed}")
+    chosen = list(kinds or KINDS)
+    order: list[str] = []
+    while len(order) < rounds:
+        order += random.sample(chosen, len(chosen))
+    return order[:rounds]
+
+
+@dataclass
+class Summary:
+    """What became of a run. `problems` empty: it passed."""
+
+    rounds: int = 0
+    acknowledged: int = 0
+    polled: int = 0
+    problems: list[str] = field(default_factory=list)
+    anomalies: dict[str, int] = field(default_factory=dict)
+    moves: list[tuple[str, float]] = field(default_factory=list)
+    replaced: list[str] = field(default_factory=list)
+
+    def lines(self) -> list[str]:
+        found = ", ".join(f"{count} {name}" for name, count in self.anomalies.items() if count) or "none"
+        text = [f"{self.acknowledged:,} records acknowledged, {self.polled:,} polled; anomalies: {found}"]
+        for how, bound in (("kill", f"session time-out {SESSION_MS / 1000} s"), ("handover", "controlled shutdown")):
+            took = sorted(seconds for which, seconds in self.moves if which == how)
+            if took:
+                text.append(f"leadership after a {how} ({bound}): median {took[len(took) // 2]:.2f} s, worst {took[-1]:.2f} s of {len(took)}")
+        text += [f"client replaced: {each}" for each in self.replaced]
+        return text + self.problems
+
+
+class Run:
+    """One seed. `tell` gets a line per round; `directory` holds everything, and is the caller's to remove."""
+
+    def __init__(
+        self, seed: int, rounds: int, directory: Path, combined: bool = False, kinds: Sequence[str] = (), tell: Callable[[str], object] = print
+    ) -> None:
+        self.seed, self.directory, self.combined, self.tell = seed, directory, combined, tell
+        self.plan = plan(seed, rounds, kinds)
+        self.summary = Summary()
+
+    def run(self) -> Summary:
+        """Never raises for what the brokers did: that is in the summary."""
+        with Relays() as relays, Cluster(self.directory, relays, self.combined) as self.cluster:
+            self.cluster.create_topic(TOPIC, PARTITIONS)
+            with Crew(self.directory / "clients", self.cluster.bootstrap, TOPIC, PARTITIONS) as self.crew:
+                healthy = self._is_fine("the beginning", self._await_progress) and self._rounds() and self._is_fine("the end", self._read_all)
+                self._judge(healthy)
+                if healthy and self._is_fine("the stop", self.cluster.stop_all):
+                    self._compare()
+        return self.summary
+
+    def _rounds(self) -> bool:
+        return all(self._is_fine(f"round {number}, {name}", partial(self._round, number, name)) for number, name in enumerate(self.plan, 1))
+
+    def _round(self, number: int, name: str) -> None:
+        scene = Scene(self.cluster, Random(f"{self.seed} {number}"), TOPIC)
+        began = time.monotonic()
+        detail = KINDS[name](scene)
+        held = time.monotonic() - began
+        self._heal()
+        self.summary.rounds += 1
+        self.summary.moves += scene.moves
+        moved = "".join(f", others led after {seconds:.2f} s" for _, seconds in scene.moves)
+        took = f"{held:.1f} s and {time.monotonic() - began - held:.1f} s to heal"
+        self.tell(f"round {number} {name} {detail}{moved}, {took}; {self.crew.history.acknowledged:,} acknowledged")
+
+    def _is_fine(self, what: str, step: Callable[[], object]) -> bool:
+        try:
+            step()
+        except Exception as error:
+            self.summary.problems.append(f"{what}: {error or repr(error)}")
+            self.tell(f"FAILED in {what}: {error!r}")
+            return False
+        return True
+
+    def _heal(self) -> None:
+        self.cluster.heal()
+        self.cluster.until(lambda: not self.cluster.sick(), lambda: f"all led and in sync: {self.cluster.sick()}")
+        self._await_progress()
+
+    def _await_progress(self) -> None:
+        """Every client gets on, from now on."""
+        now_ns = time.monotonic_ns()
+        names: Callable[[], str] = lambda: ", ".join(each.job.name for each in self.crew.silent(now_ns))  # noqa: E731
+        self.cluster.until(lambda: not self.crew.silent(now_ns), lambda: f"acknowledgements for {names()}")
+        self._await_readers()
+
+    def _await_readers(self) -> dict[TopicPartition, int]:
+        """Every consumer comes to where the log ends now. Gives the ends."""
+        upto: dict[TopicPartition, int] = {}
+        self.cluster.until(lambda: upto.update(ends(self.cluster.addresses, TOPIC)) or True, "the ends of partitions")
+        began = time.monotonic()
+        while True:
+            patience = _HANGING_SECONDS if time.monotonic() - began < _HANGING_SECONDS else PATIENCE_SECONDS
+            try:
+                self.cluster.until(lambda: not self.crew.behind(upto), lambda: f"{self._behind(upto)} at {upto}", patience)
+                return upto
+            except TimeoutError:
+                hanging = [each for each in self.crew.behind(upto) if each.job.group.startswith("confluent")]
+                if patience == PATIENCE_SECONDS:
+                    raise
+                for client in hanging:
+                    self.crew.replace(client, f"did not come back within {_HANGING_SECONDS} s")
+
+    def _behind(self, upto: dict[TopicPartition, int]) -> str:
+        return ", ".join(each.job.name for each in self.crew.behind(upto))
+
+    def _read_all(self) -> None:
+        """Producers stop; every consumer, and one that begins now, read to the end."""
+        self.crew.stop("produce", PATIENCE_SECONDS)
+        library = Random(f"last {self.seed}").choice(LIBRARIES)
+        self.crew.start("consume", library, f"{library}-last-reader")
+        self._await_readers()
+        self.crew.stop("consume", PATIENCE_SECONDS)
+
+    def _judge(self, read_all: bool) -> None:
+        self.crew.read()
+        history = self.crew.history
+        found = find_anomalies(history, ended=read_all)
+        self.summary.anomalies = counts(found)
+        self.summary.problems += [str(each) for each in found[:_SHOWN]]
+        self.summary.acknowledged = history.acknowledged
+        self.summary.polled = sum(len(records) for poll in history.polls for records in poll.records.values())
+        self.summary.replaced = self.crew.replaced
+
+    def _compare(self) -> None:
+        """The replicas, as they lie on disk: up to the high watermark, and that no log goes on beyond it."""
+        directories = [Path(broker.data) for broker in self.cluster.brokers]
+        self.summary.problems += [str(each) for each in verify_replicas(directories).findings[:_SHOWN]]
+        names = sorted(entry.name for entry in directories[0].iterdir() if PARTITION.fullmatch(entry.name) and entry.name != "__cluster_metadata-0")
+        for name in names:
+            found = [Replica(directory / name, 0, 0).end for directory in directories]
+            if len(set(found)) > 1:
+                self.summary.problems.append(f"the replicas of {name} end at {found}")

@@ -1,0 +1,39 @@
+"""`python -m tests.faults.run`: real brokers and stock clients under faults, one line per round, and what became of it."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+
+from tests.faults.kinds import KINDS
+from tests.faults.rounds import Run
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """0 when the run passed."""
+    parser = argparse.ArgumentParser(prog="python -m tests.faults.run", description=__doc__)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--combined", action="store_true", help="broker 1 is the controller too")
+    parser.add_argument("--kind", action="append", choices=sorted(KINDS), help="this kind of fault only; may be given again")
+    parser.add_argument("--keep", type=Path, metavar="DIR", help="logs, histories and data go here, and stay (an empty or new directory)")
+    chosen = parser.parse_args(arguments)
+    if chosen.keep is not None and chosen.keep.exists() and any(chosen.keep.iterdir()):
+        parser.error(f"--keep {chosen.keep}: not empty; name a new directory")
+    directory = chosen.keep or Path(tempfile.mkdtemp(prefix="faults-"))
+    summary = Run(chosen.seed, chosen.rounds, directory.absolute(), chosen.combined, chosen.kind or (), lambda line: print(line, flush=True)).run()
+    print("\n".join(summary.lines()))
+    if summary.problems:
+        again = " ".join(sys.argv[1:] if arguments is None else arguments)
+        print(f"logs, histories and data: {directory}\nreplay: python -m tests.faults.run {again}")
+    elif chosen.keep is None:
+        shutil.rmtree(directory)
+    print(f"{summary.rounds} passed, {1 if summary.problems else 0} failed")
+    return 1 if summary.problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

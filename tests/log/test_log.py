@@ -533,6 +533,16 @@ def test_flush_by_messages() -> None:
     assert points == [0, 0, 3, 3, 3, 6, 6]
 
 
+def test_flush_by_messages_as_a_follower() -> None:
+    """Kafka's flush.messages: what a replica fetches counts, too."""
+    log = new_log(flush_messages=3)
+    points = []
+    for offset in range(7):
+        log.append_as_follower(replicated(log, offset, b"v"), 0, NOW_MS)
+        points.append(log.recovery_point)
+    assert points == [0, 0, 3, 3, 3, 6, 6]
+
+
 def test_preallocated_segments_are_trimmed() -> None:
     """RL 3.1: with `preallocate` a segment's file has its full size while written and its own size once rolled or closed."""
     files = MemoryFileSystem()

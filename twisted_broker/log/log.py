@@ -159,6 +159,8 @@ class Log(LogExtent):
                 self._write_run(records, run)
         except OSError as error:
             raise self.fail(error) from error
+        if self.log_end_offset - self.unflushed_since >= self.config.flush_messages:
+            self.flush(self.disk, self.log_end_offset)
         first, last = batches[0], batches[-1]
         size = last.offset + last.size_in_bytes - first.offset
         count = sum(batch.records_count for batch in batches)

@@ -126,6 +126,18 @@ def test_errors():
     assert isinstance(proceed(sessions, session, 1), IncrementalContext)
 
 
+def test_marks_that_came_beside_a_divergence_are_told_again():
+    """RL 5.2, 6.3: a follower takes no marks from an answer that told it where to cut; the next one says them, though they did not move."""
+    sessions = cache()
+    session = opened(sessions, A)
+    context = proceed(sessions, session, 1)
+    (result,) = read(context, a=(7, 0))
+    result.diverging_epoch = (3, 5)
+    assert len(context.finish([result])[2]) == 1
+    assert shown(proceed(sessions, session, 2), a=(7, 0)) == ["a"]
+    assert shown(proceed(sessions, session, 3), a=(7, 0)) == []
+
+
 def test_an_answer_that_was_overtaken():
     """A request answered after the session went on gets INVALID_FETCH_SESSION_EPOCH and shows nothing."""
     sessions = cache()

@@ -6,12 +6,14 @@ import pytest
 from twisted.internet.error import ConnectionLost
 
 from tests.replication.pair import BACKOFF_MS, Node, nodes
-from tests.replication.rig import TOPIC_ID, TP, registration
+from tests.replication.rig import TOPIC_ID, TP, WALL_MS, batch, registration
+from twisted_broker.log.append_info import AppendOrigin
 from twisted_broker.log.errors import LogDirFailure
 from twisted_broker.replication import follower
 from twisted_broker.replication.fetcher_state import FetchedPartition, InitialFetchState
 from twisted_broker.replication.leader import EARLIEST, LATEST
 from twisted_broker.wire.errors import BrokerError, ErrorCode
+from twisted_broker.wire.records import set_offsets_and_epoch
 
 
 def following(*, records: int = 3) -> tuple[Node, Node]:
@@ -25,6 +27,13 @@ def following(*, records: int = 3) -> tuple[Node, Node]:
 
 def asks(node: Node) -> list:
     return [asked[TP] for what, asked in node.leader.asked if what == "fetch" and TP in asked]
+
+
+def replicated_batch(offset: int, count: int, epoch: int = 1) -> bytes:
+    """A batch as the leader's log holds it."""
+    data = bytearray(batch(count))
+    set_offsets_and_epoch(data, offset, epoch)
+    return bytes(data)
 
 
 class Bent:
@@ -79,6 +88,42 @@ def test_the_log_start_follows_the_leaders() -> None:
     b.held.delete_records(2)
     a.round()
     assert a.log.log_start_offset == 2
+
+
+def test_a_log_that_starts_inside_a_batch_is_taken_from_the_batchs_start() -> None:
+    """RL 2.8, 6.5: an empty follower begins at the leader's log start; the batch that this is in comes whole, and begins below."""
+    a, b = nodes()
+    b.lead(1, isr=(2,))
+    b.held.append_as_leader(batch(5), 1, WALL_MS, b.now_ms(), AppendOrigin.CLIENT)
+    b.append(1)
+    b.held.delete_records(3)
+    a.follow(b, 1)
+    a.catch_up(3)
+    assert TP not in a.fetcher.state.failed
+    assert (a.log.log_start_offset, a.log.log_end_offset, a.log.high_watermark) == (3, 6, 6)
+    assert a.content() == b.content()
+
+
+def test_records_below_the_end_of_a_log_that_is_not_empty_fail_the_partition() -> None:
+    """RL 6.4: only a log that holds nothing may begin below its end."""
+    a, b = following(records=2)
+    a.round()
+    whole = replicated_batch(0, 5)
+    a.fetcher.leader = Bent(a.leader, lambda answers: {TP: FetchedPartition(ErrorCode.NONE, 5, 0, whole)})
+    a.round()
+    assert TP in a.fetcher.state.failed
+    assert a.content() == b.content()
+
+
+def test_marks_beside_a_divergence_are_not_taken() -> None:
+    """RL 6.3: an answer that says where to cut moves neither high watermark nor log start: they are the leader's of another history."""
+    a, _ = following()
+    a.catch_up(2)
+    before = a.log.high_watermark
+    bent = FetchedPartition(ErrorCode.NONE, 2, 2, b"", (1, 2))
+    a.fetcher.leader = Bent(a.leader, lambda answers: {TP: bent})
+    a.round()
+    assert (a.log.log_end_offset, a.log.high_watermark, a.log.log_start_offset) == (2, before, 0)
 
 
 def test_nothing_to_ask_waits_for_the_backoff() -> None:

@@ -136,6 +136,17 @@ def test_completing_never_re_enters_the_look():
     assert order == ["asked", "asked", "answered", "answered"]
 
 
+def test_everything_is_tried():
+    """RL 4.1: what became true under any key is found."""
+    _, purgatory = made()
+    conditions = [Condition() for _ in range(3)]
+    done = [fired(purgatory.wait(condition, [key], 1000)) for key, condition in zip("abc", conditions, strict=True)]
+    conditions[0].ready = conditions[2].ready = True
+    purgatory.check_all()
+    assert done == [[None], [], [None]]
+    assert (purgatory.waiting, purgatory.size) == (1, 1)
+
+
 def test_completed_ones_are_purged_past_the_interval():
     """RL 4.1: completed operations leave the lists of their other keys when their number passes the interval."""
     _clock, purgatory = made(purge_interval=3)

@@ -153,6 +153,17 @@ def test_becoming_follower_completes_parked_produces_and_fetches():
     assert fetched == [None]
 
 
+def test_a_new_epoch_of_the_same_leader_fences_parked_fetches():
+    """RL 1.9 E: whoever waits under the old leader epoch is told at once; who named none waits on."""
+    rig = led((1, 2, 3))
+    _, fenced = parked_fetch(rig, consumer(60_000), at(0, current_leader_epoch=0))
+    _, other = parked_fetch(rig, consumer(60_000), at(0))
+    rig.topic(states={0: registration(1, (1, 2), None, 1, 1)})
+    assert (fenced, other) == ([None], [])
+    (result,) = rig.replicas.fetch(consumer(), [at(0, current_leader_epoch=0)])
+    assert result.error == ErrorCode.FENCED_LEADER_EPOCH
+
+
 def test_a_removed_partition_completes_what_waits():
     """RL 1.5, 1.7: a deleted topic: UNKNOWN_TOPIC_OR_PARTITION at once, and its log is deleted."""
     rig = led((1, 2))
@@ -378,6 +389,21 @@ def test_delete_records_waits_for_live_followers():
     rig.replicas.wait_for_deletion(outcomes, 1000).addBoth(done.append)
     assert not done
     rig.replicas.fetch(follower(2), [at(10, log_start_offset=6)])
+    assert (done, outcomes[0].error, outcomes[0].low_watermark) == ([None], ErrorCode.NONE, 6)
+
+
+def test_delete_records_does_not_wait_for_who_died_meanwhile():
+    """RL 2.8: the low watermark is that of the living; a follower that the controller fences holds nobody up."""
+    rig = led((1, 2, 3))
+    rig.produce(10)
+    for broker in (2, 3):
+        rig.replicas.fetch(follower(broker), [at(10, log_start_offset=0)])
+    outcomes = rig.replicas.delete_records([(TP, 6)])
+    done: list = []
+    rig.replicas.wait_for_deletion(outcomes, 60_000).addBoth(done.append)
+    rig.replicas.fetch(follower(2), [at(10, log_start_offset=6)])
+    assert not done
+    rig.publish(brokers={**rig.image.brokers, 3: rig.image.brokers[3]._replace(fenced=True)})
     assert (done, outcomes[0].error, outcomes[0].low_watermark) == ([None], ErrorCode.NONE, 6)
 
 

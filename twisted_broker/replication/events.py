@@ -46,6 +46,12 @@ class IsrChanged(NamedTuple):
     grew: bool
 
 
+class LeaderEpochBegan(NamedTuple):
+    """The leader leads on, under a new leader epoch: whoever waits under the old one is fenced."""
+
+    partition: Partition
+
+
 class LeadershipLost(NamedTuple):
     """This broker stopped leading it, or stopped holding it."""
 
@@ -59,5 +65,14 @@ class PartitionFailed(NamedTuple):
     reason: str
 
 
-Event = LogEndAdvanced | HighWatermarkAdvanced | LogStartAdvanced | IsrChangeWanted | IsrChanged | LeadershipLost | PartitionFailed
+Event = (
+    LogEndAdvanced
+    | HighWatermarkAdvanced
+    | LogStartAdvanced
+    | IsrChangeWanted
+    | IsrChanged
+    | LeaderEpochBegan
+    | LeadershipLost
+    | PartitionFailed
+)
 Events = deque[Event]

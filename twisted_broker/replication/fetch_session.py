@@ -5,7 +5,8 @@ Owns the sessions and their cache, and decides which partitions an answer shows.
 1. A session is named by a positive random id; its epoch counts its requests, 1 to 2^31-1 and round again. A request with another epoch
    than the next gets INVALID_FETCH_SESSION_EPOCH and changes nothing.
 2. An incremental answer shows a partition when it has records, an error, a diverging epoch, a preferred replica, or when its high
-   watermark or log start moved. After an error it is shown again when the error is gone.
+   watermark or log start moved. After an error or a divergence it is shown again when that is
+   gone: a follower takes no marks that come beside them.
 3. A partition that had records goes to the end of its session's order, so that every partition gets its turn under the byte limit.
 4. The cache holds at most `slots` sessions. A new one takes the place of one unused for 120 s, or else of the least valuable one older
    than 120 s that is worth less than it; followers' sessions are worth more than consumers', large ones more than small ones. A
@@ -59,8 +60,9 @@ class CachedPartition:
             or result.error != ErrorCode.NONE
             or result.diverging_epoch is not None
         )
-        self.high_watermark = result.high_watermark if result.error == ErrorCode.NONE else -1
-        self.log_start_offset = result.log_start_offset
+        taken = result.error == ErrorCode.NONE and result.diverging_epoch is None
+        self.high_watermark = result.high_watermark if taken else -1
+        self.log_start_offset = result.log_start_offset if taken else -1
         return tell
 
 

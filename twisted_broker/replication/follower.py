@@ -2,7 +2,7 @@
 
 Owns appending what the leader sent, following its watermarks, and truncation, as functions over `Partition`.
 
-1. Records go in only at the own log end; anything else is a bug of the fetcher and fails the partition.
+1. Records go in only at the own log end, but for the batch that an empty log begins in; anything else fails the partition.
 2. The high watermark is min(own end, the leader's); the log start follows the leader's, after the high watermark.
 3. What a cut took is told (`Cut`); one below the high watermark is a warning, for a consumer may have seen what is gone.
 
@@ -17,6 +17,7 @@ from twisted.logger import Logger
 
 from twisted_broker.interfaces import TopicPartition
 from twisted_broker.log.append_info import LogAppendInfo
+from twisted_broker.log.errors import UnexpectedAppendOffset
 from twisted_broker.replication.events import LogEndAdvanced, LogStartAdvanced
 from twisted_broker.replication.fetcher_state import FetchAsk, FetchedPartition
 from twisted_broker.replication.partition import Partition
@@ -81,10 +82,23 @@ def take_in(partition: Partition, asked: FetchAsk, answer: FetchedPartition, wal
         raise FetcherOutOfStep(f"{partition.topic_partition} was fetched at {asked.fetch_offset}, but ends at {log.log_end_offset}")
     info = None
     if len(answer.records):
-        info = partition.append_as_follower(answer.records, asked.leader_epoch, wall_ms)
+        info = _append(partition, log, asked, answer, wall_ms)
     partition.follow_high_watermark(answer.high_watermark)
     follow_log_start(partition, answer.log_start_offset)
     return info if info is not None and info.last_offset >= 0 else None
+
+
+def _append(partition: Partition, log: Log, asked: FetchAsk, answer: FetchedPartition, wall_ms: int) -> LogAppendInfo:
+    """RL 6.4. The leader's log may start inside a batch (DeleteRecords): it sends all of it, and a log that holds nothing yet begins with it."""
+    try:
+        return partition.append_as_follower(answer.records, asked.leader_epoch, wall_ms)
+    except UnexpectedAppendOffset as refusal:
+        end = log.log_end_offset
+        if log.log_start_offset != end or not refusal.first_offset < end <= refusal.last_offset:
+            raise
+        _log.info("{log} begins at {first}, with the batch that {end} is in", log=log.topic_partition, first=refusal.first_offset, end=end)
+        log.truncate_fully_and_start_at(refusal.first_offset, wall_ms)
+        return partition.append_as_follower(answer.records, asked.leader_epoch, wall_ms)
 
 
 def follow_log_start(partition: Partition, leader_log_start: int) -> None:

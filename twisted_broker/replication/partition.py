@@ -25,6 +25,7 @@ from twisted_broker.replication import leader_isr
 from twisted_broker.replication.events import (
     Events,
     HighWatermarkAdvanced,
+    LeaderEpochBegan,
     LeadershipLost,
     LogEndAdvanced,
     LogStartAdvanced,
@@ -137,6 +138,8 @@ class Partition:
         epoch_is_new = state.leader_epoch > self.leader_epoch
         if epoch_is_new:
             self._start_epoch(state.leader_epoch, log, leader_is_new, now_ms)
+            if not leader_is_new:
+                self.events.append(LeaderEpochBegan(self))
         self.leader_id = self.node_id
         log.set_high_watermark(log.offset_metadata(log.high_watermark))
         self.standing.leads(self, before, leader_before if leader_is_new else None, epoch_is_new, now_ms)

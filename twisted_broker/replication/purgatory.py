@@ -134,6 +134,11 @@ class Purgatory:
             parked.fire()
         return len(done)
 
+    def check_all(self) -> None:
+        """Tries everything that waits."""
+        for key in list(self._watched):
+            self.check(key)
+
     def watching(self, key: Hashable) -> list[tuple[Operation, int]]:
         """What waits under `key`, oldest first, and in how many ms its time is up."""
         return [(parked.operation, self._wheel.remaining_ms(parked)) for parked in self._watched.get(key, ()) if parked.operation is not None]

@@ -33,6 +33,7 @@ from twisted_broker.replication.events import (
     HighWatermarkAdvanced,
     IsrChanged,
     IsrChangeWanted,
+    LeaderEpochBegan,
     LeadershipLost,
     LogEndAdvanced,
     LogStartAdvanced,
@@ -153,6 +154,7 @@ class ReplicaManager:
             LogStartAdvanced: (self._check_delete_records, self._check_fetches),
             IsrChangeWanted: (self._propose_isr,),
             IsrChanged: (self._mark_isr_rate, self._check_produces, self._check_fetches),
+            LeaderEpochBegan: (self._check_fetches,),
             LeadershipLost: (self._withdraw_isr, self._check_produces, self._check_fetches, self._check_delete_records),
             PartitionFailed: (self._note_failure, self._stop_fetcher, self._check_produces, self._check_fetches, self._check_delete_records),
         }
@@ -286,6 +288,8 @@ class ReplicaManager:
         """RL 1.3: takes over the roles and settings that a piece of the metadata log brought."""
         role_change.apply_delta(self, delta, image)
         self.drain()
+        if self.delete_records_purgatory.waiting:
+            self.delete_records_purgatory.check_all()  # it waits for living replicas only (RL 2.8): one may have died, or left
         if not self._periodic.running:
             self._periodic.every(self.config.integer("replica.lag.time.max.ms") / 2000, self.shrink_isrs)
             self._periodic.every(self.config.integer("replica.high.watermark.checkpoint.interval.ms") / 1000, self.checkpoint_high_watermarks)

@@ -8,12 +8,14 @@ from __future__ import annotations
 import os
 import uuid
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.compat.broker_process import BrokerProcess
+from tests.pipeline.kafka_files import serve, unpack
 from twisted_broker.pipeline.errors import PipelineError
 
 if TYPE_CHECKING:
@@ -51,6 +53,26 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
     process.start()
     yield process
     process.stop()
+
+
+@dataclass(frozen=True)
+class KafkaFiles:
+    """A log directory of Apache Kafka, and our broker that serves a copy of it."""
+
+    directory: Path
+    broker: BrokerProcess
+
+    def log_tail(self) -> str:
+        return self.broker.log_tail()
+
+
+@pytest.fixture(scope="session")
+def kafka_files(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaFiles]:
+    """All codecs, headers, transactions that committed, aborted and stayed open: see `kafka_files.py`."""
+    directory = unpack(tmp_path_factory.mktemp("kafka"))
+    broker = serve(tmp_path_factory.mktemp("kafka-broker"), directory)
+    yield KafkaFiles(directory, broker)
+    broker.stop()
 
 
 @pytest.fixture

@@ -41,7 +41,7 @@ class Jobs(click.Group):
         except ModuleNotFoundError as error:
             if (error.name or "").startswith("twisted_broker"):
                 raise
-            raise click.ClickException(f"{error.name} is not installed: {INSTALL}") from None
+            raise PipelineError(f"{error.name} is not installed: {INSTALL}") from None
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -1,0 +1,127 @@
+"""`replog pipeline` as a group: what works without Spark, what an error looks like, what `doctor` finds."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from twisted_broker.pipeline import cli, doctor, jars, java
+from twisted_broker.pipeline.errors import PipelineError, root_line
+
+RUN = "import sys; {before}\nfrom twisted_broker.cli.main import main\nmain(sys.argv[1:], standalone_mode=True)"
+WITHOUT_SPARK = "sys.modules.update(dict.fromkeys(['pyspark', 'pyarrow', 'numpy', 'pandas', 'py4j']))"
+TELL_MODULES = "import atexit; atexit.register(lambda: print([name for name in ('pyspark', 'pyarrow', 'numpy', 'twisted') if name in sys.modules]))"
+
+
+def replog(before: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-c", RUN.format(before=before), *arguments], capture_output=True, text=True)
+
+
+@pytest.mark.parametrize("arguments", [("--help",), ("pipeline", "--help"), ("pipeline", "doctor", "--help"), ("pipeline", "jars", "--help")])
+def test_help_loads_no_spark(arguments):
+    told = replog(TELL_MODULES, *arguments)
+    assert told.returncode == 0 and told.stdout.splitlines()[-1] == "[]", told.stderr
+
+
+def test_without_spark_the_help_says_how_to_install_it():
+    told = replog(WITHOUT_SPARK, "pipeline", "--help")
+    assert told.returncode == 0 and "pip install 'twisted-broker[spark]'" in told.stdout and all(name in told.stdout for name in cli.COMMANDS)
+
+
+def test_without_spark_doctor_lists_what_lacks():
+    told = replog(WITHOUT_SPARK, "pipeline", "doctor", "--json")
+    assert {check["name"] for check in json.loads(told.stdout)} > {"pyspark", "java", *(jar.file for jar in jars.ALL)}
+
+
+@pytest.mark.parametrize("name", cli.COMMANDS)
+def test_every_command_is_there_and_explains_itself(name):
+    told = CliRunner().invoke(cli.pipeline, [name, "--help"])
+    assert told.exit_code == 0 and told.output.startswith(f"Usage: pipeline {name}"), told.output
+
+
+def test_an_unknown_command_is_a_wrong_argument():
+    assert CliRunner().invoke(cli.pipeline, ["archiv"]).exit_code == 2
+
+
+def raising(error: Exception, monkeypatch) -> object:
+    """What the group makes of a command that raises `error`."""
+
+    @click.command("probe")
+    def probe() -> None:
+        raise error
+
+    monkeypatch.setattr(cli.Jobs, "get_command", lambda self, ctx, name: probe)
+    return CliRunner().invoke(cli.pipeline, ["probe"])
+
+
+def test_an_error_is_one_line_on_standard_error_and_status_two(monkeypatch):
+    told = raising(PipelineError("--from: no such\n  thing"), monkeypatch)
+    assert (told.exit_code, told.stdout, told.stderr) == (2, "", "replog pipeline: --from: no such thing\n")
+
+
+def test_what_spark_raises_is_its_last_cause(monkeypatch):
+    from pyspark.errors import AnalysisException
+
+    said = "Job aborted.\n\tat org.Stack\nCaused by: org.apache.kafka.common.errors.TimeoutException: nobody there\n\tat org.More"
+    told = raising(AnalysisException(message=said), monkeypatch)
+    assert (told.exit_code, told.stderr) == (2, "replog pipeline: Spark failed: nobody there\n")
+
+
+def test_a_bug_of_ours_keeps_its_traceback(monkeypatch):
+    assert isinstance(raising(ZeroDivisionError("a bug"), monkeypatch).exception, ZeroDivisionError)
+
+
+@pytest.mark.parametrize(
+    ("said", "line"),
+    [
+        ("An error occurred while calling o1.load.\n: org.apache.spark.SparkException: no: way\n\tat x", "no: way"),
+        ("[TABLE_NOT_FOUND] The table is gone.\nmore", "[TABLE_NOT_FOUND] The table is gone."),
+        ("", "RuntimeError"),
+    ],
+)
+def test_the_bottom_of_an_error(said, line):
+    assert root_line(RuntimeError(said)) == line
+
+
+@pytest.fixture
+def healthy(monkeypatch, tmp_path):
+    """A machine on which nothing lacks, whatever this one is."""
+    monkeypatch.setattr(doctor.importlib.metadata, "version", {"pandas": "2.3.3", "pyspark": "4.2.0"}.get)
+    monkeypatch.setattr(doctor, "package", lambda name: doctor.Check(name, "there"))
+    monkeypatch.setattr(java, "find", lambda: java.Java(tmp_path, "17.0.15", "PATH"))
+    monkeypatch.setattr(doctor.jars, "missing", lambda wanted: [])
+    monkeypatch.setattr(doctor.jars, "damaged", lambda wanted: [])
+
+
+def test_nothing_lacks(healthy):
+    told = CliRunner().invoke(doctor.command)
+    assert told.exit_code == 0 and "cure" not in told.output and "17.0.15 by PATH" in told.output
+
+
+def no_java() -> java.Java:
+    raise PipelineError("no Java for Spark: buy one")
+
+
+LACKS = {
+    java.REMEDY: lambda patch: patch.setattr(java, "find", no_java),
+    "replog pipeline jars": lambda patch: patch.setattr(doctor.jars, "missing", list),
+    f"rm {jars.folder() / jars.ALL[0].file} && replog pipeline jars": lambda patch: patch.setattr(doctor.jars, "damaged", list),
+}
+
+
+@pytest.mark.parametrize("cure", LACKS)
+def test_each_lack_comes_with_its_cure(healthy, monkeypatch, cure):
+    LACKS[cure](monkeypatch)
+    told = CliRunner().invoke(doctor.command)
+    assert told.exit_code == 1 and f"cure: {cure}\n" in told.output
+
+
+@pytest.mark.parametrize(("name", "version", "fits"), [("pandas", "3.0.1", False), ("pandas", "2.3.3", True), ("pyspark", "4.3.0", False)])
+def test_a_package_of_a_wrong_version_is_a_lack(monkeypatch, name, version, fits):
+    monkeypatch.setattr(doctor.importlib.metadata, "version", lambda asked: version)
+    assert (doctor.package(name).cure == "") is fits

@@ -1,0 +1,137 @@
+"""What a round of a replica fetcher does first, what wakes it, what it says when it cuts, and what it counts (RL 6.2-6.5)."""
+
+from __future__ import annotations
+
+import pytest
+from twisted.logger import LogLevel, capturedLogs, formatEvent
+
+from tests.replication.pair import BACKOFF_MS, Node, nodes
+from tests.replication.rig import TOPIC_ID, TP, registration
+from tests.replication.test_fetcher import Bent
+from tests.replication.test_fetcher_state import A, state_with
+from twisted_broker.replication import follower
+from twisted_broker.replication.fetcher_state import FetchedPartition, InitialFetchState, Verdict
+from twisted_broker.wire.errors import ErrorCode
+
+TOPIC_STATS = ("replication_bytes_in", "reassignment_bytes_in", "messages_in", "bytes_in")
+
+
+def kinds(node: Node) -> list[str]:
+    return [what for what, _ in node.leader.asked]
+
+
+def truncating(records: int = 3) -> tuple[Node, Node]:
+    """A follower whose partition is to be truncated before it is fetched, by OffsetForLeaderEpoch."""
+    a, b = nodes()
+    b.lead(1, isr=(1, 2))
+    b.append(records)
+    a.follow(b, 1)
+    a.catch_up(2)
+    b.append(records)
+    a.follow(b, 1, cuts_on_fetch=False)
+    return a, b
+
+
+def test_a_round_truncates_first_and_fetches_then() -> None:
+    """RL 6.2: in one round: the epoch is asked, the log is cut, and what is then ready is fetched from there."""
+    a, b = truncating()
+    a.round()
+    assert kinds(a) == ["epochs", "fetch"]
+    assert a.content() == b.content()
+
+
+def test_what_is_delayed_is_not_truncated_either() -> None:
+    """RL 6.2: nobody is asked about a partition that waits; afterwards it is."""
+    a, _ = truncating()
+    a.fetcher.partitions_with_errors([TP])
+    a.round()
+    assert kinds(a) == []
+    a.clock.advance(BACKOFF_MS / 1000)
+    a.round()
+    assert kinds(a) == ["epochs", "fetch"]
+
+
+def test_the_end_of_a_delay_ends_the_wait() -> None:
+    """RL 6.2: with nothing ready the fetcher waits for the backoff at most, and not past the end of a delay that is sooner."""
+    a, b = nodes()
+    b.lead(1, isr=(1, 2))
+    b.append(2)
+    a.follow(b, 1)
+    a.state.delayed_until_ms = a.now_ms() + 250
+    a.fetcher.start()
+    assert kinds(a) == []
+    a.leader.hold()
+    a.clock.advance(0.25)
+    assert kinds(a) == ["fetch"]
+    a.fetcher.shutdown()
+
+
+@pytest.mark.parametrize(("asked_epoch", "verdict"), [(5, Verdict.FENCED), (4, Verdict.RETRY)])
+def test_fenced_fails_a_partition_only_at_its_current_epoch(asked_epoch: int, verdict: Verdict) -> None:
+    """RL 6.5: FENCED_LEADER_EPOCH at the epoch that is the newest here: failed until the controller's news; of an older one: tried again."""
+    assert state_with(A).refused(A, asked_epoch, ErrorCode.FENCED_LEADER_EPOCH) is verdict
+
+
+@pytest.mark.parametrize(("high_watermark", "level"), [(2, LogLevel.info), (5, LogLevel.warn)])
+def test_a_cut_below_the_high_watermark_is_a_warning(high_watermark: int, level: LogLevel) -> None:
+    """RL 6.3: the usual cut is told as it is; one that takes what a consumer may have seen is a warning."""
+    a, b = nodes()
+    a.lead(1)
+    a.append(2)
+    b.follow(a, 1)
+    b.catch_up(2)
+    a.append(3)
+    a.log.set_high_watermark(high_watermark)
+    b.lead(2)
+    b.append(3)
+    a.follow(b, 2)
+    with capturedLogs() as told:
+        a.catch_up(4)
+    assert [event["log_level"] for event in told if " cut from 5 to 2" in (formatEvent(event) or "")] == [level]
+    assert a.content() == b.content()
+
+
+def test_an_unclean_cut_is_a_warning() -> None:
+    """RL 6.5: the leader ends below us: cut to its end, and said so."""
+    a, b = nodes()
+    b.lead(1)
+    b.append(2)
+    a.lead(1)
+    a.append(5)
+    a.follow(b, 1)
+    a.fetcher.leader = Bent(a.leader, lambda answers: {TP: FetchedPartition(ErrorCode.OFFSET_OUT_OF_RANGE)})
+    with capturedLogs() as told:
+        a.round()
+    lines = [formatEvent(event) for event in told if event["log_level"] is LogLevel.warn]
+    assert a.log.log_end_offset == 2 and any(line is not None and "out of its leader's range" in line for line in lines)
+
+
+def test_what_a_fetcher_brings_is_counted_as_replication() -> None:
+    """RL 1.13, 6.4: bytes of the fetcher and of the topic, as replication and, for a replica being added, as reassignment; nothing as produced."""
+    a, b = nodes()
+    b.lead(1, isr=(1, 2))
+    b.append(3)
+    a.follow(b, 1)
+    a.catch_up(2)
+    size = a.log.size_in_bytes
+    assert [getattr(a.held.stats, name) for name in TOPIC_STATS] == [size, 0, 0, 0]
+    assert (a.fetcher.bytes_fetched, a.fetcher.requests) == (size, 2)
+    a.held.make_follower(registration(2, (1, 2, 3), (2,), 1, 11)._replace(adding=(1,)), a.log)
+    b.append(2)
+    a.catch_up(2)
+    assert [getattr(a.held.stats, name) for name in TOPIC_STATS] == [a.log.size_in_bytes, a.log.size_in_bytes - size, 0, 0]
+
+
+def test_a_partition_that_cannot_be_truncated_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    """RL 6.5, AbstractFetcherThreadTest: an error while cutting fails that partition; the fetcher lives, and takes it back when told to."""
+    a, _ = truncating()
+
+    def broken(*arguments: object) -> None:
+        raise RuntimeError("cannot cut")
+
+    monkeypatch.setattr(follower, "truncate", broken)
+    a.round()
+    assert a.state is None and a.fetcher.state.failed == {TP}
+    a.round()
+    a.fetcher.add({TP: InitialFetchState(TOPIC_ID, 1, 0)})
+    assert a.fetcher.state.failed == set()

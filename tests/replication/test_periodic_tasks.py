@@ -1,0 +1,66 @@
+"""What runs by the clock, when, and Kafka's defaults of the replica layer (RL 1.1, 4.1)."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.replication.rig import LOCAL, Rig, registration
+from twisted_broker.config import BrokerConfig
+from twisted_broker.replication.replica_manager import ReplicaManager
+
+
+def test_each_task_runs_at_its_interval_from_the_first_role_change_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """RL 1.1: `isr-expiration` every half of `replica.lag.time.max.ms`, `highwatermark-checkpoint` at its interval; before roles nothing runs."""
+    ran: dict[str, list[float]] = {"shrink_isrs": [], "checkpoint_high_watermarks": []}
+    for name, moments in ran.items():
+        monkeypatch.setattr(ReplicaManager, name, lambda self, moments=moments: moments.append(self.runtime.clock.seconds() - began))
+    rig = Rig(replica_lag_time_max_ms="8000", replica_high_watermark_checkpoint_interval_ms="3000")
+    began = rig.clock.seconds()
+    rig.advance(20)
+    assert ran == {"shrink_isrs": [], "checkpoint_high_watermarks": []} and rig.clock.getDelayedCalls() == []
+    began = rig.clock.seconds()
+    rig.topic()
+    rig.topic(states={0: registration(LOCAL, (1, 2), (1,), 1, 1)})
+    rig.advance(12.5)
+    assert ran == {"shrink_isrs": [4, 8, 12], "checkpoint_high_watermarks": [3, 6, 9, 12]}
+    rig.replicas.shutdown()
+    rig.advance(20)
+    assert len(ran["shrink_isrs"]) == 3 and rig.clock.getDelayedCalls() == []
+
+
+@pytest.mark.parametrize(
+    ("setting", "default"),
+    [
+        ("replica.lag.time.max.ms", 30_000),
+        ("replica.high.watermark.checkpoint.interval.ms", 5_000),
+        ("producer.purgatory.purge.interval.requests", 1_000),
+        ("fetch.purgatory.purge.interval.requests", 1_000),
+        ("delete.records.purgatory.purge.interval.requests", 1),
+        ("fetch.max.bytes", 55 << 20),
+        ("max.incremental.fetch.session.cache.slots", 1_000),
+        ("num.replica.fetchers", 1),
+        ("replica.fetch.backoff.ms", 1_000),
+        ("log.segment.delete.delay.ms", 60_000),
+        ("min.insync.replicas", 1),
+        ("leader.imbalance.check.interval.seconds", 300),
+        ("leader.imbalance.per.broker.percentage", 10),
+        ("broker.heartbeat.interval.ms", 2_000),
+        ("broker.session.timeout.ms", 9_000),
+    ],
+)
+def test_defaults_are_kafkas(setting: str, default: int) -> None:
+    """RL 1.1, 1.8, 4.1, 5.2, 6.1, 6.2, 8.2, 8.3: under Kafka's own names."""
+    assert BrokerConfig({"node.id": "1"}).integer(setting) == default
+
+
+def test_the_purgatories_take_their_settings() -> None:
+    """RL 1.1, 4.1: Produce, Fetch and DeleteRecords, each with its own purge interval; sessions have as many slots as are set."""
+    settings = {"producer": "7", "fetch": "8", "delete_records": "9"}
+    rig = Rig(
+        max_incremental_fetch_session_cache_slots="5",
+        **{f"{name}_purgatory_purge_interval_requests": value for name, value in settings.items()},
+    )
+    replicas = rig.replicas
+    found = [replicas.produce_purgatory, replicas.fetch_purgatory, replicas.delete_records_purgatory]
+    assert [(each.name, each._purge_interval) for each in found] == [("Produce", 7), ("Fetch", 8), ("DeleteRecords", 9)]
+    assert replicas.sessions.slots == 5

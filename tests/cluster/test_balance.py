@@ -67,3 +67,19 @@ def test_it_can_be_switched_off_or_tolerated(settings: dict[str, str]) -> None:
     rejoin_isr(rig, epochs, 0, 1, 2, 3)
     run(rig, 604, epochs)
     assert leaders(rig) == [2] * 4
+
+
+@pytest.mark.parametrize(("others", "moves"), [(9, False), (8, True)])
+def test_ten_per_cent_are_tolerated(rig: Rig, others: int, moves: bool) -> None:
+    """RL 8.3: one of a broker's ten partitions led elsewhere is 10 %, which stays; one of nine is more, and goes back."""
+    epochs = {broker: rig.join(broker) for broker in (1, 2)}
+    for topic, rows in (("t", [[1, 2]]), ("u", [[1]] * others)):
+        assigned = [CreatableReplicaAssignment(partition_index=number, broker_ids=brokers) for number, brokers in enumerate(rows)]
+        asked = CreatableTopic(name=topic, num_partitions=-1, replication_factor=-1, assignments=assigned)
+        assert rig.ask("create_topics", CreateTopicsRequest(topics=[asked]), 7).topics[0].error_code == 0
+    rig.beat(1, epochs[1], want_fence=True)
+    rig.beat(1, epochs[1])
+    assert leaders(rig) == [2]
+    rejoin_isr(rig, epochs, 0)
+    run(rig, 304, epochs)
+    assert leaders(rig) == ([1] if moves else [2])

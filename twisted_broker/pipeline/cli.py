@@ -21,6 +21,8 @@ COMMANDS = {
     "audit": (".jobs.audit", "Look for gaps, duplicates, sequence jumps, damaged batches and hanging transactions."),
     "compare": (".jobs.compare", "Compare the replicas in several log directories up to the high watermark."),
     "report": (".jobs.report", "Tell what is in a topic, as tables and as an HTML page."),
+    "demo": (".demo.command", "A year of flights through a cluster, into a table, back into a topic, into a table again."),
+    "submit": (".submit", "Run one of these jobs on a cluster, through spark-submit."),
     "jars": (".jars_command", "Fetch the jars that Spark needs for Kafka and Delta, once."),
     "doctor": (".doctor", "Say what is missing on this machine, and the command that cures it."),
 }

@@ -40,7 +40,7 @@ class Check:
 
 def examine() -> list[Check]:
     """All checks, in the order in which the lacks are best cured."""
-    return [*map(package, PACKAGES), java_check(), *(jar_check(jar) for jar in jars.ALL)]
+    return [*map(package, PACKAGES), java_check(), *jar_checks()]
 
 
 def package(name: str) -> Check:
@@ -70,12 +70,13 @@ def java_check() -> Check:
     return Check("java", f"{found.version} by {found.origin}: {found.home}")
 
 
-def jar_check(jar: jars.Jar) -> Check:
-    if jars.missing([jar]):
-        return Check(jar.file, f"not in {jars.folder()}", "replog pipeline jars")
-    if jars.damaged([jar]):
-        return Check(jar.file, "damaged: its SHA-256 is another", f"rm {jars.folder() / jar.file} && replog pipeline jars")
-    return Check(jar.file, "ok")
+def jar_checks() -> list[Check]:
+    """One check for all that are missing, one for each that is damaged; else that all are there."""
+    missing, damaged = jars.missing(jars.ALL), jars.damaged(jars.ALL)
+    lacks = [Check("jars", f"not in {jars.folder()}: {', '.join(jar.file for jar in missing)}", "replog pipeline jars")] if missing else []
+    for jar in damaged:
+        lacks.append(Check(jar.file, "damaged: its SHA-256 is another", f"rm {jars.folder() / jar.file} && replog pipeline jars"))
+    return lacks or [Check("jars", f"{len(jars.ALL)} in {jars.folder()}")]
 
 
 @click.command("doctor")

@@ -4,7 +4,7 @@
    all cores of this machine.
 2. What only the JVM's start can set (the jars on its class path) goes to its command line. Under `spark-submit` the JVM runs already: then the jars
    must have come with `--jars`, and one line says so when they did not.
-3. On this machine alone nothing listens but on loopback. On a cluster the driver's address is Spark's business.
+3. On this machine alone nothing listens but on loopback, and the workers run the Python that runs this. On a cluster both are Spark's business.
 4. What the caller or the user's spark-defaults.conf sets is left as it is.
 """
 
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -86,7 +87,7 @@ def launch(wanted: Mapping[str, str], formats: Sequence[str], tell: jars.Tell) -
         return
     os.environ["JAVA_HOME"] = str(java.find().home)
     paths = jars.provide(jars.of(formats), tell)
-    own = {"spark.jars": ",".join([*map(str, paths), *filter(None, [wanted.get("spark.jars")])])}
+    own = {"spark.jars": ",".join([*map(str, paths), *filter(None, [wanted.get("spark.jars")])])} if paths else {}
     if "SPARK_CONF_DIR" not in os.environ and "spark.driver.extraJavaOptions" not in wanted:
         own["spark.driver.extraJavaOptions"] = f"-Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.properties').as_uri()}"
     SparkContext._ensure_initialized(conf=SparkConf(loadDefaults=False).setAll(list((dict(wanted) | own).items())))
@@ -102,7 +103,10 @@ def complete(wanted: Mapping[str, str], formats: Sequence[str]) -> dict[str, str
 
     SparkContext._ensure_initialized()
     given = SparkConf()
-    defaults = DEFAULTS | (LOOPBACK if is_local(given, wanted) else {}) | (DELTA if "delta" in formats else {})
+    local = is_local(given, wanted)
+    if local:
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    defaults = DEFAULTS | (LOOPBACK if local else {}) | (DELTA if "delta" in formats else {})
     return {name: value for name, value in defaults.items() if not given.contains(name)} | OURS | dict(wanted)
 
 
@@ -120,7 +124,7 @@ def check_loaded(spark: SparkSession, name: str) -> None:
     except Exception as error:
         if "ClassNotFoundException" not in str(error):
             raise
-        cure = 'start it with spark-submit --jars "$(replog pipeline jars --list)", or end the session that runs'
+        cure = 'start it by `replog pipeline submit`, or with spark-submit --jars "$(replog pipeline jars --list)"'
         raise PipelineError(f"this Spark runs without the jars for {name!r}: {cure}") from None
 
 

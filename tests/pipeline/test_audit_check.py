@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tests.pipeline.header_tables import batch, data, marker, table
@@ -14,8 +16,8 @@ SOUND = [data(0, 7, 0), data(10, 7, 10), batch(20), data(30, 7, 20, inside=False
 
 
 def facts(**changes):
-    known = dict(directory="/log", topic="orders", partition=3, start=0, end=None, compacted=False, assumed=True, now_ms=NOW, hanging_after_ms=900_000)
-    return Facts(**known | changes)
+    known = Facts("/log", "orders", 3, 0, None, compacted=False, assumed=True, now_ms=NOW, hanging_after_ms=900_000)
+    return replace(known, **changes)
 
 
 def segment(*rows, base=0, faults=(), stop=Stop.END, torn=0):

@@ -116,7 +116,8 @@ class _Check:
     def _ends(self) -> Iterator[Finding]:
         """What is wrong where the log or a segment begins or ends."""
         if len(self.table) and not self.compacted and self.table["baseOffset"][0] > self.facts.start:
-            yield self._at(0, "gap", f"offsets {self.facts.start}..{self.table['baseOffset'][0] - 1} are missing: the log starts at {self.facts.start}")
+            problem = f"offsets {self.facts.start}..{self.table['baseOffset'][0] - 1} are missing: the log starts at {self.facts.start}"
+            yield self._at(0, "gap", problem)
         for number, segment in enumerate(self.segments):
             if segment.stop is Stop.END or (number + 1 == len(self.segments) and self._may_end_so(segment.stop)):
                 continue

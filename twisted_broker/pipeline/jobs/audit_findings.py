@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 
 class Finding(NamedTuple):
-    """One fault. `offset` is where it shows; `file` and `position` (bytes) where that is; `more` counts further faults of its kind that are not listed.
+    """One fault. `offset` is where it shows, `file` and `position` (bytes) where that is; `more` counts those of its kind that are not listed.
 
     Of records read from a cluster nothing is known but topic, partition and offset: then the rest is empty or -1.
     """

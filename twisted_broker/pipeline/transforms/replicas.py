@@ -37,7 +37,8 @@ class Parting(NamedTuple):
 def within(table: Table, start: int, end: int) -> Table:
     """The batches that begin at `start` or later and end before `end`."""
     bases = table["baseOffset"]
-    return table[(bases >= start) & (bases + table["lastOffsetDelta"] < end)]
+    found: Table = table[(bases >= start) & (bases + table["lastOffsetDelta"] < end)]
+    return found
 
 
 def parting(tables: Sequence[Table]) -> Parting | None:

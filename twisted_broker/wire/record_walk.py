@@ -46,7 +46,7 @@ class Record:
         return f"Record(offset={self.offset}, timestamp={self.timestamp}, key={self.key!r}, value={self.value!r}, headers={self.headers!r})"
 
 
-def _read_raw(data: bytes, position: int, most_bytes: int) -> tuple[int, int]:
+def _read_raw(data: bytes | memoryview, position: int, most_bytes: int) -> tuple[int, int]:
     """A varint before zigzag, of at most 5 bytes (32 bits) or 10 (64): (number, position after it)."""
     byte = data[position]
     number = byte & 0x7F
@@ -62,7 +62,7 @@ def _read_raw(data: bytes, position: int, most_bytes: int) -> tuple[int, int]:
     return number, position + 1
 
 
-def read_varint(data: bytes, position: int) -> tuple[int, int]:
+def read_varint(data: bytes | memoryview, position: int) -> tuple[int, int]:
     """A zigzag int of at most 5 bytes: (value, position after it). `InvalidRecordError` when longer, `IndexError` when the bytes end."""
     number, position = _read_raw(data, position, 5)
     return (number >> 1) ^ -(number & 1), position

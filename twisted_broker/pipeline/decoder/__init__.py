@@ -5,10 +5,10 @@ Of ours it imports only `wire` (a test holds it to that): tools that read log fi
 
 from .headers import HEADER, Scan, Stop, codecs, crc_ok, headers, last_offsets, scan
 from .rows import FAIL, FLAG, Request
-from .segment import decode_segment
+from .segment import decode_pieces, decode_segment
 from .transactions import AbortedTransaction, TransactionLog, aborted_batches
 
 __all__ = [
     "FAIL", "FLAG", "HEADER", "AbortedTransaction", "Request", "Scan", "Stop", "TransactionLog", "aborted_batches", "codecs", "crc_ok",
-    "decode_segment", "headers", "last_offsets", "scan",
+    "decode_pieces", "decode_segment", "headers", "last_offsets", "scan",
 ]  # fmt: skip

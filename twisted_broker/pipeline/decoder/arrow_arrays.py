@@ -11,6 +11,7 @@ Source: Arrow's columnar format (variable-size binary, list, validity bitmaps), 
 from __future__ import annotations
 
 import functools
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -40,10 +41,10 @@ def slices(data: Bytes, at: Ints, lengths: Ints) -> pa.Array:
     return pa.Array.from_buffers(pa.binary(), count, [_bits(present), *packed.buffers()[1:]], nulls)
 
 
-def integers(values: NDArray[np.int64] | NDArray[np.int32], kind: pa.DataType) -> pa.Array:
+def integers(values: NDArray[Any], kind: pa.DataType) -> pa.Array:
     """A column of 32 or 64 bits without nulls."""
-    values = np.ascontiguousarray(values, np.int32 if kind == pa.int32() else np.int64)
-    return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(values)], 0)
+    packed = np.ascontiguousarray(values, np.int32 if kind == pa.int32() else np.int64)
+    return pa.Array.from_buffers(kind, len(packed), [None, pa.py_buffer(packed)], 0)
 
 
 def timestamps(milliseconds: Ints) -> pa.Array:

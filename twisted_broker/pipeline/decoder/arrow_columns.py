@@ -10,7 +10,7 @@ Source: FILE_FORMATS 2, SPARK.md 3 and 5; Kafka's DefaultRecordBatch. Left out: 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -46,7 +46,7 @@ class Run(NamedTuple):
     def offsets(self) -> Ints:
         return np.asarray(self.of_batch("baseOffset") + self.offset_delta)
 
-    def of_batch(self, name: str) -> NDArray[np.generic]:
+    def of_batch(self, name: str) -> NDArray[Any]:
         """A header field of each record's batch."""
         return np.asarray(self.headers[name][self.batch])
 

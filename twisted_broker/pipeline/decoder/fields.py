@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from twisted_broker.wire.record_walk import walk_records
-from twisted_broker.wire.records import CorruptRecordError, InvalidRecordError
+from twisted_broker.wire.records import CorruptRecordError
 
 from .header_walk import RecordHeaders, walk_headers
 from .lanes import walk
@@ -115,4 +115,4 @@ def _explain(group: Group, index: int) -> None:
             pass
     except CorruptRecordError as error:
         raise refusal(group.headers[index], error) from None
-    raise InvalidRecordError("the fields of a record do not end with it", int(group.headers["position"][index]))
+    raise refusal(group.headers[index], "the fields of a record do not end with it")

@@ -57,7 +57,7 @@ def walk_headers(data: Bytes, at: Ints, ends: Ints, counts: Ints) -> tuple[Recor
     found = RecordHeaders(first, *(np.zeros(int(first[-1]), np.int64) for _ in range(4)))
     position, slot, counts = at[order], first[:-1][order], counts[order]
     done = _in_lockstep(data, position, slot, found, counts)
-    text = memoryview(data)
+    text = data.data
     for lane in range(min(FEW_RECORDS, len(order))):
         if counts[lane] > done:
             position[lane] = _alone(text, int(position[lane]), int(ends[order[lane]]), found, int(slot[lane]), int(counts[lane]) - done)

@@ -34,7 +34,7 @@ def walk(data: Bytes, starts: Ints, ends: Ints, counts: Ints) -> tuple[Ints, Int
     position, slot = starts[order], (np.cumsum(counts) - counts)[order]
     found = np.empty(int(counts.sum()), np.int64)
     done = _in_lockstep(data, position, slot, found, counts[order])
-    text = memoryview(data)
+    text = data.data
     for lane in range(FEW_LANES):
         if lane < len(order) and counts[order[lane]] > done:
             position[lane] = _alone(text, int(position[lane]), found, int(slot[lane]), int(counts[order[lane]]) - done)
@@ -58,7 +58,7 @@ def _in_lockstep(data: Bytes, position: Ints, slot: Ints, found: Ints, counts: I
 
 def _look_closer(data: Bytes, position: Ints, step: Ints) -> None:
     """Fill in the steps over records with a length of three bytes or more."""
-    text = memoryview(data)
+    text = data.data
     for lane in np.flatnonzero(step == 0).tolist():
         here = int(position[lane])
         step[lane] = _next(text, here) - here

@@ -10,7 +10,7 @@ Source: SPARK.md 5, RELIABILITY 5.3 "decompression bomb". Left out: CRCs (`segme
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +24,9 @@ from .varints import Bytes, Ints
 GROUP_BYTES: Final = 32 * 1024 * 1024
 _MOST_BATCHES: Final = 65536
 SMALLEST_RECORD: Final = 7  # length, attributes, two deltas, two null lengths, header count
+
+
+Error = TypeVar("Error", bound=CorruptRecordError)
 
 
 class Group(NamedTuple):
@@ -88,7 +91,13 @@ def _section(data: Buffer, codec: int, header: np.void) -> bytes:
 def refusal(header: np.void, problem: CorruptRecordError | str) -> InvalidRecordError:
     """The one error for records that cannot be read, naming batch and byte."""
     text = problem.message if isinstance(problem, CorruptRecordError) else problem
-    return InvalidRecordError(f"the batch of offset {header['baseOffset']} cannot be read: {text}", int(header["position"]))
+    return at_byte(InvalidRecordError(f"the batch of offset {header['baseOffset']} cannot be read: {text}"), int(header["position"]))
+
+
+def at_byte(error: Error, position: int) -> Error:
+    """The same error, knowing its byte in the data without saying it: the data may be a piece of a file."""
+    error.position = position
+    return error
 
 
 def _check_counts(group: Group) -> None:

@@ -11,7 +11,7 @@ Source: SPARK.md 5. Left out: the rows of the batches (`rows`), files and direct
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 import pyarrow as pa
@@ -22,40 +22,52 @@ from twisted_broker.wire.records import Buffer, CorruptRecordError
 from .arrow_types import schema
 from .headers import HEADER, Scan, Stop, crc_ok, last_offsets, scan
 from .rows import FAIL, Request, damaged_row, rows
-from .sections import parts
+from .sections import at_byte, parts
 
 
 def decode_segment(data: Buffer, request: Request) -> Iterator[pa.RecordBatch]:
     """The rows of the segment in `data`, in order, in record batches of at most `ROWS` rows.
 
-    `CorruptRecordError`, naming batch offset and byte, for what is damaged or of an old format; `ValueError` for a column that there is none of.
+    `CorruptRecordError` for what is damaged or of an old format: its `position` is the byte, its message names the offset. `ValueError` for a column
+    that there is none of.
     """
-    wanted = schema(request.columns)
-    found = scan(data)
-    table = _in_range(found.headers, request)
-    for part in parts(table):
-        right = crc_ok(data, part)
-        if request.crc == FAIL and not right.all():
-            first = int(right.argmin())
-            yield from rows(data, part[:first], right[:first], request, wanted)
-            return _end_at(int(part["baseOffset"][first]), int(part["position"][first]), "a batch has a wrong CRC", request)
-        yield from rows(data, part, right, request, wanted)
-    yield from _tail(found, request, wanted)
+    yield from decode_pieces(((data, scan(data)),), request)
+
+
+def decode_pieces(pieces: Iterable[tuple[Buffer, Scan]], request: Request) -> Iterator[pa.RecordBatch]:
+    """As `decode_segment` for a segment in pieces that were scanned already; only the last may end otherwise than with `Stop.END`.
+
+    Nothing is kept of a piece once the next one is asked for; an error's `position` is the byte in its piece.
+    """
+    wanted, after = schema(request.columns), request.start
+    for data, found in pieces:
+        for part in parts(_in_range(found.headers, request)):
+            right = crc_ok(data, part)
+            if request.crc == FAIL and not right.all():
+                first = int(right.argmin())
+                yield from rows(data, part[:first], right[:first], request, wanted)
+                return end_at(int(part["baseOffset"][first]), int(part["position"][first]), "a batch has a wrong CRC", request)
+            yield from rows(data, part, right, request, wanted)
+        if len(found.headers):
+            after = int(last_offsets(found.headers[-1:])[0]) + 1
+        if request.end is not None and after >= request.end:
+            return
+        yield from _tail(found, request, wanted, after)
 
 
 def _in_range(table: NDArray[np.void], request: Request) -> NDArray[np.void]:
-    if request.end is not None:
-        table = table[table["baseOffset"] < request.end]
-    return table[last_offsets(table) >= request.start]
+    """The batches that may hold wanted offsets. Last offsets are not believed: no CRC has been checked yet."""
+    first = int(np.searchsorted(table["baseOffset"], request.start, "right")) - 1
+    last = len(table) if request.end is None else int(np.searchsorted(table["baseOffset"], request.end))
+    return table[max(first, 0) : last]
 
 
-def _tail(found: Scan, request: Request, wanted: pa.Schema) -> Iterator[pa.RecordBatch]:
+def _tail(found: Scan, request: Request, wanted: pa.Schema, after: int) -> Iterator[pa.RecordBatch]:
     """What is to be said about the bytes after the last whole batch."""
-    after = int(last_offsets(found.headers[-1:])[0]) + 1 if len(found.headers) else request.start
-    if found.stop is Stop.END or (request.end is not None and after >= request.end):
+    if found.stop is Stop.END:
         return
     if found.stop is Stop.LEGACY:
-        raise CorruptRecordError(f"{Stop.LEGACY.value} offset {after - 1}: only format 2 (Kafka 0.11 and later) can be read", found.end)
+        raise at_byte(CorruptRecordError(f"{Stop.LEGACY.value} at offset {after}: only format 2 (Kafka 0.11 and later) can be read"), found.end)
     if found.stop is Stop.ZEROS and request.sure_to is not None:
         return
     if request.crc != FAIL and (request.sure_to is None or after < request.sure_to):
@@ -63,10 +75,10 @@ def _tail(found: Scan, request: Request, wanted: pa.Schema) -> Iterator[pa.Recor
         nowhere["baseOffset"], nowhere["position"], nowhere["producerId"] = after, found.end, -1
         yield damaged_row(nowhere, request, wanted)
         return
-    _end_at(after, found.end, found.stop.value, request)
+    end_at(after, found.end, found.stop.value, request)
 
 
-def _end_at(offset: int, position: int, problem: str, request: Request) -> None:
+def end_at(offset: int, position: int, problem: str, request: Request) -> None:
     """End the data quietly at this offset if what follows may be torn, else raise."""
     if request.sure_to is None or offset < request.sure_to:
-        raise CorruptRecordError(f"{problem} at offset {offset}", position)
+        raise at_byte(CorruptRecordError(f"{problem} at offset {offset}"), position)

@@ -7,20 +7,18 @@
 
 from __future__ import annotations
 
-import signal
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from tests.compat.broker_process import BrokerProcess
 from tests.faults.asking import NO_ANSWER, Address, Standing, create_topic, standings
+from tests.faults.node import PATIENCE_SECONDS, Node
 from tests.faults.relay import BEHIND, FRONT, Relays
 from twisted_broker.interfaces import TopicPartition
 
 CONTROLLER = "100"
 BROKERS = ("1", "2", "3")
-PATIENCE_SECONDS = 180
 SESSION_MS = 2500
 _LOOK_SECONDS = 0.02
 _TOPIC_EXISTS = 36
@@ -35,48 +33,6 @@ _SETTINGS = {
     "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,BROKERS:PLAINTEXT,CONTROLLER:PLAINTEXT",
     "inter.broker.listener.name": "BROKERS",
 }
-
-
-class Node(BrokerProcess):
-    """One process. `address` is where it listens itself, past the relays."""
-
-    start_seconds = stop_seconds = PATIENCE_SECONDS
-
-    def __init__(self, name: str, directory: Path, settings: dict[str, str], port: int = 0) -> None:
-        super().__init__(directory, settings, port=port)
-        self.name = name
-        self.is_stopped = False
-
-    @property
-    def address(self) -> Address:
-        return BEHIND, self.port
-
-    def pause(self) -> None:
-        """SIGSTOP: it is there, and does nothing."""
-        assert self.process is not None
-        self.process.send_signal(signal.SIGSTOP)
-        self.is_stopped = True
-
-    def go_on(self) -> None:
-        if self.is_stopped and self.process is not None:
-            self.process.send_signal(signal.SIGCONT)
-        self.is_stopped = False
-
-    def ask_to_leave(self) -> None:
-        """SIGTERM, without waiting; `await_gone` does."""
-        assert self.process is not None
-        self.process.send_signal(signal.SIGTERM)
-
-    def await_gone(self) -> None:
-        assert self.process is not None
-        self.process.wait(self.stop_seconds)
-        self.process = None
-
-    def end(self, number: signal.Signals) -> float:
-        if number is not signal.SIGKILL:
-            self.go_on()
-        self.is_stopped = False
-        return super().end(number)
 
 
 class Cluster:

@@ -160,6 +160,11 @@ class Relays:
 
         return self._call(abort)
 
+    def used(self) -> set[tuple[str, str]]:
+        """The ways that carry connections now."""
+        found: set[tuple[str, str]] = self._call(lambda: {ends for ends, way in self._ways.items() if way.pumps})
+        return found
+
     def find(self, source: str, target: str) -> Way:
         """The way from `source` to `target`."""
         return self._ways.setdefault((source, target), Way())

@@ -12,16 +12,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from random import Random
 
 from tests.faults.asking import ends
-from tests.faults.cluster import PATIENCE_SECONDS, SESSION_MS, Cluster
+from tests.faults.cluster import BROKERS, Cluster, ways
 from tests.faults.crew import LIBRARIES, Crew
 from tests.faults.kinds import KINDS, Scene
-from tests.faults.relay import Relays
+from tests.faults.node import PATIENCE_SECONDS
+from tests.faults.relay import CLIENTS, Relays
+from tests.faults.summary import Summary, plan
 from twisted_broker.cli.verify import PARTITION
 from twisted_broker.cli.verify_replicas import Replica, verify_replicas
 from twisted_broker.interfaces import TopicPartition
@@ -30,39 +31,6 @@ from twisted_broker.testing.anomalies import counts, find_anomalies
 TOPIC, PARTITIONS = "records", 3
 _HANGING_SECONDS = 60
 _SHOWN = 10
-
-
-def plan(seed: int, rounds: int, kinds: Sequence[str] = ()) -> list[str]:
-    """The kinds of a run, in order: all of them (or all of `kinds`) before any comes again."""
-    random = Random(f"plan {seed}")
-    chosen = list(kinds or KINDS)
-    order: list[str] = []
-    while len(order) < rounds:
-        order += random.sample(chosen, len(chosen))
-    return order[:rounds]
-
-
-@dataclass
-class Summary:
-    """What became of a run. `problems` empty: it passed."""
-
-    rounds: int = 0
-    acknowledged: int = 0
-    polled: int = 0
-    problems: list[str] = field(default_factory=list)
-    anomalies: dict[str, int] = field(default_factory=dict)
-    moves: list[tuple[str, float]] = field(default_factory=list)
-    replaced: list[str] = field(default_factory=list)
-
-    def lines(self) -> list[str]:
-        found = ", ".join(f"{count} {name}" for name, count in self.anomalies.items() if count) or "none"
-        text = [f"{self.acknowledged:,} records acknowledged, {self.polled:,} polled; anomalies: {found}"]
-        for how, bound in (("kill", f"session time-out {SESSION_MS / 1000} s"), ("handover", "controlled shutdown")):
-            took = sorted(seconds for which, seconds in self.moves if which == how)
-            if took:
-                text.append(f"leadership after a {how} ({bound}): median {took[len(took) // 2]:.2f} s, worst {took[-1]:.2f} s of {len(took)}")
-        text += [f"client replaced: {each}" for each in self.replaced]
-        return text + self.problems
 
 
 class Run:
@@ -80,11 +48,19 @@ class Run:
         with Relays() as relays, Cluster(self.directory, relays, self.combined) as self.cluster:
             self.cluster.create_topic(TOPIC, PARTITIONS)
             with Crew(self.directory / "clients", self.cluster.bootstrap, TOPIC, PARTITIONS) as self.crew:
-                healthy = self._is_fine("the beginning", self._await_progress) and self._rounds() and self._is_fine("the end", self._read_all)
+                healthy = self._is_fine("the beginning", self._begin) and self._rounds() and self._is_fine("the end", self._read_all)
                 self._judge(healthy)
                 if healthy and self._is_fine("the stop", self.cluster.stop_all):
                     self._compare()
         return self.summary
+
+    def _begin(self) -> None:
+        """All get on; and every way that a fault may cut is in use: else it would cut nothing."""
+        self._await_progress()
+        wanted = {way for name in (*BROKERS, self.cluster.controller.name) for way in ways(name, *BROKERS) if way[0] != way[1]}
+        wanted |= set(ways(CLIENTS, *BROKERS))
+        used = self.cluster.relays.used
+        self.cluster.until(lambda: wanted <= used(), lambda: f"every way is used, missing: {sorted(wanted - used())}")
 
     def _rounds(self) -> bool:
         return all(self._is_fine(f"round {number}, {name}", partial(self._round, number, name)) for number, name in enumerate(self.plan, 1))

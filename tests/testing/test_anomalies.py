@@ -62,7 +62,7 @@ def test_an_offset_with_two_values() -> None:
 def test_an_acknowledged_offset_that_holds_something_else() -> None:
     """The producer was told one offset, the consumer finds the value at another."""
     history = read(written("a", "b"), [(0, "b"), (1, "a")])
-    assert names(history) == ["inconsistent-offsets"] * 2 + ["duplicate"] * 2
+    assert names(history) == ["duplicate"] * 2 + ["inconsistent-offsets"] * 2
 
 
 def test_a_value_at_two_offsets() -> None:

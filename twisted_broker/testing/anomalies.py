@@ -36,11 +36,12 @@ NAMES = (
 
 
 class Anomaly(NamedTuple):
-    """One of `NAMES`, where, and what was seen."""
+    """One of `NAMES`, where, and what was seen; `value`: of a duplicate."""
 
     name: str
     partition: TopicPartition
     what: str
+    value: str = ""
 
     def __str__(self) -> str:
         return f"{self.name} in {self.partition}: {self.what}"
@@ -79,7 +80,10 @@ class _Partition:
 
     def anomalies(self, ended: bool) -> Iterator[Anomaly]:
         self._rebuild()
-        for check in (self._order(), self._writes(ended), self._reads(), self._polls(), self._send_order(), self._groups()):
+        for value, offsets in self.offsets.items():
+            if len(offsets) > 1:
+                yield Anomaly("duplicate", self.name, f"{value!r} is at offsets {sorted(offsets)}", value)
+        for check in (self._places(), self._writes(ended), self._reads(), self._polls(), self._send_order(), self._groups()):
             for name, what in check:
                 yield Anomaly(name, self.name, what)
 
@@ -102,13 +106,10 @@ class _Partition:
         if offset not in offsets:
             offsets.append(offset)
 
-    def _order(self) -> Iterator[tuple[str, str]]:
+    def _places(self) -> Iterator[tuple[str, str]]:
         for offset, values in self.values.items():
             if len(values) > 1:
                 yield "inconsistent-offsets", f"offset {offset} holds {values}"
-        for value, offsets in self.offsets.items():
-            if len(offsets) > 1:
-                yield "duplicate", f"{value!r} is at offsets {sorted(offsets)}"
 
     def _writes(self, ended: bool) -> Iterator[tuple[str, str]]:
         highest = max((offset for _, _, _, records in self.readings for offset, _ in records), default=-1)

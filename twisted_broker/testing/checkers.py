@@ -22,6 +22,7 @@ from twisted_broker.replication.partition import Partition
 from twisted_broker.testing.mirror import Line, Mirror
 from twisted_broker.testing.sim_clock import NodeClock
 from twisted_broker.testing.sim_cluster import SimCluster, SimNode
+from twisted_broker.testing.sim_history import ToldClients
 from twisted_broker.testing.workload import Attempt, Fate, History
 from twisted_broker.wire.records import iterate_batches
 
@@ -357,6 +358,7 @@ class ClientChecker:
         self._marks: dict[tuple[str, TopicPartition, int], int] = {}
         self._ends: dict[tuple[str, TopicPartition], int] = {}
         self._resets: dict[TopicPartition, int] = {}
+        self._told = ToldClients()
         history.acked, history.consumed = self.acked, self.consumed
         history.mark_seen, history.out_of_range = self.mark_seen, self.out_of_range
         history.note = cluster.cluster.note
@@ -373,6 +375,7 @@ class ClientChecker:
 
     def consumed(self, who: str, name: TopicPartition, base: int, last: int, epoch: int, crc: int, values: Sequence[bytes]) -> None:
         """RL 9: nothing uncommitted, no gap, no reordering."""
+        self._told.consumed(who, name, base, values)
         line = self.cluster.line_of(name)
         if last + 1 > line.top and epoch >= line.unclean_epoch:
             self._broken(f"{who} read {name} up to {last}, but only {line.top} was ever committed")
@@ -408,6 +411,7 @@ class ClientChecker:
         line = self.cluster.line_of(name)
         if not line.resets and not line.waits_for_leader and epoch >= 0:
             self._broken(f"{who} reads {name} at {offset} in epoch {epoch}: out of range, and no unclean election was recorded")
+        self._told.moved(who)
         self._positions[who] = 0
         self._resets[name] = -1
 
@@ -423,6 +427,9 @@ class ClientChecker:
                 places[name, value] = offset
         for attempt in self.history.attempts:
             self._attempt_at_the_end(attempt, finals[attempt.partition], places, twice)
+        unclean = {name for name in finals if self.cluster.line_of(name).unclean_epoch >= 0}
+        for anomaly in self._told.anomalies(self.history.attempts, unclean):
+            self._broken(str(anomaly))
 
     def _attempt_at_the_end(
         self, attempt: Attempt, final: dict[int, bytes], places: dict[tuple[TopicPartition, bytes], int], twice: set[tuple[TopicPartition, bytes]]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from kafka import ConsumerRebalanceListener, KafkaConsumer, KafkaProducer, TopicPartition
+from kafka.errors import KafkaError
 
 from tests.faults.clients.job import HEARTBEAT_MS, PACE_SECONDS, PATIENCE_MS, REQUEST_MS, SESSION_MS, Work
 
@@ -61,6 +62,12 @@ def consume(work: Work) -> None:
         consumer.seek_to_beginning()
         work.recorder.assigned()
     while not work.enough.is_set():
-        found = consumer.poll(timeout_ms=200)
+        try:
+            found = consumer.poll(timeout_ms=200)
+        except KafkaError as error:
+            if not error.retriable:
+                raise
+            print(f"polled again after {error!r}", flush=True)
+            continue
         work.recorder.poll({(tp.topic, tp.partition): [(each.offset, each.value.decode()) for each in records] for tp, records in found.items()})
     consumer.close()

@@ -1,0 +1,49 @@
+"""Issue 4, section 4: real processes and stock clients through kills, stops, partitions and rolling restarts; nothing acknowledged is lost.
+
+The long runs are `python -m tests.faults.run --seed 1 --rounds 100` and the same with `--rounds 30 --combined`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from tests.faults.kinds import KINDS
+from tests.faults.rounds import Run
+from tests.faults.summary import Summary, plan
+
+SHORT = ("kill-leader", "stop-broker", "rolling-restart", "cut-controller", "kill-controller")
+
+
+def passes(summary: Summary, rounds: int) -> None:
+    report = "\n".join(summary.lines())
+    assert not summary.problems, report
+    assert summary.rounds == rounds and not any(summary.anomalies.values()), report
+    assert summary.acknowledged > 100 * rounds and summary.polled > summary.acknowledged, f"too little to prove anything\n{report}"
+    print(report)
+
+
+def test_a_plan_has_every_kind_before_any_comes_again() -> None:
+    """And is the seed's."""
+    order = plan(7, 2 * len(KINDS))
+    assert set(Counter(order).values()) == {2} and set(order[: len(KINDS)]) == set(KINDS)
+    assert order == plan(7, 2 * len(KINDS)) != plan(8, 2 * len(KINDS))
+    assert set(plan(7, len(SHORT), SHORT)) == set(SHORT)
+
+
+@pytest.mark.clients
+@pytest.mark.timeout(1200)
+def test_five_rounds(tmp_path: Path) -> None:
+    """A kill, a stop, a rolling restart, a partition, and the death of the controller."""
+    passes(Run(5, len(SHORT), tmp_path, kinds=SHORT).run(), len(SHORT))
+
+
+@pytest.mark.clients
+@pytest.mark.long
+@pytest.mark.timeout(7200)
+@pytest.mark.parametrize(("rounds", "combined"), [(100, False), (30, True)])
+def test_many_rounds(tmp_path: Path, rounds: int, combined: bool) -> None:
+    """Every kind of fault, again and again; with a controller of its own, and with a broker that is the controller too."""
+    passes(Run(1, rounds, tmp_path, combined).run(), rounds)

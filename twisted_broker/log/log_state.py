@@ -35,7 +35,7 @@ class LogState:
     """
 
     __slots__ = (
-        "_cuts", "_epochs_dirty", "_epochs_synced", "_epochs_version", "_epochs_writing", "_first_unstable", "_hw", "_prepare",
+        "_cuts", "_end", "_epochs_dirty", "_epochs_synced", "_epochs_version", "_epochs_writing", "_first_unstable", "_hw", "_prepare",
         "_unstable_metadata", "config", "directory", "disk", "failed", "failing", "high_watermark", "last_flush_ms", "leader_epochs",
         "log_end_offset", "log_start_offset", "named", "pool", "producers", "recovery_point", "segments", "topic_id", "topic_partition",
         "truncated", "unflushed_since",
@@ -60,6 +60,7 @@ class LogState:
         self.log_start_offset = self.log_end_offset = self.recovery_point = self.high_watermark = 0
         self.unflushed_since = self.last_flush_ms = 0
         self._hw = LogOffsetMetadata(0)
+        self._end = LogOffsetMetadata(0)
         self._first_unstable = -1
         self._unstable_metadata: LogOffsetMetadata | None = None
         self._epochs_writing = self._epochs_dirty = False
@@ -67,8 +68,11 @@ class LogState:
 
     @property
     def log_end(self) -> LogOffsetMetadata:
-        active = self.segments.active
-        return LogOffsetMetadata(self.log_end_offset, active.base_offset, active.size)
+        """The log end with its place; followers of an idle log ask for it again and again, so it is made once for each end."""
+        active, known = self.segments.active, self._end
+        if known.offset != self.log_end_offset or known.position != active.size or known.segment_base_offset != active.base_offset:
+            known = self._end = LogOffsetMetadata(self.log_end_offset, active.base_offset, active.size)
+        return known
 
     @property
     def high_watermark_metadata(self) -> LogOffsetMetadata:

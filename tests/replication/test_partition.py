@@ -223,6 +223,15 @@ def test_leader_epoch_of_a_request(epoch, code):
     assert code_of(PartitionRig().partition.log_for, epoch, True) == ErrorCode[code]
 
 
+@pytest.mark.parametrize(("epoch", "code"), [(4, "FENCED_LEADER_EPOCH"), (6, "UNKNOWN_LEADER_EPOCH")])
+def test_a_followers_fetch_under_another_epoch_counts_nothing(epoch, code):
+    """RL 2.6, KIP-320: it is refused before anything is noted of it: the high watermark stands, though it names the leader's end."""
+    rig = PartitionRig(replicas=(1, 2), isr=(1, 2))
+    rig.append(3)
+    assert code_of(rig.follower_fetches, 2, 3, leader_epoch=epoch) == ErrorCode[code]
+    assert (rig.log.high_watermark, rig.partition.remote_replicas[2].log_end_offset) == (0, -1)
+
+
 # followers
 
 

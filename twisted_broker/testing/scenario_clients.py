@@ -81,12 +81,10 @@ def _produced(answer: Any) -> str:
 
 def fetch_records(stage: Stage, topic: str = THE_TOPIC, broker: str = "", incarnation: str = "", **asked: str) -> Deferred[str]:
     """A consumer's fetch, or a replica's. Answer: records .., hw, start; diverges <epoch>@<end>; or read at <broker>."""
-    known = stage.image.topics_by_name.get(topic)
-    topic_id = stage.topic_ids[topic] if known is None else stage.topic_ids.setdefault(topic, known.id)
     replica = int(asked.get("replica", -1))
     request = fetch.FetchRequest(
         max_wait_ms=int(float(asked.get("seconds", 0)) * 1000), min_bytes=int(asked.get("minimum", 1)), max_bytes=int(asked.get("maximum", 1 << 20)),
-        rack_id=asked.get("rack", ""), topics=[fetch.FetchTopic(topic=topic, topic_id=topic_id, partitions=[_fetched_partition(asked)])],
+        rack_id=asked.get("rack", ""), topics=[fetch.FetchTopic(topic=topic, topic_id=stage.topic_ids[topic], partitions=[_fetched_partition(asked)])],
     )  # fmt: skip
     if incarnation:
         request.replica_state = fetch.ReplicaState(replica_id=replica, replica_epoch=_broker_epoch(stage, incarnation, replica))

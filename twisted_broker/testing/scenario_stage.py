@@ -119,11 +119,9 @@ class Stage:
         return None if controller is None else controller.committed
 
     def registration(self, name: TopicPartition) -> Any:
-        """A partition as the controller has it; None when there is none."""
+        """A partition as the controller has it; None when there is none, or while the controller is down."""
         image = self.image
-        if image is None:
-            raise StoryError("the controller does not run")
-        topic = image.topics_by_name.get(name.topic)
+        topic = None if image is None else image.topics_by_name.get(name.topic)
         return None if topic is None else topic.partitions.get(name.partition)
 
     # time

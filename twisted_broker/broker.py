@@ -268,14 +268,13 @@ class Broker:
         from twisted_broker.cluster.topic_changes import new_uuid
 
         directories = self.log_manager.online()
-        was_clean = all(each.was_clean for each in directories)
         lifecycle.start(
             self.cluster_id,
             new_uuid(self.runtime.random),
             [Endpoint(each.name, each.host, each.port) for each in self.listeners if not each.is_controller],
             SUPPORTED_FEATURES,
             [each.directory_id for each in directories],
-            directories[0].previous_broker_epoch if was_clean else -1,
+            self.log_manager.previous_broker_epoch(),
         )
         await lifecycle.caught_up
         self._caught_up = True

@@ -55,6 +55,14 @@ class LogDirectories:
     def offline(self) -> list[str]:
         return [path for path, directory in self.directories.items() if directory.failed is not None]
 
+    def previous_broker_epoch(self) -> int:
+        """The broker epoch that the marks of a clean stop tell; -1 unless every directory is here, has one, and all tell the same.
+
+        A directory that was away tells of an older stop: what its logs lack since nobody knows.
+        """
+        told = {each.previous_broker_epoch if each.failed is None else -1 for each in self.directories.values()}
+        return told.pop() if len(told) == 1 else -1
+
     def directory_of(self, log: LogState) -> LogDirectory:
         return self.directories[posixpath.dirname(log.directory)]
 

@@ -94,7 +94,7 @@ class DeltaTable:
         batch = None
         if checkpoints:
             transactions = self.spark.read.parquet(*checkpoints).where(f.col("txn.appId") == APPLICATION)
-            batch = transactions.agg(f.max("txn.version")).head()[0]
+            batch = transactions.agg(f.max("txn.version")).collect()[0][0]
         if batch is None:
             raise PipelineError(f"--to {self.files.path()} is a Delta table that no `replog pipeline archive` wrote: archive into another table")
         ends = self.read().groupBy("topic", "partition").agg((f.max("offset") + 1).alias("next")).collect()

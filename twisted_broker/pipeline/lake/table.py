@@ -17,9 +17,6 @@ from twisted_broker.pipeline.lake.parquet import LEDGERS, ParquetTable
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-FORMATS = {"delta": DeltaTable, "parquet": ParquetTable}
-
-
 class ITable(Protocol):
     """A table of records."""
 
@@ -52,8 +49,7 @@ def to_append(spark: SparkSession, place: str, wanted: str | None) -> ITable:
     found = found_format(files)
     if found and wanted and found != wanted:
         raise PipelineError(f"--format {wanted}: the table {place} is {found}; leave --format out")
-    table: ITable = FORMATS[found or wanted or "delta"](spark, files)
-    return table
+    return of_format(spark, files, found or wanted or "delta")
 
 
 def existing(spark: SparkSession, place: str, setting: str = "--from") -> ITable:
@@ -62,5 +58,8 @@ def existing(spark: SparkSession, place: str, setting: str = "--from") -> ITable
     found = found_format(files)
     if found is None:
         raise PipelineError(f"{setting} {place}: there is no table; name the --to of an archive, kafka://HOST:PORT/TOPIC or segments:DIR")
-    table: ITable = FORMATS[found](spark, files)
-    return table
+    return of_format(spark, files, found)
+
+
+def of_format(spark: SparkSession, files: IFiles, name: str) -> ITable:
+    return DeltaTable(spark, files) if name == "delta" else ParquetTable(spark, files)

@@ -1,0 +1,180 @@
+"""`archive`: a topic into a Delta or Parquet table, every record exactly once.
+
+1. A batch is: read the table's ledger, ask the source for its extent, let the guards decide the ranges, read them, append them with the new ledger in
+   one atomic act. Nothing is kept anywhere else; a run that dies at any point is simply started again.
+2. The rows are read once and written as they come: no cache, no shuffle, no sort, no second pass to count (the commit's own count is told).
+3. Before the first row is written everything that can be wrong has been looked at: nothing is written then.
+4. A batch that another writer took is planned anew, because a writer that was killed may still have committed; the third time in a row it stops.
+
+Source: issue 5; SPARK.md 6 and 7. Left out: joining small files, decoding values.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import click
+
+from twisted_broker.pipeline import sources
+from twisted_broker.pipeline.columns import COLUMNS
+from twisted_broker.pipeline.errors import PipelineError
+from twisted_broker.pipeline.jobs.until_stopped import Stopper, on_signals
+from twisted_broker.pipeline.lake import extents, guards, table
+from twisted_broker.pipeline.lake.conflict import AnotherWriterError
+from twisted_broker.pipeline.lake.ledger import Ledger, Offsets
+from twisted_broker.pipeline.progress import Progress
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+DELTA_AND_KAFKA = ("kafka", "delta")
+OPEN_WRITERS = "spark.sql.maxConcurrentOutputFileWriters"
+DATES_AT_ONCE = "16"
+CONFLICTS_IN_A_ROW = 3
+
+
+@dataclass(frozen=True)
+class ArchiveConfig:
+    """`source` and `to` as on the command line. `interval` (seconds): go on for ever, looking so often; None: what is there now.
+
+    `max_records` bounds a batch, not the run.
+    """
+
+    source: str
+    to: str
+    format: str | None = None
+    interval: float | None = None
+    max_records: int | None = None
+    isolation: str = "read_uncommitted"
+    allow_gaps: bool = False
+
+
+@dataclass
+class ArchiveResult:
+    """What one run appended. `ledger` is the table's at the end."""
+
+    to: str
+    format: str
+    rows: int = 0
+    batches: int = 0
+    gaps: list[guards.Gap] = field(default_factory=list)
+    ledger: Ledger = field(default_factory=Ledger)
+
+    @property
+    def findings(self) -> list[str]:
+        """The gaps that were allowed."""
+        return [str(gap) for gap in self.gaps]
+
+    def to_json(self) -> dict[str, object]:
+        topics = self.ledger.to_json()["topics"]
+        return {
+            "to": self.to, "format": self.format, "rows": self.rows, "batches": self.batches, "findings": self.findings, "topics": topics,
+        }  # fmt: skip
+
+
+def transform(records: DataFrame) -> DataFrame:
+    """The connector's columns and the UTC day."""
+    from pyspark.sql.functions import col, to_date
+
+    return records.select(*COLUMNS, to_date(col("timestamp")).alias("date"))
+
+
+def run(spark: SparkSession, config: ArchiveConfig, progress: Progress | None = None, stopper: Stopper | None = None) -> ArchiveResult:
+    """Archive. Raises PipelineError, with nothing written by the batch that it stopped."""
+    if not int(spark.conf.get(OPEN_WRITERS, "0") or 0):
+        spark.conf.set(OPEN_WRITERS, DATES_AT_ONCE)
+    source = sources.parse(config.source)
+    target = table.to_append(spark, config.to, config.format)
+    archive = Archive(spark, config, source, target, progress or Progress(quiet=True), stopper or Stopper())
+    archive.next_plan()
+    with target.files.lock():
+        target.recover()
+        archive.catch_up()
+        while config.interval is not None and not archive.stopper.wait(config.interval):
+            archive.catch_up()
+    return archive.result
+
+
+class Archive:
+    """One run over one source and one table."""
+
+    def __init__(
+        self, spark: SparkSession, config: ArchiveConfig, source: sources.Source, target: table.ITable, progress: Progress, stopper: Stopper
+    ) -> None:
+        self.spark, self.config, self.source, self.target = spark, config, source, target
+        self.progress, self.stopper = progress, stopper
+        self.result = ArchiveResult(config.to, target.format)
+        self.goal: Offsets | None = None
+
+    def catch_up(self) -> None:
+        """Batches up to where the source ended at the first of them."""
+        self.goal = None
+        conflicts = 0
+        while not self.stopper.is_set():
+            extent, plan = self.next_plan()
+            self.goal = self.goal or extent.end
+            if not plan.offsets:
+                return
+            try:
+                self.batch(extent, plan)
+                conflicts = 0
+            except AnotherWriterError:
+                conflicts += 1
+                if conflicts == CONFLICTS_IN_A_ROW:
+                    raise
+
+    def next_plan(self) -> tuple[guards.Extent, guards.Plan]:
+        """The ledger first, then the extent: a log that is older than the ledger would look cut."""
+        self.result.ledger = self.target.ledger()
+        extent = extents.extent(self.spark, self.source, self.config.isolation)
+        plan = guards.plan(
+            self.result.ledger, extent, self.config.to, allow_gaps=self.config.allow_gaps, max_records=self.config.max_records, goal=self.goal
+        )  # fmt: skip
+        return extent, plan
+
+    def batch(self, extent: guards.Extent, plan: guards.Plan) -> None:
+        """Append one range of every partition."""
+        after = self.result.ledger.after(extent.ids, plan.end)
+        records = sources.read(self.spark, self.source, start=plan.start, end=plan.end, isolation=self.config.isolation)
+        for gap in plan.gaps:
+            self.progress.say(f"archive: {gap}")
+        with self.progress.step(f"archive: batch {after.batch}, {plan.offsets:,} offsets", self.spark):
+            rows = self.target.append(transform(records), after)
+        self.result.ledger, self.result.gaps = after, [*self.result.gaps, *plan.gaps]
+        self.result.rows, self.result.batches = self.result.rows + rows, self.result.batches + 1
+
+
+@click.command("archive")
+@click.option("--from", "source", required=True, metavar="URL", help="kafka://HOST:PORT/TOPIC[,TOPIC] or segments:DIRECTORY.")
+@click.option("--to", required=True, metavar="PATH", help="The table: a folder, or a URI that Spark can write.")
+@click.option("--format", type=click.Choice(["delta", "parquet"]), help="Of a new table; delta unless said.")
+@click.option("--available-now", is_flag=True, help="What is there now, then end (the default).")
+@click.option("--continuous", is_flag=True, help="Go on until SIGTERM or Ctrl-C; the batch at work is finished.")
+@click.option("--interval", type=click.FloatRange(min=0.1), default=60.0, show_default=True, metavar="S", help="Between two looks of --continuous.")
+@click.option("--max-records", type=click.IntRange(min=1), metavar="N", help="At most so many records in one batch.")
+@click.option("--read-committed", is_flag=True, help="Only what is not in an open or aborted transaction.")
+@click.option("--allow-gaps", is_flag=True, help="Go on when records were deleted before they were archived; each gap is told.")
+@click.option("--json", "as_json", is_flag=True, help="The result as one JSON object.")
+@click.option("--quiet", is_flag=True, help="No progress.")
+def command(
+    source: str, to: str, format: str | None, available_now: bool, continuous: bool, interval: float, max_records: int | None,
+    read_committed: bool, allow_gaps: bool, as_json: bool, quiet: bool,
+) -> None:  # fmt: skip
+    """Copy topics into a Delta or Parquet table, partitioned by the day of the timestamp, each record exactly once.
+
+    Where the last run ended stands in the table itself; run it again after any failure.
+    """
+    from twisted_broker.pipeline import session
+
+    if available_now and continuous:
+        raise PipelineError("--available-now and --continuous exclude one another: leave one out")
+    isolation = "read_committed" if read_committed else "read_uncommitted"
+    config = ArchiveConfig(source, to, format, interval if continuous else None, max_records, isolation, allow_gaps)
+    progress = Progress(quiet)
+    sources.parse(source)
+    with on_signals() as stopper:
+        spark = session.build("replog archive", formats=DELTA_AND_KAFKA, tell=progress.say)
+        result = run(spark, config, progress, stopper)
+    click.echo(json.dumps(result.to_json()) if as_json else f"{result.rows:,} records in {result.batches} batches to {to} ({result.format})")

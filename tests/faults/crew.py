@@ -60,12 +60,12 @@ class Client:
 class Crew:
     """Three producers, three consumers on their own, three groups of one or two members. Use as a context."""
 
-    def __init__(self, directory: Path, bootstrap: str, topic: str, partitions: int) -> None:
+    def __init__(self, directory: Path, bootstrap: str, topic: str, partitions: int, acks: str = "all") -> None:
         self.directory, self.topic, self.partitions = directory, topic, partitions
         self.history = History()
         self.replaced: list[str] = []
         self.clients: list[Client] = []
-        self._blank = Job("", "", "", bootstrap, topic, partitions, "", "")
+        self._blank = Job("", "", "", bootstrap, topic, partitions, "", "", acks)
         directory.mkdir(parents=True, exist_ok=True)
 
     def __enter__(self) -> Crew:

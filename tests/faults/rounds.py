@@ -30,16 +30,23 @@ from twisted_broker.testing.anomalies import counts, find_anomalies
 
 TOPIC, PARTITIONS = "records", 3
 _HANGING_SECONDS = 60
-_SHOWN = 10
+_SHOWN = 5
 
 
 class Run:
     """One seed. `tell` gets a line per round; `directory` holds everything, and is the caller's to remove."""
 
     def __init__(
-        self, seed: int, rounds: int, directory: Path, combined: bool = False, kinds: Sequence[str] = (), tell: Callable[[str], object] = print
+        self,
+        seed: int,
+        rounds: int,
+        directory: Path,
+        combined: bool = False,
+        kinds: Sequence[str] = (),
+        acks: str = "all",
+        tell: Callable[[str], object] = print,
     ) -> None:
-        self.seed, self.directory, self.combined, self.tell = seed, directory, combined, tell
+        self.seed, self.directory, self.combined, self.acks, self.tell = seed, directory, combined, acks, tell
         self.plan = plan(seed, rounds, kinds)
         self.summary = Summary()
 
@@ -47,7 +54,7 @@ class Run:
         """Never raises for what the brokers did: that is in the summary."""
         with Relays() as relays, Cluster(self.directory, relays, self.combined) as self.cluster:
             self.cluster.create_topic(TOPIC, PARTITIONS)
-            with Crew(self.directory / "clients", self.cluster.bootstrap, TOPIC, PARTITIONS) as self.crew:
+            with Crew(self.directory / "clients", self.cluster.bootstrap, TOPIC, PARTITIONS, self.acks) as self.crew:
                 healthy = self._is_fine("the beginning", self._begin) and self._rounds() and self._is_fine("the end", self._read_all)
                 self._judge(healthy)
                 if healthy and self._is_fine("the stop", self.cluster.stop_all):
@@ -131,7 +138,8 @@ class Run:
         history = self.crew.history
         found = find_anomalies(history, ended=read_all)
         self.summary.anomalies = counts(found)
-        self.summary.problems += [str(each) for each in found[:_SHOWN]]
+        for name in self.summary.anomalies:
+            self.summary.problems += [str(each) for each in [each for each in found if each.name == name][:_SHOWN]]
         self.summary.acknowledged = history.acknowledged
         self.summary.polled = sum(len(records) for poll in history.polls for records in poll.records.values())
         self.summary.replaced = self.crew.replaced

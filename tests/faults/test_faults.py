@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.faults.kinds import KINDS
+from tests.faults.node import PATIENCE_SECONDS
 from tests.faults.rounds import Run
 from tests.faults.summary import Summary, plan
 
@@ -21,6 +22,7 @@ def passes(summary: Summary, rounds: int) -> None:
     report = "\n".join(summary.lines())
     assert not summary.problems, report
     assert summary.rounds == rounds and not any(summary.anomalies.values()), report
+    assert all(seconds < PATIENCE_SECONDS / 3 for _, seconds in summary.moves), report
     assert summary.acknowledged > 100 * rounds and summary.polled > summary.acknowledged, f"too little to prove anything\n{report}"
     print(report)
 
@@ -38,6 +40,15 @@ def test_a_plan_has_every_kind_before_any_comes_again() -> None:
 def test_five_rounds(tmp_path: Path) -> None:
     """A kill, a stop, a rolling restart, a partition, and the death of the controller."""
     passes(Run(5, len(SHORT), tmp_path, kinds=SHORT).run(), len(SHORT))
+
+
+@pytest.mark.clients
+@pytest.mark.long
+@pytest.mark.timeout(1200)
+def test_what_acks_1_loses_is_found(tmp_path: Path) -> None:
+    """The judge can say no: what a leader acknowledged alone, and died with, is told as lost."""
+    summary = Run(2, 2, tmp_path, kinds=("isolate-then-kill",), acks="1").run()
+    assert summary.problems and summary.anomalies["lost-write"] + summary.anomalies["inconsistent-offsets"] > 0, summary.lines()
 
 
 @pytest.mark.clients

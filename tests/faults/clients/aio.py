@@ -29,7 +29,8 @@ def produce(work: Work) -> None:
 
 
 async def _produce(work: Work) -> None:
-    producer = AIOKafkaProducer(acks="all", enable_idempotence=True, linger_ms=5, max_batch_size=1 << 18, **_settings(work, _EXPIRY_MS))
+    acks: Any = work.job.acks if work.job.idempotent else int(work.job.acks)
+    producer = AIOKafkaProducer(acks=acks, enable_idempotence=work.job.idempotent, linger_ms=5, max_batch_size=1 << 18, **_settings(work, _EXPIRY_MS))
     await producer.start()
 
     def told(sent: Future[Any], value: str) -> None:

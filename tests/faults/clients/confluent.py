@@ -23,7 +23,8 @@ def _settings(work: Work) -> dict[str, Any]:
 
 
 def produce(work: Work) -> None:
-    producer = Producer(_settings(work) | {"acks": "all", "enable.idempotence": True, "linger.ms": 5, "message.timeout.ms": PATIENCE_MS})
+    safety = {"acks": work.job.acks, "enable.idempotence": work.job.idempotent}
+    producer = Producer(_settings(work) | safety | {"linger.ms": 5, "message.timeout.ms": PATIENCE_MS})
 
     def told(error: Any, message: Message, value: str) -> None:
         if error is None:

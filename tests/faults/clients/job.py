@@ -25,7 +25,7 @@ REQUEST_MS, SESSION_MS, HEARTBEAT_MS = 7_000, 6_000, 1_000
 
 @dataclass(frozen=True)
 class Job:
-    """`role`: produce or consume; `group` "": all partitions, assigned. `file` is where the history goes."""
+    """`role`: produce or consume; `group` "": all partitions, assigned. `file` is where the history goes. `acks` other than all: no idempotence."""
 
     name: str
     library: str
@@ -35,6 +35,11 @@ class Job:
     partitions: int
     group: str
     file: str
+    acks: str = "all"
+
+    @property
+    def idempotent(self) -> bool:
+        return self.acks == "all"
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))

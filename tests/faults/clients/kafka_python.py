@@ -21,9 +21,9 @@ def _settings(work: Work) -> dict[str, Any]:
 
 
 def produce(work: Work) -> None:
-    producer = KafkaProducer(
-        acks="all", enable_idempotence=True, linger_ms=5, delivery_timeout_ms=PATIENCE_MS, max_block_ms=PATIENCE_MS, **_settings(work)
-    )
+    acks: Any = work.job.acks if work.job.idempotent else int(work.job.acks)
+    more = _settings(work) | {"delivery_timeout_ms": PATIENCE_MS, "max_block_ms": PATIENCE_MS, "linger_ms": 5}
+    producer = KafkaProducer(acks=acks, enable_idempotence=work.job.idempotent, **more)
     while not work.enough.wait(PACE_SECONDS):
         for partition, value in work.burst():
             sent = producer.send(work.job.topic, value.encode(), partition=partition)

@@ -133,7 +133,7 @@ def test_stop_lets_go_of_the_clock():
 
 
 def test_cost_does_not_grow_with_the_number_waiting():
-    """RL 4.2: adding and cancelling is O(1): with 100,000 waiting it costs at most a few times what it costs alone."""
+    """RL 4.2: adding and cancelling is O(1): with 100,000 waiting it costs at most a few times what it costs alone, in processor time."""
     clock = Clock()
     wheel = TimingWheel(clock)
 
@@ -141,12 +141,12 @@ def test_cost_does_not_grow_with_the_number_waiting():
         best = 1.0
         for _ in range(5):
             batch = [Note(clock) for _ in range(2000)]
-            start = time.perf_counter()
+            start = time.process_time()
             for note in batch:
                 wheel.add(note, 30_000)
             for note in batch:
                 wheel.cancel(note)
-            best = min(best, time.perf_counter() - start)
+            best = min(best, time.process_time() - start)
         return best
 
     alone = cost()

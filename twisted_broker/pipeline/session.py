@@ -10,7 +10,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -34,7 +33,13 @@ DEFAULTS = {
 }
 OURS = {"spark.ui.showConsoleProgress": "false"}
 """What spark-submit sets by itself and is not wanted: progress is told by the jobs."""
-LOOPBACK = {"spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"}
+ALONE = {
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.host": "127.0.0.1",
+    "spark.sql.shuffle.partitions": "16",
+    "spark.databricks.delta.snapshotPartitions": "4",
+}
+"""On this machine alone: loopback, and not hundreds of tasks for what a few do (Spark's defaults are 200 and Delta's 50)."""
 DELTA = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
@@ -106,7 +111,7 @@ def complete(wanted: Mapping[str, str], formats: Sequence[str]) -> dict[str, str
     local = is_local(given, wanted)
     if local:
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    defaults = DEFAULTS | (LOOPBACK if local else {}) | (DELTA if "delta" in formats else {})
+    defaults = DEFAULTS | (ALONE if local else {}) | (DELTA if "delta" in formats else {})
     return {name: value for name, value in defaults.items() if not given.contains(name)} | OURS | dict(wanted)
 
 
@@ -129,7 +134,6 @@ def check_loaded(spark: SparkSession, name: str) -> None:
 
 
 def register_sources(spark: SparkSession) -> None:
-    if importlib.util.find_spec("twisted_broker.pipeline.datasource"):
-        from twisted_broker.pipeline import datasource
+    from twisted_broker.pipeline import datasource
 
-        datasource.register(spark)
+    datasource.register(spark)

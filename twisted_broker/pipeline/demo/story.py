@@ -125,8 +125,11 @@ def await_all(producers: list[subprocess.Popen[str]]) -> list[int]:
 
 
 def differences(first: DataFrame, second: DataFrame) -> list[str]:
-    """How many rows one of two tables has that the other has not, the topic's name aside."""
-    columns = [name for name in COLUMNS if name != "topic"]
-    missing = first.select(columns).exceptAll(second.select(columns)).count()
-    more = second.select(columns).exceptAll(first.select(columns)).count()
-    return [f"{missing:,} records are not in the second table, {more:,} only there"] if missing or more else []
+    """How many records of two tables are not alike, the topic's name aside; a partition and an offset say which belong together."""
+    from pyspark.sql.functions import struct
+
+    place = ["partition", "offset"]
+    content = struct(*(name for name in COLUMNS if name not in (*place, "topic")))
+    both = first.select(*place, content.alias("first")).join(second.select(*place, content.alias("second")), place, "full_outer")
+    unlike = both.where("not (first <=> second)").count()
+    return [f"{unlike:,} records of the two tables differ"] if unlike else []

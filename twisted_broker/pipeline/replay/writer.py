@@ -4,7 +4,10 @@
 2. Whatever goes wrong for a while (a broken connection, a new leader, a sequence that does not follow) is answered alike: forget the connections,
    take the proven position, drop what is written, send the rest again. Nothing is ever assumed of a request without an answer.
 3. A position below what was acknowledged means that the cluster lost it: fatal. So is no progress for `PATIENCE_SECONDS`.
-4. At most five batches are on their way, as many as a broker remembers of a producer: one sent twice is known to it.
+4. At most five batches are on their way, as many as a broker remembers of a producer: one sent twice is known to it. The first is alone until it
+   is answered: from a producer that it does not know a broker takes any sequence, so the second would be taken where the first was refused.
+5. A broker forgets a producer whose last timestamp is a day old, looking every ten minutes. What 4 keeps away could then slip in between; it would
+   be seen by 1, and refused for ever after by the proof of the position.
 
 Source: KIP-98; Kafka's Sender. Left out: acks other than all.
 """
@@ -46,7 +49,7 @@ class PartitionWriter:
         self.name = f"{cluster.topic}-{partition}"
         self.window: deque[Batch] = deque()
         self.sent = self.written = 0
-        self.is_astray = False
+        self.is_astray = self.is_known = False
         self.progress_at = time.monotonic()
         start = self.patiently(lambda: target.position(cluster, partition))
         self.written, self.last = start.offset, start.last
@@ -64,12 +67,13 @@ class PartitionWriter:
 
     def exchange(self, allowed: int) -> None:
         """Send what was not sent, and take answers until at most `allowed` are open."""
-        while self.sent < len(self.window):
-            self.send(self.window[self.sent])
-            self.sent += 1
-        while len(self.window) > allowed:
-            answer = self.cluster.leader(self.partition).receive(ProduceResponse)
-            self.accept(answer.responses[0].partition_responses[0])
+        while self.sent < len(self.window) or len(self.window) > allowed:
+            if self.sent < len(self.window) and (self.is_known or not self.sent):
+                self.send(self.window[self.sent])
+                self.sent += 1
+            else:
+                answer = self.cluster.leader(self.partition).receive(ProduceResponse)
+                self.accept(answer.responses[0].partition_responses[0])
 
     def send(self, batch: Batch) -> None:
         data = PartitionProduceData(index=self.partition, records=batch.encoded(self.producer_id, self.codec))
@@ -84,7 +88,7 @@ class PartitionWriter:
             raise PipelineError(f"{self.name}: {ERRORS[told.error_code].sentence} {REMEDIES[told.error_code]}")
         check(told.error_code, self.name)
         batch = self.window.popleft()
-        self.sent -= 1
+        self.sent, self.is_known = self.sent - 1, True
         if told.base_offset != batch.first:
             found = f"what belongs to offset {batch.first} was written at {told.base_offset}"
             raise PipelineError(f"{self.name}: {found}: somebody else produces to it; {target.ANOTHER}")
@@ -117,4 +121,4 @@ class PartitionWriter:
         if found > self.written:
             self.moved_to(found)
         self.window = deque(rest for batch in self.window if (rest := batch.from_offset(found)).rows)
-        self.sent, self.is_astray = 0, False
+        self.sent, self.is_astray, self.is_known = 0, False, False

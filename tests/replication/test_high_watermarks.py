@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.replication.rig import TP, batch, make_log
 from twisted_broker.interfaces import TopicPartition
 from twisted_broker.log.checkpoints import HIGH_WATERMARK, read_offsets, write_offsets
+from twisted_broker.log.filesystem import OsFileSystem
 from twisted_broker.log.memory import MemoryFileSystem
 from twisted_broker.replication.high_watermarks import HighWatermarks
 
@@ -125,3 +126,23 @@ def test_a_directory_that_cannot_be_written_is_reported():
     for worker in house.workers.values():
         worker.run()
     assert (house.failed, house.on_disk("/b")) == (["/a"], {OTHER: 0})
+
+
+def test_a_relative_directory(tmp_path, monkeypatch):
+    """ReplicaManagerTest: log.dirs may be relative to where the broker was started: the checkpoint is written there, and found again."""
+    monkeypatch.chdir(tmp_path)
+    house = House()
+    house.files = OsFileSystem()
+    house.files.make_directories("data")
+    house.workers["data"] = SlowWorker()
+    house.marks = HighWatermarks(house.files, house.workers.__getitem__, lambda directory, error: house.failed.append(directory))
+    log = house.log(directory="data")
+    log.set_high_watermark(3)
+    house.marks.write_last([log])
+    house.workers["data"].run()
+    assert (tmp_path / "data" / HIGH_WATERMARK).read_text() == "0\n1\nt 0 3\n"
+    again = HighWatermarks(house.files, house.workers.__getitem__, lambda directory, error: None)
+    log.set_high_watermark(0)
+    again.start(log)
+    assert (log.high_watermark, house.failed) == (3, [])
+    log.close()

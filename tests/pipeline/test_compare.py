@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 
 import pytest
 from click.testing import CliRunner
@@ -14,8 +13,9 @@ from twisted_broker.pipeline.flat_rows import arrow_schema
 from twisted_broker.pipeline.jobs import compare, compare_plan
 from twisted_broker.pipeline.jobs.compare import CompareConfig, planned
 from twisted_broker.pipeline.jobs.compare_findings import Parting, partings
-from twisted_broker.pipeline.jobs.compare_plan import LOG_END, Partition
+from twisted_broker.pipeline.jobs.compare_plan import Partition
 from twisted_broker.pipeline.jobs.compare_worker import READ, ROW, compare_piece
+from twisted_broker.pipeline.log_view import LOG_END
 
 SAME = {0: [batch(0), batch(10, epoch=1)], 20: [batch(20, epoch=1), batch(30, epoch=2)]}
 
@@ -149,7 +149,7 @@ def test_wrong_directories_are_one_line(places, tmp_path, wrong, words):
         compared(*(tmp_path / name for name in wrong))
 
 
-def findings_of(spark, places, *arguments) -> Iterator[tuple[int, dict]]:
+def findings_of(spark, places, *arguments) -> tuple[int, dict]:
     done = CliRunner().invoke(compare.command, [*map(str, places), "--json", "--quiet", *arguments])
     assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
     return done.exit_code, json.loads(done.stdout)

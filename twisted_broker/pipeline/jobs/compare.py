@@ -23,9 +23,10 @@ from twisted_broker.pipeline import flat_rows
 from twisted_broker.pipeline.errors import PipelineError
 from twisted_broker.pipeline.jobs import compare_plan
 from twisted_broker.pipeline.jobs.compare_findings import Parting, partings
-from twisted_broker.pipeline.jobs.compare_plan import HIGH_WATERMARK, LOG_END, Partition
+from twisted_broker.pipeline.jobs.compare_plan import Partition
 from twisted_broker.pipeline.jobs.compare_worker import PIECE, READ, ROW, compare_piece
 from twisted_broker.pipeline.log_folder import folders
+from twisted_broker.pipeline.log_view import HIGH_WATERMARK, LOG_END
 from twisted_broker.pipeline.progress import Progress
 
 if TYPE_CHECKING:

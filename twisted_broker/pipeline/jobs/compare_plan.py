@@ -17,10 +17,9 @@ from typing import Any
 
 from twisted_broker.pipeline.errors import PipelineError
 from twisted_broker.pipeline.log_folder import Folder
-from twisted_broker.pipeline.segment_chunks import headers
+from twisted_broker.pipeline.log_view import LOG_END, log_end
 
 PIECE_BYTES = 256 << 20
-HIGH_WATERMARK, LOG_END = "high_watermark", "log_end"
 
 
 @dataclass
@@ -79,14 +78,6 @@ def _end(replica: Folder, upto: str) -> int:
         raise PipelineError(f"{replica.directory} has no replication-offset-checkpoint, so how far it may be read is not known: "
                             "name a broker's log directory, or compare all there is with --upto log_end")  # fmt: skip
     return replica.high_watermark
-
-
-def log_end(replica: Folder) -> int:
-    """The offset after the last whole batch."""
-    if not replica.segments:
-        return 0
-    table, _, _ = headers(replica.segments[-1].path)
-    return int(table["baseOffset"][-1] + table["lastOffsetDelta"][-1]) + 1 if len(table) else replica.segments[-1].base_offset
 
 
 def _begin(made: Partition) -> None:

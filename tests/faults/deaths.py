@@ -96,3 +96,14 @@ def rolling_restart(scene: Scene) -> str:
         scene.cluster.start_all()
         scene.cluster.until(lambda: not scene.cluster.sick(), lambda: f"in sync after a restart: {scene.cluster.sick()}")
     return " ".join(order)
+
+
+@kind
+def leave_without_controller(scene: Scene) -> str:
+    """SIGTERM, and nobody there who could take leadership over: it ends all the same."""
+    victim = scene.random.choice([name for name in BROKERS if name != scene.controller])
+    scene.kill(scene.controller)
+    node = scene.cluster.nodes[victim]
+    node.ask_to_leave()
+    node.await_gone()
+    return f"{victim} without {scene.controller}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.faults import cuts, deaths
+from tests.faults import cuts, deaths, storms
 from tests.faults.scene import KINDS, Scene
 
-__all__ = ["KINDS", "Scene", "cuts", "deaths"]
+__all__ = ["KINDS", "Scene", "cuts", "deaths", "storms"]

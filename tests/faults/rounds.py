@@ -61,13 +61,18 @@ class Run:
                     self._compare()
         return self.summary
 
+    def log_tail(self) -> str:
+        """What nodes and clients said last."""
+        return f"{self.cluster.log_tail()}\n{self.crew.log_tail()}"
+
     def _begin(self) -> None:
-        """All get on; and every way that a fault may cut is in use: else it would cut nothing."""
-        self._await_progress()
-        wanted = {way for name in (*BROKERS, self.cluster.controller.name) for way in ways(name, *BROKERS) if way[0] != way[1]}
-        wanted |= set(ways(CLIENTS, *BROKERS))
+        """All get on; and the relays know brokers, controller and clients by name: else a fault would cut nothing."""
+        self._await_writers()
+        self._await_readers()
+        controller = self.cluster.controller.name
+        kinds = [ways(controller, *(set(BROKERS) - {controller})), ways("1", "2", "3"), ways(CLIENTS, *BROKERS)]
         used = self.cluster.relays.used
-        self.cluster.until(lambda: wanted <= used(), lambda: f"every way is used, missing: {sorted(wanted - used())}")
+        self.cluster.until(lambda: all(used() & set(kind) for kind in kinds), lambda: f"ways of each kind are used: {sorted(used())}")
 
     def _rounds(self) -> bool:
         return all(self._is_fine(f"round {number}, {name}", partial(self._round, number, name)) for number, name in enumerate(self.plan, 1))
@@ -77,12 +82,11 @@ class Run:
         began = time.monotonic()
         detail = KINDS[name](scene)
         held = time.monotonic() - began
-        self._heal()
+        healed = self._heal()
         self.summary.rounds += 1
         self.summary.moves += scene.moves
         moved = "".join(f", others led after {seconds:.2f} s" for _, seconds in scene.moves)
-        took = f"{held:.1f} s and {time.monotonic() - began - held:.1f} s to heal"
-        self.tell(f"round {number} {name} {detail}{moved}, {took}; {self.crew.history.acknowledged:,} acknowledged")
+        self.tell(f"round {number} {name} {detail}{moved}, held {held:.1f} s, {healed}; {self.crew.history.acknowledged:,} acknowledged")
 
     def _is_fine(self, what: str, step: Callable[[], object]) -> bool:
         try:
@@ -93,17 +97,22 @@ class Run:
             return False
         return True
 
-    def _heal(self) -> None:
+    def _heal(self) -> str:
+        """Until all is well again; says how long each part of it took."""
+        began = time.monotonic()
         self.cluster.heal()
         self.cluster.until(lambda: not self.cluster.sick(), lambda: f"all led and in sync: {self.cluster.sick()}")
-        self._await_progress()
+        in_sync = time.monotonic() - began
+        self._await_writers()
+        written = time.monotonic() - began
+        self._await_readers()
+        return f"in sync after {in_sync:.1f}, written {written:.1f}, read {time.monotonic() - began:.1f} s"
 
-    def _await_progress(self) -> None:
-        """Every client gets on, from now on."""
+    def _await_writers(self) -> None:
+        """Every producer is acknowledged something that it sends from now on."""
         now_ns = time.monotonic_ns()
         names: Callable[[], str] = lambda: ", ".join(each.job.name for each in self.crew.silent(now_ns))  # noqa: E731
         self.cluster.until(lambda: not self.crew.silent(now_ns), lambda: f"acknowledgements for {names()}")
-        self._await_readers()
 
     def _await_readers(self) -> dict[TopicPartition, int]:
         """Every consumer comes to where the log ends now. Gives the ends."""

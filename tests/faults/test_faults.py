@@ -13,14 +13,15 @@ import pytest
 from tests.faults.kinds import KINDS
 from tests.faults.node import PATIENCE_SECONDS
 from tests.faults.rounds import Run
-from tests.faults.summary import Summary, plan
+from tests.faults.summary import plan
 
 SHORT = ("kill-leader", "stop-broker", "rolling-restart", "cut-controller", "kill-controller")
 
 
-def passes(summary: Summary, rounds: int) -> None:
+def passes(run: Run) -> None:
+    summary, rounds = run.run(), len(run.plan)
     report = "\n".join(summary.lines())
-    assert not summary.problems, report
+    assert not summary.problems, f"{report}\n{run.log_tail()}"
     assert summary.rounds == rounds and not any(summary.anomalies.values()), report
     assert all(seconds < PATIENCE_SECONDS / 3 for _, seconds in summary.moves), report
     assert summary.acknowledged > 100 * rounds and summary.polled > summary.acknowledged, f"too little to prove anything\n{report}"
@@ -39,7 +40,7 @@ def test_a_plan_has_every_kind_before_any_comes_again() -> None:
 @pytest.mark.timeout(1200)
 def test_five_rounds(tmp_path: Path) -> None:
     """A kill, a stop, a rolling restart, a partition, and the death of the controller."""
-    passes(Run(5, len(SHORT), tmp_path, kinds=SHORT).run(), len(SHORT))
+    passes(Run(5, len(SHORT), tmp_path, kinds=SHORT))
 
 
 @pytest.mark.clients
@@ -57,4 +58,4 @@ def test_what_acks_1_loses_is_found(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("rounds", "combined"), [(100, False), (30, True)])
 def test_many_rounds(tmp_path: Path, rounds: int, combined: bool) -> None:
     """Every kind of fault, again and again; with a controller of its own, and with a broker that is the controller too."""
-    passes(Run(1, rounds, tmp_path, combined).run(), rounds)
+    passes(Run(1, rounds, tmp_path, combined))

@@ -9,7 +9,7 @@ Left out: which offsets ought to be there (`jobs.audit_rows` asks the cluster).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -46,21 +46,47 @@ def transform(rows: DataFrame) -> DataFrame:
 
 def spans(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """For `mapInArrow`: what comes next to one another is one span."""
-    found: list[Span] = []
-    open_span: Span | None = None
+    found: list[_Open] = []
     for batch in batches:
         for topic, partition, offsets in runs(batch):
-            if open_span is not None and (open_span.topic, open_span.partition) == (topic, partition):
-                found.extend(_between(open_span, int(offsets[0])))
-            else:
-                found.extend([open_span] if open_span else [])
-                open_span = Span(SPANNED, topic, partition, int(offsets[0]), int(offsets[0]), 0)
-            found.extend(_faults(topic, partition, offsets))
-            lowest, highest = min(open_span.first, int(offsets.min())), max(open_span.last, int(offsets.max()))
-            open_span = open_span._replace(first=lowest, last=highest, records=open_span.records + len(offsets))
-    found.extend([open_span] if open_span else [])
-    schema = arrow_schema(SPAN)
-    yield pa.RecordBatch.from_pylist([span._asdict() for span in _first_ones(found)], schema=schema)
+            if not found or (found[-1].span.topic, found[-1].span.partition) != (topic, partition):
+                found.append(_Open(topic, partition, offsets))
+            found[-1].extend(offsets)
+    rows = [span._asdict() for each in found for span in each.rows()]
+    yield pa.RecordBatch.from_pylist(rows, schema=arrow_schema(SPAN))
+
+
+class _Open:
+    """A span that grows, and its faults: of each kind the first ones, and one that stands for all others."""
+
+    def __init__(self, topic: str, partition: int, offsets: NDArray[np.int64]) -> None:
+        self.span = Span(SPANNED, topic, partition, int(offsets[0]), int(offsets[0]), 0)
+        self.latest: int | None = None
+        self.faults: dict[str, list[Span]] = {GAP: [], DUPLICATE: [], ORDER: []}
+
+    def extend(self, offsets: NDArray[np.int64]) -> None:
+        chain = offsets if self.latest is None else np.concatenate([[self.latest], offsets])
+        step = np.diff(chain)
+        for kind, found in ((GAP, step > 1), (DUPLICATE, step == 0), (ORDER, step < 0)):
+            self._add(kind, chain, np.flatnonzero(found))
+        lowest, highest = min(self.span.first, int(offsets.min())), max(self.span.last, int(offsets.max()))
+        self.span = self.span._replace(first=lowest, last=highest, records=self.span.records + len(offsets))
+        self.latest = int(offsets[-1])
+
+    def _add(self, kind: str, chain: NDArray[np.int64], at: NDArray[np.int64]) -> None:
+        """Faults of one kind: what follows on `chain[at]` is not the next offset."""
+        listed = self.faults[kind]
+        room = SHOWN - len(listed)
+        before, after = chain[at], chain[at + 1]
+        first, last = (before + 1, after - 1) if kind == GAP else (after, after)
+        names = kind, self.span.topic, self.span.partition
+        listed += [Span(*names, int(a), int(b), int(b - a + 1)) for a, b in zip(first[:room], last[:room], strict=True)]
+        if len(at) > room:
+            rest = int((last[room:] - first[room:] + 1).sum())
+            listed[-1] = listed[-1]._replace(last=int(last[-1]), records=listed[-1].records + rest)
+
+    def rows(self) -> list[Span]:
+        return [self.span, *(fault for listed in self.faults.values() for fault in listed)]
 
 
 def runs(batch: pa.RecordBatch) -> Iterator[tuple[str, int, NDArray[np.int64]]]:
@@ -72,39 +98,6 @@ def runs(batch: pa.RecordBatch) -> Iterator[tuple[str, int, NDArray[np.int64]]]:
     starts = [0, *(np.flatnonzero(changes) + 1).tolist(), len(offsets)]
     for start, end in pairwise(starts):
         yield topics[start].as_py(), int(partitions[start]), offsets[start:end]
-
-
-def _faults(topic: str, partition: int, offsets: NDArray[np.int64]) -> Iterator[Span]:
-    step = np.diff(offsets)
-    for at in np.flatnonzero(step != 1):
-        yield _fault(topic, partition, int(offsets[at]), int(offsets[at + 1]))
-
-
-def _between(span: Span, offset: int) -> Iterator[Span]:
-    if span.records and offset != span.last + 1:
-        yield _fault(span.topic, span.partition, span.last, offset)
-
-
-def _fault(topic: str, partition: int, before: int, offset: int) -> Span:
-    """What it is when `offset` follows on `before` and is not the next."""
-    if offset > before:
-        return Span(GAP, topic, partition, before + 1, offset - 1, offset - before - 1)
-    return Span(DUPLICATE if offset == before else ORDER, topic, partition, offset, offset, 1)
-
-
-def _first_ones(found: Sequence[Span]) -> Iterator[Span]:
-    """All spans, and of each partition's faults the first of a kind; the last of these stands for the rest with their records."""
-    rest: dict[tuple[str, str, int], list[Span]] = {}
-    for span in found:
-        if span.kind == SPANNED:
-            yield span
-        else:
-            rest.setdefault(span[:3], []).append(span)
-    for same in rest.values():
-        yield from same[: SHOWN - 1]
-        if len(same) >= SHOWN:
-            others = same[SHOWN - 1 :]
-            yield others[0]._replace(last=others[-1].last, records=sum(span.records for span in others))
 
 
 def joined(found: Iterable[Span]) -> list[Span]:

@@ -198,3 +198,11 @@ def test_the_lag_falls_with_answers_that_bring_nothing() -> None:
     assert rig.fetched()[TP].lag == 7
     answer(rig, {"high_watermark": 2}, {})
     assert rig.fetched()[TP].lag == 0 == rig.fetchers.max_lag
+
+
+def test_the_marks_of_one_answer_are_taken_in_their_order() -> None:
+    """RL 6.4: append, then the high watermark, then the log start, which may rise only as far as the mark: one answer is enough for all three."""
+    rig = two_followed()
+    answer(rig, {"records": sent_by_leader(2, 2), "high_watermark": 4, "log_start_offset": 2}, {})
+    log = rig.partition().log
+    assert (log.log_end_offset, log.high_watermark, log.log_start_offset) == (4, 4, 2)

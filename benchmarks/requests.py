@@ -51,8 +51,8 @@ def frame(api_key: int, version: int, body: bytes) -> bytes:
     return struct.pack(">i", len(head) + len(body)) + head + body
 
 
-def produce(topic: str, records: bytes, acks: int) -> bytes:
-    body = struct.pack(">hhii", -1, acks, 30_000, 1) + string(topic) + struct.pack(">iii", 1, 0, len(records)) + records
+def produce(topic: str, records: bytes, acks: int, partition: int = 0) -> bytes:
+    body = struct.pack(">hhii", -1, acks, 30_000, 1) + string(topic) + struct.pack(">iii", 1, partition, len(records)) + records
     return frame(PRODUCE, PRODUCE_VERSION, body)
 
 
@@ -146,35 +146,36 @@ class Connection:
 
     def metadata(self, topic: str | None = None) -> tuple[int, list[int]]:
         """(brokers, leader of each partition of `topic`; -1 while it has none)."""
+        brokers, partitions = self.describe(topic)
+        return len(brokers), [leader for leader, _ in partitions]
+
+    def describe(self, topic: str | None = None) -> tuple[dict[int, Address], list[tuple[int, int]]]:
+        """(brokers with their addresses, leader and number of replicas in sync of each partition of `topic`, in order)."""
         reader = self.call(METADATA, 1, struct.pack(">i", 0) if topic is None else struct.pack(">i", 1) + string(topic))
-        brokers = reader.take("i")
-        for _ in range(brokers):
-            reader.take("i")
-            reader.string()
-            reader.take("i")
+        brokers: dict[int, Address] = {}
+        for _ in range(reader.take("i")):
+            node_id, host, port = reader.take("i"), reader.string(), reader.take("i")
+            brokers[node_id] = (host, port)
             reader.string()
         reader.take("i")
-        leaders: list[int] = []
+        found: list[tuple[int, int, int]] = []
         for _ in range(reader.take("i")):
             reader.take("h")
             reader.string()
             reader.take("b")
             for _ in range(reader.take("i")):
-                error, _, leader = reader.take("hii")
-                leaders.append(-1 if error else leader)
-                for _ in ("replicas", "isr"):
-                    count = reader.take("i")
-                    reader.at += 4 * count
-        return brokers, leaders
+                error, number, leader = reader.take("hii")
+                replicas = reader.take("i")
+                reader.at += 4 * replicas
+                in_sync = reader.take("i")
+                reader.at += 4 * in_sync
+                found.append((number, -1 if error else leader, in_sync))
+        return brokers, [(leader, in_sync) for _, leader, in_sync in sorted(found)]
 
     def create(self, topic: str, partitions: int = 1) -> float:
         """CreateTopics; the seconds until every partition has a leader and the first one is served."""
         began = time.perf_counter()
-        body = struct.pack(">i", 1) + string(topic) + struct.pack(">ihiiib", partitions, 1, 0, 0, 60_000, 0)
-        reader = self.call(CREATE_TOPICS, 2, body)
-        reader.take("ii")
-        reader.string()
-        error = reader.take("h")
+        error = self.ask_to_create(topic, partitions)
         if error:
             raise RuntimeError(f"CreateTopics: error {error}")
         while True:
@@ -184,6 +185,15 @@ class Connection:
             if time.perf_counter() - began > 60:
                 raise TimeoutError(f"{topic} has {len(leaders)} partitions")
             time.sleep(0.005)
+
+    def ask_to_create(self, topic: str, partitions: int = 1, replicas: int = 1) -> int:
+        """CreateTopics; its error."""
+        body = struct.pack(">i", 1) + string(topic) + struct.pack(">ihiiib", partitions, replicas, 0, 0, 60_000, 0)
+        reader = self.call(CREATE_TOPICS, 2, body)
+        reader.take("ii")
+        reader.string()
+        error: int = reader.take("h")
+        return error
 
     def is_served(self, topic: str) -> bool:
         """Whether the first partition answers a Fetch: a broker may know of its leadership a moment after Metadata tells it."""

@@ -1,0 +1,193 @@
+"""The clusters that are compared: three brokers each, on empty directories, at ports of 127.0.0.1.
+
+`apart` is ours as a controller and three brokers, four processes; `together` ours as `--brokers 3`, one process; `kafka` Apache Kafka as a controller
+and three brokers, four processes. A cluster is killed by the process ids it started, and by no name.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from benchmarks.cluster_topic import patiently, topic_is_creatable
+from benchmarks.requests import Address
+from benchmarks.servers import HEAP, JVM, ROOT
+
+CONTROLLER, BROKERS = 100, (1, 2, 3)
+CLUSTER_ID = "MkU3OEVBNTcwNTJENDM2Qk"
+
+
+def free_ports(count: int) -> int:
+    """The first of `count` free ports in a row."""
+    while True:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            first = int(probe.getsockname()[1])
+        if first + count < 65_536 and all(map(_is_free, range(first, first + count))):
+            return first
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
+
+
+class Cluster:
+    """`start()` gives the seconds from exec until a topic on all brokers was made. `processes` by node; `together` runs all nodes as node 1."""
+
+    can_lose_one = True
+    nodes: tuple[int, ...] = (CONTROLLER, *BROKERS)
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.directory = Path(tempfile.mkdtemp(prefix="cluster-"))
+        self.processes: dict[int, subprocess.Popen[bytes]] = {}
+        self.addresses: dict[int, Address] = {}
+        self.controller_port = 0
+
+    @property
+    def pids(self) -> list[int]:
+        return [process.pid for process in self.processes.values()]
+
+    @property
+    def address(self) -> Address:
+        """Of a broker that runs."""
+        return next(self.addresses[node] for node in BROKERS if node in self.processes or not self.can_lose_one)
+
+    def prepare(self) -> None:
+        """Lays out empty stores at free ports; not part of the start."""
+        shutil.rmtree(self.directory, ignore_errors=True)
+        self.directory.mkdir()
+        first = free_ports(4)
+        self.addresses = {node: ("127.0.0.1", first + row) for row, node in enumerate(BROKERS)}
+        self.controller_port = first + 3
+
+    def command(self, node: int) -> list[str]:
+        raise NotImplementedError
+
+    def start_node(self, node: int) -> None:
+        with (self.directory / f"log-{node}").open("ab") as log:
+            self.processes[node] = subprocess.Popen(
+                self.command(node), stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, cwd=self.directory,
+                env={**os.environ, "PYTHONPATH": str(ROOT)},
+            )  # fmt: skip
+
+    def start(self) -> float:
+        self.prepare()
+        began = time.perf_counter()
+        for node in self.nodes:
+            self.start_node(node)
+        patiently(lambda: topic_is_creatable(self.addresses[1], len(BROKERS)), f"{self.name} is ready")
+        return time.perf_counter() - began
+
+    def signal(self, node: int, number: signal.Signals) -> Callable[[], object]:
+        """Sends it; what is returned waits for the end."""
+        process = self.processes.pop(node)
+        process.send_signal(number)
+        return lambda: _await_end(process)
+
+    def stop(self) -> float:
+        """SIGTERM to the brokers, then to the controller; the seconds until all are gone."""
+        began = time.perf_counter()
+        for nodes in (BROKERS, (CONTROLLER,)):
+            for wait in [self.signal(node, signal.SIGTERM) for node in nodes if node in self.processes]:
+                wait()
+        return time.perf_counter() - began
+
+    def remove(self) -> None:
+        for node in list(self.processes):
+            self.signal(node, signal.SIGKILL)()
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+
+def _await_end(process: subprocess.Popen[bytes]) -> None:
+    try:
+        process.wait(60)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+class Apart(Cluster):
+    """Ours, each node a process."""
+
+    def __init__(self) -> None:
+        super().__init__("ours apart")
+
+    def command(self, node: int) -> list[str]:
+        settings = [f"node.id={node}", f"controller.quorum.bootstrap.servers=127.0.0.1:{self.controller_port}"]
+        if node == CONTROLLER:
+            settings += ["process.roles=controller", f"listeners=CONTROLLER://127.0.0.1:{self.controller_port}"]
+        else:
+            settings += ["process.roles=broker"]
+        port = self.addresses.get(node, ("", self.controller_port))[1]
+        return _twistd(port, self.directory / f"data-{node}", *(part for each in settings for part in ("--set", each)))
+
+
+class Together(Cluster):
+    """Ours, all nodes in one process."""
+
+    can_lose_one = False
+    nodes = (1,)
+
+    def __init__(self) -> None:
+        super().__init__("ours together")
+
+    def command(self, node: int) -> list[str]:
+        return _twistd(self.addresses[1][1], self.directory / "data", "--brokers", str(len(BROKERS)))
+
+
+def _twistd(port: int, data: Path, *more: str) -> list[str]:
+    twistd = str(Path(sys.executable).parent / "twistd")
+    return [sys.executable, twistd, "-n", "--pidfile=", "replog", "--port", str(port), "--data", str(data), *more]
+
+
+class KafkaCluster(Cluster):
+    """Apache Kafka, each node a process, with the flags of its own start script."""
+
+    def __init__(self) -> None:
+        super().__init__("Apache Kafka")
+        home, jars = os.environ.get("KAFKA_HOME"), os.environ.get("KAFKA_JARS")
+        if not home and not jars:
+            raise SystemExit("kafka: set KAFKA_HOME to its distribution, or KAFKA_JARS to a folder of its jars")
+        self.jars = jars or str(Path(str(home)) / "libs")
+
+    def prepare(self) -> None:
+        super().prepare()
+        for node in self.nodes:
+            path = self._settings_file(node)
+            format_it = self._java("256M", "kafka.tools.StorageTool", "format", "-t", CLUSTER_ID, "-c", str(path))
+            subprocess.run(format_it, check=True, capture_output=True)
+
+    def _settings_file(self, node: int) -> Path:
+        role = "controller" if node == CONTROLLER else "broker"
+        name, port = ("CONTROLLER", self.controller_port) if node == CONTROLLER else ("PLAINTEXT", self.addresses[node][1])
+        path = self.directory / f"server-{node}.properties"
+        path.write_text(
+            f"process.roles={role}\nnode.id={node}\ncontroller.quorum.voters={CONTROLLER}@127.0.0.1:{self.controller_port}\n"
+            f"listeners={name}://127.0.0.1:{port}\ncontroller.listener.names=CONTROLLER\n"
+            "listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT\n"
+            f"log.dirs={self.directory / f'data-{node}'}\ngroup.initial.rebalance.delay.ms=0\n"
+        )
+        return path
+
+    def _java(self, heap: str, *arguments: str) -> list[str]:
+        return ["java", f"-Xmx{heap}", f"-Xms{heap}", *JVM, "-cp", f"{self.jars}/*", *arguments]
+
+    def command(self, node: int) -> list[str]:
+        return self._java(HEAP, "kafka.Kafka", str(self.directory / f"server-{node}.properties"))
+
+
+CLUSTERS: dict[str, Callable[[], Cluster]] = {"apart": Apart, "together": Together, "kafka": KafkaCluster}

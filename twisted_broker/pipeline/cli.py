@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from twisted_broker.pipeline.errors import PipelineError, root_line
+from twisted_broker.pipeline.errors import PipelineError, raised_in_task, root_line
 
 PACKAGE = "twisted_broker.pipeline"
 COMMANDS = {
@@ -61,7 +61,7 @@ class Jobs(click.Group):
         except Exception as error:
             if not from_spark(error):
                 raise
-            stop(f"Spark failed: {root_line(error)}")
+            stop(raised_in_task(error) or f"Spark failed: {root_line(error)}")
 
 
 def from_spark(error: Exception) -> bool:

@@ -16,6 +16,12 @@ class PipelineError(Exception):
         super().__init__(" ".join(message.split()))
 
 
+def raised_in_task(error: BaseException) -> str:
+    """The line of a PipelineError that a task of a job raised in its worker, out of what Spark made of it; empty when there is none."""
+    found = re.search(r"\bPipelineError: (.+)", str(error))
+    return found.group(1).strip() if found else ""
+
+
 def root_line(error: BaseException) -> str:
     """One line of what lies at the bottom of an error of Spark, without the stack and the name of Java's class."""
     lines = [line.strip() for line in str(error).splitlines()]

@@ -11,7 +11,6 @@ Source: issue 5; SPARK.md 7. Left out: offsets of consumer groups; log append ti
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -19,7 +18,7 @@ from typing import TYPE_CHECKING
 import click
 
 from twisted_broker.pipeline import sources
-from twisted_broker.pipeline.errors import PipelineError
+from twisted_broker.pipeline.errors import PipelineError, raised_in_task
 from twisted_broker.pipeline.jobs import replay_target
 from twisted_broker.pipeline.lake import extents, table
 from twisted_broker.pipeline.lake.ledger import Offsets
@@ -144,13 +143,9 @@ def write(rows: DataFrame, orders: Orders) -> list[dict[str, int]]:
     try:
         return [row.asDict() for row in rows.mapInArrow(tasks, DONE).collect()]
     except Exception as error:
-        raise own(error) from None
-
-
-def own(error: Exception) -> Exception:
-    """The PipelineError that a task raised, out of what Spark made of it; else the error itself."""
-    found = re.search(r"PipelineError: (.+)", str(error))
-    return PipelineError(found.group(1)) if found else error
+        if raised_in_task(error):
+            raise PipelineError(raised_in_task(error)) from None
+        raise
 
 
 @click.command("replay")

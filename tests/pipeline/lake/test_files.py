@@ -13,7 +13,7 @@ from twisted_broker.pipeline.lake.conflict import AnotherWriterError
 from twisted_broker.pipeline.lake.files import LocalFiles
 from twisted_broker.pipeline.lake.ledger import Ledger
 from twisted_broker.pipeline.lake.parquet import LEDGERS, STAGING, ParquetTable
-from twisted_broker.pipeline.lake.table import found_format
+from twisted_broker.pipeline.lake.table import claim, found_format
 
 FILES = ["date=2013-01-01/part-0.parquet", "date=2013-01-02/part-1.parquet"]
 
@@ -141,3 +141,12 @@ def test_what_is_no_table_is_told(tmp_path: Path) -> None:
     with pytest.raises(PipelineError, match=r"holds notes\.txt and is no table"):
         found_format(LocalFiles(tmp_path / "other"))
     assert found_format(LocalFiles(tmp_path / "nothing")) is None
+
+
+def test_what_a_first_batch_left_that_died_is_no_obstacle(table: ParquetTable) -> None:
+    claim(table)
+    claim(table)
+    leftover = Path(table.files.path("date=2013-01-01/part-0.parquet"))
+    leftover.parent.mkdir()
+    leftover.write_text("")
+    assert found_format(table.files) == "parquet"

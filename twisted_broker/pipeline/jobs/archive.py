@@ -138,6 +138,8 @@ class Archive:
         """Append one range of every partition."""
         after = self.result.ledger.after(extent.ids, plan.end)
         records = sources.read(self.spark, self.source, start=plan.start, end=plan.end, isolation=self.config.isolation)
+        if not self.result.ledger.batch:
+            table.claim(self.target)
         for gap in plan.gaps:
             self.progress.say(f"archive: {gap}")
         with self.progress.step(f"archive: batch {after.batch}, {plan.offsets:,} offsets", self.spark):

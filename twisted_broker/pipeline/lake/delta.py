@@ -96,7 +96,7 @@ class DeltaTable:
             transactions = self.spark.read.parquet(*checkpoints).where(f.col("txn.appId") == APPLICATION)
             batch = transactions.agg(f.max("txn.version")).collect()[0][0]
         if batch is None:
-            raise PipelineError(f"--to {self.files.path()} is a Delta table that no `replog pipeline archive` wrote: archive into another table")
+            raise PipelineError(f"{self.files.path()} is a Delta table that no `replog pipeline archive` wrote: name another")
         ends = self.read().groupBy("topic", "partition").agg((f.max("offset") + 1).alias("next")).collect()
         return Ledger(batch, {row.topic: None for row in ends}, {(row.topic, row.partition): row.next for row in ends})
 

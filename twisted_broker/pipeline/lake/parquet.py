@@ -76,7 +76,11 @@ class ParquetTable:
         staging = f"{STAGING}/{after.batch}-{after.attempt}"
         observed = Observation()
         counted = rows.observe(observed, count(lit(1)).alias("rows"))
-        counted.write.partitionBy("date").parquet(self.files.path(staging))
+        try:
+            counted.write.partitionBy("date").parquet(self.files.path(staging))
+        except Exception:
+            self.files.remove(staging)
+            raise
         written = [name for name in self.files.walk(staging) if name.endswith(".parquet")]
         entry: dict[str, object] = {"replog": after.to_json(), "files": written, "staging": staging, "rows": observed.get["rows"]}
         self.commit(after, entry)

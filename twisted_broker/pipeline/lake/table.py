@@ -1,6 +1,7 @@
 """Which table lies at a path, and what stands in the way of one.
 
-A Delta table has `_delta_log`, a Parquet table of ours `_replog/ledger`. A folder with anything else in it is nobody's table to append to.
+A Delta table has `_delta_log`, a Parquet table of ours `_replog/ledger`. A folder with anything else in it is nobody's table to append to, except
+what a first batch left behind that died: a folder is claimed (`_replog/format`) before anything else is written to it.
 """
 
 from __future__ import annotations
@@ -16,6 +17,9 @@ from twisted_broker.pipeline.lake.parquet import LEDGERS, ParquetTable
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+CLAIM = "_replog/format"
+
 
 class ITable(Protocol):
     """A table of records."""
@@ -35,12 +39,18 @@ def found_format(files: IFiles) -> str | None:
         return "delta"
     if files.names(LEDGERS):
         return "parquet"
+    if files.exists(CLAIM):
+        return files.read(CLAIM).decode()
     if files.exists("") and not files.is_folder():
         raise PipelineError(f"{files.path()} is a file, not a table: name a folder")
-    foreign = [name for name in files.names() if name not in (LOG, LEDGERS.split("/")[0])]
-    if foreign:
-        raise PipelineError(f"{files.path()} holds {foreign[0]} and is no table: name an empty folder or one that does not exist")
+    if files.names():
+        raise PipelineError(f"{files.path()} holds {files.names()[0]} and is no table: name an empty folder or one that does not exist")
     return None
+
+
+def claim(table: ITable) -> None:
+    """Say whose the folder is, before the first batch."""
+    table.files.create(CLAIM, table.format.encode())
 
 
 def to_append(spark: SparkSession, place: str, wanted: str | None) -> ITable:
@@ -56,7 +66,7 @@ def existing(spark: SparkSession, place: str, setting: str = "--from") -> ITable
     """The table at `place`. PipelineError when there is none."""
     files = lake_files.of(spark, place)
     found = found_format(files)
-    if found is None:
+    if found is None or not (files.names(LOG) or files.names(LEDGERS)):
         raise PipelineError(f"{setting} {place}: there is no table; name the --to of an archive, kafka://HOST:PORT/TOPIC or segments:DIR")
     return of_format(spark, files, found)
 

@@ -145,7 +145,7 @@ def test_sections_say_why_they_are_empty():
 
 def test_compaction_is_drawn_as_what_stays_and_what_goes():
     table = Table("compaction", (), [("t", 0, 10, 1000, 3, 0, 2, 200, 1), ("t", 1, 10, 1000, 3, 0, 3, 300, 0)])
-    assert "75.0 % of 2 KB" in sections.compaction(table).plots[0]
+    assert "75.0 % of 2 KB go" in sections.compaction(table).plots[0]
 
 
 def test_a_table_is_a_csv_file(tmp_path):

@@ -81,7 +81,7 @@ def run(spark: SparkSession, config: ReportConfig) -> ReportResult:
         sections.traffic(minutes), sections.partitions(partitions), *of_batches(sizes), sections.keys(top, partitions),
         sections.compaction(compaction), sections.lag(lag, why),
     ]  # fmt: skip
-    page = Page(title(config.source), about(config.source, minutes, made), facts(partitions, minutes), drawn)
+    page = Page(title(partitions), about(config.source, minutes, made), facts(partitions, minutes), drawn)
     files = write(place, render(page), counted)
     return ReportResult(str(config.source), made, place / PAGE, files, {table.name: table for table in counted})
 
@@ -112,9 +112,9 @@ def of_batches(sizes: list[report_tables.Row]) -> Iterator[Section]:
         yield sections.compression(sections.codec_table(sizes))
 
 
-def title(source: sources.Source) -> str:
-    names = ", ".join(source.topics[:3]) + (f" and {len(source.topics) - 3} more" if len(source.topics) > 3 else "")
-    return names or ", ".join(source.directories)  # type: ignore[union-attr]  # only a cluster's source must have topics
+def title(partitions: Table) -> str:
+    topics = sorted({row[0] for row in partitions.rows})
+    return ", ".join(topics[:3]) + (f" and {len(topics) - 3} more topics" if len(topics) > 3 else "")
 
 
 def about(source: sources.Source, minutes: Table, made: str) -> list[str]:

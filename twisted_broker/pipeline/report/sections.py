@@ -135,7 +135,7 @@ def compaction(table: Table) -> Section:
         total = sums.setdefault(row[0], [0, 0])
         total[0] += row[3]
         total[1] += row[7]
-    rows = [Bar(topic, [live, all_ - live], f"{share_text(all_ - live, all_)} of {size_text(all_)}") for topic, (all_, live) in sorted(sums.items())]
+    rows = [Bar(topic, [live, has - live], f"{share_text(has - live, has)} of {size_text(has)} go") for topic, (has, live) in sorted(sums.items())]
     names = ("the last record of each key", "older records and deleted keys")
     note = "What cleanup.policy=compact would take away: records whose key has a newer one. Records without a key stay (compacted topics take none)."
     return Section("Compaction", note, [svg.bars(rows, names), svg.legend(names)], table, folded=True)

@@ -13,7 +13,7 @@ h2 { margin: 0 0 2px; font-size: 18px; }
 h3 { margin: 18px 0 4px; font-size: 14px; }
 p { margin: 0 0 10px; }
 .soft, .note { color: var(--soft); }
-.note { font-size: 13.5px; max-width: 80ch; }
+.note { font-size: 13.5px; max-width: 100ch; }
 .tiles { display: grid; grid-template-columns: repeat(auto-fit, minmax(150px, 1fr)); gap: 12px; margin: 22px 0; }
 .tile, section { background: var(--card); border: 1px solid var(--line); border-radius: 10px; }
 .tile { padding: 12px 16px; }

@@ -8,13 +8,14 @@ DATA ?= ./replog-data
 ARGS ?=
 SEEDS ?= 20
 FROM ?= 0
+FLIGHTS ?=
 NODES ?= 3
 TRACE ?=
 
-.PHONY: help run simulate test unit clients pipeline lint test-long bench docs clean
+.PHONY: help run simulate test unit clients pipeline lint test-long demo-pipeline bench docs clean
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 $(BIN)/python:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed; set PYTHON=...")'
@@ -52,6 +53,10 @@ pipeline: $(VENV)/.test ## tests with Spark (its Java from the machine, else fro
 	$(BIN)/python -m pytest -m 'spark and not long' --timeout=300
 
 test: lint unit clients pipeline ## all that a change must pass
+
+demo-pipeline: $(VENV)/.test ## a year of flights: cluster, table, topic, table (FLIGHTS=n: fewer; DATA=dir: files there)
+	$(BIN)/python -m twisted_broker.pipeline.java || $(BIN)/python -m pip install -q -e '.[java]' --config-settings editable_mode=compat
+	$(BIN)/replog pipeline demo $(if $(FLIGHTS),--flights $(FLIGHTS)) $(if $(filter-out file,$(origin DATA)),--data $(DATA))
 
 simulate: $(VENV)/.test ## whole clusters in memory under SEEDS seeds FROM one on, with faults, every step checked; TRACE=1 prints all
 	$(BIN)/python -m twisted_broker.testing.simulate --seeds $(SEEDS) --from $(FROM) --brokers $(NODES) $(if $(TRACE),--trace)

@@ -96,10 +96,9 @@ class Story:
         self.found(compare.run(self.spark, compare.CompareConfig(names)))
         self.tell(f"audit --from segments:{','.join(names)}")
         self.found(audit.run(self.spark, audit.AuditConfig(sources.SegmentsSource(names))))
-        page = self.directory / "report.html"
-        self.tell(f"report --from segments:{names[0]} --html {page}")
-        report.run(self.spark, report.ReportConfig(sources.SegmentsSource(names[:1], (TOPIC,)), html=page))
-        self.outcome.page = page
+        source = sources.SegmentsSource(names[:1], (TOPIC,))
+        self.tell(f"report --from '{source}' --to {self.directory / 'report'}")
+        self.outcome.page = report.run(self.spark, report.ReportConfig(source, self.directory / "report", quiet=self.progress.quiet)).page
 
     def tell(self, command: str) -> None:
         self.progress.say(f"$ replog pipeline {command}")

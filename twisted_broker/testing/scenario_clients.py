@@ -14,8 +14,9 @@ from twisted.internet.defer import Deferred
 
 from twisted_broker.interfaces import TopicPartition
 from twisted_broker.net.client import error_of
-from twisted_broker.testing.scenario_facts import THE_TOPIC, values_of
+from twisted_broker.testing.scenario_facts import THE_TOPIC
 from twisted_broker.testing.scenario_lines import StoryError, Vocabulary
+from twisted_broker.testing.scenario_replicas import values_of
 from twisted_broker.testing.scenario_stage import Stage
 from twisted_broker.testing.sim_clock import START_WALL_MS
 from twisted_broker.wire.errors import ErrorCode
@@ -23,8 +24,9 @@ from twisted_broker.wire.messages import fetch, list_offsets, offset_for_leader_
 from twisted_broker.wire.records import BatchBuilder
 
 _PRODUCE, _FETCH, _FETCH_WITH_IDS, _LIST_OFFSETS, _EPOCHS, _DELETE_RECORDS = 9, 12, 17, 5, 4, 2
+_FETCH_BYTES = 1 << 20
 _MOMENTS = {"latest": -1, "earliest": -2}
-_ACKS = {"all": -1, "0": 0, "1": 1}
+_ACKS = {"all": -1, "1": 1}
 
 
 def teach(words: Vocabulary) -> None:
@@ -82,10 +84,14 @@ def _produced(answer: Any) -> str:
 def fetch_records(stage: Stage, topic: str = THE_TOPIC, broker: str = "", incarnation: str = "", **asked: str) -> Deferred[str]:
     """A consumer's fetch, or a replica's. Answer: records .., hw, start; diverges <epoch>@<end>; or read at <broker>."""
     replica = int(asked.get("replica", -1))
+    named = fetch.FetchTopic(topic=topic, topic_id=stage.topic_ids[topic], partitions=[_fetched_partition(asked)])
     request = fetch.FetchRequest(
-        max_wait_ms=int(float(asked.get("seconds", 0)) * 1000), min_bytes=int(asked.get("minimum", 1)), max_bytes=int(asked.get("maximum", 1 << 20)),
-        rack_id=asked.get("rack", ""), topics=[fetch.FetchTopic(topic=topic, topic_id=stage.topic_ids[topic], partitions=[_fetched_partition(asked)])],
-    )  # fmt: skip
+        max_wait_ms=int(float(asked.get("seconds", 0)) * 1000),
+        min_bytes=int(asked.get("minimum", 1)),
+        max_bytes=int(asked.get("maximum", _FETCH_BYTES)),
+        rack_id=asked.get("rack", ""),
+        topics=[named],
+    )
     if incarnation:
         request.replica_state = fetch.ReplicaState(replica_id=replica, replica_epoch=_broker_epoch(stage, incarnation, replica))
     else:
@@ -102,7 +108,7 @@ def _fetched_partition(asked: dict[str, str]) -> fetch.FetchPartition:
         fetch_offset=int(asked["offset"]),
         last_fetched_epoch=int(asked.get("last", -1)),
         log_start_offset=int(asked.get("start", -1)),
-        partition_max_bytes=int(asked.get("maximum", 1 << 20)),
+        partition_max_bytes=int(asked.get("maximum", _FETCH_BYTES)),
     )
 
 

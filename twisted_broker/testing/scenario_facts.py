@@ -7,7 +7,7 @@ is compared with what is found under that word.
     topic t: ...    partition 0 of t as the controller has committed it
     broker 2: ...   the machine, and the controller's picture of it
 
-Leaves out: answers to clients (`scenario_clients`).
+Leaves out: how a replica is looked at (`scenario_replicas`), answers to clients (`scenario_clients`).
 """
 
 from __future__ import annotations
@@ -16,13 +16,11 @@ from collections.abc import Callable
 from typing import Any
 
 from twisted_broker.interfaces import TopicPartition
-from twisted_broker.replication.partition import Partition
 from twisted_broker.testing.scenario_lines import StoryError, Vocabulary
+from twisted_broker.testing.scenario_replicas import joined, look_up, of_replica
 from twisted_broker.testing.scenario_stage import Stage
-from twisted_broker.wire.records import iterate_batches
 
 THE_TOPIC = "t"
-_READ_BYTES = 1 << 20
 Find = Callable[[str], str]
 """A fact's word -> the fact as it is found."""
 
@@ -73,127 +71,28 @@ def finder(stage: Stage, broker: str = "", topic: str = THE_TOPIC, broker_id: st
     """Looks facts of a subject up, anew each time."""
     name = TopicPartition(topic, 0)
     if broker_id:
-        return lambda word: _look(_BROKER, word, (stage, int(broker_id)))
+        return lambda word: look_up(_BROKER, word, (stage, int(broker_id)))
     if not broker:
         return lambda word: _of_registration(word, stage.registration(name))
-    return lambda word: _of_replica(word, stage, int(broker), name)
-
-
-def _look(table: dict[str, Callable[[Any], str]], word: str, what: Any) -> str:
-    if word not in table:
-        raise StoryError(f"there is no fact `{word}` here, only {', '.join(sorted(table))}")
-    return table[word](what)
-
-
-# replicas
-
-
-def _of_replica(word: str, stage: Stage, number: int, name: TopicPartition) -> str:
-    broker = stage.node(number).broker
-    replicas = None if broker is None else broker.parts.replica_manager
-    partition = None if replicas is None else replicas.partitions.get(name)
-    if replicas is not None and word in _MANAGER:
-        return _MANAGER[word]((replicas, name))
-    if partition is None or partition.offline or partition.log is None:
-        if word not in _REPLICA:
-            _look(_REPLICA, word, None)
-        return "absent" if partition is None else "offline"
-    return _look(_REPLICA, word, partition)
-
-
-def _role(partition: Partition) -> str:
-    if partition.is_leader:
-        return "leads"
-    return f"follows {partition.leader_id}" if partition.leader_id >= 0 else "follows nobody"
-
-
-def _isr(partition: Partition) -> str:
-    state = partition.isr_state
-    pending = f" pending {_joined(state.proposed)}" if state.in_flight else ""  # type: ignore[union-attr]
-    return f"isr {_joined(state.isr)}{pending}"
-
-
-def _joined(numbers: Any) -> str:
-    return " ".join(map(str, sorted(numbers))) or "none"
-
-
-def values_of(records: Any, start: int = 0) -> list[str]:
-    """The values of records from offset `start` on; padding is left out."""
-    found = []
-    for batch in iterate_batches(records or b"", partial_tail=True):
-        found += [bytes(record.value or b"").rstrip(b".").decode() for record in batch.records(_READ_BYTES) if record.offset >= start]
-    return found
-
-
-def _records(partition: Partition) -> str:
-    log = partition.log
-    assert log is not None
-    found: list[str] = []
-    offset = log.log_start_offset
-    while offset < log.log_end_offset:
-        data = log.read(offset, _READ_BYTES)
-        assert data.slice is not None
-        content = data.slice.read()
-        data.slice.release()
-        found += values_of(content, offset)
-        offset = max(batch.last_offset for batch in iterate_batches(content)) + 1
-    return f"records {' '.join(found) or 'none'}"
-
-
-def _epochs(partition: Partition) -> str:
-    assert partition.log is not None
-    return "epochs " + " ".join(f"{epoch}@{start}" for epoch, start in partition.log.leader_epochs.entries())
-
-
-def _fetcher(asked: Any) -> str:
-    replicas, name = asked
-    if replicas.fetchers is None or name in replicas.fetchers.failed:
-        return "fetcher failed"
-    states = [fetcher.state.partitions.get(name) for fetcher in replicas.fetchers.fetchers.values()]
-    state = next((state for state in states if state is not None), None)
-    return f"fetcher {'none' if state is None else state.phase.value}"
-
-
-def _delayed(asked: Any) -> str:
-    replicas, _ = asked
-    purgatories = (replicas.produce_purgatory, replicas.fetch_purgatory, replicas.delete_records_purgatory)
-    return f"delayed {' '.join(str(purgatory.waiting) for purgatory in purgatories)}"
-
-
-_REPLICA: dict[str, Callable[[Any], str]] = {
-    "leads": _role,
-    "follows": _role,
-    "offline": _role,
-    "absent": _role,
-    "isr": _isr,
-    "epoch": lambda partition: f"epoch {partition.leader_epoch}",
-    "end": lambda partition: f"end {partition.log.log_end_offset}",
-    "hw": lambda partition: f"hw {partition.log.high_watermark}",
-    "start": lambda partition: f"start {partition.log.log_start_offset}",
-    "segments": lambda partition: f"segments {len(list(partition.log.segments))}",
-    "flushed": lambda partition: f"flushed {partition.log.recovery_point}",
-    "records": _records,
-    "epochs": _epochs,
-}
-_MANAGER: dict[str, Callable[[Any], str]] = {"fetcher": _fetcher, "delayed": _delayed}
+    return lambda word: of_replica(word, stage, int(broker), name)
 
 
 # partitions as the controller has them
 
 
 def _of_registration(word: str, registration: Any) -> str:
-    return "absent" if registration is None else _look(_REGISTRATION, word, registration)
+    return "absent" if registration is None else look_up(_REGISTRATION, word, registration)
 
 
 _REGISTRATION: dict[str, Callable[[Any], str]] = {
     "leader": lambda found: f"leader {found.leader if found.leader >= 0 else 'none'}",
     "epoch": lambda found: f"epoch {found.leader_epoch}",
     "change": lambda found: f"change {found.partition_epoch}",
-    "isr": lambda found: f"isr {_joined(found.isr)}",
-    "elr": lambda found: f"elr {_joined(found.elr)}",
+    "isr": lambda found: f"isr {joined(found.isr)}",
+    "elr": lambda found: f"elr {joined(found.elr)}",
     "replicas": lambda found: f"replicas {' '.join(map(str, found.replicas))}",
-    "adding": lambda found: f"adding {_joined(found.adding)}",
-    "removing": lambda found: f"removing {_joined(found.removing)}",
+    "adding": lambda found: f"adding {joined(found.adding)}",
+    "removing": lambda found: f"removing {joined(found.removing)}",
     "recovered": lambda found: "recovering" if found.leader_recovery_state else "recovered",
     "recovering": lambda found: "recovering" if found.leader_recovery_state else "recovered",
     "absent": lambda found: "there",

@@ -159,3 +159,8 @@ def test_a_long_table_is_cut_on_the_page_and_says_so():
     assert text.count("<tr>") == 51
     assert "and 150 more in many.csv" in text
     assert "<td class=number>49 KB</td>" in text
+
+
+def test_skew_is_the_fullest_partition_against_the_mean():
+    table = Table("partitions", (), [("a", 0, 30), ("a", 1, 10), ("b", 0, 5), ("c", 0, 0), ("c", 1, 0)])
+    assert sections.skews(table) == {"a": 1.5}

@@ -67,12 +67,17 @@ def partitions(table: Table) -> Section:
     """`table`: topic, partition, records, bytes, first_offset, last_offset."""
     largest = sorted(table.rows, key=lambda row: -row[2])[:PARTITION_BARS]
     rows = [Bar(f"{row[0]}-{row[1]}", [row[2]], f"{count_text(row[2])}, {size_text(row[3])}") for row in sorted(largest)]
-    by_topic: dict[str, list[float]] = {}
-    for row in table.rows:
-        by_topic.setdefault(row[0], []).append(row[2])
-    uneven = [f"{topic} {max(counts) * len(counts) / sum(counts):.2f}" for topic, counts in by_topic.items() if len(counts) > 1 and sum(counts)]
+    uneven = [f"{topic} {skew:.2f}" for topic, skew in skews(table).items()]
     note = "Records per partition. " + (f"The fullest partition against the mean: {', '.join(uneven)} (1 is even)." if uneven else "")
     return Section("Partitions", note, [svg.bars(rows)], table, folded=True)
+
+
+def skews(table: Table) -> dict[str, float]:
+    """topic -> records of its fullest partition against the mean, for topics of several partitions."""
+    counts: dict[str, list[int]] = {}
+    for row in table.rows:
+        counts.setdefault(row[0], []).append(row[2])
+    return {topic: max(each) * len(each) / total for topic, each in counts.items() if len(each) > 1 and (total := sum(each))}
 
 
 def batches(sizes: Sequence[Row]) -> Section:

@@ -26,9 +26,9 @@ from tests.replication.test_following import REPLICAS, FollowerRig, sent_by_lead
 from twisted_broker.interfaces import TopicPartition
 from twisted_broker.log.append_info import AppendOrigin
 from twisted_broker.replication import leader_isr
-from twisted_broker.replication.fetch_data import TXN_COMMITTED
-from twisted_broker.replication.isr import IsrAnswer
-from twisted_broker.replication.partition_offsets import LATEST, end_offset_for_epoch, list_offset
+from twisted_broker.replication.fetch_data import HIGH_WATERMARK, LOG_END, TXN_COMMITTED
+from twisted_broker.replication.isr import IsrAnswer, PendingExpand
+from twisted_broker.replication.partition_offsets import LATEST, MAX_TIMESTAMP, NOT_FOUND, end_offset_for_epoch, list_offset
 from twisted_broker.wire.errors import ErrorCode
 from twisted_broker.wire.messages import fetch as fetch_wire
 
@@ -206,3 +206,50 @@ def test_the_marks_of_one_answer_are_taken_in_their_order() -> None:
     answer(rig, {"records": sent_by_leader(2, 2), "high_watermark": 4, "log_start_offset": 2}, {})
     log = rig.partition().log
     assert (log.log_end_offset, log.high_watermark, log.log_start_offset) == (4, 4, 2)
+
+
+# the controller's answers, and what a client may know
+
+
+@pytest.mark.parametrize(("leader_epoch", "partition_epoch"), [(6, 12), (5, 9)], ids=["of a later leader epoch", "older than what is known"])
+def test_an_answer_that_does_not_fit_is_passed_over(leader_epoch: int, partition_epoch: int) -> None:
+    """RL 2.5, PartitionTest: the ISR stays what it was, the larger set in force, until the controller's own word comes."""
+    rig = PartitionRig(isr=(1,))
+    rig.follower_fetches(2, 0)
+    pending = rig.partition.isr_state
+    odd = IsrAnswer(ErrorCode.NONE, LOCAL, leader_epoch, frozenset({1, 2}), 0, partition_epoch)
+    assert not leader_isr.answered(rig.partition, pending, odd, rig.now_ms)
+    assert rig.partition.isr_state is pending and rig.partition.partition_epoch == 10
+
+
+def test_a_leader_elected_uncleanly_says_with_its_next_change_that_it_has_recovered() -> None:
+    """RL 2.5, KIP-704: there is nothing to recover from here; AlterPartition carries RECOVERED."""
+    rig = PartitionRig(lead=False)
+    rig.partition.make_leader(registration(LOCAL, (1, 2), (1,), 5, 10, recovery=1), rig.log, rig.now_ms)
+    rig.follower_fetches(2, 0)
+    pending = rig.partition.isr_state
+    assert isinstance(pending, PendingExpand)
+    assert leader_isr.proposal(rig.partition, pending).leader_recovery_state == 0
+
+
+def test_the_largest_timestamp_is_told_only_when_it_may_be_read() -> None:
+    """RL 2.7, 3.4: a client sees nothing above its end, not even where the newest record is; a follower does."""
+    rig = PartitionRig(replicas=(1, 2))
+    rig.append(1)
+    rig.log.append_as_leader(batch(timestamp=WALL_MS + 5), 5, WALL_MS + 5)
+    rig.log.set_high_watermark(1)
+    assert list_offset(rig.partition, MAX_TIMESTAMP, HIGH_WATERMARK, -1, True) == NOT_FOUND
+    assert list_offset(rig.partition, MAX_TIMESTAMP, LOG_END, -1, True).offset == 1
+    rig.log.set_high_watermark(2)
+    assert list_offset(rig.partition, MAX_TIMESTAMP, HIGH_WATERMARK, -1, True).offset == 1
+
+
+@pytest.mark.parametrize("leader", [-1, 7])
+def test_without_a_leader_that_is_known_the_old_one_is_left(leader: int) -> None:
+    """RL 1.4: under the new epoch the partition leaves its fetcher, also when there is nobody to fetch from; what is on its way is too late."""
+    rig = FollowerRig()
+    rig.follow(2, 1)
+    rig.follow(leader, 2)
+    assert rig.fetched() == {} and rig.wires[0].closed
+    rig.wires[0].answer(records=sent_by_leader(3), high_watermark=3)
+    assert rig.partition().log.log_end_offset == 0

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import hypothesis
 import pytest
+
+# A loaded machine must not fail a test of properties: how long an example takes is no property.
+hypothesis.settings.register_profile("unhurried", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
+hypothesis.settings.load_profile("unhurried")
 
 MARKERS = (
     "clients: starts real processes and stock clients (seconds each)",

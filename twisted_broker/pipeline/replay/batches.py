@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from twisted_broker.pipeline.replay import identity
@@ -49,13 +50,28 @@ class Batch:
 
 def rows_of(table: pa.RecordBatch) -> list[Row]:
     """The rows of a piece with the columns timestamp (µs), key, value, headers."""
-    timestamps = [each // 1000 for each in table.column("timestamp").cast("int64").to_pylist()]
-    keys, values = table.column("key").to_pylist(), table.column("value").to_pylist()
+    timestamps = (table.column("timestamp").cast("int64").to_numpy() // 1000).tolist()
+    keys, values = cells(table.column("key")), cells(table.column("value"))
     column = table.column("headers")
     if column.null_count == len(column):
         return [(*each, []) for each in zip(timestamps, keys, values, strict=True)]
     headers = [[(each["key"], each["value"]) for each in found or ()] for found in column.to_pylist()]
     return list(zip(timestamps, keys, values, headers, strict=True))
+
+
+def cells(column: pa.Array) -> list[bytes | None]:
+    """A binary column as a list; Arrow's own `to_pylist` takes ten times as long."""
+    import numpy as np
+
+    whole = column.cast("large_binary")
+    _, bounds, data = whole.buffers()
+    offsets = np.frombuffer(bounds, np.int64)[whole.offset : whole.offset + len(whole) + 1]
+    start = int(offsets[0])
+    raw = b"" if data is None else bytes(memoryview(data)[start : int(offsets[-1])])
+    found: list[bytes | None] = [raw[one:after] for one, after in pairwise((offsets - start).tolist())]
+    for index in np.flatnonzero(whole.is_null().to_numpy(zero_copy_only=False)).tolist():
+        found[index] = None
+    return found
 
 
 def size_of(row: Row) -> int:

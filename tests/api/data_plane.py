@@ -47,6 +47,7 @@ class Api:
 
     def ask(self, call, response_class, request, version: int) -> list:
         context = RequestContext(self.parts, self.listener, type(request).api_key, version, 1, self.client_id)
+        self.context = context
         seen = decode(type(request), encode(request, version), version)
         answers: list = []
         done = Deferred.fromCoroutine(call(context, seen))

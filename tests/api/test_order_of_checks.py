@@ -88,6 +88,16 @@ def test_a_produce_to_nowhere_is_told_so_whatever_it_carries(monkeypatch: pytest
     assert api.rig.partition().log.log_end_offset == 0
 
 
+def test_a_produce_that_waits_says_that_it_has_appended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """RL 1.7: while it waits for replicas the next Produce of its connection may start: its records are in the log."""
+    api, _ = made(monkeypatch, states={0: registration(LOCAL, (1, 2))})
+    answers = api.ask(produce, ProduceResponse, produce_asked(("t", 0, batch()), acks=-1), 9)
+    assert answers == [] and api.context.appended and api.rig.partition().log.log_end_offset == 1
+    api.ask(produce, ProduceResponse, produce_asked(("t", 0, batch()), acks=-1), 9)
+    api.rig.advance(2)
+    assert codes(answers[0]) == [ErrorCode.REQUEST_TIMED_OUT]
+
+
 def test_the_client_id_opens_no_door(monkeypatch: pytest.MonkeyPatch) -> None:
     """RL 1.6: internal topics refuse clients, also one that calls itself `__admin_client`; the others of the request go on."""
     api, _ = made(monkeypatch)

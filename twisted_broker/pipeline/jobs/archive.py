@@ -12,6 +12,7 @@ Source: issue 5; SPARK.md 6 and 7. Left out: joining small files, decoding value
 from __future__ import annotations
 
 import json
+import sys
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -157,7 +158,7 @@ class Archive:
 @click.option("--interval", type=click.FloatRange(min=0.1), default=60.0, show_default=True, metavar="S", help="Between two looks of --continuous.")
 @click.option("--max-records", type=click.IntRange(min=1), metavar="N", help="At most so many records in one batch.")
 @click.option("--read-committed", is_flag=True, help="Only what is not in an open or aborted transaction.")
-@click.option("--allow-gaps", is_flag=True, help="Go on when records were deleted before they were archived; each gap is told.")
+@click.option("--allow-gaps", is_flag=True, help="Go on when records were deleted before they were archived; each gap is told, the status is 1.")
 @click.option("--json", "as_json", is_flag=True, help="The result as one JSON object.")
 @click.option("--quiet", is_flag=True, help="No progress.")
 def command(
@@ -176,7 +177,8 @@ def command(
     config = ArchiveConfig(source, to, format, interval if continuous else None, max_records, isolation, allow_gaps)
     progress = Progress(quiet)
     sources.parse(source)
-    with on_signals() as stopper:
-        spark = session.build("replog archive", formats=DELTA_AND_KAFKA, tell=progress.say)
+    spark = session.build("replog archive", formats=DELTA_AND_KAFKA, tell=progress.say)
+    with on_signals() as stopper:  # after the session, which takes SIGINT for itself
         result = run(spark, config, progress, stopper)
     click.echo(json.dumps(result.to_json()) if as_json else f"{result.rows:,} records in {result.batches} batches to {to} ({result.format})")
+    sys.exit(1 if result.findings else 0)

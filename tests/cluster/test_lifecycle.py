@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 from twisted.internet.defer import Deferred
+from twisted.internet.protocol import Factory, Protocol
 from twisted.logger import capturedLogs, formatEvent
 
-from tests.cluster.served import MemberSide, Served, served
+from tests.cluster.served import PORT, MemberSide, Served, served
 from twisted_broker.cluster.lifecycle import BrokerState
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.messages.cluster import UnregisterBrokerRequest
@@ -266,3 +267,45 @@ def test_a_node_id_that_stays_taken_ends_the_start(rig: Served) -> None:
             rig.beat(2, epoch)
     assert problems[0].value.code is ErrorCode.DUPLICATE_BROKER_REGISTRATION and "another node.id" in str(problems[0].value)
     assert len([line for line in map(formatEvent, told) if "registration is refused" in line]) == 1
+
+
+class Mute(Protocol):
+    """Takes what is sent, and says nothing."""
+
+
+class MuteController(Factory):
+    """Like a process that was stopped by a signal: its port is open, nobody answers."""
+
+    noisy = False
+    protocol = Mute
+
+
+def test_a_controller_that_says_nothing_is_told_once(rig: Served) -> None:
+    """RL 8.1: its silence in one line, its return in another; the broker never loses its session by it."""
+    member = MemberSide(rig, 2).follow().join()
+    with capturedLogs() as told:
+        rig.crash()
+        ports: list[Any] = []
+        rig.network.listen("127.0.0.1", PORT, MuteController()).addCallback(ports.append)
+        rig.pass_time(6.0)
+        ports[0].stopListening()  # the connections stay, as after a loss of power
+        rig.restart()
+        rig.serve()
+        for _ in range(40):
+            rig.pass_time(0.5)
+            assert not rig.controller.image.brokers[2].fenced
+    lines = [line for line in map(formatEvent, told) if "controller" in line]
+    assert len([line for line in lines if "no controller answers" in line]) == 1
+    assert len([line for line in lines if "answers again" in line]) == 1
+    assert member.lifecycle.state is BrokerState.RUNNING
+
+
+def test_heartbeats_leave_a_connection_that_died_for_one_side(rig: Served) -> None:
+    """RL 8.2: an answer is awaited for half a session at most: the next beat goes over a new connection, before the session is over."""
+    member = MemberSide(rig, 2).follow().join()
+    connection = member.lifecycle._channel._connection
+    assert connection is not None and connection.connected
+    connection._protocol.transport.write = lambda data: None  # type: ignore[union-attr, method-assign]
+    for _ in range(40):
+        rig.pass_time(0.5)
+        assert not rig.controller.image.brokers[2].fenced

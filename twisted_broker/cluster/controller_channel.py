@@ -84,14 +84,14 @@ class ControllerChannel:
             await self._pause_or_leader()
         raise BrokerError(ErrorCode.REQUEST_TIMED_OUT, "no active controller answered in time")
 
-    async def ask_once(self, request: Any, version: int) -> Any:
-        """One try. Raises BrokerError(NOT_CONTROLLER), BrokerError(UNSUPPORTED_VERSION), or what the connection raises."""
+    async def ask_once(self, request: Any, version: int, timeout_ms: int | None = None) -> Any:
+        """One try, each answer awaited for `timeout_ms`. Raises BrokerError (NOT_CONTROLLER, UNSUPPORTED_VERSION), or what the connection raises."""
         connection = self._current()
         if connection is None:
             raise BrokerError(ErrorCode.NOT_CONTROLLER, "no active controller is known")
         if not connection.api_versions:
-            await connection.negotiate()
-        answer = await connection.send(request, connection.highest_version(request.api_key, version))
+            await connection.negotiate(timeout_ms=timeout_ms)
+        answer = await connection.send(request, connection.highest_version(request.api_key, version), timeout_ms=timeout_ms)
         if getattr(answer, "error_code", 0) == ErrorCode.NOT_CONTROLLER:
             raise BrokerError(ErrorCode.NOT_CONTROLLER)
         return answer

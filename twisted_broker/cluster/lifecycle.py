@@ -9,7 +9,8 @@ Owns `BrokerLifecycle`.
 1. The broker epoch comes from the registration and is good until this process ends, or the controller knows the broker no more: then it registers
    anew (`registering.py`), and goes through recovery again.
 2. A change that others wait for (caught up, ready, stopping, a lost directory) is told at once, not with the next beat.
-3. One heartbeat is under way at a time; a session is lost by silence, never by haste.
+3. One heartbeat is under way at a time; a session is lost by silence, never by haste. One that is not answered within half a session is given up
+   with its connection: behind a connection that died for one side only, a controller may be well.
 
 Source: Kafka's `BrokerLifecycleManager`; KRAFT 3.5; `RL 8.2`. Left out: what a registration says (`registering.py`), the
 clean-shutdown file (the composition writes and reads it).
@@ -69,6 +70,7 @@ class BrokerLifecycle:
         self._runtime, self._config, self._observer, self._channel = runtime, config, observer, channel
         self._registering = Registering(runtime, config, observer, channel)
         self._interval_ms = config.integer("broker.heartbeat.interval.ms")
+        self._patience_ms = config.integer("broker.session.timeout.ms") // 2
         self._offline: list[bytes] = []
         self._ready = False
         self._timer: IDelayedCall | None = None
@@ -167,7 +169,7 @@ class BrokerLifecycle:
         )
         delay_ms = _FAILED_BEAT_MS
         try:
-            response = await self._channel.ask_once(request, 1)
+            response = await self._channel.ask_once(request, 1, self._patience_ms)
             check_answer(response.error_code)
             delay_ms = self._answered(response, leaving)
             self._refused_with = None

@@ -135,12 +135,14 @@ class BrokerConnection:
         self._correlation_id = (self._correlation_id + 1) & 0x7FFFFFFF
         return self._correlation_id
 
-    def negotiate(self, software_name: str = "twisted-broker", software_version: str = "0") -> Deferred[dict[int, tuple[int, int]]]:
+    def negotiate(
+        self, software_name: str = "twisted-broker", software_version: str = "0", *, timeout_ms: int | None = None
+    ) -> Deferred[dict[int, tuple[int, int]]]:
         """Asks which versions the other side serves; the answer stays in `api_versions` until the connection is lost."""
         from twisted_broker.wire.messages.api_versions import ApiVersionsRequest
 
         request = ApiVersionsRequest(client_software_name=software_name, client_software_version=software_version)
-        return self.send(request, 3).addCallback(self._versions_known)
+        return self.send(request, 3, timeout_ms=timeout_ms).addCallback(self._versions_known)
 
     def highest_version(self, api_key: int, ours: int) -> int:
         """The highest version that both sides know, `ours` at most. Raises BrokerError(UNSUPPORTED_VERSION)."""
@@ -220,7 +222,7 @@ class BrokerConnection:
             return
         self._protocol = None
         self.api_versions = {}
-        if reason.check(ConnectionClosed) and not isinstance(reason.value, ConnectionDone):
+        if isinstance(reason.value, ConnectionClosed) and not isinstance(reason.value, ConnectionDone):
             reason = Failure(ConnectionLost(*reason.value.args))
         waiting, self._waiting = self._waiting, deque()
         for each in waiting:

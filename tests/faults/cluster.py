@@ -20,7 +20,7 @@ from twisted_broker.interfaces import TopicPartition
 CONTROLLER = "100"
 BROKERS = ("1", "2", "3")
 SESSION_MS = 2500
-_LOOK_SECONDS = 0.02
+_LOOK_SECONDS = 0.05
 _TOPIC_EXISTS = 36
 _SETTINGS = {
     "broker.session.timeout.ms": str(SESSION_MS),
@@ -168,8 +168,10 @@ class Cluster:
                     best[partition] = standing
         return sum(standing.leader == int(name) for standing in best.values())
 
-    def until(self, condition: Callable[[], Any], what: str | Callable[[], str], patience: float = PATIENCE_SECONDS) -> float:
-        """Seconds until the condition held. Raises TimeoutError."""
+    def until(
+        self, condition: Callable[[], Any], what: str | Callable[[], str], patience: float = PATIENCE_SECONDS, look: float = _LOOK_SECONDS
+    ) -> float:
+        """Seconds until the condition held, looked at every `look` seconds. Raises TimeoutError."""
         began = time.monotonic()
         while True:
             with_error = ""
@@ -180,7 +182,7 @@ class Cluster:
                 with_error = f" ({error!r})"
             if time.monotonic() - began > patience:
                 raise TimeoutError(f"not within {patience} s: {what() if callable(what) else what}{with_error}")
-            time.sleep(_LOOK_SECONDS)
+            time.sleep(look)
 
 
 def ways(first: str, *others: str) -> list[tuple[str, str]]:

@@ -45,4 +45,4 @@ class Scene:
 
     def moved(self, how: str, name: str) -> None:
         """Waits until others lead, and notes how long that took."""
-        self.moves.append((how, self.cluster.until(lambda: self.cluster.led_by(name) == 0, f"others lead what {name} led")))
+        self.moves.append((how, self.cluster.until(lambda: self.cluster.led_by(name) == 0, f"others lead what {name} led", look=0.01)))

@@ -7,7 +7,7 @@ so skips are counted in that order and not in offsets.
 |---|---|
 | inconsistent-offsets | one offset with two values |
 | duplicate | one value at two offsets |
-| lost-write | an acknowledged value that nobody polled, though somebody polled beyond it |
+| lost-write | an acknowledged value that nobody polled, though somebody polled that far |
 | unseen | an acknowledged value that nobody polled by the end |
 | aborted-read | a refused value that somebody polled (Jepsen's G1a) |
 | unsent-read | a polled value that nobody sent |
@@ -116,7 +116,7 @@ class _Partition:
         for send in self.sends:
             if send.fate is not Fate.ACKED or send.value in self.polled:
                 continue
-            if 0 <= send.offset < highest:
+            if 0 <= send.offset <= highest:
                 yield "lost-write", f"{send!r}, was polled by nobody, who polled up to {highest}"
             elif ended:
                 yield "unseen", f"{send!r}, was polled by nobody, up to {highest}"

@@ -42,9 +42,9 @@ def one_batch() -> bytearray:
     return bytearray(builder.build())
 
 
-def write(directory: Path, gigabytes: float) -> int:
-    """Fills a log directory: the bytes written. Every batch has offsets of its own, which its CRC does not cover."""
-    batch, ends, written = one_batch(), {}, 0
+def write(directory: Path, batch: bytearray, gigabytes: float) -> int:
+    """Fills a log directory: the bytes written. The batches differ in their offsets, which no CRC covers."""
+    ends, written = {}, 0
     for number in range(PARTITIONS):
         folder, offset, left = directory / f"load-{number}", 0, int(gigabytes * 1e9 / PARTITIONS)
         folder.mkdir(parents=True)
@@ -91,9 +91,10 @@ def main() -> None:
     rounds = int(sys.argv[2]) if len(sys.argv) > 2 else 3
     with nullcontext(sys.argv[3]) if len(sys.argv) > 3 else tempfile.TemporaryDirectory(prefix="compare-") as place:
         warm, pair = ((f"{place}/{name}-a", f"{place}/{name}-b") for name in ("warm", "full"))
+        batch = one_batch()
         for directory in warm:
-            write(Path(directory), WARM_GIGABYTES)
-        size = sum(write(Path(directory), gigabytes) for directory in pair)
+            write(Path(directory), batch, WARM_GIGABYTES)
+        size = sum(write(Path(directory), batch, gigabytes) for directory in pair)
         spark = session.build("benchmark", formats=())
         compared(spark, warm)
         audited(spark, warm[0])

@@ -12,6 +12,9 @@ from twisted_broker.pipeline import session, sources
 from twisted_broker.pipeline.errors import PipelineError
 from twisted_broker.pipeline.jobs import audit, audit_policy
 from twisted_broker.pipeline.jobs.audit import AuditConfig
+from twisted_broker.pipeline.jobs.audit_check import Facts
+from twisted_broker.pipeline.jobs.audit_segments import SEGMENT, gathered, judge, scan, segment_rows
+from twisted_broker.pipeline.log_folder import folders
 
 AGES = 10**9
 """Seconds after which no transaction hangs."""
@@ -96,6 +99,20 @@ def test_over_the_wire_markers_are_holes_and_are_allowed_for(spark, kafka_files)
     assert {(finding.kind, finding.topic) for finding in strict.findings} == {("gap", "rich")}
     assert "rich: cleanup.policy delete (the cluster)" in strict.remarks
     assert audit.run(spark, AuditConfig(source, allow_holes=2)).findings == []
+
+
+def test_segments_that_retention_took_meanwhile_only_move_the_start(tmp_path):
+    folder = partition(tmp_path, "orders-0", {0: [batch(0)], 10: [batch(10)], 20: [idempotent(20, 40)]})
+    high_watermarks(tmp_path, {"orders-0": 30})
+    (found,) = folders(str(tmp_path))
+    names = [field.split()[0] for field in SEGMENT.split(",")]
+    rows = [dict(zip(names, row, strict=True)) for row in segment_rows([found])]
+    for base in (0, 10):
+        (folder / f"{base:020d}.log").unlink()
+    scanned = [each for row in rows for each in scan(row)]
+    facts = Facts(str(tmp_path), "orders", 0, 0, 30, compacted=False, assumed=True, now_ms=0, hanging_after_ms=0)
+    findings, (summary,) = gathered({"finding": None, "summary": None} | row for row in judge(facts, scanned))
+    assert (findings, summary.start, summary.records) == ([], 20, 10)
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from twisted_broker.pipeline.jobs import compare, compare_plan
 from twisted_broker.pipeline.jobs.compare import CompareConfig, planned
 from twisted_broker.pipeline.jobs.compare_findings import Parting, partings
 from twisted_broker.pipeline.jobs.compare_plan import Partition
-from twisted_broker.pipeline.jobs.compare_worker import READ, ROW, compare_piece
+from twisted_broker.pipeline.jobs.compare_worker import GONE, READ, ROW, compare_piece
 from twisted_broker.pipeline.log_view import LOG_END
 
 SAME = {0: [batch(0), batch(10, epoch=1)], 20: [batch(20, epoch=1), batch(30, epoch=2)]}
@@ -140,13 +140,34 @@ def test_pieces_cover_a_long_log_once_whatever_their_size(places, monkeypatch):
     (["a", "nowhere"], "is no directory"),
     (["a", "empty"], "no TOPIC-PARTITION folder"),
     (["a", "b"], "no replication-offset-checkpoint"),
+    (["a", "c"], "no partition is in two of these"),
 ])  # fmt: skip
 def test_wrong_directories_are_one_line(places, tmp_path, wrong, words):
     log(places[0], SAME, 40)
     log(places[1], SAME)
+    log(places[2], SAME, 40, name="elsewhere-0")
     (tmp_path / "empty").mkdir()
     with pytest.raises(PipelineError, match=words):
         compared(*(tmp_path / name for name in wrong))
+
+
+def test_a_segment_that_retention_took_meanwhile_is_a_remark(places):
+    for place in places[:2]:
+        log(place, SAME, 40)
+    (plan,) = planned(CompareConfig(tuple(map(str, places[:2]))))
+    (piece,) = compare_plan.pieces(plan)
+    (places[1] / "orders-0" / f"{0:020d}.log").unlink()
+    rows = list(compare_piece(piece))
+    assert [row["kind"] for row in rows] == [GONE]
+    compare.note_gone([plan], rows)
+    assert plan.remarks == [f"{places[1] / 'orders-0' / f'{0:020d}.log'} was deleted meanwhile: not compared there"]
+
+
+def test_nothing_below_the_high_watermark_is_said(places):
+    log(places[0], SAME, 40)
+    log(places[1], SAME, 0)
+    (plan,), _, rows = compared(*places[:2])
+    assert (rows, plan.compared, plan.remarks) == ([], False, [f"nothing to compare: from 0 to 0, which {places[1]} recorded"])
 
 
 def findings_of(spark, places, *arguments) -> tuple[int, dict]:

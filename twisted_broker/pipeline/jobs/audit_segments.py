@@ -1,7 +1,8 @@
 """`audit` of log directories: segments are read whole, a task each; what holds between batches is then judged per partition on their headers.
 
 1. Stage one reads bytes and sends back headers (70 bytes a batch) with what is wrong inside batches; stage two gathers the headers of each partition.
-2. So the heavy part runs as wide as there are segments, and a sequence is followed across them.
+2. Segments that retention takes meanwhile are the first ones: the log is then judged from what is left.
+3. So the heavy part runs as wide as there are segments, and a sequence is followed across them.
 
 Left out: the checks (`segment_check`, `audit_check`), policies (`audit_policy`).
 """
@@ -11,6 +12,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -54,8 +56,11 @@ def transform(segments: DataFrame, facts: Mapping[Key, Facts]) -> DataFrame:
 
 def scan(row: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """One segment, read whole."""
-    size = os.stat(row["path"]).st_size
-    found = check(row["path"])
+    try:
+        size = os.stat(row["path"]).st_size
+        found = check(row["path"])
+    except FileNotFoundError:
+        return
     faults = json.dumps([tuple(fault) for fault in found.faults])
     yield {**row, "headers": found.headers.tobytes(), "faults": faults, "end": found.end, "size": size, "stop": found.stop.name}
 
@@ -66,6 +71,8 @@ def judge(facts: Facts, rows: Iterable[Mapping[str, Any]]) -> Iterator[dict[str,
         row["base"], row["path"], np.frombuffer(row["headers"], HEADER), [Fault(*fault) for fault in json.loads(row["faults"])],
         row["end"], row["size"], Stop[row["stop"]],
     ) for row in sorted(rows, key=lambda row: row["base"])]  # fmt: skip
+    if segments:
+        facts = replace(facts, start=max(facts.start, segments[0].base))
     findings, summary = check_partition(facts, segments)
     yield {"summary": json.dumps(summary)}
     yield from ({"finding": json.dumps(finding)} for finding in findings)

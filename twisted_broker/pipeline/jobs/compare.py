@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +24,7 @@ from twisted_broker.pipeline.errors import PipelineError
 from twisted_broker.pipeline.jobs import compare_plan
 from twisted_broker.pipeline.jobs.compare_findings import Parting, partings
 from twisted_broker.pipeline.jobs.compare_plan import Partition
-from twisted_broker.pipeline.jobs.compare_worker import PIECE, READ, ROW, compare_piece
+from twisted_broker.pipeline.jobs.compare_worker import GONE, PIECE, READ, ROW, compare_piece
 from twisted_broker.pipeline.log_folder import folders
 from twisted_broker.pipeline.log_view import HIGH_WATERMARK, LOG_END
 from twisted_broker.pipeline.progress import Progress
@@ -70,7 +70,10 @@ def planned(config: CompareConfig) -> list[Partition]:
     if len({os.path.realpath(directory) for directory in config.directories}) < max(2, len(config.directories)):
         raise PipelineError("compare takes two or more different log directories: replog pipeline compare DIR DIR [DIR]")
     found = [folder for directory in config.directories for folder in folders(directory, config.topics, internal=True)]
-    return compare_plan.plan(found, config.upto)
+    partitions = compare_plan.plan(found, config.upto)
+    if all(len(partition.replicas) < 2 for partition in partitions):
+        raise PipelineError("compare: no partition is in two of these directories: name the log directories of brokers of one cluster")
+    return partitions
 
 
 def run(spark: SparkSession, config: CompareConfig) -> CompareResult:
@@ -86,7 +89,16 @@ def run(spark: SparkSession, config: CompareConfig) -> CompareResult:
         result.batches = sum(row["batches"] for row in rows if row["kind"] == READ)
         result.bytes = sum(row["bytes"] for row in rows if row["kind"] == READ)
         result.findings += partings(rows)
+        note_gone(partitions, rows)
     return result
+
+
+def note_gone(partitions: Sequence[Partition], rows: Sequence[Mapping[str, Any]]) -> None:
+    """Remarks of the segments that retention took while they were to be read."""
+    gone = {(row["topic"], row["partition"]): row["file"] for row in rows if row["kind"] == GONE}
+    for partition in partitions:
+        if (partition.topic, partition.partition) in gone:
+            partition.remarks.append(f"{gone[partition.topic, partition.partition]} was deleted meanwhile: not compared there")
 
 
 def tell(result: CompareResult) -> None:

@@ -68,6 +68,8 @@ def _partition(topic: str, number: int, replicas: Sequence[Folder], directories:
         made.problem = "different topics of one name: " + ", ".join(f"{topic_id} in {directory}" for topic_id, directory in ids.items())
     made.end, made.end_by = min((_end(replica, upto), replica.directory) for replica in replicas)
     _begin(made)
+    if len(replicas) > 1 and made.start >= made.end:
+        made.remarks.append(f"nothing to compare: from {made.start} to {made.end}, which {made.end_by} recorded")
     return made
 
 

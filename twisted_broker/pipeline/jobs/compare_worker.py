@@ -1,7 +1,8 @@
 """One task of `compare`: a range of offsets of one partition, read from every replica's files and laid side by side.
 
 1. Only headers are read; a task returns one row that says how much it read and, if the replicas part, one row per replica.
-2. Rows are plain values: what a driver needs to say where (file, byte), what (offsets, CRC, size) and under which leader epoch.
+2. A segment that retention took meanwhile makes the piece one row that says so: what is left cannot be held against the others.
+3. Rows are plain values: what a driver needs to say where (file, byte), what (offsets, CRC, size) and under which leader epoch.
 
 Left out: which files and offsets belong together (`compare_plan`), what rows of many tasks mean together (`compare`).
 """
@@ -25,7 +26,7 @@ ROW = (
     "kind string, topic string, partition int, start bigint, directory string, offset bigint, file string, position bigint, base bigint, "
     "last bigint, epoch int, crc bigint, size int, differing bigint, stop string, batches bigint, bytes bigint"
 )
-READ, PARTED, COMMON = "read", "parted", "common"
+READ, PARTED, COMMON, GONE = "read", "parted", "common", "gone"
 
 
 class Copy(NamedTuple):
@@ -41,8 +42,12 @@ class Copy(NamedTuple):
 
 def compare_piece(piece: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """The rows of one piece."""
-    copies = [read_copy(copy["directory"], copy["files"], piece["start"], piece["end"]) for copy in piece["copies"]]
     names = {name: piece[name] for name in ("topic", "partition", "start")}
+    try:
+        copies = [read_copy(copy["directory"], copy["files"], piece["start"], piece["end"]) for copy in piece["copies"]]
+    except FileNotFoundError as error:
+        yield names | {"kind": GONE, "file": error.filename}
+        return
     batches, size = sum(len(copy.table) for copy in copies), sum(copy.bytes for copy in copies)
     last = _described(copies[0], len(copies[0].table) - 1)  # -1 is NONE: nothing there
     yield names | last | {"kind": READ, "batches": batches, "bytes": size}

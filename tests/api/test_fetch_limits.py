@@ -74,3 +74,11 @@ def test_a_follower_serves_consumers_from_version_11_on(version: int, code: str)
     assert partition.error_code == ErrorCode[code]
     (partition,) = parts(got(api, ("t", 0, 0), version=version, replica=2))
     assert partition.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+@pytest.mark.parametrize("bound", ["request", "setting"])
+def test_min_bytes_is_never_above_what_an_answer_may_carry(bound: str) -> None:
+    """RL 1.8: who asks for more than may be sent is answered with what may be sent, at once."""
+    api = filled(fetch_max_bytes="1024") if bound == "setting" else filled()
+    most = 1 << 30 if bound == "setting" else SIZE
+    assert sizes(api, version=11, max_bytes=most, min_bytes=1 << 20, max_wait_ms=500) == [SIZE, 0]

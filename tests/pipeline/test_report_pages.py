@@ -112,8 +112,8 @@ MINUTES = Table("minutes", ("topic", "time", "minute", "records", "bytes"), [
 
 def test_bins_are_as_narrow_as_can_be_drawn():
     assert sections.bin_width(1000, 1001) == 1
-    assert sections.bin_width(0, 60 * 24) == 10
-    assert sections.bin_width(0, 60 * 24 * 365) == 7 * 1440
+    assert sections.bin_width(0, 60 * 24) == 5
+    assert sections.bin_width(0, 60 * 24 * 365) == 1440
     assert [sections.bin_text(width) for width in (1, 10, 60, 360, 1440, 7 * 1440)] == [
         "per minute", "per 10 minutes", "per hour", "per 6 hours", "per day", "per 7 days",
     ]  # fmt: skip
@@ -164,3 +164,7 @@ def test_a_long_table_is_cut_on_the_page_and_says_so():
 def test_skew_is_the_fullest_partition_against_the_mean():
     table = Table("partitions", (), [("a", 0, 30), ("a", 1, 10), ("b", 0, 5), ("c", 0, 0), ("c", 1, 0)])
     assert sections.skews(table) == {"a": 1.5}
+
+
+def test_a_long_name_keeps_its_end():
+    assert "orders-of-t…artment-117" in svg.bars([Bar("orders-of-the-whole-department-117", [1], "")], room=170)

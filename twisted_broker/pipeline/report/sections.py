@@ -13,7 +13,7 @@ from twisted_broker.pipeline.report.svg import Bar, Series
 from twisted_broker.pipeline.report.tables import Table
 
 Row = Mapping[str, Any]
-BINS = 160
+BINS = 400
 WIDTHS = (1, 2, 5, 10, 15, 30, 60, 120, 360, 720, 1440, 2880, 7 * 1440, 14 * 1440, 30 * 1440, 90 * 1440, 365 * 1440)
 """Minutes that a bin of the time line may be wide."""
 LINES = 5

@@ -123,7 +123,9 @@ def _rect(kind: str, x: float, y: float, wide: float, tall: float, told: str) ->
 
 
 def _short(name: str, longest: int) -> str:
-    return name if len(name) <= longest else name[: longest - 1] + "…"
+    """The name without its middle: its end tells partitions of a topic apart."""
+    half = (longest - 1) // 2
+    return name if len(name) <= longest else f"{name[:half]}…{name[-half:]}"
 
 
 def _plot(height: int, drawn: Sequence[str]) -> str:

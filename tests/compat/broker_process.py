@@ -9,8 +9,8 @@ import sys
 import time
 from pathlib import Path
 
-START_SECONDS = 30
-STOP_SECONDS = 20
+START_SECONDS = 90
+STOP_SECONDS = 60
 TAIL_BYTES = 6000
 TWISTD = Path(sys.executable).parent / "twistd"
 

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 Headers = tuple[tuple[str, bytes], ...]
 Row = tuple[bytes | None, bytes | None, Headers]
-LIMIT_SECONDS = 30
+LIMIT_SECONDS = 90
 
 
 def row(key: bytes | None, value: bytes | None, headers: Sequence[tuple[str, bytes]] | None) -> Row:

@@ -14,7 +14,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.compat.broker_process import BrokerProcess
 
-PATIENCE_SECONDS = 40
+PATIENCE_SECONDS = 100
 SESSION_MS = 2500
 
 
@@ -93,7 +93,7 @@ class View:
 
     def partitions(self, topic: str) -> dict[int, tuple[int, list[int]]]:
         """partition -> (leader, ISR in order of id)."""
-        found = self.admin.list_topics(topic, timeout=10).topics[topic]
+        found = self.admin.list_topics(topic, timeout=60).topics[topic]
         return {number: (each.leader, sorted(each.isrs)) for number, each in found.partitions.items()}
 
     def leaders(self, topic: str) -> dict[int, int]:
@@ -111,7 +111,7 @@ class View:
 
     def committed(self, group: str) -> dict[int, int]:
         """partition -> committed offset, of the one topic that the group reads."""
-        asked = self.admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)], require_stable=True, request_timeout=10)
+        asked = self.admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)], require_stable=True, request_timeout=60)
         return {each.partition: each.offset for each in asked[group].result(10).topic_partitions}
 
     def until(self, condition: Callable[[], Any], what: str) -> float:

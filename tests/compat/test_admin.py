@@ -11,7 +11,7 @@ from kafka import KafkaAdminClient
 
 from tests.compat import clients
 
-LIMIT_SECONDS = 30
+LIMIT_SECONDS = 90
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from confluent_kafka.admin import AdminClient
 from tests.compat import clients
 from tests.compat.raw import Connection, create_topic
 
-LIMIT_SECONDS = 30
+LIMIT_SECONDS = 90
 
 
 def until(condition: Callable[[], bool], what: str) -> None:

@@ -20,7 +20,7 @@ from tests.compat.conftest import BrokerFactory
 from tests.compat.test_admin import create, settings_of
 from twisted_broker.cli.verify import verify_directory
 
-LIMIT_SECONDS = 30
+LIMIT_SECONDS = 90
 ROUNDS = int(os.environ.get("REPLOG_KILL_ROUNDS", "30"))
 LONG_ROUNDS = int(os.environ.get("REPLOG_LONG_KILL_ROUNDS", "1000"))
 VALUE_BYTES = 400

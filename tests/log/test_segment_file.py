@@ -120,7 +120,7 @@ class Reactor:
         self.calls.put((call, arguments))
 
     def run_one(self) -> None:
-        call, arguments = self.calls.get(timeout=10)
+        call, arguments = self.calls.get(timeout=60)
         call(*arguments)
 
 
@@ -154,7 +154,7 @@ def test_a_job_has_things_done_side_by_side() -> None:
     """interfaces: all are done when the job goes on, none waits for another's end, and the first error comes out at the end."""
     reactor = Reactor()
     worker = DiskThread(reactor.from_thread)
-    together = threading.Barrier(2, timeout=10)
+    together = threading.Barrier(2, timeout=60)
     seen: list[object] = []
 
     def failing() -> None:

@@ -72,7 +72,7 @@ class Story:
         source, again = f"kafka://{bootstrap}/{TOPIC}", f"kafka://{bootstrap}/{AGAIN}"
         self.archive(source, self.first)
         self.tell(f"audit --from {source}")
-        self.found(audit.run(self.spark, audit.AuditConfig(sources.parse(source))))
+        self.found(audit.run(self.spark, audit.AuditConfig(sources.parse(source), quiet=self.progress.quiet)))
         self.tell(f"replay --from {self.first} --to {again}")
         replay.run(self.spark, replay.ReplayConfig(self.first, again), self.progress)
         self.archive(again, self.second)
@@ -93,9 +93,9 @@ class Story:
         self.progress.say("the cluster is stopped; from here on its files are read")
         names = tuple(map(str, directories))
         self.tell(f"compare {' '.join(names)}")
-        self.found(compare.run(self.spark, compare.CompareConfig(names)))
+        self.found(compare.run(self.spark, compare.CompareConfig(names, quiet=self.progress.quiet)))
         self.tell(f"audit --from segments:{','.join(names)}")
-        self.found(audit.run(self.spark, audit.AuditConfig(sources.SegmentsSource(names))))
+        self.found(audit.run(self.spark, audit.AuditConfig(sources.SegmentsSource(names), quiet=self.progress.quiet)))
         source = sources.SegmentsSource(names[:1], (TOPIC,))
         self.tell(f"report --from '{source}' --to {self.directory / 'report'}")
         self.outcome.page = report.run(self.spark, report.ReportConfig(source, self.directory / "report", quiet=self.progress.quiet)).page

@@ -41,6 +41,7 @@ class Chunk(NamedTuple):
 def chunks(path: str | Path, size: int = CHUNK_BYTES) -> Iterator[Chunk]:
     """The segment in chunks of about `size` bytes, at least one. OSError when the file cannot be read."""
     with open(path, "rb", buffering=0) as file:
+        size = min(size, os.fstat(file.fileno()).st_size + HEADER_BYTES)
         buffer, position = memoryview(bytearray(size)), 0
         while True:
             filled = _fill(file.fileno(), buffer, position)

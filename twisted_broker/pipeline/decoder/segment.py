@@ -56,10 +56,11 @@ def decode_pieces(pieces: Iterable[tuple[Buffer, Scan]], request: Request) -> It
 
 
 def _in_range(table: NDArray[np.void], request: Request) -> NDArray[np.void]:
-    """The batches that may hold wanted offsets. Last offsets are not believed: no CRC has been checked yet."""
-    first = int(np.searchsorted(table["baseOffset"], request.start, "right")) - 1
-    last = len(table) if request.end is None else int(np.searchsorted(table["baseOffset"], request.end))
-    return table[max(first, 0) : last]
+    """The batches that may hold wanted offsets. Last offsets are not believed, no CRC has been checked; nor is their order."""
+    base = table["baseOffset"]
+    following = np.append(base[1:], request.start + 1)
+    before = (base < following) & (following <= request.start)
+    return table[~before if request.end is None else ~before & (base < request.end)]
 
 
 def _tail(found: Scan, request: Request, wanted: pa.Schema, after: int) -> Iterator[pa.RecordBatch]:
@@ -68,8 +69,6 @@ def _tail(found: Scan, request: Request, wanted: pa.Schema, after: int) -> Itera
         return
     if found.stop is Stop.LEGACY:
         raise at_byte(CorruptRecordError(f"{Stop.LEGACY.value} at offset {after}: only format 2 (Kafka 0.11 and later) can be read"), found.end)
-    if found.stop is Stop.ZEROS and request.sure_to is not None:
-        return
     if request.crc != FAIL and (request.sure_to is None or after < request.sure_to):
         nowhere = np.zeros(1, HEADER)
         nowhere["baseOffset"], nowhere["position"], nowhere["producerId"] = after, found.end, -1

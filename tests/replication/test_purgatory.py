@@ -63,6 +63,14 @@ def test_tried_again_after_watching():
     assert purgatory.waiting == 0
 
 
+def test_a_first_try_that_the_caller_made_is_not_made_again():
+    """RL 4.3: it is tried once, after the watch."""
+    _clock, purgatory = made()
+    condition = Condition()
+    assert purgatory.wait(condition, ["k"], 100, tried=True) is not None
+    assert condition.asked == 1 and purgatory.waiting == 1
+
+
 def test_completes_once_by_condition():
     """RL 4.1: completed under one key, it is not completed again under another, nor by its time."""
     clock, purgatory = made()

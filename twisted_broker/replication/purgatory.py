@@ -106,9 +106,12 @@ class Purgatory:
         """PurgatorySize: entries in the lists, completed ones not yet purged among them."""
         return sum(map(len, self._watched.values()))
 
-    def wait(self, operation: Operation, keys: Iterable[Hashable], timeout_ms: int) -> Deferred[None] | None:
-        """None when it is complete at once, else a Deferred that fires when it is, or when `timeout_ms` passed (after `expire()`)."""
-        if operation.is_complete():
+    def wait(self, operation: Operation, keys: Iterable[Hashable], timeout_ms: int, tried: bool = False) -> Deferred[None] | None:
+        """None when it is complete at once, else a Deferred that fires when it is, or when `timeout_ms` passed (after `expire()`).
+
+        `tried`: the caller has just made the first try.
+        """
+        if not tried and operation.is_complete():
             return None
         parked = Parked(self, operation)
         self.waiting += 1

@@ -421,7 +421,7 @@ class ReplicaManager:
                 self._read_given_back(params, result)
             result.release()
         operation = DelayedFetch(params, first_read, self._partition_of)
-        return self.fetch_purgatory.wait(operation, operation.keys, params.max_wait_ms) or _fired()
+        return self.fetch_purgatory.wait(operation, operation.keys, params.max_wait_ms, tried=True) or _fired()  # the read was the first try
 
     def _read_given_back(self, params: FetchParams, result: FetchPartitionResult) -> None:
         partition = self.partitions.get(result.request.topic_partition)

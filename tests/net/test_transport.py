@@ -49,7 +49,7 @@ class Loopback:
             got[0].raiseException()
         return got[0]
 
-    def turn(self, until: Any, seconds: float = 20.0) -> None:
+    def turn(self, until: Any, seconds: float = 60.0) -> None:
         deadline = time.monotonic() + seconds
         while not until():
             assert time.monotonic() < deadline, "nothing happened"

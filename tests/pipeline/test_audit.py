@@ -6,7 +6,9 @@ import json
 
 import pytest
 from click.testing import CliRunner
+from kafka.admin import KafkaAdminClient, NewTopic
 
+from tests.pipeline.records import numbered, produce
 from tests.pipeline.replica_folders import batch, checkpoint, high_watermarks, partition
 from twisted_broker.pipeline import session, sources
 from twisted_broker.pipeline.errors import PipelineError
@@ -140,3 +142,19 @@ def test_a_policy_may_be_said_for_all_or_one():
     said = audit_policy.given(["delete", "a=compact,delete"])
     assert said["a"].compacts and not said[audit_policy.ALL].compacts
     assert str(said["a"]) == "compact,delete"
+
+
+def test_a_topics_policy_is_known_over_the_wire_and_from_the_brokers_own_directory(spark, broker, topic):
+    admin = KafkaAdminClient(bootstrap_servers=broker.bootstrap)
+    try:
+        admin.create_topics([NewTopic(name=topic, num_partitions=1, replication_factor=1, topic_configs={"cleanup.policy": "compact"})])
+    finally:
+        admin.close()
+    records = [each for each in numbered(30) if each.key is not None]
+    produce(broker.bootstrap, topic, records)
+    wire = audit.run(spark, AuditConfig(sources.parse(f"kafka://{broker.bootstrap}/{topic}")))
+    files = audit.run(spark, AuditConfig(sources.parse(f"segments:{broker.data}?topics={topic}")))
+    assert (wire.findings, files.findings) == ([], [])
+    assert f"{topic}: cleanup.policy compact (the cluster)" in wire.remarks
+    assert f"{topic}: cleanup.policy compact (the metadata log)" in files.remarks
+    assert wire.partitions[0].records == len(records)

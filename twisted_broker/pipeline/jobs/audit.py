@@ -24,6 +24,7 @@ from twisted_broker.pipeline.jobs import audit_policy, audit_rows, audit_segment
 from twisted_broker.pipeline.jobs.audit_check import Facts
 from twisted_broker.pipeline.jobs.audit_findings import Finding, Summary
 from twisted_broker.pipeline.jobs.audit_policy import Policy
+from twisted_broker.pipeline.jobs.metadata_policies import cleanup_policies
 from twisted_broker.pipeline.log_folder import Folder, folders
 from twisted_broker.pipeline.progress import Progress
 from twisted_broker.pipeline.sources import KafkaSource, SegmentsSource
@@ -82,7 +83,8 @@ def of_topics(spark: SparkSession, config: AuditConfig, source: KafkaSource, sai
 
 
 def of_folders(spark: SparkSession, config: AuditConfig, found: Sequence[Folder], said: dict[str, Policy]) -> AuditResult:
-    policies = {_key(each): audit_policy.of_folder(each, said) for each in found}
+    recorded = {directory: cleanup_policies(directory) for directory in {each.directory for each in found}}
+    policies = {_key(each): audit_policy.of_folder(each, said, recorded[each.directory]) for each in found}
     facts = {_key(each): _facts(each, policies[_key(each)], config) for each in found}
     rows = audit_segments.segment_rows(found)
     tasks = max(1, min(len(rows), 4 * spark.sparkContext.defaultParallelism))

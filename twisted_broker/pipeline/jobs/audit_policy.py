@@ -1,9 +1,10 @@
 """Which cleanup policy a topic is judged by, and how that is known: holes are damage in one log and a cleaner's work in another.
 
-1. What the caller says comes first; then what the cluster says; for a directory what it knows: internal topics, and a cleaner's checkpoint.
+1. What the caller says comes first; then what the cluster says; for a directory what it knows: its metadata log, internal topics, a cleaner's
+   checkpoint.
 2. Else `delete` is assumed, until batches show that records were taken out of them (`audit_check`).
 
-Source: Kafka's TopicConfig and LogCleanerManager. Left out: the metadata log (a broker's directory need not have it).
+Source: Kafka's TopicConfig and LogCleanerManager. Left out: reading the metadata log (`metadata_policies`).
 """
 
 from __future__ import annotations
@@ -51,11 +52,13 @@ def policies(words: str, setting: str) -> frozenset[str]:
     return named
 
 
-def of_folder(folder: Folder, said: Mapping[str, Policy]) -> Policy:
-    """The policy of a partition in a log directory."""
+def of_folder(folder: Folder, said: Mapping[str, Policy], recorded: Mapping[str, str]) -> Policy:
+    """The policy of a partition in a log directory, whose metadata log `recorded` topic -> policy."""
     told = said.get(folder.topic) or said.get(ALL)
     if told is not None:
         return told
+    if folder.topic in recorded:
+        return Policy(policies(recorded[folder.topic], "cleanup.policy"), "the metadata log")
     if folder.topic in COMPACTED:
         return Policy(frozenset({COMPACT}), "an internal topic")
     if folder.cleaned_to:

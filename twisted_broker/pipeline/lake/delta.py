@@ -43,9 +43,11 @@ class DeltaTable:
 
     def commits(self) -> Iterator[dict[str, Any]]:
         """What the commits in the log say of themselves, newest first."""
-        for name in reversed(self.files.names(LOG)):
-            if COMMIT.fullmatch(name):
-                yield commit_info(self.files.read(f"{LOG}/{name}"))
+        for name in reversed(self.commit_names()):
+            yield commit_info(self.files.read(f"{LOG}/{name}"))
+
+    def commit_names(self) -> list[str]:
+        return [name for name in self.files.names(LOG) if COMMIT.fullmatch(name)]
 
     def newest(self) -> tuple[Ledger, dict[str, Any]] | None:
         """The newest ledger in the log, and the commit that carries it."""
@@ -57,7 +59,7 @@ class DeltaTable:
 
     def ledger(self) -> Ledger:
         """What the table has taken. PipelineError for a Delta table that no archive of ours wrote."""
-        if not self.files.names(LOG):
+        if not self.commit_names():
             return Ledger()
         found = self.newest()
         return found[0] if found else self.recovered()

@@ -1,0 +1,211 @@
+"""`archive` on Spark: every record once in the table, whatever happened before; and what it refuses."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from click.testing import CliRunner
+
+from tests.compat.broker_process import BrokerProcess
+from tests.pipeline.conftest import KafkaFiles
+from tests.pipeline.jobs import tables
+from tests.pipeline.records import numbered, produce
+from twisted_broker.pipeline import sources
+from twisted_broker.pipeline.cli import pipeline
+from twisted_broker.pipeline.errors import PipelineError
+from twisted_broker.pipeline.jobs import archive
+from twisted_broker.pipeline.jobs.until_stopped import Stopper
+from twisted_broker.pipeline.lake.delta import DeltaTable
+from twisted_broker.pipeline.lake.ledger import Ledger
+from twisted_broker.pipeline.lake.parquet import ParquetTable
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+FORMATS = pytest.mark.parametrize("form", ["delta", "parquet"])
+
+
+class Killed(BaseException):
+    """As if the process had ended here."""
+
+
+@pytest.fixture
+def filled(broker: BrokerProcess, topic: str) -> str:
+    """The URL of a topic of two partitions with 40 records."""
+    tables.create(broker.bootstrap, topic, 2)
+    produce(broker.bootstrap, topic, numbered(40, 2))
+    return f"kafka://{broker.bootstrap}/{topic}"
+
+
+def more(broker: BrokerProcess, topic: str) -> None:
+    produce(broker.bootstrap, topic, numbered(20, 2, first=40))
+
+
+@FORMATS
+def test_a_table_grows_by_what_is_new(spark: SparkSession, broker: BrokerProcess, topic: str, filled: str, tmp_path: Path, form: str) -> None:
+    config = archive.ArchiveConfig(filled, str(tmp_path / "lake"), form, max_records=30)
+    first = archive.run(spark, config)
+    assert (first.rows, first.batches, first.findings) == (40, 2, [])
+    assert archive.run(spark, config).batches == 0
+    more(broker, topic)
+    assert archive.run(spark, config).rows == 20
+    assert tables.table_rows(spark, tmp_path / "lake") == tables.expected(numbered(60, 2))
+    assert sorted(path.name for path in (tmp_path / "lake").glob("date=*")) == ["date=2023-01-01"]
+
+
+POINTS: list[tuple[str, type, str, bool]] = [
+    ("delta", DeltaTable, "append", False),
+    ("delta", DeltaTable, "committed_rows", False),
+    ("parquet", ParquetTable, "commit", False),
+    ("parquet", ParquetTable, "commit", True),
+    ("parquet", ParquetTable, "publish", True),
+]
+
+
+@pytest.mark.parametrize("form, kind, method, after", POINTS)
+def test_a_run_that_ends_at_any_point_is_started_again(
+    spark: SparkSession, filled: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str, kind: type, method: str, after: bool
+) -> None:
+    config = archive.ArchiveConfig(filled, str(tmp_path / "lake"), form, max_records=25)
+    with monkeypatch.context() as patch:
+        patch.setattr(kind, method, killing(getattr(kind, method), after))
+        with pytest.raises(Killed):
+            archive.run(spark, config)
+    archive.run(spark, config)
+    assert tables.table_rows(spark, tmp_path / "lake") == tables.expected(numbered(40, 2))
+
+
+def killing(method: Callable[..., Any], after: bool) -> Callable[..., Any]:
+    def killed(*args: Any, **named: Any) -> None:
+        if after:
+            method(*args, **named)
+        raise Killed
+
+    return killed
+
+
+@FORMATS
+def test_of_two_writers_each_record_comes_from_one(
+    spark: SparkSession, topic: str, filled: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str
+) -> None:
+    """Another one commits batch 1, the first two records of each partition, right before ours."""
+    kind = DeltaTable if form == "delta" else ParquetTable
+    append, turns = kind.append, iter([True])
+    end = {(topic, 0): 2, (topic, 1): 2}
+    theirs = archive.transform(sources.read(spark, sources.parse(filled), end=end))
+
+    def overtaken(self: Any, records: DataFrame, after: Ledger) -> int:
+        if next(turns, False):
+            append(self, theirs, Ledger().after(after.ids, end))
+        return append(self, records, after)
+
+    monkeypatch.setattr(kind, "append", overtaken)
+    assert archive.run(spark, archive.ArchiveConfig(filled, str(tmp_path / "lake"), form)).rows == 36
+    assert tables.table_rows(spark, tmp_path / "lake") == tables.expected(numbered(40, 2))
+
+
+@FORMATS
+def test_a_continuous_archive_takes_what_comes_and_ends_after_a_batch(
+    spark: SparkSession, broker: BrokerProcess, topic: str, filled: str, tmp_path: Path, form: str
+) -> None:
+    class Told(Stopper):
+        """Records come after the first look; told to stop after the second."""
+
+        looks = 0
+
+        def wait(self, seconds: float) -> bool:
+            self.looks += 1
+            if self.looks == 1:
+                more(broker, topic)
+            return self.looks == 2
+
+    result = archive.run(spark, archive.ArchiveConfig(filled, str(tmp_path / "lake"), form, interval=0.1), stopper=Told())
+    assert (result.rows, result.batches) == (60, 2)
+    assert tables.table_rows(spark, tmp_path / "lake") == tables.expected(numbered(60, 2))
+
+
+def test_a_topic_that_was_created_anew_stops(spark: SparkSession, broker: BrokerProcess, topic: str, filled: str, tmp_path: Path) -> None:
+    config = archive.ArchiveConfig(filled, str(tmp_path / "lake"))
+    archive.run(spark, config)
+    tables.delete(broker.bootstrap, topic)
+    tables.create(broker.bootstrap, topic, 2)
+    produce(broker.bootstrap, topic, numbered(60, 2))
+    with pytest.raises(PipelineError, match="was created anew"):
+        archive.run(spark, config)
+    assert tables.table_rows(spark, tmp_path / "lake") == tables.expected(numbered(40, 2))
+
+
+def test_delta_without_the_commits_of_archive_still_knows_where_it_ends(
+    spark: SparkSession, broker: BrokerProcess, topic: str, filled: str, tmp_path: Path
+) -> None:
+    """Somebody joined the small files; then Delta cleaned its log of what is older than its checkpoint."""
+    lake = tmp_path / "lake"
+    config = archive.ArchiveConfig(filled, str(lake), max_records=15)
+    archive.run(spark, config)
+    spark.sql(f"OPTIMIZE delta.`{lake}`")
+    logs = spark._jvm.org.apache.spark.sql.delta.DeltaLog  # type: ignore[union-attr]
+    logs.forTable(spark._jsparkSession, str(lake)).checkpoint()
+    for path in sorted((lake / "_delta_log").glob("*.json"))[:-1]:
+        path.unlink()
+    logs.clearCache()
+    more(broker, topic)
+    assert archive.run(spark, config).rows == 20
+    assert tables.table_rows(spark, lake) == tables.expected(numbered(60, 2))
+
+
+def test_read_committed_is_the_same_over_both_sources(spark: SparkSession, kafka_files: KafkaFiles, tmp_path: Path) -> None:
+    urls = {"wire": f"kafka://{kafka_files.broker.bootstrap}/rich", "disk": f"segments:{kafka_files.directory}?topics=rich"}
+    found = {}
+    for name, url in urls.items():
+        archive.run(spark, archive.ArchiveConfig(url, str(tmp_path / name), isolation="read_committed"))
+        found[name] = tables.table_rows(spark, tmp_path / name)
+    everything = tables.rows(sources.read(spark, sources.parse(urls["wire"])))
+    assert found["wire"] == found["disk"]
+    assert 0 < len(found["wire"]) < len(everything)
+
+
+def refused(*arguments: str) -> str:
+    """The one line of an archive that ends with status 2."""
+    result = CliRunner().invoke(pipeline, ["archive", "--quiet", *arguments])
+    assert result.exit_code == 2, result.output
+    assert result.stdout == "" and len(result.stderr.splitlines()) == 1
+    return result.stderr
+
+
+def test_what_cannot_be_archived_is_one_line_and_nothing_is_written(spark: SparkSession, filled: str, tmp_path: Path) -> None:
+    lake, bootstrap = str(tmp_path / "lake"), filled.split("/")[2]
+    (tmp_path / "file").write_text("")
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "notes" / "a.txt").write_text("")
+    assert "is no source" in refused("--from", "mysql://x", "--to", lake)
+    assert "is not on the brokers" in refused("--from", f"kafka://{bootstrap}/nothing", "--to", lake)
+    assert "is no directory" in refused("--from", f"segments:{tmp_path}/none", "--to", lake)
+    assert "is a file, not a table" in refused("--from", filled, "--to", str(tmp_path / "file"))
+    assert "holds a.txt and is no table" in refused("--from", filled, "--to", str(tmp_path / "notes"))
+    assert "exclude one another" in refused("--from", filled, "--to", lake, "--continuous", "--available-now")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "notes"]
+
+
+def test_a_damaged_segment_stops_and_nothing_is_written(spark: SparkSession, broker: BrokerProcess, topic: str, filled: str, tmp_path: Path) -> None:
+    copy = tmp_path / f"{topic}-0"
+    copy.mkdir()
+    raw = bytearray((Path(broker.data) / f"{topic}-0" / f"{0:020d}.log").read_bytes())
+    raw[-1] ^= 1
+    (copy / f"{0:020d}.log").write_bytes(raw)
+    (tmp_path / "replication-offset-checkpoint").write_text(f"0\n1\n{topic} 0 20\n")
+    assert "crc" in refused("--from", f"segments:{tmp_path}", "--to", str(tmp_path / "lake")).lower()
+    assert list((tmp_path / "lake").rglob("*.parquet")) == list((tmp_path / "lake" / "_delta_log").glob("*.json")) == []
+
+
+def test_the_command_tells_its_result_as_json(spark: SparkSession, topic: str, filled: str, tmp_path: Path) -> None:
+    lake = tmp_path / "lake"
+    result = CliRunner().invoke(pipeline, ["archive", "--from", filled, "--to", str(lake), "--format", "parquet", "--json", "--quiet"])
+    assert result.exit_code == 0, result.output
+    told = json.loads(result.stdout)
+    assert (told["rows"], told["batches"], told["format"]) == (40, 1, "parquet")
+    assert told["topics"][topic]["next"] == {"0": 20, "1": 20}
+    assert "--format delta: the table" in refused("--from", filled, "--to", str(lake), "--format", "delta")

@@ -70,10 +70,14 @@ class ReplicaFetchers(FetcherManager):
             offset = initial_offset(log, RemoteLeader.cuts_on_fetch)
             initial = InitialFetchState(partition.topic_id, partition.leader_epoch, offset)
             starting[partition.topic_partition] = FollowedPartition(leader, initial)
-        if len(starting) < len(followed):
-            waiting = [str(partition.topic_partition) for partition in followed if partition.topic_partition not in starting]
-            _log.info("{count} partitions wait for a leader: {first} ...", count=len(waiting), first=", ".join(waiting[:3]))
+        self._tell_waiting([each for each in followed if each.topic_partition not in starting])
         self.add(starting)
+
+    def _tell_waiting(self, waiting: list[Partition]) -> None:
+        """RL 1.4. Those that nobody leads are no news: the metadata says so, and at a stop of the whole cluster it is all of them."""
+        led = [str(each.topic_partition) for each in waiting if each.leader_id >= 0]
+        if led:
+            _log.info("{count} partition(s) wait for a leader that is not there: {first} ...", count=len(led), first=", ".join(led[:3]))
 
     def _endpoint(self, broker_id: int) -> BrokerEndPoint | None:
         broker = self._image_source.image.brokers.get(broker_id)

@@ -8,11 +8,13 @@ DATA ?= ./replog-data
 ARGS ?=
 SEEDS ?= 20
 FROM ?= 0
+SEED ?= 1
+ROUNDS ?= 5
 FLIGHTS ?=
 NODES ?= 3
 TRACE ?=
 
-.PHONY: help run simulate test unit clients pipeline lint test-long demo-pipeline bench docs clean
+.PHONY: help run simulate faults test unit clients pipeline lint test-long demo-pipeline bench docs clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -60,6 +62,9 @@ demo-pipeline: $(VENV)/.test ## a year of flights: cluster, table, topic, table 
 
 simulate: $(VENV)/.test ## whole clusters in memory under SEEDS seeds FROM one on, with faults, every step checked; TRACE=1 prints all
 	$(BIN)/python -m twisted_broker.testing.simulate --seeds $(SEEDS) --from $(FROM) --brokers $(NODES) $(if $(TRACE),--trace)
+
+faults: $(VENV)/.test ## ROUNDS rounds of faults under SEED: real brokers killed, stopped and cut off, stock clients, nothing lost
+	$(BIN)/python -m tests.faults.run --seed $(SEED) --rounds $(ROUNDS) $(ARGS)
 
 test-long: $(VENV)/.test ## the long runs: 1,000 kills and more
 	$(BIN)/python -m pytest -m long --timeout=7200

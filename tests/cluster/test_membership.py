@@ -228,3 +228,15 @@ def test_the_first_records_of_a_cluster(rig: Rig) -> None:
     assert image.config(4, "") == {"min.insync.replicas": "1"}
     assert image.controllers[1].listeners["CONTROLLER"].port == 9093
     assert rig.controller.cluster_id == CLUSTER_ID
+
+
+def test_a_controller_that_stood_still_fences_nobody_for_it(rig: Rig) -> None:
+    """RL 8.2: a process that was stopped for a minute heard nobody: the brokers' sessions go on where they stood. Real silence counts as before."""
+    rig.join(1)
+    rig.advance(4.0)
+    rig.clock.advance(60.0)
+    assert not rig.controller.image.brokers[1].fenced
+    rig.advance(4.5)
+    assert not rig.controller.image.brokers[1].fenced
+    rig.advance(1.0)
+    assert rig.controller.image.brokers[1].fenced

@@ -9,7 +9,7 @@ Owns the sessions (`Sessions`), and the decisions on BrokerRegistration, BrokerH
 1. One live incarnation per id: another one is refused while the first one's session holds.
 2. A registration is accepted only if its feature ranges hold every finalised level, and its directories are nobody else's.
 3. A session begins with a heartbeat (or registration) heard in this controller's life; a broker that was unfenced when the controller started has a
-   full session before it is fenced.
+   full session before it is fenced. Time in which the controller itself stood still is nobody's silence.
 4. A registration that does not name the last epoch was an unclean stop: the node leaves all ISRs and is eligible nowhere.
 
 Source: Kafka's `ClusterControlManager`, `BrokerHeartbeatManager`, `ReplicationControlManager`; KRAFT 3.4, 3.5; `RL 8.2`.
@@ -30,6 +30,7 @@ from twisted_broker.wire.messages.broker_lifecycle import BrokerHeartbeatRequest
 from twisted_broker.wire.schema import Record
 
 _LOG_DIRS_LEVEL = 17
+_STOOD_STILL_MS = 2000
 _KRAFT_VERSION = "kraft.version"
 
 
@@ -46,11 +47,12 @@ class _Session:
 class Sessions:
     """When each broker was last heard. Times are monotonic ms."""
 
-    __slots__ = ("_sessions", "timeout_ms")
+    __slots__ = ("_looked_ms", "_sessions", "timeout_ms")
 
     def __init__(self, timeout_ms: int) -> None:
         self.timeout_ms = timeout_ms
         self._sessions: dict[tuple[int, int], _Session] = {}
+        self._looked_ms: int | None = None
 
     def touch(self, broker: int, epoch: int, metadata_offset: int, now_ms: int) -> _Session:
         """Notes a heartbeat."""
@@ -72,7 +74,14 @@ class Sessions:
         return session is not None and session.heard and now_ms - session.contact_ms < self.timeout_ms
 
     def lapsed(self, image: MetadataImage, now_ms: int) -> list[BrokerRegistration]:
-        """Unfenced brokers whose session is over. One that was never heard here has its full session from the first look on."""
+        """Unfenced brokers whose session is over. One that was never heard here has its full session from the first look on.
+
+        It is asked for again and again; a long time since the last look is one in which no heartbeat could be heard.
+        """
+        if self._looked_ms is not None and now_ms - self._looked_ms > _STOOD_STILL_MS:
+            for session in self._sessions.values():
+                session.contact_ms += now_ms - max(self._looked_ms, session.contact_ms)
+        self._looked_ms = now_ms
         found = []
         for broker in image.live_brokers():
             session = self._sessions.setdefault((broker.id, broker.epoch), _Session(now_ms, heard=False))

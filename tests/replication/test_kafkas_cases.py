@@ -253,3 +253,40 @@ def test_without_a_leader_that_is_known_the_old_one_is_left(leader: int) -> None
     assert rig.fetched() == {} and rig.wires[0].closed
     rig.wires[0].answer(records=sent_by_leader(3), high_watermark=3)
     assert rig.partition().log.log_end_offset == 0
+
+
+def test_an_answer_with_the_epoch_that_is_known_counts() -> None:
+    """RL 2.5, 8.4: a change that was granted before its answer was lost is granted again as the state that is there: the ISR is taken over."""
+    rig = PartitionRig(isr=(1,))
+    rig.follower_fetches(2, 0)
+    again = IsrAnswer(ErrorCode.NONE, LOCAL, 5, frozenset({1, 2}), 0, rig.partition.partition_epoch)
+    leader_isr.answered(rig.partition, rig.partition.isr_state, again, rig.now_ms)
+    assert rig.isr == [1, 2] and not rig.partition.isr_state.in_flight
+
+
+def test_nothing_shrinks_while_an_expansion_is_on_its_way() -> None:
+    """RL 2.5: one change in flight: a member that falls behind meanwhile leaves with the next look after the answer."""
+    rig = PartitionRig(isr=(1, 2))
+    rig.append(4)
+    rig.log.set_high_watermark(4)
+    rig.follower_fetches(3, 4)
+    pending = rig.partition.isr_state
+    assert isinstance(pending, PendingExpand)
+    late_ms = rig.now_ms + 60_000
+    leader_isr.maybe_shrink(rig.partition, late_ms)
+    assert rig.partition.isr_state is pending
+    answer = IsrAnswer(ErrorCode.NONE, LOCAL, 5, frozenset({1, 2, 3}), 0, 11)
+    leader_isr.answered(rig.partition, pending, answer, late_ms)
+    leader_isr.maybe_shrink(rig.partition, late_ms)
+    assert rig.partition.isr_state.in_flight and 2 not in rig.partition.isr_state.proposed
+
+
+def test_the_look_for_laggards_passes_over_what_is_not_led() -> None:
+    """RL 1.1, PartitionTest: followers, offline partitions and those without a role are no business of `isr-expiration`."""
+    rig = Rig()
+    rig.topic(states={0: registration(2, (1, 2)), 1: registration(LOCAL, (1, 2)), 2: registration(LOCAL, (1,))})
+    rig.partition(TopicPartition("t", 2)).fail("gone")
+    rig.produce(tp=OTHER)
+    rig.clock.advance(60)
+    rig.replicas.shrink_isrs()
+    assert [proposal.topic_partition for proposal, _ in rig.controller.asked] == [OTHER]

@@ -48,5 +48,5 @@ def test_tables_that_differ_are_told(spark):
 def test_a_producer_that_fails_is_one_line():
     assert producers.installed() == ["kafka-python", "confluent-kafka"]
     failed = story.start("another-client", "127.0.0.1:1", 1, 0, 1)
-    with pytest.raises(PipelineError, match="^a producer failed: KeyError: 'another-client'$"):
+    with pytest.raises(PipelineError, match=r"^a producer failed: KeyError: 'another-client'$"):
         story.await_all([failed])

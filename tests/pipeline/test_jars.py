@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.pipeline.test_java import fake_java
-from twisted_broker.pipeline import ivy, jars
+from twisted_broker.pipeline import ivy, jars, trust
 from twisted_broker.pipeline.errors import PipelineError
 
 CONTENT = b"classes"
@@ -72,6 +72,32 @@ def test_no_registry_is_written_into_the_code():
 def test_the_resolver_is_asked_for_exactly_these_and_nothing_they_depend_on():
     told = ivy.module([("org.example", "a&b", "1"), ("org.other", "c", "2")])
     assert 'org="org.example" name="a&amp;b" rev="1" transitive="false"' in told and told.count("<dependency ") == 2
+
+
+def test_a_java_that_does_not_trust_the_machine_is_given_what_the_machine_trusts(tmp_path):
+    pytest.importorskip("pyspark")
+    home = fake_java(tmp_path / "java", "25.0.2")
+    script = home / "bin" / "java"
+    place, kept = tmp_path / "place", tmp_path / "kept"
+    place.write_bytes(CONTENT)
+    (tmp_path / "do").write_text(f"""
+        case "$*" in
+          *trustStoreType=JKS*) for argument do case "$argument" in */\\[artifact*) cp {place} "${{argument%/*}}/{JAR.file}";; esac; done;;
+          *) echo 'ERROR: javax.net.ssl.SSLHandshakeException: who are you'; exit 1;;
+        esac""")
+    script.write_text(script.read_text().replace("else ", f"else . {tmp_path}/do; exit $?; "))
+    environment = {"JAVA_HOME": str(home), "PATH": "/bin", "REPLOG_JARS": str(kept)}
+    assert jars.provide([JAR], lambda line: None, environment) == [kept / JAR.file]
+
+
+def test_java_reads_the_key_store(spark, tmp_path):
+    """The JVM finds every certificate that was written, under the digest of its password."""
+    trusted = trust.certificates()[:3]
+    (tmp_path / "store").write_bytes(trust.key_store(trusted))
+    java = spark._jvm.java
+    store = java.security.KeyStore.getInstance("JKS")
+    store.load(java.io.FileInputStream(str(tmp_path / "store")), java.lang.String(trust.PASSWORD).toCharArray())
+    assert [bytes(store.getCertificate(str(number)).getEncoded()) for number in range(store.size())] == trusted != []
 
 
 def test_why_the_resolver_failed_is_one_line(tmp_path):

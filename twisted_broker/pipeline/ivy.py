@@ -3,7 +3,8 @@
 1. No host is named here: Ivy knows the central repository itself.
 2. It runs as its own short process with its own home and cache: the machine's ~/.m2 and ~/.ivy2 are not read. A ~/.m2 left half-filled
    (a POM without its jar) makes Spark's `--packages` say "not found" of what the repository has.
-3. Dependencies are not followed: the list of jars is closed, and what Spark already ships must not come twice.
+3. A Java that does not trust the repository's certificate is tried again with what this machine trusts (`trust.py`).
+4. Dependencies are not followed: the list of jars is closed, and what Spark already ships must not come twice.
 """
 
 from __future__ import annotations
@@ -13,11 +14,12 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from xml.sax.saxutils import quoteattr
 
-from twisted_broker.pipeline import java
+from twisted_broker.pipeline import java, trust
 from twisted_broker.pipeline.errors import PipelineError
 
 Coordinates = tuple[str, str, str]
 LIMIT_SECONDS = 600
+UNTRUSTED = "SSLHandshakeException"
 
 
 def retrieve(wanted: Iterable[Coordinates], target: Path, environment: Mapping[str, str]) -> None:
@@ -25,16 +27,23 @@ def retrieve(wanted: Iterable[Coordinates], target: Path, environment: Mapping[s
     description = target / "ivy.xml"
     description.write_text(module(wanted))
     found = java.find(environment)
-    command: list[str | Path] = [
-        found.home / "bin" / "java", f"-Duser.home={target / 'home'}", "-cp", resolver(), "org.apache.ivy.Main",
-        "-cache", target / "cache", "-ivy", description, "-types", "jar", "bundle", "-retrieve", f"{target}/[artifact]-[revision].[ext]",
+    start: list[str | Path] = [found.home / "bin" / "java", f"-Duser.home={target / 'home'}"]
+    rest: list[str | Path] = [
+        "-cp", resolver(), "org.apache.ivy.Main", "-cache", target / "cache", "-ivy", description, "-types", "jar", "bundle",
+        "-retrieve", f"{target}/[artifact]-[revision].[ext]",
     ]  # fmt: skip
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_SECONDS)
-    except subprocess.TimeoutExpired:
-        raise PipelineError(f"jars: the repository did not answer within {LIMIT_SECONDS} s; set REPLOG_JARS_URL to a mirror") from None
+    done = run([*start, *rest])
+    if done.returncode and UNTRUSTED in done.stdout + done.stderr:
+        done = run([*start, *trust.options(target / "trusted"), *rest])
     if done.returncode:
         raise PipelineError(f"jars: {reason(done.stdout + done.stderr)}; is there a network? Else set REPLOG_JARS_URL to a mirror")
+
+
+def run(command: list[str | Path]) -> subprocess.CompletedProcess[str]:
+    try:
+        return subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_SECONDS)
+    except subprocess.TimeoutExpired:
+        raise PipelineError(f"jars: the repository did not answer within {LIMIT_SECONDS} s; set REPLOG_JARS_URL to a mirror") from None
 
 
 def module(wanted: Iterable[Coordinates]) -> str:
@@ -63,5 +72,6 @@ def resolver() -> Path:
 
 def reason(said: str) -> str:
     """The first complaint in what Ivy printed."""
-    complaints = (line.strip(" :\t") for line in said.splitlines() if "not found" in line or "Exception" in line or "timed out" in line)
-    return next(complaints, "Spark's resolver failed")
+    lines = [line.strip(" :\t") for line in said.splitlines()]
+    complaints = [line for word in (UNTRUSTED, "Exception", "timed out", "not found") for line in lines if word in line]
+    return (complaints or ["Spark's resolver failed"])[0]

@@ -89,7 +89,6 @@ def run(spark: SparkSession, config: ArchiveConfig, progress: Progress | None = 
     source = sources.parse(config.source)
     target = table.to_append(spark, config.to, config.format)
     archive = Archive(spark, config, source, target, progress or Progress(quiet=True), stopper or Stopper())
-    archive.next_plan()
     with target.files.lock():
         target.recover()
         archive.catch_up()
@@ -121,6 +120,8 @@ class Archive:
             try:
                 self.batch(extent, plan)
                 conflicts = 0
+                if plan.end == self.goal:
+                    return
             except AnotherWriterError:
                 conflicts += 1
                 if conflicts == CONFLICTS_IN_A_ROW:

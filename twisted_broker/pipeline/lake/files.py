@@ -114,9 +114,11 @@ class LocalFiles:
         descriptor = os.open(self.folder, os.O_RDONLY)
         try:
             take_lock(descriptor, self.folder)
-            yield
-            with contextlib.suppress(OSError):
-                self.folder.rmdir()
+            try:
+                yield
+            finally:
+                with contextlib.suppress(OSError):
+                    self.folder.rmdir()
         finally:
             os.close(descriptor)
 

@@ -66,6 +66,7 @@ def one_core(directory: Path, rounds: int) -> None:
     short = data[: min(len(data), LOOP_RECORDS * 110)]
     short = short[: [batch.offset + batch.size_in_bytes for batch in iterate_batches(short, partial_tail=True)][-1]]
     rates: dict[str, list[float]] = {}
+    decode(short, COLUMNS)
     for _ in range(rounds):
         rates.setdefault("plain loop", []).append(per_second(loop, short, COLUMNS))
         for name, columns in COLUMN_SETS.items():

@@ -5,7 +5,8 @@
 1. GIGABYTES (2) per replica in PLACE (a temporary directory): one topic, four partitions, segments of 256 MB, batches of 145 records of 100 random
    bytes (16 KB), uncompressed. `compare` reads two replicas that are alike, `audit` one.
 2. Measured is `run` in a session that has done one small turn: planning, all tasks, gathering; not the JVM's start. Best and median of ROUNDS (3).
-3. Then the same scans in this process, on one core and without Spark: what a task can do.
+3. CPU is that of this process, the JVM and the workers: it holds up on a machine that others use too, GB/s does not.
+4. Then the same scans in this process, on one core and without Spark: what a task can do.
 """
 
 from __future__ import annotations
@@ -20,6 +21,9 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import psutil
+
+from benchmarks.meter import cpu_seconds
 from twisted_broker.pipeline import session, sources
 from twisted_broker.pipeline.jobs import audit, compare
 from twisted_broker.pipeline.segment_check import check
@@ -64,13 +68,20 @@ def write(directory: Path, batch: bytearray, gigabytes: float) -> int:
 
 def measured(name: str, size: int, rounds: int, job: Callable[[], object]) -> None:
     """Prints GB/s of a job over `size` bytes."""
-    spent = []
+    spent, used = [], []
     for _ in range(rounds):
-        began = time.perf_counter()
+        began, cpu = time.perf_counter(), cpu_seconds(family())
         job()
+        used.append(cpu_seconds(family()) - cpu)
         spent.append(time.perf_counter() - began)
     best, middle = (size / seconds / 1e9 for seconds in (min(spent), statistics.median(spent)))
-    print(f"{name:36} {size / 1e9:6.2f} GB   best {best:5.2f}, median {middle:5.2f} GB/s", flush=True)
+    work = statistics.median(used) / (size / 1e9)
+    print(f"{name:36} {size / 1e9:6.2f} GB   best {best:5.2f}, median {middle:5.2f} GB/s, {work:5.2f} CPU s per GB", flush=True)
+
+
+def family() -> list[int]:
+    """This process, and all that it started."""
+    return [os.getpid(), *(child.pid for child in psutil.Process().children(recursive=True))]
 
 
 def compared(spark: SparkSession, directories: tuple[str, ...]) -> None:

@@ -14,6 +14,7 @@ from twisted_broker.pipeline import session, sources
 from twisted_broker.pipeline.errors import PipelineError
 from twisted_broker.pipeline.jobs import report
 from twisted_broker.pipeline.jobs.report import ReportConfig
+from twisted_broker.pipeline.transforms.batch_sizes import sizes
 from twisted_broker.pipeline.transforms.group_offsets import commit
 
 COUNT = 600
@@ -98,3 +99,15 @@ def test_tables_of_a_result_are_told_without_the_minutes(tmp_path):
     result = report.ReportResult("s", "now", tmp_path / "report.html", [], {"minutes": table, "keys": replace(table, name="keys", rows=[(b"k",)])})
     assert result.to_json()["keys"] == [{"a": "k"}]
     assert "minutes" not in result.to_json()
+
+
+def test_batches_are_counted_within_the_offsets_that_the_report_is_of(tmp_path):
+    records = [(report_folder.BEGIN_MS, b"k", b"v" * 50)] * 10
+    file = tmp_path / f"{0:020d}.log"
+    file.write_bytes(b"".join(report_folder.made(10 * at, records, codec=4 if at == 3 else 0) for at in range(5)))
+    found = {row["codec"]: row for row in sizes({"topic": "t", "path": str(file), "start": 15, "end": 40})}
+    plain = len(report_folder.made(0, records)) - 61
+    assert (found["none"]["batches"], found["none"]["records"], found["none"]["stored"], found["none"]["inflated"]) == (2, 20, 2 * plain, 2 * plain)
+    assert found["none"]["bucket"] == (plain + 61).bit_length() - 1
+    assert (found["zstd"]["batches"], found["zstd"]["inflated"]) == (1, plain)
+    assert found["zstd"]["stored"] < plain / 2

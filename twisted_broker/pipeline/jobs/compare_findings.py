@@ -34,7 +34,7 @@ class Copy:
         if not self.file:
             return f"  {self.directory}: nothing" + (f"; {self.stop}" if self.stop else "")
         what = f"leader epoch {self.epoch}, offsets {self.base}..{self.last}, CRC {self.crc:#010x}, {self.size} bytes"
-        return f"  {self.directory}: {what}; {self.file} at byte {self.position}" + (f"; {self.differing} batches differ" if self.differing else "")
+        return f"  {self.directory}: {what}; {self.file} at byte {self.position}" + (f"; {self.differing:,} differing" if self.differing else "")
 
 
 @dataclass(frozen=True)

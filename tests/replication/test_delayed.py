@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from tests.replication.rig import LOCAL, TOPIC_ID, TP, WALL_MS, Rig, at, batch, consumer, follower, registration
@@ -9,6 +11,7 @@ from twisted_broker.interfaces import TopicPartition
 from twisted_broker.log.append_info import AppendOrigin
 from twisted_broker.replication.delayed import DelayedFetch
 from twisted_broker.replication.fetch_data import TXN_COMMITTED
+from twisted_broker.wire.errors import ErrorCode
 
 OTHER = TopicPartition("t", 1)
 
@@ -191,3 +194,39 @@ def test_other_partition_of_the_same_topic():
     waiting = delayed(rig, consumer(), at(0, TP))
     rig.produce(tp=OTHER)
     assert not waiting.is_complete()
+
+
+def idle_follower() -> tuple[Rig, list[Any]]:
+    """A follower at the leader's end, whose fetch waits; what its Deferred gives."""
+    rig = Rig()
+    rig.topic(states={0: registration(1, (1, 2), (1, 2))})
+    rig.produce(1)
+    rig.replicas.fetch(follower(2), [at(1)])
+    given: list[Any] = []
+    rig.replicas.delayed_fetch(follower(2), rig.replicas.fetch(follower(2), [at(1)])).addCallback(given.append)
+    assert not given
+    return rig, given
+
+
+def test_a_follower_that_would_read_the_same_does_not_read_again() -> None:
+    """RL 1.9: time is up and nothing was written: what was read at first is what a second read gives."""
+    rig, given = idle_follower()
+    rig.advance(10)
+    ((result,),) = given
+    assert (result.error, result.high_watermark, result.log_start_offset, result.size) == (ErrorCode.NONE, 1, 0, 0)
+
+
+@pytest.mark.parametrize("what", ["records", "log start", "leader"])
+def test_a_follower_that_would_read_something_else_reads_again(what: str) -> None:
+    """RL 1.9: records, watermarks, roles: whatever changed is read anew."""
+    rig, given = idle_follower()
+    if what == "records":
+        rig.produce(1)
+    elif what == "log start":
+        log = rig.partition().log
+        assert log is not None
+        log.increment_log_start_offset(1)  # as retention does: it wakes nobody
+    else:
+        rig.topic(states={0: registration(2, (1, 2), (1, 2), 1, 1)})
+    rig.advance(10)
+    assert given == [None]

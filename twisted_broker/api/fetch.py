@@ -69,8 +69,8 @@ async def fetch(context: RequestContext, request: FetchRequest) -> FetchResponse
     if not replicas.answers_at_once(params, results):
         enough = replicas.delayed_fetch(params, results)
         del results  # many may wait: each keeps what it needs
-        await enough
-        results = replicas.fetch(params, readable, record_progress=False)
+        unchanged = await enough
+        results = replicas.fetch(params, readable, record_progress=False) if unchanged is None else list(unchanged)
     for index, result in refused:
         results.insert(index, result)
     error, session_id, shown = session.finish(results)

@@ -32,6 +32,16 @@ from twisted_broker.wire.schema import decode, encode_parts
 _FRAME_LIMIT = 256 << 20
 
 
+class NoAnswer(TimeoutError):
+    """The other side said nothing for as long as a request may take."""
+
+    def __init__(self, words: str) -> None:
+        Exception.__init__(self, words)
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
 class _Waiting:
     """One request whose answer has not come."""
 
@@ -214,7 +224,7 @@ class BrokerConnection:
             waiting.answer.callback(frame)
 
     def _timed_out(self, protocol: _Answers, timeout_ms: int) -> None:
-        self._lost(protocol, Failure(TimeoutError(f"{self.host}:{self.port} did not answer within {timeout_ms} ms")))
+        self._lost(protocol, Failure(NoAnswer(f"{self.host}:{self.port} did not answer within {timeout_ms} ms")))
         protocol.transport.abortConnection()  # type: ignore[union-attr]
 
     def _lost(self, protocol: _Answers, reason: Failure) -> None:

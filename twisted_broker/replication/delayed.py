@@ -111,14 +111,19 @@ class DelayedProduce(DelayedOutcomes[AppendOutcome]):
 
 
 class DelayedFetch:
-    """RL 1.9: waits until there is enough to answer with, or something to tell."""
+    """RL 1.9: waits until there is enough to answer with, or something to tell.
 
-    __slots__ = ("_params", "_partition_of", "_waiting")
+    `unchanged`: a follower's first read, when time is up and reading anew would say the same: mostly so with partitions that nobody writes to.
+    """
+
+    __slots__ = ("_first_read", "_params", "_partition_of", "_waiting", "unchanged")
 
     def __init__(self, params: FetchParams, first_read: Sequence[FetchPartitionResult], partition_of: PartitionOf) -> None:
         self._params = params
         self._partition_of = partition_of
         self._waiting = tuple([(result.request, result.fetch_offset) for result in first_read])
+        self._first_read = first_read if params.replica_id >= 0 else None  # many consumers may wait: theirs are not kept
+        self.unchanged: Sequence[FetchPartitionResult] | None = None
 
     @property
     def keys(self) -> list[TopicPartition]:
@@ -155,7 +160,25 @@ class DelayedFetch:
         return readable >= self._params.min_bytes  # case G
 
     def expire(self) -> None:
-        """Nothing to note: whoever waits reads again."""
+        """Whoever waits reads again, unless it would see what it saw."""
+        if self._first_read is not None and all(map(self._holds, self._first_read)):
+            self.unchanged = self._first_read
+
+    def _holds(self, result: FetchPartitionResult) -> bool:
+        """Whether the follower is at the end of the same log, and knows its watermarks."""
+        request = result.request
+        try:
+            partition = self._partition_of(request.topic_partition)
+            log = partition.log_for(request.current_leader_epoch, self._params.only_leader)
+        except BrokerError:
+            return False
+        return (
+            log.log_end_offset == request.fetch_offset
+            and log.high_watermark == result.high_watermark
+            and log.log_start_offset == result.log_start_offset
+            and request.topic_id in (None, partition.topic_id)
+            and log.failed is None
+        )
 
     def _readable(self, request: FetchPartitionRequest, fetch_offset: LogOffsetMetadata) -> int:
         """Bytes that wait in one partition, -1 when it should be answered now. Raises `BrokerError` likewise."""

@@ -414,14 +414,15 @@ class ReplicaManager:
             readable += result.size
         return readable >= params.min_bytes
 
-    def delayed_fetch(self, params: FetchParams, first_read: Sequence[FetchPartitionResult]) -> Deferred[None]:
-        """RL 1.9: fires when the fetch should be read anew. Gives the first read's slices back."""
+    def delayed_fetch(self, params: FetchParams, first_read: Sequence[FetchPartitionResult]) -> Deferred[Sequence[FetchPartitionResult] | None]:
+        """RL 1.9: fires when the fetch should be read anew; with what that would give where it is known, else None. Gives slices back."""
         for result in first_read:
             if result.size:
                 self._read_given_back(params, result)
             result.release()
         operation = DelayedFetch(params, first_read, self._partition_of)
-        return self.fetch_purgatory.wait(operation, operation.keys, params.max_wait_ms, tried=True) or _fired()  # the read was the first try
+        waiting = self.fetch_purgatory.wait(operation, operation.keys, params.max_wait_ms, tried=True) or _fired()  # the read was the first try
+        return waiting.addCallback(lambda _: operation.unchanged)
 
     def _read_given_back(self, params: FetchParams, result: FetchPartitionResult) -> None:
         partition = self.partitions.get(result.request.topic_partition)

@@ -14,7 +14,7 @@ RECORDED = {
     "expansion_without_the_epochs_start": 61,
     "produce_completed_on_the_log_end": 0,
     "epoch_cache_not_cut": 0,
-    "isr_change_without_partition_epoch": 34,
+    "isr_change_without_partition_epoch": 2,
     "high_watermark_below_the_minimum_isr": 13,
     "old_incarnation_counted": 37,
 }

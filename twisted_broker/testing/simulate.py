@@ -24,6 +24,7 @@ from twisted.internet.defer import ensureDeferred
 from twisted.logger import globalLogBeginner
 
 from twisted_broker.interfaces import TopicPartition
+from twisted_broker.replication.isr import PendingExpand
 from twisted_broker.testing.checkers import ClientChecker, ClusterChecker, Violation
 from twisted_broker.testing.sim_cluster import CLIENT_PORT, CONTROLLER_PORT, SimCluster, SimNode
 from twisted_broker.testing.sim_network import Weather
@@ -31,6 +32,7 @@ from twisted_broker.testing.workload import Admin, Consumer, History, Producer
 
 _HEAL_SECONDS = 120
 _STALLED_FOR = 45.0
+_RELAPSE_LOOK_SECONDS, _RELAPSE_LOOKS = 0.0005, 6000
 _ALL_FAULTS = ("kill", "power", "flap", "crash", "stop", "pause", "handover", "partition", "one way", "cut", "stall", "slow disk", "disk error")
 
 
@@ -114,10 +116,9 @@ def _profile(seed: int, weather: Weather, topics: list[Topic], settings: dict[st
         settings |= {"broker.session.timeout.ms": "800", "broker.heartbeat.interval.ms": "200"}  # a session outlives its process
         return ["flap", "flap", "pause"]
     if seed % 8 == 2:
-        weather.delay_max, weather.slow_chance, weather.slow_delay_max = 0.005, 0.5, 3.0
-        weather.slow_callers, weather.slow_ports = "n", (CONTROLLER_PORT,)
+        weather.delay_max, weather.slow_chance = 0.005, 0.0
         settings |= {"replica.lag.time.max.ms": "2000", "broker.session.timeout.ms": "9000", "broker.heartbeat.interval.ms": "500"}
-        return ["relapse", "relapse", "pause", "cut"]
+        return ["relapse", "relapse", "relapse", "cut"]
     if seed % 8 == 1:
         for topic in topics:
             topic.settings["min.insync.replicas"] = "2"
@@ -184,14 +185,25 @@ class Faults:
         self.clock.callLater(9 + self.random.random() * 6, self._again, other)
 
     def _relapse(self, node: SimNode) -> None:
-        """A machine falls out of its ISRs and comes back; while that is on its way to the controller, over connections that die, it stops again."""
-        if node.name == "n1":
-            return
+        """A machine falls out of its ISRs and comes back; when its leaders tell the controller so, their connections die, and it stops again."""
+        if node.name == "n1" or any(other.clock.paused for other in self.cluster.nodes.values()):
+            return  # with two of three away nothing is committed that the one could lack
         back = 3.5 + self.random.random()
         self._pause_for(node, back)
-        relapse = back + 0.05 + self.random.random() * 1.5
-        self.clock.callLater(relapse, self._give_up_on_the_controller)
-        self.clock.callLater(relapse + 0.1 + self.random.random() * 0.5, self._pause_for, node, 5.0 + self.random.random() * 2)
+        self.clock.callLater(back, self._relapse_when_joining, node, _RELAPSE_LOOKS)
+
+    def _relapse_when_joining(self, node: SimNode, looks: int) -> None:
+        if self._is_joining(node):
+            self._give_up_on_the_controller()
+            self.clock.callLater(0.1 + self.random.random() * 0.5, self._pause_for, node, 5.0 + self.random.random() * 2)
+        elif looks:
+            self.clock.callLater(_RELAPSE_LOOK_SECONDS, self._relapse_when_joining, node, looks - 1)
+
+    def _is_joining(self, node: SimNode) -> bool:
+        """Whether a leader proposes it to the controller."""
+        managers = [other.broker.parts.replica_manager for other in self.cluster.nodes.values() if other.broker is not None]
+        states = [partition.isr_state for manager in managers if manager is not None for partition in manager.partitions.values()]
+        return any(isinstance(state, PendingExpand) and state.joining == node.node_id for state in states)
 
     def _pause_for(self, node: SimNode, seconds: float) -> None:
         if node.is_up and not node.clock.paused and not self.over:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import shutil
+import signal
 import sys
 import tempfile
 from functools import partial
@@ -27,6 +28,7 @@ def main(arguments: list[str] | None = None) -> int:
         parser.error(f"--keep {chosen.keep}: not empty; name a new directory")
     directory = chosen.keep or Path(tempfile.mkdtemp(prefix="faults-"))
     tell = partial(print, flush=True)
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # what was started ends with it
     summary = Run(chosen.seed, chosen.rounds, directory.absolute(), chosen.combined, chosen.kind or (), chosen.acks, tell).run()
     print("\n".join(summary.lines()))
     if summary.problems:

@@ -168,7 +168,7 @@ WRONG = {
 
 @pytest.mark.parametrize("line", WRONG)
 def test_what_is_wrong_is_one_line(spark, broker, filled, line, monkeypatch):
-    monkeypatch.setattr(kafka_admin, "PATIENCE_MS", 20_000 if "127.0.0.1:1" not in line else 2_000)
+    monkeypatch.setattr(kafka_admin, "PATIENCE_MS", 60_000 if "127.0.0.1:1" not in line else 2_000)
     with pytest.raises(PipelineError, match=line) as raised:
         WRONG[line](spark, broker)
     assert "\n" not in str(raised.value) and "Exception" not in str(raised.value)

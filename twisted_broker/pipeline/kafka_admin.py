@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from twisted_broker.pipeline.sources import Offsets
 
-PATIENCE_MS = 20_000
+PATIENCE_MS = 30_000
 T = TypeVar("T")
 
 

@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 
 VERSION = "4.2"
 INSTALL = "pip install 'twisted-broker[spark]'"
-DEFAULTS = {
+NEEDED = {"spark.sql.session.timeZone": "UTC", "spark.sql.python.filterPushdown.enabled": "true"}
+"""What the jobs rely on, also in a session that somebody else began."""
+DEFAULTS = NEEDED | {
     "spark.ui.enabled": "false",
-    "spark.sql.session.timeZone": "UTC",
-    "spark.sql.python.filterPushdown.enabled": "true",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
 }
 OURS = {"spark.ui.showConsoleProgress": "false"}
@@ -64,10 +64,13 @@ def build(app: str, *, conf: Mapping[str, str] | None = None, formats: Sequence[
 
     PySparkLogger.getLogger("SQLQueryContextLogger").setLevel("CRITICAL")  # it prints every error's Java stack; the error itself is raised
 
-    wanted = {"spark.app.name": app} | dict(conf or {})
     if SparkContext._active_spark_context is None:
+        wanted = {"spark.app.name": app} | dict(conf or {})
         launch(wanted, formats, tell)
-    spark = SparkSession.builder.config(map={**complete(wanted, formats)}).getOrCreate()
+        settings = complete(wanted, formats)
+    else:
+        settings = NEEDED | dict(conf or {})
+    spark = SparkSession.builder.config(map={**settings}).getOrCreate()
     for name in formats:
         check_loaded(spark, name)
     register_sources(spark)

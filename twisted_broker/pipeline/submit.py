@@ -18,6 +18,7 @@ import click
 from twisted_broker.pipeline import jars, java, session
 from twisted_broker.pipeline.errors import PipelineError
 
+AS_THEY_ARE = {"ignore_unknown_options": True, "allow_interspersed_args": False}
 JOBS = ("archive", "replay", "audit", "compare", "report")
 
 
@@ -49,13 +50,15 @@ def command_line(program: Path, arguments: Sequence[str], paths: Sequence[Path])
     return [str(program), *options, "--jars", together, str(Path(__file__).with_name("__main__.py")), *job]
 
 
-@click.command("submit", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False}, add_help_option=False)
-@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+@click.command("submit", context_settings=AS_THEY_ARE, add_help_option=False, options_metavar="[OPTIONS OF SPARK-SUBMIT]")
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="JOB [ITS OPTIONS]")
 @click.pass_context
 def command(ctx: click.Context, arguments: tuple[str, ...]) -> None:
-    """submit [OPTIONS OF SPARK-SUBMIT] JOB [ITS OPTIONS]: run the job on a cluster.
+    """Run one of these jobs on a cluster, through spark-submit, whose options stand before the job.
 
-    For example: replog pipeline submit --master spark://HOST:7077 --executor-memory 4g archive --from kafka://HOST:9092/TOPIC --to s3a://BUCKET/TABLE
+    \b
+    replog pipeline submit --master spark://HOST:7077 --executor-memory 4g \\
+      archive --from kafka://HOST:9092/TOPIC --to s3a://BUCKET/TABLE
     """
     if arguments[:1] in (("-h",), ("--help",)):
         click.echo(ctx.get_help())

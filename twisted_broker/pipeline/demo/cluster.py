@@ -12,7 +12,7 @@ from typing import Any
 
 from twisted_broker.pipeline.errors import PipelineError
 
-PATIENCE_SECONDS = 60
+PATIENCE_SECONDS = 120
 LOOK_SECONDS = 0.05
 CONTROLLER = 100
 

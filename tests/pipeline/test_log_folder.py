@@ -16,6 +16,7 @@ from twisted_broker.pipeline.log_view import COMMITTED, LOG_END, extents, unique
 from twisted_broker.pipeline.segment_options import offsets_option, parse_options
 from twisted_broker.pipeline.segment_plan import plan
 from twisted_broker.pipeline.segment_rows import segment_rows
+from twisted_broker.pipeline.segment_stream import bounded, closed_ends, first_positions, stream_plan
 
 
 @pytest.fixture
@@ -179,3 +180,22 @@ def test_a_damaged_segment_is_named_with_byte_and_offset(golden: Path) -> None:
         rows(golden, topics="codecs")
     flagged = [row["crcOk"] for row in rows(golden, (*COLUMNS, "crcOk"), topics="codecs", crc="flag")]
     assert flagged.count(False) >= 1 and flagged.count(True) > 200
+
+
+def test_a_stream_goes_to_the_active_segment_and_never_backwards(golden: Path) -> None:
+    options = parse_options({"path": str(golden), "topics": "codecs,trimmed"})
+    start = first_positions(options)
+    assert start == {**{f"codecs-{number}": 0 for number in range(5)}, "trimmed-0": 11, "trimmed-1": 0}
+    ends = closed_ends(options, start)
+    assert ends == {**{f"codecs-{number}": 32 for number in range(5)}, "trimmed-0": 16, "trimmed-1": 16}
+    assert sum("trimmed" in task.path for task in stream_plan(options, COLUMNS, start, ends)) == 3
+    assert closed_ends(options, {"codecs-0": 40})["codecs-0"] == 40
+    with pytest.raises(PipelineError, match=r"codecs-0 ends before offset 49 \(was the topic made anew"):
+        closed_ends(options, {"codecs-0": 49})
+    with pytest.raises(PipelineError, match="offset 5 of trimmed-0 is gone, the log starts at 11"):
+        stream_plan(options, COLUMNS, {"trimmed-0": 5}, ends)
+
+
+def test_a_stream_that_takes_what_is_there_takes_no_more() -> None:
+    """New segments and partitions that came after the target was taken wait for the next run."""
+    assert bounded({"a-0": 20, "a-1": 7, "a-2": 3}, {"a-0": 5, "a-1": 7}, {"a-0": 10, "a-1": 2}) == {"a-0": 10, "a-1": 7}

@@ -24,7 +24,7 @@ from twisted_broker.pipeline.segment_filters import Pruning
 from twisted_broker.pipeline.segment_options import SegmentOptions, parse_options
 from twisted_broker.pipeline.segment_plan import FileTask, plan
 from twisted_broker.pipeline.segment_rows import segment_rows
-from twisted_broker.pipeline.segment_stream import Positions, closed_ends, first_positions, stream_plan
+from twisted_broker.pipeline.segment_stream import Positions, bounded, closed_ends, first_positions, stream_plan
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -88,7 +88,8 @@ class SegmentsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self.target = closed_ends(self.options, {})
 
     def latestOffset(self, start: Positions, limit: ReadLimit) -> Positions:
-        return {**start, **self.target} if self.target is not None else closed_ends(self.options, start)
+        ends = closed_ends(self.options, start)
+        return ends if self.target is None else bounded(ends, start, self.target)
 
     def partitions(self, start: Positions, end: Positions) -> Sequence[InputPartition]:
         return [InputPartition(task) for task in stream_plan(self.options, self.columns, start, end)]

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 
 from twisted_broker.pipeline.errors import PipelineError
 from twisted_broker.pipeline.log_folder import Folder
-from twisted_broker.pipeline.log_view import View, unique_folders, view
+from twisted_broker.pipeline.log_view import View, log_end, unique_folders, view
 from twisted_broker.pipeline.segment_options import SegmentOptions
 from twisted_broker.pipeline.segment_plan import FileTask, file_tasks, narrowed
 
@@ -30,11 +30,19 @@ def first_positions(options: SegmentOptions) -> Positions:
 
 
 def closed_ends(options: SegmentOptions, start: Mapping[str, int]) -> Positions:
-    """As far as a stream at `start` may go now; never behind it."""
+    """As far as a stream at `start` may go now; never behind it. PipelineError when a log ends before `start`."""
     ends = dict(start)
     for folder in unique_folders(options.directories, options.topics):
-        ends[_name(folder)] = max(_closed_end(folder, options), start.get(_name(folder), 0))
+        name, end = _name(folder), _closed_end(folder, options)
+        if end < start.get(name, 0) and log_end(folder) < start[name]:
+            raise PipelineError(f"stream: {name} ends before offset {start[name]} (was the topic made anew?): start with a new checkpoint")
+        ends[name] = max(end, start.get(name, 0))
     return ends
+
+
+def bounded(ends: Mapping[str, int], start: Mapping[str, int], target: Mapping[str, int]) -> Positions:
+    """`ends` without what came after `target` was taken, and never behind `start`."""
+    return {name: min(end, max(target.get(name, 0), start.get(name, 0))) for name, end in ends.items() if name in target or name in start}
 
 
 def stream_plan(options: SegmentOptions, columns: Sequence[str], start: Mapping[str, int], end: Mapping[str, int]) -> list[FileTask]:

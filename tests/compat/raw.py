@@ -161,7 +161,7 @@ def leaders(connection: Connection, topic: str) -> list[tuple[int, int]]:
 def create_topic(connection: Connection, topic: str, partitions: int = 1, configs: dict[str, str] | None = None) -> int:
     """CreateTopics v2; the error. Without one, every partition is served when it returns: a broker hears of a topic after its creation."""
     error = ask_for_topic(connection, topic, partitions, configs)
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 90
     while not error:
         found = leaders(connection, topic)
         if len(found) == partitions and all(not e and leader >= 0 for e, leader in found):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 
 import pytest
 from confluent_kafka import KafkaException, TopicPartition
@@ -31,6 +32,20 @@ def create(admin: AdminClient, topic: str, partitions: int = 1, **config: str) -
     admin.create_topics([new], operation_timeout=LIMIT_SECONDS)[topic].result(LIMIT_SECONDS)
 
 
+def until(condition: Callable[[], object], what: str) -> None:
+    """A change is answered when the controller has it; the broker that is asked next may hear of it a moment later."""
+    deadline = time.monotonic() + LIMIT_SECONDS
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {LIMIT_SECONDS} s: {what}"
+        time.sleep(0.02)
+
+
+def partitions_of(admin: AdminClient, topic: str) -> int:
+    """0: there is no such topic."""
+    found = admin.list_topics(timeout=LIMIT_SECONDS).topics.get(topic)
+    return 0 if found is None else len(found.partitions)
+
+
 def settings_of(admin: AdminClient, topic: str) -> dict[str, ConfigEntry]:
     resource = ConfigResource(ResourceType.TOPIC, topic)
     found: dict[str, ConfigEntry] = admin.describe_configs([resource])[resource].result(LIMIT_SECONDS)
@@ -40,21 +55,22 @@ def settings_of(admin: AdminClient, topic: str) -> dict[str, ConfigEntry]:
 def test_a_topic_from_birth_to_death(admin: AdminClient, topic: str) -> None:
     """Create, see, grow, refuse to create twice or to shrink, delete, and create again under another id."""
     create(admin, topic, 2)
-    assert len(admin.list_topics(topic, timeout=LIMIT_SECONDS).topics[topic].partitions) == 2
+    until(lambda: partitions_of(admin, topic) == 2, "it is seen")
     with pytest.raises(KafkaException, match="TOPIC_ALREADY_EXISTS"):
         create(admin, topic, 2)
     admin.create_partitions([NewPartitions(topic, 5)], operation_timeout=LIMIT_SECONDS)[topic].result(LIMIT_SECONDS)
-    assert len(admin.list_topics(topic, timeout=LIMIT_SECONDS).topics[topic].partitions) == 5
+    until(lambda: partitions_of(admin, topic) == 5, "it has grown")
     with pytest.raises(KafkaException, match="INVALID_PARTITIONS"):
         admin.create_partitions([NewPartitions(topic, 3)])[topic].result(LIMIT_SECONDS)
     admin.delete_topics([topic], operation_timeout=LIMIT_SECONDS)[topic].result(LIMIT_SECONDS)
-    assert topic not in admin.list_topics(timeout=LIMIT_SECONDS).topics
+    until(lambda: partitions_of(admin, topic) == 0, "it is gone")
     create(admin, topic, 1)
 
 
 def test_settings_of_a_topic(admin: AdminClient, topic: str) -> None:
     """Given at creation, changed one by one, taken back to the default; a wrong value is refused and changes nothing."""
     create(admin, topic, 1, retention_ms="60000", cleanup_policy="compact")
+    until(lambda: partitions_of(admin, topic) == 1, "it is seen")
     found = settings_of(admin, topic)
     assert found["retention.ms"].value == "60000" and not found["retention.ms"].is_default
     assert found["cleanup.policy"].value == "compact" and found["max.message.bytes"].is_default
@@ -67,6 +83,7 @@ def test_settings_of_a_topic(admin: AdminClient, topic: str) -> None:
         ],
     )  # fmt: skip
     admin.incremental_alter_configs([change])[change].result(LIMIT_SECONDS)
+    until(lambda: settings_of(admin, topic)["max.message.bytes"].value == "2000", "the change is seen")
     found = settings_of(admin, topic)
     assert found["max.message.bytes"].value == "2000" and found["retention.ms"].is_default
     assert set(found["cleanup.policy"].value.split(",")) == {"compact", "delete"}

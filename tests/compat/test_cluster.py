@@ -34,7 +34,7 @@ def test_empty_brokers_adopt_the_controllers_cluster(cluster: Cluster, view: Vie
     """An empty broker directory takes the cluster id from the controller; clients see all brokers as one cluster."""
     told = {process.run()["cluster_id"] for process in (cluster.controller, *cluster.brokers.values())}
     assert len(told) == 1
-    described = view.admin.describe_cluster().result(10)
+    described = view.admin.describe_cluster().result(60)
     assert described.cluster_id in told and {node.id for node in described.nodes} == ALL
     for node_id, broker in cluster.brokers.items():
         assert f"node.id={node_id}" in (Path(broker.data) / "meta.properties").read_text()
@@ -164,13 +164,13 @@ def test_three_brokers_in_one_process(tmp_path: Path, topic: str) -> None:
     try:
         view = View(process.bootstrap)
         assert sorted(process.run()["brokers"]) == ["1", "2", "3"]
-        assert {node.id for node in view.admin.describe_cluster().result(10).nodes} == ALL
+        assert {node.id for node in view.admin.describe_cluster().result(60).nodes} == ALL
         view.create(topic, partitions=1, min_insync_replicas="3")
         with view.producing(topic) as writer:
             view.until(writer.progress(), "records flow")
         assert not writer.failed
         assert sorted(view.values(topic, set(writer.acknowledged))) == sorted(writer.acknowledged)
-        assert process.stop() < 10
+        assert process.stop() < 40
         logs = [Path(process.data) / f"broker-{node}" / f"{topic}-0" / "00000000000000000000.log" for node in sorted(ALL)]
         assert logs[0].read_bytes() == logs[1].read_bytes() == logs[2].read_bytes() != b""
         process.port = 0

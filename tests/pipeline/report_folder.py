@@ -15,9 +15,9 @@ MINUTES = 180
 COMMITTED = {("billing", "orders", 0): 300, ("billing", "orders", 1): 10, ("search", "orders", 0): 500}
 
 
-def made(base: int, records: list[tuple[int, bytes | None, bytes | None]], codec: int = 0) -> bytes:
+def made(base: int, records: list[tuple[int, bytes | None, bytes | None]], codec: int = 0, is_control: bool = False) -> bytes:
     """A batch of (timestamp in milliseconds, key, value)."""
-    builder = BatchBuilder(codec=codec)
+    builder = BatchBuilder(codec=codec, is_control=is_control)
     for timestamp, key, value in records:
         builder.append(timestamp, key, value)
     batch = bytearray(builder.build())

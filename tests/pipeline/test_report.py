@@ -104,7 +104,8 @@ def test_tables_of_a_result_are_told_without_the_minutes(tmp_path):
 def test_batches_are_counted_within_the_offsets_that_the_report_is_of(tmp_path):
     records = [(report_folder.BEGIN_MS, b"k", b"v" * 50)] * 10
     file = tmp_path / f"{0:020d}.log"
-    file.write_bytes(b"".join(report_folder.made(10 * at, records, codec=4 if at == 3 else 0) for at in range(5)))
+    marker = report_folder.made(35, records[:1], is_control=True)
+    file.write_bytes(b"".join([*(report_folder.made(10 * at, records, codec=4 if at == 3 else 0) for at in range(5)), marker]))
     found = {row["codec"]: row for row in sizes({"topic": "t", "path": str(file), "start": 15, "end": 40})}
     plain = len(report_folder.made(0, records)) - 61
     assert (found["none"]["batches"], found["none"]["records"], found["none"]["stored"], found["none"]["inflated"]) == (2, 20, 2 * plain, 2 * plain)

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 
 from twisted_broker.pipeline.jobs.audit_policy import Policy
-from twisted_broker.pipeline.jobs.audit_rows import judged
-from twisted_broker.pipeline.transforms.spans import DUPLICATE, GAP, ORDER, SHOWN, SPANNED, Span, joined, runs, spans
+from twisted_broker.pipeline.jobs.audit_rows import ANY, judged
+from twisted_broker.pipeline.transforms.spans import DUPLICATE, GAP, HOLE, ORDER, SHOWN, SPANNED, Span, joined, runs, spans
 
 DELETE = {"t": Policy(frozenset({"delete"}), "the cluster")}
 COMPACT = {"t": Policy(frozenset({"compact"}), "the cluster")}
@@ -24,8 +24,8 @@ def rows(*parts):
     return pa.RecordBatch.from_arrays([pa.array(c, t) for c, t in zip(columns, types, strict=True)], names=["topic", "partition", "offset"])
 
 
-def spanned(*batches):
-    return [Span(**row) for made in spans(iter(batches)) for row in made.to_pylist()]
+def spanned(*batches, allowed=0):
+    return [Span(**row) for made in spans(iter(batches), {"t": allowed}) for row in made.to_pylist()]
 
 
 def span(first, last, records=None, kind=SPANNED):
@@ -60,8 +60,14 @@ def test_many_gaps_are_few_rows_that_count_all():
     found = spanned(*(rows(("t", 0, [3 * number])) for number in range(1000)))
     gaps = [each for each in found if each.kind == GAP]
     assert len(gaps) == SHOWN
-    assert sum(each.records for each in gaps) == 2 * 999
+    assert sum(each.records + each.more_records for each in gaps) == 2 * 999
+    assert sum(1 + each.more for each in gaps) == 999
     assert [each for each in found if each.kind == SPANNED] == [span(0, 2997, 1000)]
+
+
+def test_holes_that_are_allowed_are_one_row_however_many():
+    many = rows(("t", 0, [3 * number for number in range(1000)] + [5000]))
+    assert spanned(many, allowed=2) == [span(0, 5000, 1001), span(0, 5000, 2 * 999, HOLE), span(2998, 4999, kind=GAP)]
 
 
 def test_spans_of_several_readers_follow_on_or_do_not():
@@ -71,7 +77,7 @@ def test_spans_of_several_readers_follow_on_or_do_not():
 
 
 def told(found, start, end, policies=DELETE, allowed=0):
-    findings, (summary,) = judged(found, {("t", 0): start}, {("t", 0): end}, policies, allowed)
+    findings, (summary,) = judged(found, {("t", 0): start}, {("t", 0): end}, policies, {"t": allowed})
     return [(finding.kind, finding.offset) for finding in findings], summary
 
 
@@ -84,9 +90,16 @@ def test_all_that_the_cluster_named_must_be_there():
 
 
 def test_a_compacted_topic_may_have_holes_but_nothing_twice():
-    found, summary = told([span(5, 9), span(12, 14), span(14, 19)], 0, 30, COMPACT)
+    found, summary = told([span(5, 9), span(12, 14), span(14, 19), span(14, 19, 3, HOLE)], 0, 30, COMPACT, ANY)
     assert found == [("duplicate", 14)]
-    assert (summary.holes, summary.policy, summary.batches) == (5 + 2 + 10, "compact", -1)
+    assert (summary.holes, summary.policy, summary.batches) == (5 + 2 + 10 + 3, "compact", -1)
+
+
+def test_what_is_not_listed_is_counted():
+    gaps = [span(10 * at, 10 * at, kind=GAP) for at in range(SHOWN + 5)]
+    gaps[-1] = gaps[-1]._replace(more=7, more_records=70)
+    findings, (summary,) = judged([span(0, 999, 900), *gaps], {("t", 0): 0}, {("t", 0): 1000}, DELETE, {"t": 0})
+    assert (len(findings), findings[-1].more, summary.holes) == (SHOWN, 5 + 7, SHOWN + 5 + 70)
 
 
 def test_holes_as_wide_as_allowed_are_markers():
@@ -105,5 +118,5 @@ def test_random_rows_are_told_as_a_plain_loop_tells_them():
     found = spanned(*batches)
     records = sum(each.records for each in found if each.kind == SPANNED)
     assert (records, len([each for each in found if each.kind == SPANNED])) == (500, 1)
-    assert sum(each.records for each in found if each.kind == GAP) == plain > 0
-    assert sum(each.records for each in found if each.kind == ORDER) == sum(after < before for before, after in pairwise(offsets))
+    assert sum(each.records + each.more_records for each in found if each.kind == GAP) == plain > 0
+    assert sum(each.records + each.more for each in found if each.kind == ORDER) == sum(after < before for before, after in pairwise(offsets))

@@ -8,18 +8,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from twisted_broker.pipeline import kafka_admin, sources
 from twisted_broker.pipeline.jobs.audit_check import SHOWN
 from twisted_broker.pipeline.jobs.audit_findings import Finding, Summary
 from twisted_broker.pipeline.jobs.audit_policy import Policy, of_topic
-from twisted_broker.pipeline.transforms.spans import GAP, SPANNED, Span, joined, transform
+from twisted_broker.pipeline.transforms.spans import GAP, HOLE, SPANNED, Span, joined, transform
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from twisted_broker.pipeline.sources import KafkaSource, Offsets
+
+ANY: Final = 1 << 62
 
 
 def run(spark: SparkSession, source: KafkaSource, said: Mapping[str, Policy], allowed: int) -> tuple[list[Finding], list[Summary], dict[str, Policy]]:
@@ -28,27 +30,26 @@ def run(spark: SparkSession, source: KafkaSource, said: Mapping[str, Policy], al
     start = kafka_admin.offsets(spark, source.bootstrap, source.topics, "earliest")
     end = kafka_admin.offsets(spark, source.bootstrap, source.topics, "latest")
     rows = sources.read(spark, source, columns=("topic", "partition", "offset"), start=start, end=end)
-    found = [Span(*row) for row in transform(rows).collect()]
-    findings, summaries = judged(found, start, end, policies, allowed)
+    widest = {topic: ANY if policy.compacts else allowed for topic, policy in policies.items()}
+    found = [Span(*row) for row in transform(rows, widest).collect()]
+    findings, summaries = judged(found, start, end, policies, widest)
     return findings, summaries, policies
 
 
 def judged(
-    found: Sequence[Span], start: Offsets, end: Offsets, policies: Mapping[str, Policy], allowed: int
+    found: Sequence[Span], start: Offsets, end: Offsets, policies: Mapping[str, Policy], widest: Mapping[str, int]
 ) -> tuple[list[Finding], list[Summary]]:
-    """What the spans say of partitions that reach from `start` to `end`."""
+    """What the spans say of partitions that reach from `start` to `end`; `widest`: topic -> the widest gap that is no fault."""
     findings: list[Finding] = []
     summaries: list[Summary] = []
     for topic, partition in sorted(start):
         own = [span for span in found if (span.topic, span.partition) == (topic, partition)]
-        policy, first, last = policies[topic], start[topic, partition], end[topic, partition]
+        first, last = start[topic, partition], end[topic, partition]
         faults = list(_faults(topic, partition, own, first, last))
-        holes = [fault for fault in faults if fault.kind == GAP]
-        excused = 0 if not policy.compacts else last
-        findings.extend(_findings(fault for fault in faults if fault.kind != GAP or fault.records > max(allowed, excused)))
+        findings.extend(_findings(fault for fault in faults if fault.kind != GAP or fault.records > widest[topic]))
         records = sum(span.records for span in own if span.kind == SPANNED)
-        missing = sum(hole.records for hole in holes)
-        summaries.append(Summary(topic, partition, "", first, last, -1, records, -1, missing, -1, str(policy)))
+        missing = sum(gap.records + gap.more_records for gap in faults if gap.kind == GAP) + sum(span.records for span in own if span.kind == HOLE)
+        summaries.append(Summary(topic, partition, "", first, last, -1, records, -1, missing, -1, str(policies[topic])))
     return findings, summaries
 
 
@@ -62,9 +63,10 @@ def _faults(topic: str, partition: int, own: Sequence[Span], first: int, last: i
 
 def _findings(faults: Iterable[Span]) -> Iterator[Finding]:
     """At most `SHOWN`, and how many more there are."""
-    rest = list(faults)
-    for number, fault in enumerate(rest[:SHOWN], 1):
-        more = len(rest) - SHOWN if number == SHOWN else 0
+    every = list(faults)
+    unlisted = sum(1 + fault.more for fault in every[SHOWN:])
+    for number, fault in enumerate(every[:SHOWN], 1):
+        more = fault.more + (unlisted if number == SHOWN else 0)
         yield Finding(fault.kind, fault.topic, fault.partition, fault.first, _problem(fault), more=more)
 
 

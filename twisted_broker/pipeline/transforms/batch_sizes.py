@@ -1,7 +1,7 @@
 """What `report` counts in segments: sizes of batches, and what their codecs save.
 
 1. A segment becomes a few rows: per codec and power of two of the batch's size. `stored` and `inflated` are the bytes of records as they lie and
-   before compression, headers of batches excluded; only batches whose records can be read count.
+   before compression, headers of batches excluded; only batches whose records can be read count, and no control batches.
 
 Left out: damage (`audit` tells of it).
 """
@@ -16,6 +16,7 @@ import numpy as np
 from twisted_broker.pipeline import flat_rows
 from twisted_broker.pipeline.decoder.headers import codecs, last_offsets
 from twisted_broker.pipeline.segment_check import check
+from twisted_broker.pipeline.transforms.producers import is_control
 from twisted_broker.wire.records import HEADER_BYTES, LOG_OVERHEAD
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ def sizes(segment: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """The rows of `SIZES` of one segment."""
     found = check(segment["path"])
     table = found.headers
-    chosen = (found.inflated >= 0) & (last_offsets(table) >= segment["start"]) & (table["baseOffset"] < segment["end"])
+    chosen = (found.inflated >= 0) & ~is_control(table) & (last_offsets(table) >= segment["start"]) & (table["baseOffset"] < segment["end"])
     table, inflated = table[chosen], found.inflated[chosen]
     size = table["length"].astype(np.int64) + LOG_OVERHEAD
     codec, bucket = codecs(table).astype(np.int64), np.log2(np.maximum(size, 1)).astype(np.int64)

@@ -1,7 +1,8 @@
 """Rows of topics as spans of offsets: the gaps, repetitions and disorder of records that came over the wire.
 
 1. Rows of a partition arrive in order within a Spark partition; a span is what follows on, and it ends where another topic or partition begins.
-2. Of a span stays where it begins and ends, how many records it has, how many offsets are missing, and its first faults: few rows.
+2. Of a span stays where it begins and ends, how many records it has, and its first faults of each kind: few rows. The last one of a kind also
+   says how many more there are. Gaps up to `allowed` offsets are no faults: one row (HOLE) has the sum of their offsets.
 3. Spans of one partition, sorted, must follow on as records must (`joined`). What is out of order between two Spark partitions cannot be known.
 
 Left out: which offsets ought to be there (`jobs.audit_rows` asks the cluster).
@@ -9,7 +10,7 @@ Left out: which offsets ought to be there (`jobs.audit_rows` asks the cluster).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -24,12 +25,15 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 SHOWN: Final = 20
-SPAN = "kind string, topic string, partition int, first bigint, last bigint, records bigint"
-SPANNED, GAP, DUPLICATE, ORDER = "span", "gap", "duplicate", "order"
+SPAN = "kind string, topic string, partition int, first bigint, last bigint, records bigint, more bigint, more_records bigint"
+SPANNED, HOLE, GAP, DUPLICATE, ORDER = "span", "hole", "gap", "duplicate", "order"
 
 
 class Span(NamedTuple):
-    """A row of `SPAN`: `first` and `last` offsets with `records` records (kind SPANNED), or of a fault: missing, repeated, or gone back."""
+    """A row of `SPAN`: `first` and `last` offsets with `records` records (kind SPANNED), or of a fault: missing, repeated, or gone back.
+
+    `more` faults of its kind are not listed, of `more_records` offsets together.
+    """
 
     kind: str
     topic: str
@@ -37,20 +41,22 @@ class Span(NamedTuple):
     first: int
     last: int
     records: int
+    more: int = 0
+    more_records: int = 0
 
 
-def transform(rows: DataFrame) -> DataFrame:
-    """Rows with topic, partition and offset to rows of `SPAN`."""
-    return rows.select("topic", "partition", "offset").mapInArrow(spans, SPAN)
+def transform(rows: DataFrame, allowed: Mapping[str, int]) -> DataFrame:
+    """Rows with topic, partition and offset to rows of `SPAN`; `allowed`: topic -> the widest gap that is no fault, in offsets (none: 0)."""
+    return rows.select("topic", "partition", "offset").mapInArrow(lambda batches: spans(batches, allowed), SPAN)
 
 
-def spans(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def spans(batches: Iterable[pa.RecordBatch], allowed: Mapping[str, int]) -> Iterator[pa.RecordBatch]:
     """For `mapInArrow`: what comes next to one another is one span."""
     found: list[_Open] = []
     for batch in batches:
         for topic, partition, offsets in runs(batch):
             if not found or (found[-1].span.topic, found[-1].span.partition) != (topic, partition):
-                found.append(_Open(topic, partition, offsets))
+                found.append(_Open(topic, partition, offsets, allowed.get(topic, 0)))
             found[-1].extend(offsets)
     rows = [span._asdict() for each in found for span in each.rows()]
     yield pa.RecordBatch.from_pylist(rows, schema=arrow_schema(SPAN))
@@ -59,7 +65,9 @@ def spans(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 class _Open:
     """A span that grows, and its faults: of each kind the first ones, and one that stands for all others."""
 
-    def __init__(self, topic: str, partition: int, offsets: NDArray[np.int64]) -> None:
+    def __init__(self, topic: str, partition: int, offsets: NDArray[np.int64], allowed: int) -> None:
+        self.allowed = allowed
+        self.holes = Span(HOLE, topic, partition, int(offsets[0]), int(offsets[0]), 0)
         self.span = Span(SPANNED, topic, partition, int(offsets[0]), int(offsets[0]), 0)
         self.latest: int | None = None
         self.faults: dict[str, list[Span]] = {GAP: [], DUPLICATE: [], ORDER: []}
@@ -67,8 +75,10 @@ class _Open:
     def extend(self, offsets: NDArray[np.int64]) -> None:
         chain = offsets if self.latest is None else np.concatenate([[self.latest], offsets])
         step = np.diff(chain)
-        for kind, found in ((GAP, step > 1), (DUPLICATE, step == 0), (ORDER, step < 0)):
+        for kind, found in ((GAP, step > self.allowed + 1), (DUPLICATE, step == 0), (ORDER, step < 0)):
             self._add(kind, chain, np.flatnonzero(found))
+        accepted = int((step[(step > 1) & (step <= self.allowed + 1)] - 1).sum())
+        self.holes = self.holes._replace(records=self.holes.records + accepted, last=int(offsets[-1]))
         lowest, highest = min(self.span.first, int(offsets.min())), max(self.span.last, int(offsets.max()))
         self.span = self.span._replace(first=lowest, last=highest, records=self.span.records + len(offsets))
         self.latest = int(offsets[-1])
@@ -83,10 +93,11 @@ class _Open:
         listed += [Span(*names, int(a), int(b), int(b - a + 1)) for a, b in zip(first[:room], last[:room], strict=True)]
         if len(at) > room:
             rest = int((last[room:] - first[room:] + 1).sum())
-            listed[-1] = listed[-1]._replace(last=int(last[-1]), records=listed[-1].records + rest)
+            listed[-1] = listed[-1]._replace(more=listed[-1].more + len(at) - room, more_records=listed[-1].more_records + rest)
 
     def rows(self) -> list[Span]:
-        return [self.span, *(fault for listed in self.faults.values() for fault in listed)]
+        holes = [self.holes] if self.holes.records else []
+        return [self.span, *holes, *(fault for listed in self.faults.values() for fault in listed)]
 
 
 def runs(batch: pa.RecordBatch) -> Iterator[tuple[str, int, NDArray[np.int64]]]:
@@ -101,9 +112,9 @@ def runs(batch: pa.RecordBatch) -> Iterator[tuple[str, int, NDArray[np.int64]]]:
 
 
 def joined(found: Iterable[Span]) -> list[Span]:
-    """Faults within and between the spans of one partition, in order of offsets."""
+    """Faults within and between the spans of one partition, in order of offsets; gaps between spans of any width."""
     all_of_them = list(found)
-    faults = [span for span in all_of_them if span.kind != SPANNED]
+    faults = [span for span in all_of_them if span.kind not in (SPANNED, HOLE)]
     end: int | None = None
     for span in sorted((span for span in all_of_them if span.kind == SPANNED), key=lambda span: span.first):
         if end is not None and span.first != end:

@@ -76,11 +76,23 @@ def test_a_bug_of_ours_keeps_its_traceback(monkeypatch):
     assert isinstance(raising(ZeroDivisionError("a bug"), monkeypatch).exception, ZeroDivisionError)
 
 
+IN_A_WORKER = """An exception was thrown from the Python worker. Please see the stack trace below.
+Traceback (most recent call last):
+  File "worker.py", line 1, in main
+    raise
+ValueError: no: such
+
+\tat org.Stack
+Caused by: org.More: nothing
+"""
+
+
 @pytest.mark.parametrize(
     ("said", "line"),
     [
         ("An error occurred while calling o1.load.\n: org.apache.spark.SparkException: no: way\n\tat x", "no: way"),
         ("[TABLE_NOT_FOUND] The table is gone.\nmore", "[TABLE_NOT_FOUND] The table is gone."),
+        (IN_A_WORKER, "ValueError: no: such"),
         ("", "RuntimeError"),
     ],
 )

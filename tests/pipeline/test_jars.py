@@ -96,7 +96,9 @@ def test_java_reads_the_key_store(spark, tmp_path):
     (tmp_path / "store").write_bytes(trust.key_store(trusted))
     java = spark._jvm.java
     store = java.security.KeyStore.getInstance("JKS")
-    store.load(java.io.FileInputStream(str(tmp_path / "store")), java.lang.String(trust.PASSWORD).toCharArray())
+    password = java.io.CharArrayWriter()
+    password.write(trust.PASSWORD)
+    store.load(java.io.FileInputStream(str(tmp_path / "store")), password.toCharArray())
     assert [bytes(store.getCertificate(str(number)).getEncoded()) for number in range(store.size())] == trusted != []
 
 

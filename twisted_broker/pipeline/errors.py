@@ -23,8 +23,11 @@ def raised_in_task(error: BaseException) -> str:
 
 
 def root_line(error: BaseException) -> str:
-    """One line of what lies at the bottom of an error of Spark, without the stack and the name of Java's class."""
+    """One line of what lies at the bottom of an error of Spark, without the stack and the name of Java's class; of a Python worker its own error."""
     lines = [line.strip() for line in str(error).splitlines()]
+    in_python = re.search(r"^Traceback \(most recent call last\):\n(?:[ \t].*\n|\n)*(\S.*)", str(error), re.MULTILINE)
+    if in_python:
+        return in_python.group(1).strip()
     causes = [line.removeprefix("Caused by:") for line in lines if line.startswith("Caused by:")]
     said = [line for line in lines if line and not line.startswith("An error occurred while calling")]
     last = (causes[-1:] or said[:1] or [type(error).__name__])[0]

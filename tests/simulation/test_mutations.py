@@ -11,7 +11,7 @@ RECORDED = {
     "truncate_to_the_high_watermark": 0,
     "fetch_is_not_fenced": 6,
     "high_watermark_over_the_committed_isr": 2,
-    "expansion_without_the_epochs_start": 61,
+    "expansion_without_the_epochs_start": 17,
     "produce_completed_on_the_log_end": 0,
     "epoch_cache_not_cut": 0,
     "isr_change_without_partition_epoch": 2,

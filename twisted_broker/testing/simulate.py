@@ -33,6 +33,7 @@ from twisted_broker.testing.workload import Admin, Consumer, History, Producer
 _HEAL_SECONDS = 120
 _STALLED_FOR = 45.0
 _RELAPSE_LOOK_SECONDS, _RELAPSE_LOOKS = 0.0005, 6000
+_HANDOVER_LOOKS = 3000
 _ALL_FAULTS = ("kill", "power", "flap", "crash", "stop", "pause", "handover", "partition", "one way", "cut", "stall", "slow disk", "disk error")
 
 
@@ -122,6 +123,8 @@ def _profile(seed: int, weather: Weather, topics: list[Topic], settings: dict[st
     if seed % 8 == 1:
         for topic in topics:
             topic.settings["min.insync.replicas"] = "2"
+        weather.delay_max, weather.slow_chance, weather.slow_delay_max = 0.005, 0.5, 0.3
+        weather.slow_callers, weather.slow_ports = "n", (CLIENT_PORT,)
         return ["handover"]
     return faults
 
@@ -173,16 +176,36 @@ class Faults:
         self.clock.callLater(0.5 + self.random.random() * 1.5, self._power_again, node)
 
     def _handover(self, node: SimNode) -> None:
-        """A machine leaves in order; before much else is written another one dies, and the first is back before it."""
-        others = [other for other in self._victims if other != node.name]
-        if not others or not node.is_up or node.clock.paused:
+        """A machine leaves in order; as soon as something is committed without it that its other follower has not heard of, a leader dies."""
+        if node.name == "n1" or not all(other.healthy for other in self.cluster.nodes.values()):
             return
-        other = self.cluster.nodes[self.random.choice(others)]
         node.stop()
-        self.clock.callLater(0.05 + self.random.random() * 0.6, lambda: other.kill() if other.is_up else None)
-        self.clock.callLater(1 + self.random.random() * 3, self._again, node)
+        self.clock.callLater(0.001, self._handover_when_unheard, node, {}, _HANDOVER_LOOKS)
+        self.clock.callLater(4 + self.random.random() * 3, self._again, node)
         self.clock.callLater(11 + self.random.random() * 3, self._again, node)
-        self.clock.callLater(9 + self.random.random() * 6, self._again, other)
+
+    def _handover_when_unheard(self, node: SimNode, ends: dict[TopicPartition, int], looks: int) -> None:
+        """`ends`: where the logs of the machine that left ended."""
+        if node.is_up:
+            ends |= {name: partition.log.log_end_offset for name, partition in _partitions(node).items() if partition.log is not None}
+        leader = next((other for other in self.cluster.nodes.values() if other is not node and self._unheard(other, node, ends)), None)
+        if leader is not None and leader.name in self._victims:
+            leader.kill()
+            self.clock.callLater(9 + self.random.random() * 6, self._again, leader)
+        elif looks:
+            self.clock.callLater(0.001, self._handover_when_unheard, node, ends, looks - 1)
+
+    def _unheard(self, leader: SimNode, gone: SimNode, ends: dict[TopicPartition, int]) -> bool:
+        """Whether it committed more than the one that left holds, while nobody else knows of more than that."""
+        others = [_partitions(other) for other in self.cluster.nodes.values() if other not in (leader, gone)]
+        for name, partition in _partitions(leader).items():
+            log, end = partition.leader_log, ends.get(name)
+            if log is None or end is None or gone.node_id in partition.isr_state.isr or log.high_watermark <= end:
+                continue
+            marks = [held[name].log.high_watermark for held in others if name in held and held[name].log is not None]
+            if marks and max(marks) <= end:
+                return True
+        return False
 
     def _relapse(self, node: SimNode) -> None:
         """A machine falls out of its ISRs and comes back; when its leaders tell the controller so, their connections die, and it stops again."""
@@ -201,8 +224,7 @@ class Faults:
 
     def _is_joining(self, node: SimNode) -> bool:
         """Whether a leader proposes it to the controller."""
-        managers = [other.broker.parts.replica_manager for other in self.cluster.nodes.values() if other.broker is not None]
-        states = [partition.isr_state for manager in managers if manager is not None for partition in manager.partitions.values()]
+        states = [partition.isr_state for other in self.cluster.nodes.values() for partition in _partitions(other).values()]
         return any(isinstance(state, PendingExpand) and state.joining == node.node_id for state in states)
 
     def _pause_for(self, node: SimNode, seconds: float) -> None:
@@ -325,6 +347,12 @@ class Faults:
             if not node.is_up:
                 node.start()
         self.clock.callLater(2.0, self._start_all)
+
+
+def _partitions(node: SimNode) -> dict[TopicPartition, Any]:
+    """What a machine's broker holds; nothing while it does not run."""
+    manager = None if node.broker is None else node.broker.parts.replica_manager
+    return {} if manager is None else manager.partitions
 
 
 class Run:

@@ -31,6 +31,7 @@ from twisted_broker.testing.sim_network import Weather
 from twisted_broker.testing.workload import Admin, Consumer, History, Producer
 
 _HEAL_SECONDS = 120
+_PATIENCE_SECONDS = 10
 _STALLED_FOR = 45.0
 _RELAPSE_LOOK_SECONDS, _RELAPSE_LOOKS = 0.0005, 6000
 _HANDOVER_LOOKS = 3000
@@ -368,6 +369,7 @@ class Run:
         self.clients = ClientChecker(self.checker, self.history)
         self.faults: Faults | None = None
         self._running: list[Any] = []
+        self._operated = 0.0
 
     def run(self) -> None:
         """Raises `Violation`."""
@@ -420,21 +422,19 @@ class Run:
         """Producers go on for a moment, then stop; then the cluster must come to rest with all replicas equal."""
         sim = self.cluster.sim
         self._go_until(sim.now + 10, False)
+        self._operated = sim.now
         while not self.history.acked_records and sim.now < self.options.seconds + _HEAL_SECONDS:
             self.cluster.run_until(sim.now + 1.0)
+            self._accept_loss()
         for producer in self.producers:
             producer.stopped = True
         self.admin.stopped = True
         deadline = sim.now + _HEAL_SECONDS
         missing = "nothing was looked at"
-        operated = sim.now
         while missing and sim.now < deadline:
             self.cluster.run_until(sim.now + 2.0)
             missing = self.checker.converged() or self._consumers_behind()
-            lost = self.checker.without_candidates()
-            if lost and sim.now - operated > 10:
-                operated = sim.now
-                self._go(self._accept_loss(lost))
+            self._accept_loss()
         if missing:
             raise Violation(f"not healed {_HEAL_SECONDS} s after the last fault: {missing}")
         self.clients.at_the_end()
@@ -443,8 +443,16 @@ class Run:
         if not self.history.acked_records or not self.history.consumed_records:
             raise Violation("nothing was acknowledged or nothing was read: this run proves nothing")
 
-    async def _accept_loss(self, topics: list[str]) -> None:
-        """What an operator does with partitions of which nobody knows who had all: an unclean election, when a broker comes back."""
+    def _accept_loss(self) -> None:
+        """What an operator does, now and then, with partitions of which nobody knows who had all."""
+        now = self.cluster.sim.now
+        lost = self.checker.without_candidates()
+        if lost and now - self._operated > _PATIENCE_SECONDS:
+            self._operated = now
+            self._go(self._elect_uncleanly(lost))
+
+    async def _elect_uncleanly(self, topics: list[str]) -> None:
+        """Allows it, and lets it happen: when a broker comes back."""
         for topic in topics:
             await self.admin.change(topic, "unclean.leader.election.enable", "true")
         for node in list(self.cluster.nodes.values())[1:]:

@@ -24,6 +24,7 @@ from benchmarks.servers import HEAP, JVM, ROOT
 
 CONTROLLER, BROKERS = 100, (1, 2, 3)
 CLUSTER_ID = "MkU3OEVBNTcwNTJENDM2Qk"
+DELETE_SOON = "log.segment.delete.delay.ms=1000"  # else the files of one measure's topic are deleted amid a later one
 
 
 def free_ports(count: int) -> int:
@@ -150,7 +151,7 @@ class Together(Cluster):
 
 def _twistd(port: int, data: Path, *more: str) -> list[str]:
     twistd = str(Path(sys.executable).parent / "twistd")
-    return [sys.executable, twistd, "-n", "--pidfile=", "replog", "--port", str(port), "--data", str(data), *more]
+    return [sys.executable, twistd, "-n", "--pidfile=", "replog", "--port", str(port), "--data", str(data), "--set", DELETE_SOON, *more]
 
 
 class KafkaCluster(Cluster):
@@ -178,7 +179,7 @@ class KafkaCluster(Cluster):
             f"process.roles={role}\nnode.id={node}\ncontroller.quorum.voters={CONTROLLER}@127.0.0.1:{self.controller_port}\n"
             f"listeners={name}://127.0.0.1:{port}\ncontroller.listener.names=CONTROLLER\n"
             "listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT\n"
-            f"log.dirs={self.directory / f'data-{node}'}\ngroup.initial.rebalance.delay.ms=0\n"
+            f"log.dirs={self.directory / f'data-{node}'}\ngroup.initial.rebalance.delay.ms=0\n{DELETE_SOON}\n"
         )
         return path
 

@@ -37,6 +37,14 @@ def test_a_lone_broker() -> None:
     assert run.returncode == 0 and text.endswith("30 passed, 0 failed\n"), text
 
 
+@pytest.mark.parametrize("seed", [198])
+def test_seeds_that_failed_once(seed: int) -> None:
+    """198: every partition of one topic lost all that could lead it, so that nothing was ever acknowledged until an operator accepted it."""
+    run = started(seed, 1, 3)
+    text = run.communicate(timeout=100)[0]
+    assert run.returncode == 0 and text.endswith("1 passed, 0 failed\n"), text
+
+
 def test_a_failing_seed_says_how_to_replay_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """Seed, expanded options and the command are printed, and the exit status is 1."""
     from tests.simulation.mutations import switched_on

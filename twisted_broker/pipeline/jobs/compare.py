@@ -102,10 +102,13 @@ def note_gone(partitions: Sequence[Partition], rows: Sequence[Mapping[str, Any]]
 
 
 def tell(result: CompareResult) -> None:
-    """For people."""
+    """For people. A remark that holds for many partitions of a topic is told once."""
+    alike: dict[tuple[str, str], list[int]] = {}
     for partition in result.partitions:
         for remark in partition.remarks:
-            click.echo(f"{partition.name}: {remark}")
+            alike.setdefault((partition.topic, remark), []).append(partition.partition)
+    for (topic, remark), numbers in alike.items():
+        click.echo(f"{topic}-{numbers[0]}{f' and {len(numbers) - 1} more of its partitions' if len(numbers) > 1 else ''}: {remark}")
     for finding in result.findings:
         click.echo(str(finding))
     compared = sum(partition.compared for partition in result.partitions)

@@ -23,6 +23,8 @@ from benchmarks.requests import (
     fetch,
     fetch_error_at,
     fetched_records,
+    list_offsets,
+    list_offsets_error_at,
     next_offset,
     produce,
     produce_error_at,
@@ -128,6 +130,12 @@ def fetch_rates(target: Target) -> Figures:
             connection.socket.sendall(produce(topic, batch(1, 100), 1))
             connection.receive()
         return rates(target, "fetch", fetch(topic, 0, 1024), fetch_error_at(topic))
+
+
+def offset_rates(target: Target) -> Figures:
+    """The end of one partition's log: what a Spark job of default settings asks twice per 500 records."""
+    with target.topic() as topic:
+        return rates(target, "list offsets", list_offsets(topic), list_offsets_error_at(topic))
 
 
 def fill(connection: Connection, topic: str, total_bytes: float) -> int:
@@ -239,8 +247,8 @@ def many_partitions(target: Target) -> Figures:
 
 
 MEASURES: dict[str, Callable[[Target], Figures]] = {
-    "latency": latency, "produce": produce_rates, "fetch": fetch_rates, "bulk": bulk, "memory": memory, "connections": idle_connections,
-    "partitions": many_partitions,
+    "latency": latency, "produce": produce_rates, "fetch": fetch_rates, "offsets": offset_rates, "bulk": bulk, "memory": memory,
+    "connections": idle_connections, "partitions": many_partitions,
 }  # fmt: skip
 
 

@@ -17,7 +17,7 @@ import crc32c
 
 Address = tuple[str, int]
 PRODUCE, FETCH, LIST_OFFSETS, METADATA, CREATE_TOPICS, DELETE_TOPICS = 0, 1, 2, 3, 19, 20
-PRODUCE_VERSION, FETCH_VERSION = 7, 11
+PRODUCE_VERSION, FETCH_VERSION, LIST_OFFSETS_VERSION = 7, 11, 5
 BATCH_HEAD = struct.Struct(">qi")
 LAST_DELTA_AT = 23
 
@@ -69,6 +69,17 @@ def fetch(topic: str, offset: int, max_bytes: int, max_wait_ms: int = 0) -> byte
 
 def fetch_error_at(topic: str) -> int:
     return 4 + 4 + 4 + 2 + 4 + 4 + 2 + len(topic) + 4 + 4
+
+
+def list_offsets(topic: str, timestamp: int = -1) -> bytes:
+    """Asks for the end of partition 0 (-2: its start), as a client that reads uncommitted records."""
+    body = struct.pack(">ibi", -1, 0, 1) + string(topic) + struct.pack(">iiiq", 1, 0, -1, timestamp)
+    return frame(LIST_OFFSETS, LIST_OFFSETS_VERSION, body)
+
+
+def list_offsets_error_at(topic: str) -> int:
+    """Where in a ListOffsets answer (with its length) the partition's error stands."""
+    return 4 + 4 + 4 + 4 + 2 + len(topic) + 4 + 4
 
 
 def fetched_records(answer: memoryview, topic: str) -> memoryview:

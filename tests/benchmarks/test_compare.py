@@ -12,7 +12,7 @@ import pytest
 from benchmarks.compare import cell, table
 
 ROOT = Path(__file__).parents[2]
-SHORT = ("latency", "produce", "fetch", "bulk", "memory", "connections")
+SHORT = ("latency", "produce", "fetch", "offsets", "bulk", "memory", "connections")
 
 
 def test_cells() -> None:
@@ -42,7 +42,8 @@ def test_a_short_run() -> None:
     assert done.returncode == 0, done.stderr[-2000:]
     figures = dict(re.findall(r"^\| ([^|]+) \| ([^|]+) \|$", done.stdout, re.M))
     for name in (
-        "start to first Metadata: s", "memory idle: MB", "produce, 50 connections: requests/s", "fetch, 1 connection: p99 ms", "bulk produce: MB/s",
-        "bulk fetch: server CPU s per GB", "end to end: p99 ms", "memory under load: MB", "1,000 connections: MB",
+        "start to first Metadata: s", "memory idle: MB", "produce, 50 connections: requests/s", "fetch, 1 connection: p99 ms",
+        "list offsets, 10 connections: requests/s", "bulk produce: MB/s", "bulk fetch: server CPU s per GB",
+        "end to end: p99 ms", "memory under load: MB", "1,000 connections: MB",
     ):  # fmt: skip
         assert float(figures[name].replace(",", "")) >= 0, name

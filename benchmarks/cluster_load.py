@@ -12,7 +12,7 @@ from contextlib import contextmanager
 
 from benchmarks.cluster_topic import IsrWatch, Topic, is_whole, patiently, replicated_topic
 from benchmarks.clusters import BROKERS, CONTROLLER, Cluster
-from benchmarks.load import BULK_BYTES, CONNECTIONS, IN_FLIGHT, RATE_SECONDS, Figures, closed_loop, percentile_ms
+from benchmarks.load import BULK_BYTES, IN_FLIGHT, RATE_SECONDS, Figures, closed_loop, percentile_ms, rates
 from benchmarks.meter import Meter, resident_mb
 from benchmarks.requests import Connection, batch, produce, produce_error_at
 
@@ -71,19 +71,11 @@ def bulk(target: ClusterTarget) -> Figures:
         }
 
 
-def rates(target: ClusterTarget) -> Figures:
+def produce_rates(target: ClusterTarget) -> Figures:
     """One record of 100 B in a request, to one partition."""
-    figures: Figures = {}
     with target.topic() as topic:
         request, error_at = produce(topic.name, batch(1, 100), _EVERYWHERE), produce_error_at(topic.name)
-        for connections in CONNECTIONS:
-            with target.meter() as meter:
-                latencies = closed_loop(topic.leaders[0], request, connections, RATE_SECONDS * target.scale, error_at)
-            label = f"produce, {connections} connection{'s' if connections > 1 else ''}"
-            figures[f"{label}: requests/s"] = len(latencies) / meter.seconds
-            figures[f"{label}: p99 ms"] = percentile_ms(latencies, 0.99)
-            figures[f"{label}: server CPU s per 10,000"] = meter.server_cpu_s / len(latencies) * 1e4
-    return figures
+        return rates(topic.leaders[0], target.meter, target.scale, "produce", request, error_at)
 
 
 def leaving(target: ClusterTarget) -> Figures:
@@ -145,7 +137,7 @@ def many_partitions(target: ClusterTarget) -> Figures:
 
 
 MEASURES: dict[str, Callable[[ClusterTarget], Figures]] = {
-    "bulk": bulk, "rates": rates, "partitions": many_partitions, "leaving": leaving, "dying": dying,
+    "bulk": bulk, "rates": produce_rates, "partitions": many_partitions, "leaving": leaving, "dying": dying,
 }  # fmt: skip
 
 

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from benchmarks.cluster_topic import patiently, topic_is_creatable
 from benchmarks.requests import Address
-from benchmarks.servers import HEAP, JVM, ROOT
+from benchmarks.servers import HEAP, JVM, ROOT, kafka_jars
 
 CONTROLLER, BROKERS = 100, (1, 2, 3)
 CLUSTER_ID = "MkU3OEVBNTcwNTJENDM2Qk"
@@ -159,10 +159,7 @@ class KafkaCluster(Cluster):
 
     def __init__(self) -> None:
         super().__init__("Apache Kafka")
-        home, jars = os.environ.get("KAFKA_HOME"), os.environ.get("KAFKA_JARS")
-        if not home and not jars:
-            raise SystemExit("kafka: set KAFKA_HOME to its distribution, or KAFKA_JARS to a folder of its jars")
-        self.jars = jars or str(Path(str(home)) / "libs")
+        self.jars = kafka_jars()
 
     def prepare(self) -> None:
         super().prepare()

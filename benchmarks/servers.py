@@ -109,15 +109,20 @@ class Commit(Ours):
         subprocess.run(["git", "-C", str(ROOT), "worktree", "remove", "--force", str(self.checkout)], check=True)
 
 
+def kafka_jars() -> str:
+    """The folder of Apache Kafka's jars that the environment names. SystemExit without one."""
+    home, jars = os.environ.get("KAFKA_HOME"), os.environ.get("KAFKA_JARS")
+    if not home and not jars:
+        raise SystemExit("kafka: set KAFKA_HOME to its distribution, or KAFKA_JARS to a folder of its jars")
+    return jars or str(Path(str(home)) / "libs")
+
+
 class Kafka(Program):
     """Apache Kafka as one node, broker and controller, with the flags of its own start script."""
 
     def __init__(self) -> None:
         super().__init__("Apache Kafka")
-        home, jars = os.environ.get("KAFKA_HOME"), os.environ.get("KAFKA_JARS")
-        if not home and not jars:
-            raise SystemExit("kafka: set KAFKA_HOME to its distribution, or KAFKA_JARS to a folder of its jars")
-        self.jars = jars or str(Path(str(home)) / "libs")
+        self.jars = kafka_jars()
 
     def java(self, *arguments: str) -> list[str]:
         return ["java", f"-Xmx{HEAP}", f"-Xms{HEAP}", *JVM, "-cp", f"{self.jars}/*", *arguments]

@@ -14,6 +14,7 @@ rules of sessions (`fetch_session`), old formats (`down_conversion`).
 from __future__ import annotations
 
 from collections.abc import Container, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from twisted_broker.api.down_conversion import convert_results
@@ -28,7 +29,8 @@ from twisted_broker.replication.fetch_data import (
     FetchPartitionRequest,
     FetchPartitionResult,
 )
-from twisted_broker.replication.fetch_session import FINAL_EPOCH, NO_SESSION, FetchContext, PartitionKey, open_context
+from twisted_broker.replication.fetch_session import FINAL_EPOCH, NO_SESSION, FetchContext, open_context
+from twisted_broker.replication.resting import PartitionKey
 from twisted_broker.security.acl import Operation, ResourceType
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.messages.fetch import (
@@ -64,16 +66,24 @@ async def fetch(context: RequestContext, request: FetchRequest) -> FetchResponse
     except BrokerError as refusal:
         return FetchResponse(error_code=refusal.code)
     del request
-    readable, refused = _guard(context, params, session.requests)
+    resting = session.resting
+    if resting is not None:
+        replicas.begin_round(params, resting, _may_replicate(context, params))
+    requests = session.requests
+    readable, refused = _guard(context, params, requests)
     results: list[FetchPartitionResult] = replicas.fetch(params, readable) if readable else []
-    if not replicas.answers_at_once(params, results):
-        enough = replicas.delayed_fetch(params, results)
+    if not replicas.answers_at_once(params, results, resting):
+        enough = replicas.delayed_fetch(params, results, resting)
         del results  # many may wait: each keeps what it needs
         unchanged = await enough
+        if unchanged is None and resting is not None:
+            if not replicas.is_registered(params):
+                resting.stir_all()
+            readable = [*readable, *session.requests[len(requests) :]]  # with what was stirred meanwhile
         results = replicas.fetch(params, readable, record_progress=False) if unchanged is None else list(unchanged)
     for index, result in refused:
         results.insert(index, result)
-    error, session_id, shown = session.finish(results)
+    error, session_id, shown = session.finish(results, None if resting is None else partial(replicas.quiet_read, params))
     if error != ErrorCode.NONE:
         for result in results:
             result.release()
@@ -143,7 +153,7 @@ def _guard(
 ) -> tuple[Sequence[FetchPartitionRequest], Sequence[tuple[int, FetchPartitionResult]]]:
     """What may be read, and the refusals with their places in the answer."""
     is_follower = params.replica_id >= 0
-    may_replicate = is_follower and context.may_on_cluster(Operation.CLUSTER_ACTION)
+    may_replicate = _may_replicate(context, params)
     held = context.broker.replica_manager.partitions
     codes = [_refusal(context, request, is_follower, may_replicate, held) for request in requests]
     if not any(codes):
@@ -153,6 +163,10 @@ def _guard(
         (index, FetchPartitionResult(request, code)) for index, (request, code) in enumerate(zip(requests, codes, strict=True)) if code is not None
     ]
     return readable, refused
+
+
+def _may_replicate(context: RequestContext, params: FetchParams) -> bool:
+    return params.replica_id >= 0 and context.may_on_cluster(Operation.CLUSTER_ACTION)
 
 
 def _refusal(

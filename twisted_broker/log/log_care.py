@@ -31,6 +31,8 @@ class LogCare(LogDirectories):
     """Directories whose logs are looked after once `start_care` was called."""
 
     _loops: tuple[LoopingCall, ...] = ()
+    log_start_moved: Callable[[Log], None] | None = None
+    """told of each log that retention cut at its beginning"""
 
     def start_care(self) -> None:
         config = self.config
@@ -86,12 +88,15 @@ class LogCare(LogDirectories):
 
     def delete_old_segments(self) -> None:
         """Applies retention to every log."""
-        for log in self:
+        for log in list(self):
+            before = log.log_start_offset
             if log.failed is None:
                 try:
                     log.delete_old_segments(self.runtime.wall_ms())
                 except LogDirFailure:
                     _log.error("retention stopped on {log}", log=log.topic_partition)
+            if log.log_start_offset != before and self.log_start_moved is not None:
+                self.log_start_moved(log)
 
     def expire_producers(self) -> None:
         for log in self:

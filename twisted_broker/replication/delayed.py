@@ -10,7 +10,7 @@ Source: RL 1.7, 1.9, 2.8; Kafka's `DelayedProduce`, `DelayedFetch`, `DelayedDele
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Generic, Protocol, TypeVar
 
 from twisted_broker.interfaces import TopicPartition
@@ -18,6 +18,7 @@ from twisted_broker.log.append_info import RecordError
 from twisted_broker.log.offset_metadata import LogOffsetMetadata
 from twisted_broker.replication.fetch_data import LOG_END, FetchParams, FetchPartitionRequest, FetchPartitionResult
 from twisted_broker.replication.partition import Partition
+from twisted_broker.replication.resting import Resting
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 
 PartitionOf = Callable[[TopicPartition], Partition]
@@ -116,18 +117,23 @@ class DelayedFetch:
     `unchanged`: a follower's first read, when time is up and reading anew would say the same: mostly so with partitions that nobody writes to.
     """
 
-    __slots__ = ("_first_read", "_params", "_partition_of", "_waiting", "unchanged")
+    __slots__ = ("_first_read", "_params", "_partition_of", "_resting", "_waiting", "unchanged")
 
-    def __init__(self, params: FetchParams, first_read: Sequence[FetchPartitionResult], partition_of: PartitionOf) -> None:
+    def __init__(
+        self, params: FetchParams, first_read: Sequence[FetchPartitionResult], partition_of: PartitionOf, resting: Resting | None = None
+    ) -> None:
         self._params = params
         self._partition_of = partition_of
+        self._resting = resting
         self._waiting = tuple([(result.request, result.fetch_offset) for result in first_read])
         self._first_read = first_read if params.replica_id >= 0 else None  # many consumers may wait: theirs are not kept
         self.unchanged: Sequence[FetchPartitionResult] | None = None
 
     @property
-    def keys(self) -> list[TopicPartition]:
-        return [request.topic_partition for request, _ in self._waiting]
+    def keys(self) -> list[Hashable]:
+        """Its partitions, and its session: what is stirred there is waited for too."""
+        keys: list[Hashable] = [request.topic_partition for request, _ in self._waiting]
+        return keys if self._resting is None else [*keys, self._resting]
 
     @property
     def params(self) -> FetchParams:
@@ -135,12 +141,15 @@ class DelayedFetch:
 
     def offset_in(self, topic_partition: TopicPartition) -> int:
         """Where it reads one of its partitions."""
-        return next(request.fetch_offset for request, _ in self._waiting if request.topic_partition == topic_partition)
+        requests = [request for request, _ in self._asked()]
+        if self._resting is not None:
+            requests += self._resting.requests
+        return next(request.fetch_offset for request in requests if request.topic_partition == topic_partition)
 
     def readable_bytes(self) -> int:
         """What it could read now, over all its partitions; those that it cannot read count nothing."""
         total = 0
-        for request, fetch_offset in self._waiting:
+        for request, fetch_offset in self._asked():
             try:
                 total += max(0, self._readable(request, fetch_offset))
             except BrokerError:
@@ -149,7 +158,7 @@ class DelayedFetch:
 
     def is_complete(self) -> bool:
         readable = 0
-        for request, fetch_offset in self._waiting:
+        for request, fetch_offset in self._asked():
             try:
                 found = self._readable(request, fetch_offset)
             except BrokerError:  # cases A to E, and H where the epoch's end cannot be told
@@ -159,9 +168,17 @@ class DelayedFetch:
             readable += found
         return readable >= self._params.min_bytes  # case G
 
+    def _asked(self) -> Iterator[tuple[FetchPartitionRequest, LogOffsetMetadata]]:
+        """What it reads: what rests has nothing to read."""
+        yield from self._waiting
+        if self._resting is not None:
+            for quiet in self._resting.stirred:
+                yield quiet.request, quiet.result.fetch_offset
+
     def expire(self) -> None:
         """Whoever waits reads again, unless it would see what it saw."""
-        if self._first_read is not None and all(map(self._holds, self._first_read)):
+        stirred = self._resting is not None and self._resting.stirred
+        if self._first_read is not None and not stirred and all(map(self._holds, self._first_read)):
             self.unchanged = self._first_read
 
     def _holds(self, result: FetchPartitionResult) -> bool:

@@ -8,20 +8,22 @@ Owns the sessions and their cache, and decides which partitions an answer shows.
    watermark or log start moved. After an error or a divergence it is shown again when that is
    gone: a follower takes no marks that come beside them.
 3. A partition that had records goes to the end of its session's order, so that every partition gets its turn under the byte limit.
-4. The cache holds at most `slots` sessions. A new one takes the place of one unused for 120 s, or else of the least valuable one older
+4. A follower's session reads what is awake; what has nothing to tell rests (`resting`) until something happens to it.
+5. The cache holds at most `slots` sessions. A new one takes the place of one unused for 120 s, or else of the least valuable one older
    than 120 s that is worth less than it; followers' sessions are worth more than consumers', large ones more than small ones. A
    follower may also take the place of a consumer's young session.
-5. A session is of names or of ids: the other kind of request gets FETCH_SESSION_TOPIC_ID_ERROR.
+6. A session is of names or of ids: the other kind of request gets FETCH_SESSION_TOPIC_ID_ERROR.
 
 Source: KIP-227, Kafka's `FetchSession`; RL 5.2. Leaves out: reading (`replica_manager`), permission (`api/fetch`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from random import Random
 
 from twisted_broker.replication.fetch_data import FetchPartitionRequest, FetchPartitionResult
+from twisted_broker.replication.resting import PartitionKey, QuietRead, Resting
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 
 NO_SESSION = 0
@@ -30,7 +32,8 @@ FINAL_EPOCH = -1
 EVICTION_MS = 120_000
 _MAX_EPOCH = 2**31 - 1
 
-PartitionKey = tuple[object, int]
+QuietReadOf = Callable[[FetchPartitionResult], QuietRead | None]
+Answer = tuple[ErrorCode, int, list[FetchPartitionResult]]
 
 
 def next_epoch(epoch: int) -> int:
@@ -69,13 +72,15 @@ class CachedPartition:
 class FetchSession:
     """One client's partitions, in the order in which they are read."""
 
-    __slots__ = ("created_ms", "epoch", "last_used_ms", "partitions", "privileged", "session_id", "size", "uses_topic_ids")
+    __slots__ = ("awake", "created_ms", "epoch", "last_used_ms", "partitions", "privileged", "resting", "session_id", "size", "uses_topic_ids")
 
     def __init__(self, session_id: int, privileged: bool, uses_topic_ids: bool, partitions: dict[PartitionKey, CachedPartition], now_ms: int) -> None:
         self.session_id = session_id
         self.privileged = privileged
         self.uses_topic_ids = uses_topic_ids
         self.partitions = partitions
+        self.resting = Resting() if privileged else None
+        self.awake = dict(partitions) if privileged else partitions
         self.created_ms = self.last_used_ms = now_ms
         self.size = len(partitions)
         self.epoch = 1
@@ -83,13 +88,30 @@ class FetchSession:
     def update(self, requests: Iterable[FetchPartitionRequest], forgotten: Iterable[PartitionKey]) -> None:
         """Takes an incremental request in: new and changed partitions, then forgotten ones."""
         for request in requests:
-            known = self.partitions.get(request.key)
+            key = request.key
+            known = self.partitions.get(key)
             if known is None:
-                self.partitions[request.key] = CachedPartition(request)
+                known = self.partitions[key] = CachedPartition(request)
             else:
                 known.request = request
+            self._wake(key, known)
         for key in forgotten:
-            self.partitions.pop(key, None)
+            known = self.partitions.pop(key, None)
+            if known is not None:
+                self._wake(key, known)
+                self.awake.pop(key, None)
+
+    def _wake(self, key: PartitionKey, cached: CachedPartition) -> None:
+        if self.resting is not None:
+            self.resting.forget(key)
+            self.awake.setdefault(key, cached)
+
+    def to_read(self) -> list[FetchPartitionRequest]:
+        """What is awake, what was stirred since among it."""
+        if self.resting is not None and self.resting.stirred:
+            for key in self.resting.take_stirred():
+                self.awake[key] = self.partitions[key]
+        return [cached.request for cached in self.awake.values()]
 
     @property
     def worth(self) -> tuple[bool, int, int]:
@@ -123,6 +145,8 @@ class FetchSessionCache:
         session = self._sessions.pop(session_id, None)
         if session is not None:
             self._partitions -= session.size
+            if session.resting is not None:
+                session.resting.stir_all()
         return session
 
     def touch(self, session: FetchSession, now_ms: int) -> None:
@@ -171,13 +195,23 @@ class FetchSessionCache:
 class FetchContext:
     """How one request's answer is made: this one is sessionless, and shows everything."""
 
-    __slots__ = ("requests",)
+    __slots__ = ("_requests",)
 
     def __init__(self, requests: Sequence[FetchPartitionRequest]) -> None:
-        self.requests = requests
+        self._requests = requests
 
-    def finish(self, results: list[FetchPartitionResult]) -> tuple[ErrorCode, int, list[FetchPartitionResult]]:
-        """(error, session id, results to show). `results` are of all of `requests`, in their order."""
+    @property
+    def requests(self) -> Sequence[FetchPartitionRequest]:
+        """What is to be read, now."""
+        return self._requests
+
+    @property
+    def resting(self) -> Resting | None:
+        """What rests in its session; None for one where nothing ever does."""
+        return None
+
+    def finish(self, results: list[FetchPartitionResult], quiet: QuietReadOf | None = None) -> Answer:
+        """(error, session id, results to show). `results` are of all of `requests`, in their order; `quiet` tells which of them may rest."""
         return ErrorCode.NONE, NO_SESSION, results
 
 
@@ -195,7 +229,7 @@ class FullContext(FetchContext):
         self._privileged = privileged
         self._uses_topic_ids = uses_topic_ids
 
-    def finish(self, results: list[FetchPartitionResult]) -> tuple[ErrorCode, int, list[FetchPartitionResult]]:
+    def finish(self, results: list[FetchPartitionResult], quiet: QuietReadOf | None = None) -> Answer:
         partitions: dict[PartitionKey, CachedPartition] = {}
         for result in results:
             cached = partitions[result.request.key] = CachedPartition(result.request)
@@ -210,23 +244,31 @@ class IncrementalContext(FetchContext):
     __slots__ = ("_epoch", "_session")
 
     def __init__(self, session: FetchSession) -> None:
-        super().__init__([cached.request for cached in session.partitions.values()])
+        super().__init__(())
         self._session = session
         self._epoch = session.epoch
 
-    def finish(self, results: list[FetchPartitionResult]) -> tuple[ErrorCode, int, list[FetchPartitionResult]]:
+    @property
+    def requests(self) -> Sequence[FetchPartitionRequest]:
+        return self._session.to_read()
+
+    @property
+    def resting(self) -> Resting | None:
+        return self._session.resting
+
+    def finish(self, results: list[FetchPartitionResult], quiet: QuietReadOf | None = None) -> Answer:
         session = self._session
         if session.epoch != self._epoch:
             return ErrorCode.INVALID_FETCH_SESSION_EPOCH, session.session_id, []
         shown = []
-        for result in results:
-            cached = session.partitions.get(result.request.key)
-            if cached is None or not cached.worth_telling(result):
-                continue
-            shown.append(result)
+        for (key, cached), result in zip(list(session.awake.items()), results, strict=True):
+            if cached.worth_telling(result):
+                shown.append(result)
             if result.size > 0:
-                del session.partitions[result.request.key]
-                session.partitions[result.request.key] = cached
+                session.awake[key] = session.awake.pop(key)
+            elif quiet is not None and session.resting is not None and (found := quiet(result)) is not None:
+                del session.awake[key]
+                session.resting.rest(found)
         return ErrorCode.NONE, session.session_id, shown
 
 

@@ -34,6 +34,7 @@ from twisted_broker.replication.events import (
 from twisted_broker.replication.fetch_data import LOG_END, TXN_COMMITTED, FetchParams, FetchPartitionRequest, FetchPartitionResult
 from twisted_broker.replication.isr import EMPTY_ISR, RECOVERED, CommittedIsr, IsrState
 from twisted_broker.replication.replica import RemoteReplica
+from twisted_broker.replication.resting import QuietRead, Resting
 from twisted_broker.replication.standing import Standing
 from twisted_broker.replication.topic_stats import TopicStats
 from twisted_broker.wire.errors import BrokerError, ErrorCode
@@ -80,6 +81,7 @@ class Partition:
         "remote_replicas",
         "removing",
         "replicas",
+        "resting",
         "standing",
         "stats",
         "topic_id",
@@ -114,6 +116,7 @@ class Partition:
         self.removing: tuple[int, ...] = ()
         self.isr_state: IsrState = EMPTY_ISR
         self.remote_replicas: dict[int, RemoteReplica] = {}
+        self.resting: tuple[QuietRead, ...] = ()
         self.standing = Standing()
         self.stats = TopicStats() if stats is None else stats
         self._log_end_advanced = LogEndAdvanced(self)
@@ -407,6 +410,8 @@ class Partition:
     def _follower_fetched(
         self, replica: RemoteReplica, log_end: LogOffsetMetadata, log_start_offset: int, leader_end: int, broker_epoch: int, now_ms: int
     ) -> None:
+        if self.resting:
+            self._wake_reads_by(replica)
         end_before, start_before = replica.log_end.offset, replica.log_start_offset
         low_watermark = -1 if start_before == log_start_offset else self.low_watermark()
         replica.fetched(log_end, log_start_offset, now_ms, leader_end, broker_epoch)
@@ -415,6 +420,22 @@ class Partition:
             self.advance_high_watermark(now_ms)
         if start_before != log_start_offset and self.low_watermark() > low_watermark:
             self.events.append(LogStartAdvanced(self))
+
+    def stir(self) -> list[Resting]:
+        """Something happened here: what rested is read again. The sessions that it is a part of."""
+        rested, self.resting = self.resting, ()
+        return [session for quiet in rested if (session := quiet.wake()) is not None]
+
+    def _wake_reads_by(self, replica: RemoteReplica) -> None:
+        """It fetches in another session by now (it reconnected, or restarted): what it was told in an old one counts no longer."""
+        for quiet in self.resting:
+            if quiet.replica is replica:
+                self.let_go(quiet)
+                quiet.wake()
+
+    def let_go(self, quiet: QuietRead) -> None:
+        """It rests no longer, though nothing happened here."""
+        self.resting = tuple(each for each in self.resting if each is not quiet)
 
     def low_watermark(self) -> int:
         """RL 2.8: the least log start over this broker and the live followers."""

@@ -122,6 +122,12 @@ class Purgatory:
         self._wheel.add(parked, timeout_ms)
         return parked.deferred
 
+    def watch_too(self, key: Hashable, other: Hashable) -> None:
+        """What waits under `key` waits under `other` from now on, too."""
+        waiting = [parked for parked in self._watched.get(key, ()) if parked.operation is not None]
+        if waiting:
+            self._watched.setdefault(other, []).extend(waiting)
+
     def check(self, key: Hashable) -> int:
         """Tries all that waits under `key`; returns how many it completed."""
         parked_here = self._watched.get(key)

@@ -49,6 +49,7 @@ from twisted_broker.replication.periodic import PeriodicTasks
 from twisted_broker.replication.ports import IIsrChanges, ImageSource, RoleObserver
 from twisted_broker.replication.purgatory import Purgatory
 from twisted_broker.replication.read_replica import reads_nearby, redirected
+from twisted_broker.replication.resting import QuietRead, Resting
 from twisted_broker.replication.timing_wheel import TimingWheel
 from twisted_broker.replication.topic_stats import BrokerStats
 from twisted_broker.wire.errors import BrokerError, ErrorCode
@@ -144,19 +145,21 @@ class ReplicaManager:
         self._drain_call: Any = None
         self._effects: dict[type[Any], tuple[Callable[[Any], object], ...]] = self._event_table()
         self._periodic = PeriodicTasks(runtime.clock)
+        log_manager.log_start_moved = self._log_start_moved
 
     # what follows from what happened
     def _event_table(self) -> dict[type[Any], tuple[Callable[[Any], object], ...]]:
         """The map of the system: event -> effects, in order."""
+        checks = (self._check_produces, self._check_fetches, self._check_delete_records)
         return {
-            LogEndAdvanced: (self._check_fetches,),
-            HighWatermarkAdvanced: (self._check_produces, self._check_fetches, self._check_delete_records),
-            LogStartAdvanced: (self._check_delete_records, self._check_fetches),
+            LogEndAdvanced: (self._stir, self._check_fetches),
+            HighWatermarkAdvanced: (self._stir, self._check_produces, self._check_fetches, self._check_delete_records),
+            LogStartAdvanced: (self._stir, self._check_delete_records, self._check_fetches),
             IsrChangeWanted: (self._propose_isr,),
-            IsrChanged: (self._mark_isr_rate, self._check_produces, self._check_fetches),
-            LeaderEpochBegan: (self._check_fetches,),
-            LeadershipLost: (self._withdraw_isr, self._check_produces, self._check_fetches, self._check_delete_records),
-            PartitionFailed: (self._note_failure, self._stop_fetcher, self._check_produces, self._check_fetches, self._check_delete_records),
+            IsrChanged: (self._stir, self._mark_isr_rate, self._check_produces, self._check_fetches),
+            LeaderEpochBegan: (self._stir, self._check_fetches),
+            LeadershipLost: (self._stir, self._withdraw_isr, *checks),
+            PartitionFailed: (self._stir, self._note_failure, self._stop_fetcher, *checks),
         }
 
     def drain(self) -> None:
@@ -187,6 +190,15 @@ class ReplicaManager:
     def _drain_later(self) -> None:
         self._drain_call = None
         self.drain()
+
+    def _stir(self, event: Event) -> None:
+        if event.partition.resting:
+            self.stir(event.partition)
+
+    def stir(self, partition: Partition) -> None:
+        """Followers read it again; those whose fetch waits, wait for it too (RL 1.9)."""
+        for session in partition.stir():
+            self.fetch_purgatory.watch_too(session, partition.topic_partition)
 
     def _check_produces(self, event: Event) -> None:
         if self.produce_purgatory.waiting:
@@ -276,6 +288,13 @@ class ReplicaManager:
 
     def leaders(self) -> list[Partition]:
         return [partition for partition in self.partitions.values() if partition.is_leader]
+
+    def _log_start_moved(self, log: Log) -> None:
+        """Retention deleted segments: followers and those who wait for deletions hear of it as of any other move."""
+        partition = self.partitions.get(log.topic_partition)
+        if partition is not None and partition.log is log:
+            self.events.append(LogStartAdvanced(partition))
+            self._drain_soon()
 
     def directory_failed(self, directory: str, error: OSError | None) -> None:
         """A log directory cannot be used any more: its partitions go offline, no others (RL 1.12)."""
@@ -402,10 +421,29 @@ class ReplicaManager:
         _log.failure("a read of {partition} failed", partition=request.topic_partition)
         return FetchPartitionResult(request, ErrorCode.UNKNOWN_SERVER_ERROR)
 
+    def begin_round(self, params: FetchParams, resting: Resting, allowed: bool) -> None:
+        """A follower asks again for what rests in its session. `allowed`: it may replicate."""
+        self.drain()  # what happened stirs first
+        resting.begin(self.runtime.now_ms(), params.replica_epoch, allowed and self.is_registered(params))
+
+    def is_registered(self, params: FetchParams) -> bool:
+        """Whether a follower fetches under the broker epoch that it has, as far as is known here, or names none."""
+        return params.replica_epoch == -1 or params.replica_epoch >= self._brokers.epoch_of(params.replica_id)
+
+    def quiet_read(self, params: FetchParams, result: FetchPartitionResult) -> QuietRead | None:
+        """What a follower was just told of a partition, if it may rest now."""
+        partition = self.partitions.get(result.request.topic_partition)
+        log = None if partition is None else partition.leader_log
+        replica = None if partition is None else partition.remote_replicas.get(params.replica_id)
+        if partition is None or log is None or replica is None:
+            return None
+        quiet = QuietRead(partition, log, replica, result)
+        return quiet if quiet.holds() else None
+
     @staticmethod
-    def answers_at_once(params: FetchParams, results: Sequence[FetchPartitionResult]) -> bool:
+    def answers_at_once(params: FetchParams, results: Sequence[FetchPartitionResult], resting: Resting | None = None) -> bool:
         """RL 1.8: whether a first read is the answer."""
-        if params.max_wait_ms <= 0 or not results:
+        if params.max_wait_ms <= 0 or not (results or resting):
             return True
         readable = 0
         for result in results:
@@ -414,13 +452,15 @@ class ReplicaManager:
             readable += result.size
         return readable >= params.min_bytes
 
-    def delayed_fetch(self, params: FetchParams, first_read: Sequence[FetchPartitionResult]) -> Deferred[Sequence[FetchPartitionResult] | None]:
+    def delayed_fetch(
+        self, params: FetchParams, first_read: Sequence[FetchPartitionResult], resting: Resting | None = None
+    ) -> Deferred[Sequence[FetchPartitionResult] | None]:
         """RL 1.9: fires when the fetch should be read anew; with what that would give where it is known, else None. Gives slices back."""
         for result in first_read:
             if result.size:
                 self._read_given_back(params, result)
             result.release()
-        operation = DelayedFetch(params, first_read, self._partition_of)
+        operation = DelayedFetch(params, first_read, self._partition_of, resting)
         waiting = self.fetch_purgatory.wait(operation, operation.keys, params.max_wait_ms, tried=True) or _fired()  # the read was the first try
         return waiting.addCallback(lambda _: operation.unchanged)
 

@@ -45,7 +45,11 @@ class BrokerView:
 
     def watching(self, topic_partition: TopicPartition) -> list[tuple[Any, int]]:
         """What waits for a partition, and the ms left to each."""
-        return [each for purgatory in _PURGATORIES for each in getattr(self.replicas, purgatory).watching(topic_partition)]
+        watching = [each for purgatory in _PURGATORIES for each in getattr(self.replicas, purgatory).watching(topic_partition)]
+        partition = self.replicas.partitions.get(topic_partition)
+        if partition is not None:
+            watching += [each for quiet in partition.resting for each in self.replicas.fetch_purgatory.watching(quiet.session)]
+        return watching
 
     def _fetching(self, partition: Partition, now: Now) -> Fetching:
         fetchers = self.replicas.fetchers

@@ -88,6 +88,8 @@ class ClusterChecker:
         if replicas is not None:
             for name, partition in replicas.partitions.items():
                 self._look(node, name, partition)
+                if partition.resting and not replicas.events:
+                    self._rests(node, partition)
         if self._dirty:
             for key in sorted(self._dirty):
                 self._strong_isr(key)
@@ -111,6 +113,12 @@ class ClusterChecker:
             or seen.isr_state is not partition.isr_state
         ):
             self._state_changed(node, seen, leads)
+
+    def _rests(self, node: SimNode, partition: Partition) -> None:
+        """What rests in a follower's session would be read as it was: whatever happened stirred it (`replication.resting`)."""
+        for quiet in partition.resting:
+            if not quiet.holds():
+                raise Violation(f"{node.name} {partition!r}: something happened, but a follower's read of it rests at {quiet.request.fetch_offset}")
 
     def _log_changed(self, node: SimNode, seen: _Seen) -> None:
         """Log matching, and an epoch cache that agrees with the batches."""

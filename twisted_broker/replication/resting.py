@@ -1,0 +1,149 @@
+"""What rests in a follower's fetch session: partitions whose last read found nothing, and would find nothing again.
+
+Owns `QuietRead` (one such read, and what it depends on) and `Resting` (those of one session). A follower of a thousand partitions asks for all of
+them twice a second, and mostly nobody wrote to any: what rests costs a round nothing at all, neither a look nor a place in the answer.
+
+        read, nothing found --(answered, and it still holds)--> rests --(something happened in the partition)--> stirred --(next round)--> read
+
+1. A read rests only while a new one would say the same: the replica is in the ISR and at the leader's end, and its session was told the watermarks.
+   Whatever may change that is an event of the partition, and the event table stirs what rests there first of all; or a fetch of the same replica in
+   another session.
+2. Each round counts as a fetch of everything that rests: the follower is caught up now (RL 1.10). One number, the session's pulse, says so for all.
+3. What was stirred belongs to the request that waits at that moment (RL 1.9), and is read in the next round or when that one is answered.
+4. Nothing rests for a follower that may not fetch, or fetches under another broker epoch than before: all of it is stirred, and refused or read.
+
+Source: RL 1.8-1.10, 5.2. Kafka reads every partition of a session in every round; what it answers is the same. Leaves out: consumers' sessions, whose
+answers depend on more (permission, rack, transactions), and who decides that a session may rest (`fetch_session`).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from twisted_broker.replication.fetch_data import FetchPartitionRequest, FetchPartitionResult
+from twisted_broker.replication.replica import Pulse
+
+if TYPE_CHECKING:
+    from twisted_broker.log.log import Log
+    from twisted_broker.replication.partition import Partition
+    from twisted_broker.replication.replica import RemoteReplica
+    from twisted_broker.replication.topic_stats import TopicStats
+
+PartitionKey = tuple[object, int]
+
+
+class QuietRead:
+    """A read of `log` by `replica` that found nothing: `result` carries no records, no error and no divergence."""
+
+    __slots__ = ("_log", "key", "partition", "replica", "result", "session")
+
+    def __init__(self, partition: Partition, log: Log, replica: RemoteReplica, result: FetchPartitionResult) -> None:
+        self.partition = partition
+        self._log = log
+        self.replica = replica
+        self.result = result
+        self.key: PartitionKey = result.request.key
+        self.session: Resting | None = None
+
+    @property
+    def request(self) -> FetchPartitionRequest:
+        return self.result.request
+
+    def holds(self) -> bool:
+        """Whether reading anew would say the same, and do nothing but note the time."""
+        partition, log, replica, result = self.partition, self._log, self.replica, self.result
+        end = result.fetch_offset.offset
+        return (
+            partition.leader_log is log
+            and result.request.current_leader_epoch in (-1, partition.leader_epoch)
+            and partition.remote_replicas.get(replica.broker_id) is replica
+            and replica.broker_id in partition.isr_state.isr
+            and log.log_end_offset == replica.log_end.offset == end
+            and replica.log_start_offset == result.request.log_start_offset
+            and log.high_watermark == result.high_watermark
+            and log.log_start_offset == result.log_start_offset
+            and log.failed is None
+        )
+
+    def rest(self, session: Resting) -> None:
+        self.session = session
+        self.partition.resting += (self,)
+        self.replica.keep_pace(session.pulse)
+
+    def wake(self) -> Resting | None:
+        """It is read again from now on, and belongs to its session's stirred ones. The partition has let go of it."""
+        session, self.session = self.session, None
+        if session is not None:
+            self.replica.leave_pace(session.pulse)
+            session.stirred_by(self)
+        return session
+
+
+class Resting:
+    """What rests in one session. `stirred`: what does no longer, until `take_stirred`."""
+
+    __slots__ = ("_broker_epoch", "_fetches", "_reads", "pulse", "stirred")
+
+    def __init__(self) -> None:
+        self.pulse = Pulse()
+        self.stirred: list[QuietRead] = []
+        self._reads: dict[PartitionKey, QuietRead] = {}
+        self._broker_epoch: int | None = None
+        self._fetches: dict[TopicStats, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._reads)
+
+    @property
+    def requests(self) -> list[FetchPartitionRequest]:
+        """What its follower asks of them."""
+        return [quiet.request for quiet in self._reads.values()]
+
+    # rounds
+    def begin(self, now_ms: int, broker_epoch: int, allowed: bool) -> None:
+        """The follower asks again for all that rests."""
+        if not allowed or broker_epoch != self._broker_epoch:
+            self.stir_all()
+            self._broker_epoch = broker_epoch
+        self.pulse.ms = now_ms
+        for stats, count in self._fetches.items():
+            stats.fetches += count
+
+    def rest(self, quiet: QuietRead) -> None:
+        self._reads[quiet.key] = quiet
+        stats = quiet.partition.stats
+        self._fetches[stats] = self._fetches.get(stats, 0) + 1
+        quiet.rest(self)
+
+    # what ends it
+    def stirred_by(self, quiet: QuietRead) -> None:
+        """Something happened in its partition."""
+        del self._reads[quiet.key]
+        self._uncount(quiet)
+        self.stirred.append(quiet)
+
+    def stir_all(self) -> None:
+        for quiet in list(self._reads.values()):
+            quiet.partition.let_go(quiet)
+            quiet.wake()
+
+    def forget(self, key: PartitionKey) -> None:
+        """Its follower asks something else of it, or no longer for it."""
+        quiet = self._reads.get(key)
+        if quiet is not None:
+            quiet.partition.let_go(quiet)
+            quiet.wake()
+        self.stirred = [each for each in self.stirred if each.key != key]
+
+    def take_stirred(self) -> list[PartitionKey]:
+        """What must be read again."""
+        keys, self.stirred = [quiet.key for quiet in self.stirred], []
+        return keys
+
+    def _uncount(self, quiet: QuietRead) -> None:
+        stats = quiet.partition.stats
+        left = self._fetches[stats] - 1
+        if left:
+            self._fetches[stats] = left
+        else:
+            del self._fetches[stats]

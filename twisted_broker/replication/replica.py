@@ -77,10 +77,12 @@ class RemoteReplica:
         self._fetch_ms = now_ms
         self.broker_epoch = broker_epoch
 
+    @property
+    def keeps_pace(self) -> bool:
+        return self._pulse is not None
+
     def keep_pace(self, pulse: Pulse) -> None:
-        """It stands at the leader's end, and fetches there whenever `pulse` says so."""
-        if self._pulse is not None:
-            self.leave_pace(self._pulse)
+        """It stands at the leader's end, and fetches there whenever `pulse` says so. Only while it keeps pace with nobody else."""
         self._pulse = pulse
 
     def leave_pace(self, pulse: Pulse) -> None:

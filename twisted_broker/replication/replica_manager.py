@@ -435,7 +435,7 @@ class ReplicaManager:
         partition = self.partitions.get(result.request.topic_partition)
         log = None if partition is None else partition.leader_log
         replica = None if partition is None else partition.remote_replicas.get(params.replica_id)
-        if partition is None or log is None or replica is None:
+        if partition is None or log is None or replica is None or replica.keeps_pace:  # it rests in another session
             return None
         quiet = QuietRead(partition, log, replica, result)
         return quiet if quiet.holds() else None

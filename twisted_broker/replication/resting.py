@@ -7,7 +7,7 @@ them twice a second, and mostly nobody wrote to any: what rests costs a round no
 
 1. A read rests only while a new one would say the same: the replica is in the ISR and at the leader's end, and its session was told the watermarks.
    Whatever may change that is an event of the partition, and the event table stirs what rests there first of all; or a fetch of the same replica in
-   another session.
+   another session: then what waits in the old one waits its time out, for nobody reads its answer. A replica rests in one session at a time.
 2. Each round counts as a fetch of everything that rests: the follower is caught up now (RL 1.10). One number, the session's pulse, says so for all.
 3. What was stirred belongs to the request that waits at that moment (RL 1.9), and is read in the next round or when that one is answered.
 4. Nothing rests for a follower that may not fetch, or fetches under another broker epoch than before: all of it is stirred, and refused or read.

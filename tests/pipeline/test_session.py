@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.pipeline.test_java import fake_java
+from tests.pipeline.machine.test_java import fake_java
 from twisted_broker.pipeline import session, submit
 from twisted_broker.pipeline.errors import PipelineError
 

@@ -16,8 +16,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from twisted_broker.pipeline import jars, java
 from twisted_broker.pipeline.errors import PipelineError
+from twisted_broker.pipeline.machine import jars, java
 
 if TYPE_CHECKING:
     from pyspark import SparkConf
@@ -137,6 +137,6 @@ def check_loaded(spark: SparkSession, name: str) -> None:
 
 
 def register_sources(spark: SparkSession) -> None:
-    from twisted_broker.pipeline import datasource
+    from twisted_broker.pipeline.segments import datasource
 
     datasource.register(spark)

@@ -15,8 +15,9 @@ from pathlib import Path
 
 import click
 
-from twisted_broker.pipeline import jars, java, session
+from twisted_broker.pipeline import session
 from twisted_broker.pipeline.errors import PipelineError
+from twisted_broker.pipeline.machine import jars, java
 
 AS_THEY_ARE = {"ignore_unknown_options": True, "allow_interspersed_args": False}
 JOBS = ("archive", "replay", "audit", "compare", "report")

@@ -10,8 +10,10 @@ from twisted.internet.defer import Deferred, ensureDeferred, fail, succeed
 from twisted.internet.error import ConnectionLost
 
 from tests.replication.rig import TOPIC_ID, batch
+from tests.replication.test_fetch_asks import put_exactly
 from twisted_broker.interfaces import TopicPartition
-from twisted_broker.replication.fetcher_state import EpochAsk, EpochEnd, FetchAsk
+from twisted_broker.replication.fetch_asks import FetchAsk, FetchAsks
+from twisted_broker.replication.fetcher_state import EpochAsk, EpochEnd
 from twisted_broker.replication.leader import (
     EARLIEST,
     LATEST,
@@ -55,6 +57,7 @@ class Wire:
 class Asker:
     def __init__(self, level: int = LATEST_LEVEL) -> None:
         self.wire, self.level, self.epoch = Wire(), level, 42
+        self.asks = FetchAsks([*(TopicPartition("t", number) for number in range(4)), OTHER])
         limits = FetchLimits(500, 1, 10 << 20, 1 << 20)
         self.leader = RemoteLeader(BrokerEndPoint(2, "h", 1), self.wire, 1, lambda: self.epoch, lambda: self.level, limits)
 
@@ -66,7 +69,10 @@ class Asker:
         return found[0]
 
     def fetch(self, **offsets: int) -> Any:
-        return self.run(self.leader.fetch({TopicPartition("t", int(name[1:])): ask(offset) for name, offset in offsets.items()}))
+        return self.ask({TopicPartition("t", int(name[1:])): ask(offset) for name, offset in offsets.items()})
+
+    def ask(self, wanted: dict[TopicPartition, FetchAsk]) -> Any:
+        return self.run(self.leader.fetch(put_exactly(self.asks, wanted)))
 
 
 def ask(offset: int, topic_id: bytes = TOPIC_ID) -> FetchAsk:
@@ -88,7 +94,7 @@ def test_versions_follow_from_the_metadata_version(level: int, fetch: int, list_
 def test_what_a_fetch_says() -> None:
     """RL 6.2: replica id and epoch, leader epoch, last fetched epoch, log start, the limits; the high watermark stays at its default (RL 8.1)."""
     asker = Asker()
-    asker.run(asker.leader.fetch({A: ask(3), B: ask(9), OTHER: ask(1, OTHER_ID)}))
+    asker.ask({A: ask(3), B: ask(9), OTHER: ask(1, OTHER_ID)})
     request, version = asker.wire.sent[0]
     assert version == 18
     assert (request.max_wait_ms, request.min_bytes, request.max_bytes, request.isolation_level) == (500, 1, 10 << 20, 0)

@@ -8,7 +8,8 @@ Source: Kafka's `ControllerApis`; `RL 5.1`. Left out: stored ACLs (`security/acl
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from twisted_broker.cluster.image import TOPIC_RESOURCE, MetadataImage
 from twisted_broker.security.acl import Operation, ResourceType
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from twisted_broker.api.context import RequestContext
 
 _REFUSED = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+Resource = TypeVar("Resource", bound=Any)
+Answer = TypeVar("Answer")
 
 
 def refuse_creations(context: RequestContext, request: topics.CreateTopicsRequest) -> list[topics.CreatableTopicResult]:
@@ -82,26 +85,23 @@ def may_alter_configs(context: RequestContext, resource_type: int, name: str) ->
 def refuse_incremental(
     context: RequestContext, request: configs.IncrementalAlterConfigsRequest
 ) -> list[configs.IncrementalAlterConfigsResponseAlterConfigsResourceResponse]:
-    codes = [may_alter_configs(context, each.resource_type, each.resource_name) for each in request.resources]
-    answers = [
-        configs.IncrementalAlterConfigsResponseAlterConfigsResourceResponse(
-            error_code=code, error_message=code.sentence, resource_type=each.resource_type, resource_name=each.resource_name
-        )
-        for each, code in zip(request.resources, codes, strict=True)
-        if code
-    ]
-    request.resources = [each for each, code in zip(request.resources, codes, strict=True) if not code]
-    return answers
+    """As `refuse_alter`."""
+    request.resources, refused = _apart(context, request.resources, configs.IncrementalAlterConfigsResponseAlterConfigsResourceResponse)
+    return refused
 
 
 def refuse_alter(context: RequestContext, request: configs.AlterConfigsRequest) -> list[configs.AlterConfigsResponseAlterConfigsResourceResponse]:
-    codes = [may_alter_configs(context, each.resource_type, each.resource_name) for each in request.resources]
-    answers = [
-        configs.AlterConfigsResponseAlterConfigsResourceResponse(
-            error_code=code, error_message=code.sentence, resource_type=each.resource_type, resource_name=each.resource_name
-        )
-        for each, code in zip(request.resources, codes, strict=True)
+    """The answers about resources whose settings the principal may not change; the request keeps the others."""
+    request.resources, refused = _apart(context, request.resources, configs.AlterConfigsResponseAlterConfigsResourceResponse)
+    return refused
+
+
+def _apart(context: RequestContext, resources: list[Resource], answer: Callable[..., Answer]) -> tuple[list[Resource], list[Answer]]:
+    """Those that may be changed, and the refusals of the others."""
+    codes = [may_alter_configs(context, each.resource_type, each.resource_name) for each in resources]
+    refused = [
+        answer(error_code=code, error_message=code.sentence, resource_type=each.resource_type, resource_name=each.resource_name)
+        for each, code in zip(resources, codes, strict=True)
         if code
     ]
-    request.resources = [each for each, code in zip(request.resources, codes, strict=True) if not code]
-    return answers
+    return [each for each, code in zip(resources, codes, strict=True) if not code], refused

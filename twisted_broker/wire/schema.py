@@ -256,27 +256,32 @@ def join_bytes(parts: list[Any]) -> list[Any]:
 
 
 def compile_reader(cls: type[Message], version: int) -> Reader:
+    """The function that reads this version, kept in `cls.readers`. `WireError` for a version that it does not have."""
     from twisted_broker.wire.reader_source import reader_source
 
     if not cls.versions.holds(version):
         raise WireError(f"{cls.__name__} has no version {version}")
-    namespace: dict[str, Any] = {}
-    exec(compile(reader_source(cls, version), f"<reader of {cls.__name__} v{version}>", "exec"), namespace)
-    reader: Reader = namespace["read"]
+    reader: Reader = _run(reader_source(cls, version), f"<reader of {cls.__name__} v{version}>")["read"]
     cls.readers[version] = reader
     return reader
 
 
 def compile_writer(cls: type[Message], version: int) -> Writer:
+    """The function that writes this version, kept in `cls.writers`. ValueError for a version that it does not have: the caller's mistake."""
     from twisted_broker.wire.writer_source import writer_source
 
     if not cls.versions.holds(version):
         raise ValueError(f"{cls.__name__} has no version {version}")
-    namespace: dict[str, Any] = {}
-    exec(compile(writer_source(cls, version), f"<writer of {cls.__name__} v{version}>", "exec"), namespace)
-    writer: Writer = namespace["write"]
+    writer: Writer = _run(writer_source(cls, version), f"<writer of {cls.__name__} v{version}>")["write"]
     cls.writers[version] = writer
     return writer
+
+
+def _run(source: str, name: str) -> dict[str, Any]:
+    """What a module of this source text defines; `name` stands in tracebacks."""
+    namespace: dict[str, Any] = {}
+    exec(compile(source, name, "exec"), namespace)
+    return namespace
 
 
 def source_text(cls: type[Message], version: int) -> str:

@@ -93,7 +93,7 @@ def launch(wanted: Mapping[str, str], formats: Sequence[str], tell: jars.Tell) -
 
     if started_by_spark_submit():
         return
-    os.environ["JAVA_HOME"] = str(java.find().home)
+    os.environ["JAVA_HOME"] = str(java.find().for_spark())
     paths = jars.provide(jars.of(formats), tell)
     own = {"spark.jars": ",".join([*map(str, paths), *filter(None, [wanted.get("spark.jars")])])} if paths else {}
     if "SPARK_CONF_DIR" not in os.environ and "spark.driver.extraJavaOptions" not in wanted:

@@ -68,5 +68,5 @@ def command(ctx: click.Context, arguments: tuple[str, ...]) -> None:
     line = command_line(program, arguments, [])
     found = jars.provide(jars.ALL, lambda said: click.echo(said, err=True))
     line = command_line(program, arguments, found)
-    own = {"PYSPARK_DRIVER_PYTHON": sys.executable, "JAVA_HOME": str(java.find().home)}
+    own = {"PYSPARK_DRIVER_PYTHON": sys.executable, "JAVA_HOME": str(java.find().for_spark())}
     os.execve(program, line, {"PYSPARK_PYTHON": sys.executable} | os.environ | own)

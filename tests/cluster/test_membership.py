@@ -139,6 +139,21 @@ def test_a_controlled_shutdown_moves_leaders_and_waits_for_the_others(rig: Rig) 
     assert rig.controller.image.brokers[1].fenced
 
 
+def test_a_controlled_shutdown_goes_on_when_the_controller_restarts(rig: Rig) -> None:
+    """RL 8.2: the new one finds it begun in the log, and lets the broker go when the others have seen all that it knows itself."""
+    epochs = {broker: rig.join(broker) for broker in (1, 2)}
+    make_topic(rig, "t", [1, 2])
+    rig.beat(1, epochs[1], want_shut_down=True)
+    before = rig.controller.image.offset
+    rig.restart()
+    assert not rig.beat(1, epochs[1], want_shut_down=True).should_shut_down
+    rig.beat(2, epochs[2], current_metadata_offset=before)
+    assert not rig.beat(1, epochs[1], want_shut_down=True).should_shut_down
+    rig.beat(2, epochs[2])
+    last = rig.beat(1, epochs[1], want_shut_down=True)
+    assert (last.should_shut_down, last.is_fenced) == (True, True)
+
+
 def test_a_lone_broker_leaves_and_comes_back_cleanly(rig: Rig) -> None:
     """RL 8.2, KIP-966: with the right previous epoch the eligible replica leads again, nothing is recovering."""
     epoch = rig.join(1)

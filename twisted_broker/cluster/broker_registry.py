@@ -90,9 +90,9 @@ class Sessions:
         return found
 
     def lowest_offset(self, image: MetadataImage) -> int | None:
-        """The metadata offset that every serving broker has reached; None when none serves."""
-        serving = [(broker.id, broker.epoch) for broker in image.live_brokers() if broker.may_be_in_isr]
-        return min((self._sessions[key].metadata_offset for key in serving if key in self._sessions), default=None)
+        """The metadata offset that every serving broker has reached, -1 while one was not heard; None when none serves."""
+        serving = [self._sessions.get((broker.id, broker.epoch)) for broker in image.live_brokers() if broker.may_be_in_isr]
+        return min((-1 if session is None else session.metadata_offset for session in serving), default=None)
 
 
 class Registered(NamedTuple):
@@ -207,8 +207,10 @@ def heartbeat(view: ClusterView, request: BrokerHeartbeatRequest, sessions: Sess
             return Beat(found, caught_up, True, request.want_shut_down, False)
         return Beat(found + _unfence(view, broker), caught_up, False, False, False)
     if broker.in_controlled_shutdown:
+        if session.shutdown_offset is None:  # granted by a controller before this one: all that is known here is to be seen
+            session.shutdown_offset = view.image.offset
         lowest = sessions.lowest_offset(view.image)
-        seen = session.shutdown_offset is not None and (lowest is None or session.shutdown_offset <= lowest)
+        seen = lowest is None or session.shutdown_offset <= lowest
         if view.leads_any(broker.id) or not seen:
             return Beat(found, caught_up, False, False, False)
         return Beat(found + fence(view, broker), caught_up, True, True, False)

@@ -55,7 +55,7 @@ class Sessions:
         self._looked_ms: int | None = None
 
     def touch(self, broker: int, epoch: int, metadata_offset: int, now_ms: int) -> _Session:
-        """Notes a heartbeat."""
+        """A heartbeat of a broker under this broker epoch, which knows the metadata up to `metadata_offset`. Its session, new for a new epoch."""
         session = self._sessions.get((broker, epoch))
         if session is None:
             for key in [key for key in self._sessions if key[0] == broker]:
@@ -66,6 +66,7 @@ class Sessions:
         return session
 
     def forget(self, broker: int, epoch: int) -> None:
+        """Nobody waits for that incarnation any more."""
         self._sessions.pop((broker, epoch), None)
 
     def alive(self, broker: BrokerRegistration, now_ms: int) -> bool:

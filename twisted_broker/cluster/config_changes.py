@@ -35,7 +35,7 @@ Edit = wire.IncrementalAlterConfigsRequestAlterableConfig
 def incremental_alter_configs(
     view: ClusterView, request: wire.IncrementalAlterConfigsRequest
 ) -> tuple[list[Record], wire.IncrementalAlterConfigsResponse]:
-    """The records of all resources whose change is accepted, and the answer."""
+    """The records of all resources whose change is accepted, and the answer, which has the refusals. With `validate_only` no records."""
 
     def wanted(resource: wire.IncrementalAlterConfigsRequestAlterConfigsResource) -> Values:
         names = Counter(entry.name for entry in resource.configs)

@@ -209,7 +209,7 @@ class MetadataReaders:
     # FetchSnapshot
 
     def fetch_snapshot(self, request: quorum.FetchSnapshotRequest, version: int) -> quorum.FetchSnapshotResponse:
-        """A piece of a snapshot's bytes, not aligned to batches."""
+        """A piece of a snapshot's bytes, not aligned to batches. BrokerError(INCONSISTENT_CLUSTER_ID); all other refusals are in the answer."""
         if request.cluster_id is not None and request.cluster_id != self._controller.cluster_id:
             raise BrokerError(ErrorCode.INCONSISTENT_CLUSTER_ID)
         topics = []

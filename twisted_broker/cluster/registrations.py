@@ -32,7 +32,7 @@ def is_reserved_directory(directory_id: bytes) -> bool:
 
 
 class Endpoint(NamedTuple):
-    """Where a listener is reached."""
+    """Where a listener is reached. `security_protocol`: Kafka's number, 0 PLAINTEXT."""
 
     name: str
     host: str

@@ -30,7 +30,7 @@ CUTS_KEPT = 8
 
 
 class Rule(Enum):
-    """Why a replica is out of the ISR."""
+    """Why a replica is out of the ISR; the values are what `status` and `replog explain` say."""
 
     LAG = "lag"
     FENCED = "fenced"

@@ -168,6 +168,15 @@ def test_a_lone_broker_leaves_and_comes_back_cleanly(rig: Rig) -> None:
     assert (found.leader, found.isr, found.elr, found.leader_recovery_state) == (1, (1,), (), 0)
 
 
+def test_who_was_let_go_comes_back_at_once(rig: Rig) -> None:
+    """RL 8.2: a broker that led nothing leaves with its first beat; the session that it gave up refuses nobody under its id."""
+    epochs = {broker: rig.join(broker) for broker in (1, 2)}
+    assert rig.beat(2, epochs[2], want_shut_down=True).should_shut_down
+    assert not rig.controller.image.brokers[2].in_controlled_shutdown
+    again = rig.register(2, b"n" * 16, previous_broker_epoch=epochs[2])
+    assert again > epochs[2]
+
+
 def test_an_unclean_stop_takes_the_node_out_of_isr_and_elr(rig: Rig) -> None:
     """RL 8.2: the previous epoch does not match: out of everything; alone it leads again, recorded as recovering."""
     epochs = {broker: rig.join(broker) for broker in (1, 2)}

@@ -84,6 +84,8 @@ async def broker_heartbeat(context: RequestContext, request: broker_lifecycle.Br
             last = controller.log.end_offset - 1
             broker_registry.note_shutdown_offset(controller.sessions, request.broker_id, request.broker_epoch, last, now_ms)
         await written
+    if beat.should_shut_down:  # its next incarnation need not wait for the end of a session that nobody holds
+        controller.sessions.forget(request.broker_id, request.broker_epoch)
     return broker_lifecycle.BrokerHeartbeatResponse(is_caught_up=beat.caught_up, is_fenced=beat.fenced, should_shut_down=beat.should_shut_down)
 
 

@@ -208,6 +208,7 @@ def compact_bytes(value: Buffer | None) -> bytes:
 
 
 def read_numbers(buffer: Buffer, position: int, count: int, letter: str) -> list[Any]:
+    """`count` big-endian numbers; the caller has looked that they are there, and steps over them."""
     return list(unpack_from(f">{count}{letter}", buffer, position))
 
 

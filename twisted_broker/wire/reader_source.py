@@ -14,6 +14,7 @@ from twisted_broker.wire.source import FIXED, NUMBER_ARRAYS, SourceText, element
 
 
 def reader_source(cls: type[Message], version: int) -> str:
+    """A module with `read(buf, p, end) -> (message, next position)` for one version. `read` raises WireError, IndexError or struct.error."""
     writer = _ReaderText(cls.__name__, version, cls.flexible.holds(version))
     name = writer.text.class_name(cls)
     writer.text.line(f"o = new({name})")

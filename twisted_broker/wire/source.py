@@ -118,6 +118,7 @@ def field_size(field: Field, version: int, flexible: bool) -> int:
 
 
 def kind_size(kind: str, flexible: bool) -> int:
+    """The fewest bytes of a primitive: those of a fixed kind, the length of an empty one of any other."""
     if kind in FIXED:
         return FIXED[kind][1]
     if flexible:

@@ -12,6 +12,7 @@ from twisted_broker.wire.source import FIXED, NUMBER_ARRAYS, SourceText, differs
 
 
 def writer_source(cls: type[Message], version: int) -> str:
+    """A module with `write(o, parts)` for one version: appends the message's bytes, and opaque records as they are."""
     writer = _WriterText(version, cls.flexible.holds(version))
     name = writer.text.class_name(cls)
     writer.struct(cls, "o", cls.__name__)

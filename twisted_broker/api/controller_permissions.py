@@ -9,16 +9,14 @@ Source: Kafka's `ControllerApis`; `RL 5.1`. Left out: stored ACLs (`security/acl
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
+from twisted_broker.api.context import RequestContext
 from twisted_broker.cluster.image import TOPIC_RESOURCE, MetadataImage
 from twisted_broker.security.acl import Operation, ResourceType
 from twisted_broker.wire.errors import ErrorCode
 from twisted_broker.wire.messages import configs, topics
 from twisted_broker.wire.primitives import NULL_UUID
-
-if TYPE_CHECKING:
-    from twisted_broker.api.context import RequestContext
 
 _REFUSED = ErrorCode.TOPIC_AUTHORIZATION_FAILED
 Resource = TypeVar("Resource", bound=Any)

@@ -7,19 +7,16 @@ Source: Kafka's `ControllerApis`; `RL 8.1`. Left out: decisions (the modules cal
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from twisted_broker.api import controller_permissions as permissions
+from twisted_broker.api.context import RequestContext
 from twisted_broker.cluster import alter_partition as partitions
-from twisted_broker.cluster import broker_registry, config_changes, partition_requests, permissions, topic_changes
+from twisted_broker.cluster import broker_registry, config_changes, partition_requests, topic_changes
 from twisted_broker.cluster.controller import Controller
 from twisted_broker.security.acl import Operation
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.messages import broker_lifecycle, cluster, configs, log_dirs, producer_ids, quorum, reassignment, topics
 from twisted_broker.wire.messages import fetch as fetch_messages
 from twisted_broker.wire.messages.metadata_records import ProducerIdsRecord
-
-if TYPE_CHECKING:
-    from twisted_broker.api.context import RequestContext
 
 PRODUCER_ID_BLOCK = 1000
 

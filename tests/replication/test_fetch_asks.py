@@ -62,6 +62,7 @@ def test_what_was_said_with_the_news_is_what_stands(steps) -> None:
     for step in [*steps, "say"]:
         if step == "say":
             changed, gone = asks.say()
+            assert changed.items() <= asks.standing.items()
             told.update({(name, each.topic_id): each for name, each in changed.items()})
             for key in gone:
                 told.pop(key, None)

@@ -39,11 +39,14 @@ def test_the_first_request_is_full_then_only_what_changed_is_said() -> None:
     first = session.request({A: ask(0), B: ask(5)})
     assert (first.session_id, first.epoch, set(first.asks), first.forgotten) == (0, 0, {A, B}, [])
     session.answered(NONE, 77)
-    second = session.request({A: ask(3), C: ask(9)})
-    assert (second.session_id, second.epoch, set(second.asks), second.forgotten) == (77, 1, {A, C}, [(B, ONE)])
+    again = session.request({A: ask(0), B: ask(5)})
+    assert (again.session_id, again.epoch, dict(again.asks), again.forgotten) == (77, 1, {}, [])
     session.answered(NONE, 77)
-    third = session.request({A: ask(3), C: ask(9)})
-    assert (third.epoch, dict(third.asks), third.forgotten) == (2, {}, [])
+    moved = session.request({A: ask(3), C: ask(9)})
+    assert (moved.session_id, moved.epoch, set(moved.asks), moved.forgotten) == (77, 2, {A, C}, [(B, ONE)])
+    session.answered(NONE, 77)
+    last = session.request({A: ask(3), C: ask(9)})
+    assert (last.epoch, dict(last.asks), last.forgotten) == (3, {}, [])
 
 
 def test_a_topic_made_anew_is_forgotten_and_named() -> None:
@@ -99,6 +102,9 @@ def test_there_is_news_while_the_leader_still_watches_what_is_not_asked() -> Non
     session.request({})
     session.answered(NONE, 0)
     assert not session.has_news({})
+    session.request({A: ask(0)})
+    session.lost()
+    assert not session.has_news({}), "the next request that names anything starts over"
 
 
 Asks = st.dictionaries(st.sampled_from([A, B, C]), st.tuples(st.integers(0, 3), st.sampled_from([ONE, TWO])), max_size=3)

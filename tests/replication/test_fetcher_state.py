@@ -150,6 +150,16 @@ def test_partitions_take_turns() -> None:
     assert order(state) == "bca"
 
 
+def test_truncating_ones_take_turns_too() -> None:
+    """RL 6.2, 6.3: also those that were not asked for in between."""
+    state = state_with(A, B, C, cuts_on_fetch=False)
+    state.truncated(A, Truncation(8, False), 4, False)
+    assert [name for name, _ in state.truncating(0)] == [B, C, A]
+    state.delay([B], 200, 100)
+    assert [name for name, _ in state.truncating(100)] == [C, A]
+    assert [name for name, _ in state.truncating(200)] == [C, A, B]
+
+
 def test_a_delay_ends_by_itself() -> None:
     """RL 6.2, 6.5: a delayed partition is neither fetched nor truncated until its time; a second error does not prolong the delay."""
     state = state_with(A, B)
@@ -347,6 +357,7 @@ class Model:
         assert set(refused) == set(ready) & self.refusing
         assert list(state.asks.in_turn().items()) == list(expected.items()) and state.asks.standing == expected
         state.delay(refused, self.now_ms + 20, self.now_ms)
+        assert set(state._unsettled) == set(state.partitions) - set(expected), "nothing is kept of what is gone or as it should be"
         if self.session.has_news(state.asks):
             read = leader_reads(self.cache, self.session, self.session.request(state.asks), fate, self.now_ms)
             assert read is None or read == expected

@@ -144,6 +144,32 @@ def test_what_an_answer_says() -> None:
     assert [found[TopicPartition("t", number)].error for number in (2, 3)] == [ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.UNKNOWN_SERVER_ERROR]
 
 
+def test_an_answer_about_another_topic_of_the_same_name_is_passed_over() -> None:
+    """KIP-516: while a topic is being made anew its partitions may be asked under different ids, and each answer is about one of them."""
+    asker = Asker()
+    data = [fetch_wire.PartitionData(partition_index=number, high_watermark=8, records=None) for number in (0, 1)]
+    topics = [fetch_wire.FetchableTopicResponse(topic_id=topic_id, partitions=data) for topic_id in (TOPIC_ID, OTHER_ID)]
+    asker.wire.answer = lambda request: fetch_wire.FetchResponse(session_id=7, responses=topics[1:])
+    assert list(asker.ask({A: ask(0), B: ask(0, OTHER_ID)})) == [B]
+    assert list(asker.ask({A: ask(0, OTHER_ID)})) == [A]
+    asker.wire.answer = lambda request: fetch_wire.FetchResponse(session_id=7, responses=topics[:1])
+    assert list(asker.ask({A: ask(0, OTHER_ID)})) == []
+
+
+def test_names_are_kept_of_topics_that_are_asked_only() -> None:
+    """A fetcher lives as long as its leader: what was deleted or moved away meanwhile leaves nothing behind."""
+    asker = Asker()
+    asker.ask({A: ask(0), OTHER: ask(0, OTHER_ID)})
+    asker.ask({A: ask(1)})
+    assert asker.leader._names == {TOPIC_ID: "t"}
+    asker.wire.answer = lambda request: ConnectionLost()
+    with pytest.raises(ConnectionLost):
+        asker.ask({OTHER: ask(0, OTHER_ID)})
+    asker.wire.answer = lambda request: fetch_wire.FetchResponse(session_id=7)
+    asker.ask({A: ask(1)})
+    assert asker.leader._names == {TOPIC_ID: "t"}
+
+
 def test_one_session_of_incremental_fetches() -> None:
     """RL 6.2: the second request names what moved and forgets what is gone."""
     asker = Asker()

@@ -27,7 +27,7 @@ def golden(tmp_path: Path) -> Path:
 def rows(directory: Path | str, columns: Iterable[str] = COLUMNS, **options: str) -> list[Row]:
     """What the data source's tasks would yield, sorted as the expectations are."""
     tasks = plan(parse_options({"path": str(directory), **options}), tuple(columns))
-    found = [row for task in tasks for batch in segment_rows(task.path, task.request) for row in plain(batch)]
+    found = [row for task in tasks for batch in segment_rows(*task) for row in plain(batch)]
     return sorted(found, key=lambda row: (row["topic"], row["partition"], row["offset"]))
 
 

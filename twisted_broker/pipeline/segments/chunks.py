@@ -38,11 +38,11 @@ class Chunk(NamedTuple):
         return self.position + len(self.data)
 
 
-def chunks(path: str | Path, size: int = CHUNK_BYTES) -> Iterator[Chunk]:
-    """The segment in chunks of about `size` bytes, at least one. OSError when the file cannot be read."""
+def chunks(path: str | Path, size: int = CHUNK_BYTES, position: int = 0) -> Iterator[Chunk]:
+    """The segment from the batch at `position` on in chunks of about `size` bytes, at least one. OSError when the file cannot be read."""
     with open(path, "rb", buffering=0) as file:
         size = min(size, os.fstat(file.fileno()).st_size + HEADER_BYTES)
-        buffer, position = memoryview(bytearray(size)), 0
+        buffer = memoryview(bytearray(size))
         while True:
             filled = _fill(file.fileno(), buffer, position)
             found = scan(buffer[:filled])

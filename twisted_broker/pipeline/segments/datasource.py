@@ -1,6 +1,7 @@
 """`kafka-segments`: log directories as a Spark data source, batch and streaming, with no broker running.
 
-1. One task is one segment file. `.schema("offset long, value binary")` reads only these columns: Spark tells a source of no others.
+1. One task is one segment file, or a piece of a large one. `.schema("offset long, value binary")` reads only these columns: Spark tells a source
+   of no others.
 2. Filters on topic, partition and offset leave out files and batches; `register` switches on what Spark needs for that.
 3. A stream reads segments that are closed, never the active one; its offsets are {"TOPIC-PARTITION": next offset}.
 4. Everything here runs in Python workers: executors need this package, and must see the directories.
@@ -104,7 +105,7 @@ def rows_of(partition: InputPartition) -> Iterator[pa.RecordBatch]:
     """The rows of one task; none for the empty one that Spark makes when there are no files."""
     task: FileTask | None = partition.value
     if task is not None:
-        yield from segment_rows(task.path, task.request)
+        yield from segment_rows(*task)
 
 
 def checked_columns(schema: StructType) -> tuple[str, ...]:

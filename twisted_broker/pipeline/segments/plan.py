@@ -1,4 +1,4 @@
-"""Which files are read for a query, and what of each: one task per segment file.
+"""Which files are read for a query, and what of each: one task per segment file, several for a large one (`cuts`).
 
 1. A file is read only if its folder and its offsets are admitted; a segment ends where the next one begins.
 2. Offsets asked for that are gone, or not there yet, are a refusal: nothing is passed over silently.
@@ -15,16 +15,18 @@ from typing import NamedTuple
 from twisted_broker.pipeline.columns import Offsets
 from twisted_broker.pipeline.decoder import Request
 from twisted_broker.pipeline.errors import PipelineError
+from twisted_broker.pipeline.segments.cuts import pieces
 from twisted_broker.pipeline.segments.filters import MAX_OFFSET, Pruning
 from twisted_broker.pipeline.segments.log_view import COMMITTED, View, log_end, unique_folders, view
 from twisted_broker.pipeline.segments.options import SegmentOptions
 
 
 class FileTask(NamedTuple):
-    """One segment file and what is wanted of it."""
+    """One segment file and what is wanted of it, none of which is before the byte `position`."""
 
     path: str
     request: Request
+    position: int = 0
 
 
 def plan(options: SegmentOptions, columns: Sequence[str], pruning: Pruning | None = None) -> list[FileTask]:
@@ -66,7 +68,8 @@ def file_tasks(seen: View, options: SegmentOptions, columns: Sequence[str], star
         following = segments[index + 1].base_offset if index + 1 < len(segments) else None
         first, last = max(start, segment.base_offset), min(end, MAX_OFFSET if following is None else following)
         if first < last and segment.size:
-            tasks.append(FileTask(segment.path, _request(seen, options, columns, first, last, following)))
+            tasks += [FileTask(segment.path, _request(seen, options, columns, each.start, each.end, following), each.position)
+                      for each in pieces(segment, first, last)]  # fmt: skip
     return tasks
 
 

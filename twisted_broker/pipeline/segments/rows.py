@@ -23,11 +23,11 @@ CHUNK_BYTES: Final = 32 << 20
 class _Pieces:
     """The chunks of a file as the decoder wants them; `position` is the byte where the latest begins."""
 
-    def __init__(self, path: str) -> None:
-        self.path, self.position = path, 0
+    def __init__(self, path: str, position: int) -> None:
+        self.path, self.position = path, position
 
     def __iter__(self) -> Iterator[tuple[memoryview, Scan]]:
-        for chunk in chunks(self.path, CHUNK_BYTES):
+        for chunk in chunks(self.path, CHUNK_BYTES, self.position):
             self.position = chunk.position
             yield chunk.data, _scan(chunk)
 
@@ -37,9 +37,12 @@ def _scan(chunk: Chunk) -> Scan:
     return Scan(chunk.headers, len(chunk.data), chunk.stop or Stop.END)
 
 
-def segment_rows(path: str, request: Request) -> Iterator[pa.RecordBatch]:
-    """The rows of the segment at `path`; see `decoder.decode_segment`. PipelineError for damage, an old format, a file that is gone."""
-    pieces = _Pieces(path)
+def segment_rows(path: str, request: Request, position: int = 0) -> Iterator[pa.RecordBatch]:
+    """The rows of the segment at `path` from the batch at `position` on; see `decoder.decode_segment`.
+
+    PipelineError for damage, an old format, a file that is gone.
+    """
+    pieces = _Pieces(path, position)
     try:
         yield from decode_pieces(pieces, request)
     except CorruptRecordError as error:

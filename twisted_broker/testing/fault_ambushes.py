@@ -1,8 +1,9 @@
 """Faults that lie in wait: they begin a situation, look at it again and again, and strike at the moment in which a mistake would show.
 
-Owns `handover` and `relapse` (`fault_base` says what a fault is). Both leave n1, the controller, alone.
+Owns `handover`, `relapse` and `starve` (`fault_base` says what a fault is). All leave n1, the controller, alone.
 
-Source: KIP-966 (who may lead after a handover), KIP-497 and KAFKA-7128 (what may be exposed while an expansion is pending). Leaves out: judging.
+Source: KIP-966 (who may lead after a handover), KIP-497 and KAFKA-7128 (what may be exposed while an expansion is pending).
+Leaves out: judging.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ from twisted_broker.testing.sim_node import CONTROLLER_PORT, SimNode
 
 _HANDOVER_LOOK_SECONDS, _HANDOVER_LOOKS = 0.001, 3000
 _RELAPSE_LOOK_SECONDS, _RELAPSE_LOOKS = 0.0005, 6000
-_CONTROLLER = "n1"
+_STARVE_LOOK_SECONDS, _STARVE_LOOKS = 0.01, 500
+_CONTROLLER, _CONTROLLER_ID = "n1", 1
 
 
 def handover(trouble: Trouble, node: SimNode) -> None:
@@ -81,3 +83,29 @@ def _give_up_on_the_controller(trouble: Trouble) -> None:
     for near in list(trouble.cluster.network.connections):
         if near.peer.getHost().port == CONTROLLER_PORT and near.connected and not near.clock.dead:
             trouble.cluster.network.give_up(near, 3.0 + trouble.random.random() * 3)
+
+
+def starve(trouble: Trouble, node: SimNode) -> None:
+    """Who follows a leader stands still, until it is alone in an ISR that is too small; then it dies, and they go on without what it had."""
+    nodes = trouble.cluster.nodes.values()
+    leader = next((each for each in (node, *nodes) if _leads_far_from_the_controller(each)), None)
+    if leader is None or not all(other.healthy for other in nodes):
+        return
+    for other in nodes:
+        if other is not leader and other.name != _CONTROLLER:
+            trouble.pause_for(other, 5.0 + trouble.random.random() * 2)
+    trouble.clock.callLater(_STARVE_LOOK_SECONDS, _strike_when_alone, trouble, leader, _STARVE_LOOKS)
+
+
+def _leads_far_from_the_controller(node: SimNode) -> bool:
+    """Whether it leads a partition that only machines other than the controller's hold, so that all its followers may stand still."""
+    remote = [partition.remote_replicas for partition in partitions(node).values() if partition.is_leader and partition.min_isr > 1]
+    return node.name != _CONTROLLER and any(followers and _CONTROLLER_ID not in followers for followers in remote)
+
+
+def _strike_when_alone(trouble: Trouble, node: SimNode, looks: int) -> None:
+    if any(partition.is_leader and len(partition.isr_state.isr) == 1 < partition.min_isr for partition in partitions(node).values()):
+        node.kill()
+        trouble.clock.callLater(11 + trouble.random.random() * 4, trouble.again, node)
+    elif looks:
+        trouble.clock.callLater(_STARVE_LOOK_SECONDS, _strike_when_alone, trouble, node, looks - 1)

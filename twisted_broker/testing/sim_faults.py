@@ -34,6 +34,7 @@ FAULTS: dict[str, Callable[[Trouble, SimNode], None]] = {
     "disk error": fault_disks.disk_error,
     "relapse": fault_ambushes.relapse,
     "handover": fault_ambushes.handover,
+    "starve": fault_ambushes.starve,
 }
 
 

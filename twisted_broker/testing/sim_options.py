@@ -4,7 +4,7 @@ Owns `Options` and `options_of`.
 
 1. A seed and the number of brokers give the options, and nothing else does: the order of the draws is part of what a seed means.
 2. Safety seeds: faults anywhere, any time. Liveness seeds (every fourth): n1 (with the controller) and n2 stay healthy, and producers must get on.
-3. Three of eight seeds look where uniform faults seldom come (`_SPECIAL`).
+3. Four of eight seeds look where uniform faults seldom come (`_SPECIAL`).
 
 Source: RELIABILITY 4. Leaves out: how a fault is done (`sim_faults`).
 """
@@ -126,6 +126,15 @@ def _relapses(options: Options) -> None:
     options.faults = ["relapse", "relapse", "relapse", "cut"]
 
 
+def _starvation(options: Options) -> None:
+    """A leader is alone with what it took in, below its minimum ISR, and dies: another may be elected that lacks it."""
+    for topic in options.topics:
+        topic.replicas, topic.partitions, topic.settings["min.insync.replicas"] = 2, 3, "2"
+    options.weather.delay_max, options.weather.slow_chance = 0.005, 0.0
+    options.settings |= {"replica.lag.time.max.ms": "2000", "broker.session.timeout.ms": "9000", "broker.heartbeat.interval.ms": "500"}
+    options.faults, options.change_settings = ["starve"], False
+
+
 def _late_arrivals(options: Options) -> None:
     """Machines come back before what they sent arrives; a session outlives its process."""
     _slow_between_brokers(options.weather, 4.0)
@@ -138,5 +147,5 @@ def _slow_between_brokers(weather: Weather, seconds: float) -> None:
     weather.slow_callers, weather.slow_ports = "n", (CLIENT_PORT,)
 
 
-_SPECIAL = {1: _handovers, 2: _relapses, 5: _late_arrivals}
+_SPECIAL = {1: _handovers, 2: _relapses, 4: _starvation, 5: _late_arrivals}
 """The rest of a seed divided by 8 -> what it looks at."""

@@ -147,6 +147,9 @@ def test_apache_kafkas_indexes_are_read(tmp_path: Path, monkeypatch: pytest.Monk
         assert len(list(pieces(segment, 0, 1 << 62))) == count + 1
 
 
-def test_a_segment_is_not_opened_when_it_is_read_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    (piece,) = pieces(Segment(7, "/nowhere/at-all.log", TASK), 0, 1 << 62)
+def test_a_segment_that_retention_took_since_it_was_listed_is_one_task_which_will_tell(tmp_path: Path, sound: Entries) -> None:
+    write(tmp_path, sound)
+    (piece,) = pieces(Segment(7, str(tmp_path / "orders-0" / "gone.log"), 9 * TASK), 0, 1 << 62)
     assert piece == (7, 1 << 62, 0)
+    (tmp_path / "orders-0" / f"{BASE:020d}.log").unlink()
+    assert len(list(pieces(Segment(BASE, str(tmp_path / "orders-0" / f"{BASE:020d}.log"), 9 * TASK), 0, 1 << 62))) == 1

@@ -5,7 +5,7 @@
 3. Of a kind at most `SHOWN` findings are listed; the last one says how many more there are.
 4. A cleaner's work is no finding where the topic is compacted, or where the batches themselves show that it was.
 
-Source: the transforms' cards. Left out: reading (`check`), which policy a topic has (`cleanup`).
+Source: the transforms' cards. Left out: reading (`segments.check`), which policy a topic has (`cleanup`).
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Facts:
 
 
 class Segment(NamedTuple):
-    """One segment as `check` found it: its base offset, the faults by row of `headers`, its size and where its last whole batch ends."""
+    """One segment as `segments.check` found it: its base offset, the faults by row of `headers`, its size and where its last whole batch ends."""
 
     base: int
     path: str

@@ -4,7 +4,7 @@
 2. Segments that retention takes meanwhile are the first ones: the log is then judged from what is left.
 3. So the heavy part runs as wide as there are segments, and a sequence is followed across them.
 
-Left out: the checks (`check`, `check`), policies (`cleanup`).
+Left out: the checks (`segments.check`, `check`), policies (`cleanup`).
 """
 
 from __future__ import annotations

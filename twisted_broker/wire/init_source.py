@@ -6,9 +6,10 @@
 from collections.abc import Callable
 from typing import Any
 
+from twisted_broker.wire.fields import FRESH, Field
 from twisted_broker.wire.primitives import NULL_UUID
-from twisted_broker.wire.schema import FRESH, Field, Struct
 from twisted_broker.wire.source import literal
+from twisted_broker.wire.structs import Struct
 
 
 def init_source(cls: type[Struct]) -> str:

@@ -5,8 +5,9 @@ Leaves out: what the lines say (reader_source.py, writer_source.py, init_source.
 
 from typing import Any
 
+from twisted_broker.wire.fields import FRESH, Field
 from twisted_broker.wire.primitives import NULL_UUID
-from twisted_broker.wire.schema import FRESH, Field, Struct
+from twisted_broker.wire.structs import Struct
 
 FIXED = {
     "boolean": ("?", 1),

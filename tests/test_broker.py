@@ -221,7 +221,9 @@ def test_the_last_directory_gone_is_the_end() -> None:
     house = BrokerHouse().start()
     house.broker.log_manager.fail_directory("/data", OSError(5, "broken"))
     assert house.fatal and "broken" in house.fatal[0]
+    began = house.clock.seconds()
     house.stop()
+    assert house.clock.seconds() - began < 5, "the controller lets it go at once"
 
 
 def test_connections_leave_descriptors_to_the_logs() -> None:

@@ -243,9 +243,14 @@ class Broker:
         self.config = self.parts.config = BrokerConfig(self.config.static | {"advertised.listeners": told}, self.config.cluster, self.config.broker)
 
     def _directory_of(self, topic_partition: TopicPartition) -> bytes | None:
-        """The id of the directory that holds a replica; None when none does."""
+        """The id of the directory that holds a replica; LOST for one that none could take; None when there is none."""
+        from twisted_broker.cluster.registrations import LOST
+
         found = self.log_manager.get(topic_partition)
-        return None if found is None else self.log_manager.directory_of(found).directory_id
+        if found is not None:
+            return self.log_manager.directory_of(found).directory_id
+        partition = self.parts.replica_manager.partitions.get(topic_partition)
+        return LOST if partition is not None and partition.offline else None
 
     def _controllers(self) -> list[tuple[str, int]]:
         """Where a controller may be found: here, or as configured. Raises ConfigError."""

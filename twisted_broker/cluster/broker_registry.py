@@ -11,6 +11,8 @@ Owns the sessions (`Sessions`), and the decisions on BrokerRegistration, BrokerH
 3. A session begins with a heartbeat (or registration) heard in this controller's life; a broker that was unfenced when the controller started has a
    full session before it is fenced. Time in which the controller itself stood still is nobody's silence.
 4. A registration that does not name the last epoch was an unclean stop: the node leaves all ISRs and is eligible nowhere.
+5. A heartbeat tells all directories that failed since the broker started; those that are out of its registration already change nothing. Without any
+   directory it is fenced, and may go.
 
 Source: Kafka's `ClusterControlManager`, `BrokerHeartbeatManager`, `ReplicationControlManager`; KRAFT 3.4, 3.5; `RL 8.2`.
 Left out: time (an argument, monotonic ms).
@@ -199,6 +201,8 @@ def heartbeat(view: ClusterView, request: BrokerHeartbeatRequest, sessions: Sess
     broker = check_epoch(view.image, request.broker_id, request.broker_epoch)
     session = sessions.touch(broker.id, broker.epoch, request.current_metadata_offset, now_ms)
     caught_up = request.current_metadata_offset >= broker.epoch
+    if _has_no_directory_left(broker, request):
+        return Beat([] if broker.fenced else fence(view, broker), caught_up, True, request.want_shut_down, False)
     failed = _failed_directories(view, broker, request)
     if failed:
         return Beat(failed, caught_up, broker.fenced, False, False)
@@ -239,6 +243,11 @@ def fence(view: ClusterView, broker: BrokerRegistration) -> list[Record]:
 def _unfence(view: ClusterView, broker: BrokerRegistration) -> list[Record]:
     change = records.BrokerRegistrationChangeRecord(broker_id=broker.id, broker_epoch=broker.epoch, fenced=-1)
     return [change, *view.broker_comes(broker.id)]
+
+
+def _has_no_directory_left(broker: BrokerRegistration, request: BrokerHeartbeatRequest) -> bool:
+    """No record could say so (an empty list changes nothing), and there is nothing that such a broker could serve, or be waited for."""
+    return bool(broker.directories) and set(broker.directories) <= {bytes(directory) for directory in request.offline_log_dirs}
 
 
 def _failed_directories(view: ClusterView, broker: BrokerRegistration, request: BrokerHeartbeatRequest) -> list[Record]:

@@ -15,7 +15,7 @@ import posixpath
 from collections.abc import Mapping
 from random import Random
 
-from twisted_broker.log.memory import MemoryFile, MemoryFileSystem, Node
+from twisted_broker.log.memory import Inode, MemoryFile, MemoryFileSystem
 from twisted_broker.testing.sim_file import SimFile, SimInode
 from twisted_broker.testing.sim_mishaps import Mishaps
 from twisted_broker.testing.sim_names import DurableNames
@@ -41,11 +41,11 @@ class SimDisk(Mishaps, MemoryFileSystem):
     def _new_node(self) -> SimInode:
         return SimInode()
 
-    def _opened(self, path: str, node: Node, read_only: bool) -> MemoryFile:
+    def _opened(self, path: str, node: Inode, read_only: bool) -> MemoryFile:
         self.fault("open", path)
         return SimFile(self, path, _inode(node), read_only)
 
-    def _create(self, path: str) -> Node:
+    def _create(self, path: str) -> Inode:
         self._check_parent(path)
         self.step("create", path)
         node = super()._create(path)
@@ -128,6 +128,6 @@ class SimDisk(Mishaps, MemoryFileSystem):
         return _inode(self._node(path)).content()
 
 
-def _inode(node: Node) -> SimInode:
+def _inode(node: Inode) -> SimInode:
     assert isinstance(node, SimInode)
     return node

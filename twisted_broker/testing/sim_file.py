@@ -17,14 +17,14 @@ from random import Random
 from typing import Protocol
 
 from twisted_broker.interfaces import Buffer
-from twisted_broker.log.memory import MemoryFile, Node
+from twisted_broker.log.memory import Inode, MemoryFile
 
 _SECTOR_BYTES = 512
 _Write = tuple[int, bytes | None]
 """(position, bytes), or (size, None) for a truncation"""
 
 
-class SimInode(Node):
+class SimInode(Inode):
     """`durable` is the content as of the last sync; `pending` what came since."""
 
     __slots__ = ("durable", "pending")

@@ -12,7 +12,7 @@ import posixpath
 from collections.abc import Callable, Mapping
 from random import Random
 
-from twisted_broker.log.memory import Node
+from twisted_broker.log.memory import Inode
 from twisted_broker.testing.sim_file import SimInode
 
 
@@ -20,14 +20,14 @@ class DurableNames:
     """`files`: path -> content; `directories`. Both as of the last sync of each directory."""
 
     def __init__(self) -> None:
-        self.files: dict[str, Node] = {}
+        self.files: dict[str, Inode] = {}
         self.directories: set[str] = {"/"}
         self._pending: list[tuple[str, Callable[[], object]]] = []
         """(directory, change) in the order of happening"""
 
     # changes
 
-    def created(self, path: str, node: Node) -> None:
+    def created(self, path: str, node: Inode) -> None:
         self._later(path, lambda: self.files.__setitem__(path, node))
 
     def removed(self, path: str) -> None:
@@ -66,7 +66,7 @@ class DurableNames:
                 change()
         self._pending = [(where, change) for where, change in self._pending if where != directory]
 
-    def sync_all(self, files: Mapping[str, Node], directories: set[str]) -> None:
+    def sync_all(self, files: Mapping[str, Inode], directories: set[str]) -> None:
         """These are the names, durably."""
         self.files, self.directories = dict(files), set(directories)
         self._pending.clear()

@@ -8,9 +8,8 @@ from twisted.logger import LogLevel, capturedLogs, formatEvent
 from tests.replication.pair import BACKOFF_MS, Node, copied
 from tests.replication.rig import TOPIC_ID, TP, registration
 from tests.replication.test_fetcher import Bent, following, out_of_range
-from tests.replication.test_fetcher_state import A, state_with
 from twisted_broker.replication import follower
-from twisted_broker.replication.fetcher_state import FetchedPartition, InitialFetchState, Verdict
+from twisted_broker.replication.fetcher_state import FetchedPartition, InitialFetchState
 from twisted_broker.wire.errors import ErrorCode
 
 TOPIC_STATS = ("replication_bytes_in", "reassignment_bytes_in", "messages_in", "bytes_in")
@@ -58,12 +57,6 @@ def test_the_end_of_a_delay_ends_the_wait() -> None:
     a.clock.advance(0.25)
     assert kinds(a) == ["fetch"]
     a.fetcher.shutdown()
-
-
-@pytest.mark.parametrize(("asked_epoch", "verdict"), [(5, Verdict.FENCED), (4, Verdict.RETRY)])
-def test_fenced_fails_a_partition_only_at_its_current_epoch(asked_epoch: int, verdict: Verdict) -> None:
-    """RL 6.5: FENCED_LEADER_EPOCH at the epoch that is the newest here: failed until the controller's news; of an older one: tried again."""
-    assert state_with(A).refused(A, asked_epoch, ErrorCode.FENCED_LEADER_EPOCH) is verdict
 
 
 @pytest.mark.parametrize(("high_watermark", "level"), [(2, LogLevel.info), (5, LogLevel.warn)])

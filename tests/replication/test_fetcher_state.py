@@ -226,6 +226,20 @@ def test_an_answer_about_an_epoch_counts_under_the_epoch_asked(epoch, error, ver
     assert state.judge_epoch_end(A, EpochAsk(epoch, 4), EpochEnd(error, 4, 9)) is verdict
 
 
+@pytest.mark.parametrize(
+    ("name", "asked_epoch", "error", "verdict"),
+    [
+        (A, 5, ErrorCode.FENCED_LEADER_EPOCH, Verdict.FENCED),
+        (A, 4, ErrorCode.FENCED_LEADER_EPOCH, Verdict.RETRY),
+        (A, 5, ErrorCode.NOT_LEADER_OR_FOLLOWER, Verdict.RETRY),
+        (B, 5, ErrorCode.FENCED_LEADER_EPOCH, Verdict.STALE),
+    ],
+)
+def test_fenced_fails_a_partition_only_at_its_current_epoch(name, asked_epoch, error, verdict) -> None:
+    """RL 6.5: FENCED_LEADER_EPOCH at the epoch that is the newest here: failed until the controller's news; of an older one: tried again."""
+    assert state_with(A).refused(name, asked_epoch, error) is verdict
+
+
 def test_after_an_append() -> None:
     """RL 6.4: next offset = last + 1, lag = max(0, leader's high watermark - next)."""
     state = state_with(A)

@@ -6,8 +6,8 @@ from random import Random
 from typing import Any
 
 import pytest
-from twisted.internet.defer import Deferred, succeed
-from twisted.internet.error import ConnectionLost, TimeoutError
+from twisted.internet.defer import CancelledError, Deferred, succeed
+from twisted.internet.error import ConnectingCancelledError, ConnectionDone, ConnectionLost, TimeoutError
 from twisted.internet.task import Clock
 from twisted.internet.testing import StringTransport
 from twisted.python.failure import Failure
@@ -136,6 +136,16 @@ def test_a_loss_fails_what_waits(connection: BrokerConnection, network: OneSide)
     with pytest.raises(ConnectionLost):
         result(asked)
     assert connection.in_flight == 0
+
+
+@pytest.mark.parametrize("told", [CancelledError(), ConnectingCancelledError(None)])
+def test_dropped_while_it_connects(connection: BrokerConnection, network: OneSide, told: Exception) -> None:
+    """Whoever waits hears that the connection is gone, as if it had stood: a coroutine that waits for it is not cancelled."""
+    network.connect = lambda *arguments: Deferred(lambda attempt: attempt.errback(told))  # type: ignore[method-assign]
+    asked = connection.send(ApiVersionsRequest(), 3)
+    connection.close()
+    with pytest.raises(ConnectionDone):
+        result(asked)
 
 
 def test_negotiation_picks_the_highest_common_version(connection: BrokerConnection, network: OneSide) -> None:

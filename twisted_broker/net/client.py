@@ -21,8 +21,8 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
-from twisted.internet.defer import Deferred, fail, maybeDeferred
-from twisted.internet.error import ConnectionClosed, ConnectionDone, ConnectionLost, TimeoutError
+from twisted.internet.defer import CancelledError, Deferred, fail, maybeDeferred
+from twisted.internet.error import ConnectingCancelledError, ConnectionClosed, ConnectionDone, ConnectionLost, TimeoutError
 from twisted.internet.protocol import ClientFactory, Protocol, connectionDone
 from twisted.python.failure import Failure
 
@@ -211,6 +211,9 @@ class BrokerConnection:
             waiter.callback(None)
 
     def _not_connected(self, reason: Failure) -> None:
+        """A connection that is dropped while it is made fails like one that stood: who waits for it is not cancelled itself."""
+        if reason.check(CancelledError, ConnectingCancelledError):
+            reason = Failure(ConnectionDone("closed by its owner"))
         self._connecting = None
         waiters, self._connect_waiters = self._connect_waiters, []
         for waiter in waiters:

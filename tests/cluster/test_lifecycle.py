@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from twisted.internet.defer import Deferred
+from twisted.internet.error import TimeoutError
 from twisted.internet.protocol import Factory, Protocol
 from twisted.logger import capturedLogs, formatEvent
 
@@ -329,5 +330,25 @@ def test_heartbeats_leave_a_connection_that_died_for_one_side(rig: Served) -> No
     assert connection is not None and connection.connected
     connection._protocol.transport.write = lambda data: None  # type: ignore[union-attr, method-assign]
     for _ in range(40):
+        rig.pass_time(0.5)
+        assert not rig.controller.image.brokers[2].fenced
+
+
+def test_a_way_that_is_blocked_for_less_than_a_session_does_not_cost_it(rig: Served) -> None:
+    """RL 8.2: the old connection says nothing, a new one cannot be made for a second: the next try is soon enough."""
+    member = MemberSide(rig, 2).follow().join()
+    connection, connect = member.lifecycle._channel._connection, rig.network.connect
+    assert connection is not None
+    connection._protocol.transport.write = lambda data: None  # type: ignore[union-attr, method-assign]
+
+    def blocked(host: str, port: int, factory: Any, timeout: float) -> Deferred[Any]:
+        attempt: Deferred[Any] = Deferred()
+        rig.clock.callLater(timeout, attempt.errback, TimeoutError())
+        return attempt
+
+    rig.network.connect = blocked  # type: ignore[method-assign]
+    rig.pass_time(7.5)
+    rig.network.connect = connect  # type: ignore[method-assign]
+    for _ in range(20):
         rig.pass_time(0.5)
         assert not rig.controller.image.brokers[2].fenced

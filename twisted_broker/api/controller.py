@@ -12,7 +12,7 @@ from twisted_broker.api.context import RequestContext
 from twisted_broker.cluster import alter_partition as partitions
 from twisted_broker.cluster import broker_registry, config_changes, partition_requests, topic_changes
 from twisted_broker.cluster.controller import Controller
-from twisted_broker.security.acl import Operation
+from twisted_broker.security.acl import CLUSTER_NAME, Operation, ResourceType, authorized_operations
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.messages import broker_lifecycle, cluster, configs, log_dirs, producer_ids, quorum, reassignment, topics
 from twisted_broker.wire.messages import fetch as fetch_messages
@@ -20,7 +20,7 @@ from twisted_broker.wire.messages.metadata_records import ProducerIdsRecord
 
 PRODUCER_ID_BLOCK = 1000
 
-_CONTROLLERS = 2
+_BROKERS, _CONTROLLERS = 1, 2
 
 
 def _controller(context: RequestContext) -> Controller:
@@ -45,15 +45,23 @@ async def describe_quorum(context: RequestContext, request: cluster.DescribeQuor
 
 
 async def describe_cluster(context: RequestContext, request: cluster.DescribeClusterRequest) -> cluster.DescribeClusterResponse:
-    """KIP-919: the controllers, and whose cluster this is."""
-    if context.version < 1 or request.endpoint_type != _CONTROLLERS:
-        raise BrokerError(ErrorCode.MISMATCHED_ENDPOINT_TYPE, "this listener belongs to a controller")
+    """KIP-919: the controllers, and whose cluster this is. Version 0 cannot ask for controllers, and knows no error that says so."""
+    if request.endpoint_type == _BROKERS:
+        code = ErrorCode.MISMATCHED_ENDPOINT_TYPE if context.version >= 1 else ErrorCode.INVALID_REQUEST
+        raise BrokerError(code, "this listener belongs to a controller")
+    if request.endpoint_type != _CONTROLLERS:
+        raise BrokerError(ErrorCode.UNSUPPORTED_ENDPOINT_TYPE, f"there is no endpoint type {request.endpoint_type}")
     controller = _controller(context)
     own = [each for each in controller.listeners if each.name == context.listener.name]
     nodes = [cluster.DescribeClusterBroker(broker_id=controller.node_id, host=each.host, port=each.port) for each in own]
-    return cluster.DescribeClusterResponse(
+    response = cluster.DescribeClusterResponse(
         error_message=None, endpoint_type=_CONTROLLERS, cluster_id=controller.cluster_id, controller_id=controller.node_id, brokers=nodes
     )
+    if request.include_cluster_authorized_operations:
+        response.cluster_authorized_operations = authorized_operations(
+            context.authorizer, context.principal, context.client_host, ResourceType.CLUSTER, CLUSTER_NAME
+        )
+    return response
 
 
 async def broker_registration(

@@ -32,27 +32,30 @@ def test_a_heartbeat_that_lay_in_the_socket_keeps_the_member() -> None:
     assert run.coordinator.heartbeat("g", member, None, 1) is E.UNKNOWN_MEMBER_ID
 
 
-def test_a_long_stall_gives_a_whole_session_again_for_coming_back() -> None:
+def test_after_a_long_stall_there_is_time_to_come_back() -> None:
     """Its client gave the connection up during the stall, and needs some turns to be heard again."""
     run = BrokerRun()
     member = run.stable()
     run.clock.advance(60)
+    run.pass_ms(1_900)
+    assert run.coordinator.heartbeat("g", member, None, 1) is E.NONE
     run.pass_ms(9_900)
     assert run.coordinator.heartbeat("g", member, None, 1) is E.NONE
 
 
-def test_who_says_nothing_after_the_stall_is_gone_one_session_later() -> None:
-    """The stall is forgiven once: a dead member does not stay for ever, however long each turn of this process takes."""
+@pytest.mark.parametrize("step", [2.0, 60.0])
+def test_who_says_nothing_after_the_stall_is_gone_soon(step: float) -> None:
+    """The stall is forgiven once: a dead member, or a client that joined anew, does not hold the group up, however long each turn takes."""
     run = BrokerRun()
     member = run.stable()
     run.clock.advance(60)
-    run.clock.advance(60)
+    run.clock.advance(step)
     assert run.coordinator.heartbeat("g", member, None, 1) is E.UNKNOWN_MEMBER_ID
 
 
-@pytest.mark.parametrize(("late", "when"), [(0.0, 5.0), (0.9, 5.9), (1.0, 11.0)])
+@pytest.mark.parametrize(("late", "when"), [(0.0, 5.0), (0.9, 5.9), (1.0, 8.0)])
 def test_when_it_fires(late: float, when: float) -> None:
-    """In time: at once, but for one turn; a second late or more: after its whole time again."""
+    """In time: at once, but for one turn; a second late or more: two seconds later."""
     clock, fired = Clock(), []
     patience = Patience(clock, 5.0, lambda name: fired.append((name, clock.seconds())), "over")
     clock.advance(5.0 + late)
@@ -66,7 +69,7 @@ def test_cancelled_and_set_anew() -> None:
     patience = Patience(clock, 5.0, fired.append, 1)
     clock.callLater(5.0, patience.reset, 5.0)  # in the turn in which it lets others be read
     clock.advance(5.0)
-    clock.advance(7.0)  # two seconds late: granted again
+    clock.advance(7.0)  # two seconds late: more time is granted
     assert fired == [] and patience.active()
     patience.reset(3.0)
     clock.advance(2.9)

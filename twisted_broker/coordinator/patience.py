@@ -5,11 +5,13 @@ Owns `Patience`, an `IDelayedCall`.
 1. When it is due, what has arrived is read first: a reactor runs its timers before it looks at its sockets, so after a stall a heartbeat may lie
    there unread. The verdict falls one turn later.
 2. A timer that comes due `STOOD_STILL_SECONDS` late or more shows that this process stood still (SIGSTOP, a machine suspended, a slow disk).
-   Its client may have given its connection up meanwhile and be on its way back: once, the whole time is granted again.
-3. It ends: after twice its time, and what the clock is late, at the latest. Setting it anew begins all over.
+   Its client may have given its connection up meanwhile and be on its way back: once, `COMING_BACK_SECONDS` more are granted.
+3. It ends: `COMING_BACK_SECONDS` later than it would, and what the clock is late, at the latest. Setting it anew begins all over.
 
 Source: our own. Kafka does neither: after a SIGSTOP its reaper races its network threads, and a consumer may lose its place in the group because
-its broker stood still. What it does know is a full session for everybody whose coordinator was away: when another broker loads the group.
+its broker stood still. A whole session more (what Kafka grants when another broker loads a group) would cost others more than it gives: Java's
+clients come back under the member id they had, within a second; librdkafka's give that id up by themselves when they heard nothing for a session,
+join anew, and the group would wait for their ghosts.
 """
 
 from __future__ import annotations
@@ -21,18 +23,19 @@ from typing import Any
 from twisted_broker.interfaces import IClock, IDelayedCall
 
 STOOD_STILL_SECONDS = 1.0
+COMING_BACK_SECONDS = 2.0
 
 
 class _Stage(Enum):
     WAITING = "waiting"
-    GRANTED_AGAIN = "granted again"
+    COMING_BACK = "coming back"
     READING = "reading"
 
 
 class Patience:
     """`call(*args)` in `seconds` from now, as `IClock.callLater` does it, but see the card."""
 
-    __slots__ = ("_args", "_call", "_clock", "_due", "_seconds", "_stage", "_timer")
+    __slots__ = ("_args", "_call", "_clock", "_due", "_stage", "_timer")
 
     def __init__(self, clock: IClock, seconds: float, call: Callable[..., None], *args: Any) -> None:
         self._clock, self._call, self._args = clock, call, args
@@ -40,7 +43,7 @@ class Patience:
         self._begin(seconds)
 
     def _begin(self, seconds: float) -> None:
-        self._seconds, self._stage = seconds, _Stage.WAITING
+        self._stage = _Stage.WAITING
         self._due = self._clock.seconds() + seconds
 
     def cancel(self) -> None:
@@ -56,7 +59,7 @@ class Patience:
     def _is_due(self) -> None:
         stood_still = self._clock.seconds() - self._due >= STOOD_STILL_SECONDS
         if self._stage is _Stage.WAITING and stood_still:
-            self._go_on(_Stage.GRANTED_AGAIN, self._seconds)
+            self._go_on(_Stage.COMING_BACK, COMING_BACK_SECONDS)
         elif self._stage is not _Stage.READING:
             self._go_on(_Stage.READING, 0)
         else:

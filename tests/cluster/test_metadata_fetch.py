@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from tests.cluster.rig import CLUSTER_ID, Rig, StalledWorker
+from twisted_broker.cluster import metadata_fetch
 from twisted_broker.cluster.snapshots import list_snapshots
 from twisted_broker.cluster.topic_names import METADATA_TOPIC, METADATA_TOPIC_ID
 from twisted_broker.wire.errors import BrokerError, ErrorCode
@@ -229,6 +230,18 @@ def test_the_quorum_is_described(rig: Rig) -> None:
     assert [(voter.replica_id, voter.log_end_offset) for voter in partition.current_voters] == [(1, end)]
     assert [(o.replica_id, o.log_end_offset, o.last_caught_up_timestamp) for o in partition.observers] == [(7, end, rig.now())]
     assert [(node.node_id, node.listeners[0].port) for node in answer.nodes] == [(1, 9093)]
+
+
+def test_made_up_observers_are_bounded(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """RELIABILITY 5.3: a flood of ids drives out those that are silent, not those that go on fetching."""
+    monkeypatch.setattr(metadata_fetch, "MOST_OBSERVERS", 10)
+    for made_up in range(100, 400):
+        for node in (7, made_up):
+            asked = request(fetch_offset=1, last_fetched_epoch=1)
+            asked.replica_state.replica_id = node
+            rig.ask("fetch", asked, 18)
+    observers = described(rig, 2).topics[0].partitions[0].observers
+    assert [each.replica_id for each in observers] == [7, *range(391, 400)]
 
 
 @pytest.mark.parametrize("version", [0, 1, 2])

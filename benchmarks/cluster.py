@@ -10,11 +10,10 @@ from __future__ import annotations
 
 import argparse
 import os
-import statistics
 
 from benchmarks.cluster_load import MEASURES, ClusterTarget, processes, warm_up
 from benchmarks.clusters import CLUSTERS, Cluster
-from benchmarks.compare import Samples, add, note, table
+from benchmarks.compare import Samples, add, disturbance, note, table
 
 
 def cold_starts(clusters: list[Cluster], rounds: int, samples: Samples) -> None:
@@ -72,8 +71,8 @@ def main() -> None:
         for one in clusters:
             one.remove()
     print(table(samples, [one.name for one in clusters]))
+    print(disturbance(others))
     if others:
-        print(f"\nOther programs used {statistics.median(others):.2f} cores meanwhile (at most {max(others):.2f}) of {os.cpu_count()}.")
         print("With more than one cluster that includes the idle ones.")
 
 

@@ -92,6 +92,13 @@ def table(samples: Samples, names: list[str]) -> str:
     return "\n".join(lines)
 
 
+def disturbance(others: list[float]) -> str:
+    """What other programs did meanwhile (cores they used, once a measure); empty when nothing was measured."""
+    if not others:
+        return ""
+    return f"\nOther programs used {statistics.median(others):.2f} cores meanwhile (at most {max(others):.2f}) of {os.cpu_count()}."
+
+
 def arguments() -> argparse.Namespace:
     default = ["ours", "kafka"] if os.environ.get("KAFKA_HOME") or os.environ.get("KAFKA_JARS") else ["ours"]
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -119,8 +126,7 @@ def main() -> None:
             if isinstance(one, Commit):
                 one.remove()
     print(table(samples, [one.name for one in programs]))
-    if others:
-        print(f"\nOther programs used {statistics.median(others):.2f} cores meanwhile (at most {max(others):.2f}) of {os.cpu_count()}.")
+    print(disturbance(others))
 
 
 if __name__ == "__main__":

@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING
 from benchmarks.requests import Connection, batch, produce, produce_error_at
 from benchmarks.servers import Program, program
 from twisted_broker.pipeline import session
-from twisted_broker.pipeline.connector import POLLING
 from twisted_broker.pipeline.jobs import archive
+from twisted_broker.pipeline.sources.connector import POLLING
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -26,8 +26,8 @@ import psutil
 from benchmarks.meter import cpu_seconds
 from twisted_broker.pipeline import session, sources
 from twisted_broker.pipeline.jobs import audit, compare
-from twisted_broker.pipeline.segment_check import check
-from twisted_broker.pipeline.segment_chunks import headers
+from twisted_broker.pipeline.segments.check import check
+from twisted_broker.pipeline.segments.chunks import headers
 from twisted_broker.wire.records import BatchBuilder, set_offsets_and_epoch
 
 if TYPE_CHECKING:

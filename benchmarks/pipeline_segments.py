@@ -80,7 +80,7 @@ def total(spark: SparkSession, source: sources.Source, columns: Iterable[str]) -
     """The number of records, after every value of the columns was looked at."""
     from pyspark.sql import functions
 
-    frame = sources.read(spark, source, columns=tuple(columns))
+    frame = sources.read(spark, source, sources.Wanted(tuple(columns)))
     sums = [functions.sum("offset")] + [functions.sum(functions.length("value"))] * ("value" in frame.columns)
     return int(frame.agg(functions.count("*"), *sums).collect()[0][0])
 

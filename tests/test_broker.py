@@ -14,7 +14,8 @@ from twisted_broker.broker import Broker
 from twisted_broker.log.log_directory import LogDirMismatch
 from twisted_broker.log.meta_properties import read_meta_properties
 from twisted_broker.settings import ConfigError
-from twisted_broker.testing.sim_disk import Fault, SimDisk
+from twisted_broker.testing.sim_disk import SimDisk
+from twisted_broker.testing.sim_mishaps import Fault
 from twisted_broker.wire.messages.api_versions import ApiVersionsRequest
 from twisted_broker.wire.messages.cluster import UnregisterBrokerRequest
 from twisted_broker.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
@@ -185,6 +186,19 @@ def test_a_stop_goes_on_when_no_controller_lets_the_broker_go() -> None:
     assert any(path.endswith("replication-offset-checkpoint") for path in contents(house)), "the replica manager was shut down too"
 
 
+def test_a_stop_does_not_wait_for_a_controller_of_its_own_whose_disk_failed() -> None:
+    """RL 8.1: it never decides again; that is why the process ends, and nothing is gained by waiting."""
+    disk = SimDisk()
+    house = BrokerHouse(disk).start()
+    create(house, "t")
+    disk.faults.append(Fault(EIO, "sync", "__cluster_metadata-0"))
+    house.pass_time(2)
+    assert any("the metadata log failed" in reason for reason in house.fatal)
+    began = house.clock.seconds()
+    house.stop()
+    assert house.clock.seconds() - began < 5
+
+
 def test_a_port_in_use_gives_everything_back() -> None:
     """The start fails by name, and the directory is free for the next try."""
     house = BrokerHouse()
@@ -207,7 +221,9 @@ def test_the_last_directory_gone_is_the_end() -> None:
     house = BrokerHouse().start()
     house.broker.log_manager.fail_directory("/data", OSError(5, "broken"))
     assert house.fatal and "broken" in house.fatal[0]
+    began = house.clock.seconds()
     house.stop()
+    assert house.clock.seconds() - began < 5, "the controller lets it go at once"
 
 
 def test_connections_leave_descriptors_to_the_logs() -> None:

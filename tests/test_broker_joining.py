@@ -83,7 +83,12 @@ def test_a_controllers_listener_describes_controllers() -> None:
     answer = controller.ask(DescribeClusterRequest(endpoint_type=2), 1, port=9093)
     assert (answer.error_code, answer.cluster_id, answer.controller_id) == (0, controller.broker.cluster_id, 100)
     assert [(each.broker_id, each.host, each.port) for each in answer.brokers] == [(100, "127.0.0.1", 9093)]
-    assert controller.ask(DescribeClusterRequest(endpoint_type=1), 1, port=9093).error_code == ErrorCode.MISMATCHED_ENDPOINT_TYPE
+    assert answer.cluster_authorized_operations == -(2**31)
+    asked = DescribeClusterRequest(endpoint_type=2, include_cluster_authorized_operations=True)
+    assert controller.ask(asked, 1, port=9093).cluster_authorized_operations > 0
+    for version, kind, code in ((0, 1, "INVALID_REQUEST"), (1, 1, "MISMATCHED_ENDPOINT_TYPE"), (2, 3, "UNSUPPORTED_ENDPOINT_TYPE")):
+        refused = controller.ask(DescribeClusterRequest(endpoint_type=kind), version, port=9093)
+        assert ErrorCode(refused.error_code).name == code, "as Kafka 4.3.1 answers"
     controller.stop()
 
 

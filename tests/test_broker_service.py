@@ -6,10 +6,12 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from twisted.internet.defer import Deferred
 
 from tests.broker_house import BrokerHouse
 from twisted_broker.broker_service import BrokerService
@@ -70,6 +72,24 @@ def test_a_start_that_fails_stops_the_process(house: BrokerHouse, tmp_path: Path
     assert loop.stops == 1 and ("after", "shutdown") in loop.triggers
     assert not (tmp_path / "run.json").exists()
     house.run(made.stopService())
+
+
+def test_asked_to_stop_once_more(house: BrokerHouse, tmp_path: Path) -> None:
+    """The first request begins an orderly stop, and waits for a controller that says nothing; the next one ends the wait, not the order."""
+    hurries: list[Callable[[], None]] = []
+    made = BrokerService(house.broker.config, house.runtime, run_file=None, reactor=Loop(), when_asked_again=hurries.append)
+    made.startService()
+    house.pass_time(2)
+    assert made.broker is not None and hurries == []
+    made.broker._lifecycle._channel.ask_once = lambda request, version, timeout_ms: Deferred()
+    stopped = made.stopService()
+    house.pass_time(3)
+    assert not stopped.called
+    at = house.clock.seconds()
+    hurries[0]()
+    house.run(stopped)
+    assert house.clock.seconds() - at < 2 and house.files.exists("/data/.kafka_cleanshutdown")
+    hurries[0]()
 
 
 def test_a_refused_start_leaves_the_run_file_of_the_running_process(house: BrokerHouse, tmp_path: Path) -> None:

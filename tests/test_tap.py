@@ -11,6 +11,8 @@ import pytest
 from twisted_broker.net.listeners import plan_listeners
 from twisted_broker.tap import Options
 
+BROKER = ["--set", "process.roles=broker"]
+
 
 def options(*arguments: str) -> Options:
     made = Options()
@@ -63,14 +65,49 @@ def test_a_server_properties_file_is_kafkas_own(tmp_path: Path) -> None:
         (["--set", "sasl.enabled.mechanisms=PLAIN"], "SASL"),
         (["--set", "listeners=SSL://:1"], "PLAINTEXT"),
         (["--host", "0.0.0.0"], "advertised.listeners"),
+        (["--set", "process.roles="], "process.roles=''.* any of broker, controller"),
+        (["--set", "process.roles=broker"], "controller.quorum.bootstrap.servers.* HOST:PORT of a controller"),
+        ([*BROKER, "--set", "controller.quorum.bootstrap.servers=here"], "controller.quorum.bootstrap.servers='here'.* list of HOST:PORT"),
+        ([*BROKER, "--set", "controller.quorum.bootstrap.servers=127.0.0.1:99999"], "controller.quorum.bootstrap.servers='127.0.0.1:99999'"),
+        ([*BROKER, "--set", "controller.quorum.voters=127.0.0.1:9090"], "controller.quorum.voters.* ID@HOST:PORT"),
+        ([*BROKER, "--set", "controller.quorum.voters=1@127.0.0.1:9090"], "controller.quorum.voters.* other nodes than this one, 1"),
+        (["--set", "advertised.listeners=OTHER://127.0.0.1:9092"], "advertised.listeners.* names that listeners has: .*PLAINTEXT"),
+        (["--set", "advertised.listeners=CONTROLLER://127.0.0.1:9093"], "advertised.listeners.* at least one listener of the broker"),
+        (["--set", "controller.listener.names="], "controller.listener.names=''"),
+        (["--set", "replica.lag.time.max.ms=100"], "replica.lag.time.max.ms='100'.* at least replica.fetch.wait.max.ms, 500"),
+        (["--set", "replica.socket.timeout.ms=100"], "replica.socket.timeout.ms='100'.* at least replica.fetch.wait.max.ms, 500"),
+        (["--set", "security.inter.broker.protocol=SSL"], "security.inter.broker.protocol='SSL'.* PLAINTEXT"),
+        (
+            ["--set", "security.inter.broker.protocol=PLAINTEXT", "--set", "inter.broker.listener.name=PLAINTEXT"],
+            "security.inter.broker.protocol.* nothing beside inter.broker.listener.name",
+        ),
+        (["--brokers", "3", "--set", "process.roles=broker"], "process.roles='broker'.* several --brokers"),
+        (["--brokers", "3", "--set", "replica.lag.time.max.ms=100"], "replica.lag.time.max.ms"),
         (["--config", "/nowhere/at/all"], "/nowhere/at/all"),
     ],
 )
 def test_what_is_wrong_is_one_line(arguments: list[str], words: str) -> None:
-    """It names the setting, the value and what would be accepted."""
+    """It names the setting, the value and what would be accepted; whatever Kafka 4.3.1 does not start with is refused, before anything is opened."""
     with pytest.raises(SystemExit, match=words) as caught:
         options(*arguments)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [*BROKER, "--set", "controller.quorum.bootstrap.servers=[::1]:9090,controller.example:9090"],
+        [*BROKER, "--set", "controller.quorum.voters=100@[::1]:9090"],
+        ["--set", "advertised.listeners=PLAINTEXT://here:9092,CONTROLLER://here:9093"],
+        ["--set", "security.inter.broker.protocol=PLAINTEXT"],
+        ["--set", "replica.lag.time.max.ms=500", "--set", "replica.socket.timeout.ms=500"],
+        ["--brokers", "3", "--set", "process.roles=broker,controller"],
+    ],
+    ids=" ".join,
+)
+def test_what_goes_together_is_taken(arguments: list[str]) -> None:
+    """As under Kafka 4.3.1."""
+    options(*arguments)
 
 
 def test_listing_plugins_imports_nothing_of_ours() -> None:

@@ -4,8 +4,9 @@ Owns the order of starting and stopping, and which part knows which.
 
 1. Start: directories claimed and logs loaded; controller (its listener, then its epoch); the broker's ports bound, still closed to clients;
    metadata followed, registration, caught up, unfenced; then clients are let in, and `ready` fires.
-2. Stop, as Kafka does: leadership handed over (controlled shutdown), listeners closed, coordinators, replica manager with its high-watermark
-   checkpoint, controller, logs closed cleanly with their mark. Each step happens whatever became of the one before.
+2. Stop, as Kafka does: leadership handed over (controlled shutdown; how long that may take: `cluster/leaving.py`), listeners closed, coordinators,
+   replica manager with its high-watermark checkpoint, controller, logs closed cleanly with their mark. Each step happens whatever became of the one
+   before.
 3. A broker talks to its controller over the network only, also when both are in one process.
 4. A start that fails gives everything back.
 
@@ -19,7 +20,6 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
-from twisted.internet.defer import TimeoutError
 from twisted.internet.error import CannotListenError
 from twisted.logger import Logger
 
@@ -47,7 +47,6 @@ if TYPE_CHECKING:
 
 log = Logger(namespace="replog")
 
-_LEAVING_SECONDS = 10
 _PARTITIONS_A_TURN = 50
 
 STARTING_ERRORS = (BrokerError, CannotListenError, CheckpointError, ConfigError, LogDirFailure, LogDirMismatch, OSError)
@@ -244,9 +243,14 @@ class Broker:
         self.config = self.parts.config = BrokerConfig(self.config.static | {"advertised.listeners": told}, self.config.cluster, self.config.broker)
 
     def _directory_of(self, topic_partition: TopicPartition) -> bytes | None:
-        """The id of the directory that holds a replica; None when none does."""
+        """The id of the directory that holds a replica; LOST for one that none could take; None when there is none."""
+        from twisted_broker.cluster.registrations import LOST
+
         found = self.log_manager.get(topic_partition)
-        return None if found is None else self.log_manager.directory_of(found).directory_id
+        if found is not None:
+            return self.log_manager.directory_of(found).directory_id
+        partition = self.parts.replica_manager.partitions.get(topic_partition)
+        return LOST if partition is not None and partition.offline else None
 
     def _controllers(self) -> list[tuple[str, int]]:
         """Where a controller may be found: here, or as configured. Raises ConfigError."""
@@ -338,13 +342,16 @@ class Broker:
         """
         if self._lifecycle is None or not self.config.boolean("controlled.shutdown.enable"):
             return
-        left = self._lifecycle.controlled_shutdown()
-        left.addTimeout(_LEAVING_SECONDS, self.runtime.clock)
-        try:
-            await left
-        except TimeoutError:
-            log.warn("the controller did not let this broker go within {seconds} s", seconds=_LEAVING_SECONDS)
+        own = self.parts.controller
+        if own is not None and own.log.failed is not None:
+            self._lifecycle.stop()  # the only controller is this one, and its disk failed: it never decides again
+        await self._lifecycle.controlled_shutdown()
         self.parts.replica_manager.fetchers.shutdown()
+
+    def hurry(self) -> None:
+        """Asked to stop once more: what is handed over is handed over. The rest of the stop is as orderly as ever."""
+        if self._lifecycle is not None:
+            self._lifecycle.hurry()
 
     async def stop(self) -> None:
         """Takes back what was started, in the reverse order; never raises."""

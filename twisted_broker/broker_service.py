@@ -2,6 +2,8 @@
 
 1. Ready is said when clients are let in, once: `replog node 1 ready on HOST:PORT`.
 2. A start that fails, or an end that nobody asked for, is one line on the log, and the process leaves with status 1.
+3. The first SIGTERM or SIGINT begins an orderly stop; another one ends the wait for the controller (`Broker.hurry`): what is not handed over yet is
+   left, and the logs are closed cleanly all the same.
 
 Ring 2. Source: `twisted.application.service`. Leaves out: options (`tap.py`), the parts of a broker (`broker.py`).
 """
@@ -11,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+from collections.abc import Callable
 from typing import Any
 
 from twisted.application.service import Service
@@ -40,13 +43,16 @@ class BrokerService(Service):
         run_file: str | None = None,
         reactor: Any,
         most_connections: int = INT_MAX,
+        when_asked_again: Callable[[Callable[[], None]], None] = lambda hurry: None,
     ) -> None:
+        """`when_asked_again(hurry)`: the process calls `hurry` at every further request to stop, once it stops."""
         self.config = config
         self.runtime = runtime
         self.broker: Broker | None = None
         self._cluster_id = cluster_id
         self._run_file = run_file
         self._most_connections = most_connections
+        self._when_asked_again = when_asked_again
         self._reactor = reactor
         self._starting: Deferred[None] | None = None
         self._stopping = False
@@ -133,9 +139,14 @@ class BrokerService(Service):
         if self.broker is not None:
             await self._stop_broker(self.broker)
 
+    def _hurry(self) -> None:
+        if self.broker is not None:
+            self.broker.hurry()
+
     def stopService(self) -> Deferred[None]:
         Service.stopService(self)
         self._stopping = True
+        self._when_asked_again(self._hurry)
         return ensureDeferred(self._stop())
 
 

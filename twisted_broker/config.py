@@ -84,6 +84,7 @@ BROKER_SETTINGS: dict[str, Setting] = _table(
     _int("broker.session.timeout.ms", 9000, "Silence after which the controller fences a broker.", 1, unit="ms"),
     _int("initial.broker.registration.timeout.ms", 60000, "Time in which the first registration must succeed.", 1, unit="ms"),
     _flag("controlled.shutdown.enable", True, "Hand leadership over before stopping."),
+    _ms("replog.controlled.shutdown.timeout.ms", 10000, "Longest wait, when stopping, for the controller to hand leadership over.", 0),
     _int("metadata.max.idle.interval.ms", 500, "Time between empty records of the metadata log; 0 writes none.", 0, unit="ms"),
     _long("metadata.log.max.record.bytes.between.snapshots", 20971520, "Metadata bytes after which a snapshot is written.", 1, unit="bytes"),
     _ms("metadata.log.max.snapshot.interval.ms", 3600000, "Time after which a snapshot is written; 0 never by time.", 0),

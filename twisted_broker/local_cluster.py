@@ -53,6 +53,13 @@ def node_settings(values: Mapping[str, str], node_id: int) -> dict[str, str]:
     return own
 
 
+def check_shared_out(values: Mapping[str, str]) -> None:
+    """Raises ConfigError for roles that several brokers of one process cannot share."""
+    roles = values.get("process.roles", "broker,controller")
+    if set(_listed(roles)) != {"broker", "controller"}:
+        raise ConfigError("process.roles", roles, "nothing, or broker,controller, with several --brokers: the first is the controller too")
+
+
 def _listed(text: str) -> list[str]:
     return [entry.strip() for entry in text.split(",") if entry.strip()]
 
@@ -83,8 +90,10 @@ class LocalCluster(BrokerService):
         cluster_id: str | None = None,
         run_file: str | None = None,
         reactor: Any,
+        when_asked_again: Callable[[Callable[[], None]], None] = lambda hurry: None,
     ) -> None:
-        super().__init__(configs[0], make_runtime(configs[0]), cluster_id=cluster_id, run_file=run_file, reactor=reactor)
+        runtime = make_runtime(configs[0])
+        super().__init__(configs[0], runtime, cluster_id=cluster_id, run_file=run_file, reactor=reactor, when_asked_again=when_asked_again)
         self.brokers: list[Broker] = []
         self._configs = configs
         self._make_runtime = make_runtime
@@ -136,6 +145,10 @@ class LocalCluster(BrokerService):
         controller = next(each.address for each in self.brokers[0].listeners if each.is_controller)
         entries = {broker.config.node_id: self._entry(broker) for broker in self.brokers}
         write_run_file(self._run_file, self.brokers[0].cluster_id, ",".join(clients), controller, entries)
+
+    def _hurry(self) -> None:
+        for broker in self.brokers:
+            broker.hurry()
 
     async def _stop(self) -> None:
         if self._run_file is not None:

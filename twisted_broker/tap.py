@@ -3,7 +3,8 @@
 1. Values come from Kafka's sample file, or from `--config`, then `--set`, then the options; each later one wins.
 2. What is wrong is said in one line before anything is opened.
 3. Connections never take the descriptors that segments need: a flood of them must not look like a failing disk.
-4. Time is monotonic: the reactor's `seconds` becomes `time.monotonic`, so that a step of the wall clock moves no timer.
+4. The reactor takes the first SIGTERM or SIGINT, and would answer the next one with a traceback; those hasten the stop instead.
+5. Time is monotonic: the reactor's `seconds` becomes `time.monotonic`, so that a step of the wall clock moves no timer.
 
 Ring 2: the only place that imports the reactor. Source: `twisted.application`; Kafka's server.properties.
 """
@@ -12,7 +13,10 @@ from __future__ import annotations
 
 import os
 import resource
+import signal
 import time
+from collections.abc import Callable
+from functools import partial
 from random import Random
 from typing import TYPE_CHECKING, Any
 
@@ -77,14 +81,17 @@ class Options(UsageOptions):
     def _configs(self, chosen: dict[str, str], brokers: int) -> list[BrokerConfig]:
         """One configuration per broker. Raises ConfigError."""
         from twisted_broker.config import BrokerConfig
+        from twisted_broker.contradictions import check_together
         from twisted_broker.net.listeners import plan_listeners
 
         if brokers == 1:
             configs = [BrokerConfig(chosen)]
         else:
-            from twisted_broker.local_cluster import node_settings
+            from twisted_broker.local_cluster import check_shared_out, node_settings
 
+            check_shared_out(chosen)
             configs = [BrokerConfig(node_settings(chosen, node_id)) for node_id in range(1, brokers + 1)]
+        check_together(configs[0])
         for config in configs:
             plan_listeners(config)
         return configs
@@ -112,7 +119,9 @@ class Options(UsageOptions):
 
         given = values.get("listeners") or "PLAINTEXT://127.0.0.1:9092"
         endpoints = parse_endpoints("listeners", [entry.strip() for entry in given.split(",") if entry.strip()])
-        names = [name.strip().upper() for name in values.get("controller.listener.names", "CONTROLLER").split(",")]
+        names = [name.strip().upper() for name in values.get("controller.listener.names", "CONTROLLER").split(",") if name.strip()]
+        if not names:
+            raise ConfigError("controller.listener.names", "", "the name of a listener")
         for index, each in enumerate(endpoints):
             if each.name not in names:
                 host = self["host"] if self["host"] is not None else each.host
@@ -137,12 +146,19 @@ def makeService(options: Options) -> Any:
     raise_file_limit()
     in_memory = options["data"] == MEMORY
     more: Any = {"cluster_id": options["cluster-id"], "run_file": options["run-file"], "reactor": clock}
+    more["when_asked_again"] = partial(_take_signals, clock)
     if len(options.broker_configs) == 1:
         config = options.broker_config
         return BrokerService(config, production_runtime(clock, config, in_memory=in_memory), **more)
     from twisted_broker.local_cluster import LocalCluster
 
     return LocalCluster(options.broker_configs, lambda config: production_runtime(clock, config, in_memory=in_memory), **more)
+
+
+def _take_signals(reactor: Any, hurry: Callable[[], None]) -> None:
+    """From now on the signals that ask for a stop call `hurry`, in the reactor's thread."""
+    for each in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(each, lambda number, frame: reactor.callFromThread(hurry))
 
 
 def production_runtime(reactor: Any, config: Any, *, in_memory: bool) -> Any:

@@ -82,42 +82,50 @@ def ids_of(house: BrokerHouse) -> tuple[bytes, ...]:
     return tuple(house.broker.parts.metadata.image.topics_by_id)
 
 
-@pytest.mark.parametrize(("route", "is_controller"), ROWS, ids=[f"{route.name}-{'controller' if it else 'broker'}" for route, it in ROWS])
-def test_strange_messages_get_a_typed_answer(route: Route, is_controller: bool, house: BrokerHouse, bugs: Bugs) -> None:
-    """Well-formed requests with hostile values: whatever is answered decodes as that API's answer, and nothing is logged as a bug."""
+def requests(route: Route, is_controller: bool, house: BrokerHouse, kind: str, client_id: str) -> Iterator[tuple[Random, str, Any, int, bytes]]:
+    """(what else is drawn from it, what it is called, the request, its version, its frame) for each version and seed of a route."""
     versions = route.versions(is_controller)
     for version in range(versions.min, versions.max + 1):
         for seed in range(SEEDS):
-            random = Random(f"{route.name} {version} {seed}")
+            random = Random(f"{kind}{route.name} {version} {seed}")
             request = random_message(random, route.request_class(), version, ids_of(house))
-            frame = encode_request_header(RequestHeader(route.api_key, version, 77, "fu\nzz")) + encode(request, version)
-            asked = Asker(house, PORTS[is_controller], frame)
-            told = f"{route.name} v{version} seed {seed}: {request!r}"
-            assert not bugs.found, f"{told}\n{bugs.found[0]}"
-            assert not asked.lost or not asked.data, told
-            if asked.data:
-                answer = asked.data[4:]
-                assert len(answer) == int.from_bytes(asked.data[:4], "big"), told
-                correlation_id, offset = decode_response_header(answer, route.api_key, version)
-                assert correlation_id == 77, told
-                decode(route.response_class(), answer, version, offset)
-    assert still_served(house, PORTS[is_controller])
+            frame = encode_request_header(RequestHeader(route.api_key, version, 77, client_id)) + encode(request, version)
+            yield random, f"{route.name} v{version} seed {seed}", request, version, frame
+
+
+def check_house(house: BrokerHouse, port: int) -> None:
+    """The next client is served; nothing was written that does not belong there."""
+    assert still_served(house, port)
     assert not house.fatal
     assert house.files.listdir("/") == ["data"]
 
 
-@pytest.mark.parametrize(("route", "is_controller"), ROWS, ids=[f"{route.name}-{'controller' if it else 'broker'}" for route, it in ROWS])
+both_roles = pytest.mark.parametrize(("route", "is_controller"), ROWS, ids=[f"{route.name}-{'controller' if it else 'broker'}" for route, it in ROWS])
+
+
+@both_roles
+def test_strange_messages_get_a_typed_answer(route: Route, is_controller: bool, house: BrokerHouse, bugs: Bugs) -> None:
+    """Well-formed requests with hostile values: whatever is answered decodes as that API's answer, and nothing is logged as a bug."""
+    for _, name, request, version, frame in requests(route, is_controller, house, "", "fu\nzz"):
+        asked = Asker(house, PORTS[is_controller], frame)
+        told = f"{name}: {request!r}"
+        assert not bugs.found, f"{told}\n{bugs.found[0]}"
+        assert not asked.lost or not asked.data, told
+        if asked.data:
+            answer = asked.data[4:]
+            assert len(answer) == int.from_bytes(asked.data[:4], "big"), told
+            correlation_id, offset = decode_response_header(answer, route.api_key, version)
+            assert correlation_id == 77, told
+            decode(route.response_class(), answer, version, offset)
+    check_house(house, PORTS[is_controller])
+
+
+@both_roles
 def test_broken_bytes_are_answered_or_refused(route: Route, is_controller: bool, house: BrokerHouse, bugs: Bugs) -> None:
     """Frames with flipped, cut, inserted and overflowing bytes: an answer, a wait or a closed connection, and the next client is served."""
-    versions = route.versions(is_controller)
-    for version in range(versions.min, versions.max + 1):
-        for seed in range(SEEDS):
-            random = Random(f"bytes {route.name} {version} {seed}")
-            request = random_message(random, route.request_class(), version, ids_of(house))
-            frame = encode_request_header(RequestHeader(route.api_key, version, 77, "fuzz")) + encode(request, version)
-            head = random.choice((4, len(frame)))
-            broken = frame[:head] + mutated(random, frame[head:]) if head == 4 else mutated(random, frame)
-            Asker(house, PORTS[is_controller], broken)
-            assert not bugs.found, f"{route.name} v{version} seed {seed}: {broken!r}\n{bugs.found[0]}"
-    assert still_served(house, PORTS[is_controller])
-    assert not house.fatal
+    for random, name, _, _, frame in requests(route, is_controller, house, "bytes ", "fuzz"):
+        head = random.choice((4, len(frame)))
+        broken = frame[:head] + mutated(random, frame[head:]) if head == 4 else mutated(random, frame)
+        Asker(house, PORTS[is_controller], broken)
+        assert not bugs.found, f"{name}: {broken!r}\n{bugs.found[0]}"
+    check_house(house, PORTS[is_controller])

@@ -9,8 +9,8 @@ from typing import Any
 from twisted.internet.defer import Deferred, ensureDeferred
 from twisted.internet.task import Clock
 
+from twisted_broker.api import controller as controller_requests
 from twisted_broker.api.context import BrokerParts, Listener, RequestContext
-from twisted_broker.cluster import controller_api
 from twisted_broker.cluster.controller import Controller
 from twisted_broker.cluster.features import SUPPORTED_FEATURES
 from twisted_broker.cluster.metadata_log import open_metadata_log
@@ -89,7 +89,7 @@ class Rig:
         return RequestContext(parts, Listener("CONTROLLER", "127.0.0.1", 9093, True), 0, version, 1, "test")
 
     def send(self, name: str, request: Any, version: int) -> Deferred[Any]:
-        return ensureDeferred(getattr(controller_api, name)(self.context(version), request))
+        return ensureDeferred(getattr(controller_requests, name)(self.context(version), request))
 
     def ask(self, name: str, request: Any, version: int) -> Any:
         results: list[Any] = []

@@ -19,7 +19,7 @@ from twisted_broker.cluster.registrations import Endpoint
 from twisted_broker.config import BrokerConfig
 from twisted_broker.interfaces import Runtime
 from twisted_broker.net.accept import ConnectionCounts, ConnectionFactory
-from twisted_broker.testing.sim_network import MemoryNetwork
+from twisted_broker.testing.memory_network import MemoryNetwork
 
 PORT = 9093
 

@@ -11,6 +11,7 @@ from tests.cluster.rig import DIRECTORY_ID, StalledWorker
 from tests.cluster.served import MemberSide, Served, served
 from twisted_broker.api.context import BrokerParts, Listener, RequestContext
 from twisted_broker.cluster.directories import DirectoryAssignments
+from twisted_broker.cluster.registrations import LOST
 from twisted_broker.interfaces import TopicPartition
 from twisted_broker.replication.isr import IsrAnswer, IsrProposal
 from twisted_broker.security.acl import AllowAll
@@ -245,4 +246,27 @@ def test_a_replica_that_lies_elsewhere_is_reported(rig: Served) -> None:
     end = rig.controller.log.end_offset
     rig.settle()
     assert rig.controller.log.end_offset == end and assignments._wanted == {}
+    assignments.stop()
+
+
+def test_a_replica_that_no_directory_holds_is_reported_as_lost(rig: Served) -> None:
+    """KRAFT 3.6: only while the controller knows of no directory for it: of a known one the heartbeats tell, and which one it was is kept."""
+    two = [DIRECTORY_ID[:15] + b"\x02", DIRECTORY_ID[:15] + b"\x62"]
+    member, _ = members(rig, 2, 3)
+    rig.register(2, bytes([2]) * 16, log_dirs=two)
+    held: dict[TopicPartition, bytes] = {}
+    assignments = DirectoryAssignments(
+        member.runtime, 2, member.channel("directories"), member.lifecycle, lambda partition: held.get(partition, LOST)
+    )
+    member.observer.subscribe(assignments.apply_delta)
+    held[TopicPartition("t", 1)] = two[0]
+    place(rig, "t", [2, 3], [2, 3])
+    partitions = rig.controller.image.topics_by_name["t"].partitions
+    assert [(each.leader, each.directory_of(2)) for each in partitions.values()] == [(3, LOST), (2, two[0])]
+    held.clear()
+    end = rig.controller.log.end_offset
+    rig.beat(3, rig.controller.image.brokers[3].epoch, want_fence=True)  # a delta for both partitions
+    rig.settle()
+    partitions = rig.controller.image.topics_by_name["t"].partitions
+    assert rig.controller.log.end_offset > end and partitions[1].directory_of(2) == two[0] and assignments._wanted == {}
     assignments.stop()

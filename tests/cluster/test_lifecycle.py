@@ -7,12 +7,14 @@ from typing import Any
 
 import pytest
 from twisted.internet.defer import Deferred
+from twisted.internet.error import TimeoutError
 from twisted.internet.protocol import Factory, Protocol
 from twisted.logger import capturedLogs, formatEvent
 
 from tests.cluster.served import PORT, MemberSide, Served, served
 from twisted_broker.cluster.lifecycle import BrokerState
 from twisted_broker.wire.errors import BrokerError, ErrorCode
+from twisted_broker.wire.messages.broker_lifecycle import BrokerHeartbeatRequest
 from twisted_broker.wire.messages.cluster import UnregisterBrokerRequest
 from twisted_broker.wire.messages.topics import CreatableReplicaAssignment, CreatableTopic, CreateTopicsRequest
 
@@ -156,6 +158,27 @@ def test_a_failed_directory_is_told_at_once(rig: Served) -> None:
     member.lifecycle.directory_failed(directory)
     rig.settle()
     assert rig.controller.image.topics_by_name["t"].partitions[0].leader == -1
+
+
+def test_every_beat_tells_all_that_failed(rig: Served) -> None:
+    """RL 1.12: a directory that fails later is told with those before it, each once; and again to a controller that has forgotten this broker."""
+    member = MemberSide(rig, 2).follow().join()
+    told: list[list[bytes]] = []
+    ask_once = member.lifecycle._channel.ask_once
+
+    def listening(request: Any, *more: Any) -> Any:
+        if isinstance(request, BrokerHeartbeatRequest):
+            told.append(list(request.offline_log_dirs))
+        return ask_once(request, *more)
+
+    member.lifecycle._channel.ask_once = listening  # type: ignore[method-assign]
+    for directory in (b"a" * 16, b"b" * 16, b"a" * 16):
+        member.lifecycle.directory_failed(directory)
+        rig.settle()
+    assert told == [[b"a" * 16], [b"a" * 16, b"b" * 16]]
+    unregister(rig, 2)
+    rig.pass_time(5.0)
+    assert member.lifecycle.state is BrokerState.RUNNING and all(each == told[1] for each in told[1:]) and len(told) > 3
 
 
 def test_the_controller_restarts_and_the_member_stays(rig: Served) -> None:
@@ -307,5 +330,25 @@ def test_heartbeats_leave_a_connection_that_died_for_one_side(rig: Served) -> No
     assert connection is not None and connection.connected
     connection._protocol.transport.write = lambda data: None  # type: ignore[union-attr, method-assign]
     for _ in range(40):
+        rig.pass_time(0.5)
+        assert not rig.controller.image.brokers[2].fenced
+
+
+def test_a_way_that_is_blocked_for_less_than_a_session_does_not_cost_it(rig: Served) -> None:
+    """RL 8.2: the old connection says nothing, a new one cannot be made for a second: the next try is soon enough."""
+    member = MemberSide(rig, 2).follow().join()
+    connection, connect = member.lifecycle._channel._connection, rig.network.connect
+    assert connection is not None
+    connection._protocol.transport.write = lambda data: None  # type: ignore[union-attr, method-assign]
+
+    def blocked(host: str, port: int, factory: Any, timeout: float) -> Deferred[Any]:
+        attempt: Deferred[Any] = Deferred()
+        rig.clock.callLater(timeout, attempt.errback, TimeoutError())
+        return attempt
+
+    rig.network.connect = blocked  # type: ignore[method-assign]
+    rig.pass_time(7.5)
+    rig.network.connect = connect  # type: ignore[method-assign]
+    for _ in range(20):
         rig.pass_time(0.5)
         assert not rig.controller.image.brokers[2].fenced

@@ -7,20 +7,21 @@ from typing import Any
 import pytest
 
 from tests.cluster.rig import CLUSTER_ID, DIRECTORY_ID, Rig
-from twisted_broker.cluster.registrations import NO_LEADER, RECOVERING
+from twisted_broker.cluster.registrations import LOST, NO_LEADER, RECOVERING
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.messages import broker_lifecycle as wire
 from twisted_broker.wire.messages.cluster import UnregisterBrokerRequest
-from twisted_broker.wire.messages.topics import CreatableReplicaAssignment, CreatableTopic, CreateTopicsRequest
+from twisted_broker.wire.messages.topics import CreatableReplicaAssignment, CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 
 
 def feature(name: str, low: int, high: int) -> wire.BrokerRegistrationRequestFeature:
     return wire.BrokerRegistrationRequestFeature(name=name, min_supported_version=low, max_supported_version=high)
 
 
-def make_topic(rig: Rig, name: str, *assignments: list[int]) -> None:
+def make_topic(rig: Rig, name: str, *assignments: list[int], settings: dict[str, str] | None = None) -> None:
     chosen = [CreatableReplicaAssignment(partition_index=number, broker_ids=brokers) for number, brokers in enumerate(assignments)]
     topic = CreatableTopic(name=name, num_partitions=-1, replication_factor=-1, assignments=chosen)
+    topic.configs = [CreatableTopicConfig(name=key, value=value) for key, value in (settings or {}).items()]
     result = rig.ask("create_topics", CreateTopicsRequest(topics=[topic]), 7).topics[0]
     assert result.error_code == 0, result
 
@@ -139,6 +140,21 @@ def test_a_controlled_shutdown_moves_leaders_and_waits_for_the_others(rig: Rig) 
     assert rig.controller.image.brokers[1].fenced
 
 
+def test_a_controlled_shutdown_goes_on_when_the_controller_restarts(rig: Rig) -> None:
+    """RL 8.2: the new one finds it begun in the log, and lets the broker go when the others have seen all that it knows itself."""
+    epochs = {broker: rig.join(broker) for broker in (1, 2)}
+    make_topic(rig, "t", [1, 2])
+    rig.beat(1, epochs[1], want_shut_down=True)
+    before = rig.controller.image.offset
+    rig.restart()
+    assert not rig.beat(1, epochs[1], want_shut_down=True).should_shut_down
+    rig.beat(2, epochs[2], current_metadata_offset=before)
+    assert not rig.beat(1, epochs[1], want_shut_down=True).should_shut_down
+    rig.beat(2, epochs[2])
+    last = rig.beat(1, epochs[1], want_shut_down=True)
+    assert (last.should_shut_down, last.is_fenced) == (True, True)
+
+
 def test_a_lone_broker_leaves_and_comes_back_cleanly(rig: Rig) -> None:
     """RL 8.2, KIP-966: with the right previous epoch the eligible replica leads again, nothing is recovering."""
     epoch = rig.join(1)
@@ -151,6 +167,15 @@ def test_a_lone_broker_leaves_and_comes_back_cleanly(rig: Rig) -> None:
     rig.beat(1, again)
     found = partition(rig, "t")
     assert (found.leader, found.isr, found.elr, found.leader_recovery_state) == (1, (1,), (), 0)
+
+
+def test_who_was_let_go_comes_back_at_once(rig: Rig) -> None:
+    """RL 8.2: a broker that led nothing leaves with its first beat; the session that it gave up refuses nobody under its id."""
+    epochs = {broker: rig.join(broker) for broker in (1, 2)}
+    assert rig.beat(2, epochs[2], want_shut_down=True).should_shut_down
+    assert not rig.controller.image.brokers[2].in_controlled_shutdown
+    again = rig.register(2, b"n" * 16, previous_broker_epoch=epochs[2])
+    assert again > epochs[2]
 
 
 def test_an_unclean_stop_takes_the_node_out_of_isr_and_elr(rig: Rig) -> None:
@@ -182,6 +207,81 @@ def test_a_failed_directory_takes_its_replicas_out_of_the_isr(rig: Rig) -> None:
     assert rig.controller.image.brokers[1].directories == (two[1],)
     assert (partition(rig, "t", 0).leader, partition(rig, "t", 0).isr) == (2, (2,))
     assert (partition(rig, "t", 1).leader, partition(rig, "t", 1).isr) == (1, (1, 2))
+
+
+THREE = [DIRECTORY_ID[:15] + bytes([last]) for last in (0x01, 0x51, 0x52)]
+
+
+def three_directories(rig: Rig, topic_settings: dict[str, str] | None = None) -> dict[int, int]:
+    """Broker 1 with a partition of "t" in each of its directories, and broker 2 behind it; their epochs."""
+    epochs = {1: rig.join(1, log_dirs=THREE), 2: rig.join(2)}
+    make_topic(rig, "t", [1, 2], [1, 2], [1, 2], settings=topic_settings)
+    topic = rig.controller.image.topics_by_name["t"]
+    for number, directory in enumerate(THREE):
+        assign(rig, epochs[1], directory, topic.id, number)
+    return epochs
+
+
+def leaders(rig: Rig) -> list[int]:
+    return [partition(rig, "t", number).leader for number in range(3)]
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_directories_fail_one_after_another(rig: Rig, restarted: bool) -> None:
+    """RL 1.12: each heartbeat tells all that failed so far; each is acted on once, by whichever controller hears of it first."""
+    epochs = three_directories(rig)
+    rig.beat(1, epochs[1], offline_log_dirs=THREE[:1])
+    assert leaders(rig) == [2, 1, 1]
+    if restarted:
+        rig.restart()
+    rig.beat(1, epochs[1], offline_log_dirs=THREE[:2])
+    assert leaders(rig) == [2, 2, 1]
+    assert rig.controller.image.brokers[1].directories == (THREE[2],)
+    if restarted:
+        rig.restart()
+    end = rig.controller.log.end_offset
+    assert not rig.beat(1, epochs[1], offline_log_dirs=THREE[:2]).is_fenced
+    assert rig.controller.log.end_offset == end and leaders(rig) == [2, 2, 1]
+
+
+def test_the_last_directory_fences_the_broker_and_lets_it_go(rig: Rig) -> None:
+    """RL 1.12, 8.2: it can serve nothing; asking to leave it is answered at once, as often as it asks, and it is not unfenced by its beats."""
+    epochs = three_directories(rig)
+    rig.beat(1, epochs[1], offline_log_dirs=THREE[:2])
+    first = rig.beat(1, epochs[1], offline_log_dirs=THREE)
+    assert (first.is_fenced, first.should_shut_down) == (True, False)
+    assert leaders(rig) == [2, 2, 2] and rig.controller.image.brokers[1].fenced
+    end = rig.controller.log.end_offset
+    assert rig.beat(1, epochs[1], offline_log_dirs=THREE).is_fenced
+    last = rig.beat(1, epochs[1], offline_log_dirs=THREE, want_shut_down=True)
+    assert (last.is_fenced, last.should_shut_down) == (True, True) and rig.controller.log.end_offset == end
+
+
+def test_what_lay_in_a_failed_directory_is_not_eligible(rig: Rig) -> None:
+    """KIP-966, RL 1.12: in the ISR or only eligible, it may have lost what it had; so may one whose directory is not there at the next start."""
+    epochs = three_directories(rig, {"min.insync.replicas": "2"})
+    rig.beat(2, epochs[2], want_fence=True)
+    rig.beat(1, epochs[1], want_fence=True)
+    assert [partition(rig, "t", number).elr for number in range(3)] == [(1, 2)] * 3
+    rig.beat(1, epochs[1], offline_log_dirs=THREE[:1], want_fence=True)
+    assert [partition(rig, "t", number).elr for number in range(3)] == [(2,), (1, 2), (1, 2)]
+    rig.advance(9.5)
+    again = rig.register(1, b"n" * 16, previous_broker_epoch=epochs[1], log_dirs=THREE[2:])
+    rig.beat(1, again)
+    assert leaders(rig) == [NO_LEADER, NO_LEADER, 1]
+    assign(rig, again, THREE[2], rig.controller.image.topics_by_name["t"].id, 1)
+    assert (partition(rig, "t", 1).leader, partition(rig, "t", 1).elr) == (NO_LEADER, (2,))
+
+
+def test_a_replica_that_could_not_be_made_is_led_elsewhere(rig: Rig) -> None:
+    """KRAFT 3.6: its directory failed before the controller knew of any: LOST takes it out of the ISR, a directory makes it a replica again."""
+    epochs = {1: rig.join(1, log_dirs=THREE), 2: rig.join(2)}
+    make_topic(rig, "t", [1, 2])
+    topic_id = rig.controller.image.topics_by_name["t"].id
+    assert assign(rig, epochs[1], LOST, topic_id, 0) == 0
+    assert (partition(rig, "t").leader, partition(rig, "t").isr, partition(rig, "t").directory_of(1)) == (2, (2,), LOST)
+    assert assign(rig, epochs[1], THREE[1], topic_id, 0) == 0
+    assert (partition(rig, "t").leader, partition(rig, "t").isr, partition(rig, "t").directory_of(1)) == (2, (2,), THREE[1])
 
 
 def assign(rig: Rig, epoch: int, directory: bytes, topic_id: bytes, number: int) -> int:

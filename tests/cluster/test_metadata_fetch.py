@@ -7,12 +7,14 @@ from typing import Any
 import pytest
 
 from tests.cluster.rig import CLUSTER_ID, Rig, StalledWorker
+from twisted_broker.cluster import metadata_fetch
 from twisted_broker.cluster.snapshots import list_snapshots
 from twisted_broker.cluster.topic_names import METADATA_TOPIC, METADATA_TOPIC_ID
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.messages import cluster, fetch, quorum
 from twisted_broker.wire.messages.topics import CreatableTopic, CreateTopicsRequest
 from twisted_broker.wire.records import iterate_batches
+from twisted_broker.wire.schema import decode, encode
 
 BEHIND_NOTHING = 2**63 - 1
 
@@ -228,3 +230,54 @@ def test_the_quorum_is_described(rig: Rig) -> None:
     assert [(voter.replica_id, voter.log_end_offset) for voter in partition.current_voters] == [(1, end)]
     assert [(o.replica_id, o.log_end_offset, o.last_caught_up_timestamp) for o in partition.observers] == [(7, end, rig.now())]
     assert [(node.node_id, node.listeners[0].port) for node in answer.nodes] == [(1, 9093)]
+
+
+def test_made_up_observers_are_bounded(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """RELIABILITY 5.3: a flood of ids drives out those that are silent, not those that go on fetching."""
+    monkeypatch.setattr(metadata_fetch, "MOST_OBSERVERS", 10)
+    for made_up in range(100, 400):
+        for node in (7, made_up):
+            asked = request(fetch_offset=1, last_fetched_epoch=1)
+            asked.replica_state.replica_id = node
+            rig.ask("fetch", asked, 18)
+    observers = described(rig, 2).topics[0].partitions[0].observers
+    assert [each.replica_id for each in observers] == [7, *range(391, 400)]
+
+
+@pytest.mark.parametrize("version", [0, 1, 2])
+def test_every_version_of_the_quorum_can_be_written(rig: Rig, version: int) -> None:
+    """KIP-836, KIP-853: what a version has no place for (the directories of observers, times) is left out."""
+    told = caught_up(rig)
+    told.topics[0].partitions[0].replica_directory_id = b"d" * 16
+    rig.send("fetch", told, 18)
+    partition = described(rig, version).topics[0].partitions[0]
+    observer = partition.observers[0]
+    assert (observer.replica_id, observer.log_end_offset) == (7, rig.controller.log.high_watermark)
+    assert (observer.last_fetch_timestamp == -1) == (version == 0)
+    assert bytes(observer.replica_directory_id) == (b"d" * 16 if version == 2 else bytes(16))
+
+
+def described(rig: Rig, version: int, topic: str = METADATA_TOPIC, *partitions: int) -> cluster.DescribeQuorumResponse:
+    """The answer as it comes over the wire."""
+    asked = [cluster.DescribeQuorumRequestPartitionData(partition_index=number) for number in partitions or (0,)]
+    topics = [cluster.DescribeQuorumRequestTopicData(topic_name=topic, partitions=asked)]
+    answer = rig.ask("describe_quorum", cluster.DescribeQuorumRequest(topics=topics), version)
+    return decode(cluster.DescribeQuorumResponse, encode(answer, version), version)
+
+
+@pytest.mark.parametrize(("topic", "partitions"), [("other", (0,)), (METADATA_TOPIC, (1,)), (METADATA_TOPIC, (0, 0))])
+def test_there_is_one_quorum(rig: Rig, topic: str, partitions: tuple[int, ...]) -> None:
+    """KIP-595: every partition named is unknown, and the request as a whole is not; so Kafka 4.3.1 answers."""
+    answer = described(rig, 2, topic, *partitions)
+    assert answer.error_code == 0 and answer.nodes == []
+    found = [(each.topic_name, [(p.partition_index, p.error_code) for p in each.partitions]) for each in answer.topics]
+    assert found == [(topic, [(number, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION) for number in partitions])]
+
+
+def test_a_refused_fetch_tells_the_start_of_the_log(rig: Rig) -> None:
+    """KRAFT 3.2: as Kafka 4.3.1 does; the high watermark it keeps to itself. Version 16 has a place for addresses, from 17 on they are told."""
+    for version, endpoints in ((16, 0), (17, 1)):
+        response = rig.ask("fetch", request(version, current_leader_epoch=0), version)
+        answer = response.responses[0].partitions[0]
+        assert (answer.high_watermark, answer.log_start_offset) == (-1, rig.controller.log.log.log_start_offset)
+        assert len(response.node_endpoints) == endpoints

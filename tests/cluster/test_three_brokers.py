@@ -13,8 +13,9 @@ from twisted_broker.cluster.image import MetadataImage
 from twisted_broker.cluster.registrations import PartitionRegistration
 from twisted_broker.interfaces import TopicPartition
 from twisted_broker.net.client import BrokerConnection
-from twisted_broker.testing.sim_cluster import CLIENT_PORT, SimCluster, SimNode
+from twisted_broker.testing.sim_cluster import SimCluster
 from twisted_broker.testing.sim_network import Weather
+from twisted_broker.testing.sim_node import CLIENT_PORT, SimNode
 from twisted_broker.wire.messages import reassignment as wire
 from twisted_broker.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from twisted_broker.wire.messages.topics import CreatableTopic, CreateTopicsRequest, DeleteTopicsRequest

@@ -1,6 +1,6 @@
 """Stock clients under one interface: `produce(bootstrap, topic, codec, rows)` and `consume(bootstrap, topic, group, count)`.
 
-A row is (key, value, headers). Consumers join a group, read from the start and commit; they stop at `count` rows or raise after 30 s.
+A row is (key, value, headers). Consumers join a group, read from the start and commit; they stop at `count` rows, or after 90 s.
 """
 
 from __future__ import annotations

@@ -136,6 +136,13 @@ class View:
         finally:
             writer.stop()
 
+    def check_once(self, writer: Writer) -> None:
+        """Every record of a writer that has stopped was acknowledged, and is in its topic once."""
+        assert not writer.failed
+        found = self.values(writer.topic, set(writer.acknowledged))
+        assert len(found) == len(set(found)), "a record is there twice"
+        assert set(found) == set(writer.acknowledged)
+
     def values(self, topic: str, wanted: set[str]) -> list[str]:
         """All values of a topic, read until `wanted` are there, in the order of their partitions."""
         consumer = Consumer({"bootstrap.servers": self.bootstrap, "group.id": "check", "enable.auto.commit": False, "log_level": 0})

@@ -11,7 +11,7 @@ from tests.broker_house import BrokerHouse
 from tests.log.test_log_manager import World, create, fill
 from twisted_broker.cluster.lifecycle import BrokerLifecycle
 from twisted_broker.log import checkpoints
-from twisted_broker.testing.sim_disk import Fault
+from twisted_broker.testing.sim_mishaps import Fault
 
 
 def stopped(epoch: int = 77) -> World:

@@ -8,7 +8,8 @@ from tests.log.batches import DIRECTORY, NOW_MS, TOPIC_ID, TP, all_batches, batc
 from twisted_broker.log.leftovers import base_offset_of, resolve_leftovers
 from twisted_broker.log.recovery import load_log
 from twisted_broker.log.segment import file_name
-from twisted_broker.testing.sim_disk import Crash, SimDisk
+from twisted_broker.testing.sim_disk import SimDisk
+from twisted_broker.testing.sim_mishaps import Crash
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 
 SMALL = config(segment_bytes=300, index_interval_bytes=100)

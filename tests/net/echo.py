@@ -12,7 +12,7 @@ from twisted_broker.interfaces import Runtime
 from twisted_broker.log.memory import MemoryFileSystem
 from twisted_broker.net.accept import ConnectionCounts, ConnectionFactory
 from twisted_broker.net.connection import Turn
-from twisted_broker.testing.sim_network import MemoryNetwork
+from twisted_broker.testing.memory_network import MemoryNetwork
 
 PORT = 9092
 

@@ -6,8 +6,8 @@ from random import Random
 from typing import Any
 
 import pytest
-from twisted.internet.defer import Deferred, succeed
-from twisted.internet.error import ConnectionLost, TimeoutError
+from twisted.internet.defer import CancelledError, Deferred, succeed
+from twisted.internet.error import ConnectingCancelledError, ConnectionDone, ConnectionLost, TimeoutError
 from twisted.internet.task import Clock
 from twisted.internet.testing import StringTransport
 from twisted.python.failure import Failure
@@ -92,6 +92,35 @@ def test_silence_closes_the_connection_and_fails_all(connection: BrokerConnectio
     assert result(again).error_code == 0
 
 
+@pytest.mark.parametrize("pieces", [1, 3])
+def test_an_answer_that_arrived_during_a_stall_is_read_before_the_verdict(
+    connection: BrokerConnection, network: OneSide, clock: Clock, pieces: int
+) -> None:
+    """This process stood still past the time-out: its reactor runs the timer first and reads the sockets after it, a piece in each turn."""
+    asked = connection.send(ApiVersionsRequest(), 3, timeout_ms=100)
+    stream = answer_bytes(1, (0, 0, 9))
+    size = -(-len(stream) // pieces)
+
+    def turn_reads(at: int) -> None:
+        network.protocols[0].dataReceived(stream[at : at + size])
+        if at + size < len(stream):
+            clock.callLater(0, turn_reads, at + size)
+
+    clock.callLater(0.1, turn_reads, 0)  # due with the time-out, and after it
+    clock.advance(5.0)
+    assert result(asked).api_keys[0].max_version == 9
+    assert connection.connected and not clock.getDelayedCalls()
+
+
+def test_bytes_that_came_before_the_verdict_do_not_put_it_off(connection: BrokerConnection, network: OneSide, clock: Clock) -> None:
+    """Half an answer, and then nothing: a turn that brings nothing is the end."""
+    asked = connection.send(ApiVersionsRequest(), 3, timeout_ms=100)
+    network.protocols[0].dataReceived(answer_bytes(1)[:9])
+    clock.advance(0.1)
+    with pytest.raises(TimeoutError, match=r"127\.0\.0\.1:9092 did not answer within 100 ms"):
+        result(asked)
+
+
 def test_a_wrong_correlation_id_ends_the_connection(connection: BrokerConnection, network: OneSide) -> None:
     """An answer that does not belong to the oldest request is a broken peer."""
     asked = connection.send(ApiVersionsRequest(), 3)
@@ -107,6 +136,16 @@ def test_a_loss_fails_what_waits(connection: BrokerConnection, network: OneSide)
     with pytest.raises(ConnectionLost):
         result(asked)
     assert connection.in_flight == 0
+
+
+@pytest.mark.parametrize("told", [CancelledError(), ConnectingCancelledError(None)])
+def test_dropped_while_it_connects(connection: BrokerConnection, network: OneSide, told: Exception) -> None:
+    """Whoever waits hears that the connection is gone, as if it had stood: a coroutine that waits for it is not cancelled."""
+    network.connect = lambda *arguments: Deferred(lambda attempt: attempt.errback(told))  # type: ignore[method-assign]
+    asked = connection.send(ApiVersionsRequest(), 3)
+    connection.close()
+    with pytest.raises(ConnectionDone):
+        result(asked)
 
 
 def test_negotiation_picks_the_highest_common_version(connection: BrokerConnection, network: OneSide) -> None:

@@ -175,6 +175,22 @@ def test_silent_connections_are_closed() -> None:
     assert not house.clock.getDelayedCalls()
 
 
+def test_a_round_that_comes_late_is_nobodys_silence() -> None:
+    """This process stood still: what was sent to it meanwhile is read after the timer, and counts."""
+    house = House(Script(), idle_ms=10_000)
+    speaking, silent = house.client(), house.client()
+    for _ in range(10):
+        house.clock.advance(1)
+        house.run()
+    house.clock.callLater(1.0, speaking.transport.write, framed(FETCH))
+    house.clock.advance(30)
+    house.run()
+    assert not speaking.lost and not silent.lost
+    house.clock.advance(1)
+    house.run()
+    assert silent.lost and not speaking.lost
+
+
 def test_connection_limits() -> None:
     """The connection above the limit is refused; a place that becomes free is given again."""
     house = House(Script(), maximum=2)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pyspark
 
-from twisted_broker.pipeline import java
+from twisted_broker.pipeline.machine import java
 
 PATIENCE_SECONDS = 120
 SPARK = Path(pyspark.__file__).parent

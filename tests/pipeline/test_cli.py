@@ -10,8 +10,9 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from twisted_broker.pipeline import cli, doctor, jars, java
+from twisted_broker.pipeline import cli
 from twisted_broker.pipeline.errors import PipelineError, root_line
+from twisted_broker.pipeline.machine import doctor, jars, java
 
 RUN = "import sys; {before}\nfrom twisted_broker.cli.main import main\nmain(sys.argv[1:], standalone_mode=True)"
 WITHOUT_SPARK = "sys.modules.update(dict.fromkeys(['pyspark', 'pyarrow', 'numpy', 'pandas', 'py4j']))"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.pipeline.test_java import fake_java
+from tests.pipeline.machine.test_java import fake_java
 from twisted_broker.pipeline import session, submit
 from twisted_broker.pipeline.errors import PipelineError
 
@@ -21,6 +21,7 @@ ARCHIVE = ("pipeline", "archive", "--from", "kafka://127.0.0.1:1/any", "--quiet"
 def archive(tmp_path: Path, **environment: str) -> str:
     """Runs a job in a world made of `environment`; the one line on standard error."""
     without = {name: value for name, value in os.environ.items() if name not in ("JAVA_HOME", "REPLOG_JARS", "REPLOG_JARS_URL", "PATH")}
+    without["REPLOG_CACHE"] = str(tmp_path / "cache")
     command = [sys.executable, "-c", RUN, *ARCHIVE, str(tmp_path / "table")]
     done = subprocess.run(command, capture_output=True, text=True, env=without | environment)
     assert done.returncode == 2 and done.stdout == "" and done.stderr.count("\n") == 1, done.stderr

@@ -126,3 +126,13 @@ def nodes(count: int = 2, config: LogConfig | None = None) -> list[Node]:
     clock = Clock()
     clock.advance(100)
     return [Node(number + 1, clock, config) for number in range(count)]
+
+
+def copied(records: int, epoch: int = 1, *, cuts_on_fetch: bool = True) -> list[Node]:
+    """A leader under `epoch` with so many records, and a follower that holds them all."""
+    a, b = nodes()
+    a.lead(epoch)
+    a.append(records)
+    b.follow(a, epoch, cuts_on_fetch=cuts_on_fetch)
+    b.catch_up(2)
+    return [a, b]

@@ -44,7 +44,7 @@ class Bent:
         self.endpoint, self.cuts_on_fetch = leader.endpoint, leader.cuts_on_fetch
 
     def has_news(self, asks) -> bool:
-        return bool(asks)
+        return self._leader.has_news(asks)
 
     async def fetch(self, asks):
         return self._bend(await self._leader.fetch(asks))

@@ -15,6 +15,7 @@ from twisted_broker.replication.fetcher_manager import FetcherManager, FollowedP
 from twisted_broker.replication.fetcher_state import InitialFetchState
 from twisted_broker.replication.leader import BrokerEndPoint
 from twisted_broker.testing.memory_leader import MemoryLeader
+from twisted_broker.wire.errors import BrokerError, ErrorCode
 
 TWO, THREE = BrokerEndPoint(2, "h", 9002), BrokerEndPoint(3, "h", 9003)
 NAMES = [TopicPartition("t", number) for number in range(6)]
@@ -42,7 +43,7 @@ def test_the_smallest_number_counts_as_0(topic: str, partition: int) -> None:
 
 
 class Idle(Fetcher):
-    """A fetcher that asks for nothing."""
+    """A fetcher that can ask for nothing."""
 
     def __init__(self, runtime, leader, failed) -> None:
         super().__init__("idle", runtime, leader, 1000, failed)
@@ -52,8 +53,8 @@ class Idle(Fetcher):
         self.started += 1
         super().start()
 
-    def build_request(self, ready):
-        return {}
+    def ask(self, topic_partition, state):
+        raise BrokerError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
     def latest_epoch(self, topic_partition) -> int:
         return 1

@@ -5,12 +5,11 @@ from __future__ import annotations
 import pytest
 from twisted.logger import LogLevel, capturedLogs, formatEvent
 
-from tests.replication.pair import BACKOFF_MS, Node, nodes
+from tests.replication.pair import BACKOFF_MS, Node, copied
 from tests.replication.rig import TOPIC_ID, TP, registration
-from tests.replication.test_fetcher import Bent
-from tests.replication.test_fetcher_state import A, state_with
+from tests.replication.test_fetcher import Bent, following, out_of_range
 from twisted_broker.replication import follower
-from twisted_broker.replication.fetcher_state import FetchedPartition, InitialFetchState, Verdict
+from twisted_broker.replication.fetcher_state import FetchedPartition, InitialFetchState
 from twisted_broker.wire.errors import ErrorCode
 
 TOPIC_STATS = ("replication_bytes_in", "reassignment_bytes_in", "messages_in", "bytes_in")
@@ -22,10 +21,7 @@ def kinds(node: Node) -> list[str]:
 
 def truncating(records: int = 3) -> tuple[Node, Node]:
     """A follower whose partition is to be truncated before it is fetched, by OffsetForLeaderEpoch."""
-    a, b = nodes()
-    b.lead(1, isr=(1, 2))
-    b.append(records)
-    a.follow(b, 1)
+    a, b = following(records=records)
     a.catch_up(2)
     b.append(records)
     a.follow(b, 1, cuts_on_fetch=False)
@@ -53,10 +49,7 @@ def test_what_is_delayed_is_not_truncated_either() -> None:
 
 def test_the_end_of_a_delay_ends_the_wait() -> None:
     """RL 6.2: with nothing ready the fetcher waits for the backoff at most, and not past the end of a delay that is sooner."""
-    a, b = nodes()
-    b.lead(1, isr=(1, 2))
-    b.append(2)
-    a.follow(b, 1)
+    a, _ = following(records=2)
     a.state.delayed_until_ms = a.now_ms() + 250
     a.fetcher.start()
     assert kinds(a) == []
@@ -66,20 +59,10 @@ def test_the_end_of_a_delay_ends_the_wait() -> None:
     a.fetcher.shutdown()
 
 
-@pytest.mark.parametrize(("asked_epoch", "verdict"), [(5, Verdict.FENCED), (4, Verdict.RETRY)])
-def test_fenced_fails_a_partition_only_at_its_current_epoch(asked_epoch: int, verdict: Verdict) -> None:
-    """RL 6.5: FENCED_LEADER_EPOCH at the epoch that is the newest here: failed until the controller's news; of an older one: tried again."""
-    assert state_with(A).refused(A, asked_epoch, ErrorCode.FENCED_LEADER_EPOCH) is verdict
-
-
 @pytest.mark.parametrize(("high_watermark", "level"), [(2, LogLevel.info), (5, LogLevel.warn)])
 def test_a_cut_below_the_high_watermark_is_a_warning(high_watermark: int, level: LogLevel) -> None:
     """RL 6.3: the usual cut is told as it is; one that takes what a consumer may have seen is a warning."""
-    a, b = nodes()
-    a.lead(1)
-    a.append(2)
-    b.follow(a, 1)
-    b.catch_up(2)
+    a, b = copied(2)
     a.append(3)
     a.log.set_high_watermark(high_watermark)
     b.lead(2)
@@ -93,12 +76,7 @@ def test_a_cut_below_the_high_watermark_is_a_warning(high_watermark: int, level:
 
 def test_an_unclean_cut_is_a_warning() -> None:
     """RL 6.5: the leader ends below us: cut to its end, and said so."""
-    a, b = nodes()
-    b.lead(1)
-    b.append(2)
-    a.lead(1)
-    a.append(5)
-    a.follow(b, 1)
+    a, _ = out_of_range(own=5, leader_start=0, leader_end=2)
     a.fetcher.leader = Bent(a.leader, lambda answers: {TP: FetchedPartition(ErrorCode.OFFSET_OUT_OF_RANGE)})
     with capturedLogs() as told:
         a.round()
@@ -108,10 +86,7 @@ def test_an_unclean_cut_is_a_warning() -> None:
 
 def test_what_a_fetcher_brings_is_counted_as_replication() -> None:
     """RL 1.13, 6.4: bytes of the fetcher and of the topic, as replication and, for a replica being added, as reassignment; nothing as produced."""
-    a, b = nodes()
-    b.lead(1, isr=(1, 2))
-    b.append(3)
-    a.follow(b, 1)
+    a, b = following()
     a.catch_up(2)
     size = a.log.size_in_bytes
     assert [getattr(a.held.stats, name) for name in TOPIC_STATS] == [size, 0, 0, 0]

@@ -2,28 +2,34 @@
 
 from __future__ import annotations
 
+from random import Random
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.replication.rig import TOPIC_ID
+from tests.replication.test_fetcher_session import FATES, leader_reads
 from twisted_broker.interfaces import TopicPartition
 from twisted_broker.log.leader_epochs import LeaderEpochCache
+from twisted_broker.replication.fetch_asks import FetchAsk
+from twisted_broker.replication.fetch_session import FetchSessionCache
+from twisted_broker.replication.fetcher_session import AskingSession
 from twisted_broker.replication.fetcher_state import (
     EpochAsk,
     EpochEnd,
-    FetchAsk,
     FetchedPartition,
     FetcherState,
     FetchPhase,
     InitialFetchState,
+    PartitionFetchState,
     Restart,
     Truncation,
     Verdict,
     restart_at,
     truncation_for,
 )
-from twisted_broker.wire.errors import ErrorCode
+from twisted_broker.wire.errors import BrokerError, ErrorCode
 
 A, B, C = (TopicPartition(name, 0) for name in "abc")
 NONE = ErrorCode.NONE
@@ -91,6 +97,16 @@ def ask(offset: int = 10, epoch: int = 5) -> FetchAsk:
     return FetchAsk(TOPIC_ID, offset, epoch, 4, 0, 1000)
 
 
+def made(name: TopicPartition, state: PartitionFetchState) -> FetchAsk:
+    return FetchAsk(state.topic_id, state.fetch_offset, state.leader_epoch, state.last_fetched_epoch, 0, 1000)
+
+
+def asked_in_turn(state: FetcherState, now_ms: int) -> dict[TopicPartition, FetchAsk]:
+    """What is asked in a round that begins now."""
+    assert state.settle(now_ms, made) == []
+    return state.asks.in_turn()
+
+
 def order(state: FetcherState) -> str:
     return "".join(name.topic for name in state.partitions)
 
@@ -134,14 +150,24 @@ def test_partitions_take_turns() -> None:
     assert order(state) == "bca"
 
 
+def test_truncating_ones_take_turns_too() -> None:
+    """RL 6.2, 6.3: also those that were not asked for in between."""
+    state = state_with(A, B, C, cuts_on_fetch=False)
+    state.truncated(A, Truncation(8, False), 4, False)
+    assert [name for name, _ in state.truncating(0)] == [B, C, A]
+    state.delay([B], 200, 100)
+    assert [name for name, _ in state.truncating(100)] == [C, A]
+    assert [name for name, _ in state.truncating(200)] == [C, A, B]
+
+
 def test_a_delay_ends_by_itself() -> None:
     """RL 6.2, 6.5: a delayed partition is neither fetched nor truncated until its time; a second error does not prolong the delay."""
     state = state_with(A, B)
     state.delay([A], 1100, 100)
     state.delay([A], 1500, 600)
-    assert [name for name, _ in state.ready(1099)] == [B]
+    assert list(asked_in_turn(state, 1099)) == [B]
     assert state.next_due_ms(1099) == 1100
-    assert [name for name, _ in state.ready(1100)] == [B, A]
+    assert list(asked_in_turn(state, 1100)) == [B, A]
     assert state.next_due_ms(1100) is None
 
 
@@ -200,6 +226,20 @@ def test_an_answer_about_an_epoch_counts_under_the_epoch_asked(epoch, error, ver
     assert state.judge_epoch_end(A, EpochAsk(epoch, 4), EpochEnd(error, 4, 9)) is verdict
 
 
+@pytest.mark.parametrize(
+    ("name", "asked_epoch", "error", "verdict"),
+    [
+        (A, 5, ErrorCode.FENCED_LEADER_EPOCH, Verdict.FENCED),
+        (A, 4, ErrorCode.FENCED_LEADER_EPOCH, Verdict.RETRY),
+        (A, 5, ErrorCode.NOT_LEADER_OR_FOLLOWER, Verdict.RETRY),
+        (B, 5, ErrorCode.FENCED_LEADER_EPOCH, Verdict.STALE),
+    ],
+)
+def test_fenced_fails_a_partition_only_at_its_current_epoch(name, asked_epoch, error, verdict) -> None:
+    """RL 6.5: FENCED_LEADER_EPOCH at the epoch that is the newest here: failed until the controller's news; of an older one: tried again."""
+    assert state_with(A).refused(name, asked_epoch, error) is verdict
+
+
 def test_after_an_append() -> None:
     """RL 6.4: next offset = last + 1, lag = max(0, leader's high watermark - next)."""
     state = state_with(A)
@@ -222,54 +262,157 @@ def test_after_a_cut(complete, cuts_on_fetch, phase) -> None:
     assert (found.fetch_offset, found.last_fetched_epoch, found.phase) == (6, 3, phase)
 
 
-class TestModel:
-    """Whatever happens, every partition is in one place, ready or delayed or truncating or failed, and turns are fair."""
+@pytest.mark.parametrize(
+    "what", ["added", "appended", "answered", "cut", "restarted", "marked", "another topic", "another epoch", "delayed", "failed"]
+)
+def test_a_round_looks_at_what_happened_only(what: str) -> None:
+    """RL 6.2: whoever is asked as before is not looked at; whoever may not be is, once, or for as long as it waits."""
+    state = state_with(A, B)
+    asked_in_turn(state, 0)
+    happens = {
+        "added": lambda: state.add(C, InitialFetchState(TOPIC_ID, 5, 0), 4, True),
+        "appended": lambda: state.appended(A, 20, 5, 21),
+        "answered": lambda: state.appended(A, -1, -1, 21),
+        "cut": lambda: state.truncated(A, Truncation(8, True), 4, True),
+        "restarted": lambda: state.restarted(A, Restart(0, False, False, 5), 4),
+        "marked": lambda: state.mark(A),
+        "another topic": lambda: state.add(A, InitialFetchState(bytes(16), 5, 10), 4, True),
+        "another epoch": lambda: state.add(A, InitialFetchState(TOPIC_ID, 6, 10), 4, True),
+        "delayed": lambda: state.delay([A], 100, 0),
+        "failed": lambda: state.fail(A),
+    }
+    happens[what]()
+    looked_at: list[TopicPartition] = []
 
-    names = st.sampled_from([A, B, C])
-    steps = st.lists(
-        st.one_of(
-            st.tuples(st.just("add"), names, st.integers(1, 3)),
-            st.tuples(st.just("remove"), names),
-            st.tuples(st.just("fail"), names),
-            st.tuples(st.just("delay"), names, st.integers(1, 50)),
-            st.tuples(st.just("append"), names),
-            st.tuples(st.just("cut"), names),
-            st.tuples(st.just("time"), st.integers(1, 60)),
-        ),
-        max_size=40,
-    )
+    def ask_noting(name: TopicPartition, found: PartitionFetchState) -> FetchAsk:
+        looked_at.append(name)
+        return made(name, found)
 
-    @given(steps=steps)
-    def test_everybody_is_somewhere(self, steps) -> None:
-        """RL 6.2, 6.5."""
-        state, now = FetcherState(), 0
-        known: dict[TopicPartition, int] = {}
-        for kind, *arguments in steps:
-            if kind == "time":
-                now += arguments[0]
-                continue
-            name = arguments[0]
-            if kind == "add":
-                known[name] = arguments[1] if known.get(name, 0) != arguments[1] else known[name]
-                state.add(name, InitialFetchState(TOPIC_ID, arguments[1], 0), 0, True)
-            elif kind == "remove":
-                known.pop(name, None)
-                state.remove(name)
-            elif kind == "fail":
-                state.fail(name)
-            elif kind == "delay":
-                state.delay([name], now + arguments[1], now)
-            elif kind == "append":
-                last = state.partitions[name].fetch_offset if name in state.partitions else 0
-                state.appended(name, last, 0, last + 1)
-                assert name not in state.partitions or list(state.partitions)[-1] == name
-            elif name in state.partitions:
-                state.truncated(name, Truncation(0, True), 0, True)
-            ready = {each for each, _ in state.ready(now)}
-            delayed = {each for each, found in state.partitions.items() if found.is_delayed(now)}
-            truncating = {each for each, found in state.partitions.items() if found.phase is FetchPhase.TRUNCATING}
-            assert ready | delayed | truncating == set(state.partitions)
-            assert not ready & delayed and not state.failed & set(state.partitions)
-            assert state.failed | set(state.partitions) == set(known)
-            due = state.next_due_ms(now)
-            assert (due is None) == (not delayed) and (due is None or due > now)
+    for now_ms in (50, 60, 100, 150):
+        state.settle(now_ms, ask_noting)
+        assert state.asks.standing == {name: made(name, found) for name, found in state.partitions.items() if found.is_ready(now_ms)}
+    assert looked_at == ([] if what == "failed" else [C] if what == "added" else [A])
+
+
+def test_what_cannot_be_asked_is_not_asked_and_looked_at_again() -> None:
+    """RL 6.5: the ask that stood is taken back at once."""
+    state = state_with(A, B)
+    asked_in_turn(state, 0)
+    state.mark(A)
+
+    def refuse(name: TopicPartition, found: PartitionFetchState) -> FetchAsk:
+        raise BrokerError(ErrorCode.KAFKA_STORAGE_ERROR)
+
+    assert state.settle(0, refuse) == [A]
+    assert list(state.asks.standing) == [B]
+    assert list(asked_in_turn(state, 0)) == [A, B]
+
+
+class Model:
+    """A fetcher's state, what its partitions' own logs begin at and who cannot be asked; and a leader's side of the fetch session."""
+
+    def __init__(self) -> None:
+        self.state, self.now_ms = FetcherState(), 0
+        self.known: dict[TopicPartition, tuple[int, bytes]] = {}
+        self.starts: dict[TopicPartition, int] = {}
+        self.refusing: set[TopicPartition] = set()
+        self.session, self.cache = AskingSession(), FetchSessionCache(10, Random(1))
+
+    def ask(self, name: TopicPartition, found: PartitionFetchState) -> FetchAsk:
+        if name in self.refusing:
+            raise BrokerError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        return made(name, found)._replace(log_start_offset=self.starts.get(name, 0))
+
+    def add(self, name: TopicPartition, epoch: int, topic_id: bytes, latest_epoch: int) -> None:
+        self.known[name] = epoch, topic_id
+        self.state.add(name, InitialFetchState(topic_id, epoch, 0), latest_epoch, True)
+
+    def remove(self, name: TopicPartition) -> None:
+        self.known.pop(name, None)
+        self.state.remove(name)
+
+    def fail(self, name: TopicPartition) -> None:
+        self.state.fail(name)
+
+    def delay(self, name: TopicPartition, for_ms: int) -> None:
+        self.state.delay([name], self.now_ms + for_ms, self.now_ms)
+
+    def append(self, name: TopicPartition, records: bool) -> None:
+        found = self.state.partitions.get(name)
+        last = found.fetch_offset if found is not None and records else -1
+        self.state.appended(name, last, 0, last + 1)
+        assert found is None or not records or list(self.state.partitions)[-1] == name
+
+    def cut(self, name: TopicPartition, complete: bool) -> None:
+        if name in self.state.partitions:
+            self.state.truncated(name, Truncation(0, complete), 0, False)
+
+    def restart(self, name: TopicPartition, offset: int) -> None:
+        if name in self.state.partitions:
+            self.state.restarted(name, Restart(offset, False, True, 0), 0)
+
+    def start_moves(self, name: TopicPartition) -> None:
+        self.starts[name] = self.starts.get(name, 0) + 1
+        self.state.mark(name)
+
+    def refuse(self, name: TopicPartition) -> None:
+        self.refusing ^= {name}
+        self.state.mark(name)
+
+    def time(self, passes_ms: int) -> None:
+        self.now_ms += passes_ms
+
+    def round(self, fate: str) -> None:
+        """After its start all that are ready are asked, in the order of turns, each as it is now; the leader reads just these."""
+        state = self.state
+        ready = {name: found for name, found in state.partitions.items() if found.is_ready(self.now_ms)}
+        expected = {name: self.ask(name, found) for name, found in ready.items() if name not in self.refusing}
+        refused = state.settle(self.now_ms, self.ask)
+        assert set(refused) == set(ready) & self.refusing
+        assert list(state.asks.in_turn().items()) == list(expected.items()) and state.asks.standing == expected
+        state.delay(refused, self.now_ms + 20, self.now_ms)
+        assert set(state._unsettled) == set(state.partitions) - set(expected), "nothing is kept of what is gone or as it should be"
+        if self.session.has_news(state.asks):
+            read = leader_reads(self.cache, self.session, self.session.request(state.asks), fate, self.now_ms)
+            assert read is None or read == expected
+        else:
+            assert not expected
+
+    def check(self) -> None:
+        """Everybody is in one place."""
+        state, now_ms = self.state, self.now_ms
+        ready = {name for name, found in state.partitions.items() if found.is_ready(now_ms)}
+        delayed = {name for name, found in state.partitions.items() if found.is_delayed(now_ms)}
+        truncating = {name: found for name, found in state.partitions.items() if found.phase is FetchPhase.TRUNCATING}
+        assert ready | delayed | set(truncating) == set(state.partitions)
+        assert not ready & delayed and not state.failed & set(state.partitions)
+        assert state.failed | set(state.partitions) == set(self.known)
+        assert all(found.topic_id == self.known[name][1] for name, found in state.partitions.items())
+        assert [name for name, _ in state.truncating(now_ms)] == [name for name in truncating if name not in delayed]
+        assert state.next_due_ms(now_ms) == min((state.partitions[name].delayed_until_ms for name in delayed), default=None)
+
+
+NAMES = st.sampled_from([A, B, C])
+STEPS = st.one_of(
+    st.tuples(st.just("round"), st.sampled_from(FATES)),
+    st.tuples(st.just("add"), NAMES, st.integers(1, 3), st.sampled_from([TOPIC_ID, bytes(16)]), st.integers(-1, 0)),
+    st.tuples(st.just("remove"), NAMES),
+    st.tuples(st.just("fail"), NAMES),
+    st.tuples(st.just("delay"), NAMES, st.integers(1, 50)),
+    st.tuples(st.just("append"), NAMES, st.booleans()),
+    st.tuples(st.just("cut"), NAMES, st.booleans()),
+    st.tuples(st.just("restart"), NAMES, st.integers(0, 3)),
+    st.tuples(st.just("start_moves"), NAMES),
+    st.tuples(st.just("refuse"), NAMES),
+    st.tuples(st.just("time"), st.integers(1, 60)),
+)
+
+
+@given(steps=st.lists(STEPS, max_size=60))
+def test_whatever_happens_all_that_are_ready_are_asked(steps) -> None:
+    """RL 6.2, 6.5: every partition is ready or delayed or truncating or failed; turns are fair; and what a round asks, and a leader reads for it, is
+    what one would ask who looked at all partitions."""
+    model = Model()
+    for kind, *arguments in [*steps, ("round", "answered")]:
+        getattr(model, kind)(*arguments)
+        model.check()

@@ -11,6 +11,7 @@ from tests.replication.rig import TOPIC_ID, TP, WALL_MS, Rig, at, batch, broker_
 from twisted_broker.cluster.registrations import Endpoint
 from twisted_broker.interfaces import TopicPartition
 from twisted_broker.log.append_info import AppendOrigin
+from twisted_broker.replication.fetcher import ReplicaFetcher
 from twisted_broker.replication.leader import BrokerEndPoint
 from twisted_broker.replication.partition import Partition
 from twisted_broker.replication.replica_fetchers import ReplicaFetchers, fetch_limits
@@ -36,11 +37,19 @@ class Wire:
         self._waiting.append(Deferred())
         return self._waiting[-1]
 
-    def answer(self, **data) -> None:
-        """The answer about `TP` to what was asked last."""
+    def answer_nothing(self) -> None:
+        """The answer to what was asked last, within a session: all is as it was."""
+        self._waiting.pop(0).callback(fetch_wire.FetchResponse(session_id=7))
+
+    def said(self) -> dict[int, fetch_wire.FetchPartition]:
+        """What the last request says, of the topic `t`."""
+        return {each.partition: each for topic in self.asked[-1].topics if topic.topic_id == TOPIC_ID for each in topic.partitions}
+
+    def answer(self, session_id: int = 0, **data) -> None:
+        """The answer about `TP` to what was asked last; 0: without a session."""
         partition = fetch_wire.PartitionData(partition_index=0, **{"records": None, "log_start_offset": 0, "high_watermark": 0} | data)
         topic = fetch_wire.FetchableTopicResponse(topic="t", topic_id=TOPIC_ID, partitions=[partition])
-        self._waiting.pop(0).callback(fetch_wire.FetchResponse(responses=[topic]))
+        self._waiting.pop(0).callback(fetch_wire.FetchResponse(session_id=session_id, responses=[topic]))
 
     def close(self) -> None:
         self.closed = True
@@ -115,6 +124,69 @@ def test_records_and_marks_arrive_and_waiting_requests_hear_of_them() -> None:
     rig.wires[0].answer(high_watermark=3)
     assert done and rig.partition().log.high_watermark == 3
     assert rig.fetched()[TP].lag == 0
+
+
+def test_a_round_costs_what_changed(monkeypatch) -> None:
+    """RL 6.2: no partition is looked at while nothing happens to it, and nothing is said of it; one that is marked is, and no other."""
+    rig = FollowerRig()
+    looked_at: list[int] = []
+    real = ReplicaFetcher.ask
+    monkeypatch.setattr(ReplicaFetcher, "ask", lambda self, name, state: (looked_at.append(name.partition), real(self, name, state))[1])
+    rig.topic(states={number: registration(2, REPLICAS, (2, 3), 1, 10) for number in range(9)})
+    rig.clock.advance(0)
+    (wire,) = rig.wires
+    assert sorted(looked_at) == sorted(wire.said()) == list(range(9))
+    for _ in range(3):
+        wire.answer_nothing()
+        assert wire.said() == {}
+    assert len(looked_at) == 9
+    rig.fetchers.ask_anew(TopicPartition("t", 4))
+    rig.fetchers.ask_anew(TopicPartition("another", 4))
+    wire.answer_nothing()
+    assert looked_at[9:] == [4] and wire.said() == {}, "it begins where it began"
+
+
+def test_the_leader_hears_where_the_own_log_starts() -> None:
+    """RL 2.8, 6.2: retention of its own moved it: said with the next fetch, once the fetchers are told."""
+    rig = FollowerRig()
+    rig.follow()
+    (wire,) = rig.wires
+    wire.answer(records=sent_by_leader(3), high_watermark=3)
+    wire.answer(high_watermark=3)
+    wire.answer_nothing()
+    rig.partition().log.increment_log_start_offset(2)
+    rig.fetchers.ask_anew(TP)
+    wire.answer_nothing()
+    assert wire.said()[0].log_start_offset == 2
+    wire.answer_nothing()
+    assert wire.said() == {}
+
+
+def test_a_log_start_that_follows_the_leaders_is_said_with_the_next_fetch() -> None:
+    """RL 2.8: DeleteRecords waits for it: the answer that brings it is enough, though it brings no records."""
+    rig = FollowerRig()
+    rig.follow()
+    (wire,) = rig.wires
+    wire.answer(records=sent_by_leader(3), high_watermark=0)
+    wire.answer_nothing()
+    wire.answer(high_watermark=3, log_start_offset=2, session_id=7)
+    assert rig.partition().log.log_start_offset == 2
+    assert wire.said()[0].log_start_offset == 2
+
+
+def test_a_fetcher_that_has_nobody_to_fetch_makes_its_leader_forget() -> None:
+    """RL 6.2: for as long as it lives (another partition may come), the session holds what is fetched only."""
+    rig = FollowerRig()
+    rig.follow()
+    (wire,) = rig.wires
+    wire.answer_nothing()
+    rig.fetchers.remove([TP])
+    wire.answer_nothing()
+    assert [(topic.topic_id, topic.partitions) for topic in wire.asked[-1].forgotten_topics_data] == [(TOPIC_ID, [0])]
+    count = len(wire.asked)
+    wire.answer_nothing()
+    rig.clock.pump([0.5] * 10)
+    assert len(wire.asked) == count
 
 
 def test_only_a_new_leader_epoch_restarts_fetching() -> None:

@@ -10,8 +10,10 @@ from twisted.internet.defer import Deferred, ensureDeferred, fail, succeed
 from twisted.internet.error import ConnectionLost
 
 from tests.replication.rig import TOPIC_ID, batch
+from tests.replication.test_fetch_asks import put_exactly
 from twisted_broker.interfaces import TopicPartition
-from twisted_broker.replication.fetcher_state import EpochAsk, EpochEnd, FetchAsk
+from twisted_broker.replication.fetch_asks import FetchAsk, FetchAsks
+from twisted_broker.replication.fetcher_state import EpochAsk, EpochEnd
 from twisted_broker.replication.leader import (
     EARLIEST,
     LATEST,
@@ -55,6 +57,7 @@ class Wire:
 class Asker:
     def __init__(self, level: int = LATEST_LEVEL) -> None:
         self.wire, self.level, self.epoch = Wire(), level, 42
+        self.asks = FetchAsks([*(TopicPartition("t", number) for number in range(4)), OTHER])
         limits = FetchLimits(500, 1, 10 << 20, 1 << 20)
         self.leader = RemoteLeader(BrokerEndPoint(2, "h", 1), self.wire, 1, lambda: self.epoch, lambda: self.level, limits)
 
@@ -66,7 +69,10 @@ class Asker:
         return found[0]
 
     def fetch(self, **offsets: int) -> Any:
-        return self.run(self.leader.fetch({TopicPartition("t", int(name[1:])): ask(offset) for name, offset in offsets.items()}))
+        return self.ask({TopicPartition("t", int(name[1:])): ask(offset) for name, offset in offsets.items()})
+
+    def ask(self, wanted: dict[TopicPartition, FetchAsk]) -> Any:
+        return self.run(self.leader.fetch(put_exactly(self.asks, wanted)))
 
 
 def ask(offset: int, topic_id: bytes = TOPIC_ID) -> FetchAsk:
@@ -88,7 +94,7 @@ def test_versions_follow_from_the_metadata_version(level: int, fetch: int, list_
 def test_what_a_fetch_says() -> None:
     """RL 6.2: replica id and epoch, leader epoch, last fetched epoch, log start, the limits; the high watermark stays at its default (RL 8.1)."""
     asker = Asker()
-    asker.run(asker.leader.fetch({A: ask(3), B: ask(9), OTHER: ask(1, OTHER_ID)}))
+    asker.ask({A: ask(3), B: ask(9), OTHER: ask(1, OTHER_ID)})
     request, version = asker.wire.sent[0]
     assert version == 18
     assert (request.max_wait_ms, request.min_bytes, request.max_bytes, request.isolation_level) == (500, 1, 10 << 20, 0)
@@ -136,6 +142,32 @@ def test_what_an_answer_says() -> None:
     assert (bytes(found[A].records), found[A].high_watermark, found[A].log_start_offset, found[A].diverging_epoch) == (records, 8, 2, None)
     assert (found[B].diverging_epoch, bytes(found[B].records)) == ((3, 6), b"")
     assert [found[TopicPartition("t", number)].error for number in (2, 3)] == [ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.UNKNOWN_SERVER_ERROR]
+
+
+def test_an_answer_about_another_topic_of_the_same_name_is_passed_over() -> None:
+    """KIP-516: while a topic is being made anew its partitions may be asked under different ids, and each answer is about one of them."""
+    asker = Asker()
+    data = [fetch_wire.PartitionData(partition_index=number, high_watermark=8, records=None) for number in (0, 1)]
+    topics = [fetch_wire.FetchableTopicResponse(topic_id=topic_id, partitions=data) for topic_id in (TOPIC_ID, OTHER_ID)]
+    asker.wire.answer = lambda request: fetch_wire.FetchResponse(session_id=7, responses=topics[1:])
+    assert list(asker.ask({A: ask(0), B: ask(0, OTHER_ID)})) == [B]
+    assert list(asker.ask({A: ask(0, OTHER_ID)})) == [A]
+    asker.wire.answer = lambda request: fetch_wire.FetchResponse(session_id=7, responses=topics[:1])
+    assert list(asker.ask({A: ask(0, OTHER_ID)})) == []
+
+
+def test_names_are_kept_of_topics_that_are_asked_only() -> None:
+    """A fetcher lives as long as its leader: what was deleted or moved away meanwhile leaves nothing behind."""
+    asker = Asker()
+    asker.ask({A: ask(0), OTHER: ask(0, OTHER_ID)})
+    asker.ask({A: ask(1)})
+    assert asker.leader._names == {TOPIC_ID: "t"}
+    asker.wire.answer = lambda request: ConnectionLost()
+    with pytest.raises(ConnectionLost):
+        asker.ask({OTHER: ask(0, OTHER_ID)})
+    asker.wire.answer = lambda request: fetch_wire.FetchResponse(session_id=7)
+    asker.ask({A: ask(1)})
+    assert asker.leader._names == {TOPIC_ID: "t"}
 
 
 def test_one_session_of_incremental_fetches() -> None:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from twisted.internet.task import Clock
+from twisted.logger import capturedLogs
 
-from tests.replication.rig import LOCAL, Rig, registration
+from tests.replication.rig import LOCAL, Rig, at, follower, registration
 from twisted_broker.config import BrokerConfig
+from twisted_broker.replication.periodic import PeriodicTasks
 from twisted_broker.replication.replica_manager import ReplicaManager
 
 
@@ -26,6 +29,51 @@ def test_each_task_runs_at_its_interval_from_the_first_role_change_on(monkeypatc
     rig.replicas.shutdown()
     rig.advance(20)
     assert len(ran["shrink_isrs"]) == 3 and rig.clock.getDelayedCalls() == []
+
+
+def test_after_a_stall_a_leader_listens_before_it_drops_anybody() -> None:
+    """RL 1.1, 2.4: it stood still for longer than `replica.lag.time.max.ms`; its check is due before the follower's fetch is read."""
+    rig = Rig(replica_lag_time_max_ms="8000")
+    rig.topic(states={0: registration(LOCAL, (1, 2), (1, 2))})
+    rig.advance(1)
+    rig.produce()
+    rig.clock.callLater(60.0, lambda: rig.replicas.fetch(follower(2), [at(1)]))
+    rig.clock.advance(60)
+    rig.advance(11)
+    assert rig.controller.asked == []
+    rig.produce()
+    rig.advance(14)  # two rounds, and the time that a follower may be behind
+    assert [proposal.members for proposal, _ in rig.controller.asked] == [((LOCAL, 101),)]
+
+
+@pytest.mark.parametrize(("late", "runs"), [(0.0, [2.0, 4.0, 6.0]), (0.9, [2.0, 4.9, 6.0]), (1.1, [2.0, 7.1])])
+def test_a_run_that_comes_late_is_left_out(late: float, runs: list[float]) -> None:
+    """By more than half its interval; then it is a whole interval to the next."""
+    clock, ran = Clock(), []
+    tasks = PeriodicTasks(clock)
+    tasks.every(2.0, lambda: ran.append(clock.seconds()))
+    clock.advance(2.0)
+    clock.advance(2.0 + late)
+    while clock.seconds() < 7.1:
+        clock.advance(min(each.getTime() for each in clock.getDelayedCalls()) - clock.seconds())
+    tasks.stop()
+    assert [at for at in ran if at < 7.2] == pytest.approx(runs)
+
+
+def test_a_task_that_fails_runs_again() -> None:
+    """It is logged; a bare LoopingCall would be over."""
+    clock, ran = Clock(), []
+
+    def task() -> None:
+        ran.append(clock.seconds())
+        raise OSError("no")
+
+    tasks = PeriodicTasks(clock)
+    tasks.every(2.0, task)
+    with capturedLogs() as told:
+        clock.pump([2.0, 2.0])
+    tasks.stop()
+    assert ran == [2.0, 4.0] and len(told) == 2 and not clock.getDelayedCalls()
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,8 @@
-"""Replicas of one partition through the production partition, log and fetcher: the stories that leader epochs were made for (RL 6.3)."""
+"""Replicas of one partition through the production partition, log and fetcher: the stories that leader epochs were made for (RL 6.3).
+
+tests/scenarios tells some of them of whole brokers; here they are the replica layer's own, and by both ways of finding the place to cut.
+What a round does besides cutting, and how it tells of a cut: test_fetcher_rounds.py.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.replication.pair import nodes
+from tests.replication.pair import copied, nodes
 from tests.replication.rig import TP
 from twisted_broker.replication.fetcher_state import FetchPhase
 
@@ -32,11 +36,7 @@ def test_kip_101_a_restarted_follower_keeps_what_is_above_its_high_watermark(cut
 @both_ways
 def test_kip_101_logs_do_not_part_when_the_shorter_one_leads(cuts_on_fetch: bool) -> None:
     """RL 6.3, KIP-101 scenario 2: all lose power, the replica without the last record leads and writes on: the other cuts its own and is equal."""
-    a, b = nodes()
-    a.lead(1)
-    a.append(1)
-    b.follow(a, 1, cuts_on_fetch=cuts_on_fetch)
-    b.catch_up(2)
+    a, b = copied(1, cuts_on_fetch=cuts_on_fetch)
     a.append(1)
     a.log.set_high_watermark(2)
     b.lead(2)
@@ -51,11 +51,7 @@ def test_kip_101_logs_do_not_part_when_the_shorter_one_leads(cuts_on_fetch: bool
 @both_ways
 def test_kip_279_epochs_that_the_other_does_not_know_are_stepped_through(cuts_on_fetch: bool) -> None:
     """RL 6.3, KIP-279: fast leader changes left epochs 1 and 3 here, 2 and 4 there: the cut goes down until both agree, and no further."""
-    a, b = nodes()
-    a.lead(0)
-    a.append(2)
-    b.follow(a, 0, cuts_on_fetch=cuts_on_fetch)
-    b.catch_up(2)
+    a, b = copied(2, epoch=0, cuts_on_fetch=cuts_on_fetch)
     a.lead(1)
     a.append(2)
     b.lead(2)

@@ -15,7 +15,7 @@ RECORDED = {
     "produce_completed_on_the_log_end": 0,
     "epoch_cache_not_cut": 0,
     "isr_change_without_partition_epoch": 2,
-    "high_watermark_below_the_minimum_isr": 21,
+    "high_watermark_below_the_minimum_isr": 4,
     "old_incarnation_counted": 69,
 }
 WINDOW = 24

@@ -8,9 +8,10 @@ import sys
 
 import pytest
 
+from twisted_broker.testing.history import Fate
 from twisted_broker.testing.sim_network import Weather
-from twisted_broker.testing.simulate import main, options_of, run_seed
-from twisted_broker.testing.workload import Fate
+from twisted_broker.testing.sim_options import options_of
+from twisted_broker.testing.simulate import main, run_seed
 
 
 def started(first: int, seeds: int, brokers: int) -> subprocess.Popen[str]:
@@ -70,6 +71,6 @@ def test_a_run_without_faults_is_quiet() -> None:
     options.faults, options.fault_seconds, options.burst_chance = ["cut"], 1e6, 0.0
     options.weather = Weather()  # a connection slower than a client's patience is a fault, too
     verdict = run_seed(3, options=options)
-    assert verdict.violation is None and verdict.run.checker.unclean_elections == 0
-    open_attempts = [attempt for attempt in verdict.run.history.attempts if attempt.fate is not Fate.ACKED]
+    assert verdict.violation is None and verdict.run.checker.truth.unclean_elections == 0
+    open_attempts = [attempt for attempt in verdict.run.notes.attempts if attempt.fate is not Fate.ACKED]
     assert len(open_attempts) <= len(options.idempotent) and all(attempt.fate is Fate.UNKNOWN for attempt in open_attempts)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from twisted_broker.interfaces import TopicPartition
+from twisted_broker.testing.history import Fate
 from twisted_broker.testing.sim_history import ToldClients
-from twisted_broker.testing.workload import Attempt, Fate
+from twisted_broker.testing.sim_notes import Attempt
 
 T0 = TopicPartition("t", 0)
 

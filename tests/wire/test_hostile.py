@@ -35,7 +35,7 @@ def little_memory(most_bytes: int) -> Iterator[None]:
         tracemalloc.stop()
 
 
-def check_refused(cls: type[Message], body: bytes, version: int, match: str = "") -> None:
+def check_refused(cls: type[Message], body: bytes, version: int, match: str | None = None) -> None:
     """In little memory; the reader is compiled before that is measured."""
     compile_reader(cls, version)
     with little_memory(100_000), pytest.raises(WireError, match=match):

@@ -187,6 +187,7 @@ def test_importing_descriptions_compiles_nothing() -> None:
         "twisted_broker.wire.messages.fetch",
         "twisted_broker.wire.primitives",
         "twisted_broker.wire.schema",
+        "twisted_broker.wire.structs",
     ]
 
 

@@ -5,7 +5,7 @@ What ApiVersions answers, what a connection may ask, the refusals and the compat
 1. A row per API; a version that is not in its row is not served and not advertised.
 2. Names become modules only when an API is first asked: starting a broker imports the few that are used.
 3. A row's request and response are `<Name>Request` and `<Name>Response` of `wire/messages/<messages>.py`; its function is the name in
-   snake_case in `api/<module>.py` (broker) or in `cluster/controller_api.py` (controller).
+   snake_case in `api/<module>.py` (broker) or in `api/controller.py` (controller).
 
 Source: Kafka 4.3.1's message definitions; lower versions as in 3.9. Leaves out: SASL, transactions, ACLs, quotas (not served yet).
 """
@@ -21,7 +21,7 @@ from twisted_broker.wire.schema import VersionRange, version_range
 
 RequestFunction = Callable[[Any, Any], Awaitable[Any]]
 
-_CONTROLLER_MODULE = "twisted_broker.cluster.controller_api"
+_CONTROLLER_MODULE = "twisted_broker.api.controller"
 
 
 class Route:

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from twisted_broker.cluster.broker_registry import check_epoch
 from twisted_broker.cluster.cluster_view import ClusterView
 from twisted_broker.cluster.partition_change import change_partition
-from twisted_broker.cluster.registrations import RECOVERED, RECOVERING, PartitionRegistration, TopicImage
+from twisted_broker.cluster.registrations import RECOVERED, RECOVERING, BrokerRegistration, PartitionRegistration, TopicImage
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.messages import broker_lifecycle as wire
 from twisted_broker.wire.messages import log_dirs
@@ -113,14 +113,14 @@ def assign_replicas(
     found: list[Record] = []
     directories = []
     for directory in request.directories:
-        online = bytes(directory.id) in broker.directories
+        directory_id = bytes(directory.id)
         topics = []
         for topic_request in directory.topics:
             topic = view.image.topics_by_id.get(bytes(topic_request.topic_id))
             answers = []
             for asked in topic_request.partitions:
                 answer = log_dirs.AssignReplicasToDirsResponsePartitionData(partition_index=asked.partition_index)
-                answer.error_code = _assign(view, broker.id, bytes(directory.id), online, topic, asked.partition_index, found)
+                answer.error_code = _assign(view, broker, directory_id, topic, asked.partition_index, found)
                 answers.append(answer)
             topics.append(log_dirs.AssignReplicasToDirsResponseTopicData(topic_id=topic_request.topic_id, partitions=answers))
         directories.append(log_dirs.AssignReplicasToDirsResponseDirectoryData(id=directory.id, topics=topics))
@@ -128,19 +128,23 @@ def assign_replicas(
 
 
 def _assign(
-    view: ClusterView, broker_id: int, directory: bytes, online: bool, topic: TopicImage | None, number: int, found: list[Record]
+    view: ClusterView, broker: BrokerRegistration, directory: bytes, topic: TopicImage | None, number: int, found: list[Record]
 ) -> ErrorCode:
+    """A replica in a directory that failed (or in none: LOST) is out of the ISR; it, and one whose former directory is gone, is not eligible."""
     partition = None if topic is None else topic.partitions.get(number)
     if topic is None:
         return ErrorCode.UNKNOWN_TOPIC_ID
     if partition is None:
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    if broker_id not in partition.replicas:
+    if broker.id not in partition.replicas:
         return ErrorCode.NOT_LEADER_OR_FOLLOWER
-    directories = [directory if replica == broker_id else known for replica, known in zip(partition.replicas, partition.directories, strict=True)]
-    isr = partition.isr if online else [member for member in partition.isr if member != broker_id]
+    directories = [directory if replica == broker.id else known for replica, known in zip(partition.replicas, partition.directories, strict=True)]
+    online = directory in broker.directories
+    isr = partition.isr if online else [member for member in partition.isr if member != broker.id]
+    begins_empty = not online or not broker.has_online_directory(partition.directory_of(broker.id))
     rules = view.rules(topic.name, partition._replace(directories=tuple(directories)))
-    change = change_partition(partition, topic.id, number, rules, isr=isr, directories=directories)
+    gone = (broker.id,) if begins_empty else ()
+    change = change_partition(partition, topic.id, number, rules, isr=isr, directories=directories, unclean_shutdown=gone)
     if change is not None:
         found.append(change)
     return ErrorCode.NONE

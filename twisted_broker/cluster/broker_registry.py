@@ -11,6 +11,8 @@ Owns the sessions (`Sessions`), and the decisions on BrokerRegistration, BrokerH
 3. A session begins with a heartbeat (or registration) heard in this controller's life; a broker that was unfenced when the controller started has a
    full session before it is fenced. Time in which the controller itself stood still is nobody's silence.
 4. A registration that does not name the last epoch was an unclean stop: the node leaves all ISRs and is eligible nowhere.
+5. A heartbeat tells all directories that failed since the broker started; those that are out of its registration already change nothing. Without any
+   directory it is fenced, and may go.
 
 Source: Kafka's `ClusterControlManager`, `BrokerHeartbeatManager`, `ReplicationControlManager`; KRAFT 3.4, 3.5; `RL 8.2`.
 Left out: time (an argument, monotonic ms).
@@ -55,7 +57,7 @@ class Sessions:
         self._looked_ms: int | None = None
 
     def touch(self, broker: int, epoch: int, metadata_offset: int, now_ms: int) -> _Session:
-        """Notes a heartbeat."""
+        """A heartbeat of a broker under this broker epoch, which knows the metadata up to `metadata_offset`. Its session, new for a new epoch."""
         session = self._sessions.get((broker, epoch))
         if session is None:
             for key in [key for key in self._sessions if key[0] == broker]:
@@ -66,6 +68,7 @@ class Sessions:
         return session
 
     def forget(self, broker: int, epoch: int) -> None:
+        """Nobody waits for that incarnation any more."""
         self._sessions.pop((broker, epoch), None)
 
     def alive(self, broker: BrokerRegistration, now_ms: int) -> bool:
@@ -90,9 +93,9 @@ class Sessions:
         return found
 
     def lowest_offset(self, image: MetadataImage) -> int | None:
-        """The metadata offset that every serving broker has reached; None when none serves."""
-        serving = [(broker.id, broker.epoch) for broker in image.live_brokers() if broker.may_be_in_isr]
-        return min((self._sessions[key].metadata_offset for key in serving if key in self._sessions), default=None)
+        """The metadata offset that every serving broker has reached, -1 while one was not heard; None when none serves."""
+        serving = [self._sessions.get((broker.id, broker.epoch)) for broker in image.live_brokers() if broker.may_be_in_isr]
+        return min((-1 if session is None else session.metadata_offset for session in serving), default=None)
 
 
 class Registered(NamedTuple):
@@ -198,6 +201,8 @@ def heartbeat(view: ClusterView, request: BrokerHeartbeatRequest, sessions: Sess
     broker = check_epoch(view.image, request.broker_id, request.broker_epoch)
     session = sessions.touch(broker.id, broker.epoch, request.current_metadata_offset, now_ms)
     caught_up = request.current_metadata_offset >= broker.epoch
+    if _has_no_directory_left(broker, request):
+        return Beat([] if broker.fenced else fence(view, broker), caught_up, True, request.want_shut_down, False)
     failed = _failed_directories(view, broker, request)
     if failed:
         return Beat(failed, caught_up, broker.fenced, False, False)
@@ -207,8 +212,10 @@ def heartbeat(view: ClusterView, request: BrokerHeartbeatRequest, sessions: Sess
             return Beat(found, caught_up, True, request.want_shut_down, False)
         return Beat(found + _unfence(view, broker), caught_up, False, False, False)
     if broker.in_controlled_shutdown:
+        if session.shutdown_offset is None:  # granted by a controller before this one: all that is known here is to be seen
+            session.shutdown_offset = view.image.offset
         lowest = sessions.lowest_offset(view.image)
-        seen = session.shutdown_offset is not None and (lowest is None or session.shutdown_offset <= lowest)
+        seen = lowest is None or session.shutdown_offset <= lowest
         if view.leads_any(broker.id) or not seen:
             return Beat(found, caught_up, False, False, False)
         return Beat(found + fence(view, broker), caught_up, True, True, False)
@@ -236,6 +243,11 @@ def fence(view: ClusterView, broker: BrokerRegistration) -> list[Record]:
 def _unfence(view: ClusterView, broker: BrokerRegistration) -> list[Record]:
     change = records.BrokerRegistrationChangeRecord(broker_id=broker.id, broker_epoch=broker.epoch, fenced=-1)
     return [change, *view.broker_comes(broker.id)]
+
+
+def _has_no_directory_left(broker: BrokerRegistration, request: BrokerHeartbeatRequest) -> bool:
+    """No record could say so (an empty list changes nothing), and there is nothing that such a broker could serve, or be waited for."""
+    return bool(broker.directories) and set(broker.directories) <= {bytes(directory) for directory in request.offline_log_dirs}
 
 
 def _failed_directories(view: ClusterView, broker: BrokerRegistration, request: BrokerHeartbeatRequest) -> list[Record]:

@@ -80,7 +80,10 @@ class ClusterView:
         return any(partition.leader == broker_id for topic in self.image.topics_by_id.values() for partition in topic.partitions.values())
 
     def broker_leaves(self, broker_id: int, *, unclean: bool = False, directories: Collection[bytes] | None = None) -> list[Record]:
-        """Takes a broker out of its ISRs. `unclean`: it may have lost data and is no longer eligible anywhere; `directories`: only these failed."""
+        """Takes a broker out of its ISRs. `unclean`: it may have lost data and is no longer eligible anywhere. `directories`: only these failed;
+        what lay there may be gone with them, and the broker is not eligible for it.
+        """
+        unclean = unclean or directories is not None
 
         def concerned(partition: PartitionRegistration) -> bool:
             if directories is not None and partition.directory_of(broker_id) not in directories:

@@ -13,7 +13,8 @@ Source: Kafka's `ConfigurationControlManager`, `ConfigAdminManager`, KIP-339; `R
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
 
 from twisted_broker.cluster.cluster_view import ClusterView
 from twisted_broker.cluster.image import BROKER_RESOURCE, CLIENT_METRICS_RESOURCE, GROUP_RESOURCE, TOPIC_RESOURCE
@@ -27,51 +28,58 @@ from twisted_broker.wire.schema import Record
 SET, DELETE, APPEND, SUBTRACT = range(4)
 _MIN_ISR = "min.insync.replicas"
 Values = dict[str, str]
+Answer = TypeVar("Answer")
 Edit = wire.IncrementalAlterConfigsRequestAlterableConfig
 
 
 def incremental_alter_configs(
     view: ClusterView, request: wire.IncrementalAlterConfigsRequest
 ) -> tuple[list[Record], wire.IncrementalAlterConfigsResponse]:
-    """The records of all resources whose change is accepted, and the answer."""
-    counts = Counter((resource.resource_type, resource.resource_name) for resource in request.resources)
-    found: list[Record] = []
-    results = []
-    for resource in request.resources:
-        key = (resource.resource_type, resource.resource_name)
-        result = wire.IncrementalAlterConfigsResponseAlterConfigsResourceResponse(resource_type=key[0], resource_name=key[1], error_message=None)
-        try:
-            check_once(counts, key)
-            names = Counter(entry.name for entry in resource.configs)
-            if names and max(names.values()) > 1:
-                raise BrokerError(ErrorCode.INVALID_REQUEST, "a setting is named twice")
-            found += _change(view, key, edited(view.image.config(*key), resource.configs, view, key[0]))
-        except BrokerError as error:
-            result.error_code, result.error_message = error.code, error.message
-        results.append(result)
+    """The records of all resources whose change is accepted, and the answer, which has the refusals. With `validate_only` no records."""
+
+    def wanted(resource: wire.IncrementalAlterConfigsRequestAlterConfigsResource) -> Values:
+        names = Counter(entry.name for entry in resource.configs)
+        if names and max(names.values()) > 1:
+            raise BrokerError(ErrorCode.INVALID_REQUEST, "a setting is named twice")
+        own = view.image.config(resource.resource_type, resource.resource_name)
+        return edited(own, resource.configs, view, resource.resource_type)
+
+    found, results = _each(view, request.resources, wanted, wire.IncrementalAlterConfigsResponseAlterConfigsResourceResponse)
     return ([] if request.validate_only else found), wire.IncrementalAlterConfigsResponse(responses=results)
 
 
 def alter_configs(view: ClusterView, request: wire.AlterConfigsRequest) -> tuple[list[Record], wire.AlterConfigsResponse]:
     """As above for the older call, which replaces all settings of a resource."""
-    counts = Counter((resource.resource_type, resource.resource_name) for resource in request.resources)
+    found, results = _each(view, request.resources, _replaced, wire.AlterConfigsResponseAlterConfigsResourceResponse)
+    return ([] if request.validate_only else found), wire.AlterConfigsResponse(responses=results)
+
+
+def _replaced(resource: wire.AlterConfigsRequestAlterConfigsResource) -> Values:
+    values: Values = {}
+    for entry in resource.configs:
+        if entry.value is None:
+            raise BrokerError(ErrorCode.INVALID_REQUEST, f"setting {entry.name} has no value")
+        values[entry.name] = entry.value
+    return values
+
+
+def _each(
+    view: ClusterView, resources: Sequence[Any], wanted: Callable[[Any], Values], answer: Callable[..., Answer]
+) -> tuple[list[Record], list[Answer]]:
+    """The records of those whose change is accepted, and an answer for each. `wanted(resource)`: its own settings as they are to be."""
+    counts = Counter((resource.resource_type, resource.resource_name) for resource in resources)
     found: list[Record] = []
     results = []
-    for resource in request.resources:
+    for resource in resources:
         key = (resource.resource_type, resource.resource_name)
-        result = wire.AlterConfigsResponseAlterConfigsResourceResponse(resource_type=key[0], resource_name=key[1], error_message=None)
+        code, message = ErrorCode.NONE, None
         try:
             check_once(counts, key)
-            wanted: Values = {}
-            for entry in resource.configs:
-                if entry.value is None:
-                    raise BrokerError(ErrorCode.INVALID_REQUEST, f"setting {entry.name} has no value")
-                wanted[entry.name] = entry.value
-            found += _change(view, key, wanted)
+            found += _change(view, key, wanted(resource))
         except BrokerError as error:
-            result.error_code, result.error_message = error.code, error.message
-        results.append(result)
-    return ([] if request.validate_only else found), wire.AlterConfigsResponse(responses=results)
+            code, message = error.code, error.message
+        results.append(answer(error_code=code, error_message=message, resource_type=key[0], resource_name=key[1]))
+    return found, results
 
 
 def check_once(counts: Mapping[tuple[int, str], int], key: tuple[int, str]) -> None:

@@ -9,7 +9,7 @@ that lapse, empty records, snapshots.
 4. A new cluster is finalised in one metadata transaction before anything else is written.
 
 Source: Kafka's `QuorumController`; KIP-500, KIP-631, KIP-835; `RL 8.1`. Left out: what is decided (`broker_registry`, `topic_changes`, ...), the
-requests (`controller_api.py`), reading of the log by others (`metadata_fetch.py`).
+requests (`api/controller.py`), reading of the log by others (`metadata_fetch.py`).
 """
 
 from __future__ import annotations

@@ -5,6 +5,8 @@ Owns `ControllerChannel`: one connection to the leader that the observer names, 
 1. Versions are negotiated once per connection.
 2. `ask` tries again, after a pause, when there is no leader, the connection is lost, or the other side is not the controller; until its deadline.
 3. Each purpose has its own channel: a request that waits long must not delay heartbeats.
+4. Connecting is given up after `_CONNECT_MS`, and begun anew by the next try: behind a way that was blocked for a while, the kernel's own tries
+   come too seldom for a session of a few seconds.
 
 Source: Kafka's `NodeToControllerChannelManager`; KRAFT 3.1. Left out: who leads (`observer.py`).
 """
@@ -20,6 +22,7 @@ from twisted_broker.interfaces import Runtime
 from twisted_broker.net.client import BrokerConnection
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 
+_CONNECT_MS = 2000
 Address = tuple[str, int]
 
 
@@ -121,7 +124,9 @@ class ControllerChannel:
             known.close()
             self._connection = None
         if self._connection is None and address is not None and not self._closed:
-            self._connection = BrokerConnection(self._runtime, *address, self._client_id, request_timeout_ms=self._request_timeout_ms)
+            self._connection = BrokerConnection(
+                self._runtime, *address, self._client_id, request_timeout_ms=self._request_timeout_ms, connect_timeout_ms=_CONNECT_MS
+            )
         return self._connection
 
     def close(self) -> None:

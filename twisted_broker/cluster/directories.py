@@ -1,7 +1,9 @@
 """Tells the controller in which log directory this broker's replicas lie.
 
 1. A replica whose registration names no directory, or another one than it lies in, is reported once, and again until the controller took it.
-2. One request is in flight.
+2. A replica that could not be made, because its directory failed before the controller knew of any, is reported as LOST: the heartbeats tell of
+   directories, so nobody else would ever move its leadership.
+3. One request is in flight.
 
 Source: Kafka's `AssignmentsManager`; KIP-858; KRAFT 3.6. Left out: moves between directories.
 """
@@ -15,6 +17,7 @@ from twisted.logger import Logger
 
 from twisted_broker.cluster.controller_channel import ControllerChannel, Member, check_answer
 from twisted_broker.cluster.image import MetadataDelta
+from twisted_broker.cluster.registrations import LOST, UNASSIGNED
 from twisted_broker.interfaces import Runtime, TopicPartition
 from twisted_broker.wire.messages import log_dirs as wire
 
@@ -24,7 +27,7 @@ _Key = tuple[bytes, int]
 
 
 class DirectoryAssignments:
-    """`located(partition)` gives the id of the directory that holds a replica here, None when there is none."""
+    """`located(partition)` gives the id of the directory that holds a replica here, LOST for one that could not be made, None when there is none."""
 
     def __init__(
         self,
@@ -44,8 +47,8 @@ class DirectoryAssignments:
             if change.after is None or self._node_id not in change.after.replicas:
                 self._wanted.pop(key, None)
                 continue
-            directory = self._located(TopicPartition(change.topic, change.partition))
-            if directory is None or directory == change.after.directory_of(self._node_id):
+            directory, known = self._located(TopicPartition(change.topic, change.partition)), change.after.directory_of(self._node_id)
+            if directory is None or directory == known or (directory == LOST and known != UNASSIGNED):
                 self._wanted.pop(key, None)
             else:
                 self._wanted[key] = directory

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from twisted.internet.defer import Deferred, ensureDeferred
 from twisted.logger import Logger
@@ -22,16 +22,13 @@ from twisted.python.failure import Failure
 
 from twisted_broker.cluster.controller_channel import ControllerChannel, Member, check_answer
 from twisted_broker.interfaces import Runtime
-from twisted_broker.security.principal import encode_principal
+from twisted_broker.security.principal import Principal, encode_principal
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.header import decode_response_header
 from twisted_broker.wire.messages.broker_lifecycle import EnvelopeRequest
 from twisted_broker.wire.messages.producer_ids import AllocateProducerIdsRequest
 from twisted_broker.wire.messages.topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
 from twisted_broker.wire.schema import decode
-
-if TYPE_CHECKING:
-    from twisted_broker.api.context import RequestContext
 
 _log = Logger()
 
@@ -43,6 +40,16 @@ def packed_address(host: str) -> bytes:
         return bytes(4)
 
 
+class Asked(Protocol):
+    """A client's request (`api.context.RequestContext`): its bytes with their header, and who sent them from where."""
+
+    raw_request: bytes | memoryview
+    principal: Principal
+    client_host: str
+    api_key: int
+    version: int
+
+
 class Forwarding:
     """Requests for the active controller. `producer_ids` hands out ids."""
 
@@ -51,7 +58,7 @@ class Forwarding:
         self.producer_ids = ProducerIds(node_id, channel, member)
         self._creating: set[str] = set()
 
-    async def forward(self, context: RequestContext, response_class: Any) -> Any:
+    async def forward(self, context: Asked, response_class: Any) -> Any:
         """Passes the request of `context` on; its answer, a `response_class`. Raises BrokerError."""
         envelope = EnvelopeRequest(
             request_data=bytes(context.raw_request),

@@ -17,7 +17,7 @@ from twisted_broker.wire.schema import Record
 
 
 def image_records(image: MetadataImage) -> Iterator[Record]:
-    """Every record needed, in an order in which they can be applied."""
+    """Every record that an empty image needs to become this one, in an order in which they can be applied; the same image gives the same records."""
     for name in sorted(image.features, key=lambda feature: (feature != METADATA_VERSION, feature)):
         yield records.FeatureLevelRecord(name=name, feature_level=image.features[name])
     for node in sorted(image.brokers):

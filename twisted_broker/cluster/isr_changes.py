@@ -28,6 +28,7 @@ _Key = tuple[bytes, int]
 
 
 class IsrChanges:
+    """Carries one proposal per partition at most; those that come within one turn go together, one request at a time."""
     def __init__(self, runtime: Runtime, node_id: int, channel: ControllerChannel, member: Member) -> None:
         self._runtime, self._node_id, self._channel, self._member = runtime, node_id, channel, member
         self._wanted: dict[_Key, tuple[IsrProposal, Deferred[IsrAnswer]]] = {}

@@ -4,7 +4,7 @@ Owns `BrokerLifecycle`.
 
     starting --(registered, caught up)--> recovery --(ready, beat answered unfenced)--> running
                                                                                           |
-    stopped <--(answer: shut down now, or time is over)-- shutting down <--(asked to stop)+
+    stopped <--(answer: shut down now, or waited enough)- shutting down <--(asked to stop)+
 
 1. The broker epoch comes from the registration and is good until this process ends, or the controller knows the broker no more: then it registers
    anew (`registering.py`), and goes through recovery again.
@@ -12,8 +12,8 @@ Owns `BrokerLifecycle`.
 3. One heartbeat is under way at a time; a session is lost by silence, never by haste. One that is not answered within half a session is given up
    with its connection: behind a connection that died for one side only, a controller may be well.
 
-Source: Kafka's `BrokerLifecycleManager`; KRAFT 3.5; `RL 8.2`. Left out: what a registration says (`registering.py`), the
-clean-shutdown file (the composition writes and reads it).
+Source: Kafka's `BrokerLifecycleManager`; KRAFT 3.5; `RL 8.2`. Left out: what a registration says (`registering.py`), how
+long leaving may take (`leaving.py`), the clean-shutdown file (the composition writes and reads it).
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from twisted_broker.cluster.controller_channel import ControllerChannel, check_answer
+from twisted_broker.cluster.leaving import Leaving
 from twisted_broker.cluster.observer import MetadataObserver
 from twisted_broker.cluster.registering import Registering
 from twisted_broker.cluster.registrations import Endpoint, FeatureRange
@@ -35,7 +36,7 @@ from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.messages import broker_lifecycle as wire
 
 _log = Logger()
-_SHUTDOWN_BEAT_MS, _FAILED_BEAT_MS, _PROGRESS_MS = 50, 200, 1000
+_SHUTDOWN_BEAT_MS, _FAILED_BEAT_MS = 50, 200
 
 
 class BrokerState(Enum):
@@ -76,9 +77,7 @@ class BrokerLifecycle:
         self._timer: IDelayedCall | None = None
         self._beating = self._beat_again = False
         self._refused_with: ErrorCode | None = None
-        self._left: Deferred[None] | None = None
-        self._leaving_since_ms = 0
-        self._told_ms = -_PROGRESS_MS
+        self._leaving = Leaving(runtime, config, observer, self._leave)
         self._running: Deferred[None] | None = None
 
     def start(
@@ -181,6 +180,8 @@ class BrokerLifecycle:
             pass  # the observer tells, once, that the controller is away
         finally:
             self._beating = False
+        if leaving and delay_ms == _FAILED_BEAT_MS:
+            self._leaving.controller_is_away()
         if self._beat_again:
             self.beat_now()
         elif self.state not in (BrokerState.SHUTTING_DOWN, BrokerState.NOT_RUNNING):
@@ -200,7 +201,7 @@ class BrokerLifecycle:
     def _answered(self, response: wire.BrokerHeartbeatResponse, leaving: bool) -> int:
         """Takes an answer in; the pause before the next beat, in ms."""
         if leaving and response.should_shut_down:
-            _log.info("leadership is handed over ({ms} ms): this broker leaves", ms=self._runtime.now_ms() - self._leaving_since_ms)
+            _log.info("leadership is handed over ({ms} ms): this broker leaves", ms=self._leaving.lasted_ms)
             self._leave()
             return 0
         if self.state is BrokerState.RECOVERY and not response.is_fenced:
@@ -210,7 +211,6 @@ class BrokerLifecycle:
         elif self.state is BrokerState.RUNNING and response.is_fenced:
             self.fenced_again()
         if leaving:
-            self._tell_progress()
             return _SHUTDOWN_BEAT_MS
         waiting_to_serve = self.state is BrokerState.RECOVERY and self._ready
         return _SHUTDOWN_BEAT_MS if waiting_to_serve else self._interval_ms
@@ -218,32 +218,22 @@ class BrokerLifecycle:
     # leaving
 
     def controlled_shutdown(self) -> Deferred[None]:
-        """Asks to leave; fires when the controller moved all leaders away. The caller bounds the time it waits."""
-        if self._left is None:
-            self._left = Deferred()
-            if self.state in (BrokerState.RUNNING, BrokerState.RECOVERY):
-                self.state = BrokerState.PENDING_CONTROLLED_SHUTDOWN
-                self._leaving_since_ms = self._runtime.now_ms()
-                self._tell_progress()
-                self.beat_now()
-            else:
-                self._leave()
-        return self._left
+        """Asks to leave; fires when the controller moved all leaders away, or that was waited for long enough. Never fails."""
+        if self.state in (BrokerState.RUNNING, BrokerState.RECOVERY):
+            self.state = BrokerState.PENDING_CONTROLLED_SHUTDOWN
+            self._leaving.begin()
+            self.beat_now()
+        elif self.state is not BrokerState.PENDING_CONTROLLED_SHUTDOWN:
+            self._leave()
+        return self._leaving.done
 
-    def _tell_progress(self) -> None:
-        """How much is still led here, at the beginning and every second."""
-        now_ms = self._runtime.now_ms()
-        if now_ms - self._told_ms < _PROGRESS_MS:
-            return
-        self._told_ms = now_ms
-        topics, own = self._observer.image.topics_by_id.values(), self._config.node_id
-        led = sum(partition.leader == own for topic in topics for partition in topic.partitions.values())
-        _log.info("controlled shutdown: {led} partition(s) still to hand over", led=led)
+    def hurry(self) -> None:
+        """Whoever is leaving waits no longer."""
+        self._leaving.hurry()
 
     def _leave(self) -> None:
         self.state = BrokerState.SHUTTING_DOWN
-        if self._left is not None and not self._left.called:
-            self._left.callback(None)
+        self._leaving.end()
 
     def stop(self) -> None:
         """Beats no more."""

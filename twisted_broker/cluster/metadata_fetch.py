@@ -5,7 +5,7 @@ Owns the checks that lead an observer to the right epoch, the fetches that wait,
 1. Only what is below the high watermark is served; a waiting fetch is answered when it moves.
 2. A reader under another epoch gets an error with the leader and its address: that is how the leader is found.
 3. A reader from offset 0, or from before the log's start, is sent to the newest snapshot.
-4. A negative replica id reads and leaves no trace.
+4. A negative replica id reads and leaves no trace; of the others, those heard last are known, `MOST_OBSERVERS` at most: anybody may make ids up.
 
 Source: Kafka's `KafkaRaftClient` (fetch parts), KIP-595, KIP-630, KIP-1166; KRAFT 3.2; `RL 8.1`. Left out: voters.
 """
@@ -30,7 +30,9 @@ if TYPE_CHECKING:
 _Piece = quorum.FetchSnapshotResponsePartitionSnapshot
 MAX_FETCH_BYTES = 8 << 20
 MAX_SNAPSHOT_BYTES = 1 << 20
+MOST_OBSERVERS = 1000
 _FORGET_OBSERVER_MS = 300_000
+_ENDPOINTS_SINCE = 17  # of Fetch; Kafka 4.3.1 leaves them out of version 16, which has the field
 
 
 class _Observer:
@@ -68,7 +70,7 @@ class MetadataReaders:
         if answer.error_code == ErrorCode.NONE and not self._has_news(answer, asked) and request.max_wait_ms > 0:
             await self._moved(request.max_wait_ms)
             answer = self._answer(request, asked)
-        told = self._controller.listeners[:1] if version >= 16 else ()
+        told = self._controller.listeners[:1] if version >= _ENDPOINTS_SINCE else ()
         endpoints = [wire.NodeEndpoint(node_id=self._controller.node_id, host=e.host, port=e.port) for e in told]
         topic = wire.FetchableTopicResponse(topic=METADATA_TOPIC, topic_id=METADATA_TOPIC_ID, partitions=[answer])
         return wire.FetchResponse(responses=[topic], node_endpoints=endpoints)
@@ -90,7 +92,7 @@ class MetadataReaders:
         answer = wire.PartitionData(high_watermark=log.high_watermark, log_start_offset=log.log.log_start_offset, current_leader=leader)
         answer.error_code = self._epoch_error(request, asked)
         if answer.error_code != ErrorCode.NONE:
-            answer.high_watermark = answer.log_start_offset = -1
+            answer.high_watermark = -1
             return answer
         self._note(request, asked)
         snapshot = self._snapshot_instead(asked)
@@ -162,54 +164,44 @@ class MetadataReaders:
         replica = request.replica_id if request.replica_id >= 0 else request.replica_state.replica_id
         if replica < 0:
             return
-        observer = self._observers.setdefault(replica, _Observer())
+        observer = self._observers[replica] = self._observers.pop(replica, _Observer())  # the last heard comes last
+        if len(self._observers) > MOST_OBSERVERS:
+            del self._observers[next(iter(self._observers))]
         observer.fetch_ms, observer.contact_ms = self._controller.runtime.wall_ms(), self._controller.runtime.now_ms()
         observer.end_offset, observer.directory_id = asked.fetch_offset, bytes(asked.replica_directory_id)
         if asked.fetch_offset >= self._log.high_watermark:
             observer.caught_up_ms = observer.fetch_ms
 
     def describe(self, request: cluster_messages.DescribeQuorumRequest, version: int) -> cluster_messages.DescribeQuorumResponse:
-        """The quorum as its leader knows it."""
+        """The quorum as its leader knows it. Asked for anything else, every partition named is unknown."""
         topics = request.topics
-        if len(topics) != 1 or topics[0].topic_name != METADATA_TOPIC or [p.partition_index for p in topics[0].partitions] != [0]:
-            raise BrokerError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        if not (len(topics) == 1 and topics[0].topic_name == METADATA_TOPIC and [p.partition_index for p in topics[0].partitions] == [0]):
+            return cluster_messages.DescribeQuorumResponse(topics=[_no_quorum(topic) for topic in topics])
+        controller = self._controller
+        listeners = [cluster_messages.Listener(name=e.name, host=e.host, port=e.port) for e in controller.listeners]
+        return cluster_messages.DescribeQuorumResponse(
+            topics=[cluster_messages.DescribeQuorumResponseTopicData(topic_name=METADATA_TOPIC, partitions=[self._quorum(version)])],
+            nodes=[cluster_messages.Node(node_id=controller.node_id, listeners=listeners)] if version >= 2 else [],
+        )
+
+    def _quorum(self, version: int) -> cluster_messages.DescribeQuorumResponsePartitionData:
         controller = self._controller
         now_ms, wall_ms = controller.runtime.now_ms(), controller.runtime.wall_ms()
-        voter = cluster_messages.ReplicaState(
-            replica_id=controller.node_id, log_end_offset=self._log.end_offset, last_fetch_timestamp=wall_ms, last_caught_up_timestamp=wall_ms
-        )
         for node in [node for node, seen in self._observers.items() if now_ms - seen.contact_ms > _FORGET_OBSERVER_MS]:
             del self._observers[node]
-        observers = [
-            cluster_messages.ReplicaState(
-                replica_id=node,
-                replica_directory_id=seen.directory_id,
-                log_end_offset=seen.end_offset,
-                last_fetch_timestamp=seen.fetch_ms,
-                last_caught_up_timestamp=seen.caught_up_ms,
-            )
-            for node, seen in sorted(self._observers.items())
-            if node != controller.node_id
-        ]
-        partition = cluster_messages.DescribeQuorumResponsePartitionData(
+        others = sorted((node, seen) for node, seen in self._observers.items() if node != controller.node_id)
+        return cluster_messages.DescribeQuorumResponsePartitionData(
             leader_id=controller.node_id,
             leader_epoch=controller.epoch,
             high_watermark=self._log.high_watermark,
-            current_voters=[voter],
-            observers=observers,
-            error_message=None,
-        )
-        listeners = [cluster_messages.Listener(name=e.name, host=e.host, port=e.port) for e in controller.listeners]
-        return cluster_messages.DescribeQuorumResponse(
-            error_message=None,
-            topics=[cluster_messages.DescribeQuorumResponseTopicData(topic_name=METADATA_TOPIC, partitions=[partition])],
-            nodes=[cluster_messages.Node(node_id=controller.node_id, listeners=listeners)] if version >= 2 else [],
+            current_voters=[_state(version, controller.node_id, self._log.end_offset, wall_ms, wall_ms)],
+            observers=[_state(version, node, seen.end_offset, seen.fetch_ms, seen.caught_up_ms, seen.directory_id) for node, seen in others],
         )
 
     # FetchSnapshot
 
     def fetch_snapshot(self, request: quorum.FetchSnapshotRequest, version: int) -> quorum.FetchSnapshotResponse:
-        """A piece of a snapshot's bytes, not aligned to batches."""
+        """A piece of a snapshot's bytes, not aligned to batches. BrokerError(INCONSISTENT_CLUSTER_ID); all other refusals are in the answer."""
         if request.cluster_id is not None and request.cluster_id != self._controller.cluster_id:
             raise BrokerError(ErrorCode.INCONSISTENT_CLUSTER_ID)
         topics = []
@@ -251,3 +243,24 @@ class MetadataReaders:
             answer.unaligned_records = file.read_at(position, max(1, min(max_bytes, MAX_SNAPSHOT_BYTES)))
         finally:
             file.close()
+
+
+def _state(version: int, node: int, end: int, fetch_ms: int, caught_up_ms: int, directory_id: bytes = NULL_UUID) -> cluster_messages.ReplicaState:
+    """A voter or an observer, as far as the version tells of it."""
+    state = cluster_messages.ReplicaState(replica_id=node, log_end_offset=end)
+    if version >= 1:
+        state.last_fetch_timestamp, state.last_caught_up_timestamp = fetch_ms, caught_up_ms
+    if version >= 2:
+        state.replica_directory_id = directory_id
+    return state
+
+
+def _no_quorum(topic: cluster_messages.DescribeQuorumRequestTopicData) -> cluster_messages.DescribeQuorumResponseTopicData:
+    unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    partitions = [
+        cluster_messages.DescribeQuorumResponsePartitionData(
+            partition_index=each.partition_index, error_code=unknown, error_message=unknown.sentence, leader_id=0, leader_epoch=0, high_watermark=0
+        )
+        for each in topic.partitions
+    ]
+    return cluster_messages.DescribeQuorumResponseTopicData(topic_name=topic.topic_name, partitions=partitions)

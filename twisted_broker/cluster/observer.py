@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from twisted.internet.defer import CancelledError, Deferred, ensureDeferred, succeed
+from twisted.internet.error import ConnectionRefusedError
 from twisted.internet.task import deferLater
 from twisted.logger import Logger
 
@@ -50,6 +51,7 @@ class MetadataObserver:
         self.leader_address: Address | None = None
         self.leader_waiters: list[Deferred[None]] = []
         self.failed: Callable[[BaseException], None] = lambda error: None
+        self.unreachable = False
         self._runtime, self._node_id, self._directory_id = runtime, config.node_id, directory_id
         self._timeout_ms = config.integer("controller.quorum.fetch.timeout.ms")
         self._backoff_ms = config.integer("controller.quorum.retry.backoff.ms")
@@ -61,7 +63,7 @@ class MetadataObserver:
         self._connection: BrokerConnection | None = None
         self._running: Deferred[None] | None = None
         self._stopped = False
-        self._unreachable = False
+        self._refusals = self._refused_since_ms = 0
 
     @property
     def image(self) -> MetadataImage:
@@ -98,6 +100,7 @@ class MetadataObserver:
         while not self._stopped:
             try:
                 settled = await self._round()
+                self._refusals = 0
             except CancelledError:
                 return
             except (WireError, AssertionError) as error:
@@ -108,10 +111,12 @@ class MetadataObserver:
                     self._end(error)
                     return
                 _log.warn("fetching metadata from {address}: {error}", address=self._address(), error=error)
+                self._refusals = 0
                 self._lost_leader()
                 settled = False
             except Exception as error:
                 self._tell_unreachable(error)
+                self._count_refusal(error)
                 self._lost_leader()
                 settled = False
             if not settled:
@@ -122,10 +127,23 @@ class MetadataObserver:
 
     def _tell_unreachable(self, error: Exception) -> None:
         """Once, until a controller answers again."""
-        if not self._unreachable and not self._stopped:
-            self._unreachable = True
+        if not self.unreachable and not self._stopped:
+            self.unreachable = True
             host, port = self._address()
             _log.warn("no controller answers, last asked {host}:{port}, trying on: {error}", host=host, port=port, error=error)
+
+    def _count_refusal(self, error: Exception) -> None:
+        if not isinstance(error, ConnectionRefusedError):
+            self._refusals = 0
+            return
+        if not self._refusals:
+            self._refused_since_ms = self._runtime.now_ms()
+        self._refusals += 1
+
+    @property
+    def refused_ms(self) -> int | None:
+        """For how long no process listens where a controller may be: every address was tried, and refused. None: somebody may be there."""
+        return None if self._refusals < len(self._bootstrap) else self._runtime.now_ms() - self._refused_since_ms
 
     def _end(self, error: BaseException) -> None:
         if not self._stopped:
@@ -164,8 +182,8 @@ class MetadataObserver:
         version = connection.highest_version(_FETCH, 18)
         response = await connection.send(self._request(version), version)
         check_answer(response.error_code)
-        if self._unreachable:
-            self._unreachable = False
+        if self.unreachable:
+            self.unreachable = False
             _log.info("the controller at {host}:{port} answers again", host=connection.host, port=connection.port)
         if not response.responses or not response.responses[0].partitions:
             return False

@@ -92,7 +92,7 @@ def _elected(view: ClusterView, topic: TopicImage, number: int, partition: Parti
 def alter_reassignments(
     view: ClusterView, request: wire.AlterPartitionReassignmentsRequest
 ) -> tuple[list[Record], wire.AlterPartitionReassignmentsResponse]:
-    """The records of all reassignments that begin, change, end or are cancelled, and the answer."""
+    """The records of all reassignments that begin, change, end or are cancelled, and the answer, which has the refusals."""
     found: list[Record] = []
     seen: Seen = set()
     responses = []

@@ -55,7 +55,7 @@ class _Rack:
 
 
 class StripedPlacer:
-    """Places one partition after another on `brokers` (those that take new replicas)."""
+    """Places one partition after another on `brokers` (those that take new replicas): an unfenced one leads, racks take turns."""
 
     __slots__ = ("_epoch", "_offset", "_racks", "_random", "_total", "_unfenced")
 

@@ -32,7 +32,7 @@ def is_reserved_directory(directory_id: bytes) -> bool:
 
 
 class Endpoint(NamedTuple):
-    """Where a listener is reached."""
+    """Where a listener is reached. `security_protocol`: Kafka's number, 0 PLAINTEXT."""
 
     name: str
     host: str
@@ -66,6 +66,7 @@ class BrokerRegistration(NamedTuple):
 
     @classmethod
     def of(cls, record: records.RegisterBrokerRecord) -> BrokerRegistration:
+        """As the record tells it."""
         return cls(
             record.broker_id,
             record.broker_epoch,
@@ -109,6 +110,7 @@ class ControllerRegistration(NamedTuple):
 
     @classmethod
     def of(cls, record: records.RegisterControllerRecord) -> ControllerRegistration:
+        """As the record tells it."""
         return cls(
             record.controller_id,
             bytes(record.incarnation_id),
@@ -134,6 +136,7 @@ class PartitionRegistration(NamedTuple):
 
     @classmethod
     def of(cls, record: records.PartitionRecord) -> PartitionRegistration:
+        """As the record tells it; replicas without directories (older metadata versions) are MIGRATING."""
         replicas = tuple(record.replicas)
         return cls(
             replicas,

@@ -50,7 +50,7 @@ def list_snapshots(files: IFileSystem, directory: str) -> list[SnapshotId]:
 
 
 def snapshot_bytes(image: MetadataImage, now_ms: int) -> Iterator[bytes]:
-    """The batches of a snapshot of `image`, one after another."""
+    """The batches of a snapshot of `image`, one after another: a header, its records, a footer. `now_ms`: wall time, of the batches."""
     header = encode(SnapshotHeaderRecord(version=0, last_contained_log_timestamp=image.timestamp_ms), 0)
     yield build_control_batch(SNAPSHOT_HEADER, header, now_ms, base_offset=0, leader_epoch=image.epoch)
     offset = 1

@@ -46,7 +46,7 @@ def new_uuid(random: Random) -> bytes:
 
 
 def create_topics(view: ClusterView, request: wire.CreateTopicsRequest, random: Random) -> tuple[Found, wire.CreateTopicsResponse]:
-    """The records of all topics that can be created, and the answer."""
+    """The records of all topics that can be created, and the answer, which has the refusals. `random` places replicas where the request does not."""
     found: Found = []
     results: list[wire.CreatableTopicResult] = []
     counts = Counter(topic.name for topic in request.topics)

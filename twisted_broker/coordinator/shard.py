@@ -4,7 +4,8 @@ Owns `Shard` and `GroupEntry`.
 
 1. Consequences run first in, first out, from a queue, after the core's call has returned: an answered request may come back with
    the next one at once, and then finds the group in its new state.
-2. A timer belongs to an entry; when the entry is closed none of them fires any more.
+2. A timer belongs to an entry; when the entry is closed none of them fires any more. What this process did not hear while it stood still is
+   nobody's silence (`patience.py`).
 3. A record that cannot be made is a failed write like any other; the queue goes on.
 4. What an append answers after the shard is closed changes nothing.
 5. Offsets enter `GroupOffsets.committed` when their record is stored, in log order.
@@ -27,8 +28,8 @@ from twisted_broker.coordinator.group_core import GroupCore
 from twisted_broker.coordinator.group_records import CommittedOffset, KeyValue, batch_of, group_record, offset_record
 from twisted_broker.coordinator.group_state import EMPTY, Group
 from twisted_broker.coordinator.offsets import GroupOffsets, Place
+from twisted_broker.coordinator.patience import Patience
 from twisted_broker.coordinator.ports import CoordinatorParts
-from twisted_broker.interfaces import IDelayedCall
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 
 TOMBSTONES_PER_BATCH = 500
@@ -70,7 +71,7 @@ class GroupEntry:
     def __init__(self, core: GroupCore, offsets: GroupOffsets | None = None) -> None:
         self.core = core
         self.offsets = offsets or GroupOffsets()
-        self.timers: dict[tuple[TimerKind, str], IDelayedCall] = {}
+        self.timers: dict[tuple[TimerKind, str], Patience] = {}
         self.is_being_deleted = False
 
     @property
@@ -155,7 +156,7 @@ class Shard:
         if running is not None:
             running.reset(timer.delay_ms / 1000)
         else:
-            entry.timers[key] = self.parts.clock.callLater(timer.delay_ms / 1000, self._fired, entry, key)
+            entry.timers[key] = Patience(self.parts.clock, timer.delay_ms / 1000, self._fired, entry, key)
 
     def _fired(self, entry: GroupEntry, key: tuple[TimerKind, str]) -> None:
         del entry.timers[key]

@@ -98,11 +98,13 @@ class LogState:
 
     @property
     def last_stable_offset(self) -> int:
+        """Below it every transaction is decided: the first undecided one's start, at most the high watermark."""
         first = self._first_unstable
         return first if 0 <= first < self.high_watermark else self.high_watermark
 
     @property
     def last_stable_metadata(self) -> LogOffsetMetadata:
+        """The place of the last stable offset, looked up once for each."""
         if not 0 <= self._first_unstable < self.high_watermark:
             return self.high_watermark_metadata
         if self._unstable_metadata is None:

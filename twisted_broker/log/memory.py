@@ -20,7 +20,7 @@ from twisted_broker.interfaces import Buffer
 T = TypeVar("T")
 
 
-class Node:
+class Inode:
     """A file's content: `data` is what was written, `length` the size with the hole behind it."""
 
     __slots__ = ("data", "length", "modified_ms")
@@ -32,7 +32,7 @@ class Node:
 class MemoryFile:
     """An open file of `MemoryFileSystem`."""
 
-    def __init__(self, path: str, node: Node, read_only: bool = False, now_ms: Callable[[], int] | None = None) -> None:
+    def __init__(self, path: str, node: Inode, read_only: bool = False, now_ms: Callable[[], int] | None = None) -> None:
         self.path, self.node, self._read_only, self._now_ms = path, node, read_only, now_ms
         self.closed = False
 
@@ -96,7 +96,7 @@ class MemoryFileSystem:
     """Files by absolute path. `now_ms` gives their modification times (0 without it)."""
 
     def __init__(self, now_ms: Callable[[], int] | None = None, total_bytes: int = 1 << 40) -> None:
-        self.nodes: dict[str, Node] = {}
+        self.nodes: dict[str, Inode] = {}
         self.directories: set[str] = {"/"}
         self.total_bytes = total_bytes
         self._now_ms = now_ms
@@ -112,16 +112,16 @@ class MemoryFileSystem:
             node = self._create(path)
         return self._opened(path, node, read_only)
 
-    def _opened(self, path: str, node: Node, read_only: bool) -> MemoryFile:
+    def _opened(self, path: str, node: Inode, read_only: bool) -> MemoryFile:
         return MemoryFile(path, node, read_only, self._now_ms)
 
-    def _create(self, path: str) -> Node:
+    def _create(self, path: str) -> Inode:
         self._check_parent(path)
         node = self.nodes[path] = self._new_node()
         return node
 
-    def _new_node(self) -> Node:
-        node = Node()
+    def _new_node(self) -> Inode:
+        node = Inode()
         if self._now_ms is not None:
             node.modified_ms = self._now_ms()
         return node
@@ -209,7 +209,7 @@ class MemoryFileSystem:
         self._locks.add(path)
         return lambda: self._locks.discard(path)
 
-    def _node(self, path: str) -> Node:
+    def _node(self, path: str) -> Inode:
         node = self.nodes.get(path)
         if node is None:
             raise FileNotFoundError(errno.ENOENT, "no such file", path)

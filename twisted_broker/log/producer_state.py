@@ -60,6 +60,7 @@ class ProducerStateManager:
     # -- checks before an append
 
     def duplicate(self, producer_id: int, producer_epoch: int, first_sequence: int, last_sequence: int) -> BatchMetadata | None:
+        """The batch with these very sequences, when it is among the last five of this producer; None when it is new."""
         entry = self.producers.get(producer_id)
         return None if entry is None else entry.duplicate_of(producer_epoch, first_sequence, last_sequence)
 

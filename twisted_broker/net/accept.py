@@ -4,7 +4,8 @@ Owns the open connections of a listener.
 
 1. At most `max.connections` in all and `max.connections.per.ip` from one address: the next one is closed at once.
 2. A connection without traffic and without a waiting request for `connections.max.idle.ms` is closed, at most a tenth of that late.
-   One timer serves all connections of the listener.
+   One timer serves all connections of the listener. A round that comes late counts for nobody: this process stood still, and what was sent
+   to it meanwhile is not read yet.
 
 Source: Kafka's `SocketServer`, `ConnectionQuotas`, `Selector.IdleExpiryManager`. Leaves out: rates of new connections.
 """
@@ -20,6 +21,7 @@ from twisted_broker.interfaces import IDelayedCall, Runtime
 from twisted_broker.net.connection import Dispatch, KafkaConnection
 
 _ROUNDS = 10
+_STOOD_STILL_SECONDS = 1.0
 
 
 class ConnectionCounts:
@@ -63,6 +65,7 @@ class ConnectionFactory(Factory):
         self.on_controller = on_controller
         self.connections: dict[KafkaConnection, None] = {}
         self._watch: IDelayedCall | None = None
+        self._look_at = 0.0
 
     def logPrefix(self) -> str:
         return "replog controller" if self.on_controller else "replog"
@@ -90,10 +93,18 @@ class ConnectionFactory(Factory):
             connection.close()
 
     def _watch_later(self) -> None:
-        self._watch = self.runtime.clock.callLater(self.idle_ms / _ROUNDS / 1000, self._look)
+        round_s = self.idle_ms / _ROUNDS / 1000
+        self._look_at = self.runtime.clock.seconds() + round_s
+        self._watch = self.runtime.clock.callLater(round_s, self._look)
 
     def _look(self) -> None:
         self._watch = None
+        if self.runtime.clock.seconds() - self._look_at < min(_STOOD_STILL_SECONDS, self.idle_ms / _ROUNDS / 1000):
+            self._close_silent()
+        if self.connections:
+            self._watch_later()
+
+    def _close_silent(self) -> None:
         for connection in list(self.connections):
             if connection.active or (connection.busy and not connection.output.full):
                 connection.active = False
@@ -102,5 +113,3 @@ class ConnectionFactory(Factory):
             connection.silent_rounds += 1
             if connection.silent_rounds >= _ROUNDS:
                 connection.close()
-        if self.connections:
-            self._watch_later()

@@ -6,9 +6,12 @@ waiting before another try is the caller's business.
 1. Answers come in the order of the requests; an answer with another correlation id closes the connection.
 2. A request that is not answered in time closes the connection and fails everything that was asked on it: nobody can know
    which of it was done.
-3. After `close()` nothing is sent and every waiting Deferred has failed.
+3. Before that verdict everything that has arrived is read. A reactor runs its timers before it looks at its sockets: after a stall of this
+   process (SIGSTOP, a collection, a slow disk) the answer may lie there, and what stood still was not the other side.
+4. After `close()` nothing is sent and every waiting Deferred has failed.
 
-Source: Kafka's `NetworkClient`. Leaves out: choice of a broker, back-off, authentication.
+Source: Kafka's `NetworkClient` (whose `poll` reads before it looks for expired requests). Leaves out: choice of a broker, back-off,
+authentication; time for connecting is Twisted's own, and may end early after a stall: connecting is tried again anyway.
 """
 
 from __future__ import annotations
@@ -18,8 +21,8 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
-from twisted.internet.defer import Deferred, fail, maybeDeferred
-from twisted.internet.error import ConnectionClosed, ConnectionDone, ConnectionLost, TimeoutError
+from twisted.internet.defer import CancelledError, Deferred, fail, maybeDeferred
+from twisted.internet.error import ConnectingCancelledError, ConnectionClosed, ConnectionDone, ConnectionLost, TimeoutError
 from twisted.internet.protocol import ClientFactory, Protocol, connectionDone
 from twisted.python.failure import Failure
 
@@ -59,6 +62,7 @@ class _Answers(Protocol):
     def __init__(self, owner: BrokerConnection) -> None:
         self.owner = owner
         self.frames = FrameReader(_FRAME_LIMIT)
+        self.received = 0
 
     def connectionMade(self) -> None:
         set_no_delay = getattr(self.transport, "setTcpNoDelay", None)
@@ -66,6 +70,7 @@ class _Answers(Protocol):
             set_no_delay(True)
 
     def dataReceived(self, data: bytes) -> None:
+        self.received += len(data)
         try:
             self.frames.feed(data)
             while (frame := self.frames.next_frame()) is not None:
@@ -190,7 +195,7 @@ class BrokerConnection:
             waiting.answer.errback(Failure(ConnectionLost("lost before the request was sent")))
             return
         self._waiting.append(waiting)
-        waiting.timer = self._runtime.clock.callLater(timeout_ms / 1000, self._timed_out, protocol, timeout_ms)
+        waiting.timer = self._runtime.clock.callLater(timeout_ms / 1000, self._time_is_up, protocol, waiting, timeout_ms)
         length = sum(map(len, parts))
         transport: Any = protocol.transport
         transport.write(b"".join((length.to_bytes(4, "big"), *parts)))
@@ -206,6 +211,9 @@ class BrokerConnection:
             waiter.callback(None)
 
     def _not_connected(self, reason: Failure) -> None:
+        """A connection that is dropped while it is made fails like one that stood: who waits for it is not cancelled itself."""
+        if reason.check(CancelledError, ConnectingCancelledError):
+            reason = Failure(ConnectionDone("closed by its owner"))
         self._connecting = None
         waiters, self._connect_waiters = self._connect_waiters, []
         for waiter in waiters:
@@ -223,7 +231,14 @@ class BrokerConnection:
         if not waiting.answer.called:
             waiting.answer.callback(frame)
 
-    def _timed_out(self, protocol: _Answers, timeout_ms: int) -> None:
+    def _time_is_up(self, protocol: _Answers, waiting: _Waiting, timeout_ms: int) -> None:
+        """One turn of the reactor for what has arrived; one more for as long as turns bring anything (an answer may be many reads long)."""
+        waiting.timer = self._runtime.clock.callLater(0, self._nothing_came, protocol, waiting, timeout_ms, protocol.received)
+
+    def _nothing_came(self, protocol: _Answers, waiting: _Waiting, timeout_ms: int, received: int) -> None:
+        if protocol.received != received:
+            self._time_is_up(protocol, waiting, timeout_ms)
+            return
         self._lost(protocol, Failure(NoAnswer(f"{self.host}:{self.port} did not answer within {timeout_ms} ms")))
         protocol.transport.abortConnection()  # type: ignore[union-attr]
 

@@ -105,9 +105,14 @@ def _check_protocols(config: BrokerConfig, endpoints: Sequence[EndPoint]) -> Non
 def _advertised(config: BrokerConfig, broker: Sequence[EndPoint], controller: Sequence[EndPoint]) -> dict[str, EndPoint]:
     entries = config.names("advertised.listeners")
     told = {each.name: each for each in (parse_endpoints("advertised.listeners", entries) if entries else broker)}
+    names = {each.name for each in (*broker, *controller)}
     for each in told.values():
+        if each.name not in names:
+            raise ConfigError("advertised.listeners", str(each), f"names that listeners has: {', '.join(sorted(names))}")
         if each.host in _META_ADDRESSES:
             raise ConfigError("advertised.listeners", str(each), "an address that clients can reach")
+    if broker and not any(each.name in told for each in broker):
+        raise ConfigError("advertised.listeners", ",".join(entries), "at least one listener of the broker")
     return {each.name: each for each in controller} | told
 
 

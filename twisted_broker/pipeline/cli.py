@@ -12,19 +12,19 @@ from typing import Any
 
 import click
 
-from twisted_broker.pipeline.errors import PipelineError, raised_in_task, root_line
+from twisted_broker.pipeline.errors import PipelineError, from_spark, raised_in_task, root_line
 
 PACKAGE = "twisted_broker.pipeline"
 COMMANDS = {
-    "archive": (".jobs.archive", "Copy a topic into a partitioned Delta or Parquet table, each record exactly once."),
-    "replay": (".jobs.replay", "Produce a table or a log directory back into a topic: keys, headers, timestamps, partitions, order."),
-    "audit": (".jobs.audit", "Look for gaps, duplicates, sequence jumps, damaged batches and hanging transactions."),
-    "compare": (".jobs.compare", "Compare the replicas in several log directories up to the high watermark."),
-    "report": (".jobs.report", "Tell what is in a topic, as tables and as an HTML page."),
+    "archive": (".jobs.archive.command", "Copy a topic into a partitioned Delta or Parquet table, each record exactly once."),
+    "replay": (".jobs.replay.command", "Produce a table or a log directory back into a topic: keys, headers, timestamps, partitions, order."),
+    "audit": (".jobs.audit.command", "Look for gaps, duplicates, sequence jumps, damaged batches and hanging transactions."),
+    "compare": (".jobs.compare.command", "Compare the replicas in several log directories up to the high watermark."),
+    "report": (".jobs.report.command", "Tell what is in a topic, as tables and as an HTML page."),
     "demo": (".demo.command", "A year of flights through a cluster, into a table, back into a topic, into a table again."),
     "submit": (".submit", "Run one of these jobs on a cluster, through spark-submit."),
-    "jars": (".jars_command", "Fetch the jars that Spark needs for Kafka and Delta, once."),
-    "doctor": (".doctor", "Say what is missing on this machine, and the command that cures it."),
+    "jars": (".machine.jars_command", "Fetch the jars that Spark needs for Kafka and Delta, once."),
+    "doctor": (".machine.doctor", "Say what is missing on this machine, and the command that cures it."),
 }
 INSTALL = "pip install 'twisted-broker[spark]'"
 
@@ -62,11 +62,6 @@ class Jobs(click.Group):
             if not from_spark(error):
                 raise
             stop(raised_in_task(error) or f"Spark failed: {root_line(error)}")
-
-
-def from_spark(error: Exception) -> bool:
-    """Whether Spark or the JVM raised it: then its last cause says more than Python's stack."""
-    return type(error).__module__.partition(".")[0] in ("py4j", "pyspark")
 
 
 def stop(line: str) -> None:

@@ -1,4 +1,4 @@
-"""The columns of a topic as a table: their names, their order and their SQL types. Plain data; imports nothing.
+"""The columns of a topic as a table: their names, their order and their SQL types; and places in topics. Plain data; imports nothing.
 
 1. `COLUMNS` are the official Kafka connector's (with headers), name for name and type for type, so that a query runs over either source.
 2. `BATCH_COLUMNS` come after them and are the segments source's alone: what the batch around a record says.
@@ -11,6 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Final
+
+Offsets = dict[tuple[str, int], int]
+"""(topic, partition) -> offset; a start is inclusive, an end exclusive."""
 
 _KAFKA: Final = {
     "key": "binary",

@@ -16,6 +16,11 @@ class PipelineError(Exception):
         super().__init__(" ".join(message.split()))
 
 
+def from_spark(error: Exception) -> bool:
+    """Whether Spark or the JVM raised it: then its last cause says more than Python's stack."""
+    return type(error).__module__.partition(".")[0] in ("py4j", "pyspark")
+
+
 def raised_in_task(error: BaseException) -> str:
     """The line of a PipelineError that a task of a job raised in its worker, out of what Spark made of it; empty when there is none."""
     found = re.search(r"\bPipelineError: (.+)", str(error))

@@ -16,8 +16,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from twisted_broker.pipeline import jars, java
 from twisted_broker.pipeline.errors import PipelineError
+from twisted_broker.pipeline.machine import jars, java
 
 if TYPE_CHECKING:
     from pyspark import SparkConf
@@ -93,7 +93,7 @@ def launch(wanted: Mapping[str, str], formats: Sequence[str], tell: jars.Tell) -
 
     if started_by_spark_submit():
         return
-    os.environ["JAVA_HOME"] = str(java.find().home)
+    os.environ["JAVA_HOME"] = str(java.find().for_spark())
     paths = jars.provide(jars.of(formats), tell)
     own = {"spark.jars": ",".join([*map(str, paths), *filter(None, [wanted.get("spark.jars")])])} if paths else {}
     if "SPARK_CONF_DIR" not in os.environ and "spark.driver.extraJavaOptions" not in wanted:
@@ -137,6 +137,6 @@ def check_loaded(spark: SparkSession, name: str) -> None:
 
 
 def register_sources(spark: SparkSession) -> None:
-    from twisted_broker.pipeline import datasource
+    from twisted_broker.pipeline.segments import datasource
 
     datasource.register(spark)

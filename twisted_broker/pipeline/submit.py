@@ -15,8 +15,9 @@ from pathlib import Path
 
 import click
 
-from twisted_broker.pipeline import jars, java, session
+from twisted_broker.pipeline import session
 from twisted_broker.pipeline.errors import PipelineError
+from twisted_broker.pipeline.machine import jars, java
 
 AS_THEY_ARE = {"ignore_unknown_options": True, "allow_interspersed_args": False}
 JOBS = ("archive", "replay", "audit", "compare", "report")
@@ -67,5 +68,5 @@ def command(ctx: click.Context, arguments: tuple[str, ...]) -> None:
     line = command_line(program, arguments, [])
     found = jars.provide(jars.ALL, lambda said: click.echo(said, err=True))
     line = command_line(program, arguments, found)
-    own = {"PYSPARK_DRIVER_PYTHON": sys.executable, "JAVA_HOME": str(java.find().home)}
+    own = {"PYSPARK_DRIVER_PYTHON": sys.executable, "JAVA_HOME": str(java.find().for_spark())}
     os.execve(program, line, {"PYSPARK_PYTHON": sys.executable} | os.environ | own)

@@ -2,7 +2,7 @@
 
 Owns `Fetcher` (rounds, pauses, errors) and `ReplicaFetcher` (what replicas do with answers, and how they truncate).
 
-1. One round at a time, one request in flight: first truncate what is to be truncated, then fetch what is ready.
+1. One round at a time, one request in flight: first truncate what is to be truncated, then fetch what is ready. A round costs what changed.
 2. With nothing to ask it waits for the backoff, for the end of a delay, or until something is added.
 3. What goes wrong with one partition delays or fails that one; a lost connection delays all of this fetcher, and nobody else's.
 4. A truncation or an append happens only for a partition that is here under the epoch that was asked: see `fetcher_state`.
@@ -23,10 +23,10 @@ from twisted_broker.interfaces import Runtime, TopicPartition
 from twisted_broker.log.append_info import LogAppendInfo
 from twisted_broker.log.errors import LogDirFailure
 from twisted_broker.replication import follower
+from twisted_broker.replication.fetch_asks import FetchAsk, FetchAsks
 from twisted_broker.replication.fetcher_state import (
     EpochAsk,
     EpochEnd,
-    FetchAsk,
     FetchedPartition,
     FetcherState,
     InitialFetchState,
@@ -59,7 +59,7 @@ _EXPECTED = frozenset(  # what a change of leadership looks like from here, for 
 
 
 class Fetcher:
-    """The base. A subclass supplies `build_request`, `process_partition_data`, `out_of_range`, `latest_epoch`, and may extend `truncate`,
+    """The base. A subclass supplies `ask`, `process_partition_data`, `out_of_range`, `latest_epoch`, and may extend `truncate`,
     `partition_failed`, `partitions_with_errors` and `round_done`; fetching is the leader's."""
 
     def __init__(self, name: str, runtime: Runtime, leader: Leader, backoff_ms: int, failed: set[TopicPartition] | None = None) -> None:
@@ -75,8 +75,9 @@ class Fetcher:
         self._unreachable = False
 
     # what a subclass supplies
-    def build_request(self, ready: Iterable[tuple[TopicPartition, PartitionFetchState]]) -> dict[TopicPartition, FetchAsk]:
-        """What to ask for those that are ready; what cannot be asked goes to `partitions_with_errors`."""
+    def ask(self, topic_partition: TopicPartition, state: PartitionFetchState) -> FetchAsk:
+        """What to ask for one that is ready. Raises `BrokerError`: `partitions_with_errors`. Asked again only after its state changed or was
+        marked: see `fetcher_state`."""
         raise NotImplementedError
 
     def process_partition_data(self, topic_partition: TopicPartition, asked: FetchAsk, answer: FetchedPartition) -> LogAppendInfo | None:
@@ -186,16 +187,17 @@ class Fetcher:
         truncated = await self.truncate()
         if self._stopped:
             return truncated
-        asks = self.build_request(self.state.ready(self._runtime.now_ms()))
+        self.partitions_with_errors(self.state.settle(self._runtime.now_ms(), self.ask))
+        asks = self.state.asks
         if not self.leader.has_news(asks):
             return truncated
         answers = await self._fetch(asks)
         if answers is None or self._stopped:
             return True
-        await self._take_in(asks, answers)
+        await self._take_in(asks.standing, answers)
         return True
 
-    async def _fetch(self, asks: Mapping[TopicPartition, FetchAsk]) -> dict[TopicPartition, FetchedPartition] | None:
+    async def _fetch(self, asks: FetchAsks) -> dict[TopicPartition, FetchedPartition] | None:
         self.requests += 1
         try:
             answers = await self.leader.fetch(asks)
@@ -313,20 +315,11 @@ class ReplicaFetcher(Fetcher):
     def latest_epoch(self, topic_partition: TopicPartition) -> int:
         return self._followed(topic_partition)[1].leader_epochs.latest_epoch
 
-    def build_request(self, ready: Iterable[tuple[TopicPartition, PartitionFetchState]]) -> dict[TopicPartition, FetchAsk]:
-        asks: dict[TopicPartition, FetchAsk] = {}
-        errors: list[TopicPartition] = []
-        for name, state in ready:
-            try:
-                log = self._followed(name)[1]
-            except BrokerError:
-                errors.append(name)
-                continue
-            asks[name] = FetchAsk(
-                state.topic_id, state.fetch_offset, state.leader_epoch, state.last_fetched_epoch, log.log_start_offset, self._partition_max_bytes
-            )
-        self.partitions_with_errors(errors)
-        return asks
+    def ask(self, topic_partition: TopicPartition, state: PartitionFetchState) -> FetchAsk:
+        log_start = self._followed(topic_partition)[1].log_start_offset
+        return FetchAsk(
+            state.topic_id, state.fetch_offset, state.leader_epoch, state.last_fetched_epoch, log_start, self._partition_max_bytes
+        )
 
     def process_partition_data(self, topic_partition: TopicPartition, asked: FetchAsk, answer: FetchedPartition) -> LogAppendInfo | None:
         partition = self._replicas.partition(topic_partition)

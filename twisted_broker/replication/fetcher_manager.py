@@ -87,6 +87,11 @@ class FetcherManager:
             fetcher.remove(names)
         self.failed.difference_update(names)
 
+    def ask_anew(self, topic_partition: TopicPartition) -> None:
+        """RL 2.8, 6.2: its own log start moved, and the leader is told where it is: with the next fetch."""
+        for fetcher in self.fetchers.values():
+            fetcher.state.mark(topic_partition)
+
     def is_fetching(self, topic_partition: TopicPartition) -> bool:
         return any(topic_partition in fetcher.state.partitions for fetcher in self.fetchers.values())
 

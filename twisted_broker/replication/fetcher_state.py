@@ -1,7 +1,7 @@
 """What a fetcher knows of its partitions, and what an answer of their leader means for each.
 
-Owns the state of every partition of one fetcher, their order, and the decisions: who may be fetched, whether an answer still counts, where
-to truncate, where to start anew when an offset is out of range.
+Owns the state of every partition of one fetcher, their order, what the leader is asked for them, and the decisions: who may be fetched,
+whether an answer still counts, where to truncate, where to start anew when an offset is out of range.
 
     (added) --epochs known, cut on fetch--> FETCHING <--complete-- TRUNCATING <--(added without)
        FETCHING --diverging epoch, cut not complete, no cut on fetch--> TRUNCATING
@@ -11,6 +11,8 @@ to truncate, where to start anew when an offset is out of range.
 2. Order is turn: what got records, was cut or was delayed goes to the end.
 3. A partition added again under the same leader epoch keeps its state.
 4. A truncation never goes above the own end, and never above the leader's end of an epoch that both know.
+5. Whoever may have to be asked otherwise than it is, or not at all, is unsettled until it is: all that are truncating or delayed, gone, new,
+   answered, or marked. A round looks at those only, and makes `asks` those of all that are ready.
 
 Source: RL 6.2-6.5; Kafka's `AbstractFetcherThread`; KIP-101, KIP-279, KIP-320, KIP-595. Pure: logs are asked through `OwnLog`, times are
 monotonic milliseconds. Leaves out: asking and appending (`fetcher`), throttling.
@@ -18,12 +20,13 @@ monotonic milliseconds. Leaves out: asking and appending (`fetcher`), throttling
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from enum import Enum
 from typing import NamedTuple, Protocol
 
 from twisted_broker.interfaces import Buffer, TopicPartition
-from twisted_broker.wire.errors import ErrorCode
+from twisted_broker.replication.fetch_asks import FetchAsk, FetchAsks
+from twisted_broker.wire.errors import BrokerError, ErrorCode
 
 NO_EPOCH = -1
 
@@ -52,17 +55,6 @@ class InitialFetchState(NamedTuple):
     topic_id: bytes
     leader_epoch: int
     offset: int
-
-
-class FetchAsk(NamedTuple):
-    """One partition of a fetch. Epochs are -1 when they are not known."""
-
-    topic_id: bytes
-    fetch_offset: int
-    leader_epoch: int
-    last_fetched_epoch: int
-    log_start_offset: int
-    max_bytes: int
 
 
 class FetchedPartition:
@@ -169,6 +161,10 @@ class PartitionFetchState:
     def is_delayed(self, now_ms: int) -> bool:
         return self.delayed_until_ms > now_ms
 
+    def is_ready(self, now_ms: int) -> bool:
+        """Whether it is to be fetched."""
+        return self.phase is FetchPhase.FETCHING and self.delayed_until_ms <= now_ms
+
     @property
     def initial(self) -> InitialFetchState:
         """To go on elsewhere."""
@@ -182,11 +178,13 @@ class PartitionFetchState:
 class FetcherState:
     """The partitions of one fetcher, in the order of their turns. `failed` may be shared by all fetchers of a manager."""
 
-    __slots__ = ("failed", "partitions")
+    __slots__ = ("_unsettled", "asks", "failed", "partitions")
 
     def __init__(self, failed: set[TopicPartition] | None = None) -> None:
         self.partitions: dict[TopicPartition, PartitionFetchState] = {}
         self.failed: set[TopicPartition] = set() if failed is None else failed
+        self.asks = FetchAsks(self.partitions)
+        self._unsettled: dict[TopicPartition, None] = {}
 
     # who is here
     def add(self, topic_partition: TopicPartition, initial: InitialFetchState, latest_epoch: int, cuts_on_fetch: bool) -> None:
@@ -195,37 +193,62 @@ class FetcherState:
         known = self.partitions.get(topic_partition)
         if known is not None and known.leader_epoch == initial.leader_epoch:
             known.topic_id = initial.topic_id
+            self.mark(topic_partition)
             return
         phase = FetchPhase.FETCHING if cuts_on_fetch and latest_epoch >= 0 else FetchPhase.TRUNCATING
         last = latest_epoch if phase is FetchPhase.FETCHING else NO_EPOCH
-        self.partitions.pop(topic_partition, None)
         self.partitions[topic_partition] = PartitionFetchState(initial.topic_id, initial.offset, initial.leader_epoch, last, phase)
+        self._to_the_end(topic_partition)
 
     def remove(self, topic_partition: TopicPartition) -> PartitionFetchState | None:
         """Also out of the failed ones."""
         self.failed.discard(topic_partition)
-        return self.partitions.pop(topic_partition, None)
+        return self._take_out(topic_partition)
 
     def fail(self, topic_partition: TopicPartition) -> None:
         """RL 6.5: not fetched any more until somebody adds it again."""
-        if self.partitions.pop(topic_partition, None) is not None:
+        if self._take_out(topic_partition) is not None:
             self.failed.add(topic_partition)
 
+    def _take_out(self, topic_partition: TopicPartition) -> PartitionFetchState | None:
+        self.mark(topic_partition)
+        return self.partitions.pop(topic_partition, None)
+
     # whose turn it is
-    def ready(self, now_ms: int) -> list[tuple[TopicPartition, PartitionFetchState]]:
-        """Those to fetch now, in the order of their turns."""
-        return self._in_phase(FetchPhase.FETCHING, now_ms)
+    def mark(self, topic_partition: TopicPartition) -> None:
+        """Its ask may be another one, though nothing happened here: the own log start moved."""
+        if topic_partition in self.partitions:
+            self._unsettled.setdefault(topic_partition)
+
+    def settle(self, now_ms: int, ask: Callable[[TopicPartition, PartitionFetchState], FetchAsk]) -> list[TopicPartition]:
+        """A round begins: `asks` are those of all that are ready, made by `ask`. Those that it refuses with `BrokerError` are returned."""
+        refused: list[TopicPartition] = []
+        for name in list(self._unsettled):
+            state = self.partitions.get(name)
+            made = None
+            try:
+                made = ask(name, state) if state is not None and state.is_ready(now_ms) else None
+            except BrokerError:
+                refused.append(name)
+            if made is None:
+                self.asks.drop(name)
+            else:
+                self.asks.put(name, made)
+            if made is not None or state is None:
+                del self._unsettled[name]
+        return refused
 
     def truncating(self, now_ms: int) -> list[tuple[TopicPartition, PartitionFetchState]]:
-        """Those to truncate now."""
-        return self._in_phase(FetchPhase.TRUNCATING, now_ms)
-
-    def _in_phase(self, phase: FetchPhase, now_ms: int) -> list[tuple[TopicPartition, PartitionFetchState]]:
-        return [(name, state) for name, state in self.partitions.items() if state.phase is phase and state.delayed_until_ms <= now_ms]
+        """Those to truncate now, in the order of their turns."""
+        return [(name, state) for name, state in self._open() if state.phase is FetchPhase.TRUNCATING and not state.is_delayed(now_ms)]
 
     def next_due_ms(self, now_ms: int) -> int | None:
         """When the first delay ends; None when nobody is delayed."""
-        return min((state.delayed_until_ms for state in self.partitions.values() if state.is_delayed(now_ms)), default=None)
+        return min((state.delayed_until_ms for _, state in self._open() if state.is_delayed(now_ms)), default=None)
+
+    def _open(self) -> list[tuple[TopicPartition, PartitionFetchState]]:
+        """The unsettled that are here."""
+        return [(name, state) for name in self._unsettled if (state := self.partitions.get(name)) is not None]
 
     def delay(self, topic_partitions: Iterable[TopicPartition], until_ms: int, now_ms: int) -> None:
         """RL 6.5. One that is delayed already keeps its time."""
@@ -236,7 +259,10 @@ class FetcherState:
                 self._to_the_end(topic_partition)
 
     def _to_the_end(self, topic_partition: TopicPartition) -> None:
+        """It had its turn, or begins: among the unsettled, too."""
         self.partitions[topic_partition] = self.partitions.pop(topic_partition)
+        self._unsettled.pop(topic_partition, None)
+        self._unsettled[topic_partition] = None
 
     # what answers mean
     def judge(self, topic_partition: TopicPartition, asked: FetchAsk, answer: FetchedPartition, now_ms: int) -> Verdict:
@@ -273,6 +299,7 @@ class FetcherState:
         state = self.partitions.get(topic_partition)
         if state is None:
             return
+        self.mark(topic_partition)  # its log start may have followed the leader's
         if last_offset >= 0:
             state.fetch_offset = last_offset + 1
             state.last_fetched_epoch = last_epoch if last_epoch >= 0 else state.last_fetched_epoch

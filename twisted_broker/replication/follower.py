@@ -19,7 +19,8 @@ from twisted_broker.interfaces import TopicPartition
 from twisted_broker.log.append_info import LogAppendInfo
 from twisted_broker.log.errors import UnexpectedAppendOffset
 from twisted_broker.replication.events import LogEndAdvanced, LogStartAdvanced
-from twisted_broker.replication.fetcher_state import FetchAsk, FetchedPartition
+from twisted_broker.replication.fetch_asks import FetchAsk
+from twisted_broker.replication.fetcher_state import FetchedPartition
 from twisted_broker.replication.partition import Partition
 
 if TYPE_CHECKING:

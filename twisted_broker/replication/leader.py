@@ -5,6 +5,7 @@ Owns `Leader`, what a fetcher needs of one, and `RemoteLeader`, which asks over 
 1. Between brokers nothing is negotiated: versions follow from the finalised metadata.version, read at each request.
 2. One connection and one fetch session per fetcher; an error of the session is no error of any partition: the next request is full.
 3. The request carries our broker epoch (from Fetch 15 on), never the high watermark (KIP-1166 is for the metadata log).
+4. A request and its answer cost what they name: with nothing new to say and nothing answered no partition is looked at.
 
 Source: RL 6.2, 8.6; KRAFT 3.7; Kafka's `LeaderEndPoint`, `RemoteLeaderEndPoint`, `MetadataVersion` of 4.3.1. The twin in memory is
 `testing.memory_leader`. Leaves out: what answers mean (`fetcher_state`).
@@ -18,8 +19,9 @@ from typing import Any, NamedTuple, Protocol
 from twisted.internet.defer import Deferred
 
 from twisted_broker.interfaces import TopicPartition
+from twisted_broker.replication.fetch_asks import FetchAsk, FetchAsks
 from twisted_broker.replication.fetcher_session import SESSION_ERRORS, AskingSession, SessionRequest
-from twisted_broker.replication.fetcher_state import EpochAsk, EpochEnd, FetchAsk, FetchedPartition
+from twisted_broker.replication.fetcher_state import EpochAsk, EpochEnd, FetchedPartition
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.messages import fetch as fetch_wire
 from twisted_broker.wire.messages import list_offsets as offsets_wire
@@ -64,12 +66,12 @@ class Leader(Protocol):
         """Whether its fetch answers tell where logs diverge (from Fetch 12 on)."""
         ...
 
-    def has_news(self, asks: Mapping[TopicPartition, FetchAsk]) -> bool:
+    def has_news(self, asks: FetchAsks) -> bool:
         """Whether `fetch(asks)` would say anything."""
         ...
 
-    async def fetch(self, asks: Mapping[TopicPartition, FetchAsk]) -> dict[TopicPartition, FetchedPartition]:
-        """What the leader has to say about the partitions; those without news may be left out."""
+    async def fetch(self, asks: FetchAsks) -> dict[TopicPartition, FetchedPartition]:
+        """Says the news of `asks`. What the leader has to say about all that stands; partitions without news may be left out."""
         ...
 
     async def offset_at(self, topic_partition: TopicPartition, leader_epoch: int, timestamp: int) -> int:
@@ -123,19 +125,21 @@ class RemoteLeader:
         self._metadata_version = metadata_version
         self._limits = limits
         self._session = AskingSession()
+        self._names: dict[bytes, str] = {}
 
-    def has_news(self, asks: Mapping[TopicPartition, FetchAsk]) -> bool:
+    def has_news(self, asks: FetchAsks) -> bool:
         return self._session.has_news(asks)
 
     def close(self) -> None:
         self._connection.close()
 
     # Fetch
-    async def fetch(self, asks: Mapping[TopicPartition, FetchAsk]) -> dict[TopicPartition, FetchedPartition]:
-        version = fetch_version(self._metadata_version())
-        request = self._fetch_request(self._session.request(asks), version)
+    async def fetch(self, asks: FetchAsks) -> dict[TopicPartition, FetchedPartition]:
+        said = self._session.request(asks)
         try:
-            response = await self._connection.send(request, version)
+            self._note_names(said, asks.standing)
+            version = fetch_version(self._metadata_version())
+            response = await self._connection.send(self._fetch_request(said, version), version)
         except BaseException:
             self._session.lost()
             raise
@@ -145,7 +149,14 @@ class RemoteLeader:
             return {}
         if error != ErrorCode.NONE:
             raise BrokerError(error)
-        return self._fetched(response)
+        return self._fetched(response, asks.standing)
+
+    def _note_names(self, said: SessionRequest, standing: Mapping[TopicPartition, FetchAsk]) -> None:
+        """Answers name topics by id. Those of which nothing is asked any more are dropped when something is forgotten."""
+        if said.forgotten or self._session.is_full:
+            self._names = {ask.topic_id: name.topic for name, ask in standing.items()}
+        else:
+            self._names.update((ask.topic_id, name.topic) for name, ask in said.asks.items())
 
     def _fetch_request(self, session: SessionRequest, version: int) -> fetch_wire.FetchRequest:
         limits = self._limits
@@ -174,15 +185,18 @@ class RemoteLeader:
         request.forgotten_topics_data = list(forgotten.values())
         return request
 
-    def _fetched(self, response: fetch_wire.FetchResponse) -> dict[TopicPartition, FetchedPartition]:
-        names = {ask.topic_id: name.topic for name, ask in self._session.asked.items()}
+    def _fetched(self, response: fetch_wire.FetchResponse, standing: Mapping[TopicPartition, FetchAsk]) -> dict[TopicPartition, FetchedPartition]:
+        """Of what stands under the topic id answered."""
         answers: dict[TopicPartition, FetchedPartition] = {}
         for topic in response.responses:
-            name = names.get(bytes(topic.topic_id))
-            if name is None:
+            topic_id = bytes(topic.topic_id)
+            topic_name = self._names.get(topic_id)
+            if topic_name is None:
                 continue
             for data in topic.partitions:
-                answers[TopicPartition(name, data.partition_index)] = _fetched_partition(data)
+                name = TopicPartition(topic_name, data.partition_index)
+                if name in standing and standing[name].topic_id == topic_id:
+                    answers[name] = _fetched_partition(data)
         return answers
 
     # offsets

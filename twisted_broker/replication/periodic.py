@@ -1,7 +1,9 @@
 """Tasks that run again and again on a clock.
 
 1. A task that raises is logged and runs again: a bare `LoopingCall` would stop for good.
-2. The clock is the one handed in, never the global reactor.
+2. A run that comes late by more than half its interval is left out, and the next one comes a whole interval later: this process stood still, and
+   what the others sent meanwhile is not read yet. A leader would else drop from the ISR everybody whom it could not hear.
+3. The clock is the one handed in, never the global reactor.
 """
 
 from __future__ import annotations
@@ -31,8 +33,7 @@ class PeriodicTasks:
 
     def every(self, seconds: float, task: Callable[[], None]) -> None:
         """Runs `task` every `seconds`, first in `seconds` from now."""
-        loop = LoopingCall(_guarded, task)
-        loop.clock = self._clock  # type: ignore[assignment]
+        loop = _Rounds(self._clock, seconds, task).loop
         self._loops.append(loop)
         loop.start(seconds, now=False)
 
@@ -42,8 +43,24 @@ class PeriodicTasks:
         self._loops = []
 
 
-def _guarded(task: Callable[[], None]) -> None:
-    try:
-        task()
-    except Exception:
-        _log.failure("a periodic task failed")
+class _Rounds:
+    """One task: whether a run is in time, and what becomes of one that fails."""
+
+    __slots__ = ("_clock", "_last", "_seconds", "_task", "loop")
+
+    def __init__(self, clock: IClock, seconds: float, task: Callable[[], None]) -> None:
+        self._clock, self._seconds, self._task = clock, seconds, task
+        self._last = clock.seconds()
+        self.loop = LoopingCall(self._run)
+        self.loop.clock = clock  # type: ignore[assignment]
+
+    def _run(self) -> None:
+        now = self._clock.seconds()
+        late, self._last = now - self._last - self._seconds, now
+        if late > self._seconds / 2:
+            self.loop.starttime = now
+            return
+        try:
+            self._task()
+        except Exception:
+            _log.failure("a periodic task failed")

@@ -154,7 +154,7 @@ class ReplicaManager:
         return {
             LogEndAdvanced: (self._stir, self._check_fetches),
             HighWatermarkAdvanced: (self._stir, self._check_produces, self._check_fetches, self._check_delete_records),
-            LogStartAdvanced: (self._stir, self._check_delete_records, self._check_fetches),
+            LogStartAdvanced: (self._stir, self._ask_anew, self._check_delete_records, self._check_fetches),
             IsrChangeWanted: (self._propose_isr,),
             IsrChanged: (self._stir, self._mark_isr_rate, self._check_produces, self._check_fetches),
             LeaderEpochBegan: (self._stir, self._check_fetches),
@@ -199,6 +199,10 @@ class ReplicaManager:
         """Followers read it again; those whose fetch waits, wait for it too (RL 1.9)."""
         for session in partition.stir():
             self.fetch_purgatory.watch_too(session, partition.topic_partition)
+
+    def _ask_anew(self, event: LogStartAdvanced) -> None:
+        if self.fetchers is not None:
+            self.fetchers.ask_anew(event.partition.topic_partition)
 
     def _check_produces(self, event: Event) -> None:
         if self.produce_purgatory.waiting:

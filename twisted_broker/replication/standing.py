@@ -30,7 +30,7 @@ CUTS_KEPT = 8
 
 
 class Rule(Enum):
-    """Why a replica is out of the ISR."""
+    """Why a replica is out of the ISR; the values are what `status` and `replog explain` say."""
 
     LAG = "lag"
     FENCED = "fenced"
@@ -107,6 +107,7 @@ class Standing:
             self._leaving = {broker: _absence(Rule.LAG, remote[broker], leader_end, now_ms) for broker in pending.leaving if broker in remote}
 
     def confirmed(self, partition: Partition, before: IsrState, now_ms: int) -> None:
+        """The controller took the change; `before` is the state it was proposed from."""
         self.refusal = None
         self._isr_is(partition, before, None, now_ms)
 

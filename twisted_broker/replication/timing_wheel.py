@@ -5,7 +5,9 @@ Owns the wheel on which everything waits that has a time limit in the replica la
 1. Adding and cancelling a timer is O(1): timers are links of a circular list per slot, and a bit per slot says that it is not empty.
 2. A timer is never early; it is late by less than a tick (1 ms) plus what the clock is late.
 3. A timer fires at most once; one that was cancelled never fires. Timers of one millisecond fire in the order of their adding.
-4. At most one call is pending on the clock: at the earliest slot in use, or earlier when that slot's timers were cancelled since.
+4. When the clock itself is late by `STOOD_STILL_MS` or more (this process was stopped, or its disk was slow), a turn of the reactor goes by before
+   anything fires: what has arrived meanwhile, a follower's fetch that completes a produce, is read first.
+5. At most one call is pending on the clock: at the earliest slot in use, or earlier when that slot's timers were cancelled since.
 
 Levels hold 64 slots of 64**level ms each; a slot of a higher level is dealt out to lower ones when its time comes, so a timer moves at
 most five times in its life. Source: RL 4.1, 4.2; Varghese and Lauck's hierarchical wheel. Leaves out: what a timer means (`purgatory`).
@@ -27,6 +29,7 @@ _LEVELS = 6
 _FULL = (1 << _SLOTS) - 1
 _FARTHEST_MS = (1 << (_BITS * _LEVELS)) - 1
 _ROUNDING_MS = 1e-4
+STOOD_STILL_MS = 100
 
 
 class Timer:
@@ -66,7 +69,7 @@ class _Slot(Timer):
 class TimingWheel:
     """All timers of one broker, driven by one `callLater` of its clock."""
 
-    __slots__ = ("_call", "_call_at_ms", "_clock", "_elapsed_ms", "_levels", "_log", "_occupied", "_origin", "size")
+    __slots__ = ("_call", "_call_at_ms", "_clock", "_elapsed_ms", "_levels", "_log", "_occupied", "_origin", "_reading", "size")
 
     def __init__(self, clock: IClock) -> None:
         self._clock = clock
@@ -76,6 +79,7 @@ class TimingWheel:
         self._occupied = [0] * _LEVELS
         self._call: IDelayedCall | None = None
         self._call_at_ms = -1
+        self._reading = False
         self._log = Logger()
         self.size = 0
 
@@ -145,6 +149,10 @@ class TimingWheel:
         """Runs what is due, earliest first, then sleeps until the next slot in use."""
         self._call = None
         now_ms = (self._clock.seconds() - self._origin) * 1000
+        self._reading = not self._reading and now_ms - self._call_at_ms >= STOOD_STILL_MS
+        if self._reading:
+            self._call = self._clock.callLater(0, self._turn)
+            return
         due_ms = floor(now_ms + _ROUNDING_MS)
         found = self._earliest()
         while found is not None and found[0] <= due_ms:

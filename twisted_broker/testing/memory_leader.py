@@ -16,8 +16,9 @@ from typing import Any
 from twisted.internet.defer import Deferred
 
 from twisted_broker.interfaces import TopicPartition
+from twisted_broker.replication.fetch_asks import FetchAsk, FetchAsks
 from twisted_broker.replication.fetch_data import LOG_END, FetchParams, FetchPartitionRequest
-from twisted_broker.replication.fetcher_state import EpochAsk, EpochEnd, FetchAsk, FetchedPartition
+from twisted_broker.replication.fetcher_state import EpochAsk, EpochEnd, FetchedPartition
 from twisted_broker.replication.leader import BrokerEndPoint
 from twisted_broker.replication.partition import Partition
 from twisted_broker.replication.partition_offsets import end_offset_for_epoch, list_offset
@@ -56,14 +57,16 @@ class MemoryLeader:
         if gate is not None:
             gate.callback(None)
 
-    def has_news(self, asks: Mapping[TopicPartition, FetchAsk]) -> bool:
-        return bool(asks)
+    def has_news(self, asks: FetchAsks) -> bool:
+        return bool(asks.standing)
 
-    async def fetch(self, asks: Mapping[TopicPartition, FetchAsk]) -> dict[TopicPartition, FetchedPartition]:
-        self._note("fetch", dict(asks))
+    async def fetch(self, asks: FetchAsks) -> dict[TopicPartition, FetchedPartition]:
+        asks.say()
+        asked = asks.in_turn()
+        self._note("fetch", asked)
         limit = self._params.max_bytes
         answers: dict[TopicPartition, FetchedPartition] = {}
-        for name, ask in asks.items():
+        for name, ask in asked.items():
             answers[name] = answer = self._read(name, ask, limit, not any(len(each.records) for each in answers.values()))
             limit = max(0, limit - len(answer.records))
         if self._gate is not None:

@@ -7,7 +7,7 @@ Owns `Mirror`, the batches of one log as its file has them, and `Line`, the comm
 2. A mirror follows its log by what was appended; after a cut it is read anew.
 3. A line only grows, except where an unclean election was recorded: then it is what the new leader holds of it.
 
-Source: RELIABILITY 2.1. Leaves out: judging (`checkers`); logs that do not begin at offset 0.
+Source: RELIABILITY 2.1. Leaves out: judging (`check_*`); logs that do not begin at offset 0.
 """
 
 from __future__ import annotations
@@ -96,6 +96,11 @@ class Line:
     @property
     def end(self) -> int:
         return self.ends[-1] if self.ends else 0
+
+    @property
+    def is_whole(self) -> bool:
+        """No unclean election took anything of it, or may do so yet."""
+        return not self.resets and not self.waits_for_leader
 
     def chain_at(self, offset: int) -> int:
         rows = bisect_right(self.ends, offset)

@@ -58,9 +58,7 @@ def _error(code: int) -> str:
 # records in
 
 
-def produce_batch(
-    stage: Stage, values: str, topic: str = THE_TOPIC, broker: str = "", acks: str = "all", seconds: str = "30"
-) -> Deferred[str]:
+def produce_batch(stage: Stage, values: str, topic: str = THE_TOPIC, broker: str = "", acks: str = "all", seconds: str = "30") -> Deferred[str]:
     """One batch with these values to the leader (or to the broker named); `a:500` is a record of 500 bytes. Answer: at <offset>."""
     builder = BatchBuilder()
     for value in values.split():

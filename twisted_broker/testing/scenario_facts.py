@@ -16,8 +16,8 @@ from collections.abc import Callable
 from typing import Any
 
 from twisted_broker.interfaces import TopicPartition
-from twisted_broker.testing.scenario_lines import StoryError, Vocabulary
-from twisted_broker.testing.scenario_replicas import joined, look_up, of_replica
+from twisted_broker.testing.scenario_lines import Facts, StoryError, Vocabulary, joined
+from twisted_broker.testing.scenario_replicas import of_replica
 from twisted_broker.testing.scenario_stage import Stage
 
 THE_TOPIC = "t"
@@ -71,7 +71,7 @@ def finder(stage: Stage, broker: str = "", topic: str = THE_TOPIC, broker_id: st
     """Looks facts of a subject up, anew each time."""
     name = TopicPartition(topic, 0)
     if broker_id:
-        return lambda word: look_up(_BROKER, word, (stage, int(broker_id)))
+        return lambda word: _BROKER.tell(word, (stage, int(broker_id)))
     if not broker:
         return lambda word: _of_registration(word, stage.registration(name))
     return lambda word: of_replica(word, stage, int(broker), name)
@@ -81,22 +81,26 @@ def finder(stage: Stage, broker: str = "", topic: str = THE_TOPIC, broker_id: st
 
 
 def _of_registration(word: str, registration: Any) -> str:
-    return "absent" if registration is None else look_up(_REGISTRATION, word, registration)
+    return "absent" if registration is None else _REGISTRATION.tell(word, registration)
 
 
-_REGISTRATION: dict[str, Callable[[Any], str]] = {
-    "leader": lambda found: f"leader {found.leader if found.leader >= 0 else 'none'}",
-    "epoch": lambda found: f"epoch {found.leader_epoch}",
-    "change": lambda found: f"change {found.partition_epoch}",
-    "isr": lambda found: f"isr {joined(found.isr)}",
-    "elr": lambda found: f"elr {joined(found.elr)}",
-    "replicas": lambda found: f"replicas {' '.join(map(str, found.replicas))}",
-    "adding": lambda found: f"adding {joined(found.adding)}",
-    "removing": lambda found: f"removing {joined(found.removing)}",
-    "recovered": lambda found: "recovering" if found.leader_recovery_state else "recovered",
-    "recovering": lambda found: "recovering" if found.leader_recovery_state else "recovered",
-    "absent": lambda found: "there",
-}
+def _recovery(found: Any) -> str:
+    return "recovering" if found.leader_recovery_state else "recovered"
+
+
+_REGISTRATION = Facts(
+    values={
+        "leader": lambda found: found.leader if found.leader >= 0 else "none",
+        "epoch": lambda found: found.leader_epoch,
+        "change": lambda found: found.partition_epoch,
+        "isr": lambda found: joined(found.isr),
+        "elr": lambda found: joined(found.elr),
+        "replicas": lambda found: " ".join(map(str, found.replicas)),
+        "adding": lambda found: joined(found.adding),
+        "removing": lambda found: joined(found.removing),
+    },
+    states={"recovered": _recovery, "recovering": _recovery, "absent": lambda found: "there"},
+)
 
 
 # brokers
@@ -115,7 +119,7 @@ def _process(asked: Any) -> str:
     return "up" if stage.node(number).is_up else "down"
 
 
-_BROKER: dict[str, Callable[[Any], str]] = {
-    **dict.fromkeys(("unregistered", "fenced", "leaving", "unfenced"), _fencing),
-    **dict.fromkeys(("up", "down"), _process),
-}
+_BROKER = Facts(
+    values={},
+    states={**dict.fromkeys(("unregistered", "fenced", "leaving", "unfenced"), _fencing), **dict.fromkeys(("up", "down"), _process)},
+)

@@ -1,12 +1,13 @@
 """The language of stories: lines of a file, and the patterns that they are matched with.
 
-Owns `Line`, `Vocabulary` and the form of a pattern:
+Owns `Line`, `Vocabulary`, `Facts` and the form of a pattern:
 
     <name>      one word                        <name..>    one word or more
     [...]       may be left out                 all else    as it stands
 
 1. A line is matched by exactly one pattern; a line that none matches is an error of the story, told with the words nearest to it.
 2. A comment begins with #; it is part of the story and is printed with it.
+3. A fact begins with the word that says which it is.
 
 Leaves out: what the lines do (`scenario_machines`, `scenario_topics`, `scenario_clients`, `scenario_facts`).
 """
@@ -15,7 +16,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 Verb = Callable[..., Any]
@@ -43,6 +44,29 @@ class Word(NamedTuple):
     meaning: str
     matches: re.Pattern[str]
     verb: Verb
+
+
+class Facts(NamedTuple):
+    """What can be told of one kind of subject. `values`: word -> what stands behind it; `states`: each word of a state -> what is the case."""
+
+    values: Mapping[str, Callable[[Any], object]]
+    states: Mapping[str, Callable[[Any], str]]
+
+    def tell(self, word: str, subject: Any) -> str:
+        """The fact under this word, as it is found. Raises `StoryError` for a word that is no fact."""
+        self.check(word)
+        return self.states[word](subject) if word in self.states else f"{word} {self.values[word](subject)}"
+
+    def check(self, word: str) -> None:
+        """Raises `StoryError` for a word that is no fact."""
+        known = {*self.values, *self.states}
+        if word not in known:
+            raise StoryError(f"there is no fact `{word}` here, only {', '.join(sorted(known))}")
+
+
+def joined(numbers: Any) -> str:
+    """Numbers of brokers in their order, or `none`."""
+    return " ".join(map(str, sorted(numbers))) or "none"
 
 
 def read_lines(text: str) -> Iterator[Line | str]:

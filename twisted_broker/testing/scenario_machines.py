@@ -9,7 +9,7 @@ from errno import EIO
 
 from twisted_broker.testing.scenario_lines import Vocabulary
 from twisted_broker.testing.scenario_stage import Stage
-from twisted_broker.testing.sim_disk import Fault
+from twisted_broker.testing.sim_mishaps import Fault
 
 
 def settings_of(text: str) -> dict[str, str]:

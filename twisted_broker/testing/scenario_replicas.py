@@ -7,23 +7,15 @@ Source: RL 1, 2, 6. Leaves out: comparing (`scenario_facts`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from typing import Any
 
 from twisted_broker.interfaces import TopicPartition
 from twisted_broker.replication.partition import Partition
-from twisted_broker.testing.scenario_lines import StoryError
+from twisted_broker.testing.scenario_lines import Facts, joined
 from twisted_broker.testing.scenario_stage import Stage
 from twisted_broker.wire.records import iterate_batches
 
 _READ_BYTES = 1 << 20
-
-
-def look_up(table: Mapping[str, Callable[[Any], str]], word: str, what: Any) -> str:
-    """The fact that a table has under a word. Raises `StoryError`."""
-    if word not in table:
-        raise StoryError(f"there is no fact `{word}` here, only {', '.join(sorted(table))}")
-    return table[word](what)
 
 
 def of_replica(word: str, stage: Stage, number: int, name: TopicPartition) -> str:
@@ -31,13 +23,12 @@ def of_replica(word: str, stage: Stage, number: int, name: TopicPartition) -> st
     broker = stage.node(number).broker
     replicas = None if broker is None else broker.parts.replica_manager
     partition = None if replicas is None else replicas.partitions.get(name)
-    if replicas is not None and word in _MANAGER:
-        return _MANAGER[word]((replicas, name))
+    if replicas is not None and word in _MANAGER.values:
+        return _MANAGER.tell(word, (replicas, name))
+    _REPLICA.check(word)
     if partition is None or partition.offline or partition.log is None:
-        if word not in _REPLICA:
-            look_up(_REPLICA, word, None)
         return "absent" if partition is None else "offline"
-    return look_up(_REPLICA, word, partition)
+    return _REPLICA.tell(word, partition)
 
 
 def _role(partition: Partition) -> str:
@@ -49,11 +40,7 @@ def _role(partition: Partition) -> str:
 def _isr(partition: Partition) -> str:
     state = partition.isr_state
     pending = f" pending {joined(state.proposed)}" if state.in_flight else ""  # type: ignore[union-attr]
-    return f"isr {joined(state.isr)}{pending}"
-
-
-def joined(numbers: Any) -> str:
-    return " ".join(map(str, sorted(numbers))) or "none"
+    return f"{joined(state.isr)}{pending}"
 
 
 def values_of(records: Any, start: int = 0) -> list[str]:
@@ -76,42 +63,41 @@ def _records(partition: Partition) -> str:
         data.slice.release()
         found += values_of(content, offset)
         offset = max(batch.last_offset for batch in iterate_batches(content)) + 1
-    return f"records {' '.join(found) or 'none'}"
+    return " ".join(found) or "none"
 
 
 def _epochs(partition: Partition) -> str:
     assert partition.log is not None
-    return "epochs " + " ".join(f"{epoch}@{start}" for epoch, start in partition.log.leader_epochs.entries())
+    return " ".join(f"{epoch}@{start}" for epoch, start in partition.log.leader_epochs.entries())
 
 
 def _fetcher(asked: Any) -> str:
     replicas, name = asked
     if replicas.fetchers is None or name in replicas.fetchers.failed:
-        return "fetcher failed"
+        return "failed"
     states = [fetcher.state.partitions.get(name) for fetcher in replicas.fetchers.fetchers.values()]
     state = next((state for state in states if state is not None), None)
-    return f"fetcher {'none' if state is None else state.phase.value}"
+    return "none" if state is None else state.phase.value
 
 
 def _delayed(asked: Any) -> str:
     replicas, _ = asked
     purgatories = (replicas.produce_purgatory, replicas.fetch_purgatory, replicas.delete_records_purgatory)
-    return f"delayed {' '.join(str(purgatory.waiting) for purgatory in purgatories)}"
+    return " ".join(str(purgatory.waiting) for purgatory in purgatories)
 
 
-_REPLICA: dict[str, Callable[[Any], str]] = {
-    "leads": _role,
-    "follows": _role,
-    "offline": _role,
-    "absent": _role,
-    "isr": _isr,
-    "epoch": lambda partition: f"epoch {partition.leader_epoch}",
-    "end": lambda partition: f"end {partition.log.log_end_offset}",
-    "hw": lambda partition: f"hw {partition.log.high_watermark}",
-    "start": lambda partition: f"start {partition.log.log_start_offset}",
-    "segments": lambda partition: f"segments {len(list(partition.log.segments))}",
-    "flushed": lambda partition: f"flushed {partition.log.recovery_point}",
-    "records": _records,
-    "epochs": _epochs,
-}
-_MANAGER: dict[str, Callable[[Any], str]] = {"fetcher": _fetcher, "delayed": _delayed}
+_REPLICA = Facts(
+    values={
+        "isr": _isr,
+        "epoch": lambda partition: partition.leader_epoch,
+        "end": lambda partition: partition.log.log_end_offset,
+        "hw": lambda partition: partition.log.high_watermark,
+        "start": lambda partition: partition.log.log_start_offset,
+        "segments": lambda partition: len(list(partition.log.segments)),
+        "flushed": lambda partition: partition.log.recovery_point,
+        "records": _records,
+        "epochs": _epochs,
+    },
+    states=dict.fromkeys(("leads", "follows", "offline", "absent"), _role),
+)
+_MANAGER = Facts(values={"fetcher": _fetcher, "delayed": _delayed}, states={})

@@ -23,8 +23,10 @@ from twisted.python.failure import Failure
 from twisted_broker.interfaces import TopicPartition
 from twisted_broker.net.client import BrokerConnection
 from twisted_broker.testing.scenario_lines import StoryError
-from twisted_broker.testing.sim_cluster import CLIENT_PORT, CONTROLLER_PORT, SimCluster, SimNode, Trace
+from twisted_broker.testing.sim_cluster import SimCluster
 from twisted_broker.testing.sim_network import Weather
+from twisted_broker.testing.sim_node import CLIENT_PORT, CONTROLLER_PORT, SimNode
+from twisted_broker.testing.sim_world import Trace
 
 PATIENCE_SECONDS = 60.0
 _REQUEST_TIMEOUT_MS = 3_600_000
@@ -164,4 +166,3 @@ class Stage:
         host = self.node(broker).name
         connection = BrokerConnection(self._client, host, port, "story", request_timeout_ms=_REQUEST_TIMEOUT_MS, connect_timeout_ms=2_000)
         return connection.send(request, version)
-

@@ -122,9 +122,7 @@ def _reassigned(stage: Stage, topic: str, replicas: list[int] | None) -> Deferre
     return stage.ask(1, request, _REASSIGN).addCallback(told)
 
 
-def propose_isr(
-    stage: Stage, broker: str, members: str, topic: str = THE_TOPIC, epoch: str = "", change: str = "", old: str = ""
-) -> Deferred[str]:
+def propose_isr(stage: Stage, broker: str, members: str, topic: str = THE_TOPIC, epoch: str = "", change: str = "", old: str = "") -> Deferred[str]:
     """AlterPartition in a broker's name, with the newest epochs unless others are told. Answer: isr .., or an error."""
     image, registration = stage.image, stage.registration(TopicPartition(topic, 0))
     states = [

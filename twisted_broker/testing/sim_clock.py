@@ -21,7 +21,7 @@ from typing import Any
 
 from twisted.internet.error import AlreadyCalled, AlreadyCancelled
 
-from twisted_broker.testing.sim_disk import Crash
+from twisted_broker.testing.sim_mishaps import Crash
 
 START_WALL_MS = 1_700_000_000_000
 

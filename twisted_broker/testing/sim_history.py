@@ -3,7 +3,7 @@
 1. Partitions that had an unclean election are left out: there records may be lost, and be told twice.
 2. A producer without idempotence may send a batch again that is there already: its duplicates are no anomaly.
 
-Source: RELIABILITY 1.2. Leaves out: what the checkers see at every step (`checkers`).
+Source: RELIABILITY 1.2. Leaves out: what the checkers see at every step (`check_clients`).
 """
 
 from __future__ import annotations
@@ -11,11 +11,9 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from twisted_broker.interfaces import TopicPartition
-from twisted_broker.testing import workload
 from twisted_broker.testing.anomalies import Anomaly, find_anomalies
 from twisted_broker.testing.history import Fate, History
-
-_FATES = {workload.Fate.ACKED: Fate.ACKED, workload.Fate.REFUSED: Fate.REFUSED}
+from twisted_broker.testing.sim_notes import Attempt
 
 
 class ToldClients:
@@ -32,7 +30,7 @@ class ToldClients:
         """The consumer was told to read on elsewhere."""
         self._history.assigned(who)
 
-    def anomalies(self, attempts: Sequence[workload.Attempt], left_out: Collection[TopicPartition]) -> list[Anomaly]:
+    def anomalies(self, attempts: Sequence[Attempt], left_out: Collection[TopicPartition]) -> list[Anomaly]:
         """At the end of the run: all was read to the end."""
         again = {value.decode() for attempt in attempts if not attempt.idempotent for value in attempt.values}
         for op, attempt in enumerate(attempts):
@@ -40,10 +38,10 @@ class ToldClients:
         found = find_anomalies(self._history)
         return [each for each in found if each.partition not in left_out and each.value not in again]
 
-    def _send(self, attempt: workload.Attempt, op: int) -> None:
+    def _send(self, attempt: Attempt, op: int) -> None:
         for index, value in enumerate(attempt.values):
             text = value.decode()
             self._history.send(text.rpartition("-")[0], attempt.partition, text, op)
-            if attempt.fate in _FATES:
-                offset = attempt.base_offset + index if attempt.fate is workload.Fate.ACKED else -1
-                self._history.complete(text, _FATES[attempt.fate], offset)
+            if attempt.fate in (Fate.ACKED, Fate.REFUSED):
+                offset = attempt.base_offset + index if attempt.fate is Fate.ACKED else -1
+                self._history.complete(text, attempt.fate, offset)

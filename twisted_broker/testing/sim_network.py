@@ -1,13 +1,12 @@
 """A network that delays, stalls, cuts and refuses, under a seed, between machines on a `SimClock`.
 
-Owns `SimNetwork`, the cables between all machines, and `HostNetwork`, the `INetwork` of one machine.
+Owns `SimNetwork`, the cables between all machines, `Weather`, how they are, and `HostNetwork`, the `INetwork` of one machine.
 
-1. What is written on a connection arrives in the order of writing, each piece after a drawn delay; connections overtake one another.
-2. A way that is blocked (each direction for itself) holds back what travels on it; connecting over it times out. Healing lets it go on, or
+1. A way that is blocked (each direction for itself) holds back what travels on it; connecting over it times out. Healing lets it go on, or
    finds the connection dead, as the seed says.
-3. A process that dies resets its connections behind what it sent; a machine that loses power says nothing until it is back.
-4. An aborted connection may lose what was under way, or deliver it late: a request may be carried out after its sender gave up.
-5. Everything that a side hears, it hears in a call of its own machine's clock.
+2. A process that dies resets its connections behind what it sent; a machine that loses power says nothing until it is back.
+3. An aborted connection may lose what was under way, or deliver it late: a request may be carried out after its sender gave up.
+4. Connections overtake one another; what travels on one does not (`sim_transport`).
 
 The twin of `net/network.py`. Leaves out: loss of single packets (TCP repeats them: a delay).
 """
@@ -22,19 +21,15 @@ from typing import Any
 
 from twisted.internet.address import IPv4Address
 from twisted.internet.defer import Deferred, fail, succeed
-from twisted.internet.error import CannotListenError, ConnectionAborted, ConnectionDone, ConnectionLost, ConnectionRefusedError, TimeoutError
-from twisted.python.failure import Failure
+from twisted.internet.error import CannotListenError, ConnectionLost
 
 from twisted_broker.interfaces import IFile
 from twisted_broker.net.network import copy_slice
-from twisted_broker.testing.memory_network import MemoryNetwork, MemoryTransport
 from twisted_broker.testing.sim_clock import NodeClock, SimClock
-
-__all__ = ["HostNetwork", "MemoryNetwork", "SimNetwork", "Weather"]
+from twisted_broker.testing.sim_connecting import Connecting, Port
+from twisted_broker.testing.sim_transport import Pipe, SimTransport
 
 _FIRST_FREE_PORT = 20_000
-_SYN_AGAIN_SECONDS = 0.25
-_WINDOW_BYTES = 65536
 
 
 @dataclass
@@ -54,174 +49,6 @@ class Weather:
     """the chance that a connection which was held back is found dead"""
 
 
-class _Pipe:
-    """One direction of a connection: what travels, in order."""
-
-    __slots__ = ("closed", "extra", "goal", "network", "stalled", "travelling", "way")
-
-    def __init__(self, network: SimNetwork, way: tuple[str, str], goal: NodeClock, extra: float) -> None:
-        self.network, self.way, self.goal, self.extra = network, way, goal, extra
-        self.travelling: deque[tuple[Callable[..., None], Any]] = deque()
-        self.stalled = 0
-        self.closed = False
-
-    def send(self, call: Callable[..., None], argument: Any) -> None:
-        self.travelling.append((call, argument))
-        self.goal.callLater(self.network.delay(self.extra), self.arrive)
-
-    def arrive(self) -> None:
-        if not self.travelling:
-            return
-        if self.way in self.network.blocked:
-            self.stalled += 1
-            return
-        call, argument = self.travelling.popleft()
-        call(argument)
-
-    def go_on(self) -> None:
-        stalled, self.stalled = self.stalled, 0
-        for _ in range(stalled):
-            self.goal.callLater(self.network.delay(self.extra), self.arrive)
-
-
-class SimTransport(MemoryTransport):
-    """One side of a connection."""
-
-    network: SimNetwork  # type: ignore[assignment]
-    peer: SimTransport
-
-    def __init__(self, network: SimNetwork, clock: NodeClock, here: IPv4Address, there: IPv4Address) -> None:
-        super().__init__(network, here, there)  # type: ignore[arg-type]
-        self.clock = clock
-        self.pipe: _Pipe
-
-    def write(self, data: bytes) -> None:
-        if not self.connected or self.disconnecting or not data or self.clock.dead:
-            return
-        self.in_window += len(data)
-        self.pipe.send(self.peer.arrive, bytes(data))
-        if self.in_window > _WINDOW_BYTES and self.producer is not None and not self.producer_paused:
-            self.producer_paused = True
-            self.producer.pauseProducing()
-
-    def read_by_peer(self, count: int) -> None:
-        self.in_window -= count
-        if self.producer_paused and not self.in_window and self.producer is not None:
-            self.producer_paused = False
-            self.clock.callLater(0, self._resume)
-
-    def loseConnection(self) -> None:
-        if self.connected and not self.disconnecting:
-            self.disconnecting = True
-            self.clock.callLater(0, self.lost, ConnectionDone())
-            self.pipe.send(self.peer.lost, ConnectionDone())
-
-    def abortConnection(self) -> None:
-        if self.connected:
-            self.disconnecting = True
-            self.clock.callLater(0, self.lost, ConnectionAborted())
-            self.network.reset(self)
-
-    def lost(self, reason: Exception) -> None:
-        if self.protocol is None:
-            self.connected = False  # nobody had it yet
-        super().lost(reason)
-        self.network.forget(self)
-
-
-class _Port:
-    """A port that is listened on. Twisted's `IListeningPort`, with a backlog while it does not read."""
-
-    def __init__(self, network: SimNetwork, clock: NodeClock, address: IPv4Address, factory: Any) -> None:
-        self.network, self.clock, self.address, self.factory = network, clock, address, factory
-        self.reading = True
-
-    def getHost(self) -> IPv4Address:
-        return self.address
-
-    def stopReading(self) -> None:
-        self.reading = False
-
-    def startReading(self) -> None:
-        self.reading = True
-
-    def stopListening(self) -> Deferred[None]:
-        self.network.ports.pop((self.address.host, self.address.port), None)
-        return succeed(None)
-
-
-class _Attempt:
-    """One try to connect."""
-
-    def __init__(self, network: SimNetwork, clock: NodeClock, host: str, port: int, factory: Any, timeout: float) -> None:
-        self.network, self.clock, self.host, self.port, self.factory = network, clock, host, port, factory
-        self.answer: Deferred[Any] = Deferred(self._cancelled)
-        self.over = False
-        self.timer = clock.callLater(timeout, self._fail, TimeoutError())
-        self._knock()
-
-    def _knock(self) -> None:
-        """Tries to reach the other machine, again and again."""
-        if self.over:
-            return
-        goal = self.network.machines.get(self.host)
-        if goal is None:
-            if self.host in self.network.without_power:
-                self.clock.callLater(_SYN_AGAIN_SECONDS, self._knock)
-            else:
-                self.clock.callLater(self.network.delay(), self._fail, ConnectionRefusedError())
-        elif (self.clock.name, self.host) in self.network.blocked:
-            self.clock.callLater(_SYN_AGAIN_SECONDS, self._knock)
-        else:
-            goal.callLater(self.network.delay(), self._at_the_door, goal)
-            self.clock.callLater(_SYN_AGAIN_SECONDS * 4, self._knock_lost, goal)
-
-    def _knock_lost(self, goal: NodeClock) -> None:
-        """The machine went away while the call travelled."""
-        if goal.dead:
-            self._knock()
-
-    def _at_the_door(self, goal: NodeClock) -> None:
-        if self.over or self.clock.dead:
-            return
-        listening = self.network.ports.get((self.host, self.port))
-        if listening is not None and not listening.reading:
-            goal.callLater(_SYN_AGAIN_SECONDS, self._at_the_door, goal)
-            return
-        here = IPv4Address("TCP", self.clock.name, self.network.free_port())
-        accepted = None if listening is None else listening.factory.buildProtocol(here)
-        if accepted is None:
-            self.clock.callLater(self.network.delay(), self._fail, ConnectionRefusedError())
-            return
-        near, far = self.network.join(self.clock, goal, here, IPv4Address("TCP", self.host, self.port))
-        far.protocol = accepted
-        far.pipe.send(self._established, near)
-        accepted.makeConnection(far)
-
-    def _established(self, near: SimTransport) -> None:
-        if self.over:
-            self.network.reset(near)
-            return
-        self._end()
-        near.protocol = self.factory.buildProtocol(near.getPeer())
-        near.protocol.makeConnection(near)
-        self.answer.callback(near.protocol)
-
-    def _fail(self, reason: Exception) -> None:
-        if not self.over:
-            self._end()
-            self.answer.errback(Failure(reason))
-
-    def _cancelled(self, _: Any) -> None:
-        if not self.over:
-            self._end()
-
-    def _end(self) -> None:
-        self.over = True
-        if self.timer.active():
-            self.timer.cancel()
-
-
 class HostNetwork:
     """The network port of one machine while it runs."""
 
@@ -232,12 +59,12 @@ class HostNetwork:
         number = port or self.network.free_port()
         if (self.clock.name, number) in self.network.ports:
             return fail(CannotListenError(host, number, OSError("in use")))
-        made = _Port(self.network, self.clock, IPv4Address("TCP", self.clock.name, number), factory)
+        made = Port(self.network, self.clock, IPv4Address("TCP", self.clock.name, number), factory)
         self.network.ports[self.clock.name, number] = made
         return succeed(made)
 
     def connect(self, host: str, port: int, factory: Any, timeout: float) -> Deferred[Any]:
-        return _Attempt(self.network, self.clock, host, port, factory, timeout).answer
+        return Connecting(self.network, self.clock, host, port, factory, timeout).answer
 
     def send_slice(self, transport: Any, file: IFile, position: int, length: int) -> int:
         return copy_slice(transport, file, position, length)
@@ -249,7 +76,7 @@ class SimNetwork:
     def __init__(self, sim: SimClock, random: Random, weather: Weather | None = None) -> None:
         self.sim, self.random = sim, random
         self.weather = weather if weather is not None else Weather()
-        self.ports: dict[tuple[str, int], _Port] = {}
+        self.ports: dict[tuple[str, int], Port] = {}
         self.machines: dict[str, NodeClock] = {}
         self.without_power: set[str] = set()
         self.blocked: set[tuple[str, str]] = set()
@@ -299,16 +126,15 @@ class SimNetwork:
         extra = self.random.random() * weather.slow_delay_max if slow else 0.0
         near, far = SimTransport(self, near_clock, here, there), SimTransport(self, far_clock, there, here)
         near.peer, far.peer = far, near
-        near.pipe = _Pipe(self, (near_clock.name, far_clock.name), far_clock, extra)
-        far.pipe = _Pipe(self, (far_clock.name, near_clock.name), near_clock, extra)
+        near.pipe = Pipe(self, (near_clock.name, far_clock.name), far_clock, extra)
+        far.pipe = Pipe(self, (far_clock.name, near_clock.name), near_clock, extra)
         self.connections.append(near)
         return near, far
 
     def reset(self, side: SimTransport) -> None:
         """One side gave up: what it sent may be lost, or come late; then the other side hears it."""
         if self.random.random() < 0.5:
-            side.pipe.travelling.clear()
-            side.pipe.stalled = 0
+            side.pipe.clear()
         side.pipe.send(side.peer.lost, ConnectionLost())
 
     def forget(self, side: SimTransport) -> None:
@@ -321,8 +147,7 @@ class SimNetwork:
         side = near if self.random.random() < 0.5 else near.peer
         if not side.clock.dead:
             side.clock.callLater(self.delay(), side.lost, ConnectionLost())
-        side.peer.pipe.travelling.clear()
-        side.peer.pipe.stalled = 0
+        side.peer.pipe.clear()
         self.reset(side)
 
     def give_up(self, near: SimTransport, seconds: float) -> None:
@@ -356,4 +181,3 @@ class SimNetwork:
                 continue
             for side in held:
                 side.pipe.go_on()
-

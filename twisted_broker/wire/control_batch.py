@@ -36,12 +36,7 @@ def control_key(record_type: int) -> bytes:
 
 def control_record_type(key: bytes | None) -> int:
     """The type in a control record's key; it may be one we do not know. `InvalidRecordError`: no key, a short one, a negative version."""
-    if key is None or len(key) < _KEY.size:
-        raise InvalidRecordError("a control record without version and type in its key")
-    version, record_type = _KEY.unpack_from(key)
-    if version < 0:
-        raise InvalidRecordError(f"control record key of version {version}")
-    return int(record_type)
+    return _after_version(_KEY, key, "a control record's key", "type")
 
 
 def build_control_batch(
@@ -75,9 +70,14 @@ def build_end_marker(
 
 def end_marker_coordinator_epoch(value: bytes | None) -> int:
     """The coordinator epoch in an end marker's value. `InvalidRecordError` when it is not there."""
-    if value is None or len(value) < _END_MARKER.size:
-        raise InvalidRecordError("an end marker without coordinator epoch")
-    version, coordinator_epoch = _END_MARKER.unpack_from(value)
+    return _after_version(_END_MARKER, value, "an end marker", "coordinator epoch")
+
+
+def _after_version(layout: struct.Struct, data: bytes | None, what: str, field: str) -> int:
+    """The number that follows a version, whichever version that is: newer ones begin alike."""
+    if data is None or len(data) < layout.size:
+        raise InvalidRecordError(f"{what} without version and {field}")
+    version, number = layout.unpack_from(data)
     if version < 0:
-        raise InvalidRecordError(f"end marker of version {version}")
-    return int(coordinator_epoch)
+        raise InvalidRecordError(f"{what} is of version {version}")
+    return int(number)

@@ -59,10 +59,12 @@ def is_flexible(api_key: int, api_version: int) -> bool:
 
 
 def request_header_version(api_key: int, api_version: int) -> int:
+    """2 with tagged fields, else 1."""
     return 2 if is_flexible(api_key, api_version) else 1
 
 
 def response_header_version(api_key: int, api_version: int) -> int:
+    """1 with tagged fields, else 0; always 0 for ApiVersions, whose asker does not know yet what the broker speaks (KIP-511)."""
     return 1 if is_flexible(api_key, api_version) and api_key != API_VERSIONS else 0
 
 
@@ -89,6 +91,7 @@ def decode_request_header(frame: Buffer) -> tuple[RequestHeader, int]:
 
 
 def encode_request_header(header: RequestHeader) -> bytes:
+    """A request up to its body, without the length in front; WireError for an API key that does not exist."""
     raw = b"" if header.client_id is None else header.client_id.encode()
     length = -1 if header.client_id is None else len(raw)
     fixed = _FIXED.pack(header.api_key, header.api_version, header.correlation_id, length)
@@ -96,11 +99,12 @@ def encode_request_header(header: RequestHeader) -> bytes:
 
 
 def encode_response_header(correlation_id: int, api_key: int, api_version: int) -> bytes:
+    """An answer up to its body, without the length in front."""
     return _RESPONSE.pack(correlation_id) + b"\0" * response_header_version(api_key, api_version)
 
 
 def decode_response_header(frame: Buffer, api_key: int, api_version: int) -> tuple[int, int]:
-    """(correlation id, offset of the body)."""
+    """(correlation id, offset of the body) of a frame without its length. WireError when it ends too early."""
     try:
         (correlation_id,) = _RESPONSE.unpack_from(frame)
         if response_header_version(api_key, api_version) == 0:

@@ -6,12 +6,14 @@
 from collections.abc import Callable
 from typing import Any
 
+from twisted_broker.wire.fields import FRESH, Field
 from twisted_broker.wire.primitives import NULL_UUID
-from twisted_broker.wire.schema import FRESH, Field, Struct
 from twisted_broker.wire.source import literal
+from twisted_broker.wire.structs import Struct
 
 
 def init_source(cls: type[Struct]) -> str:
+    """The text of `__init__`: every field a keyword; what is made anew for each object (lists, structs) is FRESH until then."""
     arguments = "".join(f", {field.name}={'FRESH' if field.default is FRESH else literal(field.default)}" for field in cls.FIELDS)
     lines = [f"def __init__(self{', *' if arguments else ''}{arguments}):"]
     for field in cls.FIELDS:
@@ -35,6 +37,7 @@ def _fresh(field: Field, target: str) -> list[str]:
 
 
 def compile_init(cls: type[Struct]) -> Callable[..., None]:
+    """The `__init__` of a struct or message, ready to be set on its class."""
     namespace: dict[str, Any] = {"FRESH": FRESH, "NULL_UUID": NULL_UUID, "new": object.__new__}
     _add_classes(cls, namespace)
     exec(compile(init_source(cls), f"<init of {cls.__name__}>", "exec"), namespace)

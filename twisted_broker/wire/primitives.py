@@ -57,6 +57,7 @@ def more_uvarint(buffer: Buffer, position: int, first: int) -> tuple[int, int]:
 
 
 def read_uvarint(buffer: Buffer, position: int) -> tuple[int, int]:
+    """Unsigned, 32 bits, at most five bytes."""
     first = buffer[position]
     if first < 128:
         return first, position + 1
@@ -106,6 +107,7 @@ def varlong(value: int) -> bytes:
 
 
 def uvarint_size(value: int) -> int:
+    """How many bytes `uvarint` makes of it; those below alike."""
     return (value.bit_length() + 6) // 7 or 1
 
 
@@ -206,6 +208,7 @@ def compact_bytes(value: Buffer | None) -> bytes:
 
 
 def read_numbers(buffer: Buffer, position: int, count: int, letter: str) -> list[Any]:
+    """`count` big-endian numbers; the caller has looked that they are there, and steps over them."""
     return list(unpack_from(f">{count}{letter}", buffer, position))
 
 

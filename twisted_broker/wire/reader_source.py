@@ -8,12 +8,14 @@
 4. Every slot is set: fields of other versions get their defaults.
 """
 
+from twisted_broker.wire.fields import FRESH, Field
 from twisted_broker.wire.primitives import NULL_UUID
-from twisted_broker.wire.schema import FRESH, Field, Message, Request, Struct
 from twisted_broker.wire.source import FIXED, NUMBER_ARRAYS, SourceText, element_size, fields_of, literal
+from twisted_broker.wire.structs import Message, Request, Struct
 
 
 def reader_source(cls: type[Message], version: int) -> str:
+    """A module with `read(buf, p, end) -> (message, next position)` for one version. `read` raises WireError, IndexError or struct.error."""
     writer = _ReaderText(cls.__name__, version, cls.flexible.holds(version))
     name = writer.text.class_name(cls)
     writer.text.line(f"o = new({name})")

@@ -98,6 +98,7 @@ class BatchView:
 
     @property
     def next_offset(self) -> int:
+        """Where the next batch may begin: after the last offset, whether or not there is a record under it."""
         return self.base_offset + self.last_offset_delta + 1
 
     @property

@@ -8,7 +8,7 @@
     class FetchRequest(Request, api_key=1, versions="0-18", flexible="12+"): ...
 
 1. One class serves all versions of a message; a field says which versions carry it. Names are those of Kafka's JSON in snake_case.
-2. A class is nothing but slots, Kafka's defaults, keyword arguments, equality and a repr. Importing descriptions compiles nothing.
+2. A class is nothing but its fields (structs.py). Importing descriptions compiles nothing.
 3. A reader and a writer per (class, version) are written as typed source text (reader_source.py, writer_source.py), compiled when first used and
    kept. Everything about a field is decided while the text is written, nothing while it runs.
 4. What a peer sent raises WireError and nothing else; counts never exceed remaining bytes / smallest element; unknown tagged fields are skipped.
@@ -19,8 +19,7 @@ bytes-like parts or anything with a length.
 """
 
 import struct
-from collections.abc import Callable
-from typing import Any, ClassVar, TypeAlias, TypeVar, dataclass_transform
+from typing import Any, TypeVar
 
 from twisted_broker.wire.errors import WireError
 from twisted_broker.wire.fields import (
@@ -43,6 +42,7 @@ from twisted_broker.wire.fields import (
     version_range,
 )
 from twisted_broker.wire.primitives import Buffer
+from twisted_broker.wire.structs import Message, Reader, Record, Request, Response, Struct, StructType, Writer
 
 __all__ = [
     "FRESH",
@@ -81,109 +81,7 @@ __all__ = [
     "version_range",
 ]
 
-Reader: TypeAlias = "Callable[[Buffer, int, int], tuple[Any, int]]"
-Writer: TypeAlias = "Callable[[Any, list[Any]], None]"
 READ_ERRORS = (struct.error, IndexError, UnicodeDecodeError)
-
-
-@dataclass_transform(kw_only_default=True)
-class StructType(type):
-    """Makes slots out of the fields of a description."""
-
-    FIELDS: tuple[Field, ...]
-
-    def __new__(mcs, name: str, bases: tuple[type, ...], namespace: dict[str, Any], **facts: Any) -> "StructType":
-        fields = []
-        for key, value in list(namespace.items()):
-            if type(value) is Field:
-                value.name = key
-                fields.append(value)
-                del namespace[key]
-        namespace["__slots__"] = tuple([field.name for field in fields])
-        namespace["FIELDS"] = tuple(fields)
-        return super().__new__(mcs, name, bases, namespace, **facts)
-
-
-class Struct(metaclass=StructType):
-    """Base of every description. The real `__init__`, with Kafka's defaults, is compiled when the class is first called."""
-
-    FIELDS: ClassVar[tuple[Field, ...]]
-
-    def __init__(self, **values: Any) -> None:
-        from twisted_broker.wire.init_source import compile_init
-
-        cls = type(self)
-        cls.__init__ = compile_init(cls)  # type: ignore[method-assign]
-        cls.__init__(self, **values)
-
-    def __eq__(self, other: object) -> bool:
-        if type(other) is not type(self):
-            return NotImplemented
-        return all(getattr(self, field.name) == getattr(other, field.name) for field in self.FIELDS)
-
-    __hash__ = None  # type: ignore[assignment]
-
-    def __repr__(self) -> str:
-        """For logs: bytes only by their number, since they may be passwords and are never worth reading."""
-        values = ", ".join(f"{field.name}={_shown(field, getattr(self, field.name))}" for field in self.FIELDS)
-        return f"{type(self).__name__}({values})"
-
-
-def _shown(field: Field, value: Any) -> str:
-    if value is not None and field.kind in ("binary", "record_bytes"):
-        return f"<{sum(map(len, value)) if isinstance(value, list | tuple) else len(value)} bytes>"
-    return repr(value)
-
-
-class Message(Struct):
-    """What can be encoded by itself, at a version. `readers` and `writers` hold the compiled codecs."""
-
-    versions: ClassVar[VersionRange]
-    flexible: ClassVar[VersionRange]
-    readers: ClassVar[dict[int, Reader]]
-    writers: ClassVar[dict[int, Writer]]
-    allows_trailing_bytes: ClassVar[bool] = False
-
-    def __init_subclass__(cls, versions: str = "none", flexible: str = "none") -> None:
-        super().__init_subclass__()
-        cls.versions = version_range(versions)
-        cls.flexible = version_range(flexible)
-        cls.readers = {}
-        cls.writers = {}
-
-
-class Request(Message):
-    """Kafka does not look behind a request either: librdkafka's Metadata v9+ for all topics is three bytes too long."""
-
-    api_key: ClassVar[int] = -1
-    allows_trailing_bytes: ClassVar[bool] = True
-
-    def __init_subclass__(cls, api_key: int = -1, versions: str = "none", flexible: str = "none") -> None:
-        super().__init_subclass__(versions, flexible)
-        cls.api_key = api_key
-
-
-class Response(Message):
-    """A later peer may append to an answer; Kafka's clients do not look."""
-
-    api_key: ClassVar[int] = -1
-    allows_trailing_bytes: ClassVar[bool] = True
-
-    def __init_subclass__(cls, api_key: int = -1, versions: str = "none", flexible: str = "none") -> None:
-        super().__init_subclass__(versions, flexible)
-        cls.api_key = api_key
-
-
-class Record(Message):
-    """Key or value of a record that Kafka itself stores. `record_type` is what tells its kinds apart in one log; -1 where there is only one."""
-
-    record_type: ClassVar[int] = -1
-
-    def __init_subclass__(cls, record_type: int = -1, versions: str = "none", flexible: str = "none") -> None:
-        super().__init_subclass__(versions, flexible)
-        cls.record_type = record_type
-
-
 M = TypeVar("M", bound=Message)
 
 
@@ -256,27 +154,32 @@ def join_bytes(parts: list[Any]) -> list[Any]:
 
 
 def compile_reader(cls: type[Message], version: int) -> Reader:
+    """The function that reads this version, kept in `cls.readers`. `WireError` for a version that it does not have."""
     from twisted_broker.wire.reader_source import reader_source
 
     if not cls.versions.holds(version):
         raise WireError(f"{cls.__name__} has no version {version}")
-    namespace: dict[str, Any] = {}
-    exec(compile(reader_source(cls, version), f"<reader of {cls.__name__} v{version}>", "exec"), namespace)
-    reader: Reader = namespace["read"]
+    reader: Reader = _run(reader_source(cls, version), f"<reader of {cls.__name__} v{version}>")["read"]
     cls.readers[version] = reader
     return reader
 
 
 def compile_writer(cls: type[Message], version: int) -> Writer:
+    """The function that writes this version, kept in `cls.writers`. ValueError for a version that it does not have: the caller's mistake."""
     from twisted_broker.wire.writer_source import writer_source
 
     if not cls.versions.holds(version):
         raise ValueError(f"{cls.__name__} has no version {version}")
-    namespace: dict[str, Any] = {}
-    exec(compile(writer_source(cls, version), f"<writer of {cls.__name__} v{version}>", "exec"), namespace)
-    writer: Writer = namespace["write"]
+    writer: Writer = _run(writer_source(cls, version), f"<writer of {cls.__name__} v{version}>")["write"]
     cls.writers[version] = writer
     return writer
+
+
+def _run(source: str, name: str) -> dict[str, Any]:
+    """What a module of this source text defines; `name` stands in tracebacks."""
+    namespace: dict[str, Any] = {}
+    exec(compile(source, name, "exec"), namespace)
+    return namespace
 
 
 def source_text(cls: type[Message], version: int) -> str:

@@ -5,8 +5,9 @@ Leaves out: what the lines say (reader_source.py, writer_source.py, init_source.
 
 from typing import Any
 
+from twisted_broker.wire.fields import FRESH, Field
 from twisted_broker.wire.primitives import NULL_UUID
-from twisted_broker.wire.schema import FRESH, Field, Struct
+from twisted_broker.wire.structs import Struct
 
 FIXED = {
     "boolean": ("?", 1),
@@ -118,6 +119,7 @@ def field_size(field: Field, version: int, flexible: bool) -> int:
 
 
 def kind_size(kind: str, flexible: bool) -> int:
+    """The fewest bytes of a primitive: those of a fixed kind, the length of an empty one of any other."""
     if kind in FIXED:
         return FIXED[kind][1]
     if flexible:

@@ -6,12 +6,14 @@
 4. Tagged fields go out when they differ from their default, in the order of their tags.
 """
 
+from twisted_broker.wire.fields import Field
 from twisted_broker.wire.primitives import BYTES
-from twisted_broker.wire.schema import Field, Message, Struct
 from twisted_broker.wire.source import FIXED, NUMBER_ARRAYS, SourceText, differs, fields_of
+from twisted_broker.wire.structs import Message, Struct
 
 
 def writer_source(cls: type[Message], version: int) -> str:
+    """A module with `write(o, parts)` for one version: appends the message's bytes, and opaque records as they are."""
     writer = _WriterText(version, cls.flexible.holds(version))
     name = writer.text.class_name(cls)
     writer.struct(cls, "o", cls.__name__)

@@ -18,7 +18,7 @@ from twisted_broker.pipeline import sources
 from twisted_broker.pipeline.cli import pipeline
 from twisted_broker.pipeline.errors import PipelineError
 from twisted_broker.pipeline.jobs import archive
-from twisted_broker.pipeline.jobs.until_stopped import Stopper
+from twisted_broker.pipeline.jobs.archive.until_stopped import Stopper
 from twisted_broker.pipeline.lake.delta import DeltaTable
 from twisted_broker.pipeline.lake.ledger import Ledger
 from twisted_broker.pipeline.lake.parquet import ParquetTable
@@ -95,7 +95,7 @@ def test_of_two_writers_each_record_comes_from_one(
     kind = DeltaTable if form == "delta" else ParquetTable
     append, turns = kind.append, iter([True])
     end = {(topic, 0): 2, (topic, 1): 2}
-    theirs = archive.transform(sources.read(spark, sources.parse(filled), end=end))
+    theirs = archive.transform(sources.read(spark, sources.parse(filled), sources.Wanted(end=end)))
 
     def overtaken(self: Any, records: DataFrame, after: Ledger) -> int:
         if next(turns, False):

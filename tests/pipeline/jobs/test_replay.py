@@ -20,10 +20,11 @@ from tests.compat.broker_process import BrokerProcess
 from tests.pipeline.conftest import KafkaFiles
 from tests.pipeline.jobs import tables
 from tests.pipeline.records import Written, numbered, produce
-from twisted_broker.pipeline import kafka_admin, sources
+from twisted_broker.pipeline import sources
 from twisted_broker.pipeline.cli import pipeline
 from twisted_broker.pipeline.jobs import archive, replay
 from twisted_broker.pipeline.progress import Progress
+from twisted_broker.pipeline.sources import kafka_admin
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -80,7 +81,7 @@ SLOW_REPLAY = """
 import sys
 from twisted_broker.pipeline import session
 from twisted_broker.pipeline.jobs import replay
-replay.LARGEST_BATCH = 100
+replay.job.LARGEST_BATCH = 100
 spark = session.build("killed", conf={"spark.master": "local[1]"}, formats=("kafka", "delta"))
 replay.run(spark, replay.ReplayConfig(sys.argv[1], sys.argv[2]))
 """

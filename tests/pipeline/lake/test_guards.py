@@ -7,8 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from twisted_broker.pipeline.errors import PipelineError
-from twisted_broker.pipeline.lake.guards import Extent, Gap, limited, plan
+from twisted_broker.pipeline.lake.guards import Gap, limited, plan
 from twisted_broker.pipeline.lake.ledger import Ledger, from_text
+from twisted_broker.pipeline.sources.extents import Extent
 
 ID, OTHER = "AAAAAAAAAAAAAAAAAAAAAQ", "AAAAAAAAAAAAAAAAAAAAAg"
 A, B = ("flights", 0), ("flights", 1)

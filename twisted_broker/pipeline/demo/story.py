@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from twisted_broker.pipeline import kafka_admin, sources
+from twisted_broker.pipeline import sources
 from twisted_broker.pipeline.columns import COLUMNS
 from twisted_broker.pipeline.demo.cluster import Cluster
 from twisted_broker.pipeline.demo.flights import ALL
@@ -22,6 +22,7 @@ from twisted_broker.pipeline.errors import PipelineError
 from twisted_broker.pipeline.jobs import archive, audit, compare, replay, report
 from twisted_broker.pipeline.lake import table
 from twisted_broker.pipeline.progress import Progress
+from twisted_broker.pipeline.sources import kafka_admin
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -10,20 +10,12 @@ Source: SPARK.md 6 and 7, KIP-516. Left out: reading either side.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
+from twisted_broker.pipeline.columns import Offsets
 from twisted_broker.pipeline.errors import PipelineError
-from twisted_broker.pipeline.lake.ledger import Ledger, Offsets
-
-
-@dataclass(frozen=True)
-class Extent:
-    """What a source holds now: topic ids (None: not told), log starts and ends of all partitions."""
-
-    ids: Mapping[str, str | None]
-    start: Offsets
-    end: Offsets
+from twisted_broker.pipeline.lake.ledger import Ledger
+from twisted_broker.pipeline.sources.extents import Extent
 
 
 @dataclass(frozen=True)

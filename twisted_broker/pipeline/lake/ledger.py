@@ -14,8 +14,7 @@ import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-Offsets = dict[tuple[str, int], int]
-"""(topic, partition) -> offset; a start is inclusive, an end exclusive."""
+from twisted_broker.pipeline.columns import Offsets
 
 VERSION = 1
 

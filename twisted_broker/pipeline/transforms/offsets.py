@@ -13,7 +13,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from twisted_broker.pipeline.decoder.headers import last_offsets
-from twisted_broker.pipeline.transforms.producers import Fault, Table
+from twisted_broker.pipeline.transforms.faults import Fault
+from twisted_broker.pipeline.transforms.producers import Table
 from twisted_broker.wire.records import DELETE_HORIZON_FLAG
 
 

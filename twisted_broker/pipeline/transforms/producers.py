@@ -17,20 +17,13 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from twisted_broker.pipeline.transforms.faults import Fault
 from twisted_broker.wire.records import CONTROL_FLAG, TRANSACTIONAL_FLAG
 
 Table = NDArray[np.void]
 Mask = NDArray[np.bool_]
 _SEQUENCES: Final = 1 << 31
 _FAR: Final = 1 << 30  # a step beyond half of the circle is a step back
-
-
-class Fault(NamedTuple):
-    """One finding: its kind, the row of the table it is about, and what is wrong there."""
-
-    kind: str
-    row: int
-    problem: str
 
 
 class Open(NamedTuple):

@@ -5,7 +5,7 @@
    says how many more there are. Gaps up to `allowed` offsets are no faults: one row (HOLE) has the sum of their offsets.
 3. Spans of one partition, sorted, must follow on as records must (`joined`). What is out of order between two Spark partitions cannot be known.
 
-Left out: which offsets ought to be there (`jobs.audit_rows` asks the cluster).
+Left out: which offsets ought to be there (`jobs.audit.topics` asks the cluster).
 """
 
 from __future__ import annotations

@@ -1,0 +1,75 @@
+"""Settings that are good one by one and wrong together, and the addresses of controllers: said before anything is opened.
+
+1. What Kafka refuses to start with is refused here, in one line that names a setting and what would be accepted.
+2. What one node cannot know (the session time-out of a controller elsewhere, beside its own heartbeats) is not judged.
+
+Source: Kafka 4.3.1's `KafkaConfig.validateValues`, `QuorumConfig`. Leaves out: the range of a single setting (its row in `config.py`),
+listeners (`net/listeners.py`), several controllers (`BrokerConfig`).
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from twisted_broker.settings import ConfigError
+
+if TYPE_CHECKING:
+    from twisted_broker.config import BrokerConfig
+
+_ADDRESS = re.compile(r"(\[[^\[\]]+\]|[^\[\]:@\s]+):(\d{1,5})\Z")
+_VOTERS, _BOOTSTRAP = "controller.quorum.voters", "controller.quorum.bootstrap.servers"
+_MOST_PORT = 65535
+
+
+def check_together(config: BrokerConfig) -> None:
+    """Raises ConfigError."""
+    _check_roles(config)
+    _check_controllers(config)
+    _check_waits(config)
+    _check_inter_broker(config)
+
+
+def _check_roles(config: BrokerConfig) -> None:
+    if not config.names("process.roles"):
+        raise ConfigError("process.roles", "", "any of broker, controller")
+
+
+def _check_controllers(config: BrokerConfig) -> None:
+    """Where they are is well said, and a broker that is none itself knows of one."""
+    voters, servers = config.names(_VOTERS), config.names(_BOOTSTRAP)
+    for voter in voters:
+        number, at, address = voter.partition("@")
+        if not (number.isdecimal() and at and _is_address(address)):
+            raise ConfigError(_VOTERS, voter, "a list of ID@HOST:PORT")
+    for server in servers:
+        if not _is_address(server):
+            raise ConfigError(_BOOTSTRAP, server, "a list of HOST:PORT")
+    if "controller" in config.names("process.roles"):
+        return
+    if not (voters or servers):
+        raise ConfigError(_BOOTSTRAP, "", "HOST:PORT of a controller, where process.roles has none")
+    for voter in voters:
+        if int(voter.partition("@")[0]) == config.node_id:
+            raise ConfigError(_VOTERS, voter, f"other nodes than this one, {config.node_id}, where process.roles has no controller")
+
+
+def _is_address(text: str) -> bool:
+    match = _ADDRESS.match(text)
+    return match is not None and 0 < int(match[2]) <= _MOST_PORT
+
+
+def _check_waits(config: BrokerConfig) -> None:
+    """A follower's fetch may wait at its leader; that must not look like a dead connection, nor like a follower that is behind."""
+    wait_ms = config.integer("replica.fetch.wait.max.ms")
+    for name in ("replica.socket.timeout.ms", "replica.lag.time.max.ms"):
+        if config.integer(name) < wait_ms:
+            raise ConfigError(name, str(config[name]), f"at least replica.fetch.wait.max.ms, {wait_ms}")
+
+
+def _check_inter_broker(config: BrokerConfig) -> None:
+    protocol = config.static.get("security.inter.broker.protocol", "")
+    if protocol and config.is_set("inter.broker.listener.name"):
+        raise ConfigError("security.inter.broker.protocol", protocol, "nothing beside inter.broker.listener.name: one of the two says it")
+    if protocol not in ("", "PLAINTEXT"):
+        raise ConfigError("security.inter.broker.protocol", protocol, "PLAINTEXT: TLS and SASL are not served yet")

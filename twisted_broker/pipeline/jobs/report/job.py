@@ -1,0 +1,128 @@
+"""`replog pipeline report`: what is in topics, as CSV tables and as one HTML page that opens offline.
+
+1. Traffic by minute, partitions, batch sizes and codecs (of log directories), keys, what compaction would leave, the lag of consumer groups.
+2. All of it is of the offsets that the source had when the report began.
+3. Everything is counted before anything is written. The directory is new, empty, or an earlier report's.
+
+Source: SPARK.md 7. Left out: counting (`counts`, `transforms`), drawing (`pipeline.report`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from twisted_broker.pipeline import sources
+from twisted_broker.pipeline.errors import PipelineError
+from twisted_broker.pipeline.jobs.report import counts
+from twisted_broker.pipeline.progress import Progress
+from twisted_broker.pipeline.report import sections, tables
+from twisted_broker.pipeline.report.numbers import minute_text, size_text
+from twisted_broker.pipeline.report.page import Page, Section, render
+from twisted_broker.pipeline.report.tables import Table
+from twisted_broker.pipeline.sources import extents
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+PAGE = "report.html"
+
+
+@dataclass(frozen=True)
+class ReportConfig:
+    """`to`: the directory for `report.html` and the tables, on the machine that runs this."""
+
+    source: sources.Source
+    to: str | Path
+    quiet: bool = True
+
+
+@dataclass
+class ReportResult:
+    """The report as written. It has no findings: it judges nothing."""
+
+    source: str
+    made: str
+    page: Path
+    files: list[Path]
+    tables: dict[str, Table]
+    findings: list[str] = field(default_factory=list)
+
+    def to_json(self) -> dict[str, Any]:
+        """All tables but the minutes, which are in their file."""
+        told = {name: table.records() for name, table in self.tables.items() if name != "minutes"}
+        return {"source": self.source, "made": self.made, "page": str(self.page), "files": list(map(str, self.files)), **told}
+
+
+def run(spark: SparkSession, config: ReportConfig) -> ReportResult:
+    """Counts, then writes. PipelineError: a source that is not there, a directory that must not be written to."""
+    place = checked(config.to)
+    told = Progress(config.quiet)
+    within = extents.extent(spark, config.source)
+    with told.step("records by minute", spark):
+        minutes, partitions = counts.traffic(spark, config.source, within)
+    with told.step("keys", spark):
+        top, compaction = counts.keys(spark, config.source, within)
+    with told.step("batches", spark):
+        sizes = counts.batches(spark, config.source, within)
+    with told.step("committed offsets", spark):
+        lag = counts.lag(spark, config.source, within)
+    made = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
+    counted = [minutes, partitions, sections.codec_table(sizes), top, compaction, *([lag] if lag else [])]
+    why = "" if lag else "There is no __consumer_offsets beside these topics."
+    drawn = [
+        sections.traffic(minutes), sections.partitions(partitions), *of_batches(sizes), sections.keys(top, partitions),
+        sections.compaction(compaction), sections.lag(lag, why),
+    ]  # fmt: skip
+    page = Page(title(partitions), about(config.source, minutes, made), facts(partitions, minutes), drawn)
+    files = write(place, render(page), counted)
+    return ReportResult(str(config.source), made, place / PAGE, files, {table.name: table for table in counted})
+
+
+def checked(to: str | Path) -> Path:
+    """The directory, if it may be written to."""
+    place = Path(to)
+    if place.exists() and not place.is_dir():
+        raise PipelineError(f"--to: {place} is a file: name a directory")
+    if place.is_dir() and any(place.iterdir()) and not (place / PAGE).exists():
+        raise PipelineError(f"--to: {place} holds other files: name a new directory, or that of an earlier report")
+    return place
+
+
+def write(place: Path, page: str, counted: list[Table]) -> list[Path]:
+    try:
+        place.mkdir(parents=True, exist_ok=True)
+        files = [tables.write(table, place) for table in counted]
+        (place / PAGE).write_text(page)
+    except OSError as error:
+        raise PipelineError(f"--to: {error.filename}: {error.strerror}: name a directory that can be written to") from error
+    return [place / PAGE, *files]
+
+
+def of_batches(sizes: list[counts.Row]) -> Iterator[Section]:
+    yield sections.batches(sizes)
+    if sizes:
+        yield sections.compression(sections.codec_table(sizes))
+
+
+def title(partitions: Table) -> str:
+    topics = sorted({row[0] for row in partitions.rows})
+    return ", ".join(topics[:3]) + (f" and {len(topics) - 3} more topics" if len(topics) > 3 else "")
+
+
+def about(source: sources.Source, minutes: Table, made: str) -> list[str]:
+    dated = [row[2] for row in minutes.rows if row[2] is not None]
+    span = f"Records from {minute_text(min(dated))} to {minute_text(max(dated))} UTC." if dated else "No record has a timestamp."
+    return [f"What is in {source}, counted {made}.", span]
+
+
+def facts(partitions: Table, minutes: Table) -> list[tuple[str, str]]:
+    records, size = (sum(row[at] for row in partitions.rows) for at in (2, 3))
+    busiest = max((row[3] for row in minutes.rows if row[2] is not None), default=0)
+    return [
+        ("topics", f"{len({row[0] for row in partitions.rows}):,}"), ("partitions", f"{len(partitions.rows):,}"), ("records", f"{records:,}"),
+        ("keys and values", size_text(size)), ("mean record", size_text(size / records) if records else "–"), ("busiest minute", f"{busiest:,}"),
+    ]  # fmt: skip

@@ -1,0 +1,16 @@
+"""Log directories as data: what lies there, what a reader may see of it, and its rows, with no broker running.
+
+| module | owns |
+|---|---|
+| `log_folder` | partitions, segment files, checkpoints |
+| `chunks` | a segment's bytes, whole batches at a time |
+| `log_view` | from which offset to which a consumer sees, and what was aborted |
+| `options`, `filters` | what a query asks for, and what it rules out |
+| `plan`, `stream` | which files are read for it, in a batch and in a stream |
+| `cuts` | the pieces of a large file |
+| `rows` | the rows of one file |
+| `check` | all that can be wrong inside one segment |
+| `datasource` | all of that as Spark's `kafka-segments` |
+
+Only `datasource` knows Spark. Bytes are the business of `pipeline.decoder`.
+"""

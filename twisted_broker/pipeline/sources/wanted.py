@@ -1,0 +1,29 @@
+"""What is wanted of a source: said once, for both ways in, for a batch and for a stream.
+
+Left out: what a source can give of it; each way checks that (`connector`, `directories`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from twisted_broker.pipeline.columns import COLUMNS, Offsets
+from twisted_broker.pipeline.segments.log_view import UNCOMMITTED
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """`columns` in their order, from `start` to `end`; a partition that these do not name goes from its earliest to its latest offset.
+
+    A stream has no `end`. `isolation`: read_uncommitted or read_committed. `options` go to the source as they are.
+    """
+
+    columns: Sequence[str] = COLUMNS
+    start: Offsets = field(default_factory=dict)
+    end: Offsets = field(default_factory=dict)
+    isolation: str = UNCOMMITTED
+    options: Mapping[str, str] = field(default_factory=dict)
+
+
+EVERYTHING = Wanted()

@@ -1,0 +1,113 @@
+"""A file that knows what of it was synced, and what a loss of power would leave of it.
+
+Owns `SimInode`, its content, and `SimFile`, an open file.
+
+1. What a process sees is always what it wrote; what a crash leaves is decided only then, by the seed.
+2. Unsynced writes survive a crash one by one, in any subset; the newest one kept may be torn at any sector boundary (or byte).
+
+Source: ALICE (OSDI '14); RELIABILITY 6.2. Leaves out: names (`sim_names`).
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable, Sequence
+from random import Random
+from typing import Protocol
+
+from twisted_broker.interfaces import Buffer
+from twisted_broker.log.memory import Inode, MemoryFile
+
+_SECTOR_BYTES = 512
+_Write = tuple[int, bytes | None]
+"""(position, bytes), or (size, None) for a truncation"""
+
+
+class SimInode(Inode):
+    """`durable` is the content as of the last sync; `pending` what came since."""
+
+    __slots__ = ("durable", "pending")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.durable = b""
+        self.pending: list[_Write] = []
+
+    def content(self) -> bytes:
+        """All that was written, the hole behind it as zeros."""
+        return bytes(self.data) + bytes(self.length - len(self.data))
+
+    def sync(self) -> None:
+        self.durable = self.content()
+        self.pending.clear()
+
+    def after_power_loss(self, random: Random, keep: float, torn_at_byte: bool) -> bytes:
+        """What is left. `keep`: the chance of each unsynced write."""
+        content = bytearray(self.durable)
+        kept = [write for write in self.pending if random.random() < keep]
+        for number, (position, data) in enumerate(kept):
+            if data is None:
+                del content[position:]
+                content.extend(bytes(position - len(content)))
+                continue
+            if number == len(kept) - 1:
+                data = _torn(random, position, data, torn_at_byte)
+            content.extend(bytes(max(0, position - len(content))))
+            content[position : position + len(data)] = data
+        return bytes(content)
+
+
+def _torn(random: Random, position: int, data: bytes, at_byte: bool) -> bytes:
+    """A prefix of a write, ending at a sector boundary of the file (or anywhere)."""
+    end = random.randint(0, len(data))
+    if not at_byte and end < len(data):
+        end = max(0, (position + end) // _SECTOR_BYTES * _SECTOR_BYTES - position)
+    return data[:end]
+
+
+class _Disk(Protocol):
+    """What a file needs of its disk (`SimDisk`)."""
+
+    def fault(self, operation: str, path: str) -> None: ...
+    def step(self, operation: str, path: str, torn: Callable[[float], None] | None = None) -> None: ...
+    def room_for(self, growth: int) -> int: ...
+
+
+class SimFile(MemoryFile):
+    """An open file of a `SimDisk`."""
+
+    node: SimInode
+
+    def __init__(self, disk: _Disk, path: str, node: SimInode, read_only: bool) -> None:
+        super().__init__(path, node, read_only)
+        self._disk = disk
+
+    def read_at(self, position: int, length: int) -> bytes:
+        self._disk.fault("read", self.path)
+        return super().read_at(position, length)
+
+    def write_at(self, position: int, buffers: Sequence[Buffer]) -> int:
+        content = b"".join(buffers)
+        growth = max(0, position + len(content) - self.node.length)
+        room = self._disk.room_for(growth)
+        if room < min(len(content), growth):
+            super().write_at(position, (content[:room],))
+            self.node.pending.append((position, content[:room]))
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), self.path)
+        self._disk.step("write", self.path, lambda part: self._interrupted(position, content, part))
+        self.node.pending.append((position, content))
+        return super().write_at(position, (content,))
+
+    def _interrupted(self, position: int, content: bytes, part: float) -> None:
+        self.node.pending.append((position, content[: int(len(content) * part)]))
+
+    def truncate(self, size: int) -> None:
+        self._disk.step("truncate", self.path)
+        self.node.pending.append((size, None))
+        super().truncate(size)
+
+    def sync(self) -> None:
+        self._disk.step("sync", self.path)
+        super().sync()
+        self.node.sync()

@@ -1,0 +1,63 @@
+"""A disk worker on a simulated clock, which takes its time and may stand still.
+
+Owns `StallingWorker`, the twin of `log/disk_worker.py`; jobs side by side run one after another here. Leaves out: jobs that fail
+(`sim_mishaps.Fault`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from twisted_broker.interfaces import IClock
+
+T = TypeVar("T")
+
+
+class StallingWorker:
+    """A disk worker whose jobs take `delay_ms` of simulated time each, one after another; `stalled` holds all back."""
+
+    def __init__(self, clock: IClock, delay_ms: Callable[[], int] = lambda: 0) -> None:
+        self._clock, self._delay_ms = clock, delay_ms
+        self._jobs: list[tuple[Callable[[], object], Callable[..., None]]] = []
+        self._running = False
+        self.stalled = False
+
+    @property
+    def waiting(self) -> int:
+        return len(self._jobs)
+
+    def submit(self, job: Callable[[], T], done: Callable[[T | None, BaseException | None], None]) -> None:
+        self._jobs.append((job, done))
+        self._next()
+
+    def side_by_side(self, jobs: Sequence[Callable[[], object]]) -> None:
+        for job in jobs:
+            job()
+
+    def resume(self) -> None:
+        """Ends a stall."""
+        self.stalled = False
+        self._next()
+
+    def _next(self) -> None:
+        if self._jobs and not self._running and not self.stalled:
+            self._running = True
+            self._clock.callLater(self._delay_ms() / 1000, self._run)
+
+    def _run(self) -> None:
+        self._running = False
+        if self.stalled:
+            return
+        job, done = self._jobs.pop(0)
+        try:
+            result = job()
+        except Exception as error:
+            done(None, error)
+        else:
+            done(result, None)
+        self._next()
+
+    def stop(self) -> None:
+        """Jobs that wait never run."""
+        self._jobs.clear()

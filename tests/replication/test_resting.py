@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from unittest.mock import patch
 
-from hypothesis import settings, strategies as st
+from hypothesis import settings
+from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from tests.api.data_plane import Api, DenyList
@@ -73,8 +74,8 @@ class Follower:
         self.session, self.epoch = answer.session_id, self.epoch + 1
         for topic in answer.responses:
             for data in topic.partitions:
-                for batch in iterate_batches(data.records or b""):
-                    self.positions[data.partition_index] = batch.last_offset + 1
+                for entry in iterate_batches(data.records or b""):
+                    self.positions[data.partition_index] = entry.last_offset + 1
         return True
 
 
@@ -177,7 +178,7 @@ class World:
     def seen(self) -> object:
         """All that can be told apart."""
         replicas = [
-            (str(name), broker, replica.log_end_offset, replica.log_start_offset, replica.last_caught_up_ms, replica.last_fetch_ms, replica.broker_epoch)
+            (name, broker, replica.log_end_offset, replica.log_start_offset, replica.last_caught_up_ms, replica.last_fetch_ms, replica.broker_epoch)
             for name, partition in sorted(self.rig.replicas.partitions.items())
             for broker, replica in sorted(partition.remote_replicas.items())
         ]

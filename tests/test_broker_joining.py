@@ -13,6 +13,7 @@ from twisted_broker.log.log_directory import LogDirMismatch
 from twisted_broker.log.meta_properties import read_meta_properties
 from twisted_broker.replication.partition import Partition
 from twisted_broker.wire.errors import BrokerError, ErrorCode
+from twisted_broker.wire.messages.api_versions import ApiVersionsRequest
 from twisted_broker.wire.messages.cluster import DescribeClusterRequest
 from twisted_broker.wire.messages.topics import CreatableTopic, CreateTopicsRequest
 from twisted_broker.wire.primitives import uuid_text
@@ -89,6 +90,22 @@ def test_a_controllers_listener_describes_controllers() -> None:
     for version, kind, code in ((0, 1, "INVALID_REQUEST"), (1, 1, "MISMATCHED_ENDPOINT_TYPE"), (2, 3, "UNSUPPORTED_ENDPOINT_TYPE")):
         refused = controller.ask(DescribeClusterRequest(endpoint_type=kind), version, port=9093)
         assert ErrorCode(refused.error_code).name == code, "as Kafka 4.3.1 answers"
+    controller.stop()
+
+
+def test_a_node_claims_the_features_of_its_role() -> None:
+    """KRAFT 3.4: a controller of ours is a quorum of kraft.version 0; a broker may follow one of kraft.version 1, which is Apache Kafka's own."""
+    controller = controller_house().start()
+    broker = broker_house(controller).start()
+    claimed = {}
+    for house, port in ((controller, 9093), (broker, 9092)):
+        answer = house.ask(ApiVersionsRequest(client_software_name="t", client_software_version="1"), 4, port=port)
+        claimed[port] = {each.name: (each.min_version, each.max_version) for each in answer.supported_features}
+    assert (claimed[9093]["kraft.version"], claimed[9092]["kraft.version"]) == ((0, 0), (0, 1))
+    assert claimed[9093]["metadata.version"] == claimed[9092]["metadata.version"] == (7, 30)
+    registered = controller.broker.parts.controller.image.brokers[1].features
+    assert registered["kraft.version"].contains(1) and registered.keys() == claimed[9092].keys()
+    broker.stop()
     controller.stop()
 
 

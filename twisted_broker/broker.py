@@ -142,6 +142,7 @@ class Broker:
 
     async def _start_controller(self) -> None:
         from twisted_broker.cluster.controller import Controller
+        from twisted_broker.cluster.features import SUPPORTED_FEATURES
         from twisted_broker.cluster.metadata_log import open_metadata_log
         from twisted_broker.cluster.registrations import Endpoint
 
@@ -151,7 +152,7 @@ class Broker:
         )
         controller = Controller(self.cluster_id, self.runtime, self.config, log)
         controller.broke = lambda error: self.fatal(f"the metadata log failed: {error}")
-        self.parts.controller = controller
+        self.parts.controller, self.parts.features = controller, dict(SUPPORTED_FEATURES)
         self._undo.append(self._stop_controller)
         found = [await self._listen(endpoint, is_controller=True) for endpoint in self.plan.controller]
         await controller.start([Endpoint(each.name, each.host, each.port) for each in found])
@@ -181,7 +182,7 @@ class Broker:
     async def _start_broker(self) -> None:
         from twisted_broker.cluster.controller_channel import ControllerChannel
         from twisted_broker.cluster.directories import DirectoryAssignments
-        from twisted_broker.cluster.features import SUPPORTED_FEATURES
+        from twisted_broker.cluster.features import BROKER_FEATURES
         from twisted_broker.cluster.forwarding import Forwarding
         from twisted_broker.cluster.isr_changes import IsrChanges
         from twisted_broker.cluster.lifecycle import BrokerLifecycle
@@ -205,7 +206,7 @@ class Broker:
         replica_manager.fetchers = ReplicaFetchers(
             replica_manager, observer, self.plan.inter_broker, lambda: self._lifecycle.broker_epoch, self._connect_to_leader
         )
-        parts.metadata, parts.replica_manager, parts.features = observer, replica_manager, dict(SUPPORTED_FEATURES)
+        parts.metadata, parts.replica_manager, parts.features = observer, replica_manager, dict(BROKER_FEATURES)
         parts.forwarding = Forwarding(runtime, config.node_id, channel("forwarding"), lifecycle)
         parts.producer_ids = parts.forwarding.producer_ids
         self._assignments = DirectoryAssignments(runtime, config.node_id, channel("directories"), lifecycle, self._directory_of)
@@ -266,7 +267,7 @@ class Broker:
 
     async def _join(self, observer: MetadataObserver, lifecycle: BrokerLifecycle) -> None:
         """Registers, waits until the metadata is here, and lets clients in once the controller lifted the fence."""
-        from twisted_broker.cluster.features import SUPPORTED_FEATURES
+        from twisted_broker.cluster.features import BROKER_FEATURES
         from twisted_broker.cluster.image import MetadataDelta, MetadataImage
         from twisted_broker.cluster.registrations import Endpoint
         from twisted_broker.cluster.topic_changes import new_uuid
@@ -276,7 +277,7 @@ class Broker:
             self.cluster_id,
             new_uuid(self.runtime.random),
             [Endpoint(each.name, each.host, each.port) for each in self.listeners if not each.is_controller],
-            SUPPORTED_FEATURES,
+            BROKER_FEATURES,
             [each.directory_id for each in directories],
             self.log_manager.previous_broker_epoch(),
         )

@@ -162,6 +162,21 @@ def test_a_bug_is_an_error_answer_and_the_next_client_is_served(caplog: Any) -> 
     assert server.answers(MetadataResponse, 8)[0][1].controller_id == 7
 
 
+def test_an_answer_that_cannot_be_written_is_no_success(caplog: Any) -> None:
+    """UNKNOWN_SERVER_ERROR where the API has a place for it; elsewhere the connection closes, and the client asks again."""
+
+    async def wrong(context: Any, request: Any) -> Any:
+        return FetchResponse(session_id="wrong") if isinstance(request, FetchRequest) else MetadataResponse(controller_id="wrong")
+
+    server = Server(metadata=wrong, fetch=wrong)
+    server.ask(FetchRequest(topics=[FetchTopic(topic="t")]), 11)
+    ((_, answer),) = server.answers(FetchResponse, 11)
+    assert answer.error_code == ErrorCode.UNKNOWN_SERVER_ERROR and not server.client.lost
+    server.client.data = b""
+    server.ask(MetadataRequest(), 8)
+    assert server.client.data == b"" and server.client.lost
+
+
 @pytest.mark.parametrize(
     "frame",
     [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from random import Random
 from typing import Any
 
@@ -15,7 +16,7 @@ from twisted_broker.cluster.image import MetadataDelta
 from twisted_broker.cluster.isr_changes import IsrChanges
 from twisted_broker.cluster.lifecycle import BrokerLifecycle
 from twisted_broker.cluster.observer import MetadataObserver
-from twisted_broker.cluster.registrations import Endpoint
+from twisted_broker.cluster.registrations import Endpoint, FeatureRange
 from twisted_broker.config import BrokerConfig
 from twisted_broker.interfaces import Runtime
 from twisted_broker.net.accept import ConnectionCounts, ConnectionFactory
@@ -91,10 +92,17 @@ class MemberSide:
         self.served.settle()
         return self
 
-    def join(self, previous: int = -1, incarnation: bytes = b"", ready: bool = True, cluster_id: str = CLUSTER_ID) -> MemberSide:
+    def join(
+        self,
+        previous: int = -1,
+        incarnation: bytes = b"",
+        ready: bool = True,
+        cluster_id: str = CLUSTER_ID,
+        features: Mapping[str, FeatureRange] = SUPPORTED_FEATURES,
+    ) -> MemberSide:
         endpoint = Endpoint("PLAINTEXT", "127.0.0.1", 9000 + self.node)
         directory = DIRECTORY_ID[:15] + bytes([self.node])
-        self.lifecycle.start(cluster_id, incarnation or bytes([self.node]) * 16, [endpoint], SUPPORTED_FEATURES, [directory], previous)
+        self.lifecycle.start(cluster_id, incarnation or bytes([self.node]) * 16, [endpoint], features, [directory], previous)
         if ready:
             self.lifecycle.caught_up.addCallbacks(lambda _: self.lifecycle.ready_to_unfence(), lambda failure: None)
         self.lifecycle.unfenced.addErrback(lambda failure: None)

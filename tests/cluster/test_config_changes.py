@@ -44,6 +44,7 @@ def test_a_topics_settings_are_set_deleted_and_edited(ready: Rig) -> None:
     ("kind", "name", "edit", "code"),
     [
         (TOPIC, "nope", ("segment.ms", SET, "1"), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+        (TOPIC, "", ("segment.ms", SET, "1"), ErrorCode.INVALID_REQUEST),
         (TOPIC, "t", ("no.such", SET, "1"), ErrorCode.INVALID_CONFIG),
         (TOPIC, "t", ("segment.ms", SET, "-4"), ErrorCode.INVALID_CONFIG),
         (TOPIC, "t", ("segment.ms", SET, None), ErrorCode.INVALID_REQUEST),
@@ -51,6 +52,7 @@ def test_a_topics_settings_are_set_deleted_and_edited(ready: Rig) -> None:
         (TOPIC, "t", ("segment.ms", APPEND, "1"), ErrorCode.INVALID_CONFIG),
         (BROKER, "1", ("log.dirs", SET, "/x"), ErrorCode.INVALID_REQUEST),
         (BROKER, "one", ("message.max.bytes", SET, "1"), ErrorCode.INVALID_REQUEST),
+        (BROKER, "99", ("message.max.bytes", SET, "1"), ErrorCode.BROKER_ID_NOT_REGISTERED),
         (BROKER, "", ("message.max.bytes", SET, "many"), ErrorCode.INVALID_CONFIG),
         (BROKER, "1", ("min.insync.replicas", SET, "2"), ErrorCode.INVALID_CONFIG),
         (BROKER, "", ("min.insync.replicas", DELETE, None), ErrorCode.INVALID_CONFIG),

@@ -13,6 +13,7 @@ from twisted.logger import capturedLogs, formatEvent
 
 from tests.cluster.served import PORT, MemberSide, Served, served
 from twisted_broker.cluster.lifecycle import BrokerState
+from twisted_broker.cluster.registrations import FeatureRange
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.messages.broker_lifecycle import BrokerHeartbeatRequest
 from twisted_broker.wire.messages.cluster import UnregisterBrokerRequest
@@ -109,6 +110,18 @@ def test_a_hopeless_registration_is_told(rig: Served) -> None:
     rig.pass_time(5.0)
     assert isinstance(problems[0].value, BrokerError) and problems[0].value.code is ErrorCode.INCONSISTENT_CLUSTER_ID
     assert member.lifecycle.state is BrokerState.NOT_RUNNING
+
+
+def test_features_that_are_beyond_a_broker_are_named(rig: Served) -> None:
+    """KRAFT 3.4: the code alone (UNSUPPORTED_VERSION) would say neither which feature, nor what to do."""
+    member = MemberSide(rig, 2).follow()
+    problems: list[Any] = []
+    member.lifecycle.caught_up.addErrback(problems.append)
+    member.join(ready=False, features={"metadata.version": FeatureRange(7, 21), "eligible.leader.replicas.version": FeatureRange(0, 1)})
+    rig.pass_time(5.0)
+    assert problems[0].value.code is ErrorCode.UNSUPPORTED_VERSION
+    words = problems[0].value.message
+    assert words == "the cluster has finalised metadata.version=30 (here 7 to 21): lower it with kafka-features, or start a newer broker"
 
 
 def test_no_controller_within_the_registration_timeout(rig: Served) -> None:

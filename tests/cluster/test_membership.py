@@ -49,6 +49,7 @@ def test_a_broker_registers_and_is_unfenced_once_it_has_caught_up(rig: Rig) -> N
         ({"cluster_id": "B" * 22}, ErrorCode.INCONSISTENT_CLUSTER_ID),
         ({"features": [feature("metadata.version", 7, 21), feature("eligible.leader.replicas.version", 0, 1)]}, ErrorCode.UNSUPPORTED_VERSION),
         ({"features": [feature("metadata.version", 7, 30)]}, ErrorCode.UNSUPPORTED_VERSION),
+        ({"features": [feature("eligible.leader.replicas.version", 0, 1)]}, ErrorCode.INVALID_REGISTRATION),
         ({"log_dirs": []}, ErrorCode.INVALID_REGISTRATION),
         ({"log_dirs": [bytes(15) + b"\x05"]}, ErrorCode.INVALID_REGISTRATION),
         ({"log_dirs": [DIRECTORY_ID, DIRECTORY_ID]}, ErrorCode.INVALID_REGISTRATION),

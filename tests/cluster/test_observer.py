@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
+from twisted.internet.protocol import Factory, Protocol
 
 from tests.cluster.served import PORT, MemberSide, Served, served
 from twisted_broker.cluster.observer import MetadataObserver
@@ -107,6 +110,32 @@ def test_another_cluster_ends_it(rig: Served) -> None:
     (error,) = ended
     assert isinstance(error, BrokerError) and error.code is ErrorCode.INCONSISTENT_CLUSTER_ID
     assert observer.image.offset == -1
+
+
+class OtherProgram(Protocol):
+    """Has the controller's port now, and speaks something else."""
+
+    def dataReceived(self, data: bytes) -> None:
+        self.transport.write(self.factory.says)  # type: ignore[union-attr, attr-defined]
+
+
+@pytest.mark.parametrize("says", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"\0\0\0\4\x7f\xff\xff\xff", b"\0\0\0\2ab", b"\0\0\0\5\0\0\0\1\0" * 9])
+def test_another_program_on_the_controllers_port_does_not_end_it(rig: Served, says: bytes) -> None:
+    """Invariant 4: what is not Kafka's protocol tells nothing about the log; the broker serves on, and follows when its controller is back."""
+    member = MemberSide(rig, 2).follow()
+    rig.crash()
+    factory: Any = Factory.forProtocol(OtherProgram)
+    factory.says = says
+    ports: list[Any] = []
+    rig.network.listen("127.0.0.1", PORT, factory).addCallback(ports.append)
+    rig.pass_time(5.0)
+    assert member.ended == []
+    ports[0].stopListening()
+    rig.restart()
+    rig.serve()
+    rig.join(7)
+    rig.pass_time(10.0)
+    assert member.ended == [] and member.observer.image == rig.controller.image
 
 
 def test_a_record_that_is_not_known_ends_it(rig: Served) -> None:

@@ -18,11 +18,12 @@ RECORDED = {
     "high_watermark_below_the_minimum_isr": 4,
     "old_incarnation_counted": 69,
 }
-WINDOW = 24
-"""A change of the production code makes every seed another run: the mistake must then be caught by one of these many seeds."""
+WINDOW = 64
+"""A change of the production code makes every seed another run: the mistake must then be caught by one of these many seeds. The search ends at the
+first that catches it, so the window costs nothing while the recorded one does."""
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("name", sorted(MUTATIONS))
 def test_a_recorded_seed_catches_it(name: str) -> None:
     """The recorded seed, or one of its neighbours, breaks with the mutation."""

@@ -85,6 +85,14 @@ class Served:
         except UnicodeDecodeError:
             raise WireError("the client id is not UTF-8") from None
 
+    def unwritable(self) -> list[Any]:
+        """The body for an answer that cannot be written: never one that looks like success. WireError where the API has no error of its own."""
+        if not self.refused_as_a_whole:
+            raise WireError(f"the answer of {self.route.name} v{self.version} cannot be written")
+        parts: list[Any] = []
+        self.writer()(self.response_class(error_code=ErrorCode.UNKNOWN_SERVER_ERROR), parts)
+        return parts
+
     def refuse(self, request: Any, code: ErrorCode, message: str | None) -> Any:
         """The API's own error answer; None where the client waits for none."""
         self.errors[code] = self.errors.get(code, 0) + 1
@@ -270,8 +278,7 @@ class Dispatcher:
         except Exception:
             log.failure("the answer of {name} v{version} cannot be written", name=served.route.name, version=served.version)
             discard(parts)
-            parts = []
-            served.writer()(served.response_class(), parts)
+            parts = served.unwritable()
         if served.has_records:
             return _with_records(parts, context.correlation_id, served.header_end)
         body = b"".join(parts)

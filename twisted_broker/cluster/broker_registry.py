@@ -151,12 +151,14 @@ def _check_registration(view: ClusterView, request: BrokerRegistrationRequest, v
 
 def _check_features(image: MetadataImage, request: BrokerRegistrationRequest) -> None:
     ranges = {f.name: FeatureRange(f.min_supported_version, f.max_supported_version) for f in request.features}
+    if METADATA_VERSION not in ranges:
+        raise BrokerError(ErrorCode.INVALID_REGISTRATION, f"broker {request.broker_id} does not say which {METADATA_VERSION} it supports")
     for name, level in sorted(image.features.items()):
         supported = ranges.get(name, FeatureRange(0, 0))
         if not supported.contains(level):
             words = f"{name} is finalised at {level}; the broker supports {supported.min_version} to {supported.max_version}"
             raise BrokerError(ErrorCode.UNSUPPORTED_VERSION, words)
-    if METADATA_VERSION in ranges and ranges[METADATA_VERSION].max_version < MINIMUM_METADATA_VERSION:
+    if ranges[METADATA_VERSION].max_version < MINIMUM_METADATA_VERSION:
         raise BrokerError(ErrorCode.UNSUPPORTED_VERSION, f"metadata.version below {MINIMUM_METADATA_VERSION} is not supported")
 
 

@@ -1,7 +1,6 @@
 """Settings change while the cluster runs: what the controller decides.
 
-Owns the decisions on IncrementalAlterConfigs and AlterConfigs, and the checks of topic and broker values, which a broker also makes
-before it forwards.
+Owns the decisions on IncrementalAlterConfigs and AlterConfigs, and the checks of topic and broker values.
 
 1. A resource changes as a whole or not at all; others of the request are not touched by its refusal.
 2. Only what differs is written.
@@ -140,11 +139,14 @@ def check_values(view: ClusterView, key: tuple[int, str], current: Mapping[str, 
     resource_type, name = key
     try:
         if resource_type == TOPIC_RESOURCE:
+            if not name:
+                raise BrokerError(ErrorCode.INVALID_REQUEST, "settings of all topics are the brokers' own")
             if name not in view.image.topics_by_name:
                 raise BrokerError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
             check_topic_overrides(wanted.items())
         elif resource_type == BROKER_RESOURCE:
-            check_broker_values(name, {k: v for k, v in wanted.items() if current.get(k) != v})
+            _check_node(view, name)
+            _check_broker_values({k: v for k, v in wanted.items() if current.get(k) != v})
             _check_minimum_isr(view, name, current, wanted)
         elif resource_type in (CLIENT_METRICS_RESOURCE, GROUP_RESOURCE):
             raise BrokerError(ErrorCode.INVALID_REQUEST, f"resources of type {resource_type} have no settings here yet")
@@ -154,10 +156,18 @@ def check_values(view: ClusterView, key: tuple[int, str], current: Mapping[str, 
         raise BrokerError(ErrorCode.INVALID_CONFIG, str(error)) from None
 
 
-def check_broker_values(name: str, changed: Mapping[str, str]) -> None:
-    """Dynamic settings of broker `name` ("" for all): only those that act without a restart. Raises BrokerError or ConfigError."""
-    if name and not name.isdecimal():
+def _check_node(view: ClusterView, name: str) -> None:
+    """A node that nobody knows has no settings; "" is the default of all."""
+    if not name:
+        return
+    if not name.isdecimal():
         raise BrokerError(ErrorCode.INVALID_REQUEST, f"{name!r} is no broker id")
+    if int(name) not in view.image.brokers and int(name) not in view.image.controllers:
+        raise BrokerError(ErrorCode.BROKER_ID_NOT_REGISTERED, f"node {name} is not registered")
+
+
+def _check_broker_values(changed: Mapping[str, str]) -> None:
+    """Dynamic settings of brokers: only those that act without a restart. Raises BrokerError or ConfigError."""
     for setting in sorted(changed):
         row = BROKER_SETTINGS.get(setting)
         if setting in REFUSED or (row is not None and not row.live):

@@ -5,7 +5,8 @@ Owns the fetch loop, the knowledge who leads, and the publishing of images.
 1. The image only moves on; subscribers hear of every delta, in order, each before the image source gives the next.
 2. The leader is learnt from answers: errors carry its id, epoch and address. Without a leader the bootstrap addresses are asked in turn.
 3. A subscriber that raises is logged; the others hear.
-4. Another cluster's id, or a record that is not understood, ends it (`failed`): going on would be guessing.
+4. Another cluster's id, or a record that is not understood, ends it (`failed`): going on would be guessing. An answer that is not Kafka's protocol
+   comes from no controller (another program has its port now), and is tried again like silence.
 
 Source: Kafka's `KafkaRaftClient` (observer), `MetadataLoader`; KRAFT 3.2; `RL 8.2`. Left out: what is done with an image.
 """
@@ -16,7 +17,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from twisted.internet.defer import CancelledError, Deferred, ensureDeferred, succeed
-from twisted.internet.error import ConnectionRefusedError
+from twisted.internet.error import ConnectionLost, ConnectionRefusedError
 from twisted.internet.task import deferLater
 from twisted.logger import Logger
 
@@ -178,9 +179,9 @@ class MetadataObserver:
         """One fetch and what follows; False when it brought nothing and a pause is due."""
         connection = self._connect()
         if not connection.api_versions:
-            await connection.negotiate()
+            await _heard(connection.negotiate())
         version = connection.highest_version(_FETCH, 18)
-        response = await connection.send(self._request(version), version)
+        response = await _heard(connection.send(self._request(version), version))
         check_answer(response.error_code)
         if self.unreachable:
             self.unreachable = False
@@ -250,7 +251,7 @@ class MetadataObserver:
         content = bytearray()
         version = connection.highest_version(_FETCH_SNAPSHOT, 1)
         while True:
-            response = await connection.send(self._snapshot_request(snapshot, len(content)), version)
+            response = await _heard(connection.send(self._snapshot_request(snapshot, len(content)), version))
             check_answer(response.error_code)
             answer = response.topics[0].partitions[0]
             check_answer(answer.error_code)
@@ -290,3 +291,11 @@ class MetadataObserver:
             subscriber(delta)
         except Exception:
             _log.failure("a subscriber of the metadata failed")
+
+
+async def _heard(answer: Deferred[Any]) -> Any:
+    """What was answered; what is no answer fails like a lost connection."""
+    try:
+        return await answer
+    except WireError as error:
+        raise ConnectionLost(f"this is no controller: {error}") from error

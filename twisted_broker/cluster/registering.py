@@ -106,8 +106,20 @@ class Registering:
         if error.code is ErrorCode.INVALID_REGISTRATION:
             words = f"the log directories of node {node_id} carry ids that another broker registered (a copy?): give this one directories of its own"
             return BrokerError(error.code, words)
+        if error.code is ErrorCode.UNSUPPORTED_VERSION:
+            return BrokerError(error.code, f"the cluster has finalised {self._beyond_us()}: lower it with kafka-features, or start a newer broker")
         if error.code is not ErrorCode.DUPLICATE_BROKER_REGISTRATION:
             return error
         known = self._observer.image.brokers.get(node_id)
         where = "" if known is None else " at " + ", ".join(f"{each.host}:{each.port}" for each in known.listeners.values())
         return BrokerError(error.code, f"node id {node_id} belongs to a running broker{where}: stop that one, or give this one another node.id")
+
+    def _beyond_us(self) -> str:
+        """The finalised features of which our ranges know nothing."""
+        ranges = {each.name: each for each in self._request.features}
+        found = []
+        for name, level in sorted(self._observer.image.features.items()):
+            own = ranges.get(name, wire.BrokerRegistrationRequestFeature(name=name))
+            if not own.min_supported_version <= level <= own.max_supported_version:
+                found.append(f"{name}={level} (here {own.min_supported_version} to {own.max_supported_version})")
+        return ", ".join(found) or "a feature that this broker does not support"

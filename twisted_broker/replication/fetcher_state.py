@@ -223,7 +223,8 @@ class FetcherState:
     def settle(self, now_ms: int, ask: Callable[[TopicPartition, PartitionFetchState], FetchAsk]) -> list[TopicPartition]:
         """A round begins: `asks` are those of all that are ready, made by `ask`. Those that it refuses with `BrokerError` are returned."""
         refused: list[TopicPartition] = []
-        for name in list(self._unsettled):
+        unsettled: dict[TopicPartition, None] = {}  # a new one: a dict that was large once stays so
+        for name in self._unsettled:
             state = self.partitions.get(name)
             made = None
             try:
@@ -234,8 +235,9 @@ class FetcherState:
                 self.asks.drop(name)
             else:
                 self.asks.put(name, made)
-            if made is not None or state is None:
-                del self._unsettled[name]
+            if made is None and state is not None:
+                unsettled[name] = None
+        self._unsettled = unsettled
         return refused
 
     def truncating(self, now_ms: int) -> list[tuple[TopicPartition, PartitionFetchState]]:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from twisted_broker.contradictions import doubtful
 from twisted_broker.net.listeners import plan_listeners
 from twisted_broker.tap import Options
 
@@ -108,6 +109,13 @@ def test_what_is_wrong_is_one_line(arguments: list[str], words: str) -> None:
 def test_what_goes_together_is_taken(arguments: list[str]) -> None:
     """As under Kafka 4.3.1."""
     options(*arguments)
+
+
+@pytest.mark.parametrize(("interval", "lines"), [("4500", 0), ("4501", 1)])
+def test_what_will_hardly_do_is_a_warning(interval: str, lines: int) -> None:
+    """Heartbeats that a session of 9 s hardly outlives: Kafka starts, and complains; the controller may have another time-out."""
+    said = doubtful(options("--set", f"broker.heartbeat.interval.ms={interval}").broker_config)
+    assert len(said) == lines and all("broker.session.timeout.ms=9000" in words for words in said)
 
 
 def test_listing_plugins_imports_nothing_of_ours() -> None:

@@ -23,6 +23,7 @@ from twisted.logger import Logger
 
 from twisted_broker.broker import STARTING_ERRORS, Broker
 from twisted_broker.config import BrokerConfig
+from twisted_broker.contradictions import doubtful
 from twisted_broker.interfaces import Runtime
 from twisted_broker.settings import INT_MAX
 from twisted_broker.status.port import StatusPort
@@ -72,6 +73,8 @@ class BrokerService(Service):
     def _say_settings(self) -> None:
         for name in self.config.unknown():
             log.warn("setting {name} is not known here", name=name)
+        for words in doubtful(self.config):
+            log.warn("{words}", words=words)
         if self.config.without_effect():
             log.info("these settings have no effect here: {names}", names=", ".join(self.config.without_effect()))
 

@@ -1,7 +1,7 @@
 """Settings that are good one by one and wrong together, and the addresses of controllers: said before anything is opened.
 
 1. What Kafka refuses to start with is refused here, in one line that names a setting and what would be accepted.
-2. What one node cannot know (the session time-out of a controller elsewhere, beside its own heartbeats) is not judged.
+2. What Kafka starts with, and complains of, is a warning: the session time-out of a controller elsewhere may be another one.
 
 Source: Kafka 4.3.1's `KafkaConfig.validateValues`, `QuorumConfig`. Leaves out: the range of a single setting (its row in `config.py`),
 listeners (`net/listeners.py`), several controllers (`BrokerConfig`).
@@ -28,6 +28,14 @@ def check_together(config: BrokerConfig) -> None:
     _check_controllers(config)
     _check_waits(config)
     _check_inter_broker(config)
+
+
+def doubtful(config: BrokerConfig) -> list[str]:
+    """What is taken and will hardly do: a line each."""
+    interval, session = config.integer("broker.heartbeat.interval.ms"), config.integer("broker.session.timeout.ms")
+    if interval * 2 <= session:
+        return []
+    return [f"broker.heartbeat.interval.ms={interval} is more than half of broker.session.timeout.ms={session}: one late heartbeat fences a broker"]
 
 
 def _check_roles(config: BrokerConfig) -> None:

@@ -104,25 +104,29 @@ class Archive:
         self.progress, self.stopper = progress, stopper
         self.result = ArchiveResult(config.to, target.format)
         self.goal: Offsets | None = None
+        self.conflicts = 0
 
     def catch_up(self) -> None:
         """Batches up to where the source ended at the first of them."""
-        self.goal = None
-        conflicts = 0
-        while not self.stopper.is_set():
-            extent, plan = self.next_plan()
-            self.goal = self.goal or extent.end
-            if not plan.offsets:
-                return
-            try:
-                self.batch(extent, plan)
-                conflicts = 0
-                if plan.end == self.goal:
-                    return
-            except AnotherWriterError:
-                conflicts += 1
-                if conflicts == CONFLICTS_IN_A_ROW:
-                    raise
+        self.goal, self.conflicts = None, 0
+        while not self.stopper.is_set() and self.advance():
+            pass
+
+    def advance(self) -> bool:
+        """One batch, where there is one; whether another may follow."""
+        extent, plan = self.next_plan()
+        self.goal = self.goal or extent.end
+        if not plan.offsets:
+            return False
+        try:
+            self.batch(extent, plan)
+        except AnotherWriterError:
+            self.conflicts += 1
+            if self.conflicts == CONFLICTS_IN_A_ROW:
+                raise
+            return True
+        self.conflicts = 0
+        return plan.end != self.goal
 
     def next_plan(self) -> tuple[Extent, guards.Plan]:
         """The ledger first, then the extent: a log that is older than the ledger would look cut."""

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from twisted_broker.pipeline import flat_rows
 from twisted_broker.pipeline.errors import PipelineError, raised_in_task
 from twisted_broker.pipeline.jobs.replay import target_topic
 from twisted_broker.pipeline.jobs.replay.origin import found_origin
@@ -94,11 +95,8 @@ def write(rows: DataFrame, orders: Orders) -> list[dict[str, int]]:
 
         from twisted_broker.pipeline.replay.task import replay
 
-        done = list(replay(orders, pieces))
-        columns = [[each.partition for each in done], [each.records for each in done], [each.written for each in done]]
-        types = [pa.int32(), pa.int64(), pa.int64()]
-        arrays = [pa.array(column, kind) for column, kind in zip(columns, types, strict=True)]
-        yield pa.RecordBatch.from_arrays(arrays, ["partition", "records", "written"])
+        done = [{"partition": each.partition, "records": each.records, "written": each.written} for each in replay(orders, pieces)]
+        yield pa.RecordBatch.from_pylist(done, schema=flat_rows.arrow_schema(DONE))
 
     try:
         return [row.asDict() for row in rows.mapInArrow(tasks, DONE).collect()]

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from twisted_broker.pipeline import sources
 from twisted_broker.pipeline.errors import PipelineError
@@ -57,29 +57,50 @@ class ReportResult:
         return {"source": self.source, "made": self.made, "page": str(self.page), "files": list(map(str, self.files)), **told}
 
 
+class Counted(NamedTuple):
+    """All that is counted of a source; `lag` is None where nothing is known of consumer groups."""
+
+    minutes: Table
+    partitions: Table
+    keys: Table
+    compaction: Table
+    sizes: list[counts.Row]
+    lag: Table | None
+
+    def tables(self) -> list[Table]:
+        return [self.minutes, self.partitions, sections.codec_table(self.sizes), self.keys, self.compaction, *([self.lag] if self.lag else [])]
+
+
 def run(spark: SparkSession, config: ReportConfig) -> ReportResult:
     """Counts, then writes. PipelineError: a source that is not there, a directory that must not be written to."""
     place = checked(config.to)
-    told = Progress(config.quiet)
-    within = extents.extent(spark, config.source)
-    with told.step("records by minute", spark):
-        minutes, partitions = counts.traffic(spark, config.source, within)
-    with told.step("keys", spark):
-        top, compaction = counts.keys(spark, config.source, within)
-    with told.step("batches", spark):
-        sizes = counts.batches(spark, config.source, within)
-    with told.step("committed offsets", spark):
-        lag = counts.lag(spark, config.source, within)
+    found = count(spark, config.source, Progress(config.quiet))
     made = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
-    counted = [minutes, partitions, sections.codec_table(sizes), top, compaction, *([lag] if lag else [])]
-    why = "" if lag else "There is no __consumer_offsets beside these topics."
-    drawn = [
-        sections.traffic(minutes), sections.partitions(partitions), *of_batches(sizes), sections.keys(top, partitions),
-        sections.compaction(compaction), sections.lag(lag, why),
+    page = Page(title(found.partitions), about(config.source, found.minutes, made), facts(found.partitions, found.minutes), draw(found))
+    files = write(place, render(page), found.tables())
+    return ReportResult(str(config.source), made, place / PAGE, files, {table.name: table for table in found.tables()})
+
+
+def count(spark: SparkSession, source: sources.Source, told: Progress) -> Counted:
+    """Of what the source holds now."""
+    within = extents.extent(spark, source)
+    with told.step("records by minute", spark):
+        minutes, partitions = counts.traffic(spark, source, within)
+    with told.step("keys", spark):
+        top, compaction = counts.keys(spark, source, within)
+    with told.step("batches", spark):
+        sizes = counts.batches(spark, source, within)
+    with told.step("committed offsets", spark):
+        lag = counts.lag(spark, source, within)
+    return Counted(minutes, partitions, top, compaction, sizes, lag)
+
+
+def draw(found: Counted) -> list[Section]:
+    why = "" if found.lag else "There is no __consumer_offsets beside these topics."
+    return [
+        sections.traffic(found.minutes), sections.partitions(found.partitions), *of_batches(found.sizes), sections.keys(found.keys, found.partitions),
+        sections.compaction(found.compaction), sections.lag(found.lag, why),
     ]  # fmt: skip
-    page = Page(title(partitions), about(config.source, minutes, made), facts(partitions, minutes), drawn)
-    files = write(place, render(page), counted)
-    return ReportResult(str(config.source), made, place / PAGE, files, {table.name: table for table in counted})
 
 
 def checked(to: str | Path) -> Path:

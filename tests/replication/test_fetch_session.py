@@ -138,6 +138,15 @@ def test_marks_that_came_beside_a_divergence_are_told_again():
     assert shown(proceed(sessions, session, 3), a=(7, 0)) == []
 
 
+def test_marks_are_told_again_under_another_leader_epoch():
+    """RL 5.2, 6.4: a follower that changed roles meanwhile drops the answer that told them; nothing moves, and it must know all the same."""
+    sessions = cache()
+    session = opened(sessions, A, B)
+    assert shown(proceed(sessions, session, 1), a=(7, 0), b=(7, 0)) == ["a", "b"]
+    assert shown(proceed(sessions, session, 2, at(0, A, current_leader_epoch=4)), a=(7, 0), b=(7, 0)) == ["a"]
+    assert shown(proceed(sessions, session, 3), a=(7, 0), b=(7, 0)) == []
+
+
 def test_an_answer_that_was_overtaken():
     """A request answered after the session went on gets INVALID_FETCH_SESSION_EPOCH and shows nothing."""
     sessions = cache()

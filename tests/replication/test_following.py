@@ -147,7 +147,7 @@ def test_a_round_costs_what_changed(monkeypatch) -> None:
 
 
 def test_the_leader_hears_where_the_own_log_starts() -> None:
-    """RL 2.8, 6.2: retention of its own moved it: said with the next fetch, once the fetchers are told."""
+    """RL 2.8, 6.2: retention of its own moved it: said with the next fetch."""
     rig = FollowerRig()
     rig.follow()
     (wire,) = rig.wires
@@ -155,7 +155,8 @@ def test_the_leader_hears_where_the_own_log_starts() -> None:
     wire.answer(high_watermark=3)
     wire.answer_nothing()
     rig.partition().log.increment_log_start_offset(2)
-    rig.fetchers.ask_anew(TP)
+    rig.log_manager.log_start_moved(rig.partition().log)
+    rig.advance(0)
     wire.answer_nothing()
     assert wire.said()[0].log_start_offset == 2
     wire.answer_nothing()

@@ -53,6 +53,12 @@ class CachedPartition:
         self.high_watermark = -1
         self.log_start_offset = -1
 
+    def ask(self, request: FetchPartitionRequest) -> None:
+        """Takes another request in. Under another leader epoch its client may have dropped the last answer, marks and all."""
+        if request.current_leader_epoch != self.request.current_leader_epoch:
+            self.high_watermark = self.log_start_offset = -1
+        self.request = request
+
     def worth_telling(self, result: FetchPartitionResult) -> bool:
         """Whether an incremental answer must show it; remembers what it shows."""
         tell = (
@@ -93,7 +99,7 @@ class FetchSession:
             if known is None:
                 known = self.partitions[key] = CachedPartition(request)
             else:
-                known.request = request
+                known.ask(request)
             self._wake(key, known)
         for key in forgotten:
             known = self.partitions.pop(key, None)

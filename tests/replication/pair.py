@@ -13,11 +13,11 @@ from twisted_broker.config import LogConfig
 from twisted_broker.interfaces import Runtime
 from twisted_broker.log.append_info import AppendOrigin
 from twisted_broker.log.memory import InlineWorker
-from twisted_broker.replication.fetcher import ReplicaFetcher
 from twisted_broker.replication.fetcher_state import InitialFetchState
 from twisted_broker.replication.follower import initial_offset
 from twisted_broker.replication.leader import BrokerEndPoint
 from twisted_broker.replication.partition import Partition
+from twisted_broker.replication.replica_fetcher import ReplicaFetcher
 from twisted_broker.testing.memory_leader import MemoryLeader
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.records import iterate_batches

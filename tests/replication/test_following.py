@@ -11,9 +11,9 @@ from tests.replication.rig import TOPIC_ID, TP, WALL_MS, Rig, at, batch, broker_
 from twisted_broker.cluster.registrations import Endpoint
 from twisted_broker.interfaces import TopicPartition
 from twisted_broker.log.append_info import AppendOrigin
-from twisted_broker.replication.fetcher import ReplicaFetcher
 from twisted_broker.replication.leader import BrokerEndPoint
 from twisted_broker.replication.partition import Partition
+from twisted_broker.replication.replica_fetcher import ReplicaFetcher
 from twisted_broker.replication.replica_fetchers import ReplicaFetchers, fetch_limits
 from twisted_broker.replication.replica_manager import ReplicaManager
 from twisted_broker.wire.errors import ErrorCode

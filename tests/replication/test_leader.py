@@ -13,7 +13,6 @@ from tests.replication.rig import TOPIC_ID, batch
 from tests.replication.test_fetch_asks import put_exactly
 from twisted_broker.interfaces import TopicPartition
 from twisted_broker.replication.fetch_asks import FetchAsk, FetchAsks
-from twisted_broker.replication.fetcher_state import EpochAsk, EpochEnd
 from twisted_broker.replication.leader import (
     EARLIEST,
     LATEST,
@@ -23,6 +22,7 @@ from twisted_broker.replication.leader import (
     fetch_version,
     list_offsets_version,
 )
+from twisted_broker.replication.truncation import EpochAsk, EpochEnd
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.messages import fetch as fetch_wire
 from twisted_broker.wire.messages import list_offsets as offsets_wire

@@ -1,7 +1,7 @@
 """What a fetcher knows of its partitions, and what an answer of their leader means for each.
 
 Owns the state of every partition of one fetcher, their order, what the leader is asked for them, and the decisions: who may be fetched,
-whether an answer still counts, where to truncate, where to start anew when an offset is out of range.
+whether an answer still counts, what it means.
 
     (added) --epochs known, cut on fetch--> FETCHING <--complete-- TRUNCATING <--(added without)
        FETCHING --diverging epoch, cut not complete, no cut on fetch--> TRUNCATING
@@ -10,22 +10,22 @@ whether an answer still counts, where to truncate, where to start anew when an o
 1. An answer counts only while its partition is here, not delayed, at the offset and under the leader epoch that were asked.
 2. Order is turn: what got records, was cut or was delayed goes to the end.
 3. A partition added again under the same leader epoch keeps its state.
-4. A truncation never goes above the own end, and never above the leader's end of an epoch that both know.
-5. Whoever may have to be asked otherwise than it is, or not at all, is unsettled until it is: all that are truncating or delayed, gone, new,
+4. Whoever may have to be asked otherwise than it is, or not at all, is unsettled until it is: all that are truncating or delayed, gone, new,
    answered, or marked. A round looks at those only, and makes `asks` those of all that are ready.
 
-Source: RL 6.2-6.5; Kafka's `AbstractFetcherThread`; KIP-101, KIP-279, KIP-320, KIP-595. Pure: logs are asked through `OwnLog`, times are
-monotonic milliseconds. Leaves out: asking and appending (`fetcher`), throttling.
+Source: RL 6.2-6.5; Kafka's `AbstractFetcherThread`; KIP-320, KIP-595. Pure: times are monotonic milliseconds. Leaves out: asking
+(`fetcher`), where to cut and where to start anew (`truncation`), doing it (`replica_fetcher`), throttling.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from enum import Enum
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from twisted_broker.interfaces import Buffer, TopicPartition
 from twisted_broker.replication.fetch_asks import FetchAsk, FetchAsks
+from twisted_broker.replication.truncation import EpochAsk, EpochEnd, Restart, Truncation
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 
 NO_EPOCH = -1
@@ -75,73 +75,6 @@ class FetchedPartition:
         self.log_start_offset = log_start_offset
         self.records = records
         self.diverging_epoch = diverging_epoch
-
-
-class EpochAsk(NamedTuple):
-    """A question for the end of `epoch`, under the leader epoch that the asker knows."""
-
-    leader_epoch: int
-    epoch: int
-
-
-class EpochEnd(NamedTuple):
-    """(epoch, end offset) as the leader knows them, -1 where it cannot tell."""
-
-    error: ErrorCode
-    epoch: int = -1
-    end_offset: int = -1
-
-
-class OwnLog(Protocol):
-    """What truncation must know of the own log."""
-
-    @property
-    def log_end_offset(self) -> int: ...
-
-    def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
-        """(largest epoch up to `epoch`, its end), (-1, -1) when it cannot be told."""
-        ...
-
-
-class Truncation(NamedTuple):
-    """Cut to `offset`; not `complete`: the logs may still differ below, ask again."""
-
-    offset: int
-    complete: bool
-
-
-class Restart(NamedTuple):
-    """Where to go on after OFFSET_OUT_OF_RANGE: `cut` the own log there first, or drop all of it (`fully`)."""
-
-    offset: int
-    cut: bool
-    fully: bool
-    lag: int
-
-
-def truncation_for(leader: EpochEnd, fetch_offset: int, own: OwnLog) -> Truncation:
-    """RL 6.3: where the own log stops agreeing with the leader's, told the leader's end of an epoch."""
-    own_end = own.log_end_offset
-    if leader.end_offset < 0:
-        return Truncation(min(fetch_offset, own_end), True)  # the high watermark, where a partition without agreed epochs begins
-    if leader.epoch < 0:
-        return Truncation(min(leader.end_offset, own_end), True)
-    epoch, end_offset = own.end_offset_for_epoch(leader.epoch)
-    if end_offset < 0:
-        return Truncation(min(leader.end_offset, own_end), True)
-    if epoch != leader.epoch:
-        return Truncation(min(end_offset, own_end), False)
-    return Truncation(min(end_offset, leader.end_offset, own_end), True)
-
-
-def restart_at(own_end: int, leader_end: int, leader_start: int | None) -> Restart:
-    """RL 6.5. `leader_start` is asked for, and not None, only when `leader_end` is not below the own end."""
-    if leader_end < own_end:
-        return Restart(leader_end, True, False, 0)
-    assert leader_start is not None
-    if leader_start > own_end:
-        return Restart(leader_start, False, True, max(0, leader_end - leader_start))
-    return Restart(own_end, False, False, max(0, leader_end - own_end))
 
 
 class PartitionFetchState:

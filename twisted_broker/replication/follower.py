@@ -6,7 +6,7 @@ Owns appending what the leader sent, following its watermarks, and truncation, a
 2. The high watermark is min(own end, the leader's); the log start follows the leader's, after the high watermark.
 3. What a cut took is told (`Cut`); one below the high watermark is a warning, for a consumer may have seen what is gone.
 
-Source: RL 6.3, 6.4; Kafka's `ReplicaFetcherThread.processPartitionData`, `truncate`. Leaves out: when to do it (`fetcher_state`).
+Source: RL 6.3, 6.4; Kafka's `ReplicaFetcherThread.processPartitionData`, `truncate`. Leaves out: when to do it (`replica_fetcher`).
 """
 
 from __future__ import annotations

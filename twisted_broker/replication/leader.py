@@ -21,7 +21,8 @@ from twisted.internet.defer import Deferred
 from twisted_broker.interfaces import TopicPartition
 from twisted_broker.replication.fetch_asks import FetchAsk, FetchAsks
 from twisted_broker.replication.fetcher_session import SESSION_ERRORS, AskingSession, SessionRequest
-from twisted_broker.replication.fetcher_state import EpochAsk, EpochEnd, FetchedPartition
+from twisted_broker.replication.fetcher_state import FetchedPartition
+from twisted_broker.replication.truncation import EpochAsk, EpochEnd
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.messages import fetch as fetch_wire
 from twisted_broker.wire.messages import list_offsets as offsets_wire

@@ -18,13 +18,14 @@ from twisted.logger import Logger
 
 from twisted_broker.config import BrokerConfig
 from twisted_broker.interfaces import TopicPartition
-from twisted_broker.replication.fetcher import Fetcher, ReplicaFetcher
+from twisted_broker.replication.fetcher import Fetcher
 from twisted_broker.replication.fetcher_manager import FetcherManager, FollowedPartition
 from twisted_broker.replication.fetcher_state import InitialFetchState
 from twisted_broker.replication.follower import initial_offset
 from twisted_broker.replication.leader import BrokerEndPoint, Connection, FetchLimits, RemoteLeader
 from twisted_broker.replication.live_brokers import ImageSource
 from twisted_broker.replication.partition import Partition
+from twisted_broker.replication.replica_fetcher import ReplicaFetcher
 
 if TYPE_CHECKING:
     from twisted_broker.replication.replica_manager import ReplicaManager

@@ -18,10 +18,11 @@ from twisted.internet.defer import Deferred
 from twisted_broker.interfaces import TopicPartition
 from twisted_broker.replication.fetch_asks import FetchAsk, FetchAsks
 from twisted_broker.replication.fetch_data import LOG_END, FetchParams, FetchPartitionRequest
-from twisted_broker.replication.fetcher_state import EpochAsk, EpochEnd, FetchedPartition
+from twisted_broker.replication.fetcher_state import FetchedPartition
 from twisted_broker.replication.leader import BrokerEndPoint
 from twisted_broker.replication.partition import Partition
 from twisted_broker.replication.partition_offsets import end_offset_for_epoch, list_offset
+from twisted_broker.replication.truncation import EpochAsk, EpochEnd
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 
 

@@ -5,7 +5,8 @@ Owns `ControllerChannel`: one connection to the leader that the observer names, 
 1. Versions are negotiated once per connection.
 2. `ask` tries again, after a pause, when there is no leader, the connection is lost, or the other side is not the controller; until its deadline.
 3. Each purpose has its own channel: a request that waits long must not delay heartbeats.
-4. Connecting is given up after `_CONNECT_MS`, and begun anew by the next try: behind a way that was blocked for a while, the kernel's own tries
+4. What no network does is told as the bug it is (`surprises`), and tried again all the same.
+5. Connecting is given up after `_CONNECT_MS`, and begun anew by the next try: behind a way that was blocked for a while, the kernel's own tries
    come too seldom for a session of a few seconds.
 
 Source: Kafka's `NodeToControllerChannelManager`; KRAFT 3.1. Left out: who leads (`observer.py`).
@@ -18,6 +19,7 @@ from typing import Any, Protocol
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.task import deferLater
 
+from twisted_broker.cluster.surprises import Surprises
 from twisted_broker.interfaces import Runtime
 from twisted_broker.net.client import BrokerConnection
 from twisted_broker.wire.errors import BrokerError, ErrorCode
@@ -63,6 +65,7 @@ class ControllerChannel:
         self._runtime, self._leader, self._client_id = runtime, leader, client_id
         self._request_timeout_ms, self._retry_ms = request_timeout_ms, retry_ms
         self._connection: BrokerConnection | None = None
+        self._surprises = Surprises(f"questions of {client_id} to the controller")
         self._closed = False
 
     async def ask(self, request: Any, version: int, timeout_ms: int | None = None) -> Any:
@@ -74,14 +77,16 @@ class ControllerChannel:
         deadline = self._runtime.now_ms() + (self._request_timeout_ms if timeout_ms is None else timeout_ms)
         while not self._closed:
             try:
-                return await self.ask_once(request, version)
+                answer = await self.ask_once(request, version)
+                self._surprises.worked()
+                return answer
             except CancelledError:
                 raise
             except BrokerError as error:
                 if error.code is not ErrorCode.NOT_CONTROLLER:
                     raise
-            except Exception:
-                pass  # the observer tells, once, that the controller is away
+            except Exception as error:
+                self._surprises.failed(error)
             if self._runtime.now_ms() + self._retry_ms > deadline:
                 break
             await self._pause_or_leader()

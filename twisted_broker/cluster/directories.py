@@ -18,6 +18,7 @@ from twisted.logger import Logger
 from twisted_broker.cluster.controller_channel import ControllerChannel, Member, check_answer
 from twisted_broker.cluster.image import MetadataDelta
 from twisted_broker.cluster.registrations import LOST, UNASSIGNED
+from twisted_broker.cluster.surprises import Surprises
 from twisted_broker.interfaces import Runtime, TopicPartition
 from twisted_broker.wire.messages import log_dirs as wire
 
@@ -39,6 +40,7 @@ class DirectoryAssignments:
     ) -> None:
         self._runtime, self._node_id, self._channel, self._member, self._located = runtime, node_id, channel, member, located
         self._wanted: dict[_Key, bytes] = {}
+        self._surprises = Surprises("assignments of directories")
         self._in_flight = self._stopped = False
 
     def apply_delta(self, delta: MetadataDelta) -> None:
@@ -70,9 +72,11 @@ class DirectoryAssignments:
             response = await self._channel.ask_once(self._request(sent), 0)
             check_answer(response.error_code)
             self._take(response, sent)
+            self._surprises.worked()
             delay_ms = 0 if len(self._wanted) < len(sent) else _RETRY_MS
         except Exception as error:
             _log.debug("directories are told again: {error}", error=error)
+            self._surprises.failed(error)
         self._in_flight = False
         self._send_soon(delay_ms)
 

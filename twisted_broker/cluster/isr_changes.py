@@ -17,6 +17,7 @@ from twisted.internet.defer import Deferred, ensureDeferred, succeed
 from twisted.logger import Logger
 
 from twisted_broker.cluster.controller_channel import ControllerChannel, Member, check_answer
+from twisted_broker.cluster.surprises import Surprises
 from twisted_broker.interfaces import Runtime
 from twisted_broker.replication.isr import IsrAnswer, IsrProposal
 from twisted_broker.wire.errors import ErrorCode
@@ -32,6 +33,7 @@ class IsrChanges:
     def __init__(self, runtime: Runtime, node_id: int, channel: ControllerChannel, member: Member) -> None:
         self._runtime, self._node_id, self._channel, self._member = runtime, node_id, channel, member
         self._wanted: dict[_Key, tuple[IsrProposal, Deferred[IsrAnswer]]] = {}
+        self._surprises = Surprises("ISR changes")
         self._in_flight = self._stopped = False
 
     def submit(self, proposal: IsrProposal) -> Deferred[IsrAnswer]:
@@ -68,9 +70,11 @@ class IsrChanges:
             check_answer(response.error_code)
         except Exception as error:
             _log.debug("ISR changes are tried again: {error}", error=error)
+            self._surprises.failed(error)
             self._in_flight = False
             self._send_soon(RETRY_MS)
             return
+        self._surprises.worked()
         self._in_flight = False
         answered = self._take(response, sent)
         self._send_soon(RETRY_MS if any(key not in answered for key in sent) else 0)

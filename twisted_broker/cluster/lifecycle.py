@@ -30,6 +30,7 @@ from twisted_broker.cluster.leaving import Leaving
 from twisted_broker.cluster.observer import MetadataObserver
 from twisted_broker.cluster.registering import Registering
 from twisted_broker.cluster.registrations import Endpoint, FeatureRange
+from twisted_broker.cluster.surprises import Surprises
 from twisted_broker.config import BrokerConfig
 from twisted_broker.interfaces import IDelayedCall, Runtime
 from twisted_broker.wire.errors import BrokerError, ErrorCode
@@ -77,6 +78,7 @@ class BrokerLifecycle:
         self._timer: IDelayedCall | None = None
         self._beating = self._beat_again = False
         self._refused_with: ErrorCode | None = None
+        self._surprises = Surprises("heartbeats")
         self._leaving = Leaving(runtime, config, observer, self._leave)
         self._running: Deferred[None] | None = None
 
@@ -172,12 +174,13 @@ class BrokerLifecycle:
             check_answer(response.error_code)
             delay_ms = self._answered(response, leaving)
             self._refused_with = None
+            self._surprises.worked()
         except BrokerError as error:
             self._beat_refused(error)
         except CancelledError:
             raise
-        except Exception:
-            pass  # the observer tells, once, that the controller is away
+        except Exception as error:
+            self._surprises.failed(error)
         finally:
             self._beating = False
         if leaving and delay_ms == _FAILED_BEAT_MS:

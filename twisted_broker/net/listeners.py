@@ -6,6 +6,7 @@ Owns the reading of `listeners` and its kin, and the open ports.
 2. Port 0 becomes the port that the system gave, in what is advertised too.
 3. Nobody is told an address that cannot be reached: 0.0.0.0 and :: are refused where they would be advertised.
 4. Ports are bound before they are needed and let clients in when the broker can serve them.
+5. An address that cannot be bound is refused in one line: the setting, why, and what to change.
 
 Source: Kafka's `SocketServerConfigs`, `KafkaConfig.effectiveAdvertisedBrokerListeners`. Leaves out: TLS and SASL listeners.
 """
@@ -15,9 +16,11 @@ from __future__ import annotations
 import re
 import socket
 from collections.abc import Callable, Sequence
+from errno import EACCES, EADDRINUSE
 from typing import Any, NamedTuple
 
 from twisted.internet.defer import Deferred, DeferredList, maybeDeferred
+from twisted.internet.error import CannotListenError
 
 from twisted_broker.config import BrokerConfig
 from twisted_broker.interfaces import Runtime
@@ -116,6 +119,25 @@ def _advertised(config: BrokerConfig, broker: Sequence[EndPoint], controller: Se
     return {each.name: each for each in controller} | told
 
 
+class CannotBind(CannotListenError):
+    """The address of `endpoint` cannot be bound. `str()` is one line: setting, value, why, and the remedy."""
+
+    def __init__(self, endpoint: EndPoint, error: CannotListenError, is_controller: bool) -> None:
+        super().__init__(error.interface, error.port, error.socketError)  # type: ignore[no-untyped-call]
+        self.endpoint, self._is_controller = endpoint, is_controller
+
+    def __str__(self) -> str:
+        error = self.socketError
+        number, reason = getattr(error, "errno", None), getattr(error, "strerror", None) or error
+        what, option = "an address of this machine", "--host"
+        if number == EADDRINUSE:
+            what, option = "a port that nobody uses (0: any)", "--port"
+        elif number == EACCES:
+            what, option = "a port that this user may open (as a rule 1024 or more)", "--port"
+        where = "listeners" if self._is_controller else f"listeners or with {option}"
+        return f"listeners: {self.endpoint} cannot be listened on ({reason}): give {what} in {where}"
+
+
 class OpenListeners:
     """The ports of one broker, open until closed."""
 
@@ -126,9 +148,12 @@ class OpenListeners:
     async def open(self, endpoint: EndPoint, factory: Any, advertised: EndPoint, is_controller: bool, let_in: bool = True) -> Listener:
         """Listens; gives the listener as clients are told of it. `let_in` False: clients connect, and wait until `let_in()`.
 
-        Fails with `CannotListenError`.
+        Fails with `CannotBind`.
         """
-        port = await maybeDeferred(self._runtime.network.listen, endpoint.host, endpoint.port, factory)
+        try:
+            port = await maybeDeferred(self._runtime.network.listen, endpoint.host, endpoint.port, factory)
+        except CannotListenError as error:
+            raise CannotBind(endpoint, error, is_controller) from None
         real = port.getHost().port
         listener = Listener(endpoint.name, advertised.host or socket.gethostname(), advertised.port or real, is_controller)
         self._ports.append((listener, port))

@@ -11,6 +11,7 @@ The twin of `net/network.py` for tests of one broker. Leaves out: delays of its 
 
 from __future__ import annotations
 
+from errno import EADDRINUSE
 from typing import Any
 
 from twisted.internet.address import IPv4Address
@@ -150,7 +151,7 @@ class MemoryNetwork:
     def listen(self, host: str, port: int, factory: Any) -> Deferred[Any]:
         number = port or self._free_port()
         if (host, number) in self.ports:
-            return fail(CannotListenError(host, number, OSError("in use")))
+            return fail(CannotListenError(host, number, OSError(EADDRINUSE, "in use")))
         self.ports[host, number] = MemoryPort(self, IPv4Address("TCP", host, number), factory)
         return succeed(self.ports[host, number])
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from errno import EADDRINUSE
 from random import Random
 from typing import Any
 
@@ -58,7 +59,7 @@ class HostNetwork:
     def listen(self, host: str, port: int, factory: Any) -> Deferred[Any]:
         number = port or self.network.free_port()
         if (self.clock.name, number) in self.network.ports:
-            return fail(CannotListenError(host, number, OSError("in use")))
+            return fail(CannotListenError(host, number, OSError(EADDRINUSE, "in use")))
         made = Port(self.network, self.clock, IPv4Address("TCP", self.clock.name, number), factory)
         self.network.ports[self.clock.name, number] = made
         return succeed(made)

@@ -133,6 +133,20 @@ def test_without_a_leader_the_controllers_word_is_told(serve: Serve) -> None:
     assert "t-0: broker 1 leads it, and was not asked or does not answer, at epoch 5" in run("t", "0", "--status", serve(followed)).stdout
 
 
+def test_a_leader_that_was_not_asked_is_named_and_how_to_ask_it(serve: Serve, nobody: str, tmp_path: Path) -> None:
+    """One process's run file names its own brokers only; a leader that was asked, or asked in vain, needs no such line."""
+    hint = "  ask broker 1 too: --run-file with its process's run file, or --status with its HOST:PORT, again for each process"
+    leader, follower = serve(leader_tells()), serve(follower_tells())
+    own, others = tmp_path / "2.json", tmp_path / "1.json"
+    own.write_text(json.dumps({"brokers": {"2": {"status": follower}}}))
+    assert run("t", "0", "--run-file", str(own)).stdout.splitlines()[1] == hint
+    others.write_text(json.dumps({"brokers": {"1": {"status": leader}}}))
+    assert hint not in run("t", "0", "--run-file", str(own), "--run-file", str(others)).stdout
+    others.write_text(json.dumps({"brokers": {"1": {"status": nobody}}}))
+    in_vain = run("t", "0", "--run-file", str(own), "--run-file", str(others)).stdout
+    assert hint not in in_vain and f"broker 1 at {nobody}: it cannot be asked" in in_vain
+
+
 def test_run_files_name_whom_to_ask(serve: Serve, nobody: str, tmp_path: Path) -> None:
     """All brokers of all run files; one that is gone is a remark, and the others are asked."""
     first, second = tmp_path / "first.json", tmp_path / "second.json"

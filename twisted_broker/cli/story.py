@@ -4,6 +4,7 @@ Owns the order and the lines: first what all of it comes to, then each broker's 
 
 1. The newest word wins where brokers differ: the leader of the highest epoch.
 2. Nothing is left out for being fine: a line says so.
+3. A leader that was not asked is named, and how to ask it.
 
 Leaves out: asking (`explain`).
 """
@@ -24,7 +25,9 @@ Told = dict[str, Any]
 def story(topic: str, partition: int, answers: Sequence[Answer]) -> Iterator[str]:
     """Lines without their ends. Somebody must have told."""
     told = sorted((answer for answer in answers if answer.told is not None), key=_place)
-    yield _heading(topic, partition, [answer.told for answer in told if answer.told is not None])
+    views = [answer.told for answer in told if answer.told is not None]
+    yield _heading(topic, partition, views)
+    yield from _whom_to_ask_too(views, answers)
     for answer in told:
         assert answer.told is not None
         yield ""
@@ -51,9 +54,24 @@ def _heading(topic: str, partition: int, told: list[Told]) -> str:
     )
 
 
+def _whom_to_ask_too(told: list[Told], answers: Sequence[Answer]) -> Iterator[str]:
+    """A leader that was not asked: how to. One that was, by its id, has a line that says why it does not answer."""
+    known = _controllers_word(told)
+    if known is None or known["leader"] < 0 or any(each["role"] == "leader" for each in told):
+        return
+    leader = str(known["leader"])
+    if leader not in {answer.node for answer in answers}:
+        yield f"  ask broker {leader} too: --run-file with its process's run file, or --status with its HOST:PORT, again for each process"
+
+
+def _controllers_word(told: list[Told]) -> Told | None:
+    """The newest."""
+    return max((each["metadata"] for each in told if each["metadata"]), key=lambda each: int(each["offset"]), default=None)
+
+
 def _without_leader(told: list[Told]) -> str:
     """Nobody who leads was asked: the newest word of the controller."""
-    known = max((each["metadata"] for each in told if each["metadata"]), key=lambda each: int(each["offset"]), default=None)
+    known = _controllers_word(told)
     if known is None:
         return "its topic is gone, replicas of it are still here"
     in_sync = f"at epoch {known['leader_epoch']}; in sync {_list(known['isr'])} of {_list(known['replicas'])}"

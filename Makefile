@@ -33,7 +33,12 @@ $(VENV)/.test: $(BIN)/python setup.cfg pyproject.toml
 	@touch $@ $(VENV)/.run
 
 run: $(VENV)/.run ## start a broker (BROKERS=3: three) on PORT with its files in DATA
+ifeq ($(BROKERS),1)
 	@echo "A broker on 127.0.0.1:$(PORT), its files in $(DATA); Ctrl-C stops it. In another terminal:"
+else
+	@echo "$(BROKERS) brokers from 127.0.0.1:$(PORT) on, their files in $(DATA); Ctrl-C stops them. Topics have one replica unless created with more;"
+	@echo "ARGS='--set default.replication.factor=$(BROKERS)' gives $(BROKERS) also to those that come with their first record. In another terminal:"
+endif
 	@echo "  $(BIN)/pip install kafka-python"
 	@echo "  echo hello | $(BIN)/kafka-python producer -b 127.0.0.1:$(PORT) -t greetings"
 	@echo "  $(BIN)/kafka-python consumer -b 127.0.0.1:$(PORT) -t greetings -g readers -C auto_offset_reset=earliest"

@@ -5,11 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from twisted.logger import capturedLogs, formatEvent
 
 from tests.broker_house import BrokerHouse
 from twisted_broker.config import BrokerConfig
 from twisted_broker.interfaces import Runtime
-from twisted_broker.local_cluster import LocalCluster, node_settings
+from twisted_broker.local_cluster import LocalCluster, node_settings, replication_hint
 from twisted_broker.net.listeners import plan_listeners
 from twisted_broker.tap import Options
 from twisted_broker.wire.messages.topics import CreatableTopic, CreateTopicsRequest
@@ -70,6 +71,15 @@ def test_what_cannot_be_is_one_line(arguments: tuple[str, ...]) -> None:
         configs(*arguments)
 
 
+def test_how_topics_get_three_replicas_is_said() -> None:
+    """Three at most, as many as there are brokers; nothing where the setting gives them already."""
+    three, two = configs("--brokers", "3"), configs("--brokers", "2")
+    assert "--set default.replication.factor=3 gives 3 also" in replication_hint(three[0], 3)
+    assert "--set default.replication.factor=2 gives 2 also" in replication_hint(two[0], 2)
+    assert replication_hint(configs("--brokers", "3", "--set", "default.replication.factor=3")[0], 3) == ""
+    assert replication_hint(configs("--brokers", "1")[0], 1) == ""
+
+
 def test_all_leave_side_by_side() -> None:
     """RL 8.2, 3.6, 1.12: nobody waits for a node that leaves too, not one heartbeat; every directory is marked clean, with its high watermarks."""
     house = BrokerHouse()
@@ -82,8 +92,10 @@ def test_all_leave_side_by_side() -> None:
 
     options = ("--brokers", "3", "--port", "9092", "--data", "/data", "--set", "replog.status.port=-1")
     cluster = LocalCluster(configs(*options), world, reactor=house.clock)
-    cluster.startService()
-    house.run(cluster._starting)
+    with capturedLogs() as told:
+        cluster.startService()
+        house.run(cluster._starting)
+    assert [formatEvent(event) for event in told][-1] == replication_hint(cluster.config, 3)
     topic = CreatableTopic(name="t", num_partitions=6, replication_factor=3)
     assert house.ask(CreateTopicsRequest(topics=[topic], timeout_ms=1000), 5).topics[0].error_code == 0
     house.pass_time(5)

@@ -5,7 +5,7 @@ Owns what differs between them, and the order in which they start and stop.
 1. Ids 1 to N, ports P to P+N-1 (free ones for 0; the status ports likewise), directories `broker-<id>` under the given ones; node 1 is the
    controller too.
 2. They talk over real TCP, as brokers on several machines do; nothing is shared but the process.
-3. Node 1 starts first, the others together. Ready means all are.
+3. Node 1 starts first, the others together. Ready means all are; then one line says how topics get several replicas, where they would get one.
 4. All leave side by side, so that nobody waits to hand leadership to one that leaves too; then the others stop, and node 1 with the controller last.
 
 Ring 2. Source: issue "Replication", forms of a cluster. Leaves out: one broker's parts (`broker.py`).
@@ -79,6 +79,17 @@ def _shifted(setting: str, text: str, node_id: int, controllers: set[str]) -> li
     return found
 
 
+def replication_hint(config: BrokerConfig, brokers: int) -> str:
+    """How a topic gets several replicas; empty where it does anyway."""
+    if brokers < 2 or config.integer("default.replication.factor") > 1:
+        return ""
+    most = min(3, brokers)
+    return (
+        f"topics have one replica, as in Kafka, unless they are created with more (up to {brokers}); "
+        f"--set default.replication.factor={most} gives {most} also to those that come with their first record"
+    )
+
+
 class LocalCluster(BrokerService):
     """`configs`: of each node, node 1 first; `make_runtime(config)` makes the world of one."""
 
@@ -139,6 +150,9 @@ class LocalCluster(BrokerService):
         log.info("replog node {node} ready on {address}", node=broker.config.node_id, address=first.address)
 
     def _tell(self) -> None:
+        hint = replication_hint(self.config, len(self.brokers))
+        if hint:
+            log.info("{hint}", hint=hint)
         if self._run_file is None:
             return
         clients = [next(each.address for each in broker.listeners if not each.is_controller) for broker in self.brokers]

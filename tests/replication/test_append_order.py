@@ -98,7 +98,7 @@ def test_before_an_append_the_committed_isr_counts_while_it_shrinks() -> None:
 class Never:
     """Something that waits, so that its purgatory is looked at."""
 
-    def is_complete(self) -> bool:
+    def is_complete(self, changed=None) -> bool:
         return False
 
     def expire(self) -> None:

@@ -21,7 +21,7 @@ class Condition:
         self.asked = 0
         self.expirations = 0
 
-    def is_complete(self) -> bool:
+    def is_complete(self, changed=None) -> bool:
         self.asked += 1
         return self.ready
 
@@ -54,7 +54,7 @@ def test_tried_again_after_watching():
     """RL 4.3: a condition met between the first try and the watch is seen by the second try."""
 
     class Late(Condition):
-        def is_complete(self) -> bool:
+        def is_complete(self, changed=None) -> bool:
             super().is_complete()
             return self.asked > 1
 
@@ -131,7 +131,7 @@ def test_completing_never_re_enters_the_look():
     order: list = []
 
     class Noted(Condition):
-        def is_complete(self) -> bool:
+        def is_complete(self, changed=None) -> bool:
             order.append("asked")
             return self.ready
 
@@ -174,7 +174,7 @@ def test_one_that_raises_is_let_go_and_the_others_go_on():
     _clock, purgatory = made()
 
     class Broken(Condition):
-        def is_complete(self) -> bool:
+        def is_complete(self, changed=None) -> bool:
             if self.ready:
                 raise RuntimeError("broken")
             return False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from unittest.mock import patch
 
 from hypothesis import settings
@@ -12,6 +13,7 @@ from tests.api.data_plane import Api, DenyList
 from tests.replication.rig import LOCAL, TOPIC_ID, Rig, batch, registration
 from twisted_broker.api.fetch import fetch
 from twisted_broker.interfaces import TopicPartition
+from twisted_broker.replication.partition import Partition
 from twisted_broker.replication.replica_manager import ReplicaManager
 from twisted_broker.status.view import BrokerView
 from twisted_broker.wire.errors import ErrorCode
@@ -107,6 +109,9 @@ class World:
     def produce(self, partition: int, acks: int) -> None:
         outcome = self.rig.produce(1, acks, TopicPartition("t", partition))
         self.outcomes.append(repr(outcome))
+
+    def produce_all(self) -> None:
+        self.outcomes.append(repr(self.rig.replicas.produce([(TopicPartition("t", partition), batch()) for partition in range(PARTITIONS)], 1)))
 
     def round(self, broker: int, min_bytes: int) -> None:
         if self.followers[broker].waiting is None:
@@ -216,6 +221,10 @@ class Resting(RuleBasedStateMachine):
     def produce(self, partition: int, acks: int) -> None:
         self.do("produce", partition, acks)
 
+    @rule()
+    def produce_all(self) -> None:
+        self.do("produce_all")
+
     @rule(broker=BROKER, min_bytes=st.sampled_from((1, 1, 1, 150)))
     def round(self, broker: int, min_bytes: int) -> None:
         self.do("round", broker, min_bytes)
@@ -316,6 +325,14 @@ def test_a_waiting_fetch_hears_of_what_rested():
     assert resting(world) == 2 * (PARTITIONS - 1)
 
 
+def test_a_waiting_fetch_reads_all_that_one_request_appended():
+    """RL 1.9: what rested in one answer, as if it had been read in every round: one round of replication, not two."""
+    world = settled()
+    world.do("round", 2, 1)
+    world.do("produce_all")
+    assert world.followers[2].positions == dict.fromkeys(range(PARTITIONS), 1)
+
+
 def test_a_stirred_partition_goes_on_being_waited_for():
     """RL 1.9: too little for `min_bytes` at first, enough with the second append."""
     world = settled()
@@ -348,6 +365,58 @@ def test_a_session_that_is_dropped_lets_go():
     session = world.followers[2].session
     world.rig.replicas.sessions.remove(session)
     assert resting(world) == PARTITIONS
+
+
+def test_a_request_that_outlives_its_session_leaves_nothing_at_rest():
+    """RL 5.2: its session was evicted while it waited, and its follower never came back."""
+    world = settled()
+    world.do("round", 2, 1)
+    world.rig.replicas.sessions.remove(world.followers[2].session)
+    world.do("advance", 6)
+    assert len(world.followers[2].told) == 4
+    assert resting(world) == PARTITIONS
+    assert not world.rig.partition().remote_replicas[2].keeps_pace
+
+
+def test_what_was_stirred_belongs_to_the_last_request_of_a_session():
+    """RL 1.9, 5.2: an earlier one still waits on another connection; it is refused, and takes nothing away."""
+    world = settled()
+    world.do("round", 2, 1)
+    follower = world.followers[2]
+    earlier, follower.waiting = follower.waiting, None
+    follower.epoch += 1
+    world.do("advance", 2)
+    world.do("round", 2, 1)
+    partition = world.rig.partition()
+    partition.events.append(partition.high_watermark_advanced)
+    world.rig.replicas.drain()
+    world.do("advance", 6)
+    assert [answer.error_code for answer in earlier] == [ErrorCode.INVALID_FETCH_SESSION_EPOCH]
+    assert follower.waiting is None
+
+
+def test_a_session_speaks_for_one_follower_only():
+    """RL 1.10: another broker uses it, and neither names an epoch."""
+    world = settled()
+    follower = world.followers[2]
+    follower.broker_epoch = -1
+    world.do("round", 2, 1)
+    world.do("advance", 6)
+    follower.broker = 3
+    two = world.rig.partition().remote_replicas[2]
+    last_ms = two.last_fetch_ms
+    world.do("advance", 6)
+    world.do("round", 2, 1)
+    assert two.last_fetch_ms == last_ms
+
+
+def test_a_follower_that_is_gone_keeps_no_deleted_partition():
+    """RL 1.5: its session stays in the cache, the partitions it asked for do not stay in memory."""
+    world = settled()
+    world.rig.remove_topic()
+    gc.collect()
+    assert len(world.rig.replicas.sessions) == 2
+    assert not [each for each in gc.get_objects() if isinstance(each, Partition) and each.brokers is world.rig.replicas._brokers]
 
 
 def test_an_old_session_that_is_answered_late_does_not_speak_for_its_follower():

@@ -67,19 +67,19 @@ async def fetch(context: RequestContext, request: FetchRequest) -> FetchResponse
         return FetchResponse(error_code=refusal.code)
     del request
     resting = session.resting
+    may_replicate = params.replica_id >= 0 and context.may_on_cluster(Operation.CLUSTER_ACTION)
     if resting is not None:
-        replicas.begin_round(params, resting, _may_replicate(context, params))
+        replicas.begin_round(params, resting, may_replicate)
     requests = session.requests
-    readable, refused = _guard(context, params, requests)
+    readable, refused = _guard(context, params, may_replicate, requests)
     results: list[FetchPartitionResult] = replicas.fetch(params, readable) if readable else []
     if not replicas.answers_at_once(params, results, resting):
         enough = replicas.delayed_fetch(params, results, resting)
         del results  # many may wait: each keeps what it needs
         unchanged = await enough
-        if unchanged is None and resting is not None:
-            if not replicas.is_registered(params):
-                resting.stir_all()
-            readable = [*readable, *session.requests[len(requests) :]]  # with what was stirred meanwhile
+        if unchanged is None and resting is not None and session.is_current:
+            replicas.stir_what_happened(params, resting)
+            readable = [*readable, *session.requests[len(requests) :]]
         results = replicas.fetch(params, readable, record_progress=False) if unchanged is None else list(unchanged)
     for index, result in refused:
         results.insert(index, result)
@@ -149,11 +149,10 @@ def _name_of(context: RequestContext, topic_id: bytes) -> str:
 
 
 def _guard(
-    context: RequestContext, params: FetchParams, requests: Sequence[FetchPartitionRequest]
+    context: RequestContext, params: FetchParams, may_replicate: bool, requests: Sequence[FetchPartitionRequest]
 ) -> tuple[Sequence[FetchPartitionRequest], Sequence[tuple[int, FetchPartitionResult]]]:
     """What may be read, and the refusals with their places in the answer."""
     is_follower = params.replica_id >= 0
-    may_replicate = _may_replicate(context, params)
     held = context.broker.replica_manager.partitions
     codes = [_refusal(context, request, is_follower, may_replicate, held) for request in requests]
     if not any(codes):
@@ -163,10 +162,6 @@ def _guard(
         (index, FetchPartitionResult(request, code)) for index, (request, code) in enumerate(zip(requests, codes, strict=True)) if code is not None
     ]
     return readable, refused
-
-
-def _may_replicate(context: RequestContext, params: FetchParams) -> bool:
-    return params.replica_id >= 0 and context.may_on_cluster(Operation.CLUSTER_ACTION)
 
 
 def _refusal(

@@ -82,7 +82,7 @@ class DelayedOutcomes(Generic[Settled]):
         """What it waited for when it was last tried."""
         return self._waiting
 
-    def is_complete(self) -> bool:
+    def is_complete(self, changed: Hashable = None) -> bool:
         self._waiting = [outcome for outcome in self._waiting if not self._satisfied(outcome)]
         return not self._waiting
 
@@ -140,11 +140,11 @@ class DelayedFetch:
         return self._params
 
     def offset_in(self, topic_partition: TopicPartition) -> int:
-        """Where it reads one of its partitions."""
+        """Where it reads one of its partitions; -1 for one that a later request of its session took over."""
         requests = [request for request, _ in self._asked()]
         if self._resting is not None:
             requests += self._resting.requests
-        return next(request.fetch_offset for request in requests if request.topic_partition == topic_partition)
+        return next((request.fetch_offset for request in requests if request.topic_partition == topic_partition), -1)
 
     def readable_bytes(self) -> int:
         """What it could read now, over all its partitions; those that it cannot read count nothing."""
@@ -156,7 +156,9 @@ class DelayedFetch:
                 continue
         return total
 
-    def is_complete(self) -> bool:
+    def is_complete(self, changed: Hashable = None) -> bool:
+        if changed is not None and not self._adds(changed):
+            return False
         readable = 0
         for request, fetch_offset in self._asked():
             try:
@@ -168,12 +170,18 @@ class DelayedFetch:
             readable += found
         return readable >= self._params.min_bytes  # case G
 
+    def _adds(self, changed: Hashable) -> bool:
+        """Whether what happened there may complete it: most often a high watermark moved, which followers do not wait for."""
+        try:
+            return any(self._readable(request, offset) for request, offset in self._asked() if request.topic_partition == changed)
+        except BrokerError:
+            return True
+
     def _asked(self) -> Iterator[tuple[FetchPartitionRequest, LogOffsetMetadata]]:
         """What it reads: what rests has nothing to read."""
         yield from self._waiting
         if self._resting is not None:
-            for quiet in self._resting.stirred:
-                yield quiet.request, quiet.result.fetch_offset
+            yield from self._resting.stirred.values()
 
     def expire(self) -> None:
         """Whoever waits reads again, unless it would see what it saw."""

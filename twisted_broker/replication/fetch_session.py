@@ -152,7 +152,7 @@ class FetchSessionCache:
         if session is not None:
             self._partitions -= session.size
             if session.resting is not None:
-                session.resting.stir_all()
+                session.resting.end()
         return session
 
     def touch(self, session: FetchSession, now_ms: int) -> None:
@@ -212,6 +212,11 @@ class FetchContext:
         return self._requests
 
     @property
+    def is_current(self) -> bool:
+        """Whether its session has not heard of a later request."""
+        return True
+
+    @property
     def resting(self) -> Resting | None:
         """What rests in its session; None for one where nothing ever does."""
         return None
@@ -259,22 +264,27 @@ class IncrementalContext(FetchContext):
         return self._session.to_read()
 
     @property
+    def is_current(self) -> bool:
+        return self._session.epoch == self._epoch
+
+    @property
     def resting(self) -> Resting | None:
         return self._session.resting
 
     def finish(self, results: list[FetchPartitionResult], quiet: QuietReadOf | None = None) -> Answer:
         session = self._session
-        if session.epoch != self._epoch:
+        if not self.is_current:
             return ErrorCode.INVALID_FETCH_SESSION_EPOCH, session.session_id, []
         shown = []
+        resting = None if session.resting is None or session.resting.is_over else session.resting
         for (key, cached), result in zip(list(session.awake.items()), results, strict=True):
             if cached.worth_telling(result):
                 shown.append(result)
             if result.size > 0:
                 session.awake[key] = session.awake.pop(key)
-            elif quiet is not None and session.resting is not None and (found := quiet(result)) is not None:
+            elif resting is not None and quiet is not None and (found := quiet(result)) is not None:
                 del session.awake[key]
-                session.resting.rest(found)
+                resting.rest(found)
         return ErrorCode.NONE, session.session_id, shown
 
 

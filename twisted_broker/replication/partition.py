@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 
 _NONE = ErrorCode.NONE
 
+
 class Brokers(Protocol):
     """What a leader must know of other brokers."""
 
@@ -426,16 +427,17 @@ class Partition:
         rested, self.resting = self.resting, ()
         return [session for quiet in rested if (session := quiet.wake()) is not None]
 
+    def let_go(self, quiet: QuietRead) -> None:
+        """It rests no longer, though nothing happened here."""
+        self.resting = tuple(each for each in self.resting if each is not quiet)
+
     def _wake_reads_by(self, replica: RemoteReplica) -> None:
-        """It fetches in another session by now (it reconnected, or restarted): what it was told in an old one counts no longer."""
+        """It fetches in another session by now (it reconnected, or restarted): what it was told in an old one counts no longer. Nothing happened
+        here, so nobody who waits is told."""
         for quiet in self.resting:
             if quiet.replica is replica:
                 self.let_go(quiet)
                 quiet.wake()
-
-    def let_go(self, quiet: QuietRead) -> None:
-        """It rests no longer, though nothing happened here."""
-        self.resting = tuple(each for each in self.resting if each is not quiet)
 
     def low_watermark(self) -> int:
         """RL 2.8: the least log start over this broker and the live followers."""

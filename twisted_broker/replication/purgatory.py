@@ -26,9 +26,12 @@ _log = Logger()
 
 
 class Operation(Protocol):
-    """What can wait. `is_complete` may be asked any number of times until it says yes; `expire` is called instead of a yes when time is up."""
+    """What can wait. `is_complete` may be asked any number of times until it says yes; `expire` is called instead of a yes when time is up.
 
-    def is_complete(self) -> bool: ...
+    `changed`: the key under which something happened, when nothing else did since it was asked last.
+    """
+
+    def is_complete(self, changed: Hashable = None) -> bool: ...
 
     def expire(self) -> None: ...
 
@@ -48,13 +51,13 @@ class Parked(Timer):
     def completed(self) -> bool:
         return self.operation is None
 
-    def try_complete(self) -> bool:
+    def try_complete(self, changed: Hashable = None) -> bool:
         """True when this call completed it; the caller then fires the Deferred."""
         operation = self.operation
         if operation is None:
             return False
         try:
-            if not operation.is_complete():
+            if not operation.is_complete(changed):
                 return False
         except Exception:
             _log.failure("a waiting operation failed")
@@ -126,6 +129,7 @@ class Purgatory:
         """What waits under `key` waits under `other` from now on, too."""
         waiting = [parked for parked in self._watched.get(key, ()) if parked.operation is not None]
         if waiting:
+            self._watched[key] = waiting  # nobody else looks at this list
             self._watched.setdefault(other, []).extend(waiting)
 
     def check(self, key: Hashable) -> int:
@@ -133,7 +137,7 @@ class Purgatory:
         parked_here = self._watched.get(key)
         if not parked_here:
             return 0
-        done = [parked for parked in parked_here if parked.try_complete()]
+        done = [parked for parked in parked_here if parked.try_complete(key)]
         still = [parked for parked in parked_here if parked.operation is not None]
         if still:
             self._watched[key] = still

@@ -200,6 +200,13 @@ class ReplicaManager:
         for session in partition.stir():
             self.fetch_purgatory.watch_too(session, partition.topic_partition)
 
+    def stir_what_happened(self, params: FetchParams, resting: Resting) -> None:
+        """Before the effects of it had their turn: a follower's fetch that one of them answers reads all of it (RL 1.9)."""
+        for event in self.events:
+            self._stir(event)
+        if not self.is_registered(params):
+            resting.stir_all()
+
     def _ask_anew(self, event: LogStartAdvanced) -> None:
         if self.fetchers is not None:
             self.fetchers.ask_anew(event.partition.topic_partition)
@@ -425,10 +432,11 @@ class ReplicaManager:
         _log.failure("a read of {partition} failed", partition=request.topic_partition)
         return FetchPartitionResult(request, ErrorCode.UNKNOWN_SERVER_ERROR)
 
-    def begin_round(self, params: FetchParams, resting: Resting, allowed: bool) -> None:
-        """A follower asks again for what rests in its session. `allowed`: it may replicate."""
-        self.drain()  # what happened stirs first
-        resting.begin(self.runtime.now_ms(), params.replica_epoch, allowed and self.is_registered(params))
+    def begin_round(self, params: FetchParams, resting: Resting, may_replicate: bool) -> None:
+        """A follower asks again for what rests in its session."""
+        self.drain()
+        self.stir_what_happened(params, resting)
+        resting.begin(self.runtime.now_ms(), (params.replica_id, params.replica_epoch), may_replicate and self.is_registered(params))
 
     def is_registered(self, params: FetchParams) -> bool:
         """Whether a follower fetches under the broker epoch that it has, as far as is known here, or names none."""

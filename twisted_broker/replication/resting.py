@@ -5,12 +5,17 @@ them twice a second, and mostly nobody wrote to any: what rests costs a round no
 
         read, nothing found --(answered, and it still holds)--> rests --(something happened in the partition)--> stirred --(next round)--> read
 
+    something happened:      event table -> Partition.stir -> QuietRead.wake -> Resting.stirred_by
+    the session wants it so: Resting.forget, stir_all -> Partition.let_go and QuietRead.wake
+
 1. A read rests only while a new one would say the same: the replica is in the ISR and at the leader's end, and its session was told the watermarks.
-   Whatever may change that is an event of the partition, and the event table stirs what rests there first of all; or a fetch of the same replica in
-   another session: then what waits in the old one waits its time out, for nobody reads its answer. A replica rests in one session at a time.
-2. Each round counts as a fetch of everything that rests: the follower is caught up now (RL 1.10). One number, the session's pulse, says so for all.
-3. What was stirred belongs to the request that waits at that moment (RL 1.9), and is read in the next round or when that one is answered.
-4. Nothing rests for a follower that may not fetch, or fetches under another broker epoch than before: all of it is stirred, and refused or read.
+2. Whatever may change that is an event of the partition, and the event table stirs what rests there first of all.
+3. A replica rests in one session at a time: a fetch in another one wakes what rested in the old. A request that still waits in that one, or in one
+   that was evicted, is answered when its time is up.
+4. Each round counts as a fetch of everything that rests: the follower is caught up now (RL 1.10). One number, the session's pulse, says so for all.
+5. What was stirred belongs to the session's last request, when that waits (RL 1.9), and is read when it is answered or in the next round.
+6. Nothing rests for a follower that may not fetch, or is another one, or fetches under another broker epoch than before: all of it is stirred, and
+   refused or read. Nothing comes to rest in a session that is over.
 
 Source: RL 1.8-1.10, 5.2. Kafka reads every partition of a session in every round; what it answers is the same. Leaves out: consumers' sessions, whose
 answers depend on more (permission, rack, transactions), and who decides that a session may rest (`fetch_session`).
@@ -25,6 +30,7 @@ from twisted_broker.replication.replica import Pulse
 
 if TYPE_CHECKING:
     from twisted_broker.log.log import Log
+    from twisted_broker.log.offset_metadata import LogOffsetMetadata
     from twisted_broker.replication.partition import Partition
     from twisted_broker.replication.replica import RemoteReplica
     from twisted_broker.replication.topic_stats import TopicStats
@@ -80,15 +86,17 @@ class QuietRead:
 
 
 class Resting:
-    """What rests in one session. `stirred`: what does no longer, until `take_stirred`."""
+    """What rests in one session. `stirred`: what does no longer, until `take_stirred`: what is asked, and where in the log that was. It holds no
+    partition: the session of a follower that is gone outlives them."""
 
-    __slots__ = ("_broker_epoch", "_fetches", "_reads", "pulse", "stirred")
+    __slots__ = ("_asker", "_fetches", "_reads", "is_over", "pulse", "stirred")
 
     def __init__(self) -> None:
         self.pulse = Pulse()
-        self.stirred: list[QuietRead] = []
+        self.is_over = False
+        self.stirred: dict[PartitionKey, tuple[FetchPartitionRequest, LogOffsetMetadata]] = {}
         self._reads: dict[PartitionKey, QuietRead] = {}
-        self._broker_epoch: int | None = None
+        self._asker: tuple[int, int] | None = None
         self._fetches: dict[TopicStats, int] = {}
 
     def __len__(self) -> int:
@@ -100,11 +108,11 @@ class Resting:
         return [quiet.request for quiet in self._reads.values()]
 
     # rounds
-    def begin(self, now_ms: int, broker_epoch: int, allowed: bool) -> None:
-        """The follower asks again for all that rests."""
-        if not allowed or broker_epoch != self._broker_epoch:
+    def begin(self, now_ms: int, asker: tuple[int, int], may_replicate: bool) -> None:
+        """The follower asks again for all that rests. `asker`: its id and broker epoch."""
+        if not may_replicate or asker != self._asker:
             self.stir_all()
-            self._broker_epoch = broker_epoch
+            self._asker = asker
         self.pulse.ms = now_ms
         for stats, count in self._fetches.items():
             stats.fetches += count
@@ -120,12 +128,17 @@ class Resting:
         """Something happened in its partition."""
         del self._reads[quiet.key]
         self._uncount(quiet)
-        self.stirred.append(quiet)
+        self.stirred[quiet.key] = (quiet.request, quiet.result.fetch_offset)
 
     def stir_all(self) -> None:
         for quiet in list(self._reads.values()):
             quiet.partition.let_go(quiet)
             quiet.wake()
+
+    def end(self) -> None:
+        """Its session is over; a request of it may still wait."""
+        self.is_over = True
+        self.stir_all()
 
     def forget(self, key: PartitionKey) -> None:
         """Its follower asks something else of it, or no longer for it."""
@@ -133,11 +146,11 @@ class Resting:
         if quiet is not None:
             quiet.partition.let_go(quiet)
             quiet.wake()
-        self.stirred = [each for each in self.stirred if each.key != key]
+        self.stirred.pop(key, None)
 
     def take_stirred(self) -> list[PartitionKey]:
         """What must be read again."""
-        keys, self.stirred = [quiet.key for quiet in self.stirred], []
+        keys, self.stirred = list(self.stirred), {}
         return keys
 
     def _uncount(self, quiet: QuietRead) -> None:

@@ -6,7 +6,6 @@ Owns the order in which roles change.
 2. A partition whose log cannot be opened is held offline; the others go on.
 3. Older news changes nothing; leader updates may be missed in between.
 4. Coordinators hear of their partitions last, when all of them have their new roles.
-
 5. Fetchers let go of a partition before its role changes, and take up followers when all of them have theirs; only where the leader epoch rose.
 
 Source: RL 1.3-1.5; Kafka's `ReplicaManager.applyDelta`, `LocalReplicaChanges`. Leaves out: fetching (`replica_fetchers`).

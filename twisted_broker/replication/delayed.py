@@ -157,7 +157,7 @@ class DelayedFetch:
         return total
 
     def is_complete(self, changed: Hashable = None) -> bool:
-        if changed is not None and not self._adds(changed):
+        if changed is not None and self._reads_several and not self._adds(changed):
             return False
         readable = 0
         for request, fetch_offset in self._asked():
@@ -169,6 +169,10 @@ class DelayedFetch:
                 return True
             readable += found
         return readable >= self._params.min_bytes  # case G
+
+    @property
+    def _reads_several(self) -> bool:
+        return len(self._waiting) + (0 if self._resting is None else len(self._resting.stirred)) > 1
 
     def _adds(self, changed: Hashable) -> bool:
         """Whether what happened there may complete it: most often a high watermark moved, which followers do not wait for."""

@@ -60,6 +60,11 @@ class Brokers(Protocol):
         ...
 
 
+def is_registered(params: FetchParams, brokers: Brokers) -> bool:
+    """Whether a follower fetches under the broker epoch that it has, as far as is known here, or names none (KIP-903)."""
+    return params.replica_epoch == -1 or params.replica_epoch >= brokers.epoch_of(params.replica_id)
+
+
 class Partition:
     """See the module's card. `leader_log` is the log while this broker leads it, else None."""
 
@@ -398,7 +403,7 @@ class Partition:
                 ErrorCode.UNKNOWN_LEADER_EPOCH if epoch_sent else ErrorCode.NOT_LEADER_OR_FOLLOWER,
                 f"broker {broker_id} is no replica of {self.topic_partition}",
             )
-        if params.replica_epoch != -1 and params.replica_epoch < self.brokers.epoch_of(broker_id):
+        if not is_registered(params, self.brokers):
             raise BrokerError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"broker {broker_id} has registered anew since")
         return replica
 
@@ -432,12 +437,10 @@ class Partition:
         self.resting = tuple(each for each in self.resting if each is not quiet)
 
     def _wake_reads_by(self, replica: RemoteReplica) -> None:
-        """It fetches in another session by now (it reconnected, or restarted): what it was told in an old one counts no longer. Nothing happened
-        here, so nobody who waits is told."""
+        """It fetches in another session by now (it reconnected, or restarted): what it was told in an old one counts no longer."""
         for quiet in self.resting:
             if quiet.replica is replica:
-                self.let_go(quiet)
-                quiet.wake()
+                quiet.leave()
 
     def low_watermark(self) -> int:
         """RL 2.8: the least log start over this broker and the live followers."""

@@ -44,7 +44,7 @@ from twisted_broker.replication.fetch_session import FetchSessionCache
 from twisted_broker.replication.high_watermarks import HighWatermarks
 from twisted_broker.replication.isr import IsrAnswer, PendingIsr
 from twisted_broker.replication.live_brokers import LiveBrokers
-from twisted_broker.replication.partition import Partition
+from twisted_broker.replication.partition import Partition, is_registered
 from twisted_broker.replication.periodic import PeriodicTasks
 from twisted_broker.replication.ports import IIsrChanges, ImageSource, RoleObserver
 from twisted_broker.replication.purgatory import Purgatory
@@ -201,10 +201,13 @@ class ReplicaManager:
             self.fetch_purgatory.watch_too(session, partition.topic_partition)
 
     def stir_what_happened(self, params: FetchParams, resting: Resting) -> None:
-        """Before the effects of it had their turn: a follower's fetch that one of them answers reads all of it (RL 1.9)."""
+        """Before the effects of it had their turn: a follower's fetch that one of them answers reads all of it (RL 1.9).
+
+        Everything, when it registered anew since: each partition refuses it.
+        """
         for event in self.events:
             self._stir(event)
-        if not self.is_registered(params):
+        if not is_registered(params, self._brokers):
             resting.stir_all()
 
     def _ask_anew(self, event: LogStartAdvanced) -> None:
@@ -436,11 +439,7 @@ class ReplicaManager:
         """A follower asks again for what rests in its session."""
         self.drain()
         self.stir_what_happened(params, resting)
-        resting.begin(self.runtime.now_ms(), (params.replica_id, params.replica_epoch), may_replicate and self.is_registered(params))
-
-    def is_registered(self, params: FetchParams) -> bool:
-        """Whether a follower fetches under the broker epoch that it has, as far as is known here, or names none."""
-        return params.replica_epoch == -1 or params.replica_epoch >= self._brokers.epoch_of(params.replica_id)
+        resting.begin(self.runtime.now_ms(), (params.replica_id, params.replica_epoch), may_replicate)
 
     def quiet_read(self, params: FetchParams, result: FetchPartitionResult) -> QuietRead | None:
         """What a follower was just told of a partition, if it may rest now."""

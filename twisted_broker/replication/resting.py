@@ -6,7 +6,7 @@ them twice a second, and mostly nobody wrote to any: what rests costs a round no
         read, nothing found --(answered, and it still holds)--> rests --(something happened in the partition)--> stirred --(next round)--> read
 
     something happened:      event table -> Partition.stir -> QuietRead.wake -> Resting.stirred_by
-    the session wants it so: Resting.forget, stir_all -> Partition.let_go and QuietRead.wake
+    the session wants it so: Resting.forget, stir_all -> QuietRead.leave -> Partition.let_go, QuietRead.wake
 
 1. A read rests only while a new one would say the same: the replica is in the ISR and at the leader's end, and its session was told the watermarks.
 2. Whatever may change that is an event of the partition, and the event table stirs what rests there first of all.
@@ -84,6 +84,11 @@ class QuietRead:
             session.stirred_by(self)
         return session
 
+    def leave(self) -> None:
+        """It is read again from now on, though nothing happened in its partition: who waits there is not told."""
+        self.partition.let_go(self)
+        self.wake()
+
 
 class Resting:
     """What rests in one session. `stirred`: what does no longer, until `take_stirred`: what is asked, and where in the log that was. It holds no
@@ -132,8 +137,7 @@ class Resting:
 
     def stir_all(self) -> None:
         for quiet in list(self._reads.values()):
-            quiet.partition.let_go(quiet)
-            quiet.wake()
+            quiet.leave()
 
     def end(self) -> None:
         """Its session is over; a request of it may still wait."""
@@ -144,8 +148,7 @@ class Resting:
         """Its follower asks something else of it, or no longer for it."""
         quiet = self._reads.get(key)
         if quiet is not None:
-            quiet.partition.let_go(quiet)
-            quiet.wake()
+            quiet.leave()
         self.stirred.pop(key, None)
 
     def take_stirred(self) -> list[PartitionKey]:

@@ -10,8 +10,10 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from twisted_broker.interfaces import IClock
+from twisted_broker.log.memory import InlineWorker
 
 T = TypeVar("T")
+_INLINE = InlineWorker()
 
 
 class StallingWorker:
@@ -50,12 +52,7 @@ class StallingWorker:
         if self.stalled:
             return
         job, done = self._jobs.pop(0)
-        try:
-            result = job()
-        except Exception as error:
-            done(None, error)
-        else:
-            done(result, None)
+        _INLINE.submit(job, done)
         self._next()
 
     def stop(self) -> None:

@@ -66,7 +66,7 @@ demo-pipeline: $(VENV)/.test ## a year of flights: cluster, table, topic, table 
 	$(BIN)/replog pipeline demo $(if $(FLIGHTS),--flights $(FLIGHTS)) $(if $(filter-out file,$(origin DATA)),--data $(DATA))
 
 simulate: $(VENV)/.test ## whole clusters in memory under SEEDS seeds FROM one on, with faults, every step checked; TRACE=1 prints all
-	$(BIN)/python -m twisted_broker.testing.simulate --seeds $(SEEDS) --from $(FROM) --brokers $(NODES) $(if $(TRACE),--trace)
+	$(BIN)/python -m twisted_broker.testing.sim --seeds $(SEEDS) --from $(FROM) --brokers $(NODES) $(if $(TRACE),--trace)
 
 faults: $(VENV)/.test ## ROUNDS rounds of faults under SEED: real brokers killed, stopped and cut off, stock clients, nothing lost
 	$(BIN)/python -m tests.faults.run --seed $(SEED) --rounds $(ROUNDS) $(ARGS)

@@ -8,14 +8,14 @@ import pytest
 from twisted.internet.defer import Deferred
 from twisted.internet.error import CannotListenError
 
-from tests.broker_house import BrokerHouse
+from tests.memory_broker import MemoryBroker
 from twisted_broker.api.routes import served
 from twisted_broker.broker import Broker
 from twisted_broker.log.log_directory import LogDirMismatch
 from twisted_broker.log.meta_properties import read_meta_properties
 from twisted_broker.settings import ConfigError
-from twisted_broker.testing.sim_disk import SimDisk
-from twisted_broker.testing.sim_mishaps import Fault
+from twisted_broker.testing.sim.disk import SimDisk
+from twisted_broker.testing.sim.disk_faults import Fault
 from twisted_broker.wire.messages.api_versions import ApiVersionsRequest
 from twisted_broker.wire.messages.cluster import UnregisterBrokerRequest
 from twisted_broker.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
@@ -34,14 +34,14 @@ def batch(*values: bytes) -> bytes:
     return builder.build()
 
 
-def create(house: BrokerHouse, topic: str, partitions: int = 1) -> None:
+def create(house: MemoryBroker, topic: str, partitions: int = 1) -> None:
     request = CreateTopicsRequest(topics=[CreatableTopic(name=topic, num_partitions=partitions, replication_factor=1)], timeout_ms=1000)
     answer = house.ask(request, 7, port=9093)
     assert answer.topics[0].error_code == 0, answer
     house.pass_time(0.1)
 
 
-def produce(house: BrokerHouse, topic: str, *values: bytes, acks: int = -1) -> int:
+def produce(house: MemoryBroker, topic: str, *values: bytes, acks: int = -1) -> int:
     data = TopicProduceData(name=topic, partition_data=[PartitionProduceData(index=0, records=batch(*values))])
     answer = house.ask(ProduceRequest(acks=acks, timeout_ms=1000, topic_data=[data]), 7)
     partition = answer.responses[0].partition_responses[0]
@@ -50,7 +50,7 @@ def produce(house: BrokerHouse, topic: str, *values: bytes, acks: int = -1) -> i
     return offset
 
 
-def fetch(house: BrokerHouse, topic: str, offset: int = 0) -> list[bytes | None]:
+def fetch(house: MemoryBroker, topic: str, offset: int = 0) -> list[bytes | None]:
     asked = FetchTopic(topic=topic, partitions=[FetchPartition(partition=0, fetch_offset=offset, partition_max_bytes=1 << 20)])
     answer = house.ask(FetchRequest(max_wait_ms=0, min_bytes=1, max_bytes=1 << 20, topics=[asked]), 11)
     (partition,) = answer.responses[0].partitions
@@ -60,14 +60,14 @@ def fetch(house: BrokerHouse, topic: str, offset: int = 0) -> list[bytes | None]
 
 def test_a_lone_broker_serves_and_comes_back_with_everything() -> None:
     """Created topics and produced records survive a clean stop, whose mark is left and taken; the second start is the same cluster."""
-    first = BrokerHouse().start()
+    first = MemoryBroker().start()
     create(first, "t")
     assert produce(first, "t", b"a", b"b") == 0
     assert produce(first, "t", b"c") == 2
     assert fetch(first, "t") == [b"a", b"b", b"c"]
     first.stop()
     assert first.files.exists(CLEAN) and not first.fatal
-    second = BrokerHouse(first.files).start()
+    second = MemoryBroker(first.files).start()
     assert not second.files.exists(CLEAN)
     assert second.broker.cluster_id == first.broker.cluster_id
     assert fetch(second, "t", 1)[-2:] == [b"b", b"c"]
@@ -77,7 +77,7 @@ def test_a_lone_broker_serves_and_comes_back_with_everything() -> None:
 
 def test_a_stop_leaves_no_timer_and_no_port() -> None:
     """Nothing of a stopped broker goes on: a test suite can start hundreds."""
-    house = BrokerHouse().start()
+    house = MemoryBroker().start()
     create(house, "t")
     produce(house, "t", b"a")
     house.stop()
@@ -88,7 +88,7 @@ def test_a_stop_leaves_no_timer_and_no_port() -> None:
 
 def test_a_lone_broker_stops_within_two_seconds() -> None:
     """Nobody can take its leaders over: the controller lets it go at once."""
-    house = BrokerHouse().start()
+    house = MemoryBroker().start()
     create(house, "t")
     before = house.clock.seconds()
     house.stop()
@@ -97,7 +97,7 @@ def test_a_lone_broker_stops_within_two_seconds() -> None:
 
 def test_parked_clients_do_not_hold_up_a_stop() -> None:
     """A fetch that waits for data is answered or closed when the broker stops."""
-    house = BrokerHouse().start()
+    house = MemoryBroker().start()
     create(house, "t")
     connection = house.connection()
     asked = FetchTopic(topic="t", partitions=[FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1 << 20)])
@@ -113,7 +113,7 @@ def test_parked_clients_do_not_hold_up_a_stop() -> None:
 
 def test_each_listener_tells_its_own_apis() -> None:
     """ApiVersions on the broker's listener has Produce, on the controller's BrokerRegistration; features are those of the cluster."""
-    house = BrokerHouse().start()
+    house = MemoryBroker().start()
     for port, is_controller in ((9092, False), (9093, True)):
         answer = house.ask(ApiVersionsRequest(client_software_name="test", client_software_version="1"), 4, port=port)
         assert {key.api_key for key in answer.api_keys} == set(served(is_controller))
@@ -123,38 +123,38 @@ def test_each_listener_tells_its_own_apis() -> None:
 
 def test_directories_are_formatted_on_first_use() -> None:
     """Cluster id, node id and directory id are written once and kept."""
-    house = BrokerHouse(cluster_id="AAAAAAAAAAAAAAAAAAAAAA", node_id="5").start()
+    house = MemoryBroker(cluster_id="AAAAAAAAAAAAAAAAAAAAAA", node_id="5").start()
     properties = read_meta_properties(house.files, "/data")
     assert properties is not None and (properties.cluster_id, properties.node_id) == ("AAAAAAAAAAAAAAAAAAAAAA", 5)
     house.stop()
-    again = BrokerHouse(house.files, node_id="5").start()
+    again = MemoryBroker(house.files, node_id="5").start()
     assert read_meta_properties(again.files, "/data") == properties
     again.stop()
 
 
 def test_another_clusters_or_nodes_directory_is_refused() -> None:
     """One line says whose it is; nothing is touched."""
-    house = BrokerHouse().start()
+    house = MemoryBroker().start()
     house.stop()
     with pytest.raises(LogDirMismatch, match="belongs to cluster"):
-        BrokerHouse(house.files, cluster_id="BAAAAAAAAAAAAAAAAAAAAA")
+        MemoryBroker(house.files, cluster_id="BAAAAAAAAAAAAAAAAAAAAA")
     with pytest.raises(LogDirMismatch, match="node 1"):
-        BrokerHouse(house.files, node_id="2").start()
+        MemoryBroker(house.files, node_id="2").start()
 
 
 def test_a_refused_start_writes_nothing_to_the_directory() -> None:
     """A directory in use by another process stays as it is: above all without the mark of a clean stop."""
-    house = BrokerHouse().start()
+    house = MemoryBroker().start()
     create(house, "t")
     produce(house, "t", b"a")
     before = contents(house)
     with pytest.raises(LogDirMismatch, match="in use"):
-        BrokerHouse(house.files, listeners="PLAINTEXT://127.0.0.1:1,CONTROLLER://127.0.0.1:2").start()
+        MemoryBroker(house.files, listeners="PLAINTEXT://127.0.0.1:1,CONTROLLER://127.0.0.1:2").start()
     assert contents(house) == before and not house.files.exists(CLEAN)
     house.stop()
 
 
-def contents(house: BrokerHouse) -> dict[str, bytes]:
+def contents(house: MemoryBroker) -> dict[str, bytes]:
     files = house.files
     paths = [f"/data/{name}" for name in files.listdir("/data")]
     paths += [f"{path}/{name}" for path in paths if files.is_directory(path) for name in files.listdir(path)]
@@ -164,7 +164,7 @@ def contents(house: BrokerHouse) -> dict[str, bytes]:
 def test_high_watermarks_that_cannot_be_written_end_the_log_directory() -> None:
     """RL 1.12: a failed checkpoint is a failed directory, for the broker and the controller, not only for the partitions in it."""
     disk = SimDisk()
-    house = BrokerHouse(disk).start()
+    house = MemoryBroker(disk).start()
     create(house, "t")
     produce(house, "t", b"a")
     disk.faults.append(Fault(EIO, "rename", "replication-offset-checkpoint", times=1))
@@ -176,7 +176,7 @@ def test_high_watermarks_that_cannot_be_written_end_the_log_directory() -> None:
 
 def test_a_stop_goes_on_when_no_controller_lets_the_broker_go() -> None:
     """The wait for a controlled shutdown is bounded: after it the ports are closed all the same."""
-    house = BrokerHouse().start()
+    house = MemoryBroker().start()
     create(house, "t")
     house.broker._lifecycle._channel.ask_once = lambda request, version: Deferred()
     began = house.clock.seconds()
@@ -189,7 +189,7 @@ def test_a_stop_goes_on_when_no_controller_lets_the_broker_go() -> None:
 def test_a_stop_does_not_wait_for_a_controller_of_its_own_whose_disk_failed() -> None:
     """RL 8.1: it never decides again; that is why the process ends, and nothing is gained by waiting."""
     disk = SimDisk()
-    house = BrokerHouse(disk).start()
+    house = MemoryBroker(disk).start()
     create(house, "t")
     disk.faults.append(Fault(EIO, "sync", "__cluster_metadata-0"))
     house.pass_time(2)
@@ -201,11 +201,11 @@ def test_a_stop_does_not_wait_for_a_controller_of_its_own_whose_disk_failed() ->
 
 def test_a_port_in_use_gives_everything_back() -> None:
     """The start fails by the setting's name, and the directory is free for the next try."""
-    house = BrokerHouse()
+    house = MemoryBroker()
     house.network.listen("127.0.0.1", 9092, None)
     with pytest.raises(CannotListenError, match=r"^listeners: PLAINTEXT://127\.0\.0\.1:9092 .*a port that nobody uses"):
         house.start()
-    again = BrokerHouse(house.files).start()
+    again = MemoryBroker(house.files).start()
     again.stop()
 
 
@@ -213,12 +213,12 @@ def test_listeners_are_checked_before_anything_is_opened() -> None:
     """A broker needs a listener of its own, the controller one of its names, and nobody is told 0.0.0.0."""
     for listeners in ("CONTROLLER://:9093", "PLAINTEXT://:9092", "PLAINTEXT://0.0.0.0:9092,CONTROLLER://:9093", "what", "A://h:1,A://h:2"):
         with pytest.raises(ConfigError, match="listeners"):
-            BrokerHouse(listeners=listeners)
+            MemoryBroker(listeners=listeners)
 
 
 def test_the_last_directory_gone_is_the_end() -> None:
     """Without a log directory a broker stops, as Kafka's does."""
-    house = BrokerHouse().start()
+    house = MemoryBroker().start()
     house.broker.log_manager.fail_directory("/data", OSError(5, "broken"))
     assert house.fatal and "broken" in house.fatal[0]
     began = house.clock.seconds()
@@ -228,7 +228,7 @@ def test_the_last_directory_gone_is_the_end() -> None:
 
 def test_connections_leave_descriptors_to_the_logs() -> None:
     """Above what the process may open, a connection is refused; those that stand are served, and the controller is always reached."""
-    house = BrokerHouse()
+    house = MemoryBroker()
     house.broker = Broker(house.broker.config, house.runtime, most_connections=8)
     house.start()
     kept = [house.connection() for _ in range(12)]
@@ -247,7 +247,7 @@ def test_connections_leave_descriptors_to_the_logs() -> None:
 
 def test_many_partitions_are_taken_over_in_several_turns() -> None:
     """Broker: a topic of 120 partitions does not hold up heartbeats: its logs are made fifty a turn, and all of them are led in the end."""
-    house = BrokerHouse().start()
+    house = MemoryBroker().start()
     manager = house.broker.parts.replica_manager
     seen = []
 
@@ -267,7 +267,7 @@ def test_many_partitions_are_taken_over_in_several_turns() -> None:
 
 def test_a_broker_that_was_unregistered_while_it_lives_serves_on() -> None:
     """RL 8.2, 8.3: UnregisterBroker of the only broker: Metadata names it again, by itself, and its partitions are written and read as before."""
-    house = BrokerHouse().start()
+    house = MemoryBroker().start()
     create(house, "t")
     assert produce(house, "t", b"before") == 0
     assert house.ask(UnregisterBrokerRequest(broker_id=1), 0).error_code == 0

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 from twisted.internet.defer import ensureDeferred
 
-from tests.broker_house import BrokerHouse
+from tests.memory_broker import MemoryBroker
 from twisted_broker.cluster import observer
 from twisted_broker.log.log_directory import LogDirMismatch
 from twisted_broker.log.meta_properties import read_meta_properties
-from twisted_broker.replication.partition import Partition
+from twisted_broker.replication.partition.partition import Partition
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.messages.api_versions import ApiVersionsRequest
 from twisted_broker.wire.messages.cluster import DescribeClusterRequest
@@ -21,20 +21,20 @@ from twisted_broker.wire.primitives import uuid_text
 CONTROLLER = "CONTROLLER://127.0.0.1:9093"
 
 
-def controller_house(**more: Any) -> BrokerHouse:
-    return BrokerHouse(process_roles="controller", node_id="100", listeners=CONTROLLER, **more)
+def memory_controller(**more: Any) -> MemoryBroker:
+    return MemoryBroker(process_roles="controller", node_id="100", listeners=CONTROLLER, **more)
 
 
-def broker_house(other: BrokerHouse, node_id: int = 1, port: int = 9092, **more: Any) -> BrokerHouse:
+def memory_broker(other: MemoryBroker, node_id: int = 1, port: int = 9092, **more: Any) -> MemoryBroker:
     """A broker on the same clock and network as another node."""
     settings = {"process_roles": "broker", "node_id": str(node_id), "listeners": f"PLAINTEXT://127.0.0.1:{port}"}
-    return BrokerHouse(world=other, controller_quorum_bootstrap_servers="127.0.0.1:9093", **settings, **more)
+    return MemoryBroker(world=other, controller_quorum_bootstrap_servers="127.0.0.1:9093", **settings, **more)
 
 
 def test_an_empty_broker_adopts_its_controllers_cluster() -> None:
     """A new directory is formatted with the id that the controller tells (KIP-919)."""
-    controller = controller_house().start()
-    broker = broker_house(controller).start()
+    controller = memory_controller().start()
+    broker = memory_broker(controller).start()
     assert broker.broker.cluster_id == controller.broker.cluster_id
     found = read_meta_properties(broker.files, "/data")
     assert found is not None and (found.cluster_id, found.node_id) == (controller.broker.cluster_id, 1)
@@ -44,8 +44,8 @@ def test_an_empty_broker_adopts_its_controllers_cluster() -> None:
 
 def test_an_empty_broker_waits_for_its_controller() -> None:
     """It may be started first; until then nothing is formatted."""
-    controller = controller_house()
-    broker = broker_house(controller)
+    controller = memory_controller()
+    broker = memory_broker(controller)
     starting = ensureDeferred(broker.broker.start())
     broker.pass_time(3)
     assert not starting.called and not broker.files.exists("/data/meta.properties")
@@ -58,8 +58,8 @@ def test_an_empty_broker_waits_for_its_controller() -> None:
 
 def test_stopped_before_its_controller_came_it_ends() -> None:
     """The wait ends with the broker, and leaves nothing behind."""
-    controller = controller_house()
-    broker = broker_house(controller)
+    controller = memory_controller()
+    broker = memory_broker(controller)
     starting = ensureDeferred(broker.broker.start())
     broker.pass_time(1)
     broker.stop()
@@ -70,17 +70,17 @@ def test_stopped_before_its_controller_came_it_ends() -> None:
 
 def test_a_named_cluster_must_be_the_directorys() -> None:
     """`--cluster-id` of another cluster than the directory's is refused before anything is opened."""
-    controller = controller_house().start()
-    broker = broker_house(controller).start()
+    controller = memory_controller().start()
+    broker = memory_broker(controller).start()
     broker.stop()
     controller.stop()
     with pytest.raises(LogDirMismatch):
-        broker_house(controller, files=broker.files, cluster_id=uuid_text(bytes(range(16))))
+        memory_broker(controller, files=broker.files, cluster_id=uuid_text(bytes(range(16))))
 
 
 def test_a_controllers_listener_describes_controllers() -> None:
     """KIP-919: DescribeCluster on the controller's listener: the cluster's id, the controller's address; brokers are not told there."""
-    controller = controller_house().start()
+    controller = memory_controller().start()
     answer = controller.ask(DescribeClusterRequest(endpoint_type=2), 1, port=9093)
     assert (answer.error_code, answer.cluster_id, answer.controller_id) == (0, controller.broker.cluster_id, 100)
     assert [(each.broker_id, each.host, each.port) for each in answer.brokers] == [(100, "127.0.0.1", 9093)]
@@ -95,8 +95,8 @@ def test_a_controllers_listener_describes_controllers() -> None:
 
 def test_a_node_claims_the_features_of_its_role() -> None:
     """KRAFT 3.4: a controller of ours is a quorum of kraft.version 0; a broker may follow one of kraft.version 1, which is Apache Kafka's own."""
-    controller = controller_house().start()
-    broker = broker_house(controller).start()
+    controller = memory_controller().start()
+    broker = memory_broker(controller).start()
     claimed = {}
     for house, port in ((controller, 9093), (broker, 9092)):
         answer = house.ask(ApiVersionsRequest(client_software_name="t", client_software_version="1"), 4, port=port)
@@ -111,20 +111,20 @@ def test_a_node_claims_the_features_of_its_role() -> None:
 
 def test_history_is_not_lived_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """RL 1.3, 8.2: a broker that starts takes its roles as of its registration. Old leaderships in the metadata log begin no epoch anew."""
-    controller = controller_house().start()
-    broker = broker_house(controller).start()
+    controller = memory_controller().start()
+    broker = memory_broker(controller).start()
     topic = CreatableTopic(name="t", num_partitions=1, replication_factor=1)
     broker.ask(CreateTopicsRequest(topics=[topic], timeout_ms=1000), 5)
     for _ in range(3):
         broker.stop()
-        broker = broker_house(controller, files=broker.files).start()
+        broker = memory_broker(controller, files=broker.files).start()
     broker.stop()
     before = broker.broker.parts.replica_manager.partitions["t", 0].leader_epoch
     monkeypatch.setattr(observer, "_FETCH_BYTES", 200)  # the history comes in many pieces
     taken: list[int] = []
     real = Partition.make_leader
     monkeypatch.setattr(Partition, "make_leader", lambda self, state, *rest: (taken.append(state.leader_epoch), real(self, state, *rest))[1])
-    broker = broker_house(controller, files=broker.files).start()
+    broker = memory_broker(controller, files=broker.files).start()
     assert taken == [broker.broker.parts.replica_manager.partitions["t", 0].leader_epoch]
     assert taken[0] >= before >= 3
     broker.stop()

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from twisted.internet.defer import Deferred
 
-from tests.broker_house import BrokerHouse
+from tests.memory_broker import MemoryBroker
 from twisted_broker.broker_service import BrokerService
 from twisted_broker.status.run_file import remove_run_file, write_run_file
 
@@ -36,15 +36,15 @@ class Loop:
 
 
 @pytest.fixture
-def house() -> BrokerHouse:
-    return BrokerHouse()
+def house() -> MemoryBroker:
+    return MemoryBroker()
 
 
-def service(house: BrokerHouse, path: Path, loop: Loop) -> BrokerService:
+def service(house: MemoryBroker, path: Path, loop: Loop) -> BrokerService:
     return BrokerService(house.broker.config, house.runtime, run_file=str(path), reactor=loop)
 
 
-def test_the_run_file_tells_where_everything_is(house: BrokerHouse, tmp_path: Path) -> None:
+def test_the_run_file_tells_where_everything_is(house: MemoryBroker, tmp_path: Path) -> None:
     """Written when ready, whole; removed at the stop (issue section 1)."""
     path, loop = tmp_path / "run.json", Loop()
     made = service(house, path, loop)
@@ -62,7 +62,7 @@ def test_the_run_file_tells_where_everything_is(house: BrokerHouse, tmp_path: Pa
     assert loop.stops == 0
 
 
-def test_a_start_that_fails_stops_the_process(house: BrokerHouse, tmp_path: Path) -> None:
+def test_a_start_that_fails_stops_the_process(house: MemoryBroker, tmp_path: Path) -> None:
     """A port in use: the reactor is stopped, and the status will not be 0."""
     loop = Loop()
     house.network.listen("127.0.0.1", 9092, None)
@@ -74,7 +74,7 @@ def test_a_start_that_fails_stops_the_process(house: BrokerHouse, tmp_path: Path
     house.run(made.stopService())
 
 
-def test_asked_to_stop_once_more(house: BrokerHouse, tmp_path: Path) -> None:
+def test_asked_to_stop_once_more(house: MemoryBroker, tmp_path: Path) -> None:
     """The first request begins an orderly stop, and waits for a controller that says nothing; the next one ends the wait, not the order."""
     hurries: list[Callable[[], None]] = []
     made = BrokerService(house.broker.config, house.runtime, run_file=None, reactor=Loop(), when_asked_again=hurries.append)
@@ -92,7 +92,7 @@ def test_asked_to_stop_once_more(house: BrokerHouse, tmp_path: Path) -> None:
     hurries[0]()
 
 
-def test_a_refused_start_leaves_the_run_file_of_the_running_process(house: BrokerHouse, tmp_path: Path) -> None:
+def test_a_refused_start_leaves_the_run_file_of_the_running_process(house: MemoryBroker, tmp_path: Path) -> None:
     """The same command given twice: the first one's file stays."""
     path, loop = tmp_path / "run.json", Loop()
     other = json.dumps({"pid": os.getppid()})
@@ -106,7 +106,7 @@ def test_a_refused_start_leaves_the_run_file_of_the_running_process(house: Broke
     assert path.read_text() == other
 
 
-def test_the_run_file_of_a_killed_process_goes_before_the_start(house: BrokerHouse, tmp_path: Path) -> None:
+def test_the_run_file_of_a_killed_process_goes_before_the_start(house: MemoryBroker, tmp_path: Path) -> None:
     """Who waits for the file must not find a dead broker's."""
     path = tmp_path / "run.json"
     with subprocess.Popen([sys.executable, "-c", ""]) as ended:
@@ -120,7 +120,7 @@ def test_the_run_file_of_a_killed_process_goes_before_the_start(house: BrokerHou
     house.run(made.stopService())
 
 
-def test_a_run_file_with_this_process_id_is_stale_at_the_start(house: BrokerHouse, tmp_path: Path) -> None:
+def test_a_run_file_with_this_process_id_is_stale_at_the_start(house: MemoryBroker, tmp_path: Path) -> None:
     """A container that is started again has the same ids."""
     path = tmp_path / "run.json"
     write_run_file(str(path), "cluster", "127.0.0.1:1", None, {})
@@ -132,7 +132,7 @@ def test_a_run_file_with_this_process_id_is_stale_at_the_start(house: BrokerHous
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{}", '{"pid": "x"}', '{"pid": -1}'])
-def test_a_file_that_is_no_run_file_is_not_removed_before_the_start(house: BrokerHouse, tmp_path: Path, content: str) -> None:
+def test_a_file_that_is_no_run_file_is_not_removed_before_the_start(house: MemoryBroker, tmp_path: Path, content: str) -> None:
     """A path given by mistake costs nothing before the broker is ready."""
     path = tmp_path / "notes"
     path.write_text(content)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from twisted.logger import capturedLogs, formatEvent
 
-from tests.broker_house import BrokerHouse
+from tests.memory_broker import MemoryBroker
 from twisted_broker.config import BrokerConfig
 from twisted_broker.interfaces import Runtime
 from twisted_broker.local_cluster import LocalCluster, node_settings, replication_hint
@@ -82,11 +82,11 @@ def test_how_topics_get_three_replicas_is_said() -> None:
 
 def test_all_leave_side_by_side() -> None:
     """RL 8.2, 3.6, 1.12: nobody waits for a node that leaves too, not one heartbeat; every directory is marked clean, with its high watermarks."""
-    house = BrokerHouse()
-    worlds: dict[int, BrokerHouse] = {}
+    house = MemoryBroker()
+    worlds: dict[int, MemoryBroker] = {}
 
     def world(config: BrokerConfig) -> Runtime:
-        made = worlds[config.node_id] = BrokerHouse(world=house)
+        made = worlds[config.node_id] = MemoryBroker(world=house)
         made.runtime.random.seed(config.node_id)
         return made.runtime
 

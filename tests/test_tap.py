@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from twisted_broker.contradictions import doubtful
+from twisted_broker.config_validation import doubtful
 from twisted_broker.net.listeners import plan_listeners
 from twisted_broker.tap import Options
 

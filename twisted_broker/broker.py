@@ -4,7 +4,7 @@ Owns the order of starting and stopping, and which part knows which.
 
 1. Start: directories claimed and logs loaded; controller (its listener, then its epoch); the broker's ports bound, still closed to clients;
    metadata followed, registration, caught up, unfenced; then clients are let in, and `ready` fires.
-2. Stop, as Kafka does: leadership handed over (controlled shutdown; how long that may take: `cluster/leaving.py`), listeners closed, coordinators,
+2. Stop, as Kafka does: leadership handed over (controlled shutdown; how long that may take: `cluster/controlled_shutdown.py`), listeners closed, coordinators,
    replica manager with its high-watermark checkpoint, controller, logs closed cleanly with their mark. Each step happens whatever became of the one
    before.
 3. A broker talks to its controller over the network only, also when both are in one process.
@@ -24,15 +24,15 @@ from twisted.internet.error import CannotListenError
 from twisted.logger import Logger
 
 from twisted_broker.api.context import BrokerParts, Listener
-from twisted_broker.api.dispatch import Dispatcher, Served
+from twisted_broker.api.dispatch import BoundRoute, Dispatcher
 from twisted_broker.config import BrokerConfig
 from twisted_broker.interfaces import Runtime, TopicPartition
 from twisted_broker.log.errors import CheckpointError, LogDirFailure
 from twisted_broker.log.log_directory import LogDirMismatch
 from twisted_broker.log.log_manager import LogManager
 from twisted_broker.log.meta_properties import read_meta_properties
-from twisted_broker.net.accept import ConnectionCounts, ConnectionFactory
 from twisted_broker.net.client import BrokerConnection
+from twisted_broker.net.connection_limits import ConnectionCounts, ConnectionFactory
 from twisted_broker.net.listeners import EndPoint, ListenerPlan, OpenListeners, plan_listeners
 from twisted_broker.security.acl import AllowAll
 from twisted_broker.settings import INT_MAX, ConfigError
@@ -43,9 +43,9 @@ if TYPE_CHECKING:
     from twisted_broker.cluster.image import MetadataDelta
     from twisted_broker.cluster.lifecycle import BrokerLifecycle
     from twisted_broker.cluster.observer import MetadataObserver
-    from twisted_broker.replication.leader import BrokerEndPoint
+    from twisted_broker.replication.fetcher.leader_endpoint import BrokerEndPoint
 
-log = Logger(namespace="replog")
+_log = Logger(namespace="replog")
 
 _PARTITIONS_A_TURN = 50
 
@@ -102,12 +102,12 @@ class Broker:
 
     async def _adopt_cluster_id(self) -> None:
         """A new broker belongs to the cluster of its controller."""
-        from twisted_broker.cluster.adoption import ask_cluster_id
+        from twisted_broker.cluster.cluster_id import ask_cluster_id
 
         found = await ask_cluster_id(self.runtime, self._controllers(), lambda: self._stopping)
         self.cluster_id = self.parts.cluster_id = self.log_manager.cluster_id = found
 
-    def served(self) -> list[Served]:
+    def served(self) -> list[BoundRoute]:
         """What its listeners have been asked for so far, for their counts."""
         return [each for dispatcher in self._dispatchers for each in dispatcher.served]
 
@@ -143,8 +143,8 @@ class Broker:
     async def _start_controller(self) -> None:
         from twisted_broker.cluster.controller import Controller
         from twisted_broker.cluster.features import SUPPORTED_FEATURES
+        from twisted_broker.cluster.image_entries import Endpoint
         from twisted_broker.cluster.metadata_log import open_metadata_log
-        from twisted_broker.cluster.registrations import Endpoint
 
         directory = self.metadata_directory
         log = open_metadata_log(
@@ -180,15 +180,15 @@ class Broker:
         return dispatcher.listener
 
     async def _start_broker(self) -> None:
+        from twisted_broker.cluster.alter_partition_manager import AlterPartitionManager
         from twisted_broker.cluster.controller_channel import ControllerChannel
         from twisted_broker.cluster.directories import DirectoryAssignments
         from twisted_broker.cluster.features import BROKER_FEATURES
-        from twisted_broker.cluster.forwarding import Forwarding
-        from twisted_broker.cluster.isr_changes import IsrChanges
+        from twisted_broker.cluster.forwarding_manager import ForwardingManager
         from twisted_broker.cluster.lifecycle import BrokerLifecycle
         from twisted_broker.cluster.observer import MetadataObserver
         from twisted_broker.coordinator.offsets_store import group_coordinator
-        from twisted_broker.replication.replica_fetchers import ReplicaFetchers
+        from twisted_broker.replication.fetcher.replica_fetcher_manager import ReplicaFetcherManager
         from twisted_broker.replication.replica_manager import ReplicaManager
 
         runtime, config, parts = self.runtime, self.config, self.parts
@@ -201,13 +201,13 @@ class Broker:
 
         lifecycle = BrokerLifecycle(runtime, config, observer, channel("lifecycle"))
         replica_manager = ReplicaManager(config.node_id, runtime, config, self.log_manager, observer)
-        self._isr_changes = IsrChanges(runtime, config.node_id, channel("alter-partition"), lifecycle)
+        self._isr_changes = AlterPartitionManager(runtime, config.node_id, channel("alter-partition"), lifecycle)
         replica_manager.alter_partition = self._isr_changes
-        replica_manager.fetchers = ReplicaFetchers(
+        replica_manager.fetchers = ReplicaFetcherManager(
             replica_manager, observer, self.plan.inter_broker, lambda: self._lifecycle.broker_epoch, self._connect_to_leader
         )
         parts.metadata, parts.replica_manager, parts.features = observer, replica_manager, dict(BROKER_FEATURES)
-        parts.forwarding = Forwarding(runtime, config.node_id, channel("forwarding"), lifecycle)
+        parts.forwarding = ForwardingManager(runtime, config.node_id, channel("forwarding"), lifecycle)
         parts.producer_ids = parts.forwarding.producer_ids
         self._assignments = DirectoryAssignments(runtime, config.node_id, channel("directories"), lifecycle, self._directory_of)
         self._observer, self._lifecycle = observer, lifecycle
@@ -245,7 +245,7 @@ class Broker:
 
     def _directory_of(self, topic_partition: TopicPartition) -> bytes | None:
         """The id of the directory that holds a replica; LOST for one that none could take; None when there is none."""
-        from twisted_broker.cluster.registrations import LOST
+        from twisted_broker.cluster.image_entries import LOST
 
         found = self.log_manager.get(topic_partition)
         if found is not None:
@@ -269,7 +269,7 @@ class Broker:
         """Registers, waits until the metadata is here, and lets clients in once the controller lifted the fence."""
         from twisted_broker.cluster.features import BROKER_FEATURES
         from twisted_broker.cluster.image import MetadataDelta, MetadataImage
-        from twisted_broker.cluster.registrations import Endpoint
+        from twisted_broker.cluster.image_entries import Endpoint
         from twisted_broker.cluster.topic_changes import new_uuid
 
         directories = self.log_manager.online()
@@ -316,7 +316,7 @@ class Broker:
         self._assignments.apply_delta(delta)
 
     def _settings_changed(self, config: BrokerConfig) -> None:
-        from twisted_broker.coordinator.ports import settings_of
+        from twisted_broker.coordinator.collaborators import settings_of
 
         self.config = self.parts.config = self.log_manager.config = config
         self.parts.replica_manager.config = config
@@ -362,7 +362,7 @@ class Broker:
             try:
                 await step()
             except Exception:
-                log.failure("stopping goes on after a step that failed")
+                _log.failure("stopping goes on after a step that failed")
 
     async def _stop_serving(self) -> None:
         await self.leave()

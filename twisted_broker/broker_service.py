@@ -23,13 +23,13 @@ from twisted.logger import Logger
 
 from twisted_broker.broker import STARTING_ERRORS, Broker
 from twisted_broker.config import BrokerConfig
-from twisted_broker.contradictions import doubtful
+from twisted_broker.config_validation import doubtful
 from twisted_broker.interfaces import Runtime
 from twisted_broker.settings import INT_MAX
-from twisted_broker.status.port import StatusPort
+from twisted_broker.status.http_server import StatusPort
 from twisted_broker.status.run_file import broker_entry, remove_run_file, remove_stale_run_file, write_run_file
 
-log = Logger(namespace="replog")
+_log = Logger(namespace="replog")
 
 
 class BrokerService(Service):
@@ -72,11 +72,11 @@ class BrokerService(Service):
 
     def _say_settings(self) -> None:
         for name in self.config.unknown():
-            log.warn("setting {name} is not known here", name=name)
+            _log.warn("setting {name} is not known here", name=name)
         for words in doubtful(self.config):
-            log.warn("{words}", words=words)
+            _log.warn("{words}", words=words)
         if self.config.without_effect():
-            log.info("these settings have no effect here: {names}", names=", ".join(self.config.without_effect()))
+            _log.info("these settings have no effect here: {names}", names=", ".join(self.config.without_effect()))
 
     async def _start(self) -> None:
         self._say_settings()
@@ -88,7 +88,7 @@ class BrokerService(Service):
         except STARTING_ERRORS as error:
             self._fail(str(error))
         except Exception:
-            log.failure("the broker cannot start")
+            _log.failure("the broker cannot start")
             self._fail("the broker cannot start")
 
     async def _start_broker(self, broker: Broker) -> None:
@@ -100,7 +100,7 @@ class BrokerService(Service):
 
     async def _stop_broker(self, broker: Broker) -> None:
         await broker.stop()
-        log.info("replog node {node} stopped", node=broker.config.node_id)
+        _log.info("replog node {node} stopped", node=broker.config.node_id)
         if broker in self._status_ports:
             await self._status_ports.pop(broker).close()
 
@@ -123,12 +123,12 @@ class BrokerService(Service):
                 controllers[0].address if controllers else None,
                 {self.config.node_id: self._entry(self.broker)},
             )
-        log.info("replog node {node} ready on {address}", node=self.config.node_id, address=first.address)
+        _log.info("replog node {node} ready on {address}", node=self.config.node_id, address=first.address)
 
     def _fail(self, reason: str) -> None:
         if self._stopping:
             return  # what was waited for at the start was given up for the stop
-        log.critical("replog {who} stops: {reason}", who=self.who, reason=reason)
+        _log.critical("replog {who} stops: {reason}", who=self.who, reason=reason)
         self._reactor.addSystemEventTrigger("after", "shutdown", _exit_with_failure)
         self._reactor.callWhenRunning(self._leave)
 

@@ -29,7 +29,7 @@ from twisted_broker.net.listeners import parse_endpoints
 from twisted_broker.settings import ConfigError
 from twisted_broker.status.run_file import remove_run_file, write_run_file
 
-log = Logger(namespace="replog")
+_log = Logger(namespace="replog")
 CONTROLLER_NODE = 1
 _MOST_PORT = 65535
 _STATUS_PORT = "replog.status.port"
@@ -121,7 +121,7 @@ class LocalCluster(BrokerService):
         except STARTING_ERRORS as error:
             self._fail(str(error))
         except Exception:
-            log.failure("the brokers cannot start")
+            _log.failure("the brokers cannot start")
             self._fail("the brokers cannot start")
 
     async def _start_all(self) -> None:
@@ -147,12 +147,12 @@ class LocalCluster(BrokerService):
 
     def _tell_ready(self, broker: Broker) -> None:
         first = next(each for each in broker.listeners if not each.is_controller)
-        log.info("replog node {node} ready on {address}", node=broker.config.node_id, address=first.address)
+        _log.info("replog node {node} ready on {address}", node=broker.config.node_id, address=first.address)
 
     def _tell(self) -> None:
         hint = replication_hint(self.config, len(self.brokers))
         if hint:
-            log.info("{hint}", hint=hint)
+            _log.info("{hint}", hint=hint)
         if self._run_file is None:
             return
         clients = [next(each.address for each in broker.listeners if not each.is_controller) for broker in self.brokers]

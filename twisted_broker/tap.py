@@ -81,7 +81,7 @@ class Options(UsageOptions):
     def _configs(self, chosen: dict[str, str], brokers: int) -> list[BrokerConfig]:
         """One configuration per broker. Raises ConfigError."""
         from twisted_broker.config import BrokerConfig
-        from twisted_broker.contradictions import check_together
+        from twisted_broker.config_validation import check_together
         from twisted_broker.net.listeners import plan_listeners
 
         if brokers == 1:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from twisted.internet.defer import Deferred
 
-from tests.replication.rig import Rig
+from tests.replication.fixtures import Fixture
 from twisted_broker.api.context import BrokerParts, Listener, RequestContext
 from twisted_broker.security.acl import AllowAll
 from twisted_broker.wire.schema import decode, encode, encode_parts
@@ -36,11 +36,11 @@ def bytes_of(parts) -> bytes:
 class Api:
     """`ask` gives a list that gets the decoded answer (None: no answer) or the failure once it is there."""
 
-    def __init__(self, rig: Rig | None = None, authorizer=None) -> None:
-        self.rig = rig or Rig()
-        parts = BrokerParts(node_id=1, cluster_id="c", config=self.rig.config, runtime=self.rig.runtime, authorizer=authorizer or AllowAll())
-        parts.replica_manager = self.rig.replicas
-        parts.metadata = self.rig
+    def __init__(self, fixture: Fixture | None = None, authorizer=None) -> None:
+        self.fixture = fixture or Fixture()
+        parts = BrokerParts(node_id=1, cluster_id="c", config=self.fixture.config, runtime=self.fixture.runtime, authorizer=authorizer or AllowAll())
+        parts.replica_manager = self.fixture.replicas
+        parts.metadata = self.fixture
         self.parts = parts
         self.client_id = "test"
         self.listener = Listener("PLAINTEXT", "127.0.0.1", 9092)

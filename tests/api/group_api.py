@@ -14,7 +14,7 @@ from twisted_broker.api.context import BrokerParts, Listener, RequestContext
 from twisted_broker.api.refusals import refusal
 from twisted_broker.api.routes import ROUTES
 from twisted_broker.cluster.image import MetadataImage
-from twisted_broker.cluster.registrations import BrokerRegistration, Endpoint, PartitionRegistration, TopicImage
+from twisted_broker.cluster.image_entries import BrokerRegistration, Endpoint, PartitionRegistration, TopicImage
 from twisted_broker.config import BrokerConfig
 from twisted_broker.coordinator.offsets_topic import OffsetsTopic
 from twisted_broker.security.acl import Operation, ResourceType

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.api.test_metadata import create, register_another
-from tests.broker_house import BrokerHouse
+from tests.memory_broker import MemoryBroker
 from twisted_broker.config import BROKER_SETTINGS, TOPIC_SETTINGS
 from twisted_broker.wire.errors import ErrorCode
 from twisted_broker.wire.messages import cluster, configs, log_dirs, topics
@@ -18,15 +18,15 @@ DYNAMIC_TOPIC, DYNAMIC_BROKER, DYNAMIC_DEFAULT, STATIC, DEFAULT = 1, 2, 3, 4, 5
 
 
 @pytest.fixture
-def house() -> BrokerHouse:
-    return BrokerHouse(num_partitions="2").start()
+def house() -> MemoryBroker:
+    return MemoryBroker(num_partitions="2").start()
 
 
 # cluster
 
 
 @pytest.mark.parametrize("version", [0, 1, 2])
-def test_the_cluster_is_described(house: BrokerHouse, version: int) -> None:
+def test_the_cluster_is_described(house: MemoryBroker, version: int) -> None:
     """KIP-700, KIP-1073: live brokers; fenced ones only in version 2 and only when asked for."""
     register_another(house)
     answer = house.ask(cluster.DescribeClusterRequest(include_cluster_authorized_operations=True), version)
@@ -39,13 +39,13 @@ def test_the_cluster_is_described(house: BrokerHouse, version: int) -> None:
 
 
 @pytest.mark.parametrize(("kind", "code"), [(2, ErrorCode.MISMATCHED_ENDPOINT_TYPE), (9, ErrorCode.UNSUPPORTED_ENDPOINT_TYPE)])
-def test_a_brokers_listener_does_not_tell_of_controllers(house: BrokerHouse, kind: int, code: ErrorCode) -> None:
+def test_a_brokers_listener_does_not_tell_of_controllers(house: MemoryBroker, kind: int, code: ErrorCode) -> None:
     """KIP-919."""
     assert house.ask(cluster.DescribeClusterRequest(endpoint_type=kind), 1).error_code == code
 
 
 @pytest.mark.parametrize("version", [0, 1, 2])
-def test_the_quorum_is_described_through_a_broker(house: BrokerHouse, version: int) -> None:
+def test_the_quorum_is_described_through_a_broker(house: MemoryBroker, version: int) -> None:
     """KIP-595: the request is passed on to the leader of the metadata log."""
     partition = cluster.DescribeQuorumRequestPartitionData(partition_index=0)
     asked = cluster.DescribeQuorumRequestTopicData(topic_name="__cluster_metadata", partitions=[partition])
@@ -55,7 +55,7 @@ def test_the_quorum_is_described_through_a_broker(house: BrokerHouse, version: i
     assert [voter.replica_id for voter in found.current_voters] == [1]
 
 
-def test_a_node_whose_metadata_log_fails_stops(house: BrokerHouse) -> None:
+def test_a_node_whose_metadata_log_fails_stops(house: MemoryBroker) -> None:
     """RL 8.1: a controller that cannot make its decisions durable must not look alive."""
     house.broker.parts.controller.log._break(OSError(5, "the disk is gone"))
     assert len(house.fatal) == 1 and "the disk is gone" in house.fatal[0]
@@ -65,7 +65,7 @@ def test_a_node_whose_metadata_log_fails_stops(house: BrokerHouse) -> None:
 
 
 @pytest.mark.parametrize("version", range(8))
-def test_topics_are_created_and_deleted_in_every_version(house: BrokerHouse, version: int) -> None:
+def test_topics_are_created_and_deleted_in_every_version(house: MemoryBroker, version: int) -> None:
     """RL 8.5: each version of CreateTopics and DeleteTopics, forwarded; the log appears and goes."""
     wanted = topics.CreatableTopic(name="t", num_partitions=3, replication_factor=1)
     made = house.ask(topics.CreateTopicsRequest(topics=[wanted]), version).topics[0]
@@ -80,7 +80,7 @@ def test_topics_are_created_and_deleted_in_every_version(house: BrokerHouse, ver
 
 
 @pytest.mark.parametrize("version", range(4))
-def test_a_topic_grows_in_every_version(house: BrokerHouse, version: int) -> None:
+def test_a_topic_grows_in_every_version(house: MemoryBroker, version: int) -> None:
     """RL 8.5: CreatePartitions, forwarded; the new logs are there."""
     create(house, "t", 1)
     request = topics.CreatePartitionsRequest(topics=[topics.CreatePartitionsTopic(name="t", count=4, assignments=None)], timeout_ms=1000)
@@ -92,12 +92,12 @@ def test_a_topic_grows_in_every_version(house: BrokerHouse, version: int) -> Non
 # settings
 
 
-def describe(house: BrokerHouse, kind: int, name: str, *keys: str, version: int = 4, **more: bool) -> Any:
+def describe(house: MemoryBroker, kind: int, name: str, *keys: str, version: int = 4, **more: bool) -> Any:
     resource = configs.DescribeConfigsResource(resource_type=kind, resource_name=name, configuration_keys=list(keys) or None)
     return house.ask(configs.DescribeConfigsRequest(resources=[resource], **more), version).results[0]
 
 
-def alter(house: BrokerHouse, kind: int, name: str, setting: str, value: str | None, operation: int = 0) -> int:
+def alter(house: MemoryBroker, kind: int, name: str, setting: str, value: str | None, operation: int = 0) -> int:
     entry = configs.IncrementalAlterConfigsRequestAlterableConfig(name=setting, config_operation=operation, value=value)
     resource = configs.IncrementalAlterConfigsRequestAlterConfigsResource(resource_type=kind, resource_name=name, configs=[entry])
     code: int = house.ask(configs.IncrementalAlterConfigsRequest(resources=[resource]), 1).responses[0].error_code
@@ -105,7 +105,7 @@ def alter(house: BrokerHouse, kind: int, name: str, setting: str, value: str | N
     return code
 
 
-def test_every_setting_of_a_topic_is_described(house: BrokerHouse) -> None:
+def test_every_setting_of_a_topic_is_described(house: MemoryBroker) -> None:
     """KIP-133: all rows of the table, each from its own source."""
     create(house, "t", 1)
     assert alter(house, TOPIC, "t", "retention.ms", "77") == 0
@@ -116,7 +116,7 @@ def test_every_setting_of_a_topic_is_described(house: BrokerHouse) -> None:
     assert found["cleanup.policy"].value == "delete"
 
 
-def test_synonyms_tell_what_stands_behind_a_value(house: BrokerHouse) -> None:
+def test_synonyms_tell_what_stands_behind_a_value(house: MemoryBroker) -> None:
     """KIP-226: the value in force first, then what would take its place; the cluster's dynamic value over the file's over the default."""
     create(house, "t", 1)
     assert alter(house, BROKER, "", "message.max.bytes", "5000") == 0
@@ -134,7 +134,7 @@ def test_synonyms_tell_what_stands_behind_a_value(house: BrokerHouse) -> None:
     assert (entry.value, entry.config_source, entry.synonyms) == ("6000", DYNAMIC_BROKER, [])
 
 
-def test_every_setting_of_a_broker_is_described(house: BrokerHouse) -> None:
+def test_every_setting_of_a_broker_is_described(house: MemoryBroker) -> None:
     """KIP-226: what needs a restart is read-only; documentation and type only when asked for."""
     found = {entry.name: entry for entry in describe(house, BROKER, "1", include_documentation=True).configs}
     assert set(found) == set(BROKER_SETTINGS)
@@ -144,14 +144,14 @@ def test_every_setting_of_a_broker_is_described(house: BrokerHouse) -> None:
     assert describe(house, BROKER, "1", "num.partitions").configs[0].documentation is None
 
 
-def test_the_addresses_that_clients_are_told_are_described(house: BrokerHouse) -> None:
+def test_the_addresses_that_clients_are_told_are_described(house: MemoryBroker) -> None:
     """Nobody set advertised.listeners: it follows from listeners, with the ports that are really open."""
     (entry,) = describe(house, BROKER, "1", "advertised.listeners").configs
     assert (entry.value, entry.config_source, entry.read_only) == ("PLAINTEXT://127.0.0.1:9092", STATIC, True)
 
 
 @pytest.mark.parametrize("version", range(5))
-def test_settings_are_described_in_every_version(house: BrokerHouse, version: int) -> None:
+def test_settings_are_described_in_every_version(house: MemoryBroker, version: int) -> None:
     """DescribeConfigs v0 says is_default where later versions say the source."""
     create(house, "t", 1)
     alter(house, TOPIC, "t", "retention.ms", "77")
@@ -172,12 +172,12 @@ def test_settings_are_described_in_every_version(house: BrokerHouse, version: in
         (77, "x", ErrorCode.INVALID_REQUEST),
     ],
 )
-def test_resources_that_are_not_described(house: BrokerHouse, kind: int, name: str, code: ErrorCode) -> None:
+def test_resources_that_are_not_described(house: MemoryBroker, kind: int, name: str, code: ErrorCode) -> None:
     """Kafka's ConfigHelper: the resource's own error."""
     assert describe(house, kind, name).error_code == code
 
 
-def test_the_clusters_defaults_are_what_was_set(house: BrokerHouse) -> None:
+def test_the_clusters_defaults_are_what_was_set(house: MemoryBroker) -> None:
     """Broker resource "" has no values but the dynamic ones."""
     alter(house, BROKER, "", "message.max.bytes", "5000")
     entries = describe(house, BROKER, "").configs
@@ -187,7 +187,7 @@ def test_the_clusters_defaults_are_what_was_set(house: BrokerHouse) -> None:
     ]
 
 
-def test_the_older_alter_configs_goes_through(house: BrokerHouse) -> None:
+def test_the_older_alter_configs_goes_through(house: MemoryBroker) -> None:
     """AlterConfigs v0-2, forwarded."""
     create(house, "t", 1)
     for version in range(3):
@@ -198,7 +198,7 @@ def test_the_older_alter_configs_goes_through(house: BrokerHouse) -> None:
         assert describe(house, TOPIC, "t", "retention.ms").configs[0].value == str(100 + version)
 
 
-def test_resources_are_listed(house: BrokerHouse) -> None:
+def test_resources_are_listed(house: MemoryBroker) -> None:
     """KIP-1142: version 0 knows client metrics only, version 1 all kinds or those asked for."""
     create(house, "t", 1)
     assert house.ask(configs.ListConfigResourcesRequest(), 0).config_resources == []
@@ -211,7 +211,7 @@ def test_resources_are_listed(house: BrokerHouse) -> None:
 
 
 @pytest.mark.parametrize("version", range(6))
-def test_log_directories_are_described(house: BrokerHouse, version: int) -> None:
+def test_log_directories_are_described(house: MemoryBroker, version: int) -> None:
     """KIP-113, KIP-827: sizes of all partitions or of those asked for; the volume's size from version 4 on."""
     create(house, "t", 2)
     (result,) = house.ask(log_dirs.DescribeLogDirsRequest(topics=None), version).results
@@ -225,7 +225,7 @@ def test_log_directories_are_described(house: BrokerHouse, version: int) -> None
 
 
 @pytest.mark.parametrize("version", range(6))
-def test_every_producer_gets_an_id_of_its_own(house: BrokerHouse, version: int) -> None:
+def test_every_producer_gets_an_id_of_its_own(house: MemoryBroker, version: int) -> None:
     """KIP-98, KIP-360: ids differ, epoch 0; an id that the producer had before does not matter."""
     known = {"producer_id": 5, "producer_epoch": 3} if version >= 3 else {}
     answers = [house.ask(InitProducerIdRequest(transactional_id=None, **known), version) for _ in range(3)]
@@ -233,7 +233,7 @@ def test_every_producer_gets_an_id_of_its_own(house: BrokerHouse, version: int) 
     assert len({answer.producer_id for answer in answers}) == 3
 
 
-def test_transactions_are_not_served(house: BrokerHouse) -> None:
+def test_transactions_are_not_served(house: MemoryBroker) -> None:
     """A transactional id is refused rather than half served."""
     answer = house.ask(InitProducerIdRequest(transactional_id="tx"), 4)
     assert (answer.error_code, answer.producer_id) == (ErrorCode.INVALID_REQUEST, -1)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.broker_house import BrokerHouse
+from tests.memory_broker import MemoryBroker
 from twisted_broker.security.principal import Principal, decode_principal, encode_principal
 from twisted_broker.wire.errors import ErrorCode, WireError
 from twisted_broker.wire.header import RequestHeader, decode_response_header, encode_request_header
@@ -20,8 +20,8 @@ ALICE = encode_principal(Principal("User", "alice"))
 
 
 @pytest.fixture
-def house() -> Iterator[BrokerHouse]:
-    made = BrokerHouse().start()
+def house() -> Iterator[MemoryBroker]:
+    made = MemoryBroker().start()
     yield made
     made.stop()
 
@@ -30,11 +30,11 @@ def inside(request: Any, version: int) -> bytes:
     return encode_request_header(RequestHeader(request.api_key, version, 99, "client")) + encode(request, version)
 
 
-def ask(house: BrokerHouse, data: bytes, principal: bytes | None = ALICE, address: bytes = b"\x7f\0\0\1") -> Any:
+def ask(house: MemoryBroker, data: bytes, principal: bytes | None = ALICE, address: bytes = b"\x7f\0\0\1") -> Any:
     return house.ask(EnvelopeRequest(request_data=data, request_principal=principal, client_host_address=address), 0, port=9093)
 
 
-def test_the_request_inside_is_answered_in_its_own_version(house: BrokerHouse) -> None:
+def test_the_request_inside_is_answered_in_its_own_version(house: MemoryBroker) -> None:
     """The inner answer has the inner correlation id and version; the envelope's own error stays NONE, whatever the answer says (KIP-590)."""
     for version in (2, 7):
         request = CreateTopicsRequest(topics=[CreatableTopic(name="t", num_partitions=1, replication_factor=1)], timeout_ms=1000)
@@ -46,7 +46,7 @@ def test_the_request_inside_is_answered_in_its_own_version(house: BrokerHouse) -
         assert read.topics[0].error_code == (0 if version == 2 else ErrorCode.TOPIC_ALREADY_EXISTS)
 
 
-def test_only_what_is_passed_on_is_accepted(house: BrokerHouse) -> None:
+def test_only_what_is_passed_on_is_accepted(house: MemoryBroker) -> None:
     """Neither APIs of brokers, nor those of controllers only, nor an envelope in an envelope."""
     assert ask(house, inside(MetadataRequest(), 8)).error_code == ErrorCode.UNSUPPORTED_VERSION
     nested = EnvelopeRequest(request_data=b"", request_principal=ALICE, client_host_address=b"\x7f\0\0\1")
@@ -62,7 +62,7 @@ def test_only_what_is_passed_on_is_accepted(house: BrokerHouse) -> None:
         (inside(CreateTopicsRequest(), 7), ALICE, b"\x7f"),
     ],
 )
-def test_a_broken_envelope_is_refused(house: BrokerHouse, data: bytes, principal: bytes, address: bytes) -> None:
+def test_a_broken_envelope_is_refused(house: MemoryBroker, data: bytes, principal: bytes, address: bytes) -> None:
     """A typed error, and the connection of the broker that sent it goes on."""
     assert ask(house, data, principal, address).error_code in (ErrorCode.INVALID_REQUEST, ErrorCode.UNSUPPORTED_VERSION)
 

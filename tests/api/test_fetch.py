@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from tests.api.data_plane import Api, DenyList
-from tests.replication.rig import TOPIC_ID, Rig, batch, broker_registration, registration
+from tests.replication.fixtures import TOPIC_ID, Fixture, batch, broker_registration, registration
 from twisted_broker.api.fetch import fetch
-from twisted_broker.cluster.registrations import Endpoint
+from twisted_broker.cluster.image_entries import Endpoint
 from twisted_broker.interfaces import TopicPartition
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.legacy import iterate_entries
@@ -33,10 +33,10 @@ def asked(*partitions, max_wait_ms: int = 0, min_bytes: int = 1, max_bytes: int 
 
 
 def made(authorizer=None, states=None) -> Api:
-    rig = Rig()
-    rig.topic(states=states)
-    rig.topic("other", None, OTHER_ID)
-    return Api(rig, authorizer)
+    fixture = Fixture()
+    fixture.topic(states=states)
+    fixture.topic("other", None, OTHER_ID)
+    return Api(fixture, authorizer)
 
 
 def got(api: Api, *partitions, version: int = 11, **options) -> FetchResponse:
@@ -55,8 +55,8 @@ def values(records) -> list[bytes]:
 def test_every_version_reads(version):
     """The records come in the client's format: magic 0 for 0-1, magic 1 for 2-3, batches from 4 on."""
     api = made()
-    api.rig.produce(2, value=b"one")
-    api.rig.produce(1, value=b"two")
+    api.fixture.produce(2, value=b"one")
+    api.fixture.produce(1, value=b"two")
     answer = got(api, ("t", 0, 0), version=version)
     (topic,) = answer.responses
     (partition,) = topic.partitions
@@ -74,7 +74,7 @@ def test_every_version_reads(version):
 def test_compressed_batches_go_down(version, codec):
     """Old formats, compressed: the records are the same."""
     api = made()
-    api.rig.produce(5, codec=codec)
+    api.fixture.produce(5, codec=codec)
     (partition,) = parts(got(api, ("t", 0, 0), version=version))
     assert values(partition.records) == [b"v"] * 5
 
@@ -83,8 +83,8 @@ def test_compressed_batches_go_down(version, codec):
 def test_zstd_does_not_go_down(version):
     """KIP-110: old formats know no zstd: UNSUPPORTED_COMPRESSION_TYPE for that partition, the other is served."""
     api = made()
-    api.rig.produce(codec=4)
-    api.rig.produce(tp=OTHER)
+    api.fixture.produce(codec=4)
+    api.fixture.produce(tp=OTHER)
     first, second = parts(got(api, ("t", 0, 0), ("other", 0, 0), version=version))
     assert (first.error_code, bytes(first.records)) == (ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, b"")
     assert values(second.records) == [b"v"]
@@ -94,15 +94,15 @@ def test_a_large_conversion_takes_turns():
     """RELIABILITY 5.3: converting 2 MiB for an old client leaves the reactor in between; a client that hangs up meanwhile holds no file."""
     api = made()
     for _ in range(8):
-        api.rig.produce(250, value=b"x" * 1000)
-    file = api.rig.partition().log.segments.active.log
+        api.fixture.produce(250, value=b"x" * 1000)
+    file = api.fixture.partition().log.segments.active.log
     request = asked(("t", 0, 0, {"partition_max_bytes": 1 << 22}), max_bytes=1 << 22)
     answers = api.ask(fetch, FetchResponse, request, 3)
     assert answers == []
     turns = 0
     while not answers:
-        assert api.rig.clock.getDelayedCalls()
-        api.rig.advance(0)
+        assert api.fixture.clock.getDelayedCalls()
+        api.fixture.advance(0)
         turns += 1
     assert len(values(parts(answers[0])[0].records)) == 2000
     assert turns >= 1
@@ -115,8 +115,8 @@ def test_a_large_conversion_takes_turns():
 def test_zstd_topics_need_version_10(version, code):
     """KIP-110: a topic set to zstd is not read by a version below 10."""
     api = made()
-    api.rig.topic(overrides={"compression.type": "zstd"})
-    api.rig.produce()
+    api.fixture.topic(overrides={"compression.type": "zstd"})
+    api.fixture.produce()
     (partition,) = parts(got(api, ("t", 0, 0), version=version))
     assert partition.error_code == code
 
@@ -125,7 +125,7 @@ def test_zstd_topics_need_version_10(version, code):
 def test_hard_limits_cut_what_does_not_fit(version):
     """RL 1.8: version <= 2: the first batch is cut at the limit, so that the client sees that its limit is too small."""
     api = made()
-    api.rig.produce(value=b"x" * 1000)
+    api.fixture.produce(value=b"x" * 1000)
     (partition,) = parts(got(api, ("t", 0, 0, {"partition_max_bytes": 100}), version=version))
     assert len(partition.records) == 100
     assert int.from_bytes(bytes(partition.records[8:12]), "big") > 100
@@ -134,8 +134,8 @@ def test_hard_limits_cut_what_does_not_fit(version):
 def test_a_small_limit_gives_one_whole_batch_from_version_3_on():
     """KIP-74: progress however small the limits; the second partition gets nothing then."""
     api = made()
-    api.rig.produce(value=b"x" * 1000)
-    api.rig.produce(tp=OTHER)
+    api.fixture.produce(value=b"x" * 1000)
+    api.fixture.produce(tp=OTHER)
     first, second = parts(got(api, ("t", 0, 0, {"partition_max_bytes": 1}), ("other", 0, 0), version=3, max_bytes=1))
     assert values(first.records) == [b"x" * 1000]
     assert bytes(second.records) == b""
@@ -145,7 +145,7 @@ def test_a_small_limit_gives_one_whole_batch_from_version_3_on():
 def test_errors_carry_minus_one(version):
     """RL 5.1: an error partition has -1 for the watermarks and no records; the others are served."""
     api = made()
-    api.rig.produce()
+    api.fixture.produce()
     answer = got(api, ("t", 0, 9), ("t", 5, 0), ("t", 0, 0), version=version)
     out_of_range, unknown, good = parts(answer)
     assert (out_of_range.error_code, unknown.error_code, good.error_code) == (
@@ -167,7 +167,7 @@ def test_topic_ids(version):
 def test_permission_comes_before_existence():
     """RL 5.1: Read on the topic, asked before anything is looked up; the others are served."""
     api = made(DenyList(("READ", "t"), ("READ", "none")))
-    api.rig.produce(tp=OTHER)
+    api.fixture.produce(tp=OTHER)
     answer = got(api, ("t", 0, 0), ("none", 0, 0), ("other", 0, 0))
     assert [partition.error_code for partition in parts(answer)] == [ErrorCode.TOPIC_AUTHORIZATION_FAILED] * 2 + [ErrorCode.NONE]
 
@@ -175,7 +175,7 @@ def test_permission_comes_before_existence():
 def test_with_nothing_left_nothing_is_read(monkeypatch):
     """RL 5.1: with none left the replica manager is not touched, and the answer is immediate."""
     api = made(DenyList(("READ", "t")))
-    monkeypatch.setattr(type(api.rig.replicas), "fetch", lambda *_, **__: 1 / 0)
+    monkeypatch.setattr(type(api.fixture.replicas), "fetch", lambda *_, **__: 1 / 0)
     assert [partition.error_code for partition in parts(got(api, ("t", 0, 0), max_wait_ms=500))] == [ErrorCode.TOPIC_AUTHORIZATION_FAILED]
 
 
@@ -191,11 +191,11 @@ def test_followers_need_cluster_action():
 def test_a_follower_reads_to_the_log_end_and_counts(version):
     """RL 1.8, 1.10: by replica id, or by ReplicaState from version 15 on; its progress moves the high watermark."""
     api = made(states={0: registration(1, (1, 2))})
-    api.rig.produce(3)
+    api.fixture.produce(3)
     (partition,) = parts(got(api, ("t", 0, 0), replica=2, version=version))
     assert (values(partition.records), partition.high_watermark) == ([b"v"] * 3, 0)
     got(api, ("t", 0, 3), replica=2, version=version)
-    assert api.rig.partition().log.high_watermark == 3
+    assert api.fixture.partition().log.high_watermark == 3
     (partition,) = parts(got(api, ("t", 0, 0), replica=3, version=version))
     assert partition.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
 
@@ -221,9 +221,9 @@ def test_leader_epochs(epoch, code):
 def test_divergence():
     """KIP-595: a reader whose last epoch ended earlier here is told where, at once."""
     api = made()
-    api.rig.produce(3)
-    api.rig.topic(states={0: registration(leader_epoch=4, partition_epoch=1)})
-    api.rig.produce(3)
+    api.fixture.produce(3)
+    api.fixture.topic(states={0: registration(leader_epoch=4, partition_epoch=1)})
+    api.fixture.produce(3)
     (partition,) = parts(got(api, ("t", 0, 5, {"last_fetched_epoch": 0}), version=12, max_wait_ms=500))
     assert (partition.diverging_epoch.epoch, partition.diverging_epoch.end_offset, bytes(partition.records)) == (0, 3, b"")
 
@@ -233,7 +233,7 @@ def test_the_current_leader_is_named(version):
     """KIP-951: from version 16 on NOT_LEADER_OR_FOLLOWER says who leads and where."""
     api = made(states={0: registration(2, (2, 3), None, 4)})
     there = broker_registration(2)._replace(listeners={"PLAINTEXT": Endpoint("PLAINTEXT", "two", 9093)})
-    api.rig.publish(brokers={**api.rig.image.brokers, 2: there})
+    api.fixture.publish(brokers={**api.fixture.image.brokers, 2: there})
     answer = got(api, ("t", 0, 0), version=version)
     (partition,) = parts(answer)
     assert partition.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
@@ -244,7 +244,7 @@ def test_the_current_leader_is_named(version):
 def test_read_committed():
     """Isolation 1: the list of aborted transactions is there (empty), isolation 0: null."""
     api = made()
-    api.rig.produce()
+    api.fixture.produce()
     assert parts(got(api, ("t", 0, 0), isolation_level=1))[0].aborted_transactions == []
     assert parts(got(api, ("t", 0, 0)))[0].aborted_transactions is None
 
@@ -257,7 +257,7 @@ def test_a_waiting_fetch_is_answered_by_the_append():
     api = made()
     answers = api.ask(fetch, FetchResponse, asked(("t", 0, 0), max_wait_ms=500), 11)
     assert answers == []
-    api.rig.produce()
+    api.fixture.produce()
     assert values(parts(answers[0])[0].records) == [b"v"]
 
 
@@ -266,9 +266,9 @@ def test_min_bytes():
     api = made()
     size = len(batch())
     answers = api.ask(fetch, FetchResponse, asked(("t", 0, 0), ("other", 0, 0), max_wait_ms=500, min_bytes=2 * size), 11)
-    api.rig.produce()
+    api.fixture.produce()
     assert answers == []
-    api.rig.produce(tp=OTHER)
+    api.fixture.produce(tp=OTHER)
     assert [len(partition.records) for partition in parts(answers[0])] == [size, size]
 
 
@@ -276,10 +276,10 @@ def test_at_its_time():
     """RL 1.9: at max_wait_ms with what is there."""
     api = made()
     answers = api.ask(fetch, FetchResponse, asked(("t", 0, 0), max_wait_ms=500, min_bytes=10_000), 11)
-    api.rig.produce()
-    api.rig.advance(0.499)
+    api.fixture.produce()
+    api.fixture.advance(0.499)
     assert answers == []
-    api.rig.advance(0.002)
+    api.fixture.advance(0.002)
     assert values(parts(answers[0])[0].records) == [b"v"]
 
 
@@ -288,15 +288,15 @@ def test_refused_partitions_do_not_hurry_the_others():
     api = made(DenyList(("READ", "other")))
     answers = api.ask(fetch, FetchResponse, asked(("other", 0, 0), ("t", 0, 0), max_wait_ms=500), 11)
     assert answers == []
-    api.rig.produce()
+    api.fixture.produce()
     assert [partition.error_code for partition in parts(answers[0])] == [ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.NONE]
 
 
 def test_no_slices_are_left_behind():
     """Every file reference of a first read, of a refused session epoch and of a converted answer is given back."""
     api = made()
-    api.rig.produce()
-    file = api.rig.partition().log.segments.active.log
+    api.fixture.produce()
+    file = api.fixture.partition().log.segments.active.log
     api.ask(fetch, FetchResponse, asked(("t", 0, 0), max_wait_ms=500, min_bytes=10_000), 11)
     assert file.references == 0
     api.last.cancel()
@@ -320,7 +320,7 @@ def test_an_incremental_answer_holds_what_changed(version):
     api = made()
     session = opened(api, ("t", 0, 0), ("other", 0, 0), version=version)
     assert parts(got(api, session_id=session, session_epoch=1, version=version)) == []
-    api.rig.produce(tp=OTHER)
+    api.fixture.produce(tp=OTHER)
     answer = got(api, session_id=session, session_epoch=2, version=version)
     (topic,) = answer.responses
     assert (topic.topic_id if version >= 13 else topic.topic) == (OTHER_ID if version >= 13 else "other")
@@ -334,7 +334,7 @@ def test_forgotten_topics():
     session = opened(api, ("t", 0, 0), ("other", 0, 0))
     forgotten = [ForgottenTopic(topic="t", partitions=[0])]
     got(api, session_id=session, session_epoch=1, forgotten_topics_data=forgotten, version=12)
-    api.rig.produce()
+    api.fixture.produce()
     assert parts(got(api, session_id=session, session_epoch=2, version=12)) == []
 
 
@@ -353,15 +353,15 @@ def test_a_final_epoch_closes():
     api = made()
     session = opened(api, ("t", 0, 0))
     answer = got(api, ("t", 0, 0), session_id=session, session_epoch=-1)
-    assert (answer.session_id, len(parts(answer)), len(api.rig.replicas.sessions)) == (0, 1, 0)
+    assert (answer.session_id, len(parts(answer)), len(api.fixture.replicas.sessions)) == (0, 1, 0)
 
 
 def test_a_topic_that_comes_later_is_found_by_its_id():
     """KIP-516: a session's partition of an unknown id is an error until its topic exists."""
     api = made()
     session = opened(api, ("none", 0, 0), version=13)
-    api.rig.topic("none", None, b"?" * 16)
-    api.rig.produce(tp=TopicPartition("none", 0))
+    api.fixture.topic("none", None, b"?" * 16)
+    api.fixture.produce(tp=TopicPartition("none", 0))
     (partition,) = parts(got(api, session_id=session, session_epoch=1, version=13))
     assert (partition.error_code, values(partition.records)) == (ErrorCode.NONE, [b"v"])
 
@@ -370,17 +370,17 @@ def test_a_recreated_topic_is_another_one():
     """ReplicaManagerTest: the id of the request is not the one held here: INCONSISTENT or UNKNOWN id, never the new topic's records."""
     api = made()
     session = opened(api, ("t", 0, 0), version=13)
-    api.rig.topic(topic_id=b"n" * 16)
-    api.rig.produce()
+    api.fixture.topic(topic_id=b"n" * 16)
+    api.fixture.produce()
     (partition,) = parts(got(api, session_id=session, session_epoch=1, version=13))
     assert partition.error_code == ErrorCode.INCONSISTENT_TOPIC_ID
 
 
 def test_no_room_no_session():
     """RL 5.2: with the cache full of young sessions an answer without a session is complete."""
-    rig = Rig(max_incremental_fetch_session_cache_slots="1")
-    rig.topic()
-    api = Api(rig)
+    fixture = Fixture(max_incremental_fetch_session_cache_slots="1")
+    fixture.topic()
+    api = Api(fixture)
     opened(api, ("t", 0, 0))
     answer = got(api, ("t", 0, 0), session_epoch=0)
     assert (answer.session_id, len(parts(answer))) == (0, 1)

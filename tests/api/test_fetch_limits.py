@@ -6,7 +6,7 @@ import pytest
 
 from tests.api.data_plane import Api
 from tests.api.test_fetch import OTHER, OTHER_ID, got, parts
-from tests.replication.rig import Rig, batch, registration
+from tests.replication.fixtures import Fixture, batch, registration
 from twisted_broker.wire.errors import ErrorCode
 
 VALUE = b"x" * 1000
@@ -16,13 +16,13 @@ BOTH = (("t", 0, 0), ("other", 0, 0))
 
 def filled(**settings: str) -> Api:
     """`t` and `other`, each with three batches of a kilobyte."""
-    rig = Rig(**settings)
-    rig.topic()
-    rig.topic("other", None, OTHER_ID)
+    fixture = Fixture(**settings)
+    fixture.topic()
+    fixture.topic("other", None, OTHER_ID)
     for _ in range(3):
-        rig.produce(value=VALUE)
-        rig.produce(tp=OTHER, value=VALUE)
-    return Api(rig)
+        fixture.produce(value=VALUE)
+        fixture.produce(tp=OTHER, value=VALUE)
+    return Api(fixture)
 
 
 def sizes(api: Api, *asked: tuple, **options: object) -> list[int]:
@@ -69,7 +69,7 @@ def test_old_versions_have_no_limit_for_the_answer(version: int) -> None:
 def test_a_follower_serves_consumers_from_version_11_on(version: int, code: str) -> None:
     """RL 2.7: older consumers, and followers, must go to the leader."""
     api = filled()
-    api.rig.topic(states={0: registration(2, (1, 2), None, 1, 1)})
+    api.fixture.topic(states={0: registration(2, (1, 2), None, 1, 1)})
     (partition,) = parts(got(api, ("t", 0, 0), version=version))
     assert partition.error_code == ErrorCode[code]
     (partition,) = parts(got(api, ("t", 0, 0), version=version, replica=2))

@@ -16,7 +16,7 @@ from twisted.internet.protocol import ClientFactory
 from twisted.logger import LogLevel, globalLogPublisher
 
 from tests.api.random_messages import mutated, random_message
-from tests.broker_house import BrokerHouse
+from tests.memory_broker import MemoryBroker
 from tests.net.echo import Far
 from twisted_broker.api.routes import ROUTES, Route
 from twisted_broker.wire.header import RequestHeader, decode_response_header, encode_request_header
@@ -50,8 +50,8 @@ def bugs() -> Iterator[Bugs]:
 
 
 @pytest.fixture
-def house() -> Iterator[BrokerHouse]:
-    made = BrokerHouse(auto_create_topics_enable="false").start()
+def house() -> Iterator[MemoryBroker]:
+    made = MemoryBroker(auto_create_topics_enable="false").start()
     made.ask(CreateTopicsRequest(topics=[CreatableTopic(name="t", num_partitions=2, replication_factor=1)], timeout_ms=1000), 7, port=9093)
     made.pass_time(0.1)
     yield made
@@ -61,7 +61,7 @@ def house() -> Iterator[BrokerHouse]:
 class Asker:
     """One connection for one frame."""
 
-    def __init__(self, house: BrokerHouse, port: int, frame: bytes) -> None:
+    def __init__(self, house: MemoryBroker, port: int, frame: bytes) -> None:
         made: list[Any] = []
         house.network.connect("127.0.0.1", port, ClientFactory.forProtocol(Far), 1).addCallback(made.append)
         house.pass_time(0)
@@ -74,15 +74,15 @@ class Asker:
         house.pass_time(0)
 
 
-def still_served(house: BrokerHouse, port: int) -> bool:
+def still_served(house: MemoryBroker, port: int) -> bool:
     return bool(house.ask(ApiVersionsRequest(client_software_name="fuzz", client_software_version="1"), 3, port=port).error_code == 0)
 
 
-def ids_of(house: BrokerHouse) -> tuple[bytes, ...]:
+def ids_of(house: MemoryBroker) -> tuple[bytes, ...]:
     return tuple(house.broker.parts.metadata.image.topics_by_id)
 
 
-def requests(route: Route, is_controller: bool, house: BrokerHouse, kind: str, client_id: str) -> Iterator[tuple[Random, str, Any, int, bytes]]:
+def requests(route: Route, is_controller: bool, house: MemoryBroker, kind: str, client_id: str) -> Iterator[tuple[Random, str, Any, int, bytes]]:
     """(what else is drawn from it, what it is called, the request, its version, its frame) for each version and seed of a route."""
     versions = route.versions(is_controller)
     for version in range(versions.min, versions.max + 1):
@@ -93,7 +93,7 @@ def requests(route: Route, is_controller: bool, house: BrokerHouse, kind: str, c
             yield random, f"{route.name} v{version} seed {seed}", request, version, frame
 
 
-def check_house(house: BrokerHouse, port: int) -> None:
+def check_house(house: MemoryBroker, port: int) -> None:
     """The next client is served; nothing was written that does not belong there."""
     assert still_served(house, port)
     assert not house.fatal
@@ -104,7 +104,7 @@ both_roles = pytest.mark.parametrize(("route", "is_controller"), ROWS, ids=[f"{r
 
 
 @both_roles
-def test_strange_messages_get_a_typed_answer(route: Route, is_controller: bool, house: BrokerHouse, bugs: Bugs) -> None:
+def test_strange_messages_get_a_typed_answer(route: Route, is_controller: bool, house: MemoryBroker, bugs: Bugs) -> None:
     """Well-formed requests with hostile values: whatever is answered decodes as that API's answer, and nothing is logged as a bug."""
     for _, name, request, version, frame in requests(route, is_controller, house, "", "fu\nzz"):
         asked = Asker(house, PORTS[is_controller], frame)
@@ -121,7 +121,7 @@ def test_strange_messages_get_a_typed_answer(route: Route, is_controller: bool, 
 
 
 @both_roles
-def test_broken_bytes_are_answered_or_refused(route: Route, is_controller: bool, house: BrokerHouse, bugs: Bugs) -> None:
+def test_broken_bytes_are_answered_or_refused(route: Route, is_controller: bool, house: MemoryBroker, bugs: Bugs) -> None:
     """Frames with flipped, cut, inserted and overflowing bytes: an answer, a wait or a closed connection, and the next client is served."""
     for random, name, _, _, frame in requests(route, is_controller, house, "bytes ", "fuzz"):
         head = random.choice((4, len(frame)))

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from tests.broker_house import BrokerHouse
+from tests.memory_broker import MemoryBroker
 from twisted_broker.wire.errors import ErrorCode
 from twisted_broker.wire.messages import cluster as described
-from twisted_broker.wire.messages import metadata as wire
+from twisted_broker.wire.messages import metadata as metadata_messages
 from twisted_broker.wire.messages import topics
 from twisted_broker.wire.messages.broker_lifecycle import (
     BrokerHeartbeatRequest,
@@ -21,15 +21,15 @@ VERSIONS = range(14)
 
 
 @pytest.fixture(scope="module")
-def house() -> BrokerHouse:
+def house() -> MemoryBroker:
     """One broker with topics `a` (3 partitions) and `b`."""
-    made = BrokerHouse().start()
+    made = MemoryBroker().start()
     create(made, "a", 3)
     create(made, "b", 1)
     return made
 
 
-def create(house: BrokerHouse, name: str, partitions: int) -> bytes:
+def create(house: MemoryBroker, name: str, partitions: int) -> bytes:
     topic = topics.CreatableTopic(name=name, num_partitions=partitions, replication_factor=1)
     answer = house.ask(topics.CreateTopicsRequest(topics=[topic]), 7)
     assert answer.topics[0].error_code == 0
@@ -38,17 +38,17 @@ def create(house: BrokerHouse, name: str, partitions: int) -> bytes:
     return found
 
 
-def named(*names: str) -> list[wire.MetadataRequestTopic]:
-    return [wire.MetadataRequestTopic(name=name) for name in names]
+def named(*names: str) -> list[metadata_messages.MetadataRequestTopic]:
+    return [metadata_messages.MetadataRequestTopic(name=name) for name in names]
 
 
-def ask(house: BrokerHouse, asked: list[wire.MetadataRequestTopic] | None, version: int, **more: bool) -> wire.MetadataResponse:
-    answer: wire.MetadataResponse = house.ask(wire.MetadataRequest(topics=asked, **more), version)
+def ask(house: MemoryBroker, asked: list[metadata_messages.MetadataRequestTopic] | None, version: int, **more: bool) -> metadata_messages.MetadataResponse:
+    answer: metadata_messages.MetadataResponse = house.ask(metadata_messages.MetadataRequest(topics=asked, **more), version)
     return answer
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_a_topic_is_where_its_leader_is(house: BrokerHouse, version: int) -> None:
+def test_a_topic_is_where_its_leader_is(house: MemoryBroker, version: int) -> None:
     """Metadata v0-13: brokers at the address of the listener, each partition with leader, replicas and ISR, and what each version adds."""
     answer = ask(house, named("a"), version)
     assert [(broker.node_id, broker.host, broker.port) for broker in answer.brokers] == [(1, "127.0.0.1", 9092)]
@@ -66,23 +66,23 @@ def test_a_topic_is_where_its_leader_is(house: BrokerHouse, version: int) -> Non
 @pytest.mark.parametrize(
     ("version", "asked", "names"), [(0, [], ["a", "b"]), (1, None, ["a", "b"]), (1, [], []), (12, None, ["a", "b"]), (12, [], [])]
 )
-def test_all_topics_or_none(house: BrokerHouse, version: int, asked: list[wire.MetadataRequestTopic] | None, names: list[str]) -> None:
+def test_all_topics_or_none(house: MemoryBroker, version: int, asked: list[metadata_messages.MetadataRequestTopic] | None, names: list[str]) -> None:
     """Invariant 4: version 0 has no null: there an empty list means all."""
     assert [topic.name for topic in ask(house, asked, version).topics] == names
 
 
 @pytest.mark.parametrize("version", [12, 13])
-def test_topics_by_id(house: BrokerHouse, version: int) -> None:
+def test_topics_by_id(house: MemoryBroker, version: int) -> None:
     """KIP-516: by id alone; an unknown one is UNKNOWN_TOPIC_ID, without a name."""
     known = ask(house, named("b"), 12).topics[0].topic_id
-    asked = [wire.MetadataRequestTopic(name=None, topic_id=known), wire.MetadataRequestTopic(name=None, topic_id=b"?" * 16)]
+    asked = [metadata_messages.MetadataRequestTopic(name=None, topic_id=known), metadata_messages.MetadataRequestTopic(name=None, topic_id=b"?" * 16)]
     found, unknown = ask(house, asked, version).topics
     assert (found.name, found.error_code, found.topic_id) == ("b", 0, known)
     assert (unknown.name, unknown.error_code, unknown.topic_id) == (None, ErrorCode.UNKNOWN_TOPIC_ID, b"?" * 16)
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_names_that_are_not_there(house: BrokerHouse, version: int) -> None:
+def test_names_that_are_not_there(house: MemoryBroker, version: int) -> None:
     """RL 8.2: unknown when nothing may be created; a name that no topic can have is INVALID_TOPIC_EXCEPTION."""
     more = {"allow_auto_topic_creation": False} if version >= 4 else {}
     asked = named("nope", "in/valid") if version >= 4 else named("in/valid")
@@ -93,7 +93,7 @@ def test_names_that_are_not_there(house: BrokerHouse, version: int) -> None:
 
 def test_a_topic_is_created_when_it_is_named() -> None:
     """auto.create.topics.enable: the first answer says unknown, soon after it is there, with the broker's defaults."""
-    house = BrokerHouse(num_partitions="4").start()
+    house = MemoryBroker(num_partitions="4").start()
     assert ask(house, named("fresh"), 12).topics[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     house.pass_time(0.01)
     (topic,) = ask(house, named("fresh"), 12).topics
@@ -102,7 +102,7 @@ def test_a_topic_is_created_when_it_is_named() -> None:
 
 def test_creation_can_be_switched_off() -> None:
     """auto.create.topics.enable=false: unknown stays unknown."""
-    house = BrokerHouse(auto_create_topics_enable="false").start()
+    house = MemoryBroker(auto_create_topics_enable="false").start()
     ask(house, named("fresh"), 12)
     house.pass_time(0.1)
     assert house.broker.parts.metadata.image.topics_by_name == {}
@@ -110,7 +110,7 @@ def test_creation_can_be_switched_off() -> None:
 
 def test_an_internal_topic_is_made_as_it_must_be() -> None:
     """`__consumer_offsets`: 50 partitions, compacted, marked internal."""
-    house = BrokerHouse().start()
+    house = MemoryBroker().start()
     ask(house, named("__consumer_offsets"), 12)
     house.pass_time(0.1)
     (topic,) = ask(house, named("__consumer_offsets"), 12).topics
@@ -121,7 +121,7 @@ def test_an_internal_topic_is_made_as_it_must_be() -> None:
 @pytest.mark.parametrize("version", [0, 12])
 def test_a_partition_whose_leader_is_gone(version: int) -> None:
     """RL 8.2: LEADER_NOT_AVAILABLE, leader -1; the replica is offline from version 5 on, and left out in version 0."""
-    house = BrokerHouse().start()
+    house = MemoryBroker().start()
     register_another(house)
     assignment = topics.CreatableReplicaAssignment(partition_index=0, broker_ids=[1, 5])
     topic = topics.CreatableTopic(name="t", num_partitions=-1, replication_factor=-1, assignments=[assignment])
@@ -139,7 +139,7 @@ def test_a_partition_whose_leader_is_gone(version: int) -> None:
     assert (partition.error_code, partition.leader_id) == (ErrorCode.LEADER_NOT_AVAILABLE, -1)
 
 
-def register_another(house: BrokerHouse) -> None:
+def register_another(house: MemoryBroker) -> None:
     """Broker 5 registers and stays fenced."""
     features = house.broker.parts.metadata.image.brokers[1].features
     request = BrokerRegistrationRequest(
@@ -158,7 +158,7 @@ def register_another(house: BrokerHouse) -> None:
     house.pass_time(0)
 
 
-def test_cluster_operations_are_told_when_asked(house: BrokerHouse) -> None:
+def test_cluster_operations_are_told_when_asked(house: MemoryBroker) -> None:
     """KIP-430: only in versions 8 to 10 for the cluster; for topics from 8 on."""
     answer = ask(house, named("a"), 10, include_cluster_authorized_operations=True, include_topic_authorized_operations=True)
     assert answer.cluster_authorized_operations > 0 and answer.topics[0].topic_authorized_operations > 0
@@ -167,7 +167,7 @@ def test_cluster_operations_are_told_when_asked(house: BrokerHouse) -> None:
 
 
 def describe(
-    house: BrokerHouse, *names: str, limit: int = 2000, cursor: tuple[str, int] | None = None
+    house: MemoryBroker, *names: str, limit: int = 2000, cursor: tuple[str, int] | None = None
 ) -> described.DescribeTopicPartitionsResponse:
     at = None if cursor is None else described.DescribeTopicPartitionsRequestCursor(topic_name=cursor[0], partition_index=cursor[1])
     request = described.DescribeTopicPartitionsRequest(
@@ -178,7 +178,7 @@ def describe(
 
 
 @pytest.mark.parametrize("limit", [1, 2, 3, 4, 100])
-def test_partitions_come_in_pages(house: BrokerHouse, limit: int) -> None:
+def test_partitions_come_in_pages(house: MemoryBroker, limit: int) -> None:
     """KIP-966: pages by the cursor, each partition once, in order, whatever the limit."""
     seen: list[tuple[str | None, int]] = []
     cursor: tuple[str, int] | None = None
@@ -193,7 +193,7 @@ def test_partitions_come_in_pages(house: BrokerHouse, limit: int) -> None:
     assert seen == [("a", 0), ("a", 1), ("a", 2), ("b", 0)]
 
 
-def test_pages_of_what_is_not_there(house: BrokerHouse) -> None:
+def test_pages_of_what_is_not_there(house: MemoryBroker) -> None:
     """An unknown name has its error; a cursor below 0 or no limit at all is INVALID_REQUEST."""
     page = describe(house, "nope", "b")
     assert [(topic.name, topic.error_code) for topic in page.topics] == [("b", 0), ("nope", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)]

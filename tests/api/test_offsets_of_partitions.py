@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.api.data_plane import Api, DenyList
-from tests.replication.rig import TP, WALL_MS, Rig, at, batch, follower, registration
+from tests.replication.fixtures import TP, WALL_MS, Fixture, at, batch, follower, registration
 from twisted_broker.api.delete_records import delete_records
 from twisted_broker.api.list_offsets import list_offsets
 from twisted_broker.api.offset_for_leader_epoch import offset_for_leader_epoch
@@ -26,9 +26,9 @@ LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, PENDING_UPLOAD =
 
 
 def made(states=None, authorizer=None) -> Api:
-    rig = Rig()
-    rig.topic(states=states)
-    return Api(rig, authorizer)
+    fixture = Fixture()
+    fixture.topic(states=states)
+    return Api(fixture, authorizer)
 
 
 def listed(api: Api, timestamp: int, version: int = 11, replica: int = -1, isolation: int = 0, partition: int = 0, topic: str = "t", **fields):
@@ -43,9 +43,9 @@ def listed(api: Api, timestamp: int, version: int = 11, replica: int = -1, isola
 def test_the_special_offsets(version):
     """RL 3.4: latest, earliest, the largest timestamp from 7 on, earliest local from 8 on, tiered ones -1; before: UNSUPPORTED_VERSION."""
     api = made()
-    api.rig.produce(3, timestamp=WALL_MS)
-    api.rig.produce(3, timestamp=WALL_MS - 500)
-    api.rig.replicas.delete_records([(TP, 1)])
+    api.fixture.produce(3, timestamp=WALL_MS)
+    api.fixture.produce(3, timestamp=WALL_MS - 500)
+    api.fixture.replicas.delete_records([(TP, 1)])
 
     def offset(timestamp: int) -> int | str:
         found = listed(api, timestamp, version)
@@ -62,7 +62,7 @@ def test_by_timestamp():
     """RL 3.4: the first record with a timestamp at or after the one asked, its epoch; none: -1, -1."""
     api = made()
     for number in range(4):
-        api.rig.produce(2, timestamp=WALL_MS + 1000 * number)
+        api.fixture.produce(2, timestamp=WALL_MS + 1000 * number)
     found = listed(api, WALL_MS + 1001)
     assert (found.offset, found.timestamp, found.leader_epoch) == (3, WALL_MS + 1001, 0)
     found = listed(api, WALL_MS + 10_000)
@@ -72,11 +72,11 @@ def test_by_timestamp():
 def test_who_may_see_which_end():
     """RL 3.4: a follower the log end, a consumer the high watermark, or the last stable offset when it reads committed."""
     api = made({0: registration(1, (1, 2))})
-    api.rig.produce(2)
+    api.fixture.produce(2)
     open_transaction = batch(2, producer_id=9, producer_epoch=0, base_sequence=0, is_transactional=True)
-    api.rig.replicas.append([(TP, open_transaction)], 1, origin=AppendOrigin.COORDINATOR)
-    api.rig.produce(3)
-    api.rig.replicas.fetch(follower(2), [at(5)])
+    api.fixture.replicas.append([(TP, open_transaction)], 1, origin=AppendOrigin.COORDINATOR)
+    api.fixture.produce(3)
+    api.fixture.replicas.fetch(follower(2), [at(5)])
     assert listed(api, LATEST, replica=2).offset == 7
     assert listed(api, LATEST).offset == 5
     assert listed(api, LATEST, isolation=1).offset == 2
@@ -85,7 +85,7 @@ def test_who_may_see_which_end():
 def test_records_above_the_readers_end_are_not_found():
     """RL 3.4: a record above the high watermark is not told to a consumer."""
     api = made({0: registration(1, (1, 2))})
-    api.rig.produce(1, timestamp=WALL_MS + 50)
+    api.fixture.produce(1, timestamp=WALL_MS + 50)
     assert listed(api, WALL_MS + 50).offset == -1
     assert listed(api, WALL_MS + 50, replica=2).offset == 0
 
@@ -94,12 +94,12 @@ def test_records_above_the_readers_end_are_not_found():
 def test_a_new_leader_cannot_tell_the_end_yet(version, code):
     """RL 2.7: high watermark below the epoch's start: OFFSET_NOT_AVAILABLE (v5+), LEADER_NOT_AVAILABLE before; followers are served."""
     api = made({0: registration(1, (1, 2))})
-    api.rig.produce(4)
-    api.rig.topic(states={0: registration(1, (1, 2), None, 3, 1)})
+    api.fixture.produce(4)
+    api.fixture.topic(states={0: registration(1, (1, 2), None, 3, 1)})
     assert listed(api, LATEST, version).error_code == code
     assert listed(api, LATEST, version, replica=2).offset == 4
     assert listed(api, EARLIEST, version).offset == 0
-    api.rig.replicas.fetch(follower(2), [at(4)])
+    api.fixture.replicas.fetch(follower(2), [at(4)])
     assert listed(api, LATEST, version).offset == 4
 
 
@@ -134,11 +134,11 @@ def test_a_partition_named_twice():
 def test_version_0_lists_segments():
     """ListOffsets v0: starts of segments, newest first, the end before them; earliest is the log start; at most as many as asked."""
     api = made()
-    log = api.rig.partition().log
+    log = api.fixture.partition().log
     for _ in range(3):
-        api.rig.produce(2)
+        api.fixture.produce(2)
         log.roll(WALL_MS)
-    api.rig.produce(1)
+    api.fixture.produce(1)
     assert listed(api, LATEST, 0, max_num_offsets=10).old_style_offsets == [7, 6, 4, 2, 0]
     assert listed(api, LATEST, 0, max_num_offsets=2).old_style_offsets == [7, 6]
     assert listed(api, LATEST, 0).old_style_offsets == [7]
@@ -148,8 +148,8 @@ def test_version_0_lists_segments():
 def test_version_0_ends_at_the_high_watermark():
     """ListOffsets v0: a client is shown the high watermark instead of what lies above it."""
     api = made({0: registration(1, (1, 2))})
-    api.rig.produce(5)
-    api.rig.replicas.fetch(follower(2), [at(3)])
+    api.fixture.produce(5)
+    api.fixture.replicas.fetch(follower(2), [at(3)])
     assert listed(api, LATEST, 0, max_num_offsets=10).old_style_offsets == [3, 0]
     assert listed(api, LATEST, 0, replica=2, max_num_offsets=10).old_style_offsets == [5, 0]
 
@@ -168,9 +168,9 @@ def ended(api: Api, epoch: int, version: int = 4, partition: int = 0, topic: str
 def test_where_an_epoch_ends(version):
     """KIP-101, KIP-279: the largest epoch up to the one asked and its end; the current one ends at the log end; unknown: -1, no error."""
     api = made()
-    api.rig.produce(3)
-    api.rig.topic(states={0: registration(leader_epoch=4, partition_epoch=1)})
-    api.rig.produce(2)
+    api.fixture.produce(3)
+    api.fixture.topic(states={0: registration(leader_epoch=4, partition_epoch=1)})
+    api.fixture.produce(2)
 
     def end(epoch: int):
         found = ended(api, epoch, version)
@@ -209,11 +209,11 @@ def delete_request(*offsets, timeout_ms: int = 1000) -> DeleteRecordsRequest:
 @pytest.mark.parametrize("version", range(3))
 def test_delete_records(version):
     """RL 2.8: alone it is done at once; -1 goes to the high watermark; refusals are per partition."""
-    rig = Rig()
-    rig.topic()
-    rig.topic("__consumer_offsets", None, b"c" * 16)
-    api = Api(rig, DenyList(("DELETE", "secret")))
-    rig.produce(10)
+    fixture = Fixture()
+    fixture.topic()
+    fixture.topic("__consumer_offsets", None, b"c" * 16)
+    api = Api(fixture, DenyList(("DELETE", "secret")))
+    fixture.produce(10)
     request = delete_request(("t", 0, 4), ("secret", 0, 1), ("none", 0, 1), ("__consumer_offsets", 0, 0), ("t", 0, 11))
     answer = api.now(delete_records, DeleteRecordsResponse, request, version)
     assert [(topic.partitions[0].error_code, topic.partitions[0].low_watermark) for topic in answer.topics] == [
@@ -230,14 +230,14 @@ def test_delete_records(version):
 def test_delete_records_waits():
     """RL 2.8: with a follower the answer comes when its log start moved, or as REQUEST_TIMED_OUT."""
     api = made({0: registration(1, (1, 2))})
-    api.rig.produce(10)
-    api.rig.replicas.fetch(follower(2), [at(10, log_start_offset=0)])
+    api.fixture.produce(10)
+    api.fixture.replicas.fetch(follower(2), [at(10, log_start_offset=0)])
     answers = api.ask(delete_records, DeleteRecordsResponse, delete_request(("t", 0, 6)), 2)
     late = api.ask(delete_records, DeleteRecordsResponse, delete_request(("t", 0, 8), timeout_ms=100), 2)
     assert answers == late == []
-    api.rig.replicas.fetch(follower(2), [at(10, log_start_offset=6)])
+    api.fixture.replicas.fetch(follower(2), [at(10, log_start_offset=6)])
     assert answers[0].topics[0].partitions[0].low_watermark == 6
-    api.rig.advance(0.2)
+    api.fixture.advance(0.2)
     assert late[0].topics[0].partitions[0].error_code == ErrorCode.REQUEST_TIMED_OUT
 
 
@@ -247,7 +247,7 @@ def test_delete_records_waits():
 def test_describe_producers():
     """KIP-664: epoch, last sequence and time of every producer the leader remembers; refusals with their sentence."""
     api = made({0: registration(), 1: registration(2, (2, 3))}, DenyList(("READ", "secret")))
-    api.rig.produce(3, producer_id=7, producer_epoch=2, base_sequence=0)
+    api.fixture.produce(3, producer_id=7, producer_epoch=2, base_sequence=0)
     request = DescribeProducersRequest(
         topics=[TopicRequest(name="t", partition_indexes=[0, 1, 5]), TopicRequest(name="secret", partition_indexes=[0])]
     )

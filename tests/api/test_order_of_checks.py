@@ -11,7 +11,7 @@ from tests.api.test_fetch import asked as fetch_asked
 from tests.api.test_fetch import parts
 from tests.api.test_produce import asked as produce_asked
 from tests.api.test_produce import codes
-from tests.replication.rig import LOCAL, Rig, batch, registration
+from tests.replication.fixtures import LOCAL, Fixture, batch, registration
 from twisted_broker.api.fetch import fetch
 from twisted_broker.api.produce import produce
 from twisted_broker.api.producer_ids import init_producer_id
@@ -41,10 +41,10 @@ def made(monkeypatch: pytest.MonkeyPatch, *denied: tuple[str, str], **states: An
     steps = Steps(*denied)
     for name in ("produce", "fetch"):
         monkeypatch.setattr(ReplicaManager, name, steps.reached(name, getattr(ReplicaManager, name)))
-    rig = Rig()
-    rig.topic(states=states.get("states"))
-    rig.topic("other", None, bytes(reversed(range(16))))
-    return Api(rig, steps), steps
+    fixture = Fixture()
+    fixture.topic(states=states.get("states"))
+    fixture.topic("other", None, bytes(reversed(range(16))))
+    return Api(fixture, steps), steps
 
 
 def fetched(api: Api, *partitions: Any, **options: Any) -> list[Any]:
@@ -85,23 +85,23 @@ def test_a_produce_to_nowhere_is_told_so_whatever_it_carries(monkeypatch: pytest
     api, _ = made(monkeypatch)
     assert produced(api, ("none", 0, BAD_RECORDS), ("t", 9, None), ("t", 0, BAD_RECORDS)) == [UNKNOWN, UNKNOWN, ErrorCode.INVALID_RECORD]
     assert produced(api, ("none", 0, BAD_RECORDS), ("t", 0, batch()), acks=7) == [UNKNOWN, ErrorCode.INVALID_REQUIRED_ACKS]
-    assert api.rig.partition().log.log_end_offset == 0
+    assert api.fixture.partition().log.log_end_offset == 0
 
 
 def test_a_produce_that_waits_says_that_it_has_appended(monkeypatch: pytest.MonkeyPatch) -> None:
     """RL 1.7: while it waits for replicas the next Produce of its connection may start: its records are in the log."""
     api, _ = made(monkeypatch, states={0: registration(LOCAL, (1, 2))})
     answers = api.ask(produce, ProduceResponse, produce_asked(("t", 0, batch()), acks=-1), 9)
-    assert answers == [] and api.context.appended and api.rig.partition().log.log_end_offset == 1
+    assert answers == [] and api.context.appended and api.fixture.partition().log.log_end_offset == 1
     api.ask(produce, ProduceResponse, produce_asked(("t", 0, batch()), acks=-1), 9)
-    api.rig.advance(2)
+    api.fixture.advance(2)
     assert codes(answers[0]) == [ErrorCode.REQUEST_TIMED_OUT]
 
 
 def test_the_client_id_opens_no_door(monkeypatch: pytest.MonkeyPatch) -> None:
     """RL 1.6: internal topics refuse clients, also one that calls itself `__admin_client`; the others of the request go on."""
     api, _ = made(monkeypatch)
-    api.rig.topic("__consumer_offsets", None, b"o" * 16)
+    api.fixture.topic("__consumer_offsets", None, b"o" * 16)
     api.client_id = "__admin_client"
     assert produced(api, ("__consumer_offsets", 0, batch()), ("t", 0, batch())) == [ErrorCode.INVALID_TOPIC_EXCEPTION, ErrorCode.NONE]
 
@@ -146,13 +146,13 @@ def test_what_does_not_exist_does_not_hurry_the_others(monkeypatch: pytest.Monke
     api, _ = made(monkeypatch)
     answers = api.ask(fetch, FetchResponse, fetch_asked(("none", 0, 0), ("t", 0, 0), max_wait_ms=500), 11)
     assert answers == []
-    api.rig.produce()
+    api.fixture.produce()
     assert [each.error_code for each in parts(answers[0])] == [UNKNOWN, ErrorCode.NONE]
 
 
 def test_a_producer_id_needs_idempotent_write() -> None:
     """RL 5.1: IdempotentWrite on the cluster, where it applies: whoever may not is given no id."""
-    api = Api(Rig(), DenyList(("IDEMPOTENT_WRITE", "kafka-cluster")))
+    api = Api(Fixture(), DenyList(("IDEMPOTENT_WRITE", "kafka-cluster")))
     with pytest.raises(BrokerError) as caught:
         api.now(init_producer_id, InitProducerIdResponse, InitProducerIdRequest(transactional_id=None), 4)
     assert caught.value.code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED

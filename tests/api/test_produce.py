@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from tests.api.data_plane import Api, DenyList
-from tests.replication.rig import LOCAL, TOPIC_ID, TP, WALL_MS, Rig, at, batch, broker_registration, follower, registration
+from tests.replication.fixtures import LOCAL, TOPIC_ID, TP, WALL_MS, Fixture, at, batch, broker_registration, follower, registration
 from twisted_broker.api.produce import produce
-from twisted_broker.cluster.registrations import Endpoint
+from twisted_broker.cluster.image_entries import Endpoint
 from twisted_broker.wire.errors import BrokerError, ErrorCode, WireError
 from twisted_broker.wire.legacy import build_message_set
 from twisted_broker.wire.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
@@ -28,9 +28,9 @@ def asked(*partitions, acks: int = 1, version: int = 9, topic_id: bytes = TOPIC_
 
 
 def made(states=None, authorizer=None, **settings) -> Api:
-    rig = Rig(**settings)
-    rig.topic(states=states)
-    return Api(rig, authorizer)
+    fixture = Fixture(**settings)
+    fixture.topic(states=states)
+    return Api(fixture, authorizer)
 
 
 def codes(answer: ProduceResponse) -> list[ErrorCode]:
@@ -58,7 +58,7 @@ def test_every_version_appends(version):
     assert (partition.index, partition.error_code, partition.base_offset) == (0, 0, 2)
     if version >= 5:
         assert partition.log_start_offset == 0
-    assert api.rig.partition().log.log_end_offset == 4
+    assert api.fixture.partition().log.log_end_offset == 4
 
 
 @pytest.mark.parametrize("version", [13])
@@ -76,7 +76,7 @@ def test_old_formats_end_with_version_3(version):
     assert codes(sent(api, ("t", 0, b""), version=version)) == [ErrorCode.INVALID_RECORD]
     assert codes(sent(api, ("t", 0, None), version=version)) == [ErrorCode.INVALID_RECORD]
     assert codes(sent(api, ("t", 0, batch() + batch()), version=version)) == [ErrorCode.INVALID_RECORD]
-    assert api.rig.partition().log.log_end_offset == 0
+    assert api.fixture.partition().log.log_end_offset == 0
 
 
 @pytest.mark.parametrize("version", BATCHES)
@@ -92,7 +92,7 @@ def test_transactional_batches_are_refused():
     api = made()
     records = batch(producer_id=7, producer_epoch=0, base_sequence=0, is_transactional=True)
     assert codes(sent(api, ("t", 0, records), transactional_id="x")) == [ErrorCode.INVALID_TXN_STATE]
-    assert api.rig.partition().log.log_end_offset == 0
+    assert api.fixture.partition().log.log_end_offset == 0
 
 
 @pytest.mark.parametrize("acks", [-1, 1])
@@ -132,7 +132,7 @@ def test_acks_0(version):
     api = made()
     records = batch() if version >= 3 else old_set(0)
     assert sent(api, ("t", 0, records), acks=0, version=version) is None
-    assert api.rig.partition().log.log_end_offset > 0
+    assert api.fixture.partition().log.log_end_offset > 0
     with pytest.raises(WireError):
         sent(api, ("t", 9, records), acks=0, version=version)
 
@@ -140,7 +140,7 @@ def test_acks_0(version):
 def test_record_errors_and_message():
     """KIP-467: from version 8 on the refused records are named, with why; below neither is there."""
     api = made()
-    api.rig.topic(overrides={"cleanup.policy": "compact"})
+    api.fixture.topic(overrides={"cleanup.policy": "compact"})
     builder = BatchBuilder()
     builder.append(WALL_MS, b"k", b"v")
     builder.append(WALL_MS, None, b"v")
@@ -155,7 +155,7 @@ def test_record_errors_and_message():
 def test_log_append_time(version):
     """From version 2 on the answer says the broker's time on LogAppendTime topics."""
     api = made()
-    api.rig.topic(overrides={"message.timestamp.type": "LogAppendTime"})
+    api.fixture.topic(overrides={"message.timestamp.type": "LogAppendTime"})
     records = batch() if version >= 3 else old_set(0)
     answer = sent(api, ("t", 0, records), version=version).responses[0].partition_responses[0]
     assert answer.log_append_time_ms == (WALL_MS if version >= 2 else -1)
@@ -166,7 +166,7 @@ def test_the_current_leader_is_named(version):
     """KIP-951: NOT_LEADER_OR_FOLLOWER from version 10 on says who leads and where it is."""
     api = made(states={0: registration(2, (2, 3), None, 4)})
     there = broker_registration(2)._replace(listeners={"PLAINTEXT": Endpoint("PLAINTEXT", "two", 9093)}, rack="r")
-    api.rig.publish(brokers={**api.rig.image.brokers, 2: there})
+    api.fixture.publish(brokers={**api.fixture.image.brokers, 2: there})
     answer = sent(api, ("t", 0, batch()), version=version)
     assert codes(answer) == [ErrorCode.NOT_LEADER_OR_FOLLOWER]
     leader = answer.responses[0].partition_responses[0].current_leader
@@ -183,10 +183,10 @@ def test_acks_all_waits_for_the_followers():
     api = made(states={0: registration(LOCAL, (1, 2))})
     answers = api.ask(produce, ProduceResponse, asked(("t", 0, batch()), acks=-1), 9)
     assert answers == []
-    api.rig.replicas.fetch(follower(2), [at(1)])
+    api.fixture.replicas.fetch(follower(2), [at(1)])
     assert codes(answers[0]) == [ErrorCode.NONE]
     late = api.ask(produce, ProduceResponse, asked(("t", 0, batch()), acks=-1, timeout_ms=100), 9)
-    api.rig.advance(0.2)
+    api.fixture.advance(0.2)
     assert codes(late[0]) == [ErrorCode.REQUEST_TIMED_OUT]
 
 
@@ -198,11 +198,11 @@ def test_nothing_waits_alone():
 def test_too_large_and_corrupt():
     """RL 1.6: MESSAGE_TOO_LARGE, CORRUPT_MESSAGE; nothing written."""
     api = made()
-    api.rig.topic(overrides={"max.message.bytes": "200"})
+    api.fixture.topic(overrides={"max.message.bytes": "200"})
     damaged = bytearray(batch())
     damaged[-1] ^= 1
     assert codes(sent(api, ("t", 0, batch(value=b"x" * 300)), ("t", 0, bytes(damaged)))) == [ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.CORRUPT_MESSAGE]
-    assert api.rig.partition().log.log_end_offset == 0
+    assert api.fixture.partition().log.log_end_offset == 0
 
 
 def test_duplicates_get_the_first_offset():
@@ -214,4 +214,4 @@ def test_duplicates_get_the_first_offset():
     again = sent(api, ("t", 0, first)).responses[0].partition_responses[0]
     assert (again.error_code, again.base_offset) == (0, 0)
     assert codes(sent(api, ("t", 0, batch(1, producer_id=7, producer_epoch=0, base_sequence=9)))) == [ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER]
-    assert api.rig.partition(TP).log.log_end_offset == 3
+    assert api.fixture.partition(TP).log.log_end_offset == 3

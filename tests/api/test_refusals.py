@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.api.random_messages import random_message
-from twisted_broker.api.dispatch import Served
+from twisted_broker.api.dispatch import BoundRoute
 from twisted_broker.api.refusals import refusal
 from twisted_broker.api.routes import ROUTES, Route
 from twisted_broker.wire.errors import ErrorCode
@@ -39,7 +39,7 @@ def test_a_refusal_as_a_whole_does_not_look_at_the_request(route: Route) -> None
     """`dispatch.Waiting` lets go of such requests: what refuses them must not need them."""
     for on_controller, versions in ((False, route.broker), (True, route.controller)):
         for version in range(versions.min, versions.max + 1):
-            served = Served(route, version, on_controller)
+            served = BoundRoute(route, version, on_controller)
             if served.refused_as_a_whole:
                 assert CODE in error_codes(served.refuse(None, CODE, None))
 

@@ -14,13 +14,13 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from tests.replication.rig import MAX_LAG_MS, WALL_MS, PartitionRig, registration
+from tests.replication.fixtures import MAX_LAG_MS, WALL_MS, PartitionFixture, registration
 from tests.replication.test_explanation import confirm
 from twisted_broker.cli.main import main
-from twisted_broker.replication import leader_isr
-from twisted_broker.replication.explanation import Fetching, explain
-from twisted_broker.replication.follower import truncate
-from twisted_broker.replication.reasons import Now
+from twisted_broker.replication.explain.explanation import Fetching, explain
+from twisted_broker.replication.explain.reasons import Now
+from twisted_broker.replication.fetcher.follower_log import truncate
+from twisted_broker.replication.partition import leader_isr
 
 METADATA: dict[str, Any] = {
     "offset": 7, "leader": 1, "leader_epoch": 5, "partition_epoch": 10, "replicas": [1, 2, 3], "isr": [1, 2], "eligible_leader_replicas": [],
@@ -68,27 +68,27 @@ def nobody() -> str:
 
 def leader_tells() -> dict[str, Any]:
     """Broker 3 was left out, broker 2 holds the high watermark."""
-    rig = PartitionRig()
-    rig.append(2)
+    fixture = PartitionFixture()
+    fixture.append(2)
     for broker in (2, 3):
-        rig.follower_fetches(broker, 2)
-    rig.append()
-    rig.now_ms += MAX_LAG_MS + 1
-    rig.follower_fetches(2, 3)
-    leader_isr.maybe_shrink(rig.partition, rig.now_ms)
-    confirm(rig)
-    rig.append(2)
-    rig.now_ms += 1500
-    return asdict(explain(rig.partition, Now(rig.now_ms, WALL_MS))) | {"metadata": METADATA}
+        fixture.follower_fetches(broker, 2)
+    fixture.append()
+    fixture.now_ms += MAX_LAG_MS + 1
+    fixture.follower_fetches(2, 3)
+    leader_isr.maybe_shrink(fixture.partition, fixture.now_ms)
+    confirm(fixture)
+    fixture.append(2)
+    fixture.now_ms += 1500
+    return asdict(explain(fixture.partition, Now(fixture.now_ms, WALL_MS))) | {"metadata": METADATA}
 
 
 def follower_tells() -> dict[str, Any]:
-    rig = PartitionRig(replicas=(1,))
+    fixture = PartitionFixture(replicas=(1,))
     for _ in range(4):
-        rig.append()
-    rig.partition.make_follower(registration(1, (1, 2, 3), None, 6, 11), rig.log, rig.now_ms)
-    truncate(rig.partition, 3, WALL_MS)
-    told = asdict(explain(rig.partition, Now(rig.now_ms, WALL_MS), (), Fetching("f", "fetching", 3, 0, 0, "fetching from broker 1 at 3")))
+        fixture.append()
+    fixture.partition.make_follower(registration(1, (1, 2, 3), None, 6, 11), fixture.log, fixture.now_ms)
+    truncate(fixture.partition, 3, WALL_MS)
+    told = asdict(explain(fixture.partition, Now(fixture.now_ms, WALL_MS), (), Fetching("f", "fetching", 3, 0, 0, "fetching from broker 1 at 3")))
     return told | {"broker": 2, "metadata": METADATA}
 
 

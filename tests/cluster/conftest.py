@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from tests.cluster.rig import Rig
+from tests.cluster.fixtures import Fixture
 
 
 @pytest.fixture
-def rig() -> Rig:
+def fixture() -> Fixture:
     """A controller that has started, with no broker yet."""
-    return Rig().start()
+    return Fixture().start()

@@ -6,42 +6,42 @@ from typing import Any
 
 import pytest
 
-from tests.cluster.rig import Rig
+from tests.cluster.fixtures import Fixture
 from twisted_broker.wire.errors import BrokerError, ErrorCode
-from twisted_broker.wire.messages import broker_lifecycle as wire
+from twisted_broker.wire.messages import broker_lifecycle as broker_lifecycle_messages
 from twisted_broker.wire.messages.topics import CreatableReplicaAssignment, CreatableTopic, CreateTopicsRequest
 
 
 class Cluster:
     """Three live brokers, topic `t` with one partition on all of them, led by 1."""
 
-    def __init__(self, rig: Rig) -> None:
-        self.rig = rig
-        self.epochs = {broker: rig.join(broker) for broker in (1, 2, 3)}
+    def __init__(self, fixture: Fixture) -> None:
+        self.fixture = fixture
+        self.epochs = {broker: fixture.join(broker) for broker in (1, 2, 3)}
         assignment = CreatableReplicaAssignment(partition_index=0, broker_ids=[1, 2, 3])
         topic = CreatableTopic(name="t", num_partitions=-1, replication_factor=-1, assignments=[assignment])
-        rig.ask("create_topics", CreateTopicsRequest(topics=[topic]), 7)
+        fixture.ask("create_topics", CreateTopicsRequest(topics=[topic]), 7)
 
     @property
     def partition(self) -> Any:
-        return self.rig.controller.image.topics_by_name["t"].partitions[0]
+        return self.fixture.controller.image.topics_by_name["t"].partitions[0]
 
     def ask(self, isr: list[int], *, sender: int = 1, version: int = 3, epochs: dict[int, int] | None = None, **changes: Any) -> Any:
         known = self.epochs | (epochs or {})
         values = {"partition_index": 0, "leader_epoch": self.partition.leader_epoch, "partition_epoch": self.partition.partition_epoch} | changes
         if version >= 3:
-            values["new_isr_with_epochs"] = [wire.BrokerState(broker_id=b, broker_epoch=known[b]) for b in isr]
+            values["new_isr_with_epochs"] = [broker_lifecycle_messages.BrokerState(broker_id=b, broker_epoch=known[b]) for b in isr]
         else:
             values["new_isr"] = isr
-        topic_id = values.pop("topic_id", self.rig.controller.image.topics_by_name["t"].id)
-        data = wire.AlterPartitionRequestTopicData(topic_id=topic_id, partitions=[wire.AlterPartitionRequestPartitionData(**values)])
-        request = wire.AlterPartitionRequest(broker_id=sender, broker_epoch=known[sender], topics=[data])
-        return self.rig.ask("alter_partition", request, version).topics[0].partitions[0]
+        topic_id = values.pop("topic_id", self.fixture.controller.image.topics_by_name["t"].id)
+        data = broker_lifecycle_messages.AlterPartitionRequestTopicData(topic_id=topic_id, partitions=[broker_lifecycle_messages.AlterPartitionRequestPartitionData(**values)])
+        request = broker_lifecycle_messages.AlterPartitionRequest(broker_id=sender, broker_epoch=known[sender], topics=[data])
+        return self.fixture.ask("alter_partition", request, version).topics[0].partitions[0]
 
 
 @pytest.fixture
-def cluster(rig: Rig) -> Cluster:
-    return Cluster(rig)
+def cluster(fixture: Fixture) -> Cluster:
+    return Cluster(fixture)
 
 
 @pytest.mark.parametrize("version", [2, 3])
@@ -56,9 +56,9 @@ def test_the_isr_shrinks_and_expands(cluster: Cluster, version: int) -> None:
 
 def test_the_same_state_again_is_granted_and_writes_nothing(cluster: Cluster) -> None:
     """RL 8.4."""
-    before = cluster.rig.controller.image
+    before = cluster.fixture.controller.image
     assert cluster.ask([1, 2, 3]).error_code == 0
-    assert cluster.rig.controller.image is before
+    assert cluster.fixture.controller.image is before
 
 
 @pytest.mark.parametrize(
@@ -93,13 +93,13 @@ def test_an_unknown_member_epoch_is_not_compared(cluster: Cluster) -> None:
 
 def test_fenced_and_leaving_members_are_ineligible(cluster: Cluster) -> None:
     """RL 8.4: fenced, or shutting down."""
-    cluster.rig.beat(3, cluster.epochs[3], want_fence=True)
+    cluster.fixture.beat(3, cluster.epochs[3], want_fence=True)
     assert cluster.partition.isr == (1, 2)
     assert cluster.ask([1, 2, 3]).error_code == ErrorCode.INELIGIBLE_REPLICA
-    other = cluster.rig.ask("create_topics", CreateTopicsRequest(topics=[CreatableTopic(
+    other = cluster.fixture.ask("create_topics", CreateTopicsRequest(topics=[CreatableTopic(
         name="led", num_partitions=-1, replication_factor=-1, assignments=[CreatableReplicaAssignment(partition_index=0, broker_ids=[2])])]), 7)
     assert other.topics[0].error_code == 0
-    cluster.rig.beat(2, cluster.epochs[2], want_shut_down=True)
+    cluster.fixture.beat(2, cluster.epochs[2], want_shut_down=True)
     assert cluster.partition.isr == (1,)
     assert cluster.ask([1, 2]).error_code == ErrorCode.INELIGIBLE_REPLICA
 
@@ -113,7 +113,7 @@ def test_the_sender_must_be_registered_under_this_epoch(cluster: Cluster) -> Non
 
 def test_who_is_not_assigned_does_not_join(cluster: Cluster) -> None:
     """RL 8.4: a broker that lives but holds no replica; a recovery state that does not exist."""
-    cluster.epochs[4] = cluster.rig.join(4)
+    cluster.epochs[4] = cluster.fixture.join(4)
     before = cluster.partition
     assert cluster.ask([1, 2, 4]).error_code == ErrorCode.INVALID_REQUEST
     assert cluster.ask([1, 2], leader_recovery_state=2).error_code == ErrorCode.INVALID_REQUEST
@@ -123,11 +123,11 @@ def test_who_is_not_assigned_does_not_join(cluster: Cluster) -> None:
 def test_a_recovering_leader_recovers_alone(cluster: Cluster) -> None:
     """RL 8.4, KIP-704: after an unclean election the ISR may not grow before the leader says that it has recovered; saying so is a change."""
     for broker in (2, 3):
-        cluster.rig.beat(broker, cluster.epochs[broker], want_fence=True)
-    cluster.rig.advance(9.5)
-    cluster.epochs[1] = cluster.rig.register(1, b"n" * 16, previous_broker_epoch=-1)
+        cluster.fixture.beat(broker, cluster.epochs[broker], want_fence=True)
+    cluster.fixture.advance(9.5)
+    cluster.epochs[1] = cluster.fixture.register(1, b"n" * 16, previous_broker_epoch=-1)
     for broker in (1, 2):
-        cluster.rig.beat(broker, cluster.epochs[broker])
+        cluster.fixture.beat(broker, cluster.epochs[broker])
     assert (cluster.partition.leader, cluster.partition.isr, cluster.partition.leader_recovery_state) == (1, (1,), 1)
     assert cluster.ask([1], leader_recovery_state=1).error_code == 0
     assert cluster.ask([1, 2], leader_recovery_state=1).error_code == ErrorCode.INVALID_REQUEST

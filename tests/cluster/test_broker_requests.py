@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 from twisted.internet.defer import Deferred, ensureDeferred
 
-from tests.cluster.rig import DIRECTORY_ID, StalledWorker
-from tests.cluster.served import MemberSide, Served, served
+from tests.cluster.controller_fixture import ControllerFixture, MemberSide, served
+from tests.cluster.fixtures import DIRECTORY_ID, StalledWorker
 from twisted_broker.api.context import BrokerParts, Listener, RequestContext
 from twisted_broker.cluster.directories import DirectoryAssignments
-from twisted_broker.cluster.registrations import LOST
+from twisted_broker.cluster.image_entries import LOST
 from twisted_broker.interfaces import TopicPartition
-from twisted_broker.replication.isr import IsrAnswer, IsrProposal
+from twisted_broker.replication.partition.isr import IsrAnswer, IsrProposal
 from twisted_broker.security.acl import AllowAll
 from twisted_broker.security.principal import Principal
 from twisted_broker.wire.errors import BrokerError, ErrorCode
@@ -23,28 +23,28 @@ from twisted_broker.wire.schema import encode
 
 
 @pytest.fixture
-def rig() -> Served:
+def fixture() -> ControllerFixture:
     return served()
 
 
-def members(rig: Served, *nodes: int) -> list[MemberSide]:
-    return [MemberSide(rig, node).follow().join() for node in nodes]
+def members(fixture: ControllerFixture, *nodes: int) -> list[MemberSide]:
+    return [MemberSide(fixture, node).follow().join() for node in nodes]
 
 
-def place(rig: Served, name: str, *assignments: list[int]) -> bytes:
+def place(fixture: ControllerFixture, name: str, *assignments: list[int]) -> bytes:
     chosen = [topics.CreatableReplicaAssignment(partition_index=number, broker_ids=brokers) for number, brokers in enumerate(assignments)]
     topic = topics.CreatableTopic(name=name, num_partitions=-1, replication_factor=-1, assignments=chosen)
-    result = rig.ask("create_topics", topics.CreateTopicsRequest(topics=[topic]), 7).topics[0]
+    result = fixture.ask("create_topics", topics.CreateTopicsRequest(topics=[topic]), 7).topics[0]
     assert result.error_code == 0
-    rig.settle()
+    fixture.settle()
     found: bytes = result.topic_id
     return found
 
 
-def proposal(rig: Served, name: str, number: int, *isr: int, **changes: Any) -> IsrProposal:
-    topic = rig.controller.image.topics_by_name[name]
+def proposal(fixture: ControllerFixture, name: str, number: int, *isr: int, **changes: Any) -> IsrProposal:
+    topic = fixture.controller.image.topics_by_name[name]
     state = topic.partitions[number]
-    members = tuple((node, rig.controller.image.brokers[node].epoch) for node in isr)
+    members = tuple((node, fixture.controller.image.brokers[node].epoch) for node in isr)
     made = IsrProposal(TopicPartition(name, number), topic.id, state.leader_epoch, state.partition_epoch, members, state.leader_recovery_state)
     return made._replace(**changes)
 
@@ -56,74 +56,74 @@ def outcome(answer: Deferred[IsrAnswer]) -> IsrAnswer:
     return found[0]
 
 
-def test_an_isr_change_is_answered(rig: Served) -> None:
+def test_an_isr_change_is_answered(fixture: ControllerFixture) -> None:
     """RL 2.5: granted with the new state, or refused with the partition's own error."""
-    first, _ = members(rig, 2, 3)
-    place(rig, "t", [2, 3], [2, 3])
-    good = first.isr_changes.submit(proposal(rig, "t", 0, 2))
-    stale = first.isr_changes.submit(proposal(rig, "t", 1, 2, partition_epoch=-1))
-    rig.settle()
+    first, _ = members(fixture, 2, 3)
+    place(fixture, "t", [2, 3], [2, 3])
+    good = first.isr_changes.submit(proposal(fixture, "t", 0, 2))
+    stale = first.isr_changes.submit(proposal(fixture, "t", 1, 2, partition_epoch=-1))
+    fixture.settle()
     answer = outcome(good)
     assert (answer.error, answer.isr, answer.partition_epoch, answer.leader_id) == (ErrorCode.NONE, frozenset({2}), 1, 2)
     assert outcome(stale).error is ErrorCode.INVALID_UPDATE_VERSION
-    assert rig.clock.seconds() == 0
+    assert fixture.clock.seconds() == 0
 
 
 def test_one_request_is_in_flight_and_the_rest_goes_together() -> None:
     """RL 1.2: what is proposed while a request is under way goes with the next one, at once after its answer."""
     worker = StalledWorker()
-    rig = Served(worker)
-    rig.start()
-    rig.serve()
+    fixture = ControllerFixture(worker)
+    fixture.start()
+    fixture.serve()
     worker.run()
-    (first,) = [MemberSide(rig, 2).follow()]
-    pump(rig, worker)
+    (first,) = [MemberSide(fixture, 2).follow()]
+    pump(fixture, worker)
     first.join()
-    pump(rig, worker)
-    made = rig.send("create_topics", topics.CreateTopicsRequest(topics=[topics.CreatableTopic(name="t", num_partitions=3, replication_factor=1)]), 7)
-    pump(rig, worker)
+    pump(fixture, worker)
+    made = fixture.send("create_topics", topics.CreateTopicsRequest(topics=[topics.CreatableTopic(name="t", num_partitions=3, replication_factor=1)]), 7)
+    pump(fixture, worker)
     assert made.called
     recovering = {"leader_recovery_state": 0}
-    answers = [first.isr_changes.submit(proposal(rig, "t", 0, 2, **recovering))]
-    rig.settle()
+    answers = [first.isr_changes.submit(proposal(fixture, "t", 0, 2, **recovering))]
+    fixture.settle()
     for number in (1, 2):
-        answers.append(first.isr_changes.submit(proposal(rig, "t", number, 2, **recovering)))
-    double = first.isr_changes.submit(proposal(rig, "t", 2, 2))
+        answers.append(first.isr_changes.submit(proposal(fixture, "t", number, 2, **recovering)))
+    double = first.isr_changes.submit(proposal(fixture, "t", 2, 2))
     assert outcome(double).error is ErrorCode.OPERATION_NOT_ATTEMPTED
-    pump(rig, worker)
+    pump(fixture, worker)
     assert [outcome(answer).error for answer in answers] == [ErrorCode.NONE] * 3
 
 
-def pump(rig: Served, worker: StalledWorker) -> None:
+def pump(fixture: ControllerFixture, worker: StalledWorker) -> None:
     """Network and disk until both rest."""
-    rig.settle()
+    fixture.settle()
     while worker.jobs:
         worker.run()
-        rig.settle()
+        fixture.settle()
 
 
-def test_what_an_error_left_is_tried_50_ms_later(rig: Served) -> None:
+def test_what_an_error_left_is_tried_50_ms_later(fixture: ControllerFixture) -> None:
     """RL 1.2: no controller, or an error of the whole request: the proposal stays until it is answered."""
-    first, _ = members(rig, 2, 3)
-    place(rig, "t", [2, 3])
-    wanted = proposal(rig, "t", 0, 2)
+    first, _ = members(fixture, 2, 3)
+    place(fixture, "t", [2, 3])
+    wanted = proposal(fixture, "t", 0, 2)
     epoch, first.lifecycle.broker_epoch = first.lifecycle.broker_epoch, 1
     answer = first.isr_changes.submit(wanted)
-    rig.settle()
+    fixture.settle()
     assert not answer.called
     first.lifecycle.broker_epoch = epoch
-    rig.pass_time(0.04)
+    fixture.pass_time(0.04)
     assert not answer.called
-    rig.pass_time(0.02)
+    fixture.pass_time(0.02)
     assert outcome(answer).error is ErrorCode.NONE
 
 
-def test_a_withdrawn_proposal_is_not_sent_again(rig: Served) -> None:
+def test_a_withdrawn_proposal_is_not_sent_again(fixture: ControllerFixture) -> None:
     """RL 2.5: led elsewhere meanwhile."""
-    first, _ = members(rig, 2, 3)
-    topic_id = place(rig, "t", [2, 3])
-    rig.crash()
-    answer = first.isr_changes.submit(proposal(rig, "t", 0, 2))
+    first, _ = members(fixture, 2, 3)
+    topic_id = place(fixture, "t", [2, 3])
+    fixture.crash()
+    answer = first.isr_changes.submit(proposal(fixture, "t", 0, 2))
     first.isr_changes.withdraw(topic_id, 0)
     assert outcome(answer).error is ErrorCode.NOT_LEADER_OR_FOLLOWER
 
@@ -144,129 +144,129 @@ def forwarded(member: MemberSide, request: topics.CreateTopicsRequest, principal
 
 
 @pytest.mark.parametrize("version", [2, 5, 7])
-def test_a_request_goes_on_with_its_clients_principal_and_address(rig: Served, version: int) -> None:
+def test_a_request_goes_on_with_its_clients_principal_and_address(fixture: ControllerFixture, version: int) -> None:
     """KIP-590: the controller decides as if the client had come itself."""
-    (member,) = members(rig, 2)
-    rig.authorizer = OnlyAlice()
-    rig.port.stopListening()
-    rig.factory.close_all()
-    rig.serve()
-    rig.pass_time(1.0)
+    (member,) = members(fixture, 2)
+    fixture.authorizer = OnlyAlice()
+    fixture.port.stopListening()
+    fixture.factory.close_all()
+    fixture.serve()
+    fixture.pass_time(1.0)
     codes = []
     for name, principal, host in (("one", "alice", "10.1.2.3"), ("two", "bob", "10.1.2.3"), ("three", "alice", "10.9.9.9")):
         request = topics.CreateTopicsRequest(topics=[topics.CreatableTopic(name=name, num_partitions=1, replication_factor=1)])
         answer = forwarded(member, request, principal, host, version)
-        rig.settle()
+        fixture.settle()
         codes.append(answer.result.topics[0].error_code)
     refused = ErrorCode.TOPIC_AUTHORIZATION_FAILED
     assert codes == [0, refused, refused]
 
 
-def test_a_request_that_finds_no_controller_times_out(rig: Served) -> None:
+def test_a_request_that_finds_no_controller_times_out(fixture: ControllerFixture) -> None:
     """Invariant 2 of forwarding: tried again until its time is over."""
-    (member,) = members(rig, 2)
-    rig.crash()
+    (member,) = members(fixture, 2)
+    fixture.crash()
     answer = forwarded(member, topics.CreateTopicsRequest(), "alice", "10.1.2.3")
-    rig.pass_time(29.0)
+    fixture.pass_time(29.0)
     assert not answer.called
-    rig.pass_time(2.0)
+    fixture.pass_time(2.0)
     with pytest.raises(BrokerError) as caught:
         answer.result.raiseException()
     assert caught.value.code is ErrorCode.REQUEST_TIMED_OUT
     answer.addErrback(lambda failure: None)
 
 
-def test_a_request_survives_the_restart_of_the_controller(rig: Served) -> None:
+def test_a_request_survives_the_restart_of_the_controller(fixture: ControllerFixture) -> None:
     """Invariant 2 of forwarding: a client hears nothing of a short absence."""
-    (member,) = members(rig, 2)
-    rig.crash()
+    (member,) = members(fixture, 2)
+    fixture.crash()
     request = topics.CreateTopicsRequest(topics=[topics.CreatableTopic(name="t", num_partitions=1, replication_factor=1)])
     answer = forwarded(member, request, "alice", "10.1.2.3")
-    rig.pass_time(3.0)
-    rig.restart()
-    rig.serve()
-    rig.pass_time(3.0)
+    fixture.pass_time(3.0)
+    fixture.restart()
+    fixture.serve()
+    fixture.pass_time(3.0)
     assert answer.result.topics[0].error_code == 0
 
 
-def test_a_topic_is_asked_for_once_however_many_name_it(rig: Served) -> None:
+def test_a_topic_is_asked_for_once_however_many_name_it(fixture: ControllerFixture) -> None:
     """Kafka's AutoTopicCreationManager: while a creation is on its way the topic is not asked for again."""
-    (member,) = members(rig, 2)
+    (member,) = members(fixture, 2)
     wanted = topics.CreatableTopic(name="auto", num_partitions=-1, replication_factor=-1)
-    before = rig.controller.log.end_offset
+    before = fixture.controller.log.end_offset
     for _ in range(5):
         member.forwarding.create_in_background([wanted])
-    rig.settle()
-    assert rig.controller.log.end_offset == before + 2
+    fixture.settle()
+    assert fixture.controller.log.end_offset == before + 2
     assert member.observer.image.topics_by_name["auto"].partitions[0].leader == 2
     assert member.forwarding._creating == set()
 
 
-def test_producer_ids_are_never_given_twice(rig: Served) -> None:
+def test_producer_ids_are_never_given_twice(fixture: ControllerFixture) -> None:
     """KIP-730: blocks of 1,000; two brokers, a block that ends, a controller that restarts: all different."""
-    sides = members(rig, 2, 3)
-    given = [take(rig, side) for side in sides for _ in range(1001)]
-    rig.crash()
-    rig.restart()
-    rig.serve()
-    rig.pass_time(2.0)
-    given += [take(rig, side) for side in sides for _ in range(1001)]
+    sides = members(fixture, 2, 3)
+    given = [take(fixture, side) for side in sides for _ in range(1001)]
+    fixture.crash()
+    fixture.restart()
+    fixture.serve()
+    fixture.pass_time(2.0)
+    given += [take(fixture, side) for side in sides for _ in range(1001)]
     assert len(set(given)) == len(given) == 4004
-    assert rig.controller.image.next_producer_id == 6000
+    assert fixture.controller.image.next_producer_id == 6000
 
 
-def take(rig: Served, member: MemberSide) -> int:
+def take(fixture: ControllerFixture, member: MemberSide) -> int:
     answer = ensureDeferred(member.forwarding.producer_ids.next())
     if not answer.called:
-        rig.pass_time(1.0)
+        fixture.pass_time(1.0)
     found: int = answer.result  # type: ignore[assignment]
     return found
 
 
-def test_many_who_wait_for_ids_share_one_block(rig: Served) -> None:
+def test_many_who_wait_for_ids_share_one_block(fixture: ControllerFixture) -> None:
     """KIP-730: one request for a block, whoever waits."""
-    (member,) = members(rig, 2)
+    (member,) = members(fixture, 2)
     waiting = [ensureDeferred(member.forwarding.producer_ids.next()) for _ in range(50)]
-    rig.settle()
+    fixture.settle()
     assert sorted(answer.result for answer in waiting) == list(range(50))
-    assert rig.controller.image.next_producer_id == 1000
+    assert fixture.controller.image.next_producer_id == 1000
 
 
-def test_a_replica_that_lies_elsewhere_is_reported(rig: Served) -> None:
+def test_a_replica_that_lies_elsewhere_is_reported(fixture: ControllerFixture) -> None:
     """KIP-858: with two directories the record says UNASSIGNED until the broker told where the replica is."""
     two = [DIRECTORY_ID[:15] + b"\x02", DIRECTORY_ID[:15] + b"\x62"]
-    (member,) = members(rig, 2)
-    rig.register(2, bytes([2]) * 16, log_dirs=two)
+    (member,) = members(fixture, 2)
+    fixture.register(2, bytes([2]) * 16, log_dirs=two)
     assignments = DirectoryAssignments(member.runtime, 2, member.channel("directories"), member.lifecycle, lambda partition: two[1])
     member.observer.subscribe(assignments.apply_delta)
-    place(rig, "t", [2], [2])
-    rig.settle()
-    partitions = rig.controller.image.topics_by_name["t"].partitions
+    place(fixture, "t", [2], [2])
+    fixture.settle()
+    partitions = fixture.controller.image.topics_by_name["t"].partitions
     assert [partitions[number].directories for number in (0, 1)] == [(two[1],), (two[1],)]
-    end = rig.controller.log.end_offset
-    rig.settle()
-    assert rig.controller.log.end_offset == end and assignments._wanted == {}
+    end = fixture.controller.log.end_offset
+    fixture.settle()
+    assert fixture.controller.log.end_offset == end and assignments._wanted == {}
     assignments.stop()
 
 
-def test_a_replica_that_no_directory_holds_is_reported_as_lost(rig: Served) -> None:
+def test_a_replica_that_no_directory_holds_is_reported_as_lost(fixture: ControllerFixture) -> None:
     """KRAFT 3.6: only while the controller knows of no directory for it: of a known one the heartbeats tell, and which one it was is kept."""
     two = [DIRECTORY_ID[:15] + b"\x02", DIRECTORY_ID[:15] + b"\x62"]
-    member, _ = members(rig, 2, 3)
-    rig.register(2, bytes([2]) * 16, log_dirs=two)
+    member, _ = members(fixture, 2, 3)
+    fixture.register(2, bytes([2]) * 16, log_dirs=two)
     held: dict[TopicPartition, bytes] = {}
     assignments = DirectoryAssignments(
         member.runtime, 2, member.channel("directories"), member.lifecycle, lambda partition: held.get(partition, LOST)
     )
     member.observer.subscribe(assignments.apply_delta)
     held[TopicPartition("t", 1)] = two[0]
-    place(rig, "t", [2, 3], [2, 3])
-    partitions = rig.controller.image.topics_by_name["t"].partitions
+    place(fixture, "t", [2, 3], [2, 3])
+    partitions = fixture.controller.image.topics_by_name["t"].partitions
     assert [(each.leader, each.directory_of(2)) for each in partitions.values()] == [(3, LOST), (2, two[0])]
     held.clear()
-    end = rig.controller.log.end_offset
-    rig.beat(3, rig.controller.image.brokers[3].epoch, want_fence=True)  # a delta for both partitions
-    rig.settle()
-    partitions = rig.controller.image.topics_by_name["t"].partitions
-    assert rig.controller.log.end_offset > end and partitions[1].directory_of(2) == two[0] and assignments._wanted == {}
+    end = fixture.controller.log.end_offset
+    fixture.beat(3, fixture.controller.image.brokers[3].epoch, want_fence=True)  # a delta for both partitions
+    fixture.settle()
+    partitions = fixture.controller.image.topics_by_name["t"].partitions
+    assert fixture.controller.log.end_offset > end and partitions[1].directory_of(2) == two[0] and assignments._wanted == {}
     assignments.stop()

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.cluster.rig import Rig
+from tests.cluster.fixtures import Fixture
 from twisted_broker.wire.errors import ErrorCode
-from twisted_broker.wire.messages import configs as wire
+from twisted_broker.wire.messages import configs as configs_messages
 from twisted_broker.wire.messages.topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 
 SET, DELETE, APPEND, SUBTRACT = range(4)
@@ -14,23 +14,23 @@ TOPIC, BROKER = 2, 4
 
 
 @pytest.fixture
-def ready(rig: Rig) -> Rig:
+def ready(fixture: Fixture) -> Fixture:
     """One live broker, one topic with one setting."""
-    rig.join(1)
+    fixture.join(1)
     made = CreatableTopic(name="t", num_partitions=1, replication_factor=1, configs=[CreatableTopicConfig(name="retention.ms", value="5")])
-    rig.ask("create_topics", CreateTopicsRequest(topics=[made]), 7)
-    return rig
+    fixture.ask("create_topics", CreateTopicsRequest(topics=[made]), 7)
+    return fixture
 
 
-def change(rig: Rig, kind: int, name: str, *edits: tuple[str, int, str | None], validate_only: bool = False, twice: bool = False) -> int:
-    entries = [wire.IncrementalAlterConfigsRequestAlterableConfig(name=n, config_operation=o, value=v) for n, o, v in edits]
-    resource = wire.IncrementalAlterConfigsRequestAlterConfigsResource(resource_type=kind, resource_name=name, configs=entries)
-    request = wire.IncrementalAlterConfigsRequest(resources=[resource] * (2 if twice else 1), validate_only=validate_only)
-    code: int = rig.ask("incremental_alter_configs", request, 1).responses[0].error_code
+def change(fixture: Fixture, kind: int, name: str, *edits: tuple[str, int, str | None], validate_only: bool = False, twice: bool = False) -> int:
+    entries = [configs_messages.IncrementalAlterConfigsRequestAlterableConfig(name=n, config_operation=o, value=v) for n, o, v in edits]
+    resource = configs_messages.IncrementalAlterConfigsRequestAlterConfigsResource(resource_type=kind, resource_name=name, configs=entries)
+    request = configs_messages.IncrementalAlterConfigsRequest(resources=[resource] * (2 if twice else 1), validate_only=validate_only)
+    code: int = fixture.ask("incremental_alter_configs", request, 1).responses[0].error_code
     return code
 
 
-def test_a_topics_settings_are_set_deleted_and_edited(ready: Rig) -> None:
+def test_a_topics_settings_are_set_deleted_and_edited(ready: Fixture) -> None:
     """KIP-339: SET, DELETE; APPEND and SUBTRACT work on lists, from the default when nothing is set."""
     assert change(ready, TOPIC, "t", ("segment.ms", SET, "1000"), ("retention.ms", DELETE, None)) == 0
     assert ready.controller.image.config(TOPIC, "t") == {"segment.ms": "1000"}
@@ -59,7 +59,7 @@ def test_a_topics_settings_are_set_deleted_and_edited(ready: Rig) -> None:
         (99, "x", ("y", SET, "1"), ErrorCode.INVALID_REQUEST),
     ],
 )
-def test_changes_that_are_refused(ready: Rig, kind: int, name: str, edit: tuple[str, int, str | None], code: ErrorCode) -> None:
+def test_changes_that_are_refused(ready: Fixture, kind: int, name: str, edit: tuple[str, int, str | None], code: ErrorCode) -> None:
     """RL 1.11: a refused change leaves the resource as it was, whatever else it asked for."""
     before = ready.controller.image.configs
     assert change(ready, kind, name, edit) == code
@@ -67,7 +67,7 @@ def test_changes_that_are_refused(ready: Rig, kind: int, name: str, edit: tuple[
     assert ready.controller.image.configs == before
 
 
-def test_validate_only_and_the_same_value_write_nothing(ready: Rig) -> None:
+def test_validate_only_and_the_same_value_write_nothing(ready: Fixture) -> None:
     """Invariant 2: only what differs is written."""
     before = ready.controller.image
     assert change(ready, TOPIC, "t", ("segment.ms", SET, "9"), validate_only=True) == 0
@@ -75,22 +75,22 @@ def test_validate_only_and_the_same_value_write_nothing(ready: Rig) -> None:
     assert ready.controller.image is before
 
 
-def test_a_resource_or_setting_twice_is_refused(ready: Rig) -> None:
+def test_a_resource_or_setting_twice_is_refused(ready: Fixture) -> None:
     """Kafka's ConfigAdminManager: which of the two should count?"""
     assert change(ready, TOPIC, "t", ("segment.ms", SET, "9"), twice=True) == ErrorCode.INVALID_REQUEST
     assert change(ready, TOPIC, "t", ("segment.ms", SET, "9"), ("segment.ms", SET, "8")) == ErrorCode.INVALID_REQUEST
 
 
-def test_the_older_call_replaces_everything(ready: Rig) -> None:
+def test_the_older_call_replaces_everything(ready: Fixture) -> None:
     """AlterConfigs: settings that are not named go."""
-    entries = [wire.AlterConfigsRequestAlterableConfig(name="segment.ms", value="7")]
-    resource = wire.AlterConfigsRequestAlterConfigsResource(resource_type=TOPIC, resource_name="t", configs=entries)
-    answer = ready.ask("alter_configs", wire.AlterConfigsRequest(resources=[resource]), 2)
+    entries = [configs_messages.AlterConfigsRequestAlterableConfig(name="segment.ms", value="7")]
+    resource = configs_messages.AlterConfigsRequestAlterConfigsResource(resource_type=TOPIC, resource_name="t", configs=entries)
+    answer = ready.ask("alter_configs", configs_messages.AlterConfigsRequest(resources=[resource]), 2)
     assert answer.responses[0].error_code == 0
     assert ready.controller.image.config(TOPIC, "t") == {"segment.ms": "7"}
 
 
-def test_a_dynamic_default_acts_on_the_next_decision(ready: Rig) -> None:
+def test_a_dynamic_default_acts_on_the_next_decision(ready: Fixture) -> None:
     """RL 1.11: settings act without a restart: the cluster's minimum ISR decides who is eligible."""
     ready.join(2)
     made = CreatableTopic(name="u", num_partitions=1, replication_factor=2)
@@ -101,7 +101,7 @@ def test_a_dynamic_default_acts_on_the_next_decision(ready: Rig) -> None:
     assert sorted(partition.elr) == [1, 2]
 
 
-def test_another_minimum_isr_takes_back_the_eligible_replicas(ready: Rig) -> None:
+def test_another_minimum_isr_takes_back_the_eligible_replicas(ready: Fixture) -> None:
     """KIP-966: the ELR was measured by the old minimum."""
     ready.advance(9.5)
     assert ready.controller.image.topics_by_name["t"].partitions[0].elr == (1,)
@@ -109,7 +109,7 @@ def test_another_minimum_isr_takes_back_the_eligible_replicas(ready: Rig) -> Non
     assert ready.controller.image.topics_by_name["t"].partitions[0].elr == ()
 
 
-def test_without_a_leader_another_minimum_isr_leaves_only_an_unclean_election(ready: Rig) -> None:
+def test_without_a_leader_another_minimum_isr_leaves_only_an_unclean_election(ready: Fixture) -> None:
     """RL 8.3, KIP-966 as in Kafka 4.3.1: the last known leader is forgotten, too; its return elects nobody until an unclean election is allowed."""
     ready.advance(9.5)
     assert change(ready, TOPIC, "t", ("min.insync.replicas", SET, "2")) == 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.broker_house import BrokerHouse
+from tests.memory_broker import MemoryBroker
 from twisted_broker.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 
 FOR_NODES = {
@@ -15,17 +15,17 @@ LEVELS = {"metadata.version": 30, "eligible.leader.replicas.version": 1}
 
 
 @pytest.fixture
-def house() -> BrokerHouse:
-    return BrokerHouse().start()
+def house() -> MemoryBroker:
+    return MemoryBroker().start()
 
 
-def asked(house: BrokerHouse, port: int) -> ApiVersionsResponse:
+def asked(house: MemoryBroker, port: int) -> ApiVersionsResponse:
     answer: ApiVersionsResponse = house.ask(ApiVersionsRequest(client_software_name="t", client_software_version="1"), 3, port)
     assert answer.error_code == 0
     return answer
 
 
-def test_a_controller_listener_serves_what_nodes_ask(house: BrokerHouse) -> None:
+def test_a_controller_listener_serves_what_nodes_ask(house: MemoryBroker) -> None:
     """RL 8.1: each API by which Kafka's nodes follow, register, beat, change ISRs, take ids, place replicas and forward."""
     on_controller = {each.api_key for each in asked(house, 9093).api_keys}
     on_broker = {each.api_key for each in asked(house, 9092).api_keys}
@@ -33,7 +33,7 @@ def test_a_controller_listener_serves_what_nodes_ask(house: BrokerHouse) -> None
     assert set(FOR_NODES.values()) & on_broker == {FOR_NODES["Fetch"]}
 
 
-def test_a_new_cluster_says_its_levels(house: BrokerHouse) -> None:
+def test_a_new_cluster_says_its_levels(house: MemoryBroker) -> None:
     """RL 8.1: metadata.version 30 and ELR 1 are finalised, as soon as the broker follows; other features are at 0 and not said."""
     answer = asked(house, 9092)
     assert {each.name: each.max_version_level for each in answer.finalized_features} == LEVELS

@@ -11,9 +11,9 @@ from twisted.internet.error import TimeoutError
 from twisted.internet.protocol import Factory, Protocol
 from twisted.logger import capturedLogs, formatEvent
 
-from tests.cluster.served import PORT, MemberSide, Served, served
+from tests.cluster.controller_fixture import PORT, ControllerFixture, MemberSide, served
+from twisted_broker.cluster.image_entries import FeatureRange
 from twisted_broker.cluster.lifecycle import BrokerState
-from twisted_broker.cluster.registrations import FeatureRange
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.messages.broker_lifecycle import BrokerHeartbeatRequest
 from twisted_broker.wire.messages.cluster import UnregisterBrokerRequest
@@ -21,161 +21,161 @@ from twisted_broker.wire.messages.topics import CreatableReplicaAssignment, Crea
 
 
 @pytest.fixture
-def rig() -> Served:
+def fixture() -> ControllerFixture:
     return served()
 
 
-def place(rig: Served, name: str, *brokers: int) -> None:
+def place(fixture: ControllerFixture, name: str, *brokers: int) -> None:
     assignment = CreatableReplicaAssignment(partition_index=0, broker_ids=list(brokers))
     topic = CreatableTopic(name=name, num_partitions=-1, replication_factor=-1, assignments=[assignment])
-    assert rig.ask("create_topics", CreateTopicsRequest(topics=[topic]), 7).topics[0].error_code == 0
-    rig.settle()
+    assert fixture.ask("create_topics", CreateTopicsRequest(topics=[topic]), 7).topics[0].error_code == 0
+    fixture.settle()
 
 
-def test_a_lone_broker_serves_without_any_wait(rig: Served) -> None:
+def test_a_lone_broker_serves_without_any_wait(fixture: ControllerFixture) -> None:
     """RL 8.2: registration, catching up and the lifting of the fence take round trips, not ticks or heartbeats."""
-    member = MemberSide(rig, 2).follow().join()
-    assert rig.clock.seconds() == 0
+    member = MemberSide(fixture, 2).follow().join()
+    assert fixture.clock.seconds() == 0
     assert member.lifecycle.state is BrokerState.RUNNING and member.lifecycle.unfenced.called
-    broker = rig.controller.image.brokers[2]
+    broker = fixture.controller.image.brokers[2]
     assert broker.epoch == member.lifecycle.broker_epoch and not broker.fenced
     assert broker.listeners["PLAINTEXT"].port == 9002
 
 
-def test_joining_before_the_leader_is_known(rig: Served) -> None:
+def test_joining_before_the_leader_is_known(fixture: ControllerFixture) -> None:
     """The registration goes out when the observer has found the controller."""
-    member = MemberSide(rig, 2).join()
+    member = MemberSide(fixture, 2).join()
     assert member.lifecycle.state is BrokerState.STARTING
     member.follow()
-    assert rig.clock.seconds() == 0 and member.lifecycle.state is BrokerState.RUNNING
+    assert fixture.clock.seconds() == 0 and member.lifecycle.state is BrokerState.RUNNING
 
 
-def test_ready_before_caught_up(rig: Served) -> None:
+def test_ready_before_caught_up(fixture: ControllerFixture) -> None:
     """KRAFT 3.5: whichever comes last lifts the fence at once."""
-    member = MemberSide(rig, 2).join(ready=False)
+    member = MemberSide(fixture, 2).join(ready=False)
     member.lifecycle.ready_to_unfence()
     member.follow()
-    assert rig.clock.seconds() == 0 and member.lifecycle.state is BrokerState.RUNNING
+    assert fixture.clock.seconds() == 0 and member.lifecycle.state is BrokerState.RUNNING
 
 
-def test_the_fence_stays_until_the_broker_is_ready(rig: Served) -> None:
+def test_the_fence_stays_until_the_broker_is_ready(fixture: ControllerFixture) -> None:
     """KRAFT 3.5: caught up is not yet serving: logs come first; then at once."""
-    member = MemberSide(rig, 2).follow().join(ready=False)
+    member = MemberSide(fixture, 2).follow().join(ready=False)
     assert member.lifecycle.caught_up.called and member.lifecycle.state is BrokerState.RECOVERY
-    rig.pass_time(20.0)
-    assert rig.controller.image.brokers[2].fenced and not member.lifecycle.unfenced.called
-    at = rig.clock.seconds()
+    fixture.pass_time(20.0)
+    assert fixture.controller.image.brokers[2].fenced and not member.lifecycle.unfenced.called
+    at = fixture.clock.seconds()
     member.lifecycle.ready_to_unfence()
-    rig.settle()
-    assert member.lifecycle.unfenced.called and rig.clock.seconds() == at
+    fixture.settle()
+    assert member.lifecycle.unfenced.called and fixture.clock.seconds() == at
 
 
-def test_heartbeats_keep_the_session(rig: Served) -> None:
+def test_heartbeats_keep_the_session(fixture: ControllerFixture) -> None:
     """RL 8.2: every 2 s; a minute later nothing has changed."""
-    member = MemberSide(rig, 2).follow().join()
-    brokers = rig.controller.image.brokers
-    rig.pass_time(60.0)
-    assert rig.controller.image.brokers == brokers and member.lifecycle.state is BrokerState.RUNNING
+    member = MemberSide(fixture, 2).follow().join()
+    brokers = fixture.controller.image.brokers
+    fixture.pass_time(60.0)
+    assert fixture.controller.image.brokers == brokers and member.lifecycle.state is BrokerState.RUNNING
 
 
-def test_a_broker_that_was_fenced_comes_back_by_itself(rig: Served) -> None:
+def test_a_broker_that_was_fenced_comes_back_by_itself(fixture: ControllerFixture) -> None:
     """RL 8.2: a lost session (the controller fenced it) ends with the next beat that is heard."""
-    member = MemberSide(rig, 2).follow().join()
+    member = MemberSide(fixture, 2).follow().join()
     fenced: list[int] = []
     member.lifecycle.fenced_again = lambda: fenced.append(1)
-    rig.beat(2, member.lifecycle.broker_epoch, want_fence=True)
-    rig.settle()
-    assert rig.controller.image.brokers[2].fenced
-    rig.pass_time(2.5)
-    assert not rig.controller.image.brokers[2].fenced
+    fixture.beat(2, member.lifecycle.broker_epoch, want_fence=True)
+    fixture.settle()
+    assert fixture.controller.image.brokers[2].fenced
+    fixture.pass_time(2.5)
+    assert not fixture.controller.image.brokers[2].fenced
 
 
-def test_another_incarnation_waits_for_the_first_ones_session(rig: Served) -> None:
+def test_another_incarnation_waits_for_the_first_ones_session(fixture: ControllerFixture) -> None:
     """KRAFT 3.4: DUPLICATE_BROKER_REGISTRATION is retried until the session is over."""
-    rig.join(2)
-    member = MemberSide(rig, 2).follow().join(incarnation=b"new" + bytes(13))
+    fixture.join(2)
+    member = MemberSide(fixture, 2).follow().join(incarnation=b"new" + bytes(13))
     assert member.lifecycle.broker_epoch == -1
-    rig.pass_time(8.5)
+    fixture.pass_time(8.5)
     assert member.lifecycle.broker_epoch == -1
-    rig.pass_time(1.5)
+    fixture.pass_time(1.5)
     assert member.lifecycle.state is BrokerState.RUNNING
 
 
-def test_a_hopeless_registration_is_told(rig: Served) -> None:
+def test_a_hopeless_registration_is_told(fixture: ControllerFixture) -> None:
     """KRAFT 3.4: another cluster's id: caught_up and unfenced fail, nothing is retried."""
-    member = MemberSide(rig, 2).follow()
+    member = MemberSide(fixture, 2).follow()
     problems: list[Any] = []
     member.lifecycle.caught_up.addErrback(problems.append)
     member.join(cluster_id="x" * 22, ready=False)
-    rig.pass_time(5.0)
+    fixture.pass_time(5.0)
     assert isinstance(problems[0].value, BrokerError) and problems[0].value.code is ErrorCode.INCONSISTENT_CLUSTER_ID
     assert member.lifecycle.state is BrokerState.NOT_RUNNING
 
 
-def test_features_that_are_beyond_a_broker_are_named(rig: Served) -> None:
+def test_features_that_are_beyond_a_broker_are_named(fixture: ControllerFixture) -> None:
     """KRAFT 3.4: the code alone (UNSUPPORTED_VERSION) would say neither which feature, nor what to do."""
-    member = MemberSide(rig, 2).follow()
+    member = MemberSide(fixture, 2).follow()
     problems: list[Any] = []
     member.lifecycle.caught_up.addErrback(problems.append)
     member.join(ready=False, features={"metadata.version": FeatureRange(7, 21), "eligible.leader.replicas.version": FeatureRange(0, 1)})
-    rig.pass_time(5.0)
+    fixture.pass_time(5.0)
     assert problems[0].value.code is ErrorCode.UNSUPPORTED_VERSION
     words = problems[0].value.message
     assert words == "the cluster has finalised metadata.version=30 (here 7 to 21): lower it with kafka-features, or start a newer broker"
 
 
-def test_no_controller_within_the_registration_timeout(rig: Served) -> None:
+def test_no_controller_within_the_registration_timeout(fixture: ControllerFixture) -> None:
     """initial.broker.registration.timeout.ms: then it gives up."""
-    rig.crash()
-    member = MemberSide(rig, 2, **{"initial.broker.registration.timeout.ms": "3000"}).follow()
+    fixture.crash()
+    member = MemberSide(fixture, 2, **{"initial.broker.registration.timeout.ms": "3000"}).follow()
     problems: list[Any] = []
     member.lifecycle.caught_up.addErrback(problems.append)
     member.join(ready=False)
-    rig.pass_time(2.5)
+    fixture.pass_time(2.5)
     assert problems == []
-    rig.pass_time(1.0)
+    fixture.pass_time(1.0)
     assert problems[0].value.code is ErrorCode.REQUEST_TIMED_OUT
 
 
-def test_a_controlled_shutdown_over_the_network(rig: Served) -> None:
+def test_a_controlled_shutdown_over_the_network(fixture: ControllerFixture) -> None:
     """RL 8.2: leadership goes to the other one, both have seen it, then the broker may go."""
-    first, second = MemberSide(rig, 2).follow().join(), MemberSide(rig, 3).follow().join()
-    place(rig, "t", 2, 3)
+    first, second = MemberSide(fixture, 2).follow().join(), MemberSide(fixture, 3).follow().join()
+    place(fixture, "t", 2, 3)
     gone: list[None] = []
     with capturedLogs() as told:
         first.lifecycle.controlled_shutdown().addCallback(gone.append)
-        rig.pass_time(3.0)
+        fixture.pass_time(3.0)
     lines = [line for line in map(formatEvent, told) if "shutdown" in line or "handed over" in line]
     assert lines[0] == "controlled shutdown: 1 partition(s) still to hand over" and lines[-1].endswith("this broker leaves")
     assert gone and first.lifecycle.state is BrokerState.SHUTTING_DOWN
     partition = second.observer.image.topics_by_name["t"].partitions[0]
     assert (partition.leader, partition.isr) == (3, (3,))
-    assert rig.controller.image.brokers[2].fenced
+    assert fixture.controller.image.brokers[2].fenced
 
 
-def test_a_lone_broker_leaves_at_once(rig: Served) -> None:
+def test_a_lone_broker_leaves_at_once(fixture: ControllerFixture) -> None:
     """RL 8.2: nobody to wait for."""
-    member = MemberSide(rig, 2).follow().join()
-    place(rig, "t", 2)
-    at = rig.clock.seconds()
+    member = MemberSide(fixture, 2).follow().join()
+    place(fixture, "t", 2)
+    at = fixture.clock.seconds()
     left = member.lifecycle.controlled_shutdown()
-    rig.pass_time(0.2)
-    assert left.called and rig.clock.seconds() - at < 0.25
+    fixture.pass_time(0.2)
+    assert left.called and fixture.clock.seconds() - at < 0.25
 
 
-def test_a_failed_directory_is_told_at_once(rig: Served) -> None:
+def test_a_failed_directory_is_told_at_once(fixture: ControllerFixture) -> None:
     """RL 1.12: not with the next heartbeat."""
-    member = MemberSide(rig, 2).follow().join()
-    place(rig, "t", 2)
-    (directory,) = rig.controller.image.brokers[2].directories
+    member = MemberSide(fixture, 2).follow().join()
+    place(fixture, "t", 2)
+    (directory,) = fixture.controller.image.brokers[2].directories
     member.lifecycle.directory_failed(directory)
-    rig.settle()
-    assert rig.controller.image.topics_by_name["t"].partitions[0].leader == -1
+    fixture.settle()
+    assert fixture.controller.image.topics_by_name["t"].partitions[0].leader == -1
 
 
-def test_every_beat_tells_all_that_failed(rig: Served) -> None:
+def test_every_beat_tells_all_that_failed(fixture: ControllerFixture) -> None:
     """RL 1.12: a directory that fails later is told with those before it, each once; and again to a controller that has forgotten this broker."""
-    member = MemberSide(rig, 2).follow().join()
+    member = MemberSide(fixture, 2).follow().join()
     told: list[list[bytes]] = []
     ask_once = member.lifecycle._channel.ask_once
 
@@ -187,120 +187,120 @@ def test_every_beat_tells_all_that_failed(rig: Served) -> None:
     member.lifecycle._channel.ask_once = listening  # type: ignore[method-assign]
     for directory in (b"a" * 16, b"b" * 16, b"a" * 16):
         member.lifecycle.directory_failed(directory)
-        rig.settle()
+        fixture.settle()
     assert told == [[b"a" * 16], [b"a" * 16, b"b" * 16]]
-    unregister(rig, 2)
-    rig.pass_time(5.0)
+    unregister(fixture, 2)
+    fixture.pass_time(5.0)
     assert member.lifecycle.state is BrokerState.RUNNING and all(each == told[1] for each in told[1:]) and len(told) > 3
 
 
-def test_the_controller_restarts_and_the_member_stays(rig: Served) -> None:
+def test_the_controller_restarts_and_the_member_stays(fixture: ControllerFixture) -> None:
     """RL 8.1: the session goes on under the new epoch; no record fences the broker."""
-    member = MemberSide(rig, 2).follow().join()
-    rig.crash()
-    rig.pass_time(4.0)
-    rig.restart()
-    rig.serve()
-    rig.pass_time(20.0)
-    broker = rig.controller.image.brokers[2]
+    member = MemberSide(fixture, 2).follow().join()
+    fixture.crash()
+    fixture.pass_time(4.0)
+    fixture.restart()
+    fixture.serve()
+    fixture.pass_time(20.0)
+    broker = fixture.controller.image.brokers[2]
     assert not broker.fenced and broker.epoch == member.lifecycle.broker_epoch
 
 
-def test_stopping_ends_the_heartbeats(rig: Served) -> None:
+def test_stopping_ends_the_heartbeats(fixture: ControllerFixture) -> None:
     """Nothing beats after stop; the controller fences after the session."""
-    member = MemberSide(rig, 2).follow().join()
+    member = MemberSide(fixture, 2).follow().join()
     member.stop()
-    rig.pass_time(10.0)
-    assert rig.controller.image.brokers[2].fenced
+    fixture.pass_time(10.0)
+    assert fixture.controller.image.brokers[2].fenced
 
 
-def _before_a_leader_is_known(rig: Served) -> MemberSide:
-    return MemberSide(rig, 2).join()
+def _before_a_leader_is_known(fixture: ControllerFixture) -> MemberSide:
+    return MemberSide(fixture, 2).join()
 
 
-def _between_two_tries(rig: Served) -> MemberSide:
-    rig.join(2)
-    return MemberSide(rig, 2).follow().join(incarnation=b"new" + bytes(13))
+def _between_two_tries(fixture: ControllerFixture) -> MemberSide:
+    fixture.join(2)
+    return MemberSide(fixture, 2).follow().join(incarnation=b"new" + bytes(13))
 
 
-def _while_it_catches_up(rig: Served) -> MemberSide:
-    member = MemberSide(rig, 2).follow()
+def _while_it_catches_up(fixture: ControllerFixture) -> MemberSide:
+    member = MemberSide(fixture, 2).follow()
     member.observer.reaches = lambda offset: Deferred()  # type: ignore[method-assign]
     return member.join()
 
 
 @pytest.mark.parametrize("stage", [_before_a_leader_is_known, _between_two_tries, _while_it_catches_up])
-def test_stopping_while_it_registers(rig: Served, stage: Any) -> None:
+def test_stopping_while_it_registers(fixture: ControllerFixture, stage: Any) -> None:
     """RL 8.2: wherever the registration stands, it ends: no failure that nobody handles, nothing that goes on."""
     with capturedLogs() as told:
-        member = stage(rig)
+        member = stage(fixture)
         member.stop()
-        rig.pass_time(20.0)
+        fixture.pass_time(20.0)
         del member.lifecycle._running
         gc.collect()
     assert not member.lifecycle.caught_up.called and member.lifecycle.state is BrokerState.SHUTTING_DOWN
     assert [formatEvent(event) for event in told if "log_failure" in event] == []
 
 
-def unregister(rig: Served, node: int) -> None:
-    assert rig.ask("unregister_broker", UnregisterBrokerRequest(broker_id=node), 0).error_code == 0
-    rig.settle()
-    assert node not in rig.controller.image.brokers
+def unregister(fixture: ControllerFixture, node: int) -> None:
+    assert fixture.ask("unregister_broker", UnregisterBrokerRequest(broker_id=node), 0).error_code == 0
+    fixture.settle()
+    assert node not in fixture.controller.image.brokers
 
 
-def test_a_living_broker_that_was_unregistered_registers_anew(rig: Served) -> None:
+def test_a_living_broker_that_was_unregistered_registers_anew(fixture: ControllerFixture) -> None:
     """RL 8.2: at its next beat; it gets a new epoch, and leads again what nobody else can lead. It is told in two lines, not at each beat."""
-    member = MemberSide(rig, 2).follow().join()
-    place(rig, "t", 2)
+    member = MemberSide(fixture, 2).follow().join()
+    place(fixture, "t", 2)
     before = member.lifecycle.broker_epoch
     with capturedLogs() as told:
-        unregister(rig, 2)
-        rig.pass_time(5.0)
-    broker = rig.controller.image.brokers[2]
+        unregister(fixture, 2)
+        fixture.pass_time(5.0)
+    broker = fixture.controller.image.brokers[2]
     assert broker.epoch == member.lifecycle.broker_epoch > before and not broker.fenced
     assert member.lifecycle.state is BrokerState.RUNNING
-    assert rig.controller.image.topics_by_name["t"].partitions[0].leader == 2
+    assert fixture.controller.image.topics_by_name["t"].partitions[0].leader == 2
     lines = [line for line in map(formatEvent, told) if "anew" in line or "heartbeat" in line]
     assert len(lines) == 2 and lines[-1] == f"registered anew, under epoch {broker.epoch}"
 
 
-def test_a_broker_that_was_unregistered_may_leave_at_once(rig: Served) -> None:
+def test_a_broker_that_was_unregistered_may_leave_at_once(fixture: ControllerFixture) -> None:
     """RL 8.2: the controller does not know it: there is nothing to hand over."""
-    member = MemberSide(rig, 2).follow().join()
-    unregister(rig, 2)
-    at = rig.clock.seconds()
+    member = MemberSide(fixture, 2).follow().join()
+    unregister(fixture, 2)
+    at = fixture.clock.seconds()
     left = member.lifecycle.controlled_shutdown()
-    rig.pass_time(0.2)
-    assert left.called and rig.clock.seconds() - at < 0.25 and 2 not in rig.controller.image.brokers
+    fixture.pass_time(0.2)
+    assert left.called and fixture.clock.seconds() - at < 0.25 and 2 not in fixture.controller.image.brokers
 
 
-def test_another_process_has_the_node_id(rig: Served) -> None:
+def test_another_process_has_the_node_id(fixture: ControllerFixture) -> None:
     """RL 8.2: a broker that comes back to find its id taken by one that lives must not go on, and says where that one is."""
-    member = MemberSide(rig, 2).follow().join()
+    member = MemberSide(fixture, 2).follow().join()
     reasons: list[str] = []
     member.lifecycle.refused = reasons.append
-    unregister(rig, 2)
-    rig.beat(2, rig.register(2, b"another process."))
+    unregister(fixture, 2)
+    fixture.beat(2, fixture.register(2, b"another process."))
     for _ in range(5):
-        rig.pass_time(1.0)
-        rig.beat(2, rig.controller.image.brokers[2].epoch)
+        fixture.pass_time(1.0)
+        fixture.beat(2, fixture.controller.image.brokers[2].epoch)
     (reason,) = reasons
     assert reason == "node id 2 belongs to a running broker at 127.0.0.1:9092: stop that one, or give this one another node.id"
     assert member.lifecycle.state is BrokerState.NOT_RUNNING
-    assert rig.controller.image.brokers[2].incarnation_id == b"another process."
+    assert fixture.controller.image.brokers[2].incarnation_id == b"another process."
 
 
-def test_a_node_id_that_stays_taken_ends_the_start(rig: Served) -> None:
+def test_a_node_id_that_stays_taken_ends_the_start(fixture: ControllerFixture) -> None:
     """KRAFT 3.4: the other one's session holds to the end of `initial.broker.registration.timeout.ms`; the waiting is told once."""
-    epoch = rig.join(2)
+    epoch = fixture.join(2)
     problems: list[Any] = []
     with capturedLogs() as told:
-        member = MemberSide(rig, 2, **{"initial.broker.registration.timeout.ms": "5000"}).follow()
+        member = MemberSide(fixture, 2, **{"initial.broker.registration.timeout.ms": "5000"}).follow()
         member.lifecycle.caught_up.addErrback(problems.append)
         member.join(incarnation=b"new" + bytes(13), ready=False)
         for _ in range(6):
-            rig.pass_time(1.0)
-            rig.beat(2, epoch)
+            fixture.pass_time(1.0)
+            fixture.beat(2, epoch)
     assert problems[0].value.code is ErrorCode.DUPLICATE_BROKER_REGISTRATION and "another node.id" in str(problems[0].value)
     assert len([line for line in map(formatEvent, told) if "registration is refused" in line]) == 1
 
@@ -316,52 +316,52 @@ class MuteController(Factory):
     protocol = Mute
 
 
-def test_a_controller_that_says_nothing_is_told_once(rig: Served) -> None:
+def test_a_controller_that_says_nothing_is_told_once(fixture: ControllerFixture) -> None:
     """RL 8.1: its silence in one line, its return in another; the broker never loses its session by it."""
-    member = MemberSide(rig, 2).follow().join()
+    member = MemberSide(fixture, 2).follow().join()
     with capturedLogs() as told:
-        rig.crash()
+        fixture.crash()
         ports: list[Any] = []
-        rig.network.listen("127.0.0.1", PORT, MuteController()).addCallback(ports.append)
-        rig.pass_time(6.0)
+        fixture.network.listen("127.0.0.1", PORT, MuteController()).addCallback(ports.append)
+        fixture.pass_time(6.0)
         ports[0].stopListening()  # the connections stay, as after a loss of power
-        rig.restart()
-        rig.serve()
+        fixture.restart()
+        fixture.serve()
         for _ in range(40):
-            rig.pass_time(0.5)
-            assert not rig.controller.image.brokers[2].fenced
+            fixture.pass_time(0.5)
+            assert not fixture.controller.image.brokers[2].fenced
     lines = [line for line in map(formatEvent, told) if "controller" in line]
     assert len([line for line in lines if "no controller answers" in line]) == 1
     assert len([line for line in lines if "answers again" in line]) == 1
     assert member.lifecycle.state is BrokerState.RUNNING
 
 
-def test_heartbeats_leave_a_connection_that_died_for_one_side(rig: Served) -> None:
+def test_heartbeats_leave_a_connection_that_died_for_one_side(fixture: ControllerFixture) -> None:
     """RL 8.2: an answer is awaited for half a session at most: the next beat goes over a new connection, before the session is over."""
-    member = MemberSide(rig, 2).follow().join()
+    member = MemberSide(fixture, 2).follow().join()
     connection = member.lifecycle._channel._connection
     assert connection is not None and connection.connected
     connection._protocol.transport.write = lambda data: None  # type: ignore[union-attr, method-assign]
     for _ in range(40):
-        rig.pass_time(0.5)
-        assert not rig.controller.image.brokers[2].fenced
+        fixture.pass_time(0.5)
+        assert not fixture.controller.image.brokers[2].fenced
 
 
-def test_a_way_that_is_blocked_for_less_than_a_session_does_not_cost_it(rig: Served) -> None:
+def test_a_way_that_is_blocked_for_less_than_a_session_does_not_cost_it(fixture: ControllerFixture) -> None:
     """RL 8.2: the old connection says nothing, a new one cannot be made for a second: the next try is soon enough."""
-    member = MemberSide(rig, 2).follow().join()
-    connection, connect = member.lifecycle._channel._connection, rig.network.connect
+    member = MemberSide(fixture, 2).follow().join()
+    connection, connect = member.lifecycle._channel._connection, fixture.network.connect
     assert connection is not None
     connection._protocol.transport.write = lambda data: None  # type: ignore[union-attr, method-assign]
 
     def blocked(host: str, port: int, factory: Any, timeout: float) -> Deferred[Any]:
         attempt: Deferred[Any] = Deferred()
-        rig.clock.callLater(timeout, attempt.errback, TimeoutError())
+        fixture.clock.callLater(timeout, attempt.errback, TimeoutError())
         return attempt
 
-    rig.network.connect = blocked  # type: ignore[method-assign]
-    rig.pass_time(7.5)
-    rig.network.connect = connect  # type: ignore[method-assign]
+    fixture.network.connect = blocked  # type: ignore[method-assign]
+    fixture.pass_time(7.5)
+    fixture.network.connect = connect  # type: ignore[method-assign]
     for _ in range(20):
-        rig.pass_time(0.5)
-        assert not rig.controller.image.brokers[2].fenced
+        fixture.pass_time(0.5)
+        assert not fixture.controller.image.brokers[2].fenced

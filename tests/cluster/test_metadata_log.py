@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.cluster.rig import Rig, StalledWorker
+from tests.cluster.fixtures import Fixture, StalledWorker
 from twisted_broker.cluster.quorum_state import read_quorum_state
 from twisted_broker.cluster.snapshots import SnapshotId, list_snapshots
 from twisted_broker.log.filesystem import OsFileSystem
@@ -20,13 +20,13 @@ from twisted_broker.wire.records import iterate_batches
 DIRECTORY = "/data/__cluster_metadata-0"
 
 
-def create(rig: Rig, name: str, partitions: int = 1) -> Any:
+def create(fixture: Fixture, name: str, partitions: int = 1) -> Any:
     topic = CreatableTopic(name=name, num_partitions=partitions, replication_factor=1)
-    return rig.send("create_topics", CreateTopicsRequest(topics=[topic]), 7)
+    return fixture.send("create_topics", CreateTopicsRequest(topics=[topic]), 7)
 
 
-def batches(rig: Rig) -> list[Any]:
-    log = rig.controller.log.log
+def batches(fixture: Fixture) -> list[Any]:
+    log = fixture.controller.log.log
     found = log.read(log.log_start_offset, 1 << 20).slice
     assert found is not None
     return list(iterate_batches(found.read()))
@@ -35,46 +35,46 @@ def batches(rig: Rig) -> list[Any]:
 def test_nothing_is_applied_answered_or_served_before_it_is_durable() -> None:
     """RL 8.1: a stalled disk holds back the answer, the image and the high watermark, not the next decision."""
     worker = StalledWorker()
-    rig = Rig(worker).start()
-    assert rig.controller.committed.offset == -1 and rig.controller.log.high_watermark == 0
+    fixture = Fixture(worker).start()
+    assert fixture.controller.committed.offset == -1 and fixture.controller.log.high_watermark == 0
     worker.run()
     epoch = None
-    registered = rig.send("broker_registration", rig.registration(), 4)
+    registered = fixture.send("broker_registration", fixture.registration(), 4)
     registered.addCallback(lambda answer: answer.broker_epoch)
-    assert not registered.called and rig.controller.image.brokers == {}
-    assert 1 in rig.controller.decided.brokers
+    assert not registered.called and fixture.controller.image.brokers == {}
+    assert 1 in fixture.controller.decided.brokers
     worker.run()
     epoch = registered.result
-    assert rig.controller.image.brokers[1].epoch == epoch
-    assert rig.controller.log.high_watermark == rig.controller.log.end_offset
+    assert fixture.controller.image.brokers[1].epoch == epoch
+    assert fixture.controller.log.high_watermark == fixture.controller.log.end_offset
 
 
 def test_what_comes_during_a_sync_shares_the_next_one() -> None:
     """RL 8.1, group commit: three changes behind one sync are durable with the second."""
     worker = StalledWorker()
-    rig = Rig(worker).start()
+    fixture = Fixture(worker).start()
     worker.run()
-    first = rig.send("broker_registration", rig.registration(1, b"1" * 16), 4)
-    others = [rig.send("broker_registration", rig.registration(broker, bytes([broker]) * 16), 4) for broker in (2, 3, 4)]
+    first = fixture.send("broker_registration", fixture.registration(1, b"1" * 16), 4)
+    others = [fixture.send("broker_registration", fixture.registration(broker, bytes([broker]) * 16), 4) for broker in (2, 3, 4)]
     assert len(worker.jobs) == 1
     worker.run()
     assert first.called and not any(each.called for each in others)
     assert len(worker.jobs) == 1
     worker.run()
-    assert all(each.called for each in others) and sorted(rig.controller.image.brokers) == [1, 2, 3, 4]
+    assert all(each.called for each in others) and sorted(fixture.controller.image.brokers) == [1, 2, 3, 4]
 
 
 def test_a_second_decision_sees_the_first_before_it_is_durable() -> None:
     """Invariant 1 and 3 of the controller: the same topic twice: the second is refused, and its refusal waits for the first to be durable."""
     worker = StalledWorker()
-    rig = Rig(worker).start()
+    fixture = Fixture(worker).start()
     worker.run()
-    registered = rig.send("broker_registration", rig.registration(1, bytes([1]) * 16), 4)
+    registered = fixture.send("broker_registration", fixture.registration(1, bytes([1]) * 16), 4)
     worker.run()
-    beat = rig.lifecycle_beat(1, registered.result.broker_epoch)
+    beat = fixture.lifecycle_beat(1, registered.result.broker_epoch)
     worker.run()
     assert beat.called
-    first, second = create(rig, "t"), create(rig, "t")
+    first, second = create(fixture, "t"), create(fixture, "t")
     assert not first.called and not second.called
     worker.run()
     worker.run()
@@ -85,59 +85,59 @@ def test_a_second_decision_sees_the_first_before_it_is_durable() -> None:
 def test_a_disk_that_fails_ends_the_controller() -> None:
     """RL 8.1: nobody is told of a change that may be lost; afterwards everything is NOT_CONTROLLER."""
     worker = StalledWorker()
-    rig = Rig(worker).start()
+    fixture = Fixture(worker).start()
     worker.run()
     broken: list[BaseException] = []
-    rig.controller.broke = broken.append
-    waiting = rig.send("broker_registration", rig.registration(), 4)
+    fixture.controller.broke = broken.append
+    waiting = fixture.send("broker_registration", fixture.registration(), 4)
     worker.run(OSError(5, "the disk is gone"))
     with pytest.raises(BrokerError) as caught:
         waiting.result.raiseException()
     assert caught.value.code is ErrorCode.NOT_CONTROLLER and len(broken) == 1
     waiting.addErrback(lambda failure: None)
     with pytest.raises(BrokerError) as caught:
-        rig.register()
+        fixture.register()
     assert caught.value.code is ErrorCode.NOT_CONTROLLER
-    assert rig.controller.image.brokers == {}
+    assert fixture.controller.image.brokers == {}
 
 
-def test_a_write_that_fails_ends_the_controller(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_write_that_fails_ends_the_controller(fixture: Fixture, monkeypatch: pytest.MonkeyPatch) -> None:
     """RL 8.1: also where the disk refuses the append itself; a stop afterwards is no second failure."""
     broken: list[BaseException] = []
-    rig.controller.broke = broken.append
+    fixture.controller.broke = broken.append
 
     def refuse(*_: object) -> int:
         raise OSError(5, "the disk is gone")
 
-    monkeypatch.setattr(rig.controller.log.log.segments.active.log.open(), "write_at", refuse)
+    monkeypatch.setattr(fixture.controller.log.log.segments.active.log.open(), "write_at", refuse)
     with pytest.raises(BrokerError):
-        rig.register()
+        fixture.register()
     assert len(broken) == 1
     with pytest.raises(BrokerError) as caught:
-        rig.register()
+        fixture.register()
     assert caught.value.code is ErrorCode.NOT_CONTROLLER
-    rig.controller.stop()
+    fixture.controller.stop()
 
 
-def test_a_restart_replays_the_log_and_leads_a_new_epoch(rig: Rig) -> None:
+def test_a_restart_replays_the_log_and_leads_a_new_epoch(fixture: Fixture) -> None:
     """RL 8.1: nothing is lost; quorum-state names the epoch; each start begins with a LeaderChange control batch."""
-    rig.join(1)
-    create(rig, "t", 3)
-    before = rig.controller.image
+    fixture.join(1)
+    create(fixture, "t", 3)
+    before = fixture.controller.image
     for epoch in (2, 3):
-        rig.restart()
-        state = read_quorum_state(rig.files, DIRECTORY)
-        assert state is not None and (state.leader_id, state.leader_epoch) == (1, epoch) == (1, rig.controller.epoch)
-        image = rig.controller.image
+        fixture.restart()
+        state = read_quorum_state(fixture.files, DIRECTORY)
+        assert state is not None and (state.leader_id, state.leader_epoch) == (1, epoch) == (1, fixture.controller.epoch)
+        image = fixture.controller.image
         assert image.topics_by_name == before.topics_by_name and image.brokers == before.brokers and image.configs == before.configs
-        changes = [batch for batch in batches(rig) if batch.is_control]
+        changes = [batch for batch in batches(fixture) if batch.is_control]
         assert [batch.partition_leader_epoch for batch in changes] == list(range(1, epoch + 1))
 
 
-def test_an_epoch_that_was_begun_is_never_led_again(rig: Rig) -> None:
+def test_an_epoch_that_was_begun_is_never_led_again(fixture: Fixture) -> None:
     """RL 8.1: quorum-state is written first: even if the start failed right after it, the next epoch is another one."""
-    files, seen = rig.files, rig.controller.epoch
-    again = rig.open()
+    files, seen = fixture.files, fixture.controller.epoch
+    again = fixture.open()
     write = again.log._write
     again.log._write = lambda batch: (_ for _ in ()).throw(OSError(28, "full"))  # type: ignore[method-assign]
     again.log.replay()
@@ -146,22 +146,22 @@ def test_an_epoch_that_was_begun_is_never_led_again(rig: Rig) -> None:
     again.log._write = write  # type: ignore[method-assign]
     state = read_quorum_state(files, DIRECTORY)
     assert state is not None and state.leader_epoch == seen + 1
-    rig.restart()
-    assert rig.controller.epoch == seen + 2
+    fixture.restart()
+    assert fixture.controller.epoch == seen + 2
 
 
-def test_the_bootstrap_is_one_transaction_in_one_batch(rig: Rig) -> None:
+def test_the_bootstrap_is_one_transaction_in_one_batch(fixture: Fixture) -> None:
     """RL 8.1: a new cluster is finalised as a whole or not at all."""
-    second = batches(rig)[1]
+    second = batches(fixture)[1]
     assert (second.base_offset, second.last_offset) == (1, 5)
 
 
-def test_an_idle_log_gets_an_empty_record_every_500_ms(rig: Rig) -> None:
+def test_an_idle_log_gets_an_empty_record_every_500_ms(fixture: Fixture) -> None:
     """RL 8.1, KIP-835: and none while other records come, nor when it is switched off."""
-    end = rig.controller.log.end_offset
-    rig.advance(2.0)
-    assert rig.controller.log.end_offset == end + 4
-    quiet = Rig(settings={"metadata.max.idle.interval.ms": "0"}).start()
+    end = fixture.controller.log.end_offset
+    fixture.advance(2.0)
+    assert fixture.controller.log.end_offset == end + 4
+    quiet = Fixture(settings={"metadata.max.idle.interval.ms": "0"}).start()
     end = quiet.controller.log.end_offset
     quiet.advance(2.0)
     assert quiet.controller.log.end_offset == end
@@ -169,65 +169,65 @@ def test_an_idle_log_gets_an_empty_record_every_500_ms(rig: Rig) -> None:
 
 def test_a_snapshot_replaces_the_log_before_it() -> None:
     """RL 8.1: written when enough came, the log cut behind it, older ones removed; a restart begins from it."""
-    rig = Rig(settings={"metadata.log.max.record.bytes.between.snapshots": "2000"}).start()
-    rig.join(1)
-    create(rig, "t", 40)
-    rig.advance(0.5)
-    first = list_snapshots(rig.files, DIRECTORY)
+    fixture = Fixture(settings={"metadata.log.max.record.bytes.between.snapshots": "2000"}).start()
+    fixture.join(1)
+    create(fixture, "t", 40)
+    fixture.advance(0.5)
+    first = list_snapshots(fixture.files, DIRECTORY)
     assert len(first) == 1 and first[0].epoch == 1
-    log = rig.controller.log.log
+    log = fixture.controller.log.log
     assert log.log_start_offset == first[0].end_offset
     assert min(segment.base_offset for segment in log.segments) > 0
-    create(rig, "u", 40)
-    rig.advance(0.5)
-    (second,) = list_snapshots(rig.files, DIRECTORY)
+    create(fixture, "u", 40)
+    fixture.advance(0.5)
+    (second,) = list_snapshots(fixture.files, DIRECTORY)
     assert second > first[0]
-    before = rig.controller.image
-    create(rig, "v")
-    rig.restart()
-    image = rig.controller.image
+    before = fixture.controller.image
+    create(fixture, "v")
+    fixture.restart()
+    image = fixture.controller.image
     assert image.topics_by_name["u"] == before.topics_by_name["u"] and "v" in image.topics_by_name
     assert image.features == before.features and image.next_producer_id == before.next_producer_id
 
 
 def test_a_snapshot_by_time() -> None:
     """metadata.log.max.snapshot.interval.ms: after that time, if anything came."""
-    rig = Rig(settings={"metadata.log.max.snapshot.interval.ms": "3000", "metadata.max.idle.interval.ms": "0"}).start()
-    rig.advance(2.5)
-    assert list_snapshots(rig.files, DIRECTORY) == []
-    rig.advance(0.5)
-    assert len(list_snapshots(rig.files, DIRECTORY)) == 1
-    rig.advance(6.0)
-    assert len(list_snapshots(rig.files, DIRECTORY)) == 1
+    fixture = Fixture(settings={"metadata.log.max.snapshot.interval.ms": "3000", "metadata.max.idle.interval.ms": "0"}).start()
+    fixture.advance(2.5)
+    assert list_snapshots(fixture.files, DIRECTORY) == []
+    fixture.advance(0.5)
+    assert len(list_snapshots(fixture.files, DIRECTORY)) == 1
+    fixture.advance(6.0)
+    assert len(list_snapshots(fixture.files, DIRECTORY)) == 1
 
 
 def test_a_snapshot_beyond_the_log_wins() -> None:
     """RL 8.1: a log that was lost behind its snapshot goes on from the snapshot's end."""
-    rig = Rig(settings={"metadata.log.max.record.bytes.between.snapshots": "2000"}).start()
-    rig.join(1)
-    create(rig, "t", 40)
-    rig.advance(0.5)
-    (snapshot,) = list_snapshots(rig.files, DIRECTORY)
-    for name in rig.files.listdir(DIRECTORY):
+    fixture = Fixture(settings={"metadata.log.max.record.bytes.between.snapshots": "2000"}).start()
+    fixture.join(1)
+    create(fixture, "t", 40)
+    fixture.advance(0.5)
+    (snapshot,) = list_snapshots(fixture.files, DIRECTORY)
+    for name in fixture.files.listdir(DIRECTORY):
         if name.endswith((".log", ".index", ".timeindex", ".snapshot")) or name == "leader-epoch-checkpoint":
-            rig.files.remove(f"{DIRECTORY}/{name}")
-    rig.restart()
-    assert len(rig.controller.image.topics_by_name["t"].partitions) == 40
-    assert rig.controller.log.log.log_start_offset == snapshot.end_offset
-    assert rig.controller.epoch == 2
+            fixture.files.remove(f"{DIRECTORY}/{name}")
+    fixture.restart()
+    assert len(fixture.controller.image.topics_by_name["t"].partitions) == 40
+    assert fixture.controller.log.log.log_start_offset == snapshot.end_offset
+    assert fixture.controller.epoch == 2
 
 
-def test_a_torn_batch_at_the_end_was_never_promised(rig: Rig) -> None:
+def test_a_torn_batch_at_the_end_was_never_promised(fixture: Fixture) -> None:
     """RL 3.6, 8.1: what a crash left half written is cut, and the log goes on behind the last whole batch."""
-    create(rig, "ignored")
-    rig.join(1)
-    end = rig.controller.log.end_offset
+    create(fixture, "ignored")
+    fixture.join(1)
+    end = fixture.controller.log.end_offset
     path = f"{DIRECTORY}/{0:020d}.log"
-    file = rig.files.open(path)
+    file = fixture.files.open(path)
     file.write_at(file.size(), [b"\x00" * 7 + b"\x09" + b"\x00\x00\x01\x00half of a batch"])
-    rig.restart()
-    assert [batch.base_offset for batch in batches(rig) if batch.is_control][-1] == end
-    assert 1 in rig.controller.image.brokers
+    fixture.restart()
+    assert [batch.base_offset for batch in batches(fixture) if batch.is_control][-1] == end
+    assert 1 in fixture.controller.image.brokers
 
 
 def test_the_names_of_snapshots() -> None:
@@ -238,17 +238,17 @@ def test_the_names_of_snapshots() -> None:
 @pytest.mark.skipif("REPLOG_KAFKA_JARS" not in os.environ, reason="REPLOG_KAFKA_JARS names no class path of Apache Kafka's tools")
 def test_kafkas_dump_tool_reads_log_and_snapshot(tmp_path: Path) -> None:
     """RL 8.1: readable by Kafka's dump tool, records decoded, snapshot included."""
-    rig = Rig(settings={"metadata.log.max.record.bytes.between.snapshots": "2000"})
-    rig.runtime.files = rig.files = OsFileSystem()  # type: ignore[assignment]
-    rig.directory = str(tmp_path)
-    rig.controller = rig.open()
-    rig.start()
-    rig.join(1)
-    create(rig, "dumped", 40)
+    fixture = Fixture(settings={"metadata.log.max.record.bytes.between.snapshots": "2000"})
+    fixture.runtime.files = fixture.files = OsFileSystem()  # type: ignore[assignment]
+    fixture.directory = str(tmp_path)
+    fixture.controller = fixture.open()
+    fixture.start()
+    fixture.join(1)
+    create(fixture, "dumped", 40)
     log = tmp_path / "__cluster_metadata-0" / f"{0:020d}.log"
     assert '"name":"dumped"' in dump(log) and "LeaderChange" in dump(log)
-    rig.advance(0.5)
-    (snapshot,) = list_snapshots(rig.files, rig.controller.log.directory)
+    fixture.advance(0.5)
+    (snapshot,) = list_snapshots(fixture.files, fixture.controller.log.directory)
     text = dump(log.parent / snapshot.file_name)
     assert "SnapshotHeader" in text and "SnapshotFooter" in text and '"name":"dumped"' in text
 

@@ -9,9 +9,9 @@ import pytest
 
 from tests.cluster.test_three_brokers import Three
 from twisted_broker.net.client import BrokerConnection
-from twisted_broker.testing.sim_cluster import SimCluster
-from twisted_broker.testing.sim_network import Weather
-from twisted_broker.testing.sim_node import CLIENT_PORT
+from twisted_broker.testing.sim.cluster import SimCluster
+from twisted_broker.testing.sim.network import Weather
+from twisted_broker.testing.sim.node import CLIENT_PORT
 from twisted_broker.wire.errors import ErrorCode
 from twisted_broker.wire.messages import configs
 from twisted_broker.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData

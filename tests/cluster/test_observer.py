@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from twisted.internet.protocol import Factory, Protocol
 
-from tests.cluster.served import PORT, MemberSide, Served, served
+from tests.cluster.controller_fixture import PORT, ControllerFixture, MemberSide, served
 from twisted_broker.cluster.observer import MetadataObserver
 from twisted_broker.wire.errors import BrokerError, ErrorCode, WireError
 from twisted_broker.wire.messages.topics import CreatableTopic, CreateTopicsRequest
@@ -15,50 +15,50 @@ from twisted_broker.wire.records import BatchBuilder
 
 
 @pytest.fixture
-def rig() -> Served:
+def fixture() -> ControllerFixture:
     return served()
 
 
-def create(rig: Served, name: str, partitions: int = 1) -> None:
+def create(fixture: ControllerFixture, name: str, partitions: int = 1) -> None:
     topic = CreatableTopic(name=name, num_partitions=partitions, replication_factor=1)
-    assert rig.ask("create_topics", CreateTopicsRequest(topics=[topic]), 7).topics[0].error_code == 0
+    assert fixture.ask("create_topics", CreateTopicsRequest(topics=[topic]), 7).topics[0].error_code == 0
 
 
-def test_the_image_arrives_without_any_wait(rig: Served) -> None:
+def test_the_image_arrives_without_any_wait(fixture: ControllerFixture) -> None:
     """RL 8.2: leader discovery, the log and its high watermark take round trips, not time."""
-    member = MemberSide(rig, 2).follow()
-    assert rig.clock.seconds() == 0
-    assert member.observer.image == rig.controller.image
+    member = MemberSide(fixture, 2).follow()
+    assert fixture.clock.seconds() == 0
+    assert member.observer.image == fixture.controller.image
     assert (member.observer.leader_id, member.observer.leader_epoch, member.observer.leader_address) == (1, 1, ("127.0.0.1", PORT))
 
 
-def test_a_change_is_published_at_once(rig: Served) -> None:
+def test_a_change_is_published_at_once(fixture: ControllerFixture) -> None:
     """RL 8.2: each subscriber hears of each delta, in order; waiters of an offset after that."""
-    member = MemberSide(rig, 2).follow()
+    member = MemberSide(fixture, 2).follow()
     order: list[str] = []
     member.observer.subscribe(lambda delta: order.append("delta"))
-    reached = member.observer.reaches(rig.controller.image.offset + 1)
+    reached = member.observer.reaches(fixture.controller.image.offset + 1)
     reached.addCallback(lambda _: order.append("reached"))
-    rig.join(7)
-    rig.settle()
-    assert rig.clock.seconds() == 0
+    fixture.join(7)
+    fixture.settle()
+    assert fixture.clock.seconds() == 0
     assert order[:2] == ["delta", "reached"]
-    assert member.observer.image == rig.controller.image
+    assert member.observer.image == fixture.controller.image
     for earlier, later in zip(member.deltas, member.deltas[1:], strict=False):
         assert earlier.after.offset <= later.before.offset
 
 
-def test_empty_records_move_the_offset_and_disturb_nobody(rig: Served) -> None:
+def test_empty_records_move_the_offset_and_disturb_nobody(fixture: ControllerFixture) -> None:
     """RL 8.1: NoOp every 500 ms: the image's offset goes on, subscribers sleep."""
-    member = MemberSide(rig, 2).follow()
+    member = MemberSide(fixture, 2).follow()
     heard, offset = len(member.deltas), member.observer.image.offset
-    rig.pass_time(2.0)
+    fixture.pass_time(2.0)
     assert member.observer.image.offset >= offset + 3 and len(member.deltas) == heard
 
 
-def test_a_subscriber_that_fails_does_not_stop_the_others(rig: Served) -> None:
+def test_a_subscriber_that_fails_does_not_stop_the_others(fixture: ControllerFixture) -> None:
     """Invariant 3."""
-    member = MemberSide(rig, 2)
+    member = MemberSide(fixture, 2)
     member.observer._subscribers.insert(0, lambda delta: 1 / 0)
     member.follow()
     assert len(member.deltas) == 1 and member.ended == []
@@ -66,47 +66,47 @@ def test_a_subscriber_that_fails_does_not_stop_the_others(rig: Served) -> None:
 
 def test_a_snapshot_is_loaded_over_the_network() -> None:
     """KRAFT 3.2: from offset 0 the newest snapshot comes first, then the log behind it."""
-    rig = served({"metadata.log.max.record.bytes.between.snapshots": "2000"})
-    rig.join(7)
-    create(rig, "t", 200)
-    rig.advance(0.5)
-    create(rig, "after")
-    assert rig.controller.log.snapshots
-    member = MemberSide(rig, 2).follow()
-    assert member.observer.image == rig.controller.image
-    rig.join(8)
-    rig.settle()
-    assert member.observer.image == rig.controller.image
+    fixture = served({"metadata.log.max.record.bytes.between.snapshots": "2000"})
+    fixture.join(7)
+    create(fixture, "t", 200)
+    fixture.advance(0.5)
+    create(fixture, "after")
+    assert fixture.controller.log.snapshots
+    member = MemberSide(fixture, 2).follow()
+    assert member.observer.image == fixture.controller.image
+    fixture.join(8)
+    fixture.settle()
+    assert member.observer.image == fixture.controller.image
 
 
-def test_the_controller_comes_back_and_following_goes_on(rig: Served) -> None:
+def test_the_controller_comes_back_and_following_goes_on(fixture: ControllerFixture) -> None:
     """RL 8.2: a new epoch, the same log; the member notices and reads on."""
-    member = MemberSide(rig, 2).follow()
-    rig.crash()
-    rig.pass_time(3.0)
-    rig.restart()
-    rig.serve()
-    rig.pass_time(1.0)
-    create_after = rig.controller.image
+    member = MemberSide(fixture, 2).follow()
+    fixture.crash()
+    fixture.pass_time(3.0)
+    fixture.restart()
+    fixture.serve()
+    fixture.pass_time(1.0)
+    create_after = fixture.controller.image
     assert member.observer.image == create_after
     assert member.observer.leader_epoch == 2 and member.ended == []
 
 
-def test_a_dead_address_is_passed_over(rig: Served) -> None:
+def test_a_dead_address_is_passed_over(fixture: ControllerFixture) -> None:
     """KRAFT 3.2: bootstrap addresses are asked in turn."""
-    member = MemberSide(rig, 2, bootstrap=[("127.0.0.1", 1), ("127.0.0.1", PORT)]).follow()
-    rig.pass_time(0.5)
+    member = MemberSide(fixture, 2, bootstrap=[("127.0.0.1", 1), ("127.0.0.1", PORT)]).follow()
+    fixture.pass_time(0.5)
     assert member.observer.image.offset >= 0
 
 
-def test_another_cluster_ends_it(rig: Served) -> None:
+def test_another_cluster_ends_it(fixture: ControllerFixture) -> None:
     """KRAFT 3.2: INCONSISTENT_CLUSTER_ID: give up, and say so once."""
-    member = MemberSide(rig, 2)
+    member = MemberSide(fixture, 2)
     observer = MetadataObserver(member.runtime, member.config, "x" * 22, [("127.0.0.1", PORT)])
     ended: list[BaseException] = []
     observer.failed = ended.append
     observer.start()
-    rig.pass_time(1.0)
+    fixture.pass_time(1.0)
     (error,) = ended
     assert isinstance(error, BrokerError) and error.code is ErrorCode.INCONSISTENT_CLUSTER_ID
     assert observer.image.offset == -1
@@ -120,37 +120,37 @@ class OtherProgram(Protocol):
 
 
 @pytest.mark.parametrize("says", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"\0\0\0\4\x7f\xff\xff\xff", b"\0\0\0\2ab", b"\0\0\0\5\0\0\0\1\0" * 9])
-def test_another_program_on_the_controllers_port_does_not_end_it(rig: Served, says: bytes) -> None:
+def test_another_program_on_the_controllers_port_does_not_end_it(fixture: ControllerFixture, says: bytes) -> None:
     """Invariant 4: what is not Kafka's protocol tells nothing about the log; the broker serves on, and follows when its controller is back."""
-    member = MemberSide(rig, 2).follow()
-    rig.crash()
+    member = MemberSide(fixture, 2).follow()
+    fixture.crash()
     factory: Any = Factory.forProtocol(OtherProgram)
     factory.says = says
     ports: list[Any] = []
-    rig.network.listen("127.0.0.1", PORT, factory).addCallback(ports.append)
-    rig.pass_time(5.0)
+    fixture.network.listen("127.0.0.1", PORT, factory).addCallback(ports.append)
+    fixture.pass_time(5.0)
     assert member.ended == []
     ports[0].stopListening()
-    rig.restart()
-    rig.serve()
-    rig.join(7)
-    rig.pass_time(10.0)
-    assert member.ended == [] and member.observer.image == rig.controller.image
+    fixture.restart()
+    fixture.serve()
+    fixture.join(7)
+    fixture.pass_time(10.0)
+    assert member.ended == [] and member.observer.image == fixture.controller.image
 
 
-def test_a_record_that_is_not_known_ends_it(rig: Served) -> None:
+def test_a_record_that_is_not_known_ends_it(fixture: ControllerFixture) -> None:
     """KRAFT 3.3: never guess."""
-    member = MemberSide(rig, 2).follow()
-    builder = BatchBuilder(base_offset=rig.controller.log.end_offset, leader_epoch=1)
+    member = MemberSide(fixture, 2).follow()
+    builder = BatchBuilder(base_offset=fixture.controller.log.end_offset, leader_epoch=1)
     builder.append(0, None, b"\x01\x63\x00")
-    rig.controller.log._write(builder.build())
-    rig.controller.log.sync()
-    rig.pass_time(1.0)
+    fixture.controller.log._write(builder.build())
+    fixture.controller.log.sync()
+    fixture.pass_time(1.0)
     (error,) = member.ended
     assert isinstance(error, WireError)
 
 
-def test_stopping_leaves_nothing_behind(rig: Served) -> None:
+def test_stopping_leaves_nothing_behind(fixture: ControllerFixture) -> None:
     """No timer, no connection, no publication."""
     quiet = served({"metadata.max.idle.interval.ms": "0"})
     timers = len(quiet.clock.getDelayedCalls())

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from tests.cluster.rig import Rig
-from twisted_broker.cluster.registrations import NO_LEADER, RECOVERING, PartitionRegistration
+from tests.cluster.fixtures import Fixture
+from twisted_broker.cluster.image_entries import NO_LEADER, RECOVERING, PartitionRegistration
 from twisted_broker.security.acl import Operation
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.messages import broker_lifecycle, configs
-from twisted_broker.wire.messages import reassignment as wire
+from twisted_broker.wire.messages import reassignment as reassignment_messages
 from twisted_broker.wire.messages.topics import (
     CreatableReplicaAssignment,
     CreatableTopic,
@@ -26,23 +26,23 @@ PREFERRED, UNCLEAN = 0, 1
 class Cluster:
     """Four live brokers; topic `t` with two partitions on 1, 2, 3, led by 1."""
 
-    def __init__(self, rig: Rig) -> None:
-        self.rig = rig
-        self.epochs = {broker: rig.join(broker) for broker in (1, 2, 3, 4)}
+    def __init__(self, fixture: Fixture) -> None:
+        self.fixture = fixture
+        self.epochs = {broker: fixture.join(broker) for broker in (1, 2, 3, 4)}
         assigned = [CreatableReplicaAssignment(partition_index=number, broker_ids=[1, 2, 3]) for number in (0, 1)]
         topic = CreatableTopic(name="t", num_partitions=-1, replication_factor=-1, assignments=assigned)
-        rig.ask("create_topics", CreateTopicsRequest(topics=[topic]), 7)
+        fixture.ask("create_topics", CreateTopicsRequest(topics=[topic]), 7)
 
     def partition(self, number: int = 0) -> PartitionRegistration:
-        return self.rig.controller.image.topics_by_name["t"].partitions[number]
+        return self.fixture.controller.image.topics_by_name["t"].partitions[number]
 
     def fence(self, *brokers: int) -> None:
         for broker in brokers:
-            self.rig.beat(broker, self.epochs[broker], want_fence=True)
+            self.fixture.beat(broker, self.epochs[broker], want_fence=True)
 
     def unfence(self, *brokers: int) -> None:
         for broker in brokers:
-            self.rig.beat(broker, self.epochs[broker])
+            self.fixture.beat(broker, self.epochs[broker])
 
     def set_isr(self, *isr: int, number: int = 0) -> int:
         """The leader's AlterPartition; its error."""
@@ -51,29 +51,29 @@ class Cluster:
             partition_index=number, leader_epoch=state.leader_epoch, partition_epoch=state.partition_epoch,
             new_isr_with_epochs=[broker_lifecycle.BrokerState(broker_id=each, broker_epoch=self.epochs[each]) for each in isr],
         )  # fmt: skip
-        topic_id = self.rig.controller.image.topics_by_name["t"].id
+        topic_id = self.fixture.controller.image.topics_by_name["t"].id
         data = [broker_lifecycle.AlterPartitionRequestTopicData(topic_id=topic_id, partitions=[asked])]
         request = broker_lifecycle.AlterPartitionRequest(broker_id=state.leader, broker_epoch=self.epochs[state.leader], topics=data)
-        return int(self.rig.ask("alter_partition", request, 3).topics[0].partitions[0].error_code)
+        return int(self.fixture.ask("alter_partition", request, 3).topics[0].partitions[0].error_code)
 
     def elect(self, kind: int, *numbers: int, topic: str = "t") -> list[int]:
-        asked = [wire.TopicPartitions(topic=topic, partitions=list(numbers))]
-        answer = self.rig.ask("elect_leaders", wire.ElectLeadersRequest(election_type=kind, topic_partitions=asked), 2)
+        asked = [reassignment_messages.TopicPartitions(topic=topic, partitions=list(numbers))]
+        answer = self.fixture.ask("elect_leaders", reassignment_messages.ElectLeadersRequest(election_type=kind, topic_partitions=asked), 2)
         return [each.error_code for each in answer.replica_election_results[0].partition_result]
 
     def reassign(self, replicas: list[int] | None, number: int = 0, topic: str = "t", **changes: Any) -> int:
-        asked = wire.ReassignableTopic(name=topic, partitions=[wire.ReassignablePartition(partition_index=number, replicas=replicas)])
-        request = wire.AlterPartitionReassignmentsRequest(topics=[asked], **changes)
-        return int(self.rig.ask("alter_partition_reassignments", request, 1).responses[0].partitions[0].error_code)
+        asked = reassignment_messages.ReassignableTopic(name=topic, partitions=[reassignment_messages.ReassignablePartition(partition_index=number, replicas=replicas)])
+        request = reassignment_messages.AlterPartitionReassignmentsRequest(topics=[asked], **changes)
+        return int(self.fixture.ask("alter_partition_reassignments", request, 1).responses[0].partitions[0].error_code)
 
-    def listed(self, topics: list[wire.ListPartitionReassignmentsTopics] | None = None) -> dict[tuple[str, int], Any]:
-        answer = self.rig.ask("list_partition_reassignments", wire.ListPartitionReassignmentsRequest(topics=topics), 0)
+    def listed(self, topics: list[reassignment_messages.ListPartitionReassignmentsTopics] | None = None) -> dict[tuple[str, int], Any]:
+        answer = self.fixture.ask("list_partition_reassignments", reassignment_messages.ListPartitionReassignmentsRequest(topics=topics), 0)
         return {(topic.name, each.partition_index): each for topic in answer.topics for each in topic.partitions}
 
     def set_unclean(self, value: str, name: str = "t", kind: int = 2) -> None:
         edit = configs.IncrementalAlterConfigsRequestAlterableConfig(name="unclean.leader.election.enable", config_operation=0, value=value)
         resource = configs.IncrementalAlterConfigsRequestAlterConfigsResource(resource_type=kind, resource_name=name, configs=[edit])
-        answer = self.rig.ask("incremental_alter_configs", configs.IncrementalAlterConfigsRequest(resources=[resource]), 1)
+        answer = self.fixture.ask("incremental_alter_configs", configs.IncrementalAlterConfigsRequest(resources=[resource]), 1)
         assert answer.responses[0].error_code == 0
 
     def leave_only_3(self) -> None:
@@ -85,8 +85,8 @@ class Cluster:
 
 
 @pytest.fixture
-def cluster(rig: Rig) -> Cluster:
-    return Cluster(rig)
+def cluster(fixture: Fixture) -> Cluster:
+    return Cluster(fixture)
 
 
 def test_the_preferred_leader_is_elected(cluster: Cluster) -> None:
@@ -108,11 +108,11 @@ def test_all_partitions_are_told_only_where_something_happened(cluster: Cluster)
     cluster.fence(1)
     cluster.unfence(1)
     assert cluster.set_isr(2, 3, 1, number=1) == 0
-    answer = cluster.rig.ask("elect_leaders", wire.ElectLeadersRequest(election_type=PREFERRED, topic_partitions=None), 2)
+    answer = cluster.fixture.ask("elect_leaders", reassignment_messages.ElectLeadersRequest(election_type=PREFERRED, topic_partitions=None), 2)
     told = [(each.partition_id, each.error_code) for each in answer.replica_election_results[0].partition_result]
     assert told == [(0, ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE), (1, 0)]
     assert cluster.partition(1).leader == 1
-    again = cluster.rig.ask("elect_leaders", wire.ElectLeadersRequest(election_type=PREFERRED, topic_partitions=None), 2)
+    again = cluster.fixture.ask("elect_leaders", reassignment_messages.ElectLeadersRequest(election_type=PREFERRED, topic_partitions=None), 2)
     assert [each.partition_id for each in again.replica_election_results[0].partition_result] == [0]
 
 
@@ -229,7 +229,7 @@ def test_reassignments_that_are_refused(cluster: Cluster, replicas: list[int], c
 def test_only_those_asked_for_are_listed(cluster: Cluster) -> None:
     """KIP-455: topics and partitions that are not there, or do not move, are left out."""
     assert cluster.reassign([4, 2, 3], number=1) == 0
-    named = wire.ListPartitionReassignmentsTopics
+    named = reassignment_messages.ListPartitionReassignmentsTopics
     assert not cluster.listed([named(name="t", partition_indexes=[0, 9]), named(name="absent", partition_indexes=[0])])
     assert list(cluster.listed([named(name="t", partition_indexes=[0, 1])])) == [("t", 1)]
 
@@ -237,7 +237,7 @@ def test_only_those_asked_for_are_listed(cluster: Cluster) -> None:
 def test_a_topic_grows_by_the_factor_it_will_have(cluster: Cluster) -> None:
     """RL 8.5: while a partition moves, new ones are not given its replicas old and new."""
     assert cluster.reassign([4, 2]) == 0
-    grown = cluster.rig.ask("create_partitions", CreatePartitionsRequest(topics=[CreatePartitionsTopic(name="t", count=3, assignments=None)]), 3)
+    grown = cluster.fixture.ask("create_partitions", CreatePartitionsRequest(topics=[CreatePartitionsTopic(name="t", count=3, assignments=None)]), 3)
     assert grown.results[0].error_code == 0 and len(cluster.partition(2).replicas) == 2
 
 
@@ -253,12 +253,12 @@ class _Nobody:
 
 def test_permission_comes_first(cluster: Cluster) -> None:
     """RL 5.1: ALTER on the cluster to move, DESCRIBE to look."""
-    cluster.rig.authorizer = _Nobody(Operation.DESCRIBE)
+    cluster.fixture.authorizer = _Nobody(Operation.DESCRIBE)
     for ask in (lambda: cluster.elect(PREFERRED, 0), lambda: cluster.reassign([1])):
         with pytest.raises(BrokerError) as caught:
             ask()
         assert caught.value.code is ErrorCode.CLUSTER_AUTHORIZATION_FAILED
     assert not cluster.listed()
-    cluster.rig.authorizer = _Nobody()
+    cluster.fixture.authorizer = _Nobody()
     with pytest.raises(BrokerError):
         cluster.listed()

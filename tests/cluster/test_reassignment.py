@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from twisted_broker.cluster.election import Election
+from twisted_broker.cluster.image_entries import NO_LEADER, RECOVERED, RECOVERING, PartitionRegistration
 from twisted_broker.cluster.partition_change import PartitionRules, change_partition
 from twisted_broker.cluster.reassignment import Assignment, completed, reassigned, replication_factor, reverted
-from twisted_broker.cluster.registrations import NO_LEADER, RECOVERED, RECOVERING, PartitionRegistration
 
 TOPIC = b"t" * 16
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from twisted_broker.cluster.image import EMPTY
+from twisted_broker.cluster.image_entries import NO_LEADER
 from twisted_broker.cluster.records import RECORD_TYPES, TransactionBuffer, batch_records, build_batch, decode_record, encode_record, record_version
-from twisted_broker.cluster.registrations import NO_LEADER
 from twisted_broker.cluster.snapshots import SnapshotId, image_of
 from twisted_broker.wire.errors import WireError
 from twisted_broker.wire.messages import metadata_records as records

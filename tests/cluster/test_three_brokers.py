@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from twisted_broker.cluster.image import MetadataImage
-from twisted_broker.cluster.registrations import PartitionRegistration
+from twisted_broker.cluster.image_entries import PartitionRegistration
 from twisted_broker.interfaces import TopicPartition
 from twisted_broker.net.client import BrokerConnection
-from twisted_broker.testing.sim_cluster import SimCluster
-from twisted_broker.testing.sim_network import Weather
-from twisted_broker.testing.sim_node import CLIENT_PORT, SimNode
-from twisted_broker.wire.messages import reassignment as wire
+from twisted_broker.testing.sim.cluster import SimCluster
+from twisted_broker.testing.sim.network import Weather
+from twisted_broker.testing.sim.node import CLIENT_PORT, SimNode
+from twisted_broker.wire.messages import reassignment as reassignment_messages
 from twisted_broker.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from twisted_broker.wire.messages.topics import CreatableTopic, CreateTopicsRequest, DeleteTopicsRequest
 from twisted_broker.wire.records import BatchBuilder, iterate_batches
@@ -183,14 +183,14 @@ class Moving(Three):
         elif kind == "start" and not self.node(chosen).is_up:
             self.node(chosen).start()
         elif kind == "elect":
-            asked = [wire.TopicPartitions(topic="t", partitions=[0])]
-            self.ask(1, wire.ElectLeadersRequest(election_type=0, topic_partitions=asked), 2)
+            asked = [reassignment_messages.TopicPartitions(topic="t", partitions=[0])]
+            self.ask(1, reassignment_messages.ElectLeadersRequest(election_type=0, topic_partitions=asked), 2)
         elif kind in ("reassign", "cancel"):
             self.reassign(self.random.sample(self.numbers, self.random.randint(1, 3)) if kind == "reassign" else None)
 
     def reassign(self, replicas: list[int] | None) -> int:
-        partitions = [wire.ReassignablePartition(partition_index=0, replicas=replicas)]
-        request = wire.AlterPartitionReassignmentsRequest(topics=[wire.ReassignableTopic(name="t", partitions=partitions)])
+        partitions = [reassignment_messages.ReassignablePartition(partition_index=0, replicas=replicas)]
+        request = reassignment_messages.AlterPartitionReassignmentsRequest(topics=[reassignment_messages.ReassignableTopic(name="t", partitions=partitions)])
         return int(self.ask(1, request, 1).responses[0].partitions[0].error_code)
 
     def values(self, number: int) -> list[bytes | None]:

@@ -7,32 +7,32 @@ from typing import Any
 
 import pytest
 
-from tests.cluster.rig import Rig
+from tests.cluster.fixtures import Fixture
 from twisted_broker.security.acl import AllowAll, Operation, ResourceType
 from twisted_broker.wire.errors import BrokerError, ErrorCode
-from twisted_broker.wire.messages import topics as wire
+from twisted_broker.wire.messages import topics as topics_messages
 
 
 @pytest.fixture
-def three(rig: Rig) -> Rig:
+def three(fixture: Fixture) -> Fixture:
     """Three live brokers."""
     for broker in (1, 2, 3):
-        rig.join(broker)
-    return rig
+        fixture.join(broker)
+    return fixture
 
 
-def create(rig: Rig, *topics: wire.CreatableTopic, validate_only: bool = False) -> list[wire.CreatableTopicResult]:
-    answer: wire.CreateTopicsResponse = rig.ask("create_topics", wire.CreateTopicsRequest(topics=list(topics), validate_only=validate_only), 7)
+def create(fixture: Fixture, *topics: topics_messages.CreatableTopic, validate_only: bool = False) -> list[topics_messages.CreatableTopicResult]:
+    answer: topics_messages.CreateTopicsResponse = fixture.ask("create_topics", topics_messages.CreateTopicsRequest(topics=list(topics), validate_only=validate_only), 7)
     return answer.topics
 
 
-def topic(name: str, partitions: int = 1, factor: int = 1, configs: dict[str, str | None] | None = None, **assigned: Any) -> wire.CreatableTopic:
-    entries = [wire.CreatableTopicConfig(name=key, value=value) for key, value in (configs or {}).items()]
-    assignments = [wire.CreatableReplicaAssignment(partition_index=n, broker_ids=ids) for n, ids in assigned.get("by_hand", [])]
-    return wire.CreatableTopic(name=name, num_partitions=partitions, replication_factor=factor, configs=entries, assignments=assignments)
+def topic(name: str, partitions: int = 1, factor: int = 1, configs: dict[str, str | None] | None = None, **assigned: Any) -> topics_messages.CreatableTopic:
+    entries = [topics_messages.CreatableTopicConfig(name=key, value=value) for key, value in (configs or {}).items()]
+    assignments = [topics_messages.CreatableReplicaAssignment(partition_index=n, broker_ids=ids) for n, ids in assigned.get("by_hand", [])]
+    return topics_messages.CreatableTopic(name=name, num_partitions=partitions, replication_factor=factor, configs=entries, assignments=assignments)
 
 
-def test_a_topic_is_created_with_everything_that_was_asked(three: Rig) -> None:
+def test_a_topic_is_created_with_everything_that_was_asked(three: Fixture) -> None:
     """RL 8.5: partitions on the live brokers, leader first in the ISR, the topic's settings, its id in the answer."""
     (result,) = create(three, topic("orders", 6, 3, {"retention.ms": "1000", "cleanup.policy": "compact,delete"}))
     assert (result.error_code, result.error_message) == (0, None)
@@ -51,10 +51,10 @@ def test_a_topic_is_created_with_everything_that_was_asked(three: Rig) -> None:
 
 def test_defaults_come_from_the_controllers_settings() -> None:
     """CreateTopics v4: -1 partitions and -1 replicas mean num.partitions and default.replication.factor."""
-    rig = Rig(settings={"num.partitions": "4", "default.replication.factor": "2"}).start()
-    rig.join(1)
-    rig.join(2)
-    (result,) = create(rig, topic("t", -1, -1))
+    fixture = Fixture(settings={"num.partitions": "4", "default.replication.factor": "2"}).start()
+    fixture.join(1)
+    fixture.join(2)
+    (result,) = create(fixture, topic("t", -1, -1))
     assert (result.num_partitions, result.replication_factor) == (4, 2)
 
 
@@ -84,7 +84,7 @@ def test_defaults_come_from_the_controllers_settings() -> None:
         (topic("t", -1, -1, by_hand=[(0, [])]), ErrorCode.INVALID_REPLICA_ASSIGNMENT),
     ],
 )
-def test_topics_that_are_refused(three: Rig, wanted: wire.CreatableTopic, code: ErrorCode) -> None:
+def test_topics_that_are_refused(three: Fixture, wanted: topics_messages.CreatableTopic, code: ErrorCode) -> None:
     """RL 8.5: each refusal has its code and a sentence; the other topic of the request is created."""
     create(three, topic("here_too"))
     refused, made = create(three, wanted, topic("good"))
@@ -93,18 +93,18 @@ def test_topics_that_are_refused(three: Rig, wanted: wire.CreatableTopic, code: 
     assert sorted(three.controller.image.topics_by_name) == ["good", "here_too"]
 
 
-def test_a_name_twice_in_one_request_is_refused_twice(three: Rig) -> None:
+def test_a_name_twice_in_one_request_is_refused_twice(three: Fixture) -> None:
     """Kafka's ControllerApis: neither of the two is created."""
     assert [result.error_code for result in create(three, topic("t"), topic("t", 3))] == [ErrorCode.INVALID_REQUEST] * 2
     assert three.controller.image.topics_by_name == {}
 
 
-def test_two_new_topics_may_not_collide_with_each_other(three: Rig) -> None:
+def test_two_new_topics_may_not_collide_with_each_other(three: Fixture) -> None:
     """`.` and `_` are one in metric names, also inside one request."""
     assert [result.error_code for result in create(three, topic("a.b"), topic("a_b"))] == [0, ErrorCode.INVALID_TOPIC_EXCEPTION]
 
 
-def test_validate_only_answers_and_writes_nothing(three: Rig) -> None:
+def test_validate_only_answers_and_writes_nothing(three: Fixture) -> None:
     """CreateTopics v1: all checks, no records."""
     before = three.controller.image
     good, bad = create(three, topic("t", 3, 2), topic("u", 1, 9), validate_only=True)
@@ -112,7 +112,7 @@ def test_validate_only_answers_and_writes_nothing(three: Rig) -> None:
     assert three.controller.image is before
 
 
-def test_fenced_replicas_are_assigned_but_not_in_sync(three: Rig) -> None:
+def test_fenced_replicas_are_assigned_but_not_in_sync(three: Fixture) -> None:
     """RL 8.3: a fenced broker may be a replica, never in the ISR nor leader; only fenced ones are no assignment."""
     three.advance(9.5)
     epoch = three.register(2, b"x" * 16)
@@ -123,29 +123,29 @@ def test_fenced_replicas_are_assigned_but_not_in_sync(three: Rig) -> None:
     assert bad.error_code == ErrorCode.INVALID_REPLICA_ASSIGNMENT
 
 
-def test_no_broker_no_topic(rig: Rig) -> None:
+def test_no_broker_no_topic(fixture: Fixture) -> None:
     """Kafka: with all brokers fenced a topic cannot be placed."""
-    rig.register()
-    assert create(rig, topic("t"))[0].error_code == ErrorCode.INVALID_REPLICATION_FACTOR
+    fixture.register()
+    assert create(fixture, topic("t"))[0].error_code == ErrorCode.INVALID_REPLICATION_FACTOR
 
 
-def test_a_thousand_partitions_take_well_under_a_second(rig: Rig) -> None:
+def test_a_thousand_partitions_take_well_under_a_second(fixture: Fixture) -> None:
     """The controller's own share of a large CreateTopics; the limit is ten times what it needs."""
-    rig.join(1)
+    fixture.join(1)
     start = time.process_time()
-    (result,) = create(rig, topic("big", 1000))
+    (result,) = create(fixture, topic("big", 1000))
     assert result.error_code == 0
     assert time.process_time() - start < 0.5
 
 
-def grow(rig: Rig, name: str, count: int, assignments: list[list[int]] | None = None) -> wire.CreatePartitionsTopicResult:
-    given = None if assignments is None else [wire.CreatePartitionsAssignment(broker_ids=ids) for ids in assignments]
-    request = wire.CreatePartitionsRequest(topics=[wire.CreatePartitionsTopic(name=name, count=count, assignments=given)])
-    answer: wire.CreatePartitionsResponse = rig.ask("create_partitions", request, 3)
+def grow(fixture: Fixture, name: str, count: int, assignments: list[list[int]] | None = None) -> topics_messages.CreatePartitionsTopicResult:
+    given = None if assignments is None else [topics_messages.CreatePartitionsAssignment(broker_ids=ids) for ids in assignments]
+    request = topics_messages.CreatePartitionsRequest(topics=[topics_messages.CreatePartitionsTopic(name=name, count=count, assignments=given)])
+    answer: topics_messages.CreatePartitionsResponse = fixture.ask("create_partitions", request, 3)
     return answer.results[0]
 
 
-def test_a_topic_grows(three: Rig) -> None:
+def test_a_topic_grows(three: Fixture) -> None:
     """RL 8.5: with as many replicas as it has, placed or by hand; the old partitions stay as they were."""
     create(three, topic("t", 2, 2))
     before = three.controller.image.topics_by_name["t"].partitions
@@ -167,24 +167,24 @@ def test_a_topic_grows(three: Rig) -> None:
         ("t", 10_003, None, ErrorCode.POLICY_VIOLATION),
     ],
 )
-def test_growth_that_is_refused(three: Rig, name: str, count: int, assignments: list[list[int]] | None, code: ErrorCode) -> None:
+def test_growth_that_is_refused(three: Fixture, name: str, count: int, assignments: list[list[int]] | None, code: ErrorCode) -> None:
     """RL 8.5: unknown topics, no increase, assignments that do not fit."""
     create(three, topic("t", 2, 2))
     assert grow(three, name, count, assignments).error_code == code
     assert len(three.controller.image.topics_by_name["t"].partitions) == 2
 
 
-def test_topics_are_deleted_by_name_and_by_id(three: Rig) -> None:
+def test_topics_are_deleted_by_name_and_by_id(three: Fixture) -> None:
     """RL 8.5: with their settings; unknown ones have their own errors; naming one twice refuses both."""
     first, second = create(three, topic("a", configs={"retention.ms": "1"}), topic("b"))
-    request = wire.DeleteTopicsRequest(
+    request = topics_messages.DeleteTopicsRequest(
         topics=[
-            wire.DeleteTopicState(name="a"),
-            wire.DeleteTopicState(name=None, topic_id=b"?" * 16),
-            wire.DeleteTopicState(name="nope"),
-            wire.DeleteTopicState(name=None, topic_id=bytes(16)),
-            wire.DeleteTopicState(name=None, topic_id=second.topic_id),
-            wire.DeleteTopicState(name="b"),
+            topics_messages.DeleteTopicState(name="a"),
+            topics_messages.DeleteTopicState(name=None, topic_id=b"?" * 16),
+            topics_messages.DeleteTopicState(name="nope"),
+            topics_messages.DeleteTopicState(name=None, topic_id=bytes(16)),
+            topics_messages.DeleteTopicState(name=None, topic_id=second.topic_id),
+            topics_messages.DeleteTopicState(name="b"),
         ]
     )
     codes = [result.error_code for result in three.ask("delete_topics", request, 6).responses]
@@ -194,19 +194,19 @@ def test_topics_are_deleted_by_name_and_by_id(three: Rig) -> None:
     assert sorted(image.topics_by_name) == ["b"] and image.config(2, "a") == {} and first.topic_id not in image.topics_by_id
 
 
-def test_deletion_by_names_in_older_versions(three: Rig) -> None:
+def test_deletion_by_names_in_older_versions(three: Fixture) -> None:
     """DeleteTopics v5 and below carry names only."""
     create(three, topic("a"))
-    answer = three.ask("delete_topics", wire.DeleteTopicsRequest(topic_names=["a", "z"]), 5)
+    answer = three.ask("delete_topics", topics_messages.DeleteTopicsRequest(topic_names=["a", "z"]), 5)
     assert [result.error_code for result in answer.responses] == [0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
 
 
 @pytest.mark.parametrize(("version", "code"), [(2, ErrorCode.INVALID_REQUEST), (3, ErrorCode.TOPIC_DELETION_DISABLED)])
 def test_deletion_can_be_switched_off(version: int, code: ErrorCode) -> None:
     """delete.topic.enable=false."""
-    rig = Rig(settings={"delete.topic.enable": "false"}).start()
+    fixture = Fixture(settings={"delete.topic.enable": "false"}).start()
     with pytest.raises(BrokerError) as caught:
-        rig.ask("delete_topics", wire.DeleteTopicsRequest(topic_names=["a"]), version)
+        fixture.ask("delete_topics", topics_messages.DeleteTopicsRequest(topic_names=["a"]), version)
     assert caught.value.code is code
 
 
@@ -217,13 +217,13 @@ class Only(AllowAll):
         return resource == ResourceType.TOPIC and name.startswith("mine")
 
 
-def test_permission_comes_before_existence(three: Rig) -> None:
+def test_permission_comes_before_existence(three: Fixture) -> None:
     """RL 5.1: what may not be touched is refused alike, there or not; the rest of the request is done."""
     (theirs,) = create(three, topic("theirs"))
     three.authorizer = Only()
     results = {result.name: result.error_code for result in create(three, topic("mine"), topic("theirs"), topic("new"))}
     assert results == {"mine": 0, "theirs": ErrorCode.TOPIC_AUTHORIZATION_FAILED, "new": ErrorCode.TOPIC_AUTHORIZATION_FAILED}
     assert grow(three, "theirs", 5).error_code == grow(three, "nope", 5).error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED
-    by_id = wire.DeleteTopicsRequest(topics=[wire.DeleteTopicState(name=None, topic_id=theirs.topic_id), wire.DeleteTopicState(name="theirs")])
+    by_id = topics_messages.DeleteTopicsRequest(topics=[topics_messages.DeleteTopicState(name=None, topic_id=theirs.topic_id), topics_messages.DeleteTopicState(name="theirs")])
     codes = [result.error_code for result in three.ask("delete_topics", by_id, 6).responses]
     assert codes == [ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.TOPIC_AUTHORIZATION_FAILED]

@@ -8,12 +8,12 @@ from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 
 from tests.coordinator.memory_store import MemoryStore
-from twisted_broker.coordinator.consequences import JoinAnswer, SyncAnswer
+from twisted_broker.coordinator.collaborators import CoordinatorParts, CoordinatorSettings
+from twisted_broker.coordinator.effects import JoinAnswer, SyncAnswer
 from twisted_broker.coordinator.group_coordinator import GroupCoordinator
 from twisted_broker.coordinator.group_core import JoinRequest, SyncRequest
 from twisted_broker.coordinator.group_records import partition_for
 from twisted_broker.coordinator.offset_requests import CommitAnswer, CommitRequest, OffsetToCommit
-from twisted_broker.coordinator.ports import CoordinatorParts, CoordinatorSettings
 from twisted_broker.coordinator.rebalance import GroupSettings
 from twisted_broker.wire.errors import ErrorCode
 

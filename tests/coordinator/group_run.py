@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from twisted_broker.coordinator.consequences import (
+from twisted_broker.coordinator.effects import (
     Answered,
     Consequence,
     GroupSnapshot,

@@ -9,7 +9,7 @@ from twisted.python.failure import Failure
 from tests.coordinator.broker_run import BrokerRun, subscription
 from tests.coordinator.memory_store import MemoryStore
 from tests.coordinator.test_group_records import GOLDEN, SEGMENTS
-from twisted_broker.coordinator import loading
+from twisted_broker.coordinator import coordinator_loader
 from twisted_broker.coordinator.group_records import GroupRecord, OffsetRecord, partition_for, read_record
 from twisted_broker.coordinator.offset_requests import OffsetToCommit
 from twisted_broker.coordinator.rebalance import GroupSettings
@@ -160,7 +160,7 @@ def test_kafkas_own_log_is_served():
 # -- loading -------------------------------------------------------------------------------------------------------------
 def test_while_a_partition_is_read_its_groups_wait(monkeypatch):
     """COORDINATOR_LOAD_IN_PROGRESS until all is read; a heartbeat meanwhile is NONE; the reading goes in slices."""
-    monkeypatch.setattr(loading, "SLICE_BYTES", 100)
+    monkeypatch.setattr(coordinator_loader, "SLICE_BYTES", 100)
     run = BrokerRun()
     for partition in range(5):
         now(run.commit(OffsetToCommit("t", partition, partition)))
@@ -235,7 +235,7 @@ def test_an_older_epochs_news_is_ignored():
 
 def test_a_load_that_leadership_overtakes_ends(monkeypatch):
     """A partition that is lost while it is read is not read on."""
-    monkeypatch.setattr(loading, "SLICE_BYTES", 1)
+    monkeypatch.setattr(coordinator_loader, "SLICE_BYTES", 1)
     run = BrokerRun()
     for offset in range(3):
         now(run.commit(OffsetToCommit("t", 0, offset)))

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.coordinator.group_run import GroupRun
-from twisted_broker.coordinator.consequences import TimerKind
+from twisted_broker.coordinator.effects import TimerKind
 from twisted_broker.coordinator.group_state import GroupState, group_from_snapshot
 from twisted_broker.coordinator.rebalance import GroupSettings
 from twisted_broker.wire.errors import ErrorCode as E
@@ -436,7 +436,7 @@ def test_a_pending_member_can_leave():
 
 
 def test_a_member_with_a_parked_join_that_leaves_is_answered():
-    """Leaving answers the leaver's own parked join."""
+    """ControlledShutdown answers the leaver's own parked join."""
     run = GroupRun()
     leader, follower = run.stable(2)
     parked = run.join(leader)

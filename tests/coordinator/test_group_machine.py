@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from tests.coordinator.group_run import GroupRun
-from twisted_broker.coordinator.consequences import TimerKind
+from twisted_broker.coordinator.effects import TimerKind
 from twisted_broker.coordinator.group_state import GroupState
 from twisted_broker.coordinator.rebalance import GroupSettings
 from twisted_broker.wire.errors import ErrorCode

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from twisted_broker.coordinator.consequences import GroupSnapshot, MemberSnapshot
+from twisted_broker.coordinator.effects import GroupSnapshot, MemberSnapshot
 from twisted_broker.coordinator.group_records import (
     CommittedOffset,
     GroupRecord,

@@ -5,13 +5,13 @@ from dataclasses import replace
 from twisted.internet.defer import Deferred
 
 from tests.coordinator.test_group_coordinator import now, waiting
-from tests.replication.rig import Rig, at, follower, registration
+from tests.replication.fixtures import Fixture, at, follower, registration
 from twisted_broker.cluster.image import MetadataDelta
+from twisted_broker.coordinator.collaborators import OFFSETS_TOPIC
 from twisted_broker.coordinator.group_coordinator import GroupCoordinator
 from twisted_broker.coordinator.group_records import partition_for
 from twisted_broker.coordinator.offset_requests import CommitRequest, OffsetToCommit
 from twisted_broker.coordinator.offsets_store import group_coordinator
-from twisted_broker.coordinator.ports import OFFSETS_TOPIC
 from twisted_broker.interfaces import TopicPartition
 from twisted_broker.wire.errors import BrokerError
 from twisted_broker.wire.errors import ErrorCode as E
@@ -21,7 +21,7 @@ INDEX = partition_for("g", COUNT)
 PLACE = TopicPartition(OFFSETS_TOPIC, INDEX)
 
 
-class Broker(Rig):
+class Broker(Fixture):
     """A broker that leads `__consumer_offsets` with the given replicas."""
 
     def __init__(self, **settings: str) -> None:

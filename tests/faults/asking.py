@@ -21,7 +21,7 @@ _TIMEOUT_SECONDS = 3.0
 _LATEST = -1
 
 
-class Standing(NamedTuple):
+class PartitionHistory(NamedTuple):
     """A partition, as one broker sees it. `isr` in order of id."""
 
     leader: int
@@ -51,12 +51,12 @@ def _exactly(connection: socket.socket, size: int) -> bytes:
     return bytes(data)
 
 
-def standings(address: Address, topic: str | None = None) -> dict[TopicPartition, Standing]:
+def standings(address: Address, topic: str | None = None) -> dict[TopicPartition, PartitionHistory]:
     """All partitions (of one topic) as this broker sees them."""
     asked = None if topic is None else [metadata.MetadataRequestTopic(name=topic)]
     answer = ask(address, metadata.MetadataRequest(topics=asked, allow_auto_topic_creation=False), metadata.MetadataResponse, 9)
     return {
-        TopicPartition(found.name, each.partition_index): Standing(each.leader_id, each.leader_epoch, tuple(sorted(each.isr_nodes)))
+        TopicPartition(found.name, each.partition_index): PartitionHistory(each.leader_id, each.leader_epoch, tuple(sorted(each.isr_nodes)))
         for found in answer.topics
         for each in found.partitions
     }

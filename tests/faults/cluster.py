@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from tests.faults.asking import NO_ANSWER, Address, Standing, create_topic, standings
+from tests.faults.asking import NO_ANSWER, Address, PartitionHistory, create_topic, standings
 from tests.faults.node import PATIENCE_SECONDS, Node
 from tests.faults.relay import BEHIND, FRONT, Relays
 from twisted_broker.interfaces import TopicPartition
@@ -130,7 +130,7 @@ class Cluster:
         self.until(is_made, f"{topic} is made")
         self.until(lambda: len(self.standings(topic)) == partitions and not self.sick(), f"{topic} is in sync")
 
-    def views(self) -> Iterator[dict[TopicPartition, Standing]]:
+    def views(self) -> Iterator[dict[TopicPartition, PartitionHistory]]:
         """What each broker that answers says of all partitions."""
         for broker in self.brokers:
             if broker.process is not None and not broker.is_stopped:
@@ -139,9 +139,9 @@ class Cluster:
                 except NO_ANSWER:
                     continue
 
-    def standings(self, topic: str) -> dict[TopicPartition, Standing]:
+    def standings(self, topic: str) -> dict[TopicPartition, PartitionHistory]:
         """What the broker that heard the latest says: of each partition, the highest epoch."""
-        found: dict[TopicPartition, Standing] = {}
+        found: dict[TopicPartition, PartitionHistory] = {}
         for view in self.views():
             for partition, standing in view.items():
                 if partition.topic == topic and standing.epoch >= found.get(partition, standing).epoch:
@@ -161,7 +161,7 @@ class Cluster:
 
     def led_by(self, name: str) -> int:
         """How many partitions this broker leads, as far as the others know."""
-        best: dict[TopicPartition, Standing] = {}
+        best: dict[TopicPartition, PartitionHistory] = {}
         for view in self.views():
             for partition, standing in view.items():
                 if standing.epoch >= best.get(partition, standing).epoch:

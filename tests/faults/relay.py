@@ -17,7 +17,7 @@ from collections.abc import Callable
 from threading import Thread
 from typing import Any
 
-from tests.faults.way import Pump, Way, reset
+from tests.faults.relay_link import Pump, RelayLink, reset
 
 FRONT, BEHIND = "127.0.0.1", "127.0.0.2"
 CLIENTS = "clients"
@@ -92,7 +92,7 @@ class Relays:
 
     def __init__(self) -> None:
         self.loop = asyncio.new_event_loop()
-        self._ways: dict[tuple[str, str], Way] = {}
+        self._ways: dict[tuple[str, str], RelayLink] = {}
         self._thread = Thread(target=self.loop.run_forever, name="relays", daemon=True)
         self._dialling: set[asyncio.Task[None]] = set()
         self._servers: list[asyncio.Server] = []
@@ -144,7 +144,7 @@ class Relays:
     def heal(self) -> None:
         """All ways are open and fast; what waited goes on."""
 
-        def mend(way: Way) -> None:
+        def mend(way: RelayLink) -> None:
             way.is_cut, way.delay = False, 0.0
 
         self._change(None, mend)
@@ -165,9 +165,9 @@ class Relays:
         found: set[tuple[str, str]] = self._call(lambda: {ends for ends, way in self._ways.items() if way.pumps})
         return found
 
-    def find(self, source: str, target: str) -> Way:
+    def find(self, source: str, target: str) -> RelayLink:
         """The way from `source` to `target`."""
-        return self._ways.setdefault((source, target), Way())
+        return self._ways.setdefault((source, target), RelayLink())
 
     async def _connect(self, near: Near, there: Pump) -> None:
         """One that does not answer is a connection lost."""
@@ -187,7 +187,7 @@ class Relays:
         self._dialling.add(task)
         task.add_done_callback(self._dialling.discard)
 
-    def _change(self, ways: tuple[tuple[str, str], ...] | None, change: Callable[[Way], None]) -> None:
+    def _change(self, ways: tuple[tuple[str, str], ...] | None, change: Callable[[RelayLink], None]) -> None:
         def all_of_them() -> None:
             for way in [self.find(*ends) for ends in (self._ways if ways is None else ways)]:
                 change(way)

@@ -18,8 +18,8 @@ from pathlib import Path
 from random import Random
 
 from tests.faults.asking import ends
+from tests.faults.client_processes import LIBRARIES, ClientProcesses
 from tests.faults.cluster import BROKERS, Cluster, ways
-from tests.faults.crew import LIBRARIES, Crew
 from tests.faults.kinds import KINDS, Scene
 from tests.faults.node import PATIENCE_SECONDS
 from tests.faults.relay import CLIENTS, Relays
@@ -27,7 +27,7 @@ from tests.faults.summary import Summary, plan
 from twisted_broker.cli.verify import PARTITION
 from twisted_broker.cli.verify_replicas import Replica, verify_replicas
 from twisted_broker.interfaces import TopicPartition
-from twisted_broker.testing.anomalies import counts, find_anomalies
+from twisted_broker.testing.checks.anomalies import counts, find_anomalies
 
 TOPIC, PARTITIONS = "records", 3
 _HANGING_SECONDS = 60
@@ -56,7 +56,7 @@ class Run:
         """Never raises for what the brokers did: that is in the summary."""
         with Relays() as relays, Cluster(self.directory, relays, self.combined) as self.cluster:
             self.cluster.create_topic(TOPIC, PARTITIONS)
-            with Crew(self.directory / "clients", self.cluster.bootstrap, TOPIC, PARTITIONS, self.acks) as self.crew:
+            with ClientProcesses(self.directory / "clients", self.cluster.bootstrap, TOPIC, PARTITIONS, self.acks) as self.client_processes:
                 healthy = self._is_fine("the beginning", self._begin) and self._rounds() and self._is_fine("the end", self._read_all)
                 self._judge(healthy)
                 if healthy and self._is_fine("the stop", self.cluster.stop_all):
@@ -65,7 +65,7 @@ class Run:
 
     def log_tail(self) -> str:
         """What nodes and clients said last."""
-        return f"{self.cluster.log_tail()}\n{self.crew.log_tail()}"
+        return f"{self.cluster.log_tail()}\n{self.client_processes.log_tail()}"
 
     def _begin(self) -> None:
         """All get on; and the relays know brokers, controller and clients by name: else a fault would cut nothing."""
@@ -88,7 +88,7 @@ class Run:
         self.summary.rounds += 1
         self.summary.moves += scene.moves
         moved = "".join(f", others led after {seconds:.2f} s" for _, seconds in scene.moves)
-        self.tell(f"round {number} {name} {detail}{moved}, held {held:.1f} s, {healed}; {self.crew.history.acknowledged:,} acknowledged")
+        self.tell(f"round {number} {name} {detail}{moved}, held {held:.1f} s, {healed}; {self.client_processes.history.acknowledged:,} acknowledged")
 
     def _is_fine(self, what: str, step: Callable[[], object]) -> bool:
         try:
@@ -113,8 +113,8 @@ class Run:
     def _await_writers(self) -> None:
         """Every producer is acknowledged something that it sends from now on."""
         now_ns = time.monotonic_ns()
-        names: Callable[[], str] = lambda: ", ".join(each.job.name for each in self.crew.silent(now_ns))  # noqa: E731
-        self.cluster.until(lambda: not self.crew.silent(now_ns), lambda: f"acknowledgements for {names()}")
+        names: Callable[[], str] = lambda: ", ".join(each.job.name for each in self.client_processes.silent(now_ns))  # noqa: E731
+        self.cluster.until(lambda: not self.client_processes.silent(now_ns), lambda: f"acknowledgements for {names()}")
 
     def _await_readers(self) -> dict[TopicPartition, int]:
         """Every consumer comes to where the log ends now. Gives the ends."""
@@ -124,36 +124,36 @@ class Run:
         while True:
             patience = _HANGING_SECONDS if time.monotonic() - began < _HANGING_SECONDS else PATIENCE_SECONDS
             try:
-                self.cluster.until(lambda: not self.crew.behind(upto), lambda: f"{self._behind(upto)} at {upto}", patience)
+                self.cluster.until(lambda: not self.client_processes.behind(upto), lambda: f"{self._behind(upto)} at {upto}", patience)
                 return upto
             except TimeoutError:
-                hanging = [each for each in self.crew.behind(upto) if each.job.group.startswith(_MAY_HANG)]
+                hanging = [each for each in self.client_processes.behind(upto) if each.job.group.startswith(_MAY_HANG)]
                 if patience == PATIENCE_SECONDS:
                     raise
                 for client in hanging:
-                    self.crew.replace(client, f"did not come back within {_HANGING_SECONDS} s")
+                    self.client_processes.replace(client, f"did not come back within {_HANGING_SECONDS} s")
 
     def _behind(self, upto: dict[TopicPartition, int]) -> str:
-        return ", ".join(each.job.name for each in self.crew.behind(upto))
+        return ", ".join(each.job.name for each in self.client_processes.behind(upto))
 
     def _read_all(self) -> None:
         """Producers stop; every consumer, and one that begins now, read to the end."""
-        self.crew.stop("produce", PATIENCE_SECONDS)
+        self.client_processes.stop("produce", PATIENCE_SECONDS)
         library = Random(f"last {self.seed}").choice(LIBRARIES)
-        self.crew.start("consume", library, f"{library}-last-reader")
+        self.client_processes.start("consume", library, f"{library}-last-reader")
         self._await_readers()
-        self.crew.stop("consume", PATIENCE_SECONDS)
+        self.client_processes.stop("consume", PATIENCE_SECONDS)
 
     def _judge(self, read_all: bool) -> None:
-        self.crew.read()
-        history = self.crew.history
+        self.client_processes.read()
+        history = self.client_processes.history
         found = find_anomalies(history, ended=read_all)
         self.summary.anomalies = counts(found)
         for name in self.summary.anomalies:
             self.summary.problems += [str(each) for each in [each for each in found if each.name == name][:_SHOWN]]
         self.summary.acknowledged = history.acknowledged
         self.summary.polled = sum(len(records) for poll in history.polls for records in poll.records.values())
-        self.summary.replaced = self.crew.replaced
+        self.summary.replaced = self.client_processes.replaced
 
     def _compare(self) -> None:
         """The replicas, as they lie on disk: up to the high watermark, and that no log goes on beyond it."""

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from tests.broker_house import BrokerHouse
 from tests.log.test_log_manager import World, create, fill
+from tests.memory_broker import MemoryBroker
 from twisted_broker.cluster.lifecycle import BrokerLifecycle
 from twisted_broker.log import checkpoints
-from twisted_broker.testing.sim_mishaps import Fault
+from twisted_broker.testing.sim.disk_faults import Fault
 
 
 def stopped(epoch: int = 77) -> World:
@@ -55,11 +55,11 @@ def test_the_registration_carries_it(monkeypatch: pytest.MonkeyPatch) -> None:
         real(self, *arguments)
 
     monkeypatch.setattr(BrokerLifecycle, "start", start)
-    house = BrokerHouse().start()
+    house = MemoryBroker().start()
     epoch = house.broker.parts.metadata.image.brokers[1].epoch
     house.stop()
-    again = BrokerHouse(house.files).start()
+    again = MemoryBroker(house.files).start()
     assert again.broker.parts.metadata.image.brokers[1].epoch > epoch
     again.files._locks.clear()  # its process is dead
-    BrokerHouse(again.files).start()
+    MemoryBroker(again.files).start()
     assert told == [-1, epoch, -1]

@@ -19,9 +19,9 @@ from twisted_broker.log.append_info import AppendOrigin
 from twisted_broker.log.errors import LogDirFailure
 from twisted_broker.log.log import Log
 from twisted_broker.log.segment import file_name
-from twisted_broker.testing.sim_disk import SimDisk
-from twisted_broker.testing.sim_mishaps import Crash, Fault
-from twisted_broker.testing.stalling_worker import StallingWorker
+from twisted_broker.testing.sim.disk import SimDisk
+from twisted_broker.testing.sim.disk_faults import Crash, Fault
+from twisted_broker.testing.sim.stalling_worker import StallingWorker
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 
 SMALL = config(segment_bytes=1200, index_interval_bytes=200)

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.log.batches import NOW_MS, batch, config, marker, open_log, values
-from twisted_broker.log import producer_recall
+from twisted_broker.log import producer_batch_recovery
 from twisted_broker.log.append_info import AppendOrigin, LogAppendInfo
 from twisted_broker.log.errors import CheckpointError
 from twisted_broker.log.log import Log
@@ -174,14 +174,14 @@ def test_what_is_recalled_is_what_memory_held() -> None:
 def test_recalling_costs_a_bounded_number_of_headers(monkeypatch: pytest.MonkeyPatch) -> None:
     """RL 3.6: whoever wrote long ago costs a start no more than the bound, and one who is known whole costs it nothing."""
     read: list[int] = []
-    real = producer_recall._headers
+    real = producer_batch_recovery._headers
 
     def counted(*arguments: Any) -> list[BatchHeader]:
         found = real(*arguments)
         read.append(len(found))
         return found
 
-    monkeypatch.setattr(producer_recall, "_headers", counted)
+    monkeypatch.setattr(producer_batch_recovery, "_headers", counted)
     log = new_log(index_interval_bytes=1000)
     send(log, 0)
     closed_and_opened(log)
@@ -189,10 +189,10 @@ def test_recalling_costs_a_bounded_number_of_headers(monkeypatch: pytest.MonkeyP
     log = new_log(index_interval_bytes=1000)
     for number in range(2):
         send(log, number)
-    for _ in range(3 * producer_recall.MOST_HEADERS):
+    for _ in range(3 * producer_batch_recovery.MOST_HEADERS):
         log.append_as_leader(batch(b"v"), 0, NOW_MS)
     again = closed_and_opened(log)
-    assert producer_recall.MOST_HEADERS // 2 < sum(read) <= producer_recall.MOST_HEADERS + 1
+    assert producer_batch_recovery.MOST_HEADERS // 2 < sum(read) <= producer_batch_recovery.MOST_HEADERS + 1
     assert send(again, 1).duplicate
 
 
@@ -207,7 +207,7 @@ def test_damage_before_the_tail_is_no_reason_not_to_open() -> None:
     file.write_at(2 * size + 8, (b"\xff" * 9,))
     found = dict.fromkeys([1], ProducerEntry(1, 0))
     found[1].batches.append((3, 3, 0, NOW_MS))
-    producer_recall.recall_batches(reversed(log.segments), found.values())
+    producer_batch_recovery.recover_producer_batches(reversed(log.segments), found.values())
     assert [each[0] for each in found[1].batches] == [3]
 
 

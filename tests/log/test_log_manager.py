@@ -21,9 +21,9 @@ from twisted_broker.log.log_directory import LogDirMismatch, partition_of
 from twisted_broker.log.log_manager import LogManager
 from twisted_broker.log.memory import InlineWorker
 from twisted_broker.log.meta_properties import MetaProperties, read_meta_properties, write_meta_properties
-from twisted_broker.testing.sim_disk import SimDisk
-from twisted_broker.testing.sim_mishaps import Fault
-from twisted_broker.testing.stalling_worker import StallingWorker
+from twisted_broker.testing.sim.disk import SimDisk
+from twisted_broker.testing.sim.disk_faults import Fault
+from twisted_broker.testing.sim.stalling_worker import StallingWorker
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 
 CLUSTER = "cluster-of-tests"

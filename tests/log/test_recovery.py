@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from tests.log.batches import DIRECTORY, NOW_MS, TOPIC_ID, TP, all_batches, batch, config, open_log, slice_bytes, values
-from twisted_broker.log.leftovers import base_offset_of, resolve_leftovers
+from twisted_broker.log.crash_cleanup import base_offset_of, clean_up_after_crash
 from twisted_broker.log.recovery import load_log
 from twisted_broker.log.segment import file_name
-from twisted_broker.testing.sim_disk import SimDisk
-from twisted_broker.testing.sim_mishaps import Crash
+from twisted_broker.testing.sim.disk import SimDisk
+from twisted_broker.testing.sim.disk_faults import Crash
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 
 SMALL = config(segment_bytes=300, index_interval_bytes=100)
@@ -59,7 +59,7 @@ def test_a_swap_interrupted_anywhere_ends_the_same() -> None:
         disk = swapped(disk_with_segments())
         disk.operations, disk.crash_at = 0, at
         try:
-            resolve_leftovers(disk, DIRECTORY)
+            clean_up_after_crash(disk, DIRECTORY)
         except Crash:
             assert offsets(disk.after_kill()) == EXPECTED
         else:

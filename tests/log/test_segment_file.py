@@ -15,8 +15,8 @@ from twisted_broker.log.disk_worker import DiskThread
 from twisted_broker.log.filesystem import OsFileSystem
 from twisted_broker.log.memory import InlineWorker, MemoryFileSystem
 from twisted_broker.log.segment_file import FileSlice, OpenFiles, SegmentFile, SliceGone
-from twisted_broker.testing.sim_disk import SimDisk
-from twisted_broker.testing.sim_mishaps import Fault
+from twisted_broker.testing.sim.disk import SimDisk
+from twisted_broker.testing.sim.disk_faults import Fault
 
 
 def pool_with(count: int, capacity: int, files: Any = None) -> tuple[OpenFiles, list[SegmentFile]]:

@@ -10,8 +10,8 @@ from twisted_broker.interfaces import TopicPartition
 from twisted_broker.log import checkpoints
 from twisted_broker.log.errors import CheckpointError
 from twisted_broker.log.meta_properties import MetaProperties, read_meta_properties, write_meta_properties
-from twisted_broker.testing.sim_disk import SimDisk
-from twisted_broker.testing.sim_mishaps import Crash, Fault
+from twisted_broker.testing.sim.disk import SimDisk
+from twisted_broker.testing.sim.disk_faults import Crash, Fault
 from twisted_broker.wire.primitives import uuid_text
 
 ROWS = {TopicPartition("a-b", 0): 5, TopicPartition("a", 12): 2**40, TopicPartition("a", 2): 0}

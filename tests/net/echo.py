@@ -10,8 +10,8 @@ from twisted.internet.task import Clock
 
 from twisted_broker.interfaces import Runtime
 from twisted_broker.log.memory import MemoryFileSystem
-from twisted_broker.net.accept import ConnectionCounts, ConnectionFactory
-from twisted_broker.net.connection import Turn
+from twisted_broker.net.connection import PendingResponse
+from twisted_broker.net.connection_limits import ConnectionCounts, ConnectionFactory
 from twisted_broker.testing.memory_network import MemoryNetwork
 
 PORT = 9092
@@ -21,13 +21,13 @@ def framed(payload: bytes) -> bytes:
     return len(payload).to_bytes(4, "big") + payload
 
 
-class Parked(Turn):
+class DelayedOperation(PendingResponse):
     """A turn that the test finishes."""
 
     __slots__ = ("abandoned", "can_follow", "connection", "frame")
 
     def __init__(self, connection: Any, frame: bytes, can_follow: bool) -> None:
-        Turn.__init__(self, None, False)
+        PendingResponse.__init__(self, None, False)
         self.connection, self.frame, self.can_follow, self.abandoned = connection, frame, can_follow, False
 
     @property
@@ -36,7 +36,7 @@ class Parked(Turn):
 
     def abandon(self) -> None:
         self.abandoned = True
-        Turn.abandon(self)
+        PendingResponse.abandon(self)
 
     def finish(self, answer: Any) -> None:
         self.answer, self.done = answer, True

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from twisted.python.failure import Failure
 
-from tests.net.echo import House, Parked, framed
+from tests.net.echo import DelayedOperation, House, framed
 from twisted_broker.log.segment_file import FileSlice, OpenFiles, SegmentFile
 from twisted_broker.wire.errors import WireError
 
@@ -20,14 +20,14 @@ class Script:
     def __init__(self, parked: tuple[bytes, ...] = (), can_follow: bool = True) -> None:
         self.parked, self.can_follow = parked, can_follow
         self.started: list[bytes] = []
-        self.turns: list[Parked] = []
+        self.turns: list[DelayedOperation] = []
 
     def __call__(self, connection: Any, frame: bytes) -> Any:
         self.started.append(bytes(frame))
         if bytes(frame) == b"garbage":
             raise WireError("garbage")
         if frame[:2] in self.parked:
-            turn = Parked(connection, frame, self.can_follow and frame[:2] == PRODUCE)
+            turn = DelayedOperation(connection, frame, self.can_follow and frame[:2] == PRODUCE)
             self.turns.append(turn)
             return turn
         return framed(bytes(frame))

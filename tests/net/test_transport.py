@@ -22,7 +22,7 @@ from tests.net.echo import framed
 from twisted_broker.interfaces import Runtime
 from twisted_broker.log.filesystem import OsFileSystem
 from twisted_broker.log.segment_file import FileSlice, OpenFiles, SegmentFile
-from twisted_broker.net.accept import ConnectionCounts, ConnectionFactory
+from twisted_broker.net.connection_limits import ConnectionCounts, ConnectionFactory
 from twisted_broker.net.network import ReactorNetwork
 
 needs_epoll = pytest.mark.skipif(not hasattr(select, "epoll"), reason="no epoll here")

@@ -8,17 +8,17 @@ from random import Random
 from twisted.internet.defer import ensureDeferred
 from twisted.internet.task import Clock
 
-from tests.replication.rig import MAX_LAG_MS, TOPIC_ID, TP, WALL_MS, FakeBrokers, batch, make_log, registration
+from tests.replication.fixtures import MAX_LAG_MS, TOPIC_ID, TP, WALL_MS, FakeBrokers, batch, make_log, registration
 from twisted_broker.config import LogConfig
 from twisted_broker.interfaces import Runtime
 from twisted_broker.log.append_info import AppendOrigin
 from twisted_broker.log.memory import InlineWorker
-from twisted_broker.replication.fetcher_state import InitialFetchState
-from twisted_broker.replication.follower import initial_offset
-from twisted_broker.replication.leader import BrokerEndPoint
-from twisted_broker.replication.partition import Partition
-from twisted_broker.replication.replica_fetcher import ReplicaFetcher
-from twisted_broker.testing.memory_leader import MemoryLeader
+from twisted_broker.replication.fetcher.fetcher_state import InitialFetchState
+from twisted_broker.replication.fetcher.follower_log import initial_offset
+from twisted_broker.replication.fetcher.leader_endpoint import BrokerEndPoint
+from twisted_broker.replication.fetcher.replica_fetcher import ReplicaFetcher
+from twisted_broker.replication.partition.partition import Partition
+from twisted_broker.testing.memory_leader import MemoryLeaderEndPoint
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.records import iterate_batches
 
@@ -40,7 +40,7 @@ class Node:
         self.runtime = Runtime(clock, lambda: WALL_MS, None, self.log.pool.files, lambda directory: InlineWorker(), Random(node_id))
         self.failed_directories: list[str] = []
         self.fetcher: ReplicaFetcher | None = None
-        self.leader: MemoryLeader | None = None
+        self.leader: MemoryLeaderEndPoint | None = None
         self.values = 0
 
     # what a fetcher uses
@@ -60,14 +60,14 @@ class Node:
         self.stop_following()
         self.held.make_leader(registration(self.id, REPLICAS, isr or (self.id,), epoch, epoch * 10), self.log, self.now_ms())
 
-    def follow(self, other: Node, epoch: int, *, from_high_watermark: bool = False, cuts_on_fetch: bool = True, told: bool = True) -> ReplicaFetcher:
+    def follow(self, other: Node, epoch: int, *, from_high_watermark: bool = False, truncates_on_fetch: bool = True, told: bool = True) -> ReplicaFetcher:
         """`told` False: the other broker does not know yet that it leads under this epoch."""
         self.stop_following()
         self.held.make_follower(registration(other.id, REPLICAS, (other.id,), epoch, epoch * 10), self.log)
-        self.leader = MemoryLeader(BrokerEndPoint(other.id, "h", 1), other.partitions, self.id, 100 + self.id, self.now_ms)
-        self.leader.cuts_on_fetch = cuts_on_fetch
+        self.leader = MemoryLeaderEndPoint(BrokerEndPoint(other.id, "h", 1), other.partitions, self.id, 100 + self.id, self.now_ms)
+        self.leader.truncates_on_fetch = truncates_on_fetch
         self.fetcher = ReplicaFetcher(f"fetcher-{self.id}", self, self.leader, BACKOFF_MS, 1 << 20)
-        offset = self.log.high_watermark if from_high_watermark else initial_offset(self.log, cuts_on_fetch)
+        offset = self.log.high_watermark if from_high_watermark else initial_offset(self.log, truncates_on_fetch)
         self.fetcher.add({TP: InitialFetchState(TOPIC_ID, epoch, offset)})
         return self.fetcher
 
@@ -128,11 +128,11 @@ def nodes(count: int = 2, config: LogConfig | None = None) -> list[Node]:
     return [Node(number + 1, clock, config) for number in range(count)]
 
 
-def copied(records: int, epoch: int = 1, *, cuts_on_fetch: bool = True) -> list[Node]:
+def copied(records: int, epoch: int = 1, *, truncates_on_fetch: bool = True) -> list[Node]:
     """A leader under `epoch` with so many records, and a follower that holds them all."""
     a, b = nodes()
     a.lead(epoch)
     a.append(records)
-    b.follow(a, epoch, cuts_on_fetch=cuts_on_fetch)
+    b.follow(a, epoch, truncates_on_fetch=truncates_on_fetch)
     b.catch_up(2)
     return [a, b]

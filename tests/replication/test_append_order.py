@@ -6,13 +6,13 @@ from collections.abc import Hashable
 
 import pytest
 
-from tests.replication.rig import LOCAL, TP, WALL_MS, PartitionRig, Rig, batch, code_of, registration
+from tests.replication.fixtures import LOCAL, TP, WALL_MS, Fixture, PartitionFixture, batch, code_of, registration
 from twisted_broker.config import LogConfig
 from twisted_broker.interfaces import TopicPartition
 from twisted_broker.log.append_info import AppendOrigin
-from twisted_broker.replication import leader_isr
-from twisted_broker.replication.isr import PendingExpand, PendingShrink
-from twisted_broker.replication.purgatory import Purgatory
+from twisted_broker.replication.partition import leader_isr
+from twisted_broker.replication.partition.isr import PendingExpand, PendingShrink
+from twisted_broker.replication.purgatory.purgatory import Purgatory
 from twisted_broker.wire.errors import ErrorCode
 from twisted_broker.wire.records import BatchBuilder
 
@@ -52,47 +52,47 @@ def without_key() -> bytes:
 )
 def test_a_refused_append_writes_nothing_and_leaves_the_others_alone(code: str, settings: dict[str, str], records: bytes) -> None:
     """RL 1.6: each refusal of the log and of the minimum ISR: its own code, base offset -1, nothing written; the next partition is appended."""
-    rig = Rig()
-    rig.topic(states={0: registration(LOCAL, (1, 2), (1,)), 1: registration(LOCAL, (1,))}, overrides={})
+    fixture = Fixture()
+    fixture.topic(states={0: registration(LOCAL, (1, 2), (1,)), 1: registration(LOCAL, (1,))}, overrides={})
     for partition in (TP, NEXT):
-        assert rig.replicas.produce([(partition, idempotent(0))], 1)[0].error == ErrorCode.NONE
-    rig.topic(states={0: registration(LOCAL, (1, 2), (1,)), 1: registration(LOCAL, (1,))}, overrides=settings)
-    refused, other = rig.replicas.produce([(TP, records), (NEXT, idempotent(1))], -1)
+        assert fixture.replicas.produce([(partition, idempotent(0))], 1)[0].error == ErrorCode.NONE
+    fixture.topic(states={0: registration(LOCAL, (1, 2), (1,)), 1: registration(LOCAL, (1,))}, overrides=settings)
+    refused, other = fixture.replicas.produce([(TP, records), (NEXT, idempotent(1))], -1)
     assert (refused.error, refused.base_offset) == (ErrorCode[code], -1)
-    assert rig.partition().log.log_end_offset == 1
-    assert other.error == ErrorCode.NONE and rig.partition(NEXT).log.log_end_offset == 2
+    assert fixture.partition().log.log_end_offset == 1
+    assert other.error == ErrorCode.NONE and fixture.partition(NEXT).log.log_end_offset == 2
 
 
 def test_leadership_is_checked_before_the_minimum_isr_and_that_before_the_records() -> None:
     """RL 1.14: leader, minimum ISR, log, in this order: the first one that refuses says why."""
-    rig = PartitionRig(isr=(1,), config=LogConfig(min_insync_replicas=2))
-    append = rig.partition.append_as_leader
-    assert code_of(append, corrupt(), -1, WALL_MS, rig.now_ms, AppendOrigin.CLIENT) == ErrorCode.NOT_ENOUGH_REPLICAS
-    assert code_of(append, corrupt(), 1, WALL_MS, rig.now_ms, AppendOrigin.CLIENT) == ErrorCode.CORRUPT_MESSAGE
-    rig.partition.make_follower(registration(2, (1, 2, 3), (2,), 6, 11), rig.log)
-    assert code_of(append, corrupt(), -1, WALL_MS, rig.now_ms, AppendOrigin.CLIENT) == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    fixture = PartitionFixture(isr=(1,), config=LogConfig(min_insync_replicas=2))
+    append = fixture.partition.append_as_leader
+    assert code_of(append, corrupt(), -1, WALL_MS, fixture.now_ms, AppendOrigin.CLIENT) == ErrorCode.NOT_ENOUGH_REPLICAS
+    assert code_of(append, corrupt(), 1, WALL_MS, fixture.now_ms, AppendOrigin.CLIENT) == ErrorCode.CORRUPT_MESSAGE
+    fixture.partition.make_follower(registration(2, (1, 2, 3), (2,), 6, 11), fixture.log)
+    assert code_of(append, corrupt(), -1, WALL_MS, fixture.now_ms, AppendOrigin.CLIENT) == ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
 def test_before_an_append_the_committed_isr_counts_while_it_grows() -> None:
     """RL 2.5: an expansion on its way does not make enough replicas for the check before an append; for what is appended it does."""
-    rig = PartitionRig(isr=(1,), config=LogConfig(min_insync_replicas=2))
-    rig.append(1, acks=1)
-    rig.follower_fetches(2, 1)
-    assert isinstance(rig.partition.isr_state, PendingExpand)
-    assert code_of(rig.append, 1, acks=-1) == ErrorCode.NOT_ENOUGH_REPLICAS
-    rig.log.set_high_watermark(1)
-    assert rig.partition.enough_replicas_reached(1) == ErrorCode.NONE
+    fixture = PartitionFixture(isr=(1,), config=LogConfig(min_insync_replicas=2))
+    fixture.append(1, acks=1)
+    fixture.follower_fetches(2, 1)
+    assert isinstance(fixture.partition.isr_state, PendingExpand)
+    assert code_of(fixture.append, 1, acks=-1) == ErrorCode.NOT_ENOUGH_REPLICAS
+    fixture.log.set_high_watermark(1)
+    assert fixture.partition.enough_replicas_reached(1) == ErrorCode.NONE
 
 
 def test_before_an_append_the_committed_isr_counts_while_it_shrinks() -> None:
     """RL 2.5: until the controller has confirmed a shrink, who is about to leave is still a member for both checks."""
-    rig = PartitionRig(isr=(1, 2), config=LogConfig(min_insync_replicas=2))
-    rig.append(1)
-    leader_isr.maybe_shrink(rig.partition, rig.now_ms + 60_000)
-    assert isinstance(rig.partition.isr_state, PendingShrink)
-    rig.append(1, acks=-1)
-    rig.log.set_high_watermark(2)
-    assert rig.partition.enough_replicas_reached(2) == ErrorCode.NONE
+    fixture = PartitionFixture(isr=(1, 2), config=LogConfig(min_insync_replicas=2))
+    fixture.append(1)
+    leader_isr.maybe_shrink(fixture.partition, fixture.now_ms + 60_000)
+    assert isinstance(fixture.partition.isr_state, PendingShrink)
+    fixture.append(1, acks=-1)
+    fixture.log.set_high_watermark(2)
+    assert fixture.partition.enough_replicas_reached(2) == ErrorCode.NONE
 
 
 class Never:
@@ -107,14 +107,14 @@ class Never:
 
 def test_what_an_append_makes_happen(monkeypatch: pytest.MonkeyPatch) -> None:
     """RL 1.14: the high watermark moved: produces, fetches and deletions that wait are tried; else fetches alone."""
-    rig = Rig()
-    rig.topic(states={0: registration(LOCAL, (1, 2)), 1: registration(LOCAL, (1,))})
-    for purgatory in (rig.replicas.produce_purgatory, rig.replicas.fetch_purgatory, rig.replicas.delete_records_purgatory):
+    fixture = Fixture()
+    fixture.topic(states={0: registration(LOCAL, (1, 2)), 1: registration(LOCAL, (1,))})
+    for purgatory in (fixture.replicas.produce_purgatory, fixture.replicas.fetch_purgatory, fixture.replicas.delete_records_purgatory):
         purgatory.wait(Never(), ["anything"], 60_000)
     tried: list[tuple[str, Hashable]] = []
     monkeypatch.setattr(Purgatory, "check", lambda self, key: tried.append((self.name, key)))
-    rig.produce(tp=TP)
+    fixture.produce(tp=TP)
     assert tried == [("Fetch", TP)]
     tried.clear()
-    rig.produce(tp=NEXT)
+    fixture.produce(tp=NEXT)
     assert tried == [("Produce", NEXT), ("Fetch", NEXT), ("DeleteRecords", NEXT)]

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.replication.rig import LOCAL, TP, Rig, at, batch, consumer, registration
+from tests.replication.fixtures import LOCAL, TP, Fixture, at, batch, consumer, registration
 from twisted_broker.interfaces import TopicPartition
 from twisted_broker.log.errors import LogDirFailure
 from twisted_broker.log.log import Log
@@ -28,41 +28,41 @@ def broken(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Log, method, call)
 
 
-def append(rig: Rig, partition: TopicPartition) -> ErrorCode:
-    return rig.replicas.produce([(partition, batch())], 1)[0].error
+def append(fixture: Fixture, partition: TopicPartition) -> ErrorCode:
+    return fixture.replicas.produce([(partition, batch())], 1)[0].error
 
 
-def read(rig: Rig, partition: TopicPartition) -> ErrorCode:
-    (result,) = rig.replicas.fetch(consumer(), [at(0, partition)])
+def read(fixture: Fixture, partition: TopicPartition) -> ErrorCode:
+    (result,) = fixture.replicas.fetch(consumer(), [at(0, partition)])
     result.release()
     return result.error
 
 
-def delete(rig: Rig, partition: TopicPartition) -> ErrorCode:
-    return rig.replicas.delete_records([(partition, 1)])[0].error
+def delete(fixture: Fixture, partition: TopicPartition) -> ErrorCode:
+    return fixture.replicas.delete_records([(partition, 1)])[0].error
 
 
 @pytest.mark.parametrize(
     ("method", "act"), [("append_as_leader", append), ("read", read), ("increment_log_start_offset", delete)], ids=["append", "read", "delete"]
 )
 def test_whatever_meets_the_failure_takes_the_disks_partitions_offline(
-    method: str, act: Callable[[Rig, TopicPartition], ErrorCode], monkeypatch: pytest.MonkeyPatch
+    method: str, act: Callable[[Fixture, TopicPartition], ErrorCode], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """RL 1.12: KAFKA_STORAGE_ERROR for the one that met it and from then on for its directory; who waits there is answered; the rest serves."""
-    rig = Rig()
-    rig.topic(states={number: registration(LOCAL, (1,)) for number in range(3)})
+    fixture = Fixture()
+    fixture.topic(states={number: registration(LOCAL, (1,)) for number in range(3)})
     for partition in (TP, SAME_DISK, OTHER_DISK):
-        assert append(rig, partition) == ErrorCode.NONE
-    rig.files.make_directories("/elsewhere/t-2")
-    rig.partition(OTHER_DISK).log.directory = "/elsewhere/t-2"
+        assert append(fixture, partition) == ErrorCode.NONE
+    fixture.files.make_directories("/elsewhere/t-2")
+    fixture.partition(OTHER_DISK).log.directory = "/elsewhere/t-2"
     waiting: list[object] = []
     params = consumer(max_wait_ms=60_000)
-    rig.replicas.delayed_fetch(params, rig.replicas.fetch(params, [at(1, SAME_DISK)])).addCallback(waiting.append)
+    fixture.replicas.delayed_fetch(params, fixture.replicas.fetch(params, [at(1, SAME_DISK)])).addCallback(waiting.append)
     broken(method, monkeypatch)
-    assert act(rig, TP) == ErrorCode.KAFKA_STORAGE_ERROR
-    rig.advance(0)
+    assert act(fixture, TP) == ErrorCode.KAFKA_STORAGE_ERROR
+    fixture.advance(0)
     assert waiting, "an empty fetch that waited on the same disk hears of it"
-    assert [rig.partition(each).offline for each in (TP, SAME_DISK, OTHER_DISK)] == [True, True, False]
+    assert [fixture.partition(each).offline for each in (TP, SAME_DISK, OTHER_DISK)] == [True, True, False]
     for again in (append, read, delete):
-        assert again(rig, SAME_DISK) == ErrorCode.KAFKA_STORAGE_ERROR
-        assert again(rig, OTHER_DISK) == ErrorCode.NONE
+        assert again(fixture, SAME_DISK) == ErrorCode.KAFKA_STORAGE_ERROR
+        assert again(fixture, OTHER_DISK) == ErrorCode.NONE

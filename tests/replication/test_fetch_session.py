@@ -6,9 +6,8 @@ from random import Random
 
 import pytest
 
-from tests.replication.rig import at, code_of
+from tests.replication.fixtures import at, code_of
 from twisted_broker.interfaces import TopicPartition
-from twisted_broker.replication.fetch_data import FetchPartitionResult
 from twisted_broker.replication.fetch_session import (
     EVICTION_MS,
     FetchContext,
@@ -18,6 +17,7 @@ from twisted_broker.replication.fetch_session import (
     next_epoch,
     open_context,
 )
+from twisted_broker.replication.partition.fetch_data import FetchPartitionResult
 from twisted_broker.wire.errors import ErrorCode
 
 A, B, C = (TopicPartition(name, 0) for name in "abc")

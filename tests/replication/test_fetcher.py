@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 from twisted.internet.error import ConnectionLost
 
+from tests.replication.fixtures import TOPIC_ID, TP, WALL_MS, batch, registration
 from tests.replication.pair import BACKOFF_MS, Node, nodes
-from tests.replication.rig import TOPIC_ID, TP, WALL_MS, batch, registration
 from twisted_broker.log.append_info import AppendOrigin
 from twisted_broker.log.errors import LogDirFailure
-from twisted_broker.replication import follower
-from twisted_broker.replication.fetcher_state import FetchedPartition, InitialFetchState
-from twisted_broker.replication.leader import EARLIEST, LATEST
+from twisted_broker.replication.fetcher import follower_log
+from twisted_broker.replication.fetcher.fetcher_state import FetchedPartition, InitialFetchState
+from twisted_broker.replication.fetcher.leader_endpoint import EARLIEST, LATEST
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.records import set_offsets_and_epoch
 
@@ -41,7 +41,7 @@ class Bent:
 
     def __init__(self, leader, bend) -> None:
         self._leader, self._bend = leader, bend
-        self.endpoint, self.cuts_on_fetch = leader.endpoint, leader.cuts_on_fetch
+        self.endpoint, self.truncates_on_fetch = leader.endpoint, leader.truncates_on_fetch
 
     def has_news(self, asks) -> bool:
         return self._leader.has_news(asks)
@@ -258,7 +258,7 @@ def test_a_storage_error_fails_the_partition_and_takes_the_directory_offline(mon
     def broken(*arguments):
         raise LogDirFailure("/data", OSError("no more"))
 
-    monkeypatch.setattr(follower, "take_in", broken)
+    monkeypatch.setattr(follower_log, "take_in", broken)
     a.round()
     assert a.fetcher.state.failed == {TP} and a.failed_directories == ["/data"]
 

@@ -7,14 +7,14 @@ from random import Random
 import pytest
 from twisted.internet.task import Clock
 
-from tests.replication.rig import TOPIC_ID
+from tests.replication.fixtures import TOPIC_ID
 from twisted_broker.interfaces import Runtime, TopicPartition
 from twisted_broker.log.memory import InlineWorker, MemoryFileSystem
-from twisted_broker.replication.fetcher import Fetcher
-from twisted_broker.replication.fetcher_manager import FetcherManager, FollowedPartition, fetcher_number
-from twisted_broker.replication.fetcher_state import InitialFetchState
-from twisted_broker.replication.leader import BrokerEndPoint
-from twisted_broker.testing.memory_leader import MemoryLeader
+from twisted_broker.replication.fetcher.fetcher import Fetcher
+from twisted_broker.replication.fetcher.fetcher_manager import FetcherManager, FollowedPartition, fetcher_number
+from twisted_broker.replication.fetcher.fetcher_state import InitialFetchState
+from twisted_broker.replication.fetcher.leader_endpoint import BrokerEndPoint
+from twisted_broker.testing.memory_leader import MemoryLeaderEndPoint
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 
 TWO, THREE = BrokerEndPoint(2, "h", 9002), BrokerEndPoint(3, "h", 9003)
@@ -70,7 +70,7 @@ class House:
         self.manager = FetcherManager(count, self.make)
 
     def make(self, number: int, leader: BrokerEndPoint, failed) -> Idle:
-        self.made.append(Idle(self.runtime, MemoryLeader(leader, {}, 1, 1, lambda: 0), failed))
+        self.made.append(Idle(self.runtime, MemoryLeaderEndPoint(leader, {}, 1, 1, lambda: 0), failed))
         return self.made[-1]
 
     def add(self, *names: TopicPartition, leader: BrokerEndPoint = TWO, epoch: int = 1, offset: int = 0) -> None:

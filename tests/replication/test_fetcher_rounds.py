@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from twisted.logger import LogLevel, capturedLogs, formatEvent
 
+from tests.replication.fixtures import TOPIC_ID, TP, registration
 from tests.replication.pair import BACKOFF_MS, Node, copied
-from tests.replication.rig import TOPIC_ID, TP, registration
 from tests.replication.test_fetcher import Bent, following, out_of_range
-from twisted_broker.replication import follower
-from twisted_broker.replication.fetcher_state import FetchedPartition, InitialFetchState
+from twisted_broker.replication.fetcher import follower_log
+from twisted_broker.replication.fetcher.fetcher_state import FetchedPartition, InitialFetchState
 from twisted_broker.wire.errors import ErrorCode
 
 TOPIC_STATS = ("replication_bytes_in", "reassignment_bytes_in", "messages_in", "bytes_in")
@@ -24,7 +24,7 @@ def truncating(records: int = 3) -> tuple[Node, Node]:
     a, b = following(records=records)
     a.catch_up(2)
     b.append(records)
-    a.follow(b, 1, cuts_on_fetch=False)
+    a.follow(b, 1, truncates_on_fetch=False)
     return a, b
 
 
@@ -104,7 +104,7 @@ def test_a_partition_that_cannot_be_truncated_fails(monkeypatch: pytest.MonkeyPa
     def broken(*arguments: object) -> None:
         raise RuntimeError("cannot cut")
 
-    monkeypatch.setattr(follower, "truncate", broken)
+    monkeypatch.setattr(follower_log, "truncate", broken)
     a.round()
     assert a.state is None and a.fetcher.state.failed == {TP}
     a.round()

@@ -8,13 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.replication.rig import TOPIC_ID
-from tests.replication.test_fetcher_session import FATES, leader_reads
+from tests.replication.fixtures import TOPIC_ID
+from tests.replication.test_fetch_session_handler import FATES, leader_reads
 from twisted_broker.interfaces import TopicPartition
-from twisted_broker.replication.fetch_asks import FetchAsk
 from twisted_broker.replication.fetch_session import FetchSessionCache
-from twisted_broker.replication.fetcher_session import AskingSession
-from twisted_broker.replication.fetcher_state import (
+from twisted_broker.replication.fetcher.fetch_session_handler import FetchSessionHandler
+from twisted_broker.replication.fetcher.fetcher_state import (
     FetchedPartition,
     FetcherState,
     FetchPhase,
@@ -22,29 +21,30 @@ from twisted_broker.replication.fetcher_state import (
     PartitionFetchState,
     Verdict,
 )
-from twisted_broker.replication.truncation import EpochAsk, EpochEnd, Restart, Truncation
+from twisted_broker.replication.fetcher.requested_partitions import RequestedPartition
+from twisted_broker.replication.fetcher.truncation import EpochEnd, LeaderEpochRequest, OffsetTruncationState, Restart
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 
 A, B, C = (TopicPartition(name, 0) for name in "abc")
 NONE = ErrorCode.NONE
 
 
-def state_with(*names: TopicPartition, cuts_on_fetch: bool = True, latest_epoch: int = 4) -> FetcherState:
+def state_with(*names: TopicPartition, truncates_on_fetch: bool = True, latest_epoch: int = 4) -> FetcherState:
     state = FetcherState()
     for name in names:
-        state.add(name, InitialFetchState(TOPIC_ID, 5, 10), latest_epoch, cuts_on_fetch)
+        state.add(name, InitialFetchState(TOPIC_ID, 5, 10), latest_epoch, truncates_on_fetch)
     return state
 
 
-def ask(offset: int = 10, epoch: int = 5) -> FetchAsk:
-    return FetchAsk(TOPIC_ID, offset, epoch, 4, 0, 1000)
+def ask(offset: int = 10, epoch: int = 5) -> RequestedPartition:
+    return RequestedPartition(TOPIC_ID, offset, epoch, 4, 0, 1000)
 
 
-def made(name: TopicPartition, state: PartitionFetchState) -> FetchAsk:
-    return FetchAsk(state.topic_id, state.fetch_offset, state.leader_epoch, state.last_fetched_epoch, 0, 1000)
+def made(name: TopicPartition, state: PartitionFetchState) -> RequestedPartition:
+    return RequestedPartition(state.topic_id, state.fetch_offset, state.leader_epoch, state.last_fetched_epoch, 0, 1000)
 
 
-def asked_in_turn(state: FetcherState, now_ms: int) -> dict[TopicPartition, FetchAsk]:
+def asked_in_turn(state: FetcherState, now_ms: int) -> dict[TopicPartition, RequestedPartition]:
     """What is asked in a round that begins now."""
     assert state.settle(now_ms, made) == []
     return state.asks.in_turn()
@@ -55,12 +55,12 @@ def order(state: FetcherState) -> str:
 
 
 @pytest.mark.parametrize(
-    ("cuts_on_fetch", "latest_epoch", "phase", "last"),
+    ("truncates_on_fetch", "latest_epoch", "phase", "last"),
     [(True, 4, FetchPhase.FETCHING, 4), (True, -1, FetchPhase.TRUNCATING, -1), (False, 4, FetchPhase.TRUNCATING, -1)],
 )
-def test_how_a_partition_begins(cuts_on_fetch, latest_epoch, phase, last) -> None:
+def test_how_a_partition_begins(truncates_on_fetch, latest_epoch, phase, last) -> None:
     """RL 6.2, 6.3: fetching at once when fetch answers tell where to cut and epochs are known; else truncating."""
-    found = state_with(A, cuts_on_fetch=cuts_on_fetch, latest_epoch=latest_epoch).partitions[A]
+    found = state_with(A, truncates_on_fetch=truncates_on_fetch, latest_epoch=latest_epoch).partitions[A]
     assert (found.phase, found.last_fetched_epoch, found.lag, found.fetch_offset) == (phase, last, None, 10)
 
 
@@ -85,7 +85,7 @@ def test_partitions_take_turns() -> None:
     assert order(state) == "bca"
     state.appended(B, -1, -1, 13)
     assert order(state) == "bca"
-    state.truncated(B, Truncation(8, True), 4, True)
+    state.truncated(B, OffsetTruncationState(8, True), 4, True)
     assert order(state) == "cab"
     state.delay([C], 200, 100)
     assert order(state) == "abc"
@@ -95,8 +95,8 @@ def test_partitions_take_turns() -> None:
 
 def test_truncating_ones_take_turns_too() -> None:
     """RL 6.2, 6.3: also those that were not asked for in between."""
-    state = state_with(A, B, C, cuts_on_fetch=False)
-    state.truncated(A, Truncation(8, False), 4, False)
+    state = state_with(A, B, C, truncates_on_fetch=False)
+    state.truncated(A, OffsetTruncationState(8, False), 4, False)
     assert [name for name, _ in state.truncating(0)] == [B, C, A]
     state.delay([B], 200, 100)
     assert [name for name, _ in state.truncating(100)] == [C, A]
@@ -165,8 +165,8 @@ def test_an_answer_of_yesterday_counts_for_nothing(what, error) -> None:
 )
 def test_an_answer_about_an_epoch_counts_under_the_epoch_asked(epoch, error, verdict) -> None:
     """RL 6.3: an answer counts only while the leader epoch is the one asked."""
-    state = state_with(A, cuts_on_fetch=False)
-    assert state.judge_epoch_end(A, EpochAsk(epoch, 4), EpochEnd(error, 4, 9)) is verdict
+    state = state_with(A, truncates_on_fetch=False)
+    assert state.judge_epoch_end(A, LeaderEpochRequest(epoch, 4), EpochEnd(error, 4, 9)) is verdict
 
 
 @pytest.mark.parametrize(
@@ -194,13 +194,13 @@ def test_after_an_append() -> None:
 
 
 @pytest.mark.parametrize(
-    ("complete", "cuts_on_fetch", "phase"),
+    ("complete", "truncates_on_fetch", "phase"),
     [(True, False, FetchPhase.FETCHING), (False, False, FetchPhase.TRUNCATING), (False, True, FetchPhase.FETCHING)],
 )
-def test_after_a_cut(complete, cuts_on_fetch, phase) -> None:
+def test_after_a_cut(complete, truncates_on_fetch, phase) -> None:
     """RL 6.3: a cut that is not complete is gone on with by the next question; that is the next fetch where fetches tell where to cut."""
-    state = state_with(A, cuts_on_fetch=cuts_on_fetch)
-    state.truncated(A, Truncation(6, complete), 3, cuts_on_fetch)
+    state = state_with(A, truncates_on_fetch=truncates_on_fetch)
+    state.truncated(A, OffsetTruncationState(6, complete), 3, truncates_on_fetch)
     found = state.partitions[A]
     assert (found.fetch_offset, found.last_fetched_epoch, found.phase) == (6, 3, phase)
 
@@ -216,7 +216,7 @@ def test_a_round_looks_at_what_happened_only(what: str) -> None:
         "added": lambda: state.add(C, InitialFetchState(TOPIC_ID, 5, 0), 4, True),
         "appended": lambda: state.appended(A, 20, 5, 21),
         "answered": lambda: state.appended(A, -1, -1, 21),
-        "cut": lambda: state.truncated(A, Truncation(8, True), 4, True),
+        "cut": lambda: state.truncated(A, OffsetTruncationState(8, True), 4, True),
         "restarted": lambda: state.restarted(A, Restart(0, False, False, 5), 4),
         "marked": lambda: state.mark(A),
         "another topic": lambda: state.add(A, InitialFetchState(bytes(16), 5, 10), 4, True),
@@ -227,13 +227,13 @@ def test_a_round_looks_at_what_happened_only(what: str) -> None:
     happens[what]()
     looked_at: list[TopicPartition] = []
 
-    def ask_noting(name: TopicPartition, found: PartitionFetchState) -> FetchAsk:
+    def ask_noting(name: TopicPartition, found: PartitionFetchState) -> RequestedPartition:
         looked_at.append(name)
         return made(name, found)
 
     for now_ms in (50, 60, 100, 150):
         state.settle(now_ms, ask_noting)
-        assert state.asks.standing == {name: made(name, found) for name, found in state.partitions.items() if found.is_ready(now_ms)}
+        assert state.asks.current == {name: made(name, found) for name, found in state.partitions.items() if found.is_ready(now_ms)}
     assert looked_at == ([] if what == "failed" else [C] if what == "added" else [A])
 
 
@@ -243,11 +243,11 @@ def test_what_cannot_be_asked_is_not_asked_and_looked_at_again() -> None:
     asked_in_turn(state, 0)
     state.mark(A)
 
-    def refuse(name: TopicPartition, found: PartitionFetchState) -> FetchAsk:
+    def refuse(name: TopicPartition, found: PartitionFetchState) -> RequestedPartition:
         raise BrokerError(ErrorCode.KAFKA_STORAGE_ERROR)
 
     assert state.settle(0, refuse) == [A]
-    assert list(state.asks.standing) == [B]
+    assert list(state.asks.current) == [B]
     assert list(asked_in_turn(state, 0)) == [A, B]
 
 
@@ -259,9 +259,9 @@ class Model:
         self.known: dict[TopicPartition, tuple[int, bytes]] = {}
         self.starts: dict[TopicPartition, int] = {}
         self.refusing: set[TopicPartition] = set()
-        self.session, self.cache = AskingSession(), FetchSessionCache(10, Random(1))
+        self.session, self.cache = FetchSessionHandler(), FetchSessionCache(10, Random(1))
 
-    def ask(self, name: TopicPartition, found: PartitionFetchState) -> FetchAsk:
+    def ask(self, name: TopicPartition, found: PartitionFetchState) -> RequestedPartition:
         if name in self.refusing:
             raise BrokerError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         return made(name, found)._replace(log_start_offset=self.starts.get(name, 0))
@@ -288,7 +288,7 @@ class Model:
 
     def cut(self, name: TopicPartition, complete: bool) -> None:
         if name in self.state.partitions:
-            self.state.truncated(name, Truncation(0, complete), 0, False)
+            self.state.truncated(name, OffsetTruncationState(0, complete), 0, False)
 
     def restart(self, name: TopicPartition, offset: int) -> None:
         if name in self.state.partitions:
@@ -312,7 +312,7 @@ class Model:
         expected = {name: self.ask(name, found) for name, found in ready.items() if name not in self.refusing}
         refused = state.settle(self.now_ms, self.ask)
         assert set(refused) == set(ready) & self.refusing
-        assert list(state.asks.in_turn().items()) == list(expected.items()) and state.asks.standing == expected
+        assert list(state.asks.in_turn().items()) == list(expected.items()) and state.asks.current == expected
         state.delay(refused, self.now_ms + 20, self.now_ms)
         assert set(state._unsettled) == set(state.partitions) - set(expected), "nothing is kept of what is gone or as it should be"
         if self.session.has_news(state.asks):

@@ -7,14 +7,14 @@ from collections.abc import Mapping
 import pytest
 from twisted.internet.defer import Deferred
 
-from tests.replication.rig import TOPIC_ID, TP, WALL_MS, Rig, at, batch, broker_registration, consumer, registration
-from twisted_broker.cluster.registrations import Endpoint
+from tests.replication.fixtures import TOPIC_ID, TP, WALL_MS, Fixture, at, batch, broker_registration, consumer, registration
+from twisted_broker.cluster.image_entries import Endpoint
 from twisted_broker.interfaces import TopicPartition
 from twisted_broker.log.append_info import AppendOrigin
-from twisted_broker.replication.leader import BrokerEndPoint
-from twisted_broker.replication.partition import Partition
-from twisted_broker.replication.replica_fetcher import ReplicaFetcher
-from twisted_broker.replication.replica_fetchers import ReplicaFetchers, fetch_limits
+from twisted_broker.replication.fetcher.leader_endpoint import BrokerEndPoint
+from twisted_broker.replication.fetcher.replica_fetcher import ReplicaFetcher
+from twisted_broker.replication.fetcher.replica_fetcher_manager import ReplicaFetcherManager, fetch_limits
+from twisted_broker.replication.partition.partition import Partition
 from twisted_broker.replication.replica_manager import ReplicaManager
 from twisted_broker.wire.errors import ErrorCode
 from twisted_broker.wire.messages import fetch as fetch_wire
@@ -55,7 +55,7 @@ class Wire:
         self.closed = True
 
 
-class FollowerRig(Rig):
+class FollowerRig(Fixture):
     """A replica manager with its fetchers; brokers 2 and 3 are reached at ports 9002 and 9003 of the listener INTERNAL."""
 
     def __init__(self, **settings: str) -> None:
@@ -63,7 +63,7 @@ class FollowerRig(Rig):
         self.wires: list[Wire] = []
         self.broker_epoch = 101
         self.image = self.image.__class__(brokers=brokers(), features={"metadata.version": 30})
-        self.fetchers = self.replicas.fetchers = ReplicaFetchers(self.replicas, self, "INTERNAL", lambda: self.broker_epoch, self.connect)
+        self.fetchers = self.replicas.fetchers = ReplicaFetcherManager(self.replicas, self, "INTERNAL", lambda: self.broker_epoch, self.connect)
 
     def connect(self, endpoint: BrokerEndPoint, client_id: str) -> Wire:
         self.wires.append(Wire(endpoint, client_id))
@@ -100,9 +100,9 @@ def sent_by_leader(*counts: int, epoch: int = 1, base: int = 0) -> bytes:
 
 def test_a_new_follower_fetches_from_its_leader() -> None:
     """RL 1.4, 6.1, 6.2: at the leader's inter-broker address, under the fetcher's client id, from the high watermark on."""
-    rig = FollowerRig()
-    rig.follow()
-    (wire,) = rig.wires
+    fixture = FollowerRig()
+    fixture.follow()
+    (wire,) = fixture.wires
     assert (wire.endpoint, wire.client_id) == (BrokerEndPoint(2, "h", 9002), "broker-1-fetcher-0")
     (request,) = wire.asked
     assert request.replica_state == fetch_wire.ReplicaState(replica_id=1, replica_epoch=101)
@@ -111,52 +111,52 @@ def test_a_new_follower_fetches_from_its_leader() -> None:
 
 def test_records_and_marks_arrive_and_waiting_requests_hear_of_them() -> None:
     """RL 6.4, 1.9: a consumer that waits at a follower is answered when the follower's high watermark moves."""
-    rig = FollowerRig()
-    rig.follow()
-    rig.wires[0].answer(records=sent_by_leader(2, 1), high_watermark=0)
-    assert (rig.partition().log.log_end_offset, rig.partition().log.high_watermark) == (3, 0)
+    fixture = FollowerRig()
+    fixture.follow()
+    fixture.wires[0].answer(records=sent_by_leader(2, 1), high_watermark=0)
+    assert (fixture.partition().log.log_end_offset, fixture.partition().log.high_watermark) == (3, 0)
     params = consumer(max_wait_ms=10_000, only_leader=False)
-    first = rig.replicas.fetch(params, [at(0)])
+    first = fixture.replicas.fetch(params, [at(0)])
     assert not ReplicaManager.answers_at_once(params, first)
     done: list = []
-    rig.replicas.delayed_fetch(params, first).addBoth(done.append)
+    fixture.replicas.delayed_fetch(params, first).addBoth(done.append)
     assert not done
-    rig.wires[0].answer(high_watermark=3)
-    assert done and rig.partition().log.high_watermark == 3
-    assert rig.fetched()[TP].lag == 0
+    fixture.wires[0].answer(high_watermark=3)
+    assert done and fixture.partition().log.high_watermark == 3
+    assert fixture.fetched()[TP].lag == 0
 
 
 def test_a_round_costs_what_changed(monkeypatch) -> None:
     """RL 6.2: no partition is looked at while nothing happens to it, and nothing is said of it; one that is marked is, and no other."""
-    rig = FollowerRig()
+    fixture = FollowerRig()
     looked_at: list[int] = []
     real = ReplicaFetcher.ask
     monkeypatch.setattr(ReplicaFetcher, "ask", lambda self, name, state: (looked_at.append(name.partition), real(self, name, state))[1])
-    rig.topic(states={number: registration(2, REPLICAS, (2, 3), 1, 10) for number in range(9)})
-    rig.clock.advance(0)
-    (wire,) = rig.wires
+    fixture.topic(states={number: registration(2, REPLICAS, (2, 3), 1, 10) for number in range(9)})
+    fixture.clock.advance(0)
+    (wire,) = fixture.wires
     assert sorted(looked_at) == sorted(wire.said()) == list(range(9))
     for _ in range(3):
         wire.answer_nothing()
         assert wire.said() == {}
     assert len(looked_at) == 9
-    rig.fetchers.ask_anew(TopicPartition("t", 4))
-    rig.fetchers.ask_anew(TopicPartition("another", 4))
+    fixture.fetchers.ask_anew(TopicPartition("t", 4))
+    fixture.fetchers.ask_anew(TopicPartition("another", 4))
     wire.answer_nothing()
     assert looked_at[9:] == [4] and wire.said() == {}, "it begins where it began"
 
 
 def test_the_leader_hears_where_the_own_log_starts() -> None:
     """RL 2.8, 6.2: retention of its own moved it: said with the next fetch."""
-    rig = FollowerRig()
-    rig.follow()
-    (wire,) = rig.wires
+    fixture = FollowerRig()
+    fixture.follow()
+    (wire,) = fixture.wires
     wire.answer(records=sent_by_leader(3), high_watermark=3)
     wire.answer(high_watermark=3)
     wire.answer_nothing()
-    rig.partition().log.increment_log_start_offset(2)
-    rig.log_manager.log_start_moved(rig.partition().log)
-    rig.advance(0)
+    fixture.partition().log.increment_log_start_offset(2)
+    fixture.log_manager.log_start_moved(fixture.partition().log)
+    fixture.advance(0)
     wire.answer_nothing()
     assert wire.said()[0].log_start_offset == 2
     wire.answer_nothing()
@@ -165,150 +165,150 @@ def test_the_leader_hears_where_the_own_log_starts() -> None:
 
 def test_a_log_start_that_follows_the_leaders_is_said_with_the_next_fetch() -> None:
     """RL 2.8: DeleteRecords waits for it: the answer that brings it is enough, though it brings no records."""
-    rig = FollowerRig()
-    rig.follow()
-    (wire,) = rig.wires
+    fixture = FollowerRig()
+    fixture.follow()
+    (wire,) = fixture.wires
     wire.answer(records=sent_by_leader(3), high_watermark=0)
     wire.answer_nothing()
     wire.answer(high_watermark=3, log_start_offset=2, session_id=7)
-    assert rig.partition().log.log_start_offset == 2
+    assert fixture.partition().log.log_start_offset == 2
     assert wire.said()[0].log_start_offset == 2
 
 
 def test_a_fetcher_that_has_nobody_to_fetch_makes_its_leader_forget() -> None:
     """RL 6.2: for as long as it lives (another partition may come), the session holds what is fetched only."""
-    rig = FollowerRig()
-    rig.follow()
-    (wire,) = rig.wires
+    fixture = FollowerRig()
+    fixture.follow()
+    (wire,) = fixture.wires
     wire.answer_nothing()
-    rig.fetchers.remove([TP])
+    fixture.fetchers.remove([TP])
     wire.answer_nothing()
     assert [(topic.topic_id, topic.partitions) for topic in wire.asked[-1].forgotten_topics_data] == [(TOPIC_ID, [0])]
     count = len(wire.asked)
     wire.answer_nothing()
-    rig.clock.pump([0.5] * 10)
+    fixture.clock.pump([0.5] * 10)
     assert len(wire.asked) == count
 
 
 def test_only_a_new_leader_epoch_restarts_fetching() -> None:
     """RL 1.3: an ISR change leaves fetchers alone."""
-    rig = FollowerRig()
-    rig.follow()
-    before = rig.fetched()[TP]
-    rig.topic(states={0: registration(2, REPLICAS, (2,), 1, 11)})
-    assert rig.fetched()[TP] is before
-    rig.topic(states={0: registration(2, REPLICAS, (2,), 2, 12)})
-    assert rig.fetched()[TP] is not before and rig.fetched()[TP].leader_epoch == 2
+    fixture = FollowerRig()
+    fixture.follow()
+    before = fixture.fetched()[TP]
+    fixture.topic(states={0: registration(2, REPLICAS, (2,), 1, 11)})
+    assert fixture.fetched()[TP] is before
+    fixture.topic(states={0: registration(2, REPLICAS, (2,), 2, 12)})
+    assert fixture.fetched()[TP] is not before and fixture.fetched()[TP].leader_epoch == 2
 
 
 @pytest.mark.parametrize(("with_epochs", "offset"), [(True, 5), (False, 2)])
 def test_where_fetching_begins(with_epochs: bool, offset: int) -> None:
     """RL 1.4: at the log end when fetch answers tell where to cut and the epoch cache is not empty; else at the high watermark."""
-    rig = FollowerRig()
-    rig.lead(1)
-    rig.partition().append_as_leader(batch(5), 1, WALL_MS, 0, AppendOrigin.CLIENT)
-    rig.partition().log.set_high_watermark(2)
+    fixture = FollowerRig()
+    fixture.lead(1)
+    fixture.partition().append_as_leader(batch(5), 1, WALL_MS, 0, AppendOrigin.CLIENT)
+    fixture.partition().log.set_high_watermark(2)
     if not with_epochs:
-        rig.partition().log.leader_epochs.clear()
-    rig.topic(states={0: registration(2, REPLICAS, (2,), 2, 20)})
-    assert rig.fetched()[TP].fetch_offset == offset
+        fixture.partition().log.leader_epochs.clear()
+    fixture.topic(states={0: registration(2, REPLICAS, (2,), 2, 20)})
+    assert fixture.fetched()[TP].fetch_offset == offset
 
 
 def test_a_partition_that_will_be_led_leaves_its_fetcher_first(monkeypatch) -> None:
     """RL 1.4: `make_leaders`: removed from fetchers, then `Partition.make_leader`: an answer in flight is too late."""
-    rig = FollowerRig()
-    rig.follow()
+    fixture = FollowerRig()
+    fixture.follow()
     seen: list[bool] = []
     real = Partition.make_leader
-    monkeypatch.setattr(Partition, "make_leader", lambda self, *rest: (seen.append(rig.fetchers.is_fetching(TP)), real(self, *rest))[1])
-    rig.lead(2)
+    monkeypatch.setattr(Partition, "make_leader", lambda self, *rest: (seen.append(fixture.fetchers.is_fetching(TP)), real(self, *rest))[1])
+    fixture.lead(2)
     assert seen == [False]
-    rig.wires[0].answer(records=sent_by_leader(3), high_watermark=3)
-    assert rig.partition().log.log_end_offset == 0
+    fixture.wires[0].answer(records=sent_by_leader(3), high_watermark=3)
+    assert fixture.partition().log.log_end_offset == 0
 
 
 def test_another_leader_another_fetcher_and_idle_ones_end() -> None:
     """RL 1.3, 6.1."""
-    rig = FollowerRig()
-    rig.follow(2, 1)
-    rig.follow(3, 2)
-    two, three = rig.wires
+    fixture = FollowerRig()
+    fixture.follow(2, 1)
+    fixture.follow(3, 2)
+    two, three = fixture.wires
     assert two.closed and not three.closed and three.endpoint == BrokerEndPoint(3, "h", 9003)
     two_asked = len(two.asked)
-    rig.clock.advance(5)
+    fixture.clock.advance(5)
     assert len(two.asked) == two_asked
 
 
 @pytest.mark.parametrize("why", ["no leader", "fenced", "no such listener", "unknown broker"])
 def test_a_leader_that_cannot_be_reached_is_not_fetched_but_the_replica_is_there(why: str) -> None:
     """RL 1.4: its replica is created, so that its high watermark is checkpointed."""
-    rig = FollowerRig()
+    fixture = FollowerRig()
     if why == "fenced":
-        rig.publish(brokers=brokers(b2=True))
+        fixture.publish(brokers=brokers(b2=True))
     elif why == "no such listener":
-        rig.publish(brokers={**brokers(), 2: broker_registration(2)})
+        fixture.publish(brokers={**brokers(), 2: broker_registration(2)})
     elif why == "unknown broker":
-        rig.publish(brokers={1: brokers()[1]})
-    rig.follow(-1 if why == "no leader" else 2)
-    assert rig.wires == [] and rig.partition().log is not None
-    rig.publish(brokers=brokers())
-    rig.follow(2, 2)
-    assert TP in rig.fetched()
+        fixture.publish(brokers={1: brokers()[1]})
+    fixture.follow(-1 if why == "no leader" else 2)
+    assert fixture.wires == [] and fixture.partition().log is not None
+    fixture.publish(brokers=brokers())
+    fixture.follow(2, 2)
+    assert TP in fixture.fetched()
 
 
 def test_what_is_deleted_or_moved_away_is_fetched_no_more() -> None:
     """RL 1.5: removed from fetchers, then dropped; the answer in flight finds nobody."""
-    rig = FollowerRig()
-    rig.follow()
-    rig.remove_topic()
-    assert rig.fetched() == {} and rig.wires[0].closed
-    rig.follow(2, 1)
-    rig.topic(states={0: registration(2, (2, 3), (2, 3), 2, 20)})
-    assert rig.fetched() == {}
+    fixture = FollowerRig()
+    fixture.follow()
+    fixture.remove_topic()
+    assert fixture.fetched() == {} and fixture.wires[0].closed
+    fixture.follow(2, 1)
+    fixture.topic(states={0: registration(2, (2, 3), (2, 3), 2, 20)})
+    assert fixture.fetched() == {}
 
 
 def test_a_failed_directory_ends_the_fetching_of_its_partitions() -> None:
     """RL 1.12, docs/ARCHITECTURE.md 4: PartitionFailed stops its fetcher."""
-    rig = FollowerRig()
-    rig.follow()
-    rig.replicas.directory_failed("/data", OSError("gone"))
-    rig.clock.advance(0)
-    assert rig.fetched() == {}
+    fixture = FollowerRig()
+    fixture.follow()
+    fixture.replicas.directory_failed("/data", OSError("gone"))
+    fixture.clock.advance(0)
+    assert fixture.fetched() == {}
 
 
 def test_the_number_of_fetchers_per_leader() -> None:
     """RL 6.1: `num.replica.fetchers` connections to each leader, numbered in their client ids."""
-    rig = FollowerRig(num_replica_fetchers="2")
-    rig.topic(states={number: registration(2, REPLICAS, (2, 3), 1, 10) for number in range(4)})
-    assert sorted(wire.client_id for wire in rig.wires) == ["broker-1-fetcher-0", "broker-1-fetcher-1"]
+    fixture = FollowerRig(num_replica_fetchers="2")
+    fixture.topic(states={number: registration(2, REPLICAS, (2, 3), 1, 10) for number in range(4)})
+    assert sorted(wire.client_id for wire in fixture.wires) == ["broker-1-fetcher-0", "broker-1-fetcher-1"]
 
 
 def test_a_broker_that_leaves_stops_following_what_it_is_not_in_sync_with() -> None:
     """RL 1.4, 8.2: during its controlled shutdown a broker does not catch up with partitions whose ISR it has left, but follows the others."""
-    rig = FollowerRig()
-    rig.publish(brokers={**brokers(), 1: brokers()[1]._replace(in_controlled_shutdown=True)})
-    rig.topic("t", {0: registration(2, REPLICAS, (2, 3), 1, 10)})
-    rig.topic("in-sync", {0: registration(2, REPLICAS, REPLICAS, 1, 10)}, topic_id=bytes(reversed(range(16))))
-    assert set(rig.fetched()) == {TopicPartition("in-sync", 0)}
+    fixture = FollowerRig()
+    fixture.publish(brokers={**brokers(), 1: brokers()[1]._replace(in_controlled_shutdown=True)})
+    fixture.topic("t", {0: registration(2, REPLICAS, (2, 3), 1, 10)})
+    fixture.topic("in-sync", {0: registration(2, REPLICAS, REPLICAS, 1, 10)}, topic_id=bytes(reversed(range(16))))
+    assert set(fixture.fetched()) == {TopicPartition("in-sync", 0)}
 
 
 def test_shutdown_ends_all_fetching() -> None:
     """RL 1.1: fetchers go first; nothing is asked or taken in afterwards."""
-    rig = FollowerRig()
-    rig.follow()
-    rig.replicas.shutdown()
-    assert rig.wires[0].closed and rig.fetched() == {}
-    rig.follow(2, 2)
-    assert rig.fetched() == {}
+    fixture = FollowerRig()
+    fixture.follow()
+    fixture.replicas.shutdown()
+    assert fixture.wires[0].closed and fixture.fetched() == {}
+    fixture.follow(2, 2)
+    assert fixture.fetched() == {}
 
 
 def test_a_follower_refuses_to_be_written_to() -> None:
     """RL 1.6: NOT_LEADER_OR_FOLLOWER, while its fetcher goes on writing."""
-    rig = FollowerRig()
-    rig.follow()
-    assert rig.produce().error == ErrorCode.NOT_LEADER_OR_FOLLOWER
-    rig.wires[0].answer(records=sent_by_leader(2), high_watermark=2)
-    assert rig.partition().log.log_end_offset == rig.partition().log.high_watermark == 2
+    fixture = FollowerRig()
+    fixture.follow()
+    assert fixture.produce().error == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    fixture.wires[0].answer(records=sent_by_leader(2), high_watermark=2)
+    assert fixture.partition().log.log_end_offset == fixture.partition().log.high_watermark == 2
 
 
 def test_the_limits_are_settings() -> None:

@@ -6,11 +6,11 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from tests.replication.rig import LOCAL, MAX_LAG_MS, WALL_MS, PartitionRig, batch, registration
+from tests.replication.fixtures import LOCAL, MAX_LAG_MS, WALL_MS, PartitionFixture, batch, registration
 from twisted_broker.config import LogConfig
 from twisted_broker.log.append_info import AppendOrigin
-from twisted_broker.replication import leader_isr
-from twisted_broker.replication.isr import CommittedIsr, IsrAnswer
+from twisted_broker.replication.partition import leader_isr
+from twisted_broker.replication.partition.isr import CommittedIsr, IsrAnswer
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 
 FOLLOWERS = (2, 3)
@@ -22,8 +22,8 @@ class LeaderMachine(RuleBasedStateMachine):
 
     @initialize(min_isr=st.sampled_from([1, 1, 2, 3]), others=st.sets(st.sampled_from(FOLLOWERS)))
     def start(self, min_isr: int, others: set[int]) -> None:
-        self.rig = PartitionRig(isr=(LOCAL, *sorted(others)), config=LogConfig(min_insync_replicas=min_isr))
-        self.partition, self.log = self.rig.partition, self.rig.log
+        self.fixture = PartitionFixture(isr=(LOCAL, *sorted(others)), config=LogConfig(min_insync_replicas=min_isr))
+        self.partition, self.log = self.fixture.partition, self.fixture.log
         self.held = dict.fromkeys(FOLLOWERS, 0)
         self.committed = frozenset({LOCAL, *others})
         self.asked: list = []
@@ -33,7 +33,7 @@ class LeaderMachine(RuleBasedStateMachine):
     def append(self, count: int, acks: int) -> None:
         enough = len(self.partition.isr_state.isr) >= self.partition.min_isr
         try:
-            self.partition.append_as_leader(batch(count), acks, WALL_MS, self.rig.now_ms, AppendOrigin.CLIENT)
+            self.partition.append_as_leader(batch(count), acks, WALL_MS, self.fixture.now_ms, AppendOrigin.CLIENT)
         except BrokerError as refusal:
             assert refusal.code == ErrorCode.NOT_ENOUGH_REPLICAS
             assert acks == -1 and not enough
@@ -45,15 +45,15 @@ class LeaderMachine(RuleBasedStateMachine):
     def fetch(self, broker: int, back: int) -> None:
         """A follower has everything it was sent before it asks for more; it may also ask again (`back`: an old request that comes late)."""
         offset = max(0, self.held[broker] - back)
-        self.rig.follower_fetches(broker, offset)
+        self.fixture.follower_fetches(broker, offset)
         if back == 0:
             self.held[broker] = self.log.log_end_offset
         self.collect()
 
     @rule(milliseconds=st.sampled_from([1, MAX_LAG_MS // 2, MAX_LAG_MS + 1, 3 * MAX_LAG_MS]))
     def time_passes(self, milliseconds: int) -> None:
-        self.rig.now_ms += milliseconds
-        leader_isr.maybe_shrink(self.partition, self.rig.now_ms)
+        self.fixture.now_ms += milliseconds
+        leader_isr.maybe_shrink(self.partition, self.fixture.now_ms)
         self.collect()
 
     @precondition(lambda self: self.asked)
@@ -66,7 +66,7 @@ class LeaderMachine(RuleBasedStateMachine):
             reply = IsrAnswer(answer, LOCAL, self.partition.leader_epoch, pending.proposed, 0, self.partition.partition_epoch + 1)
         else:
             reply = IsrAnswer(answer)
-        if leader_isr.answered(self.partition, pending, reply, self.rig.now_ms):
+        if leader_isr.answered(self.partition, pending, reply, self.fixture.now_ms):
             self.asked.append(pending)
         self.collect()
 
@@ -86,28 +86,28 @@ class LeaderMachine(RuleBasedStateMachine):
 
     def lead(self, epoch: int) -> None:
         state = registration(LOCAL, (1, 2, 3), sorted(self.committed), epoch, self.partition.partition_epoch + 1)
-        self.partition.make_leader(state, self.log, self.rig.now_ms)
+        self.partition.make_leader(state, self.log, self.fixture.now_ms)
         self.collect()
 
     @rule(broker=st.sampled_from(FOLLOWERS), eligible=st.booleans())
     def fencing(self, broker: int, eligible: bool) -> None:
-        (self.rig.brokers.ineligible.discard if eligible else self.rig.brokers.ineligible.add)(broker)
+        (self.fixture.brokers.ineligible.discard if eligible else self.fixture.brokers.ineligible.add)(broker)
 
     @rule(min_isr=st.integers(1, 3))
     def setting(self, min_isr: int) -> None:
-        self.partition.update_config(LogConfig(min_insync_replicas=min_isr), self.rig.now_ms)
+        self.partition.update_config(LogConfig(min_insync_replicas=min_isr), self.fixture.now_ms)
         self.collect()
 
     def collect(self) -> None:
-        while self.rig.events:
-            event = self.rig.events.popleft()
+        while self.fixture.events:
+            event = self.fixture.events.popleft()
             if type(event).__name__ == "IsrChangeWanted":
                 self.asked.append(event.pending)
 
     @invariant()
     def the_high_watermark_is_on_all_of_the_isr(self) -> None:
         """ValidHighWatermark: on every member of the controller's ISR, of ours, and of the one that was asked for."""
-        if not hasattr(self, "rig"):
+        if not hasattr(self, "fixture"):
             return
         state = self.partition.isr_state
         for broker in (state.isr | state.maximal_isr | self.committed) - {LOCAL}:
@@ -115,13 +115,13 @@ class LeaderMachine(RuleBasedStateMachine):
 
     @invariant()
     def it_never_goes_back_and_never_passes_the_end(self) -> None:
-        if hasattr(self, "rig"):
+        if hasattr(self, "fixture"):
             assert self.high_watermark <= self.log.high_watermark <= self.log.log_end_offset
             self.high_watermark = self.log.high_watermark
 
     @invariant()
     def the_leader_is_in_its_isr(self) -> None:
-        if hasattr(self, "rig"):
+        if hasattr(self, "fixture"):
             assert LOCAL in self.partition.isr_state.isr
             assert LOCAL in self.partition.isr_state.maximal_isr
             assert len(self.asked) <= 1

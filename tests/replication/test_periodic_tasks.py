@@ -6,9 +6,9 @@ import pytest
 from twisted.internet.task import Clock
 from twisted.logger import capturedLogs
 
-from tests.replication.rig import LOCAL, Rig, at, follower, registration
+from tests.replication.fixtures import LOCAL, Fixture, at, follower, registration
 from twisted_broker.config import BrokerConfig
-from twisted_broker.replication.periodic import PeriodicTasks
+from twisted_broker.replication.periodic_tasks import PeriodicTasks
 from twisted_broker.replication.replica_manager import ReplicaManager
 
 
@@ -17,33 +17,33 @@ def test_each_task_runs_at_its_interval_from_the_first_role_change_on(monkeypatc
     ran: dict[str, list[float]] = {"shrink_isrs": [], "checkpoint_high_watermarks": []}
     for name, moments in ran.items():
         monkeypatch.setattr(ReplicaManager, name, lambda self, moments=moments: moments.append(self.runtime.clock.seconds() - began))
-    rig = Rig(replica_lag_time_max_ms="8000", replica_high_watermark_checkpoint_interval_ms="3000")
-    began = rig.clock.seconds()
-    rig.advance(20)
-    assert ran == {"shrink_isrs": [], "checkpoint_high_watermarks": []} and rig.clock.getDelayedCalls() == []
-    began = rig.clock.seconds()
-    rig.topic()
-    rig.topic(states={0: registration(LOCAL, (1, 2), (1,), 1, 1)})
-    rig.advance(12.5)
+    fixture = Fixture(replica_lag_time_max_ms="8000", replica_high_watermark_checkpoint_interval_ms="3000")
+    began = fixture.clock.seconds()
+    fixture.advance(20)
+    assert ran == {"shrink_isrs": [], "checkpoint_high_watermarks": []} and fixture.clock.getDelayedCalls() == []
+    began = fixture.clock.seconds()
+    fixture.topic()
+    fixture.topic(states={0: registration(LOCAL, (1, 2), (1,), 1, 1)})
+    fixture.advance(12.5)
     assert ran == {"shrink_isrs": [4, 8, 12], "checkpoint_high_watermarks": [3, 6, 9, 12]}
-    rig.replicas.shutdown()
-    rig.advance(20)
-    assert len(ran["shrink_isrs"]) == 3 and rig.clock.getDelayedCalls() == []
+    fixture.replicas.shutdown()
+    fixture.advance(20)
+    assert len(ran["shrink_isrs"]) == 3 and fixture.clock.getDelayedCalls() == []
 
 
 def test_after_a_stall_a_leader_listens_before_it_drops_anybody() -> None:
     """RL 1.1, 2.4: it stood still for longer than `replica.lag.time.max.ms`; its check is due before the follower's fetch is read."""
-    rig = Rig(replica_lag_time_max_ms="8000")
-    rig.topic(states={0: registration(LOCAL, (1, 2), (1, 2))})
-    rig.advance(1)
-    rig.produce()
-    rig.clock.callLater(60.0, lambda: rig.replicas.fetch(follower(2), [at(1)]))
-    rig.clock.advance(60)
-    rig.advance(11)
-    assert rig.controller.asked == []
-    rig.produce()
-    rig.advance(14)  # two rounds, and the time that a follower may be behind
-    assert [proposal.members for proposal, _ in rig.controller.asked] == [((LOCAL, 101),)]
+    fixture = Fixture(replica_lag_time_max_ms="8000")
+    fixture.topic(states={0: registration(LOCAL, (1, 2), (1, 2))})
+    fixture.advance(1)
+    fixture.produce()
+    fixture.clock.callLater(60.0, lambda: fixture.replicas.fetch(follower(2), [at(1)]))
+    fixture.clock.advance(60)
+    fixture.advance(11)
+    assert fixture.controller.asked == []
+    fixture.produce()
+    fixture.advance(14)  # two rounds, and the time that a follower may be behind
+    assert [proposal.members for proposal, _ in fixture.controller.asked] == [((LOCAL, 101),)]
 
 
 @pytest.mark.parametrize(("late", "runs"), [(0.0, [2.0, 4.0, 6.0]), (0.9, [2.0, 4.9, 6.0]), (1.1, [2.0, 7.1])])
@@ -104,11 +104,11 @@ def test_defaults_are_kafkas(setting: str, default: int) -> None:
 def test_the_purgatories_take_their_settings() -> None:
     """RL 1.1, 4.1: Produce, Fetch and DeleteRecords, each with its own purge interval; sessions have as many slots as are set."""
     settings = {"producer": "7", "fetch": "8", "delete_records": "9"}
-    rig = Rig(
+    fixture = Fixture(
         max_incremental_fetch_session_cache_slots="5",
         **{f"{name}_purgatory_purge_interval_requests": value for name, value in settings.items()},
     )
-    replicas = rig.replicas
+    replicas = fixture.replicas
     found = [replicas.produce_purgatory, replicas.fetch_purgatory, replicas.delete_records_purgatory]
     assert [(each.name, each._purge_interval) for each in found] == [("Produce", 7), ("Fetch", 8), ("DeleteRecords", 9)]
     assert replicas.sessions.slots == 5

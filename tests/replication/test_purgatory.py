@@ -9,8 +9,8 @@ import pytest
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.task import Clock
 
-from twisted_broker.replication.purgatory import Parked, Purgatory
-from twisted_broker.replication.timing_wheel import TimingWheel
+from twisted_broker.replication.purgatory.purgatory import DelayedOperation, Purgatory
+from twisted_broker.replication.purgatory.timing_wheel import TimingWheel
 
 
 class Condition:
@@ -201,7 +201,7 @@ def test_nothing_is_left_for_the_garbage_collector(end):
     clock, purgatory = made(purge_interval=0)
     gc.collect()
     gc.disable()
-    before = sum(isinstance(found, Parked) for found in gc.get_objects())
+    before = sum(isinstance(found, DelayedOperation) for found in gc.get_objects())
     try:
         condition = Condition()
         condition.ready = end == "at once"
@@ -215,7 +215,7 @@ def test_nothing_is_left_for_the_garbage_collector(end):
             deferred.addErrback(lambda _: None)
             deferred.cancel()
         del condition, deferred
-        assert sum(isinstance(found, Parked) for found in gc.get_objects()) == before
+        assert sum(isinstance(found, DelayedOperation) for found in gc.get_objects()) == before
     finally:
         gc.enable()
 

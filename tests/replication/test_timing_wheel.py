@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from twisted.internet.task import Clock
 
-from twisted_broker.replication.timing_wheel import STOOD_STILL_MS, Timer, TimingWheel
+from twisted_broker.replication.purgatory.timing_wheel import STOOD_STILL_MS, Timer, TimingWheel
 
 
 class Note(Timer):

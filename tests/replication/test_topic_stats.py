@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from tests.replication.rig import LOCAL, TP, Rig, at, batch, consumer, follower, registration
+from tests.replication.fixtures import LOCAL, TP, Fixture, at, batch, consumer, follower, registration
 from twisted_broker.interfaces import TopicPartition
-from twisted_broker.replication.topic_stats import COUNTERS, BrokerStats
+from twisted_broker.replication.partition.topic_stats import COUNTERS, BrokerStats
 from twisted_broker.wire.errors import ErrorCode
 
 ELSEWHERE = TopicPartition("elsewhere", 0)
@@ -12,50 +12,50 @@ ELSEWHERE = TopicPartition("elsewhere", 0)
 
 def test_appends_count_messages_bytes_and_requests() -> None:
     """RL 1.13: messages and bytes that went in; requests before any check, per partition asked."""
-    rig = Rig()
-    rig.topic()
-    rig.produce(3)
-    stats = rig.replicas.stats.topics["t"]
-    assert (stats.produces, stats.messages_in, stats.bytes_in) == (1, 3, rig.partition().log.size_in_bytes)
-    rig.topic(states={0: registration(2, (1, 2), leader_epoch=1, partition_epoch=1)})
-    assert rig.produce(1).error == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    fixture = Fixture()
+    fixture.topic()
+    fixture.produce(3)
+    stats = fixture.replicas.stats.topics["t"]
+    assert (stats.produces, stats.messages_in, stats.bytes_in) == (1, 3, fixture.partition().log.size_in_bytes)
+    fixture.topic(states={0: registration(2, (1, 2), leader_epoch=1, partition_epoch=1)})
+    assert fixture.produce(1).error == ErrorCode.NOT_LEADER_OR_FOLLOWER
     assert (stats.produces, stats.messages_in, stats.failed_produces) == (2, 3, 0), "an expected refusal is a request, and no failure"
 
 
 def test_requests_for_what_is_not_here_count_in_total() -> None:
     """RL 1.13: counted before any check, but no counter is made for a name that anybody can make up."""
-    rig = Rig()
-    rig.produce(1, tp=ELSEWHERE)
-    rig.produce(1, tp=TopicPartition("__consumer_offsets", 0))
-    rig.replicas.fetch(consumer(0), [at(0, ELSEWHERE)])
-    total = rig.replicas.stats.total()
+    fixture = Fixture()
+    fixture.produce(1, tp=ELSEWHERE)
+    fixture.produce(1, tp=TopicPartition("__consumer_offsets", 0))
+    fixture.replicas.fetch(consumer(0), [at(0, ELSEWHERE)])
+    total = fixture.replicas.stats.total()
     assert (total.produces, total.fetches, total.failed_produces, total.failed_fetches) == (2, 1, 0, 0)
-    assert rig.replicas.stats.topics == {}
+    assert fixture.replicas.stats.topics == {}
 
 
 def test_failures_and_rejected_bytes() -> None:
     """RL 1.13: unexpected errors only; what is too large is counted in bytes, and appended nowhere."""
-    rig = Rig()
-    rig.topic(overrides={"max.message.bytes": "100"})
+    fixture = Fixture()
+    fixture.topic(overrides={"max.message.bytes": "100"})
     large = batch(10, value=b"v" * 100)
-    (outcome,) = rig.replicas.produce([(TP, large)], 1)
-    stats = rig.replicas.stats.topics["t"]
+    (outcome,) = fixture.replicas.produce([(TP, large)], 1)
+    stats = fixture.replicas.stats.topics["t"]
     assert outcome.error == ErrorCode.MESSAGE_TOO_LARGE
     assert (stats.bytes_rejected, stats.failed_produces, stats.bytes_in) == (len(large), 0, 0)
-    rig.topic(states={0: registration(LOCAL, (1, 2), (1,), 0, 1)}, overrides={"min.insync.replicas": "2"})
-    assert rig.produce(1, acks=-1).error == ErrorCode.NOT_ENOUGH_REPLICAS
+    fixture.topic(states={0: registration(LOCAL, (1, 2), (1,), 0, 1)}, overrides={"min.insync.replicas": "2"})
+    assert fixture.produce(1, acks=-1).error == ErrorCode.NOT_ENOUGH_REPLICAS
     assert stats.failed_produces == 1
 
 
 def test_reads_of_consumers_and_followers_count_apart() -> None:
     """RL 1.13: bytes out are the consumers'; the followers' are replication, and reassignment for one that is being added."""
-    rig = Rig()
-    rig.topic(states={0: registration(LOCAL, (1, 2, 3), (1, 2))._replace(adding=(3,))})
-    rig.produce(1)
-    size = rig.partition().log.size_in_bytes
-    stats = rig.replicas.stats.topics["t"]
+    fixture = Fixture()
+    fixture.topic(states={0: registration(LOCAL, (1, 2, 3), (1, 2))._replace(adding=(3,))})
+    fixture.produce(1)
+    size = fixture.partition().log.size_in_bytes
+    stats = fixture.replicas.stats.topics["t"]
     for params, offset in ((follower(2), 0), (follower(3), 0), (follower(2), 1), (follower(3), 1), (consumer(), 0)):
-        for result in rig.replicas.fetch(params, [at(offset)]):
+        for result in fixture.replicas.fetch(params, [at(offset)]):
             result.release()
     assert (stats.fetches, stats.bytes_out) == (5, size)
     assert (stats.replication_bytes_out, stats.reassignment_bytes_out) == (2 * size, size)
@@ -63,25 +63,25 @@ def test_reads_of_consumers_and_followers_count_apart() -> None:
 
 def test_what_is_read_and_given_back_is_not_counted() -> None:
     """RL 1.9, 1.13: a fetch that has to wait reads anew; the first read was never sent."""
-    rig = Rig()
-    rig.topic(states={0: registration(LOCAL, (1, 2))})
-    rig.produce(1)
+    fixture = Fixture()
+    fixture.topic(states={0: registration(LOCAL, (1, 2))})
+    fixture.produce(1)
     for params in (follower(2, min_bytes=10_000), consumer(min_bytes=10_000)):
-        rig.replicas.delayed_fetch(params, rig.replicas.fetch(params, [at(0)]))
-    stats = rig.replicas.stats.topics["t"]
+        fixture.replicas.delayed_fetch(params, fixture.replicas.fetch(params, [at(0)]))
+    stats = fixture.replicas.stats.topics["t"]
     assert (stats.bytes_out, stats.replication_bytes_out, stats.fetches) == (0, 0, 2)
 
 
 def test_counts_outlive_their_topic() -> None:
     """RL 1.13: a total never falls; a topic that is gone takes its own row along."""
-    rig = Rig()
-    rig.topic(states={number: registration() for number in range(2)})
-    rig.produce(2)
-    rig.remove_topic()
-    assert rig.replicas.stats.topics == {} and rig.replicas.stats.total().messages_in == 2
-    rig.topic(topic_id=bytes(15) + b"\1")
-    rig.produce(1)
-    assert (rig.replicas.stats.topics["t"].messages_in, rig.replicas.stats.total().messages_in) == (1, 3)
+    fixture = Fixture()
+    fixture.topic(states={number: registration() for number in range(2)})
+    fixture.produce(2)
+    fixture.remove_topic()
+    assert fixture.replicas.stats.topics == {} and fixture.replicas.stats.total().messages_in == 2
+    fixture.topic(topic_id=bytes(15) + b"\1")
+    fixture.produce(1)
+    assert (fixture.replicas.stats.topics["t"].messages_in, fixture.replicas.stats.total().messages_in) == (1, 3)
 
 
 def test_every_counter_is_summed() -> None:
@@ -98,11 +98,11 @@ def test_every_counter_is_summed() -> None:
 
 def test_refused_isr_changes_are_counted() -> None:
     """RL 1.13: FailedIsrUpdates, beside the shrinks and expansions that were confirmed."""
-    rig = Rig()
-    rig.topic(states={0: registration(LOCAL, (1, 2), (1,))})
-    rig.replicas.fetch(follower(2), [at(0)])
-    rig.controller.refuse(ErrorCode.INELIGIBLE_REPLICA)
-    assert (rig.replicas.failed_isr_updates, rig.replicas.isr_expands) == (1, 0)
-    rig.replicas.fetch(follower(2), [at(0)])
-    rig.controller.confirm()
-    assert (rig.replicas.failed_isr_updates, rig.replicas.isr_expands) == (1, 1)
+    fixture = Fixture()
+    fixture.topic(states={0: registration(LOCAL, (1, 2), (1,))})
+    fixture.replicas.fetch(follower(2), [at(0)])
+    fixture.controller.refuse(ErrorCode.INELIGIBLE_REPLICA)
+    assert (fixture.replicas.failed_isr_updates, fixture.replicas.isr_expands) == (1, 0)
+    fixture.replicas.fetch(follower(2), [at(0)])
+    fixture.controller.confirm()
+    assert (fixture.replicas.failed_isr_updates, fixture.replicas.isr_expands) == (1, 1)

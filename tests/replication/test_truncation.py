@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from twisted_broker.log.leader_epochs import LeaderEpochCache
-from twisted_broker.replication.truncation import EpochEnd, Restart, Truncation, restart_at, truncation_for
+from twisted_broker.replication.fetcher.truncation import EpochEnd, OffsetTruncationState, Restart, restart_at, truncation_for
 from twisted_broker.wire.errors import ErrorCode
 
 NONE = ErrorCode.NONE
@@ -25,23 +25,23 @@ class Own:
 @pytest.mark.parametrize(
     ("leader", "fetch_offset", "own", "expected"),
     [
-        (EpochEnd(NONE, 3, 8), 0, Own([(3, 0)], 12), Truncation(8, True)),
-        (EpochEnd(NONE, 3, 15), 0, Own([(3, 0)], 12), Truncation(12, True)),
-        (EpochEnd(NONE, 2, 9), 0, Own([(2, 0), (3, 6)], 12), Truncation(6, True)),
-        (EpochEnd(NONE, 2, 4), 0, Own([(2, 0), (3, 6)], 12), Truncation(4, True)),
-        (EpochEnd(NONE, 2, 9), 0, Own([(1, 0), (3, 6)], 12), Truncation(6, False)),
-        (EpochEnd(NONE, 2, 9), 0, Own([], 12), Truncation(9, True)),
-        (EpochEnd(NONE, 5, 9), 0, Own([(3, 0)], 12), Truncation(9, True)),
-        (EpochEnd(NONE, -1, -1), 7, Own([(3, 0)], 12), Truncation(7, True)),
-        (EpochEnd(NONE, -1, -1), 20, Own([(3, 0)], 12), Truncation(12, True)),
-        (EpochEnd(NONE, -1, 9), 0, Own([(3, 0)], 12), Truncation(9, True)),
+        (EpochEnd(NONE, 3, 8), 0, Own([(3, 0)], 12), OffsetTruncationState(8, True)),
+        (EpochEnd(NONE, 3, 15), 0, Own([(3, 0)], 12), OffsetTruncationState(12, True)),
+        (EpochEnd(NONE, 2, 9), 0, Own([(2, 0), (3, 6)], 12), OffsetTruncationState(6, True)),
+        (EpochEnd(NONE, 2, 4), 0, Own([(2, 0), (3, 6)], 12), OffsetTruncationState(4, True)),
+        (EpochEnd(NONE, 2, 9), 0, Own([(1, 0), (3, 6)], 12), OffsetTruncationState(6, False)),
+        (EpochEnd(NONE, 2, 9), 0, Own([], 12), OffsetTruncationState(9, True)),
+        (EpochEnd(NONE, 5, 9), 0, Own([(3, 0)], 12), OffsetTruncationState(9, True)),
+        (EpochEnd(NONE, -1, -1), 7, Own([(3, 0)], 12), OffsetTruncationState(7, True)),
+        (EpochEnd(NONE, -1, -1), 20, Own([(3, 0)], 12), OffsetTruncationState(12, True)),
+        (EpochEnd(NONE, -1, 9), 0, Own([(3, 0)], 12), OffsetTruncationState(9, True)),
     ],
     ids=[
         "leader ends first", "own end first", "own end of the epoch first", "leader's end of an older epoch", "leader's epoch unknown here",
         "no epochs here", "newer than all here", "undefined end: the high watermark", "never above the own end", "epoch undefined",
     ],
 )  # fmt: skip
-def test_where_to_cut(leader: EpochEnd, fetch_offset: int, own: Own, expected: Truncation) -> None:
+def test_where_to_cut(leader: EpochEnd, fetch_offset: int, own: Own, expected: OffsetTruncationState) -> None:
     """RL 6.3: min(leader's end of the epoch, own end of it); an epoch known to one side only is stepped under."""
     assert truncation_for(leader, fetch_offset, own) == expected
 

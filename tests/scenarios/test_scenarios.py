@@ -1,4 +1,4 @@
-"""The stories of this directory are true. `python -m twisted_broker.testing.scenario FILE` shows one as it happens."""
+"""The stories of this directory are true. `python -m twisted_broker.testing.scenario.__main__ FILE` shows one as it happens."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from twisted_broker.testing.scenario import perform
+from twisted_broker.testing.scenario.__main__ import perform
 
 STORIES = sorted(Path(__file__).parent.glob("*.txt"))
 

@@ -14,10 +14,11 @@ from unittest.mock import patch
 
 from twisted_broker.cluster import alter_partition
 from twisted_broker.log.leader_epochs import LeaderEpochCache
-from twisted_broker.replication import leader_isr, replica_fetchers
-from twisted_broker.replication.isr import CommittedIsr, IsrProposal, PendingExpand
-from twisted_broker.replication.partition import Partition
-from twisted_broker.testing.simulate import Verdict, run_seed
+from twisted_broker.replication.fetcher import replica_fetcher_manager
+from twisted_broker.replication.partition import leader_isr
+from twisted_broker.replication.partition.isr import CommittedIsr, IsrProposal, PendingExpand
+from twisted_broker.replication.partition.partition import Partition
+from twisted_broker.testing.sim.__main__ import Verdict, run_seed
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 
 SEEDS = 200
@@ -26,11 +27,11 @@ SEEDS = 200
 def truncate_to_the_high_watermark(stack: ExitStack) -> None:
     """A new follower cuts its log to its own high watermark, whatever the leader's epochs say (before KIP-101)."""
 
-    def initial_offset(log: Any, cuts_on_fetch: bool) -> int:
+    def initial_offset(log: Any, truncates_on_fetch: bool) -> int:
         log.truncate_to(log.high_watermark)
         return int(log.log_end_offset)
 
-    stack.enter_context(patch.object(replica_fetchers, "initial_offset", initial_offset))
+    stack.enter_context(patch.object(replica_fetcher_manager, "initial_offset", initial_offset))
 
 
 def fetch_is_not_fenced(stack: ExitStack) -> None:

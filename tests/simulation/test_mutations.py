@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.simulation.mutations import MUTATIONS, search
-from twisted_broker.testing.simulate import run_seed
+from twisted_broker.testing.sim.__main__ import run_seed
 
 RECORDED = {
     "truncate_to_the_high_watermark": 0,

@@ -8,14 +8,14 @@ import sys
 
 import pytest
 
-from twisted_broker.testing.history import Fate
-from twisted_broker.testing.sim_network import Weather
-from twisted_broker.testing.sim_options import options_of
-from twisted_broker.testing.simulate import main, run_seed
+from twisted_broker.testing.checks.history import Fate
+from twisted_broker.testing.sim.__main__ import main, run_seed
+from twisted_broker.testing.sim.network import Weather
+from twisted_broker.testing.sim.options import options_of
 
 
 def started(first: int, seeds: int, brokers: int) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "twisted_broker.testing.simulate", "--quiet"]
+    command = [sys.executable, "-m", "twisted_broker.testing.sim.__main__", "--quiet"]
     command += ["--from", str(first), "--seeds", str(seeds), "--brokers", str(brokers)]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 

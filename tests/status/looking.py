@@ -8,8 +8,8 @@ from typing import Any
 from twisted.internet.defer import Deferred
 from twisted.internet.protocol import ClientFactory, Protocol
 
-from tests.broker_house import BrokerHouse
-from twisted_broker.status.port import StatusPort
+from tests.memory_broker import MemoryBroker
+from twisted_broker.status.http_server import StatusPort
 
 
 class Asking(Protocol):
@@ -31,7 +31,7 @@ class Asking(Protocol):
 class Looking:
     """`get(path)` is (status, headers, body)."""
 
-    def __init__(self, house: BrokerHouse, port: int = 8080) -> None:
+    def __init__(self, house: MemoryBroker, port: int = 8080) -> None:
         self.house = house
         self.port = StatusPort(house.broker.parts, house.broker.served, port)
         house.run(self.port.open())

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.broker_house import BrokerHouse
+from tests.memory_broker import MemoryBroker
 from tests.status.looking import Looking
 from tests.test_broker import fetch, produce
-from tests.test_broker_joining import broker_house
+from tests.test_broker_joining import memory_broker
 from twisted_broker.wire.messages.topics import CreatableReplicaAssignment, CreatableTopic, CreateTopicsRequest
 
 CONTRACT = Path(__file__).parents[2] / "docs" / "REPLICA_LAYER.md"
@@ -41,8 +41,8 @@ class Pair:
     """Broker 1, which is also the controller and leads `t`, and broker 2, which follows; `numbers(1)` is what 1 tells."""
 
     def __init__(self) -> None:
-        self.one = BrokerHouse().start()
-        self.two = broker_house(self.one, node_id=2, port=9094).start()
+        self.one = MemoryBroker().start()
+        self.two = memory_broker(self.one, node_id=2, port=9094).start()
         self.looking = {1: Looking(self.one), 2: Looking(self.two, 8082)}
         placed = [CreatableReplicaAssignment(partition_index=0, broker_ids=[1, 2])]
         asked = CreatableTopic(name="t", num_partitions=-1, replication_factor=-1, assignments=placed)

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from tests.broker_house import BrokerHouse
+from tests.memory_broker import MemoryBroker
 from tests.status.looking import Looking
 from tests.test_broker import create, fetch, produce
 from twisted_broker.settings import ConfigError
@@ -15,22 +15,22 @@ from twisted_broker.wire.messages.fetch import FetchPartition, FetchRequest, Fet
 
 
 @pytest.fixture
-def house() -> BrokerHouse:
-    return BrokerHouse().start()
+def house() -> MemoryBroker:
+    return MemoryBroker().start()
 
 
-def test_a_partition_is_explained_as_json(house: BrokerHouse) -> None:
+def test_a_partition_is_explained_as_json(house: MemoryBroker) -> None:
     """Issue, explain: role, offsets, ISR, and the controller's word beside them."""
     create(house, "orders", 2)
     produce(house, "orders", b"a", b"b", b"c")
     told = Looking(house).json("/explain/orders/0")
     assert (told["topic"], told["partition"], told["broker"], told["role"], told["leader"]) == ("orders", 0, 1, "leader", 1)
     assert (told["isr"], told["log_start"], told["high_watermark"], told["log_end"], told["out_of_sync"]) == ([1], 0, 3, 3, [])
-    assert told["high_watermark_waits"] is None and told["waiting"] == [] and told["cuts"] == []
+    assert told["high_watermark_waits"] is None and told["waiting"] == [] and told["truncations"] == []
     assert told["metadata"]["leader"] == 1 and told["metadata"]["isr"] == [1] and told["metadata"]["offset"] > 0
 
 
-def test_a_waiting_consumer_is_seen(house: BrokerHouse) -> None:
+def test_a_waiting_consumer_is_seen(house: MemoryBroker) -> None:
     """RL 1.9: a fetch that is parked is told while it waits, and no longer afterwards."""
     create(house, "t")
     looking = Looking(house)
@@ -48,7 +48,7 @@ def test_a_waiting_consumer_is_seen(house: BrokerHouse) -> None:
     connection.close()
 
 
-def test_numbers_have_kafkas_names_per_topic_and_in_total(house: BrokerHouse) -> None:
+def test_numbers_have_kafkas_names_per_topic_and_in_total(house: MemoryBroker) -> None:
     """RL 1.13: what clients did is counted once, under the names that dashboards for Kafka know."""
     create(house, "t", 2)
     looking = Looking(house)
@@ -75,7 +75,7 @@ def test_numbers_have_kafkas_names_per_topic_and_in_total(house: BrokerHouse) ->
     assert after['kafka_server_replicafetchermanager_maxlag{clientId="Replica"}'] == 0
 
 
-def test_a_reads_bytes_count_when_they_are_sent(house: BrokerHouse) -> None:
+def test_a_reads_bytes_count_when_they_are_sent(house: MemoryBroker) -> None:
     """RL 1.13: a fetch that found too little, waited and read again has read once."""
     create(house, "t")
     produce(house, "t", b"a")
@@ -86,7 +86,7 @@ def test_a_reads_bytes_count_when_they_are_sent(house: BrokerHouse) -> None:
     assert numbers["kafka_server_brokertopicmetrics_bytesout_total"] == numbers["kafka_server_brokertopicmetrics_bytesin_total"] > 0
 
 
-def test_the_page_lists_what_there_is(house: BrokerHouse) -> None:
+def test_the_page_lists_what_there_is(house: MemoryBroker) -> None:
     """A person sees partitions, leader, ISR, offsets; `?topic=` chooses; nothing of a name becomes markup."""
     create(house, "orders")
     create(house, "flights")
@@ -103,7 +103,7 @@ def test_the_page_lists_what_there_is(house: BrokerHouse) -> None:
     "path",
     ["/nothing", "//", "/explain", "/explain/t", "/explain/none/0", "/explain/t/7", "/explain/t/x", "/explain/t/0/1", "/explain/t/-1", "/explain//0"],
 )
-def test_what_is_not_there_is_404_with_one_line(house: BrokerHouse, path: str) -> None:
+def test_what_is_not_there_is_404_with_one_line(house: MemoryBroker, path: str) -> None:
     """One line of text, whatever was asked."""
     create(house, "t")
     status, headers, body = Looking(house).get(path)
@@ -111,7 +111,7 @@ def test_what_is_not_there_is_404_with_one_line(house: BrokerHouse, path: str) -
     assert body.count("\n") == 1 and body.endswith("\n")
 
 
-def test_only_reading_is_served(house: BrokerHouse) -> None:
+def test_only_reading_is_served(house: MemoryBroker) -> None:
     """POST is 405; HEAD is the answer without its body."""
     looking = Looking(house)
     assert looking.get("/metrics", "POST")[0] == 405
@@ -121,22 +121,22 @@ def test_only_reading_is_served(house: BrokerHouse) -> None:
 
 def test_a_controller_tells_what_it_has() -> None:
     """Without a broker there are no partitions: its requests are counted, the page says what it is."""
-    house = BrokerHouse(process_roles="controller", listeners="CONTROLLER://127.0.0.1:9093").start()
+    house = MemoryBroker(process_roles="controller", listeners="CONTROLLER://127.0.0.1:9093").start()
     looking = Looking(house)
     assert "Controller 1" in looking.get("/")[2]
     assert looking.get("/explain/t/0")[0] == 404
     assert not any("brokertopicmetrics" in name for name in looking.numbers())
 
 
-def test_a_port_in_use_is_no_end_and_minus_one_is_none(house: BrokerHouse) -> None:
+def test_a_port_in_use_is_no_end_and_minus_one_is_none(house: MemoryBroker) -> None:
     """The broker serves without it."""
     assert Looking(house, 9092).port.address is None
     assert Looking(house, -1).port.address is None
     with pytest.raises(ConfigError):
-        BrokerHouse(replog_status_port="70000")
+        MemoryBroker(replog_status_port="70000")
 
 
-def test_closing_ends_connections(house: BrokerHouse) -> None:
+def test_closing_ends_connections(house: MemoryBroker) -> None:
     """A browser that keeps its connection does not keep the broker; the port is free again."""
     looking = Looking(house)
     kept = looking.ask("/")
@@ -152,7 +152,7 @@ def test_nothing_of_it_is_loaded_before_somebody_comes() -> None:
     """The start and an idle broker pay for neither twisted.web nor prometheus-client."""
     program = (
         "import sys, twisted_broker.tap, twisted_broker.broker_service, twisted_broker.local_cluster\n"
-        "print([name for name in ('twisted.web', 'prometheus_client', 'twisted_broker.replication.explanation') if name in sys.modules])"
+        "print([name for name in ('twisted.web', 'prometheus_client', 'twisted_broker.replication.explain.explanation') if name in sys.modules])"
     )
     found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "[]"

@@ -5,25 +5,25 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from tests.replication.rig import LOCAL, TP, Rig, registration
-from twisted_broker.cluster.registrations import Endpoint
+from tests.replication.fixtures import LOCAL, TP, Fixture, registration
+from twisted_broker.cluster.image_entries import Endpoint
 from twisted_broker.interfaces import TopicPartition
-from twisted_broker.replication.fetcher_state import InitialFetchState
-from twisted_broker.replication.leader import BrokerEndPoint
-from twisted_broker.replication.replica_fetchers import ReplicaFetchers
+from twisted_broker.replication.fetcher.fetcher_state import InitialFetchState
+from twisted_broker.replication.fetcher.leader_endpoint import BrokerEndPoint
+from twisted_broker.replication.fetcher.replica_fetcher_manager import ReplicaFetcherManager
 from twisted_broker.status.metrics import FetchRates, exposition, text_of
 from twisted_broker.status.view import BrokerView
 
 
-def numbers(rig: Rig) -> dict[str, float]:
-    parts: Any = SimpleNamespace(replica_manager=rig.replicas, runtime=rig.runtime, metadata=rig, node_id=1, cluster_id="c")
+def numbers(fixture: Fixture) -> dict[str, float]:
+    parts: Any = SimpleNamespace(replica_manager=fixture.replicas, runtime=fixture.runtime, metadata=fixture, node_id=1, cluster_id="c")
     lines = text_of(exposition(BrokerView(parts))).decode().splitlines()
     return {name: float(value) for name, _, value in (line.rpartition(" ") for line in lines if not line.startswith("#"))}
 
 
 def test_partitions_are_counted_by_their_state() -> None:
     """RL 1.13: Kafka's gauges: a replica being added is not missed, one that is assigned is; the minimum; reassignments; offline ones."""
-    rig = Rig()
+    fixture = Fixture()
     states = {
         0: registration(LOCAL, (1, 2, 3), (1, 2, 3)),
         1: registration(LOCAL, (1, 2, 3), (1, 2)),
@@ -32,9 +32,9 @@ def test_partitions_are_counted_by_their_state() -> None:
         4: registration(2, (1, 2)),
         5: registration(LOCAL, (1,)),
     }
-    rig.topic(states=states, overrides={"min.insync.replicas": "2"})
-    rig.partition(TopicPartition("t", 5)).fail("the disk is gone")
-    found = numbers(rig)
+    fixture.topic(states=states, overrides={"min.insync.replicas": "2"})
+    fixture.partition(TopicPartition("t", 5)).fail("the disk is gone")
+    found = numbers(fixture)
     gauges = ("partitioncount", "leadercount", "underreplicatedpartitions", "underminisrpartitioncount", "atminisrpartitioncount")
     assert [found[f"kafka_server_replicamanager_{name}"] for name in gauges] == [6, 4, 2, 1, 2]
     assert [found[f"kafka_server_replicamanager_{name}"] for name in ("reassigningpartitions", "offlinereplicacount")] == [1, 1]
@@ -49,19 +49,19 @@ class NoConnection:
 
 def test_fetchers_tell_lag_requests_and_failures() -> None:
     """RL 1.13: per fetcher requests, bytes, and the lag of each partition; the largest lag; what was given up."""
-    rig = Rig()
-    rig.image.brokers[2].listeners["PLAINTEXT"] = Endpoint("PLAINTEXT", "h", 9)  # type: ignore[index]
-    fetchers = ReplicaFetchers(rig.replicas, rig, "PLAINTEXT", lambda: 1, lambda endpoint, client_id: NoConnection())  # type: ignore[arg-type,return-value]
-    rig.topic(states={number: registration(2, (1, 2)) for number in range(2)})
+    fixture = Fixture()
+    fixture.image.brokers[2].listeners["PLAINTEXT"] = Endpoint("PLAINTEXT", "h", 9)  # type: ignore[index]
+    fetchers = ReplicaFetcherManager(fixture.replicas, fixture, "PLAINTEXT", lambda: 1, lambda endpoint, client_id: NoConnection())  # type: ignore[arg-type,return-value]
+    fixture.topic(states={number: registration(2, (1, 2)) for number in range(2)})
     fetcher = fetchers._make_fetcher(0, BrokerEndPoint(2, "h", 9), fetchers.failed)
     fetchers.fetchers[2, 0] = fetcher
-    rig.replicas.fetchers = fetchers
+    fixture.replicas.fetchers = fetchers
     other = TopicPartition("t", 1)
     fetcher.add({name: InitialFetchState(bytes(16), 0, 0) for name in (TP, other)})
     fetcher.requests, fetcher.bytes_fetched = 3, 500
     fetcher.state.partitions[TP].lag = 7
     fetcher.partition_failed(other, "its records are of no use")
-    found = numbers(rig)
+    found = numbers(fixture)
     fetching = 'broker="h:9",clientId="ReplicaFetcherThread-0-2"'
     assert found[f"kafka_server_fetcherstats_requests_total{{{fetching}}}"] == 3
     assert found[f"kafka_server_fetcherstats_bytes_total{{{fetching}}}"] == 500
@@ -69,7 +69,7 @@ def test_fetchers_tell_lag_requests_and_failures() -> None:
     assert lags == {'kafka_server_fetcherlagmetrics_consumerlag{clientId="ReplicaFetcherThread-0-2",partition="0",topic="t"}': 7}
     assert found['kafka_server_replicafetchermanager_maxlag{clientId="Replica"}'] == 7
     assert found['kafka_server_replicafetchermanager_failedpartitionscount{clientId="Replica"}'] == 1
-    parts: Any = SimpleNamespace(replica_manager=rig.replicas, runtime=rig.runtime, metadata=rig, node_id=1, cluster_id="c")
+    parts: Any = SimpleNamespace(replica_manager=fixture.replicas, runtime=fixture.runtime, metadata=fixture, node_id=1, cluster_id="c")
     told = BrokerView(parts).told(other)
     assert told is not None and told["fetching"]["phase"] == "failed" and told["fetching"]["why"].endswith("its records are of no use")
 

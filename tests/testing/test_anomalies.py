@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from twisted_broker.interfaces import TopicPartition
-from twisted_broker.testing.anomalies import NAMES, counts, find_anomalies
-from twisted_broker.testing.history import Fate, History
+from twisted_broker.testing.checks.anomalies import NAMES, counts, find_anomalies
+from twisted_broker.testing.checks.history import Fate, History
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 

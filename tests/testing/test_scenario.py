@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from twisted_broker.testing.scenario import Performance, StoryFailed, main, vocabulary
-from twisted_broker.testing.scenario_lines import StoryError, Vocabulary, read_lines
+from twisted_broker.testing.scenario.__main__ import Performance, ScenarioFailed, main, vocabulary
+from twisted_broker.testing.scenario.language import ScenarioError, Vocabulary, read_lines
 
 OPENING = "# a cluster\n\nbrokers 2\nmake topic t on 2\n"
 
 
 def failing(*lines: str) -> str:
-    with pytest.raises(StoryFailed) as failure:
+    with pytest.raises(ScenarioFailed) as failure:
         Performance("a_story").perform(OPENING + "\n".join(lines))
     return str(failure.value)
 
@@ -45,7 +45,7 @@ def test_patterns(words: str, said: dict[str, str]) -> None:
 
 
 def test_what_nobody_knows_is_told_with_what_is_nearest() -> None:
-    with pytest.raises(StoryError, match="nearest is: kill <broker>"):
+    with pytest.raises(ScenarioError, match="nearest is: kill <broker>"):
         vocabulary().find("kil 2")
 
 
@@ -73,7 +73,7 @@ def test_a_story_that_is_not_true(lines: tuple[str, ...], told: str) -> None:
 
 
 def test_a_failure_that_a_broker_logs_spoils_the_story(monkeypatch: pytest.MonkeyPatch) -> None:
-    from twisted_broker.replication.partition import Partition
+    from twisted_broker.replication.partition.partition import Partition
 
     def broken(self: Partition, required_offset: int) -> None:
         raise ZeroDivisionError

@@ -7,9 +7,9 @@ import errno
 import pytest
 from twisted.internet.task import Clock
 
-from twisted_broker.testing.sim_disk import SimDisk
-from twisted_broker.testing.sim_mishaps import Crash, Fault
-from twisted_broker.testing.stalling_worker import StallingWorker
+from twisted_broker.testing.sim.disk import SimDisk
+from twisted_broker.testing.sim.disk_faults import Crash, Fault
+from twisted_broker.testing.sim.stalling_worker import StallingWorker
 
 
 def disk_with(data: bytes, **options: int) -> SimDisk:

@@ -12,12 +12,12 @@ from twisted_broker.api.context import RequestContext
 from twisted_broker.cluster.image import MetadataImage
 from twisted_broker.security.acl import CLUSTER_NAME, Operation, ResourceType, authorized_operations
 from twisted_broker.wire.errors import BrokerError, ErrorCode
-from twisted_broker.wire.messages import cluster as wire
+from twisted_broker.wire.messages import cluster as cluster_messages
 
 BROKERS, CONTROLLERS = 1, 2
 
 
-async def describe_cluster(context: RequestContext, request: wire.DescribeClusterRequest) -> wire.DescribeClusterResponse:
+async def describe_cluster(context: RequestContext, request: cluster_messages.DescribeClusterRequest) -> cluster_messages.DescribeClusterResponse:
     """Live brokers, and from version 2 on fenced ones when they are asked for."""
     if request.endpoint_type == CONTROLLERS:
         raise BrokerError(ErrorCode.MISMATCHED_ENDPOINT_TYPE, "this listener belongs to a broker")
@@ -29,11 +29,11 @@ async def describe_cluster(context: RequestContext, request: wire.DescribeCluste
         broker = image.brokers[node]
         endpoint = broker.listeners.get(context.listener.name)
         if endpoint is not None and (not broker.fenced or request.include_fenced_brokers):
-            told = wire.DescribeClusterBroker(broker_id=node, host=endpoint.host, port=endpoint.port, rack=broker.rack)
+            told = cluster_messages.DescribeClusterBroker(broker_id=node, host=endpoint.host, port=endpoint.port, rack=broker.rack)
             if context.version >= 2:
                 told.is_fenced = broker.fenced
             brokers.append(told)
-    response = wire.DescribeClusterResponse(
+    response = cluster_messages.DescribeClusterResponse(
         error_message=None, cluster_id=context.cluster_id, controller_id=any_live_broker(context, image), brokers=brokers
     )
     if request.include_cluster_authorized_operations:
@@ -49,13 +49,13 @@ def any_live_broker(context: RequestContext, image: MetadataImage) -> int:
     return context.runtime.random.choice(live).id if live else -1
 
 
-async def describe_quorum(context: RequestContext, request: wire.DescribeQuorumRequest) -> wire.DescribeQuorumResponse:
+async def describe_quorum(context: RequestContext, request: cluster_messages.DescribeQuorumRequest) -> cluster_messages.DescribeQuorumResponse:
     if not context.may_on_cluster(Operation.DESCRIBE):
         raise BrokerError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
-    answer: wire.DescribeQuorumResponse = await context.forwarding.forward(context, wire.DescribeQuorumResponse)
+    answer: cluster_messages.DescribeQuorumResponse = await context.forwarding.forward(context, cluster_messages.DescribeQuorumResponse)
     return answer
 
 
-async def unregister_broker(context: RequestContext, request: wire.UnregisterBrokerRequest) -> wire.UnregisterBrokerResponse:
-    answer: wire.UnregisterBrokerResponse = await context.forwarding.forward(context, wire.UnregisterBrokerResponse)
+async def unregister_broker(context: RequestContext, request: cluster_messages.UnregisterBrokerRequest) -> cluster_messages.UnregisterBrokerResponse:
+    answer: cluster_messages.UnregisterBrokerResponse = await context.forwarding.forward(context, cluster_messages.UnregisterBrokerResponse)
     return answer

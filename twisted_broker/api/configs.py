@@ -26,16 +26,16 @@ from twisted_broker.cluster.topic_names import name_problem
 from twisted_broker.config import BrokerConfig
 from twisted_broker.security.acl import Operation, ResourceType
 from twisted_broker.wire.errors import BrokerError, ErrorCode
-from twisted_broker.wire.messages import configs as wire
+from twisted_broker.wire.messages import configs as configs_messages
 
 
-async def describe_configs(context: RequestContext, request: wire.DescribeConfigsRequest) -> wire.DescribeConfigsResponse:
+async def describe_configs(context: RequestContext, request: configs_messages.DescribeConfigsRequest) -> configs_messages.DescribeConfigsResponse:
     """Answers at once."""
-    return wire.DescribeConfigsResponse(results=[_result(context, request, resource) for resource in request.resources])
+    return configs_messages.DescribeConfigsResponse(results=[_result(context, request, resource) for resource in request.resources])
 
 
-def _result(context: RequestContext, request: wire.DescribeConfigsRequest, resource: wire.DescribeConfigsResource) -> wire.DescribeConfigsResult:
-    result = wire.DescribeConfigsResult(error_message=None, resource_type=resource.resource_type, resource_name=resource.resource_name)
+def _result(context: RequestContext, request: configs_messages.DescribeConfigsRequest, resource: configs_messages.DescribeConfigsResource) -> configs_messages.DescribeConfigsResult:
+    result = configs_messages.DescribeConfigsResult(error_message=None, resource_type=resource.resource_type, resource_name=resource.resource_name)
     try:
         entries = _entries(context, resource)
     except BrokerError as error:
@@ -46,7 +46,7 @@ def _result(context: RequestContext, request: wire.DescribeConfigsRequest, resou
     return result
 
 
-def _entries(context: RequestContext, resource: wire.DescribeConfigsResource) -> Iterable[ConfigEntry]:
+def _entries(context: RequestContext, resource: configs_messages.DescribeConfigsResource) -> Iterable[ConfigEntry]:
     """Raises BrokerError."""
     kind, name = resource.resource_type, resource.resource_name
     image: MetadataImage = context.metadata.image
@@ -79,20 +79,20 @@ def _config_now(context: RequestContext, image: MetadataImage) -> BrokerConfig:
     return context.config.with_dynamic(image.config(BROKER_RESOURCE, ""), image.config(BROKER_RESOURCE, str(context.node_id)))
 
 
-def _told(version: int, request: wire.DescribeConfigsRequest, entry: ConfigEntry) -> wire.DescribeConfigsResourceResult:
-    told = wire.DescribeConfigsResourceResult(
+def _told(version: int, request: configs_messages.DescribeConfigsRequest, entry: ConfigEntry) -> configs_messages.DescribeConfigsResourceResult:
+    told = configs_messages.DescribeConfigsResourceResult(
         name=entry.name, value=entry.value, read_only=entry.read_only, config_source=entry.source, config_type=entry.type, documentation=None
     )
     if version == 0:
         told.is_default = entry.source == DEFAULT_SOURCE
     if request.include_synonyms:
-        told.synonyms = [wire.DescribeConfigsSynonym(name=s.name, value=s.value, source=s.source) for s in entry.synonyms]
+        told.synonyms = [configs_messages.DescribeConfigsSynonym(name=s.name, value=s.value, source=s.source) for s in entry.synonyms]
     if request.include_documentation:
         told.documentation = entry.documentation
     return told
 
 
-async def list_config_resources(context: RequestContext, request: wire.ListConfigResourcesRequest) -> wire.ListConfigResourcesResponse:
+async def list_config_resources(context: RequestContext, request: configs_messages.ListConfigResourcesRequest) -> configs_messages.ListConfigResourcesResponse:
     """Names of what can be configured; version 0 knows client metrics only."""
     if not context.may_on_cluster(Operation.DESCRIBE_CONFIGS):
         raise BrokerError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
@@ -107,17 +107,17 @@ async def list_config_resources(context: RequestContext, request: wire.ListConfi
     unknown = [kind for kind in asked if kind not in names]
     if unknown:
         raise BrokerError(ErrorCode.UNSUPPORTED_VERSION, f"resources of type {unknown[0]} are not listed here")
-    found = [wire.ConfigResource(resource_name=name, resource_type=kind) for kind in asked for name in names[kind]]
-    return wire.ListConfigResourcesResponse(config_resources=found)
+    found = [configs_messages.ConfigResource(resource_name=name, resource_type=kind) for kind in asked for name in names[kind]]
+    return configs_messages.ListConfigResourcesResponse(config_resources=found)
 
 
-async def alter_configs(context: RequestContext, request: wire.AlterConfigsRequest) -> wire.AlterConfigsResponse:
+async def alter_configs(context: RequestContext, request: configs_messages.AlterConfigsRequest) -> configs_messages.AlterConfigsResponse:
     """Waits until the settings are in the metadata log."""
-    answer: wire.AlterConfigsResponse = await context.forwarding.forward(context, wire.AlterConfigsResponse)
+    answer: configs_messages.AlterConfigsResponse = await context.forwarding.forward(context, configs_messages.AlterConfigsResponse)
     return answer
 
 
-async def incremental_alter_configs(context: RequestContext, request: wire.IncrementalAlterConfigsRequest) -> wire.IncrementalAlterConfigsResponse:
+async def incremental_alter_configs(context: RequestContext, request: configs_messages.IncrementalAlterConfigsRequest) -> configs_messages.IncrementalAlterConfigsResponse:
     """Waits until the settings are in the metadata log."""
-    answer: wire.IncrementalAlterConfigsResponse = await context.forwarding.forward(context, wire.IncrementalAlterConfigsResponse)
+    answer: configs_messages.IncrementalAlterConfigsResponse = await context.forwarding.forward(context, configs_messages.IncrementalAlterConfigsResponse)
     return answer

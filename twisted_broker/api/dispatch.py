@@ -28,7 +28,7 @@ from twisted_broker.api.context import BrokerParts, Listener, RequestContext
 from twisted_broker.api.refusals import refusal
 from twisted_broker.api.routes import Route, served
 from twisted_broker.log.segment_file import FileSlice, SliceGone
-from twisted_broker.net.connection import Answer, KafkaConnection, Turn, discard, one_line
+from twisted_broker.net.connection import Answer, KafkaConnection, PendingResponse, discard, one_line
 from twisted_broker.security.acl import Operation
 from twisted_broker.wire.errors import BrokerError, ErrorCode, WireError
 from twisted_broker.wire.header import decode_request_header, request_header_version, response_header_version
@@ -40,12 +40,12 @@ _SMALL, _READ_AT_ONCE, _JOINED = 16384, 262144, 65536
 _API_VERSIONS = 18
 _TIMED = 63
 
-log = Logger(namespace="replog.api")
+_log = Logger(namespace="replog.api")
 
 Steps = Coroutine[Any, Any, Any]
 
 
-class Served:
+class BoundRoute:
     """One API at one version on one listener, ready to run. Counts what came, and times it (seconds): of one request in 64 how long it was
     queued, and worked on until its answer or its wait; how long each that waits waits; from an answer until it is with the socket."""
 
@@ -101,13 +101,13 @@ class Served:
         return refusal(request, self.response_class, self.version, code, message)
 
 
-class Timed(Turn):
+class Timed(PendingResponse):
     """One request in 64 of those that are answered at once: the way of its answer to the socket is timed."""
 
     __slots__ = ("_seconds", "_served", "_since")
 
-    def __init__(self, served: Served, answer: Answer, since: float, seconds: Callable[[], float]) -> None:
-        Turn.__init__(self, answer)
+    def __init__(self, served: BoundRoute, answer: Answer, since: float, seconds: Callable[[], float]) -> None:
+        PendingResponse.__init__(self, answer)
         self._served, self._since, self._seconds = served, since, seconds
 
     def left(self) -> None:
@@ -115,15 +115,15 @@ class Timed(Turn):
         self._served.response_seconds += self._seconds() - self._since
 
 
-class Waiting(Turn):
+class Waiting(PendingResponse):
     """A request function that waits for a Deferred. Many may: the request goes, and its bytes, where neither is needed for a refusal."""
 
     __slots__ = ("_connection", "_context", "_deferred", "_dispatcher", "_gone", "_request", "_served", "_since", "_steps")
 
     def __init__(
-        self, dispatcher: Dispatcher, connection: KafkaConnection, served: Served, context: RequestContext, request: Any, steps: Steps
+        self, dispatcher: Dispatcher, connection: KafkaConnection, served: BoundRoute, context: RequestContext, request: Any, steps: Steps
     ) -> None:
-        Turn.__init__(self, None, False)
+        PendingResponse.__init__(self, None, False)
         self._dispatcher = dispatcher
         self._connection = connection
         self._served = served
@@ -146,7 +146,7 @@ class Waiting(Turn):
 
     def abandon(self) -> None:
         self._gone = True
-        Turn.abandon(self)
+        PendingResponse.abandon(self)
         if self._served.route.cancel and self._deferred is not None and not self.done:
             self._deferred.cancel()
 
@@ -186,14 +186,14 @@ class Dispatcher:
         self.listener = listener
         self.routes = served(listener.is_controller) if routes is None else routes
         self.seconds = broker.runtime.clock.seconds
-        self._served: dict[int, Served] = {}
+        self._served: dict[int, BoundRoute] = {}
 
     @property
-    def served(self) -> list[Served]:
+    def served(self) -> list[BoundRoute]:
         """What has been asked for so far."""
         return list(self._served.values())
 
-    def __call__(self, connection: KafkaConnection, frame: bytes | memoryview) -> Answer | Turn:
+    def __call__(self, connection: KafkaConnection, frame: bytes | memoryview) -> Answer | PendingResponse:
         try:
             api_key, version, correlation_id, length = _HEAD.unpack_from(frame)
         except StructError:
@@ -230,14 +230,14 @@ class Dispatcher:
             return turn
         return outcome
 
-    def _timed(self, served: Served, held_since: float, began: float, outcome: Any) -> Any:
+    def _timed(self, served: BoundRoute, held_since: float, began: float, outcome: Any) -> Any:
         now = self.seconds()
         served.timed += 1
         served.queue_seconds += began - held_since if held_since else 0.0
         served.local_seconds += now - began
         return outcome if outcome is None or isinstance(outcome, Deferred) else Timed(served, outcome, now, self.seconds)
 
-    def find(self, api_key: int, version: int) -> Served | None:
+    def find(self, api_key: int, version: int) -> BoundRoute | None:
         """What serves it; None for an ApiVersions that is too new. Raises WireError for what is not served here."""
         route = self.routes.get(api_key)
         on_controller = self.listener.is_controller
@@ -245,11 +245,11 @@ class Dispatcher:
             if route is not None and api_key == _API_VERSIONS:
                 return None
             raise WireError(f"API {api_key} version {version} is not served on listener {self.listener.name}")
-        found = self._served[api_key << 16 | version] = Served(route, version, on_controller)
+        found = self._served[api_key << 16 | version] = BoundRoute(route, version, on_controller)
         return found
 
     def step(
-        self, served: Served, context: RequestContext, request: Any, steps: Steps, failed: BaseException | None = None
+        self, served: BoundRoute, context: RequestContext, request: Any, steps: Steps, failed: BaseException | None = None
     ) -> Answer | Deferred[Any]:
         """Runs the function until it waits (its Deferred) or ends (its answer). `failed`: how that which it waited for ended."""
         try:
@@ -263,12 +263,12 @@ class Dispatcher:
         except CancelledError:
             return None
         except Exception:
-            log.failure("{name} v{version} from {client} failed", name=served.route.name, version=served.version, client=_asker(context))
+            _log.failure("{name} v{version} from {client} failed", name=served.route.name, version=served.version, client=_asker(context))
             return self.answer(served, context, served.refuse(request, ErrorCode.UNKNOWN_SERVER_ERROR, None))
         assert isinstance(waits_for, Deferred), waits_for
         return waits_for
 
-    def answer(self, served: Served, context: RequestContext, response: Any) -> Answer:
+    def answer(self, served: BoundRoute, context: RequestContext, response: Any) -> Answer:
         """A message as the connection sends it. Raises WireError when its records are gone, or cannot be written."""
         if response is None:
             return None
@@ -276,7 +276,7 @@ class Dispatcher:
         try:
             (served.write or served.writer())(response, parts)
         except Exception:
-            log.failure("the answer of {name} v{version} cannot be written", name=served.route.name, version=served.version)
+            _log.failure("the answer of {name} v{version} cannot be written", name=served.route.name, version=served.version)
             discard(parts)
             parts = served.unwritable()
         if served.has_records:

@@ -16,7 +16,7 @@ from typing import Any
 from twisted.internet.task import deferLater
 
 from twisted_broker.log.segment_file import SliceGone
-from twisted_broker.replication.fetch_data import FetchPartitionResult
+from twisted_broker.replication.partition.fetch_data import FetchPartitionResult
 from twisted_broker.wire.errors import BrokerError, WireError
 from twisted_broker.wire.legacy import convert_down, iterate_entries
 

@@ -20,7 +20,9 @@ from typing import TYPE_CHECKING, Any
 from twisted_broker.api.down_conversion import convert_results
 from twisted_broker.api.leaders import LeaderHints
 from twisted_broker.interfaces import TopicPartition
-from twisted_broker.replication.fetch_data import (
+from twisted_broker.replication.fetch_session import FINAL_EPOCH, NO_SESSION, FetchContext, open_context
+from twisted_broker.replication.idle_partitions import PartitionKey
+from twisted_broker.replication.partition.fetch_data import (
     DEBUGGING_CONSUMER,
     HIGH_WATERMARK,
     LOG_END,
@@ -29,8 +31,6 @@ from twisted_broker.replication.fetch_data import (
     FetchPartitionRequest,
     FetchPartitionResult,
 )
-from twisted_broker.replication.fetch_session import FINAL_EPOCH, NO_SESSION, FetchContext, open_context
-from twisted_broker.replication.resting import PartitionKey
 from twisted_broker.security.acl import Operation, ResourceType
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.messages.fetch import (
@@ -78,12 +78,12 @@ async def fetch(context: RequestContext, request: FetchRequest) -> FetchResponse
         del results  # many may wait: each keeps what it needs
         unchanged = await enough
         if unchanged is None and resting is not None and session.is_current:
-            replicas.stir_what_happened(params, resting)
+            replicas.wake_what_changed(params, resting)
             readable = [*readable, *session.requests[len(requests) :]]
         results = replicas.fetch(params, readable, record_progress=False) if unchanged is None else list(unchanged)
     for index, result in refused:
         results.insert(index, result)
-    error, session_id, shown = session.finish(results, None if resting is None else partial(replicas.quiet_read, params))
+    error, session_id, shown = session.finish(results, None if resting is None else partial(replicas.idle_read, params))
     if error != ErrorCode.NONE:
         for result in results:
             result.release()

@@ -15,7 +15,7 @@ from typing import Any
 from twisted.internet.defer import Deferred
 
 from twisted_broker.api.context import RequestContext
-from twisted_broker.coordinator.consequences import JoinAnswer, SyncAnswer
+from twisted_broker.coordinator.effects import JoinAnswer, SyncAnswer
 from twisted_broker.coordinator.group_coordinator import GroupDescription
 from twisted_broker.coordinator.group_core import JoinRequest, SyncRequest
 from twisted_broker.security.acl import CLUSTER_NAME, Operation, ResourceType, authorized_operations

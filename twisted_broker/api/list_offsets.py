@@ -13,8 +13,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from twisted_broker.interfaces import TopicPartition
-from twisted_broker.replication.fetch_data import DEBUGGING_CONSUMER, HIGH_WATERMARK, LOG_END, TXN_COMMITTED
-from twisted_broker.replication.partition_offsets import (
+from twisted_broker.replication.partition.fetch_data import DEBUGGING_CONSUMER, HIGH_WATERMARK, LOG_END, TXN_COMMITTED
+from twisted_broker.replication.partition.offset_lookup import (
     EARLIEST_LOCAL,
     EARLIEST_PENDING_UPLOAD,
     LATEST_TIERED,

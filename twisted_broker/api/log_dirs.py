@@ -15,15 +15,15 @@ from twisted_broker.interfaces import TopicPartition
 from twisted_broker.log.log import Log
 from twisted_broker.security.acl import Operation
 from twisted_broker.wire.errors import BrokerError, ErrorCode
-from twisted_broker.wire.messages import log_dirs as wire
+from twisted_broker.wire.messages import log_dirs as log_dirs_messages
 
 
-async def describe_log_dirs(context: RequestContext, request: wire.DescribeLogDirsRequest) -> wire.DescribeLogDirsResponse:
+async def describe_log_dirs(context: RequestContext, request: log_dirs_messages.DescribeLogDirsRequest) -> log_dirs_messages.DescribeLogDirsResponse:
     """Answers at once."""
     if not context.may_on_cluster(Operation.DESCRIBE):
         if context.version >= 3:
             raise BrokerError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
-        return wire.DescribeLogDirsResponse()
+        return log_dirs_messages.DescribeLogDirsResponse()
     wanted = None if request.topics is None else {TopicPartition(t.topic, p) for t in request.topics for p in t.partitions}
     manager = context.log_manager
     logs: dict[str, list[Log]] = {directory.path: [] for directory in manager.online()}
@@ -32,21 +32,21 @@ async def describe_log_dirs(context: RequestContext, request: wire.DescribeLogDi
             logs.setdefault(manager.directory_of(log).path, []).append(log)
     offline = set(manager.offline())
     results = [_online(context, path, logs[path]) for path in sorted(logs) if path not in offline]
-    results += [wire.DescribeLogDirsResult(error_code=ErrorCode.KAFKA_STORAGE_ERROR, log_dir=path) for path in sorted(offline)]
-    return wire.DescribeLogDirsResponse(results=results)
+    results += [log_dirs_messages.DescribeLogDirsResult(error_code=ErrorCode.KAFKA_STORAGE_ERROR, log_dir=path) for path in sorted(offline)]
+    return log_dirs_messages.DescribeLogDirsResponse(results=results)
 
 
-def _online(context: RequestContext, path: str, logs: Iterable[Log]) -> wire.DescribeLogDirsResult:
+def _online(context: RequestContext, path: str, logs: Iterable[Log]) -> log_dirs_messages.DescribeLogDirsResult:
     try:
         total, usable = context.runtime.files.free_bytes(path)
     except OSError:
-        return wire.DescribeLogDirsResult(error_code=ErrorCode.KAFKA_STORAGE_ERROR, log_dir=path)
-    topics: dict[str, wire.DescribeLogDirsTopic] = {}
+        return log_dirs_messages.DescribeLogDirsResult(error_code=ErrorCode.KAFKA_STORAGE_ERROR, log_dir=path)
+    topics: dict[str, log_dirs_messages.DescribeLogDirsTopic] = {}
     for log in sorted(logs, key=lambda log: log.topic_partition):
         name, number = log.topic_partition
-        topic = topics.setdefault(name, wire.DescribeLogDirsTopic(name=name))
+        topic = topics.setdefault(name, log_dirs_messages.DescribeLogDirsTopic(name=name))
         lag = max(0, log.log_end_offset - log.high_watermark)
         topic.partitions.append(
-            wire.DescribeLogDirsPartition(partition_index=number, partition_size=log.size_in_bytes, offset_lag=lag, is_future_key=False)
+            log_dirs_messages.DescribeLogDirsPartition(partition_index=number, partition_size=log.size_in_bytes, offset_lag=lag, is_future_key=False)
         )
-    return wire.DescribeLogDirsResult(log_dir=path, topics=list(topics.values()), total_bytes=total, usable_bytes=usable)
+    return log_dirs_messages.DescribeLogDirsResult(log_dir=path, topics=list(topics.values()), total_bytes=total, usable_bytes=usable)

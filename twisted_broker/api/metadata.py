@@ -16,12 +16,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from twisted_broker.api.cluster import any_live_broker
 from twisted_broker.api.context import RequestContext
 from twisted_broker.cluster.image import MetadataImage
-from twisted_broker.cluster.registrations import BrokerRegistration, PartitionRegistration, TopicImage
+from twisted_broker.cluster.image_entries import BrokerRegistration, PartitionRegistration, TopicImage
 from twisted_broker.cluster.topic_names import INTERNAL_TOPICS, name_problem
 from twisted_broker.security.acl import CLUSTER_NAME, Operation, ResourceType, authorized_operations
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.messages import cluster as described
-from twisted_broker.wire.messages import metadata as wire
+from twisted_broker.wire.messages import metadata as metadata_messages
 from twisted_broker.wire.messages.topics import CreatableTopic
 from twisted_broker.wire.primitives import NULL_UUID
 
@@ -74,11 +74,11 @@ class _Reach:
         return found
 
 
-async def metadata(context: RequestContext, request: wire.MetadataRequest) -> wire.MetadataResponse:
+async def metadata(context: RequestContext, request: metadata_messages.MetadataRequest) -> metadata_messages.MetadataResponse:
     """Answers at once."""
     image: MetadataImage = context.metadata.image
     reach = _Reach(image, context.listener.name, context.version)
-    response = wire.MetadataResponse(
+    response = metadata_messages.MetadataResponse(
         brokers=[_broker(broker, context.listener.name) for broker in reach.brokers.values()],
         cluster_id=context.cluster_id,
         controller_id=any_live_broker(context, image),
@@ -95,9 +95,9 @@ async def metadata(context: RequestContext, request: wire.MetadataRequest) -> wi
     return response
 
 
-def _broker(broker: BrokerRegistration, listener: str) -> wire.MetadataResponseBroker:
+def _broker(broker: BrokerRegistration, listener: str) -> metadata_messages.MetadataResponseBroker:
     endpoint = broker.listeners[listener]
-    return wire.MetadataResponseBroker(node_id=broker.id, host=endpoint.host, port=endpoint.port, rack=broker.rack)
+    return metadata_messages.MetadataResponseBroker(node_id=broker.id, host=endpoint.host, port=endpoint.port, rack=broker.rack)
 
 
 def _may_describe(context: RequestContext, name: str) -> bool:
@@ -105,10 +105,10 @@ def _may_describe(context: RequestContext, name: str) -> bool:
 
 
 def _asked_for(
-    context: RequestContext, request: wire.MetadataRequest, reach: _Reach, asked: Sequence[wire.MetadataRequestTopic]
-) -> list[wire.MetadataResponseTopic]:
-    answers: list[wire.MetadataResponseTopic] = []
-    missing: dict[str, wire.MetadataResponseTopic] = {}
+    context: RequestContext, request: metadata_messages.MetadataRequest, reach: _Reach, asked: Sequence[metadata_messages.MetadataRequestTopic]
+) -> list[metadata_messages.MetadataResponseTopic]:
+    answers: list[metadata_messages.MetadataResponseTopic] = []
+    missing: dict[str, metadata_messages.MetadataResponseTopic] = {}
     seen: set[str | bytes] = set()
     for each in asked:
         key = bytes(each.topic_id) if each.name is None else each.name
@@ -124,18 +124,18 @@ def _asked_for(
     return answers
 
 
-def _by_id(context: RequestContext, request: wire.MetadataRequest, reach: _Reach, topic_id: bytes) -> wire.MetadataResponseTopic:
+def _by_id(context: RequestContext, request: metadata_messages.MetadataRequest, reach: _Reach, topic_id: bytes) -> metadata_messages.MetadataResponseTopic:
     if topic_id == NULL_UUID:
         raise BrokerError(ErrorCode.INVALID_REQUEST, "neither a topic's name nor its id")
     topic = reach.image.topics_by_id.get(topic_id)
     if topic is None or not _may_describe(context, topic.name):
         nameless = None if context.version >= 12 else ""
-        return wire.MetadataResponseTopic(error_code=ErrorCode.UNKNOWN_TOPIC_ID, name=nameless, topic_id=topic_id)
+        return metadata_messages.MetadataResponseTopic(error_code=ErrorCode.UNKNOWN_TOPIC_ID, name=nameless, topic_id=topic_id)
     return _topic(context, request, reach, topic)
 
 
-def _by_name(context: RequestContext, request: wire.MetadataRequest, reach: _Reach, name: str) -> wire.MetadataResponseTopic:
-    answer = wire.MetadataResponseTopic(name=name, is_internal=name in INTERNAL_TOPICS)
+def _by_name(context: RequestContext, request: metadata_messages.MetadataRequest, reach: _Reach, name: str) -> metadata_messages.MetadataResponseTopic:
+    answer = metadata_messages.MetadataResponseTopic(name=name, is_internal=name in INTERNAL_TOPICS)
     if not _may_describe(context, name):
         answer.error_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
         return answer
@@ -146,8 +146,8 @@ def _by_name(context: RequestContext, request: wire.MetadataRequest, reach: _Rea
     return answer
 
 
-def _topic(context: RequestContext, request: wire.MetadataRequest, reach: _Reach, topic: TopicImage) -> wire.MetadataResponseTopic:
-    answer = wire.MetadataResponseTopic(
+def _topic(context: RequestContext, request: metadata_messages.MetadataRequest, reach: _Reach, topic: TopicImage) -> metadata_messages.MetadataResponseTopic:
+    answer = metadata_messages.MetadataResponseTopic(
         name=topic.name,
         topic_id=topic.id,
         is_internal=topic.name in INTERNAL_TOPICS,
@@ -162,14 +162,14 @@ def _operations(context: RequestContext, name: str) -> int:
     return authorized_operations(context.authorizer, context.principal, context.client_host, ResourceType.TOPIC, name)
 
 
-def _partition(version: int, reach: _Reach, number: int, partition: PartitionRegistration) -> wire.MetadataResponsePartition:
+def _partition(version: int, reach: _Reach, number: int, partition: PartitionRegistration) -> metadata_messages.MetadataResponsePartition:
     error, leader = reach.leader(partition)
     replicas, isr = reach.listed(partition.replicas), reach.listed(partition.isr)
     if version == 0:
         replicas, isr = [[broker for broker in brokers if broker in reach.brokers] for brokers in (replicas, isr)]
         if error is ErrorCode.NONE and len(replicas) + len(isr) < len(partition.replicas) + len(partition.isr):
             error = ErrorCode.REPLICA_NOT_AVAILABLE
-    return wire.MetadataResponsePartition(
+    return metadata_messages.MetadataResponsePartition(
         error_code=error,
         partition_index=number,
         leader_id=leader,
@@ -180,7 +180,7 @@ def _partition(version: int, reach: _Reach, number: int, partition: PartitionReg
     )
 
 
-def _create(context: RequestContext, missing: dict[str, wire.MetadataResponseTopic]) -> None:
+def _create(context: RequestContext, missing: dict[str, metadata_messages.MetadataResponseTopic]) -> None:
     """Has the topics created, as far as the client may create them."""
     wanted: list[CreatableTopic] = []
     for name, answer in missing.items():

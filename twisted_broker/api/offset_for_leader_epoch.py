@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from twisted_broker.interfaces import TopicPartition
-from twisted_broker.replication.partition_offsets import end_offset_for_epoch
+from twisted_broker.replication.partition.offset_lookup import end_offset_for_epoch
 from twisted_broker.security.acl import Operation, ResourceType
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.messages.offset_for_leader_epoch import (

@@ -32,7 +32,7 @@ from twisted_broker.wire.messages.produce import (
 
 if TYPE_CHECKING:
     from twisted_broker.api.context import RequestContext
-    from twisted_broker.replication.delayed import AppendOutcome
+    from twisted_broker.replication.purgatory.delayed_operations import AppendOutcome
 
 _BATCHES_FROM, _ZSTD_FROM, _LEADER_FROM, _TOPIC_IDS_FROM = 3, 7, 10, 13
 _BATCH_HEADER_BYTES, _MAGIC_AT, _ATTRIBUTES_AT = 61, 16, 22

@@ -3,7 +3,7 @@
 1. Every call without a transactional id gets an id of its own, at epoch 0; which id the producer had before does not matter.
 2. Transactions are not served: a transactional id is INVALID_REQUEST.
 
-Source: Kafka's `TransactionCoordinator.handleInitProducerId`; KIP-98, KIP-360. Left out: blocks of ids (`cluster/forwarding.py`).
+Source: Kafka's `TransactionCoordinator.handleInitProducerId`; KIP-98, KIP-360. Left out: blocks of ids (`cluster/forwarding_manager.py`).
 """
 
 from __future__ import annotations

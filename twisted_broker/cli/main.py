@@ -1,7 +1,7 @@
 """The command line `replog`, over click: options and exit statuses.
 
 1. The exit status is 0 when all is well, 1 when damage was found, 2 when the question was wrong.
-2. Output is one line per fact on standard output; progress goes to standard error, and only to a terminal.
+2. SendQueue is one line per fact on standard output; progress goes to standard error, and only to a terminal.
 """
 
 from __future__ import annotations

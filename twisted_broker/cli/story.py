@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from twisted_broker.cli.explain import Answer
-from twisted_broker.replication.reasons import lasting, names
+from twisted_broker.replication.explain.reasons import lasting, names
 
 _RANK = {"leader": 0, "follower": 1, "offline": 2, "none": 3}
 Told = dict[str, Any]
@@ -99,7 +99,7 @@ def _view(address: str, told: Told) -> Iterator[str]:
     elif told["fetching"] is not None:
         yield f"  {told['fetching']['why']}"
     yield from _waiting(told)
-    for cut in told["cuts"]:
+    for cut in told["truncations"]:
         yield f"  cut at {_at(cut['at_ms'])} from {cut['from_offset']} to {cut['to_offset']}: {cut['why']}"
 
 

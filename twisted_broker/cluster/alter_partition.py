@@ -15,10 +15,10 @@ from collections.abc import Sequence
 
 from twisted_broker.cluster.broker_registry import check_epoch
 from twisted_broker.cluster.cluster_view import ClusterView
+from twisted_broker.cluster.image_entries import RECOVERED, RECOVERING, BrokerRegistration, PartitionRegistration, TopicImage
 from twisted_broker.cluster.partition_change import change_partition
-from twisted_broker.cluster.registrations import RECOVERED, RECOVERING, BrokerRegistration, PartitionRegistration, TopicImage
 from twisted_broker.wire.errors import BrokerError, ErrorCode
-from twisted_broker.wire.messages import broker_lifecycle as wire
+from twisted_broker.wire.messages import broker_lifecycle as broker_lifecycle_messages
 from twisted_broker.wire.messages import log_dirs
 from twisted_broker.wire.schema import Record
 
@@ -26,7 +26,7 @@ Members = Sequence[tuple[int, int]]
 """(broker id, broker epoch or -1)."""
 
 
-def alter_partition(view: ClusterView, request: wire.AlterPartitionRequest, version: int) -> tuple[list[Record], wire.AlterPartitionResponse]:
+def alter_partition(view: ClusterView, request: broker_lifecycle_messages.AlterPartitionRequest, version: int) -> tuple[list[Record], broker_lifecycle_messages.AlterPartitionResponse]:
     """The records of all changes that are granted, and the answer. Raises BrokerError(STALE_BROKER_EPOCH)."""
     check_epoch(view.image, request.broker_id, request.broker_epoch)
     found: list[Record] = []
@@ -34,14 +34,14 @@ def alter_partition(view: ClusterView, request: wire.AlterPartitionRequest, vers
     for topic_request in request.topics:
         topic = view.image.topics_by_id.get(bytes(topic_request.topic_id))
         answers = [_answer(view, request.broker_id, topic, asked, version, found) for asked in topic_request.partitions]
-        topics.append(wire.AlterPartitionResponseTopicData(topic_id=topic_request.topic_id, partitions=answers))
-    return found, wire.AlterPartitionResponse(topics=topics)
+        topics.append(broker_lifecycle_messages.AlterPartitionResponseTopicData(topic_id=topic_request.topic_id, partitions=answers))
+    return found, broker_lifecycle_messages.AlterPartitionResponse(topics=topics)
 
 
 def _answer(
-    view: ClusterView, sender: int, topic: TopicImage | None, asked: wire.AlterPartitionRequestPartitionData, version: int, found: list[Record]
-) -> wire.AlterPartitionResponsePartitionData:
-    answer = wire.AlterPartitionResponsePartitionData(partition_index=asked.partition_index)
+    view: ClusterView, sender: int, topic: TopicImage | None, asked: broker_lifecycle_messages.AlterPartitionRequestPartitionData, version: int, found: list[Record]
+) -> broker_lifecycle_messages.AlterPartitionResponsePartitionData:
+    answer = broker_lifecycle_messages.AlterPartitionResponsePartitionData(partition_index=asked.partition_index)
     if version >= 3:
         members: Members = [(member.broker_id, member.broker_epoch) for member in asked.new_isr_with_epochs]
     else:
@@ -59,7 +59,7 @@ def _answer(
 
 
 def _decide(
-    view: ClusterView, sender: int, topic: TopicImage, asked: wire.AlterPartitionRequestPartitionData, members: Members, found: list[Record]
+    view: ClusterView, sender: int, topic: TopicImage, asked: broker_lifecycle_messages.AlterPartitionRequestPartitionData, members: Members, found: list[Record]
 ) -> PartitionRegistration:
     """The partition after the change, whose record goes to `found`. Raises BrokerError."""
     partition = topic.partitions.get(asked.partition_index)
@@ -81,7 +81,7 @@ def _decide(
     return changed
 
 
-def _check_epochs(partition: PartitionRegistration, sender: int, asked: wire.AlterPartitionRequestPartitionData) -> None:
+def _check_epochs(partition: PartitionRegistration, sender: int, asked: broker_lifecycle_messages.AlterPartitionRequestPartitionData) -> None:
     if asked.leader_epoch > partition.leader_epoch or asked.partition_epoch > partition.partition_epoch:
         raise BrokerError(ErrorCode.NOT_CONTROLLER)
     if asked.leader_epoch < partition.leader_epoch:

@@ -24,8 +24,8 @@ from typing import NamedTuple
 
 from twisted_broker.cluster.cluster_view import ClusterView
 from twisted_broker.cluster.image import METADATA_VERSION, MetadataImage
+from twisted_broker.cluster.image_entries import BrokerRegistration, FeatureRange, is_reserved_directory
 from twisted_broker.cluster.records import MINIMUM_METADATA_VERSION
-from twisted_broker.cluster.registrations import BrokerRegistration, FeatureRange, is_reserved_directory
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.messages import metadata_records as records
 from twisted_broker.wire.messages.broker_lifecycle import BrokerHeartbeatRequest, BrokerRegistrationRequest
@@ -98,7 +98,7 @@ class Sessions:
         return min((-1 if session is None else session.metadata_offset for session in serving), default=None)
 
 
-class Registered(NamedTuple):
+class RegistrationDecision(NamedTuple):
     """A registration's outcome: the records to write and the broker's epoch."""
 
     records: list[Record]
@@ -107,7 +107,7 @@ class Registered(NamedTuple):
 
 def register(
     view: ClusterView, request: BrokerRegistrationRequest, version: int, sessions: Sessions, cluster_id: str, next_offset: int, now_ms: int
-) -> Registered:
+) -> RegistrationDecision:
     """The records of a registration; the broker's epoch is `next_offset`, the offset of the first of them. Raises BrokerError."""
     image = view.image
     existing = image.brokers.get(request.broker_id)
@@ -136,7 +136,7 @@ def register(
     if existing is not None and not same:
         clean = version >= 3 and request.previous_broker_epoch == existing.epoch
         found += view.broker_leaves(request.broker_id, unclean=not clean and view.elr)
-    return Registered(found, epoch)
+    return RegistrationDecision(found, epoch)
 
 
 def _check_registration(view: ClusterView, request: BrokerRegistrationRequest, version: int, cluster_id: str) -> None:
@@ -178,7 +178,7 @@ def _check_directories(image: MetadataImage, request: BrokerRegistrationRequest,
         raise BrokerError(ErrorCode.INVALID_REGISTRATION, f"the registration of broker {request.broker_id} names {words}")
 
 
-class Beat(NamedTuple):
+class HeartbeatDecision(NamedTuple):
     """A heartbeat's outcome: records to write, and the answer once they are committed."""
 
     records: list[Record]
@@ -198,35 +198,35 @@ def check_epoch(image: MetadataImage, broker_id: int, broker_epoch: int) -> Brok
     return broker
 
 
-def heartbeat(view: ClusterView, request: BrokerHeartbeatRequest, sessions: Sessions, now_ms: int) -> Beat:
+def heartbeat(view: ClusterView, request: BrokerHeartbeatRequest, sessions: Sessions, now_ms: int) -> HeartbeatDecision:
     """Decides what a heartbeat changes. Raises BrokerError(STALE_BROKER_EPOCH)."""
     broker = check_epoch(view.image, request.broker_id, request.broker_epoch)
     session = sessions.touch(broker.id, broker.epoch, request.current_metadata_offset, now_ms)
     caught_up = request.current_metadata_offset >= broker.epoch
     if _has_no_directory_left(broker, request):
-        return Beat([] if broker.fenced else fence(view, broker), caught_up, True, request.want_shut_down, False)
+        return HeartbeatDecision([] if broker.fenced else fence(view, broker), caught_up, True, request.want_shut_down, False)
     failed = _failed_directories(view, broker, request)
     if failed:
-        return Beat(failed, caught_up, broker.fenced, False, False)
+        return HeartbeatDecision(failed, caught_up, broker.fenced, False, False)
     found = _cordon(broker, request)
     if broker.fenced:
         if request.want_shut_down or request.want_fence or not caught_up:
-            return Beat(found, caught_up, True, request.want_shut_down, False)
-        return Beat(found + _unfence(view, broker), caught_up, False, False, False)
+            return HeartbeatDecision(found, caught_up, True, request.want_shut_down, False)
+        return HeartbeatDecision(found + _unfence(view, broker), caught_up, False, False, False)
     if broker.in_controlled_shutdown:
         if session.shutdown_offset is None:  # granted by a controller before this one: all that is known here is to be seen
             session.shutdown_offset = view.image.offset
         lowest = sessions.lowest_offset(view.image)
         seen = lowest is None or session.shutdown_offset <= lowest
         if view.leads_any(broker.id) or not seen:
-            return Beat(found, caught_up, False, False, False)
-        return Beat(found + fence(view, broker), caught_up, True, True, False)
+            return HeartbeatDecision(found, caught_up, False, False, False)
+        return HeartbeatDecision(found + fence(view, broker), caught_up, True, True, False)
     if request.want_fence or (request.want_shut_down and not view.leads_any(broker.id)):
-        return Beat(found + fence(view, broker), caught_up, True, request.want_shut_down, False)
+        return HeartbeatDecision(found + fence(view, broker), caught_up, True, request.want_shut_down, False)
     if request.want_shut_down:
         record = records.BrokerRegistrationChangeRecord(broker_id=broker.id, broker_epoch=broker.epoch, in_controlled_shutdown=1)
-        return Beat([*found, record, *view.broker_leaves(broker.id)], caught_up, False, False, True)
-    return Beat(found, caught_up, False, False, False)
+        return HeartbeatDecision([*found, record, *view.broker_leaves(broker.id)], caught_up, False, False, True)
+    return HeartbeatDecision(found, caught_up, False, False, False)
 
 
 def note_shutdown_offset(sessions: Sessions, broker_id: int, broker_epoch: int, offset: int, now_ms: int) -> None:

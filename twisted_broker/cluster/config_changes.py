@@ -20,7 +20,7 @@ from twisted_broker.cluster.image import BROKER_RESOURCE, CLIENT_METRICS_RESOURC
 from twisted_broker.config import BROKER_SETTINGS, REFUSED, TOPIC_SETTINGS, ConfigError, check_topic_overrides, text_of, topic_value
 from twisted_broker.settings import Setting, Type
 from twisted_broker.wire.errors import BrokerError, ErrorCode
-from twisted_broker.wire.messages import configs as wire
+from twisted_broker.wire.messages import configs as configs_messages
 from twisted_broker.wire.messages import metadata_records as records
 from twisted_broker.wire.schema import Record
 
@@ -28,32 +28,32 @@ SET, DELETE, APPEND, SUBTRACT = range(4)
 _MIN_ISR = "min.insync.replicas"
 Values = dict[str, str]
 Answer = TypeVar("Answer")
-Edit = wire.IncrementalAlterConfigsRequestAlterableConfig
+Edit = configs_messages.IncrementalAlterConfigsRequestAlterableConfig
 
 
 def incremental_alter_configs(
-    view: ClusterView, request: wire.IncrementalAlterConfigsRequest
-) -> tuple[list[Record], wire.IncrementalAlterConfigsResponse]:
+    view: ClusterView, request: configs_messages.IncrementalAlterConfigsRequest
+) -> tuple[list[Record], configs_messages.IncrementalAlterConfigsResponse]:
     """The records of all resources whose change is accepted, and the answer, which has the refusals. With `validate_only` no records."""
 
-    def wanted(resource: wire.IncrementalAlterConfigsRequestAlterConfigsResource) -> Values:
+    def wanted(resource: configs_messages.IncrementalAlterConfigsRequestAlterConfigsResource) -> Values:
         names = Counter(entry.name for entry in resource.configs)
         if names and max(names.values()) > 1:
             raise BrokerError(ErrorCode.INVALID_REQUEST, "a setting is named twice")
         own = view.image.config(resource.resource_type, resource.resource_name)
         return edited(own, resource.configs, view, resource.resource_type)
 
-    found, results = _each(view, request.resources, wanted, wire.IncrementalAlterConfigsResponseAlterConfigsResourceResponse)
-    return ([] if request.validate_only else found), wire.IncrementalAlterConfigsResponse(responses=results)
+    found, results = _each(view, request.resources, wanted, configs_messages.IncrementalAlterConfigsResponseAlterConfigsResourceResponse)
+    return ([] if request.validate_only else found), configs_messages.IncrementalAlterConfigsResponse(responses=results)
 
 
-def alter_configs(view: ClusterView, request: wire.AlterConfigsRequest) -> tuple[list[Record], wire.AlterConfigsResponse]:
+def alter_configs(view: ClusterView, request: configs_messages.AlterConfigsRequest) -> tuple[list[Record], configs_messages.AlterConfigsResponse]:
     """As above for the older call, which replaces all settings of a resource."""
-    found, results = _each(view, request.resources, _replaced, wire.AlterConfigsResponseAlterConfigsResourceResponse)
-    return ([] if request.validate_only else found), wire.AlterConfigsResponse(responses=results)
+    found, results = _each(view, request.resources, _replaced, configs_messages.AlterConfigsResponseAlterConfigsResourceResponse)
+    return ([] if request.validate_only else found), configs_messages.AlterConfigsResponse(responses=results)
 
 
-def _replaced(resource: wire.AlterConfigsRequestAlterConfigsResource) -> Values:
+def _replaced(resource: configs_messages.AlterConfigsRequestAlterConfigsResource) -> Values:
     values: Values = {}
     for entry in resource.configs:
         if entry.value is None:

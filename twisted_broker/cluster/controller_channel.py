@@ -5,7 +5,7 @@ Owns `ControllerChannel`: one connection to the leader that the observer names, 
 1. Versions are negotiated once per connection.
 2. `ask` tries again, after a pause, when there is no leader, the connection is lost, or the other side is not the controller; until its deadline.
 3. Each purpose has its own channel: a request that waits long must not delay heartbeats.
-4. What no network does is told as the bug it is (`surprises`), and tried again all the same.
+4. What no network does is told as the bug it is (`unexpected_errors`), and tried again all the same.
 5. Connecting is given up after `_CONNECT_MS`, and begun anew by the next try: behind a way that was blocked for a while, the kernel's own tries
    come too seldom for a session of a few seconds.
 
@@ -19,7 +19,7 @@ from typing import Any, Protocol
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.task import deferLater
 
-from twisted_broker.cluster.surprises import Surprises
+from twisted_broker.cluster.unexpected_errors import UnexpectedErrors
 from twisted_broker.interfaces import Runtime
 from twisted_broker.net.client import BrokerConnection
 from twisted_broker.wire.errors import BrokerError, ErrorCode
@@ -65,7 +65,7 @@ class ControllerChannel:
         self._runtime, self._leader, self._client_id = runtime, leader, client_id
         self._request_timeout_ms, self._retry_ms = request_timeout_ms, retry_ms
         self._connection: BrokerConnection | None = None
-        self._surprises = Surprises(f"questions of {client_id} to the controller")
+        self._surprises = UnexpectedErrors(f"questions of {client_id} to the controller")
         self._closed = False
 
     async def ask(self, request: Any, version: int, timeout_ms: int | None = None) -> Any:

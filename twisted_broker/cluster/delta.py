@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from twisted_broker.cluster.registrations import PartitionRegistration, TopicImage
+from twisted_broker.cluster.image_entries import PartitionRegistration, TopicImage
 
 if TYPE_CHECKING:
     from twisted_broker.cluster.image import ConfigKey, MetadataImage

@@ -17,10 +17,10 @@ from twisted.logger import Logger
 
 from twisted_broker.cluster.controller_channel import ControllerChannel, Member, check_answer
 from twisted_broker.cluster.image import MetadataDelta
-from twisted_broker.cluster.registrations import LOST, UNASSIGNED
-from twisted_broker.cluster.surprises import Surprises
+from twisted_broker.cluster.image_entries import LOST, UNASSIGNED
+from twisted_broker.cluster.unexpected_errors import UnexpectedErrors
 from twisted_broker.interfaces import Runtime, TopicPartition
-from twisted_broker.wire.messages import log_dirs as wire
+from twisted_broker.wire.messages import log_dirs as log_dirs_messages
 
 _log = Logger()
 _RETRY_MS = 500
@@ -40,7 +40,7 @@ class DirectoryAssignments:
     ) -> None:
         self._runtime, self._node_id, self._channel, self._member, self._located = runtime, node_id, channel, member, located
         self._wanted: dict[_Key, bytes] = {}
-        self._surprises = Surprises("assignments of directories")
+        self._surprises = UnexpectedErrors("assignments of directories")
         self._in_flight = self._stopped = False
 
     def apply_delta(self, delta: MetadataDelta) -> None:
@@ -80,20 +80,20 @@ class DirectoryAssignments:
         self._in_flight = False
         self._send_soon(delay_ms)
 
-    def _request(self, sent: dict[_Key, bytes]) -> wire.AssignReplicasToDirsRequest:
+    def _request(self, sent: dict[_Key, bytes]) -> log_dirs_messages.AssignReplicasToDirsRequest:
         directories: dict[bytes, dict[bytes, list[int]]] = {}
         for (topic_id, partition), directory in sent.items():
             directories.setdefault(directory, {}).setdefault(topic_id, []).append(partition)
-        return wire.AssignReplicasToDirsRequest(
+        return log_dirs_messages.AssignReplicasToDirsRequest(
             broker_id=self._node_id,
             broker_epoch=self._member.broker_epoch,
             directories=[
-                wire.AssignReplicasToDirsRequestDirectoryData(id=directory, topics=[_topic(*item) for item in topics.items()])
+                log_dirs_messages.AssignReplicasToDirsRequestDirectoryData(id=directory, topics=[_topic(*item) for item in topics.items()])
                 for directory, topics in directories.items()
             ],
         )
 
-    def _take(self, response: wire.AssignReplicasToDirsResponse, sent: dict[_Key, bytes]) -> None:
+    def _take(self, response: log_dirs_messages.AssignReplicasToDirsResponse, sent: dict[_Key, bytes]) -> None:
         for directory in response.directories:
             for topic in directory.topics:
                 for partition in topic.partitions:
@@ -107,6 +107,6 @@ class DirectoryAssignments:
         self._channel.close()
 
 
-def _topic(topic_id: bytes, partitions: list[int]) -> wire.AssignReplicasToDirsRequestTopicData:
-    listed = [wire.AssignReplicasToDirsRequestPartitionData(partition_index=partition) for partition in sorted(partitions)]
-    return wire.AssignReplicasToDirsRequestTopicData(topic_id=topic_id, partitions=listed)
+def _topic(topic_id: bytes, partitions: list[int]) -> log_dirs_messages.AssignReplicasToDirsRequestTopicData:
+    listed = [log_dirs_messages.AssignReplicasToDirsRequestPartitionData(partition_index=partition) for partition in sorted(partitions)]
+    return log_dirs_messages.AssignReplicasToDirsRequestTopicData(topic_id=topic_id, partitions=listed)

@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from twisted_broker.cluster.image import METADATA_VERSION
+from twisted_broker.cluster.image_entries import FeatureRange
 from twisted_broker.cluster.partition_change import ELR_FEATURE
 from twisted_broker.cluster.records import LATEST_METADATA_VERSION, MINIMUM_METADATA_VERSION
-from twisted_broker.cluster.registrations import FeatureRange
 
 SUPPORTED_FEATURES: Mapping[str, FeatureRange] = {
     ELR_FEATURE: FeatureRange(0, 1),

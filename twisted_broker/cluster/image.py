@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from twisted_broker.cluster.delta import OTHER_TABLES, MetadataDelta, PartitionDelta
-from twisted_broker.cluster.registrations import BrokerRegistration, ControllerRegistration, PartitionRegistration, TopicImage
+from twisted_broker.cluster.image_entries import BrokerRegistration, ControllerRegistration, PartitionRegistration, TopicImage
 from twisted_broker.wire.messages import metadata_records as records
 
 __all__ = [

@@ -25,16 +25,16 @@ from twisted.internet.defer import CancelledError, Deferred, ensureDeferred
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
+from twisted_broker.cluster.controlled_shutdown import ControlledShutdown
 from twisted_broker.cluster.controller_channel import ControllerChannel, check_answer
-from twisted_broker.cluster.leaving import Leaving
+from twisted_broker.cluster.image_entries import Endpoint, FeatureRange
 from twisted_broker.cluster.observer import MetadataObserver
-from twisted_broker.cluster.registering import Registering
-from twisted_broker.cluster.registrations import Endpoint, FeatureRange
-from twisted_broker.cluster.surprises import Surprises
+from twisted_broker.cluster.registration import Registration
+from twisted_broker.cluster.unexpected_errors import UnexpectedErrors
 from twisted_broker.config import BrokerConfig
 from twisted_broker.interfaces import IDelayedCall, Runtime
 from twisted_broker.wire.errors import BrokerError, ErrorCode
-from twisted_broker.wire.messages import broker_lifecycle as wire
+from twisted_broker.wire.messages import broker_lifecycle as broker_lifecycle_messages
 
 _log = Logger()
 _SHUTDOWN_BEAT_MS, _FAILED_BEAT_MS = 50, 200
@@ -70,7 +70,7 @@ class BrokerLifecycle:
         self.fenced_again: Callable[[], None] = lambda: None
         self.refused: Callable[[str], None] = lambda reason: None
         self._runtime, self._config, self._observer, self._channel = runtime, config, observer, channel
-        self._registering = Registering(runtime, config, observer, channel)
+        self._registering = Registration(runtime, config, observer, channel)
         self._interval_ms = config.integer("broker.heartbeat.interval.ms")
         self._patience_ms = config.integer("broker.session.timeout.ms") // 2
         self._offline: list[bytes] = []
@@ -78,8 +78,8 @@ class BrokerLifecycle:
         self._timer: IDelayedCall | None = None
         self._beating = self._beat_again = False
         self._refused_with: ErrorCode | None = None
-        self._surprises = Surprises("heartbeats")
-        self._leaving = Leaving(runtime, config, observer, self._leave)
+        self._surprises = UnexpectedErrors("heartbeats")
+        self._leaving = ControlledShutdown(runtime, config, observer, self._leave)
         self._running: Deferred[None] | None = None
 
     def start(
@@ -91,7 +91,7 @@ class BrokerLifecycle:
         directories: Sequence[bytes],
         previous_broker_epoch: int = -1,
     ) -> None:
-        """Begins to register (see `Registering.describe`)."""
+        """Begins to register (see `Registration.describe`)."""
         self.state = BrokerState.STARTING
         self._registering.describe(cluster_id, incarnation_id, listeners, features, directories, previous_broker_epoch)
         self._running = ensureDeferred(self._join()).addErrback(_stopped)
@@ -160,7 +160,7 @@ class BrokerLifecycle:
 
     async def _beat(self) -> None:
         leaving = self.state is BrokerState.PENDING_CONTROLLED_SHUTDOWN
-        request = wire.BrokerHeartbeatRequest(
+        request = broker_lifecycle_messages.BrokerHeartbeatRequest(
             broker_id=self._config.node_id,
             broker_epoch=self.broker_epoch,
             current_metadata_offset=self._observer.image.offset,
@@ -201,7 +201,7 @@ class BrokerLifecycle:
             self._refused_with = error.code
             _log.warn("the controller refuses heartbeats, trying on: {error}", error=error)
 
-    def _answered(self, response: wire.BrokerHeartbeatResponse, leaving: bool) -> int:
+    def _answered(self, response: broker_lifecycle_messages.BrokerHeartbeatResponse, leaving: bool) -> int:
         """Takes an answer in; the pause before the next beat, in ms."""
         if leaving and response.should_shut_down:
             _log.info("leadership is handed over ({ms} ms): this broker leaves", ms=self._leaving.lasted_ms)

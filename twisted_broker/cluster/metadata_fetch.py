@@ -20,7 +20,7 @@ from twisted_broker.cluster.snapshots import SnapshotId
 from twisted_broker.cluster.topic_names import METADATA_TOPIC, METADATA_TOPIC_ID
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.messages import cluster as cluster_messages
-from twisted_broker.wire.messages import fetch as wire
+from twisted_broker.wire.messages import fetch as fetch_messages
 from twisted_broker.wire.messages import quorum
 from twisted_broker.wire.primitives import NULL_UUID
 
@@ -63,7 +63,7 @@ class MetadataReaders:
 
     # Fetch
 
-    async def fetch(self, request: wire.FetchRequest, version: int) -> wire.FetchResponse:
+    async def fetch(self, request: fetch_messages.FetchRequest, version: int) -> fetch_messages.FetchResponse:
         """Answers with batches, or what the reader must do instead. Waits up to `max_wait_ms` when there is nothing new."""
         asked = self._asked(request, version)
         answer = self._answer(request, asked)
@@ -71,11 +71,11 @@ class MetadataReaders:
             await self._moved(request.max_wait_ms)
             answer = self._answer(request, asked)
         told = self._controller.listeners[:1] if version >= _ENDPOINTS_SINCE else ()
-        endpoints = [wire.NodeEndpoint(node_id=self._controller.node_id, host=e.host, port=e.port) for e in told]
-        topic = wire.FetchableTopicResponse(topic=METADATA_TOPIC, topic_id=METADATA_TOPIC_ID, partitions=[answer])
-        return wire.FetchResponse(responses=[topic], node_endpoints=endpoints)
+        endpoints = [fetch_messages.NodeEndpoint(node_id=self._controller.node_id, host=e.host, port=e.port) for e in told]
+        topic = fetch_messages.FetchableTopicResponse(topic=METADATA_TOPIC, topic_id=METADATA_TOPIC_ID, partitions=[answer])
+        return fetch_messages.FetchResponse(responses=[topic], node_endpoints=endpoints)
 
-    def _asked(self, request: wire.FetchRequest, version: int) -> wire.FetchPartition:
+    def _asked(self, request: fetch_messages.FetchRequest, version: int) -> fetch_messages.FetchPartition:
         """The one partition of a request. Raises BrokerError when it asks for anything else."""
         if request.cluster_id is not None and request.cluster_id != self._controller.cluster_id:
             raise BrokerError(ErrorCode.INCONSISTENT_CLUSTER_ID)
@@ -86,10 +86,10 @@ class MetadataReaders:
                 return topic.partitions[0]
         raise BrokerError(ErrorCode.INVALID_REQUEST, f"this listener serves {METADATA_TOPIC} and nothing else")
 
-    def _answer(self, request: wire.FetchRequest, asked: wire.FetchPartition) -> wire.PartitionData:
+    def _answer(self, request: fetch_messages.FetchRequest, asked: fetch_messages.FetchPartition) -> fetch_messages.PartitionData:
         log, epoch = self._log, self._controller.epoch
-        leader = wire.LeaderIdAndEpoch(leader_id=self._controller.node_id, leader_epoch=epoch)
-        answer = wire.PartitionData(high_watermark=log.high_watermark, log_start_offset=log.log.log_start_offset, current_leader=leader)
+        leader = fetch_messages.LeaderIdAndEpoch(leader_id=self._controller.node_id, leader_epoch=epoch)
+        answer = fetch_messages.PartitionData(high_watermark=log.high_watermark, log_start_offset=log.log.log_start_offset, current_leader=leader)
         answer.error_code = self._epoch_error(request, asked)
         if answer.error_code != ErrorCode.NONE:
             answer.high_watermark = -1
@@ -97,18 +97,18 @@ class MetadataReaders:
         self._note(request, asked)
         snapshot = self._snapshot_instead(asked)
         if snapshot is not None:
-            answer.snapshot_id = wire.SnapshotId(end_offset=snapshot.end_offset, epoch=snapshot.epoch)
+            answer.snapshot_id = fetch_messages.SnapshotId(end_offset=snapshot.end_offset, epoch=snapshot.epoch)
             return answer
         diverging = self._diverging(asked)
         if diverging is not None:
-            answer.diverging_epoch = wire.EpochEndOffset(epoch=diverging[0], end_offset=diverging[1])
+            answer.diverging_epoch = fetch_messages.EpochEndOffset(epoch=diverging[0], end_offset=diverging[1])
             return answer
         limit = min(asked.partition_max_bytes, request.max_bytes, MAX_FETCH_BYTES)
         if asked.fetch_offset < log.high_watermark:
             answer.records = log.log.read(asked.fetch_offset, max(limit, 0), log.log.high_watermark_metadata).slice
         return answer
 
-    def _epoch_error(self, request: wire.FetchRequest, asked: wire.FetchPartition) -> ErrorCode:
+    def _epoch_error(self, request: fetch_messages.FetchRequest, asked: fetch_messages.FetchPartition) -> ErrorCode:
         epoch = asked.current_leader_epoch
         negative = min(request.max_wait_ms, asked.fetch_offset, asked.last_fetched_epoch, epoch) < 0
         if negative or asked.last_fetched_epoch > epoch:
@@ -119,13 +119,13 @@ class MetadataReaders:
             return ErrorCode.FENCED_LEADER_EPOCH if epoch < self._controller.epoch else ErrorCode.UNKNOWN_LEADER_EPOCH
         return ErrorCode.NONE
 
-    def _snapshot_instead(self, asked: wire.FetchPartition) -> SnapshotId | None:
+    def _snapshot_instead(self, asked: fetch_messages.FetchPartition) -> SnapshotId | None:
         snapshots = self._log.snapshots
         if snapshots and (asked.fetch_offset == 0 or asked.fetch_offset < self._log.log.log_start_offset):
             return snapshots[-1]
         return None
 
-    def _diverging(self, asked: wire.FetchPartition) -> tuple[int, int] | None:
+    def _diverging(self, asked: fetch_messages.FetchPartition) -> tuple[int, int] | None:
         """The end of the reader's last epoch here, when the reader is beyond it or that epoch is not known."""
         offset, epoch = asked.fetch_offset, asked.last_fetched_epoch
         if offset == 0:
@@ -135,7 +135,7 @@ class MetadataReaders:
         return None if known_epoch == epoch and offset <= end else (known_epoch, end)
 
     @staticmethod
-    def _has_news(answer: wire.PartitionData, asked: wire.FetchPartition) -> bool:
+    def _has_news(answer: fetch_messages.PartitionData, asked: fetch_messages.FetchPartition) -> bool:
         behind = asked.high_watermark < answer.high_watermark
         return behind or answer.records is not None or answer.diverging_epoch.epoch >= 0 or answer.snapshot_id.end_offset >= 0
 
@@ -160,7 +160,7 @@ class MetadataReaders:
 
     # observers
 
-    def _note(self, request: wire.FetchRequest, asked: wire.FetchPartition) -> None:
+    def _note(self, request: fetch_messages.FetchRequest, asked: fetch_messages.FetchPartition) -> None:
         replica = request.replica_id if request.replica_id >= 0 else request.replica_state.replica_id
         if replica < 0:
             return

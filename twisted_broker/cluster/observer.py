@@ -30,7 +30,7 @@ from twisted_broker.config import BrokerConfig
 from twisted_broker.interfaces import Runtime
 from twisted_broker.net.client import BrokerConnection
 from twisted_broker.wire.errors import BrokerError, ErrorCode, WireError
-from twisted_broker.wire.messages import fetch as wire
+from twisted_broker.wire.messages import fetch as fetch_messages
 from twisted_broker.wire.messages import quorum
 from twisted_broker.wire.primitives import NULL_UUID
 
@@ -203,8 +203,8 @@ class MetadataObserver:
             self._publish(self._loader.advance(answer.high_watermark))
         return True
 
-    def _request(self, version: int) -> wire.FetchRequest:
-        partition = wire.FetchPartition(
+    def _request(self, version: int) -> fetch_messages.FetchRequest:
+        partition = fetch_messages.FetchPartition(
             partition=0,
             current_leader_epoch=max(self.leader_epoch, 0),
             fetch_offset=self._loader.fetch_offset,
@@ -214,20 +214,20 @@ class MetadataObserver:
             replica_directory_id=self._directory_id,
             high_watermark=self._loader.high_watermark,
         )
-        request = wire.FetchRequest(
+        request = fetch_messages.FetchRequest(
             cluster_id=self.cluster_id,
             max_wait_ms=_MAX_WAIT_MS,
             min_bytes=0,
             max_bytes=_FETCH_BYTES,
-            topics=[wire.FetchTopic(topic=METADATA_TOPIC, topic_id=METADATA_TOPIC_ID, partitions=[partition])],
+            topics=[fetch_messages.FetchTopic(topic=METADATA_TOPIC, topic_id=METADATA_TOPIC_ID, partitions=[partition])],
         )
         if version < 15:
             request.replica_id = self._node_id
         else:
-            request.replica_state = wire.ReplicaState(replica_id=self._node_id)
+            request.replica_state = fetch_messages.ReplicaState(replica_id=self._node_id)
         return request
 
-    def _note_leader(self, answer: wire.PartitionData, endpoints: Sequence[wire.NodeEndpoint], connection: BrokerConnection) -> bool:
+    def _note_leader(self, answer: fetch_messages.PartitionData, endpoints: Sequence[fetch_messages.NodeEndpoint], connection: BrokerConnection) -> bool:
         """Learns who leads; True when that is news."""
         leader, epoch = answer.current_leader.leader_id, answer.current_leader.leader_epoch
         if epoch < self.leader_epoch or epoch < 0:

@@ -16,12 +16,12 @@ from collections.abc import Sequence
 from twisted_broker.cluster.cluster_view import ClusterView
 from twisted_broker.cluster.election import Election
 from twisted_broker.cluster.image import MetadataImage
+from twisted_broker.cluster.image_entries import NO_LEADER, PartitionRegistration, TopicImage
 from twisted_broker.cluster.partition_change import change_partition
 from twisted_broker.cluster.placement import check_manual
 from twisted_broker.cluster.reassignment import Assignment, reassigned, replication_factor, reverted
-from twisted_broker.cluster.registrations import NO_LEADER, PartitionRegistration, TopicImage
 from twisted_broker.wire.errors import BrokerError, ErrorCode
-from twisted_broker.wire.messages import reassignment as wire
+from twisted_broker.wire.messages import reassignment as reassignment_messages
 from twisted_broker.wire.messages.metadata_records import PartitionChangeRecord
 from twisted_broker.wire.schema import Record
 
@@ -47,7 +47,7 @@ def _partition(view: ClusterView, name: str, number: int, seen: Seen) -> tuple[T
 # ElectLeaders
 
 
-def elect_leaders(view: ClusterView, request: wire.ElectLeadersRequest) -> tuple[list[Record], wire.ElectLeadersResponse]:
+def elect_leaders(view: ClusterView, request: reassignment_messages.ElectLeadersRequest) -> tuple[list[Record], reassignment_messages.ElectLeadersResponse]:
     """The records of all elections, and the answer. Raises BrokerError(INVALID_REQUEST) for an unknown kind of election."""
     if request.election_type not in _ELECTIONS:
         raise BrokerError(ErrorCode.INVALID_REQUEST, f"there is no election type {request.election_type}")
@@ -63,17 +63,17 @@ def elect_leaders(view: ClusterView, request: wire.ElectLeadersRequest) -> tuple
         answers = [_elect(view, name, number, request.election_type, seen, found) for number in numbers]
         if request.topic_partitions is None:
             answers = [answer for answer in answers if answer.error_code != ErrorCode.ELECTION_NOT_NEEDED]
-        results.append(wire.ReplicaElectionResult(topic=name, partition_result=answers))
-    return found, wire.ElectLeadersResponse(replica_election_results=results)
+        results.append(reassignment_messages.ReplicaElectionResult(topic=name, partition_result=answers))
+    return found, reassignment_messages.ElectLeadersResponse(replica_election_results=results)
 
 
-def _elect(view: ClusterView, name: str, number: int, kind: int, seen: Seen, found: list[Record]) -> wire.PartitionResult:
+def _elect(view: ClusterView, name: str, number: int, kind: int, seen: Seen, found: list[Record]) -> reassignment_messages.PartitionResult:
     try:
         topic, partition = _partition(view, name, number, seen)
         found.append(_elected(view, topic, number, partition, kind))
     except BrokerError as error:
-        return wire.PartitionResult(partition_id=number, error_code=error.code, error_message=error.message)
-    return wire.PartitionResult(partition_id=number, error_message=None)
+        return reassignment_messages.PartitionResult(partition_id=number, error_code=error.code, error_message=error.message)
+    return reassignment_messages.PartitionResult(partition_id=number, error_message=None)
 
 
 def _elected(view: ClusterView, topic: TopicImage, number: int, partition: PartitionRegistration, kind: int) -> PartitionChangeRecord:
@@ -90,8 +90,8 @@ def _elected(view: ClusterView, topic: TopicImage, number: int, partition: Parti
 
 
 def alter_reassignments(
-    view: ClusterView, request: wire.AlterPartitionReassignmentsRequest
-) -> tuple[list[Record], wire.AlterPartitionReassignmentsResponse]:
+    view: ClusterView, request: reassignment_messages.AlterPartitionReassignmentsRequest
+) -> tuple[list[Record], reassignment_messages.AlterPartitionReassignmentsResponse]:
     """The records of all reassignments that begin, change, end or are cancelled, and the answer, which has the refusals."""
     found: list[Record] = []
     seen: Seen = set()
@@ -99,7 +99,7 @@ def alter_reassignments(
     for topic in request.topics:
         answers = []
         for asked in topic.partitions:
-            answer = wire.ReassignablePartitionResponse(partition_index=asked.partition_index, error_message=None)
+            answer = reassignment_messages.ReassignablePartitionResponse(partition_index=asked.partition_index, error_message=None)
             try:
                 change = _reassign(view, topic.name, asked, request.allow_replication_factor_change, seen)
                 if change is not None:
@@ -107,15 +107,15 @@ def alter_reassignments(
             except BrokerError as error:
                 answer.error_code, answer.error_message = error.code, error.message
             answers.append(answer)
-        responses.append(wire.ReassignableTopicResponse(name=topic.name, partitions=answers))
-    response = wire.AlterPartitionReassignmentsResponse(
+        responses.append(reassignment_messages.ReassignableTopicResponse(name=topic.name, partitions=answers))
+    response = reassignment_messages.AlterPartitionReassignmentsResponse(
         allow_replication_factor_change=request.allow_replication_factor_change, error_message=None, responses=responses
     )
     return found, response
 
 
 def _reassign(
-    view: ClusterView, name: str, asked: wire.ReassignablePartition, may_change_factor: bool, seen: Seen
+    view: ClusterView, name: str, asked: reassignment_messages.ReassignablePartition, may_change_factor: bool, seen: Seen
 ) -> PartitionChangeRecord | None:
     topic, partition = _partition(view, name, asked.partition_index, seen)
     if asked.replicas is None:
@@ -144,7 +144,7 @@ def _cancelled(view: ClusterView, topic: TopicImage, number: int, partition: Par
 # ListPartitionReassignments
 
 
-def list_reassignments(image: MetadataImage, request: wire.ListPartitionReassignmentsRequest) -> wire.ListPartitionReassignmentsResponse:
+def list_reassignments(image: MetadataImage, request: reassignment_messages.ListPartitionReassignmentsRequest) -> reassignment_messages.ListPartitionReassignmentsResponse:
     """The reassignments under way, of all topics or of those named; what is not there is left out."""
     topics = image.topics_by_name
     if request.topics is None:
@@ -156,16 +156,16 @@ def list_reassignments(image: MetadataImage, request: wire.ListPartitionReassign
         partitions = topics[name].partitions
         ongoing = [_ongoing(number, partitions[number]) for number in numbers if number in partitions and _moves(partitions[number])]
         if ongoing:
-            found.append(wire.OngoingTopicReassignment(name=name, partitions=ongoing))
-    return wire.ListPartitionReassignmentsResponse(error_message=None, topics=found)
+            found.append(reassignment_messages.OngoingTopicReassignment(name=name, partitions=ongoing))
+    return reassignment_messages.ListPartitionReassignmentsResponse(error_message=None, topics=found)
 
 
 def _moves(partition: PartitionRegistration) -> bool:
     return Assignment.of(partition).in_progress
 
 
-def _ongoing(number: int, partition: PartitionRegistration) -> wire.OngoingPartitionReassignment:
-    return wire.OngoingPartitionReassignment(
+def _ongoing(number: int, partition: PartitionRegistration) -> reassignment_messages.OngoingPartitionReassignment:
+    return reassignment_messages.OngoingPartitionReassignment(
         partition_index=number,
         replicas=list(partition.replicas),
         adding_replicas=list(partition.adding),

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from random import Random
 
-from twisted_broker.cluster.registrations import UNASSIGNED, BrokerRegistration
+from twisted_broker.cluster.image_entries import UNASSIGNED, BrokerRegistration
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from twisted_broker.cluster.registrations import PartitionRegistration
+from twisted_broker.cluster.image_entries import PartitionRegistration
 
 Ids = tuple[int, ...]
 

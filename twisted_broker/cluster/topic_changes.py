@@ -18,14 +18,14 @@ from random import Random
 from twisted_broker.cluster.cluster_view import ClusterView
 from twisted_broker.cluster.config_entries import topic_entries
 from twisted_broker.cluster.image import TOPIC_RESOURCE
+from twisted_broker.cluster.image_entries import RECOVERED, PartitionRegistration, TopicImage
 from twisted_broker.cluster.placement import StripedPlacer, check_manual, default_directory
 from twisted_broker.cluster.reassignment import replication_factor
-from twisted_broker.cluster.registrations import RECOVERED, PartitionRegistration, TopicImage
 from twisted_broker.cluster.topic_names import METADATA_TOPIC, collision_key, name_problem
 from twisted_broker.config import ConfigError, check_topic_overrides
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.messages import metadata_records as records
-from twisted_broker.wire.messages import topics as wire
+from twisted_broker.wire.messages import topics as topics_messages
 from twisted_broker.wire.primitives import NULL_UUID
 from twisted_broker.wire.schema import Record
 
@@ -45,10 +45,10 @@ def new_uuid(random: Random) -> bytes:
 # CreateTopics
 
 
-def create_topics(view: ClusterView, request: wire.CreateTopicsRequest, random: Random) -> tuple[Found, wire.CreateTopicsResponse]:
+def create_topics(view: ClusterView, request: topics_messages.CreateTopicsRequest, random: Random) -> tuple[Found, topics_messages.CreateTopicsResponse]:
     """The records of all topics that can be created, and the answer, which has the refusals. `random` places replicas where the request does not."""
     found: Found = []
-    results: list[wire.CreatableTopicResult] = []
+    results: list[topics_messages.CreatableTopicResult] = []
     counts = Counter(topic.name for topic in request.topics)
     taken = _collision_keys(view, counts)
     placer = StripedPlacer(view.image.brokers.values(), random)
@@ -61,7 +61,7 @@ def create_topics(view: ClusterView, request: wire.CreateTopicsRequest, random: 
             partitions = _new_partitions(view, topic, placer, budget)
             configs = _new_configs(topic)
         except BrokerError as error:
-            results.append(wire.CreatableTopicResult(name=topic.name, error_code=error.code, error_message=error.message, configs=None))
+            results.append(topics_messages.CreatableTopicResult(name=topic.name, error_code=error.code, error_message=error.message, configs=None))
             continue
         topic_id = new_uuid(random)
         budget -= len(partitions)
@@ -70,7 +70,7 @@ def create_topics(view: ClusterView, request: wire.CreateTopicsRequest, random: 
         found += [records.ConfigRecord(resource_type=TOPIC_RESOURCE, resource_name=topic.name, name=k, value=v) for k, v in sorted(configs.items())]
         found += [partition.record(topic_id, number) for number, partition in enumerate(partitions)]
         results.append(_created(view, topic.name, topic_id, partitions, configs))
-    return ([] if request.validate_only else found), wire.CreateTopicsResponse(topics=results)
+    return ([] if request.validate_only else found), topics_messages.CreateTopicsResponse(topics=results)
 
 
 def _collision_keys(view: ClusterView, names: Iterable[str]) -> dict[str, str]:
@@ -93,7 +93,7 @@ def _check_new_name(view: ClusterView, name: str, taken: dict[str, str]) -> None
         raise BrokerError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"topic {name} collides with topic {other}")
 
 
-def _new_configs(topic: wire.CreatableTopic) -> dict[str, str]:
+def _new_configs(topic: topics_messages.CreatableTopic) -> dict[str, str]:
     configs: dict[str, str] = {}
     for entry in topic.configs:
         if entry.value is None:
@@ -106,7 +106,7 @@ def _new_configs(topic: wire.CreatableTopic) -> dict[str, str]:
     return configs
 
 
-def _new_partitions(view: ClusterView, topic: wire.CreatableTopic, placer: StripedPlacer, budget: int) -> list[PartitionRegistration]:
+def _new_partitions(view: ClusterView, topic: topics_messages.CreatableTopic, placer: StripedPlacer, budget: int) -> list[PartitionRegistration]:
     if topic.assignments:
         return _assigned_by_hand(view, topic)
     if topic.replication_factor < -1 or topic.replication_factor == 0:
@@ -121,7 +121,7 @@ def _new_partitions(view: ClusterView, topic: wire.CreatableTopic, placer: Strip
     return [_fresh(view, placer.place(factor), ErrorCode.INVALID_REPLICATION_FACTOR) for _ in range(count)]
 
 
-def _assigned_by_hand(view: ClusterView, topic: wire.CreatableTopic) -> list[PartitionRegistration]:
+def _assigned_by_hand(view: ClusterView, topic: topics_messages.CreatableTopic) -> list[PartitionRegistration]:
     if topic.replication_factor != -1 or topic.num_partitions != -1:
         raise BrokerError(ErrorCode.INVALID_REQUEST, "with a manual assignment, partitions and replication factor must both be -1")
     chosen: dict[int, Sequence[int]] = {}
@@ -147,13 +147,13 @@ def _fresh(view: ClusterView, replicas: Sequence[int], refusal: ErrorCode) -> Pa
 
 def _created(
     view: ClusterView, name: str, topic_id: bytes, partitions: Sequence[PartitionRegistration], configs: dict[str, str]
-) -> wire.CreatableTopicResult:
+) -> topics_messages.CreatableTopicResult:
     entries = [
-        wire.CreatableTopicConfigs(name=e.name, value=e.value, read_only=e.read_only, config_source=e.source, is_sensitive=False)
+        topics_messages.CreatableTopicConfigs(name=e.name, value=e.value, read_only=e.read_only, config_source=e.source, is_sensitive=False)
         for e in topic_entries(view.config, configs)
     ]
     factor = len(partitions[0].replicas)
-    return wire.CreatableTopicResult(
+    return topics_messages.CreatableTopicResult(
         name=name, topic_id=topic_id, error_message=None, num_partitions=len(partitions), replication_factor=factor, configs=entries
     )
 
@@ -161,10 +161,10 @@ def _created(
 # CreatePartitions
 
 
-def create_partitions(view: ClusterView, request: wire.CreatePartitionsRequest, random: Random) -> tuple[Found, wire.CreatePartitionsResponse]:
+def create_partitions(view: ClusterView, request: topics_messages.CreatePartitionsRequest, random: Random) -> tuple[Found, topics_messages.CreatePartitionsResponse]:
     """Grows topics to the counts asked for."""
     found: Found = []
-    results: list[wire.CreatePartitionsTopicResult] = []
+    results: list[topics_messages.CreatePartitionsTopicResult] = []
     counts = Counter(topic.name for topic in request.topics)
     placer = StripedPlacer(view.image.brokers.values(), random)
     for topic in request.topics:
@@ -172,13 +172,13 @@ def create_partitions(view: ClusterView, request: wire.CreatePartitionsRequest, 
             if counts[topic.name] > 1:
                 raise BrokerError(ErrorCode.INVALID_REQUEST, f"topic {topic.name} is named twice")
             found += _grown(view, topic, placer)
-            results.append(wire.CreatePartitionsTopicResult(name=topic.name))
+            results.append(topics_messages.CreatePartitionsTopicResult(name=topic.name))
         except BrokerError as error:
-            results.append(wire.CreatePartitionsTopicResult(name=topic.name, error_code=error.code, error_message=error.message))
-    return ([] if request.validate_only else found), wire.CreatePartitionsResponse(results=results)
+            results.append(topics_messages.CreatePartitionsTopicResult(name=topic.name, error_code=error.code, error_message=error.message))
+    return ([] if request.validate_only else found), topics_messages.CreatePartitionsResponse(results=results)
 
 
-def _grown(view: ClusterView, request: wire.CreatePartitionsTopic, placer: StripedPlacer) -> Found:
+def _grown(view: ClusterView, request: topics_messages.CreatePartitionsTopic, placer: StripedPlacer) -> Found:
     topic = view.image.topics_by_name.get(request.name)
     if topic is None:
         raise BrokerError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
@@ -197,7 +197,7 @@ def _placed(view: ClusterView, topic: TopicImage, placer: StripedPlacer, missing
     return [_fresh(view, placer.place(factor), ErrorCode.INVALID_REPLICATION_FACTOR) for _ in range(missing)]
 
 
-def _grown_by_hand(view: ClusterView, request: wire.CreatePartitionsTopic, topic: TopicImage, missing: int) -> list[PartitionRegistration]:
+def _grown_by_hand(view: ClusterView, request: topics_messages.CreatePartitionsTopic, topic: TopicImage, missing: int) -> list[PartitionRegistration]:
     assignments = request.assignments or []
     if len(assignments) != missing:
         words = f"{missing} partition(s) are to be added, {len(assignments)} assignment(s) were given"
@@ -210,27 +210,27 @@ def _grown_by_hand(view: ClusterView, request: wire.CreatePartitionsTopic, topic
 # DeleteTopics
 
 
-def delete_topics(view: ClusterView, request: wire.DeleteTopicsRequest, version: int) -> tuple[Found, wire.DeleteTopicsResponse]:
+def delete_topics(view: ClusterView, request: topics_messages.DeleteTopicsRequest, version: int) -> tuple[Found, topics_messages.DeleteTopicsResponse]:
     """Removes topics, named (or from version 6 on by id)."""
     if not view.config.boolean("delete.topic.enable"):
         raise BrokerError(ErrorCode.INVALID_REQUEST if version < 3 else ErrorCode.TOPIC_DELETION_DISABLED)
-    asked = request.topics if version >= 6 else [wire.DeleteTopicState(name=name) for name in request.topic_names]
+    asked = request.topics if version >= 6 else [topics_messages.DeleteTopicState(name=name) for name in request.topic_names]
     found: Found = []
-    results: list[wire.DeletableTopicResult] = []
+    results: list[topics_messages.DeletableTopicResult] = []
     chosen = [_to_delete(view, state) for state in asked]
     times = Counter(topic.id for topic in chosen if isinstance(topic, TopicImage))
     for state, topic in zip(asked, chosen, strict=True):
         if isinstance(topic, TopicImage) and times[topic.id] > 1:
             topic = BrokerError(ErrorCode.INVALID_REQUEST, f"topic {topic.name} is named twice")
         if isinstance(topic, BrokerError):
-            results.append(wire.DeletableTopicResult(name=state.name, topic_id=state.topic_id, error_code=topic.code, error_message=topic.message))
+            results.append(topics_messages.DeletableTopicResult(name=state.name, topic_id=state.topic_id, error_code=topic.code, error_message=topic.message))
         else:
             found.append(records.RemoveTopicRecord(topic_id=topic.id))
-            results.append(wire.DeletableTopicResult(name=topic.name, topic_id=topic.id))
-    return found, wire.DeleteTopicsResponse(responses=results)
+            results.append(topics_messages.DeletableTopicResult(name=topic.name, topic_id=topic.id))
+    return found, topics_messages.DeleteTopicsResponse(responses=results)
 
 
-def _to_delete(view: ClusterView, state: wire.DeleteTopicState) -> TopicImage | BrokerError:
+def _to_delete(view: ClusterView, state: topics_messages.DeleteTopicState) -> TopicImage | BrokerError:
     topic_id = bytes(state.topic_id)
     if state.name is None:
         if topic_id == NULL_UUID:

@@ -21,15 +21,15 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from twisted_broker.coordinator import offset_requests
-from twisted_broker.coordinator.consequences import JoinAnswer, LeaveAnswer, SyncAnswer
+from twisted_broker.coordinator.collaborators import CoordinatorParts
+from twisted_broker.coordinator.coordinator_runtime import CoordinatorRuntime, fits
+from twisted_broker.coordinator.coordinator_shard import CoordinatorState, append_error
+from twisted_broker.coordinator.effects import JoinAnswer, LeaveAnswer, SyncAnswer
 from twisted_broker.coordinator.group_core import JoinRequest, SyncRequest
 from twisted_broker.coordinator.group_state import STABLE
 from twisted_broker.coordinator.offset_requests import CommitAnswer, CommitRequest, FetchedOffset
-from twisted_broker.coordinator.offsets import Place
+from twisted_broker.coordinator.offsets import TopicPartition
 from twisted_broker.coordinator.offsets_topic import OffsetsTopic
-from twisted_broker.coordinator.ports import CoordinatorParts
-from twisted_broker.coordinator.shard import ShardState, append_error
-from twisted_broker.coordinator.shards import Shards, fits
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.primitives import NULL_UUID
 
@@ -55,7 +55,7 @@ class GroupDescription:
     members: tuple[tuple[str, str | None, str, str, bytes, bytes], ...]
 
 
-class GroupCoordinator(Shards):
+class GroupCoordinator(CoordinatorRuntime):
     """All groups whose partition of `__consumer_offsets` this broker leads."""
 
     def __init__(self, parts: CoordinatorParts, offsets_topic: OffsetsTopic | None = None) -> None:
@@ -156,7 +156,7 @@ class GroupCoordinator(Shards):
         """Raises the error that an OffsetDelete of this group gets as a whole."""
         offset_requests.check_delete_offsets(self.find(group_id).usable(group_id))
 
-    def delete_offsets(self, group_id: str, places: Sequence[Place]) -> Deferred[dict[Place, ErrorCode]]:
+    def delete_offsets(self, group_id: str, places: Sequence[TopicPartition]) -> Deferred[dict[TopicPartition, ErrorCode]]:
         """Fires with an error per place; raises or fails with BrokerError."""
         shard = self.find(group_id)
         entry = offset_requests.check_delete_offsets(shard.usable(group_id))
@@ -165,7 +165,7 @@ class GroupCoordinator(Shards):
     def on_topics_deleted(self, topics: dict[str, bytes]) -> None:
         """Topics (name to id) are gone: what was committed for them goes too, but not what was committed for a later topic of that name."""
         for shard in self.shards.values():
-            for entry in list(shard.groups.values()) if shard.state is ShardState.ACTIVE else ():
+            for entry in list(shard.groups.values()) if shard.state is CoordinatorState.ACTIVE else ():
                 gone = [p for p, c in entry.offsets.committed.items() if p[0] in topics and c.topic_id in (NULL_UUID, topics[p[0]])]
                 if gone and not entry.is_being_deleted:
                     shard.delete_offsets(entry, gone).addErrback(_note_failure)
@@ -173,10 +173,10 @@ class GroupCoordinator(Shards):
     # -- administration ----------------------------------------------------------------------------------------------
     def list_groups(self) -> tuple[ErrorCode, list[GroupListing]]:
         """All groups served here; COORDINATOR_LOAD_IN_PROGRESS with those known so far when some are being read."""
-        is_loading = any(shard.state is ShardState.LOADING for shard in self.shards.values())
+        is_loading = any(shard.state is CoordinatorState.LOADING for shard in self.shards.values())
         listings = [
             GroupListing(name, entry.group.protocol_type or "", entry.group.state.value)
-            for shard in self.shards.values() if shard.state is ShardState.ACTIVE for name, entry in shard.groups.items()
+            for shard in self.shards.values() if shard.state is CoordinatorState.ACTIVE for name, entry in shard.groups.items()
         ]  # fmt: skip
         return (ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if is_loading else ErrorCode.NONE), listings
 

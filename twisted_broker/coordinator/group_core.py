@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from twisted_broker.coordinator.consequences import (
+from twisted_broker.coordinator.effects import (
     AssignmentStored,
     Consequence,
     GroupCreated,

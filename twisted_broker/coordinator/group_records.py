@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from twisted_broker.coordinator.consequences import GroupSnapshot, MemberSnapshot
+from twisted_broker.coordinator.effects import GroupSnapshot, MemberSnapshot
 from twisted_broker.wire.errors import WireError
 from twisted_broker.wire.messages.group_records import (
     GroupMetadataKey,

@@ -27,7 +27,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from enum import Enum
 
-from twisted_broker.coordinator.consequences import GroupSnapshot, MemberSnapshot, Token
+from twisted_broker.coordinator.effects import GroupSnapshot, MemberSnapshot, Token
 from twisted_broker.coordinator.subscription import MalformedSubscription, subscribed_topics
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 

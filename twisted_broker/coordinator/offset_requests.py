@@ -19,10 +19,10 @@ from twisted.internet.defer import Deferred, succeed
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
+from twisted_broker.coordinator.coordinator_shard import CoordinatorShard, CoordinatorState, GroupEntry, append_error
 from twisted_broker.coordinator.group_records import NO_EXPIRY, CommittedOffset
 from twisted_broker.coordinator.group_state import COMPLETING, CONSUMER_PROTOCOL_TYPE, DEAD, EMPTY, Group
-from twisted_broker.coordinator.offsets import Place
-from twisted_broker.coordinator.shard import GroupEntry, Shard, ShardState, append_error
+from twisted_broker.coordinator.offsets import TopicPartition
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.primitives import NULL_UUID
 
@@ -64,7 +64,7 @@ class FetchedOffset:
     committed: CommittedOffset | None
 
 
-CommitAnswer = dict[Place, ErrorCode]
+CommitAnswer = dict[TopicPartition, ErrorCode]
 
 
 # -- commit --------------------------------------------------------------------------------------------------------------
@@ -83,12 +83,12 @@ def check_commit(group: Group, request: CommitRequest) -> None:
         raise BrokerError(ErrorCode.REBALANCE_IN_PROGRESS)
 
 
-def commit(shard: Shard, entry: GroupEntry, request: CommitRequest) -> Deferred[CommitAnswer]:
+def commit(shard: CoordinatorShard, entry: GroupEntry, request: CommitRequest) -> Deferred[CommitAnswer]:
     """Stores the offsets; fires with an error per place. Raises BrokerError when the committer is refused."""
     check_commit(entry.group, request)
     shard.carry_out(entry, entry.core.commits_offsets(request.member_id))
     answer: CommitAnswer = {}
-    changes: dict[Place, CommittedOffset | None] = {}
+    changes: dict[TopicPartition, CommittedOffset | None] = {}
     for wanted in request.offsets:
         place = (wanted.topic, wanted.partition)
         if len(wanted.metadata) > shard.parts.settings.offset_metadata_max_bytes:
@@ -110,7 +110,7 @@ def _committed(wanted: OffsetToCommit, now_ms: int, retention_ms: int) -> Commit
 _TOO_LARGE = (ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE, ErrorCode.INVALID_FETCH_SIZE)
 
 
-def _commit_failed(failure: Failure, answer: CommitAnswer, changes: dict[Place, CommittedOffset | None]) -> CommitAnswer:
+def _commit_failed(failure: Failure, answer: CommitAnswer, changes: dict[TopicPartition, CommittedOffset | None]) -> CommitAnswer:
     is_too_large = isinstance(failure.value, BrokerError) and failure.value.code in _TOO_LARGE
     error = ErrorCode.INVALID_COMMIT_OFFSET_SIZE if is_too_large else append_error(failure)
     return answer | dict.fromkeys(changes, error)
@@ -151,7 +151,7 @@ def check_delete_group(entry: GroupEntry | None) -> GroupEntry:
     return entry
 
 
-def delete_offsets(shard: Shard, entry: GroupEntry, places: Sequence[Place]) -> Deferred[dict[Place, ErrorCode]]:
+def delete_offsets(shard: CoordinatorShard, entry: GroupEntry, places: Sequence[TopicPartition]) -> Deferred[dict[TopicPartition, ErrorCode]]:
     """Deletes what nobody in the group is subscribed to; fires with an error per place, fails with BrokerError when storage refuses."""
     group, offsets = entry.group, entry.offsets
     answer = {p: ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC if group.is_subscribed_to(p[0]) else ErrorCode.NONE for p in places}
@@ -166,11 +166,11 @@ def _refuse(failure: Failure) -> Failure:
 
 
 # -- expiry --------------------------------------------------------------------------------------------------------------
-def expiry_steps(shard: Shard) -> Iterator[None]:
+def expiry_steps(shard: CoordinatorShard) -> Iterator[None]:
     """Removes what has expired from one shard, some groups at a step."""
     for number, group_id in enumerate(list(shard.groups), 1):
         entry = shard.groups.get(group_id)
-        if shard.state is not ShardState.ACTIVE:
+        if shard.state is not CoordinatorState.ACTIVE:
             return
         if entry is not None and not entry.is_being_deleted:
             _expire(shard, entry)
@@ -178,7 +178,7 @@ def expiry_steps(shard: Shard) -> Iterator[None]:
             yield
 
 
-def _expire(shard: Shard, entry: GroupEntry) -> None:
+def _expire(shard: CoordinatorShard, entry: GroupEntry) -> None:
     places = list(entry.offsets.expired(entry.group, shard.parts.wall_ms(), shard.parts.settings.offsets_retention_ms))
     is_last = len(places) == len(entry.offsets.committed) and not any(map(entry.offsets.is_unstable, entry.offsets.committed))
     if is_last and entry.group.state is EMPTY and not entry.group.pending_joins and not entry.offsets.transactional:

@@ -21,7 +21,7 @@ from twisted_broker.coordinator.group_records import NO_EXPIRY, CommittedOffset
 from twisted_broker.coordinator.group_state import CONSUMER_PROTOCOL_TYPE, EMPTY, STABLE, Group
 from twisted_broker.wire.primitives import NULL_UUID
 
-Place = tuple[str, int]
+TopicPartition = tuple[str, int]
 
 
 class GroupOffsets:
@@ -30,21 +30,21 @@ class GroupOffsets:
     __slots__ = ("_in_flight", "committed", "transactional")
 
     def __init__(self) -> None:
-        self.committed: dict[Place, CommittedOffset] = {}
-        self.transactional: dict[int, dict[Place, CommittedOffset]] = {}
-        self._in_flight: dict[Place, int] = {}
+        self.committed: dict[TopicPartition, CommittedOffset] = {}
+        self.transactional: dict[int, dict[TopicPartition, CommittedOffset]] = {}
+        self._in_flight: dict[TopicPartition, int] = {}
 
-    def start_write(self, place: Place) -> None:
+    def start_write(self, place: TopicPartition) -> None:
         self._in_flight[place] = self._in_flight.get(place, 0) + 1
 
-    def end_write(self, place: Place) -> None:
+    def end_write(self, place: TopicPartition) -> None:
         left = self._in_flight[place] - 1
         if left:
             self._in_flight[place] = left
         else:
             del self._in_flight[place]
 
-    def put(self, place: Place, committed: CommittedOffset) -> bool:
+    def put(self, place: TopicPartition, committed: CommittedOffset) -> bool:
         """Stores unless a later record is there; whether the place is new."""
         before = self.committed.get(place)
         if before is not None and before.record_offset > committed.record_offset:
@@ -52,7 +52,7 @@ class GroupOffsets:
         self.committed[place] = committed
         return before is None
 
-    def remove(self, place: Place, record_offset: int) -> bool:
+    def remove(self, place: TopicPartition, record_offset: int) -> bool:
         """A tombstone at `record_offset`: removes what is older than it, in transactions too; whether something visible went."""
         for offsets in self.transactional.values():
             offsets.pop(place, None)
@@ -62,7 +62,7 @@ class GroupOffsets:
         del self.committed[place]
         return True
 
-    def put_transactional(self, producer_id: int, place: Place, committed: CommittedOffset) -> None:
+    def put_transactional(self, producer_id: int, place: TopicPartition, committed: CommittedOffset) -> None:
         self.transactional.setdefault(producer_id, {})[place] = committed
 
     def end_transaction(self, producer_id: int, is_commit: bool) -> int:
@@ -70,10 +70,10 @@ class GroupOffsets:
         offsets = self.transactional.pop(producer_id, {})
         return sum(self.put(place, committed) for place, committed in offsets.items()) if is_commit else 0
 
-    def is_unstable(self, place: Place) -> bool:
+    def is_unstable(self, place: TopicPartition) -> bool:
         return place in self._in_flight or any(place in offsets for offsets in self.transactional.values())
 
-    def get(self, place: Place, topic_id: bytes = NULL_UUID) -> CommittedOffset | None:
+    def get(self, place: TopicPartition, topic_id: bytes = NULL_UUID) -> CommittedOffset | None:
         """The offset, unless it was committed for another topic of the same name."""
         found = self.committed.get(place)
         if found is None or (topic_id != NULL_UUID != found.topic_id and topic_id != found.topic_id):
@@ -83,7 +83,7 @@ class GroupOffsets:
     def is_empty(self) -> bool:
         return not self.committed and not self.transactional and not self._in_flight
 
-    def expired(self, group: Group, now_ms: int, retention_ms: int) -> Iterator[Place]:
+    def expired(self, group: Group, now_ms: int, retention_ms: int) -> Iterator[TopicPartition]:
         """Places whose offsets are to be removed now."""
         if group.protocol_type is None:
             base_ms = None

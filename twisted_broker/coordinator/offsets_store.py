@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 from twisted.internet.defer import Deferred
 
 from twisted_broker.config import BrokerConfig
+from twisted_broker.coordinator.collaborators import OFFSETS_TOPIC, CoordinatorParts, settings_of
 from twisted_broker.coordinator.group_coordinator import GroupCoordinator
 from twisted_broker.coordinator.offsets_topic import CreateTopics, OffsetsTopic
-from twisted_broker.coordinator.ports import OFFSETS_TOPIC, CoordinatorParts, settings_of
 from twisted_broker.interfaces import Runtime, TopicPartition
 from twisted_broker.log.append_info import AppendOrigin
 from twisted_broker.wire.errors import BrokerError, ErrorCode
@@ -26,8 +26,8 @@ from twisted_broker.wire.errors import BrokerError, ErrorCode
 if TYPE_CHECKING:
     from twisted_broker.cluster.image import MetadataDelta
     from twisted_broker.log.log import Log
-    from twisted_broker.replication.delayed import AppendOutcome
     from twisted_broker.replication.live_brokers import ImageSource
+    from twisted_broker.replication.purgatory.delayed_operations import AppendOutcome
     from twisted_broker.replication.replica_manager import ReplicaManager
 
 ALL_REPLICAS = -1

@@ -20,14 +20,14 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from twisted_broker.config import BrokerConfig
+from twisted_broker.coordinator.collaborators import OFFSETS_TOPIC
 from twisted_broker.coordinator.group_records import partition_for
-from twisted_broker.coordinator.ports import OFFSETS_TOPIC
 from twisted_broker.interfaces import IClock
 from twisted_broker.wire.errors import ErrorCode
 from twisted_broker.wire.messages.topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest, CreateTopicsResponse
 
 if TYPE_CHECKING:
-    from twisted_broker.cluster.registrations import Endpoint
+    from twisted_broker.cluster.image_entries import Endpoint
     from twisted_broker.replication.live_brokers import ImageSource
 
 CREATION_TIMEOUT_MS = 30_000

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from twisted_broker.coordinator.consequences import (
+from twisted_broker.coordinator.effects import (
     Answered,
     Consequence,
     GroupEmptied,

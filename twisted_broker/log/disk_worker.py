@@ -7,7 +7,7 @@ Owns `DiskThread`, the port `IDiskWorker` in production.
 3. Reports that come while the reactor is busy wake it once, not once each: a thousand new logs are a thousand jobs.
 4. What one job wants done `side_by_side` runs on a few threads of their own and is done when the job goes on.
 
-Ring 2. Source: docs/ARCHITECTURE.md 7. Left out: the twins (`memory.InlineWorker`, `testing/sim_disk.py`).
+Ring 2. Source: docs/ARCHITECTURE.md 7. Left out: the twins (`memory.InlineWorker`, `testing/sim/disk.py`).
 """
 
 from __future__ import annotations

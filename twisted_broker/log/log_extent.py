@@ -16,7 +16,7 @@ from collections.abc import Callable
 from twisted_broker.config import LogConfig
 from twisted_broker.log import retention
 from twisted_broker.log.log_reading import LogReading
-from twisted_broker.log.producer_recall import recall_batches
+from twisted_broker.log.producer_batch_recovery import recover_producer_batches
 from twisted_broker.log.segment import Segment
 from twisted_broker.log.validation import needs_preparation
 from twisted_broker.wire.errors import BrokerError, ErrorCode
@@ -129,7 +129,7 @@ class LogExtent(LogReading):
             with contextlib.suppress(CorruptRecordError):
                 self._replay_producers(segment, start, segment.base_offset in recovered)
         producers.map_end_offset = end
-        recall_batches(reversed(self.segments), producers.producers.values())
+        recover_producer_batches(reversed(self.segments), producers.producers.values())
         self._find_first_unstable()
 
     def _replay_producers(self, segment: Segment, start: int, fill_index: bool) -> None:

@@ -5,7 +5,7 @@ Owns `MemoryFileSystem` and its files, and `InlineWorker`, the disk worker that 
 1. A removed or replaced file lives on for those who hold it open, as on a disk.
 2. A hole made by `truncate` costs no memory until it is written.
 
-Source: `interfaces.IFileSystem`. Left out: loss and faults (`testing/sim_disk.py`).
+Source: `interfaces.IFileSystem`. Left out: loss and faults (`testing/sim/disk.py`).
 """
 
 from __future__ import annotations

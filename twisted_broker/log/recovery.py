@@ -20,9 +20,9 @@ from twisted_broker.config import LogConfig
 from twisted_broker.interfaces import TopicPartition
 from twisted_broker.log import checkpoints
 from twisted_broker.log.batch_scan import valid_batches
+from twisted_broker.log.crash_cleanup import base_offset_of, clean_up_after_crash
 from twisted_broker.log.errors import CheckpointError
 from twisted_broker.log.leader_epochs import LeaderEpochCache
-from twisted_broker.log.leftovers import base_offset_of, resolve_leftovers
 from twisted_broker.log.log import Log
 from twisted_broker.log.segment import LOG, OpenFiles, Segment
 from twisted_broker.wire.errors import BrokerError, ErrorCode
@@ -63,7 +63,7 @@ def load_log(
         files.make_directories(directory)
         if sync:
             files.sync_directory(posixpath.dirname(directory))
-    resolve_leftovers(files, directory)
+    clean_up_after_crash(files, directory)
     topic_id = _settle_topic_id(pool, directory, topic_id, sync)
     log = Log(pool, directory, topic_partition, topic_id, config, remove_later, random)
     log.leader_epochs, epochs_lost = _load_epochs(log)

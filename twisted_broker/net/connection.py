@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections import deque
 from typing import Any
-from typing import Protocol as Shape
+from typing import Protocol as Protocol_
 
 from twisted.internet.protocol import Protocol, connectionDone
 from twisted.logger import Logger
@@ -25,7 +25,7 @@ from twisted.python.failure import Failure
 
 from twisted_broker.interfaces import Runtime
 from twisted_broker.net.frames import FrameReader
-from twisted_broker.net.output import Output
+from twisted_broker.net.send_queue import SendQueue
 from twisted_broker.security.principal import ANONYMOUS
 from twisted_broker.wire.errors import WireError
 
@@ -33,12 +33,12 @@ PIPELINED = 32
 PIPELINED_BYTES = 8 << 20
 _PRODUCE = b"\0\0"
 
-log = Logger(namespace="replog.net")
+_log = Logger(namespace="replog.net")
 
 Answer = bytes | list[Any] | None
 
 
-class Turn:
+class PendingResponse:
     """A request in progress whose answer is not out. `answer` counts once `done`."""
 
     __slots__ = ("answer", "done", "size")
@@ -62,17 +62,17 @@ class Turn:
         """Its answer was handed to the transport, after those of all requests before it."""
 
 
-class Dispatch(Shape):
-    """Starts one request: its answer with its length in front, None when there is none to give, or a Turn that is done, or reports
+class Dispatch(Protocol_):
+    """Starts one request: its answer with its length in front, None when there is none to give, or a PendingResponse that is done, or reports
     `turn_done` later.
 
     Raises WireError for a broken peer.
     """
 
-    def __call__(self, connection: KafkaConnection, frame: bytes | memoryview) -> Answer | Turn: ...
+    def __call__(self, connection: KafkaConnection, frame: bytes | memoryview) -> Answer | PendingResponse: ...
 
 
-class Door(Shape):
+class ListenerContext(Protocol_):
     """What a connection came in by."""
 
     runtime: Runtime
@@ -88,7 +88,7 @@ class KafkaConnection(Protocol):
     """The protocol of an accepted connection. `active` is set by traffic and cleared by the idle watch; `held_since` is when the request that
     is started now had come, on the clock, if it had to wait for those before it, else 0."""
 
-    def __init__(self, door: Door, client_host: str) -> None:
+    def __init__(self, door: ListenerContext, client_host: str) -> None:
         self.door = door
         self.client_host = client_host
         self.principal = ANONYMOUS
@@ -96,11 +96,11 @@ class KafkaConnection(Protocol):
         self.active = True
         self.silent_rounds = 0
         self.frames = FrameReader(door.frame_limit)
-        self.output: Output = None  # type: ignore[assignment]
+        self.output: SendQueue = None  # type: ignore[assignment]
         self.closing = False
         self.held_since = 0.0
         self._dispatch = door.dispatch
-        self._turns: deque[Turn] = deque()
+        self._turns: deque[PendingResponse] = deque()
         self._held: bytes | memoryview | None = None
         self._in_progress_bytes = 0
         self._serving = False
@@ -116,7 +116,7 @@ class KafkaConnection(Protocol):
 
     def connectionMade(self) -> None:
         transport: Any = self.transport
-        self.output = Output(transport, self.door.runtime, self)
+        self.output = SendQueue(transport, self.door.runtime, self)
         transport.registerProducer(self, True)
         self.door.opened(self)
 
@@ -164,12 +164,12 @@ class KafkaConnection(Protocol):
                 self.held_since = self.held_since or self.door.runtime.clock.seconds()
                 return
             outcome = dispatch(self, frame)
-            if isinstance(outcome, Turn):
+            if isinstance(outcome, PendingResponse):
                 self._wait(outcome, len(frame))
                 if outcome.done:
                     self.turn_done()
             elif self._turns:
-                self._wait(Turn(outcome), 0)
+                self._wait(PendingResponse(outcome), 0)
             elif outcome is not None:
                 output.send(outcome)
             frame = outcome = None
@@ -183,7 +183,7 @@ class KafkaConnection(Protocol):
             and self._in_progress_bytes + len(frame) <= PIPELINED_BYTES
         )
 
-    def _wait(self, turn: Turn, size: int) -> None:
+    def _wait(self, turn: PendingResponse, size: int) -> None:
         turn.size = size
         self._in_progress_bytes += size
         self._turns.append(turn)
@@ -228,7 +228,7 @@ class KafkaConnection(Protocol):
     def broken(self, reason: Exception) -> None:
         """The peer, or what was announced to it, is broken: one line, and the end."""
         if not self.closing:
-            log.warn("{client} is disconnected: {reason}", client=self.client_host, reason=one_line(reason))
+            _log.warn("{client} is disconnected: {reason}", client=self.client_host, reason=one_line(reason))
             self.close()
 
     def close(self) -> None:

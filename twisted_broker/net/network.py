@@ -1,6 +1,6 @@
 """The network port over the real reactor.
 
-Owns listening, connecting and the sending of file slices; `testing/sim_network.py` is its twin in memory.
+Owns listening, connecting and the sending of file slices; `testing/sim/network.py` is its twin in memory.
 
 1. A slice goes by `sendfile` on our own transport, and by read and write on any other or where the file has no descriptor.
 
@@ -17,7 +17,7 @@ from twisted.internet.defer import Deferred, execute
 from twisted.internet.endpoints import TCP4ClientEndpoint, TCP6ClientEndpoint
 
 from twisted_broker.interfaces import IFile
-from twisted_broker.net.group import ConnectionGroup
+from twisted_broker.net.epoll_group import EpollGroup
 from twisted_broker.net.transport import ThinPort, ThinServer
 
 _COPIED_BYTES = 131072
@@ -32,7 +32,7 @@ class ReactorNetwork:
         self._reactor = reactor
         self._backlog = backlog
         self._buffers = (send_buffer, receive_buffer)
-        self._group: ConnectionGroup | None = None
+        self._group: EpollGroup | None = None
 
     def listen(self, host: str, port: int, factory: Any) -> Deferred[Any]:
         """Fires with the listening port; fails with `CannotListenError`."""
@@ -40,7 +40,7 @@ class ReactorNetwork:
 
     def _listen(self, host: str, port: int, factory: Any) -> ThinPort:
         if self._group is None and hasattr(select, "epoll"):
-            self._group = ConnectionGroup(self._reactor)
+            self._group = EpollGroup(self._reactor)
             self._group.start()
         listening = ThinPort(port, factory, self._backlog, host, self._reactor, self._group, self._buffers)
         listening.startListening()

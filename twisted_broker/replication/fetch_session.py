@@ -22,8 +22,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from random import Random
 
-from twisted_broker.replication.fetch_data import FetchPartitionRequest, FetchPartitionResult
-from twisted_broker.replication.resting import PartitionKey, QuietRead, Resting
+from twisted_broker.replication.idle_partitions import IdlePartitions, IdleRead, PartitionKey
+from twisted_broker.replication.partition.fetch_data import FetchPartitionRequest, FetchPartitionResult
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 
 NO_SESSION = 0
@@ -32,7 +32,7 @@ FINAL_EPOCH = -1
 EVICTION_MS = 120_000
 _MAX_EPOCH = 2**31 - 1
 
-QuietReadOf = Callable[[FetchPartitionResult], QuietRead | None]
+IdleReadOf = Callable[[FetchPartitionResult], IdleRead | None]
 Answer = tuple[ErrorCode, int, list[FetchPartitionResult]]
 
 
@@ -85,7 +85,7 @@ class FetchSession:
         self.privileged = privileged
         self.uses_topic_ids = uses_topic_ids
         self.partitions = partitions
-        self.resting = Resting() if privileged else None
+        self.resting = IdlePartitions() if privileged else None
         self.awake = dict(partitions) if privileged else partitions
         self.created_ms = self.last_used_ms = now_ms
         self.size = len(partitions)
@@ -113,9 +113,9 @@ class FetchSession:
             self.awake.setdefault(key, cached)
 
     def to_read(self) -> list[FetchPartitionRequest]:
-        """What is awake, what was stirred since among it."""
-        if self.resting is not None and self.resting.stirred:
-            for key in self.resting.take_stirred():
+        """What is awake, what was woken since among it."""
+        if self.resting is not None and self.resting.woken:
+            for key in self.resting.take_woken():
                 self.awake[key] = self.partitions[key]
         return [cached.request for cached in self.awake.values()]
 
@@ -217,11 +217,11 @@ class FetchContext:
         return True
 
     @property
-    def resting(self) -> Resting | None:
+    def resting(self) -> IdlePartitions | None:
         """What rests in its session; None for one where nothing ever does."""
         return None
 
-    def finish(self, results: list[FetchPartitionResult], quiet: QuietReadOf | None = None) -> Answer:
+    def finish(self, results: list[FetchPartitionResult], quiet: IdleReadOf | None = None) -> Answer:
         """(error, session id, results to show). `results` are of all of `requests`, in their order; `quiet` tells which of them may rest."""
         return ErrorCode.NONE, NO_SESSION, results
 
@@ -240,7 +240,7 @@ class FullContext(FetchContext):
         self._privileged = privileged
         self._uses_topic_ids = uses_topic_ids
 
-    def finish(self, results: list[FetchPartitionResult], quiet: QuietReadOf | None = None) -> Answer:
+    def finish(self, results: list[FetchPartitionResult], quiet: IdleReadOf | None = None) -> Answer:
         partitions: dict[PartitionKey, CachedPartition] = {}
         for result in results:
             cached = partitions[result.request.key] = CachedPartition(result.request)
@@ -268,10 +268,10 @@ class IncrementalContext(FetchContext):
         return self._session.epoch == self._epoch
 
     @property
-    def resting(self) -> Resting | None:
+    def resting(self) -> IdlePartitions | None:
         return self._session.resting
 
-    def finish(self, results: list[FetchPartitionResult], quiet: QuietReadOf | None = None) -> Answer:
+    def finish(self, results: list[FetchPartitionResult], quiet: IdleReadOf | None = None) -> Answer:
         session = self._session
         if not self.is_current:
             return ErrorCode.INVALID_FETCH_SESSION_EPOCH, session.session_id, []

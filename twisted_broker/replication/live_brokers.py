@@ -5,7 +5,7 @@ Source: KRAFT 3.6; Kafka's `Partition.isReplicaIsrEligible`. Leaves out: the ima
 
 from __future__ import annotations
 
-from twisted_broker.replication.ports import ImageSource
+from twisted_broker.replication.collaborators import ImageSource
 
 __all__ = ["ImageSource", "LiveBrokers"]
 

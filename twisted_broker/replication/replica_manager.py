@@ -25,9 +25,14 @@ from twisted_broker.config import BrokerConfig
 from twisted_broker.interfaces import Buffer, Runtime, TopicPartition
 from twisted_broker.log.append_info import AppendOrigin
 from twisted_broker.log.errors import LogDirFailure
-from twisted_broker.replication import leader_isr, role_change
-from twisted_broker.replication.delayed import AppendOutcome, DelayedDeleteRecords, DelayedFetch, DelayedProduce, DeleteOutcome
-from twisted_broker.replication.events import (
+from twisted_broker.replication import role_change
+from twisted_broker.replication.collaborators import IAlterPartitionManager, ImageSource, RoleObserver
+from twisted_broker.replication.fetch_session import FetchSessionCache
+from twisted_broker.replication.high_watermark_checkpoint import HighWatermarkCheckpoint
+from twisted_broker.replication.idle_partitions import IdlePartitions, IdleRead
+from twisted_broker.replication.live_brokers import LiveBrokers
+from twisted_broker.replication.partition import leader_isr
+from twisted_broker.replication.partition.events import (
     Event,
     Events,
     HighWatermarkAdvanced,
@@ -39,26 +44,22 @@ from twisted_broker.replication.events import (
     LogStartAdvanced,
     PartitionFailed,
 )
-from twisted_broker.replication.fetch_data import FetchParams, FetchPartitionRequest, FetchPartitionResult
-from twisted_broker.replication.fetch_session import FetchSessionCache
-from twisted_broker.replication.high_watermarks import HighWatermarks
-from twisted_broker.replication.isr import IsrAnswer, PendingIsr
-from twisted_broker.replication.live_brokers import LiveBrokers
-from twisted_broker.replication.partition import Partition, is_registered
-from twisted_broker.replication.periodic import PeriodicTasks
-from twisted_broker.replication.ports import IIsrChanges, ImageSource, RoleObserver
-from twisted_broker.replication.purgatory import Purgatory
-from twisted_broker.replication.read_replica import reads_nearby, redirected
-from twisted_broker.replication.resting import QuietRead, Resting
-from twisted_broker.replication.timing_wheel import TimingWheel
-from twisted_broker.replication.topic_stats import BrokerStats
+from twisted_broker.replication.partition.fetch_data import FetchParams, FetchPartitionRequest, FetchPartitionResult
+from twisted_broker.replication.partition.isr import IsrAnswer, PendingIsr
+from twisted_broker.replication.partition.partition import Partition, is_registered
+from twisted_broker.replication.partition.topic_stats import BrokerStats
+from twisted_broker.replication.periodic_tasks import PeriodicTasks
+from twisted_broker.replication.preferred_read_replica import reads_nearby, redirected
+from twisted_broker.replication.purgatory.delayed_operations import AppendOutcome, DelayedDeleteRecords, DelayedFetch, DelayedProduce, DeleteOutcome
+from twisted_broker.replication.purgatory.purgatory import Purgatory
+from twisted_broker.replication.purgatory.timing_wheel import TimingWheel
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 
 if TYPE_CHECKING:
     from twisted_broker.cluster.image import MetadataDelta, MetadataImage
     from twisted_broker.log.log import Log
     from twisted_broker.log.log_manager import LogManager
-    from twisted_broker.replication.replica_fetchers import ReplicaFetchers
+    from twisted_broker.replication.fetcher.replica_fetcher_manager import ReplicaFetcherManager
 
 INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
 _WITHOUT_LOG_START = frozenset(
@@ -117,14 +118,14 @@ class ReplicaManager:
         config: BrokerConfig,
         log_manager: LogManager,
         image_source: ImageSource,
-        alter_partition: IIsrChanges | None = None,
+        alter_partition: IAlterPartitionManager | None = None,
     ) -> None:
         self.node_id = node_id
         self.runtime = runtime
         self.config = config
         self.log_manager = log_manager
         self.alter_partition = alter_partition
-        self.fetchers: ReplicaFetchers | None = None
+        self.fetchers: ReplicaFetcherManager | None = None
         self.partitions: dict[TopicPartition, Partition] = {}
         self.role_observers: list[RoleObserver] = []
         self.events: Events = deque()
@@ -139,7 +140,7 @@ class ReplicaManager:
         self.fetch_max_bytes = config.integer("fetch.max.bytes")
         self.reads_nearby = reads_nearby(config)
         self.sessions = FetchSessionCache(config.integer("max.incremental.fetch.session.cache.slots"), runtime.random)
-        self._high_watermarks = HighWatermarks(runtime.files, log_manager.worker, log_manager.fail_directory)
+        self._high_watermarks = HighWatermarkCheckpoint(runtime.files, log_manager.worker, log_manager.fail_directory)
         self._partition_of = self.partition  # one for all that waits
         self._draining = False
         self._drain_call: Any = None
@@ -152,14 +153,14 @@ class ReplicaManager:
         """The map of the system: event -> effects, in order."""
         checks = (self._check_produces, self._check_fetches, self._check_delete_records)
         return {
-            LogEndAdvanced: (self._stir, self._check_fetches),
-            HighWatermarkAdvanced: (self._stir, self._check_produces, self._check_fetches, self._check_delete_records),
-            LogStartAdvanced: (self._stir, self._ask_anew, self._check_delete_records, self._check_fetches),
+            LogEndAdvanced: (self._wake_idle, self._check_fetches),
+            HighWatermarkAdvanced: (self._wake_idle, self._check_produces, self._check_fetches, self._check_delete_records),
+            LogStartAdvanced: (self._wake_idle, self._ask_anew, self._check_delete_records, self._check_fetches),
             IsrChangeWanted: (self._propose_isr,),
-            IsrChanged: (self._stir, self._mark_isr_rate, self._check_produces, self._check_fetches),
-            LeaderEpochBegan: (self._stir, self._check_fetches),
-            LeadershipLost: (self._stir, self._withdraw_isr, *checks),
-            PartitionFailed: (self._stir, self._note_failure, self._stop_fetcher, *checks),
+            IsrChanged: (self._wake_idle, self._mark_isr_rate, self._check_produces, self._check_fetches),
+            LeaderEpochBegan: (self._wake_idle, self._check_fetches),
+            LeadershipLost: (self._wake_idle, self._withdraw_isr, *checks),
+            PartitionFailed: (self._wake_idle, self._note_failure, self._stop_fetcher, *checks),
         }
 
     def drain(self) -> None:
@@ -191,24 +192,24 @@ class ReplicaManager:
         self._drain_call = None
         self.drain()
 
-    def _stir(self, event: Event) -> None:
+    def _wake_idle(self, event: Event) -> None:
         if event.partition.resting:
-            self.stir(event.partition)
+            self.wake(event.partition)
 
-    def stir(self, partition: Partition) -> None:
+    def wake(self, partition: Partition) -> None:
         """Followers read it again; those whose fetch waits, wait for it too (RL 1.9)."""
-        for session in partition.stir():
+        for session in partition.wake():
             self.fetch_purgatory.watch_too(session, partition.topic_partition)
 
-    def stir_what_happened(self, params: FetchParams, resting: Resting) -> None:
+    def wake_what_changed(self, params: FetchParams, resting: IdlePartitions) -> None:
         """Before the effects of it had their turn: a follower's fetch that one of them answers reads all of it (RL 1.9).
 
         Everything, when it registered anew since: each partition refuses it.
         """
         for event in self.events:
-            self._stir(event)
+            self._wake_idle(event)
         if not is_registered(params, self._brokers):
-            resting.stir_all()
+            resting.wake_all()
 
     def _ask_anew(self, event: LogStartAdvanced) -> None:
         if self.fetchers is not None:
@@ -435,24 +436,24 @@ class ReplicaManager:
         _log.failure("a read of {partition} failed", partition=request.topic_partition)
         return FetchPartitionResult(request, ErrorCode.UNKNOWN_SERVER_ERROR)
 
-    def begin_round(self, params: FetchParams, resting: Resting, may_replicate: bool) -> None:
+    def begin_round(self, params: FetchParams, resting: IdlePartitions, may_replicate: bool) -> None:
         """A follower asks again for what rests in its session."""
         self.drain()
-        self.stir_what_happened(params, resting)
+        self.wake_what_changed(params, resting)
         resting.begin(self.runtime.now_ms(), (params.replica_id, params.replica_epoch), may_replicate)
 
-    def quiet_read(self, params: FetchParams, result: FetchPartitionResult) -> QuietRead | None:
+    def idle_read(self, params: FetchParams, result: FetchPartitionResult) -> IdleRead | None:
         """What a follower was just told of a partition, if it may rest now."""
         partition = self.partitions.get(result.request.topic_partition)
         log = None if partition is None else partition.leader_log
         replica = None if partition is None else partition.remote_replicas.get(params.replica_id)
         if partition is None or log is None or replica is None or replica.keeps_pace:  # it rests in another session
             return None
-        quiet = QuietRead(partition, log, replica, result)
+        quiet = IdleRead(partition, log, replica, result)
         return quiet if quiet.holds() else None
 
     @staticmethod
-    def answers_at_once(params: FetchParams, results: Sequence[FetchPartitionResult], resting: Resting | None = None) -> bool:
+    def answers_at_once(params: FetchParams, results: Sequence[FetchPartitionResult], resting: IdlePartitions | None = None) -> bool:
         """RL 1.8: whether a first read is the answer."""
         if params.max_wait_ms <= 0 or not (results or resting):
             return True
@@ -464,7 +465,7 @@ class ReplicaManager:
         return readable >= params.min_bytes
 
     def delayed_fetch(
-        self, params: FetchParams, first_read: Sequence[FetchPartitionResult], resting: Resting | None = None
+        self, params: FetchParams, first_read: Sequence[FetchPartitionResult], resting: IdlePartitions | None = None
     ) -> Deferred[Sequence[FetchPartitionResult] | None]:
         """RL 1.9: fires when the fetch should be read anew; with what that would give where it is known, else None. Gives slices back."""
         for result in first_read:

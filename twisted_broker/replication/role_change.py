@@ -19,11 +19,11 @@ from typing import TYPE_CHECKING
 from twisted.logger import Logger
 
 from twisted_broker.cluster.image import BROKER_RESOURCE, TOPIC_RESOURCE, MetadataDelta, MetadataImage, PartitionDelta
-from twisted_broker.cluster.registrations import PartitionRegistration, is_reserved_directory
+from twisted_broker.cluster.image_entries import PartitionRegistration, is_reserved_directory
 from twisted_broker.config import LogConfig, topic_config
 from twisted_broker.interfaces import TopicPartition
 from twisted_broker.log.errors import LogDirFailure
-from twisted_broker.replication.partition import Partition
+from twisted_broker.replication.partition.partition import Partition
 
 if TYPE_CHECKING:
     from twisted_broker.log.log import Log
@@ -117,7 +117,7 @@ def _lead(
     if log is None:
         return
     try:
-        replicas.stir(partition)  # also where no leader epoch begins: the assignment or the ISR is another
+        replicas.wake(partition)  # also where no leader epoch begins: the assignment or the ISR is another
         if partition.make_leader(state, log, replicas.runtime.now_ms()):
             gained.append((partition.topic_partition, state.leader_epoch))
     except Exception as error:

@@ -21,8 +21,8 @@ from typing import Any
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric, SummaryMetricFamily
 
-from twisted_broker.replication.partition import Partition
-from twisted_broker.replication.topic_stats import TopicStats
+from twisted_broker.replication.partition.partition import Partition
+from twisted_broker.replication.partition.topic_stats import TopicStats
 from twisted_broker.status.view import BrokerView, fetcher_name
 
 _TOPIC_COUNTERS = (

@@ -15,9 +15,9 @@ from dataclasses import asdict
 from typing import Any
 
 from twisted_broker.interfaces import TopicPartition
-from twisted_broker.replication.explanation import Explanation, Fetching, explain, fetching_now
-from twisted_broker.replication.partition import Partition
-from twisted_broker.replication.reasons import Now
+from twisted_broker.replication.explain.explanation import Explanation, Fetching, explain, fetching_now
+from twisted_broker.replication.explain.reasons import Now
+from twisted_broker.replication.partition.partition import Partition
 
 _PURGATORIES = ("produce_purgatory", "fetch_purgatory", "delete_records_purgatory")
 

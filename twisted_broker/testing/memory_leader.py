@@ -1,6 +1,6 @@
-"""A leader in the same process: the memory twin of `replication.leader.RemoteLeader`.
+"""A leader in the same process: the memory twin of `replication.leader.RemoteLeaderEndPoint`.
 
-Owns `MemoryLeader`, which answers out of another broker's `Partition` objects at once, as its Fetch, ListOffsets and OffsetForLeaderEpoch would.
+Owns `MemoryLeaderEndPoint`, which answers out of another broker's `Partition` objects at once, as its Fetch, ListOffsets and OffsetForLeaderEpoch would.
 
 1. What it answers comes from the production partition, refusals included; only the wire is left out.
 2. `broken` (an exception) is what every call raises while it is set; `held` keeps the next answers back until `release()`.
@@ -16,17 +16,17 @@ from typing import Any
 from twisted.internet.defer import Deferred
 
 from twisted_broker.interfaces import TopicPartition
-from twisted_broker.replication.fetch_asks import FetchAsk, FetchAsks
-from twisted_broker.replication.fetch_data import LOG_END, FetchParams, FetchPartitionRequest
-from twisted_broker.replication.fetcher_state import FetchedPartition
-from twisted_broker.replication.leader import BrokerEndPoint
-from twisted_broker.replication.partition import Partition
-from twisted_broker.replication.partition_offsets import end_offset_for_epoch, list_offset
-from twisted_broker.replication.truncation import EpochAsk, EpochEnd
+from twisted_broker.replication.fetcher.fetcher_state import FetchedPartition
+from twisted_broker.replication.fetcher.leader_endpoint import BrokerEndPoint
+from twisted_broker.replication.fetcher.requested_partitions import RequestedPartition, RequestedPartitions
+from twisted_broker.replication.fetcher.truncation import EpochEnd, LeaderEpochRequest
+from twisted_broker.replication.partition.fetch_data import LOG_END, FetchParams, FetchPartitionRequest
+from twisted_broker.replication.partition.offset_lookup import end_offset_for_epoch, list_offset
+from twisted_broker.replication.partition.partition import Partition
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 
 
-class MemoryLeader:
+class MemoryLeaderEndPoint:
     """`partitions` are those of the leading broker; `now_ms` is its clock. `asked` keeps what was asked: ("fetch" | "offset" | "epochs", what)."""
 
     def __init__(
@@ -39,7 +39,7 @@ class MemoryLeader:
         response_max_bytes: int = 10 << 20,
     ) -> None:
         self.endpoint = endpoint
-        self.cuts_on_fetch = True
+        self.truncates_on_fetch = True
         self.asked: list[tuple[str, Any]] = []
         self.broken: Exception | None = None
         self.closed = False
@@ -58,10 +58,10 @@ class MemoryLeader:
         if gate is not None:
             gate.callback(None)
 
-    def has_news(self, asks: FetchAsks) -> bool:
-        return bool(asks.standing)
+    def has_news(self, asks: RequestedPartitions) -> bool:
+        return bool(asks.current)
 
-    async def fetch(self, asks: FetchAsks) -> dict[TopicPartition, FetchedPartition]:
+    async def fetch(self, asks: RequestedPartitions) -> dict[TopicPartition, FetchedPartition]:
         asks.say()
         asked = asks.in_turn()
         self._note("fetch", asked)
@@ -74,8 +74,8 @@ class MemoryLeader:
             await self._gate
         return answers
 
-    def _read(self, name: TopicPartition, ask: FetchAsk, limit: int, min_one_message: bool) -> FetchedPartition:
-        epoch = ask.last_fetched_epoch if self.cuts_on_fetch else -1
+    def _read(self, name: TopicPartition, ask: RequestedPartition, limit: int, min_one_message: bool) -> FetchedPartition:
+        epoch = ask.last_fetched_epoch if self.truncates_on_fetch else -1
         request = FetchPartitionRequest(name, ask.topic_id, ask.fetch_offset, ask.max_bytes, ask.leader_epoch, epoch, ask.log_start_offset)
         try:
             result = self._partition(name).read(request, self._params, min(limit, ask.max_bytes), min_one_message, self._now_ms(), True)
@@ -89,14 +89,14 @@ class MemoryLeader:
         self._note("offset", (topic_partition, leader_epoch, timestamp))
         return list_offset(self._partition(topic_partition), timestamp, LOG_END, leader_epoch, True).offset
 
-    async def epoch_ends(self, asks: Mapping[TopicPartition, EpochAsk]) -> dict[TopicPartition, EpochEnd]:
+    async def epoch_ends(self, asks: Mapping[TopicPartition, LeaderEpochRequest]) -> dict[TopicPartition, EpochEnd]:
         self._note("epochs", dict(asks))
         answers = {name: self._epoch_end(name, ask) for name, ask in asks.items()}
         if self._gate is not None:
             await self._gate
         return answers
 
-    def _epoch_end(self, name: TopicPartition, ask: EpochAsk) -> EpochEnd:
+    def _epoch_end(self, name: TopicPartition, ask: LeaderEpochRequest) -> EpochEnd:
         try:
             return EpochEnd(ErrorCode.NONE, *end_offset_for_epoch(self._partition(name), ask.leader_epoch, ask.epoch))
         except BrokerError as refusal:

@@ -16,7 +16,7 @@ from random import Random
 from threading import Event, Thread
 from typing import TextIO
 
-from twisted_broker.testing.history import Fate, Recorder
+from twisted_broker.testing.checks.history import Fate, Recorder
 
 BURST, PACE_SECONDS, MOST_ON_THE_WAY = 4, 0.03, 400
 PATIENCE_MS = 600_000

@@ -18,7 +18,7 @@ from twisted_broker.pipeline import sources
 from twisted_broker.pipeline.cli import pipeline
 from twisted_broker.pipeline.errors import PipelineError
 from twisted_broker.pipeline.jobs import archive
-from twisted_broker.pipeline.jobs.archive.until_stopped import Stopper
+from twisted_broker.pipeline.jobs.archive.signals import Stopper
 from twisted_broker.pipeline.lake.delta import DeltaTable
 from twisted_broker.pipeline.lake.ledger import Ledger
 from twisted_broker.pipeline.lake.parquet import ParquetTable

@@ -14,7 +14,7 @@ from tests.pipeline.jobs import tables
 from tests.pipeline.records import numbered, produce
 from twisted_broker.pipeline import sources
 from twisted_broker.pipeline.jobs import archive
-from twisted_broker.pipeline.jobs.archive.until_stopped import Stopper
+from twisted_broker.pipeline.jobs.archive.signals import Stopper
 from twisted_broker.pipeline.progress import Progress
 from twisted_broker.pipeline.sources import kafka_admin
 from twisted_broker.pipeline.sources.away import are_away

@@ -10,7 +10,7 @@ import click
 from twisted_broker.pipeline import sources
 from twisted_broker.pipeline.errors import PipelineError
 from twisted_broker.pipeline.jobs.archive.job import ArchiveConfig, run
-from twisted_broker.pipeline.jobs.archive.until_stopped import on_signals
+from twisted_broker.pipeline.jobs.archive.signals import on_signals
 from twisted_broker.pipeline.progress import Progress
 
 

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 
 from twisted_broker.pipeline import sources
 from twisted_broker.pipeline.columns import COLUMNS, Offsets
-from twisted_broker.pipeline.jobs.archive.patience import look_again
-from twisted_broker.pipeline.jobs.archive.until_stopped import Stopper
+from twisted_broker.pipeline.jobs.archive.retry import look_again
+from twisted_broker.pipeline.jobs.archive.signals import Stopper
 from twisted_broker.pipeline.lake import guards, table
 from twisted_broker.pipeline.lake.conflict import AnotherWriterError
 from twisted_broker.pipeline.lake.ledger import Ledger

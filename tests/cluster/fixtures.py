@@ -1,0 +1,142 @@
+"""A controller on a disk in memory, under a clock that tests move."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+from twisted.internet.defer import Deferred, ensureDeferred
+from twisted.internet.task import Clock
+
+from twisted_broker.api import controller as controller_requests
+from twisted_broker.api.context import BrokerParts, Listener, RequestContext
+from twisted_broker.cluster.controller import Controller
+from twisted_broker.cluster.features import SUPPORTED_FEATURES
+from twisted_broker.cluster.image_entries import Endpoint
+from twisted_broker.cluster.metadata_log import open_metadata_log
+from twisted_broker.config import BrokerConfig
+from twisted_broker.interfaces import Runtime
+from twisted_broker.log.memory import InlineWorker, MemoryFileSystem
+from twisted_broker.security.acl import AllowAll
+from twisted_broker.wire.messages import broker_lifecycle as lifecycle
+
+CLUSTER_ID = "AAAAAAAAAAAAAAAAAAAAAg"
+DIRECTORY_ID = b"\x11" * 16
+
+
+class StalledWorker:
+    """A disk whose jobs are done when the test says."""
+
+    def __init__(self) -> None:
+        self.jobs: list[tuple[Callable[[], Any], Callable[[Any, BaseException | None], None]]] = []
+
+    def submit(self, job: Callable[[], Any], done: Callable[[Any, BaseException | None], None]) -> None:
+        self.jobs.append((job, done))
+
+    def run(self, error: BaseException | None = None) -> None:
+        """Does everything submitted, or fails it."""
+        jobs, self.jobs = self.jobs, []
+        for job, done in jobs:
+            if error is None:
+                done(job(), None)
+            else:
+                done(None, error)
+
+    def stop(self) -> None: ...
+
+
+class Fixture:
+    """One controller and what it stands on. `ask` calls a request function and gives its answer, which must be there at once."""
+
+    def __init__(self, worker: Any = None, settings: dict[str, str] | None = None) -> None:
+        self.clock = Clock()
+        self.files = MemoryFileSystem()
+        self.files.make_directories("/data")
+        self.worker = worker or InlineWorker()
+        self.wall_ms = 1_700_000_000_000
+        self.runtime = Runtime(self.clock, self.now, None, self.files, lambda directory: self.worker, Random(7))  # type: ignore[arg-type]
+        self.config = BrokerConfig({"node.id": "1", **(settings or {})})
+        self.authorizer: Any = AllowAll()
+        self.directory = "/data"
+        self.controller = self.open()
+
+    def now(self) -> int:
+        return self.wall_ms + int(self.clock.seconds() * 1000)
+
+    def open(self) -> Controller:
+        log = open_metadata_log(self.files, self.worker, self.directory, 1, self.now)
+        return Controller(CLUSTER_ID, self.runtime, self.config, log)
+
+    def start(self) -> Fixture:
+        self.controller.start([Endpoint("CONTROLLER", "127.0.0.1", 9093)])
+        return self
+
+    def restart(self) -> Fixture:
+        """As after a crash: nothing is closed."""
+        if self.controller._loop.running:
+            self.controller._loop.stop()
+        self.controller = self.open()
+        return self.start()
+
+    def advance(self, seconds: float) -> None:
+        for _ in range(round(seconds / 0.5)):
+            self.clock.advance(0.5)
+
+    def context(self, version: int) -> RequestContext:
+        parts = BrokerParts(node_id=1, cluster_id=CLUSTER_ID, config=self.config, runtime=self.runtime, authorizer=self.authorizer)
+        parts.controller = self.controller
+        return RequestContext(parts, Listener("CONTROLLER", "127.0.0.1", 9093, True), 0, version, 1, "test")
+
+    def send(self, name: str, request: Any, version: int) -> Deferred[Any]:
+        return ensureDeferred(getattr(controller_requests, name)(self.context(version), request))
+
+    def ask(self, name: str, request: Any, version: int) -> Any:
+        results: list[Any] = []
+        deferred = self.send(name, request, version)
+        deferred.addBoth(results.append)
+        assert results, f"{name} still waits"
+        if hasattr(results[0], "raiseException"):
+            results[0].raiseException()
+        return results[0]
+
+    def registration(self, broker: int = 1, incarnation: bytes = b"i" * 16, **changes: Any) -> lifecycle.BrokerRegistrationRequest:
+        values: dict[str, Any] = {
+            "broker_id": broker,
+            "cluster_id": CLUSTER_ID,
+            "incarnation_id": incarnation,
+            "listeners": [lifecycle.BrokerRegistrationRequestListener(name="PLAINTEXT", host="127.0.0.1", port=9092, security_protocol=0)],
+            "features": [
+                lifecycle.BrokerRegistrationRequestFeature(name=name, min_supported_version=r.min_version, max_supported_version=r.max_version)
+                for name, r in SUPPORTED_FEATURES.items()
+            ],
+            "log_dirs": [DIRECTORY_ID[:15] + bytes([broker])],
+            "previous_broker_epoch": -1,
+            "rack": None,
+        }
+        return lifecycle.BrokerRegistrationRequest(**(values | changes))
+
+    def register(self, broker: int = 1, incarnation: bytes = b"i" * 16, **changes: Any) -> int:
+        return self.ask("broker_registration", self.registration(broker, incarnation, **changes), 4).broker_epoch
+
+    def beat(self, broker: int, epoch: int, **changes: Any) -> lifecycle.BrokerHeartbeatResponse:
+        values: dict[str, Any] = {
+            "broker_id": broker,
+            "broker_epoch": epoch,
+            "current_metadata_offset": self.controller.log.high_watermark - 1,
+            "want_fence": False,
+            "want_shut_down": False,
+        }
+        return self.ask("broker_heartbeat", lifecycle.BrokerHeartbeatRequest(**(values | changes)), 2)
+
+    def lifecycle_beat(self, broker: int, epoch: int) -> Deferred[Any]:
+        """A heartbeat whose answer may have to wait."""
+        offset = self.controller.log.high_watermark - 1
+        request = lifecycle.BrokerHeartbeatRequest(broker_id=broker, broker_epoch=epoch, current_metadata_offset=offset)
+        return self.send("broker_heartbeat", request, 2)
+
+    def join(self, broker: int = 1, **changes: Any) -> int:
+        """Registers and unfences a broker; its epoch."""
+        epoch = self.register(broker, bytes([broker]) * 16, **changes)
+        self.beat(broker, epoch)
+        return epoch

@@ -1,0 +1,148 @@
+"""The high-watermark checkpoint (RL 1.12)."""
+
+from __future__ import annotations
+
+from tests.replication.fixtures import TP, batch, make_log
+from twisted_broker.interfaces import TopicPartition
+from twisted_broker.log.checkpoints import HIGH_WATERMARK, read_offsets, write_offsets
+from twisted_broker.log.filesystem import OsFileSystem
+from twisted_broker.log.memory import MemoryFileSystem
+from twisted_broker.replication.high_watermark_checkpoint import HighWatermarkCheckpoint
+
+OTHER = TopicPartition("other", 3)
+
+
+class SlowWorker:
+    """Jobs that run when told."""
+
+    def __init__(self) -> None:
+        self.jobs: list = []
+
+    def submit(self, job, done) -> None:
+        self.jobs.append((job, done))
+
+    def stop(self) -> None:
+        self.run()
+
+    def run(self) -> None:
+        while self.jobs:
+            job, done = self.jobs.pop(0)
+            try:
+                job()
+            except Exception as error:
+                done(None, error)
+            else:
+                done(None, None)
+
+
+class House:
+    def __init__(self, *directories: str) -> None:
+        self.files = MemoryFileSystem()
+        for directory in directories:
+            self.files.make_directories(directory)
+        self.workers = {directory: SlowWorker() for directory in directories}
+        self.failed: list[str] = []
+        self.marks = HighWatermarkCheckpoint(self.files, self.workers.__getitem__, lambda directory, error: self.failed.append(directory))
+
+    def log(self, tp: TopicPartition = TP, directory: str = "/a", records: int = 5):
+        log = make_log(files=self.files, tp=tp, directory=directory)
+        if records:
+            log.append_as_leader(batch(records), 0, 1_700_000_000_000)
+        return log
+
+    def on_disk(self, directory: str = "/a") -> dict:
+        return read_offsets(self.files, directory, HIGH_WATERMARK)
+
+
+def test_one_file_per_directory():
+    """RL 1.12: each directory holds the high watermarks of its own logs."""
+    house = House("/a", "/b")
+    first, second = house.log(), house.log(OTHER, "/b")
+    first.set_high_watermark(3)
+    house.marks.write([first, second])
+    for worker in house.workers.values():
+        worker.run()
+    assert (house.on_disk("/a"), house.on_disk("/b")) == ({TP: 3}, {OTHER: 0})
+
+
+def test_one_write_at_a_time_and_none_without_change():
+    """The next write waits for the one before; what did not change is not written again."""
+    house = House("/a")
+    log = house.log()
+    for mark in (1, 2):
+        log.set_high_watermark(mark)
+        house.marks.write([log])
+    assert len(house.workers["/a"].jobs) == 1
+    house.workers["/a"].run()
+    assert house.on_disk() == {TP: 1}
+    house.marks.write([log])
+    house.workers["/a"].run()
+    house.marks.write([log])
+    assert (house.on_disk(), house.workers["/a"].jobs) == ({TP: 2}, [])
+
+
+def test_the_last_write_comes_after_one_that_is_under_way():
+    """At a stop the newest values are written behind what the worker still has to do, never beside it."""
+    house = House("/a")
+    log = house.log()
+    house.marks.write([log])
+    log.set_high_watermark(5)
+    house.marks.write_last([log])
+    assert len(house.workers["/a"].jobs) == 2
+    house.workers["/a"].run()
+    assert house.on_disk() == {TP: 5}
+
+
+def test_start_clamps():
+    """RL 1.12: min(checkpoint, log end), not below the log start; unknown: the log start."""
+    house = House("/a")
+    write_offsets(house.files, "/a", HIGH_WATERMARK, {TP: 9})
+    log, unknown = house.log(), house.log(OTHER)
+    house.marks.start(log)
+    house.marks.start(unknown)
+    assert (log.high_watermark, unknown.high_watermark) == (5, 0)
+
+
+def test_rows_of_logs_that_were_not_opened_yet_are_kept():
+    """A write between two role changes at a start must not lose the high watermark of a log that is still to come."""
+    house = House("/a")
+    write_offsets(house.files, "/a", HIGH_WATERMARK, {TP: 4, OTHER: 2})
+    log = house.log()
+    house.marks.start(log)
+    house.marks.write([log])
+    house.workers["/a"].run()
+    assert house.on_disk() == {TP: 4, OTHER: 2}
+    late = house.log(OTHER)
+    house.marks.start(late)
+    assert late.high_watermark == 2
+
+
+def test_a_directory_that_cannot_be_written_is_reported():
+    """RL 1.12: it is reported; the other directory is written all the same."""
+    house = House("/a", "/b")
+    first, second = house.log(), house.log(OTHER, "/b")
+    house.files.make_directories("/a/replication-offset-checkpoint.tmp")
+    house.marks.write([first, second])
+    for worker in house.workers.values():
+        worker.run()
+    assert (house.failed, house.on_disk("/b")) == (["/a"], {OTHER: 0})
+
+
+def test_a_relative_directory(tmp_path, monkeypatch):
+    """ReplicaManagerTest: log.dirs may be relative to where the broker was started: the checkpoint is written there, and found again."""
+    monkeypatch.chdir(tmp_path)
+    house = House()
+    house.files = OsFileSystem()
+    house.files.make_directories("data")
+    house.workers["data"] = SlowWorker()
+    house.marks = HighWatermarkCheckpoint(house.files, house.workers.__getitem__, lambda directory, error: house.failed.append(directory))
+    log = house.log(directory="data")
+    log.set_high_watermark(3)
+    house.marks.write_last([log])
+    house.workers["data"].run()
+    assert (tmp_path / "data" / HIGH_WATERMARK).read_text() == "0\n1\nt 0 3\n"
+    again = HighWatermarkCheckpoint(house.files, house.workers.__getitem__, lambda directory, error: None)
+    log.set_high_watermark(0)
+    again.start(log)
+    assert (log.high_watermark, house.failed) == (3, [])
+    log.close()

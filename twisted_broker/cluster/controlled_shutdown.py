@@ -1,0 +1,95 @@
+"""How long a broker that was asked to stop waits until it may leave, and what it says meanwhile.
+
+Owns `ControlledShutdown`, of one broker.
+
+1. It waits `replog.controlled.shutdown.timeout.ms` at most, whatever the controller does. Every second it says what it waits for.
+2. Without a controller it waits for `controller.quorum.fetch.timeout.ms` only: when each address at which one may be found has refused the
+   connection for so long, without a pause. A refusal is a process that is gone, not a way that is blocked; nobody can take anything over, elect or
+   even notice, and all that waiting could gain is a controller that comes back just now. One that says nothing may be well: it has the whole time.
+3. `hurry` ends the wait at once: the broker stops in order, but hands nothing over.
+
+Source: Kafka's `BrokerServer.shutdown` waits five minutes for its controller, alive or not, which has no setting. Supervisors kill sooner than that
+(docker after 10 s, Kubernetes after 30 s), and a broker that is killed must recover its logs. Left out: heartbeats (`lifecycle.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from twisted.internet.defer import Deferred
+from twisted.logger import Logger
+
+from twisted_broker.cluster.observer import MetadataObserver
+from twisted_broker.config import BrokerConfig
+from twisted_broker.interfaces import IDelayedCall, Runtime
+
+_log = Logger()
+_PROGRESS_MS = 1000
+_SETTING = "replog.controlled.shutdown.timeout.ms"
+
+
+class ControlledShutdown:
+    """`over` is called once, when the wait has ended without the controller's word. `done` fires when the broker may leave, for whatever reason."""
+
+    def __init__(self, runtime: Runtime, config: BrokerConfig, observer: MetadataObserver, over: Callable[[], None]) -> None:
+        self.done: Deferred[None] = Deferred()
+        self._runtime, self._observer, self._over = runtime, observer, over
+        self._own_id = config.node_id
+        self._timeout_ms = config.integer(_SETTING)
+        self._refused_ms = config.integer("controller.quorum.fetch.timeout.ms")
+        self._since_ms = 0
+        self._timer: IDelayedCall | None = None
+
+    def begin(self) -> None:
+        """The controller is asked from now on."""
+        self._since_ms = self._runtime.now_ms()
+        _log.info("controlled shutdown: {led} partition(s) still to hand over", led=self._led())
+        self._next()
+
+    @property
+    def lasted_ms(self) -> int:
+        return self._runtime.now_ms() - self._since_ms
+
+    def controller_is_away(self) -> None:
+        """A heartbeat found nobody."""
+        refused_ms = self._observer.refused_ms
+        if self._timer is not None and refused_ms is not None and refused_ms >= self._refused_ms:
+            words = "no controller is alive (connections refused for {ms} ms): nobody can take over the {led} partition(s) led here"
+            self._give_up(words, ms=refused_ms, led=self._led())
+
+    def hurry(self) -> None:
+        """Asked to stop once more."""
+        if self._timer is not None:
+            self._give_up("asked once more: this broker leaves without handing over {led} partition(s)", led=self._led())
+
+    def end(self) -> None:
+        """It leaves."""
+        timer, self._timer = self._timer, None
+        if timer is not None and timer.active():
+            timer.cancel()
+        if not self.done.called:
+            self.done.callback(None)
+
+    def _next(self) -> None:
+        left_ms = self._timeout_ms - self.lasted_ms
+        self._timer = self._runtime.clock.callLater(max(min(left_ms, _PROGRESS_MS), 0) / 1000, self._tell)
+
+    def _tell(self) -> None:
+        """Each second, and at the end of the time."""
+        left_ms = self._timeout_ms - self.lasted_ms
+        if left_ms <= 0:
+            words = "the controller did not let this broker go within {ms} ms ({setting}): {led} partition(s) are not handed over"
+            self._give_up(words, ms=self._timeout_ms, setting=_SETTING, led=self._led())
+            return
+        where = "no controller answers" if self._observer.unreachable else "the controller moves leaders"
+        words = "controlled shutdown: {led} partition(s) still to hand over; {where}, waiting {ms} ms more ({setting})"
+        _log.info(words, led=self._led(), where=where, ms=left_ms, setting=_SETTING)
+        self._next()
+
+    def _give_up(self, words: str, **values: object) -> None:
+        _log.warn("controlled shutdown: " + words, **values)
+        self._over()
+
+    def _led(self) -> int:
+        topics = self._observer.image.topics_by_id.values()
+        return sum(partition.leader == self._own_id for topic in topics for partition in topic.partitions.values())

@@ -1,0 +1,136 @@
+"""What only the controller may do, passed on by the broker that a client asked.
+
+Owns `ForwardingManager` (Envelope), the topics that a broker creates itself, and the blocks of producer ids.
+
+1. The controller sees the client's own bytes, principal and address; its answer goes back as it is.
+2. While no controller answers, it is tried again until the request's time is over: REQUEST_TIMED_OUT.
+3. No producer id is given twice: an id comes from a block that the controller gave to this broker alone.
+
+Source: Kafka's `ForwardingManager`, `DefaultAutoTopicCreationManager`, `RPCProducerIdManager`; KIP-590, KIP-730; `RL 8.1`.
+Left out: permission (the controller decides), which requests are passed on (`api/routes.py`).
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterable
+from typing import Any, Protocol
+
+from twisted.internet.defer import Deferred, ensureDeferred
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from twisted_broker.cluster.controller_channel import ControllerChannel, Member, check_answer
+from twisted_broker.interfaces import Runtime
+from twisted_broker.security.principal import Principal, encode_principal
+from twisted_broker.wire.errors import BrokerError, ErrorCode
+from twisted_broker.wire.header import decode_response_header
+from twisted_broker.wire.messages.broker_lifecycle import EnvelopeRequest
+from twisted_broker.wire.messages.producer_ids import AllocateProducerIdsRequest
+from twisted_broker.wire.messages.topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
+from twisted_broker.wire.schema import decode
+
+_log = Logger()
+
+def packed_address(host: str) -> bytes:
+    """A client's address in network order; all zeros when it is none (in-memory transports)."""
+    try:
+        return socket.inet_pton(socket.AF_INET6 if ":" in host else socket.AF_INET, host)
+    except OSError:
+        return bytes(4)
+
+
+class Asked(Protocol):
+    """A client's request (`api.context.RequestContext`): its bytes with their header, and who sent them from where."""
+
+    raw_request: bytes | memoryview
+    principal: Principal
+    client_host: str
+    api_key: int
+    version: int
+
+
+class ForwardingManager:
+    """Requests for the active controller. `producer_ids` hands out ids."""
+
+    def __init__(self, runtime: Runtime, node_id: int, channel: ControllerChannel, member: Member) -> None:
+        self.channel = channel
+        self.producer_ids = ProducerIdManager(node_id, channel, member)
+        self._creating: set[str] = set()
+
+    async def forward(self, context: Asked, response_class: Any) -> Any:
+        """Passes the request of `context` on; its answer, a `response_class`. Raises BrokerError."""
+        envelope = EnvelopeRequest(
+            request_data=bytes(context.raw_request),
+            request_principal=encode_principal(context.principal),
+            client_host_address=packed_address(context.client_host),
+        )
+        answer = await self.channel.ask(envelope, 0)
+        check_answer(answer.error_code)
+        if answer.response_data is None:
+            raise BrokerError(ErrorCode.UNKNOWN_SERVER_ERROR, "the controller's answer is empty")
+        _, offset = decode_response_header(answer.response_data, context.api_key, context.version)
+        return decode(response_class, answer.response_data, context.version, offset)
+
+    def create_topics(self, request: CreateTopicsRequest) -> Deferred[CreateTopicsResponse]:
+        """Has topics created on this broker's own behalf."""
+        return ensureDeferred(self.channel.ask(request, 7))
+
+    def create_in_background(self, topics: Iterable[CreatableTopic]) -> None:
+        """Has topics created that a client named; one that is being created already is not asked for again, and nobody waits."""
+        fresh = [topic for topic in topics if topic.name not in self._creating]
+        if fresh:
+            names = {topic.name for topic in fresh}
+            self._creating |= names
+            self.create_topics(CreateTopicsRequest(topics=fresh, timeout_ms=30_000)).addBoth(self._created, names)
+
+    def _created(self, outcome: CreateTopicsResponse | Failure, names: set[str]) -> None:
+        self._creating -= names
+        if isinstance(outcome, Failure):
+            _log.warn("topics {names} were not created: {error}", names=sorted(names), error=outcome.value)
+            return
+        for topic in outcome.topics:
+            if topic.error_code not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
+                _log.warn("topic {name} was not created: {error}", name=topic.name, error=topic.error_message)
+
+    def stop(self) -> None:
+        """Passes nothing on any more."""
+        self.channel.close()
+
+
+class ProducerIdManager:
+    """Producer ids, one at a time, from blocks of the controller."""
+
+    def __init__(self, node_id: int, channel: ControllerChannel, member: Member) -> None:
+        self._node_id, self._channel, self._member = node_id, channel, member
+        self._next = self._end = 0
+        self._fetching: Deferred[None] | None = None
+        self._waiting: list[Deferred[None]] = []
+
+    async def next(self) -> int:
+        """A producer id that nobody else has. Raises BrokerError."""
+        while self._next >= self._end:
+            waiter: Deferred[None] = Deferred()
+            self._waiting.append(waiter)
+            if self._fetching is None:
+                self._fetching = ensureDeferred(self._fetch())
+            await waiter
+        found = self._next
+        self._next += 1
+        return found
+
+    async def _fetch(self) -> None:
+        error: Exception | None = None
+        try:
+            response = await self._channel.ask(AllocateProducerIdsRequest(broker_id=self._node_id, broker_epoch=self._member.broker_epoch), 0)
+            check_answer(response.error_code)
+            self._next, self._end = response.producer_id_start, response.producer_id_start + response.producer_id_len
+        except Exception as trouble:
+            error = trouble
+        self._fetching = None
+        waiting, self._waiting = self._waiting, []
+        for waiter in waiting:
+            if error is None:
+                waiter.callback(None)
+            else:
+                waiter.errback(error)

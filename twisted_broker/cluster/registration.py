@@ -1,0 +1,125 @@
+"""A broker's registration with the controller: asked for until it is granted, again when the controller has forgotten it.
+
+Owns `Registration`, and the words for a node id that another process has.
+
+1. A broker that starts waits for the session of whoever is registered under its id: mostly that is its own earlier incarnation, which died.
+2. A broker that runs and finds itself unknown (UnregisterBroker, a controller that lost its log) registers anew at once, under the same incarnation.
+   If another incarnation lives under its id then, it must end: two brokers of one id would answer for each other.
+3. What is refused for now is told once for each reason, not at each try.
+
+Source: Kafka's `BrokerLifecycleManager` (which does not register anew); KRAFT 3.4; `RL 8.2`. Left out: heartbeats (`lifecycle.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from twisted.logger import Logger
+
+from twisted_broker.cluster.controller_channel import ControllerChannel, check_answer
+from twisted_broker.cluster.image_entries import Endpoint, FeatureRange
+from twisted_broker.cluster.observer import MetadataObserver
+from twisted_broker.config import BrokerConfig
+from twisted_broker.interfaces import Runtime
+from twisted_broker.wire.errors import BrokerError, ErrorCode
+from twisted_broker.wire.messages import broker_lifecycle as broker_lifecycle_messages
+
+_log = Logger()
+_RETRY_MS = 100
+_HOPELESS = frozenset({ErrorCode.INCONSISTENT_CLUSTER_ID, ErrorCode.UNSUPPORTED_VERSION, ErrorCode.INVALID_REGISTRATION})
+
+
+class Registration:
+    """Of one node, over `channel`; `observer` knows who is registered."""
+
+    def __init__(self, runtime: Runtime, config: BrokerConfig, observer: MetadataObserver, channel: ControllerChannel) -> None:
+        self._runtime, self._config, self._observer, self._channel = runtime, config, observer, channel
+        self._request = broker_lifecycle_messages.BrokerRegistrationRequest()
+        self._told: ErrorCode | None = None
+
+    def describe(
+        self,
+        cluster_id: str,
+        incarnation_id: bytes,
+        listeners: Sequence[Endpoint],
+        features: Mapping[str, FeatureRange],
+        directories: Sequence[bytes],
+        previous_broker_epoch: int,
+    ) -> None:
+        """What is registered. `previous_broker_epoch`: from the clean-shutdown file, -1 after an unclean stop."""
+        self._request = broker_lifecycle_messages.BrokerRegistrationRequest(
+            broker_id=self._config.node_id,
+            cluster_id=cluster_id,
+            incarnation_id=incarnation_id,
+            listeners=[
+                broker_lifecycle_messages.BrokerRegistrationRequestListener(name=e.name, host=e.host, port=e.port, security_protocol=e.security_protocol)
+                for e in listeners
+            ],
+            features=[
+                broker_lifecycle_messages.BrokerRegistrationRequestFeature(name=name, min_supported_version=r.min_version, max_supported_version=r.max_version)
+                for name, r in features.items()
+            ],
+            rack=self._config.text("broker.rack"),
+            log_dirs=sorted(directories),
+            previous_broker_epoch=previous_broker_epoch,
+        )
+
+    async def first(self) -> int:
+        """The broker epoch, within `initial.broker.registration.timeout.ms`. Raises BrokerError: hopeless, or not in time."""
+        deadline = self._runtime.now_ms() + self._config.integer("initial.broker.registration.timeout.ms")
+        while True:
+            try:
+                return await self._ask(max(deadline - self._runtime.now_ms(), 1))
+            except BrokerError as error:
+                if error.code in _HOPELESS or self._runtime.now_ms() + _RETRY_MS >= deadline:
+                    raise self._in_words(error) from error
+                self._tell_refused(error)
+                await self._channel.pause(_RETRY_MS)
+
+    async def again(self) -> int:
+        """The new broker epoch of a broker that runs. Raises BrokerError: hopeless, or another process has the node id."""
+        self._request.previous_broker_epoch = -1
+        while True:
+            try:
+                return await self._ask(None)
+            except BrokerError as error:
+                if error.code in _HOPELESS or error.code is ErrorCode.DUPLICATE_BROKER_REGISTRATION:
+                    raise self._in_words(error) from error
+                self._tell_refused(error)
+                await self._channel.pause(_RETRY_MS)
+
+    async def _ask(self, timeout_ms: int | None) -> int:
+        response = await self._channel.ask(self._request, 4, timeout_ms)
+        check_answer(response.error_code)
+        self._told = None
+        epoch: int = response.broker_epoch
+        return epoch
+
+    def _tell_refused(self, error: BrokerError) -> None:
+        if error.code is not self._told:
+            self._told = error.code
+            _log.info("registration is refused for now, trying on: {error}", error=self._in_words(error))
+
+    def _in_words(self, error: BrokerError) -> BrokerError:
+        """With whose fault it is, and what to do, where the code alone does not say."""
+        node_id = self._config.node_id
+        if error.code is ErrorCode.INVALID_REGISTRATION:
+            words = f"the log directories of node {node_id} carry ids that another broker registered (a copy?): give this one directories of its own"
+            return BrokerError(error.code, words)
+        if error.code is ErrorCode.UNSUPPORTED_VERSION:
+            return BrokerError(error.code, f"the cluster has finalised {self._beyond_us()}: lower it with kafka-features, or start a newer broker")
+        if error.code is not ErrorCode.DUPLICATE_BROKER_REGISTRATION:
+            return error
+        known = self._observer.image.brokers.get(node_id)
+        where = "" if known is None else " at " + ", ".join(f"{each.host}:{each.port}" for each in known.listeners.values())
+        return BrokerError(error.code, f"node id {node_id} belongs to a running broker{where}: stop that one, or give this one another node.id")
+
+    def _beyond_us(self) -> str:
+        """The finalised features of which our ranges know nothing."""
+        ranges = {each.name: each for each in self._request.features}
+        found = []
+        for name, level in sorted(self._observer.image.features.items()):
+            own = ranges.get(name, broker_lifecycle_messages.BrokerRegistrationRequestFeature(name=name))
+            if not own.min_supported_version <= level <= own.max_supported_version:
+                found.append(f"{name}={level} (here {own.min_supported_version} to {own.max_supported_version})")
+        return ", ".join(found) or "a feature that this broker does not support"

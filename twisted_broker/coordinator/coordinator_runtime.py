@@ -1,0 +1,177 @@
+"""The partitions of `__consumer_offsets` that this broker leads: taking over, reading, serving, giving up, keeping clean. Ring 1.
+
+Owns `CoordinatorRuntime`: which shard serves a group, the loads in progress, the limit on groups, the walk over expired offsets.
+
+1. A group is served by the shard that its id hashes to, while this broker leads that partition: else NOT_COORDINATOR; while the partition
+   is read COORDINATOR_LOAD_IN_PROGRESS.
+2. Reading goes one step of one partition per turn of the reactor; an empty partition is served at once.
+3. Memory is bounded: beyond `max_groups` a new group takes the place of an idle one (no members, no offsets), or is refused.
+4. A partition that cannot be read is not served, until its next leader epoch.
+
+Source: Apache Kafka 4.3.1 `CoordinatorRuntime`, `GroupCoordinatorShard.cleanupGroupMetadata`. Leaves out requests (`group_coordinator.py`).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+
+from twisted.internet.task import LoopingCall
+from twisted.logger import Logger
+
+from twisted_broker.coordinator import offset_requests
+from twisted_broker.coordinator.collaborators import CoordinatorParts, CoordinatorSettings
+from twisted_broker.coordinator.coordinator_loader import load_steps
+from twisted_broker.coordinator.coordinator_shard import CoordinatorShard, CoordinatorState, GroupEntry
+from twisted_broker.coordinator.group_records import partition_for
+from twisted_broker.wire.errors import BrokerError, ErrorCode
+
+LONGEST_TEXT_BYTES = 32767
+IDLE_GROUPS_LOOKED_AT = 1000
+_log = Logger()
+
+
+def fits(*texts: str | None) -> bool:
+    """Whether each could be a string of a record, whose length has 16 bits."""
+    return all(len(text) <= LONGEST_TEXT_BYTES // 4 or len(text.encode()) <= LONGEST_TEXT_BYTES for text in texts if text)
+
+
+class CoordinatorRuntime:
+    """By partition. `start` and `stop` are the broker's."""
+
+    def __init__(self, parts: CoordinatorParts) -> None:
+        self.parts = parts
+        self.shards: dict[int, CoordinatorShard] = {}
+        self._groups_count_limit_warned = False
+        self._expiry = LoopingCall(self._expire)
+        self._expiry.clock = parts.clock  # type: ignore[assignment]  # LoopingCall needs only what IClock names
+        self._rounds: Iterator[None] | None = None
+        self._loads: deque[tuple[CoordinatorShard, Iterator[None]]] = deque()
+
+    def start(self) -> None:
+        """Begins to look for expired offsets."""
+        self._expiry.start(self.parts.settings.retention_check_interval_ms / 1000, now=False)
+
+    def stop(self) -> None:
+        """Gives up every partition; parked requests are answered NOT_COORDINATOR."""
+        if self._expiry.running:
+            self._expiry.stop()
+        for index in list(self.shards):
+            self.on_resignation(index)
+
+    def update_settings(self, settings: CoordinatorSettings) -> None:
+        interval_ms = self.parts.settings.retention_check_interval_ms
+        self.parts.settings = settings
+        if self._expiry.running and settings.retention_check_interval_ms != interval_ms:
+            self._expiry.stop()
+            self.start()
+
+    # -- leadership --------------------------------------------------------------------------------------------------
+    def on_leadership(self, index: int, leader_epoch: int) -> None:
+        """This broker leads partition `index` of `__consumer_offsets` from `leader_epoch` on: reads it, then serves it."""
+        before = self.shards.get(index)
+        if before is not None and before.leader_epoch >= leader_epoch:
+            return
+        if before is not None:
+            before.close()
+        shard = self.shards[index] = CoordinatorShard(self.parts, index, leader_epoch)
+        steps = load_steps(shard)
+        if self._load_step(shard, steps):
+            self._loads.append((shard, steps))
+            if len(self._loads) == 1:
+                self.parts.clock.callLater(0, self._load_some)
+
+    def on_resignation(self, index: int, leader_epoch: int | None = None) -> None:
+        """Another broker leads partition `index`, or nobody, since `leader_epoch`."""
+        shard = self.shards.get(index)
+        if shard is not None and (leader_epoch is None or leader_epoch >= shard.leader_epoch):
+            del self.shards[index]
+            shard.close()
+
+    def _load_some(self) -> None:
+        """One step of one partition per turn of the reactor, so that fifty large ones do not block it together."""
+        if self._loads and not self._load_step(*self._loads[0]):
+            self._loads.popleft()
+        if self._loads:
+            self.parts.clock.callLater(0, self._load_some)
+
+    def _load_step(self, shard: CoordinatorShard, steps: Iterator[None]) -> bool:
+        """Whether more steps are to come."""
+        if shard.state is CoordinatorState.CLOSED:
+            return False
+        try:
+            next(steps)
+        except StopIteration:
+            self._activate(shard)
+        except BrokerError as error:
+            self._give_up(shard, error)
+        except Exception as error:
+            _log.failure("loading __consumer_offsets-{index} failed", index=shard.index)
+            self._give_up(shard, error)
+        else:
+            return True
+        return False
+
+    def _give_up(self, shard: CoordinatorShard, error: Exception) -> None:
+        _log.error("__consumer_offsets-{index} cannot be read, its groups are not served: {error}", index=shard.index, error=error)
+        del self.shards[shard.index]
+        shard.close()
+
+    def _activate(self, shard: CoordinatorShard) -> None:
+        shard.state = CoordinatorState.ACTIVE
+        if shard.groups:
+            _log.info("__consumer_offsets-{index}: {count} groups loaded", index=shard.index, count=len(shard.groups))
+        for entry in shard.groups.values():
+            shard.carry_out(entry, entry.core.loaded(self.parts.wall_ms()))
+
+    def find(self, group_id: str, empty_allowed: bool = False) -> CoordinatorShard:
+        if (not group_id and not empty_allowed) or not fits(group_id):
+            raise BrokerError(ErrorCode.INVALID_GROUP_ID)
+        shard = self.shards.get(partition_for(group_id, self.parts.store.partitions_count()))
+        if shard is None:
+            raise BrokerError(ErrorCode.NOT_COORDINATOR)
+        if shard.state is CoordinatorState.LOADING:
+            raise BrokerError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+        return shard
+
+    def entry_to_change(self, shard: CoordinatorShard, group_id: str) -> GroupEntry | None:
+        entry = shard.usable(group_id)
+        if entry is not None:
+            entry.core.settings = self.parts.settings.group
+        return entry
+
+    def create(self, shard: CoordinatorShard, group_id: str) -> GroupEntry:
+        if sum(len(each.groups) for each in self.shards.values()) >= self.parts.settings.max_groups:
+            self._make_room()
+        return shard.create(group_id)
+
+    def _make_room(self) -> None:
+        """Forgets the longest idle group; raises COORDINATOR_NOT_AVAILABLE when none of those looked at is idle."""
+        for shard in self.shards.values():
+            for _, entry in zip(range(IDLE_GROUPS_LOOKED_AT), shard.groups.values(), strict=False):
+                if entry.is_idle and not entry.is_being_deleted and shard.state is CoordinatorState.ACTIVE:
+                    shard.forget(entry)
+                    return
+        if not self._groups_count_limit_warned:
+            self._groups_count_limit_warned = True
+            _log.error("{count} groups: no more are taken", count=self.parts.settings.max_groups)
+        raise BrokerError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+
+    # -- expiry ------------------------------------------------------------------------------------------------------
+    def _expire(self) -> None:
+        """Starts a walk over all groups unless the last one is still on its way."""
+        if self._rounds is None:
+            self._rounds = (step for shard in list(self.shards.values()) for step in offset_requests.expiry_steps(shard))
+            self._expire_some()
+
+    def _expire_some(self) -> None:
+        assert self._rounds is not None
+        try:
+            next(self._rounds)
+        except StopIteration:
+            self._rounds = None
+        except Exception:
+            self._rounds = None
+            _log.failure("the walk over expired offsets failed; the next one starts anew")
+        else:
+            self.parts.clock.callLater(0, self._expire_some)

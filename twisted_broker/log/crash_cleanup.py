@@ -1,0 +1,82 @@
+"""What a crash left between the segments of a partition's directory.
+
+Owns the resolution of `.deleted`, `.cleaned`, `.swap` and `.tmp` files and of indexes without a log.
+
+1. `.deleted`, `.cleaned`, `.tmp`: never happened, removed.
+2. `.swap`: the replacement was whole before its first file got that name, so it wins over the segments it covers; but swaps at or above the
+   smallest `.cleaned` base were still being made, and lose.
+3. Running it again changes nothing.
+
+Source: Kafka's `LogLoader`; RL 3.6.
+"""
+
+from __future__ import annotations
+
+import posixpath
+
+from twisted_broker.interfaces import IFileSystem
+from twisted_broker.log.batch_scan import scan
+from twisted_broker.log.segment import CLEANED, DELETED, INDEX, LOG, SWAP, TIME_INDEX, TXN_INDEX
+from twisted_broker.wire.records import CorruptRecordError
+
+_SEGMENT_SUFFIXES = (LOG, INDEX, TIME_INDEX, TXN_INDEX)
+
+
+def base_offset_of(name: str) -> int:
+    """The base offset in a file's name, -1 when it carries none."""
+    digits = name.partition(".")[0]
+    return int(digits) if len(digits) == 20 and digits.isdigit() else -1
+
+
+def clean_up_after_crash(files: IFileSystem, directory: str) -> None:
+    """Brings the directory to exactly one state. OSError."""
+    _remove_unfinished(files, directory)
+    _complete_swaps(files, directory)
+    _remove_orphans(files, directory)
+
+
+def _remove_unfinished(files: IFileSystem, directory: str) -> None:
+    names = files.listdir(directory)
+    cleaned = [base_offset_of(name) for name in names if name.endswith(CLEANED)]
+    for name in names:
+        unfinished_swap = name.endswith(SWAP) and cleaned and base_offset_of(name) >= min(cleaned)
+        if name.endswith((DELETED, ".tmp")) or unfinished_swap:
+            files.remove(posixpath.join(directory, name))
+    for name in names:
+        if name.endswith(CLEANED):
+            files.remove(posixpath.join(directory, name))
+
+
+def _complete_swaps(files: IFileSystem, directory: str) -> None:
+    swaps = [name for name in files.listdir(directory) if name.endswith(SWAP)]
+    for name in swaps:
+        if name.endswith(LOG + SWAP):
+            base = base_offset_of(name)
+            end = _next_offset(files, posixpath.join(directory, name), base)
+            for other in files.listdir(directory):
+                if other.endswith(_SEGMENT_SUFFIXES) and base <= base_offset_of(other) < max(end, base + 1):
+                    files.remove(posixpath.join(directory, other))
+    for name in swaps:
+        path = posixpath.join(directory, name)
+        files.rename(path, path[: -len(SWAP)])
+
+
+def _next_offset(files: IFileSystem, path: str, base: int) -> int:
+    file = files.open(path, read_only=True)
+    end = base
+    try:
+        for place in scan(file, 0, file.size()):
+            end = place.last_offset + 1
+    except CorruptRecordError:
+        pass
+    finally:
+        file.close()
+    return end
+
+
+def _remove_orphans(files: IFileSystem, directory: str) -> None:
+    names = files.listdir(directory)
+    for name in names:
+        stem, suffix = posixpath.splitext(name)
+        if suffix in _SEGMENT_SUFFIXES[1:] and stem + LOG not in names:
+            files.remove(posixpath.join(directory, name))

@@ -1,0 +1,92 @@
+"""What a producer snapshot does not say: a producer's newest batches but the last, found again in the log's tail.
+
+Owns `recover_producer_batches`.
+
+1. A producer has up to five requests in flight (KIP-98), and may send each of them again after a restart: each must be known as what it is.
+2. What is recalled is what memory held: batches of the producer's present epoch, newest first, until five are known.
+3. The cost is bounded: at most `MOST_HEADERS` batch headers a log, from its end back, and none when nobody has more batches than are known.
+   Who wrote nothing among those has nothing in flight that matters; its snapshot's last batch stays known.
+4. Damage ends the search, never the loading: whoever reads it sees the error.
+
+Source: KIP-98; Kafka's `ProducerStateManager` (its snapshots hold one batch too, and it recalls nothing).
+Left out: the snapshot (`producer_snapshot.py`); batches before sequence 0 of an epoch, where 2^31 sequences were used up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import chain
+
+from twisted_broker.interfaces import IFile
+from twisted_broker.log.producer_snapshot import RETAINED_BATCHES, ProducerEntry
+from twisted_broker.log.segment import Segment
+from twisted_broker.wire.batch_header import HEADER_BYTES
+from twisted_broker.wire.records import CONTROL_FLAG, LOG_OVERHEAD, BatchHeader, CorruptRecordError, next_sequence, read_batch_header
+
+MOST_HEADERS = 256
+_READ_WHOLE_BYTES = 1 << 16
+_MAX_SEQUENCE = 2**31 - 1
+
+
+def recover_producer_batches(segments: Iterable[Segment], producers: Iterable[ProducerEntry]) -> None:
+    """Completes the batches of `producers` out of `segments`, newest first. OSError."""
+    wanted = {entry.producer_id: entry for entry in producers if _has_more(entry)}
+    if not wanted:
+        return
+    try:
+        for header in _headers_backwards(segments):
+            entry = wanted.get(header[9])
+            if entry is not None and _is_earlier_batch(entry, header):
+                _put_before(entry, header)
+                if not _has_more(entry):
+                    del wanted[entry.producer_id]
+                    if not wanted:
+                        return
+    except CorruptRecordError:
+        return
+
+
+def _has_more(entry: ProducerEntry) -> bool:
+    """Whether batches of its epoch came before those that are known."""
+    if not 0 < len(entry.batches) < RETAINED_BATCHES:
+        return False
+    last_sequence, _, delta, _ = entry.batches[0]
+    return last_sequence >= 0 and (last_sequence - delta) & _MAX_SEQUENCE != 0
+
+
+def _is_earlier_batch(entry: ProducerEntry, header: BatchHeader) -> bool:
+    is_data = not header[5] & CONTROL_FLAG and header[11] >= 0
+    return is_data and header[10] == entry.producer_epoch and header[0] + header[6] < entry.batches[0][1]
+
+
+def _put_before(entry: ProducerEntry, header: BatchHeader) -> None:
+    base_offset, delta, max_timestamp, base_sequence = header[0], header[6], header[8], header[11]
+    entry.batches.insert(0, (next_sequence(base_sequence, delta), base_offset + delta, delta, max_timestamp))
+
+
+def _headers_backwards(segments: Iterable[Segment]) -> Iterator[BatchHeader]:
+    """The newest headers, newest first, as far as the bound allows."""
+    left = MOST_HEADERS
+    for segment in segments:
+        end = segment.size
+        for start in chain(reversed(segment.offset_index.positions()), (0,)):
+            if start >= end:
+                continue
+            found = _headers(segment.log.open(), start, end, left)
+            left -= len(found)
+            if left < 0:
+                return  # it goes on behind what was read: not the newest ones
+            yield from reversed(found)
+            end = start
+
+
+def _headers(file: IFile, start: int, end: int, most: int) -> list[BatchHeader]:
+    """Those from byte `start`, a batch's first, to `end`; one more than `most` when there are more. CorruptRecordError."""
+    found: list[BatchHeader] = []
+    near = file.read_at(start, end - start) if end - start <= _READ_WHOLE_BYTES else b""
+    position = start
+    while position < end and len(found) <= most:
+        header = read_batch_header(near, position - start) if near else read_batch_header(file.read_at(position, HEADER_BYTES))
+        found.append(header)
+        position += LOG_OVERHEAD + header[1]
+    return found

@@ -1,0 +1,131 @@
+"""Many connections behind one entry of the reactor.
+
+Owns an epoll descriptor of its own that the reactor watches as one reader. An event of a connection then costs no turn of the
+reactor (and none of its per-event logging context), and several rounds of events are served per turn.
+
+1. A connection's events go to the connection's own `doRead` and `doWrite`, in the order in which epoll gives them.
+2. A turn ends after `_TURN_SECONDS` at the latest: timers and other readers are never starved.
+3. After the last event it looks again for `_SPIN_SECONDS` before it lets the reactor sleep: the next request of a waiting client
+   is cheaper than falling asleep and waking up. Nothing is spun when nothing came.
+4. An exception out of one connection is logged and closes that connection.
+
+Source: measured (the project's notes on speed, items 4 and 5). Leaves out: systems without epoll (the stock reactor serves there).
+"""
+
+from __future__ import annotations
+
+import select
+from time import perf_counter
+from typing import Any
+
+from twisted.internet.error import ConnectionDone, ConnectionLost
+from twisted.internet.interfaces import IReadDescriptor
+from twisted.python import log
+from twisted.python.failure import Failure
+from zope.interface import implementer
+
+_SPIN_SECONDS = 0.00003
+_TURN_SECONDS = 0.002
+_DONE = Failure(ConnectionDone())
+_LOST = Failure(ConnectionLost())
+
+
+@implementer(IReadDescriptor)
+class EpollGroup:
+    """Stands in for the reactor towards its transports: `addReader` and its kin, and `callLater` and the rest of the real one."""
+
+    def __init__(self, reactor: Any) -> None:
+        self._reactor = reactor
+        self._epoll = select.epoll()
+        self._masks: dict[int, int] = {}
+        self._transports: dict[int, Any] = {}
+
+    def start(self) -> None:
+        self._reactor.addReader(self)
+
+    def stop(self) -> None:
+        """Call when no transport is left."""
+        self._reactor.removeReader(self)
+        self._epoll.close()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._reactor, name)
+
+    def fileno(self) -> int:
+        return self._epoll.fileno()
+
+    def logPrefix(self) -> str:
+        return "-"
+
+    def connectionLost(self, reason: Failure) -> None:
+        """The reactor stops."""
+        for transport in list(self._transports.values()):
+            self._drop(transport, reason)
+
+    def addReader(self, transport: Any) -> None:
+        self._change(transport, select.EPOLLIN, 0)
+
+    def addWriter(self, transport: Any) -> None:
+        self._change(transport, select.EPOLLOUT, 0)
+
+    def removeReader(self, transport: Any) -> None:
+        self._change(transport, 0, select.EPOLLIN)
+
+    def removeWriter(self, transport: Any) -> None:
+        self._change(transport, 0, select.EPOLLOUT)
+
+    def _change(self, transport: Any, add: int, remove: int) -> None:
+        descriptor = transport.fileno()
+        if descriptor < 0:
+            return
+        before = self._masks.get(descriptor, 0)
+        mask = (before | add) & ~remove
+        if mask == before:
+            return
+        if not before:
+            self._transports[descriptor] = transport
+            self._epoll.register(descriptor, mask)
+        elif mask:
+            self._epoll.modify(descriptor, mask)
+        else:
+            self._epoll.unregister(descriptor)
+            del self._masks[descriptor], self._transports[descriptor]
+            return
+        self._masks[descriptor] = mask
+
+    def doRead(self) -> None:
+        poll, serve = self._epoll.poll, self._serve
+        started = last = perf_counter()
+        while True:
+            events = poll(0)
+            now = perf_counter()
+            if events:
+                for descriptor, event in events:
+                    serve(descriptor, event)
+                if now - started > _TURN_SECONDS:
+                    return
+                last = perf_counter()
+            elif now - last > _SPIN_SECONDS:
+                return
+
+    def _serve(self, descriptor: int, event: int) -> None:
+        transport = self._transports.get(descriptor)
+        if transport is None:
+            return
+        try:
+            why = None
+            if event & select.EPOLLIN:
+                why = transport.doRead()
+            elif event & (select.EPOLLHUP | select.EPOLLERR):
+                why = _LOST.value
+            if why is None and event & select.EPOLLOUT and self._masks.get(descriptor, 0) & select.EPOLLOUT:
+                why = transport.doWrite()
+        except Exception:
+            log.err(None, "a connection failed")
+            why = _LOST.value
+        if why is not None:
+            self._drop(transport, _DONE if isinstance(why, ConnectionDone) else _LOST)
+
+    def _drop(self, transport: Any, reason: Failure) -> None:
+        if hasattr(transport, "socket"):
+            transport.connectionLost(reason)

@@ -1,0 +1,106 @@
+"""Answers on their way out of one connection: bytes, and slices of files whose bytes are loaded when the socket takes them.
+
+Owns what was answered and not yet handed to the transport.
+
+1. Parts leave in the order in which they came.
+2. Each slice is released exactly once: when sent, or when the connection goes.
+3. While the transport is full (`full`), nothing is handed to it; it says when it is ready by `resume()`.
+4. One call hands over at most `TURN_BYTES` of slices; the rest follows in the next turn of the reactor.
+5. A slice that is gone or too short breaks the connection: its length has been announced already.
+
+Source: docs/ARCHITECTURE.md 3 (slices), the project's notes on speed, item 6. Leaves out: how bytes reach the socket (`INetwork.send_slice`).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from twisted_broker.interfaces import Runtime
+from twisted_broker.log.segment_file import FileSlice, SliceGone
+
+TURN_BYTES = 16 << 20
+
+
+class SendQueue:
+    """`owner.broken(reason)` is called when a slice cannot be sent as announced, `owner.resumeProducing()` when a turn's budget was used up."""
+
+    __slots__ = ("_owner", "_parts", "_runtime", "_sent", "_transport", "_write", "_write_more", "full")
+
+    def __init__(self, transport: Any, runtime: Runtime, owner: Any) -> None:
+        self._transport = transport
+        self._write: Callable[[bytes], None] = transport.write
+        self._write_more: Callable[[bytes], None] = getattr(transport, "write_more", transport.write)
+        self._runtime = runtime
+        self._owner = owner
+        self._parts: deque[Any] = deque()
+        self._sent = 0
+        self.full = False
+
+    def send(self, answer: bytes | list[Any]) -> None:
+        """Takes over an answer with its length in front."""
+        if type(answer) is bytes:
+            if self.full or self._parts:
+                self._parts.append(answer)
+            else:
+                self._write(answer)
+            return
+        self._parts.extend(answer)
+        self._pump()
+
+    def pause(self) -> None:
+        """The transport has enough for now."""
+        self.full = True
+
+    def resume(self) -> None:
+        """The transport takes bytes again."""
+        self.full = False
+        self._pump()
+
+    def close(self) -> None:
+        """Drops what was not sent."""
+        self.full = True
+        parts, self._parts = self._parts, deque()
+        for part in parts:
+            if isinstance(part, FileSlice):
+                part.release()
+
+    def _pump(self) -> None:
+        budget = TURN_BYTES
+        parts = self._parts
+        while parts and not self.full:
+            part = parts[0]
+            if not isinstance(part, FileSlice):
+                parts.popleft()
+                (self._write_more if parts else self._write)(part if type(part) is bytes else bytes(part))
+                continue
+            if budget <= 0:
+                self._go_on_later()
+                return
+            try:
+                sent = self._send_slice(part, budget)
+            except (SliceGone, EOFError, OSError) as reason:
+                self._owner.broken(reason)
+                return
+            budget -= sent
+            if not sent:
+                self.full = True
+
+    def _send_slice(self, part: FileSlice, budget: int) -> int:
+        """Sends what fits; drops the slice when it is through."""
+        rest = part.length - self._sent
+        sent = 0
+        if rest:
+            sent = self._runtime.network.send_slice(self._transport, part.open_file(), part.position + self._sent, min(rest, budget))
+        self._sent += sent
+        if self._sent == part.length:
+            self._parts.popleft()
+            self._sent = 0
+            part.release()
+            return max(sent, 1)
+        return sent
+
+    def _go_on_later(self) -> None:
+        self.full = True
+        self._runtime.clock.callLater(0, self._owner.resumeProducing)

@@ -1,0 +1,43 @@
+"""What the replica manager needs from the parts around it, as it sees them.
+
+Owns the protocols `IAlterPartitionManager` (met by `cluster.isr_changes`), `RoleObserver` (the coordinators) and `ImageSource` (`cluster.observer`).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from twisted.internet.defer import Deferred
+
+from twisted_broker.interfaces import TopicPartition
+from twisted_broker.replication.partition.isr import IsrAnswer, IsrProposal
+
+if TYPE_CHECKING:
+    from twisted_broker.cluster.image import MetadataImage
+
+
+class ImageSource(Protocol):
+    """Who follows the metadata log; `image` is the newest picture."""
+
+    @property
+    def image(self) -> MetadataImage: ...
+
+
+class IAlterPartitionManager(Protocol):
+    """Takes ISR changes to the controller (AlterPartition)."""
+
+    def submit(self, proposal: IsrProposal) -> Deferred[IsrAnswer]:
+        """Fires with the controller's answer; what failed on the way is tried again below, so it never fails."""
+        ...
+
+    def withdraw(self, topic_id: bytes, partition: int) -> None:
+        """The partition is no longer led here: what was submitted for it need not go on."""
+        ...
+
+
+class RoleObserver(Protocol):
+    """Whoever must know which partitions this broker leads: the coordinators."""
+
+    def leadership_gained(self, topic_partition: TopicPartition, leader_epoch: int) -> None: ...
+
+    def leadership_lost(self, topic_partition: TopicPartition, leader_epoch: int) -> None: ...

@@ -1,0 +1,1 @@
+"""Why a partition is as it is, found when somebody asks."""

@@ -1,0 +1,219 @@
+"""A partition explained: what this broker is in it, how far it is, and why it is not further.
+
+Owns `explain`, and the shape of its answer, which `status` tells as JSON.
+
+1. A pure function of the partition, what waits for it, how it is fetched, and the time. `dataclasses.asdict` of it is JSON.
+
+Source: issue "Replication", explain; RL 1-2, 6. Leaves out: the single reasons (`reasons`, `waiting`), who asks (`status`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from twisted_broker.replication.explain.reasons import (
+    HighWatermarkWait,
+    Now,
+    OutOfSync,
+    high_watermark_wait,
+    lasting,
+    offsets,
+    out_of_sync,
+)
+from twisted_broker.replication.explain.waiting_requests import Waiting, waiting_requests
+from twisted_broker.replication.partition.isr import PendingExpand, PendingShrink
+
+if TYPE_CHECKING:
+    from twisted_broker.replication.fetcher.fetcher_state import PartitionFetchState
+    from twisted_broker.replication.fetcher.follower_log import Truncation
+    from twisted_broker.replication.partition.partition import Partition
+
+EPOCHS_SHOWN = 10
+
+
+@dataclass(frozen=True, slots=True)
+class TruncationInfo:
+    """A truncation. `below_high_watermark`: offsets that consumers may have seen and acks=all had acknowledged."""
+
+    at_ms: int
+    from_offset: int
+    to_offset: int
+    bytes: int
+    epochs: list[int]
+    last_epoch: int
+    leader_epoch: int
+    high_watermark: int
+    below_high_watermark: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Fetching:
+    """How this broker follows. `phase`: fetching, truncating, failed, or none; `lag` -1 before the first answer."""
+
+    fetcher: str
+    phase: str
+    offset: int
+    lag: int
+    delayed_ms: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class IsrChange:
+    """A change that the controller has yet to answer."""
+
+    kind: str
+    brokers: list[int]
+    since_ms: int
+    for_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Replica:
+    """A follower as its leader sees it; offsets are -1 until it fetched under this leader. Times are the calendar's."""
+
+    broker: int
+    in_isr: bool
+    log_end: int
+    behind: int
+    last_caught_up_ms: int
+    last_fetch_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """One broker's view. `role`: leader, follower, offline. Offsets are -1 where there is no log. Only a leader knows an ISR."""
+
+    topic: str
+    partition: int
+    broker: int
+    at_ms: int
+    role: str
+    role_since_ms: int
+    leader: int
+    leader_epoch: int
+    leader_epoch_start: int
+    partition_epoch: int
+    replicas: list[int]
+    adding: list[int]
+    removing: list[int]
+    isr: list[int]
+    isr_since_ms: int
+    isr_change: IsrChange | None
+    minimum_isr: int
+    log_start: int
+    high_watermark: int
+    last_stable: int
+    log_end: int
+    bytes: int
+    epochs: list[tuple[int, int]]
+    high_watermark_waits: HighWatermarkWait | None
+    out_of_sync: list[OutOfSync]
+    followers: list[Replica]
+    fetching: Fetching | None
+    waiting: list[Waiting]
+    waiting_count: int
+    truncations: list[TruncationInfo] = field(default_factory=list)
+
+
+def explain(partition: Partition, now: Now, watching: Sequence[tuple[Any, int]] = (), fetching: Fetching | None = None) -> Explanation:
+    """`watching`: the operations that wait for it, with the ms left to each; `fetching`: see `fetching_now`."""
+    log, leads, history, state = partition.log, partition.leader_log, partition.history, partition.isr_state
+    return Explanation(
+        topic=partition.topic_partition.topic,
+        partition=partition.topic_partition.partition,
+        broker=partition.node_id,
+        at_ms=now.wall_ms,
+        role="offline" if partition.offline else "leader" if leads is not None else "follower",
+        role_since_ms=now.calendar(history.role_since_ms),
+        leader=partition.leader_id,
+        leader_epoch=partition.leader_epoch,
+        leader_epoch_start=partition.leader_epoch_start_offset,
+        partition_epoch=partition.partition_epoch,
+        replicas=list(partition.replicas),
+        adding=list(partition.adding),
+        removing=list(partition.removing),
+        isr=sorted(state.isr),
+        isr_since_ms=now.calendar(history.isr_since_ms),
+        isr_change=_isr_change(partition, now),
+        minimum_isr=partition.min_isr if leads is not None else -1,
+        log_start=-1 if log is None else log.log_start_offset,
+        high_watermark=-1 if log is None else log.high_watermark,
+        last_stable=-1 if log is None else log.last_stable_offset,
+        log_end=-1 if log is None else log.log_end_offset,
+        bytes=0 if log is None else log.size_in_bytes,
+        epochs=[] if log is None else log.leader_epochs.entries()[-EPOCHS_SHOWN:],
+        high_watermark_waits=None if leads is None else high_watermark_wait(partition, leads, now),
+        out_of_sync=[] if leads is None else out_of_sync(partition, leads, now),
+        followers=_followers(partition, now),
+        fetching=None if leads is not None else fetching,
+        waiting=waiting_requests(partition, watching),
+        waiting_count=len(watching),
+        truncations=[_truncation_info(cut) for cut in reversed(history.truncations)],
+    )
+
+
+def _isr_change(partition: Partition, now: Now) -> IsrChange | None:
+    state, since = partition.isr_state, partition.history.proposed_ms
+    if isinstance(state, PendingExpand):
+        return IsrChange("expand", [state.joining], now.calendar(since), now.ago(since))
+    if isinstance(state, PendingShrink):
+        return IsrChange("shrink", sorted(state.leaving), now.calendar(since), now.ago(since))
+    return None
+
+
+def _followers(partition: Partition, now: Now) -> list[Replica]:
+    log = partition.leader_log
+    if log is None:
+        return []
+    return [
+        Replica(
+            broker,
+            broker in partition.isr_state.isr,
+            replica.log_end.offset,
+            log.log_end_offset - replica.log_end.offset if replica.log_end.offset >= 0 else -1,
+            now.calendar(replica.last_caught_up_ms),
+            now.calendar(replica.last_fetch_ms),
+        )
+        for broker, replica in sorted(partition.remote_replicas.items())
+    ]
+
+
+def _truncation_info(cut: Truncation) -> TruncationInfo:
+    below = max(0, min(cut.high_watermark, cut.from_offset) - cut.to_offset)
+    if cut.to_offset > cut.from_offset:
+        why = f"everything went, and it began anew at {cut.to_offset}: its leader holds nothing older"
+    else:
+        gone = f"{offsets(cut.from_offset - cut.to_offset)} went, {cut.size_in_bytes:,} bytes"
+        lost = f", {below:,} of them below its high watermark {cut.high_watermark}: acknowledged, and perhaps consumed" if below else ""
+        why = f"under leader epoch {cut.leader_epoch}, {gone}{lost or ', none of them below its high watermark'}"
+    return TruncationInfo(
+        cut.wall_ms,
+        cut.from_offset,
+        cut.to_offset,
+        cut.size_in_bytes,
+        list(cut.epochs),
+        cut.last_epoch,
+        cut.leader_epoch,
+        cut.high_watermark,
+        below,
+        why,
+    )
+
+
+def fetching_now(partition: Partition, fetcher: str, leader: str, state: PartitionFetchState | None, now: Now) -> Fetching:
+    """How a follower is fetched. `state` None: no fetcher has it; `leader` names the broker that is asked."""
+    failure = partition.history.failure
+    if state is None and failure is not None:
+        why = f"given up {lasting(now.ago(failure.at_ms))} ago until the controller's next word: {failure.reason}"
+        return Fetching("", "failed", -1, -1, 0, why)
+    if state is None:
+        return Fetching("", "none", -1, -1, 0, "no leader is known that could be asked" if partition.leader_id < 0 else "it is not fetched")
+    delayed_ms = max(0, state.delayed_until_ms - now.monotonic_ms) if state.is_delayed(now.monotonic_ms) else 0
+    lag = "nothing answered yet" if state.lag is None else "at the leader's high watermark" if not state.lag else f"{offsets(state.lag)} behind"
+    pause = f", paused for {lasting(delayed_ms)} after an error" if delayed_ms else ""
+    why = f"{state.phase.value} from {leader} at {state.fetch_offset}, {lag}{pause}"
+    return Fetching(fetcher, state.phase.value, state.fetch_offset, -1 if state.lag is None else state.lag, delayed_ms, why)

@@ -1,0 +1,229 @@
+"""Why a partition is as it is, found when asked: who is out of the ISR, for whom the high watermark waits.
+
+Owns the shapes of the answers and the functions that find them, out of the partition as it stands and its `PartitionHistory`.
+
+1. Nothing is changed and nothing is kept: asking costs only whoever asks.
+2. A reason is a rule with its numbers, and `why`, the same in one sentence. Times come as monotonic milliseconds and leave as the
+   calendar's (`since_ms`, 0 unknown) and as a length (`for_ms`).
+
+Source: RL 2.3-2.5; KRAFT 3.6. Leaves out: what requests wait for (`waiting`), the whole of a partition (`explanation`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from twisted_broker.replication.partition.isr import PendingExpand, PendingShrink
+from twisted_broker.replication.partition.partition_history import Absence, Rule
+
+if TYPE_CHECKING:
+    from twisted_broker.log.log import Log
+    from twisted_broker.replication.partition.partition import Partition
+    from twisted_broker.replication.partition.remote_replica import RemoteReplica
+
+
+class Now:
+    """A moment on both clocks."""
+
+    __slots__ = ("monotonic_ms", "wall_ms")
+
+    def __init__(self, monotonic_ms: int, wall_ms: int) -> None:
+        self.monotonic_ms = monotonic_ms
+        self.wall_ms = wall_ms
+
+    def ago(self, at_ms: int) -> int:
+        """How long ago, in ms; 0 for what never was."""
+        return max(0, self.monotonic_ms - at_ms) if at_ms > 0 else 0
+
+    def calendar(self, at_ms: int) -> int:
+        """A monotonic moment as the calendar's, 0 for what never was."""
+        return self.wall_ms - self.ago(at_ms) if at_ms > 0 else 0
+
+
+def lasting(length_ms: int) -> str:
+    """A length of time for people: two digits that matter."""
+    seconds = length_ms / 1000
+    if seconds < 1:
+        return f"{length_ms} ms"
+    if seconds < 120:
+        return f"{seconds:.1f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+
+
+def offsets(count: int) -> str:
+    return f"{count:,} offset" + ("" if count == 1 else "s")
+
+
+def names(brokers: Iterable[int]) -> str:
+    """`broker 3`, `brokers 2 and 3`."""
+    found = sorted(brokers)
+    if len(found) == 1:
+        return f"broker {found[0]}"
+    return f"brokers {', '.join(map(str, found[:-1]))} and {found[-1]}" if found else "nobody"
+
+
+# who is out of the ISR
+
+
+@dataclass(frozen=True, slots=True)
+class OutOfSync:
+    """A replica that is not in the ISR. `then_*`: when it left; `log_end` and `behind` now, -1 unknown; `holds_back`: what keeps it out now."""
+
+    broker: int
+    rule: str
+    since_ms: int
+    for_ms: int
+    then_log_end: int
+    then_leader_log_end: int
+    last_caught_up_ms: int
+    last_fetch_ms: int
+    log_end: int
+    behind: int
+    holds_back: list[str]
+    why: str
+
+
+def out_of_sync(partition: Partition, log: Log, now: Now) -> list[OutOfSync]:
+    """RL 2.4: the assigned replicas outside of the ISR, with the rule that put each there."""
+    isr = partition.isr_state.isr
+    return [_out(partition, log, replica, now) for broker, replica in sorted(partition.remote_replicas.items()) if broker not in isr]
+
+
+def _out(partition: Partition, log: Log, replica: RemoteReplica, now: Now) -> OutOfSync:
+    known = partition.history.absences.get(replica.broker_id)
+    absence = known or Absence(Rule.BEFORE_THIS_LEADER, partition.history.role_since_ms, -1, -1, -1)
+    end = replica.log_end.offset
+    return OutOfSync(
+        broker=replica.broker_id,
+        rule=absence.rule.value,
+        since_ms=now.calendar(absence.since_ms),
+        for_ms=now.ago(absence.since_ms),
+        then_log_end=absence.log_end,
+        then_leader_log_end=absence.leader_end,
+        last_caught_up_ms=now.calendar(replica.last_caught_up_ms),
+        last_fetch_ms=now.calendar(replica.last_fetch_ms),
+        log_end=end,
+        behind=log.log_end_offset - end if end >= 0 else -1,
+        holds_back=_holds_back(partition, log, replica, now),
+        why=_why_out(partition, absence, now),
+    )
+
+
+def _why_out(partition: Partition, absence: Absence, now: Now) -> str:
+    if absence.rule is Rule.LAG:
+        caught_up = "never" if absence.last_caught_up_ms <= 0 else f"last {lasting(absence.since_ms - absence.last_caught_up_ms)} before"
+        stood = f"it stood at {absence.log_end} of {absence.leader_end}" if absence.log_end >= 0 else "it had not fetched from this leader"
+        return f"it was not caught up for replica.lag.time.max.ms ({lasting(partition.max_lag_ms)}; {caught_up}), {stood}"
+    return {
+        Rule.FENCED: "the controller took it out: it was fenced (no heartbeat, or it lost its session)",
+        Rule.SHUTTING_DOWN: "the controller took it out: it was shutting down",
+        Rule.CONTROLLER: "the controller took it out: it registered anew, or its log directory failed",
+        Rule.NEW_REPLICA: "it was assigned a short while ago and has yet to catch up",
+        Rule.BEFORE_THIS_LEADER: "it was out of the ISR already when this broker became leader",
+    }[absence.rule]
+
+
+def _holds_back(partition: Partition, log: Log, replica: RemoteReplica, now: Now) -> list[str]:
+    """RL 2.4 and KRAFT 3.6, one by one: what a replica lacks for coming back."""
+    brokers, broker = partition.brokers, replica.broker_id
+    found = []
+    if not brokers.is_alive(broker):
+        found.append("it is fenced")
+    elif not brokers.may_be_in_isr(broker):
+        found.append("it is shutting down")
+    if replica.broker_epoch is None:
+        found.append("it has not fetched from this leader yet")
+    else:
+        if replica.broker_epoch not in (-1, brokers.epoch_of(broker)):
+            found.append(f"it fetches under broker epoch {replica.broker_epoch}, but is registered under {brokers.epoch_of(broker)}")
+        silent_ms = now.ago(replica.last_fetch_ms)
+        if silent_ms > 2000:
+            found.append(f"its last fetch was {lasting(silent_ms)} ago")
+        if replica.log_end.offset < log.high_watermark:
+            found.append(f"its log end {replica.log_end.offset} is {offsets(log.high_watermark - replica.log_end.offset)} below the high watermark")
+        if replica.log_end.offset < partition.leader_epoch_start_offset:
+            found.append(f"its log end is below {partition.leader_epoch_start_offset}, the start of leader epoch {partition.leader_epoch}")
+    return found + _change_holds_back(partition, broker, now)
+
+
+def _change_holds_back(partition: Partition, broker: int, now: Now) -> list[str]:
+    state, history = partition.isr_state, partition.history
+    if isinstance(state, PendingExpand | PendingShrink):
+        for_whom = "it joining" if isinstance(state, PendingExpand) and state.joining == broker else "another ISR change"
+        return [f"the controller has yet to answer about {for_whom} (asked {lasting(now.ago(history.proposed_ms))} ago)"]
+    if history.refusal is not None:
+        return [f"the controller refused an ISR change {lasting(now.ago(history.refusal.at_ms))} ago: {history.refusal.error.name}"]
+    return []
+
+
+# why the high watermark waits
+
+
+@dataclass(frozen=True, slots=True)
+class WaitedFor:
+    """A replica that holds the high watermark back. `counts_as`: why it counts; `since_ms`: when it last had everything."""
+
+    broker: int
+    log_end: int
+    behind: int
+    counts_as: str
+    since_ms: int
+    for_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class HighWatermarkWait:
+    """`rule`: minimum isr, or slowest replica. `behind`: offsets between the high watermark and the log end."""
+
+    rule: str
+    behind: int
+    brokers: list[WaitedFor]
+    since_ms: int
+    for_ms: int
+    why: str
+
+
+def high_watermark_wait(partition: Partition, log: Log, now: Now) -> HighWatermarkWait | None:
+    """RL 2.3, 2.5: None when the high watermark is at the log end."""
+    behind = log.log_end_offset - log.high_watermark
+    if behind <= 0:
+        return None
+    isr, minimum = partition.isr_state.isr, partition.min_isr
+    if len(isr) < minimum:
+        since = partition.history.under_min_since_ms
+        why = f"{len(isr)} in sync, {minimum} demanded (min.insync.replicas): nothing is acknowledged to acks=all, and nothing more is shown"
+        return HighWatermarkWait("minimum isr", behind, [], now.calendar(since), now.ago(since), why)
+    slowest = _slowest(partition, log, now)
+    if not slowest:
+        return HighWatermarkWait("next fetch", behind, [], 0, 0, "it moves with the next fetch of a follower")
+    since = min((replica.last_caught_up_ms for replica, _ in slowest if replica.last_caught_up_ms > 0), default=partition.history.role_since_ms)
+    brokers = [_waited_for(replica, counts_as, log, now) for replica, counts_as in slowest]
+    why = f"it waits for {names(each.broker for each in brokers)}, {offsets(behind)} behind, for {lasting(now.ago(since))}"
+    return HighWatermarkWait("slowest replica", behind, brokers, now.calendar(since), now.ago(since), why)
+
+
+def _slowest(partition: Partition, log: Log, now: Now) -> list[tuple[RemoteReplica, str]]:
+    counted = [(replica, why) for replica in partition.remote_replicas.values() if (why := _counts_as(partition, replica, log, now)) is not None]
+    least = min((replica.log_end.offset for replica, _ in counted), default=log.log_end_offset)
+    return [(replica, why) for replica, why in counted if replica.log_end.offset == least < log.log_end_offset]
+
+
+def _counts_as(partition: Partition, replica: RemoteReplica, log: Log, now: Now) -> str | None:
+    state, broker = partition.isr_state, replica.broker_id
+    if isinstance(state, PendingExpand) and broker == state.joining:
+        return "about to join the ISR"
+    if isinstance(state, PendingShrink) and broker in state.leaving:
+        return "about to leave the ISR, not confirmed yet"
+    if broker in state.isr:
+        return "in the ISR"
+    if replica.is_caught_up(log.log_end_offset, now.monotonic_ms, partition.max_lag_ms) and partition.is_eligible(replica):
+        return "caught up, about to be proposed"
+    return None
+
+
+def _waited_for(replica: RemoteReplica, counts_as: str, log: Log, now: Now) -> WaitedFor:
+    end, since = replica.log_end.offset, replica.last_caught_up_ms
+    behind = log.log_end_offset - max(end, log.log_start_offset)
+    return WaitedFor(replica.broker_id, end, behind, counts_as, now.calendar(since), now.ago(since))

@@ -1,0 +1,264 @@
+"""The leader as its followers ask it.
+
+Owns `LeaderEndPoint`, what a fetcher needs of one, and `RemoteLeaderEndPoint`, which asks over a connection of its own.
+
+1. Between brokers nothing is negotiated: versions follow from the finalised metadata.version, read at each request.
+2. One connection and one fetch session per fetcher; an error of the session is no error of any partition: the next request is full.
+3. The request carries our broker epoch (from Fetch 15 on), never the high watermark (KIP-1166 is for the metadata log).
+4. A request and its answer cost what they name: with nothing new to say and nothing answered no partition is looked at.
+
+Source: RL 6.2, 8.6; KRAFT 3.7; Kafka's `LeaderEndPoint`, `RemoteLeaderEndPoint`, `MetadataVersion` of 4.3.1. The twin in memory is
+`testing.memory_leader`. Leaves out: what answers mean (`fetcher_state`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, Protocol
+
+from twisted.internet.defer import Deferred
+
+from twisted_broker.interfaces import TopicPartition
+from twisted_broker.replication.fetcher.fetch_session_handler import SESSION_ERRORS, FetchSessionHandler, SessionRequest
+from twisted_broker.replication.fetcher.fetcher_state import FetchedPartition
+from twisted_broker.replication.fetcher.requested_partitions import RequestedPartition, RequestedPartitions
+from twisted_broker.replication.fetcher.truncation import EpochEnd, LeaderEpochRequest
+from twisted_broker.wire.errors import BrokerError, ErrorCode
+from twisted_broker.wire.messages import fetch as fetch_wire
+from twisted_broker.wire.messages import list_offsets as offsets_wire
+from twisted_broker.wire.messages import offset_for_leader_epoch as epochs_wire
+
+LATEST, EARLIEST = -1, -2
+_REPLICA_STATE_FROM, _TOPIC_IDS_FROM = 15, 13
+_FETCH_VERSIONS = ((27, 18), (21, 17), (19, 16), (10, 15), (9, 14))
+_LIST_OFFSETS_VERSIONS = ((29, 11), (25, 10), (21, 9), (9, 8))
+OFFSET_FOR_LEADER_EPOCH_VERSION = 4
+
+
+def fetch_version(metadata_version: int) -> int:
+    """RL 8.6: the Fetch that brokers speak at a feature level of metadata.version."""
+    return next((version for level, version in _FETCH_VERSIONS if metadata_version >= level), 13)
+
+
+def list_offsets_version(metadata_version: int) -> int:
+    """RL 8.6: the same for ListOffsets."""
+    return next((version for level, version in _LIST_OFFSETS_VERSIONS if metadata_version >= level), 7)
+
+
+class BrokerEndPoint(NamedTuple):
+    """A broker and where it is reached by other brokers."""
+
+    id: int
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"broker {self.id} at {self.host}:{self.port}"
+
+
+class LeaderEndPoint(Protocol):
+    """One broker that leads partitions followed here. All methods raise `BrokerError`, `WireError` or what the connection raises."""
+
+    @property
+    def endpoint(self) -> BrokerEndPoint: ...
+
+    @property
+    def truncates_on_fetch(self) -> bool:
+        """Whether its fetch answers tell where logs diverge (from Fetch 12 on)."""
+        ...
+
+    def has_news(self, asks: RequestedPartitions) -> bool:
+        """Whether `fetch(asks)` would say anything."""
+        ...
+
+    async def fetch(self, asks: RequestedPartitions) -> dict[TopicPartition, FetchedPartition]:
+        """Says the news of `asks`. What the leader has to say about all that stands; partitions without news may be left out."""
+        ...
+
+    async def offset_at(self, topic_partition: TopicPartition, leader_epoch: int, timestamp: int) -> int:
+        """The offset at LATEST (the log end) or EARLIEST (the log start)."""
+        ...
+
+    async def epoch_ends(self, asks: Mapping[TopicPartition, LeaderEpochRequest]) -> dict[TopicPartition, EpochEnd]:
+        """Where epochs end in the leader's log."""
+        ...
+
+    def close(self) -> None:
+        """Nothing is asked any more; what waits fails."""
+        ...
+
+
+class Connection(Protocol):
+    """What is used of a `BrokerConnection`."""
+
+    def send(self, request: Any, version: int) -> Deferred[Any]: ...
+
+    def close(self) -> None: ...
+
+
+class FetchLimits(NamedTuple):
+    """`replica.fetch.wait.max.ms`, `.min.bytes`, `.response.max.bytes`, `.max.bytes`."""
+
+    max_wait_ms: int = 500
+    min_bytes: int = 1
+    response_max_bytes: int = 10 << 20
+    partition_max_bytes: int = 1 << 20
+
+
+class RemoteLeaderEndPoint:
+    """`broker_epoch` and `metadata_version` are asked anew for each request."""
+
+    truncates_on_fetch = True
+
+    def __init__(
+        self,
+        endpoint: BrokerEndPoint,
+        connection: Connection,
+        node_id: int,
+        broker_epoch: Callable[[], int],
+        metadata_version: Callable[[], int],
+        limits: FetchLimits,
+    ) -> None:
+        self.endpoint = endpoint
+        self._connection = connection
+        self._node_id = node_id
+        self._broker_epoch = broker_epoch
+        self._metadata_version = metadata_version
+        self._limits = limits
+        self._session = FetchSessionHandler()
+        self._names: dict[bytes, str] = {}
+
+    def has_news(self, asks: RequestedPartitions) -> bool:
+        return self._session.has_news(asks)
+
+    def close(self) -> None:
+        self._connection.close()
+
+    # Fetch
+    async def fetch(self, asks: RequestedPartitions) -> dict[TopicPartition, FetchedPartition]:
+        said = self._session.request(asks)
+        try:
+            self._note_names(said, asks.current)
+            version = fetch_version(self._metadata_version())
+            response = await self._connection.send(self._fetch_request(said, version), version)
+        except BaseException:
+            self._session.lost()
+            raise
+        error = error_of(response.error_code)
+        self._session.answered(error, response.session_id)
+        if error in SESSION_ERRORS:
+            return {}
+        if error != ErrorCode.NONE:
+            raise BrokerError(error)
+        return self._fetched(response, asks.current)
+
+    def _note_names(self, said: SessionRequest, current: Mapping[TopicPartition, RequestedPartition]) -> None:
+        """Answers name topics by id. Those of which nothing is asked any more are dropped when something is forgotten."""
+        if said.forgotten or self._session.is_full:
+            self._names = {ask.topic_id: name.topic for name, ask in current.items()}
+        else:
+            self._names.update((ask.topic_id, name.topic) for name, ask in said.asks.items())
+
+    def _fetch_request(self, session: SessionRequest, version: int) -> fetch_wire.FetchRequest:
+        limits = self._limits
+        request = fetch_wire.FetchRequest(
+            max_wait_ms=limits.max_wait_ms,
+            min_bytes=limits.min_bytes,
+            max_bytes=limits.response_max_bytes,
+            session_id=session.session_id,
+            session_epoch=session.epoch,
+        )
+        if version >= _REPLICA_STATE_FROM:
+            request.replica_state = fetch_wire.ReplicaState(replica_id=self._node_id, replica_epoch=self._broker_epoch())
+        else:
+            request.replica_id = self._node_id
+        topics: dict[tuple[str, bytes], fetch_wire.FetchTopic] = {}
+        for name, ask in session.asks.items():
+            topic = topics.get((name.topic, ask.topic_id))
+            if topic is None:
+                topic = topics[name.topic, ask.topic_id] = fetch_wire.FetchTopic(topic=name.topic, topic_id=ask.topic_id)
+            topic.partitions.append(_asked_partition(name.partition, ask))
+        request.topics = list(topics.values())
+        forgotten: dict[tuple[str, bytes], fetch_wire.ForgottenTopic] = {}
+        for name, topic_id in session.forgotten:
+            gone = forgotten.setdefault((name.topic, topic_id), fetch_wire.ForgottenTopic(topic=name.topic, topic_id=topic_id))
+            gone.partitions.append(name.partition)
+        request.forgotten_topics_data = list(forgotten.values())
+        return request
+
+    def _fetched(self, response: fetch_wire.FetchResponse, current: Mapping[TopicPartition, RequestedPartition]) -> dict[TopicPartition, FetchedPartition]:
+        """Of what stands under the topic id answered."""
+        answers: dict[TopicPartition, FetchedPartition] = {}
+        for topic in response.responses:
+            topic_id = bytes(topic.topic_id)
+            topic_name = self._names.get(topic_id)
+            if topic_name is None:
+                continue
+            for data in topic.partitions:
+                name = TopicPartition(topic_name, data.partition_index)
+                if name in current and current[name].topic_id == topic_id:
+                    answers[name] = _fetched_partition(data)
+        return answers
+
+    # offsets
+    async def offset_at(self, topic_partition: TopicPartition, leader_epoch: int, timestamp: int) -> int:
+        partition = offsets_wire.ListOffsetsPartition(
+            partition_index=topic_partition.partition, current_leader_epoch=leader_epoch, timestamp=timestamp
+        )
+        request = offsets_wire.ListOffsetsRequest(
+            replica_id=self._node_id, topics=[offsets_wire.ListOffsetsTopic(name=topic_partition.topic, partitions=[partition])]
+        )
+        response = await self._connection.send(request, list_offsets_version(self._metadata_version()))
+        for topic in response.topics:
+            for answer in topic.partitions:
+                if (topic.name, answer.partition_index) == topic_partition:
+                    if answer.error_code:
+                        raise BrokerError(error_of(answer.error_code))
+                    offset: int = answer.offset
+                    return offset
+        raise BrokerError(ErrorCode.UNKNOWN_SERVER_ERROR, f"broker {self.endpoint.id} left {topic_partition} out of its answer")
+
+    async def epoch_ends(self, asks: Mapping[TopicPartition, LeaderEpochRequest]) -> dict[TopicPartition, EpochEnd]:
+        topics: dict[str, epochs_wire.OffsetForLeaderTopic] = {}
+        for name, ask in asks.items():
+            topic = topics.setdefault(name.topic, epochs_wire.OffsetForLeaderTopic(topic=name.topic))
+            topic.partitions.append(
+                epochs_wire.OffsetForLeaderPartition(partition=name.partition, current_leader_epoch=ask.leader_epoch, leader_epoch=ask.epoch)
+            )
+        request = epochs_wire.OffsetForLeaderEpochRequest(replica_id=self._node_id, topics=list(topics.values()))
+        response = await self._connection.send(request, OFFSET_FOR_LEADER_EPOCH_VERSION)
+        return {
+            TopicPartition(topic.topic, answer.partition): EpochEnd(error_of(answer.error_code), answer.leader_epoch, answer.end_offset)
+            for topic in response.topics
+            for answer in topic.partitions
+        }
+
+
+def _asked_partition(partition: int, ask: RequestedPartition) -> fetch_wire.FetchPartition:
+    return fetch_wire.FetchPartition(
+        partition=partition,
+        current_leader_epoch=ask.leader_epoch,
+        fetch_offset=ask.fetch_offset,
+        last_fetched_epoch=ask.last_fetched_epoch,
+        log_start_offset=ask.log_start_offset,
+        partition_max_bytes=ask.max_bytes,
+    )
+
+
+def _fetched_partition(data: fetch_wire.PartitionData) -> FetchedPartition:
+    diverging = data.diverging_epoch
+    records = data.records
+    return FetchedPartition(
+        error_of(data.error_code),
+        data.high_watermark,
+        data.log_start_offset,
+        b"" if records is None else records,
+        (diverging.epoch, diverging.end_offset) if diverging.epoch >= 0 else None,
+    )
+
+
+def error_of(code: int) -> ErrorCode:
+    """The error with this number; UNKNOWN_SERVER_ERROR for one that a newer peer made up."""
+    found = ErrorCode._value2member_map_.get(code, ErrorCode.UNKNOWN_SERVER_ERROR)
+    assert isinstance(found, ErrorCode)
+    return found

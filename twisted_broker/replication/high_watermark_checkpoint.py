@@ -1,0 +1,93 @@
+"""The high watermarks on disk: one `replication-offset-checkpoint` per log directory.
+
+Owns reading them once and writing them now and then, for leaders and followers alike.
+
+1. A log created at start begins with its checkpointed high watermark, not above its end and not below its start.
+2. A write happens aside on the directory's disk worker, at most one at a time per directory; the values are those of its start.
+3. A directory that cannot be written is reported; the others go on. A checkpoint that cannot be read counts as empty.
+
+Source: RL 1.12. Leaves out: the file's format (`log.checkpoints`).
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
+
+from twisted.logger import Logger
+
+from twisted_broker.interfaces import IDiskWorker, IFileSystem, TopicPartition
+from twisted_broker.log.checkpoints import HIGH_WATERMARK, read_offsets, write_offsets
+from twisted_broker.log.errors import CheckpointError
+
+if TYPE_CHECKING:
+    from twisted_broker.log.log import Log
+
+_log = Logger()
+
+
+class HighWatermarkCheckpoint:
+    """`worker_of(directory)` is where writes run; `failed(directory, error)` is told of a directory that cannot be written."""
+
+    __slots__ = ("_failed", "_files", "_loaded", "_worker_of", "_writing", "_written")
+
+    def __init__(self, files: IFileSystem, worker_of: Callable[[str], IDiskWorker], failed: Callable[[str, OSError], None]) -> None:
+        self._files = files
+        self._worker_of = worker_of
+        self._failed = failed
+        self._loaded: dict[str, dict[TopicPartition, int]] = {}
+        self._writing: set[str] = set()
+        self._written: dict[str, dict[TopicPartition, int]] = {}
+
+    def start(self, log: Log) -> None:
+        """Gives a log that was just opened its high watermark."""
+        directory = posixpath.dirname(log.directory)
+        if directory not in self._loaded:
+            self._loaded[directory] = self._read(directory)
+        high_watermark = self._loaded[directory].pop(log.topic_partition, log.log_start_offset)
+        log.set_high_watermark(max(log.log_start_offset, min(high_watermark, log.log_end_offset)))
+
+    def _read(self, directory: str) -> dict[TopicPartition, int]:
+        try:
+            return read_offsets(self._files, directory, HIGH_WATERMARK)
+        except CheckpointError as error:
+            _log.warn("{error}: high watermarks start at the log starts", error=error)
+            return {}
+
+    def write(self, logs: Iterable[Log]) -> None:
+        """Begins to write those that changed since the last time."""
+        for directory, offsets in self._by_directory(logs).items():
+            if directory not in self._writing and self._written.get(directory) != offsets:
+                self._submit(directory, offsets)
+
+    def write_last(self, logs: Iterable[Log]) -> None:
+        """Writes all (shutdown): done before anything that is submitted to the workers later."""
+        for directory, offsets in self._by_directory(logs).items():
+            self._submit(directory, offsets)
+
+    def _submit(self, directory: str, offsets: dict[TopicPartition, int]) -> None:
+        self._writing.add(directory)
+        self._worker_of(directory).submit(
+            lambda: write_offsets(self._files, directory, HIGH_WATERMARK, offsets), lambda _, error: self._done(directory, offsets, error)
+        )
+
+    def _by_directory(self, logs: Iterable[Log]) -> dict[str, dict[TopicPartition, int]]:
+        found: dict[str, dict[TopicPartition, int]] = defaultdict(dict)
+        for log in logs:
+            found[posixpath.dirname(log.directory)][log.topic_partition] = log.high_watermark
+        # A log that the checkpoint names and that has not been asked for yet keeps its row.
+        for directory, offsets in found.items():
+            for topic_partition, offset in self._loaded.get(directory, {}).items():
+                offsets.setdefault(topic_partition, offset)
+        return found
+
+    def _done(self, directory: str, offsets: dict[TopicPartition, int], error: BaseException | None) -> None:
+        self._writing.discard(directory)
+        if error is None:
+            self._written[directory] = offsets
+        elif isinstance(error, OSError):
+            self._failed(directory, error)
+        else:
+            _log.error("the high watermarks of {directory} were not written: {error!r}", directory=directory, error=error)

@@ -1,0 +1,78 @@
+"""What can happen to a partition: the left column of the event table in `replica_manager`.
+
+A partition puts events into the queue it was given and does nothing else about them; effects run after it returned, first in, first out.
+Source: docs/ARCHITECTURE.md 4.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from twisted_broker.replication.partition.isr import PendingIsr
+    from twisted_broker.replication.partition.partition import Partition
+
+
+class LogEndAdvanced(NamedTuple):
+    """Records were appended; the high watermark did not move."""
+
+    partition: Partition
+
+
+class HighWatermarkAdvanced(NamedTuple):
+    """More records may be shown to consumers and are acknowledged."""
+
+    partition: Partition
+
+
+class LogStartAdvanced(NamedTuple):
+    """The low watermark moved: records below are gone on every live replica that answered."""
+
+    partition: Partition
+
+
+class IsrChangeWanted(NamedTuple):
+    """The leader proposes another ISR; `pending` is the state it went into."""
+
+    partition: Partition
+    pending: PendingIsr
+
+
+class IsrChanged(NamedTuple):
+    """The controller confirmed another ISR. `grew` is for the rate it is marked on."""
+
+    partition: Partition
+    grew: bool
+
+
+class LeaderEpochBegan(NamedTuple):
+    """The leader leads on, under a new leader epoch: whoever waits under the old one is fenced."""
+
+    partition: Partition
+
+
+class LeadershipLost(NamedTuple):
+    """This broker stopped leading it, or stopped holding it."""
+
+    partition: Partition
+
+
+class PartitionFailed(NamedTuple):
+    """Its directory went offline, or an effect on it raised."""
+
+    partition: Partition
+    reason: str
+
+
+Event = (
+    LogEndAdvanced
+    | HighWatermarkAdvanced
+    | LogStartAdvanced
+    | IsrChangeWanted
+    | IsrChanged
+    | LeaderEpochBegan
+    | LeadershipLost
+    | PartitionFailed
+)
+Events = deque[Event]

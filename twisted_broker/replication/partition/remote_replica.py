@@ -1,0 +1,103 @@
+"""What a leader knows of one follower.
+
+Owns the follower's log end and start as of its last fetch, when it was last caught up, and under which broker epoch it fetches.
+
+1. Caught up now: the fetch offset reached the leader's end. Caught up then: it reached the leader's end as of its previous fetch; so a
+   follower that always reads all there was stays in sync under constant load.
+2. `last_caught_up_ms` never goes back within a leader epoch.
+3. While it keeps pace with its session (`resting`), every round of that session is a fetch at the leader's end: the pulse tells when.
+
+Source: RL 1.10, 2.2; Kafka's `Replica`. Times are monotonic milliseconds. Leaves out: the local log (`partition`).
+"""
+
+from __future__ import annotations
+
+from twisted_broker.log.offset_metadata import UNKNOWN, LogOffsetMetadata
+
+
+class LastRound:
+    """When a follower last asked for everything that rests in its session."""
+
+    __slots__ = ("ms",)
+
+    def __init__(self) -> None:
+        self.ms = 0
+
+
+class RemoteReplica:
+    """One follower as its leader sees it; offsets are -1 until it fetched under this leader."""
+
+    __slots__ = (
+        "_caught_up_ms",
+        "_fetch_ms",
+        "_pulse",
+        "broker_epoch",
+        "broker_id",
+        "last_fetch_leader_end",
+        "log_end",
+        "log_start_offset",
+    )
+
+    def __init__(self, broker_id: int) -> None:
+        self.broker_id = broker_id
+        self.log_start_offset = -1
+        self.log_end: LogOffsetMetadata = UNKNOWN
+        self.last_fetch_leader_end = -1
+        self.broker_epoch: int | None = None
+        self._fetch_ms = self._caught_up_ms = 0
+        self._pulse: LastRound | None = None
+
+    @property
+    def last_fetch_ms(self) -> int:
+        return self._fetch_ms if self._pulse is None else max(self._fetch_ms, self._pulse.ms)
+
+    @property
+    def last_caught_up_ms(self) -> int:
+        return self._caught_up_ms if self._pulse is None else max(self._caught_up_ms, self._pulse.ms)
+
+    @property
+    def log_end_offset(self) -> int:
+        return self.log_end.offset
+
+    def is_caught_up(self, leader_end: int, now_ms: int, max_lag_ms: int) -> bool:
+        """RL 2.4: at the leader's end, or not behind for longer than `max_lag_ms`."""
+        return leader_end == self.log_end.offset or now_ms - self.last_caught_up_ms <= max_lag_ms
+
+    def fetched(self, log_end: LogOffsetMetadata, log_start_offset: int, now_ms: int, leader_end: int, broker_epoch: int) -> None:
+        """Takes a fetch in: `log_end` is where it reads, hence its own end."""
+        if self._pulse is not None:
+            self.leave_pace(self._pulse)
+        if log_end.offset >= leader_end:
+            self._caught_up_ms = max(self._caught_up_ms, now_ms)
+        elif log_end.offset >= self.last_fetch_leader_end:
+            self._caught_up_ms = max(self._caught_up_ms, self._fetch_ms)
+        self.log_start_offset = log_start_offset
+        self.log_end = log_end
+        self.last_fetch_leader_end = leader_end
+        self._fetch_ms = now_ms
+        self.broker_epoch = broker_epoch
+
+    @property
+    def keeps_pace(self) -> bool:
+        return self._pulse is not None
+
+    def keep_pace(self, pulse: LastRound) -> None:
+        """It stands at the leader's end, and fetches there whenever `pulse` says so. Only while it keeps pace with nobody else."""
+        self._pulse = pulse
+
+    def leave_pace(self, pulse: LastRound) -> None:
+        """`pulse` speaks for it no longer; what it said until now stays."""
+        if self._pulse is pulse:
+            self._fetch_ms, self._caught_up_ms = self.last_fetch_ms, self.last_caught_up_ms
+            self._pulse = None
+
+    def reset(self, now_ms: int, leader_end: int, leader_is_new: bool, in_isr: bool) -> None:
+        """RL 2.2: at a new leader epoch: caught up now if in the ISR, else never; offsets are forgotten when the leader is new."""
+        self._pulse = None
+        self._caught_up_ms = now_ms if in_isr else 0
+        self._fetch_ms = now_ms if in_isr and not leader_is_new else 0
+        self.last_fetch_leader_end = -1 if leader_is_new else leader_end
+        if leader_is_new:
+            self.log_start_offset = -1
+            self.log_end = UNKNOWN
+            self.broker_epoch = None

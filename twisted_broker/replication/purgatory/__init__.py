@@ -1,0 +1,1 @@
+"""Where requests wait for replicas, for records or for their time-out."""

@@ -1,0 +1,276 @@
+"""What can wait, and when it need not wait any longer.
+
+Owns the conditions of a delayed produce, a delayed fetch and a delayed DeleteRecords, and the outcomes they complete.
+
+1. A condition is asked any number of times; what it found out about one partition it does not ask again.
+2. Time-out is an answer too: what is not satisfied gets REQUEST_TIMED_OUT; a fetch is simply read again.
+
+Source: RL 1.7, 1.9, 2.8; Kafka's `DelayedProduce`, `DelayedFetch`, `DelayedDeleteRecords`. Leaves out: waiting (`purgatory`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from typing import Generic, Protocol, TypeVar
+
+from twisted_broker.interfaces import TopicPartition
+from twisted_broker.log.append_info import RecordError
+from twisted_broker.log.offset_metadata import LogOffsetMetadata
+from twisted_broker.replication.idle_partitions import IdlePartitions
+from twisted_broker.replication.partition.fetch_data import LOG_END, FetchParams, FetchPartitionRequest, FetchPartitionResult
+from twisted_broker.replication.partition.partition import Partition
+from twisted_broker.wire.errors import BrokerError, ErrorCode
+
+PartitionOf = Callable[[TopicPartition], Partition]
+"""Finds a partition held here; raises `BrokerError` (unknown, not here, offline)."""
+
+
+class Outcome(Protocol):
+    """What a request's outcome for one partition has in common."""
+
+    topic_partition: TopicPartition
+    error: ErrorCode
+
+
+Settled = TypeVar("Settled", bound=Outcome)
+
+
+class AppendOutcome:
+    """What became of one partition's records. Offsets and times are -1 where nothing was appended; `error` may change while it waits."""
+
+    __slots__ = ("base_offset", "error", "error_message", "last_offset", "log_append_time_ms", "log_start_offset", "record_errors", "topic_partition")
+
+    def __init__(
+        self,
+        topic_partition: TopicPartition,
+        error: ErrorCode,
+        base_offset: int = -1,
+        last_offset: int = -1,
+        log_append_time_ms: int = -1,
+        log_start_offset: int = -1,
+        error_message: str | None = None,
+        record_errors: Sequence[RecordError] = (),
+    ) -> None:
+        self.topic_partition = topic_partition
+        self.error = error
+        self.base_offset = base_offset
+        self.last_offset = last_offset
+        self.log_append_time_ms = log_append_time_ms
+        self.log_start_offset = log_start_offset
+        self.error_message = error_message
+        self.record_errors = record_errors
+
+    def __repr__(self) -> str:
+        return f"<{self.topic_partition} {self.error.name} {self.base_offset}..{self.last_offset}>"
+
+
+class DelayedOutcomes(Generic[Settled]):
+    """What waits for every partition of a request: outcomes leave as they are satisfied, refused ones never come in."""
+
+    __slots__ = ("_partition_of", "_waiting")
+
+    def __init__(self, outcomes: Sequence[Settled], partition_of: PartitionOf) -> None:
+        self._partition_of = partition_of
+        self._waiting = [outcome for outcome in outcomes if outcome.error == ErrorCode.NONE]
+
+    @property
+    def keys(self) -> list[TopicPartition]:
+        return [outcome.topic_partition for outcome in self._waiting]
+
+    @property
+    def unsatisfied(self) -> Sequence[Settled]:
+        """What it waited for when it was last tried."""
+        return self._waiting
+
+    def is_complete(self, changed: Hashable = None) -> bool:
+        self._waiting = [outcome for outcome in self._waiting if not self._satisfied(outcome)]
+        return not self._waiting
+
+    def _satisfied(self, outcome: Settled) -> bool:
+        """Whether its partition need not be waited for any longer; then the outcome says what became of it."""
+        raise NotImplementedError
+
+
+class DelayedProduce(DelayedOutcomes[AppendOutcome]):
+    """RL 1.7: waits until the high watermark passed what was appended to each partition."""
+
+    __slots__ = ()
+
+    def expire(self) -> None:
+        for outcome in self._waiting:
+            outcome.error = ErrorCode.REQUEST_TIMED_OUT
+
+    def _satisfied(self, outcome: AppendOutcome) -> bool:
+        try:
+            error = self._partition_of(outcome.topic_partition).enough_replicas_reached(outcome.last_offset + 1)
+        except BrokerError as refusal:
+            error = refusal.code
+        if error is None:
+            return False
+        outcome.error = error
+        return True
+
+
+class DelayedFetch:
+    """RL 1.9: waits until there is enough to answer with, or something to tell.
+
+    `unchanged`: a follower's first read, when time is up and reading anew would say the same: mostly so with partitions that nobody writes to.
+    """
+
+    __slots__ = ("_first_read", "_params", "_partition_of", "_resting", "_waiting", "unchanged")
+
+    def __init__(
+        self, params: FetchParams, first_read: Sequence[FetchPartitionResult], partition_of: PartitionOf, resting: IdlePartitions | None = None
+    ) -> None:
+        self._params = params
+        self._partition_of = partition_of
+        self._resting = resting
+        self._waiting = tuple([(result.request, result.fetch_offset) for result in first_read])
+        self._first_read = first_read if params.replica_id >= 0 else None  # many consumers may wait: theirs are not kept
+        self.unchanged: Sequence[FetchPartitionResult] | None = None
+
+    @property
+    def keys(self) -> list[Hashable]:
+        """Its partitions, and its session: what is woken there is waited for too."""
+        keys: list[Hashable] = [request.topic_partition for request, _ in self._waiting]
+        return keys if self._resting is None else [*keys, self._resting]
+
+    @property
+    def params(self) -> FetchParams:
+        return self._params
+
+    def offset_in(self, topic_partition: TopicPartition) -> int:
+        """Where it reads one of its partitions; -1 for one that a later request of its session took over."""
+        requests = [request for request, _ in self._asked()]
+        if self._resting is not None:
+            requests += self._resting.requests
+        return next((request.fetch_offset for request in requests if request.topic_partition == topic_partition), -1)
+
+    def readable_bytes(self) -> int:
+        """What it could read now, over all its partitions; those that it cannot read count nothing."""
+        total = 0
+        for request, fetch_offset in self._asked():
+            try:
+                total += max(0, self._readable(request, fetch_offset))
+            except BrokerError:
+                continue
+        return total
+
+    def is_complete(self, changed: Hashable = None) -> bool:
+        if changed is not None and self._reads_several and not self._adds(changed):
+            return False
+        readable = 0
+        for request, fetch_offset in self._asked():
+            try:
+                found = self._readable(request, fetch_offset)
+            except BrokerError:  # cases A to E, and H where the epoch's end cannot be told
+                return True
+            if found < 0:
+                return True
+            readable += found
+        return readable >= self._params.min_bytes  # case G
+
+    @property
+    def _reads_several(self) -> bool:
+        return len(self._waiting) + (0 if self._resting is None else len(self._resting.woken)) > 1
+
+    def _adds(self, changed: Hashable) -> bool:
+        """Whether what happened there may complete it: most often a high watermark moved, which followers do not wait for."""
+        try:
+            return any(self._readable(request, offset) for request, offset in self._asked() if request.topic_partition == changed)
+        except BrokerError:
+            return True
+
+    def _asked(self) -> Iterator[tuple[FetchPartitionRequest, LogOffsetMetadata]]:
+        """What it reads: what rests has nothing to read."""
+        yield from self._waiting
+        if self._resting is not None:
+            yield from self._resting.woken.values()
+
+    def expire(self) -> None:
+        """Whoever waits reads again, unless it would see what it saw."""
+        woken = self._resting is not None and self._resting.woken
+        if self._first_read is not None and not woken and all(map(self._holds, self._first_read)):
+            self.unchanged = self._first_read
+
+    def _holds(self, result: FetchPartitionResult) -> bool:
+        """Whether the follower is at the end of the same log, and knows its watermarks."""
+        request = result.request
+        try:
+            partition = self._partition_of(request.topic_partition)
+            log = partition.log_for(request.current_leader_epoch, self._params.only_leader)
+        except BrokerError:
+            return False
+        return (
+            log.log_end_offset == request.fetch_offset
+            and log.high_watermark == result.high_watermark
+            and log.log_start_offset == result.log_start_offset
+            and request.topic_id in (None, partition.topic_id)
+            and log.failed is None
+        )
+
+    def _readable(self, request: FetchPartitionRequest, fetch_offset: LogOffsetMetadata) -> int:
+        """Bytes that wait in one partition, -1 when it should be answered now. Raises `BrokerError` likewise."""
+        partition = self._partition_of(request.topic_partition)
+        log = partition.log_for(request.current_leader_epoch, self._params.only_leader)
+        if request.topic_id is not None and request.topic_id != partition.topic_id:
+            return -1
+        isolation = self._params.isolation
+        found = 0
+        if isolation != LOG_END or log.log_end_offset != fetch_offset.offset:
+            end = partition.end_for(isolation)
+            found = self._readable_to(end, fetch_offset, log.log_end_offset, request.max_bytes)
+            if found < 0:
+                return -1
+        if request.last_fetched_epoch >= 0 and partition.divergence(request) is not None:
+            return -1  # case H
+        return found
+
+    @staticmethod
+    def _readable_to(end: LogOffsetMetadata, fetch_offset: LogOffsetMetadata, log_end_offset: int, max_bytes: int) -> int:
+        """Bytes between a reader and the end it may see, -1 for case F and where only reading can tell."""
+        found = 0
+        if end.offset != fetch_offset.offset:
+            if end.on_older_segment(fetch_offset) or fetch_offset.on_older_segment(end) or fetch_offset.offset > log_end_offset:
+                return -1
+            if end.offset > fetch_offset.offset:
+                if not end.on_same_segment(fetch_offset):
+                    return -1
+                found = min(end.position_difference(fetch_offset), max_bytes)
+        return found
+
+
+class DeleteOutcome:
+    """What became of one partition of DeleteRecords; `low_watermark` is -1 with an error."""
+
+    __slots__ = ("error", "error_message", "low_watermark", "required_offset", "topic_partition")
+
+    def __init__(
+        self, topic_partition: TopicPartition, error: ErrorCode, low_watermark: int = -1, required_offset: int = -1, error_message: str | None = None
+    ) -> None:
+        self.topic_partition = topic_partition
+        self.error = error
+        self.low_watermark = low_watermark
+        self.required_offset = required_offset
+        self.error_message = error_message
+
+
+class DelayedDeleteRecords(DelayedOutcomes[DeleteOutcome]):
+    """RL 2.8: waits until the low watermark of each partition reached what was asked."""
+
+    __slots__ = ()
+
+    def expire(self) -> None:
+        for outcome in self._waiting:
+            outcome.error, outcome.low_watermark = ErrorCode.REQUEST_TIMED_OUT, -1
+
+    def _satisfied(self, outcome: DeleteOutcome) -> bool:
+        try:
+            partition = self._partition_of(outcome.topic_partition)
+            if not partition.is_leader:
+                raise partition.refusal()
+        except BrokerError as refusal:
+            outcome.error, outcome.low_watermark = refusal.code, -1
+            return True
+        outcome.low_watermark = partition.low_watermark()
+        return outcome.low_watermark >= outcome.required_offset

@@ -1,0 +1,179 @@
+"""Where operations wait for their condition or their time.
+
+Owns the lists of what waits, by key, and the Deferreds that are fired when it waits no more.
+
+1. An operation completes exactly once: by its condition, by its time, or because its waiter gave up (`cancel()`).
+2. Try, watch on every key, try again: no event between is lost.
+3. `check` looks at everything under a key first and fires Deferreds afterwards; it is called from the event queue only, so completing an
+   operation never re-enters the code that caused it.
+4. Completed operations leave the lists when their number passes `purge_interval`, or when their key is looked at.
+5. One that raises when tried is completed and logged; the others go on.
+
+Source: RL 4.1, 4.3; Kafka's `DelayedOperationPurgatory`. Leaves out: the conditions (`delayed`), time (`timing_wheel`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable
+from typing import Protocol
+
+from twisted.internet.defer import Deferred
+from twisted.logger import Logger
+
+from twisted_broker.replication.purgatory.timing_wheel import Timer, TimingWheel
+
+_log = Logger()
+
+
+class Operation(Protocol):
+    """What can wait. `is_complete` may be asked any number of times until it says yes; `expire` is called instead of a yes when time is up.
+
+    `changed`: the key under which something happened, when nothing else did since it was asked last.
+    """
+
+    def is_complete(self, changed: Hashable = None) -> bool: ...
+
+    def expire(self) -> None: ...
+
+
+class DelayedOperation(Timer):
+    """An operation that waits, and the Deferred of its waiter."""
+
+    __slots__ = ("deferred", "operation", "purgatory")
+
+    def __init__(self, purgatory: Purgatory, operation: Operation) -> None:
+        super().__init__()
+        self.purgatory: Purgatory | None = purgatory
+        self.operation: Operation | None = operation
+        self.deferred: Deferred[None] = Deferred(self._given_up)
+
+    @property
+    def completed(self) -> bool:
+        return self.operation is None
+
+    def try_complete(self, changed: Hashable = None) -> bool:
+        """True when this call completed it; the caller then fires the Deferred."""
+        operation = self.operation
+        if operation is None:
+            return False
+        try:
+            if not operation.is_complete(changed):
+                return False
+        except Exception:
+            _log.failure("a waiting operation failed")
+        self._leave()
+        return True
+
+    def expired(self) -> None:
+        operation, purgatory = self.operation, self.purgatory
+        if operation is None or purgatory is None:
+            return
+        self._leave()
+        purgatory.expired_count += 1
+        try:
+            operation.expire()
+        finally:
+            self.fire()
+
+    def fire(self) -> None:
+        if not self.deferred.called:  # a waiter that ran before may have cancelled this one
+            self.deferred.callback(None)
+
+    def _given_up(self, deferred: Deferred[None]) -> None:
+        if self.operation is not None:
+            self._leave()
+
+    def _leave(self) -> None:
+        purgatory = self.purgatory
+        assert purgatory is not None
+        self.operation = self.purgatory = None
+        purgatory._left(self)
+
+
+class Purgatory:
+    """`name` is for metrics: Produce, Fetch, DeleteRecords."""
+
+    __slots__ = ("_completed", "_purge_interval", "_watched", "_wheel", "expired_count", "name", "waiting")
+
+    def __init__(self, name: str, wheel: TimingWheel, purge_interval: int) -> None:
+        self.name = name
+        self._wheel = wheel
+        self._purge_interval = purge_interval
+        self._watched: dict[Hashable, list[DelayedOperation]] = {}
+        self._completed = 0
+        self.waiting = 0
+        self.expired_count = 0
+
+    @property
+    def size(self) -> int:
+        """PurgatorySize: entries in the lists, completed ones not yet purged among them."""
+        return sum(map(len, self._watched.values()))
+
+    def wait(self, operation: Operation, keys: Iterable[Hashable], timeout_ms: int, tried: bool = False) -> Deferred[None] | None:
+        """None when it is complete at once, else a Deferred that fires when it is, or when `timeout_ms` passed (after `expire()`).
+
+        `tried`: the caller has just made the first try.
+        """
+        if not tried and operation.is_complete():
+            return None
+        parked = DelayedOperation(self, operation)
+        self.waiting += 1
+        for key in keys:
+            self._watched.setdefault(key, []).append(parked)
+        if parked.try_complete():
+            return None
+        self._wheel.add(parked, timeout_ms)
+        return parked.deferred
+
+    def watch_too(self, key: Hashable, other: Hashable) -> None:
+        """What waits under `key` waits under `other` from now on, too."""
+        waiting = [parked for parked in self._watched.get(key, ()) if parked.operation is not None]
+        if waiting:
+            self._watched[key] = waiting  # nobody else looks at this list
+            self._watched.setdefault(other, []).extend(waiting)
+
+    def check(self, key: Hashable) -> int:
+        """Tries all that waits under `key`; returns how many it completed."""
+        parked_here = self._watched.get(key)
+        if not parked_here:
+            return 0
+        done = [parked for parked in parked_here if parked.try_complete(key)]
+        still = [parked for parked in parked_here if parked.operation is not None]
+        if still:
+            self._watched[key] = still
+        else:
+            self._watched.pop(key, None)
+        for parked in done:
+            parked.fire()
+        return len(done)
+
+    def check_all(self) -> None:
+        """Tries everything that waits."""
+        for key in list(self._watched):
+            self.check(key)
+
+    def watching(self, key: Hashable) -> list[tuple[Operation, int]]:
+        """What waits under `key`, oldest first, and in how many ms its time is up."""
+        return [(parked.operation, self._wheel.remaining_ms(parked)) for parked in self._watched.get(key, ()) if parked.operation is not None]
+
+    def complete_all(self) -> None:
+        """Lets everything go as if its time were up (shutdown)."""
+        for key in list(self._watched):
+            for parked in self._watched.pop(key, ()):
+                parked.expired()
+
+    def _left(self, parked: DelayedOperation) -> None:
+        self._wheel.cancel(parked)
+        self.waiting -= 1
+        self._completed += 1
+        if self._completed > self._purge_interval:
+            self._completed = 0
+            self._purge()
+
+    def _purge(self) -> None:
+        for key, parked_here in list(self._watched.items()):
+            still = [parked for parked in parked_here if parked.operation is not None]
+            if still:
+                self._watched[key] = still
+            else:
+                del self._watched[key]

@@ -1,0 +1,86 @@
+"""The port on which a broker tells of itself.
+
+Owns the listening port and the connections on it.
+
+1. On 127.0.0.1 only; `replog.status.port` says where, 0 takes a free port, -1 none.
+2. Nothing of HTTP, Prometheus or explanations is loaded before the first connection: neither the start nor an idle broker pays for it
+   (measured: about 6 MB, and a tenth of a second once).
+3. A port that cannot be had is a warning: the broker serves all the same.
+
+Source: issue "Replication", explain. Leaves out: what is told (`pages`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from twisted.internet.defer import maybeDeferred
+from twisted.internet.error import CannotListenError
+from twisted.internet.interfaces import IAddress
+from twisted.internet.protocol import Factory, Protocol
+from twisted.logger import Logger
+
+from twisted_broker.interfaces import Runtime
+
+HOST = "127.0.0.1"
+OFF = -1
+BoundRoute = Callable[[], Iterable[Any]]
+_log = Logger(namespace="replog.status")
+
+
+class StatusFactory(Factory):
+    """Loads the site when somebody comes."""
+
+    noisy = False
+
+    def __init__(self, parts: Any, served: BoundRoute) -> None:
+        self._parts = parts
+        self._served = served
+        self._site: Any = None
+
+    def logPrefix(self) -> str:
+        return "replog status"
+
+    def buildProtocol(self, addr: IAddress | None) -> Protocol | None:
+        if self._site is None:
+            from twisted_broker.status.http_resources import StatusSite
+            from twisted_broker.status.view import BrokerView
+
+            self._site = StatusSite(BrokerView(self._parts, self._served), self._parts.runtime.clock)
+        made: Protocol | None = self._site.buildProtocol(addr)
+        return made
+
+    def close_all(self) -> None:
+        """Ends every connection, answered or not."""
+        for channel in [] if self._site is None else list(self._site.channels):
+            channel.transport.abortConnection()
+
+
+class StatusPort:
+    """`parts`, `served`: as of `BrokerView`. `address` is HOST:PORT while it is open, else None."""
+
+    def __init__(self, parts: Any, served: BoundRoute, port: int) -> None:
+        self.address: str | None = None
+        self._runtime: Runtime = parts.runtime
+        self._wanted = port
+        self._factory = StatusFactory(parts, served)
+        self._port: Any = None
+
+    async def open(self) -> None:
+        """Afterwards `address` says where, or stays None."""
+        if self._wanted == OFF:
+            return
+        try:
+            self._port = await maybeDeferred(self._runtime.network.listen, HOST, self._wanted, self._factory)
+        except CannotListenError as error:
+            _log.warn("this broker tells nothing of itself over HTTP: {error}", error=error)
+            return
+        self.address = f"{HOST}:{self._port.getHost().port}"
+
+    async def close(self) -> None:
+        """Ends connections too."""
+        port, self._port, self.address = self._port, None, None
+        if port is not None:
+            await maybeDeferred(port.stopListening)
+            self._factory.close_all()

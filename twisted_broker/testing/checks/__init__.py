@@ -1,0 +1,1 @@
+"""What must hold: invariants of a simulated cluster, and the anomalies of client histories."""

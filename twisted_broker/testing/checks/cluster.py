@@ -1,0 +1,78 @@
+"""What must always hold in a cluster, checked after every step of a simulated run.
+
+Owns `ClusterChecker`: which rules are looked at when.
+
+1. A step costs a comparison of a few numbers per partition of the machine that ran; only what changed is looked at.
+2. A violation raises `Violation`: the run ends there, at the step that broke the rule.
+
+Source: RL 9; RELIABILITY 2.2, 2.4. Leaves out: the rules (`check_truth`, `check_replicas`, `check_members`), what clients are told
+(`check_clients`), transactions.
+"""
+
+from __future__ import annotations
+
+from twisted_broker.interfaces import TopicPartition
+from twisted_broker.replication.partition.partition import Partition
+from twisted_broker.testing.checks.committed_state import CommittedState, Violation
+from twisted_broker.testing.checks.isr_members import Members, Seen
+from twisted_broker.testing.checks.replica_contents import Mirror
+from twisted_broker.testing.checks.replicas import ReplicaChecker
+from twisted_broker.testing.sim.clock import NodeClock
+from twisted_broker.testing.sim.cluster import SimCluster
+from twisted_broker.testing.sim.node import SimNode
+
+
+class ClusterChecker:
+    """Attaches itself to the cluster."""
+
+    def __init__(self, cluster: SimCluster) -> None:
+        self.cluster = cluster
+        self.truth = CommittedState(lambda what: cluster.note("checker", what))
+        self.members = Members(cluster, self.truth)
+        self.replicas = ReplicaChecker(self.truth, self.members)
+        self.broken = ""
+        """what a client's check found: it cannot raise through the client"""
+        cluster.after_step, cluster.gone = self.step, self.members.gone
+
+    def step(self, clock: NodeClock) -> None:
+        """A call ran on the machine of this clock."""
+        if self.cluster.bugs:
+            raise Violation(self.cluster.bugs[0])
+        if self.broken:
+            raise Violation(self.broken)
+        node = self.cluster.nodes.get(clock.name)
+        if node is not None and node.clock is clock and node.broker is not None:
+            self._look_at(node)
+
+    def _look_at(self, node: SimNode) -> None:
+        assert node.broker is not None
+        parts, touched = node.broker.parts, self.truth.touched
+        if parts.controller is not None:
+            self.truth.look(parts.controller.committed)
+        if parts.replica_manager is not None:
+            for name, partition in parts.replica_manager.partitions.items():
+                self._look(node, name, partition)
+                if partition.resting and not parts.replica_manager.events:
+                    self.replicas.check_resting(node, partition)
+        if touched:
+            for key in sorted(touched):
+                self.members.check_strong(key)
+            touched.clear()
+
+    def _look(self, node: SimNode, name: TopicPartition, partition: Partition) -> None:
+        log = partition.log
+        if log is None or partition.offline:
+            return
+        seen = self.members.seen[node.name].get(name)
+        if seen is None or seen.partition is not partition or seen.log is not log:
+            seen = self.members.seen[node.name][name] = Seen(partition, log, Mirror(log, node.disk))
+        if seen.end != log.log_end_offset or seen.cuts != log._cuts:
+            self.replicas.log_changed(node, seen)
+        leads = partition.leader_log is not None
+        if (
+            seen.high_watermark != log.high_watermark
+            or seen.leader_epoch != partition.leader_epoch
+            or seen.leads != leads
+            or seen.isr_state is not partition.isr_state
+        ):
+            self.replicas.state_changed(node, seen, leads)

@@ -1,0 +1,124 @@
+"""What the controller has committed, and what leaders have exposed: the truth that brokers and clients are held to.
+
+Owns `CommittedState` and `Violation`. A partition is named by its topic's id and its number, for a topic may be deleted and made anew.
+
+1. The controller's committed image is the truth about leaders and ISRs. It only grows, and so do all epochs in it.
+2. What was committed of a partition is its `Line`; an unclean election is noted here, and only then may a line lose something.
+3. `touched` are the partitions of which something changed since they were last held to StrongIsr.
+
+Source: RL 9; RELIABILITY 2.2 (TypeOk, LeaderInIsr). Leaves out: logs (`check_replicas`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from twisted_broker.interfaces import TopicPartition
+from twisted_broker.replication.partition.partition import Partition
+from twisted_broker.testing.checks.replica_contents import Line
+
+Key = tuple[bytes, int]
+
+
+class Violation(Exception):
+    """An invariant does not hold."""
+
+
+class CommittedState:
+    """`image`: what is committed now, None before anything is. `note` is told of unclean elections."""
+
+    def __init__(self, note: Callable[[str], None]) -> None:
+        self.image: Any = None
+        self.names: dict[Key, TopicPartition] = {}
+        self.keys: dict[TopicPartition, Key] = {}
+        self.lines: dict[Key, Line] = {}
+        self.touched: set[Key] = set()
+        self.unclean_elections = 0
+        self._note = note
+        self._looked_at: Any = None
+        self._broker_epochs: dict[int, int] = {}
+
+    # names
+
+    def key_of(self, partition: Partition) -> Key:
+        key = (bytes(partition.topic_id), partition.topic_partition.partition)
+        self.names.setdefault(key, partition.topic_partition)
+        self.keys.setdefault(partition.topic_partition, key)
+        return key
+
+    def line(self, key: Key) -> Line:
+        found = self.lines.get(key)
+        if found is None:
+            found = self.lines[key] = Line()
+        return found
+
+    def line_of(self, name: TopicPartition) -> Line:
+        return self.line(self.keys[name]) if name in self.keys else Line()
+
+    def registration(self, key: Key) -> Any:
+        """A partition as the image has it; None when it is not there."""
+        topic = None if self.image is None else self.image.topics_by_id.get(key[0])
+        return None if topic is None else topic.partitions.get(key[1])
+
+    def without_candidates(self) -> list[str]:
+        """Topics with a partition that has no leader and nobody to elect: a changed minimum ISR made the controller forget (KIP-966)."""
+        topics = () if self.image is None else self.image.topics_by_id.values()
+        return sorted(topic.name for topic in topics if any(_is_without_candidates(each) for each in topic.partitions.values()))
+
+    # changes
+
+    def look(self, image: Any) -> None:
+        """What the controller has committed now; costs nothing while that is the same image. Raises `Violation`."""
+        if image is self._looked_at:
+            return
+        before, self._looked_at = self.image, image
+        if image.offset < 0:
+            return
+        if before is not None and image.offset < before.offset:
+            raise Violation(f"the controller lost metadata: {before.offset} was committed, now it ends at {image.offset}")
+        self.image = image
+        self._check_brokers(image)
+        for topic_id, topic in image.topics_by_id.items():
+            old = None if before is None else before.topics_by_id.get(topic_id)
+            if old is not topic and old != topic:
+                self._check_topic(topic_id, old, topic)
+
+    def _check_brokers(self, image: Any) -> None:
+        for broker in image.brokers.values():
+            if broker.epoch < self._broker_epochs.get(broker.id, -1):
+                raise Violation(f"broker {broker.id} has epoch {broker.epoch}, it had {self._broker_epochs[broker.id]}")
+            self._broker_epochs[broker.id] = broker.epoch
+
+    def _check_topic(self, topic_id: bytes, old: Any, topic: Any) -> None:
+        for number, partition in topic.partitions.items():
+            known = None if old is None else old.partitions.get(number)
+            if known != partition:
+                self._check_partition((topic_id, number), TopicPartition(topic.name, number), known, partition)
+
+    def _check_partition(self, key: Key, name: TopicPartition, old: Any, new: Any) -> None:
+        self.names[key] = name
+        self.keys[name] = key
+        self.touched.add(key)
+        where = f"{name} {new}"
+        if new.leader >= 0 and new.leader not in new.isr:
+            raise Violation(f"{where}: the leader is not in the ISR")
+        if not set(new.isr) <= set(new.replicas) or set(new.isr) & set(new.elr):
+            raise Violation(f"{where}: ISR and eligible replicas do not fit the assignment")
+        if old is None:
+            return
+        if new.leader_epoch < old.leader_epoch or new.partition_epoch <= old.partition_epoch:
+            raise Violation(f"{where}: epochs did not grow, before: {old}")
+        elected = new.leader >= 0 and (new.leader != old.leader or new.leader_epoch != old.leader_epoch)
+        if elected and new.leader not in (*old.isr, *old.elr):
+            self._elected_uncleanly(key, new.leader_epoch, f"{name}: {old} -> {new}")
+
+    def _elected_uncleanly(self, key: Key, leader_epoch: int, what: str) -> None:
+        line = self.line(key)
+        line.unclean_epoch, line.waits_for_leader = leader_epoch, True
+        self.unclean_elections += 1
+        self._note(f"unclean election of {what}")
+
+
+def _is_without_candidates(registration: Any) -> bool:
+    return registration.leader < 0 and not (registration.isr or registration.elr or registration.last_known_elr)

@@ -1,0 +1,57 @@
+"""How a cluster is after it healed: at rest, with all replicas equal.
+
+Owns `what_is_missing` for that, and `final_values`. Source: RL 9. Leaves out: what holds at every step (`check_cluster`).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from twisted_broker.interfaces import TopicPartition
+from twisted_broker.testing.checks.cluster import ClusterChecker
+from twisted_broker.testing.checks.committed_state import Key
+from twisted_broker.wire.records import iterate_batches
+
+_RECORD_BYTES = 1 << 20
+
+
+def what_is_missing(checker: ClusterChecker) -> str:
+    """Empty when every replica is back in its ISR and all logs are equal and committed; else the first that is not."""
+    image = checker.truth.image
+    if image is None:
+        return "no metadata"
+    for topic_id in sorted(image.topics_by_id):
+        for number, registration in image.topics_by_id[topic_id].partitions.items():
+            missing = _missing(checker, (topic_id, number), registration)
+            if missing:
+                return missing
+    return ""
+
+
+def _missing(checker: ClusterChecker, key: Key, registration: Any) -> str:
+    name = checker.truth.names[key]
+    if registration.leader < 0 or set(registration.isr) != set(registration.replicas):
+        return f"{name}: {registration}"
+    found = []
+    for replica in registration.replicas:
+        seen = checker.members.seen[f"n{replica}"].get(name)
+        if seen is None:
+            return f"{name}: n{replica} does not hold it"
+        if replica == registration.leader and (not seen.leads or seen.high_watermark != seen.mirror.end):
+            return f"{name}: n{replica} leads {seen.leads}, high watermark {seen.high_watermark}, log end {seen.mirror.end}"
+        found.append((seen.mirror.end, seen.mirror.chain_at(seen.mirror.end), seen.mirror.lasts))
+    if any(each != found[0] for each in found):
+        return f"{name}: the replicas differ, they end at {[each[0] for each in found]}"
+    return ""
+
+
+def final_values(checker: ClusterChecker, name: TopicPartition) -> dict[int, bytes]:
+    """Offset -> value of the leader's log."""
+    registration = checker.truth.registration(checker.truth.keys[name])
+    node = checker.cluster.nodes[f"n{registration.leader}"]
+    values: dict[int, bytes] = {}
+    for segment in checker.members.seen[node.name][name].log.segments:
+        data = bytes(node.disk.nodes[segment.log.path].data[: segment.size])
+        for batch in iterate_batches(data, check_crc=True):
+            values |= {record.offset: bytes(record.value or b"") for record in batch.records(_RECORD_BYTES)}
+    return values

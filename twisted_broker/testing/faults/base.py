@@ -1,0 +1,60 @@
+"""What faults share: whom they may strike, their randomness and clock, and how what they did is put right again.
+
+Owns `Trouble`. A fault is a function `(trouble, node)`: it strikes a machine now and sees to it that the machine is put right later, even when
+all faults have ended meanwhile. Leaves out: which fault strikes when (`sim_faults`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+from twisted_broker.interfaces import TopicPartition
+from twisted_broker.testing.sim.clock import NodeClock
+from twisted_broker.testing.sim.cluster import SimCluster
+from twisted_broker.testing.sim.node import SimNode
+from twisted_broker.testing.sim.options import Options
+
+
+class Trouble:
+    """`over`: nothing new goes wrong any more. `victims`: the names of machines that may be struck."""
+
+    def __init__(self, cluster: SimCluster, options: Options) -> None:
+        self.cluster = cluster
+        self.random = Random(f"faults {options.seed}")
+        self.clock: Any = cluster.client_runtime("faults").clock
+        self.over = False
+        names = list(cluster.nodes)
+        self.victims = names[2:] if options.liveness else names
+        self.producers = [f"p{number}" for number in range(len(options.idempotent))]
+
+    def note(self, what: str) -> None:
+        self.cluster.note("faults", what)
+
+    def soon(self, call: Callable[[], None], seconds: float = 8.0) -> None:
+        """Within so many seconds, rather sooner than later."""
+        self.clock.callLater(self.random.random() ** 2 * seconds, call)
+
+    def again(self, node: SimNode) -> None:
+        """Starts what is down."""
+        if not node.is_up and not self.over:
+            node.start()
+
+    def pause_for(self, node: SimNode, seconds: float) -> None:
+        if node.is_up and not node.clock.paused and not self.over:
+            clock = node.clock
+            node.pause()
+            self.clock.callLater(seconds, lambda: go_on(node, clock))
+
+
+def go_on(node: SimNode, clock: NodeClock) -> None:
+    """Ends the pause of a process, unless another one runs on the machine now."""
+    if node.clock is clock and clock.paused:
+        node.go_on()
+
+
+def partitions(node: SimNode) -> dict[TopicPartition, Any]:
+    """What a machine's broker holds; nothing while it does not run."""
+    manager = None if node.broker is None else node.broker.parts.replica_manager
+    return {} if manager is None else manager.partitions

@@ -1,0 +1,1 @@
+"""Scenarios of replication: plain lines, performed by production code on simulated machines."""

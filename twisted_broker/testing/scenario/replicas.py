@@ -1,0 +1,103 @@
+"""What can be told of a replica: the facts after `2: ..` in stories.
+
+Owns how each fact is read off the production objects of a broker. Values of records are shown without the dots that pad them.
+
+Source: RL 1, 2, 6. Leaves out: comparing (`scenario_facts`).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from twisted_broker.interfaces import TopicPartition
+from twisted_broker.replication.partition.partition import Partition
+from twisted_broker.testing.scenario.language import Facts, joined
+from twisted_broker.testing.scenario.stage import Stage
+from twisted_broker.wire.records import iterate_batches
+
+_READ_BYTES = 1 << 20
+
+
+def of_replica(word: str, stage: Stage, number: int, name: TopicPartition) -> str:
+    """The fact that begins with `word`, as it is found on broker `number`. Raises `ScenarioError` for a word that is no fact."""
+    broker = stage.node(number).broker
+    replicas = None if broker is None else broker.parts.replica_manager
+    partition = None if replicas is None else replicas.partitions.get(name)
+    if replicas is not None and word in _MANAGER.values:
+        return _MANAGER.tell(word, (replicas, name))
+    _REPLICA.check(word)
+    if partition is None or partition.offline or partition.log is None:
+        return "absent" if partition is None else "offline"
+    return _REPLICA.tell(word, partition)
+
+
+def _role(partition: Partition) -> str:
+    if partition.is_leader:
+        return "leads"
+    return f"follows {partition.leader_id}" if partition.leader_id >= 0 else "follows nobody"
+
+
+def _isr(partition: Partition) -> str:
+    state = partition.isr_state
+    pending = f" pending {joined(state.proposed)}" if state.in_flight else ""  # type: ignore[union-attr]
+    return f"{joined(state.isr)}{pending}"
+
+
+def values_of(records: Any, start: int = 0) -> list[str]:
+    """The values of records from offset `start` on; padding is left out."""
+    found = []
+    for batch in iterate_batches(records or b"", partial_tail=True):
+        found += [bytes(record.value or b"").rstrip(b".").decode() for record in batch.records(_READ_BYTES) if record.offset >= start]
+    return found
+
+
+def _records(partition: Partition) -> str:
+    log = partition.log
+    assert log is not None
+    found: list[str] = []
+    offset = log.log_start_offset
+    while offset < log.log_end_offset:
+        data = log.read(offset, _READ_BYTES)
+        assert data.slice is not None
+        content = data.slice.read()
+        data.slice.release()
+        found += values_of(content, offset)
+        offset = max(batch.last_offset for batch in iterate_batches(content)) + 1
+    return " ".join(found) or "none"
+
+
+def _epochs(partition: Partition) -> str:
+    assert partition.log is not None
+    return " ".join(f"{epoch}@{start}" for epoch, start in partition.log.leader_epochs.entries())
+
+
+def _fetcher(asked: Any) -> str:
+    replicas, name = asked
+    if replicas.fetchers is None or name in replicas.fetchers.failed:
+        return "failed"
+    states = [fetcher.state.partitions.get(name) for fetcher in replicas.fetchers.fetchers.values()]
+    state = next((state for state in states if state is not None), None)
+    return "none" if state is None else state.phase.value
+
+
+def _delayed(asked: Any) -> str:
+    replicas, _ = asked
+    purgatories = (replicas.produce_purgatory, replicas.fetch_purgatory, replicas.delete_records_purgatory)
+    return " ".join(str(purgatory.waiting) for purgatory in purgatories)
+
+
+_REPLICA = Facts(
+    values={
+        "isr": _isr,
+        "epoch": lambda partition: partition.leader_epoch,
+        "end": lambda partition: partition.log.log_end_offset,
+        "hw": lambda partition: partition.log.high_watermark,
+        "start": lambda partition: partition.log.log_start_offset,
+        "segments": lambda partition: len(list(partition.log.segments)),
+        "flushed": lambda partition: partition.log.recovery_point,
+        "records": _records,
+        "epochs": _epochs,
+    },
+    states=dict.fromkeys(("leads", "follows", "offline", "absent"), _role),
+)
+_MANAGER = Facts(values={"fetcher": _fetcher, "delayed": _delayed}, states={})

@@ -1,0 +1,168 @@
+"""Where stories are performed: production brokers and our controller on the simulated clock, network and disk.
+
+Owns `Stage`: the machines, the controller's truth, the running of time, what clients asked, and what happened between two lines.
+
+1. Nothing is left to chance: one seed, connections that take the same time always, calls in the order of asking. A story happens the same
+   way every time.
+2. Time runs only while a line waits for something; `until` stops at the very call that made a condition true.
+3. What the production code logs as a failure spoils the story.
+
+n1 is the controller (and a broker); stories place their topics on the others, so that they may die without taking it along. Leaves out: what
+lines say (`scenario_lines`), what they do.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from twisted.internet.defer import Deferred
+from twisted.python.failure import Failure
+
+from twisted_broker.interfaces import TopicPartition
+from twisted_broker.net.client import BrokerConnection
+from twisted_broker.testing.scenario.language import ScenarioError
+from twisted_broker.testing.sim.cluster import SimCluster
+from twisted_broker.testing.sim.network import Weather
+from twisted_broker.testing.sim.node import CLIENT_PORT, CONTROLLER_PORT, SimNode
+from twisted_broker.testing.sim.world import Trace
+
+PATIENCE_SECONDS = 60.0
+_REQUEST_TIMEOUT_MS = 3_600_000
+_TRAVEL_SECONDS = 0.001
+
+
+class Happenings(Trace):
+    """What brokers said; not every call."""
+
+    def note(self, now: float, who: str, what: str) -> None:
+        if self.wanted and what.startswith("log: "):
+            self.lines.append(f"{now:9.3f}       {who}: {what.removeprefix('log: ')}")
+
+
+class Asked:
+    """A request of a client. `answer` is what it was told, None until then."""
+
+    def __init__(self, deferred: Deferred[str]) -> None:
+        self.answer: str | None = None
+        deferred.addCallbacks(self._answered, self._lost)
+
+    def _answered(self, answer: str) -> None:
+        self.answer = answer
+
+    def _lost(self, failure: Failure) -> None:
+        """Without an answer: its connection ended. Anything else is a mistake of the story."""
+        self.answer = f"no answer ({type(failure.value).__name__})"
+
+
+class Stage:
+    """Use as a context. `wanted`: keep what happens, to be printed."""
+
+    def __init__(self, wanted: bool = False) -> None:
+        self.wanted = wanted
+        self.asked: dict[str, Asked] = {}
+        self.topic_ids: dict[str, bytes] = {}
+        self._cluster: SimCluster | None = None
+        self._client: Any = None
+
+    def __enter__(self) -> Stage:
+        gc.disable()  # what a dead process left must not run when the collector happens to come by
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._cluster is not None:
+            self._cluster.__exit__(*error)
+        gc.enable()
+
+    # the cluster
+
+    def build(self, brokers: int, settings: Mapping[str, str], per_broker: Mapping[int, Mapping[str, str]]) -> None:
+        """Machines 1..`brokers`; all of them run when it returns."""
+        if self._cluster is not None:
+            raise ScenarioError("there is a cluster already")
+        weather = Weather(_TRAVEL_SECONDS, _TRAVEL_SECONDS, dead_after_heal=0.0)
+        cluster = self._cluster = SimCluster(0, brokers, settings, weather, shuffle=False)
+        cluster.trace = Happenings(self.wanted)
+        for number, own in per_broker.items():
+            node = self.node(number)
+            node.settings = {**node.settings, **own}
+        for node in cluster.nodes.values():
+            node.disk_delay_ms = (1, 1)
+            node.clock.skew_ms = node.skew_ms = 0
+        cluster.__enter__()
+        self._client = cluster.client_runtime("client")
+        cluster.start()
+        self.until(self._all_unfenced, "all brokers run and are unfenced")
+
+    def _all_unfenced(self) -> bool:
+        image = self.image
+        return image is not None and all(
+            node.ready and node.node_id in image.brokers and not image.brokers[node.node_id].fenced for node in self.cluster.nodes.values()
+        )
+
+    @property
+    def cluster(self) -> SimCluster:
+        if self._cluster is None:
+            raise ScenarioError("there is no cluster yet: begin with `brokers <count>`")
+        return self._cluster
+
+    def node(self, number: int) -> SimNode:
+        found = self.cluster.nodes.get(f"n{number}")
+        if found is None:
+            raise ScenarioError(f"there is no broker {number}, only {', '.join(name[1:] for name in self.cluster.nodes)}")
+        return found
+
+    @property
+    def image(self) -> Any:
+        """What the controller has committed; None while it does not run."""
+        broker = self.node(1).broker
+        controller = None if broker is None else broker.parts.controller
+        return None if controller is None else controller.committed
+
+    def registration(self, name: TopicPartition) -> Any:
+        """A partition as the controller has it; None when there is none, or while the controller is down."""
+        image = self.image
+        topic = None if image is None else image.topics_by_name.get(name.topic)
+        return None if topic is None else topic.partitions.get(name.partition)
+
+    # time
+
+    @property
+    def now(self) -> float:
+        return self.cluster.sim.now
+
+    def run(self, seconds: float) -> None:
+        self.cluster.run_until(self.now + seconds)
+
+    def until(self, condition: Callable[[], bool], what: str, seconds: float = PATIENCE_SECONDS) -> None:
+        """Runs to the call that makes it true. Raises `ScenarioError`."""
+        end = self.now + seconds
+        while not condition():
+            if not self.cluster.sim.step(end):
+                raise ScenarioError(f"not within {seconds:g} s: {what}")
+
+    def check(self) -> None:
+        """Raises `ScenarioError` when the production code logged a failure."""
+        if self.cluster.bugs:
+            raise ScenarioError(f"a broker failed: {self.cluster.bugs[0]}")
+
+    def happenings(self) -> list[str]:
+        """What was noted since it was asked last."""
+        lines, self.cluster.trace.lines = self.cluster.trace.lines, []
+        return lines
+
+    # clients
+
+    def ask(self, broker: int, request: Any, version: int) -> Deferred[Any]:
+        """A client's request to a broker, over a connection of its own."""
+        return self._ask(broker, CLIENT_PORT, request, version)
+
+    def ask_controller(self, request: Any, version: int) -> Deferred[Any]:
+        """A request as brokers send it to the controller."""
+        return self._ask(1, CONTROLLER_PORT, request, version)
+
+    def _ask(self, broker: int, port: int, request: Any, version: int) -> Deferred[Any]:
+        host = self.node(broker).name
+        connection = BrokerConnection(self._client, host, port, "story", request_timeout_ms=_REQUEST_TIMEOUT_MS, connect_timeout_ms=2_000)
+        return connection.send(request, version)

@@ -1,0 +1,133 @@
+"""A disk that loses what was not synced, tears what was being written, fills up, lies and fails, under a seed.
+
+Owns `SimDisk`, the twin of the disk.
+
+1. What a process sees is always what it did; what a loss of power leaves is decided only then, by the seed.
+2. A disk of what is left (`after_kill`, `after_power_loss`) is another `SimDisk`; this one is at its end then.
+
+Source: ALICE (OSDI '14); RELIABILITY 6.2. Leaves out: what a device does to data that was synced, but for `flip_bit`, `cut` and `damage`; time,
+which is the worker's (`stalling_worker`).
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Mapping
+from random import Random
+
+from twisted_broker.log.memory import Inode, MemoryFile, MemoryFileSystem
+from twisted_broker.testing.sim.disk_faults import DiskFaults
+from twisted_broker.testing.sim.durable_names import DurableNames
+from twisted_broker.testing.sim.file import SimFile, SimInode
+
+
+class SimDisk(DiskFaults, MemoryFileSystem):
+    """`capacity_bytes`: of all files together; None without end. `crash_at`, `faults`: see `DiskFaults`."""
+
+    def __init__(self, seed: int = 0, crash_at: int | None = None, capacity_bytes: int | None = None) -> None:
+        MemoryFileSystem.__init__(self)
+        DiskFaults.__init__(self, Random(seed), crash_at)
+        self.capacity_bytes = capacity_bytes
+        self._names = DurableNames()
+
+    def room_for(self, growth: int) -> int:
+        """How much of this growth fits."""
+        if self.capacity_bytes is None:
+            return growth
+        return max(0, min(growth, self.capacity_bytes - sum(len(node.data) for node in self.nodes.values())))
+
+    # -- the file system
+
+    def _new_node(self) -> SimInode:
+        return SimInode()
+
+    def _opened(self, path: str, node: Inode, read_only: bool) -> MemoryFile:
+        self.fault("open", path)
+        return SimFile(self, path, _inode(node), read_only)
+
+    def _create(self, path: str) -> Inode:
+        self._check_parent(path)
+        self.step("create", path)
+        node = super()._create(path)
+        self._names.created(path, node)
+        return node
+
+    def _add_directory(self, path: str) -> None:
+        self.step("mkdir", path)
+        super()._add_directory(path)
+        self._names.directory_added(path)
+
+    def rename(self, source: str, target: str) -> None:
+        self.step("rename", source)
+        is_directory = source in self.directories
+        super().rename(source, target)
+        self._names.renamed(source, target, is_directory)
+
+    def remove(self, path: str) -> None:
+        self._node(path)
+        self.step("remove", path)
+        super().remove(path)
+        self._names.removed(path)
+
+    def _remove_directory(self, path: str) -> None:
+        self.step("rmdir", path)
+        super()._remove_directory(path)
+        self._names.directory_removed(path)
+
+    def sync_directory(self, path: str) -> None:
+        self.step("sync_directory", path)
+        super().sync_directory(path)
+        self._names.sync(path)
+
+    # -- what is left
+
+    def sync_all(self) -> None:
+        """Makes everything durable, without counting."""
+        for node in self.nodes.values():
+            _inode(node).sync()
+        self._names.sync_all(self.nodes, self.directories)
+
+    def after_kill(self) -> SimDisk:
+        """What another process finds when this one was killed: everything written, synced or not."""
+        return self._rebuilt({path: self.content(path) for path in self.nodes}, self.directories)
+
+    def after_power_loss(self, keep: float = 0.5, torn_at_byte: bool = False) -> SimDisk:
+        """What is found after a power failure, which ends this disk. `keep`: the chance of each unsynced write and name (0 loses all)."""
+        self._names.lose_power(self.random, keep)
+        content = {path: _inode(node).after_power_loss(self.random, keep, torn_at_byte) for path, node in self._names.files.items()}
+        reachable = self._names.reachable()
+        return self._rebuilt({path: data for path, data in content.items() if posixpath.dirname(path) in reachable}, reachable)
+
+    def _rebuilt(self, content: Mapping[str, bytes], directories: set[str]) -> SimDisk:
+        disk = SimDisk(self.random.randrange(1 << 30), capacity_bytes=self.capacity_bytes)
+        disk.directories = set(directories)
+        for path, data in content.items():
+            node = SimInode()
+            node.data, node.length = bytearray(data), len(data)
+            disk.nodes[path] = node
+        disk.sync_all()
+        return disk
+
+    # -- damage to what is there
+
+    def flip_bit(self, path: str, position: int, bit: int = 0) -> None:
+        self._node(path).data[position] ^= 1 << bit
+
+    def cut(self, path: str, size: int) -> None:
+        node = self._node(path)
+        del node.data[size:]
+        node.length = size
+
+    def damage(self, path: str, position: int, data: bytes) -> None:
+        """Overwrites bytes behind everybody's back."""
+        node = self._node(path)
+        node.data[position : position + len(data)] = data
+        node.length = max(node.length, len(node.data))
+
+    def content(self, path: str) -> bytes:
+        return _inode(self._node(path)).content()
+
+
+def _inode(node: Inode) -> SimInode:
+    assert isinstance(node, SimInode)
+    return node

@@ -1,0 +1,89 @@
+"""The names on a simulated disk as a loss of power would leave them.
+
+Owns `DurableNames`. A created, renamed or removed name is durable only after its directory was synced; of those that are not, a crash keeps, in
+each directory, a prefix of the changes in their order.
+
+Source: ALICE (OSDI '14); RELIABILITY 6.2. Leaves out: what the files hold (`sim_file`).
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Callable, Mapping
+from random import Random
+
+from twisted_broker.log.memory import Inode
+from twisted_broker.testing.sim.file import SimInode
+
+
+class DurableNames:
+    """`files`: path -> content; `directories`. Both as of the last sync of each directory."""
+
+    def __init__(self) -> None:
+        self.files: dict[str, Inode] = {}
+        self.directories: set[str] = {"/"}
+        self._pending: list[tuple[str, Callable[[], object]]] = []
+        """(directory, change) in the order of happening"""
+
+    # changes
+
+    def created(self, path: str, node: Inode) -> None:
+        self._later(path, lambda: self.files.__setitem__(path, node))
+
+    def removed(self, path: str) -> None:
+        self._later(path, lambda: self.files.pop(path, None))
+
+    def directory_added(self, path: str) -> None:
+        self._later(path, lambda: self.directories.add(path))
+
+    def directory_removed(self, path: str) -> None:
+        self._later(path, lambda: self.directories.discard(path))
+
+    def renamed(self, source: str, target: str, is_directory: bool) -> None:
+        rename = self._rename_directory if is_directory else self._rename_file
+        self._later(target, lambda: rename(source, target))
+
+    def _later(self, path: str, change: Callable[[], object]) -> None:
+        self._pending.append((posixpath.dirname(path), change))
+
+    def _rename_file(self, source: str, target: str) -> None:
+        node = self.files.pop(source, None)
+        self.files[target] = node if node is not None else SimInode()
+
+    def _rename_directory(self, source: str, target: str) -> None:
+        for name in [name for name in self.files if name.startswith(source + "/")]:
+            self.files[target + name[len(source) :]] = self.files.pop(name)
+        for name in [name for name in self.directories if name == source or name.startswith(source + "/")]:
+            self.directories.discard(name)
+            self.directories.add(target + name[len(source) :])
+
+    # what becomes of them
+
+    def sync(self, directory: str) -> None:
+        """All changes in this directory are durable."""
+        for where, change in self._pending:
+            if where == directory:
+                change()
+        self._pending = [(where, change) for where, change in self._pending if where != directory]
+
+    def sync_all(self, files: Mapping[str, Inode], directories: set[str]) -> None:
+        """These are the names, durably."""
+        self.files, self.directories = dict(files), set(directories)
+        self._pending.clear()
+
+    def lose_power(self, random: Random, keep: float) -> None:
+        """Each change after those that were kept in its directory is kept with the chance `keep`; the first that is not ends them."""
+        ended: set[str] = set()
+        for directory, change in self._pending:
+            if directory in ended or random.random() >= keep:
+                ended.add(directory)
+            else:
+                change()
+        self._pending.clear()
+
+    def reachable(self) -> set[str]:
+        """The directories whose parents are there, too."""
+        return {path for path in self.directories if self._is_reachable(path)}
+
+    def _is_reachable(self, directory: str) -> bool:
+        return directory in self.directories and (directory == "/" or self._is_reachable(posixpath.dirname(directory)))

@@ -1,0 +1,81 @@
+"""What goes wrong in a run, and when.
+
+Owns `Faults`: the table of faults, the drawing of the next one, and the healing of all.
+
+1. Faults are drawn by a clock of their own, which never stops, and by a `Random` of their own.
+2. In a liveness run only machines beyond n2 are struck.
+3. `heal` puts right whatever is wrong; what is down starts, again and again.
+
+Source: RELIABILITY 4. Leaves out: which faults a seed has (`sim_options`), how each is done (`fault_*`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from twisted_broker.testing.faults import disk, machine, network, triggered
+from twisted_broker.testing.faults.base import Trouble
+from twisted_broker.testing.sim.cluster import SimCluster
+from twisted_broker.testing.sim.node import SimNode
+from twisted_broker.testing.sim.options import Options
+
+FAULTS: dict[str, Callable[[Trouble, SimNode], None]] = {
+    "kill": machine.kill,
+    "power": machine.power,
+    "flap": machine.flap,
+    "crash": machine.crash,
+    "stop": machine.stop,
+    "pause": machine.pause,
+    "partition": network.partition,
+    "one way": network.one_way,
+    "cut": network.cut,
+    "stall": disk.stall,
+    "slow disk": disk.slow_disk,
+    "disk error": disk.disk_error,
+    "relapse": triggered.relapse,
+    "handover": triggered.handover,
+    "starve": triggered.starve,
+}
+
+
+class Faults:
+    """Draws what goes wrong next, from its making until `heal`."""
+
+    def __init__(self, cluster: SimCluster, options: Options) -> None:
+        self.cluster, self.options = cluster, options
+        self.trouble = Trouble(cluster, options)
+        self.random, self.clock = self.trouble.random, self.trouble.clock
+        self.clock.callLater(3 + self.random.random() * 3, self._next)
+
+    def _next(self) -> None:
+        if self.trouble.over:
+            return
+        kind, victim = self.random.choice(self.options.faults), self.random.choice(self.trouble.victims)
+        FAULTS[kind](self.trouble, self.cluster.nodes[victim])
+        if self.random.random() < self.options.burst_chance:
+            self.clock.callLater(self.random.random() ** 2, self._next)
+        else:
+            self.clock.callLater(self.random.expovariate(1 / self.options.fault_seconds), self._next)
+
+    def heal(self) -> None:
+        """Everything works from now on; what is down starts."""
+        self.trouble.over = True
+        self.trouble.note("all faults end")
+        self.cluster.network.heal()
+        self.cluster.network.hurry()
+        for node in self.cluster.nodes.values():
+            disk.mend(node)
+            if node.clock.paused:
+                node.go_on()
+            if node.stalled:
+                node.resume_disk()
+        self._start_all()
+
+    def _start_all(self) -> None:
+        """Again and again: a broker may end itself over an old fault, or be on its way out."""
+        for node in self.cluster.nodes.values():
+            if node.broker is not None and node.broker.log_manager.offline():
+                node.kill()
+            if not node.is_up:
+                node.start()
+        self.clock.callLater(2.0, self._start_all)

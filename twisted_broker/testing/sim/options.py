@@ -1,0 +1,151 @@
+"""What a seed means: the cluster, its topics and clients, its network, and what goes wrong with them.
+
+Owns `Options` and `options_of`.
+
+1. A seed and the number of brokers give the options, and nothing else does: the order of the draws is part of what a seed means.
+2. Safety seeds: faults anywhere, any time. Liveness seeds (every fourth): n1 (with the controller) and n2 stay healthy, and producers must get on.
+3. Four of eight seeds look where uniform faults seldom come (`_SPECIAL`).
+
+Source: RELIABILITY 4. Leaves out: how a fault is done (`sim_faults`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+from random import Random
+
+from twisted_broker.testing.sim.network import Weather
+from twisted_broker.testing.sim.node import CLIENT_PORT
+
+_USUAL_FAULTS = ("kill", "power", "flap", "crash", "stop", "pause", "handover", "partition", "one way", "cut", "stall", "slow disk", "disk error")
+
+
+@dataclass
+class Topic:
+    """One topic and its own settings."""
+
+    name: str
+    partitions: int
+    replicas: int
+    settings: dict[str, str]
+
+
+@dataclass
+class Options:
+    """What a seed means."""
+
+    seed: int
+    brokers: int
+    liveness: bool
+    seconds: int
+    """of faults; then everything heals"""
+    shuffle: bool
+    weather: Weather
+    settings: dict[str, str]
+    topics: list[Topic]
+    idempotent: list[bool]
+    """one per producer"""
+    pace_seconds: float
+    """mean pause of a producer between batches"""
+    faults: list[str]
+    fault_seconds: float
+    """mean time between faults"""
+    burst_chance: float
+    """of a fault to be followed by another one at once"""
+    change_settings: bool
+    unclean: bool = field(default=False)
+
+    def __str__(self) -> str:
+        return "\n".join(f"  {each.name} = {getattr(self, each.name)}" for each in fields(self))
+
+
+def options_of(seed: int, brokers: int = 3) -> Options:
+    """The options of a seed."""
+    random = Random(f"options {seed} {brokers}")
+    liveness = brokers > 2 and seed % 4 == 3
+    unclean = not liveness and random.random() < 0.15
+    topics = [_topic(random, number, brokers, liveness, unclean and number == 0) for number in range(random.randint(1, 2))]
+    settings, weather, faults = _settings(random, brokers), _weather(random), _faults(random)
+    options = Options(
+        seed, brokers, liveness, random.randint(40, 90), random.random() < 0.7, weather, settings, topics,
+        [random.random() < 0.7 for _ in range(random.randint(1, 3))], random.choice((0.1, 0.3, 0.6)), faults,
+        random.choice((1.5, 3.0, 6.0)), random.choice((0.0, 0.3, 0.6)), not liveness and random.random() < 0.3, unclean,
+    )  # fmt: skip
+    if brokers > 2 and seed % 8 in _SPECIAL:
+        _SPECIAL[seed % 8](options)
+    return options
+
+
+def _topic(random: Random, number: int, replicas: int, liveness: bool, unclean: bool) -> Topic:
+    settings = {"min.insync.replicas": str(min(replicas, 2) if liveness else random.randint(1, min(replicas, 2)))}
+    if unclean:
+        settings["unclean.leader.election.enable"] = "true"
+    if random.random() < 0.3:
+        settings["segment.bytes"] = "1048576"
+    if random.random() < 0.2:
+        settings["flush.messages"] = "1"
+    return Topic(f"t{number}", random.randint(1, 3), replicas, settings)
+
+
+def _settings(random: Random, brokers: int) -> dict[str, str]:
+    return {
+        "replica.lag.time.max.ms": str(random.choice((3000, 6000))),
+        "broker.session.timeout.ms": str(random.choice((3000, 6000, 9000))),
+        "broker.heartbeat.interval.ms": str(random.choice((500, 1000))),
+        "replica.fetch.wait.max.ms": "500",
+        "min.insync.replicas": str(min(brokers, 2)),
+    }
+
+
+def _weather(random: Random) -> Weather:
+    weather = Weather(delay_max=random.choice((0.001, 0.005, 0.02, 0.1)))
+    if random.random() < 0.5:
+        weather.slow_chance, weather.slow_delay_max = random.choice((0.05, 0.2, 0.5)), random.choice((0.3, 1.0, 3.0))
+    return weather
+
+
+def _faults(random: Random) -> list[str]:
+    return [fault for fault in _USUAL_FAULTS if random.random() < 0.6] or ["kill"]
+
+
+# seeds that look somewhere
+
+
+def _handovers(options: Options) -> None:
+    """Leaders die just after another replica left, while what brokers tell one another travels slowly."""
+    for topic in options.topics:
+        topic.settings["min.insync.replicas"] = "2"
+    _slow_between_brokers(options.weather, 0.3)
+    options.faults = ["handover"]
+
+
+def _relapses(options: Options) -> None:
+    """Machines fall out of their ISRs, are about to come back, and stop again."""
+    options.weather.delay_max, options.weather.slow_chance = 0.005, 0.0
+    options.settings |= {"replica.lag.time.max.ms": "2000", "broker.session.timeout.ms": "9000", "broker.heartbeat.interval.ms": "500"}
+    options.faults = ["relapse", "relapse", "relapse", "cut"]
+
+
+def _starvation(options: Options) -> None:
+    """A leader is alone with what it took in, below its minimum ISR, and dies: another may be elected that lacks it."""
+    for topic in options.topics:
+        topic.replicas, topic.partitions, topic.settings["min.insync.replicas"] = 2, 3, "2"
+    options.weather.delay_max, options.weather.slow_chance = 0.005, 0.0
+    options.settings |= {"replica.lag.time.max.ms": "2000", "broker.session.timeout.ms": "9000", "broker.heartbeat.interval.ms": "500"}
+    options.faults, options.change_settings = ["starve"], False
+
+
+def _late_arrivals(options: Options) -> None:
+    """Machines come back before what they sent arrives; a session outlives its process."""
+    _slow_between_brokers(options.weather, 4.0)
+    options.settings |= {"broker.session.timeout.ms": "800", "broker.heartbeat.interval.ms": "200"}
+    options.faults = ["flap", "flap", "pause"]
+
+
+def _slow_between_brokers(weather: Weather, seconds: float) -> None:
+    weather.delay_max, weather.slow_chance, weather.slow_delay_max = 0.005, 0.5, seconds
+    weather.slow_callers, weather.slow_ports = "n", (CLIENT_PORT,)
+
+
+_SPECIAL = {1: _handovers, 2: _relapses, 4: _starvation, 5: _late_arrivals}
+"""The rest of a seed divided by 8 -> what it looks at."""

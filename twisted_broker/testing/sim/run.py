@@ -1,0 +1,155 @@
+"""One seed, from empty disks to the verdict.
+
+Owns `Run`: the clients of a run, its time with faults, its healing, and what an operator does meanwhile.
+
+1. While faults strike, a liveness run must get on.
+2. Then everything heals; within a bounded time all replicas are back in their ISRs, the logs are equal, and consumers have read to the end.
+3. A run in which nothing was acknowledged or read proves nothing, and fails.
+
+Source: RELIABILITY 4; the simulations of FoundationDB and TigerBeetle. Leaves out: what must hold (`check_*`), what goes wrong (`sim_faults`).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from twisted.internet.defer import ensureDeferred
+
+from twisted_broker.interfaces import TopicPartition
+from twisted_broker.testing.checks.clients import ClientChecker
+from twisted_broker.testing.checks.cluster import ClusterChecker
+from twisted_broker.testing.checks.committed_state import Violation
+from twisted_broker.testing.checks.end_state import what_is_missing
+from twisted_broker.testing.sim.client import Admin
+from twisted_broker.testing.sim.client_notes import Notes
+from twisted_broker.testing.sim.cluster import SimCluster
+from twisted_broker.testing.sim.consumer import Consumer
+from twisted_broker.testing.sim.fault_schedule import Faults
+from twisted_broker.testing.sim.node import CLIENT_PORT
+from twisted_broker.testing.sim.options import Options
+from twisted_broker.testing.sim.producer import Producer
+
+_HEAL_SECONDS = 120
+_PATIENCE_SECONDS = 10
+_STALLED_FOR = 45.0
+
+
+class Run:
+    """`trace`: keep every call that ran."""
+
+    def __init__(self, options: Options, trace: bool = False) -> None:
+        self.options = options
+        self.cluster = SimCluster(options.seed, options.brokers, options.settings, options.weather, shuffle=options.shuffle, trace=trace)
+        self.checker = ClusterChecker(self.cluster)
+        self.notes = Notes()
+        self.clients = ClientChecker(self.checker, self.notes)
+        self._running: list[Any] = []
+        self._operated = 0.0
+
+    def run(self) -> None:
+        """Raises `Violation`."""
+        with self.cluster as cluster:
+            cluster.start()
+            self._start_clients()
+            faults = Faults(cluster, self.options)
+            self._go_until(float(self.options.seconds), self.options.liveness)
+            faults.heal()
+            self._converge()
+
+    def _go_until(self, when: float, must_progress: bool) -> None:
+        sim = self.cluster.sim
+        while sim.now < when:
+            sim.run_until(min(when, sim.now + 1.0))
+            if must_progress and sim.now - self.clients.last_ack_seconds > _STALLED_FOR:
+                raise Violation(f"no producer got on since {self.clients.last_ack_seconds:.1f}, though a core is healthy")
+
+    # clients
+
+    def _start_clients(self) -> None:
+        partitions = [TopicPartition(topic.name, number) for topic in self.options.topics for number in range(topic.partitions)]
+        self.admin = Admin(*self._home("admin"), self.notes)
+        self.producers = [
+            Producer(*self._home(f"p{number}"), self.notes, partitions, idempotent) for number, idempotent in enumerate(self.options.idempotent)
+        ]
+        self.consumers = [Consumer(*self._home(f"c{number}"), self.notes, partition) for number, partition in enumerate(partitions)]
+        self._go(self._administer())
+        for producer in self.producers:
+            producer.pace_seconds = self.options.pace_seconds
+            self._go(producer.main())
+        for consumer in self.consumers:
+            self._go(consumer.main())
+
+    def _home(self, name: str) -> tuple[Any, str, list[tuple[str, int]]]:
+        """A client's runtime, its name, and the brokers it knows."""
+        return self.cluster.client_runtime(name), name, [(broker, CLIENT_PORT) for broker in self.cluster.nodes]
+
+    def _go(self, work: Any) -> None:
+        self._running.append(ensureDeferred(work).addErrback(lambda failure: self.cluster.bug(f"a client failed: {failure.getTraceback()}")))
+
+    async def _administer(self) -> None:
+        for topic in self.options.topics:
+            await self.admin.create(topic.name, topic.partitions, topic.replicas, topic.settings)
+        while self.options.change_settings and not self.admin.stopped:
+            await self.admin.pause(self.admin.random.expovariate(1 / 8.0))
+            topic = self.admin.random.choice(self.options.topics)
+            await self.admin.change(topic.name, "min.insync.replicas", str(self.admin.random.randint(1, min(topic.replicas, 2))))
+
+    # healing
+
+    def _converge(self) -> None:
+        """Producers go on for a moment, then stop; then the cluster must come to rest with all replicas equal."""
+        self._let_producers_get_on()
+        for producer in self.producers:
+            producer.stopped = True
+        self.admin.stopped = True
+        missing = self._come_to_rest()
+        if missing:
+            raise Violation(f"not healed {_HEAL_SECONDS} s after the last fault: {missing}")
+        self.clients.at_the_end()
+        if self.checker.broken:
+            raise Violation(self.checker.broken)
+        if not self.notes.acked_records or not self.notes.consumed_records:
+            raise Violation("nothing was acknowledged or nothing was read: this run proves nothing")
+
+    def _let_producers_get_on(self) -> None:
+        sim = self.cluster.sim
+        self._go_until(sim.now + 10, False)
+        self._operated = sim.now
+        while not self.notes.acked_records and sim.now < self.options.seconds + _HEAL_SECONDS:
+            sim.run_until(sim.now + 1.0)
+            self._accept_loss()
+
+    def _come_to_rest(self) -> str:
+        """What is missing when the time for it is over."""
+        sim = self.cluster.sim
+        deadline = sim.now + _HEAL_SECONDS
+        missing = "nothing was looked at"
+        while missing and sim.now < deadline:
+            sim.run_until(sim.now + 2.0)
+            missing = what_is_missing(self.checker) or self._consumers_behind()
+            self._accept_loss()
+        return missing
+
+    def _consumers_behind(self) -> str:
+        for consumer in self.consumers:
+            end = self.checker.truth.line_of(consumer.partition).end
+            if consumer.position < end:
+                return f"{consumer.name} is at {consumer.position} of {end} in {consumer.partition}"
+        return ""
+
+    # the operator
+
+    def _accept_loss(self) -> None:
+        """What an operator does, now and then, with partitions of which nobody knows who had all."""
+        lost = self.checker.truth.without_candidates()
+        if lost and self.cluster.sim.now - self._operated > _PATIENCE_SECONDS:
+            self._operated = self.cluster.sim.now
+            self._go(self._elect_uncleanly(lost))
+
+    async def _elect_uncleanly(self, topics: list[str]) -> None:
+        """Allows it, and lets it happen: when a broker comes back."""
+        for topic in topics:
+            await self.admin.change(topic, "unclean.leader.election.enable", "true")
+        for node in list(self.cluster.nodes.values())[1:]:
+            if node.is_up:
+                node.kill()

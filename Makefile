@@ -46,6 +46,7 @@ endif
 
 lint: $(VENV)/.test ## ruff, mypy, import contract
 	$(BIN)/ruff check twisted_broker twisted tests benchmarks
+	$(BIN)/ruff format --check twisted_broker twisted tests benchmarks
 	$(BIN)/mypy -p twisted_broker
 	$(BIN)/lint-imports
 

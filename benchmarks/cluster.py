@@ -1,9 +1,12 @@
-"""`python -m benchmarks.cluster [CLUSTER ...]`: clusters of three brokers side by side, in turn, in one run; medians and ranges as a Markdown table.
+"""`python -m benchmarks.cluster [CLUSTER ...]`: clusters of three brokers side by side, in turn, in
+one run; medians and ranges as a Markdown table.
 
 1. Starts and stops first, each on empty directories, the clusters taking turns.
-2. Then each cluster once, all of them up, warmed; every measure of a round is taken on one after the other before the next measure.
+2. Then each cluster once, all of them up, warmed; every measure of a round is taken on one after
+   the other before the next measure.
 
-Without arguments: `apart`, `together`, and `kafka` where KAFKA_HOME or KAFKA_JARS is set. See `clusters` for what they are.
+Without arguments: `apart`, `together`, and `kafka` where KAFKA_HOME or KAFKA_JARS is set. See
+`clusters` for what they are.
 """
 
 from __future__ import annotations
@@ -39,16 +42,25 @@ def loads(clusters: list[Cluster], options: argparse.Namespace, samples: Samples
                 continue
             for target in targets:
                 add(samples, target.cluster.name, work(target))
-                note(f"round {round_number + 1} of {options.rounds}: {measure}, {target.cluster.name}")
+                note(
+                    f"round {round_number + 1} of {options.rounds}: {measure}, "
+                    f"{target.cluster.name}"
+                )
     return [cores for target in targets for cores in target.other_cores]
 
 
 def arguments() -> argparse.Namespace:
-    default = ["apart", "together"] + (["kafka"] if os.environ.get("KAFKA_HOME") or os.environ.get("KAFKA_JARS") else [])
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    default = ["apart", "together"] + (
+        ["kafka"] if os.environ.get("KAFKA_HOME") or os.environ.get("KAFKA_JARS") else []
+    )
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("clusters", nargs="*", default=default, help=" | ".join(CLUSTERS))
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--scale", type=float, default=1.0, help="shortens (or lengthens) every measure")
+    parser.add_argument(
+        "--scale", type=float, default=1.0, help="shortens (or lengthens) every measure"
+    )
     parser.add_argument("--only", nargs="*", choices=list(MEASURES), help="these measures alone")
     parser.add_argument("--no-start", action="store_true", help="without the cold starts")
     options = parser.parse_args()

@@ -51,8 +51,13 @@ class Topic:
 
 
 @contextmanager
-def replicated_topic(some_address: Callable[[], Address], partitions: int, replicas: int) -> Iterator[Topic]:
-    """A topic with all replicas in sync, for as long as the block runs. `some_address()`: of a broker that runs now."""
+def replicated_topic(
+    some_address: Callable[[], Address], partitions: int, replicas: int
+) -> Iterator[Topic]:
+    """A topic with all replicas in sync, for as long as the block runs.
+
+    `some_address()`: of a broker that runs now.
+    """
     name = f"load-{os.getpid()}-{time.monotonic_ns()}"
     with Connection(some_address()) as connection:
         while error := connection.ask_to_create(name, partitions, replicas):
@@ -67,16 +72,22 @@ def replicated_topic(some_address: Callable[[], Address], partitions: int, repli
 
 
 def is_whole(connection: Connection, name: str, partitions: int, replicas: int) -> bool:
-    """Whether every partition has a leader, which serves the first, and all its replicas in sync."""
+    """Whether every partition has a leader, which serves the first, and all its replicas in
+    sync.
+    """
     brokers, found = connection.describe(name)
-    if len(found) != partitions or any(leader not in brokers or in_sync < replicas for leader, in_sync in found):
+    if len(found) != partitions or any(
+        leader not in brokers or in_sync < replicas for leader, in_sync in found
+    ):
         return False
     with Connection(brokers[found[0][0]]) as leader:
         return leader.is_served(name)
 
 
 class IsrWatch:
-    """`least` replicas in sync of any partition while the block ran, as one of the brokers tells it."""
+    """`least` replicas in sync of any partition while the block ran, as one of the brokers tells
+    it.
+    """
 
     def __init__(self, address: Address, topic: str) -> None:
         self.least = 1 << 30
@@ -95,6 +106,8 @@ class IsrWatch:
     def _look(self) -> None:
         with Connection(self._address) as connection:
             while True:
-                self.least = min(self.least, *(in_sync for _, in_sync in connection.describe(self._topic)[1]))
+                self.least = min(
+                    self.least, *(in_sync for _, in_sync in connection.describe(self._topic)[1])
+                )
                 if self._enough.wait(_LOOK_SECONDS):
                     return

@@ -1,7 +1,8 @@
 """The clusters that are compared: three brokers each, on empty directories, at ports of 127.0.0.1.
 
-`apart` is ours as a controller and three brokers, four processes; `together` ours as `--brokers 3`, one process; `kafka` Apache Kafka as a controller
-and three brokers, four processes. A cluster is killed by the process ids it started, and by no name.
+`apart` is ours as a controller and three brokers, four processes; `together` ours as `--brokers 3`,
+one process; `kafka` Apache Kafka as a controller and three brokers, four processes. A cluster is
+killed by the process ids it started, and by no name.
 """
 
 from __future__ import annotations
@@ -24,11 +25,14 @@ from benchmarks.servers import HEAP, JVM, ROOT, kafka_jars
 
 CONTROLLER, BROKERS = 100, (1, 2, 3)
 CLUSTER_ID = "MkU3OEVBNTcwNTJENDM2Qk"
-DELETE_SOON = "log.segment.delete.delay.ms=1000"  # else the files of one measure's topic are deleted amid a later one
+# else the files of one measure's topic are deleted amid a later one
+DELETE_SOON = "log.segment.delete.delay.ms=1000"
 
 
 def free_ports(count: int) -> int:
-    """The first of `count` free ports in a row, below those that the system gives to connections: a port must stay free while its broker is away."""
+    """The first of `count` free ports in a row, below those that the system gives to
+    connections: a port must stay free while its broker is away.
+    """
     while True:
         first = random.randrange(20_000, 32_000)
         if all(map(_is_free, range(first, first + count))):
@@ -45,7 +49,10 @@ def _is_free(port: int) -> bool:
 
 
 class Cluster:
-    """`start()` gives the seconds from exec until a topic on all brokers was made. `processes` by node; `together` runs all nodes as node 1."""
+    """`start()` gives the seconds from exec until a topic on all brokers was made.
+
+    `processes` by node; `together` runs all nodes as node 1.
+    """
 
     can_lose_one = True
     nodes: tuple[int, ...] = (CONTROLLER, *BROKERS)
@@ -64,7 +71,11 @@ class Cluster:
     @property
     def address(self) -> Address:
         """Of a broker that runs."""
-        return next(self.addresses[node] for node in BROKERS if node in self.processes or not self.can_lose_one)
+        return next(
+            self.addresses[node]
+            for node in BROKERS
+            if node in self.processes or not self.can_lose_one
+        )
 
     def prepare(self) -> None:
         """Lays out empty stores at free ports; not part of the start."""
@@ -80,16 +91,22 @@ class Cluster:
     def start_node(self, node: int) -> None:
         with (self.directory / f"log-{node}").open("ab") as log:
             self.processes[node] = subprocess.Popen(
-                self.command(node), stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, cwd=self.directory,
+                self.command(node),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                cwd=self.directory,
                 env={**os.environ, "PYTHONPATH": str(ROOT)},
-            )  # fmt: skip
+            )
 
     def start(self) -> float:
         self.prepare()
         began = time.perf_counter()
         for node in self.nodes:
             self.start_node(node)
-        patiently(lambda: topic_is_creatable(self.addresses[1], len(BROKERS)), f"{self.name} is ready")
+        patiently(
+            lambda: topic_is_creatable(self.addresses[1], len(BROKERS)), f"{self.name} is ready"
+        )
         return time.perf_counter() - began
 
     def signal(self, node: int, number: signal.Signals) -> Callable[[], object]:
@@ -102,7 +119,9 @@ class Cluster:
         """SIGTERM to the brokers, then to the controller; the seconds until all are gone."""
         began = time.perf_counter()
         for nodes in (BROKERS, (CONTROLLER,)):
-            for wait in [self.signal(node, signal.SIGTERM) for node in nodes if node in self.processes]:
+            for wait in [
+                self.signal(node, signal.SIGTERM) for node in nodes if node in self.processes
+            ]:
                 wait()
         return time.perf_counter() - began
 
@@ -127,13 +146,23 @@ class Apart(Cluster):
         super().__init__("ours apart")
 
     def command(self, node: int) -> list[str]:
-        settings = [f"node.id={node}", f"controller.quorum.bootstrap.servers=127.0.0.1:{self.controller_port}"]
+        settings = [
+            f"node.id={node}",
+            f"controller.quorum.bootstrap.servers=127.0.0.1:{self.controller_port}",
+        ]
         if node == CONTROLLER:
-            settings += ["process.roles=controller", f"listeners=CONTROLLER://127.0.0.1:{self.controller_port}"]
+            settings += [
+                "process.roles=controller",
+                f"listeners=CONTROLLER://127.0.0.1:{self.controller_port}",
+            ]
         else:
             settings += ["process.roles=broker"]
         port = self.addresses.get(node, ("", self.controller_port))[1]
-        return _twistd(port, self.directory / f"data-{node}", *(part for each in settings for part in ("--set", each)))
+        return _twistd(
+            port,
+            self.directory / f"data-{node}",
+            *(part for each in settings for part in ("--set", each)),
+        )
 
 
 class Together(Cluster):
@@ -146,12 +175,27 @@ class Together(Cluster):
         super().__init__("ours together")
 
     def command(self, node: int) -> list[str]:
-        return _twistd(self.addresses[1][1], self.directory / "data", "--brokers", str(len(BROKERS)))
+        return _twistd(
+            self.addresses[1][1], self.directory / "data", "--brokers", str(len(BROKERS))
+        )
 
 
 def _twistd(port: int, data: Path, *more: str) -> list[str]:
     twistd = str(Path(sys.executable).parent / "twistd")
-    return [sys.executable, twistd, "-n", "--pidfile=", "replog", "--port", str(port), "--data", str(data), "--set", DELETE_SOON, *more]
+    return [
+        sys.executable,
+        twistd,
+        "-n",
+        "--pidfile=",
+        "replog",
+        "--port",
+        str(port),
+        "--data",
+        str(data),
+        "--set",
+        DELETE_SOON,
+        *more,
+    ]
 
 
 class KafkaCluster(Cluster):
@@ -165,18 +209,25 @@ class KafkaCluster(Cluster):
         super().prepare()
         for node in self.nodes:
             path = self._settings_file(node)
-            format_it = self._java("256M", "kafka.tools.StorageTool", "format", "-t", CLUSTER_ID, "-c", str(path))
+            format_it = self._java(
+                "256M", "kafka.tools.StorageTool", "format", "-t", CLUSTER_ID, "-c", str(path)
+            )
             subprocess.run(format_it, check=True, capture_output=True)
 
     def _settings_file(self, node: int) -> Path:
         role = "controller" if node == CONTROLLER else "broker"
-        name, port = ("CONTROLLER", self.controller_port) if node == CONTROLLER else ("PLAINTEXT", self.addresses[node][1])
+        name, port = (
+            ("CONTROLLER", self.controller_port)
+            if node == CONTROLLER
+            else ("PLAINTEXT", self.addresses[node][1])
+        )
         path = self.directory / f"server-{node}.properties"
         path.write_text(
             f"process.roles={role}\nnode.id={node}\ncontroller.quorum.voters={CONTROLLER}@127.0.0.1:{self.controller_port}\n"
             f"listeners={name}://127.0.0.1:{port}\ncontroller.listener.names=CONTROLLER\n"
             "listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT\n"
-            f"log.dirs={self.directory / f'data-{node}'}\ngroup.initial.rebalance.delay.ms=0\n{DELETE_SOON}\n"
+            f"log.dirs={self.directory / f'data-{node}'}\n"
+            f"group.initial.rebalance.delay.ms=0\n{DELETE_SOON}\n"
         )
         return path
 
@@ -187,4 +238,8 @@ class KafkaCluster(Cluster):
         return self._java(HEAP, "kafka.Kafka", str(self.directory / f"server-{node}.properties"))
 
 
-CLUSTERS: dict[str, Callable[[], Cluster]] = {"apart": Apart, "together": Together, "kafka": KafkaCluster}
+CLUSTERS: dict[str, Callable[[], Cluster]] = {
+    "apart": Apart,
+    "together": Together,
+    "kafka": KafkaCluster,
+}

@@ -1,10 +1,14 @@
-"""`python -m benchmarks.compare [PROGRAM ...]`: programs side by side, in turn, in one run; medians and ranges as a Markdown table.
+"""`python -m benchmarks.compare [PROGRAM ...]`: programs side by side, in turn, in one run; medians
+and ranges as a Markdown table.
 
 1. Cold starts first, each on an empty directory, the programs taking turns.
-2. Then each program once, all of them up, warmed; every measure of a round is taken on one after the other before the next measure.
-3. The table says what all other programs of the machine used meanwhile: above half a core, rates and p99 mean little.
+2. Then each program once, all of them up, warmed; every measure of a round is taken on one after
+   the other before the next measure.
+3. The table says what all other programs of the machine used meanwhile: above half a core, rates
+   and p99 mean little.
 
-Without arguments: `ours`, and `kafka` where KAFKA_HOME or KAFKA_JARS is set. See `servers` for the others.
+Without arguments: `ours`, and `kafka` where KAFKA_HOME or KAFKA_JARS is set. See `servers` for the
+others.
 """
 
 from __future__ import annotations
@@ -40,7 +44,14 @@ def cold_starts(programs: list[Program], rounds: int, samples: Samples) -> None:
             seconds = one.start()
             if not math.isnan(seconds):
                 time.sleep(2)  # idle is what is measured: nothing to wait for
-                add(samples, one.name, {"start to first Metadata: s": seconds, "memory idle: MB": resident_mb(one.pids)})
+                add(
+                    samples,
+                    one.name,
+                    {
+                        "start to first Metadata: s": seconds,
+                        "memory idle: MB": resident_mb(one.pids),
+                    },
+                )
             one.stop()
         note(f"cold start {round_number + 1} of {rounds}")
 
@@ -75,36 +86,63 @@ def cell(values: list[float]) -> str:
     if not values:
         return "-"
     middle = number(statistics.median(values))
-    return middle if len(values) == 1 else f"{middle} ({number(min(values))} to {number(max(values))})"
+    return (
+        middle if len(values) == 1 else f"{middle} ({number(min(values))} to {number(max(values))})"
+    )
 
 
 def table(samples: Samples, names: list[str]) -> str:
     """With two programs a last column: the first as a multiple of the second."""
     ratio = ["ratio"] if len(names) == 2 else []
-    lines = ["| " + " | ".join(["figure", *names, *ratio]) + " |", "|---" + "|--:" * (len(names) + len(ratio)) + "|"]
+    lines = [
+        "| " + " | ".join(["figure", *names, *ratio]) + " |",
+        "|---" + "|--:" * (len(names) + len(ratio)) + "|",
+    ]
     for figure, of_program in samples.items():
         cells = [cell(of_program.get(name, [])) for name in names]
         if ratio:
             first, second = (of_program.get(name) for name in names)
             known = first and second and statistics.median(second)
-            cells.append(f"{statistics.median(first) / statistics.median(second):.2f}" if first and second and known else "-")
+            cells.append(
+                f"{statistics.median(first) / statistics.median(second):.2f}"
+                if first and second and known
+                else "-"
+            )
         lines.append("| " + " | ".join([figure, *cells]) + " |")
     return "\n".join(lines)
 
 
 def disturbance(others: list[float]) -> str:
-    """What other programs did meanwhile (cores they used, once a measure); empty when nothing was measured."""
+    """What other programs did meanwhile (cores they used, once a measure); empty when nothing
+    was measured.
+    """
     if not others:
         return ""
-    return f"\nOther programs used {statistics.median(others):.2f} cores meanwhile (at most {max(others):.2f}) of {os.cpu_count()}."
+    return (
+        f"\nOther programs used {statistics.median(others):.2f} cores meanwhile (at most "
+        f"{max(others):.2f}) of {os.cpu_count()}."
+    )
 
 
 def arguments() -> argparse.Namespace:
-    default = ["ours", "kafka"] if os.environ.get("KAFKA_HOME") or os.environ.get("KAFKA_JARS") else ["ours"]
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("programs", nargs="*", default=default, help="ours | kafka | commit:REV | HOST:PORT:PID[,PID]")
+    default = (
+        ["ours", "kafka"]
+        if os.environ.get("KAFKA_HOME") or os.environ.get("KAFKA_JARS")
+        else ["ours"]
+    )
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "programs",
+        nargs="*",
+        default=default,
+        help="ours | kafka | commit:REV | HOST:PORT:PID[,PID]",
+    )
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--scale", type=float, default=1.0, help="shortens (or lengthens) every measure")
+    parser.add_argument(
+        "--scale", type=float, default=1.0, help="shortens (or lengthens) every measure"
+    )
     parser.add_argument("--only", nargs="*", choices=list(MEASURES), help="these measures alone")
     parser.add_argument("--no-start", action="store_true", help="without the cold starts")
     return parser.parse_args()

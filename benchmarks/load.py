@@ -1,7 +1,9 @@
-"""The load: one function per measure, each returns figures by name. MB and GB are powers of ten and count whole record batches.
+"""The load: one function per measure, each returns figures by name. MB and GB are powers of ten and
+count whole record batches.
 
-A client with prebuilt frames over plain sockets and epoll costs little, so that the server is what is measured; one request is in flight on each
-connection, except in the bulk produce (five). Server CPU per unit of work holds up when other programs run; rates and p99 do not.
+A client with prebuilt frames over plain sockets and epoll costs little, so that the server is what
+is measured; one request is in flight on each connection, except in the bulk produce (five). Server
+CPU per unit of work holds up when other programs run; rates and p99 do not.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ from benchmarks.requests import (
     next_offset,
     produce,
     produce_error_at,
-)  # fmt: skip
+)
 
 Figures = dict[str, float]
 CONNECTIONS = (1, 10, 50)
@@ -69,8 +71,17 @@ def percentile_ms(seconds: list[float], part: float) -> float:
     return ordered[min(len(ordered) - 1, math.ceil(part * len(ordered)) - 1)] * 1000
 
 
-def closed_loop(address: Address, request: bytes, connections: int, seconds: float, error_at: int, most: float = math.inf) -> list[float]:
-    """Seconds that each request took; every connection sends its next request when the last one is answered."""
+def closed_loop(
+    address: Address,
+    request: bytes,
+    connections: int,
+    seconds: float,
+    error_at: int,
+    most: float = math.inf,
+) -> list[float]:
+    """Seconds that each request took; every connection sends its next request when the last one
+    is answered.
+    """
     poll = select.epoll()
     sockets = {}
     for _ in range(connections):
@@ -94,7 +105,10 @@ def closed_loop(address: Address, request: bytes, connections: int, seconds: flo
                 partial[number] = data
                 continue
             if data[error_at : error_at + 2] != b"\0\0":
-                raise RuntimeError(f"error {int.from_bytes(data[error_at : error_at + 2], 'big', signed=True)} under load")
+                raise RuntimeError(
+                    f"error {int.from_bytes(data[error_at : error_at + 2], 'big', signed=True)} "
+                    "under load"
+                )
             now = clock()
             latencies.append(now - sent[number])
             sent[number] = now
@@ -105,7 +119,14 @@ def closed_loop(address: Address, request: bytes, connections: int, seconds: flo
     return latencies
 
 
-def rates(address: Address, metered: Callable[[], AbstractContextManager[Meter]], scale: float, name: str, request: bytes, error_at: int) -> Figures:
+def rates(
+    address: Address,
+    metered: Callable[[], AbstractContextManager[Meter]],
+    scale: float,
+    name: str,
+    request: bytes,
+    error_at: int,
+) -> Figures:
     """Requests/s, p99 and server CPU of one request on 1, 10 and 50 connections to `address`."""
     figures: Figures = {}
     for connections in CONNECTIONS:
@@ -121,7 +142,14 @@ def rates(address: Address, metered: Callable[[], AbstractContextManager[Meter]]
 def produce_rates(target: Target) -> Figures:
     """acks=1, one record of 100 B in a request."""
     with target.topic() as topic:
-        return rates(target.address, target.meter, target.scale, "produce", produce(topic, batch(1, 100), 1), produce_error_at(topic))
+        return rates(
+            target.address,
+            target.meter,
+            target.scale,
+            "produce",
+            produce(topic, batch(1, 100), 1),
+            produce_error_at(topic),
+        )
 
 
 def fetch_rates(target: Target) -> Figures:
@@ -130,13 +158,29 @@ def fetch_rates(target: Target) -> Figures:
         for _ in range(100):
             connection.socket.sendall(produce(topic, batch(1, 100), 1))
             connection.receive()
-        return rates(target.address, target.meter, target.scale, "fetch", fetch(topic, 0, 1024), fetch_error_at(topic))
+        return rates(
+            target.address,
+            target.meter,
+            target.scale,
+            "fetch",
+            fetch(topic, 0, 1024),
+            fetch_error_at(topic),
+        )
 
 
 def offset_rates(target: Target) -> Figures:
-    """The end of one partition's log: what a Spark job of default settings asks twice per 500 records."""
+    """The end of one partition's log: what a Spark job of default settings asks twice per 500
+    records.
+    """
     with target.topic() as topic:
-        return rates(target.address, target.meter, target.scale, "list offsets", list_offsets(topic), list_offsets_error_at(topic))
+        return rates(
+            target.address,
+            target.meter,
+            target.scale,
+            "list offsets",
+            list_offsets(topic),
+            list_offsets_error_at(topic),
+        )
 
 
 def fill(connection: Connection, topic: str, total_bytes: float) -> int:
@@ -181,10 +225,19 @@ def bulk(target: Target) -> Figures:
 
 
 def latency(target: Target) -> Figures:
-    """200 records of 100 B a second, acks=all: from the sending of each to its arrival in a fetch that waits for it."""
-    with target.topic() as topic, Connection(target.address) as reader, Connection(target.address) as writer:
+    """200 records of 100 B a second, acks=all: from the sending of each to its arrival in a
+    fetch that waits for it.
+    """
+    with (
+        target.topic() as topic,
+        Connection(target.address) as reader,
+        Connection(target.address) as writer,
+    ):
         arrivals = list(follow(topic, reader, writer, max(50, int(LATENCY_RECORDS * target.scale))))
-    return {"end to end: p50 ms": percentile_ms(arrivals, 0.5), "end to end: p99 ms": percentile_ms(arrivals, 0.99)}
+    return {
+        "end to end: p50 ms": percentile_ms(arrivals, 0.5),
+        "end to end: p99 ms": percentile_ms(arrivals, 0.99),
+    }
 
 
 def follow(topic: str, reader: Connection, writer: Connection, count: int) -> Iterator[float]:
@@ -235,7 +288,9 @@ def idle_connections(target: Target) -> Figures:
 
 
 def many_partitions(target: Target) -> Figures:
-    """A topic of 1,000 partitions: until all have leaders, and what Metadata about it then takes."""
+    """A topic of 1,000 partitions: until all have leaders, and what Metadata about it then
+    takes.
+    """
     name = f"many-{os.getpid()}-{time.monotonic_ns()}"
     with Connection(target.address) as connection:
         created = connection.create(name, MANY_PARTITIONS)
@@ -248,16 +303,36 @@ def many_partitions(target: Target) -> Figures:
 
 
 MEASURES: dict[str, Callable[[Target], Figures]] = {
-    "latency": latency, "produce": produce_rates, "fetch": fetch_rates, "offsets": offset_rates, "bulk": bulk, "memory": memory,
-    "connections": idle_connections, "partitions": many_partitions,
-}  # fmt: skip
+    "latency": latency,
+    "produce": produce_rates,
+    "fetch": fetch_rates,
+    "offsets": offset_rates,
+    "bulk": bulk,
+    "memory": memory,
+    "connections": idle_connections,
+    "partitions": many_partitions,
+}
 
 
 def warm_up(target: Target) -> None:
     """So that a just-in-time compiler has seen the paths."""
     with target.topic() as topic, Connection(target.address, 4 << 20) as connection:
-        closed_loop(target.address, produce(topic, batch(1, 100), 1), 10, 60, produce_error_at(topic), WARM_PRODUCE * target.scale)
-        closed_loop(target.address, fetch(topic, 0, 1024), 10, 60, fetch_error_at(topic), WARM_FETCH * target.scale)
+        closed_loop(
+            target.address,
+            produce(topic, batch(1, 100), 1),
+            10,
+            60,
+            produce_error_at(topic),
+            WARM_PRODUCE * target.scale,
+        )
+        closed_loop(
+            target.address,
+            fetch(topic, 0, 1024),
+            10,
+            60,
+            fetch_error_at(topic),
+            WARM_FETCH * target.scale,
+        )
         fill(connection, topic, WARM_BYTES * target.scale)
 
 

@@ -25,12 +25,17 @@ def resident_mb(pids: list[int]) -> float:
 
 def busy_seconds() -> float:
     """What all cores of the machine did so far."""
-    user, nice, system, _, _, irq, softirq, steal = map(int, Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9])
+    user, nice, system, _, _, irq, softirq, steal = map(
+        int, Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]
+    )
     return (user + nice + system + irq + softirq + steal) / TICKS
 
 
 class Meter:
-    """After the block: `seconds`, `server_cpu_s`, and `other_cores`, used by neither the server nor this process."""
+    """After the block:
+
+    `seconds`, `server_cpu_s`, and `other_cores`, used by neither the server nor this process.
+    """
 
     def __init__(self, pids: list[int]) -> None:
         self.pids = pids
@@ -44,5 +49,7 @@ class Meter:
         return time.perf_counter(), cpu_seconds(self.pids), own.user + own.system, busy_seconds()
 
     def __exit__(self, *exc: object) -> None:
-        self.seconds, self.server_cpu_s, own, busy = (after - before for before, after in zip(self.start, self.now(), strict=True))
+        self.seconds, self.server_cpu_s, own, busy = (
+            after - before for before, after in zip(self.start, self.now(), strict=True)
+        )
         self.other_cores = max(0.0, busy - own - self.server_cpu_s) / self.seconds

@@ -2,10 +2,12 @@
 
     python -m benchmarks.pipeline_archive [RECORDS] [ROUNDS]
 
-1. RECORDS (5,000,000) of 100 random bytes in four partitions of one broker of ours. Both jobs run in one Spark session on all cores of this
-   machine, by turns, ROUNDS (3) times, each into a new folder; one small turn of each comes before and is not counted.
-2. The plain job is what a user would write: the connector with our session's poll settings, the same columns, partitioned by day, Delta's defaults.
-   `archive` does the same and its ledger, its guards, and its count.
+1. RECORDS (5,000,000) of 100 random bytes in four partitions of one broker of ours. Both jobs run
+   in one Spark session on all cores of this machine, by turns, ROUNDS (3) times, each into a new
+   folder; one small turn of each comes before and is not counted.
+2. The plain job is what a user would write: the connector with our session's poll settings, the
+   same columns, partitioned by day, Delta's defaults. `archive` does the same and its ledger, its
+   guards, and its count.
 """
 
 from __future__ import annotations
@@ -41,7 +43,13 @@ def fill(server: Program, topic: str, records: int) -> None:
     with Connection(server.address) as connection:
         connection.create(topic, PARTITIONS)
         for number in range(records // BATCH_RECORDS):
-            connection.socket.sendall(in_partition(produce(topic, batches[number % DIFFERENT_BATCHES], -1), topic, number % PARTITIONS))
+            connection.socket.sendall(
+                in_partition(
+                    produce(topic, batches[number % DIFFERENT_BATCHES], -1),
+                    topic,
+                    number % PARTITIONS,
+                )
+            )
             at = produce_error_at(topic) - 4
             if bytes(connection.receive()[at : at + 2]) != b"\0\0":
                 raise RuntimeError(f"Produce to {topic} was refused")
@@ -109,7 +117,10 @@ def main() -> None:
                 found[name].append(seconds(job, spark, bootstrap, "records", records))
                 print(f"{name:20} {found[name][-1]:6.2f} s", flush=True)
         told = {name: statistics.median(each) for name, each in found.items()}
-        print(f"median: archive {told['archive']:.2f} s, plain {told['plain connector job']:.2f} s; {records / told['archive']:,.0f} records/s")
+        print(
+            f"median: archive {told['archive']:.2f} s, plain "
+            f"{told['plain connector job']:.2f} s; {records / told['archive']:,.0f} records/s"
+        )
         spark.stop()
     finally:
         server.stop()

@@ -2,10 +2,13 @@
 
     python -m benchmarks.pipeline_compare [GIGABYTES] [ROUNDS] [PLACE]
 
-1. GIGABYTES (2) per replica in PLACE (a temporary directory): one topic, four partitions, segments of 256 MB, batches of 145 records of 100 random
-   bytes (16 KB), uncompressed. `compare` reads two replicas that are alike, `audit` one.
-2. Measured is `run` in a session that has done one small turn: planning, all tasks, gathering; not the JVM's start. Best and median of ROUNDS (3).
-3. CPU is that of this process, the JVM and the workers: it holds up on a machine that others use too, GB/s does not.
+1. GIGABYTES (2) per replica in PLACE (a temporary directory): one topic, four partitions, segments
+   of 256 MB, batches of 145 records of 100 random bytes (16 KB), uncompressed. `compare` reads two
+   replicas that are alike, `audit` one.
+2. Measured is `run` in a session that has done one small turn: planning, all tasks, gathering; not
+   the JVM's start. Best and median of ROUNDS (3).
+3. CPU is that of this process, the JVM and the workers: it holds up on a machine that others use
+   too, GB/s does not.
 4. Then the same scans in this process, on one core and without Spark: what a task can do.
 """
 
@@ -47,7 +50,10 @@ def one_batch() -> bytearray:
 
 
 def write(directory: Path, batch: bytearray, gigabytes: float) -> int:
-    """Fills a log directory: the bytes written. The batches differ in their offsets, which no CRC covers."""
+    """Fills a log directory: the bytes written.
+
+    The batches differ in their offsets, which no CRC covers.
+    """
     ends, written = {}, 0
     for number in range(PARTITIONS):
         folder, offset, left = directory / f"load-{number}", 0, int(gigabytes * 1e9 / PARTITIONS)
@@ -62,7 +68,9 @@ def write(directory: Path, batch: bytearray, gigabytes: float) -> int:
                 written += file.tell()
         ends[number] = offset
     lines = [f"load {number} {end}" for number, end in ends.items()]
-    (directory / "replication-offset-checkpoint").write_text("\n".join(["0", str(len(lines)), *lines]) + "\n")
+    (directory / "replication-offset-checkpoint").write_text(
+        "\n".join(["0", str(len(lines)), *lines]) + "\n"
+    )
     return written
 
 
@@ -76,7 +84,11 @@ def measured(name: str, size: int, rounds: int, job: Callable[[], object]) -> No
         spent.append(time.perf_counter() - began)
     best, middle = (size / seconds / 1e9 for seconds in (min(spent), statistics.median(spent)))
     work = statistics.median(used) / (size / 1e9)
-    print(f"{name:36} {size / 1e9:6.2f} GB   best {best:5.2f}, median {middle:5.2f} GB/s, {work:5.2f} CPU s per GB", flush=True)
+    print(
+        f"{name:36} {size / 1e9:6.2f} GB   best {best:5.2f}, median {middle:5.2f} GB/s, "
+        f"{work:5.2f} CPU s per GB",
+        flush=True,
+    )
 
 
 def family() -> list[int]:
@@ -100,7 +112,11 @@ def sound(result: compare.CompareResult | audit.AuditResult) -> None:
 def main() -> None:
     gigabytes = float(sys.argv[1]) if len(sys.argv) > 1 else 2.0
     rounds = int(sys.argv[2]) if len(sys.argv) > 2 else 3
-    with nullcontext(sys.argv[3]) if len(sys.argv) > 3 else tempfile.TemporaryDirectory(prefix="compare-") as place:
+    with (
+        nullcontext(sys.argv[3])
+        if len(sys.argv) > 3
+        else tempfile.TemporaryDirectory(prefix="compare-") as place
+    ):
         warm, pair = ((f"{place}/{name}-a", f"{place}/{name}-b") for name in ("warm", "full"))
         batch = one_batch()
         for directory in warm:
@@ -113,8 +129,15 @@ def main() -> None:
         measured("audit, one replica", size // 2, rounds, lambda: audited(spark, pair[0]))
         spark.stop()
         first = next(Path(pair[0]).glob("load-0/*.log"))
-        measured("headers, one core, no Spark", first.stat().st_size, rounds, lambda: headers(first))
-        measured("CRCs and counts, one core, no Spark", first.stat().st_size, rounds, lambda: check(first))
+        measured(
+            "headers, one core, no Spark", first.stat().st_size, rounds, lambda: headers(first)
+        )
+        measured(
+            "CRCs and counts, one core, no Spark",
+            first.stat().st_size,
+            rounds,
+            lambda: check(first),
+        )
 
 
 if __name__ == "__main__":

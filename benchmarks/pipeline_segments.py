@@ -2,11 +2,14 @@
 
     python -m benchmarks.pipeline_segments [RECORDS] [ROUNDS] [--server ours|kafka]
 
-1. RECORDS (5,000,000) of 100 random bytes in four partitions of one broker, as its clients' batches of 1,000 records, uncompressed.
-2. One core: the decoder and the wire package's plain walk over the same files, by turns, in CPU seconds of this process: other programs on the
-   machine change them little. The loop takes the first files only (it is slow) and both are given per record.
-3. Spark on all cores of this machine: the same aggregate over both sources, by turns, ROUNDS (3) times; one turn of each comes before and is not
-   counted. The connector reads from the broker whose directory `segments:` reads. Wall-clock seconds, and CPU seconds of Spark and its workers
+1. RECORDS (5,000,000) of 100 random bytes in four partitions of one broker, as its clients' batches
+   of 1,000 records, uncompressed.
+2. One core: the decoder and the wire package's plain walk over the same files, by turns, in CPU
+   seconds of this process: other programs on the machine change them little. The loop takes the
+   first files only (it is slow) and both are given per record.
+3. Spark on all cores of this machine: the same aggregate over both sources, by turns, ROUNDS (3)
+   times; one turn of each comes before and is not counted. The connector reads from the broker
+   whose directory `segments:` reads. Wall-clock seconds, and CPU seconds of Spark and its workers
    (without the broker's): on a busy machine only the second says something.
 """
 
@@ -35,7 +38,11 @@ if TYPE_CHECKING:
 TOPIC = "records"
 LOOP_RECORDS = 300_000
 CHECKPOINT_SECONDS = 120
-COLUMN_SETS = {"all eight columns": COLUMNS, "offset, value": ("offset", "value"), "partition, offset": ("partition", "offset")}
+COLUMN_SETS = {
+    "all eight columns": COLUMNS,
+    "offset, value": ("offset", "value"),
+    "partition, offset": ("partition", "offset"),
+}
 
 
 class Spent(NamedTuple):
@@ -55,7 +62,9 @@ def loop(data: bytes, columns: Iterable[str]) -> int:
     return sum(1 for batch in iterate_batches(data, check_crc=True) for _ in batch.records())
 
 
-def per_second(read: Callable[[bytes, Iterable[str]], int], data: bytes, columns: Iterable[str]) -> float:
+def per_second(
+    read: Callable[[bytes, Iterable[str]], int], data: bytes, columns: Iterable[str]
+) -> float:
     began = time.process_time()
     return read(data, columns) / (time.process_time() - began)
 
@@ -64,7 +73,12 @@ def one_core(directory: Path, rounds: int) -> None:
     files = sorted(directory.glob(f"{TOPIC}-*/*.log"))
     data = files[0].read_bytes()
     short = data[: min(len(data), LOOP_RECORDS * 110)]
-    short = short[: [batch.offset + batch.size_in_bytes for batch in iterate_batches(short, partial_tail=True)][-1]]
+    short = short[
+        : [
+            batch.offset + batch.size_in_bytes
+            for batch in iterate_batches(short, partial_tail=True)
+        ][-1]
+    ]
     rates: dict[str, list[float]] = {}
     decode(short, COLUMNS)
     for _ in range(rounds):
@@ -73,7 +87,11 @@ def one_core(directory: Path, rounds: int) -> None:
             rates.setdefault(f"decoder, {name}", []).append(per_second(decode, data, columns))
     for name, each in rates.items():
         ratio = statistics.median(each) / statistics.median(rates["plain loop"])
-        print(f"| one core: {name} | {statistics.median(each) / 1e6:.2f} M records/s | {ratio:.1f} times the loop |", flush=True)
+        print(
+            f"| one core: {name} | {statistics.median(each) / 1e6:.2f} M records/s | "
+            f"{ratio:.1f} times the loop |",
+            flush=True,
+        )
 
 
 def total(spark: SparkSession, source: sources.Source, columns: Iterable[str]) -> int:
@@ -81,7 +99,9 @@ def total(spark: SparkSession, source: sources.Source, columns: Iterable[str]) -
     from pyspark.sql import functions
 
     frame = sources.read(spark, source, sources.Wanted(tuple(columns)))
-    sums = [functions.sum("offset")] + [functions.sum(functions.length("value"))] * ("value" in frame.columns)
+    sums = [functions.sum("offset")] + [functions.sum(functions.length("value"))] * (
+        "value" in frame.columns
+    )
     return int(frame.agg(functions.count("*"), *sums).collect()[0][0])
 
 
@@ -94,7 +114,9 @@ def cpu_of_children() -> float:
     return spent
 
 
-def turn(spark: SparkSession, source: sources.Source, columns: Iterable[str], records: int) -> Spent:
+def turn(
+    spark: SparkSession, source: sources.Source, columns: Iterable[str], records: int
+) -> Spent:
     cpu, began = cpu_of_children(), time.perf_counter()
     found = total(spark, source, columns)
     spent = Spent(time.perf_counter() - began, cpu_of_children() - cpu)
@@ -116,10 +138,18 @@ def in_spark(server: Program, directory: Path, records: int, rounds: int) -> Non
                 spent = turn(spark, source, columns, records)
                 if number:
                     found[kind].append(spent)
-        wall, cpu = ({kind: statistics.median(getattr(each, what) for each in all_) for kind, all_ in found.items()} for what in Spent._fields)
+        wall, cpu = (
+            {
+                kind: statistics.median(getattr(each, what) for each in all_)
+                for kind, all_ in found.items()
+            }
+            for what in Spent._fields
+        )
         print(
-            f"| Spark: {name} | connector {wall['connector']:.2f} s, {cpu['connector']:.2f} CPU s; segments {wall['segments']:.2f} s, "
-            f"{cpu['segments']:.2f} CPU s | {wall['connector'] / wall['segments']:.2f} times as fast |",
+            f"| Spark: {name} | connector {wall['connector']:.2f} s, {cpu['connector']:.2f} "
+            f"CPU s; segments {wall['segments']:.2f} s, "
+            f"{cpu['segments']:.2f} CPU s | {wall['connector'] / wall['segments']:.2f} times "
+            "as fast |",
             flush=True,
         )
     spark.stop()
@@ -127,10 +157,17 @@ def in_spark(server: Program, directory: Path, records: int, rounds: int) -> Non
 
 def await_checkpoint(directory: Path, records: int) -> None:
     """Until the high-watermark checkpoint covers what was produced."""
-    path, deadline = directory / "replication-offset-checkpoint", time.monotonic() + CHECKPOINT_SECONDS
-    while sum(int(line.split()[2]) for line in _lines(path) if line.startswith(f"{TOPIC} ")) < records:
+    path, deadline = (
+        directory / "replication-offset-checkpoint",
+        time.monotonic() + CHECKPOINT_SECONDS,
+    )
+    while (
+        sum(int(line.split()[2]) for line in _lines(path) if line.startswith(f"{TOPIC} ")) < records
+    ):
         if time.monotonic() > deadline:
-            raise RuntimeError(f"{path} does not cover {records} records after {CHECKPOINT_SECONDS} s")
+            raise RuntimeError(
+                f"{path} does not cover {records} records after {CHECKPOINT_SECONDS} s"
+            )
         time.sleep(0.5)
 
 

@@ -1,4 +1,5 @@
-"""What a record batch costs: header, CRC, walk, build, per codec; beside kafka-python's pure Python classes.
+"""What a record batch costs: header, CRC, walk, build, per codec; beside kafka-python's pure Python
+classes.
 
     python benchmarks/records.py [SECONDS_PER_FIGURE]
 
@@ -18,8 +19,22 @@ from kafka.record.default_records import DefaultRecordBatch, DefaultRecordBatchB
 from kafka.record.legacy_records import LegacyRecordBatch
 
 from twisted_broker.wire.compression import CODEC_NAMES
-from twisted_broker.wire.legacy import build_message_set, convert_down, convert_up, iterate_entries, iterate_messages
-from twisted_broker.wire.records import BatchBuilder, BatchView, Record, batch_crc, read_batch_header, read_valid_batch, set_offsets_and_epoch
+from twisted_broker.wire.legacy import (
+    build_message_set,
+    convert_down,
+    convert_up,
+    iterate_entries,
+    iterate_messages,
+)
+from twisted_broker.wire.records import (
+    BatchBuilder,
+    BatchView,
+    Record,
+    batch_crc,
+    read_batch_header,
+    read_valid_batch,
+    set_offsets_and_epoch,
+)
 
 RECORDS = 1000
 RUNS = 5
@@ -44,9 +59,17 @@ def sample(value_bytes: int, headers: int = 0) -> list[Record]:
     """Records with a key of 10 bytes and a value of words, which compress about as JSON does."""
     words = [b"%06x" % random.Random(seed).getrandbits(24) for seed in range(100)]
     chosen = random.Random(1)
-    extra: list[tuple[str, bytes | None]] = [(f"header-{index}", b"value") for index in range(headers)]
+    extra: list[tuple[str, bytes | None]] = [
+        (f"header-{index}", b"value") for index in range(headers)
+    ]
     return [
-        Record(index, 1_700_000_000_000 + index, b"key-%06d" % index, b" ".join(chosen.choices(words, k=value_bytes // 7 + 1))[:value_bytes], extra)
+        Record(
+            index,
+            1_700_000_000_000 + index,
+            b"key-%06d" % index,
+            b" ".join(chosen.choices(words, k=value_bytes // 7 + 1))[:value_bytes],
+            extra,
+        )
         for index in range(RECORDS)
     ]
 
@@ -89,19 +112,47 @@ def headers_and_checksums(seconds: float) -> None:
         best(lambda: read_batch_header(raw, 0), seconds),
         best(lambda: DefaultRecordBatch.HEADER_STRUCT.unpack_from(large), seconds),
     )
-    line("view, us", best(lambda: BatchView(raw, 0), seconds), best(lambda: DefaultRecordBatch(raw), seconds))
-    line("patch base offset and leader epoch, us", best(lambda: set_offsets_and_epoch(buffer, 10, 1), seconds), None)
+    line(
+        "view, us",
+        best(lambda: BatchView(raw, 0), seconds),
+        best(lambda: DefaultRecordBatch(raw), seconds),
+    )
+    line(
+        "patch base offset and leader epoch, us",
+        best(lambda: set_offsets_and_epoch(buffer, 10, 1), seconds),
+        None,
+    )
     valid = best(lambda: read_valid_batch(raw, 0), seconds)
-    line(f"header and CRC of a batch of {len(raw)} bytes, us", valid, best(lambda: DefaultRecordBatch(raw).validate_crc(), seconds))
+    line(
+        f"header and CRC of a batch of {len(raw)} bytes, us",
+        valid,
+        best(lambda: DefaultRecordBatch(raw).validate_crc(), seconds),
+    )
     line("    of it the CRC alone (GB/s right)", best(lambda: crc32c(raw), seconds), None)
-    line(f"    batch_crc without copy ({len(raw) / valid / 1e9:.1f} GB/s with the header)", best(lambda: batch_crc(raw, 0, len(raw)), seconds), None)
+    line(
+        f"    batch_crc without copy ({len(raw) / valid / 1e9:.1f} GB/s with the header)",
+        best(lambda: batch_crc(raw, 0, len(raw)), seconds),
+        None,
+    )
 
 
 def walks(seconds: float) -> None:
-    for name, records in (("10-byte values", sample(10)), ("100-byte values", sample(100)), ("1000-byte values, 3 headers", sample(1000, 3))):
+    for name, records in (
+        ("10-byte values", sample(10)),
+        ("100-byte values", sample(100)),
+        ("1000-byte values, 3 headers", sample(1000, 3)),
+    ):
         raw = build(records)
-        line(f"walk, {name}, us a record", best(lambda raw=raw: read_ours(raw), seconds), best(lambda raw=raw: read_theirs(raw), seconds), RECORDS)
-        ours, theirs = best(lambda records=records: build(records), seconds), best(lambda records=records: build_theirs(records), seconds)
+        line(
+            f"walk, {name}, us a record",
+            best(lambda raw=raw: read_ours(raw), seconds),
+            best(lambda raw=raw: read_theirs(raw), seconds),
+            RECORDS,
+        )
+        ours, theirs = (
+            best(lambda records=records: build(records), seconds),
+            best(lambda records=records: build_theirs(records), seconds),
+        )
         line(f"build, {name}, us a record", ours, theirs, RECORDS)
 
 
@@ -116,7 +167,10 @@ def codecs(seconds: float) -> None:
             best(lambda raw=raw: read_theirs(raw), seconds),
             RECORDS,
         )
-        ours, theirs = best(lambda codec=codec: build(records, codec), seconds), best(lambda codec=codec: build_theirs(records, codec), seconds)
+        ours, theirs = (
+            best(lambda codec=codec: build(records, codec), seconds),
+            best(lambda codec=codec: build_theirs(records, codec), seconds),
+        )
         line(f"build, {name}, us a record", ours, theirs, RECORDS)
 
 
@@ -127,11 +181,18 @@ def message_sets(seconds: float) -> None:
     line(
         "v1 messages read, us a record",
         best(lambda: sum(1 for _ in iterate_messages(raw)), seconds),
-        best(lambda: sum(1 for message in messages for _ in LegacyRecordBatch(message, 1)), seconds),
+        best(
+            lambda: sum(1 for message in messages for _ in LegacyRecordBatch(message, 1)), seconds
+        ),
         RECORDS,
     )
     line("v1 up to v2, us a record", best(lambda: convert_up(raw), seconds), None, RECORDS)
-    line("v2 down to v1, us a record", best(lambda: list(convert_down(iterate_entries(batch), 1, 0)), seconds), None, RECORDS)
+    line(
+        "v2 down to v1, us a record",
+        best(lambda: list(convert_down(iterate_entries(batch), 1, 0)), seconds),
+        None,
+        RECORDS,
+    )
 
 
 def main() -> None:

@@ -2,7 +2,8 @@
 
 Independent of `twisted_broker`, so that any commit of it and any broker can be measured.
 
-Produce v7 and Fetch v11, Metadata v1, ListOffsets v1, CreateTopics v2, DeleteTopics v1: versions that brokers of all ages share.
+Produce v7 and Fetch v11, Metadata v1, ListOffsets v1, CreateTopics v2, DeleteTopics v1: versions
+that brokers of all ages share.
 """
 
 from __future__ import annotations
@@ -40,7 +41,15 @@ def batch(count: int, value_bytes: int) -> bytes:
     now = int(time.time() * 1000)
     records = bytearray()
     for delta in range(count):
-        body = b"\0" + zigzag(0) + zigzag(delta) + zigzag(-1) + zigzag(value_bytes) + os.urandom(value_bytes) + zigzag(0)
+        body = (
+            b"\0"
+            + zigzag(0)
+            + zigzag(delta)
+            + zigzag(-1)
+            + zigzag(value_bytes)
+            + os.urandom(value_bytes)
+            + zigzag(0)
+        )
         records += zigzag(len(body)) + body
     tail = struct.pack(">hiqqqhii", 0, count - 1, now, now, -1, -1, -1, count) + bytes(records)
     return struct.pack(">qiibI", 0, 9 + len(tail), -1, 2, crc32c.crc32c(tail)) + tail
@@ -52,7 +61,12 @@ def frame(api_key: int, version: int, body: bytes) -> bytes:
 
 
 def produce(topic: str, records: bytes, acks: int, partition: int = 0) -> bytes:
-    body = struct.pack(">hhii", -1, acks, 30_000, 1) + string(topic) + struct.pack(">iii", 1, partition, len(records)) + records
+    body = (
+        struct.pack(">hhii", -1, acks, 30_000, 1)
+        + string(topic)
+        + struct.pack(">iii", 1, partition, len(records))
+        + records
+    )
     return frame(PRODUCE, PRODUCE_VERSION, body)
 
 
@@ -63,7 +77,11 @@ def produce_error_at(topic: str) -> int:
 
 def fetch(topic: str, offset: int, max_bytes: int, max_wait_ms: int = 0) -> bytes:
     body = struct.pack(">iiiibii", -1, max_wait_ms, 1, max_bytes + 65_536, 0, 0, -1)
-    body += struct.pack(">i", 1) + string(topic) + struct.pack(">iiiqqi", 1, 0, -1, offset, -1, max_bytes)
+    body += (
+        struct.pack(">i", 1)
+        + string(topic)
+        + struct.pack(">iiiqqi", 1, 0, -1, offset, -1, max_bytes)
+    )
     return frame(FETCH, FETCH_VERSION, body + struct.pack(">i", 0) + string(""))
 
 
@@ -72,7 +90,9 @@ def fetch_error_at(topic: str) -> int:
 
 
 def list_offsets(topic: str, timestamp: int = -1) -> bytes:
-    """Asks for the end of partition 0 (-2: its start), as a client that reads uncommitted records."""
+    """Asks for the end of partition 0 (-2: its start), as a client that reads uncommitted
+    records.
+    """
     body = struct.pack(">ibi", -1, 0, 1) + string(topic) + struct.pack(">iiiq", 1, 0, -1, timestamp)
     return frame(LIST_OFFSETS, LIST_OFFSETS_VERSION, body)
 
@@ -160,9 +180,17 @@ class Connection:
         brokers, partitions = self.describe(topic)
         return len(brokers), [leader for leader, _ in partitions]
 
-    def describe(self, topic: str | None = None) -> tuple[dict[int, Address], list[tuple[int, int]]]:
-        """(brokers with their addresses, leader and number of replicas in sync of each partition of `topic`, in order)."""
-        reader = self.call(METADATA, 1, struct.pack(">i", 0) if topic is None else struct.pack(">i", 1) + string(topic))
+    def describe(
+        self, topic: str | None = None
+    ) -> tuple[dict[int, Address], list[tuple[int, int]]]:
+        """(brokers with their addresses, leader and number of replicas in sync of each partition
+        of `topic`, in order).
+        """
+        reader = self.call(
+            METADATA,
+            1,
+            struct.pack(">i", 0) if topic is None else struct.pack(">i", 1) + string(topic),
+        )
         brokers: dict[int, Address] = {}
         for _ in range(reader.take("i")):
             node_id, host, port = reader.take("i"), reader.string(), reader.take("i")
@@ -184,7 +212,9 @@ class Connection:
         return brokers, [(leader, in_sync) for _, leader, in_sync in sorted(found)]
 
     def create(self, topic: str, partitions: int = 1) -> float:
-        """CreateTopics; the seconds until every partition has a leader and the first one is served."""
+        """CreateTopics; the seconds until every partition has a leader and the first one is
+        served.
+        """
         began = time.perf_counter()
         error = self.ask_to_create(topic, partitions)
         if error:
@@ -199,7 +229,11 @@ class Connection:
 
     def ask_to_create(self, topic: str, partitions: int = 1, replicas: int = 1) -> int:
         """CreateTopics; its error."""
-        body = struct.pack(">i", 1) + string(topic) + struct.pack(">ihiiib", partitions, replicas, 0, 0, 60_000, 0)
+        body = (
+            struct.pack(">i", 1)
+            + string(topic)
+            + struct.pack(">ihiiib", partitions, replicas, 0, 0, 60_000, 0)
+        )
         reader = self.call(CREATE_TOPICS, 2, body)
         reader.take("ii")
         reader.string()
@@ -207,10 +241,14 @@ class Connection:
         return error
 
     def is_served(self, topic: str) -> bool:
-        """Whether the first partition answers a Fetch: a broker may know of its leadership a moment after Metadata tells it."""
+        """Whether the first partition answers a Fetch: a broker may know of its leadership a
+        moment after Metadata tells it.
+        """
         self.socket.sendall(fetch(topic, 0, 1024))
         at = fetch_error_at(topic) - 4
         return bytes(self.receive()[at : at + 2]) == b"\0\0"
 
     def delete(self, topic: str) -> None:
-        self.call(DELETE_TOPICS, 1, struct.pack(">i", 1) + string(topic) + struct.pack(">i", 30_000))
+        self.call(
+            DELETE_TOPICS, 1, struct.pack(">i", 1) + string(topic) + struct.pack(">i", 30_000)
+        )

@@ -1,7 +1,9 @@
-"""The programs that are compared: each on an empty directory, on a port of 127.0.0.1, as its own process.
+"""The programs that are compared: each on an empty directory, on a port of 127.0.0.1, as its own
+process.
 
-`ours` is this checkout, `commit:REV` an earlier one (a git worktree), `kafka` Apache Kafka from its distribution (KAFKA_HOME) or a folder of jars
-(KAFKA_JARS), `HOST:PORT:PID[,PID]` something that already runs.
+`ours` is this checkout, `commit:REV` an earlier one (a git worktree), `kafka` Apache Kafka from its
+distribution (KAFKA_HOME) or a folder of jars (KAFKA_JARS), `HOST:PORT:PID[,PID]` something that
+already runs.
 """
 
 from __future__ import annotations
@@ -38,7 +40,10 @@ def free_port() -> int:
 
 
 class Program:
-    """`start()` gives the seconds to the first Metadata answer. `fresh=True` wipes the data first."""
+    """`start()` gives the seconds to the first Metadata answer.
+
+    `fresh=True` wipes the data first.
+    """
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -64,7 +69,12 @@ class Program:
         began = time.perf_counter()
         with (self.directory / "log").open("wb") as log:
             self.process = subprocess.Popen(
-                self.command(), stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, cwd=self.directory, env=self.environment()
+                self.command(),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                cwd=self.directory,
+                env=self.environment(),
             )
         self.pids = [self.process.pid]
         first_metadata(self.address)
@@ -91,7 +101,17 @@ class Ours(Program):
 
     def command(self) -> list[str]:
         twistd = str(Path(sys.executable).parent / "twistd")
-        return [sys.executable, twistd, "-n", "--pidfile=", "replog", "--port", str(self.address[1]), "--data", str(self.directory / "data")]
+        return [
+            sys.executable,
+            twistd,
+            "-n",
+            "--pidfile=",
+            "replog",
+            "--port",
+            str(self.address[1]),
+            "--data",
+            str(self.directory / "data"),
+        ]
 
     def environment(self) -> dict[str, str]:
         return {**os.environ, "PYTHONPATH": str(self.checkout)}
@@ -102,18 +122,27 @@ class Commit(Ours):
 
     def __init__(self, revision: str) -> None:
         tree = Path(tempfile.mkdtemp(prefix="load-worktree-"))
-        subprocess.run(["git", "-C", str(ROOT), "worktree", "add", "--detach", "--force", str(tree), revision], check=True, capture_output=True)
+        subprocess.run(
+            ["git", "-C", str(ROOT), "worktree", "add", "--detach", "--force", str(tree), revision],
+            check=True,
+            capture_output=True,
+        )
         super().__init__(revision, tree)
 
     def remove(self) -> None:
-        subprocess.run(["git", "-C", str(ROOT), "worktree", "remove", "--force", str(self.checkout)], check=True)
+        subprocess.run(
+            ["git", "-C", str(ROOT), "worktree", "remove", "--force", str(self.checkout)],
+            check=True,
+        )
 
 
 def kafka_jars() -> str:
     """The folder of Apache Kafka's jars that the environment names. SystemExit without one."""
     home, jars = os.environ.get("KAFKA_HOME"), os.environ.get("KAFKA_JARS")
     if not home and not jars:
-        raise SystemExit("kafka: set KAFKA_HOME to its distribution, or KAFKA_JARS to a folder of its jars")
+        raise SystemExit(
+            "kafka: set KAFKA_HOME to its distribution, or KAFKA_JARS to a folder of its jars"
+        )
     return jars or str(Path(str(home)) / "libs")
 
 
@@ -136,7 +165,14 @@ class Kafka(Program):
             "listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT\noffsets.topic.replication.factor=1\n"
             f"log.dirs={self.directory / 'data'}\ngroup.initial.rebalance.delay.ms=0\n"
         )
-        format_it = self.java("kafka.tools.StorageTool", "format", "-t", "MkU3OEVBNTcwNTJENDM2Qk", "-c", str(self.directory / "server.properties"))
+        format_it = self.java(
+            "kafka.tools.StorageTool",
+            "format",
+            "-t",
+            "MkU3OEVBNTcwNTJENDM2Qk",
+            "-c",
+            str(self.directory / "server.properties"),
+        )
         subprocess.run(format_it, check=True, capture_output=True)
 
     def command(self) -> list[str]:

@@ -8,7 +8,9 @@ import hypothesis
 import pytest
 
 # A loaded machine must not fail a test of properties: how long an example takes is no property.
-hypothesis.settings.register_profile("unhurried", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
+hypothesis.settings.register_profile(
+    "unhurried", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
 hypothesis.settings.load_profile("unhurried")
 
 MARKERS = (
@@ -21,7 +23,9 @@ MARKERS = (
 def pytest_configure(config: pytest.Config) -> None:
     for marker in MARKERS:
         config.addinivalue_line("markers", marker)
-    config.addinivalue_line("filterwarnings", "ignore:(read_text|open_text) is deprecated:DeprecationWarning")
+    config.addinivalue_line(
+        "filterwarnings", "ignore:(read_text|open_text) is deprecated:DeprecationWarning"
+    )
 
 
 @pytest.hookimpl(wrapper=True)

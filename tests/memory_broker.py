@@ -1,4 +1,6 @@
-"""A whole broker in memory: network, disk and clock are twins; time passes when the test says so."""
+"""A whole broker in memory: network, disk and clock are twins; time passes when the test says
+so.
+"""
 
 from __future__ import annotations
 
@@ -20,10 +22,18 @@ LISTENERS = "PLAINTEXT://127.0.0.1:9092,CONTROLLER://127.0.0.1:9093"
 
 
 class MemoryBroker:
-    """One node; `files` may be handed on to the next one; `world` is another node, whose clock and network it shares."""
+    """One node;
+
+    `files` may be handed on to the next one; `world` is another node, whose clock and network it
+    shares.
+    """
 
     def __init__(
-        self, files: MemoryFileSystem | None = None, cluster_id: str | None = None, world: MemoryBroker | None = None, **settings: str
+        self,
+        files: MemoryFileSystem | None = None,
+        cluster_id: str | None = None,
+        world: MemoryBroker | None = None,
+        **settings: str,
     ) -> None:
         self.clock = Clock() if world is None else world.clock
         self.network = MemoryNetwork(self.clock) if world is None else world.network

@@ -1,4 +1,6 @@
-"""What `broker.py` promises: a node starts, serves, stops and starts again; entirely in memory, on a clock of the test."""
+"""What `broker.py` promises: a node starts, serves, stops and starts again; entirely in memory,
+on a clock of the test.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,11 @@ from twisted_broker.wire.messages.api_versions import ApiVersionsRequest
 from twisted_broker.wire.messages.cluster import UnregisterBrokerRequest
 from twisted_broker.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from twisted_broker.wire.messages.metadata import MetadataRequest
-from twisted_broker.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from twisted_broker.wire.messages.produce import (
+    PartitionProduceData,
+    ProduceRequest,
+    TopicProduceData,
+)
 from twisted_broker.wire.messages.topics import CreatableTopic, CreateTopicsRequest
 from twisted_broker.wire.records import BatchBuilder, iterate_batches
 
@@ -35,14 +41,19 @@ def batch(*values: bytes) -> bytes:
 
 
 def create(house: MemoryBroker, topic: str, partitions: int = 1) -> None:
-    request = CreateTopicsRequest(topics=[CreatableTopic(name=topic, num_partitions=partitions, replication_factor=1)], timeout_ms=1000)
+    request = CreateTopicsRequest(
+        topics=[CreatableTopic(name=topic, num_partitions=partitions, replication_factor=1)],
+        timeout_ms=1000,
+    )
     answer = house.ask(request, 7, port=9093)
     assert answer.topics[0].error_code == 0, answer
     house.pass_time(0.1)
 
 
 def produce(house: MemoryBroker, topic: str, *values: bytes, acks: int = -1) -> int:
-    data = TopicProduceData(name=topic, partition_data=[PartitionProduceData(index=0, records=batch(*values))])
+    data = TopicProduceData(
+        name=topic, partition_data=[PartitionProduceData(index=0, records=batch(*values))]
+    )
     answer = house.ask(ProduceRequest(acks=acks, timeout_ms=1000, topic_data=[data]), 7)
     partition = answer.responses[0].partition_responses[0]
     assert partition.error_code == 0, answer
@@ -51,15 +62,26 @@ def produce(house: MemoryBroker, topic: str, *values: bytes, acks: int = -1) -> 
 
 
 def fetch(house: MemoryBroker, topic: str, offset: int = 0) -> list[bytes | None]:
-    asked = FetchTopic(topic=topic, partitions=[FetchPartition(partition=0, fetch_offset=offset, partition_max_bytes=1 << 20)])
-    answer = house.ask(FetchRequest(max_wait_ms=0, min_bytes=1, max_bytes=1 << 20, topics=[asked]), 11)
+    asked = FetchTopic(
+        topic=topic,
+        partitions=[FetchPartition(partition=0, fetch_offset=offset, partition_max_bytes=1 << 20)],
+    )
+    answer = house.ask(
+        FetchRequest(max_wait_ms=0, min_bytes=1, max_bytes=1 << 20, topics=[asked]), 11
+    )
     (partition,) = answer.responses[0].partitions
     assert partition.error_code == 0, answer
-    return [record.value for found in iterate_batches(partition.records or b"") for record in found.records(1 << 20)]
+    return [
+        record.value
+        for found in iterate_batches(partition.records or b"")
+        for record in found.records(1 << 20)
+    ]
 
 
 def test_a_lone_broker_serves_and_comes_back_with_everything() -> None:
-    """Created topics and produced records survive a clean stop, whose mark is left and taken; the second start is the same cluster."""
+    """Created topics and produced records survive a clean stop, whose mark is left and taken;
+    the second start is the same cluster.
+    """
     first = MemoryBroker().start()
     create(first, "t")
     assert produce(first, "t", b"a", b"b") == 0
@@ -100,9 +122,14 @@ def test_parked_clients_do_not_hold_up_a_stop() -> None:
     house = MemoryBroker().start()
     create(house, "t")
     connection = house.connection()
-    asked = FetchTopic(topic="t", partitions=[FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1 << 20)])
+    asked = FetchTopic(
+        topic="t",
+        partitions=[FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1 << 20)],
+    )
     ended: list[object] = []
-    connection.send(FetchRequest(max_wait_ms=60_000, min_bytes=1, max_bytes=1 << 20, topics=[asked]), 11).addBoth(ended.append)
+    connection.send(
+        FetchRequest(max_wait_ms=60_000, min_bytes=1, max_bytes=1 << 20, topics=[asked]), 11
+    ).addBoth(ended.append)
     house.pass_time(1)
     assert not ended
     before = house.clock.seconds()
@@ -112,10 +139,16 @@ def test_parked_clients_do_not_hold_up_a_stop() -> None:
 
 
 def test_each_listener_tells_its_own_apis() -> None:
-    """ApiVersions on the broker's listener has Produce, on the controller's BrokerRegistration; features are those of the cluster."""
+    """ApiVersions on the broker's listener has Produce, on the controller's BrokerRegistration;
+    features are those of the cluster.
+    """
     house = MemoryBroker().start()
     for port, is_controller in ((9092, False), (9093, True)):
-        answer = house.ask(ApiVersionsRequest(client_software_name="test", client_software_version="1"), 4, port=port)
+        answer = house.ask(
+            ApiVersionsRequest(client_software_name="test", client_software_version="1"),
+            4,
+            port=port,
+        )
         assert {key.api_key for key in answer.api_keys} == set(served(is_controller))
         assert any(feature.name == "metadata.version" for feature in answer.finalized_features)
     house.stop()
@@ -125,7 +158,10 @@ def test_directories_are_formatted_on_first_use() -> None:
     """Cluster id, node id and directory id are written once and kept."""
     house = MemoryBroker(cluster_id="AAAAAAAAAAAAAAAAAAAAAA", node_id="5").start()
     properties = read_meta_properties(house.files, "/data")
-    assert properties is not None and (properties.cluster_id, properties.node_id) == ("AAAAAAAAAAAAAAAAAAAAAA", 5)
+    assert properties is not None and (properties.cluster_id, properties.node_id) == (
+        "AAAAAAAAAAAAAAAAAAAAAA",
+        5,
+    )
     house.stop()
     again = MemoryBroker(house.files, node_id="5").start()
     assert read_meta_properties(again.files, "/data") == properties
@@ -143,13 +179,17 @@ def test_another_clusters_or_nodes_directory_is_refused() -> None:
 
 
 def test_a_refused_start_writes_nothing_to_the_directory() -> None:
-    """A directory in use by another process stays as it is: above all without the mark of a clean stop."""
+    """A directory in use by another process stays as it is: above all without the mark of a
+    clean stop.
+    """
     house = MemoryBroker().start()
     create(house, "t")
     produce(house, "t", b"a")
     before = contents(house)
     with pytest.raises(LogDirMismatch, match="in use"):
-        MemoryBroker(house.files, listeners="PLAINTEXT://127.0.0.1:1,CONTROLLER://127.0.0.1:2").start()
+        MemoryBroker(
+            house.files, listeners="PLAINTEXT://127.0.0.1:1,CONTROLLER://127.0.0.1:2"
+        ).start()
     assert contents(house) == before and not house.files.exists(CLEAN)
     house.stop()
 
@@ -157,12 +197,23 @@ def test_a_refused_start_writes_nothing_to_the_directory() -> None:
 def contents(house: MemoryBroker) -> dict[str, bytes]:
     files = house.files
     paths = [f"/data/{name}" for name in files.listdir("/data")]
-    paths += [f"{path}/{name}" for path in paths if files.is_directory(path) for name in files.listdir(path)]
-    return {path: files.open(path).read_at(0, files.size(path)) for path in paths if not files.is_directory(path)}
+    paths += [
+        f"{path}/{name}"
+        for path in paths
+        if files.is_directory(path)
+        for name in files.listdir(path)
+    ]
+    return {
+        path: files.open(path).read_at(0, files.size(path))
+        for path in paths
+        if not files.is_directory(path)
+    }
 
 
 def test_high_watermarks_that_cannot_be_written_end_the_log_directory() -> None:
-    """RL 1.12: a failed checkpoint is a failed directory, for the broker and the controller, not only for the partitions in it."""
+    """RL 1.12: a failed checkpoint is a failed directory, for the broker and the controller, not
+    only for the partitions in it.
+    """
     disk = SimDisk()
     house = MemoryBroker(disk).start()
     create(house, "t")
@@ -183,11 +234,15 @@ def test_a_stop_goes_on_when_no_controller_lets_the_broker_go() -> None:
     house.stop()
     assert 9 < house.clock.seconds() - began < 30
     assert ("127.0.0.1", 9092) not in house.network.ports
-    assert any(path.endswith("replication-offset-checkpoint") for path in contents(house)), "the replica manager was shut down too"
+    assert any(path.endswith("replication-offset-checkpoint") for path in contents(house)), (
+        "the replica manager was shut down too"
+    )
 
 
 def test_a_stop_does_not_wait_for_a_controller_of_its_own_whose_disk_failed() -> None:
-    """RL 8.1: it never decides again; that is why the process ends, and nothing is gained by waiting."""
+    """RL 8.1: it never decides again; that is why the process ends, and nothing is gained by
+    waiting.
+    """
     disk = SimDisk()
     house = MemoryBroker(disk).start()
     create(house, "t")
@@ -203,15 +258,26 @@ def test_a_port_in_use_gives_everything_back() -> None:
     """The start fails by the setting's name, and the directory is free for the next try."""
     house = MemoryBroker()
     house.network.listen("127.0.0.1", 9092, None)
-    with pytest.raises(CannotListenError, match=r"^listeners: PLAINTEXT://127\.0\.0\.1:9092 .*a port that nobody uses"):
+    with pytest.raises(
+        CannotListenError,
+        match=r"^listeners: PLAINTEXT://127\.0\.0\.1:9092 .*a port that nobody uses",
+    ):
         house.start()
     again = MemoryBroker(house.files).start()
     again.stop()
 
 
 def test_listeners_are_checked_before_anything_is_opened() -> None:
-    """A broker needs a listener of its own, the controller one of its names, and nobody is told 0.0.0.0."""
-    for listeners in ("CONTROLLER://:9093", "PLAINTEXT://:9092", "PLAINTEXT://0.0.0.0:9092,CONTROLLER://:9093", "what", "A://h:1,A://h:2"):
+    """A broker needs a listener of its own, the controller one of its names, and nobody is told
+    0.0.0.0.
+    """
+    for listeners in (
+        "CONTROLLER://:9093",
+        "PLAINTEXT://:9092",
+        "PLAINTEXT://0.0.0.0:9092,CONTROLLER://:9093",
+        "what",
+        "A://h:1,A://h:2",
+    ):
         with pytest.raises(ConfigError, match="listeners"):
             MemoryBroker(listeners=listeners)
 
@@ -227,7 +293,9 @@ def test_the_last_directory_gone_is_the_end() -> None:
 
 
 def test_connections_leave_descriptors_to_the_logs() -> None:
-    """Above what the process may open, a connection is refused; those that stand are served, and the controller is always reached."""
+    """Above what the process may open, a connection is refused; those that stand are served, and
+    the controller is always reached.
+    """
     house = MemoryBroker()
     house.broker = Broker(house.broker.config, house.runtime, most_connections=8)
     house.start()
@@ -246,7 +314,9 @@ def test_connections_leave_descriptors_to_the_logs() -> None:
 
 
 def test_many_partitions_are_taken_over_in_several_turns() -> None:
-    """Broker: a topic of 120 partitions does not hold up heartbeats: its logs are made fifty a turn, and all of them are led in the end."""
+    """Broker: a topic of 120 partitions does not hold up heartbeats: its logs are made fifty a
+    turn, and all of them are led in the end.
+    """
     house = MemoryBroker().start()
     manager = house.broker.parts.replica_manager
     seen = []
@@ -260,13 +330,21 @@ def test_many_partitions_are_taken_over_in_several_turns() -> None:
 
     manager.role_observers.append(Observer())
     create(house, "wide", 120)
-    assert [(count, seen.count(count)) for count in sorted(set(seen))] == [(50, 50), (100, 50), (120, 20)]
+    assert [(count, seen.count(count)) for count in sorted(set(seen))] == [
+        (50, 50),
+        (100, 50),
+        (120, 20),
+    ]
     house.stop()
     assert not house.clock.getDelayedCalls()
 
 
 def test_a_broker_that_was_unregistered_while_it_lives_serves_on() -> None:
-    """RL 8.2, 8.3: UnregisterBroker of the only broker: Metadata names it again, by itself, and its partitions are written and read as before."""
+    """RL 8.2, 8.3:
+
+    UnregisterBroker of the only broker: Metadata names it again, by itself, and its partitions are
+    written and read as before.
+    """
     house = MemoryBroker().start()
     create(house, "t")
     assert produce(house, "t", b"before") == 0

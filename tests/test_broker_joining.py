@@ -1,4 +1,6 @@
-"""Nodes of one cluster in memory: a controller alone, brokers that join it, and what a broker makes of the history it reads at its start."""
+"""Nodes of one cluster in memory: a controller alone, brokers that join it, and what a broker
+makes of the history it reads at its start.
+"""
 
 from __future__ import annotations
 
@@ -25,10 +27,18 @@ def memory_controller(**more: Any) -> MemoryBroker:
     return MemoryBroker(process_roles="controller", node_id="100", listeners=CONTROLLER, **more)
 
 
-def memory_broker(other: MemoryBroker, node_id: int = 1, port: int = 9092, **more: Any) -> MemoryBroker:
+def memory_broker(
+    other: MemoryBroker, node_id: int = 1, port: int = 9092, **more: Any
+) -> MemoryBroker:
     """A broker on the same clock and network as another node."""
-    settings = {"process_roles": "broker", "node_id": str(node_id), "listeners": f"PLAINTEXT://127.0.0.1:{port}"}
-    return MemoryBroker(world=other, controller_quorum_bootstrap_servers="127.0.0.1:9093", **settings, **more)
+    settings = {
+        "process_roles": "broker",
+        "node_id": str(node_id),
+        "listeners": f"PLAINTEXT://127.0.0.1:{port}",
+    }
+    return MemoryBroker(
+        world=other, controller_quorum_bootstrap_servers="127.0.0.1:9093", **settings, **more
+    )
 
 
 def test_an_empty_broker_adopts_its_controllers_cluster() -> None:
@@ -37,7 +47,10 @@ def test_an_empty_broker_adopts_its_controllers_cluster() -> None:
     broker = memory_broker(controller).start()
     assert broker.broker.cluster_id == controller.broker.cluster_id
     found = read_meta_properties(broker.files, "/data")
-    assert found is not None and (found.cluster_id, found.node_id) == (controller.broker.cluster_id, 1)
+    assert found is not None and (found.cluster_id, found.node_id) == (
+        controller.broker.cluster_id,
+        1,
+    )
     broker.stop()
     controller.stop()
 
@@ -69,7 +82,9 @@ def test_stopped_before_its_controller_came_it_ends() -> None:
 
 
 def test_a_named_cluster_must_be_the_directorys() -> None:
-    """`--cluster-id` of another cluster than the directory's is refused before anything is opened."""
+    """`--cluster-id` of another cluster than the directory's is refused before anything is
+    opened.
+    """
     controller = memory_controller().start()
     broker = memory_broker(controller).start()
     broker.stop()
@@ -79,28 +94,48 @@ def test_a_named_cluster_must_be_the_directorys() -> None:
 
 
 def test_a_controllers_listener_describes_controllers() -> None:
-    """KIP-919: DescribeCluster on the controller's listener: the cluster's id, the controller's address; brokers are not told there."""
+    """KIP-919:
+
+    DescribeCluster on the controller's listener: the cluster's id, the controller's address;
+    brokers are not told there.
+    """
     controller = memory_controller().start()
     answer = controller.ask(DescribeClusterRequest(endpoint_type=2), 1, port=9093)
-    assert (answer.error_code, answer.cluster_id, answer.controller_id) == (0, controller.broker.cluster_id, 100)
-    assert [(each.broker_id, each.host, each.port) for each in answer.brokers] == [(100, "127.0.0.1", 9093)]
+    assert (answer.error_code, answer.cluster_id, answer.controller_id) == (
+        0,
+        controller.broker.cluster_id,
+        100,
+    )
+    assert [(each.broker_id, each.host, each.port) for each in answer.brokers] == [
+        (100, "127.0.0.1", 9093)
+    ]
     assert answer.cluster_authorized_operations == -(2**31)
     asked = DescribeClusterRequest(endpoint_type=2, include_cluster_authorized_operations=True)
     assert controller.ask(asked, 1, port=9093).cluster_authorized_operations > 0
-    for version, kind, code in ((0, 1, "INVALID_REQUEST"), (1, 1, "MISMATCHED_ENDPOINT_TYPE"), (2, 3, "UNSUPPORTED_ENDPOINT_TYPE")):
+    for version, kind, code in (
+        (0, 1, "INVALID_REQUEST"),
+        (1, 1, "MISMATCHED_ENDPOINT_TYPE"),
+        (2, 3, "UNSUPPORTED_ENDPOINT_TYPE"),
+    ):
         refused = controller.ask(DescribeClusterRequest(endpoint_type=kind), version, port=9093)
         assert ErrorCode(refused.error_code).name == code, "as Kafka 4.3.1 answers"
     controller.stop()
 
 
 def test_a_node_claims_the_features_of_its_role() -> None:
-    """KRAFT 3.4: a controller of ours is a quorum of kraft.version 0; a broker may follow one of kraft.version 1, which is Apache Kafka's own."""
+    """KRAFT 3.4: a controller of ours is a quorum of kraft.version 0; a broker may follow one of
+    kraft.version 1, which is Apache Kafka's own.
+    """
     controller = memory_controller().start()
     broker = memory_broker(controller).start()
     claimed = {}
     for house, port in ((controller, 9093), (broker, 9092)):
-        answer = house.ask(ApiVersionsRequest(client_software_name="t", client_software_version="1"), 4, port=port)
-        claimed[port] = {each.name: (each.min_version, each.max_version) for each in answer.supported_features}
+        answer = house.ask(
+            ApiVersionsRequest(client_software_name="t", client_software_version="1"), 4, port=port
+        )
+        claimed[port] = {
+            each.name: (each.min_version, each.max_version) for each in answer.supported_features
+        }
     assert (claimed[9093]["kraft.version"], claimed[9092]["kraft.version"]) == ((0, 0), (0, 1))
     assert claimed[9093]["metadata.version"] == claimed[9092]["metadata.version"] == (7, 30)
     registered = controller.broker.parts.controller.image.brokers[1].features
@@ -110,7 +145,10 @@ def test_a_node_claims_the_features_of_its_role() -> None:
 
 
 def test_history_is_not_lived_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """RL 1.3, 8.2: a broker that starts takes its roles as of its registration. Old leaderships in the metadata log begin no epoch anew."""
+    """RL 1.3, 8.2: a broker that starts takes its roles as of its registration.
+
+    Old leaderships in the metadata log begin no epoch anew.
+    """
     controller = memory_controller().start()
     broker = memory_broker(controller).start()
     topic = CreatableTopic(name="t", num_partitions=1, replication_factor=1)
@@ -123,7 +161,11 @@ def test_history_is_not_lived_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(observer, "_FETCH_BYTES", 200)  # the history comes in many pieces
     taken: list[int] = []
     real = Partition.make_leader
-    monkeypatch.setattr(Partition, "make_leader", lambda self, state, *rest: (taken.append(state.leader_epoch), real(self, state, *rest))[1])
+    monkeypatch.setattr(
+        Partition,
+        "make_leader",
+        lambda self, state, *rest: (taken.append(state.leader_epoch), real(self, state, *rest))[1],
+    )
     broker = memory_broker(controller, files=broker.files).start()
     assert taken == [broker.broker.parts.replica_manager.partitions["t", 0].leader_epoch]
     assert taken[0] >= before >= 3

@@ -54,9 +54,19 @@ def test_the_run_file_tells_where_everything_is(house: MemoryBroker, tmp_path: P
     told = json.loads(path.read_text())
     assert told["bootstrap"] == "127.0.0.1:9092" and told["controller"] == "127.0.0.1:9093"
     entry = told["brokers"]["1"]
-    assert entry["listeners"] == {"PLAINTEXT": "127.0.0.1:9092", "CONTROLLER": "127.0.0.1:9093"} and entry["directory"] == "/data"
-    assert entry["status"] == told["status"] and ("127.0.0.1", int(told["status"].removeprefix("127.0.0.1:"))) in house.network.ports
-    assert isinstance(told["pid"], int) and made.broker is not None and told["cluster_id"] == made.broker.cluster_id
+    assert (
+        entry["listeners"] == {"PLAINTEXT": "127.0.0.1:9092", "CONTROLLER": "127.0.0.1:9093"}
+        and entry["directory"] == "/data"
+    )
+    assert (
+        entry["status"] == told["status"]
+        and ("127.0.0.1", int(told["status"].removeprefix("127.0.0.1:"))) in house.network.ports
+    )
+    assert (
+        isinstance(told["pid"], int)
+        and made.broker is not None
+        and told["cluster_id"] == made.broker.cluster_id
+    )
     house.run(made.stopService())
     assert not path.exists() and [each.name for each in tmp_path.iterdir()] == []
     assert loop.stops == 0
@@ -75,9 +85,17 @@ def test_a_start_that_fails_stops_the_process(house: MemoryBroker, tmp_path: Pat
 
 
 def test_asked_to_stop_once_more(house: MemoryBroker, tmp_path: Path) -> None:
-    """The first request begins an orderly stop, and waits for a controller that says nothing; the next one ends the wait, not the order."""
+    """The first request begins an orderly stop, and waits for a controller that says nothing;
+    the next one ends the wait, not the order.
+    """
     hurries: list[Callable[[], None]] = []
-    made = BrokerService(house.broker.config, house.runtime, run_file=None, reactor=Loop(), when_asked_again=hurries.append)
+    made = BrokerService(
+        house.broker.config,
+        house.runtime,
+        run_file=None,
+        reactor=Loop(),
+        when_asked_again=hurries.append,
+    )
     made.startService()
     house.pass_time(2)
     assert made.broker is not None and hurries == []
@@ -92,7 +110,9 @@ def test_asked_to_stop_once_more(house: MemoryBroker, tmp_path: Path) -> None:
     hurries[0]()
 
 
-def test_a_refused_start_leaves_the_run_file_of_the_running_process(house: MemoryBroker, tmp_path: Path) -> None:
+def test_a_refused_start_leaves_the_run_file_of_the_running_process(
+    house: MemoryBroker, tmp_path: Path
+) -> None:
     """The same command given twice: the first one's file stays."""
     path, loop = tmp_path / "run.json", Loop()
     other = json.dumps({"pid": os.getppid()})
@@ -106,7 +126,9 @@ def test_a_refused_start_leaves_the_run_file_of_the_running_process(house: Memor
     assert path.read_text() == other
 
 
-def test_the_run_file_of_a_killed_process_goes_before_the_start(house: MemoryBroker, tmp_path: Path) -> None:
+def test_the_run_file_of_a_killed_process_goes_before_the_start(
+    house: MemoryBroker, tmp_path: Path
+) -> None:
     """Who waits for the file must not find a dead broker's."""
     path = tmp_path / "run.json"
     with subprocess.Popen([sys.executable, "-c", ""]) as ended:
@@ -120,7 +142,9 @@ def test_the_run_file_of_a_killed_process_goes_before_the_start(house: MemoryBro
     house.run(made.stopService())
 
 
-def test_a_run_file_with_this_process_id_is_stale_at_the_start(house: MemoryBroker, tmp_path: Path) -> None:
+def test_a_run_file_with_this_process_id_is_stale_at_the_start(
+    house: MemoryBroker, tmp_path: Path
+) -> None:
     """A container that is started again has the same ids."""
     path = tmp_path / "run.json"
     write_run_file(str(path), "cluster", "127.0.0.1:1", None, {})
@@ -132,7 +156,9 @@ def test_a_run_file_with_this_process_id_is_stale_at_the_start(house: MemoryBrok
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{}", '{"pid": "x"}', '{"pid": -1}'])
-def test_a_file_that_is_no_run_file_is_not_removed_before_the_start(house: MemoryBroker, tmp_path: Path, content: str) -> None:
+def test_a_file_that_is_no_run_file_is_not_removed_before_the_start(
+    house: MemoryBroker, tmp_path: Path, content: str
+) -> None:
     """A path given by mistake costs nothing before the broker is ready."""
     path = tmp_path / "notes"
     path.write_text(content)

@@ -1,4 +1,6 @@
-"""The settings table: every row parses its own default, refuses what lies outside, and topic values come from the right layer."""
+"""The settings table: every row parses its own default, refuses what lies outside, and topic
+values come from the right layer.
+"""
 
 import pytest
 from hypothesis import given
@@ -20,7 +22,9 @@ from twisted_broker.config import (
 )
 
 
-@pytest.mark.parametrize("row", [*BROKER_SETTINGS.values(), *TOPIC_SETTINGS.values()], ids=lambda row: row.name)
+@pytest.mark.parametrize(
+    "row", [*BROKER_SETTINGS.values(), *TOPIC_SETTINGS.values()], ids=lambda row: row.name
+)
 def test_every_default_is_a_value_that_its_own_row_accepts(row):
     """A default that its row refused could never be written back by AlterConfigs."""
     if row.default is None:
@@ -31,11 +35,18 @@ def test_every_default_is_a_value_that_its_own_row_accepts(row):
 
 def test_topic_settings_name_broker_settings_that_exist():
     """A topic default is read from broker rows by name; a typing slip there must not survive."""
-    assert [name for row in TOPIC_SETTINGS.values() for name, _ in row.broker if name not in BROKER_SETTINGS] == []
+    assert [
+        name
+        for row in TOPIC_SETTINGS.values()
+        for name, _ in row.broker
+        if name not in BROKER_SETTINGS
+    ] == []
 
 
 def test_topic_defaults_equal_the_broker_defaults_behind_them():
-    """With nothing set, a topic has the values that its own rows state (Kafka's LogConfig defaults)."""
+    """With nothing set, a topic has the values that its own rows state (Kafka's LogConfig
+    defaults).
+    """
     built = topic_config(BrokerConfig({}), {})
     assert built == LogConfig()
     for row in TOPIC_SETTINGS.values():
@@ -61,11 +72,20 @@ def test_the_finest_unit_wins(static, expected):
 
 
 def test_layers():
-    """The topic's own value, then this broker's dynamic one, then all brokers', then the file, then the default (RL 1.11)."""
-    config = BrokerConfig({"message.max.bytes": "10"}, cluster={"message.max.bytes": "20"}, broker={"message.max.bytes": "30"})
+    """The topic's own value, then this broker's dynamic one, then all brokers', then the file,
+    then the default (RL 1.11).
+    """
+    config = BrokerConfig(
+        {"message.max.bytes": "10"},
+        cluster={"message.max.bytes": "20"},
+        broker={"message.max.bytes": "30"},
+    )
     assert topic_config(config, {"max.message.bytes": "40"}).max_message_bytes == 40
     assert topic_config(config, {}).max_message_bytes == 30
-    assert topic_config(config.with_dynamic({"message.max.bytes": "20"}, {}), {}).max_message_bytes == 20
+    assert (
+        topic_config(config.with_dynamic({"message.max.bytes": "20"}, {}), {}).max_message_bytes
+        == 20
+    )
     assert topic_config(config.with_dynamic({}, {}), {}).max_message_bytes == 10
 
 
@@ -96,7 +116,9 @@ def test_unknown_and_inert_names_are_told_apart():
     assert config.unknown() == ["no.such.setting"]
     assert config.without_effect() == ["num.network.threads"]
     assert config.node_id == 7
-    assert not (NO_EFFECT & BROKER_SETTINGS.keys()) and not (REFUSED.keys() & BROKER_SETTINGS.keys())
+    assert not (NO_EFFECT & BROKER_SETTINGS.keys()) and not (
+        REFUSED.keys() & BROKER_SETTINGS.keys()
+    )
 
 
 def test_sample_values_are_settings():
@@ -107,7 +129,11 @@ def test_sample_values_are_settings():
 def test_topic_overrides_are_checked_by_name_and_value():
     """CreateTopics and AlterConfigs refuse what no topic has and what is out of range."""
     check_topic_overrides([("retention.ms", "-1"), ("cleanup.policy", "compact,delete")])
-    for name, value in (("retention.hours", "1"), ("retention.ms", "-2"), ("min.insync.replicas", None)):
+    for name, value in (
+        ("retention.hours", "1"),
+        ("retention.ms", "-2"),
+        ("min.insync.replicas", None),
+    ):
         with pytest.raises(ConfigError, match=name):
             check_topic_overrides([(name, value)])
 
@@ -115,17 +141,32 @@ def test_topic_overrides_are_checked_by_name_and_value():
 def test_properties_file_forms():
     """The forms that Java's Properties.load reads: separators, comments, continuations, escapes."""
     text = "a = b\n# x\n  ! y\nc:d\\\n   e\nf g h\nk\\=1=2\nu=\\u0041\\t\nempty=\n\nlast\\\\=1"
-    assert parse_properties(text) == {"a": "b", "c": "de", "f": "g h", "k=1": "2", "u": "A\t", "empty": "", "last\\": "1"}
+    assert parse_properties(text) == {
+        "a": "b",
+        "c": "de",
+        "f": "g h",
+        "k=1": "2",
+        "u": "A\t",
+        "empty": "",
+        "last\\": "1",
+    }
 
 
-@given(st.dictionaries(st.from_regex(r"[a-z][a-z.]{0,20}", fullmatch=True), st.from_regex(r"[A-Za-z0-9/:,._-]{0,20}", fullmatch=True)))
+@given(
+    st.dictionaries(
+        st.from_regex(r"[a-z][a-z.]{0,20}", fullmatch=True),
+        st.from_regex(r"[A-Za-z0-9/:,._-]{0,20}", fullmatch=True),
+    )
+)
 def test_plain_properties_round_trip(pairs):
     """Names and values without special characters come back as written."""
     assert parse_properties("\n".join(f"{name}={value}" for name, value in pairs.items())) == pairs
 
 
 def test_broker_id_is_the_older_name_of_node_id():
-    """A file of before KRaft keeps its number, as under Kafka 4.3; two different numbers are refused."""
+    """A file of before KRaft keeps its number, as under Kafka 4.3; two different numbers are
+    refused.
+    """
     config = BrokerConfig({"broker.id": "3"})
     assert config.node_id == 3 and config.unknown() == [] and config.without_effect() == []
     assert BrokerConfig({"broker.id": "3", "node.id": "3"}).node_id == 3
@@ -143,12 +184,22 @@ def test_broker_id_is_the_older_name_of_node_id():
     ],
 )
 def test_a_controller_is_not_started_beside_the_voters_that_it_leaves_out(voters, words):
-    """Alone it would decide for a cluster that has others; Kafka refuses a controller that is no voter."""
+    """Alone it would decide for a cluster that has others;
+
+    Kafka refuses a controller that is no voter.
+    """
     with pytest.raises(ConfigError, match=f"controller.quorum.voters.*{words}"):
         BrokerConfig({"controller.quorum.voters": voters})
 
 
 def test_a_lone_voter_and_a_broker_of_other_controllers_are_fine():
     """What Kafka's sample files say of one node, and of a broker without a controller."""
-    assert BrokerConfig({"node.id": "7", "controller.quorum.voters": "7@localhost:9093"}).node_id == 7
-    assert BrokerConfig({"process.roles": "broker", "controller.quorum.voters": "7@a:9093,8@b:9093"}).node_id == 1
+    assert (
+        BrokerConfig({"node.id": "7", "controller.quorum.voters": "7@localhost:9093"}).node_id == 7
+    )
+    assert (
+        BrokerConfig(
+            {"process.roles": "broker", "controller.quorum.voters": "7@a:9093,8@b:9093"}
+        ).node_id
+        == 1
+    )

@@ -2,15 +2,18 @@
 
 Owns the order of starting and stopping, and which part knows which.
 
-1. Start: directories claimed and logs loaded; controller (its listener, then its epoch); the broker's ports bound, still closed to clients;
-   metadata followed, registration, caught up, unfenced; then clients are let in, and `ready` fires.
-2. Stop, as Kafka does: leadership handed over (controlled shutdown; how long that may take: `cluster/controlled_shutdown.py`), listeners closed, coordinators,
-   replica manager with its high-watermark checkpoint, controller, logs closed cleanly with their mark. Each step happens whatever became of the one
-   before.
+1. Start: directories claimed and logs loaded; controller (its listener, then its epoch); the
+   broker's ports bound, still closed to clients; metadata followed, registration, caught up,
+   unfenced; then clients are let in, and `ready` fires.
+2. Stop, as Kafka does: leadership handed over (controlled shutdown; how long that may take:
+   `cluster/controlled_shutdown.py`), listeners closed, coordinators, replica manager with its
+   high-watermark checkpoint, controller, logs closed cleanly with their mark. Each step happens
+   whatever became of the one before.
 3. A broker talks to its controller over the network only, also when both are in one process.
 4. A start that fails gives everything back.
 
-Ring 2. Source: Kafka's `BrokerServer`, `ControllerServer`. Leaves out: options (`tap.py`), the service around it (`broker_service.py`).
+Ring 2. Source: Kafka's `BrokerServer`, `ControllerServer`. Leaves out: options (`tap.py`), the
+service around it (`broker_service.py`).
 """
 
 from __future__ import annotations
@@ -49,28 +52,54 @@ _log = Logger(namespace="replog")
 
 _PARTITIONS_A_TURN = 50
 
-STARTING_ERRORS = (BrokerError, CannotListenError, CheckpointError, ConfigError, LogDirFailure, LogDirMismatch, OSError)
+STARTING_ERRORS = (
+    BrokerError,
+    CannotListenError,
+    CheckpointError,
+    ConfigError,
+    LogDirFailure,
+    LogDirMismatch,
+    OSError,
+)
 
 
 class Broker:
-    """One node: broker, controller or both. `cluster_id` None: the directory's, or a new one. `most_connections`: what descriptors allow."""
+    """One node: broker, controller or both.
 
-    def __init__(self, config: BrokerConfig, runtime: Runtime, cluster_id: str | None = None, most_connections: int = INT_MAX) -> None:
+    `cluster_id` None: the directory's, or a new one. `most_connections`: what descriptors allow.
+    """
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        runtime: Runtime,
+        cluster_id: str | None = None,
+        most_connections: int = INT_MAX,
+    ) -> None:
         self.config = config
         self._most_connections = most_connections
         self.runtime = runtime
         self.plan: ListenerPlan = plan_listeners(config)
         self.cluster_id = self._cluster_id(cluster_id)
         self.parts = BrokerParts(
-            node_id=config.node_id, cluster_id=self.cluster_id, config=config, runtime=runtime, authorizer=AllowAll()
+            node_id=config.node_id,
+            cluster_id=self.cluster_id,
+            config=config,
+            runtime=runtime,
+            authorizer=AllowAll(),
         )
-        self.log_manager = LogManager(runtime, config, self.cluster_id, directory_failed=self._directory_failed)
+        self.log_manager = LogManager(
+            runtime, config, self.cluster_id, directory_failed=self._directory_failed
+        )
         self.parts.log_manager = self.log_manager
         self.listeners: list[Listener] = []
         self._open = OpenListeners(runtime)
         self._factories: list[ConnectionFactory] = []
         self._dispatchers: list[Dispatcher] = []
-        self._counts = ConnectionCounts(min(most_connections, config.integer("max.connections")), config.integer("max.connections.per.ip"))
+        self._counts = ConnectionCounts(
+            min(most_connections, config.integer("max.connections")),
+            config.integer("max.connections.per.ip"),
+        )
         self._undo: list[Callable[[], Awaitable[None]]] = []
         self._observer: Any = None
         self._lifecycle: Any = None
@@ -86,7 +115,10 @@ class Broker:
         return self.config.names("process.roles")
 
     def _cluster_id(self, wanted: str | None) -> str:
-        """Whose directories these are, "" when only a controller elsewhere can tell; LogDirMismatch when that is not what was asked for."""
+        """Whose directories these are, "" when only a controller elsewhere can tell;
+
+        LogDirMismatch when that is not what was asked for.
+        """
         for path in self.config.log_directories:
             try:
                 found = read_meta_properties(self.runtime.files, path)
@@ -94,7 +126,9 @@ class Broker:
                 continue
             if found is not None and found.cluster_id is not None:
                 if wanted not in (None, found.cluster_id):
-                    raise LogDirMismatch(f"{path} belongs to cluster {found.cluster_id}, not to {wanted}")
+                    raise LogDirMismatch(
+                        f"{path} belongs to cluster {found.cluster_id}, not to {wanted}"
+                    )
                 return found.cluster_id
         if wanted is None and "controller" not in self.roles:
             return ""
@@ -114,7 +148,10 @@ class Broker:
     # starting
 
     async def start(self) -> None:
-        """Ends when clients are served. What fails is given back before it raises one of STARTING_ERRORS."""
+        """Ends when clients are served.
+
+        What fails is given back before it raises one of STARTING_ERRORS.
+        """
         try:
             if not self.cluster_id:
                 await self._adopt_cluster_id()
@@ -130,7 +167,9 @@ class Broker:
             raise
 
     async def _start_logs(self) -> None:
-        """Directories that were not loaded are only let go: nothing is written to what is perhaps another process's."""
+        """Directories that were not loaded are only let go: nothing is written to what is
+        perhaps another process's.
+        """
         try:
             await self.log_manager.start()
         except BaseException:
@@ -148,23 +187,33 @@ class Broker:
 
         directory = self.metadata_directory
         log = open_metadata_log(
-            self.runtime.files, self.log_manager.worker(directory), directory, self.config.node_id, self.runtime.wall_ms
+            self.runtime.files,
+            self.log_manager.worker(directory),
+            directory,
+            self.config.node_id,
+            self.runtime.wall_ms,
         )
         controller = Controller(self.cluster_id, self.runtime, self.config, log)
         controller.broke = lambda error: self.fatal(f"the metadata log failed: {error}")
         self.parts.controller, self.parts.features = controller, dict(SUPPORTED_FEATURES)
         self._undo.append(self._stop_controller)
-        found = [await self._listen(endpoint, is_controller=True) for endpoint in self.plan.controller]
+        found = [
+            await self._listen(endpoint, is_controller=True) for endpoint in self.plan.controller
+        ]
         await controller.start([Endpoint(each.name, each.host, each.port) for each in found])
 
     @property
     def metadata_directory(self) -> str:
-        return posixpath.normpath(self.config.text("metadata.log.dir") or self.config.log_directories[0])
+        return posixpath.normpath(
+            self.config.text("metadata.log.dir") or self.config.log_directories[0]
+        )
 
     async def _listen(self, endpoint: EndPoint, is_controller: bool) -> Listener:
         """Opens a port; for a broker's port, clients wait until they are let in."""
         told = self.plan.advertised.get(endpoint.name, endpoint)
-        dispatcher = Dispatcher(self.parts, Listener(endpoint.name, told.host, told.port, is_controller))
+        dispatcher = Dispatcher(
+            self.parts, Listener(endpoint.name, told.host, told.port, is_controller)
+        )
         factory = ConnectionFactory(
             self.runtime,
             dispatcher,
@@ -175,7 +224,9 @@ class Broker:
         )
         self._factories.append(factory)
         self._dispatchers.append(dispatcher)
-        dispatcher.listener = await self._open.open(endpoint, factory, told, is_controller, let_in=is_controller)
+        dispatcher.listener = await self._open.open(
+            endpoint, factory, told, is_controller, let_in=is_controller
+        )
         self.listeners.append(dispatcher.listener)
         return dispatcher.listener
 
@@ -193,27 +244,47 @@ class Broker:
 
         runtime, config, parts = self.runtime, self.config, self.parts
         directory_id = self.log_manager.online()[0].directory_id
-        observer = MetadataObserver(runtime, config, self.cluster_id, self._controllers(), directory_id)
+        observer = MetadataObserver(
+            runtime, config, self.cluster_id, self._controllers(), directory_id
+        )
         observer.failed = self._cannot_follow
 
         def channel(purpose: str) -> ControllerChannel:
             return ControllerChannel(runtime, observer, f"broker-{config.node_id}-{purpose}")
 
         lifecycle = BrokerLifecycle(runtime, config, observer, channel("lifecycle"))
-        replica_manager = ReplicaManager(config.node_id, runtime, config, self.log_manager, observer)
-        self._isr_changes = AlterPartitionManager(runtime, config.node_id, channel("alter-partition"), lifecycle)
+        replica_manager = ReplicaManager(
+            config.node_id, runtime, config, self.log_manager, observer
+        )
+        self._isr_changes = AlterPartitionManager(
+            runtime, config.node_id, channel("alter-partition"), lifecycle
+        )
         replica_manager.alter_partition = self._isr_changes
         replica_manager.fetchers = ReplicaFetcherManager(
-            replica_manager, observer, self.plan.inter_broker, lambda: self._lifecycle.broker_epoch, self._connect_to_leader
+            replica_manager,
+            observer,
+            self.plan.inter_broker,
+            lambda: self._lifecycle.broker_epoch,
+            self._connect_to_leader,
         )
-        parts.metadata, parts.replica_manager, parts.features = observer, replica_manager, dict(BROKER_FEATURES)
-        parts.forwarding = ForwardingManager(runtime, config.node_id, channel("forwarding"), lifecycle)
+        parts.metadata, parts.replica_manager, parts.features = (
+            observer,
+            replica_manager,
+            dict(BROKER_FEATURES),
+        )
+        parts.forwarding = ForwardingManager(
+            runtime, config.node_id, channel("forwarding"), lifecycle
+        )
         parts.producer_ids = parts.forwarding.producer_ids
-        self._assignments = DirectoryAssignments(runtime, config.node_id, channel("directories"), lifecycle, self._directory_of)
+        self._assignments = DirectoryAssignments(
+            runtime, config.node_id, channel("directories"), lifecycle, self._directory_of
+        )
         self._observer, self._lifecycle = observer, lifecycle
         lifecycle.refused = lambda reason: self.fatal(reason)
         observer.subscribe(self._metadata_changed)
-        parts.groups = group_coordinator(runtime, config, replica_manager, observer, parts.forwarding.create_topics)
+        parts.groups = group_coordinator(
+            runtime, config, replica_manager, observer, parts.forwarding.create_topics
+        )
         self._undo.append(self._stop_membership)
         observer.start()
         self._undo.append(self._stop_serving)
@@ -225,7 +296,8 @@ class Broker:
     def _cannot_follow(self, error: BaseException) -> None:
         if isinstance(error, BrokerError) and error.code == ErrorCode.INCONSISTENT_CLUSTER_ID:
             self.fatal(
-                f"{', '.join(self.config.log_directories)} belongs to cluster {self.cluster_id}, the controller to another one: "
+                f"{', '.join(self.config.log_directories)} belongs to cluster "
+                f"{self.cluster_id}, the controller to another one: "
                 "name that cluster's controller, or give this broker an empty directory"
             )
         else:
@@ -235,16 +307,32 @@ class Broker:
         """A follower's connection."""
         timeout_ms = self.config.integer("replica.socket.timeout.ms")
         return BrokerConnection(
-            self.runtime, leader.host, leader.port, client_id, request_timeout_ms=timeout_ms, connect_timeout_ms=min(timeout_ms, 10_000)
+            self.runtime,
+            leader.host,
+            leader.port,
+            client_id,
+            request_timeout_ms=timeout_ms,
+            connect_timeout_ms=min(timeout_ms, 10_000),
         )
 
     def _tell_addresses(self) -> None:
         """What is advertised becomes part of the configuration, with the ports that were found."""
-        told = ",".join(str(EndPoint(each.name, each.host, each.port)) for each in self.listeners if not each.is_controller)
-        self.config = self.parts.config = BrokerConfig(self.config.static | {"advertised.listeners": told}, self.config.cluster, self.config.broker)
+        told = ",".join(
+            str(EndPoint(each.name, each.host, each.port))
+            for each in self.listeners
+            if not each.is_controller
+        )
+        self.config = self.parts.config = BrokerConfig(
+            self.config.static | {"advertised.listeners": told},
+            self.config.cluster,
+            self.config.broker,
+        )
 
     def _directory_of(self, topic_partition: TopicPartition) -> bytes | None:
-        """The id of the directory that holds a replica; LOST for one that none could take; None when there is none."""
+        """The id of the directory that holds a replica;
+
+        LOST for one that none could take; None when there is none.
+        """
         from twisted_broker.cluster.image_entries import LOST
 
         found = self.log_manager.get(topic_partition)
@@ -258,15 +346,23 @@ class Broker:
         own = [(each.host, each.port) for each in self.listeners if each.is_controller]
         if own:
             return own
-        named = [entry.rpartition("@")[2] for entry in self.config.names("controller.quorum.voters")]
+        named = [
+            entry.rpartition("@")[2] for entry in self.config.names("controller.quorum.voters")
+        ]
         found = [*named, *self.config.names("controller.quorum.bootstrap.servers")]
         addresses = [_host_and_port(entry) for entry in found]
         if not addresses:
-            raise ConfigError("controller.quorum.bootstrap.servers", "", "HOST:PORT of a controller, for a broker without one of its own")
+            raise ConfigError(
+                "controller.quorum.bootstrap.servers",
+                "",
+                "HOST:PORT of a controller, for a broker without one of its own",
+            )
         return addresses
 
     async def _join(self, observer: MetadataObserver, lifecycle: BrokerLifecycle) -> None:
-        """Registers, waits until the metadata is here, and lets clients in once the controller lifted the fence."""
+        """Registers, waits until the metadata is here, and lets clients in once the controller
+        lifted the fence.
+        """
         from twisted_broker.cluster.features import BROKER_FEATURES
         from twisted_broker.cluster.image import MetadataDelta, MetadataImage
         from twisted_broker.cluster.image_entries import Endpoint
@@ -276,7 +372,11 @@ class Broker:
         lifecycle.start(
             self.cluster_id,
             new_uuid(self.runtime.random),
-            [Endpoint(each.name, each.host, each.port) for each in self.listeners if not each.is_controller],
+            [
+                Endpoint(each.name, each.host, each.port)
+                for each in self.listeners
+                if not each.is_controller
+            ],
             BROKER_FEATURES,
             [each.directory_id for each in directories],
             self.log_manager.previous_broker_epoch(),
@@ -292,9 +392,11 @@ class Broker:
     # while running
 
     def _metadata_changed(self, delta: MetadataDelta) -> None:
-        """A piece of the metadata log. What was before our registration is history: only its outcome counts.
+        """A piece of the metadata log. What was before our registration is history: only its
+        outcome counts.
 
-        Many partitions are taken over in several turns: their files are made on the way, and heartbeats must not wait for a thousand of them.
+        Many partitions are taken over in several turns: their files are made on the way, and
+        heartbeats must not wait for a thousand of them.
         """
         if not self._caught_up:
             return
@@ -304,14 +406,20 @@ class Broker:
 
     def _next_delta(self) -> None:
         delta = self._deltas.popleft()
-        self._delta_call = self.runtime.clock.callLater(0, self._next_delta) if self._deltas else None
+        self._delta_call = (
+            self.runtime.clock.callLater(0, self._next_delta) if self._deltas else None
+        )
         self._take_delta(delta)
 
     def _take_delta(self, delta: MetadataDelta) -> None:
         """Settings first, then roles."""
         image = delta.after
         if delta.configs & {(4, ""), (4, str(self.config.node_id))}:
-            self._settings_changed(self.config.with_dynamic(image.config(4, ""), image.config(4, str(self.config.node_id))))
+            self._settings_changed(
+                self.config.with_dynamic(
+                    image.config(4, ""), image.config(4, str(self.config.node_id))
+                )
+            )
         self.parts.replica_manager.apply_delta(delta, image)
         self._assignments.apply_delta(delta)
 
@@ -326,7 +434,9 @@ class Broker:
         self._counts.maximum_per_host = config.integer("max.connections.per.ip")
 
     def _directory_failed(self, path: str, error: OSError) -> None:
-        """Its replicas go offline, the controller hears of it; without any directory the broker stops, as Kafka's does."""
+        """Its replicas go offline, the controller hears of it; without any directory the broker
+        stops, as Kafka's does.
+        """
         if self.parts.replica_manager is not None:
             self.parts.replica_manager.directory_failed(path, error)
         if self._lifecycle is not None:
@@ -337,20 +447,26 @@ class Broker:
     # stopping
 
     async def leave(self) -> None:
-        """Hands leadership over (controlled shutdown), and follows nobody any more. `stop` begins with it.
+        """Hands leadership over (controlled shutdown), and follows nobody any more. `stop` begins
+        with it.
 
-        Nodes of one process do it side by side before any of them stops: none waits for one that leaves too, or fetches from one that is gone.
+        Nodes of one process do it side by side before any of them stops: none waits for one that
+        leaves too, or fetches from one that is gone.
         """
         if self._lifecycle is None or not self.config.boolean("controlled.shutdown.enable"):
             return
         own = self.parts.controller
         if own is not None and own.log.failed is not None:
-            self._lifecycle.stop()  # the only controller is this one, and its disk failed: it never decides again
+            # the only controller is this one, and its disk failed: it never decides again
+            self._lifecycle.stop()
         await self._lifecycle.controlled_shutdown()
         self.parts.replica_manager.fetchers.shutdown()
 
     def hurry(self) -> None:
-        """Asked to stop once more: what is handed over is handed over. The rest of the stop is as orderly as ever."""
+        """Asked to stop once more: what is handed over is handed over.
+
+        The rest of the stop is as orderly as ever.
+        """
         if self._lifecycle is not None:
             self._lifecycle.hurry()
 
@@ -385,7 +501,9 @@ class Broker:
         self._close_connections(on_controller=True)
 
     async def _stop_logs(self) -> None:
-        await self.log_manager.shutdown(self._lifecycle.broker_epoch if self._lifecycle is not None else -1)
+        await self.log_manager.shutdown(
+            self._lifecycle.broker_epoch if self._lifecycle is not None else -1
+        )
 
     def _close_connections(self, on_controller: bool) -> None:
         for factory in self._factories:

@@ -1,11 +1,15 @@
-"""A broker as a Twisted service: the ready line, the run file, and what happens when it cannot go on.
+"""A broker as a Twisted service: the ready line, the run file, and what happens when it cannot go
+on.
 
 1. Ready is said when clients are let in, once: `replog node 1 ready on HOST:PORT`.
-2. A start that fails, or an end that nobody asked for, is one line on the log, and the process leaves with status 1.
-3. The first SIGTERM or SIGINT begins an orderly stop; another one ends the wait for the controller (`Broker.hurry`): what is not handed over yet is
-   left, and the logs are closed cleanly all the same.
+2. A start that fails, or an end that nobody asked for, is one line on the log, and the process
+   leaves with status 1.
+3. The first SIGTERM or SIGINT begins an orderly stop; another one ends the wait for the controller
+   (`Broker.hurry`): what is not handed over yet is left, and the logs are closed cleanly all the
+   same.
 
-Ring 2. Source: `twisted.application.service`. Leaves out: options (`tap.py`), the parts of a broker (`broker.py`).
+Ring 2. Source: `twisted.application.service`. Leaves out: options (`tap.py`), the parts of a broker
+(`broker.py`).
 """
 
 from __future__ import annotations
@@ -27,13 +31,21 @@ from twisted_broker.config_validation import doubtful
 from twisted_broker.interfaces import Runtime
 from twisted_broker.settings import INT_MAX
 from twisted_broker.status.http_server import StatusPort
-from twisted_broker.status.run_file import broker_entry, remove_run_file, remove_stale_run_file, write_run_file
+from twisted_broker.status.run_file import (
+    broker_entry,
+    remove_run_file,
+    remove_stale_run_file,
+    write_run_file,
+)
 
 _log = Logger(namespace="replog")
 
 
 class BrokerService(Service):
-    """A broker as `twistd` starts and stops it. A start that fails is one line on the log and exit status 1."""
+    """A broker as `twistd` starts and stops it.
+
+    A start that fails is one line on the log and exit status 1.
+    """
 
     def __init__(
         self,
@@ -46,7 +58,9 @@ class BrokerService(Service):
         most_connections: int = INT_MAX,
         when_asked_again: Callable[[Callable[[], None]], None] = lambda hurry: None,
     ) -> None:
-        """`when_asked_again(hurry)`: the process calls `hurry` at every further request to stop, once it stops."""
+        """`when_asked_again(hurry)`: the process calls `hurry` at every further request to stop,
+        once it stops.
+        """
         self.config = config
         self.runtime = runtime
         self.broker: Broker | None = None
@@ -76,12 +90,17 @@ class BrokerService(Service):
         for words in doubtful(self.config):
             _log.warn("{words}", words=words)
         if self.config.without_effect():
-            _log.info("these settings have no effect here: {names}", names=", ".join(self.config.without_effect()))
+            _log.info(
+                "these settings have no effect here: {names}",
+                names=", ".join(self.config.without_effect()),
+            )
 
     async def _start(self) -> None:
         self._say_settings()
         try:
-            self.broker = Broker(self.config, self.runtime, self._cluster_id, self._most_connections)
+            self.broker = Broker(
+                self.config, self.runtime, self._cluster_id, self._most_connections
+            )
             self.broker.fatal = self._fail
             await self._start_broker(self.broker)
             self._tell()
@@ -107,7 +126,9 @@ class BrokerService(Service):
     def _entry(self, broker: Broker) -> dict[str, Any]:
         """What the run file says of it."""
         listeners = {each.name: each.address for each in broker.listeners}
-        return broker_entry(listeners, broker.config.log_directories[0], self._status_ports[broker].address)
+        return broker_entry(
+            listeners, broker.config.log_directories[0], self._status_ports[broker].address
+        )
 
     def _tell(self) -> None:
         """The ready line and the run file."""
@@ -123,7 +144,9 @@ class BrokerService(Service):
                 controllers[0].address if controllers else None,
                 {self.config.node_id: self._entry(self.broker)},
             )
-        _log.info("replog node {node} ready on {address}", node=self.config.node_id, address=first.address)
+        _log.info(
+            "replog node {node} ready on {address}", node=self.config.node_id, address=first.address
+        )
 
     def _fail(self, reason: str) -> None:
         if self._stopping:

@@ -1,15 +1,17 @@
 """THE settings table: every setting under Kafka's own name.
 
-Owns the rows (`BROKER_SETTINGS`, `TOPIC_SETTINGS`), the configuration of a broker built from them (`BrokerConfig`) and that of a
-partition's log (`LogConfig`). Command-line options, DescribeConfigs, AlterConfigs and the documentation are derived from the rows.
+Owns the rows (`BROKER_SETTINGS`, `TOPIC_SETTINGS`), the configuration of a broker built from them
+(`BrokerConfig`) and that of a partition's log (`LogConfig`). Command-line options, DescribeConfigs,
+AlterConfigs and the documentation are derived from the rows.
 
 1. A setting is one row; nobody else knows its default or range.
-2. A topic's value comes from the topic, else from the broker's setting of the same meaning (changed while running before the
-   file's), else from the row.
-3. What Kafka knows and we cannot honour safely (`REFUSED`) stops the start; what has no meaning here (`NO_EFFECT`) is named once.
+2. A topic's value comes from the topic, else from the broker's setting of the same meaning (changed
+   while running before the file's), else from the row.
+3. What Kafka knows and we cannot honour safely (`REFUSED`) stops the start; what has no meaning
+   here (`NO_EFFECT`) is named once.
 
-Source: Kafka 4.3.1's `AbstractKafkaConfig` and `LogConfig` for names, types, defaults and ranges; sample server.properties for
-`SAMPLE_VALUES`. Rows are added when the code that obeys them is.
+Source: Kafka 4.3.1's `AbstractKafkaConfig` and `LogConfig` for names, types, defaults and ranges;
+sample server.properties for `SAMPLE_VALUES`. Rows are added when the code that obeys them is.
 """
 
 from __future__ import annotations
@@ -18,12 +20,33 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from twisted_broker.settings import INT_MAX, LONG_MAX, ConfigError, Setting, Type, Value, parse_properties, text_of
+from twisted_broker.settings import (
+    INT_MAX,
+    LONG_MAX,
+    ConfigError,
+    Setting,
+    Type,
+    Value,
+    parse_properties,
+    text_of,
+)
 
 __all__ = [
-    "BROKER_SETTINGS", "LIVE_BROKER_SETTINGS", "NO_EFFECT", "REFUSED", "SAMPLE_VALUES", "TOPIC_SETTINGS",
-    "BrokerConfig", "ConfigError", "LogConfig", "check_topic_overrides", "parse_properties", "text_of", "topic_config", "topic_value",
-]  # fmt: skip
+    "BROKER_SETTINGS",
+    "LIVE_BROKER_SETTINGS",
+    "NO_EFFECT",
+    "REFUSED",
+    "SAMPLE_VALUES",
+    "TOPIC_SETTINGS",
+    "BrokerConfig",
+    "ConfigError",
+    "LogConfig",
+    "check_topic_overrides",
+    "parse_properties",
+    "text_of",
+    "topic_config",
+    "topic_value",
+]
 
 _CODECS = ("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer")
 _HOUR_MS, _MINUTE_MS = 3_600_000, 60_000
@@ -33,7 +56,15 @@ def _table(*rows: Setting) -> dict[str, Setting]:
     return {row.name: row for row in rows}
 
 
-def _number(kind: Type, name: str, default: int | None, doc: str, low: int | None = None, unit: str = "", **more: Any) -> Setting:
+def _number(
+    kind: Type,
+    name: str,
+    default: int | None,
+    doc: str,
+    low: int | None = None,
+    unit: str = "",
+    **more: Any,
+) -> Setting:
     return Setting(name, kind, default, doc, unit=unit, low=low, nullable=default is None, **more)
 
 
@@ -49,7 +80,9 @@ def _ms(name: str, default: int | None, doc: str, low: int | None = None, **more
     return _number(Type.LONG, name, default, doc, low, unit="ms", **more)
 
 
-def _bytes(name: str, default: int | None, doc: str, low: int | None = None, **more: Any) -> Setting:
+def _bytes(
+    name: str, default: int | None, doc: str, low: int | None = None, **more: Any
+) -> Setting:
     return _number(Type.INT, name, default, doc, low, unit="bytes", **more)
 
 
@@ -68,32 +101,129 @@ def _list(name: str, default: tuple[str, ...] | None, doc: str, **more: Any) -> 
 BROKER_SETTINGS: dict[str, Setting] = _table(
     # identity and membership
     _int("node.id", 1, "Number of this node in its cluster.", 0),
-    _list("process.roles", ("broker", "controller"), "What this process is.", choices=("broker", "controller")),
-    _text("broker.rack", None, "Rack of this broker, for placement of replicas and for consumers that fetch nearby."),
-    _list("listeners", ("PLAINTEXT://:9092",), "Addresses to listen on, as NAME://HOST:PORT; port 0 picks a free one."),
-    _list("advertised.listeners", None, "Addresses that clients are told, where they differ from listeners."),
-    _list("controller.listener.names", ("CONTROLLER",), "Names of the listeners that belong to the controller."),
-    _text("inter.broker.listener.name", None, "Name of the listener through which other brokers come; else the first of the broker's."),
-    _text("listener.security.protocol.map", "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT", "Security protocol of each listener name."),
+    _list(
+        "process.roles",
+        ("broker", "controller"),
+        "What this process is.",
+        choices=("broker", "controller"),
+    ),
+    _text(
+        "broker.rack",
+        None,
+        "Rack of this broker, for placement of replicas and for consumers that fetch nearby.",
+    ),
+    _list(
+        "listeners",
+        ("PLAINTEXT://:9092",),
+        "Addresses to listen on, as NAME://HOST:PORT; port 0 picks a free one.",
+    ),
+    _list(
+        "advertised.listeners",
+        None,
+        "Addresses that clients are told, where they differ from listeners.",
+    ),
+    _list(
+        "controller.listener.names",
+        ("CONTROLLER",),
+        "Names of the listeners that belong to the controller.",
+    ),
+    _text(
+        "inter.broker.listener.name",
+        None,
+        "Name of the listener through which other brokers come; else the first of the broker's.",
+    ),
+    _text(
+        "listener.security.protocol.map",
+        "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+        "Security protocol of each listener name.",
+    ),
     _list("controller.quorum.voters", (), "Controllers, as ID@HOST:PORT."),
-    _list("controller.quorum.bootstrap.servers", (), "Addresses at which a controller can be found."),
-    _int("controller.quorum.fetch.timeout.ms", 2000, "Silence of the controller after which another one is looked for.", 0, unit="ms"),
-    _int("controller.quorum.request.timeout.ms", 2000, "Wait for a controller's answer.", 0, unit="ms"),
-    _int("controller.quorum.retry.backoff.ms", 20, "Pause before a controller is asked again.", 0, unit="ms"),
-    _int("broker.heartbeat.interval.ms", 2000, "Time between heartbeats to the controller.", 1, unit="ms"),
-    _int("broker.session.timeout.ms", 9000, "Silence after which the controller fences a broker.", 1, unit="ms"),
-    _int("initial.broker.registration.timeout.ms", 60000, "Time in which the first registration must succeed.", 1, unit="ms"),
+    _list(
+        "controller.quorum.bootstrap.servers", (), "Addresses at which a controller can be found."
+    ),
+    _int(
+        "controller.quorum.fetch.timeout.ms",
+        2000,
+        "Silence of the controller after which another one is looked for.",
+        0,
+        unit="ms",
+    ),
+    _int(
+        "controller.quorum.request.timeout.ms",
+        2000,
+        "Wait for a controller's answer.",
+        0,
+        unit="ms",
+    ),
+    _int(
+        "controller.quorum.retry.backoff.ms",
+        20,
+        "Pause before a controller is asked again.",
+        0,
+        unit="ms",
+    ),
+    _int(
+        "broker.heartbeat.interval.ms",
+        2000,
+        "Time between heartbeats to the controller.",
+        1,
+        unit="ms",
+    ),
+    _int(
+        "broker.session.timeout.ms",
+        9000,
+        "Silence after which the controller fences a broker.",
+        1,
+        unit="ms",
+    ),
+    _int(
+        "initial.broker.registration.timeout.ms",
+        60000,
+        "Time in which the first registration must succeed.",
+        1,
+        unit="ms",
+    ),
     _flag("controlled.shutdown.enable", True, "Hand leadership over before stopping."),
-    _ms("replog.controlled.shutdown.timeout.ms", 10000, "Longest wait, when stopping, for the controller to hand leadership over.", 0),
-    _int("metadata.max.idle.interval.ms", 500, "Time between empty records of the metadata log; 0 writes none.", 0, unit="ms"),
-    _long("metadata.log.max.record.bytes.between.snapshots", 20971520, "Metadata bytes after which a snapshot is written.", 1, unit="bytes"),
-    _ms("metadata.log.max.snapshot.interval.ms", 3600000, "Time after which a snapshot is written; 0 never by time.", 0),
+    _ms(
+        "replog.controlled.shutdown.timeout.ms",
+        10000,
+        "Longest wait, when stopping, for the controller to hand leadership over.",
+        0,
+    ),
+    _int(
+        "metadata.max.idle.interval.ms",
+        500,
+        "Time between empty records of the metadata log; 0 writes none.",
+        0,
+        unit="ms",
+    ),
+    _long(
+        "metadata.log.max.record.bytes.between.snapshots",
+        20971520,
+        "Metadata bytes after which a snapshot is written.",
+        1,
+        unit="bytes",
+    ),
+    _ms(
+        "metadata.log.max.snapshot.interval.ms",
+        3600000,
+        "Time after which a snapshot is written; 0 never by time.",
+        0,
+    ),
     _text("metadata.log.dir", None, "Directory of the metadata log; else the first of log.dirs."),
     # connections
     _bytes("socket.request.max.bytes", 104857600, "Longest request that is read.", 1),
     _int("socket.listen.backlog.size", 50, "Connections that may wait to be accepted.", 1),
-    _bytes("socket.send.buffer.bytes", 102400, "Send buffer of a connection; -1 leaves it to the system."),
-    _bytes("socket.receive.buffer.bytes", 102400, "Receive buffer of a connection; -1 leaves it to the system."),
+    _bytes(
+        "socket.send.buffer.bytes",
+        102400,
+        "Send buffer of a connection; -1 leaves it to the system.",
+    ),
+    _bytes(
+        "socket.receive.buffer.bytes",
+        102400,
+        "Receive buffer of a connection; -1 leaves it to the system.",
+    ),
     _ms("connections.max.idle.ms", 600000, "Silence after which a connection is closed."),
     _int("max.connections", INT_MAX, "Connections in all.", 0, live=True),
     _int("max.connections.per.ip", INT_MAX, "Connections from one address.", 0, live=True),
@@ -104,10 +234,31 @@ BROKER_SETTINGS: dict[str, Setting] = _table(
     _int("num.partitions", 1, "Partitions of a topic that does not say.", 1),
     _int("default.replication.factor", 1, "Replicas of a topic that does not say.", 1),
     _int("min.insync.replicas", 1, "Replicas that must hold a record of acks=all.", 1, live=True),
-    _flag("unclean.leader.election.enable", False, "Let a replica lead that may have missed records.", live=True),
-    _flag("auto.leader.rebalance.enable", True, "Let the controller give partitions back to their preferred leaders."),
-    _int("leader.imbalance.per.broker.percentage", 10, "Share of a broker's partitions that may be led elsewhere.", 0, unit="%"),
-    _long("leader.imbalance.check.interval.seconds", 300, "Time between looks for partitions to give back.", 1, unit="s"),
+    _flag(
+        "unclean.leader.election.enable",
+        False,
+        "Let a replica lead that may have missed records.",
+        live=True,
+    ),
+    _flag(
+        "auto.leader.rebalance.enable",
+        True,
+        "Let the controller give partitions back to their preferred leaders.",
+    ),
+    _int(
+        "leader.imbalance.per.broker.percentage",
+        10,
+        "Share of a broker's partitions that may be led elsewhere.",
+        0,
+        unit="%",
+    ),
+    _long(
+        "leader.imbalance.check.interval.seconds",
+        300,
+        "Time between looks for partitions to give back.",
+        1,
+        unit="s",
+    ),
     _bytes("message.max.bytes", 1048588, "Largest record batch, compressed.", 0, live=True),
     _text("compression.type", "producer", "Codec of the log.", choices=_CODECS, live=True),
     _int("compression.gzip.level", -1, "Level of gzip.", 1, high=9, extra=-1, live=True),
@@ -116,73 +267,296 @@ BROKER_SETTINGS: dict[str, Setting] = _table(
     # fetch and replication
     _bytes("fetch.max.bytes", 57671680, "Most bytes of a fetch answer.", 1024),
     _int("max.incremental.fetch.session.cache.slots", 1000, "Fetch sessions kept.", 0),
-    _int("max.request.partition.size.limit", 2000, "Most partitions in one answer of DescribeTopicPartitions.", 1),
-    _ms("replica.lag.time.max.ms", 30000, "Time after which a follower that did not catch up leaves the ISR."),
-    _ms("replica.high.watermark.checkpoint.interval.ms", 5000, "Time between checkpoints of the high watermarks."),
+    _int(
+        "max.request.partition.size.limit",
+        2000,
+        "Most partitions in one answer of DescribeTopicPartitions.",
+        1,
+    ),
+    _ms(
+        "replica.lag.time.max.ms",
+        30000,
+        "Time after which a follower that did not catch up leaves the ISR.",
+    ),
+    _ms(
+        "replica.high.watermark.checkpoint.interval.ms",
+        5000,
+        "Time between checkpoints of the high watermarks.",
+    ),
     _int("num.replica.fetchers", 1, "Fetchers per leader broker.", 1, live=True),
-    _int("replica.fetch.wait.max.ms", 500, "Longest wait of a follower's fetch for records.", 0, unit="ms"),
-    _int("replica.fetch.min.bytes", 1, "Bytes for which a follower's fetch waits.", 0, unit="bytes"),
+    _int(
+        "replica.fetch.wait.max.ms",
+        500,
+        "Longest wait of a follower's fetch for records.",
+        0,
+        unit="ms",
+    ),
+    _int(
+        "replica.fetch.min.bytes", 1, "Bytes for which a follower's fetch waits.", 0, unit="bytes"
+    ),
     _bytes("replica.fetch.max.bytes", 1048576, "Bytes that a follower asks of one partition.", 0),
-    _bytes("replica.fetch.response.max.bytes", 10485760, "Bytes of the answer to a follower's fetch.", 0),
+    _bytes(
+        "replica.fetch.response.max.bytes",
+        10485760,
+        "Bytes of the answer to a follower's fetch.",
+        0,
+    ),
     _int("replica.fetch.backoff.ms", 1000, "Pause of a follower after an error.", 0, unit="ms"),
-    _int("replica.socket.timeout.ms", 30000, "Wait of a follower for its leader's answer.", 1, unit="ms"),
+    _int(
+        "replica.socket.timeout.ms",
+        30000,
+        "Wait of a follower for its leader's answer.",
+        1,
+        unit="ms",
+    ),
     _text(
         "replica.selector.class",
         None,
-        "Which replica consumers that name their rack are sent to: the nearest in sync, or the leader. No class is loaded.",
-        choices=("org.apache.kafka.common.replica.RackAwareReplicaSelector", "org.apache.kafka.common.replica.LeaderSelector"),
+        (
+            "Which replica consumers that name their rack are sent to: the nearest in sync, or "
+            "the leader. No class is loaded."
+        ),
+        choices=(
+            "org.apache.kafka.common.replica.RackAwareReplicaSelector",
+            "org.apache.kafka.common.replica.LeaderSelector",
+        ),
     ),
-    _flag("replog.refuse.unclean.truncation", False, "Stop a follower whose leader ends below it, instead of cutting it.", live=True),
-    _int("fetch.purgatory.purge.interval.requests", 1000, "Completed fetches kept in the waiting lists."),
-    _int("producer.purgatory.purge.interval.requests", 1000, "Completed produces kept in the waiting lists."),
-    _int("delete.records.purgatory.purge.interval.requests", 1, "Completed DeleteRecords kept in the waiting lists."),
+    _flag(
+        "replog.refuse.unclean.truncation",
+        False,
+        "Stop a follower whose leader ends below it, instead of cutting it.",
+        live=True,
+    ),
+    _int(
+        "fetch.purgatory.purge.interval.requests",
+        1000,
+        "Completed fetches kept in the waiting lists.",
+    ),
+    _int(
+        "producer.purgatory.purge.interval.requests",
+        1000,
+        "Completed produces kept in the waiting lists.",
+    ),
+    _int(
+        "delete.records.purgatory.purge.interval.requests",
+        1,
+        "Completed DeleteRecords kept in the waiting lists.",
+    ),
     # log
     _list("log.dirs", None, "Directories of the logs."),
     _list("log.dir", ("/tmp/kafka-logs",), "Directory of the logs when log.dirs is not set."),
     _bytes("log.segment.bytes", 1073741824, "Size at which a segment rolls.", 1048576, live=True),
     _ms("log.roll.ms", None, "Age at which a segment rolls.", live=True),
     _int("log.roll.hours", 168, "Age at which a segment rolls.", 1, unit="h"),
-    _ms("log.roll.jitter.ms", None, "Random part taken from the age at which a segment rolls.", live=True),
-    _int("log.roll.jitter.hours", 0, "Random part taken from the age at which a segment rolls.", 0, unit="h"),
+    _ms(
+        "log.roll.jitter.ms",
+        None,
+        "Random part taken from the age at which a segment rolls.",
+        live=True,
+    ),
+    _int(
+        "log.roll.jitter.hours",
+        0,
+        "Random part taken from the age at which a segment rolls.",
+        0,
+        unit="h",
+    ),
     _ms("log.retention.ms", None, "Age at which records may be deleted; -1 never.", live=True),
     _int("log.retention.minutes", None, "Age at which records may be deleted.", unit="min"),
     _int("log.retention.hours", 168, "Age at which records may be deleted.", unit="h"),
-    _long("log.retention.bytes", -1, "Size of a partition above which its oldest segments are deleted; -1 any.", unit="bytes", live=True),
+    _long(
+        "log.retention.bytes",
+        -1,
+        "Size of a partition above which its oldest segments are deleted; -1 any.",
+        unit="bytes",
+        live=True,
+    ),
     _ms("log.retention.check.interval.ms", 300000, "Time between looks for segments to delete.", 1),
-    _list("log.cleanup.policy", ("delete",), "What happens to old segments.", choices=("compact", "delete"), live=True),
-    _bytes("log.index.size.max.bytes", 10485760, "Size of an index at which its segment rolls.", 4, live=True),
-    _bytes("log.index.interval.bytes", 4096, "Record bytes between two entries of an index.", 0, live=True),
-    _long("log.flush.interval.messages", LONG_MAX, "Records after which a log is synced.", 1, live=True),
+    _list(
+        "log.cleanup.policy",
+        ("delete",),
+        "What happens to old segments.",
+        choices=("compact", "delete"),
+        live=True,
+    ),
+    _bytes(
+        "log.index.size.max.bytes",
+        10485760,
+        "Size of an index at which its segment rolls.",
+        4,
+        live=True,
+    ),
+    _bytes(
+        "log.index.interval.bytes",
+        4096,
+        "Record bytes between two entries of an index.",
+        0,
+        live=True,
+    ),
+    _long(
+        "log.flush.interval.messages",
+        LONG_MAX,
+        "Records after which a log is synced.",
+        1,
+        live=True,
+    ),
     _ms("log.flush.interval.ms", None, "Time after which a log is synced.", live=True),
     _ms("log.flush.scheduler.interval.ms", LONG_MAX, "Time between looks for logs to sync."),
-    _int("log.flush.offset.checkpoint.interval.ms", 60000, "Time between checkpoints of the recovery points.", 0, unit="ms"),
-    _int("log.flush.start.offset.checkpoint.interval.ms", 60000, "Time between checkpoints of the log start offsets.", 0, unit="ms"),
-    _ms("log.segment.delete.delay.ms", 60000, "Time between taking a segment out of a log and deleting its files.", 0, live=True),
+    _int(
+        "log.flush.offset.checkpoint.interval.ms",
+        60000,
+        "Time between checkpoints of the recovery points.",
+        0,
+        unit="ms",
+    ),
+    _int(
+        "log.flush.start.offset.checkpoint.interval.ms",
+        60000,
+        "Time between checkpoints of the log start offsets.",
+        0,
+        unit="ms",
+    ),
+    _ms(
+        "log.segment.delete.delay.ms",
+        60000,
+        "Time between taking a segment out of a log and deleting its files.",
+        0,
+        live=True,
+    ),
     _flag("log.preallocate", False, "Lay a new segment's space out at once.", live=True),
-    _text("log.message.timestamp.type", "CreateTime", "Whose time a record carries.", choices=("CreateTime", "LogAppendTime"), live=True),
-    _ms("log.message.timestamp.before.max.ms", LONG_MAX, "How far in the past a record's time may lie.", 0, live=True),
-    _ms("log.message.timestamp.after.max.ms", 3600000, "How far in the future a record's time may lie.", 0, live=True),
-    _ms("log.cleaner.delete.retention.ms", 86400000, "Time for which a compacted log keeps its deletion marks.", 0, live=True),
-    _ms("log.cleaner.min.compaction.lag.ms", 0, "Age below which a record is not compacted.", 0, live=True),
-    _ms("log.cleaner.max.compaction.lag.ms", LONG_MAX, "Age above which a record must be compacted.", 1, live=True),
-    Setting("log.cleaner.min.cleanable.ratio", Type.DOUBLE, 0.5, "Share of a log that must be dirty to be compacted.", low=0.0, high=1.0, live=True),
-    _int("producer.id.expiration.ms", 86400000, "Silence after which an idempotent producer is forgotten.", 1, unit="ms", live=True),
-    _int("producer.id.expiration.check.interval.ms", 600000, "Time between looks for producers to forget.", 1, unit="ms"),
-    _int("replog.status.port", 0, "Port on 127.0.0.1 for /, /metrics and /explain; 0 picks a free one, -1 none.", -1, high=65535),
+    _text(
+        "log.message.timestamp.type",
+        "CreateTime",
+        "Whose time a record carries.",
+        choices=("CreateTime", "LogAppendTime"),
+        live=True,
+    ),
+    _ms(
+        "log.message.timestamp.before.max.ms",
+        LONG_MAX,
+        "How far in the past a record's time may lie.",
+        0,
+        live=True,
+    ),
+    _ms(
+        "log.message.timestamp.after.max.ms",
+        3600000,
+        "How far in the future a record's time may lie.",
+        0,
+        live=True,
+    ),
+    _ms(
+        "log.cleaner.delete.retention.ms",
+        86400000,
+        "Time for which a compacted log keeps its deletion marks.",
+        0,
+        live=True,
+    ),
+    _ms(
+        "log.cleaner.min.compaction.lag.ms",
+        0,
+        "Age below which a record is not compacted.",
+        0,
+        live=True,
+    ),
+    _ms(
+        "log.cleaner.max.compaction.lag.ms",
+        LONG_MAX,
+        "Age above which a record must be compacted.",
+        1,
+        live=True,
+    ),
+    Setting(
+        "log.cleaner.min.cleanable.ratio",
+        Type.DOUBLE,
+        0.5,
+        "Share of a log that must be dirty to be compacted.",
+        low=0.0,
+        high=1.0,
+        live=True,
+    ),
+    _int(
+        "producer.id.expiration.ms",
+        86400000,
+        "Silence after which an idempotent producer is forgotten.",
+        1,
+        unit="ms",
+        live=True,
+    ),
+    _int(
+        "producer.id.expiration.check.interval.ms",
+        600000,
+        "Time between looks for producers to forget.",
+        1,
+        unit="ms",
+    ),
+    _int(
+        "replog.status.port",
+        0,
+        "Port on 127.0.0.1 for /, /metrics and /explain; 0 picks a free one, -1 none.",
+        -1,
+        high=65535,
+    ),
     _int("replog.max.open.segments", 512, "Segment files held open at a time.", 8),
-    _flag("replog.validate.records", False, "Walk the records of every batch on append, as Kafka does."),
+    _flag(
+        "replog.validate.records",
+        False,
+        "Walk the records of every batch on append, as Kafka does.",
+    ),
     # groups
     _int("offsets.topic.num.partitions", 50, "Partitions of __consumer_offsets.", 1),
-    _number(Type.SHORT, "offsets.topic.replication.factor", 3, "Replicas of __consumer_offsets; fewer while there are fewer brokers.", 1),
-    _bytes("offsets.topic.segment.bytes", 104857600, "Size at which a segment of __consumer_offsets rolls.", 1),
+    _number(
+        Type.SHORT,
+        "offsets.topic.replication.factor",
+        3,
+        "Replicas of __consumer_offsets; fewer while there are fewer brokers.",
+        1,
+    ),
+    _bytes(
+        "offsets.topic.segment.bytes",
+        104857600,
+        "Size at which a segment of __consumer_offsets rolls.",
+        1,
+    ),
     _int("offsets.commit.timeout.ms", 5000, "Wait for the replicas of a commit.", 1, unit="ms"),
     _bytes("offsets.load.buffer.size", 5242880, "Bytes read at a time while groups are loaded.", 1),
-    _int("offset.metadata.max.bytes", 4096, "Longest text that a commit may carry.", 0, unit="bytes"),
-    _int("offsets.retention.minutes", 10080, "Time for which the offsets of an empty group are kept.", 1, unit="min"),
-    _ms("offsets.retention.check.interval.ms", 600000, "Time between looks for offsets to expire.", 1),
-    _int("group.min.session.timeout.ms", 6000, "Shortest session that a member may ask for.", 1, unit="ms"),
-    _int("group.max.session.timeout.ms", 1800000, "Longest session that a member may ask for.", 1, unit="ms"),
-    _int("group.initial.rebalance.delay.ms", 3000, "Wait for more members before a new group's first assignment.", 0, unit="ms"),
+    _int(
+        "offset.metadata.max.bytes", 4096, "Longest text that a commit may carry.", 0, unit="bytes"
+    ),
+    _int(
+        "offsets.retention.minutes",
+        10080,
+        "Time for which the offsets of an empty group are kept.",
+        1,
+        unit="min",
+    ),
+    _ms(
+        "offsets.retention.check.interval.ms",
+        600000,
+        "Time between looks for offsets to expire.",
+        1,
+    ),
+    _int(
+        "group.min.session.timeout.ms",
+        6000,
+        "Shortest session that a member may ask for.",
+        1,
+        unit="ms",
+    ),
+    _int(
+        "group.max.session.timeout.ms",
+        1800000,
+        "Longest session that a member may ask for.",
+        1,
+        unit="ms",
+    ),
+    _int(
+        "group.initial.rebalance.delay.ms",
+        3000,
+        "Wait for more members before a new group's first assignment.",
+        0,
+        unit="ms",
+    ),
     _int("group.max.size", INT_MAX, "Members of one group.", 1),
 )
 
@@ -195,81 +569,224 @@ def _topic(row: Setting, *broker: tuple[str, int]) -> Setting:
 
 
 TOPIC_SETTINGS: dict[str, Setting] = _table(
-    _topic(_bytes("segment.bytes", 1073741824, "Size at which a segment rolls.", 1048576), ("log.segment.bytes", 1)),
-    _topic(_ms("segment.ms", 604800000, "Age at which a segment rolls.", 1), ("log.roll.ms", 1), ("log.roll.hours", _HOUR_MS)),
-    _topic(_ms("segment.jitter.ms", 0, "Random part taken from segment.ms.", 0), ("log.roll.jitter.ms", 1), ("log.roll.jitter.hours", _HOUR_MS)),
-    _topic(_bytes("segment.index.bytes", 10485760, "Size of an index at which its segment rolls.", 4), ("log.index.size.max.bytes", 1)),
-    _topic(_long("flush.messages", LONG_MAX, "Records after which the log is synced.", 1), ("log.flush.interval.messages", 1)),
     _topic(
-        _ms("flush.ms", LONG_MAX, "Time after which the log is synced.", 0), ("log.flush.interval.ms", 1), ("log.flush.scheduler.interval.ms", 1)
+        _bytes("segment.bytes", 1073741824, "Size at which a segment rolls.", 1048576),
+        ("log.segment.bytes", 1),
     ),
-    _topic(_long("retention.bytes", -1, "Size above which the oldest segments are deleted; -1 any.", unit="bytes"), ("log.retention.bytes", 1)),
+    _topic(
+        _ms("segment.ms", 604800000, "Age at which a segment rolls.", 1),
+        ("log.roll.ms", 1),
+        ("log.roll.hours", _HOUR_MS),
+    ),
+    _topic(
+        _ms("segment.jitter.ms", 0, "Random part taken from segment.ms.", 0),
+        ("log.roll.jitter.ms", 1),
+        ("log.roll.jitter.hours", _HOUR_MS),
+    ),
+    _topic(
+        _bytes("segment.index.bytes", 10485760, "Size of an index at which its segment rolls.", 4),
+        ("log.index.size.max.bytes", 1),
+    ),
+    _topic(
+        _long("flush.messages", LONG_MAX, "Records after which the log is synced.", 1),
+        ("log.flush.interval.messages", 1),
+    ),
+    _topic(
+        _ms("flush.ms", LONG_MAX, "Time after which the log is synced.", 0),
+        ("log.flush.interval.ms", 1),
+        ("log.flush.scheduler.interval.ms", 1),
+    ),
+    _topic(
+        _long(
+            "retention.bytes",
+            -1,
+            "Size above which the oldest segments are deleted; -1 any.",
+            unit="bytes",
+        ),
+        ("log.retention.bytes", 1),
+    ),
     _topic(
         _ms("retention.ms", 604800000, "Age at which records may be deleted; -1 never.", -1),
         ("log.retention.ms", 1),
         ("log.retention.minutes", _MINUTE_MS),
         ("log.retention.hours", _HOUR_MS),
     ),
-    _topic(_bytes("max.message.bytes", 1048588, "Largest record batch, compressed.", 0), ("message.max.bytes", 1)),
-    _topic(_bytes("index.interval.bytes", 4096, "Record bytes between two entries of an index.", 0), ("log.index.interval.bytes", 1)),
-    _topic(_ms("delete.retention.ms", 86400000, "Time for which deletion marks are kept.", 0), ("log.cleaner.delete.retention.ms", 1)),
-    _topic(_ms("min.compaction.lag.ms", 0, "Age below which a record is not compacted.", 0), ("log.cleaner.min.compaction.lag.ms", 1)),
-    _topic(_ms("max.compaction.lag.ms", LONG_MAX, "Age above which a record must be compacted.", 1), ("log.cleaner.max.compaction.lag.ms", 1)),
-    _topic(_ms("file.delete.delay.ms", 60000, "Time before the files of a removed segment are deleted.", 0), ("log.segment.delete.delay.ms", 1)),
     _topic(
-        Setting("min.cleanable.dirty.ratio", Type.DOUBLE, 0.5, "Share that must be dirty to be compacted.", low=0.0, high=1.0),
+        _bytes("max.message.bytes", 1048588, "Largest record batch, compressed.", 0),
+        ("message.max.bytes", 1),
+    ),
+    _topic(
+        _bytes("index.interval.bytes", 4096, "Record bytes between two entries of an index.", 0),
+        ("log.index.interval.bytes", 1),
+    ),
+    _topic(
+        _ms("delete.retention.ms", 86400000, "Time for which deletion marks are kept.", 0),
+        ("log.cleaner.delete.retention.ms", 1),
+    ),
+    _topic(
+        _ms("min.compaction.lag.ms", 0, "Age below which a record is not compacted.", 0),
+        ("log.cleaner.min.compaction.lag.ms", 1),
+    ),
+    _topic(
+        _ms("max.compaction.lag.ms", LONG_MAX, "Age above which a record must be compacted.", 1),
+        ("log.cleaner.max.compaction.lag.ms", 1),
+    ),
+    _topic(
+        _ms(
+            "file.delete.delay.ms",
+            60000,
+            "Time before the files of a removed segment are deleted.",
+            0,
+        ),
+        ("log.segment.delete.delay.ms", 1),
+    ),
+    _topic(
+        Setting(
+            "min.cleanable.dirty.ratio",
+            Type.DOUBLE,
+            0.5,
+            "Share that must be dirty to be compacted.",
+            low=0.0,
+            high=1.0,
+        ),
         ("log.cleaner.min.cleanable.ratio", 1),
     ),
-    _topic(_list("cleanup.policy", ("delete",), "What happens to old segments.", choices=("compact", "delete")), ("log.cleanup.policy", 1)),
-    _topic(_flag("unclean.leader.election.enable", False, "Let a replica lead that may have missed records."), ("unclean.leader.election.enable", 1)),
-    _topic(_int("min.insync.replicas", 1, "Replicas that must hold a record of acks=all.", 1), ("min.insync.replicas", 1)),
-    _topic(_text("compression.type", "producer", "Codec of the log.", choices=_CODECS), ("compression.type", 1)),
-    _topic(_int("compression.gzip.level", -1, "Level of gzip.", 1, high=9, extra=-1), ("compression.gzip.level", 1)),
-    _topic(_int("compression.lz4.level", 9, "Level of lz4.", 1, high=17), ("compression.lz4.level", 1)),
-    _topic(_int("compression.zstd.level", 3, "Level of zstd.", -131072, high=22), ("compression.zstd.level", 1)),
-    _topic(_flag("preallocate", False, "Lay a new segment's space out at once."), ("log.preallocate", 1)),
     _topic(
-        _text("message.timestamp.type", "CreateTime", "Whose time a record carries.", choices=("CreateTime", "LogAppendTime")),
+        _list(
+            "cleanup.policy",
+            ("delete",),
+            "What happens to old segments.",
+            choices=("compact", "delete"),
+        ),
+        ("log.cleanup.policy", 1),
+    ),
+    _topic(
+        _flag(
+            "unclean.leader.election.enable",
+            False,
+            "Let a replica lead that may have missed records.",
+        ),
+        ("unclean.leader.election.enable", 1),
+    ),
+    _topic(
+        _int("min.insync.replicas", 1, "Replicas that must hold a record of acks=all.", 1),
+        ("min.insync.replicas", 1),
+    ),
+    _topic(
+        _text("compression.type", "producer", "Codec of the log.", choices=_CODECS),
+        ("compression.type", 1),
+    ),
+    _topic(
+        _int("compression.gzip.level", -1, "Level of gzip.", 1, high=9, extra=-1),
+        ("compression.gzip.level", 1),
+    ),
+    _topic(
+        _int("compression.lz4.level", 9, "Level of lz4.", 1, high=17), ("compression.lz4.level", 1)
+    ),
+    _topic(
+        _int("compression.zstd.level", 3, "Level of zstd.", -131072, high=22),
+        ("compression.zstd.level", 1),
+    ),
+    _topic(
+        _flag("preallocate", False, "Lay a new segment's space out at once."),
+        ("log.preallocate", 1),
+    ),
+    _topic(
+        _text(
+            "message.timestamp.type",
+            "CreateTime",
+            "Whose time a record carries.",
+            choices=("CreateTime", "LogAppendTime"),
+        ),
         ("log.message.timestamp.type", 1),
     ),
     _topic(
-        _ms("message.timestamp.before.max.ms", LONG_MAX, "How far in the past a record's time may lie.", 0),
+        _ms(
+            "message.timestamp.before.max.ms",
+            LONG_MAX,
+            "How far in the past a record's time may lie.",
+            0,
+        ),
         ("log.message.timestamp.before.max.ms", 1),
     ),
     _topic(
-        _ms("message.timestamp.after.max.ms", 3600000, "How far in the future a record's time may lie.", 0),
+        _ms(
+            "message.timestamp.after.max.ms",
+            3600000,
+            "How far in the future a record's time may lie.",
+            0,
+        ),
         ("log.message.timestamp.after.max.ms", 1),
     ),
-    _bytes("internal.segment.bytes", None, "Segment size below the smallest segment.bytes, for tests.", 14, internal=True, live=True),
+    _bytes(
+        "internal.segment.bytes",
+        None,
+        "Segment size below the smallest segment.bytes, for tests.",
+        14,
+        internal=True,
+        live=True,
+    ),
 )
 
 SAMPLE_VALUES: Mapping[str, str] = {
     "offsets.topic.replication.factor": "3",
     "group.initial.rebalance.delay.ms": "0",
 }
-"""What a start without `--config` says, on top of the rows' defaults: Kafka's sample file, and no delay before a lone broker's first group."""
+"""What a start without `--config` says, on top of the rows' defaults:
+
+Kafka's sample file, and no delay before a lone broker's first group.
+"""
 
 NO_EFFECT = frozenset(
     {
-        "background.threads", "controller.quorum.append.linger.ms", "controller.quorum.election.backoff.max.ms",
-        "controller.quorum.election.timeout.ms", "controller.socket.timeout.ms", "group.coordinator.append.linger.ms",
-        "group.coordinator.background.threads", "group.coordinator.threads", "kafka.metrics.polling.interval.secs", "kafka.metrics.reporters",
-        "log.cleaner.backoff.ms", "log.cleaner.dedupe.buffer.size", "log.cleaner.enable", "log.cleaner.io.buffer.size", "log.cleaner.threads",
-        "metric.reporters", "metrics.num.samples", "metrics.recording.level", "metrics.sample.window.ms", "num.io.threads",
-        "num.network.threads", "num.recovery.threads.per.data.dir", "queued.max.request.bytes", "queued.max.requests",
-        "replica.socket.receive.buffer.bytes", "security.inter.broker.protocol",
-        "share.coordinator.state.topic.min.isr", "share.coordinator.state.topic.num.partitions",
-        "share.coordinator.state.topic.replication.factor", "transaction.state.log.min.isr", "transaction.state.log.num.partitions",
-        "transaction.state.log.replication.factor", "transaction.state.log.segment.bytes",
+        "background.threads",
+        "controller.quorum.append.linger.ms",
+        "controller.quorum.election.backoff.max.ms",
+        "controller.quorum.election.timeout.ms",
+        "controller.socket.timeout.ms",
+        "group.coordinator.append.linger.ms",
+        "group.coordinator.background.threads",
+        "group.coordinator.threads",
+        "kafka.metrics.polling.interval.secs",
+        "kafka.metrics.reporters",
+        "log.cleaner.backoff.ms",
+        "log.cleaner.dedupe.buffer.size",
+        "log.cleaner.enable",
+        "log.cleaner.io.buffer.size",
+        "log.cleaner.threads",
+        "metric.reporters",
+        "metrics.num.samples",
+        "metrics.recording.level",
+        "metrics.sample.window.ms",
+        "num.io.threads",
+        "num.network.threads",
+        "num.recovery.threads.per.data.dir",
+        "queued.max.request.bytes",
+        "queued.max.requests",
+        "replica.socket.receive.buffer.bytes",
+        "security.inter.broker.protocol",
+        "share.coordinator.state.topic.min.isr",
+        "share.coordinator.state.topic.num.partitions",
+        "share.coordinator.state.topic.replication.factor",
+        "transaction.state.log.min.isr",
+        "transaction.state.log.num.partitions",
+        "transaction.state.log.replication.factor",
+        "transaction.state.log.segment.bytes",
     }
 )
-"""Names that Kafka knows and that mean nothing here, or not yet: accepted, and named in one line at the start."""
+"""Names that Kafka knows and that mean nothing here, or not yet: accepted, and named in one line
+at the start.
+"""
 
 REFUSED: Mapping[str, str] = {
-    "authorizer.class.name": "access control is not served yet; a broker that ignored it would be open to all",
+    "authorizer.class.name": (
+        "access control is not served yet; a broker that ignored it would be open to all"
+    ),
     "sasl.enabled.mechanisms": "SASL is not served yet; use a PLAINTEXT listener",
     "ssl.keystore.location": "TLS is not served yet; use a PLAINTEXT listener",
-    "config.providers": "configuration values are never loaded from elsewhere; write the value itself",
+    "config.providers": (
+        "configuration values are never loaded from elsewhere; write the value itself"
+    ),
 }
 
 _BROKER_ID = "broker.id"
@@ -278,23 +795,40 @@ _BROKER_ID = "broker.id"
 def _with_node_id(static: Mapping[str, str]) -> dict[str, str]:
     """`broker.id` is the older name of `node.id`. Raises ConfigError where they differ."""
     values = dict(static)
-    if _BROKER_ID in values and values.setdefault("node.id", values[_BROKER_ID]) != values[_BROKER_ID]:
-        raise ConfigError(_BROKER_ID, values[_BROKER_ID], f"the same as node.id, {values['node.id']}")
+    if (
+        _BROKER_ID in values
+        and values.setdefault("node.id", values[_BROKER_ID]) != values[_BROKER_ID]
+    ):
+        raise ConfigError(
+            _BROKER_ID, values[_BROKER_ID], f"the same as node.id, {values['node.id']}"
+        )
     return values
 
 
 class BrokerConfig:
     """The settings of one broker: immutable, typed, each with where its value comes from.
 
-    `static` is the file and the command line; `cluster` and `broker` are what AlterConfigs set while running, for all brokers and
-    for this one. Raises ConfigError. `config[name]` is the typed value.
+    `static` is the file and the command line; `cluster` and `broker` are what AlterConfigs set
+    while running, for all brokers and for this one. Raises ConfigError. `config[name]` is the typed
+    value.
     """
 
     __slots__ = ("_values", "broker", "cluster", "static")
 
-    def __init__(self, static: Mapping[str, str], cluster: Mapping[str, str] | None = None, broker: Mapping[str, str] | None = None) -> None:
-        self.static, self.cluster, self.broker = _with_node_id(static), dict(cluster or {}), dict(broker or {})
-        self._values: dict[str, Value] = {name: row.default for name, row in BROKER_SETTINGS.items()}
+    def __init__(
+        self,
+        static: Mapping[str, str],
+        cluster: Mapping[str, str] | None = None,
+        broker: Mapping[str, str] | None = None,
+    ) -> None:
+        self.static, self.cluster, self.broker = (
+            _with_node_id(static),
+            dict(cluster or {}),
+            dict(broker or {}),
+        )
+        self._values: dict[str, Value] = {
+            name: row.default for name, row in BROKER_SETTINGS.items()
+        }
         for layer in (self.static, self.cluster, self.broker):
             for name, text in layer.items():
                 if name in BROKER_SETTINGS:
@@ -309,9 +843,17 @@ class BrokerConfig:
         if not voters or "controller" not in self.names("process.roles"):
             return
         if len(voters) > 1:
-            raise ConfigError("controller.quorum.voters", ",".join(voters), "one controller: quorums of several are not served yet")
+            raise ConfigError(
+                "controller.quorum.voters",
+                ",".join(voters),
+                "one controller: quorums of several are not served yet",
+            )
         if voters[0].partition("@")[0] != str(self.node_id):
-            raise ConfigError("controller.quorum.voters", voters[0], f"this node, {self.node_id}, where process.roles has controller")
+            raise ConfigError(
+                "controller.quorum.voters",
+                voters[0],
+                f"this node, {self.node_id}, where process.roles has controller",
+            )
 
     def __getitem__(self, name: str) -> Value:
         return self._values[name]
@@ -363,7 +905,9 @@ class BrokerConfig:
 
 
 def _broker_value(row: Setting, config: BrokerConfig) -> Value:
-    """A topic setting's value as the broker gives it: the most specific name that is set, else the coarsest one's default."""
+    """A topic setting's value as the broker gives it: the most specific name that is set, else
+    the coarsest one's default.
+    """
     value = row.default
     for name, factor in row.broker:
         found = config[name]
@@ -429,9 +973,14 @@ class LogConfig:
 
 
 def topic_config(config: BrokerConfig, overrides: Mapping[str, str]) -> LogConfig:
-    """The log settings of a topic: its own values over the broker's. Raises ConfigError; unknown names are passed over."""
+    """The log settings of a topic: its own values over the broker's.
+
+    Raises ConfigError; unknown names are passed over.
+    """
     rows = [row for row in TOPIC_SETTINGS.values() if not row.internal]
-    values: dict[str, Any] = {row.name.replace(".", "_"): topic_value(row.name, config, overrides) for row in rows}
+    values: dict[str, Any] = {
+        row.name.replace(".", "_"): topic_value(row.name, config, overrides) for row in rows
+    }
     policy = values["cleanup_policy"]
     assert isinstance(policy, tuple)
     values["cleanup_policy"] = frozenset(policy)
@@ -445,7 +994,9 @@ def topic_config(config: BrokerConfig, overrides: Mapping[str, str]) -> LogConfi
 
 
 def check_topic_overrides(overrides: Iterable[tuple[str, str | None]]) -> None:
-    """Raises ConfigError for a name that is no topic setting, or a value outside its range (CreateTopics, AlterConfigs)."""
+    """Raises ConfigError for a name that is no topic setting, or a value outside its range
+    (CreateTopics, AlterConfigs).
+    """
     for name, value in overrides:
         row = TOPIC_SETTINGS.get(name)
         if row is None:

@@ -1,10 +1,14 @@
-"""Settings that are good one by one and wrong together, and the addresses of controllers: said before anything is opened.
+"""Settings that are good one by one and wrong together, and the addresses of controllers: said
+before anything is opened.
 
-1. What Kafka refuses to start with is refused here, in one line that names a setting and what would be accepted.
-2. What Kafka starts with, and complains of, is a warning: the session time-out of a controller elsewhere may be another one.
+1. What Kafka refuses to start with is refused here, in one line that names a setting and what would
+   be accepted.
+2. What Kafka starts with, and complains of, is a warning: the session time-out of a controller
+   elsewhere may be another one.
 
-Source: Kafka 4.3.1's `KafkaConfig.validateValues`, `QuorumConfig`. Leaves out: the range of a single setting (its row in `config.py`),
-listeners (`net/listeners.py`), several controllers (`BrokerConfig`).
+Source: Kafka 4.3.1's `KafkaConfig.validateValues`, `QuorumConfig`. Leaves out: the range of a
+single setting (its row in `config.py`), listeners (`net/listeners.py`), several controllers
+(`BrokerConfig`).
 """
 
 from __future__ import annotations
@@ -32,10 +36,18 @@ def check_together(config: BrokerConfig) -> None:
 
 def doubtful(config: BrokerConfig) -> list[str]:
     """What is taken and will hardly do: a line each."""
-    interval, session = config.integer("broker.heartbeat.interval.ms"), config.integer("broker.session.timeout.ms")
+    interval, session = (
+        config.integer("broker.heartbeat.interval.ms"),
+        config.integer("broker.session.timeout.ms"),
+    )
     if interval * 2 <= session:
         return []
-    return [f"broker.heartbeat.interval.ms={interval} is more than half of broker.session.timeout.ms={session}: one late heartbeat fences a broker"]
+    return [
+        (
+            f"broker.heartbeat.interval.ms={interval} is more than half of "
+            f"broker.session.timeout.ms={session}: one late heartbeat fences a broker"
+        )
+    ]
 
 
 def _check_roles(config: BrokerConfig) -> None:
@@ -59,7 +71,14 @@ def _check_controllers(config: BrokerConfig) -> None:
         raise ConfigError(_BOOTSTRAP, "", "HOST:PORT of a controller, where process.roles has none")
     for voter in voters:
         if int(voter.partition("@")[0]) == config.node_id:
-            raise ConfigError(_VOTERS, voter, f"other nodes than this one, {config.node_id}, where process.roles has no controller")
+            raise ConfigError(
+                _VOTERS,
+                voter,
+                (
+                    f"other nodes than this one, {config.node_id}, where process.roles has no "
+                    "controller"
+                ),
+            )
 
 
 def _is_address(text: str) -> bool:
@@ -68,16 +87,26 @@ def _is_address(text: str) -> bool:
 
 
 def _check_waits(config: BrokerConfig) -> None:
-    """A follower's fetch may wait at its leader; that must not look like a dead connection, nor like a follower that is behind."""
+    """A follower's fetch may wait at its leader; that must not look like a dead connection, nor
+    like a follower that is behind.
+    """
     wait_ms = config.integer("replica.fetch.wait.max.ms")
     for name in ("replica.socket.timeout.ms", "replica.lag.time.max.ms"):
         if config.integer(name) < wait_ms:
-            raise ConfigError(name, str(config[name]), f"at least replica.fetch.wait.max.ms, {wait_ms}")
+            raise ConfigError(
+                name, str(config[name]), f"at least replica.fetch.wait.max.ms, {wait_ms}"
+            )
 
 
 def _check_inter_broker(config: BrokerConfig) -> None:
     protocol = config.static.get("security.inter.broker.protocol", "")
     if protocol and config.is_set("inter.broker.listener.name"):
-        raise ConfigError("security.inter.broker.protocol", protocol, "nothing beside inter.broker.listener.name: one of the two says it")
+        raise ConfigError(
+            "security.inter.broker.protocol",
+            protocol,
+            "nothing beside inter.broker.listener.name: one of the two says it",
+        )
     if protocol not in ("", "PLAINTEXT"):
-        raise ConfigError("security.inter.broker.protocol", protocol, "PLAINTEXT: TLS and SASL are not served yet")
+        raise ConfigError(
+            "security.inter.broker.protocol", protocol, "PLAINTEXT: TLS and SASL are not served yet"
+        )

@@ -1,13 +1,15 @@
 """Every port in one place: time, network, disk, randomness.
 
-Owns the four ports through which the program reaches the world, and the `Runtime` that carries them. Rings 0 and 1 know
-these types and nothing beneath them, so the very same code runs on a reactor and in a deterministic simulation.
+Owns the four ports through which the program reaches the world, and the `Runtime` that carries
+them. Rings 0 and 1 know these types and nothing beneath them, so the very same code runs on a
+reactor and in a deterministic simulation.
 
-1. Time is two readings. `IClock.seconds()` is monotonic and drives every timer; `wall_ms()` stamps records and decides
-   retention. A step of the wall clock moves no timer.
-2. A file is read and written by position; nothing is durable before `sync`, and a created or renamed name is not durable
-   before `sync_directory`.
-3. Slow disk work goes through `IDiskWorker`; its results come back on the reactor's thread, in order of submission.
+1. Time is two readings. `IClock.seconds()` is monotonic and drives every timer; `wall_ms()` stamps
+   records and decides retention. A step of the wall clock moves no timer.
+2. A file is read and written by position; nothing is durable before `sync`, and a created or
+   renamed name is not durable before `sync_directory`.
+3. Slow disk work goes through `IDiskWorker`; its results come back on the reactor's thread, in
+   order of submission.
 4. All randomness is one seeded `random.Random`.
 
 Source: docs/ARCHITECTURE.md 1; Twisted's `IReactorTime`.
@@ -45,11 +47,16 @@ class IDelayedCall(Protocol):
 
 
 class IClock(Protocol):
-    """Monotonic time and timers: Twisted's `IReactorTime`, met by the reactor and by `task.Clock`."""
+    """Monotonic time and timers:
+
+    Twisted's `IReactorTime`, met by the reactor and by `task.Clock`.
+    """
 
     def seconds(self) -> float: ...
 
-    def callLater(self, delay: float, call: Callable[..., Any], *args: Any, **kwargs: Any) -> IDelayedCall: ...
+    def callLater(
+        self, delay: float, call: Callable[..., Any], *args: Any, **kwargs: Any
+    ) -> IDelayedCall: ...
 
 
 class IFile(Protocol):
@@ -72,7 +79,10 @@ class IFile(Protocol):
         ...
 
     def write_at(self, position: int, buffers: Sequence[Buffer]) -> int:
-        """Writes all buffers one after another; returns their total length. A short write is completed or raises."""
+        """Writes all buffers one after another; returns their total length.
+
+        A short write is completed or raises.
+        """
         ...
 
     def truncate(self, size: int) -> None: ...
@@ -116,26 +126,39 @@ class IFileSystem(Protocol):
         ...
 
     def lock(self, path: str) -> Callable[[], None]:
-        """Takes the advisory lock of the file at `path` and returns its release; `BlockingIOError` when it is held."""
+        """Takes the advisory lock of the file at `path` and returns its release;
+
+        `BlockingIOError` when it is held.
+        """
         ...
 
 
 class IDiskWorker(Protocol):
-    """Runs slow disk calls away from the reactor, one after another, one worker per log directory."""
+    """Runs slow disk calls away from the reactor, one after another, one worker per log
+    directory.
+    """
 
-    def submit(self, job: Callable[[], T], done: Callable[[T | None, BaseException | None], None]) -> None:
-        """Runs `job`; later calls `done(result, None)` or `done(None, error)` on the reactor's thread."""
+    def submit(
+        self, job: Callable[[], T], done: Callable[[T | None, BaseException | None], None]
+    ) -> None:
+        """Runs `job`; later calls `done(result, None)` or `done(None, error)` on the reactor's
+        thread.
+        """
         ...
 
     def side_by_side(self, jobs: Sequence[Callable[[], object]]) -> None:
-        """Within a job: runs all of these, at once or in turn, and raises the first error when all have ended."""
+        """Within a job: runs all of these, at once or in turn, and raises the first error when
+        all have ended.
+        """
         ...
 
     def stop(self) -> None: ...
 
 
 class INetwork(Protocol):
-    """Listening and connecting, by Twisted's factories and protocols, and sending a stretch of a file."""
+    """Listening and connecting, by Twisted's factories and protocols, and sending a stretch of a
+    file.
+    """
 
     def listen(self, host: str, port: int, factory: Any) -> Any:
         """A Deferred of an `IListeningPort`; `port` 0 picks a free one."""
@@ -146,7 +169,10 @@ class INetwork(Protocol):
         ...
 
     def send_slice(self, transport: Any, file: IFile, position: int, length: int) -> int:
-        """Sends what the socket takes at once; returns the bytes sent (0: full). Only for a transport with an empty queue."""
+        """Sends what the socket takes at once; returns the bytes sent (0: full).
+
+        Only for a transport with an empty queue.
+        """
         ...
 
 

@@ -2,13 +2,16 @@
 
 Owns what differs between them, and the order in which they start and stop.
 
-1. Ids 1 to N, ports P to P+N-1 (free ones for 0; the status ports likewise), directories `broker-<id>` under the given ones; node 1 is the
-   controller too.
+1. Ids 1 to N, ports P to P+N-1 (free ones for 0; the status ports likewise), directories
+   `broker-<id>` under the given ones; node 1 is the controller too.
 2. They talk over real TCP, as brokers on several machines do; nothing is shared but the process.
-3. Node 1 starts first, the others together. Ready means all are; then one line says how topics get several replicas, where they would get one.
-4. All leave side by side, so that nobody waits to hand leadership to one that leaves too; then the others stop, and node 1 with the controller last.
+3. Node 1 starts first, the others together. Ready means all are; then one line says how topics get
+   several replicas, where they would get one.
+4. All leave side by side, so that nobody waits to hand leadership to one that leaves too; then the
+   others stop, and node 1 with the controller last.
 
-Ring 2. Source: issue "Replication", forms of a cluster. Leaves out: one broker's parts (`broker.py`).
+Ring 2. Source: issue "Replication", forms of a cluster. Leaves out: one broker's parts
+(`broker.py`).
 """
 
 from __future__ import annotations
@@ -40,10 +43,15 @@ def node_settings(values: Mapping[str, str], node_id: int) -> dict[str, str]:
     own = dict(values)
     own["node.id"] = str(node_id)
     own["process.roles"] = "broker,controller" if node_id == CONTROLLER_NODE else "broker"
-    own["log.dirs"] = ",".join(posixpath.join(path, f"broker-{node_id}") for path in _listed(values.get("log.dirs") or values["log.dir"]))
+    own["log.dirs"] = ",".join(
+        posixpath.join(path, f"broker-{node_id}")
+        for path in _listed(values.get("log.dirs") or values["log.dir"])
+    )
     if "metadata.log.dir" in values:
         own["metadata.log.dir"] = posixpath.join(values["metadata.log.dir"], f"broker-{node_id}")
-    controllers = {name.upper() for name in _listed(values.get("controller.listener.names", "CONTROLLER"))}
+    controllers = {
+        name.upper() for name in _listed(values.get("controller.listener.names", "CONTROLLER"))
+    }
     status_port = values.get(_STATUS_PORT, "")
     if status_port.isdecimal() and int(status_port):
         own[_STATUS_PORT] = str(int(status_port) + node_id - 1)
@@ -57,7 +65,14 @@ def check_shared_out(values: Mapping[str, str]) -> None:
     """Raises ConfigError for roles that several brokers of one process cannot share."""
     roles = values.get("process.roles", "broker,controller")
     if set(_listed(roles)) != {"broker", "controller"}:
-        raise ConfigError("process.roles", roles, "nothing, or broker,controller, with several --brokers: the first is the controller too")
+        raise ConfigError(
+            "process.roles",
+            roles,
+            (
+                "nothing, or broker,controller, with several --brokers: the first is the "
+                "controller too"
+            ),
+        )
 
 
 def _listed(text: str) -> list[str]:
@@ -85,8 +100,10 @@ def replication_hint(config: BrokerConfig, brokers: int) -> str:
         return ""
     most = min(3, brokers)
     return (
-        f"topics have one replica, as in Kafka, unless they are created with more (up to {brokers}); "
-        f"--set default.replication.factor={most} gives {most} also to those that come with their first record"
+        "topics have one replica, as in Kafka, unless they are created with more (up to "
+        f"{brokers}); "
+        f"--set default.replication.factor={most} gives {most} also to those that come with "
+        "their first record"
     )
 
 
@@ -104,7 +121,14 @@ class LocalCluster(BrokerService):
         when_asked_again: Callable[[Callable[[], None]], None] = lambda hurry: None,
     ) -> None:
         runtime = make_runtime(configs[0])
-        super().__init__(configs[0], runtime, cluster_id=cluster_id, run_file=run_file, reactor=reactor, when_asked_again=when_asked_again)
+        super().__init__(
+            configs[0],
+            runtime,
+            cluster_id=cluster_id,
+            run_file=run_file,
+            reactor=reactor,
+            when_asked_again=when_asked_again,
+        )
         self.brokers: list[Broker] = []
         self._configs = configs
         self._make_runtime = make_runtime
@@ -131,7 +155,9 @@ class LocalCluster(BrokerService):
         controllers = ",".join(each.address for each in first.listeners if each.is_controller)
         others = []
         for config in self._configs[1:]:
-            own = BrokerConfig({**config.static, "controller.quorum.bootstrap.servers": controllers})
+            own = BrokerConfig(
+                {**config.static, "controller.quorum.bootstrap.servers": controllers}
+            )
             others.append(self._make(own, self._make_runtime(own)))
         await _side_by_side(self._start_one(broker) for broker in others)
 
@@ -147,7 +173,11 @@ class LocalCluster(BrokerService):
 
     def _tell_ready(self, broker: Broker) -> None:
         first = next(each for each in broker.listeners if not each.is_controller)
-        _log.info("replog node {node} ready on {address}", node=broker.config.node_id, address=first.address)
+        _log.info(
+            "replog node {node} ready on {address}",
+            node=broker.config.node_id,
+            address=first.address,
+        )
 
     def _tell(self) -> None:
         hint = replication_hint(self.config, len(self.brokers))
@@ -155,10 +185,15 @@ class LocalCluster(BrokerService):
             _log.info("{hint}", hint=hint)
         if self._run_file is None:
             return
-        clients = [next(each.address for each in broker.listeners if not each.is_controller) for broker in self.brokers]
+        clients = [
+            next(each.address for each in broker.listeners if not each.is_controller)
+            for broker in self.brokers
+        ]
         controller = next(each.address for each in self.brokers[0].listeners if each.is_controller)
         entries = {broker.config.node_id: self._entry(broker) for broker in self.brokers}
-        write_run_file(self._run_file, self.brokers[0].cluster_id, ",".join(clients), controller, entries)
+        write_run_file(
+            self._run_file, self.brokers[0].cluster_id, ",".join(clients), controller, entries
+        )
 
     def _hurry(self) -> None:
         for broker in self.brokers:
@@ -174,6 +209,8 @@ class LocalCluster(BrokerService):
 
 async def _side_by_side(work: Iterable[Coroutine[Any, Any, None]]) -> None:
     """Ends when all have; raises the first failure then."""
-    for _, result in await DeferredList([ensureDeferred(each) for each in work], consumeErrors=True):
+    for _, result in await DeferredList(
+        [ensureDeferred(each) for each in work], consumeErrors=True
+    ):
         if isinstance(result, Failure):
             result.raiseException()

@@ -2,11 +2,13 @@
 
 Owns `Setting` and the parsing of single values. The table of all settings is `config.py`.
 
-1. A value that was accepted has the setting's Python type and lies in its range; nothing is checked again later.
-2. A refused value becomes `ConfigError`, one line that names the setting, the value and what would be accepted.
+1. A value that was accepted has the setting's Python type and lies in its range; nothing is checked
+   again later.
+2. A refused value becomes `ConfigError`, one line that names the setting, the value and what would
+   be accepted.
 
-Source: Kafka's `ConfigDef` (types, list syntax, range notation). Left out: passwords from providers and values that name a class,
-a file or a URL to load (RELIABILITY 5.2), on purpose.
+Source: Kafka's `ConfigDef` (types, list syntax, range notation). Left out: passwords from providers
+and values that name a class, a file or a URL to load (RELIABILITY 5.2), on purpose.
 """
 
 from __future__ import annotations
@@ -22,7 +24,11 @@ Value = bool | int | float | str | tuple[str, ...] | None
 
 
 class ConfigError(Exception):
-    """A setting is refused. `str()` is one line: name, value, and what is accepted; or, where no value would be, the `reason`."""
+    """A setting is refused.
+
+    `str()` is one line: name, value, and what is accepted; or, where no value would be, the
+    `reason`.
+    """
 
     def __init__(self, name: str, value: object, accepted: str, reason: str = "") -> None:
         self.name, self.value, self.accepted = name, value, accepted
@@ -41,17 +47,27 @@ class Type(Enum):
     LIST = 7
 
 
-_LIMITS = {Type.INT: (-(2**31), INT_MAX), Type.SHORT: (-(2**15), 2**15 - 1), Type.LONG: (-(2**63), LONG_MAX)}
-_NUMBER_NAMES = {Type.INT: "a whole number", Type.SHORT: "a whole number", Type.LONG: "a whole number", Type.DOUBLE: "a number"}
+_LIMITS = {
+    Type.INT: (-(2**31), INT_MAX),
+    Type.SHORT: (-(2**15), 2**15 - 1),
+    Type.LONG: (-(2**63), LONG_MAX),
+}
+_NUMBER_NAMES = {
+    Type.INT: "a whole number",
+    Type.SHORT: "a whole number",
+    Type.LONG: "a whole number",
+    Type.DOUBLE: "a number",
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
     """One row of the table.
 
-    `low`, `high` bound a number; `choices` bound a string or each entry of a list; `extra` is one more number allowed outside the
-    bounds. `live` says that a change acts without a restart. `broker` is, for a topic setting, the broker settings that give its
-    default, most specific first, each with the factor to the topic's unit.
+    `low`, `high` bound a number; `choices` bound a string or each entry of a list; `extra` is one
+    more number allowed outside the bounds. `live` says that a change acts without a restart.
+    `broker` is, for a topic setting, the broker settings that give its default, most specific
+    first, each with the factor to the topic's unit.
     """
 
     name: str
@@ -123,9 +139,15 @@ class Setting:
         for word, own, limit in (("from", self.low, limits[0]), ("to", self.high, limits[1])):
             bound = limit if own is None else own
             if bound is not None:
-                bounds.append(f"{word} {bound:g}" if isinstance(bound, float) else f"{word} {bound}")
+                bounds.append(
+                    f"{word} {bound:g}" if isinstance(bound, float) else f"{word} {bound}"
+                )
         also = "" if self.extra is None else f", or {self.extra:g}"
-        return " ".join([_NUMBER_NAMES[self.type], *bounds]) + (f" ({self.unit})" if self.unit else "") + also
+        return (
+            " ".join([_NUMBER_NAMES[self.type], *bounds])
+            + (f" ({self.unit})" if self.unit else "")
+            + also
+        )
 
 
 def text_of(value: Value) -> str | None:
@@ -140,7 +162,9 @@ def text_of(value: Value) -> str | None:
 
 
 def parse_properties(text: str) -> dict[str, str]:
-    """A Java properties file: comments by # or !, separators =, : or blank, lines continued by a backslash, \\uXXXX escapes."""
+    """A Java properties file: comments by # or !, separators =, : or blank, lines continued by a
+    backslash, \\uXXXX escapes.
+    """
     found: dict[str, str] = {}
     for line in _logical_lines(text):
         key, value = _split_property(line)

@@ -1,12 +1,17 @@
 """`twistd replog`: options, and the service made of them.
 
-1. Values come from Kafka's sample file, or from `--config`, then `--set`, then the options; each later one wins.
+1. Values come from Kafka's sample file, or from `--config`, then `--set`, then the options; each
+   later one wins.
 2. What is wrong is said in one line before anything is opened.
-3. Connections never take the descriptors that segments need: a flood of them must not look like a failing disk.
-4. The reactor takes the first SIGTERM or SIGINT, and would answer the next one with a traceback; those hasten the stop instead.
-5. Time is monotonic: the reactor's `seconds` becomes `time.monotonic`, so that a step of the wall clock moves no timer.
+3. Connections never take the descriptors that segments need: a flood of them must not look like a
+   failing disk.
+4. The reactor takes the first SIGTERM or SIGINT, and would answer the next one with a traceback;
+   those hasten the stop instead.
+5. Time is monotonic: the reactor's `seconds` becomes `time.monotonic`, so that a step of the wall
+   clock moves no timer.
 
-Ring 2: the only place that imports the reactor. Source: `twisted.application`; Kafka's server.properties.
+Ring 2: the only place that imports the reactor. Source: `twisted.application`; Kafka's
+server.properties.
 """
 
 from __future__ import annotations
@@ -40,8 +45,24 @@ class Options(UsageOptions):
     optParameters = [
         ["port", "p", None, "Port for clients; 0 picks a free one (9092)."],
         ["host", None, None, "Address to listen on, and to tell clients (127.0.0.1)."],
-        ["data", "d", None, "Directory of the logs, formatted on first use (./replog-data); 'memory' keeps all in memory."],
-        ["brokers", "b", "1", "Brokers in this process: ids 1 to N, ports from PORT on, directories broker-N; 1 is the controller too."],
+        [
+            "data",
+            "d",
+            None,
+            (
+                "Directory of the logs, formatted on first use (./replog-data); 'memory' keeps "
+                "all in memory."
+            ),
+        ],
+        [
+            "brokers",
+            "b",
+            "1",
+            (
+                "Brokers in this process: ids 1 to N, ports from PORT on, directories broker-N; 1 "
+                "is the controller too."
+            ),
+        ],
         ["config", "c", None, "A server.properties of Apache Kafka."],
         ["cluster-id", None, None, "Cluster id; must be the directory's when that has one."],
         ["run-file", None, None, "JSON file, written when ready: pid, cluster id, addresses."],
@@ -90,7 +111,9 @@ class Options(UsageOptions):
             from twisted_broker.local_cluster import check_shared_out, node_settings
 
             check_shared_out(chosen)
-            configs = [BrokerConfig(node_settings(chosen, node_id)) for node_id in range(1, brokers + 1)]
+            configs = [
+                BrokerConfig(node_settings(chosen, node_id)) for node_id in range(1, brokers + 1)
+            ]
         check_together(configs[0])
         for config in configs:
             plan_listeners(config)
@@ -114,12 +137,20 @@ class Options(UsageOptions):
         return _MEMORY_DIRECTORY if data == MEMORY else os.path.abspath(data)
 
     def _listeners(self, values: dict[str, str]) -> list[str]:
-        """The listeners with `--host` and `--port` in the broker's first one, and a controller's where one is needed."""
+        """The listeners with `--host` and `--port` in the broker's first one, and a controller's
+        where one is needed.
+        """
         from twisted_broker.net.listeners import parse_endpoints
 
         given = values.get("listeners") or "PLAINTEXT://127.0.0.1:9092"
-        endpoints = parse_endpoints("listeners", [entry.strip() for entry in given.split(",") if entry.strip()])
-        names = [name.strip().upper() for name in values.get("controller.listener.names", "CONTROLLER").split(",") if name.strip()]
+        endpoints = parse_endpoints(
+            "listeners", [entry.strip() for entry in given.split(",") if entry.strip()]
+        )
+        names = [
+            name.strip().upper()
+            for name in values.get("controller.listener.names", "CONTROLLER").split(",")
+            if name.strip()
+        ]
         if not names:
             raise ConfigError("controller.listener.names", "", "the name of a listener")
         for index, each in enumerate(endpoints):
@@ -145,14 +176,22 @@ def makeService(options: Options) -> Any:
     clock.seconds = time.monotonic
     raise_file_limit()
     in_memory = options["data"] == MEMORY
-    more: Any = {"cluster_id": options["cluster-id"], "run_file": options["run-file"], "reactor": clock}
+    more: Any = {
+        "cluster_id": options["cluster-id"],
+        "run_file": options["run-file"],
+        "reactor": clock,
+    }
     more["when_asked_again"] = partial(_take_signals, clock)
     if len(options.broker_configs) == 1:
         config = options.broker_config
         return BrokerService(config, production_runtime(clock, config, in_memory=in_memory), **more)
     from twisted_broker.local_cluster import LocalCluster
 
-    return LocalCluster(options.broker_configs, lambda config: production_runtime(clock, config, in_memory=in_memory), **more)
+    return LocalCluster(
+        options.broker_configs,
+        lambda config: production_runtime(clock, config, in_memory=in_memory),
+        **more,
+    )
 
 
 def _take_signals(reactor: Any, hurry: Callable[[], None]) -> None:
@@ -172,11 +211,17 @@ def production_runtime(reactor: Any, config: Any, *, in_memory: bool) -> Any:
     if in_memory:
         from twisted_broker.log.memory import InlineWorker, MemoryFileSystem
 
-        files, disk = MemoryFileSystem(lambda: time.time_ns() // 1_000_000), lambda directory: InlineWorker()
+        files, disk = (
+            MemoryFileSystem(lambda: time.time_ns() // 1_000_000),
+            lambda directory: InlineWorker(),
+        )
     else:
         from twisted_broker.log.filesystem import OsFileSystem
 
-        files, disk = OsFileSystem(), lambda directory: DiskThread(reactor.callFromThread, f"disk {directory}")
+        files, disk = (
+            OsFileSystem(),
+            lambda directory: DiskThread(reactor.callFromThread, f"disk {directory}"),
+        )
     network = ReactorNetwork(
         reactor,
         backlog=config.integer("socket.listen.backlog.size"),

@@ -1,4 +1,6 @@
-"""The data-plane APIs over a real replica manager on memory twins: requests and answers pass through bytes of their version."""
+"""The data-plane APIs over a real replica manager on memory twins: requests and answers pass
+through bytes of their version.
+"""
 
 from __future__ import annotations
 
@@ -34,11 +36,19 @@ def bytes_of(parts) -> bytes:
 
 
 class Api:
-    """`ask` gives a list that gets the decoded answer (None: no answer) or the failure once it is there."""
+    """`ask` gives a list that gets the decoded answer (None: no answer) or the failure once it
+    is there.
+    """
 
     def __init__(self, fixture: Fixture | None = None, authorizer=None) -> None:
         self.fixture = fixture or Fixture()
-        parts = BrokerParts(node_id=1, cluster_id="c", config=self.fixture.config, runtime=self.fixture.runtime, authorizer=authorizer or AllowAll())
+        parts = BrokerParts(
+            node_id=1,
+            cluster_id="c",
+            config=self.fixture.config,
+            runtime=self.fixture.runtime,
+            authorizer=authorizer or AllowAll(),
+        )
         parts.replica_manager = self.fixture.replicas
         parts.metadata = self.fixture
         self.parts = parts
@@ -46,12 +56,17 @@ class Api:
         self.listener = Listener("PLAINTEXT", "127.0.0.1", 9092)
 
     def ask(self, call, response_class, request, version: int) -> list:
-        context = RequestContext(self.parts, self.listener, type(request).api_key, version, 1, self.client_id)
+        context = RequestContext(
+            self.parts, self.listener, type(request).api_key, version, 1, self.client_id
+        )
         self.context = context
         seen = decode(type(request), encode(request, version), version)
         answers: list = []
         done = Deferred.fromCoroutine(call(context, seen))
-        done.addCallbacks(lambda response: answers.append(self._through_bytes(response, response_class, version)), answers.append)
+        done.addCallbacks(
+            lambda response: answers.append(self._through_bytes(response, response_class, version)),
+            answers.append,
+        )
         self.last = done
         return answers
 
@@ -64,4 +79,8 @@ class Api:
 
     @staticmethod
     def _through_bytes(response, response_class, version: int):
-        return None if response is None else decode(response_class, bytes_of(encode_parts(response, version)), version)
+        return (
+            None
+            if response is None
+            else decode(response_class, bytes_of(encode_parts(response, version)), version)
+        )

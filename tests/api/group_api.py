@@ -1,4 +1,6 @@
-"""Requests of groups and offsets through their codecs: encoded, decoded, answered on a real coordinator, and the answer the same way back."""
+"""Requests of groups and offsets through their codecs: encoded, decoded, answered on a real
+coordinator, and the answer the same way back.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,12 @@ from twisted_broker.api.context import BrokerParts, Listener, RequestContext
 from twisted_broker.api.refusals import refusal
 from twisted_broker.api.routes import ROUTES
 from twisted_broker.cluster.image import MetadataImage
-from twisted_broker.cluster.image_entries import BrokerRegistration, Endpoint, PartitionRegistration, TopicImage
+from twisted_broker.cluster.image_entries import (
+    BrokerRegistration,
+    Endpoint,
+    PartitionRegistration,
+    TopicImage,
+)
 from twisted_broker.config import BrokerConfig
 from twisted_broker.coordinator.offsets_topic import OffsetsTopic
 from twisted_broker.security.acl import Operation, ResourceType
@@ -41,7 +48,9 @@ def broker(node_id: int = 1, fenced: bool = False) -> BrokerRegistration:
 
 def image(*topics: TopicImage, brokers: tuple[BrokerRegistration, ...] = ()) -> MetadataImage:
     return MetadataImage(
-        topics_by_name={t.name: t for t in topics}, topics_by_id={t.id: t for t in topics}, brokers={b.id: b for b in brokers or (broker(),)}
+        topics_by_name={t.name: t for t in topics},
+        topics_by_id={t.id: t for t in topics},
+        brokers={b.id: b for b in brokers or (broker(),)},
     )
 
 
@@ -51,8 +60,14 @@ class Denying:
     def __init__(self) -> None:
         self.denied: set[tuple[Operation, ResourceType, str]] = set()
 
-    def authorize(self, principal: Any, host: str, operation: Operation, resource: ResourceType, name: str) -> bool:
-        return (operation, resource, name) not in self.denied and (operation, resource, "*") not in self.denied
+    def authorize(
+        self, principal: Any, host: str, operation: Operation, resource: ResourceType, name: str
+    ) -> bool:
+        return (operation, resource, name) not in self.denied and (
+            operation,
+            resource,
+            "*",
+        ) not in self.denied
 
 
 class ApiRun(BrokerRun):
@@ -60,10 +75,17 @@ class ApiRun(BrokerRun):
 
     def __init__(self, **settings: int) -> None:
         super().__init__(**settings)
-        self.acl, self.source = Denying(), SimpleNamespace(image=image(*(topic(n, i) for n, i in TOPIC_IDS.items())))
+        self.acl, self.source = (
+            Denying(),
+            SimpleNamespace(image=image(*(topic(n, i) for n, i in TOPIC_IDS.items()))),
+        )
         self.created: list[tuple[Any, Deferred[Any]]] = []
-        self.coordinator.offsets_topic = OffsetsTopic(self.source, BrokerConfig({}), self._create, self.clock)  # type: ignore[arg-type]
-        self.parts = BrokerParts(node_id=1, cluster_id="c", config=BrokerConfig({}), runtime=None, authorizer=self.acl)  # type: ignore[arg-type]
+        self.coordinator.offsets_topic = OffsetsTopic(
+            self.source, BrokerConfig({}), self._create, self.clock
+        )  # type: ignore[arg-type]
+        self.parts = BrokerParts(
+            node_id=1, cluster_id="c", config=BrokerConfig({}), runtime=None, authorizer=self.acl
+        )  # type: ignore[arg-type]
         self.parts.groups, self.parts.metadata = self.coordinator, self.source
 
     def _create(self, request: Any) -> Deferred[Any]:
@@ -73,15 +95,21 @@ class ApiRun(BrokerRun):
     def start(self, request: Any, version: int, client_id: str | None = "client") -> Deferred[Any]:
         row = ROWS[type(request).__name__.removesuffix("Request")]
         asked = decode(type(request), encode(request, version), version)
-        context = RequestContext(self.parts, LISTENER, row.api_key, version, 1, client_id, "10.0.0.9")
+        context = RequestContext(
+            self.parts, LISTENER, row.api_key, version, 1, client_id, "10.0.0.9"
+        )
         answered = ensureDeferred(row.function(False)(context, asked))
 
         def refuse(failure: Failure) -> Any:
             failure.trap(BrokerError)
-            return refusal(asked, row.response_class(), version, failure.value.code, failure.value.message)
+            return refusal(
+                asked, row.response_class(), version, failure.value.code, failure.value.message
+            )
 
         answered.addErrback(refuse)
-        return answered.addCallback(lambda response: decode(row.response_class(), encode(response, version), version))
+        return answered.addCallback(
+            lambda response: decode(row.response_class(), encode(response, version), version)
+        )
 
     def ask(self, request: Any, version: int) -> Any:
         waiting = self.start(request, version)

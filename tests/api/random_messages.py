@@ -8,7 +8,24 @@ from typing import Any
 from twisted_broker.wire.records import BatchBuilder
 from twisted_broker.wire.schema import Field, Struct
 
-NAMES = ("t", "t", "t", "g", "", ".", "..", "../x", "a/b", "x\0y", "a\nb", "n" * 249, "n" * 250, "ü", "__consumer_offsets", "__cluster_metadata")
+NAMES = (
+    "t",
+    "t",
+    "t",
+    "g",
+    "",
+    ".",
+    "..",
+    "../x",
+    "a/b",
+    "x\0y",
+    "a\nb",
+    "n" * 249,
+    "n" * 250,
+    "ü",
+    "__consumer_offsets",
+    "__cluster_metadata",
+)
 NUMBERS: dict[str, tuple[int, ...]] = {
     "int8": (0, 0, 1, -1, 2, 4, 127, -128),
     "int16": (0, 0, 1, -1, 2, 32767, -32768),
@@ -18,7 +35,9 @@ NUMBERS: dict[str, tuple[int, ...]] = {
 }
 
 
-def random_message(random: Random, cls: Any, version: int, topic_ids: tuple[bytes, ...] = ()) -> Any:
+def random_message(
+    random: Random, cls: Any, version: int, topic_ids: tuple[bytes, ...] = ()
+) -> Any:
     """A message that can be encoded at `version`."""
     made = cls()
     for field in cls.FIELDS:
@@ -67,7 +86,17 @@ def random_records(random: Random) -> bytes:
     for _ in range(random.choice((1, 1, 3))):
         builder.append(1_700_000_000_000, None, random.randbytes(random.choice((0, 10, 300))))
     good = builder.build()
-    return random.choice((good, good, good + good, good[: random.randrange(len(good))], mutated(random, good), random.randbytes(80), b""))
+    return random.choice(
+        (
+            good,
+            good,
+            good + good,
+            good[: random.randrange(len(good))],
+            mutated(random, good),
+            random.randbytes(80),
+            b"",
+        )
+    )
 
 
 def mutated(random: Random, data: bytes) -> bytes:
@@ -79,7 +108,9 @@ def mutated(random: Random, data: bytes) -> bytes:
         if kind == 0 and at < len(changed):
             changed[at] ^= 1 << random.randrange(8)
         elif kind == 1:
-            changed[at : at + 4] = random.choice((b"\x7f\xff\xff\xff", b"\xff\xff\xff\xff", b"\x80\0\0\0", b"\0\0\xff\xff"))
+            changed[at : at + 4] = random.choice(
+                (b"\x7f\xff\xff\xff", b"\xff\xff\xff\xff", b"\x80\0\0\0", b"\0\0\xff\xff")
+            )
         elif kind == 2:
             del changed[at : at + random.randint(1, 8)]
         elif kind == 3:

@@ -1,4 +1,6 @@
-"""Cluster, quorum, settings, log directories and producer ids of a whole broker in memory, through its client's listener."""
+"""Cluster, quorum, settings, log directories and producer ids of a whole broker in memory,
+through its client's listener.
+"""
 
 from __future__ import annotations
 
@@ -29,17 +31,33 @@ def house() -> MemoryBroker:
 def test_the_cluster_is_described(house: MemoryBroker, version: int) -> None:
     """KIP-700, KIP-1073: live brokers; fenced ones only in version 2 and only when asked for."""
     register_another(house)
-    answer = house.ask(cluster.DescribeClusterRequest(include_cluster_authorized_operations=True), version)
-    assert (answer.error_code, answer.cluster_id, answer.controller_id) == (0, house.broker.cluster_id, 1)
+    answer = house.ask(
+        cluster.DescribeClusterRequest(include_cluster_authorized_operations=True), version
+    )
+    assert (answer.error_code, answer.cluster_id, answer.controller_id) == (
+        0,
+        house.broker.cluster_id,
+        1,
+    )
     assert [(broker.broker_id, broker.port) for broker in answer.brokers] == [(1, 9092)]
     assert answer.cluster_authorized_operations > 0
     if version == 2:
-        all_of_them = house.ask(cluster.DescribeClusterRequest(include_fenced_brokers=True), 2).brokers
-        assert [(broker.broker_id, broker.is_fenced, broker.rack) for broker in all_of_them] == [(1, False, None), (5, True, "r5")]
+        all_of_them = house.ask(
+            cluster.DescribeClusterRequest(include_fenced_brokers=True), 2
+        ).brokers
+        assert [(broker.broker_id, broker.is_fenced, broker.rack) for broker in all_of_them] == [
+            (1, False, None),
+            (5, True, "r5"),
+        ]
 
 
-@pytest.mark.parametrize(("kind", "code"), [(2, ErrorCode.MISMATCHED_ENDPOINT_TYPE), (9, ErrorCode.UNSUPPORTED_ENDPOINT_TYPE)])
-def test_a_brokers_listener_does_not_tell_of_controllers(house: MemoryBroker, kind: int, code: ErrorCode) -> None:
+@pytest.mark.parametrize(
+    ("kind", "code"),
+    [(2, ErrorCode.MISMATCHED_ENDPOINT_TYPE), (9, ErrorCode.UNSUPPORTED_ENDPOINT_TYPE)],
+)
+def test_a_brokers_listener_does_not_tell_of_controllers(
+    house: MemoryBroker, kind: int, code: ErrorCode
+) -> None:
     """KIP-919."""
     assert house.ask(cluster.DescribeClusterRequest(endpoint_type=kind), 1).error_code == code
 
@@ -48,10 +66,17 @@ def test_a_brokers_listener_does_not_tell_of_controllers(house: MemoryBroker, ki
 def test_the_quorum_is_described_through_a_broker(house: MemoryBroker, version: int) -> None:
     """KIP-595: the request is passed on to the leader of the metadata log."""
     partition = cluster.DescribeQuorumRequestPartitionData(partition_index=0)
-    asked = cluster.DescribeQuorumRequestTopicData(topic_name="__cluster_metadata", partitions=[partition])
+    asked = cluster.DescribeQuorumRequestTopicData(
+        topic_name="__cluster_metadata", partitions=[partition]
+    )
     answer = house.ask(cluster.DescribeQuorumRequest(topics=[asked]), version)
     found = answer.topics[0].partitions[0]
-    assert (answer.error_code, found.error_code, found.leader_id, found.leader_epoch) == (0, 0, 1, 1)
+    assert (answer.error_code, found.error_code, found.leader_id, found.leader_epoch) == (
+        0,
+        0,
+        1,
+        1,
+    )
     assert [voter.replica_id for voter in found.current_voters] == [1]
 
 
@@ -66,14 +91,20 @@ def test_a_node_whose_metadata_log_fails_stops(house: MemoryBroker) -> None:
 
 @pytest.mark.parametrize("version", range(8))
 def test_topics_are_created_and_deleted_in_every_version(house: MemoryBroker, version: int) -> None:
-    """RL 8.5: each version of CreateTopics and DeleteTopics, forwarded; the log appears and goes."""
+    """RL 8.5: each version of CreateTopics and DeleteTopics, forwarded; the log appears and
+    goes.
+    """
     wanted = topics.CreatableTopic(name="t", num_partitions=3, replication_factor=1)
     made = house.ask(topics.CreateTopicsRequest(topics=[wanted]), version).topics[0]
     assert made.error_code == 0 and (made.num_partitions == 3) == (version >= 5)
     house.pass_time(0)
     assert len(list(house.broker.log_manager)) == 3
     down = min(version, 6)
-    request = topics.DeleteTopicsRequest(topics=[topics.DeleteTopicState(name="t")]) if down == 6 else topics.DeleteTopicsRequest(topic_names=["t"])
+    request = (
+        topics.DeleteTopicsRequest(topics=[topics.DeleteTopicState(name="t")])
+        if down == 6
+        else topics.DeleteTopicsRequest(topic_names=["t"])
+    )
     assert house.ask(request, down).responses[0].error_code == 0
     house.pass_time(0)
     assert list(house.broker.log_manager) == []
@@ -83,7 +114,9 @@ def test_topics_are_created_and_deleted_in_every_version(house: MemoryBroker, ve
 def test_a_topic_grows_in_every_version(house: MemoryBroker, version: int) -> None:
     """RL 8.5: CreatePartitions, forwarded; the new logs are there."""
     create(house, "t", 1)
-    request = topics.CreatePartitionsRequest(topics=[topics.CreatePartitionsTopic(name="t", count=4, assignments=None)], timeout_ms=1000)
+    request = topics.CreatePartitionsRequest(
+        topics=[topics.CreatePartitionsTopic(name="t", count=4, assignments=None)], timeout_ms=1000
+    )
     assert house.ask(request, version).results[0].error_code == 0
     house.pass_time(0)
     assert len(list(house.broker.log_manager)) == 4
@@ -92,15 +125,31 @@ def test_a_topic_grows_in_every_version(house: MemoryBroker, version: int) -> No
 # settings
 
 
-def describe(house: MemoryBroker, kind: int, name: str, *keys: str, version: int = 4, **more: bool) -> Any:
-    resource = configs.DescribeConfigsResource(resource_type=kind, resource_name=name, configuration_keys=list(keys) or None)
-    return house.ask(configs.DescribeConfigsRequest(resources=[resource], **more), version).results[0]
+def describe(
+    house: MemoryBroker, kind: int, name: str, *keys: str, version: int = 4, **more: bool
+) -> Any:
+    resource = configs.DescribeConfigsResource(
+        resource_type=kind, resource_name=name, configuration_keys=list(keys) or None
+    )
+    return house.ask(configs.DescribeConfigsRequest(resources=[resource], **more), version).results[
+        0
+    ]
 
 
-def alter(house: MemoryBroker, kind: int, name: str, setting: str, value: str | None, operation: int = 0) -> int:
-    entry = configs.IncrementalAlterConfigsRequestAlterableConfig(name=setting, config_operation=operation, value=value)
-    resource = configs.IncrementalAlterConfigsRequestAlterConfigsResource(resource_type=kind, resource_name=name, configs=[entry])
-    code: int = house.ask(configs.IncrementalAlterConfigsRequest(resources=[resource]), 1).responses[0].error_code
+def alter(
+    house: MemoryBroker, kind: int, name: str, setting: str, value: str | None, operation: int = 0
+) -> int:
+    entry = configs.IncrementalAlterConfigsRequestAlterableConfig(
+        name=setting, config_operation=operation, value=value
+    )
+    resource = configs.IncrementalAlterConfigsRequestAlterConfigsResource(
+        resource_type=kind, resource_name=name, configs=[entry]
+    )
+    code: int = (
+        house.ask(configs.IncrementalAlterConfigsRequest(resources=[resource]), 1)
+        .responses[0]
+        .error_code
+    )
     house.pass_time(0)
     return code
 
@@ -111,13 +160,22 @@ def test_every_setting_of_a_topic_is_described(house: MemoryBroker) -> None:
     assert alter(house, TOPIC, "t", "retention.ms", "77") == 0
     found = {entry.name: entry for entry in describe(house, TOPIC, "t").configs}
     assert set(found) == {row.name for row in TOPIC_SETTINGS.values() if not row.internal}
-    assert (found["retention.ms"].value, found["retention.ms"].config_source, found["retention.ms"].read_only) == ("77", DYNAMIC_TOPIC, False)
-    assert (found["segment.bytes"].value, found["segment.bytes"].config_source) == ("1073741824", DEFAULT)
+    assert (
+        found["retention.ms"].value,
+        found["retention.ms"].config_source,
+        found["retention.ms"].read_only,
+    ) == ("77", DYNAMIC_TOPIC, False)
+    assert (found["segment.bytes"].value, found["segment.bytes"].config_source) == (
+        "1073741824",
+        DEFAULT,
+    )
     assert found["cleanup.policy"].value == "delete"
 
 
 def test_synonyms_tell_what_stands_behind_a_value(house: MemoryBroker) -> None:
-    """KIP-226: the value in force first, then what would take its place; the cluster's dynamic value over the file's over the default."""
+    """KIP-226: the value in force first, then what would take its place; the cluster's dynamic
+    value over the file's over the default.
+    """
     create(house, "t", 1)
     assert alter(house, BROKER, "", "message.max.bytes", "5000") == 0
     assert alter(house, BROKER, "1", "message.max.bytes", "6000") == 0
@@ -136,18 +194,34 @@ def test_synonyms_tell_what_stands_behind_a_value(house: MemoryBroker) -> None:
 
 def test_every_setting_of_a_broker_is_described(house: MemoryBroker) -> None:
     """KIP-226: what needs a restart is read-only; documentation and type only when asked for."""
-    found = {entry.name: entry for entry in describe(house, BROKER, "1", include_documentation=True).configs}
+    found = {
+        entry.name: entry
+        for entry in describe(house, BROKER, "1", include_documentation=True).configs
+    }
     assert set(found) == set(BROKER_SETTINGS)
-    assert (found["num.partitions"].value, found["num.partitions"].config_source, found["num.partitions"].read_only) == ("2", STATIC, True)
+    assert (
+        found["num.partitions"].value,
+        found["num.partitions"].config_source,
+        found["num.partitions"].read_only,
+    ) == ("2", STATIC, True)
     assert not found["message.max.bytes"].read_only
-    assert found["message.max.bytes"].documentation == BROKER_SETTINGS["message.max.bytes"].doc and found["message.max.bytes"].config_type == 3
+    assert (
+        found["message.max.bytes"].documentation == BROKER_SETTINGS["message.max.bytes"].doc
+        and found["message.max.bytes"].config_type == 3
+    )
     assert describe(house, BROKER, "1", "num.partitions").configs[0].documentation is None
 
 
 def test_the_addresses_that_clients_are_told_are_described(house: MemoryBroker) -> None:
-    """Nobody set advertised.listeners: it follows from listeners, with the ports that are really open."""
+    """Nobody set advertised.listeners: it follows from listeners, with the ports that are really
+    open.
+    """
     (entry,) = describe(house, BROKER, "1", "advertised.listeners").configs
-    assert (entry.value, entry.config_source, entry.read_only) == ("PLAINTEXT://127.0.0.1:9092", STATIC, True)
+    assert (entry.value, entry.config_source, entry.read_only) == (
+        "PLAINTEXT://127.0.0.1:9092",
+        STATIC,
+        True,
+    )
 
 
 @pytest.mark.parametrize("version", range(5))
@@ -172,7 +246,9 @@ def test_settings_are_described_in_every_version(house: MemoryBroker, version: i
         (77, "x", ErrorCode.INVALID_REQUEST),
     ],
 )
-def test_resources_that_are_not_described(house: MemoryBroker, kind: int, name: str, code: ErrorCode) -> None:
+def test_resources_that_are_not_described(
+    house: MemoryBroker, kind: int, name: str, code: ErrorCode
+) -> None:
     """Kafka's ConfigHelper: the resource's own error."""
     assert describe(house, kind, name).error_code == code
 
@@ -191,9 +267,18 @@ def test_the_older_alter_configs_goes_through(house: MemoryBroker) -> None:
     """AlterConfigs v0-2, forwarded."""
     create(house, "t", 1)
     for version in range(3):
-        entry = configs.AlterConfigsRequestAlterableConfig(name="retention.ms", value=str(100 + version))
-        resource = configs.AlterConfigsRequestAlterConfigsResource(resource_type=TOPIC, resource_name="t", configs=[entry])
-        assert house.ask(configs.AlterConfigsRequest(resources=[resource]), version).responses[0].error_code == 0
+        entry = configs.AlterConfigsRequestAlterableConfig(
+            name="retention.ms", value=str(100 + version)
+        )
+        resource = configs.AlterConfigsRequestAlterConfigsResource(
+            resource_type=TOPIC, resource_name="t", configs=[entry]
+        )
+        assert (
+            house.ask(configs.AlterConfigsRequest(resources=[resource]), version)
+            .responses[0]
+            .error_code
+            == 0
+        )
         house.pass_time(0)
         assert describe(house, TOPIC, "t", "retention.ms").configs[0].value == str(100 + version)
 
@@ -203,8 +288,14 @@ def test_resources_are_listed(house: MemoryBroker) -> None:
     create(house, "t", 1)
     assert house.ask(configs.ListConfigResourcesRequest(), 0).config_resources == []
     listed = house.ask(configs.ListConfigResourcesRequest(), 1).config_resources
-    assert [(each.resource_type, each.resource_name) for each in listed] == [(TOPIC, "t"), (BROKER, "1")]
-    assert house.ask(configs.ListConfigResourcesRequest(resource_types=[77]), 1).error_code == ErrorCode.UNSUPPORTED_VERSION
+    assert [(each.resource_type, each.resource_name) for each in listed] == [
+        (TOPIC, "t"),
+        (BROKER, "1"),
+    ]
+    assert (
+        house.ask(configs.ListConfigResourcesRequest(resource_types=[77]), 1).error_code
+        == ErrorCode.UNSUPPORTED_VERSION
+    )
 
 
 # log directories and producer ids
@@ -212,12 +303,17 @@ def test_resources_are_listed(house: MemoryBroker) -> None:
 
 @pytest.mark.parametrize("version", range(6))
 def test_log_directories_are_described(house: MemoryBroker, version: int) -> None:
-    """KIP-113, KIP-827: sizes of all partitions or of those asked for; the volume's size from version 4 on."""
+    """KIP-113, KIP-827: sizes of all partitions or of those asked for; the volume's size from
+    version 4 on.
+    """
     create(house, "t", 2)
     (result,) = house.ask(log_dirs.DescribeLogDirsRequest(topics=None), version).results
     assert (result.error_code, result.log_dir) == (0, "/data")
     (topic,) = result.topics
-    assert [(p.partition_index, p.partition_size, p.offset_lag, p.is_future_key) for p in topic.partitions] == [(0, 0, 0, False), (1, 0, 0, False)]
+    assert [
+        (p.partition_index, p.partition_size, p.offset_lag, p.is_future_key)
+        for p in topic.partitions
+    ] == [(0, 0, 0, False), (1, 0, 0, False)]
     assert (result.total_bytes > 0) == (version >= 4)
     wanted = [log_dirs.DescribableLogDirTopic(topic="t", partitions=[1])]
     (result,) = house.ask(log_dirs.DescribeLogDirsRequest(topics=wanted), version).results
@@ -228,7 +324,9 @@ def test_log_directories_are_described(house: MemoryBroker, version: int) -> Non
 def test_every_producer_gets_an_id_of_its_own(house: MemoryBroker, version: int) -> None:
     """KIP-98, KIP-360: ids differ, epoch 0; an id that the producer had before does not matter."""
     known = {"producer_id": 5, "producer_epoch": 3} if version >= 3 else {}
-    answers = [house.ask(InitProducerIdRequest(transactional_id=None, **known), version) for _ in range(3)]
+    answers = [
+        house.ask(InitProducerIdRequest(transactional_id=None, **known), version) for _ in range(3)
+    ]
     assert [(answer.error_code, answer.producer_epoch) for answer in answers] == [(0, 0)] * 3
     assert len({answer.producer_id for answer in answers}) == 3
 

@@ -1,4 +1,6 @@
-"""What `api/dispatch.py` promises: errors, waiting, order, unknown APIs; with a table of the tests' own functions."""
+"""What `api/dispatch.py` promises: errors, waiting, order, unknown APIs; with a table of the
+tests' own functions.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +22,17 @@ from twisted_broker.wire.errors import BrokerError, ErrorCode, WireError
 from twisted_broker.wire.header import RequestHeader, decode_response_header, encode_request_header
 from twisted_broker.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from twisted_broker.wire.messages.fetch import FetchRequest, FetchResponse, FetchTopic
-from twisted_broker.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
-from twisted_broker.wire.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
+from twisted_broker.wire.messages.metadata import (
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
+)
+from twisted_broker.wire.messages.produce import (
+    PartitionProduceData,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+)
 from twisted_broker.wire.schema import decode, encode
 
 ROWS = {route.api_key: route for route in ROUTES}
@@ -47,11 +58,19 @@ class Server:
 
     def __init__(self, **calls: Any) -> None:
         keys = {"produce": 0, "fetch": 1, "metadata": 3}
-        routes: dict[int, Route] = {keys[name]: OwnRoute(keys[name], call) for name, call in calls.items()}
+        routes: dict[int, Route] = {
+            keys[name]: OwnRoute(keys[name], call) for name, call in calls.items()
+        }
         routes[18] = ROWS[18]
         self.clock = Clock()
         runtime: Any = SimpleNamespace(clock=self.clock)
-        parts = BrokerParts(node_id=1, cluster_id="c", config=BrokerConfig({}), runtime=runtime, authorizer=AllowAll())
+        parts = BrokerParts(
+            node_id=1,
+            cluster_id="c",
+            config=BrokerConfig({}),
+            runtime=runtime,
+            authorizer=AllowAll(),
+        )
         self.dispatcher = Dispatcher(parts, Listener("PLAINTEXT", "127.0.0.1", 9092), routes)
         self.house = House(self.dispatcher)
         self.client = self.house.client()
@@ -59,7 +78,9 @@ class Server:
 
     def ask(self, request: Any, version: int) -> None:
         self.correlation_id += 1
-        frame = encode_request_header(RequestHeader(request.api_key, version, self.correlation_id, "test")) + encode(request, version)
+        frame = encode_request_header(
+            RequestHeader(request.api_key, version, self.correlation_id, "test")
+        ) + encode(request, version)
         self.send(frame)
 
     def send(self, frame: bytes) -> None:
@@ -98,7 +119,9 @@ def test_an_answer_carries_its_requests_id_and_version() -> None:
 
 
 def test_a_waiting_function_goes_on_with_the_result() -> None:
-    """Deferreds that have fired cost nothing; one that has not parks the request until it fires, errors included."""
+    """Deferreds that have fired cost nothing; one that has not parks the request until it fires,
+    errors included.
+    """
     gate: Deferred[int] = Deferred()
     seen: list[Any] = []
 
@@ -123,17 +146,27 @@ def test_a_waiting_function_goes_on_with_the_result() -> None:
 
 
 def test_a_refusal_becomes_the_apis_error_answer() -> None:
-    """BrokerError mirrors the request: every partition carries the code, unknown offsets are -1 (docs/ARCHITECTURE.md 8)."""
+    """BrokerError mirrors the request: every partition carries the code, unknown offsets are -1
+    (docs/ARCHITECTURE.md 8).
+    """
 
     async def refuses(context: Any, request: Any) -> Any:
         raise BrokerError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
 
     server = Server(produce=refuses)
-    request = ProduceRequest(acks=1, topic_data=[TopicProduceData(name="t", partition_data=[PartitionProduceData(index=3)])])
+    request = ProduceRequest(
+        acks=1,
+        topic_data=[TopicProduceData(name="t", partition_data=[PartitionProduceData(index=3)])],
+    )
     server.ask(request, 7)
     ((_, answer),) = server.answers(ProduceResponse, 7)
     (partition,) = answer.responses[0].partition_responses
-    assert (answer.responses[0].name, partition.index, partition.error_code, partition.base_offset) == ("t", 3, 29, -1)
+    assert (
+        answer.responses[0].name,
+        partition.index,
+        partition.error_code,
+        partition.base_offset,
+    ) == ("t", 3, 29, -1)
 
 
 def test_acks_0_is_never_answered() -> None:
@@ -163,10 +196,16 @@ def test_a_bug_is_an_error_answer_and_the_next_client_is_served(caplog: Any) -> 
 
 
 def test_an_answer_that_cannot_be_written_is_no_success(caplog: Any) -> None:
-    """UNKNOWN_SERVER_ERROR where the API has a place for it; elsewhere the connection closes, and the client asks again."""
+    """UNKNOWN_SERVER_ERROR where the API has a place for it; elsewhere the connection closes,
+    and the client asks again.
+    """
 
     async def wrong(context: Any, request: Any) -> Any:
-        return FetchResponse(session_id="wrong") if isinstance(request, FetchRequest) else MetadataResponse(controller_id="wrong")
+        return (
+            FetchResponse(session_id="wrong")
+            if isinstance(request, FetchRequest)
+            else MetadataResponse(controller_id="wrong")
+        )
 
     server = Server(metadata=wrong, fetch=wrong)
     server.ask(FetchRequest(topics=[FetchTopic(topic="t")]), 11)
@@ -192,7 +231,9 @@ def test_an_answer_that_cannot_be_written_is_no_success(caplog: Any) -> None:
     ],
 )
 def test_what_is_not_served_or_not_kafka_closes_the_connection(frame: bytes) -> None:
-    """Unknown API, unserved version, truncated or overlong request: no answer, a closed connection, as Kafka does."""
+    """Unknown API, unserved version, truncated or overlong request: no answer, a closed
+    connection, as Kafka does.
+    """
     server = Server(metadata=metadata)
     server.send(frame)
     assert server.client.lost and not server.client.data
@@ -206,7 +247,9 @@ def test_api_versions_too_new_is_answered_in_version_0() -> None:
     server.send(encode_request_header(RequestHeader(18, 77, 5, "new")) + b"\x01\x01\x00")
     ((correlation_id, answer),) = server.answers(ApiVersionsResponse, 0)
     assert (correlation_id, answer.error_code) == (5, 35)
-    assert [(key.api_key, key.min_version, key.max_version) for key in answer.api_keys] == [(18, 0, 4)]
+    assert [(key.api_key, key.min_version, key.max_version) for key in answer.api_keys] == [
+        (18, 0, 4)
+    ]
     server.client.data = b""
     server.ask(ApiVersionsRequest(client_software_name="a", client_software_version="1"), 3)
     assert server.answers(ApiVersionsResponse, 3)[0][1].error_code == 0
@@ -284,13 +327,17 @@ def test_produces_follow_each_other_once_appended() -> None:
 
 @pytest.mark.parametrize("size", [100, 1 << 20])
 def test_records_of_an_answer_reach_the_client(size: int) -> None:
-    """A small slice goes with its header in one piece, a long one is sent as it is; either is released."""
+    """A small slice goes with its header in one piece, a long one is sent as it is; either is
+    released.
+    """
     content = bytes(n % 253 for n in range(size))
 
     async def fetch(context: Any, request: Any) -> FetchResponse:
         from twisted_broker.wire.messages.fetch import FetchableTopicResponse, PartitionData
 
-        part = PartitionData(partition_index=0, high_watermark=9, records=FileSlice(segment, 0, size))
+        part = PartitionData(
+            partition_index=0, high_watermark=9, records=FileSlice(segment, 0, size)
+        )
         return FetchResponse(responses=[FetchableTopicResponse(topic="t", partitions=[part])])
 
     server = Server(fetch=fetch)
@@ -314,7 +361,9 @@ def test_wire_errors_inside_a_function_close_the_connection() -> None:
 
 
 def test_requests_are_counted_and_timed() -> None:
-    """RL 1.13: requests and whole refusals by API and version; the wait of each that waits; of one in 64 its work, and its answer's way out."""
+    """RL 1.13: requests and whole refusals by API and version; the wait of each that waits; of
+    one in 64 its work, and its answer's way out.
+    """
     waits: list[Deferred[None]] = []
 
     async def metadata(context: Any, request: Any) -> MetadataResponse:
@@ -339,11 +388,15 @@ def test_requests_are_counted_and_timed() -> None:
     assert served.waits == 1 and served.remote_seconds == pytest.approx(5)
     assert served.timed == 2 and served.local_seconds == pytest.approx(0.002)
     assert served.responses == 3 and served.response_seconds == served.queue_seconds == 0
-    assert [correlation_id for correlation_id, _ in server.answers(MetadataResponse, 9)] == list(range(1, 130))
+    assert [correlation_id for correlation_id, _ in server.answers(MetadataResponse, 9)] == list(
+        range(1, 130)
+    )
 
 
 def test_what_waits_behind_others_is_queued_and_what_is_answered_early_waits_to_leave() -> None:
-    """RL 1.13: the 64th fetch was held behind a produce for 3 s; the answer of the second produce waited 2 s for the first one's."""
+    """RL 1.13: the 64th fetch was held behind a produce for 3 s; the answer of the second
+    produce waited 2 s for the first one's.
+    """
     waits: list[Deferred[None]] = []
 
     async def produce(context: Any, request: Any) -> ProduceResponse:

@@ -13,7 +13,11 @@ from twisted_broker.wire.errors import ErrorCode, WireError
 from twisted_broker.wire.header import RequestHeader, decode_response_header, encode_request_header
 from twisted_broker.wire.messages.broker_lifecycle import EnvelopeRequest
 from twisted_broker.wire.messages.metadata import MetadataRequest
-from twisted_broker.wire.messages.topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
+from twisted_broker.wire.messages.topics import (
+    CreatableTopic,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+)
 from twisted_broker.wire.schema import decode, encode
 
 ALICE = encode_principal(Principal("User", "alice"))
@@ -27,17 +31,35 @@ def house() -> Iterator[MemoryBroker]:
 
 
 def inside(request: Any, version: int) -> bytes:
-    return encode_request_header(RequestHeader(request.api_key, version, 99, "client")) + encode(request, version)
+    return encode_request_header(RequestHeader(request.api_key, version, 99, "client")) + encode(
+        request, version
+    )
 
 
-def ask(house: MemoryBroker, data: bytes, principal: bytes | None = ALICE, address: bytes = b"\x7f\0\0\1") -> Any:
-    return house.ask(EnvelopeRequest(request_data=data, request_principal=principal, client_host_address=address), 0, port=9093)
+def ask(
+    house: MemoryBroker,
+    data: bytes,
+    principal: bytes | None = ALICE,
+    address: bytes = b"\x7f\0\0\1",
+) -> Any:
+    return house.ask(
+        EnvelopeRequest(
+            request_data=data, request_principal=principal, client_host_address=address
+        ),
+        0,
+        port=9093,
+    )
 
 
 def test_the_request_inside_is_answered_in_its_own_version(house: MemoryBroker) -> None:
-    """The inner answer has the inner correlation id and version; the envelope's own error stays NONE, whatever the answer says (KIP-590)."""
+    """The inner answer has the inner correlation id and version; the envelope's own error stays
+    NONE, whatever the answer says (KIP-590).
+    """
     for version in (2, 7):
-        request = CreateTopicsRequest(topics=[CreatableTopic(name="t", num_partitions=1, replication_factor=1)], timeout_ms=1000)
+        request = CreateTopicsRequest(
+            topics=[CreatableTopic(name="t", num_partitions=1, replication_factor=1)],
+            timeout_ms=1000,
+        )
         answer = ask(house, inside(request, version))
         assert answer.error_code == 0
         correlation_id, offset = decode_response_header(answer.response_data, 19, version)
@@ -49,7 +71,9 @@ def test_the_request_inside_is_answered_in_its_own_version(house: MemoryBroker) 
 def test_only_what_is_passed_on_is_accepted(house: MemoryBroker) -> None:
     """Neither APIs of brokers, nor those of controllers only, nor an envelope in an envelope."""
     assert ask(house, inside(MetadataRequest(), 8)).error_code == ErrorCode.UNSUPPORTED_VERSION
-    nested = EnvelopeRequest(request_data=b"", request_principal=ALICE, client_host_address=b"\x7f\0\0\1")
+    nested = EnvelopeRequest(
+        request_data=b"", request_principal=ALICE, client_host_address=b"\x7f\0\0\1"
+    )
     assert ask(house, inside(nested, 0)).error_code == ErrorCode.INVALID_REQUEST
 
 
@@ -62,9 +86,14 @@ def test_only_what_is_passed_on_is_accepted(house: MemoryBroker) -> None:
         (inside(CreateTopicsRequest(), 7), ALICE, b"\x7f"),
     ],
 )
-def test_a_broken_envelope_is_refused(house: MemoryBroker, data: bytes, principal: bytes, address: bytes) -> None:
+def test_a_broken_envelope_is_refused(
+    house: MemoryBroker, data: bytes, principal: bytes, address: bytes
+) -> None:
     """A typed error, and the connection of the broker that sent it goes on."""
-    assert ask(house, data, principal, address).error_code in (ErrorCode.INVALID_REQUEST, ErrorCode.UNSUPPORTED_VERSION)
+    assert ask(house, data, principal, address).error_code in (
+        ErrorCode.INVALID_REQUEST,
+        ErrorCode.UNSUPPORTED_VERSION,
+    )
 
 
 def test_principals_travel() -> None:

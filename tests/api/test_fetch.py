@@ -1,4 +1,6 @@
-"""Fetch over every version: guards, limits, sessions, conversion, waiting (RL 1.8, 1.9, 5.1, 5.2)."""
+"""Fetch over every version: guards, limits, sessions, conversion, waiting (RL 1.8, 1.9, 5.1,
+5.2).
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,14 @@ from twisted_broker.cluster.image_entries import Endpoint
 from twisted_broker.interfaces import TopicPartition
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.legacy import iterate_entries
-from twisted_broker.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, ForgottenTopic, ReplicaState
+from twisted_broker.wire.messages.fetch import (
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+    ForgottenTopic,
+    ReplicaState,
+)
 
 ALL = range(19)
 OTHER = TopicPartition("other", 0)
@@ -19,16 +28,34 @@ OTHER_ID = bytes(reversed(range(16)))
 IDS = {"t": TOPIC_ID, "other": OTHER_ID}
 
 
-def asked(*partitions, max_wait_ms: int = 0, min_bytes: int = 1, max_bytes: int = 1 << 20, replica=-1, version: int = 11, **fields) -> FetchRequest:
+def asked(
+    *partitions,
+    max_wait_ms: int = 0,
+    min_bytes: int = 1,
+    max_bytes: int = 1 << 20,
+    replica=-1,
+    version: int = 11,
+    **fields,
+) -> FetchRequest:
     """`partitions`: (topic, partition, offset) or (topic, partition, offset, {fields})."""
-    request = FetchRequest(max_wait_ms=max_wait_ms, min_bytes=min_bytes, max_bytes=max_bytes, **fields)
+    request = FetchRequest(
+        max_wait_ms=max_wait_ms, min_bytes=min_bytes, max_bytes=max_bytes, **fields
+    )
     if version >= 15:
-        request.replica_state = ReplicaState(replica_id=replica, replica_epoch=-1 if replica < 0 else 100 + replica)
+        request.replica_state = ReplicaState(
+            replica_id=replica, replica_epoch=-1 if replica < 0 else 100 + replica
+        )
     else:
         request.replica_id = replica
     for topic, partition, offset, *more in partitions:
-        wanted = FetchPartition(partition=partition, fetch_offset=offset, **{"partition_max_bytes": 1 << 20, **(more[0] if more else {})})
-        request.topics.append(FetchTopic(topic=topic, topic_id=IDS.get(topic, b"?" * 16), partitions=[wanted]))
+        wanted = FetchPartition(
+            partition=partition,
+            fetch_offset=offset,
+            **{"partition_max_bytes": 1 << 20, **(more[0] if more else {})},
+        )
+        request.topics.append(
+            FetchTopic(topic=topic, topic_id=IDS.get(topic, b"?" * 16), partitions=[wanted])
+        )
     return request
 
 
@@ -48,19 +75,27 @@ def parts(answer: FetchResponse):
 
 
 def values(records) -> list[bytes]:
-    return [record.value for entry in iterate_entries(bytes(records), partial_tail=True) for record in entry.records(1 << 20)]
+    return [
+        record.value
+        for entry in iterate_entries(bytes(records), partial_tail=True)
+        for record in entry.records(1 << 20)
+    ]
 
 
 @pytest.mark.parametrize("version", ALL)
 def test_every_version_reads(version):
-    """The records come in the client's format: magic 0 for 0-1, magic 1 for 2-3, batches from 4 on."""
+    """The records come in the client's format: magic 0 for 0-1, magic 1 for 2-3, batches from 4
+    on.
+    """
     api = made()
     api.fixture.produce(2, value=b"one")
     api.fixture.produce(1, value=b"two")
     answer = got(api, ("t", 0, 0), version=version)
     (topic,) = answer.responses
     (partition,) = topic.partitions
-    assert (topic.topic_id if version >= 13 else topic.topic) == (TOPIC_ID if version >= 13 else "t")
+    assert (topic.topic_id if version >= 13 else topic.topic) == (
+        TOPIC_ID if version >= 13 else "t"
+    )
     assert (partition.error_code, partition.high_watermark) == (0, 3)
     magics = {entry.magic for entry in iterate_entries(bytes(partition.records), partial_tail=True)}
     assert magics == {0 if version < 2 else 1 if version < 4 else 2}
@@ -81,7 +116,10 @@ def test_compressed_batches_go_down(version, codec):
 
 @pytest.mark.parametrize("version", [0, 3])
 def test_zstd_does_not_go_down(version):
-    """KIP-110: old formats know no zstd: UNSUPPORTED_COMPRESSION_TYPE for that partition, the other is served."""
+    """KIP-110: old formats know no zstd:
+
+    UNSUPPORTED_COMPRESSION_TYPE for that partition, the other is served.
+    """
     api = made()
     api.fixture.produce(codec=4)
     api.fixture.produce(tp=OTHER)
@@ -91,7 +129,9 @@ def test_zstd_does_not_go_down(version):
 
 
 def test_a_large_conversion_takes_turns():
-    """RELIABILITY 5.3: converting 2 MiB for an old client leaves the reactor in between; a client that hangs up meanwhile holds no file."""
+    """RELIABILITY 5.3: converting 2 MiB for an old client leaves the reactor in between; a
+    client that hangs up meanwhile holds no file.
+    """
     api = made()
     for _ in range(8):
         api.fixture.produce(250, value=b"x" * 1000)
@@ -111,7 +151,9 @@ def test_a_large_conversion_takes_turns():
     assert file.references == 0
 
 
-@pytest.mark.parametrize(("version", "code"), [(9, ErrorCode.UNSUPPORTED_COMPRESSION_TYPE), (10, ErrorCode.NONE)])
+@pytest.mark.parametrize(
+    ("version", "code"), [(9, ErrorCode.UNSUPPORTED_COMPRESSION_TYPE), (10, ErrorCode.NONE)]
+)
 def test_zstd_topics_need_version_10(version, code):
     """KIP-110: a topic set to zstd is not read by a version below 10."""
     api = made()
@@ -123,7 +165,9 @@ def test_zstd_topics_need_version_10(version, code):
 
 @pytest.mark.parametrize("version", [0, 1, 2])
 def test_hard_limits_cut_what_does_not_fit(version):
-    """RL 1.8: version <= 2: the first batch is cut at the limit, so that the client sees that its limit is too small."""
+    """RL 1.8: version <= 2: the first batch is cut at the limit, so that the client sees that
+    its limit is too small.
+    """
     api = made()
     api.fixture.produce(value=b"x" * 1000)
     (partition,) = parts(got(api, ("t", 0, 0, {"partition_max_bytes": 100}), version=version))
@@ -136,14 +180,18 @@ def test_a_small_limit_gives_one_whole_batch_from_version_3_on():
     api = made()
     api.fixture.produce(value=b"x" * 1000)
     api.fixture.produce(tp=OTHER)
-    first, second = parts(got(api, ("t", 0, 0, {"partition_max_bytes": 1}), ("other", 0, 0), version=3, max_bytes=1))
+    first, second = parts(
+        got(api, ("t", 0, 0, {"partition_max_bytes": 1}), ("other", 0, 0), version=3, max_bytes=1)
+    )
     assert values(first.records) == [b"x" * 1000]
     assert bytes(second.records) == b""
 
 
 @pytest.mark.parametrize("version", ALL)
 def test_errors_carry_minus_one(version):
-    """RL 5.1: an error partition has -1 for the watermarks and no records; the others are served."""
+    """RL 5.1: an error partition has -1 for the watermarks and no records; the others are
+    served.
+    """
     api = made()
     api.fixture.produce()
     answer = got(api, ("t", 0, 9), ("t", 5, 0), ("t", 0, 0), version=version)
@@ -153,7 +201,11 @@ def test_errors_carry_minus_one(version):
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
         ErrorCode.NONE,
     )
-    assert (out_of_range.high_watermark, unknown.high_watermark, bytes(unknown.records or b"")) == (-1, -1, b"")
+    assert (out_of_range.high_watermark, unknown.high_watermark, bytes(unknown.records or b"")) == (
+        -1,
+        -1,
+        b"",
+    )
     assert values(good.records) == [b"v"]
 
 
@@ -169,18 +221,25 @@ def test_permission_comes_before_existence():
     api = made(DenyList(("READ", "t"), ("READ", "none")))
     api.fixture.produce(tp=OTHER)
     answer = got(api, ("t", 0, 0), ("none", 0, 0), ("other", 0, 0))
-    assert [partition.error_code for partition in parts(answer)] == [ErrorCode.TOPIC_AUTHORIZATION_FAILED] * 2 + [ErrorCode.NONE]
+    assert [partition.error_code for partition in parts(answer)] == [
+        ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    ] * 2 + [ErrorCode.NONE]
 
 
 def test_with_nothing_left_nothing_is_read(monkeypatch):
     """RL 5.1: with none left the replica manager is not touched, and the answer is immediate."""
     api = made(DenyList(("READ", "t")))
     monkeypatch.setattr(type(api.fixture.replicas), "fetch", lambda *_, **__: 1 / 0)
-    assert [partition.error_code for partition in parts(got(api, ("t", 0, 0), max_wait_ms=500))] == [ErrorCode.TOPIC_AUTHORIZATION_FAILED]
+    assert [
+        partition.error_code for partition in parts(got(api, ("t", 0, 0), max_wait_ms=500))
+    ] == [ErrorCode.TOPIC_AUTHORIZATION_FAILED]
 
 
 def test_followers_need_cluster_action():
-    """RL 5.1, CVE-2018-1288: nobody poses as a follower without ClusterAction; Read on the topic does not help."""
+    """RL 5.1, CVE-2018-1288: nobody poses as a follower without ClusterAction;
+
+    Read on the topic does not help.
+    """
     api = made(DenyList(("CLUSTER_ACTION", "kafka-cluster")))
     (partition,) = parts(got(api, ("t", 0, 0), replica=2))
     assert partition.error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED
@@ -189,7 +248,9 @@ def test_followers_need_cluster_action():
 
 @pytest.mark.parametrize("version", [11, 17])
 def test_a_follower_reads_to_the_log_end_and_counts(version):
-    """RL 1.8, 1.10: by replica id, or by ReplicaState from version 15 on; its progress moves the high watermark."""
+    """RL 1.8, 1.10: by replica id, or by ReplicaState from version 15 on; its progress moves the
+    high watermark.
+    """
     api = made(states={0: registration(1, (1, 2))})
     api.fixture.produce(3)
     (partition,) = parts(got(api, ("t", 0, 0), replica=2, version=version))
@@ -210,7 +271,10 @@ def test_replica_ids_that_nobody_may_use(replica):
     assert parts(got(api, ("t", 0, 0), replica=-2))[0].error_code == ErrorCode.NONE
 
 
-@pytest.mark.parametrize(("epoch", "code"), [(-1, "NONE"), (2, "FENCED_LEADER_EPOCH"), (3, "NONE"), (4, "UNKNOWN_LEADER_EPOCH")])
+@pytest.mark.parametrize(
+    ("epoch", "code"),
+    [(-1, "NONE"), (2, "FENCED_LEADER_EPOCH"), (3, "NONE"), (4, "UNKNOWN_LEADER_EPOCH")],
+)
 def test_leader_epochs(epoch, code):
     """RL 2.6: the epoch in the request is checked."""
     api = made(states={0: registration(leader_epoch=3)})
@@ -224,21 +288,31 @@ def test_divergence():
     api.fixture.produce(3)
     api.fixture.topic(states={0: registration(leader_epoch=4, partition_epoch=1)})
     api.fixture.produce(3)
-    (partition,) = parts(got(api, ("t", 0, 5, {"last_fetched_epoch": 0}), version=12, max_wait_ms=500))
-    assert (partition.diverging_epoch.epoch, partition.diverging_epoch.end_offset, bytes(partition.records)) == (0, 3, b"")
+    (partition,) = parts(
+        got(api, ("t", 0, 5, {"last_fetched_epoch": 0}), version=12, max_wait_ms=500)
+    )
+    assert (
+        partition.diverging_epoch.epoch,
+        partition.diverging_epoch.end_offset,
+        bytes(partition.records),
+    ) == (0, 3, b"")
 
 
 @pytest.mark.parametrize("version", [12, 16])
 def test_the_current_leader_is_named(version):
     """KIP-951: from version 16 on NOT_LEADER_OR_FOLLOWER says who leads and where."""
     api = made(states={0: registration(2, (2, 3), None, 4)})
-    there = broker_registration(2)._replace(listeners={"PLAINTEXT": Endpoint("PLAINTEXT", "two", 9093)})
+    there = broker_registration(2)._replace(
+        listeners={"PLAINTEXT": Endpoint("PLAINTEXT", "two", 9093)}
+    )
     api.fixture.publish(brokers={**api.fixture.image.brokers, 2: there})
     answer = got(api, ("t", 0, 0), version=version)
     (partition,) = parts(answer)
     assert partition.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
     named = [(node.node_id, node.host, node.port) for node in answer.node_endpoints]
-    assert (partition.current_leader.leader_id, named) == ((2, [(2, "two", 9093)]) if version >= 16 else (-1, []))
+    assert (partition.current_leader.leader_id, named) == (
+        (2, [(2, "two", 9093)]) if version >= 16 else (-1, [])
+    )
 
 
 def test_read_committed():
@@ -265,7 +339,12 @@ def test_min_bytes():
     """RL 1.9 G: it waits until min_bytes are there, over all of its partitions."""
     api = made()
     size = len(batch())
-    answers = api.ask(fetch, FetchResponse, asked(("t", 0, 0), ("other", 0, 0), max_wait_ms=500, min_bytes=2 * size), 11)
+    answers = api.ask(
+        fetch,
+        FetchResponse,
+        asked(("t", 0, 0), ("other", 0, 0), max_wait_ms=500, min_bytes=2 * size),
+        11,
+    )
     api.fixture.produce()
     assert answers == []
     api.fixture.produce(tp=OTHER)
@@ -275,7 +354,9 @@ def test_min_bytes():
 def test_at_its_time():
     """RL 1.9: at max_wait_ms with what is there."""
     api = made()
-    answers = api.ask(fetch, FetchResponse, asked(("t", 0, 0), max_wait_ms=500, min_bytes=10_000), 11)
+    answers = api.ask(
+        fetch, FetchResponse, asked(("t", 0, 0), max_wait_ms=500, min_bytes=10_000), 11
+    )
     api.fixture.produce()
     api.fixture.advance(0.499)
     assert answers == []
@@ -286,14 +367,21 @@ def test_at_its_time():
 def test_refused_partitions_do_not_hurry_the_others():
     """As Kafka: a partition refused by the gates is in the answer, but does not end the wait."""
     api = made(DenyList(("READ", "other")))
-    answers = api.ask(fetch, FetchResponse, asked(("other", 0, 0), ("t", 0, 0), max_wait_ms=500), 11)
+    answers = api.ask(
+        fetch, FetchResponse, asked(("other", 0, 0), ("t", 0, 0), max_wait_ms=500), 11
+    )
     assert answers == []
     api.fixture.produce()
-    assert [partition.error_code for partition in parts(answers[0])] == [ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.NONE]
+    assert [partition.error_code for partition in parts(answers[0])] == [
+        ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+        ErrorCode.NONE,
+    ]
 
 
 def test_no_slices_are_left_behind():
-    """Every file reference of a first read, of a refused session epoch and of a converted answer is given back."""
+    """Every file reference of a first read, of a refused session epoch and of a converted answer
+    is given back.
+    """
     api = made()
     api.fixture.produce()
     file = api.fixture.partition().log.segments.active.log
@@ -323,7 +411,9 @@ def test_an_incremental_answer_holds_what_changed(version):
     api.fixture.produce(tp=OTHER)
     answer = got(api, session_id=session, session_epoch=2, version=version)
     (topic,) = answer.responses
-    assert (topic.topic_id if version >= 13 else topic.topic) == (OTHER_ID if version >= 13 else "other")
+    assert (topic.topic_id if version >= 13 else topic.topic) == (
+        OTHER_ID if version >= 13 else "other"
+    )
     answer = got(api, ("other", 0, 1), session_id=session, session_epoch=3, version=version)
     assert (answer.session_id, parts(answer)) == (session, [])
 
@@ -339,12 +429,25 @@ def test_forgotten_topics():
 
 
 def test_session_errors():
-    """RL 5.2: FETCH_SESSION_ID_NOT_FOUND, INVALID_FETCH_SESSION_EPOCH, FETCH_SESSION_TOPIC_ID_ERROR: for the whole request."""
+    """RL 5.2:
+
+    FETCH_SESSION_ID_NOT_FOUND, INVALID_FETCH_SESSION_EPOCH, FETCH_SESSION_TOPIC_ID_ERROR: for the
+    whole request.
+    """
     api = made()
     session = opened(api, ("t", 0, 0))
-    assert got(api, session_id=session + 1, session_epoch=1).error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
-    assert got(api, session_id=session, session_epoch=7).error_code == ErrorCode.INVALID_FETCH_SESSION_EPOCH
-    assert got(api, session_id=session, session_epoch=1, version=13).error_code == ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR
+    assert (
+        got(api, session_id=session + 1, session_epoch=1).error_code
+        == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+    )
+    assert (
+        got(api, session_id=session, session_epoch=7).error_code
+        == ErrorCode.INVALID_FETCH_SESSION_EPOCH
+    )
+    assert (
+        got(api, session_id=session, session_epoch=1, version=13).error_code
+        == ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR
+    )
     assert got(api, session_id=session, session_epoch=1).error_code == ErrorCode.NONE
 
 
@@ -367,7 +470,10 @@ def test_a_topic_that_comes_later_is_found_by_its_id():
 
 
 def test_a_recreated_topic_is_another_one():
-    """ReplicaManagerTest: the id of the request is not the one held here: INCONSISTENT or UNKNOWN id, never the new topic's records."""
+    """ReplicaManagerTest: the id of the request is not the one held here:
+
+    INCONSISTENT or UNKNOWN id, never the new topic's records.
+    """
     api = made()
     session = opened(api, ("t", 0, 0), version=13)
     api.fixture.topic(topic_id=b"n" * 16)

@@ -26,7 +26,9 @@ def filled(**settings: str) -> Api:
 
 
 def sizes(api: Api, *asked: tuple, **options: object) -> list[int]:
-    return [len(partition.records or b"") for partition in parts(got(api, *(asked or BOTH), **options))]
+    return [
+        len(partition.records or b"") for partition in parts(got(api, *(asked or BOTH), **options))
+    ]
 
 
 @pytest.mark.parametrize(
@@ -40,8 +42,12 @@ def sizes(api: Api, *asked: tuple, **options: object) -> list[int]:
         (18, 4 * SIZE, [3 * SIZE, SIZE]),
     ],
 )
-def test_the_response_limit_is_filled_in_the_order_of_the_request(version: int, max_bytes: int, expected: list[int]) -> None:
-    """RL 1.8: version >= 3: the first non-empty partition may exceed it by one whole batch; the next gets what is left, never a cut first batch."""
+def test_the_response_limit_is_filled_in_the_order_of_the_request(
+    version: int, max_bytes: int, expected: list[int]
+) -> None:
+    """RL 1.8: version >= 3: the first non-empty partition may exceed it by one whole batch; the
+    next gets what is left, never a cut first batch.
+    """
     assert sizes(filled(), version=version, max_bytes=max_bytes) == expected
 
 
@@ -50,7 +56,9 @@ def test_an_empty_first_partition_leaves_its_right_to_the_next() -> None:
     assert sizes(filled(), ("t", 0, 3), ("other", 0, 0), version=11, max_bytes=1) == [0, SIZE]
 
 
-@pytest.mark.parametrize(("version", "expected"), [(4, [SIZE, 0]), (11, [SIZE, 0]), (18, [SIZE, 0])])
+@pytest.mark.parametrize(
+    ("version", "expected"), [(4, [SIZE, 0]), (11, [SIZE, 0]), (18, [SIZE, 0])]
+)
 def test_fetch_max_bytes_bounds_every_answer(version: int, expected: list[int]) -> None:
     """RL 1.8: min(request, `fetch.max.bytes`)."""
     assert sizes(filled(fetch_max_bytes="1024"), version=version, max_bytes=1 << 30) == expected
@@ -58,14 +66,19 @@ def test_fetch_max_bytes_bounds_every_answer(version: int, expected: list[int]) 
 
 @pytest.mark.parametrize("version", [0, 1, 2])
 def test_old_versions_have_no_limit_for_the_answer(version: int) -> None:
-    """RL 1.8: version <= 2: each partition has its own hard limit, and only that: the second is as full as the first."""
+    """RL 1.8: version <= 2: each partition has its own hard limit, and only that: the second is
+    as full as the first.
+    """
     api = filled()
     limit = {"partition_max_bytes": SIZE - 100}
     first, second = sizes(api, ("t", 0, 0, limit), ("other", 0, 0, limit), version=version)
     assert first == second and 0 < first <= SIZE - 100
 
 
-@pytest.mark.parametrize(("version", "code"), [(4, "NOT_LEADER_OR_FOLLOWER"), (10, "NOT_LEADER_OR_FOLLOWER"), (11, "NONE"), (18, "NONE")])
+@pytest.mark.parametrize(
+    ("version", "code"),
+    [(4, "NOT_LEADER_OR_FOLLOWER"), (10, "NOT_LEADER_OR_FOLLOWER"), (11, "NONE"), (18, "NONE")],
+)
 def test_a_follower_serves_consumers_from_version_11_on(version: int, code: str) -> None:
     """RL 2.7: older consumers, and followers, must go to the leader."""
     api = filled()

@@ -1,7 +1,9 @@
-"""Every API at every version, fed with seeded strange messages and broken bytes: a typed answer, a wait, or a closed connection; never a bug.
+"""Every API at every version, fed with seeded strange messages and broken bytes: a typed answer, a
+wait, or a closed connection; never a bug.
 
-The rows of RELIABILITY 5.3 that name classes of input are in tests/net and tests/wire; here the whole broker stands behind the wire, in memory.
-A failure prints the seed and the request; FUZZ_SEEDS says how many of them each version gets.
+The rows of RELIABILITY 5.3 that name classes of input are in tests/net and tests/wire; here the
+whole broker stands behind the wire, in memory. A failure prints the seed and the request;
+FUZZ_SEEDS says how many of them each version gets.
 """
 
 from __future__ import annotations
@@ -26,7 +28,12 @@ from twisted_broker.wire.schema import decode, encode
 
 SEEDS = int(os.environ.get("FUZZ_SEEDS", "20"))
 PORTS = {False: 9092, True: 9093}
-ROWS = [(route, is_controller) for route in ROUTES for is_controller in (False, True) if route.versions(is_controller).max >= 0]
+ROWS = [
+    (route, is_controller)
+    for route in ROUTES
+    for is_controller in (False, True)
+    if route.versions(is_controller).max >= 0
+]
 
 
 class Bugs:
@@ -38,7 +45,9 @@ class Bugs:
     def __call__(self, event: Any) -> None:
         if event.get("log_failure") is not None or event.get("log_level") is LogLevel.critical:
             failure = event.get("log_failure")
-            self.found.append(failure.getTraceback() if failure is not None else event.get("log_format"))
+            self.found.append(
+                failure.getTraceback() if failure is not None else event.get("log_format")
+            )
 
 
 @pytest.fixture
@@ -52,7 +61,14 @@ def bugs() -> Iterator[Bugs]:
 @pytest.fixture
 def house() -> Iterator[MemoryBroker]:
     made = MemoryBroker(auto_create_topics_enable="false").start()
-    made.ask(CreateTopicsRequest(topics=[CreatableTopic(name="t", num_partitions=2, replication_factor=1)], timeout_ms=1000), 7, port=9093)
+    made.ask(
+        CreateTopicsRequest(
+            topics=[CreatableTopic(name="t", num_partitions=2, replication_factor=1)],
+            timeout_ms=1000,
+        ),
+        7,
+        port=9093,
+    )
     made.pass_time(0.1)
     yield made
     made.stop()
@@ -63,7 +79,9 @@ class Asker:
 
     def __init__(self, house: MemoryBroker, port: int, frame: bytes) -> None:
         made: list[Any] = []
-        house.network.connect("127.0.0.1", port, ClientFactory.forProtocol(Far), 1).addCallback(made.append)
+        house.network.connect("127.0.0.1", port, ClientFactory.forProtocol(Far), 1).addCallback(
+            made.append
+        )
         house.pass_time(0)
         self.far: Far = made[0]
         self.far.transport.write(len(frame).to_bytes(4, "big") + frame)
@@ -75,21 +93,34 @@ class Asker:
 
 
 def still_served(house: MemoryBroker, port: int) -> bool:
-    return bool(house.ask(ApiVersionsRequest(client_software_name="fuzz", client_software_version="1"), 3, port=port).error_code == 0)
+    return bool(
+        house.ask(
+            ApiVersionsRequest(client_software_name="fuzz", client_software_version="1"),
+            3,
+            port=port,
+        ).error_code
+        == 0
+    )
 
 
 def ids_of(house: MemoryBroker) -> tuple[bytes, ...]:
     return tuple(house.broker.parts.metadata.image.topics_by_id)
 
 
-def requests(route: Route, is_controller: bool, house: MemoryBroker, kind: str, client_id: str) -> Iterator[tuple[Random, str, Any, int, bytes]]:
-    """(what else is drawn from it, what it is called, the request, its version, its frame) for each version and seed of a route."""
+def requests(
+    route: Route, is_controller: bool, house: MemoryBroker, kind: str, client_id: str
+) -> Iterator[tuple[Random, str, Any, int, bytes]]:
+    """(what else is drawn from it, what it is called, the request, its version, its frame) for
+    each version and seed of a route.
+    """
     versions = route.versions(is_controller)
     for version in range(versions.min, versions.max + 1):
         for seed in range(SEEDS):
             random = Random(f"{kind}{route.name} {version} {seed}")
             request = random_message(random, route.request_class(), version, ids_of(house))
-            frame = encode_request_header(RequestHeader(route.api_key, version, 77, client_id)) + encode(request, version)
+            frame = encode_request_header(
+                RequestHeader(route.api_key, version, 77, client_id)
+            ) + encode(request, version)
             yield random, f"{route.name} v{version} seed {seed}", request, version, frame
 
 
@@ -100,12 +131,20 @@ def check_house(house: MemoryBroker, port: int) -> None:
     assert house.files.listdir("/") == ["data"]
 
 
-both_roles = pytest.mark.parametrize(("route", "is_controller"), ROWS, ids=[f"{route.name}-{'controller' if it else 'broker'}" for route, it in ROWS])
+both_roles = pytest.mark.parametrize(
+    ("route", "is_controller"),
+    ROWS,
+    ids=[f"{route.name}-{'controller' if it else 'broker'}" for route, it in ROWS],
+)
 
 
 @both_roles
-def test_strange_messages_get_a_typed_answer(route: Route, is_controller: bool, house: MemoryBroker, bugs: Bugs) -> None:
-    """Well-formed requests with hostile values: whatever is answered decodes as that API's answer, and nothing is logged as a bug."""
+def test_strange_messages_get_a_typed_answer(
+    route: Route, is_controller: bool, house: MemoryBroker, bugs: Bugs
+) -> None:
+    """Well-formed requests with hostile values: whatever is answered decodes as that API's
+    answer, and nothing is logged as a bug.
+    """
     for _, name, request, version, frame in requests(route, is_controller, house, "", "fu\nzz"):
         asked = Asker(house, PORTS[is_controller], frame)
         told = f"{name}: {request!r}"
@@ -121,11 +160,17 @@ def test_strange_messages_get_a_typed_answer(route: Route, is_controller: bool, 
 
 
 @both_roles
-def test_broken_bytes_are_answered_or_refused(route: Route, is_controller: bool, house: MemoryBroker, bugs: Bugs) -> None:
-    """Frames with flipped, cut, inserted and overflowing bytes: an answer, a wait or a closed connection, and the next client is served."""
+def test_broken_bytes_are_answered_or_refused(
+    route: Route, is_controller: bool, house: MemoryBroker, bugs: Bugs
+) -> None:
+    """Frames with flipped, cut, inserted and overflowing bytes: an answer, a wait or a closed
+    connection, and the next client is served.
+    """
     for random, name, _, _, frame in requests(route, is_controller, house, "bytes ", "fuzz"):
         head = random.choice((4, len(frame)))
-        broken = frame[:head] + mutated(random, frame[head:]) if head == 4 else mutated(random, frame)
+        broken = (
+            frame[:head] + mutated(random, frame[head:]) if head == 4 else mutated(random, frame)
+        )
         Asker(house, PORTS[is_controller], broken)
         assert not bugs.found, f"{name}: {broken!r}\n{bugs.found[0]}"
     check_house(house, PORTS[is_controller])

@@ -20,21 +20,35 @@ from twisted_broker.wire.messages.groups import (
     SyncGroupRequest,
     SyncGroupRequestAssignment,
 )
-from twisted_broker.wire.messages.offsets import OffsetCommitRequest, OffsetDeleteRequest, OffsetFetchRequest, OffsetFetchRequestGroup
+from twisted_broker.wire.messages.offsets import (
+    OffsetCommitRequest,
+    OffsetDeleteRequest,
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+)
 
 
-def join(version: int, member: str = "", instance: str | None = None, group: str = "g") -> JoinGroupRequest:
+def join(
+    version: int, member: str = "", instance: str | None = None, group: str = "g"
+) -> JoinGroupRequest:
     more = {"rebalance_timeout_ms": 60_000} if version >= 1 else {}
     return JoinGroupRequest(
-        group_id=group, session_timeout_ms=10_000, member_id=member, group_instance_id=instance, protocol_type="consumer",
-        protocols=[JoinGroupRequestProtocol(name="range", metadata=subscription("t"))], **more,
-    )  # fmt: skip
+        group_id=group,
+        session_timeout_ms=10_000,
+        member_id=member,
+        group_instance_id=instance,
+        protocol_type="consumer",
+        protocols=[JoinGroupRequestProtocol(name="range", metadata=subscription("t"))],
+        **more,
+    )
 
 
 def sync(version: int, member: str, generation: int = 1, name: str = "range") -> SyncGroupRequest:
     more = {"protocol_type": "consumer", "protocol_name": name} if version >= 5 else {}
     assignments = [SyncGroupRequestAssignment(member_id=member, assignment=b"all")]
-    return SyncGroupRequest(group_id="g", generation_id=generation, member_id=member, assignments=assignments, **more)
+    return SyncGroupRequest(
+        group_id="g", generation_id=generation, member_id=member, assignments=assignments, **more
+    )
 
 
 def member_of(run: ApiRun, version: int = 9) -> str:
@@ -46,19 +60,32 @@ def member_of(run: ApiRun, version: int = 9) -> str:
     return first.member_id
 
 
-# -- membership ----------------------------------------------------------------------------------------------------------
+# membership
 @each_version("JoinGroup")
 def test_joining(version):
-    """From v4 on in two steps; the answer names protocol and members, and below v7 has no null in it."""
+    """From v4 on in two steps; the answer names protocol and members, and below v7 has no null
+    in it.
+    """
     run = ApiRun()
     answer = run.ask(join(version), version)
     if version >= 4:
-        assert (answer.error_code, answer.generation_id, answer.members) == (E.MEMBER_ID_REQUIRED, -1, [])
+        assert (answer.error_code, answer.generation_id, answer.members) == (
+            E.MEMBER_ID_REQUIRED,
+            -1,
+            [],
+        )
         assert answer.protocol_name == (None if version >= 7 else "")
         answer = run.ask(join(version, answer.member_id), version)
-    assert (answer.error_code, answer.generation_id, answer.protocol_name, answer.leader) == (E.NONE, 1, "range", answer.member_id)
+    assert (answer.error_code, answer.generation_id, answer.protocol_name, answer.leader) == (
+        E.NONE,
+        1,
+        "range",
+        answer.member_id,
+    )
     assert answer.protocol_type == ("consumer" if version >= 7 else None)
-    assert [(m.member_id, m.metadata) for m in answer.members] == [(answer.member_id, subscription("t"))]
+    assert [(m.member_id, m.metadata) for m in answer.members] == [
+        (answer.member_id, subscription("t"))
+    ]
     described = run.coordinator.describe("g")
     assert described is not None and described.members[0][2:4] == ("client", "/10.0.0.9")
 
@@ -81,7 +108,11 @@ def test_a_static_leader_that_comes_back_skips_from_v9_on(version, skips):
     first = run.ask(join(version, instance="i"), version)
     run.ask(sync(5, first.member_id), 5)
     again = run.ask(join(version, instance="i"), version)
-    assert again.generation_id == 1 and again.skip_assignment is skips and (again.leader == again.member_id) is skips
+    assert (
+        again.generation_id == 1
+        and again.skip_assignment is skips
+        and (again.leader == again.member_id) is skips
+    )
 
 
 def test_a_protocol_named_twice_counts_once():
@@ -107,7 +138,9 @@ def test_syncing(version):
     member = run.ask(join(9, instance="i"), 9).member_id
     answer = run.ask(sync(version, member), version)
     assert (answer.error_code, answer.assignment) == (E.NONE, b"all")
-    assert (answer.protocol_type, answer.protocol_name) == (("consumer", "range") if version >= 5 else (None, None))
+    assert (answer.protocol_type, answer.protocol_name) == (
+        ("consumer", "range") if version >= 5 else (None, None)
+    )
 
 
 def test_sync_v5_must_name_the_groups_protocol():
@@ -139,9 +172,24 @@ def test_heartbeats(version):
     """The error of a heartbeat at every version."""
     run = ApiRun()
     member = member_of(run)
-    assert run.ask(HeartbeatRequest(group_id="g", generation_id=1, member_id=member), version).error_code == E.NONE
-    assert run.ask(HeartbeatRequest(group_id="g", generation_id=2, member_id=member), version).error_code == E.ILLEGAL_GENERATION
-    assert run.ask(HeartbeatRequest(group_id="h", generation_id=1, member_id=member), version).error_code == E.UNKNOWN_MEMBER_ID
+    assert (
+        run.ask(
+            HeartbeatRequest(group_id="g", generation_id=1, member_id=member), version
+        ).error_code
+        == E.NONE
+    )
+    assert (
+        run.ask(
+            HeartbeatRequest(group_id="g", generation_id=2, member_id=member), version
+        ).error_code
+        == E.ILLEGAL_GENERATION
+    )
+    assert (
+        run.ask(
+            HeartbeatRequest(group_id="h", generation_id=1, member_id=member), version
+        ).error_code
+        == E.UNKNOWN_MEMBER_ID
+    )
 
 
 @each_version("LeaveGroup")
@@ -150,18 +198,26 @@ def test_leaving(version):
     run = ApiRun()
     member = member_of(run)
     if version < 3:
-        assert run.ask(LeaveGroupRequest(group_id="g", member_id="stranger"), version).error_code == E.UNKNOWN_MEMBER_ID
-        assert run.ask(LeaveGroupRequest(group_id="g", member_id=member), version).error_code == E.NONE
+        assert (
+            run.ask(LeaveGroupRequest(group_id="g", member_id="stranger"), version).error_code
+            == E.UNKNOWN_MEMBER_ID
+        )
+        assert (
+            run.ask(LeaveGroupRequest(group_id="g", member_id=member), version).error_code == E.NONE
+        )
     else:
         leavers = [MemberIdentity(member_id="stranger"), MemberIdentity(member_id=member)]
         answer = run.ask(LeaveGroupRequest(group_id="g", members=leavers), version)
         assert answer.error_code == E.NONE
-        assert [(m.member_id, m.error_code) for m in answer.members] == [("stranger", E.UNKNOWN_MEMBER_ID), (member, E.NONE)]
+        assert [(m.member_id, m.error_code) for m in answer.members] == [
+            ("stranger", E.UNKNOWN_MEMBER_ID),
+            (member, E.NONE),
+        ]
     run.settle()
     assert run.coordinator.describe("g").state == "Empty"
 
 
-# -- administration ------------------------------------------------------------------------------------------------------
+# administration
 @each_version("ListGroups")
 def test_listing(version):
     """State from v4, type from v5 on."""
@@ -169,18 +225,29 @@ def test_listing(version):
     member_of(run)
     groups = run.ask(ListGroupsRequest(), version).groups
     expected = ("Stable" if version >= 4 else "", "Classic" if version >= 5 else "")
-    assert [(g.group_id, g.protocol_type, g.group_state, g.group_type) for g in groups] == [("g", "consumer", *expected)]
+    assert [(g.group_id, g.protocol_type, g.group_state, g.group_type) for g in groups] == [
+        ("g", "consumer", *expected)
+    ]
 
 
-@pytest.mark.parametrize(("states", "types", "found"), [
-    (["stable"], [], 1), (["EMPTY"], [], 0), (["nonsense"], [], 0),
-    ([], ["CLASSIC"], 1), ([], ["consumer"], 0), (["Stable", "Empty"], ["classic", "share"], 1),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("states", "types", "found"),
+    [
+        (["stable"], [], 1),
+        (["EMPTY"], [], 0),
+        (["nonsense"], [], 0),
+        ([], ["CLASSIC"], 1),
+        ([], ["consumer"], 0),
+        (["Stable", "Empty"], ["classic", "share"], 1),
+    ],
+)
 def test_filters_of_a_listing(states, types, found):
     """Names in any case; an unknown one matches nothing."""
     run = ApiRun()
     member_of(run)
-    assert len(run.ask(ListGroupsRequest(states_filter=states, types_filter=types), 5).groups) == found
+    assert (
+        len(run.ask(ListGroupsRequest(states_filter=states, types_filter=types), 5).groups) == found
+    )
 
 
 @each_version("DescribeGroups")
@@ -189,21 +256,37 @@ def test_describing(version):
     run = ApiRun()
     member = member_of(run)
     stable, missing = run.ask(DescribeGroupsRequest(groups=["g", "nobody"]), version).groups
-    assert (stable.error_code, stable.group_state, stable.protocol_type, stable.protocol_data) == (E.NONE, "Stable", "consumer", "range")
-    assert [(m.member_id, m.client_id, m.client_host, m.member_metadata, m.member_assignment) for m in stable.members] == [
-        (member, "client", "/10.0.0.9", subscription("t"), b"all")
-    ]
-    assert missing.group_state == "Dead" and missing.error_code == (E.GROUP_ID_NOT_FOUND if version >= 6 else E.NONE)
+    assert (stable.error_code, stable.group_state, stable.protocol_type, stable.protocol_data) == (
+        E.NONE,
+        "Stable",
+        "consumer",
+        "range",
+    )
+    assert [
+        (m.member_id, m.client_id, m.client_host, m.member_metadata, m.member_assignment)
+        for m in stable.members
+    ] == [(member, "client", "/10.0.0.9", subscription("t"), b"all")]
+    assert missing.group_state == "Dead" and missing.error_code == (
+        E.GROUP_ID_NOT_FOUND if version >= 6 else E.NONE
+    )
 
 
 def test_authorized_operations_of_a_group():
-    """A bit for each operation that the asker may do, when asked for; the smallest integer otherwise."""
+    """A bit for each operation that the asker may do, when asked for; the smallest integer
+    otherwise.
+    """
     run = ApiRun()
     member_of(run)
     run.acl.denied.add((Operation.DELETE, ResourceType.GROUP, "g"))
-    asked = run.ask(DescribeGroupsRequest(groups=["g"], include_authorized_operations=True), 5).groups[0].authorized_operations
+    asked = (
+        run.ask(DescribeGroupsRequest(groups=["g"], include_authorized_operations=True), 5)
+        .groups[0]
+        .authorized_operations
+    )
     assert asked & 1 << Operation.READ and not asked & 1 << Operation.DELETE
-    assert run.ask(DescribeGroupsRequest(groups=["g"]), 5).groups[0].authorized_operations == -(2**31)
+    assert run.ask(DescribeGroupsRequest(groups=["g"]), 5).groups[0].authorized_operations == -(
+        2**31
+    )
 
 
 @each_version("DeleteGroups")
@@ -212,16 +295,28 @@ def test_deleting(version):
     run = ApiRun()
     member_of(run)
     run.commit(OffsetToCommit("t", 0, 1), group="empty")
-    results = run.ask(DeleteGroupsRequest(groups_names=["g", "empty", "nobody", "empty"]), version).results
-    assert [(r.group_id, r.error_code) for r in results] == [("g", E.NON_EMPTY_GROUP), ("empty", E.NONE), ("nobody", E.GROUP_ID_NOT_FOUND)]
+    results = run.ask(
+        DeleteGroupsRequest(groups_names=["g", "empty", "nobody", "empty"]), version
+    ).results
+    assert [(r.group_id, r.error_code) for r in results] == [
+        ("g", E.NON_EMPTY_GROUP),
+        ("empty", E.NONE),
+        ("nobody", E.GROUP_ID_NOT_FOUND),
+    ]
 
 
-# -- permission ----------------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize(("request_", "version", "operation"), [
-    (join(9), 9, Operation.READ), (sync(5, "m"), 5, Operation.READ), (HeartbeatRequest(group_id="g"), 4, Operation.READ),
-    (LeaveGroupRequest(group_id="g"), 5, Operation.READ), (OffsetFetchRequest(group_id="g"), 7, Operation.DESCRIBE),
-    (OffsetDeleteRequest(group_id="g"), 0, Operation.DELETE),
-])  # fmt: skip
+# permission
+@pytest.mark.parametrize(
+    ("request_", "version", "operation"),
+    [
+        (join(9), 9, Operation.READ),
+        (sync(5, "m"), 5, Operation.READ),
+        (HeartbeatRequest(group_id="g"), 4, Operation.READ),
+        (LeaveGroupRequest(group_id="g"), 5, Operation.READ),
+        (OffsetFetchRequest(group_id="g"), 7, Operation.DESCRIBE),
+        (OffsetDeleteRequest(group_id="g"), 0, Operation.DELETE),
+    ],
+)
 def test_without_permission_nothing_is_told(request_, version, operation):
     """GROUP_AUTHORIZATION_FAILED before anything else, whether the group exists or not."""
     run = ApiRun()
@@ -236,11 +331,19 @@ def test_permission_for_each_group():
     run.acl.denied |= {(o, ResourceType.GROUP, "g") for o in (Operation.DESCRIBE, Operation.DELETE)}
     run.acl.denied.add((Operation.DESCRIBE, ResourceType.CLUSTER, "*"))
     failed = E.GROUP_AUTHORIZATION_FAILED
-    assert [g.error_code for g in run.ask(DescribeGroupsRequest(groups=["g", "h"]), 5).groups] == [failed, E.NONE]
-    assert [r.error_code for r in run.ask(DeleteGroupsRequest(groups_names=["g", "h"]), 2).results] == [failed, E.GROUP_ID_NOT_FOUND]
+    assert [g.error_code for g in run.ask(DescribeGroupsRequest(groups=["g", "h"]), 5).groups] == [
+        failed,
+        E.NONE,
+    ]
+    assert [
+        r.error_code for r in run.ask(DeleteGroupsRequest(groups_names=["g", "h"]), 2).results
+    ] == [failed, E.GROUP_ID_NOT_FOUND]
     assert run.ask(ListGroupsRequest(), 5).groups == []
     groups = [OffsetFetchRequestGroup(group_id=name, topics=None) for name in "gh"]
-    assert [g.error_code for g in run.ask(OffsetFetchRequest(groups=groups), 8).groups] == [failed, E.NONE]
+    assert [g.error_code for g in run.ask(OffsetFetchRequest(groups=groups), 8).groups] == [
+        failed,
+        E.NONE,
+    ]
 
 
 def test_a_broker_that_is_no_coordinator_says_so():
@@ -249,11 +352,22 @@ def test_a_broker_that_is_no_coordinator_says_so():
     run.coordinator.stop()
     told = E.NOT_COORDINATOR
     assert run.ask(join(9), 9).error_code == run.ask(sync(5, "m"), 5).error_code == told
-    assert run.ask(HeartbeatRequest(group_id="g"), 4).error_code == run.ask(LeaveGroupRequest(group_id="g"), 5).error_code == told
+    assert (
+        run.ask(HeartbeatRequest(group_id="g"), 4).error_code
+        == run.ask(LeaveGroupRequest(group_id="g"), 5).error_code
+        == told
+    )
     assert run.ask(DescribeGroupsRequest(groups=["g"]), 6).groups[0].error_code == told
     assert run.ask(DeleteGroupsRequest(groups_names=["g"]), 2).results[0].error_code == told
-    assert run.ask(OffsetFetchRequest(group_id="g"), 7).error_code == run.ask(OffsetDeleteRequest(group_id="g"), 0).error_code == told
-    assert run.ask(ListGroupsRequest(), 5).groups == [] and run.ask(OffsetCommitRequest(group_id="g"), 9).topics == []
+    assert (
+        run.ask(OffsetFetchRequest(group_id="g"), 7).error_code
+        == run.ask(OffsetDeleteRequest(group_id="g"), 0).error_code
+        == told
+    )
+    assert (
+        run.ask(ListGroupsRequest(), 5).groups == []
+        and run.ask(OffsetCommitRequest(group_id="g"), 9).topics == []
+    )
 
 
 def test_every_row_of_groups_and_offsets_has_its_function():

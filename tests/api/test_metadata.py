@@ -42,21 +42,33 @@ def named(*names: str) -> list[metadata_messages.MetadataRequestTopic]:
     return [metadata_messages.MetadataRequestTopic(name=name) for name in names]
 
 
-def ask(house: MemoryBroker, asked: list[metadata_messages.MetadataRequestTopic] | None, version: int, **more: bool) -> metadata_messages.MetadataResponse:
-    answer: metadata_messages.MetadataResponse = house.ask(metadata_messages.MetadataRequest(topics=asked, **more), version)
+def ask(
+    house: MemoryBroker,
+    asked: list[metadata_messages.MetadataRequestTopic] | None,
+    version: int,
+    **more: bool,
+) -> metadata_messages.MetadataResponse:
+    answer: metadata_messages.MetadataResponse = house.ask(
+        metadata_messages.MetadataRequest(topics=asked, **more), version
+    )
     return answer
 
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_a_topic_is_where_its_leader_is(house: MemoryBroker, version: int) -> None:
-    """Metadata v0-13: brokers at the address of the listener, each partition with leader, replicas and ISR, and what each version adds."""
+    """Metadata v0-13: brokers at the address of the listener, each partition with leader,
+    replicas and ISR, and what each version adds.
+    """
     answer = ask(house, named("a"), version)
-    assert [(broker.node_id, broker.host, broker.port) for broker in answer.brokers] == [(1, "127.0.0.1", 9092)]
+    assert [(broker.node_id, broker.host, broker.port) for broker in answer.brokers] == [
+        (1, "127.0.0.1", 9092)
+    ]
     (topic,) = answer.topics
     assert (topic.error_code, topic.name, topic.is_internal) == (0, "a", False)
-    assert [(p.error_code, p.partition_index, p.leader_id, p.replica_nodes, p.isr_nodes) for p in topic.partitions] == [
-        (0, number, 1, [1], [1]) for number in range(3)
-    ]
+    assert [
+        (p.error_code, p.partition_index, p.leader_id, p.replica_nodes, p.isr_nodes)
+        for p in topic.partitions
+    ] == [(0, number, 1, [1], [1]) for number in range(3)]
     assert answer.controller_id == (1 if version >= 1 else -1)
     assert answer.cluster_id == (house.broker.cluster_id if version >= 2 else None)
     assert topic.partitions[0].leader_epoch == (0 if version >= 7 else -1)
@@ -64,9 +76,15 @@ def test_a_topic_is_where_its_leader_is(house: MemoryBroker, version: int) -> No
 
 
 @pytest.mark.parametrize(
-    ("version", "asked", "names"), [(0, [], ["a", "b"]), (1, None, ["a", "b"]), (1, [], []), (12, None, ["a", "b"]), (12, [], [])]
+    ("version", "asked", "names"),
+    [(0, [], ["a", "b"]), (1, None, ["a", "b"]), (1, [], []), (12, None, ["a", "b"]), (12, [], [])],
 )
-def test_all_topics_or_none(house: MemoryBroker, version: int, asked: list[metadata_messages.MetadataRequestTopic] | None, names: list[str]) -> None:
+def test_all_topics_or_none(
+    house: MemoryBroker,
+    version: int,
+    asked: list[metadata_messages.MetadataRequestTopic] | None,
+    names: list[str],
+) -> None:
     """Invariant 4: version 0 has no null: there an empty list means all."""
     assert [topic.name for topic in ask(house, asked, version).topics] == names
 
@@ -75,26 +93,42 @@ def test_all_topics_or_none(house: MemoryBroker, version: int, asked: list[metad
 def test_topics_by_id(house: MemoryBroker, version: int) -> None:
     """KIP-516: by id alone; an unknown one is UNKNOWN_TOPIC_ID, without a name."""
     known = ask(house, named("b"), 12).topics[0].topic_id
-    asked = [metadata_messages.MetadataRequestTopic(name=None, topic_id=known), metadata_messages.MetadataRequestTopic(name=None, topic_id=b"?" * 16)]
+    asked = [
+        metadata_messages.MetadataRequestTopic(name=None, topic_id=known),
+        metadata_messages.MetadataRequestTopic(name=None, topic_id=b"?" * 16),
+    ]
     found, unknown = ask(house, asked, version).topics
     assert (found.name, found.error_code, found.topic_id) == ("b", 0, known)
-    assert (unknown.name, unknown.error_code, unknown.topic_id) == (None, ErrorCode.UNKNOWN_TOPIC_ID, b"?" * 16)
+    assert (unknown.name, unknown.error_code, unknown.topic_id) == (
+        None,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+        b"?" * 16,
+    )
 
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_names_that_are_not_there(house: MemoryBroker, version: int) -> None:
-    """RL 8.2: unknown when nothing may be created; a name that no topic can have is INVALID_TOPIC_EXCEPTION."""
+    """RL 8.2: unknown when nothing may be created; a name that no topic can have is
+    INVALID_TOPIC_EXCEPTION.
+    """
     more = {"allow_auto_topic_creation": False} if version >= 4 else {}
     asked = named("nope", "in/valid") if version >= 4 else named("in/valid")
     codes = [topic.error_code for topic in ask(house, asked, version, **more).topics]
-    assert codes == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.INVALID_TOPIC_EXCEPTION][-len(asked) :]
+    assert (
+        codes
+        == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.INVALID_TOPIC_EXCEPTION][-len(asked) :]
+    )
     assert "nope" not in house.broker.parts.metadata.image.topics_by_name
 
 
 def test_a_topic_is_created_when_it_is_named() -> None:
-    """auto.create.topics.enable: the first answer says unknown, soon after it is there, with the broker's defaults."""
+    """auto.create.topics.enable: the first answer says unknown, soon after it is there, with the
+    broker's defaults.
+    """
     house = MemoryBroker(num_partitions="4").start()
-    assert ask(house, named("fresh"), 12).topics[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert (
+        ask(house, named("fresh"), 12).topics[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    )
     house.pass_time(0.01)
     (topic,) = ask(house, named("fresh"), 12).topics
     assert topic.error_code == 0 and [p.leader_id for p in topic.partitions] == [1] * 4
@@ -115,25 +149,47 @@ def test_an_internal_topic_is_made_as_it_must_be() -> None:
     house.pass_time(0.1)
     (topic,) = ask(house, named("__consumer_offsets"), 12).topics
     assert (topic.error_code, topic.is_internal, len(topic.partitions)) == (0, True, 50)
-    assert house.broker.parts.metadata.image.config(2, "__consumer_offsets")["cleanup.policy"] == "compact"
+    assert (
+        house.broker.parts.metadata.image.config(2, "__consumer_offsets")["cleanup.policy"]
+        == "compact"
+    )
 
 
 @pytest.mark.parametrize("version", [0, 12])
 def test_a_partition_whose_leader_is_gone(version: int) -> None:
-    """RL 8.2: LEADER_NOT_AVAILABLE, leader -1; the replica is offline from version 5 on, and left out in version 0."""
+    """RL 8.2:
+
+    LEADER_NOT_AVAILABLE, leader -1; the replica is offline from version 5 on, and left out in
+    version 0.
+    """
     house = MemoryBroker().start()
     register_another(house)
     assignment = topics.CreatableReplicaAssignment(partition_index=0, broker_ids=[1, 5])
-    topic = topics.CreatableTopic(name="t", num_partitions=-1, replication_factor=-1, assignments=[assignment])
+    topic = topics.CreatableTopic(
+        name="t", num_partitions=-1, replication_factor=-1, assignments=[assignment]
+    )
     assert house.ask(topics.CreateTopicsRequest(topics=[topic]), 7).topics[0].error_code == 0
     house.pass_time(0)
     partition = ask(house, named("t"), version).topics[0].partitions[0]
     if version == 0:
-        assert (partition.error_code, partition.replica_nodes) == (ErrorCode.REPLICA_NOT_AVAILABLE, [1])
+        assert (partition.error_code, partition.replica_nodes) == (
+            ErrorCode.REPLICA_NOT_AVAILABLE,
+            [1],
+        )
     else:
-        assert (partition.error_code, partition.replica_nodes, partition.offline_replicas) == (0, [1, 5], [5])
+        assert (partition.error_code, partition.replica_nodes, partition.offline_replicas) == (
+            0,
+            [1, 5],
+            [5],
+        )
     epoch = house.broker.parts.metadata.image.brokers[1].epoch
-    house.ask(BrokerHeartbeatRequest(broker_id=1, broker_epoch=epoch, current_metadata_offset=1 << 40, want_fence=True), 1, port=9093)
+    house.ask(
+        BrokerHeartbeatRequest(
+            broker_id=1, broker_epoch=epoch, current_metadata_offset=1 << 40, want_fence=True
+        ),
+        1,
+        port=9093,
+    )
     house.pass_time(0)
     partition = ask(house, named("t"), version).topics[0].partitions[0]
     assert (partition.error_code, partition.leader_id) == (ErrorCode.LEADER_NOT_AVAILABLE, -1)
@@ -148,7 +204,9 @@ def register_another(house: MemoryBroker) -> None:
         incarnation_id=b"5" * 16,
         listeners=[BrokerRegistrationRequestListener(name="PLAINTEXT", host="five", port=9092)],
         features=[
-            BrokerRegistrationRequestFeature(name=name, min_supported_version=low, max_supported_version=high)
+            BrokerRegistrationRequestFeature(
+                name=name, min_supported_version=low, max_supported_version=high
+            )
             for name, (low, high) in features.items()
         ],
         log_dirs=[b"5" * 16],
@@ -160,18 +218,39 @@ def register_another(house: MemoryBroker) -> None:
 
 def test_cluster_operations_are_told_when_asked(house: MemoryBroker) -> None:
     """KIP-430: only in versions 8 to 10 for the cluster; for topics from 8 on."""
-    answer = ask(house, named("a"), 10, include_cluster_authorized_operations=True, include_topic_authorized_operations=True)
-    assert answer.cluster_authorized_operations > 0 and answer.topics[0].topic_authorized_operations > 0
+    answer = ask(
+        house,
+        named("a"),
+        10,
+        include_cluster_authorized_operations=True,
+        include_topic_authorized_operations=True,
+    )
+    assert (
+        answer.cluster_authorized_operations > 0
+        and answer.topics[0].topic_authorized_operations > 0
+    )
     silent = ask(house, named("a"), 10)
-    assert silent.cluster_authorized_operations == silent.topics[0].topic_authorized_operations == -(2**31)
+    assert (
+        silent.cluster_authorized_operations
+        == silent.topics[0].topic_authorized_operations
+        == -(2**31)
+    )
 
 
 def describe(
     house: MemoryBroker, *names: str, limit: int = 2000, cursor: tuple[str, int] | None = None
 ) -> described.DescribeTopicPartitionsResponse:
-    at = None if cursor is None else described.DescribeTopicPartitionsRequestCursor(topic_name=cursor[0], partition_index=cursor[1])
+    at = (
+        None
+        if cursor is None
+        else described.DescribeTopicPartitionsRequestCursor(
+            topic_name=cursor[0], partition_index=cursor[1]
+        )
+    )
     request = described.DescribeTopicPartitionsRequest(
-        topics=[described.TopicRequest(name=name) for name in names], response_partition_limit=limit, cursor=at
+        topics=[described.TopicRequest(name=name) for name in names],
+        response_partition_limit=limit,
+        cursor=at,
     )
     answer: described.DescribeTopicPartitionsResponse = house.ask(request, 0)
     return answer
@@ -184,7 +263,11 @@ def test_partitions_come_in_pages(house: MemoryBroker, limit: int) -> None:
     cursor: tuple[str, int] | None = None
     for _ in range(10):
         page = describe(house, limit=limit, cursor=cursor)
-        found = [(topic.name, partition.partition_index) for topic in page.topics for partition in topic.partitions]
+        found = [
+            (topic.name, partition.partition_index)
+            for topic in page.topics
+            for partition in topic.partitions
+        ]
         assert 0 < len(found) <= limit
         seen += found
         if page.next_cursor is None:
@@ -196,7 +279,10 @@ def test_partitions_come_in_pages(house: MemoryBroker, limit: int) -> None:
 def test_pages_of_what_is_not_there(house: MemoryBroker) -> None:
     """An unknown name has its error; a cursor below 0 or no limit at all is INVALID_REQUEST."""
     page = describe(house, "nope", "b")
-    assert [(topic.name, topic.error_code) for topic in page.topics] == [("b", 0), ("nope", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)]
+    assert [(topic.name, topic.error_code) for topic in page.topics] == [
+        ("b", 0),
+        ("nope", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+    ]
     assert page.topics[0].partitions[0].eligible_leader_replicas == []
     for refused in (describe(house, "a", limit=0), describe(house, "a", cursor=("a", -1))):
         assert [topic.error_code for topic in refused.topics] == [ErrorCode.INVALID_REQUEST]

@@ -23,12 +23,24 @@ from twisted_broker.wire.messages.offsets import (
 from twisted_broker.wire.messages.topics import CreatableTopicResult, CreateTopicsResponse
 
 
-def commit(version: int, *places: tuple[str, int, int], metadata: str | None = "m") -> OffsetCommitRequest:
-    return OffsetCommitRequest(group_id="g", topics=[
-        OffsetCommitRequestTopic(name=name, topic_id=TOPIC_IDS.get(name, b"?" * 16), partitions=[
-            OffsetCommitRequestPartition(partition_index=index, committed_offset=offset, committed_metadata=metadata),
-        ]) for name, index, offset in places
-    ])  # fmt: skip
+def commit(
+    version: int, *places: tuple[str, int, int], metadata: str | None = "m"
+) -> OffsetCommitRequest:
+    return OffsetCommitRequest(
+        group_id="g",
+        topics=[
+            OffsetCommitRequestTopic(
+                name=name,
+                topic_id=TOPIC_IDS.get(name, b"?" * 16),
+                partitions=[
+                    OffsetCommitRequestPartition(
+                        partition_index=index, committed_offset=offset, committed_metadata=metadata
+                    ),
+                ],
+            )
+            for name, index, offset in places
+        ],
+    )
 
 
 def errors(answer) -> list[int]:
@@ -54,9 +66,13 @@ def test_a_commit_without_metadata():
     assert run.coordinator.fetch_offsets("g", None)[0].committed.metadata == ""
 
 
-@pytest.mark.parametrize(("version", "told"), [(8, E.ILLEGAL_GENERATION), (9, E.GROUP_ID_NOT_FOUND)])
+@pytest.mark.parametrize(
+    ("version", "told"), [(8, E.ILLEGAL_GENERATION), (9, E.GROUP_ID_NOT_FOUND)]
+)
 def test_a_member_of_nothing(version, told):
-    """A generation of a group that does not exist; what refuses the whole commit is told for each partition."""
+    """A generation of a group that does not exist; what refuses the whole commit is told for
+    each partition.
+    """
     run = ApiRun()
     request = commit(version, ("t", 0, 1), ("x", 0, 1))
     request.generation_id_or_member_epoch, request.member_id = 3, "m"
@@ -67,7 +83,9 @@ def test_a_topic_that_may_not_be_read_is_not_committed():
     """TOPIC_AUTHORIZATION_FAILED, also for a topic that does not exist."""
     run = ApiRun()
     run.acl.denied |= {(Operation.READ, ResourceType.TOPIC, name) for name in "tx"}
-    assert errors(run.ask(commit(8, ("t", 0, 1), ("x", 0, 1), ("u", 0, 1)), 8)) == [E.TOPIC_AUTHORIZATION_FAILED] * 2 + [E.NONE]
+    assert errors(run.ask(commit(8, ("t", 0, 1), ("x", 0, 1), ("u", 0, 1)), 8)) == [
+        E.TOPIC_AUTHORIZATION_FAILED
+    ] * 2 + [E.NONE]
     run.acl.denied.add((Operation.READ, ResourceType.GROUP, "g"))
     assert errors(run.ask(commit(8, ("u", 0, 1)), 8)) == [E.GROUP_AUTHORIZATION_FAILED]
 
@@ -82,16 +100,33 @@ def test_the_oldest_clients_own_times():
     kept = commit(3, ("t", 0, 1))
     kept.retention_time_ms = 5000
     run.ask(kept, 3)
-    assert run.coordinator.fetch_offsets("g", None)[0].committed.expire_timestamp_ms == run.wall_ms() + 5000
+    assert (
+        run.coordinator.fetch_offsets("g", None)[0].committed.expire_timestamp_ms
+        == run.wall_ms() + 5000
+    )
 
 
 def fetch(version: int, *places: tuple[str, int], everything: bool = False) -> OffsetFetchRequest:
     if version < 8:
-        topics = None if everything else [OffsetFetchRequestTopic(name=name, partition_indexes=[index]) for name, index in places]
+        topics = (
+            None
+            if everything
+            else [
+                OffsetFetchRequestTopic(name=name, partition_indexes=[index])
+                for name, index in places
+            ]
+        )
         return OffsetFetchRequest(group_id="g", topics=topics)
-    named = None if everything else [
-        OffsetFetchRequestTopics(name=name, topic_id=TOPIC_IDS.get(name, b"?" * 16), partition_indexes=[index]) for name, index in places
-    ]  # fmt: skip
+    named = (
+        None
+        if everything
+        else [
+            OffsetFetchRequestTopics(
+                name=name, topic_id=TOPIC_IDS.get(name, b"?" * 16), partition_indexes=[index]
+            )
+            for name, index in places
+        ]
+    )
     return OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id="g", topics=named)])
 
 
@@ -120,7 +155,9 @@ def test_fetching_everything(version):
     run.source.image = image(topic("t", TOPIC_IDS["t"]))
     answer = run.ask(fetch(version, everything=True), version)
     found = (answer.groups[0] if version >= 8 else answer).topics
-    assert [p.committed_offset for t in found for p in t.partitions] == ([42] if version >= 10 else [42, 7])
+    assert [p.committed_offset for t in found for p in t.partitions] == (
+        [42] if version >= 10 else [42, 7]
+    )
 
 
 def test_offsets_of_an_earlier_topic_of_that_name_are_not_told_by_id():
@@ -138,9 +175,17 @@ def test_several_groups_at_once():
     """KIP-709: each group its own answer."""
     run = ApiRun()
     run.ask(commit(8, ("t", 0, 42)), 8)
-    groups = [OffsetFetchRequestGroup(group_id=name, topics=[OffsetFetchRequestTopics(name="t", partition_indexes=[0])]) for name in ("g", "h")]
+    groups = [
+        OffsetFetchRequestGroup(
+            group_id=name, topics=[OffsetFetchRequestTopics(name="t", partition_indexes=[0])]
+        )
+        for name in ("g", "h")
+    ]
     answer = run.ask(OffsetFetchRequest(groups=groups), 9)
-    assert [(g.group_id, g.error_code, g.topics[0].partitions[0].committed_offset) for g in answer.groups] == [("g", 0, 42), ("h", 0, -1)]
+    assert [
+        (g.group_id, g.error_code, g.topics[0].partitions[0].committed_offset)
+        for g in answer.groups
+    ] == [("g", 0, 42), ("h", 0, -1)]
 
 
 def test_topics_that_may_not_be_seen():
@@ -149,7 +194,10 @@ def test_topics_that_may_not_be_seen():
     run.ask(commit(8, ("t", 0, 42), ("u", 0, 7)), 8)
     run.acl.denied.add((Operation.DESCRIBE, ResourceType.TOPIC, "t"))
     named = run.ask(fetch(7, ("t", 0), ("u", 0)), 7)
-    assert [(p.committed_offset, p.error_code) for t in named.topics for p in t.partitions] == [(-1, E.TOPIC_AUTHORIZATION_FAILED), (7, 0)]
+    assert [(p.committed_offset, p.error_code) for t in named.topics for p in t.partitions] == [
+        (-1, E.TOPIC_AUTHORIZATION_FAILED),
+        (7, 0),
+    ]
     assert [t.name for t in run.ask(fetch(7, everything=True), 7).topics] == ["u"]
 
 
@@ -164,7 +212,10 @@ def test_a_group_that_is_elsewhere(version):
     elif version >= 2:
         assert answer.error_code == E.NOT_COORDINATOR
     else:
-        assert errors(answer) == [E.NOT_COORDINATOR] and answer.topics[0].partitions[0].committed_offset == -1
+        assert (
+            errors(answer) == [E.NOT_COORDINATOR]
+            and answer.topics[0].partitions[0].committed_offset == -1
+        )
 
 
 def test_stable_offsets_only():
@@ -176,27 +227,42 @@ def test_stable_offsets_only():
     request.require_stable = True
     assert errors(run.ask(request, 7)) == [E.UNSTABLE_OFFSET_COMMIT] and not waiting.called
     run.store.release()
-    assert errors(waiting.result) == [E.NONE] and run.ask(request, 7).topics[0].partitions[0].committed_offset == 42
+    assert (
+        errors(waiting.result) == [E.NONE]
+        and run.ask(request, 7).topics[0].partitions[0].committed_offset == 42
+    )
 
 
 def test_deleting_offsets():
     """What exists is deleted; unknown topics and groups have their errors."""
     run = ApiRun()
     run.ask(commit(8, ("t", 0, 42), ("u", 0, 7)), 8)
-    request = OffsetDeleteRequest(group_id="g", topics=[
-        OffsetDeleteRequestTopic(name=name, partitions=[OffsetDeleteRequestPartition(partition_index=i) for i in indexes])
-        for name, indexes in (("t", (0, 1, 9)), ("x", (0,)))
-    ])  # fmt: skip
+    request = OffsetDeleteRequest(
+        group_id="g",
+        topics=[
+            OffsetDeleteRequestTopic(
+                name=name,
+                partitions=[OffsetDeleteRequestPartition(partition_index=i) for i in indexes],
+            )
+            for name, indexes in (("t", (0, 1, 9)), ("x", (0,)))
+        ],
+    )
     unknown = E.UNKNOWN_TOPIC_OR_PARTITION
-    assert errors(run.ask(request, 0)) == [E.NONE, E.NONE, unknown, unknown] and run.fetched() == {("u", 0): 7}
+    assert errors(run.ask(request, 0)) == [E.NONE, E.NONE, unknown, unknown] and run.fetched() == {
+        ("u", 0): 7
+    }
     request.group_id = "nobody"
     assert run.ask(request, 0).error_code == E.GROUP_ID_NOT_FOUND
 
 
-# -- FindCoordinator -----------------------------------------------------------------------------------------------------
+# FindCoordinator
 def find(version: int, *groups: str, kind: int = 0) -> FindCoordinatorRequest:
     more = {"key_type": kind} if version >= 1 else {}
-    return FindCoordinatorRequest(coordinator_keys=list(groups), **more) if version >= 4 else FindCoordinatorRequest(key=groups[0], **more)
+    return (
+        FindCoordinatorRequest(coordinator_keys=list(groups), **more)
+        if version >= 4
+        else FindCoordinatorRequest(key=groups[0], **more)
+    )
 
 
 def found(answer, version: int) -> list[tuple[int, int, str, int]]:
@@ -217,13 +283,23 @@ def test_the_leader_of_the_groups_partition_coordinates_it(version):
 
 @each_version("FindCoordinator")
 def test_the_first_question_makes_the_topic(version):
-    """One CreateTopics at a time, with Kafka's settings; meanwhile clients are told to ask again."""
+    """One CreateTopics at a time, with Kafka's settings; meanwhile clients are told to ask
+    again.
+    """
     run = ApiRun()
     waiting = [run.start(find(version, name), version) for name in "gh"]
     ((request, answer),) = run.created
     made = request.topics[0]
-    assert (made.name, made.num_partitions, made.replication_factor) == ("__consumer_offsets", 50, 1)
-    assert {c.name: c.value for c in made.configs} == {"cleanup.policy": "compact", "compression.type": "producer", "segment.bytes": "104857600"}
+    assert (made.name, made.num_partitions, made.replication_factor) == (
+        "__consumer_offsets",
+        50,
+        1,
+    )
+    assert {c.name: c.value for c in made.configs} == {
+        "cleanup.policy": "compact",
+        "compression.type": "producer",
+        "segment.bytes": "104857600",
+    }
     answer.callback(CreateTopicsResponse(topics=[CreatableTopicResult(name=made.name)]))
     assert not any(each.called for each in waiting)
     run.source.image = image(topic("__consumer_offsets", b"O" * 16, 50))
@@ -243,7 +319,9 @@ def test_leaders_may_be_known_before_the_creation_is_answered():
 
 
 def test_nobody_waits_long_for_the_topic():
-    """COORDINATOR_NOT_AVAILABLE after a second, or as soon as the creation failed; the next question tries again."""
+    """COORDINATOR_NOT_AVAILABLE after a second, or as soon as the creation failed; the next
+    question tries again.
+    """
     run = ApiRun()
     again = [(E.COORDINATOR_NOT_AVAILABLE, -1, "", -1)]
     waiting = run.start(find(4, "g"), 4)
@@ -252,13 +330,17 @@ def test_nobody_waits_long_for_the_topic():
     run.clock.advance(0.001)
     assert found(waiting.result, 4) == again and len(run.created) == 1
     waiting = run.start(find(4, "g"), 4)
-    refused = CreatableTopicResult(name="__consumer_offsets", error_code=E.INVALID_REPLICATION_FACTOR)
+    refused = CreatableTopicResult(
+        name="__consumer_offsets", error_code=E.INVALID_REPLICATION_FACTOR
+    )
     run.created[0][1].callback(CreateTopicsResponse(topics=[refused]))
     assert found(waiting.result, 4) == again and len(run.created) == 2
     waiting = run.start(find(4, "g"), 4)
     run.created[1][1].errback(BrokerError(E.REQUEST_TIMED_OUT))
     assert found(waiting.result, 4) == again and len(run.created) == 3
-    assert not [call for call in run.clock.getDelayedCalls() if call.getTime() < 600], "no timer is left behind"
+    assert not [call for call in run.clock.getDelayedCalls() if call.getTime() < 600], (
+        "no timer is left behind"
+    )
 
 
 @pytest.mark.parametrize("brokers", [(broker(2),), (broker(1, fenced=True),)])
@@ -266,14 +348,21 @@ def test_a_coordinator_that_is_not_there_is_not_named(brokers):
     """Its leader is unknown or fenced: ask again; nothing is created."""
     run = ApiRun()
     run.source.image = image(topic("__consumer_offsets", b"O" * 16, 50), brokers=brokers)
-    assert found(run.ask(find(4, "g"), 4), 4) == [(E.COORDINATOR_NOT_AVAILABLE, -1, "", -1)] and not run.created
+    assert (
+        found(run.ask(find(4, "g"), 4), 4) == [(E.COORDINATOR_NOT_AVAILABLE, -1, "", -1)]
+        and not run.created
+    )
 
 
 @pytest.mark.parametrize(("version", "kind"), [(1, 1), (3, 1), (4, 1), (6, 1), (6, 2), (4, 7)])
 def test_other_coordinators_are_not_served(version, kind):
     """INVALID_REQUEST for transactions and share groups; nothing is created for them."""
     run = ApiRun()
-    assert found(run.ask(find(version, "key", kind=kind), version), version) == [(E.INVALID_REQUEST, -1, "", -1)] and not run.created
+    assert (
+        found(run.ask(find(version, "key", kind=kind), version), version)
+        == [(E.INVALID_REQUEST, -1, "", -1)]
+        and not run.created
+    )
 
 
 def test_each_key_has_its_own_answer():
@@ -282,5 +371,8 @@ def test_each_key_has_its_own_answer():
     run.source.image = image(topic("__consumer_offsets", b"O" * 16, 50))
     run.acl.denied.add((Operation.DESCRIBE, ResourceType.GROUP, "h"))
     answer = run.ask(find(5, "g", "h"), 5)
-    assert [(c.key, c.error_code) for c in answer.coordinators] == [("g", E.NONE), ("h", E.GROUP_AUTHORIZATION_FAILED)]
+    assert [(c.key, c.error_code) for c in answer.coordinators] == [
+        ("g", E.NONE),
+        ("h", E.GROUP_AUTHORIZATION_FAILED),
+    ]
     assert answer.coordinators[1].error_message

@@ -1,4 +1,6 @@
-"""ListOffsets, OffsetForLeaderEpoch, DeleteRecords and DescribeProducers over their versions (RL 2.6-2.8, 3.4)."""
+"""ListOffsets, OffsetForLeaderEpoch, DeleteRecords and DescribeProducers over their versions (RL
+2.6-2.8, 3.4).
+"""
 
 from __future__ import annotations
 
@@ -12,17 +14,38 @@ from twisted_broker.api.offset_for_leader_epoch import offset_for_leader_epoch
 from twisted_broker.api.producers import describe_producers
 from twisted_broker.log.append_info import AppendOrigin
 from twisted_broker.wire.errors import BrokerError, ErrorCode
-from twisted_broker.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsResponse, ListOffsetsTopic
+from twisted_broker.wire.messages.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopic,
+)
 from twisted_broker.wire.messages.offset_for_leader_epoch import (
     OffsetForLeaderEpochRequest,
     OffsetForLeaderEpochResponse,
     OffsetForLeaderPartition,
     OffsetForLeaderTopic,
 )
-from twisted_broker.wire.messages.producers import DescribeProducersRequest, DescribeProducersResponse, TopicRequest
-from twisted_broker.wire.messages.topics import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsResponse, DeleteRecordsTopic
+from twisted_broker.wire.messages.producers import (
+    DescribeProducersRequest,
+    DescribeProducersResponse,
+    TopicRequest,
+)
+from twisted_broker.wire.messages.topics import (
+    DeleteRecordsPartition,
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+    DeleteRecordsTopic,
+)
 
-LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, PENDING_UPLOAD = -1, -2, -3, -4, -5, -6
+LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, PENDING_UPLOAD = (
+    -1,
+    -2,
+    -3,
+    -4,
+    -5,
+    -6,
+)
 
 
 def made(states=None, authorizer=None) -> Api:
@@ -31,9 +54,20 @@ def made(states=None, authorizer=None) -> Api:
     return Api(fixture, authorizer)
 
 
-def listed(api: Api, timestamp: int, version: int = 11, replica: int = -1, isolation: int = 0, partition: int = 0, topic: str = "t", **fields):
+def listed(
+    api: Api,
+    timestamp: int,
+    version: int = 11,
+    replica: int = -1,
+    isolation: int = 0,
+    partition: int = 0,
+    topic: str = "t",
+    **fields,
+):
     asked = ListOffsetsPartition(partition_index=partition, timestamp=timestamp, **fields)
-    request = ListOffsetsRequest(replica_id=replica, isolation_level=isolation if version >= 2 else 0)
+    request = ListOffsetsRequest(
+        replica_id=replica, isolation_level=isolation if version >= 2 else 0
+    )
     request.topics.append(ListOffsetsTopic(name=topic, partitions=[asked]))
     answer = api.now(list_offsets, ListOffsetsResponse, request, version)
     return answer.topics[0].partitions[0]
@@ -41,7 +75,9 @@ def listed(api: Api, timestamp: int, version: int = 11, replica: int = -1, isola
 
 @pytest.mark.parametrize("version", range(1, 12))
 def test_the_special_offsets(version):
-    """RL 3.4: latest, earliest, the largest timestamp from 7 on, earliest local from 8 on, tiered ones -1; before: UNSUPPORTED_VERSION."""
+    """RL 3.4: latest, earliest, the largest timestamp from 7 on, earliest local from 8 on,
+    tiered ones -1; before: UNSUPPORTED_VERSION.
+    """
     api = made()
     api.fixture.produce(3, timestamp=WALL_MS)
     api.fixture.produce(3, timestamp=WALL_MS - 500)
@@ -59,7 +95,9 @@ def test_the_special_offsets(version):
 
 
 def test_by_timestamp():
-    """RL 3.4: the first record with a timestamp at or after the one asked, its epoch; none: -1, -1."""
+    """RL 3.4: the first record with a timestamp at or after the one asked, its epoch; none: -1,
+    -1.
+    """
     api = made()
     for number in range(4):
         api.fixture.produce(2, timestamp=WALL_MS + 1000 * number)
@@ -70,10 +108,14 @@ def test_by_timestamp():
 
 
 def test_who_may_see_which_end():
-    """RL 3.4: a follower the log end, a consumer the high watermark, or the last stable offset when it reads committed."""
+    """RL 3.4: a follower the log end, a consumer the high watermark, or the last stable offset
+    when it reads committed.
+    """
     api = made({0: registration(1, (1, 2))})
     api.fixture.produce(2)
-    open_transaction = batch(2, producer_id=9, producer_epoch=0, base_sequence=0, is_transactional=True)
+    open_transaction = batch(
+        2, producer_id=9, producer_epoch=0, base_sequence=0, is_transactional=True
+    )
     api.fixture.replicas.append([(TP, open_transaction)], 1, origin=AppendOrigin.COORDINATOR)
     api.fixture.produce(3)
     api.fixture.replicas.fetch(follower(2), [at(5)])
@@ -90,9 +132,14 @@ def test_records_above_the_readers_end_are_not_found():
     assert listed(api, WALL_MS + 50, replica=2).offset == 0
 
 
-@pytest.mark.parametrize(("version", "code"), [(4, ErrorCode.LEADER_NOT_AVAILABLE), (5, ErrorCode.OFFSET_NOT_AVAILABLE)])
+@pytest.mark.parametrize(
+    ("version", "code"), [(4, ErrorCode.LEADER_NOT_AVAILABLE), (5, ErrorCode.OFFSET_NOT_AVAILABLE)]
+)
 def test_a_new_leader_cannot_tell_the_end_yet(version, code):
-    """RL 2.7: high watermark below the epoch's start: OFFSET_NOT_AVAILABLE (v5+), LEADER_NOT_AVAILABLE before; followers are served."""
+    """RL 2.7: high watermark below the epoch's start:
+
+    OFFSET_NOT_AVAILABLE (v5+), LEADER_NOT_AVAILABLE before; followers are served.
+    """
     api = made({0: registration(1, (1, 2))})
     api.fixture.produce(4)
     api.fixture.topic(states={0: registration(1, (1, 2), None, 3, 1)})
@@ -105,24 +152,48 @@ def test_a_new_leader_cannot_tell_the_end_yet(version, code):
 
 @pytest.mark.parametrize("version", [0, 1, 4, 11])
 def test_refusals(version):
-    """RL 5.1, 2.6: forbidden, unknown, not led here, fenced, named twice, a replica id nobody may use."""
-    api = made({0: registration(1, leader_epoch=3), 1: registration(2, (2, 3))}, DenyList(("DESCRIBE", "secret"), ("DESCRIBE", "none")))
-    assert listed(api, LATEST, version, topic="secret").error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED
-    assert listed(api, LATEST, version, topic="none").error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED
-    assert listed(api, LATEST, version, partition=7).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    """RL 5.1, 2.6: forbidden, unknown, not led here, fenced, named twice, a replica id nobody
+    may use.
+    """
+    api = made(
+        {0: registration(1, leader_epoch=3), 1: registration(2, (2, 3))},
+        DenyList(("DESCRIBE", "secret"), ("DESCRIBE", "none")),
+    )
+    assert (
+        listed(api, LATEST, version, topic="secret").error_code
+        == ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    )
+    assert (
+        listed(api, LATEST, version, topic="none").error_code
+        == ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    )
+    assert (
+        listed(api, LATEST, version, partition=7).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    )
     assert listed(api, LATEST, version, partition=1).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
     if version >= 4:
-        assert listed(api, LATEST, version, current_leader_epoch=2).error_code == ErrorCode.FENCED_LEADER_EPOCH
-        assert listed(api, LATEST, version, current_leader_epoch=9).error_code == ErrorCode.UNKNOWN_LEADER_EPOCH
+        assert (
+            listed(api, LATEST, version, current_leader_epoch=2).error_code
+            == ErrorCode.FENCED_LEADER_EPOCH
+        )
+        assert (
+            listed(api, LATEST, version, current_leader_epoch=9).error_code
+            == ErrorCode.UNKNOWN_LEADER_EPOCH
+        )
     with pytest.raises(BrokerError):
         listed(api, LATEST, version, replica=-3)
 
 
 def test_a_partition_named_twice():
-    """ListOffsets v1+: INVALID_REQUEST for a partition that is named more than once; the others are answered."""
+    """ListOffsets v1+:
+
+    INVALID_REQUEST for a partition that is named more than once; the others are answered.
+    """
     api = made({0: registration(), 1: registration()})
     asked = [ListOffsetsPartition(partition_index=index, timestamp=LATEST) for index in (0, 1, 0)]
-    request = ListOffsetsRequest(replica_id=-1, topics=[ListOffsetsTopic(name="t", partitions=asked)])
+    request = ListOffsetsRequest(
+        replica_id=-1, topics=[ListOffsetsTopic(name="t", partitions=asked)]
+    )
     answer = api.now(list_offsets, ListOffsetsResponse, request, 5)
     assert [partition.error_code for partition in answer.topics[0].partitions] == [
         ErrorCode.INVALID_REQUEST,
@@ -132,7 +203,9 @@ def test_a_partition_named_twice():
 
 
 def test_version_0_lists_segments():
-    """ListOffsets v0: starts of segments, newest first, the end before them; earliest is the log start; at most as many as asked."""
+    """ListOffsets v0: starts of segments, newest first, the end before them; earliest is the log
+    start; at most as many as asked.
+    """
     api = made()
     log = api.fixture.partition().log
     for _ in range(3):
@@ -157,16 +230,30 @@ def test_version_0_ends_at_the_high_watermark():
 # OffsetForLeaderEpoch
 
 
-def ended(api: Api, epoch: int, version: int = 4, partition: int = 0, topic: str = "t", current: int = -1, replica: int = -1):
-    asked = OffsetForLeaderPartition(partition=partition, leader_epoch=epoch, current_leader_epoch=current)
-    request = OffsetForLeaderEpochRequest(replica_id=replica, topics=[OffsetForLeaderTopic(topic=topic, partitions=[asked])])
+def ended(
+    api: Api,
+    epoch: int,
+    version: int = 4,
+    partition: int = 0,
+    topic: str = "t",
+    current: int = -1,
+    replica: int = -1,
+):
+    asked = OffsetForLeaderPartition(
+        partition=partition, leader_epoch=epoch, current_leader_epoch=current
+    )
+    request = OffsetForLeaderEpochRequest(
+        replica_id=replica, topics=[OffsetForLeaderTopic(topic=topic, partitions=[asked])]
+    )
     answer = api.now(offset_for_leader_epoch, OffsetForLeaderEpochResponse, request, version)
     return answer.topics[0].partitions[0]
 
 
 @pytest.mark.parametrize("version", range(5))
 def test_where_an_epoch_ends(version):
-    """KIP-101, KIP-279: the largest epoch up to the one asked and its end; the current one ends at the log end; unknown: -1, no error."""
+    """KIP-101, KIP-279: the largest epoch up to the one asked and its end; the current one ends
+    at the log end; unknown: -1, no error.
+    """
     api = made()
     api.fixture.produce(3)
     api.fixture.topic(states={0: registration(leader_epoch=4, partition_epoch=1)})
@@ -178,7 +265,9 @@ def test_where_an_epoch_ends(version):
         return found.end_offset if version == 0 else (found.leader_epoch, found.end_offset)
 
     expected = [(0, 3), (0, 3), (4, 5), (-1, -1)]
-    assert [end(epoch) for epoch in (0, 2, 4, 9)] == [offset if version == 0 else (epoch, offset) for epoch, offset in expected]
+    assert [end(epoch) for epoch in (0, 2, 4, 9)] == [
+        offset if version == 0 else (epoch, offset) for epoch, offset in expected
+    ]
 
 
 def test_epoch_refusals():
@@ -202,21 +291,33 @@ def test_epoch_refusals():
 def delete_request(*offsets, timeout_ms: int = 1000) -> DeleteRecordsRequest:
     request = DeleteRecordsRequest(timeout_ms=timeout_ms)
     for topic, index, offset in offsets:
-        request.topics.append(DeleteRecordsTopic(name=topic, partitions=[DeleteRecordsPartition(partition_index=index, offset=offset)]))
+        request.topics.append(
+            DeleteRecordsTopic(
+                name=topic,
+                partitions=[DeleteRecordsPartition(partition_index=index, offset=offset)],
+            )
+        )
     return request
 
 
 @pytest.mark.parametrize("version", range(3))
 def test_delete_records(version):
-    """RL 2.8: alone it is done at once; -1 goes to the high watermark; refusals are per partition."""
+    """RL 2.8: alone it is done at once; -1 goes to the high watermark; refusals are per
+    partition.
+    """
     fixture = Fixture()
     fixture.topic()
     fixture.topic("__consumer_offsets", None, b"c" * 16)
     api = Api(fixture, DenyList(("DELETE", "secret")))
     fixture.produce(10)
-    request = delete_request(("t", 0, 4), ("secret", 0, 1), ("none", 0, 1), ("__consumer_offsets", 0, 0), ("t", 0, 11))
+    request = delete_request(
+        ("t", 0, 4), ("secret", 0, 1), ("none", 0, 1), ("__consumer_offsets", 0, 0), ("t", 0, 11)
+    )
     answer = api.now(delete_records, DeleteRecordsResponse, request, version)
-    assert [(topic.partitions[0].error_code, topic.partitions[0].low_watermark) for topic in answer.topics] == [
+    assert [
+        (topic.partitions[0].error_code, topic.partitions[0].low_watermark)
+        for topic in answer.topics
+    ] == [
         (ErrorCode.NONE, 4),
         (ErrorCode.TOPIC_AUTHORIZATION_FAILED, -1),
         (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, -1),
@@ -228,12 +329,16 @@ def test_delete_records(version):
 
 
 def test_delete_records_waits():
-    """RL 2.8: with a follower the answer comes when its log start moved, or as REQUEST_TIMED_OUT."""
+    """RL 2.8: with a follower the answer comes when its log start moved, or as
+    REQUEST_TIMED_OUT.
+    """
     api = made({0: registration(1, (1, 2))})
     api.fixture.produce(10)
     api.fixture.replicas.fetch(follower(2), [at(10, log_start_offset=0)])
     answers = api.ask(delete_records, DeleteRecordsResponse, delete_request(("t", 0, 6)), 2)
-    late = api.ask(delete_records, DeleteRecordsResponse, delete_request(("t", 0, 8), timeout_ms=100), 2)
+    late = api.ask(
+        delete_records, DeleteRecordsResponse, delete_request(("t", 0, 8), timeout_ms=100), 2
+    )
     assert answers == late == []
     api.fixture.replicas.fetch(follower(2), [at(10, log_start_offset=6)])
     assert answers[0].topics[0].partitions[0].low_watermark == 6
@@ -245,15 +350,31 @@ def test_delete_records_waits():
 
 
 def test_describe_producers():
-    """KIP-664: epoch, last sequence and time of every producer the leader remembers; refusals with their sentence."""
+    """KIP-664: epoch, last sequence and time of every producer the leader remembers; refusals
+    with their sentence.
+    """
     api = made({0: registration(), 1: registration(2, (2, 3))}, DenyList(("READ", "secret")))
     api.fixture.produce(3, producer_id=7, producer_epoch=2, base_sequence=0)
     request = DescribeProducersRequest(
-        topics=[TopicRequest(name="t", partition_indexes=[0, 1, 5]), TopicRequest(name="secret", partition_indexes=[0])]
+        topics=[
+            TopicRequest(name="t", partition_indexes=[0, 1, 5]),
+            TopicRequest(name="secret", partition_indexes=[0]),
+        ]
     )
     first, second = api.now(describe_producers, DescribeProducersResponse, request, 0).topics
     (producer,) = first.partitions[0].active_producers
-    assert (producer.producer_id, producer.producer_epoch, producer.last_sequence, producer.last_timestamp) == (7, 2, 2, WALL_MS + 2)
+    assert (
+        producer.producer_id,
+        producer.producer_epoch,
+        producer.last_sequence,
+        producer.last_timestamp,
+    ) == (7, 2, 2, WALL_MS + 2)
     assert producer.current_txn_start_offset == -1
-    assert [partition.error_code for partition in first.partitions[1:]] == [ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
-    assert (second.partitions[0].error_code, bool(second.partitions[0].error_message)) == (ErrorCode.TOPIC_AUTHORIZATION_FAILED, True)
+    assert [partition.error_code for partition in first.partitions[1:]] == [
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    ]
+    assert (second.partitions[0].error_code, bool(second.partitions[0].error_message)) == (
+        ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+        True,
+    )

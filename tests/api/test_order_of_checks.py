@@ -1,4 +1,6 @@
-"""In which order the data plane asks: permission, existence, the request itself, the log (RL 5.1), with an authoriser of the test."""
+"""In which order the data plane asks: permission, existence, the request itself, the log (RL
+5.1), with an authoriser of the test.
+"""
 
 from __future__ import annotations
 
@@ -36,11 +38,15 @@ class Steps(DenyList):
         return call
 
 
-def made(monkeypatch: pytest.MonkeyPatch, *denied: tuple[str, str], **states: Any) -> tuple[Api, Steps]:
+def made(
+    monkeypatch: pytest.MonkeyPatch, *denied: tuple[str, str], **states: Any
+) -> tuple[Api, Steps]:
     """The topic `t` with one partition, and the authoriser that notes what is asked of it."""
     steps = Steps(*denied)
     for name in ("produce", "fetch"):
-        monkeypatch.setattr(ReplicaManager, name, steps.reached(name, getattr(ReplicaManager, name)))
+        monkeypatch.setattr(
+            ReplicaManager, name, steps.reached(name, getattr(ReplicaManager, name))
+        )
     fixture = Fixture()
     fixture.topic(states=states.get("states"))
     fixture.topic("other", None, bytes(reversed(range(16))))
@@ -48,21 +54,38 @@ def made(monkeypatch: pytest.MonkeyPatch, *denied: tuple[str, str], **states: An
 
 
 def fetched(api: Api, *partitions: Any, **options: Any) -> list[Any]:
-    return [each.error_code for each in parts(api.now(fetch, FetchResponse, fetch_asked(*partitions, **options), options.get("version", 11)))]
+    return [
+        each.error_code
+        for each in parts(
+            api.now(
+                fetch,
+                FetchResponse,
+                fetch_asked(*partitions, **options),
+                options.get("version", 11),
+            )
+        )
+    ]
 
 
 def produced(api: Api, *partitions: Any, **options: Any) -> list[Any]:
     return list(codes(api.now(produce, ProduceResponse, produce_asked(*partitions, **options), 9)))
 
 
-def test_a_produce_asks_for_the_transactional_id_then_for_each_topic_then_appends(monkeypatch: pytest.MonkeyPatch) -> None:
-    """RL 5.1: Write on the transactional id, Write on each topic, and only then the replica manager."""
+def test_a_produce_asks_for_the_transactional_id_then_for_each_topic_then_appends(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """RL 5.1:
+
+    Write on the transactional id, Write on each topic, and only then the replica manager.
+    """
     api, steps = made(monkeypatch)
     produced(api, ("t", 0, batch()), ("none", 0, batch()), transactional_id="x")
     assert steps.asked == [("WRITE", "x"), ("WRITE", "t"), ("WRITE", "none"), ("produce", "")]
 
 
-def test_without_the_transactional_id_nothing_else_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_transactional_id_nothing_else_is_asked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """RL 5.1: the whole request is refused before any topic is looked at."""
     api, steps = made(monkeypatch, ("WRITE", "x"))
     with pytest.raises(BrokerError) as caught:
@@ -73,37 +96,66 @@ def test_without_the_transactional_id_nothing_else_is_asked(monkeypatch: pytest.
 
 @pytest.mark.parametrize("records", [batch(), BAD_RECORDS, None])
 @pytest.mark.parametrize("partition", [0, 9])
-def test_a_produce_without_permission_learns_nothing(monkeypatch: pytest.MonkeyPatch, records: bytes | None, partition: int) -> None:
-    """RL 5.1: TOPIC_AUTHORIZATION_FAILED whether topic, partition and records are there and good or not; nothing is appended."""
+def test_a_produce_without_permission_learns_nothing(
+    monkeypatch: pytest.MonkeyPatch, records: bytes | None, partition: int
+) -> None:
+    """RL 5.1:
+
+    TOPIC_AUTHORIZATION_FAILED whether topic, partition and records are there and good or not;
+    nothing is appended.
+    """
     api, steps = made(monkeypatch, ("WRITE", "t"), ("WRITE", "none"))
-    assert produced(api, ("t", partition, records), ("none", partition, records)) == [REFUSED, REFUSED]
+    assert produced(api, ("t", partition, records), ("none", partition, records)) == [
+        REFUSED,
+        REFUSED,
+    ]
     assert ("produce", "") not in steps.asked
 
 
-def test_a_produce_to_nowhere_is_told_so_whatever_it_carries(monkeypatch: pytest.MonkeyPatch) -> None:
-    """RL 5.1, Kafka's handleProduceRequest: existence before the records; then acks; then the log."""
+def test_a_produce_to_nowhere_is_told_so_whatever_it_carries(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """RL 5.1, Kafka's handleProduceRequest: existence before the records; then acks; then the
+    log.
+    """
     api, _ = made(monkeypatch)
-    assert produced(api, ("none", 0, BAD_RECORDS), ("t", 9, None), ("t", 0, BAD_RECORDS)) == [UNKNOWN, UNKNOWN, ErrorCode.INVALID_RECORD]
-    assert produced(api, ("none", 0, BAD_RECORDS), ("t", 0, batch()), acks=7) == [UNKNOWN, ErrorCode.INVALID_REQUIRED_ACKS]
+    assert produced(api, ("none", 0, BAD_RECORDS), ("t", 9, None), ("t", 0, BAD_RECORDS)) == [
+        UNKNOWN,
+        UNKNOWN,
+        ErrorCode.INVALID_RECORD,
+    ]
+    assert produced(api, ("none", 0, BAD_RECORDS), ("t", 0, batch()), acks=7) == [
+        UNKNOWN,
+        ErrorCode.INVALID_REQUIRED_ACKS,
+    ]
     assert api.fixture.partition().log.log_end_offset == 0
 
 
 def test_a_produce_that_waits_says_that_it_has_appended(monkeypatch: pytest.MonkeyPatch) -> None:
-    """RL 1.7: while it waits for replicas the next Produce of its connection may start: its records are in the log."""
+    """RL 1.7: while it waits for replicas the next Produce of its connection may start: its
+    records are in the log.
+    """
     api, _ = made(monkeypatch, states={0: registration(LOCAL, (1, 2))})
     answers = api.ask(produce, ProduceResponse, produce_asked(("t", 0, batch()), acks=-1), 9)
-    assert answers == [] and api.context.appended and api.fixture.partition().log.log_end_offset == 1
+    assert (
+        answers == [] and api.context.appended and api.fixture.partition().log.log_end_offset == 1
+    )
     api.ask(produce, ProduceResponse, produce_asked(("t", 0, batch()), acks=-1), 9)
     api.fixture.advance(2)
     assert codes(answers[0]) == [ErrorCode.REQUEST_TIMED_OUT]
 
 
 def test_the_client_id_opens_no_door(monkeypatch: pytest.MonkeyPatch) -> None:
-    """RL 1.6: internal topics refuse clients, also one that calls itself `__admin_client`; the others of the request go on."""
+    """RL 1.6: internal topics refuse clients, also one that calls itself `__admin_client`; the
+    others of the request go on.
+    """
     api, _ = made(monkeypatch)
     api.fixture.topic("__consumer_offsets", None, b"o" * 16)
     api.client_id = "__admin_client"
-    assert produced(api, ("__consumer_offsets", 0, batch()), ("t", 0, batch())) == [ErrorCode.INVALID_TOPIC_EXCEPTION, ErrorCode.NONE]
+    assert produced(api, ("__consumer_offsets", 0, batch()), ("t", 0, batch())) == [
+        ErrorCode.INVALID_TOPIC_EXCEPTION,
+        ErrorCode.NONE,
+    ]
 
 
 def test_a_consumers_fetch_asks_for_each_topic_then_reads(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -122,29 +174,57 @@ def test_a_followers_fetch_asks_for_the_cluster_alone(monkeypatch: pytest.Monkey
 
 @pytest.mark.parametrize("replica", [-1, 2])
 @pytest.mark.parametrize("version", [3, 11])
-def test_a_fetch_without_permission_learns_nothing(monkeypatch: pytest.MonkeyPatch, replica: int, version: int) -> None:
-    """RL 5.1: whether topic and partition are there or not, and wherever it reads; the replica manager is not touched."""
+def test_a_fetch_without_permission_learns_nothing(
+    monkeypatch: pytest.MonkeyPatch, replica: int, version: int
+) -> None:
+    """RL 5.1: whether topic and partition are there or not, and wherever it reads; the replica
+    manager is not touched.
+    """
     denied = [("READ", "t"), ("READ", "none"), ("CLUSTER_ACTION", "kafka-cluster")]
     api, steps = made(monkeypatch, *denied)
-    answers = fetched(api, ("t", 0, 0), ("t", 9, 0), ("t", 0, 99), ("none", 0, 0), replica=replica, version=version, max_wait_ms=500)
+    answers = fetched(
+        api,
+        ("t", 0, 0),
+        ("t", 9, 0),
+        ("t", 0, 99),
+        ("none", 0, 0),
+        replica=replica,
+        version=version,
+        max_wait_ms=500,
+    )
     assert answers == [REFUSED] * 4
     assert ("fetch", "") not in steps.asked
 
 
 def test_what_does_not_exist_is_told_without_a_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    """RL 5.1: UNKNOWN_TOPIC_OR_PARTITION with -1 for the watermarks; with nothing left to read the answer is immediate, with -1 and no records."""
+    """RL 5.1:
+
+    UNKNOWN_TOPIC_OR_PARTITION with -1 for the watermarks; with nothing left to read the answer is
+    immediate, with -1 and no records.
+    """
     api, steps = made(monkeypatch)
-    answer = api.now(fetch, FetchResponse, fetch_asked(("none", 0, 0), ("t", 9, 0), max_wait_ms=500), 11)
+    answer = api.now(
+        fetch, FetchResponse, fetch_asked(("none", 0, 0), ("t", 9, 0), max_wait_ms=500), 11
+    )
     for each in parts(answer):
-        assert (each.error_code, each.high_watermark, each.last_stable_offset, each.log_start_offset) == (UNKNOWN, -1, -1, -1)
+        assert (
+            each.error_code,
+            each.high_watermark,
+            each.last_stable_offset,
+            each.log_start_offset,
+        ) == (UNKNOWN, -1, -1, -1)
         assert not each.records
     assert ("fetch", "") not in steps.asked
 
 
 def test_what_does_not_exist_does_not_hurry_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As Kafka: the deleted topic of a consumer that reads many does not make it spin; its error comes with the next answer."""
+    """As Kafka: the deleted topic of a consumer that reads many does not make it spin; its error
+    comes with the next answer.
+    """
     api, _ = made(monkeypatch)
-    answers = api.ask(fetch, FetchResponse, fetch_asked(("none", 0, 0), ("t", 0, 0), max_wait_ms=500), 11)
+    answers = api.ask(
+        fetch, FetchResponse, fetch_asked(("none", 0, 0), ("t", 0, 0), max_wait_ms=500), 11
+    )
     assert answers == []
     api.fixture.produce()
     assert [each.error_code for each in parts(answers[0])] == [UNKNOWN, ErrorCode.NONE]
@@ -154,5 +234,10 @@ def test_a_producer_id_needs_idempotent_write() -> None:
     """RL 5.1: IdempotentWrite on the cluster, where it applies: whoever may not is given no id."""
     api = Api(Fixture(), DenyList(("IDEMPOTENT_WRITE", "kafka-cluster")))
     with pytest.raises(BrokerError) as caught:
-        api.now(init_producer_id, InitProducerIdResponse, InitProducerIdRequest(transactional_id=None), 4)
+        api.now(
+            init_producer_id,
+            InitProducerIdResponse,
+            InitProducerIdRequest(transactional_id=None),
+            4,
+        )
     assert caught.value.code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED

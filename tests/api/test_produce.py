@@ -5,12 +5,28 @@ from __future__ import annotations
 import pytest
 
 from tests.api.data_plane import Api, DenyList
-from tests.replication.fixtures import LOCAL, TOPIC_ID, TP, WALL_MS, Fixture, at, batch, broker_registration, follower, registration
+from tests.replication.fixtures import (
+    LOCAL,
+    TOPIC_ID,
+    TP,
+    WALL_MS,
+    Fixture,
+    at,
+    batch,
+    broker_registration,
+    follower,
+    registration,
+)
 from twisted_broker.api.produce import produce
 from twisted_broker.cluster.image_entries import Endpoint
 from twisted_broker.wire.errors import BrokerError, ErrorCode, WireError
 from twisted_broker.wire.legacy import build_message_set
-from twisted_broker.wire.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
+from twisted_broker.wire.messages.produce import (
+    PartitionProduceData,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+)
 from twisted_broker.wire.record_walk import Record
 from twisted_broker.wire.records import BatchBuilder
 
@@ -18,12 +34,21 @@ ALL = range(14)
 BATCHES = range(3, 14)
 
 
-def asked(*partitions, acks: int = 1, version: int = 9, topic_id: bytes = TOPIC_ID, transactional_id=None, timeout_ms: int = 1000) -> ProduceRequest:
+def asked(
+    *partitions,
+    acks: int = 1,
+    version: int = 9,
+    topic_id: bytes = TOPIC_ID,
+    transactional_id=None,
+    timeout_ms: int = 1000,
+) -> ProduceRequest:
     """`partitions`: (topic, partition, records)."""
     request = ProduceRequest(acks=acks, timeout_ms=timeout_ms, transactional_id=transactional_id)
     for topic, index, records in partitions:
         data = PartitionProduceData(index=index, records=records)
-        request.topic_data.append(TopicProduceData(name=topic, topic_id=topic_id, partition_data=[data]))
+        request.topic_data.append(
+            TopicProduceData(name=topic, topic_id=topic_id, partition_data=[data])
+        )
     return request
 
 
@@ -34,20 +59,30 @@ def made(states=None, authorizer=None, **settings) -> Api:
 
 
 def codes(answer: ProduceResponse) -> list[ErrorCode]:
-    return [partition.error_code for topic in answer.responses for partition in topic.partition_responses]
+    return [
+        partition.error_code
+        for topic in answer.responses
+        for partition in topic.partition_responses
+    ]
 
 
 def sent(api: Api, *partitions, version: int = 9, **options):
-    return api.now(produce, ProduceResponse, asked(*partitions, version=version, **options), version)
+    return api.now(
+        produce, ProduceResponse, asked(*partitions, version=version, **options), version
+    )
 
 
 def old_set(magic: int) -> bytes:
-    return build_message_set([Record(0, WALL_MS, b"k", b"v", []), Record(1, WALL_MS, b"k", b"w", [])], magic, 0)
+    return build_message_set(
+        [Record(0, WALL_MS, b"k", b"v", []), Record(1, WALL_MS, b"k", b"w", [])], magic, 0
+    )
 
 
 @pytest.mark.parametrize("version", ALL)
 def test_every_version_appends(version):
-    """The answer names topic and partition as asked, the base offset and, where the version has them, log start and append time."""
+    """The answer names topic and partition as asked, the base offset and, where the version has
+    them, log start and append time.
+    """
     api = made()
     records = batch(2) if version >= 3 else old_set(1 if version >= 2 else 0)
     sent(api, ("t", 0, records), version=version)
@@ -65,17 +100,23 @@ def test_every_version_appends(version):
 def test_an_unknown_topic_id(version):
     """Version 13 names topics by id: UNKNOWN_TOPIC_ID for one that is not there."""
     api = made()
-    assert codes(sent(api, ("t", 0, batch()), version=version, topic_id=b"?" * 16)) == [ErrorCode.UNKNOWN_TOPIC_ID]
+    assert codes(sent(api, ("t", 0, batch()), version=version, topic_id=b"?" * 16)) == [
+        ErrorCode.UNKNOWN_TOPIC_ID
+    ]
 
 
 @pytest.mark.parametrize("version", BATCHES)
 def test_old_formats_end_with_version_3(version):
-    """ProduceRequest.validateRecords: from version 3 on only batches of magic 2, one per partition, never none."""
+    """ProduceRequest.validateRecords: from version 3 on only batches of magic 2, one per
+    partition, never none.
+    """
     api = made()
     assert codes(sent(api, ("t", 0, old_set(1)), version=version)) == [ErrorCode.INVALID_RECORD]
     assert codes(sent(api, ("t", 0, b""), version=version)) == [ErrorCode.INVALID_RECORD]
     assert codes(sent(api, ("t", 0, None), version=version)) == [ErrorCode.INVALID_RECORD]
-    assert codes(sent(api, ("t", 0, batch() + batch()), version=version)) == [ErrorCode.INVALID_RECORD]
+    assert codes(sent(api, ("t", 0, batch() + batch()), version=version)) == [
+        ErrorCode.INVALID_RECORD
+    ]
     assert api.fixture.partition().log.log_end_offset == 0
 
 
@@ -91,23 +132,47 @@ def test_transactional_batches_are_refused():
     """Until transactions come: INVALID_TXN_STATE, nothing written."""
     api = made()
     records = batch(producer_id=7, producer_epoch=0, base_sequence=0, is_transactional=True)
-    assert codes(sent(api, ("t", 0, records), transactional_id="x")) == [ErrorCode.INVALID_TXN_STATE]
+    assert codes(sent(api, ("t", 0, records), transactional_id="x")) == [
+        ErrorCode.INVALID_TXN_STATE
+    ]
     assert api.fixture.partition().log.log_end_offset == 0
 
 
 @pytest.mark.parametrize("acks", [-1, 1])
 def test_refusals_leave_the_others_alone(acks):
-    """RL 1.6, 5.1: one bad partition, one forbidden topic, one unknown: the good one is appended."""
+    """RL 1.6, 5.1: one bad partition, one forbidden topic, one unknown: the good one is
+    appended.
+    """
     api = made(authorizer=DenyList(("WRITE", "secret")))
-    answer = sent(api, ("secret", 0, batch()), ("none", 0, batch()), ("t", 0, b"short"), ("t", 0, batch()), acks=acks)
-    assert codes(answer) == [ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.INVALID_RECORD, ErrorCode.NONE]
-    assert [topic.partition_responses[0].base_offset for topic in answer.responses] == [-1, -1, -1, 0]
+    answer = sent(
+        api,
+        ("secret", 0, batch()),
+        ("none", 0, batch()),
+        ("t", 0, b"short"),
+        ("t", 0, batch()),
+        acks=acks,
+    )
+    assert codes(answer) == [
+        ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.INVALID_RECORD,
+        ErrorCode.NONE,
+    ]
+    assert [topic.partition_responses[0].base_offset for topic in answer.responses] == [
+        -1,
+        -1,
+        -1,
+        0,
+    ]
 
 
 def test_permission_comes_before_existence():
     """RL 5.1: who may not write learns nothing about whether the topic exists."""
     api = made(authorizer=DenyList(("WRITE", "t"), ("WRITE", "none")))
-    assert codes(sent(api, ("t", 0, batch()), ("none", 0, batch()))) == [ErrorCode.TOPIC_AUTHORIZATION_FAILED] * 2
+    assert (
+        codes(sent(api, ("t", 0, batch()), ("none", 0, batch())))
+        == [ErrorCode.TOPIC_AUTHORIZATION_FAILED] * 2
+    )
 
 
 def test_the_transactional_id_is_asked_for_first():
@@ -138,7 +203,9 @@ def test_acks_0(version):
 
 
 def test_record_errors_and_message():
-    """KIP-467: from version 8 on the refused records are named, with why; below neither is there."""
+    """KIP-467: from version 8 on the refused records are named, with why; below neither is
+    there.
+    """
     api = made()
     api.fixture.topic(overrides={"cleanup.policy": "compact"})
     builder = BatchBuilder()
@@ -148,7 +215,13 @@ def test_record_errors_and_message():
     assert answer.error_code == ErrorCode.INVALID_RECORD
     assert [error.batch_index for error in answer.record_errors] == [1]
     assert answer.error_message
-    assert sent(api, ("t", 0, builder.build()), version=7).responses[0].partition_responses[0].error_code == ErrorCode.INVALID_RECORD
+    assert (
+        sent(api, ("t", 0, builder.build()), version=7)
+        .responses[0]
+        .partition_responses[0]
+        .error_code
+        == ErrorCode.INVALID_RECORD
+    )
 
 
 @pytest.mark.parametrize("version", ALL)
@@ -165,7 +238,9 @@ def test_log_append_time(version):
 def test_the_current_leader_is_named(version):
     """KIP-951: NOT_LEADER_OR_FOLLOWER from version 10 on says who leads and where it is."""
     api = made(states={0: registration(2, (2, 3), None, 4)})
-    there = broker_registration(2)._replace(listeners={"PLAINTEXT": Endpoint("PLAINTEXT", "two", 9093)}, rack="r")
+    there = broker_registration(2)._replace(
+        listeners={"PLAINTEXT": Endpoint("PLAINTEXT", "two", 9093)}, rack="r"
+    )
     api.fixture.publish(brokers={**api.fixture.image.brokers, 2: there})
     answer = sent(api, ("t", 0, batch()), version=version)
     assert codes(answer) == [ErrorCode.NOT_LEADER_OR_FOLLOWER]
@@ -179,7 +254,9 @@ def test_the_current_leader_is_named(version):
 
 
 def test_acks_all_waits_for_the_followers():
-    """RL 1.7: the answer comes with the fetch that moves the high watermark, or REQUEST_TIMED_OUT."""
+    """RL 1.7: the answer comes with the fetch that moves the high watermark, or
+    REQUEST_TIMED_OUT.
+    """
     api = made(states={0: registration(LOCAL, (1, 2))})
     answers = api.ask(produce, ProduceResponse, asked(("t", 0, batch()), acks=-1), 9)
     assert answers == []
@@ -201,17 +278,24 @@ def test_too_large_and_corrupt():
     api.fixture.topic(overrides={"max.message.bytes": "200"})
     damaged = bytearray(batch())
     damaged[-1] ^= 1
-    assert codes(sent(api, ("t", 0, batch(value=b"x" * 300)), ("t", 0, bytes(damaged)))) == [ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.CORRUPT_MESSAGE]
+    assert codes(sent(api, ("t", 0, batch(value=b"x" * 300)), ("t", 0, bytes(damaged)))) == [
+        ErrorCode.MESSAGE_TOO_LARGE,
+        ErrorCode.CORRUPT_MESSAGE,
+    ]
     assert api.fixture.partition().log.log_end_offset == 0
 
 
 def test_duplicates_get_the_first_offset():
-    """Idempotence: the same batch again answers with the offset of its first arrival; a gap is OUT_OF_ORDER_SEQUENCE_NUMBER."""
+    """Idempotence: the same batch again answers with the offset of its first arrival; a gap is
+    OUT_OF_ORDER_SEQUENCE_NUMBER.
+    """
     api = made()
     first = batch(2, producer_id=7, producer_epoch=0, base_sequence=0)
     sent(api, ("t", 0, first))
     sent(api, ("t", 0, batch(1, producer_id=7, producer_epoch=0, base_sequence=2)))
     again = sent(api, ("t", 0, first)).responses[0].partition_responses[0]
     assert (again.error_code, again.base_offset) == (0, 0)
-    assert codes(sent(api, ("t", 0, batch(1, producer_id=7, producer_epoch=0, base_sequence=9)))) == [ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER]
+    assert codes(
+        sent(api, ("t", 0, batch(1, producer_id=7, producer_epoch=0, base_sequence=9)))
+    ) == [ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER]
     assert api.fixture.partition(TP).log.log_end_offset == 3

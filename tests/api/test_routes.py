@@ -11,13 +11,18 @@ from twisted_broker.api.routes import ROUTES, Route, served, snake_case
 
 @pytest.mark.parametrize("route", ROUTES, ids=lambda route: route.name)
 def test_every_row_has_its_messages_and_functions(route: Route) -> None:
-    """Names resolve; a function is `async def (context, request)`; each served version can be read and written."""
+    """Names resolve; a function is `async def (context, request)`; each served version can be
+    read and written.
+    """
     for is_controller in (False, True):
         versions = route.versions(is_controller)
         if versions.max < 0:
             continue
         function = route.function(is_controller)
-        assert inspect.iscoroutinefunction(function) and len(inspect.signature(function).parameters) == 2
+        assert (
+            inspect.iscoroutinefunction(function)
+            and len(inspect.signature(function).parameters) == 2
+        )
         for cls in (route.request_class(), route.response_class()):
             assert cls.api_key == route.api_key
             assert cls.versions.min <= versions.min and versions.max <= cls.versions.max
@@ -30,12 +35,20 @@ def test_the_table_is_sorted_and_without_doubles() -> None:
 
 
 def test_what_brokers_alone_may_ask_is_not_on_the_clients_listener() -> None:
-    """Registration, heartbeats and AlterPartition are served by controllers, for nodes of the cluster."""
+    """Registration, heartbeats and AlterPartition are served by controllers, for nodes of the
+    cluster.
+    """
     assert not {56, 58, 62, 63, 67} & set(served(False))
-    assert all(route.cluster_action for route in ROUTES if route.api_key in (56, 58, 59, 62, 63, 67, 73))
+    assert all(
+        route.cluster_action for route in ROUTES if route.api_key in (56, 58, 59, 62, 63, 67, 73)
+    )
 
 
 def test_names_of_functions() -> None:
     """The API's name in snake_case."""
     names = ["OffsetForLeaderEpoch", "Fetch", "ApiVersions"]
-    assert [snake_case(name) for name in names] == ["offset_for_leader_epoch", "fetch", "api_versions"]
+    assert [snake_case(name) for name in names] == [
+        "offset_for_leader_epoch",
+        "fetch",
+        "api_versions",
+    ]

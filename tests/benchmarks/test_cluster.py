@@ -15,22 +15,42 @@ PATIENCE_SECONDS = 280
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "benchmarks.cluster", *arguments]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_SECONDS)
+    return subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_SECONDS
+    )
 
 
 @pytest.mark.clients
 @pytest.mark.timeout(300)
 @pytest.mark.skipif(sys.platform != "linux", reason="the accounting reads /proc")
 def test_a_short_run() -> None:
-    """Start, stop and the measures that need no session to end give their figures; under load nobody falls out of sync."""
-    done = run("apart", "--rounds", "1", "--scale", "0.01", "--only", "bulk", "rates", "partitions", "leaving")
+    """Start, stop and the measures that need no session to end give their figures; under load
+    nobody falls out of sync.
+    """
+    done = run(
+        "apart",
+        "--rounds",
+        "1",
+        "--scale",
+        "0.01",
+        "--only",
+        "bulk",
+        "rates",
+        "partitions",
+        "leaving",
+    )
     assert done.returncode == 0, done.stderr[-3000:]
     figures = dict(re.findall(r"^\| ([^|]+) \| ([^|]+) \|$", done.stdout, re.M))
     for name in (
-        "start to a topic on three brokers: s", "stop of all: s", "bulk: MB/s", "bulk: server CPU s per replicated GB",
-        "produce, 50 connections: p99 ms", "20 partitions x 3, idle: % of a core", "20 partitions x 3, acks=all: p50 ms",
+        "start to a topic on three brokers: s",
+        "stop of all: s",
+        "bulk: MB/s",
+        "bulk: server CPU s per replicated GB",
+        "produce, 50 connections: p99 ms",
+        "20 partitions x 3, idle: % of a core",
+        "20 partitions x 3, acks=all: p50 ms",
         "SIGTERM to the new leader: s",
-    ):  # fmt: skip
+    ):
         assert float(figures[name].replace(",", "")) >= 0, name
     assert figures["bulk: fewest replicas in sync"] == "3"
 

@@ -37,13 +37,31 @@ def test_the_table() -> None:
 @pytest.mark.skipif(sys.platform != "linux", reason="the accounting reads /proc")
 def test_a_short_run() -> None:
     """Cold start and the short measures give their figures on this checkout."""
-    command = [sys.executable, "-m", "benchmarks.compare", "ours", "--rounds", "1", "--scale", "0.01", "--only", *SHORT]
+    command = [
+        sys.executable,
+        "-m",
+        "benchmarks.compare",
+        "ours",
+        "--rounds",
+        "1",
+        "--scale",
+        "0.01",
+        "--only",
+        *SHORT,
+    ]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=100)
     assert done.returncode == 0, done.stderr[-2000:]
     figures = dict(re.findall(r"^\| ([^|]+) \| ([^|]+) \|$", done.stdout, re.M))
     for name in (
-        "start to first Metadata: s", "memory idle: MB", "produce, 50 connections: requests/s", "fetch, 1 connection: p99 ms",
-        "list offsets, 10 connections: requests/s", "bulk produce: MB/s", "bulk fetch: server CPU s per GB",
-        "end to end: p99 ms", "memory under load: MB", "1,000 connections: MB",
-    ):  # fmt: skip
+        "start to first Metadata: s",
+        "memory idle: MB",
+        "produce, 50 connections: requests/s",
+        "fetch, 1 connection: p99 ms",
+        "list offsets, 10 connections: requests/s",
+        "bulk produce: MB/s",
+        "bulk fetch: server CPU s per GB",
+        "end to end: p99 ms",
+        "memory under load: MB",
+        "1,000 connections: MB",
+    ):
         assert float(figures[name].replace(",", "")) >= 0, name

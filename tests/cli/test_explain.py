@@ -1,4 +1,7 @@
-"""`replog explain`: whom it asks, what it says, and its exit statuses. Brokers are HTTP servers that say what the test says."""
+"""`replog explain`: whom it asks, what it says, and its exit statuses.
+
+Brokers are HTTP servers that say what the test says.
+"""
 
 from __future__ import annotations
 
@@ -23,9 +26,15 @@ from twisted_broker.replication.fetcher.follower_log import truncate
 from twisted_broker.replication.partition import leader_isr
 
 METADATA: dict[str, Any] = {
-    "offset": 7, "leader": 1, "leader_epoch": 5, "partition_epoch": 10, "replicas": [1, 2, 3], "isr": [1, 2], "eligible_leader_replicas": [],
+    "offset": 7,
+    "leader": 1,
+    "leader_epoch": 5,
+    "partition_epoch": 10,
+    "replicas": [1, 2, 3],
+    "isr": [1, 2],
+    "eligible_leader_replicas": [],
     "fenced": [3],
-}  # fmt: skip
+}
 Serve = Callable[[Any], str]
 
 
@@ -86,9 +95,18 @@ def follower_tells() -> dict[str, Any]:
     fixture = PartitionFixture(replicas=(1,))
     for _ in range(4):
         fixture.append()
-    fixture.partition.make_follower(registration(1, (1, 2, 3), None, 6, 11), fixture.log, fixture.now_ms)
+    fixture.partition.make_follower(
+        registration(1, (1, 2, 3), None, 6, 11), fixture.log, fixture.now_ms
+    )
     truncate(fixture.partition, 3, WALL_MS)
-    told = asdict(explain(fixture.partition, Now(fixture.now_ms, WALL_MS), (), Fetching("f", "fetching", 3, 0, 0, "fetching from broker 1 at 3")))
+    told = asdict(
+        explain(
+            fixture.partition,
+            Now(fixture.now_ms, WALL_MS),
+            (),
+            Fetching("f", "fetching", 3, 0, 0, "fetching from broker 1 at 3"),
+        )
+    )
     return told | {"broker": 2, "metadata": METADATA}
 
 
@@ -97,18 +115,24 @@ def run(*arguments: str) -> Result:
 
 
 def test_the_story_of_a_partition(serve: Serve, nobody: str) -> None:
-    """RL 2.3, 2.4, 6.3: the leader's view first, each follower's, and whoever does not answer; the reasons in words."""
+    """RL 2.3, 2.4, 6.3: the leader's view first, each follower's, and whoever does not answer;
+    the reasons in words.
+    """
     leading, followed = leader_tells(), follower_tells()
     leader, follower = serve(leading), serve(followed)
     result = run("t", "0", "--status", follower, "--status", nobody, "--status", leader)
     assert result.exit_code == 0, result.output
     paragraphs = result.stdout.split("\n\n")
-    assert paragraphs[0] == "t-0: broker 1 leads at epoch 5; in sync 1, 2 of 1, 2, 3, at least 1 demanded"
+    assert (
+        paragraphs[0]
+        == "t-0: broker 1 leads at epoch 5; in sync 1, 2 of 1, 2, 3, at least 1 demanded"
+    )
     assert paragraphs[1].splitlines()[1:] == [
         f"  log 0 to 5, {leading['bytes']} bytes; high watermark 3",
         "  the high watermark waits: it waits for broker 2, 2 offsets behind, for 1.5 s",
         "    broker 2 is at 3, in the ISR",
-        "  broker 3 is out of sync since 2023-11-14 22:13:18 UTC (1.5 s): it was not caught up for replica.lag.time.max.ms "
+        "  broker 3 is out of sync since 2023-11-14 22:13:18 UTC (1.5 s): it was not caught "
+        "up for replica.lag.time.max.ms "
         "(30.0 s; last 30.0 s before), it stood at 2 of 3",
         "    its last fetch was 31.5 s ago",
         "    its log end 2 is 1 offset below the high watermark",
@@ -117,25 +141,42 @@ def test_the_story_of_a_partition(serve: Serve, nobody: str) -> None:
         f"broker 2 ({follower}) follows broker 1 at epoch 6 since 2023-11-14 22:13:20 UTC",
         f"  log 0 to 3, {followed['bytes']} bytes; high watermark 3",
         "  fetching from broker 1 at 3",
-        f"  cut at 2023-11-14 22:13:20 UTC from 4 to 3: under leader epoch 6, 1 offset went, {followed['bytes'] // 3} bytes, "
+        "  cut at 2023-11-14 22:13:20 UTC from 4 to 3: under leader epoch 6, 1 offset went, "
+        f"{followed['bytes'] // 3} bytes, "
         "1 of them below its high watermark 4: acknowledged, and perhaps consumed",
     ]
-    assert paragraphs[3].startswith(f"the broker at {nobody}: it cannot be asked") and "refused" in paragraphs[3]
+    assert (
+        paragraphs[3].startswith(f"the broker at {nobody}: it cannot be asked")
+        and "refused" in paragraphs[3]
+    )
 
 
 def test_without_a_leader_the_controllers_word_is_told(serve: Serve) -> None:
     """KIP-966: nobody leads: who was in sync, who is fenced, who may lead."""
     followed = follower_tells()
-    told = followed | {"metadata": METADATA | {"leader": -1, "isr": [], "eligible_leader_replicas": [3]}}
+    told = followed | {
+        "metadata": METADATA | {"leader": -1, "isr": [], "eligible_leader_replicas": [3]}
+    }
     assert run("t", "0", "--status", serve(told)).stdout.startswith(
-        "t-0: nobody leads it, at epoch 5; in sync nobody of 1, 2, 3; broker 3 fenced; eligible to lead: 3\n"
+        "t-0: nobody leads it, at epoch 5; in sync nobody of 1, 2, 3; broker 3 fenced; "
+        "eligible to lead: 3\n"
     )
-    assert "t-0: broker 1 leads it, and was not asked or does not answer, at epoch 5" in run("t", "0", "--status", serve(followed)).stdout
+    assert (
+        "t-0: broker 1 leads it, and was not asked or does not answer, at epoch 5"
+        in run("t", "0", "--status", serve(followed)).stdout
+    )
 
 
-def test_a_leader_that_was_not_asked_is_named_and_how_to_ask_it(serve: Serve, nobody: str, tmp_path: Path) -> None:
-    """One process's run file names its own brokers only; a leader that was asked, or asked in vain, needs no such line."""
-    hint = "  ask broker 1 too: --run-file with its process's run file, or --status with its HOST:PORT, again for each process"
+def test_a_leader_that_was_not_asked_is_named_and_how_to_ask_it(
+    serve: Serve, nobody: str, tmp_path: Path
+) -> None:
+    """One process's run file names its own brokers only; a leader that was asked, or asked in
+    vain, needs no such line.
+    """
+    hint = (
+        "  ask broker 1 too: --run-file with its process's run file, or --status with its "
+        "HOST:PORT, again for each process"
+    )
     leader, follower = serve(leader_tells()), serve(follower_tells())
     own, others = tmp_path / "2.json", tmp_path / "1.json"
     own.write_text(json.dumps({"brokers": {"2": {"status": follower}}}))
@@ -150,17 +191,35 @@ def test_a_leader_that_was_not_asked_is_named_and_how_to_ask_it(serve: Serve, no
 def test_run_files_name_whom_to_ask(serve: Serve, nobody: str, tmp_path: Path) -> None:
     """All brokers of all run files; one that is gone is a remark, and the others are asked."""
     first, second = tmp_path / "first.json", tmp_path / "second.json"
-    first.write_text(json.dumps({"brokers": {"1": {"status": serve(leader_tells())}, "2": {"status": nobody}, "3": {"status": None}}}))
+    first.write_text(
+        json.dumps(
+            {
+                "brokers": {
+                    "1": {"status": serve(leader_tells())},
+                    "2": {"status": nobody},
+                    "3": {"status": None},
+                }
+            }
+        )
+    )
     result = run("t", "0", "--run-file", str(first), "--run-file", str(second))
     assert result.exit_code == 0
-    assert "broker 1 leads" in result.stdout and f"broker 2 at {nobody}: it cannot be asked" in result.stdout
+    assert (
+        "broker 1 leads" in result.stdout
+        and f"broker 2 at {nobody}: it cannot be asked" in result.stdout
+    )
     assert str(second) in result.stderr and str(second) not in result.stdout
 
 
 def test_json_is_what_each_told(serve: Serve, nobody: str) -> None:
     """One object per broker and line, in the order of the question."""
     told = leader_tells()
-    lines = [json.loads(line) for line in run("t", "0", "--json", "--status", serve(told), "--status", nobody).stdout.splitlines()]
+    lines = [
+        json.loads(line)
+        for line in run(
+            "t", "0", "--json", "--status", serve(told), "--status", nobody
+        ).stdout.splitlines()
+    ]
     assert lines[0]["told"] == json.loads(json.dumps(told)) and lines[0]["error"] is None
     assert lines[1]["told"] is None and lines[1]["address"] == nobody and lines[1]["error"]
 
@@ -172,7 +231,12 @@ def test_exit_statuses(serve: Serve, nobody: str, tmp_path: Path) -> None:
     assert run("t", "1", "--status", known).exit_code == 1
     missing = run("t", "0", "--status", unknown, "--status", nobody)
     assert missing.exit_code == 1 and "broker 9 knows no such partition" in missing.stderr
-    for wrong in (["t", "0"], ["t", "x", "--status", known], ["t", "-1", "--status", known], ["t", "0", "--run-file", str(tmp_path / "none")]):
+    for wrong in (
+        ["t", "0"],
+        ["t", "x", "--status", known],
+        ["t", "-1", "--status", known],
+        ["t", "0", "--run-file", str(tmp_path / "none")],
+    ):
         assert run(*wrong).exit_code == 2, wrong
     (tmp_path / "off.json").write_text(json.dumps({"brokers": {"1": {"status": None}}}))
     off = run("t", "0", "--run-file", str(tmp_path / "off.json"))
@@ -183,4 +247,8 @@ def test_exit_statuses(serve: Serve, nobody: str, tmp_path: Path) -> None:
 def test_an_address_where_something_else_answers(serve: Serve, answer: Any) -> None:
     """What is not a broker's answer is a line, not a traceback."""
     result = run("t", "0", "--status", serve(answer))
-    assert result.exit_code == 1 and "it cannot be asked" in result.stderr and result.exception.__class__ is SystemExit
+    assert (
+        result.exit_code == 1
+        and "it cannot be asked" in result.stderr
+        and result.exception.__class__ is SystemExit
+    )

@@ -29,10 +29,15 @@ def test_kafkas_directory_is_clean(golden: Path) -> None:
     """Nothing to find in what Kafka wrote: the summary counts it and the exit status is 0."""
     result = CliRunner().invoke(main, ["verify", "--records", str(golden)], catch_exceptions=False)
     assert result.exit_code == 0
-    assert result.stdout == "7 partitions, 18 segments, 677 batches, 740 records, 54,896 bytes: no findings\n"
+    assert (
+        result.stdout
+        == "7 partitions, 18 segments, 677 batches, 740 records, 54,896 bytes: no findings\n"
+    )
 
 
-@pytest.mark.parametrize("name", ["codecs-0", "segments-0", "transactions-0", "__cluster_metadata-0"])
+@pytest.mark.parametrize(
+    "name", ["codecs-0", "segments-0", "transactions-0", "__cluster_metadata-0"]
+)
 def test_one_partition_alone(golden: Path, name: str) -> None:
     """A partition's directory can be checked by itself."""
     assert findings(golden / name) == []
@@ -61,65 +66,166 @@ def append_line(path: Path, line: str) -> None:
 
 
 BREAKS: dict[str, tuple[Callable[[Path], object], str]] = {
-    "flipped bit": (lambda d: write(d / "codecs-0" / SEGMENT, 80, b"\xaa"), "codecs-0/00000000000000000000.log: at byte 0 the CRC"),
+    "flipped bit": (
+        lambda d: write(d / "codecs-0" / SEGMENT, 80, b"\xaa"),
+        "codecs-0/00000000000000000000.log: at byte 0 the CRC",
+    ),
     "torn tail": (
-        lambda d: (d / "codecs-0" / SEGMENT).open("ab").write(b"\0\0\0\0\0\0\0\x19\0\0\1\0\0\0\0\0\2"),
+        lambda d: (
+            (d / "codecs-0" / SEGMENT).open("ab").write(b"\0\0\0\0\0\0\0\x19\0\0\1\0\0\0\0\0\2")
+        ),
         "above the recovery point 25: the next start cuts it off",
     ),
     "offsets going back": (
-        lambda d: patch_batch(d / "codecs-0" / SEGMENT, second_batch(d / "codecs-0" / SEGMENT), 3, 0),
+        lambda d: patch_batch(
+            d / "codecs-0" / SEGMENT, second_batch(d / "codecs-0" / SEGMENT), 3, 0
+        ),
         "offset 3 follows 4",
     ),
-    "epoch going back": (lambda d: patch_batch(d / "codecs-0" / SEGMENT, 0, 0, 7), "leader epoch 0 of offset 5 follows epoch 7"),
-    "epoch unknown to the checkpoint": (lambda d: patch_batch(d / "appendtime-0" / SEGMENT, 0, 0, 3), "has leader epoch 3, the checkpoint says 0"),
-    "epoch checkpoint gone": (lambda d: (d / "codecs-0" / "leader-epoch-checkpoint").unlink(), "the checkpoint says -1"),
-    "epoch above the log end": (lambda d: append_line(d / "codecs-0" / "leader-epoch-checkpoint", "5 99"), "epoch 5 begins at offset 99"),
-    "epochs shrinking": (lambda d: append_line(d / "codecs-0" / "leader-epoch-checkpoint", "0 3"), "does not grow"),
+    "epoch going back": (
+        lambda d: patch_batch(d / "codecs-0" / SEGMENT, 0, 0, 7),
+        "leader epoch 0 of offset 5 follows epoch 7",
+    ),
+    "epoch unknown to the checkpoint": (
+        lambda d: patch_batch(d / "appendtime-0" / SEGMENT, 0, 0, 3),
+        "has leader epoch 3, the checkpoint says 0",
+    ),
+    "epoch checkpoint gone": (
+        lambda d: (d / "codecs-0" / "leader-epoch-checkpoint").unlink(),
+        "the checkpoint says -1",
+    ),
+    "epoch above the log end": (
+        lambda d: append_line(d / "codecs-0" / "leader-epoch-checkpoint", "5 99"),
+        "epoch 5 begins at offset 99",
+    ),
+    "epochs shrinking": (
+        lambda d: append_line(d / "codecs-0" / "leader-epoch-checkpoint", "0 3"),
+        "does not grow",
+    ),
     "overlapping segments": (
-        lambda d: shutil.copy(d / "segments-0" / f"{FIRST}.log", d / "segments-0" / "00000000000000000007.log"),
+        lambda d: shutil.copy(
+            d / "segments-0" / f"{FIRST}.log", d / "segments-0" / "00000000000000000007.log"
+        ),
         "the segment begins at offset 7, the one before ends at 9",
     ),
-    "index pointing between batches": (lambda d: write(d / "segments-0" / f"{SECOND}.index", 4, struct.pack(">i", 100)), "where no batch begins"),
-    "index pointing too far": (lambda d: write(d / "segments-0" / f"{SECOND}.index", 12, struct.pack(">i", 9999)), "behind the last batch"),
-    "index that skips a batch": (lambda d: write(d / "segments-0" / f"{SECOND}.index", 0, struct.pack(">i", 0)), "where offset 10 begins"),
-    "index out of order": (lambda d: write(d / "segments-0" / f"{SECOND}.index", 8, struct.pack(">i", 1)), "does not grow"),
-    "index gone": (lambda d: (d / "segments-0" / f"{SECOND}.index").unlink(), "the index is missing"),
-    "time index with a wrong time": (lambda d: write(d / "segments-0" / f"{SECOND}.timeindex", 6, b"\0\0"), "the largest up to there is"),
-    "time index beyond the segment": (
-        lambda d: write(d / "segments-0" / f"{SECOND}.timeindex", 20, struct.pack(">i", 50)), "above the segment's last",
+    "index pointing between batches": (
+        lambda d: write(d / "segments-0" / f"{SECOND}.index", 4, struct.pack(">i", 100)),
+        "where no batch begins",
     ),
-    "index without segment": (lambda d: (d / "segments-0" / "00000000000000000030.log").unlink(), "has no segment"),
-    "marker missing": (lambda d: write(d / "transactions-0" / "00000000000000000000.txnindex", 18, struct.pack(">q", 6)), "there is no marker"),
-    "marker of another producer": (lambda d: write(d / "transactions-0" / "00000000000000000000.txnindex", 9, b"\x07"), "not "),
-    "producer snapshot": (lambda d: write(d / "segments-0" / "00000000000000000040.snapshot", 30, b"\x07"), "CRC is"),
+    "index pointing too far": (
+        lambda d: write(d / "segments-0" / f"{SECOND}.index", 12, struct.pack(">i", 9999)),
+        "behind the last batch",
+    ),
+    "index that skips a batch": (
+        lambda d: write(d / "segments-0" / f"{SECOND}.index", 0, struct.pack(">i", 0)),
+        "where offset 10 begins",
+    ),
+    "index out of order": (
+        lambda d: write(d / "segments-0" / f"{SECOND}.index", 8, struct.pack(">i", 1)),
+        "does not grow",
+    ),
+    "index gone": (
+        lambda d: (d / "segments-0" / f"{SECOND}.index").unlink(),
+        "the index is missing",
+    ),
+    "time index with a wrong time": (
+        lambda d: write(d / "segments-0" / f"{SECOND}.timeindex", 6, b"\0\0"),
+        "the largest up to there is",
+    ),
+    "time index beyond the segment": (
+        lambda d: write(d / "segments-0" / f"{SECOND}.timeindex", 20, struct.pack(">i", 50)),
+        "above the segment's last",
+    ),
+    "index without segment": (
+        lambda d: (d / "segments-0" / "00000000000000000030.log").unlink(),
+        "has no segment",
+    ),
+    "marker missing": (
+        lambda d: write(
+            d / "transactions-0" / "00000000000000000000.txnindex", 18, struct.pack(">q", 6)
+        ),
+        "there is no marker",
+    ),
+    "marker of another producer": (
+        lambda d: write(d / "transactions-0" / "00000000000000000000.txnindex", 9, b"\x07"),
+        "not ",
+    ),
+    "producer snapshot": (
+        lambda d: write(d / "segments-0" / "00000000000000000040.snapshot", 30, b"\x07"),
+        "CRC is",
+    ),
     "snapshot beyond the log": (
-        lambda d: (d / "segments-0" / "00000000000000000040.snapshot").rename(d / "segments-0" / "00000000000000000041.snapshot"),
+        lambda d: (d / "segments-0" / "00000000000000000040.snapshot").rename(
+            d / "segments-0" / "00000000000000000041.snapshot"
+        ),
         "is of offset 41, the log ends at 40",
     ),
     "snapshot that knows the future": (
-        lambda d: (d / "segments-0" / "00000000000000000040.snapshot").rename(d / "segments-0" / "00000000000000000036.snapshot"),
+        lambda d: (d / "segments-0" / "00000000000000000040.snapshot").rename(
+            d / "segments-0" / "00000000000000000036.snapshot"
+        ),
         "has written offset 39 already",
     ),
-    "high watermark above the end": (lambda d: bump(d / "replication-offset-checkpoint"), "codecs-0: high watermark 99"),
-    "recovery point above the end": (lambda d: bump(d / "recovery-point-offset-checkpoint"), "codecs-0: recovery point 99"),
-    "checkpoint of a partition that is not there": (lambda d: append_line(d / "replication-offset-checkpoint", "ghost 0 1"), "ghost-0 is not there"),
-    "checkpoint twice": (lambda d: append_line(d / "replication-offset-checkpoint", "codecs 0 1"), "codecs-0 is there twice"),
-    "checkpoint that does not parse": (lambda d: (d / "log-start-offset-checkpoint").write_text("0\n3\n"), "3 entries are announced, 0"),
-    "meta.properties gone": (lambda d: (d / "meta.properties").unlink(), "meta.properties: is missing"),
-    "meta.properties broken": (lambda d: (d / "meta.properties").write_text("version=1\nnode.id=1\n"), "cluster.id is missing"),
-    "topic id gone": (lambda d: (d / "codecs-0" / "partition.metadata").unlink(), "partition.metadata: is missing"),
-    "topic id shared": (lambda d: shutil.copy(d / "codecs-0" / "partition.metadata", d / "segments-0"), "is also that of codecs"),
+    "high watermark above the end": (
+        lambda d: bump(d / "replication-offset-checkpoint"),
+        "codecs-0: high watermark 99",
+    ),
+    "recovery point above the end": (
+        lambda d: bump(d / "recovery-point-offset-checkpoint"),
+        "codecs-0: recovery point 99",
+    ),
+    "checkpoint of a partition that is not there": (
+        lambda d: append_line(d / "replication-offset-checkpoint", "ghost 0 1"),
+        "ghost-0 is not there",
+    ),
+    "checkpoint twice": (
+        lambda d: append_line(d / "replication-offset-checkpoint", "codecs 0 1"),
+        "codecs-0 is there twice",
+    ),
+    "checkpoint that does not parse": (
+        lambda d: (d / "log-start-offset-checkpoint").write_text("0\n3\n"),
+        "3 entries are announced, 0",
+    ),
+    "meta.properties gone": (
+        lambda d: (d / "meta.properties").unlink(),
+        "meta.properties: is missing",
+    ),
+    "meta.properties broken": (
+        lambda d: (d / "meta.properties").write_text("version=1\nnode.id=1\n"),
+        "cluster.id is missing",
+    ),
+    "topic id gone": (
+        lambda d: (d / "codecs-0" / "partition.metadata").unlink(),
+        "partition.metadata: is missing",
+    ),
+    "topic id shared": (
+        lambda d: shutil.copy(d / "codecs-0" / "partition.metadata", d / "segments-0"),
+        "is also that of codecs",
+    ),
     "left-over segment": (lambda d: (d / "codecs-0" / f"{SEGMENT}.swap").touch(), "is left over"),
-    "left-over checkpoint": (lambda d: (d / "cleaner-offset-checkpoint.tmp").touch(), "is left over"),
+    "left-over checkpoint": (
+        lambda d: (d / "cleaner-offset-checkpoint.tmp").touch(),
+        "is left over",
+    ),
     "stray partition": (lambda d: (d / f"codecs-1.{'0' * 32}-stray").mkdir(), "was set aside"),
-    "strange file": (lambda d: (d / "codecs-0" / "notes.txt").touch(), "does not belong to a partition"),
+    "strange file": (
+        lambda d: (d / "codecs-0" / "notes.txt").touch(),
+        "does not belong to a partition",
+    ),
     "strange directory": (lambda d: (d / "notes").mkdir(), "is no partition"),
-    "quorum state": (lambda d: (d / "__cluster_metadata-0" / "quorum-state").write_text("{}"), "leaderEpoch is missing"),
+    "quorum state": (
+        lambda d: (d / "__cluster_metadata-0" / "quorum-state").write_text("{}"),
+        "leaderEpoch is missing",
+    ),
     "metadata snapshot": (
-        lambda d: write(d / "__cluster_metadata-0" / "00000000000000000624-0000000001.checkpoint", 200, b"\0\1\2"),
+        lambda d: write(
+            d / "__cluster_metadata-0" / "00000000000000000624-0000000001.checkpoint",
+            200,
+            b"\0\1\2",
+        ),
         "00000000000000000624-0000000001.checkpoint: at byte",
     ),
-}  # fmt: skip
+}
 
 
 def bump(path: Path) -> None:
@@ -140,7 +246,9 @@ def test_each_invariant_is_looked_at(copy: Path, name: str) -> None:
 
 
 def test_a_batch_whose_records_lie(copy: Path) -> None:
-    """With --records a batch with a right CRC is still read: a count that its records do not bear out is a finding."""
+    """With --records a batch with a right CRC is still read: a count that its records do not
+    bear out is a finding.
+    """
     path = copy / "appendtime-0" / SEGMENT
     batch = build_batch(1, 0, 0, 0, 1, 1, -1, -1, -1, 1, b"\x7f" * 8)
     with path.open("ab") as file:
@@ -150,43 +258,68 @@ def test_a_batch_whose_records_lie(copy: Path) -> None:
 
 
 def test_a_directory_in_use(copy: Path) -> None:
-    """While a broker holds the lock, a half-written batch and files about to be deleted are no finding, and the summary says so."""
+    """While a broker holds the lock, a half-written batch and files about to be deleted are no
+    finding, and the summary says so.
+    """
     with (copy / "codecs-0" / SEGMENT).open("ab") as file:
         file.write(b"\0\0\0\0\0\0\0\x19\0\0")
     (copy / "codecs-0" / "00000000000000000000.log.cleaned").touch()
     assert len(findings(copy)) == 2
-    hold = "import fcntl,sys; f=open(sys.argv[1],'w'); fcntl.lockf(f, fcntl.LOCK_EX); print('held', flush=True); sys.stdin.read()"
-    with subprocess.Popen([sys.executable, "-c", hold, str(copy / ".lock")], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
+    hold = (
+        "import fcntl,sys; f=open(sys.argv[1],'w'); fcntl.lockf(f, fcntl.LOCK_EX); "
+        "print('held', flush=True); sys.stdin.read()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", hold, str(copy / ".lock")],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as holder:
         assert holder.stdout is not None and holder.stdout.readline() == b"held\n"
         report = verify_directory(copy)
         assert holder.stdin is not None
         holder.stdin.close()
-    assert report.findings == [] and report.summary().endswith("no findings (the directory is in use)")
+    assert report.findings == [] and report.summary().endswith(
+        "no findings (the directory is in use)"
+    )
 
 
 def test_what_awaits_deletion_is_counted(copy: Path) -> None:
-    """Segments and partitions about to be deleted, and a checkpoint that was never written, are no finding."""
+    """Segments and partitions about to be deleted, and a checkpoint that was never written, are
+    no finding.
+    """
     for suffix in (".log", ".index"):
         (copy / "codecs-0" / f"00000000000000000000{suffix}.deleted").touch()
     (copy / f"codecs-1.{'0' * 32}-delete").mkdir()
     (copy / "cleaner-offset-checkpoint").write_bytes(b"")
     report = verify_directory(copy)
-    assert report.findings == [] and report.summary().endswith("no findings (3 names await deletion)")
+    assert report.findings == [] and report.summary().endswith(
+        "no findings (3 names await deletion)"
+    )
 
 
 def test_nothing_is_written(copy: Path) -> None:
     """Reading leaves names, bytes and times as they were."""
-    before = {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in copy.rglob("*") if path.is_file()}
+    before = {
+        path: (path.stat().st_mtime_ns, path.read_bytes())
+        for path in copy.rglob("*")
+        if path.is_file()
+    }
     findings(copy)
     CliRunner().invoke(main, ["dump-log", "--records", str(copy)])
-    assert {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in copy.rglob("*") if path.is_file()} == before
+    assert {
+        path: (path.stat().st_mtime_ns, path.read_bytes())
+        for path in copy.rglob("*")
+        if path.is_file()
+    } == before
 
 
 @pytest.mark.parametrize("state", ["clean", "killed"])
 @pytest.mark.parametrize("partition", ["rich-0", "stamped-0"])
 def test_the_golden_logs_of_the_log_tests(tmp_path: Path, state: str, partition: str) -> None:
     """The partitions of another run of Kafka, stopped in order and killed: nothing to find."""
-    with tarfile.open(Path(__file__).parents[1] / "log" / "golden" / "kafka-4.3.1.tar.gz") as archive:
+    with tarfile.open(
+        Path(__file__).parents[1] / "log" / "golden" / "kafka-4.3.1.tar.gz"
+    ) as archive:
         archive.extractall(tmp_path, filter="data")
     report = verify_directory(tmp_path / state / partition, with_records=True)
     assert report.findings == [] and report.records > 10

@@ -56,7 +56,11 @@ def test_a_pair_that_differs_is_shown_with_offset_epoch_and_crc(three: list[Path
     file.write_bytes(data)
     status, lines = run("--replicas", *three)
     assert status == 1 and len(lines) == 2
-    assert f"{three[2] / PARTITION}: has offsets {base}.." in lines[0] and "epoch 7 CRC" in lines[0] and "epoch 0 CRC" in lines[0]
+    assert (
+        f"{three[2] / PARTITION}: has offsets {base}.." in lines[0]
+        and "epoch 7 CRC" in lines[0]
+        and "epoch 0 CRC" in lines[0]
+    )
     assert str(three[0] / PARTITION) in lines[0]
 
 
@@ -99,7 +103,9 @@ def high_watermark(directory: Path) -> int:
 
 def test_other_topics_of_the_name_are_no_replicas(three: list[Path]) -> None:
     """A topic that was deleted and made anew has another id."""
-    (three[1] / PARTITION / "partition.metadata").write_text("version: 0\ntopic_id: AAAAAAAAAAAAAAAAAAAAAQ\n")
+    (three[1] / PARTITION / "partition.metadata").write_text(
+        "version: 0\ntopic_id: AAAAAAAAAAAAAAAAAAAAAQ\n"
+    )
     (finding,) = findings(three)
     assert "topic id" in finding
 
@@ -115,7 +121,10 @@ def test_what_makes_no_sense_is_refused(tmp_path: Path, arguments: list[str]) ->
     """Exit status 2: a single directory has no replicas to compare; records are not looked into."""
     for name in "ab":
         (tmp_path / name).mkdir()
-    assert run("--replicas", *(tmp_path / each if len(each) == 1 else each for each in arguments))[0] == 2
+    assert (
+        run("--replicas", *(tmp_path / each if len(each) == 1 else each for each in arguments))[0]
+        == 2
+    )
     assert run(tmp_path / "a", tmp_path / "b")[0] == 2
 
 
@@ -126,7 +135,14 @@ def test_batches_are_paired_by_offset() -> None:
         return Batch(first, last, 0, crc, 100)
 
     mine = [batch(0, 4), batch(5, 9), batch(20, 29), batch(30, 39), batch(40, 40)]
-    theirs = [batch(0, 9), batch(10, 19), batch(20, 29), batch(30, 39, 2), batch(40, 40), batch(41, 41)]
+    theirs = [
+        batch(0, 9),
+        batch(10, 19),
+        batch(20, 29),
+        batch(30, 39, 2),
+        batch(40, 40),
+        batch(41, 41),
+    ]
     assert list(paired(iter(mine), iter(theirs))) == [
         (mine[0], theirs[0]),
         (mine[1], theirs[0]),

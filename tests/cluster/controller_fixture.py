@@ -37,12 +37,22 @@ class ControllerFixture(Fixture):
 
     def serve(self, port: int = PORT) -> None:
         """Starts to listen; the controller must have been started."""
-        parts = BrokerParts(node_id=1, cluster_id=CLUSTER_ID, config=self.config, runtime=self.runtime, authorizer=self.authorizer)
+        parts = BrokerParts(
+            node_id=1,
+            cluster_id=CLUSTER_ID,
+            config=self.config,
+            runtime=self.runtime,
+            authorizer=self.authorizer,
+        )
         parts.controller = self.controller
         dispatcher = Dispatcher(parts, Listener("CONTROLLER", "127.0.0.1", port, True))
         counts = ConnectionCounts(1000, 1000)
-        self.factory = ConnectionFactory(self.runtime, dispatcher, counts, frame_limit=1 << 26, idle_ms=0)
-        self.network.listen("127.0.0.1", port, self.factory).addCallback(lambda opened: setattr(self, "port", opened))
+        self.factory = ConnectionFactory(
+            self.runtime, dispatcher, counts, frame_limit=1 << 26, idle_ms=0
+        )
+        self.network.listen("127.0.0.1", port, self.factory).addCallback(
+            lambda opened: setattr(self, "port", opened)
+        )
         assert self.port is not None
 
     def crash(self) -> None:
@@ -61,7 +71,9 @@ class ControllerFixture(Fixture):
         """In steps from timer to timer."""
         end = self.clock.seconds() + seconds
         self.settle()
-        while (due := min((call.getTime() for call in self.clock.getDelayedCalls()), default=end)) < end:
+        while (
+            due := min((call.getTime() for call in self.clock.getDelayedCalls()), default=end)
+        ) < end:
             self.clock.advance(max(0.0, due - self.clock.seconds()))
             self.settle()
         self.clock.advance(end - self.clock.seconds())
@@ -71,18 +83,39 @@ class ControllerFixture(Fixture):
 class MemberSide:
     """A broker's side: what `broker.py` joins, without replicas."""
 
-    def __init__(self, served: ControllerFixture, node: int, bootstrap: list[tuple[str, int]] | None = None, **settings: str) -> None:
+    def __init__(
+        self,
+        served: ControllerFixture,
+        node: int,
+        bootstrap: list[tuple[str, int]] | None = None,
+        **settings: str,
+    ) -> None:
         self.served, self.node = served, node
         self.config = BrokerConfig({"node.id": str(node), **settings})
-        self.runtime = Runtime(served.clock, served.now, served.network, served.files, served.runtime.disk, Random(node))
-        self.observer = MetadataObserver(self.runtime, self.config, CLUSTER_ID, bootstrap or [("127.0.0.1", PORT)])
+        self.runtime = Runtime(
+            served.clock,
+            served.now,
+            served.network,
+            served.files,
+            served.runtime.disk,
+            Random(node),
+        )
+        self.observer = MetadataObserver(
+            self.runtime, self.config, CLUSTER_ID, bootstrap or [("127.0.0.1", PORT)]
+        )
         self.deltas: list[MetadataDelta] = []
         self.ended: list[BaseException] = []
         self.observer.subscribe(self.deltas.append)
         self.observer.failed = self.ended.append
-        self.lifecycle = BrokerLifecycle(self.runtime, self.config, self.observer, self.channel("lifecycle"))
-        self.isr_changes = AlterPartitionManager(self.runtime, node, self.channel("isr"), self.lifecycle)
-        self.forwarding = ForwardingManager(self.runtime, node, self.channel("forwarding"), self.lifecycle)
+        self.lifecycle = BrokerLifecycle(
+            self.runtime, self.config, self.observer, self.channel("lifecycle")
+        )
+        self.isr_changes = AlterPartitionManager(
+            self.runtime, node, self.channel("isr"), self.lifecycle
+        )
+        self.forwarding = ForwardingManager(
+            self.runtime, node, self.channel("forwarding"), self.lifecycle
+        )
 
     def channel(self, purpose: str) -> ControllerChannel:
         return ControllerChannel(self.runtime, self.observer, purpose)
@@ -102,9 +135,18 @@ class MemberSide:
     ) -> MemberSide:
         endpoint = Endpoint("PLAINTEXT", "127.0.0.1", 9000 + self.node)
         directory = DIRECTORY_ID[:15] + bytes([self.node])
-        self.lifecycle.start(cluster_id, incarnation or bytes([self.node]) * 16, [endpoint], features, [directory], previous)
+        self.lifecycle.start(
+            cluster_id,
+            incarnation or bytes([self.node]) * 16,
+            [endpoint],
+            features,
+            [directory],
+            previous,
+        )
         if ready:
-            self.lifecycle.caught_up.addCallbacks(lambda _: self.lifecycle.ready_to_unfence(), lambda failure: None)
+            self.lifecycle.caught_up.addCallbacks(
+                lambda _: self.lifecycle.ready_to_unfence(), lambda failure: None
+            )
         self.lifecycle.unfenced.addErrback(lambda failure: None)
         self.served.settle()
         return self

@@ -31,7 +31,9 @@ class StalledWorker:
     def __init__(self) -> None:
         self.jobs: list[tuple[Callable[[], Any], Callable[[Any, BaseException | None], None]]] = []
 
-    def submit(self, job: Callable[[], Any], done: Callable[[Any, BaseException | None], None]) -> None:
+    def submit(
+        self, job: Callable[[], Any], done: Callable[[Any, BaseException | None], None]
+    ) -> None:
         self.jobs.append((job, done))
 
     def run(self, error: BaseException | None = None) -> None:
@@ -47,7 +49,10 @@ class StalledWorker:
 
 
 class Fixture:
-    """One controller and what it stands on. `ask` calls a request function and gives its answer, which must be there at once."""
+    """One controller and what it stands on.
+
+    `ask` calls a request function and gives its answer, which must be there at once.
+    """
 
     def __init__(self, worker: Any = None, settings: dict[str, str] | None = None) -> None:
         self.clock = Clock()
@@ -55,7 +60,9 @@ class Fixture:
         self.files.make_directories("/data")
         self.worker = worker or InlineWorker()
         self.wall_ms = 1_700_000_000_000
-        self.runtime = Runtime(self.clock, self.now, None, self.files, lambda directory: self.worker, Random(7))  # type: ignore[arg-type]
+        self.runtime = Runtime(
+            self.clock, self.now, None, self.files, lambda directory: self.worker, Random(7)
+        )  # type: ignore[arg-type]
         self.config = BrokerConfig({"node.id": "1", **(settings or {})})
         self.authorizer: Any = AllowAll()
         self.directory = "/data"
@@ -84,9 +91,17 @@ class Fixture:
             self.clock.advance(0.5)
 
     def context(self, version: int) -> RequestContext:
-        parts = BrokerParts(node_id=1, cluster_id=CLUSTER_ID, config=self.config, runtime=self.runtime, authorizer=self.authorizer)
+        parts = BrokerParts(
+            node_id=1,
+            cluster_id=CLUSTER_ID,
+            config=self.config,
+            runtime=self.runtime,
+            authorizer=self.authorizer,
+        )
         parts.controller = self.controller
-        return RequestContext(parts, Listener("CONTROLLER", "127.0.0.1", 9093, True), 0, version, 1, "test")
+        return RequestContext(
+            parts, Listener("CONTROLLER", "127.0.0.1", 9093, True), 0, version, 1, "test"
+        )
 
     def send(self, name: str, request: Any, version: int) -> Deferred[Any]:
         return ensureDeferred(getattr(controller_requests, name)(self.context(version), request))
@@ -100,14 +115,24 @@ class Fixture:
             results[0].raiseException()
         return results[0]
 
-    def registration(self, broker: int = 1, incarnation: bytes = b"i" * 16, **changes: Any) -> lifecycle.BrokerRegistrationRequest:
+    def registration(
+        self, broker: int = 1, incarnation: bytes = b"i" * 16, **changes: Any
+    ) -> lifecycle.BrokerRegistrationRequest:
         values: dict[str, Any] = {
             "broker_id": broker,
             "cluster_id": CLUSTER_ID,
             "incarnation_id": incarnation,
-            "listeners": [lifecycle.BrokerRegistrationRequestListener(name="PLAINTEXT", host="127.0.0.1", port=9092, security_protocol=0)],
+            "listeners": [
+                lifecycle.BrokerRegistrationRequestListener(
+                    name="PLAINTEXT", host="127.0.0.1", port=9092, security_protocol=0
+                )
+            ],
             "features": [
-                lifecycle.BrokerRegistrationRequestFeature(name=name, min_supported_version=r.min_version, max_supported_version=r.max_version)
+                lifecycle.BrokerRegistrationRequestFeature(
+                    name=name,
+                    min_supported_version=r.min_version,
+                    max_supported_version=r.max_version,
+                )
                 for name, r in SUPPORTED_FEATURES.items()
             ],
             "log_dirs": [DIRECTORY_ID[:15] + bytes([broker])],
@@ -117,7 +142,9 @@ class Fixture:
         return lifecycle.BrokerRegistrationRequest(**(values | changes))
 
     def register(self, broker: int = 1, incarnation: bytes = b"i" * 16, **changes: Any) -> int:
-        return self.ask("broker_registration", self.registration(broker, incarnation, **changes), 4).broker_epoch
+        return self.ask(
+            "broker_registration", self.registration(broker, incarnation, **changes), 4
+        ).broker_epoch
 
     def beat(self, broker: int, epoch: int, **changes: Any) -> lifecycle.BrokerHeartbeatResponse:
         values: dict[str, Any] = {
@@ -127,12 +154,16 @@ class Fixture:
             "want_fence": False,
             "want_shut_down": False,
         }
-        return self.ask("broker_heartbeat", lifecycle.BrokerHeartbeatRequest(**(values | changes)), 2)
+        return self.ask(
+            "broker_heartbeat", lifecycle.BrokerHeartbeatRequest(**(values | changes)), 2
+        )
 
     def lifecycle_beat(self, broker: int, epoch: int) -> Deferred[Any]:
         """A heartbeat whose answer may have to wait."""
         offset = self.controller.log.high_watermark - 1
-        request = lifecycle.BrokerHeartbeatRequest(broker_id=broker, broker_epoch=epoch, current_metadata_offset=offset)
+        request = lifecycle.BrokerHeartbeatRequest(
+            broker_id=broker, broker_epoch=epoch, current_metadata_offset=offset
+        )
         return self.send("broker_heartbeat", request, 2)
 
     def join(self, broker: int = 1, **changes: Any) -> int:

@@ -9,7 +9,11 @@ import pytest
 from tests.cluster.fixtures import Fixture
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.messages import broker_lifecycle as broker_lifecycle_messages
-from twisted_broker.wire.messages.topics import CreatableReplicaAssignment, CreatableTopic, CreateTopicsRequest
+from twisted_broker.wire.messages.topics import (
+    CreatableReplicaAssignment,
+    CreatableTopic,
+    CreateTopicsRequest,
+)
 
 
 class Cluster:
@@ -19,23 +23,45 @@ class Cluster:
         self.fixture = fixture
         self.epochs = {broker: fixture.join(broker) for broker in (1, 2, 3)}
         assignment = CreatableReplicaAssignment(partition_index=0, broker_ids=[1, 2, 3])
-        topic = CreatableTopic(name="t", num_partitions=-1, replication_factor=-1, assignments=[assignment])
+        topic = CreatableTopic(
+            name="t", num_partitions=-1, replication_factor=-1, assignments=[assignment]
+        )
         fixture.ask("create_topics", CreateTopicsRequest(topics=[topic]), 7)
 
     @property
     def partition(self) -> Any:
         return self.fixture.controller.image.topics_by_name["t"].partitions[0]
 
-    def ask(self, isr: list[int], *, sender: int = 1, version: int = 3, epochs: dict[int, int] | None = None, **changes: Any) -> Any:
+    def ask(
+        self,
+        isr: list[int],
+        *,
+        sender: int = 1,
+        version: int = 3,
+        epochs: dict[int, int] | None = None,
+        **changes: Any,
+    ) -> Any:
         known = self.epochs | (epochs or {})
-        values = {"partition_index": 0, "leader_epoch": self.partition.leader_epoch, "partition_epoch": self.partition.partition_epoch} | changes
+        values = {
+            "partition_index": 0,
+            "leader_epoch": self.partition.leader_epoch,
+            "partition_epoch": self.partition.partition_epoch,
+        } | changes
         if version >= 3:
-            values["new_isr_with_epochs"] = [broker_lifecycle_messages.BrokerState(broker_id=b, broker_epoch=known[b]) for b in isr]
+            values["new_isr_with_epochs"] = [
+                broker_lifecycle_messages.BrokerState(broker_id=b, broker_epoch=known[b])
+                for b in isr
+            ]
         else:
             values["new_isr"] = isr
         topic_id = values.pop("topic_id", self.fixture.controller.image.topics_by_name["t"].id)
-        data = broker_lifecycle_messages.AlterPartitionRequestTopicData(topic_id=topic_id, partitions=[broker_lifecycle_messages.AlterPartitionRequestPartitionData(**values)])
-        request = broker_lifecycle_messages.AlterPartitionRequest(broker_id=sender, broker_epoch=known[sender], topics=[data])
+        data = broker_lifecycle_messages.AlterPartitionRequestTopicData(
+            topic_id=topic_id,
+            partitions=[broker_lifecycle_messages.AlterPartitionRequestPartitionData(**values)],
+        )
+        request = broker_lifecycle_messages.AlterPartitionRequest(
+            broker_id=sender, broker_epoch=known[sender], topics=[data]
+        )
         return self.fixture.ask("alter_partition", request, version).topics[0].partitions[0]
 
 
@@ -46,9 +72,17 @@ def cluster(fixture: Fixture) -> Cluster:
 
 @pytest.mark.parametrize("version", [2, 3])
 def test_the_isr_shrinks_and_expands(cluster: Cluster, version: int) -> None:
-    """RL 8.3, 8.4: each change raises the partition epoch only, and the answer says the new state."""
+    """RL 8.3, 8.4: each change raises the partition epoch only, and the answer says the new
+    state.
+    """
     answer = cluster.ask([1, 2], version=version)
-    assert (answer.error_code, answer.isr, answer.partition_epoch, answer.leader_id, answer.leader_epoch) == (0, [1, 2], 1, 1, 0)
+    assert (
+        answer.error_code,
+        answer.isr,
+        answer.partition_epoch,
+        answer.leader_id,
+        answer.leader_epoch,
+    ) == (0, [1, 2], 1, 1, 0)
     answer = cluster.ask([1, 2, 3], version=version)
     assert (answer.error_code, answer.isr, answer.partition_epoch) == (0, [1, 2, 3], 2)
     assert cluster.partition.isr == (1, 2, 3) and cluster.partition.leader_epoch == 0
@@ -79,8 +113,12 @@ def test_the_same_state_again_is_granted_and_writes_nothing(cluster: Cluster) ->
         ([1, 2], {"topic_id": b"?" * 16}, ErrorCode.UNKNOWN_TOPIC_ID),
     ],
 )
-def test_changes_that_are_refused(cluster: Cluster, isr: list[int], changes: dict[str, Any], code: ErrorCode) -> None:
-    """RL 8.4: not the leader, old or unknown epochs, an ISR that cannot be, a member under another broker epoch; nothing is written."""
+def test_changes_that_are_refused(
+    cluster: Cluster, isr: list[int], changes: dict[str, Any], code: ErrorCode
+) -> None:
+    """RL 8.4: not the leader, old or unknown epochs, an ISR that cannot be, a member under
+    another broker epoch; nothing is written.
+    """
     before = cluster.partition
     assert cluster.ask(isr, **changes).error_code == code
     assert cluster.partition == before
@@ -96,8 +134,20 @@ def test_fenced_and_leaving_members_are_ineligible(cluster: Cluster) -> None:
     cluster.fixture.beat(3, cluster.epochs[3], want_fence=True)
     assert cluster.partition.isr == (1, 2)
     assert cluster.ask([1, 2, 3]).error_code == ErrorCode.INELIGIBLE_REPLICA
-    other = cluster.fixture.ask("create_topics", CreateTopicsRequest(topics=[CreatableTopic(
-        name="led", num_partitions=-1, replication_factor=-1, assignments=[CreatableReplicaAssignment(partition_index=0, broker_ids=[2])])]), 7)
+    other = cluster.fixture.ask(
+        "create_topics",
+        CreateTopicsRequest(
+            topics=[
+                CreatableTopic(
+                    name="led",
+                    num_partitions=-1,
+                    replication_factor=-1,
+                    assignments=[CreatableReplicaAssignment(partition_index=0, broker_ids=[2])],
+                )
+            ]
+        ),
+        7,
+    )
     assert other.topics[0].error_code == 0
     cluster.fixture.beat(2, cluster.epochs[2], want_shut_down=True)
     assert cluster.partition.isr == (1,)
@@ -121,14 +171,20 @@ def test_who_is_not_assigned_does_not_join(cluster: Cluster) -> None:
 
 
 def test_a_recovering_leader_recovers_alone(cluster: Cluster) -> None:
-    """RL 8.4, KIP-704: after an unclean election the ISR may not grow before the leader says that it has recovered; saying so is a change."""
+    """RL 8.4, KIP-704: after an unclean election the ISR may not grow before the leader says
+    that it has recovered; saying so is a change.
+    """
     for broker in (2, 3):
         cluster.fixture.beat(broker, cluster.epochs[broker], want_fence=True)
     cluster.fixture.advance(9.5)
     cluster.epochs[1] = cluster.fixture.register(1, b"n" * 16, previous_broker_epoch=-1)
     for broker in (1, 2):
         cluster.fixture.beat(broker, cluster.epochs[broker])
-    assert (cluster.partition.leader, cluster.partition.isr, cluster.partition.leader_recovery_state) == (1, (1,), 1)
+    assert (
+        cluster.partition.leader,
+        cluster.partition.isr,
+        cluster.partition.leader_recovery_state,
+    ) == (1, (1,), 1)
     assert cluster.ask([1], leader_recovery_state=1).error_code == 0
     assert cluster.ask([1, 2], leader_recovery_state=1).error_code == ErrorCode.INVALID_REQUEST
     answer = cluster.ask([1, 2], leader_recovery_state=0)

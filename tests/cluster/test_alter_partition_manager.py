@@ -1,4 +1,7 @@
-"""ISR changes on their way to a controller whose answers a test makes up (RL 1.2, 2.5; Kafka's AlterPartitionManagerTest)."""
+"""ISR changes on their way to a controller whose answers a test makes up (RL 1.2, 2.5;
+
+Kafka's AlterPartitionManagerTest).
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,9 @@ VERSION = 3
 
 
 class Channel:
-    """The way to the controller: keeps what was asked; each question is answered when the test says so."""
+    """The way to the controller: keeps what was asked; each question is answered when the test
+    says so.
+    """
 
     def __init__(self) -> None:
         self.asked: list[broker_lifecycle_messages.AlterPartitionRequest] = []
@@ -55,22 +60,41 @@ class Fixture:
     def submit(self, partition: int, topic_id: bytes = TOPIC_ID) -> list[IsrAnswer]:
         found: list[IsrAnswer] = []
         members = ((1, 42), (2, 43))
-        self.changes.submit(IsrProposal(TopicPartition("t", partition), topic_id, 5, 7, members, 0)).addCallback(found.append)
+        self.changes.submit(
+            IsrProposal(TopicPartition("t", partition), topic_id, 5, 7, members, 0)
+        ).addCallback(found.append)
         return found
 
     def asked_partitions(self) -> list[list[int]]:
-        return [[each.partition_index for topic in request.topics for each in topic.partitions] for request in self.channel.asked]
+        return [
+            [each.partition_index for topic in request.topics for each in topic.partitions]
+            for request in self.channel.asked
+        ]
 
 
-def response(*partitions: tuple[int, ErrorCode], topic_id: bytes = TOPIC_ID, error: ErrorCode = ErrorCode.NONE) -> broker_lifecycle_messages.AlterPartitionResponse:
+def response(
+    *partitions: tuple[int, ErrorCode],
+    topic_id: bytes = TOPIC_ID,
+    error: ErrorCode = ErrorCode.NONE,
+) -> broker_lifecycle_messages.AlterPartitionResponse:
     rows = [
         broker_lifecycle_messages.AlterPartitionResponsePartitionData(
-            partition_index=number, error_code=int(code), leader_id=1, leader_epoch=5, isr=[1, 2], partition_epoch=8
+            partition_index=number,
+            error_code=int(code),
+            leader_id=1,
+            leader_epoch=5,
+            isr=[1, 2],
+            partition_epoch=8,
         )
         for number, code in partitions
     ]
     return broker_lifecycle_messages.AlterPartitionResponse(
-        error_code=int(error), topics=[broker_lifecycle_messages.AlterPartitionResponseTopicData(topic_id=topic_id, partitions=rows)]
+        error_code=int(error),
+        topics=[
+            broker_lifecycle_messages.AlterPartitionResponseTopicData(
+                topic_id=topic_id, partitions=rows
+            )
+        ],
     )
 
 
@@ -80,18 +104,26 @@ def fixture() -> Fixture:
 
 
 def test_what_is_proposed_in_one_turn_goes_in_one_request(fixture: Fixture) -> None:
-    """RL 1.2: one AlterPartition with all that was collected: sender, broker epoch, and per partition epochs and members."""
+    """RL 1.2: one AlterPartition with all that was collected: sender, broker epoch, and per
+    partition epochs and members.
+    """
     for number in range(3):
         fixture.submit(number)
     fixture.submit(0, OTHER_ID)
     fixture.clock.advance(0)
     (request,) = fixture.channel.asked
     assert (request.broker_id, request.broker_epoch) == (1, 42)
-    named = [(topic.topic_id, [each.partition_index for each in topic.partitions]) for topic in request.topics]
+    named = [
+        (topic.topic_id, [each.partition_index for each in topic.partitions])
+        for topic in request.topics
+    ]
     assert named == [(TOPIC_ID, [0, 1, 2]), (OTHER_ID, [0])]
     first = request.topics[0].partitions[0]
     assert (first.leader_epoch, first.partition_epoch, first.leader_recovery_state) == (5, 7, 0)
-    assert [(each.broker_id, each.broker_epoch) for each in first.new_isr_with_epochs] == [(1, 42), (2, 43)]
+    assert [(each.broker_id, each.broker_epoch) for each in first.new_isr_with_epochs] == [
+        (1, 42),
+        (2, 43),
+    ]
 
 
 def test_the_next_request_leaves_at_once_after_a_good_answer(fixture: Fixture) -> None:
@@ -108,8 +140,15 @@ def test_the_next_request_leaves_at_once_after_a_good_answer(fixture: Fixture) -
 
 
 def test_each_partition_has_its_own_answer(fixture: Fixture) -> None:
-    """RL 1.2, 2.5: errors are handed to the partition they belong to; what to do about them is its affair, so none is sent again from here."""
-    codes = [ErrorCode.NONE, ErrorCode.INVALID_UPDATE_VERSION, ErrorCode.INELIGIBLE_REPLICA, ErrorCode.UNKNOWN_SERVER_ERROR]
+    """RL 1.2, 2.5: errors are handed to the partition they belong to; what to do about them is
+    its affair, so none is sent again from here.
+    """
+    codes = [
+        ErrorCode.NONE,
+        ErrorCode.INVALID_UPDATE_VERSION,
+        ErrorCode.INELIGIBLE_REPLICA,
+        ErrorCode.UNKNOWN_SERVER_ERROR,
+    ]
     answers = [fixture.submit(number) for number in range(len(codes))]
     fixture.clock.advance(0)
     fixture.channel.answer(response(*enumerate(codes)))
@@ -119,7 +158,9 @@ def test_each_partition_has_its_own_answer(fixture: Fixture) -> None:
 
 
 def test_a_partition_that_the_answer_leaves_out_is_asked_about_again(fixture: Fixture) -> None:
-    """RL 1.2, AlterPartitionManagerTest: a partial answer: 50 ms later the rest goes again, and only the rest."""
+    """RL 1.2, AlterPartitionManagerTest: a partial answer: 50 ms later the rest goes again, and
+    only the rest.
+    """
     one, two = fixture.submit(0), fixture.submit(1)
     fixture.clock.advance(0)
     fixture.channel.answer(response((0, ErrorCode.NONE)))
@@ -134,10 +175,16 @@ def test_a_partition_that_the_answer_leaves_out_is_asked_about_again(fixture: Fi
 
 @pytest.mark.parametrize(
     "outcome",
-    [ConnectionLost(), response(error=ErrorCode.STALE_BROKER_EPOCH), response(error=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)],
+    [
+        ConnectionLost(),
+        response(error=ErrorCode.STALE_BROKER_EPOCH),
+        response(error=ErrorCode.CLUSTER_AUTHORIZATION_FAILED),
+    ],
     ids=["lost", "stale", "refused"],
 )
-def test_an_error_of_the_whole_is_tried_again_with_what_is_still_wanted(fixture: Fixture, outcome: Any) -> None:
+def test_an_error_of_the_whole_is_tried_again_with_what_is_still_wanted(
+    fixture: Fixture, outcome: Any
+) -> None:
     """RL 1.2: 50 ms later, with what came meanwhile and without what was withdrawn."""
     kept, withdrawn = fixture.submit(0), fixture.submit(1)
     fixture.clock.advance(0)
@@ -151,7 +198,9 @@ def test_an_error_of_the_whole_is_tried_again_with_what_is_still_wanted(fixture:
 
 
 def test_an_answer_about_what_was_withdrawn_counts_for_nobody(fixture: Fixture) -> None:
-    """RL 2.5: withdrawn while it was under way, and proposed anew: the old answer is not the new proposal's."""
+    """RL 2.5: withdrawn while it was under way, and proposed anew: the old answer is not the new
+    proposal's.
+    """
     fixture.submit(0)
     fixture.clock.advance(0)
     fixture.changes.withdraw(TOPIC_ID, 0)

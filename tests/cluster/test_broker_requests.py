@@ -1,4 +1,7 @@
-"""What brokers ask of the controller: ISR changes, forwarded requests, producer ids, directories."""
+"""What brokers ask of the controller:
+
+ISR changes, forwarded requests, producer ids, directories.
+"""
 
 from __future__ import annotations
 
@@ -32,8 +35,13 @@ def members(fixture: ControllerFixture, *nodes: int) -> list[MemberSide]:
 
 
 def place(fixture: ControllerFixture, name: str, *assignments: list[int]) -> bytes:
-    chosen = [topics.CreatableReplicaAssignment(partition_index=number, broker_ids=brokers) for number, brokers in enumerate(assignments)]
-    topic = topics.CreatableTopic(name=name, num_partitions=-1, replication_factor=-1, assignments=chosen)
+    chosen = [
+        topics.CreatableReplicaAssignment(partition_index=number, broker_ids=brokers)
+        for number, brokers in enumerate(assignments)
+    ]
+    topic = topics.CreatableTopic(
+        name=name, num_partitions=-1, replication_factor=-1, assignments=chosen
+    )
     result = fixture.ask("create_topics", topics.CreateTopicsRequest(topics=[topic]), 7).topics[0]
     assert result.error_code == 0
     fixture.settle()
@@ -41,11 +49,20 @@ def place(fixture: ControllerFixture, name: str, *assignments: list[int]) -> byt
     return found
 
 
-def proposal(fixture: ControllerFixture, name: str, number: int, *isr: int, **changes: Any) -> IsrProposal:
+def proposal(
+    fixture: ControllerFixture, name: str, number: int, *isr: int, **changes: Any
+) -> IsrProposal:
     topic = fixture.controller.image.topics_by_name[name]
     state = topic.partitions[number]
     members = tuple((node, fixture.controller.image.brokers[node].epoch) for node in isr)
-    made = IsrProposal(TopicPartition(name, number), topic.id, state.leader_epoch, state.partition_epoch, members, state.leader_recovery_state)
+    made = IsrProposal(
+        TopicPartition(name, number),
+        topic.id,
+        state.leader_epoch,
+        state.partition_epoch,
+        members,
+        state.leader_recovery_state,
+    )
     return made._replace(**changes)
 
 
@@ -64,13 +81,20 @@ def test_an_isr_change_is_answered(fixture: ControllerFixture) -> None:
     stale = first.isr_changes.submit(proposal(fixture, "t", 1, 2, partition_epoch=-1))
     fixture.settle()
     answer = outcome(good)
-    assert (answer.error, answer.isr, answer.partition_epoch, answer.leader_id) == (ErrorCode.NONE, frozenset({2}), 1, 2)
+    assert (answer.error, answer.isr, answer.partition_epoch, answer.leader_id) == (
+        ErrorCode.NONE,
+        frozenset({2}),
+        1,
+        2,
+    )
     assert outcome(stale).error is ErrorCode.INVALID_UPDATE_VERSION
     assert fixture.clock.seconds() == 0
 
 
 def test_one_request_is_in_flight_and_the_rest_goes_together() -> None:
-    """RL 1.2: what is proposed while a request is under way goes with the next one, at once after its answer."""
+    """RL 1.2: what is proposed while a request is under way goes with the next one, at once
+    after its answer.
+    """
     worker = StalledWorker()
     fixture = ControllerFixture(worker)
     fixture.start()
@@ -80,7 +104,13 @@ def test_one_request_is_in_flight_and_the_rest_goes_together() -> None:
     pump(fixture, worker)
     first.join()
     pump(fixture, worker)
-    made = fixture.send("create_topics", topics.CreateTopicsRequest(topics=[topics.CreatableTopic(name="t", num_partitions=3, replication_factor=1)]), 7)
+    made = fixture.send(
+        "create_topics",
+        topics.CreateTopicsRequest(
+            topics=[topics.CreatableTopic(name="t", num_partitions=3, replication_factor=1)]
+        ),
+        7,
+    )
     pump(fixture, worker)
     assert made.called
     recovering = {"leader_recovery_state": 0}
@@ -103,7 +133,9 @@ def pump(fixture: ControllerFixture, worker: StalledWorker) -> None:
 
 
 def test_what_an_error_left_is_tried_50_ms_later(fixture: ControllerFixture) -> None:
-    """RL 1.2: no controller, or an error of the whole request: the proposal stays until it is answered."""
+    """RL 1.2: no controller, or an error of the whole request: the proposal stays until it is
+    answered.
+    """
     first, _ = members(fixture, 2, 3)
     place(fixture, "t", [2, 3])
     wanted = proposal(fixture, "t", 0, 2)
@@ -132,19 +164,47 @@ class OnlyAlice(AllowAll):
     """Alice may create topics, if she comes from her desk; nobody else may."""
 
     def authorize(self, principal: Principal, host: str, *what: Any) -> bool:
-        return principal.name in ("alice", "ANONYMOUS") and (principal.name == "ANONYMOUS" or host == "10.1.2.3")
+        return principal.name in ("alice", "ANONYMOUS") and (
+            principal.name == "ANONYMOUS" or host == "10.1.2.3"
+        )
 
 
-def forwarded(member: MemberSide, request: topics.CreateTopicsRequest, principal: str, host: str, version: int = 7) -> Deferred[Any]:
-    parts = BrokerParts(node_id=2, cluster_id="", config=member.config, runtime=member.runtime, authorizer=AllowAll())
-    raw = encode_request_header(RequestHeader(19, version, 4711, "admin")) + encode(request, version)
+def forwarded(
+    member: MemberSide,
+    request: topics.CreateTopicsRequest,
+    principal: str,
+    host: str,
+    version: int = 7,
+) -> Deferred[Any]:
+    parts = BrokerParts(
+        node_id=2,
+        cluster_id="",
+        config=member.config,
+        runtime=member.runtime,
+        authorizer=AllowAll(),
+    )
+    raw = encode_request_header(RequestHeader(19, version, 4711, "admin")) + encode(
+        request, version
+    )
     listener = Listener("PLAINTEXT", "127.0.0.1", 9092)
-    context = RequestContext(parts, listener, 19, version, 4711, "admin", host, Principal("User", principal), raw_request=raw)
+    context = RequestContext(
+        parts,
+        listener,
+        19,
+        version,
+        4711,
+        "admin",
+        host,
+        Principal("User", principal),
+        raw_request=raw,
+    )
     return ensureDeferred(member.forwarding.forward(context, topics.CreateTopicsResponse))
 
 
 @pytest.mark.parametrize("version", [2, 5, 7])
-def test_a_request_goes_on_with_its_clients_principal_and_address(fixture: ControllerFixture, version: int) -> None:
+def test_a_request_goes_on_with_its_clients_principal_and_address(
+    fixture: ControllerFixture, version: int
+) -> None:
     """KIP-590: the controller decides as if the client had come itself."""
     (member,) = members(fixture, 2)
     fixture.authorizer = OnlyAlice()
@@ -153,8 +213,14 @@ def test_a_request_goes_on_with_its_clients_principal_and_address(fixture: Contr
     fixture.serve()
     fixture.pass_time(1.0)
     codes = []
-    for name, principal, host in (("one", "alice", "10.1.2.3"), ("two", "bob", "10.1.2.3"), ("three", "alice", "10.9.9.9")):
-        request = topics.CreateTopicsRequest(topics=[topics.CreatableTopic(name=name, num_partitions=1, replication_factor=1)])
+    for name, principal, host in (
+        ("one", "alice", "10.1.2.3"),
+        ("two", "bob", "10.1.2.3"),
+        ("three", "alice", "10.9.9.9"),
+    ):
+        request = topics.CreateTopicsRequest(
+            topics=[topics.CreatableTopic(name=name, num_partitions=1, replication_factor=1)]
+        )
         answer = forwarded(member, request, principal, host, version)
         fixture.settle()
         codes.append(answer.result.topics[0].error_code)
@@ -180,7 +246,9 @@ def test_a_request_survives_the_restart_of_the_controller(fixture: ControllerFix
     """Invariant 2 of forwarding: a client hears nothing of a short absence."""
     (member,) = members(fixture, 2)
     fixture.crash()
-    request = topics.CreateTopicsRequest(topics=[topics.CreatableTopic(name="t", num_partitions=1, replication_factor=1)])
+    request = topics.CreateTopicsRequest(
+        topics=[topics.CreatableTopic(name="t", num_partitions=1, replication_factor=1)]
+    )
     answer = forwarded(member, request, "alice", "10.1.2.3")
     fixture.pass_time(3.0)
     fixture.restart()
@@ -190,7 +258,9 @@ def test_a_request_survives_the_restart_of_the_controller(fixture: ControllerFix
 
 
 def test_a_topic_is_asked_for_once_however_many_name_it(fixture: ControllerFixture) -> None:
-    """Kafka's AutoTopicCreationManager: while a creation is on its way the topic is not asked for again."""
+    """Kafka's AutoTopicCreationManager: while a creation is on its way the topic is not asked
+    for again.
+    """
     (member,) = members(fixture, 2)
     wanted = topics.CreatableTopic(name="auto", num_partitions=-1, replication_factor=-1)
     before = fixture.controller.log.end_offset
@@ -203,7 +273,9 @@ def test_a_topic_is_asked_for_once_however_many_name_it(fixture: ControllerFixtu
 
 
 def test_producer_ids_are_never_given_twice(fixture: ControllerFixture) -> None:
-    """KIP-730: blocks of 1,000; two brokers, a block that ends, a controller that restarts: all different."""
+    """KIP-730: blocks of 1,000; two brokers, a block that ends, a controller that restarts: all
+    different.
+    """
     sides = members(fixture, 2, 3)
     given = [take(fixture, side) for side in sides for _ in range(1001)]
     fixture.crash()
@@ -233,11 +305,15 @@ def test_many_who_wait_for_ids_share_one_block(fixture: ControllerFixture) -> No
 
 
 def test_a_replica_that_lies_elsewhere_is_reported(fixture: ControllerFixture) -> None:
-    """KIP-858: with two directories the record says UNASSIGNED until the broker told where the replica is."""
+    """KIP-858: with two directories the record says UNASSIGNED until the broker told where the
+    replica is.
+    """
     two = [DIRECTORY_ID[:15] + b"\x02", DIRECTORY_ID[:15] + b"\x62"]
     (member,) = members(fixture, 2)
     fixture.register(2, bytes([2]) * 16, log_dirs=two)
-    assignments = DirectoryAssignments(member.runtime, 2, member.channel("directories"), member.lifecycle, lambda partition: two[1])
+    assignments = DirectoryAssignments(
+        member.runtime, 2, member.channel("directories"), member.lifecycle, lambda partition: two[1]
+    )
     member.observer.subscribe(assignments.apply_delta)
     place(fixture, "t", [2], [2])
     fixture.settle()
@@ -250,23 +326,38 @@ def test_a_replica_that_lies_elsewhere_is_reported(fixture: ControllerFixture) -
 
 
 def test_a_replica_that_no_directory_holds_is_reported_as_lost(fixture: ControllerFixture) -> None:
-    """KRAFT 3.6: only while the controller knows of no directory for it: of a known one the heartbeats tell, and which one it was is kept."""
+    """KRAFT 3.6: only while the controller knows of no directory for it: of a known one the
+    heartbeats tell, and which one it was is kept.
+    """
     two = [DIRECTORY_ID[:15] + b"\x02", DIRECTORY_ID[:15] + b"\x62"]
     member, _ = members(fixture, 2, 3)
     fixture.register(2, bytes([2]) * 16, log_dirs=two)
     held: dict[TopicPartition, bytes] = {}
     assignments = DirectoryAssignments(
-        member.runtime, 2, member.channel("directories"), member.lifecycle, lambda partition: held.get(partition, LOST)
+        member.runtime,
+        2,
+        member.channel("directories"),
+        member.lifecycle,
+        lambda partition: held.get(partition, LOST),
     )
     member.observer.subscribe(assignments.apply_delta)
     held[TopicPartition("t", 1)] = two[0]
     place(fixture, "t", [2, 3], [2, 3])
     partitions = fixture.controller.image.topics_by_name["t"].partitions
-    assert [(each.leader, each.directory_of(2)) for each in partitions.values()] == [(3, LOST), (2, two[0])]
+    assert [(each.leader, each.directory_of(2)) for each in partitions.values()] == [
+        (3, LOST),
+        (2, two[0]),
+    ]
     held.clear()
     end = fixture.controller.log.end_offset
-    fixture.beat(3, fixture.controller.image.brokers[3].epoch, want_fence=True)  # a delta for both partitions
+    fixture.beat(
+        3, fixture.controller.image.brokers[3].epoch, want_fence=True
+    )  # a delta for both partitions
     fixture.settle()
     partitions = fixture.controller.image.topics_by_name["t"].partitions
-    assert fixture.controller.log.end_offset > end and partitions[1].directory_of(2) == two[0] and assignments._wanted == {}
+    assert (
+        fixture.controller.log.end_offset > end
+        and partitions[1].directory_of(2) == two[0]
+        and assignments._wanted == {}
+    )
     assignments.stop()

@@ -7,7 +7,11 @@ import pytest
 from tests.cluster.fixtures import Fixture
 from twisted_broker.wire.errors import ErrorCode
 from twisted_broker.wire.messages import configs as configs_messages
-from twisted_broker.wire.messages.topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
+from twisted_broker.wire.messages.topics import (
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreateTopicsRequest,
+)
 
 SET, DELETE, APPEND, SUBTRACT = range(4)
 TOPIC, BROKER = 2, 4
@@ -17,22 +21,48 @@ TOPIC, BROKER = 2, 4
 def ready(fixture: Fixture) -> Fixture:
     """One live broker, one topic with one setting."""
     fixture.join(1)
-    made = CreatableTopic(name="t", num_partitions=1, replication_factor=1, configs=[CreatableTopicConfig(name="retention.ms", value="5")])
+    made = CreatableTopic(
+        name="t",
+        num_partitions=1,
+        replication_factor=1,
+        configs=[CreatableTopicConfig(name="retention.ms", value="5")],
+    )
     fixture.ask("create_topics", CreateTopicsRequest(topics=[made]), 7)
     return fixture
 
 
-def change(fixture: Fixture, kind: int, name: str, *edits: tuple[str, int, str | None], validate_only: bool = False, twice: bool = False) -> int:
-    entries = [configs_messages.IncrementalAlterConfigsRequestAlterableConfig(name=n, config_operation=o, value=v) for n, o, v in edits]
-    resource = configs_messages.IncrementalAlterConfigsRequestAlterConfigsResource(resource_type=kind, resource_name=name, configs=entries)
-    request = configs_messages.IncrementalAlterConfigsRequest(resources=[resource] * (2 if twice else 1), validate_only=validate_only)
+def change(
+    fixture: Fixture,
+    kind: int,
+    name: str,
+    *edits: tuple[str, int, str | None],
+    validate_only: bool = False,
+    twice: bool = False,
+) -> int:
+    entries = [
+        configs_messages.IncrementalAlterConfigsRequestAlterableConfig(
+            name=n, config_operation=o, value=v
+        )
+        for n, o, v in edits
+    ]
+    resource = configs_messages.IncrementalAlterConfigsRequestAlterConfigsResource(
+        resource_type=kind, resource_name=name, configs=entries
+    )
+    request = configs_messages.IncrementalAlterConfigsRequest(
+        resources=[resource] * (2 if twice else 1), validate_only=validate_only
+    )
     code: int = fixture.ask("incremental_alter_configs", request, 1).responses[0].error_code
     return code
 
 
 def test_a_topics_settings_are_set_deleted_and_edited(ready: Fixture) -> None:
-    """KIP-339: SET, DELETE; APPEND and SUBTRACT work on lists, from the default when nothing is set."""
-    assert change(ready, TOPIC, "t", ("segment.ms", SET, "1000"), ("retention.ms", DELETE, None)) == 0
+    """KIP-339:
+
+    SET, DELETE; APPEND and SUBTRACT work on lists, from the default when nothing is set.
+    """
+    assert (
+        change(ready, TOPIC, "t", ("segment.ms", SET, "1000"), ("retention.ms", DELETE, None)) == 0
+    )
     assert ready.controller.image.config(TOPIC, "t") == {"segment.ms": "1000"}
     assert change(ready, TOPIC, "t", ("cleanup.policy", APPEND, "compact")) == 0
     assert ready.controller.image.config(TOPIC, "t")["cleanup.policy"] == "delete,compact"
@@ -59,11 +89,22 @@ def test_a_topics_settings_are_set_deleted_and_edited(ready: Fixture) -> None:
         (99, "x", ("y", SET, "1"), ErrorCode.INVALID_REQUEST),
     ],
 )
-def test_changes_that_are_refused(ready: Fixture, kind: int, name: str, edit: tuple[str, int, str | None], code: ErrorCode) -> None:
+def test_changes_that_are_refused(
+    ready: Fixture, kind: int, name: str, edit: tuple[str, int, str | None], code: ErrorCode
+) -> None:
     """RL 1.11: a refused change leaves the resource as it was, whatever else it asked for."""
     before = ready.controller.image.configs
     assert change(ready, kind, name, edit) == code
-    assert change(ready, kind, name, ("file.delete.delay.ms" if kind == TOPIC else "max.connections", SET, "3"), edit) == code
+    assert (
+        change(
+            ready,
+            kind,
+            name,
+            ("file.delete.delay.ms" if kind == TOPIC else "max.connections", SET, "3"),
+            edit,
+        )
+        == code
+    )
     assert ready.controller.image.configs == before
 
 
@@ -77,21 +118,32 @@ def test_validate_only_and_the_same_value_write_nothing(ready: Fixture) -> None:
 
 def test_a_resource_or_setting_twice_is_refused(ready: Fixture) -> None:
     """Kafka's ConfigAdminManager: which of the two should count?"""
-    assert change(ready, TOPIC, "t", ("segment.ms", SET, "9"), twice=True) == ErrorCode.INVALID_REQUEST
-    assert change(ready, TOPIC, "t", ("segment.ms", SET, "9"), ("segment.ms", SET, "8")) == ErrorCode.INVALID_REQUEST
+    assert (
+        change(ready, TOPIC, "t", ("segment.ms", SET, "9"), twice=True) == ErrorCode.INVALID_REQUEST
+    )
+    assert (
+        change(ready, TOPIC, "t", ("segment.ms", SET, "9"), ("segment.ms", SET, "8"))
+        == ErrorCode.INVALID_REQUEST
+    )
 
 
 def test_the_older_call_replaces_everything(ready: Fixture) -> None:
     """AlterConfigs: settings that are not named go."""
     entries = [configs_messages.AlterConfigsRequestAlterableConfig(name="segment.ms", value="7")]
-    resource = configs_messages.AlterConfigsRequestAlterConfigsResource(resource_type=TOPIC, resource_name="t", configs=entries)
-    answer = ready.ask("alter_configs", configs_messages.AlterConfigsRequest(resources=[resource]), 2)
+    resource = configs_messages.AlterConfigsRequestAlterConfigsResource(
+        resource_type=TOPIC, resource_name="t", configs=entries
+    )
+    answer = ready.ask(
+        "alter_configs", configs_messages.AlterConfigsRequest(resources=[resource]), 2
+    )
     assert answer.responses[0].error_code == 0
     assert ready.controller.image.config(TOPIC, "t") == {"segment.ms": "7"}
 
 
 def test_a_dynamic_default_acts_on_the_next_decision(ready: Fixture) -> None:
-    """RL 1.11: settings act without a restart: the cluster's minimum ISR decides who is eligible."""
+    """RL 1.11: settings act without a restart: the cluster's minimum ISR decides who is
+    eligible.
+    """
     ready.join(2)
     made = CreatableTopic(name="u", num_partitions=1, replication_factor=2)
     ready.ask("create_topics", CreateTopicsRequest(topics=[made]), 7)
@@ -109,12 +161,21 @@ def test_another_minimum_isr_takes_back_the_eligible_replicas(ready: Fixture) ->
     assert ready.controller.image.topics_by_name["t"].partitions[0].elr == ()
 
 
-def test_without_a_leader_another_minimum_isr_leaves_only_an_unclean_election(ready: Fixture) -> None:
-    """RL 8.3, KIP-966 as in Kafka 4.3.1: the last known leader is forgotten, too; its return elects nobody until an unclean election is allowed."""
+def test_without_a_leader_another_minimum_isr_leaves_only_an_unclean_election(
+    ready: Fixture,
+) -> None:
+    """RL 8.3, KIP-966 as in Kafka 4.3.1: the last known leader is forgotten, too; its return
+    elects nobody until an unclean election is allowed.
+    """
     ready.advance(9.5)
     assert change(ready, TOPIC, "t", ("min.insync.replicas", SET, "2")) == 0
     forgotten = ready.controller.image.topics_by_name["t"].partitions[0]
-    assert (forgotten.leader, forgotten.isr, forgotten.elr, forgotten.last_known_elr) == (-1, (), (), ())
+    assert (forgotten.leader, forgotten.isr, forgotten.elr, forgotten.last_known_elr) == (
+        -1,
+        (),
+        (),
+        (),
+    )
     ready.join(1)
     assert ready.controller.image.topics_by_name["t"].partitions[0].leader == -1
     assert change(ready, TOPIC, "t", ("unclean.leader.election.enable", SET, "true")) == 0

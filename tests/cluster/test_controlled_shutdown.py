@@ -19,18 +19,24 @@ def fixture() -> ControllerFixture:
     return served()
 
 
-def member_with_leadership(fixture: ControllerFixture, bootstrap: list[tuple[str, int]] | None = None, **settings: str) -> MemberSide:
+def member_with_leadership(
+    fixture: ControllerFixture, bootstrap: list[tuple[str, int]] | None = None, **settings: str
+) -> MemberSide:
     member = MemberSide(fixture, 2, bootstrap, **settings).follow().join()
     place(fixture, "t", 2)
     return member
 
 
-def leaving_seconds(fixture: ControllerFixture, member: MemberSide, at_most: float = 60.0) -> tuple[float, list[str]]:
+def leaving_seconds(
+    fixture: ControllerFixture, member: MemberSide, at_most: float = 60.0
+) -> tuple[float, list[str]]:
     """How long it waits, and what it says."""
     began = fixture.clock.seconds()
     ends: list[float] = []
     with capturedLogs() as told:
-        member.lifecycle.controlled_shutdown().addCallback(lambda _: ends.append(fixture.clock.seconds()))
+        member.lifecycle.controlled_shutdown().addCallback(
+            lambda _: ends.append(fixture.clock.seconds())
+        )
         fixture.pass_time(at_most)
     assert ends and member.lifecycle.state is BrokerState.SHUTTING_DOWN
     return ends[0] - began, [line for line in map(formatEvent, told) if line and "shutdown" in line]
@@ -43,16 +49,24 @@ def listen_mute(fixture: ControllerFixture, port: int) -> None:
 
 
 def test_a_dead_controller_is_not_waited_for(fixture: ControllerFixture) -> None:
-    """RL 8.2: whoever led is gone, and every address refuses: `controller.quorum.fetch.timeout.ms`, for one that restarts just now."""
+    """RL 8.2: whoever led is gone, and every address refuses:
+
+    `controller.quorum.fetch.timeout.ms`, for one that restarts just now.
+    """
     member = member_with_leadership(fixture)
     fixture.crash()
     seconds, lines = leaving_seconds(fixture, member)
     assert 2.0 <= seconds < 2.5
     assert lines[0] == "controlled shutdown: 1 partition(s) still to hand over"
-    assert "connections refused for 2" in lines[-1] and "nobody can take over the 1 partition(s) led here" in lines[-1]
+    assert (
+        "connections refused for 2" in lines[-1]
+        and "nobody can take over the 1 partition(s) led here" in lines[-1]
+    )
 
 
-def test_one_that_has_been_dead_for_long_is_not_waited_for_again(fixture: ControllerFixture) -> None:
+def test_one_that_has_been_dead_for_long_is_not_waited_for_again(
+    fixture: ControllerFixture,
+) -> None:
     """The refusals before the stop count."""
     member = member_with_leadership(fixture)
     fixture.crash()
@@ -77,14 +91,19 @@ def test_a_controller_that_comes_back_in_time_hands_over(fixture: ControllerFixt
 
 
 def test_a_silent_controller_gets_the_whole_time(fixture: ControllerFixture) -> None:
-    """It may be well, behind a way that is blocked: the bound is a setting, named in what is said every second."""
+    """It may be well, behind a way that is blocked: the bound is a setting, named in what is
+    said every second.
+    """
     member = member_with_leadership(fixture, **{"replog.controlled.shutdown.timeout.ms": "20000"})
     fixture.crash()
     listen_mute(fixture, PORT)
     seconds, lines = leaving_seconds(fixture, member)
     assert 20.0 <= seconds < 20.5
     assert len(lines) == 21
-    assert lines[10].startswith("controlled shutdown: 1 partition(s) still to hand over; no controller answers, waiting 10000 ms more")
+    assert lines[10].startswith(
+        "controlled shutdown: 1 partition(s) still to hand over; no controller answers, "
+        "waiting 10000 ms more"
+    )
     assert all("replog.controlled.shutdown.timeout.ms" in line for line in lines[1:])
     assert "1 partition(s) are not handed over" in lines[-1]
 
@@ -114,7 +133,10 @@ def test_asked_once_more(fixture: ControllerFixture) -> None:
         member.lifecycle.hurry()
     assert left.called and fixture.clock.seconds() == at
     assert [formatEvent(each) for each in told] == [
-        "controlled shutdown: asked once more: this broker leaves without handing over 1 partition(s)"
+        (
+            "controlled shutdown: asked once more: this broker leaves without handing over 1 "
+            "partition(s)"
+        )
     ]
     member.stop()
     fixture.pass_time(20.0)

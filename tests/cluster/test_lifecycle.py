@@ -17,7 +17,11 @@ from twisted_broker.cluster.lifecycle import BrokerState
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.messages.broker_lifecycle import BrokerHeartbeatRequest
 from twisted_broker.wire.messages.cluster import UnregisterBrokerRequest
-from twisted_broker.wire.messages.topics import CreatableReplicaAssignment, CreatableTopic, CreateTopicsRequest
+from twisted_broker.wire.messages.topics import (
+    CreatableReplicaAssignment,
+    CreatableTopic,
+    CreateTopicsRequest,
+)
 
 
 @pytest.fixture
@@ -27,13 +31,20 @@ def fixture() -> ControllerFixture:
 
 def place(fixture: ControllerFixture, name: str, *brokers: int) -> None:
     assignment = CreatableReplicaAssignment(partition_index=0, broker_ids=list(brokers))
-    topic = CreatableTopic(name=name, num_partitions=-1, replication_factor=-1, assignments=[assignment])
-    assert fixture.ask("create_topics", CreateTopicsRequest(topics=[topic]), 7).topics[0].error_code == 0
+    topic = CreatableTopic(
+        name=name, num_partitions=-1, replication_factor=-1, assignments=[assignment]
+    )
+    assert (
+        fixture.ask("create_topics", CreateTopicsRequest(topics=[topic]), 7).topics[0].error_code
+        == 0
+    )
     fixture.settle()
 
 
 def test_a_lone_broker_serves_without_any_wait(fixture: ControllerFixture) -> None:
-    """RL 8.2: registration, catching up and the lifting of the fence take round trips, not ticks or heartbeats."""
+    """RL 8.2: registration, catching up and the lifting of the fence take round trips, not ticks
+    or heartbeats.
+    """
     member = MemberSide(fixture, 2).follow().join()
     assert fixture.clock.seconds() == 0
     assert member.lifecycle.state is BrokerState.RUNNING and member.lifecycle.unfenced.called
@@ -75,7 +86,10 @@ def test_heartbeats_keep_the_session(fixture: ControllerFixture) -> None:
     member = MemberSide(fixture, 2).follow().join()
     brokers = fixture.controller.image.brokers
     fixture.pass_time(60.0)
-    assert fixture.controller.image.brokers == brokers and member.lifecycle.state is BrokerState.RUNNING
+    assert (
+        fixture.controller.image.brokers == brokers
+        and member.lifecycle.state is BrokerState.RUNNING
+    )
 
 
 def test_a_broker_that_was_fenced_comes_back_by_itself(fixture: ControllerFixture) -> None:
@@ -108,20 +122,34 @@ def test_a_hopeless_registration_is_told(fixture: ControllerFixture) -> None:
     member.lifecycle.caught_up.addErrback(problems.append)
     member.join(cluster_id="x" * 22, ready=False)
     fixture.pass_time(5.0)
-    assert isinstance(problems[0].value, BrokerError) and problems[0].value.code is ErrorCode.INCONSISTENT_CLUSTER_ID
+    assert (
+        isinstance(problems[0].value, BrokerError)
+        and problems[0].value.code is ErrorCode.INCONSISTENT_CLUSTER_ID
+    )
     assert member.lifecycle.state is BrokerState.NOT_RUNNING
 
 
 def test_features_that_are_beyond_a_broker_are_named(fixture: ControllerFixture) -> None:
-    """KRAFT 3.4: the code alone (UNSUPPORTED_VERSION) would say neither which feature, nor what to do."""
+    """KRAFT 3.4: the code alone (UNSUPPORTED_VERSION) would say neither which feature, nor what
+    to do.
+    """
     member = MemberSide(fixture, 2).follow()
     problems: list[Any] = []
     member.lifecycle.caught_up.addErrback(problems.append)
-    member.join(ready=False, features={"metadata.version": FeatureRange(7, 21), "eligible.leader.replicas.version": FeatureRange(0, 1)})
+    member.join(
+        ready=False,
+        features={
+            "metadata.version": FeatureRange(7, 21),
+            "eligible.leader.replicas.version": FeatureRange(0, 1),
+        },
+    )
     fixture.pass_time(5.0)
     assert problems[0].value.code is ErrorCode.UNSUPPORTED_VERSION
     words = problems[0].value.message
-    assert words == "the cluster has finalised metadata.version=30 (here 7 to 21): lower it with kafka-features, or start a newer broker"
+    assert words == (
+        "the cluster has finalised metadata.version=30 (here 7 to 21): lower it with "
+        "kafka-features, or start a newer broker"
+    )
 
 
 def test_no_controller_within_the_registration_timeout(fixture: ControllerFixture) -> None:
@@ -146,7 +174,9 @@ def test_a_controlled_shutdown_over_the_network(fixture: ControllerFixture) -> N
         first.lifecycle.controlled_shutdown().addCallback(gone.append)
         fixture.pass_time(3.0)
     lines = [line for line in map(formatEvent, told) if "shutdown" in line or "handed over" in line]
-    assert lines[0] == "controlled shutdown: 1 partition(s) still to hand over" and lines[-1].endswith("this broker leaves")
+    assert lines[0] == "controlled shutdown: 1 partition(s) still to hand over" and lines[
+        -1
+    ].endswith("this broker leaves")
     assert gone and first.lifecycle.state is BrokerState.SHUTTING_DOWN
     partition = second.observer.image.topics_by_name["t"].partitions[0]
     assert (partition.leader, partition.isr) == (3, (3,))
@@ -174,7 +204,9 @@ def test_a_failed_directory_is_told_at_once(fixture: ControllerFixture) -> None:
 
 
 def test_every_beat_tells_all_that_failed(fixture: ControllerFixture) -> None:
-    """RL 1.12: a directory that fails later is told with those before it, each once; and again to a controller that has forgotten this broker."""
+    """RL 1.12: a directory that fails later is told with those before it, each once; and again
+    to a controller that has forgotten this broker.
+    """
     member = MemberSide(fixture, 2).follow().join()
     told: list[list[bytes]] = []
     ask_once = member.lifecycle._channel.ask_once
@@ -191,7 +223,11 @@ def test_every_beat_tells_all_that_failed(fixture: ControllerFixture) -> None:
     assert told == [[b"a" * 16], [b"a" * 16, b"b" * 16]]
     unregister(fixture, 2)
     fixture.pass_time(5.0)
-    assert member.lifecycle.state is BrokerState.RUNNING and all(each == told[1] for each in told[1:]) and len(told) > 3
+    assert (
+        member.lifecycle.state is BrokerState.RUNNING
+        and all(each == told[1] for each in told[1:])
+        and len(told) > 3
+    )
 
 
 def test_the_controller_restarts_and_the_member_stays(fixture: ControllerFixture) -> None:
@@ -229,27 +265,39 @@ def _while_it_catches_up(fixture: ControllerFixture) -> MemberSide:
     return member.join()
 
 
-@pytest.mark.parametrize("stage", [_before_a_leader_is_known, _between_two_tries, _while_it_catches_up])
+@pytest.mark.parametrize(
+    "stage", [_before_a_leader_is_known, _between_two_tries, _while_it_catches_up]
+)
 def test_stopping_while_it_registers(fixture: ControllerFixture, stage: Any) -> None:
-    """RL 8.2: wherever the registration stands, it ends: no failure that nobody handles, nothing that goes on."""
+    """RL 8.2: wherever the registration stands, it ends: no failure that nobody handles, nothing
+    that goes on.
+    """
     with capturedLogs() as told:
         member = stage(fixture)
         member.stop()
         fixture.pass_time(20.0)
         del member.lifecycle._running
         gc.collect()
-    assert not member.lifecycle.caught_up.called and member.lifecycle.state is BrokerState.SHUTTING_DOWN
+    assert (
+        not member.lifecycle.caught_up.called
+        and member.lifecycle.state is BrokerState.SHUTTING_DOWN
+    )
     assert [formatEvent(event) for event in told if "log_failure" in event] == []
 
 
 def unregister(fixture: ControllerFixture, node: int) -> None:
-    assert fixture.ask("unregister_broker", UnregisterBrokerRequest(broker_id=node), 0).error_code == 0
+    assert (
+        fixture.ask("unregister_broker", UnregisterBrokerRequest(broker_id=node), 0).error_code == 0
+    )
     fixture.settle()
     assert node not in fixture.controller.image.brokers
 
 
 def test_a_living_broker_that_was_unregistered_registers_anew(fixture: ControllerFixture) -> None:
-    """RL 8.2: at its next beat; it gets a new epoch, and leads again what nobody else can lead. It is told in two lines, not at each beat."""
+    """RL 8.2: at its next beat; it gets a new epoch, and leads again what nobody else can lead.
+
+    It is told in two lines, not at each beat.
+    """
     member = MemberSide(fixture, 2).follow().join()
     place(fixture, "t", 2)
     before = member.lifecycle.broker_epoch
@@ -271,11 +319,17 @@ def test_a_broker_that_was_unregistered_may_leave_at_once(fixture: ControllerFix
     at = fixture.clock.seconds()
     left = member.lifecycle.controlled_shutdown()
     fixture.pass_time(0.2)
-    assert left.called and fixture.clock.seconds() - at < 0.25 and 2 not in fixture.controller.image.brokers
+    assert (
+        left.called
+        and fixture.clock.seconds() - at < 0.25
+        and 2 not in fixture.controller.image.brokers
+    )
 
 
 def test_another_process_has_the_node_id(fixture: ControllerFixture) -> None:
-    """RL 8.2: a broker that comes back to find its id taken by one that lives must not go on, and says where that one is."""
+    """RL 8.2: a broker that comes back to find its id taken by one that lives must not go on,
+    and says where that one is.
+    """
     member = MemberSide(fixture, 2).follow().join()
     reasons: list[str] = []
     member.lifecycle.refused = reasons.append
@@ -285,23 +339,34 @@ def test_another_process_has_the_node_id(fixture: ControllerFixture) -> None:
         fixture.pass_time(1.0)
         fixture.beat(2, fixture.controller.image.brokers[2].epoch)
     (reason,) = reasons
-    assert reason == "node id 2 belongs to a running broker at 127.0.0.1:9092: stop that one, or give this one another node.id"
+    assert reason == (
+        "node id 2 belongs to a running broker at 127.0.0.1:9092: stop that one, or give "
+        "this one another node.id"
+    )
     assert member.lifecycle.state is BrokerState.NOT_RUNNING
     assert fixture.controller.image.brokers[2].incarnation_id == b"another process."
 
 
 def test_a_node_id_that_stays_taken_ends_the_start(fixture: ControllerFixture) -> None:
-    """KRAFT 3.4: the other one's session holds to the end of `initial.broker.registration.timeout.ms`; the waiting is told once."""
+    """KRAFT 3.4: the other one's session holds to the end of
+    `initial.broker.registration.timeout.ms`; the waiting is told once.
+    """
     epoch = fixture.join(2)
     problems: list[Any] = []
     with capturedLogs() as told:
-        member = MemberSide(fixture, 2, **{"initial.broker.registration.timeout.ms": "5000"}).follow()
+        member = MemberSide(
+            fixture, 2, **{"initial.broker.registration.timeout.ms": "5000"}
+        ).follow()
         member.lifecycle.caught_up.addErrback(problems.append)
         member.join(incarnation=b"new" + bytes(13), ready=False)
         for _ in range(6):
             fixture.pass_time(1.0)
             fixture.beat(2, epoch)
-    assert problems[0].value.code is ErrorCode.DUPLICATE_BROKER_REGISTRATION and "another node.id" in str(problems[0].value)
+    assert problems[
+        0
+    ].value.code is ErrorCode.DUPLICATE_BROKER_REGISTRATION and "another node.id" in str(
+        problems[0].value
+    )
     assert len([line for line in map(formatEvent, told) if "registration is refused" in line]) == 1
 
 
@@ -317,7 +382,9 @@ class MuteController(Factory):
 
 
 def test_a_controller_that_says_nothing_is_told_once(fixture: ControllerFixture) -> None:
-    """RL 8.1: its silence in one line, its return in another; the broker never loses its session by it."""
+    """RL 8.1: its silence in one line, its return in another; the broker never loses its session
+    by it.
+    """
     member = MemberSide(fixture, 2).follow().join()
     with capturedLogs() as told:
         fixture.crash()
@@ -337,7 +404,9 @@ def test_a_controller_that_says_nothing_is_told_once(fixture: ControllerFixture)
 
 
 def test_heartbeats_leave_a_connection_that_died_for_one_side(fixture: ControllerFixture) -> None:
-    """RL 8.2: an answer is awaited for half a session at most: the next beat goes over a new connection, before the session is over."""
+    """RL 8.2: an answer is awaited for half a session at most: the next beat goes over a new
+    connection, before the session is over.
+    """
     member = MemberSide(fixture, 2).follow().join()
     connection = member.lifecycle._channel._connection
     assert connection is not None and connection.connected
@@ -347,8 +416,12 @@ def test_heartbeats_leave_a_connection_that_died_for_one_side(fixture: Controlle
         assert not fixture.controller.image.brokers[2].fenced
 
 
-def test_a_way_that_is_blocked_for_less_than_a_session_does_not_cost_it(fixture: ControllerFixture) -> None:
-    """RL 8.2: the old connection says nothing, a new one cannot be made for a second: the next try is soon enough."""
+def test_a_way_that_is_blocked_for_less_than_a_session_does_not_cost_it(
+    fixture: ControllerFixture,
+) -> None:
+    """RL 8.2: the old connection says nothing, a new one cannot be made for a second: the next
+    try is soon enough.
+    """
     member = MemberSide(fixture, 2).follow().join()
     connection, connect = member.lifecycle._channel._connection, fixture.network.connect
     assert connection is not None

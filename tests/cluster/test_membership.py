@@ -11,17 +11,33 @@ from twisted_broker.cluster.image_entries import LOST, NO_LEADER, RECOVERING
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.messages import broker_lifecycle as broker_lifecycle_messages
 from twisted_broker.wire.messages.cluster import UnregisterBrokerRequest
-from twisted_broker.wire.messages.topics import CreatableReplicaAssignment, CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
+from twisted_broker.wire.messages.topics import (
+    CreatableReplicaAssignment,
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreateTopicsRequest,
+)
 
 
-def feature(name: str, low: int, high: int) -> broker_lifecycle_messages.BrokerRegistrationRequestFeature:
-    return broker_lifecycle_messages.BrokerRegistrationRequestFeature(name=name, min_supported_version=low, max_supported_version=high)
+def feature(
+    name: str, low: int, high: int
+) -> broker_lifecycle_messages.BrokerRegistrationRequestFeature:
+    return broker_lifecycle_messages.BrokerRegistrationRequestFeature(
+        name=name, min_supported_version=low, max_supported_version=high
+    )
 
 
-def make_topic(fixture: Fixture, name: str, *assignments: list[int], settings: dict[str, str] | None = None) -> None:
-    chosen = [CreatableReplicaAssignment(partition_index=number, broker_ids=brokers) for number, brokers in enumerate(assignments)]
+def make_topic(
+    fixture: Fixture, name: str, *assignments: list[int], settings: dict[str, str] | None = None
+) -> None:
+    chosen = [
+        CreatableReplicaAssignment(partition_index=number, broker_ids=brokers)
+        for number, brokers in enumerate(assignments)
+    ]
     topic = CreatableTopic(name=name, num_partitions=-1, replication_factor=-1, assignments=chosen)
-    topic.configs = [CreatableTopicConfig(name=key, value=value) for key, value in (settings or {}).items()]
+    topic.configs = [
+        CreatableTopicConfig(name=key, value=value) for key, value in (settings or {}).items()
+    ]
     result = fixture.ask("create_topics", CreateTopicsRequest(topics=[topic]), 7).topics[0]
     assert result.error_code == 0, result
 
@@ -31,7 +47,9 @@ def partition(fixture: Fixture, topic: str, number: int = 0) -> Any:
 
 
 def test_a_broker_registers_and_is_unfenced_once_it_has_caught_up(fixture: Fixture) -> None:
-    """RL 8.2: the broker epoch is the offset of its record; fenced until its own heartbeat says that it read that record."""
+    """RL 8.2: the broker epoch is the offset of its record; fenced until its own heartbeat says
+    that it read that record.
+    """
     epoch = fixture.register()
     broker = fixture.controller.image.brokers[1]
     assert broker.epoch == epoch == fixture.controller.image.offset and broker.fenced
@@ -47,9 +65,20 @@ def test_a_broker_registers_and_is_unfenced_once_it_has_caught_up(fixture: Fixtu
     ("changes", "code"),
     [
         ({"cluster_id": "B" * 22}, ErrorCode.INCONSISTENT_CLUSTER_ID),
-        ({"features": [feature("metadata.version", 7, 21), feature("eligible.leader.replicas.version", 0, 1)]}, ErrorCode.UNSUPPORTED_VERSION),
+        (
+            {
+                "features": [
+                    feature("metadata.version", 7, 21),
+                    feature("eligible.leader.replicas.version", 0, 1),
+                ]
+            },
+            ErrorCode.UNSUPPORTED_VERSION,
+        ),
         ({"features": [feature("metadata.version", 7, 30)]}, ErrorCode.UNSUPPORTED_VERSION),
-        ({"features": [feature("eligible.leader.replicas.version", 0, 1)]}, ErrorCode.INVALID_REGISTRATION),
+        (
+            {"features": [feature("eligible.leader.replicas.version", 0, 1)]},
+            ErrorCode.INVALID_REGISTRATION,
+        ),
         ({"log_dirs": []}, ErrorCode.INVALID_REGISTRATION),
         ({"log_dirs": [bytes(15) + b"\x05"]}, ErrorCode.INVALID_REGISTRATION),
         ({"log_dirs": [DIRECTORY_ID, DIRECTORY_ID]}, ErrorCode.INVALID_REGISTRATION),
@@ -57,8 +86,12 @@ def test_a_broker_registers_and_is_unfenced_once_it_has_caught_up(fixture: Fixtu
         ({"is_migrating_zk_broker": True}, ErrorCode.BROKER_ID_NOT_REGISTERED),
     ],
 )
-def test_registrations_that_are_refused(fixture: Fixture, changes: dict[str, Any], code: ErrorCode) -> None:
-    """KRAFT 3.4: another cluster, a finalised feature outside the ranges or not named, directories that cannot be; nothing is written."""
+def test_registrations_that_are_refused(
+    fixture: Fixture, changes: dict[str, Any], code: ErrorCode
+) -> None:
+    """KRAFT 3.4: another cluster, a finalised feature outside the ranges or not named,
+    directories that cannot be; nothing is written.
+    """
     fixture.register(2, b"2" * 16)
     before = fixture.controller.image
     with pytest.raises(BrokerError) as caught:
@@ -68,7 +101,10 @@ def test_registrations_that_are_refused(fixture: Fixture, changes: dict[str, Any
 
 
 def test_another_incarnation_waits_until_the_session_of_the_first_is_over(fixture: Fixture) -> None:
-    """KRAFT 3.4: same id, live session, other incarnation: DUPLICATE_BROKER_REGISTRATION for the 9 s of the session."""
+    """KRAFT 3.4: same id, live session, other incarnation:
+
+    DUPLICATE_BROKER_REGISTRATION for the 9 s of the session.
+    """
     epoch = fixture.join(1)
     fixture.advance(8.5)
     with pytest.raises(BrokerError) as caught:
@@ -79,7 +115,9 @@ def test_another_incarnation_waits_until_the_session_of_the_first_is_over(fixtur
 
 
 def test_the_same_incarnation_may_say_it_again(fixture: Fixture) -> None:
-    """KRAFT 3.4: a repeated registration (the answer was lost) keeps its epoch and does not fence."""
+    """KRAFT 3.4: a repeated registration (the answer was lost) keeps its epoch and does not
+    fence.
+    """
     epoch = fixture.join(1)
     again = fixture.register(1, bytes([1]) * 16)
     assert again == epoch and not fixture.controller.image.brokers[1].fenced
@@ -98,7 +136,9 @@ def test_a_silent_broker_is_fenced_after_its_session(fixture: Fixture) -> None:
 
 
 def test_after_a_restart_every_broker_has_a_full_session(fixture: Fixture) -> None:
-    """RL 8.1: the new controller fences nobody before 9 s of its own life, however silent the broker was before; then it does."""
+    """RL 8.1: the new controller fences nobody before 9 s of its own life, however silent the
+    broker was before; then it does.
+    """
     fixture.join(1)
     fixture.advance(8.0)
     fixture.restart()
@@ -125,7 +165,9 @@ def test_a_stale_broker_epoch_is_refused(fixture: Fixture) -> None:
 
 
 def test_a_controlled_shutdown_moves_leaders_and_waits_for_the_others(fixture: Fixture) -> None:
-    """RL 8.2: granted when it leads nothing and every live broker has passed the offset at which it began."""
+    """RL 8.2: granted when it leads nothing and every live broker has passed the offset at which
+    it began.
+    """
     epochs = {broker: fixture.join(broker) for broker in (1, 2)}
     make_topic(fixture, "t", [1, 2])
     before = fixture.controller.image.offset
@@ -142,7 +184,9 @@ def test_a_controlled_shutdown_moves_leaders_and_waits_for_the_others(fixture: F
 
 
 def test_a_controlled_shutdown_goes_on_when_the_controller_restarts(fixture: Fixture) -> None:
-    """RL 8.2: the new one finds it begun in the log, and lets the broker go when the others have seen all that it knows itself."""
+    """RL 8.2: the new one finds it begun in the log, and lets the broker go when the others have
+    seen all that it knows itself.
+    """
     epochs = {broker: fixture.join(broker) for broker in (1, 2)}
     make_topic(fixture, "t", [1, 2])
     fixture.beat(1, epochs[1], want_shut_down=True)
@@ -157,7 +201,9 @@ def test_a_controlled_shutdown_goes_on_when_the_controller_restarts(fixture: Fix
 
 
 def test_a_lone_broker_leaves_and_comes_back_cleanly(fixture: Fixture) -> None:
-    """RL 8.2, KIP-966: with the right previous epoch the eligible replica leads again, nothing is recovering."""
+    """RL 8.2, KIP-966: with the right previous epoch the eligible replica leads again, nothing
+    is recovering.
+    """
     epoch = fixture.join(1)
     make_topic(fixture, "t", [1])
     fixture.beat(1, epoch, want_shut_down=True)
@@ -171,7 +217,9 @@ def test_a_lone_broker_leaves_and_comes_back_cleanly(fixture: Fixture) -> None:
 
 
 def test_who_was_let_go_comes_back_at_once(fixture: Fixture) -> None:
-    """RL 8.2: a broker that led nothing leaves with its first beat; the session that it gave up refuses nobody under its id."""
+    """RL 8.2: a broker that led nothing leaves with its first beat; the session that it gave up
+    refuses nobody under its id.
+    """
     epochs = {broker: fixture.join(broker) for broker in (1, 2)}
     assert fixture.beat(2, epochs[2], want_shut_down=True).should_shut_down
     assert not fixture.controller.image.brokers[2].in_controlled_shutdown
@@ -180,7 +228,9 @@ def test_who_was_let_go_comes_back_at_once(fixture: Fixture) -> None:
 
 
 def test_an_unclean_stop_takes_the_node_out_of_isr_and_elr(fixture: Fixture) -> None:
-    """RL 8.2: the previous epoch does not match: out of everything; alone it leads again, recorded as recovering."""
+    """RL 8.2: the previous epoch does not match: out of everything; alone it leads again,
+    recorded as recovering.
+    """
     epochs = {broker: fixture.join(broker) for broker in (1, 2)}
     make_topic(fixture, "both", [1, 2])
     make_topic(fixture, "alone", [1])
@@ -192,7 +242,10 @@ def test_an_unclean_stop_takes_the_node_out_of_isr_and_elr(fixture: Fixture) -> 
     assert (partition(fixture, "both").isr, partition(fixture, "both").elr) == ((2,), ())
     assert (partition(fixture, "alone").isr, partition(fixture, "alone").elr) == ((), ())
     fixture.beat(1, again)
-    assert (partition(fixture, "alone").leader, partition(fixture, "alone").leader_recovery_state) == (1, RECOVERING)
+    assert (
+        partition(fixture, "alone").leader,
+        partition(fixture, "alone").leader_recovery_state,
+    ) == (1, RECOVERING)
     assert partition(fixture, "both").isr == (2,)
 
 
@@ -213,8 +266,12 @@ def test_a_failed_directory_takes_its_replicas_out_of_the_isr(fixture: Fixture) 
 THREE = [DIRECTORY_ID[:15] + bytes([last]) for last in (0x01, 0x51, 0x52)]
 
 
-def three_directories(fixture: Fixture, topic_settings: dict[str, str] | None = None) -> dict[int, int]:
-    """Broker 1 with a partition of "t" in each of its directories, and broker 2 behind it; their epochs."""
+def three_directories(
+    fixture: Fixture, topic_settings: dict[str, str] | None = None
+) -> dict[int, int]:
+    """Broker 1 with a partition of "t" in each of its directories, and broker 2 behind it; their
+    epochs.
+    """
     epochs = {1: fixture.join(1, log_dirs=THREE), 2: fixture.join(2)}
     make_topic(fixture, "t", [1, 2], [1, 2], [1, 2], settings=topic_settings)
     topic = fixture.controller.image.topics_by_name["t"]
@@ -229,7 +286,9 @@ def leaders(fixture: Fixture) -> list[int]:
 
 @pytest.mark.parametrize("restarted", [False, True])
 def test_directories_fail_one_after_another(fixture: Fixture, restarted: bool) -> None:
-    """RL 1.12: each heartbeat tells all that failed so far; each is acted on once, by whichever controller hears of it first."""
+    """RL 1.12: each heartbeat tells all that failed so far; each is acted on once, by whichever
+    controller hears of it first.
+    """
     epochs = three_directories(fixture)
     fixture.beat(1, epochs[1], offline_log_dirs=THREE[:1])
     assert leaders(fixture) == [2, 1, 1]
@@ -246,7 +305,9 @@ def test_directories_fail_one_after_another(fixture: Fixture, restarted: bool) -
 
 
 def test_the_last_directory_fences_the_broker_and_lets_it_go(fixture: Fixture) -> None:
-    """RL 1.12, 8.2: it can serve nothing; asking to leave it is answered at once, as often as it asks, and it is not unfenced by its beats."""
+    """RL 1.12, 8.2: it can serve nothing; asking to leave it is answered at once, as often as it
+    asks, and it is not unfenced by its beats.
+    """
     epochs = three_directories(fixture)
     fixture.beat(1, epochs[1], offline_log_dirs=THREE[:2])
     first = fixture.beat(1, epochs[1], offline_log_dirs=THREE)
@@ -255,11 +316,16 @@ def test_the_last_directory_fences_the_broker_and_lets_it_go(fixture: Fixture) -
     end = fixture.controller.log.end_offset
     assert fixture.beat(1, epochs[1], offline_log_dirs=THREE).is_fenced
     last = fixture.beat(1, epochs[1], offline_log_dirs=THREE, want_shut_down=True)
-    assert (last.is_fenced, last.should_shut_down) == (True, True) and fixture.controller.log.end_offset == end
+    assert (last.is_fenced, last.should_shut_down) == (
+        True,
+        True,
+    ) and fixture.controller.log.end_offset == end
 
 
 def test_what_lay_in_a_failed_directory_is_not_eligible(fixture: Fixture) -> None:
-    """KIP-966, RL 1.12: in the ISR or only eligible, it may have lost what it had; so may one whose directory is not there at the next start."""
+    """KIP-966, RL 1.12: in the ISR or only eligible, it may have lost what it had; so may one
+    whose directory is not there at the next start.
+    """
     epochs = three_directories(fixture, {"min.insync.replicas": "2"})
     fixture.beat(2, epochs[2], want_fence=True)
     fixture.beat(1, epochs[1], want_fence=True)
@@ -275,14 +341,25 @@ def test_what_lay_in_a_failed_directory_is_not_eligible(fixture: Fixture) -> Non
 
 
 def test_a_replica_that_could_not_be_made_is_led_elsewhere(fixture: Fixture) -> None:
-    """KRAFT 3.6: its directory failed before the controller knew of any: LOST takes it out of the ISR, a directory makes it a replica again."""
+    """KRAFT 3.6: its directory failed before the controller knew of any:
+
+    LOST takes it out of the ISR, a directory makes it a replica again.
+    """
     epochs = {1: fixture.join(1, log_dirs=THREE), 2: fixture.join(2)}
     make_topic(fixture, "t", [1, 2])
     topic_id = fixture.controller.image.topics_by_name["t"].id
     assert assign(fixture, epochs[1], LOST, topic_id, 0) == 0
-    assert (partition(fixture, "t").leader, partition(fixture, "t").isr, partition(fixture, "t").directory_of(1)) == (2, (2,), LOST)
+    assert (
+        partition(fixture, "t").leader,
+        partition(fixture, "t").isr,
+        partition(fixture, "t").directory_of(1),
+    ) == (2, (2,), LOST)
     assert assign(fixture, epochs[1], THREE[1], topic_id, 0) == 0
-    assert (partition(fixture, "t").leader, partition(fixture, "t").isr, partition(fixture, "t").directory_of(1)) == (2, (2,), THREE[1])
+    assert (
+        partition(fixture, "t").leader,
+        partition(fixture, "t").isr,
+        partition(fixture, "t").directory_of(1),
+    ) == (2, (2,), THREE[1])
 
 
 def assign(fixture: Fixture, epoch: int, directory: bytes, topic_id: bytes, number: int) -> int:
@@ -291,14 +368,26 @@ def assign(fixture: Fixture, epoch: int, directory: bytes, topic_id: bytes, numb
     where = log_dirs.AssignReplicasToDirsRequestPartitionData(partition_index=number)
     topic = log_dirs.AssignReplicasToDirsRequestTopicData(topic_id=topic_id, partitions=[where])
     request = log_dirs.AssignReplicasToDirsRequest(
-        broker_id=1, broker_epoch=epoch, directories=[log_dirs.AssignReplicasToDirsRequestDirectoryData(id=directory, topics=[topic])]
+        broker_id=1,
+        broker_epoch=epoch,
+        directories=[
+            log_dirs.AssignReplicasToDirsRequestDirectoryData(id=directory, topics=[topic])
+        ],
     )
-    code: int = fixture.ask("assign_replicas_to_dirs", request, 0).directories[0].topics[0].partitions[0].error_code
+    code: int = (
+        fixture.ask("assign_replicas_to_dirs", request, 0)
+        .directories[0]
+        .topics[0]
+        .partitions[0]
+        .error_code
+    )
     return code
 
 
 def test_directories_are_assigned_and_nonsense_is_refused(fixture: Fixture) -> None:
-    """KRAFT 3.6: a broker says where its replicas lie; unknown topics, partitions and replicas that are not its own are refused."""
+    """KRAFT 3.6: a broker says where its replicas lie; unknown topics, partitions and replicas
+    that are not its own are refused.
+    """
     epoch = fixture.join(1)
     fixture.join(2)
     make_topic(fixture, "t", [1])
@@ -308,8 +397,12 @@ def test_directories_are_assigned_and_nonsense_is_refused(fixture: Fixture) -> N
     assert partition(fixture, "t").directories == (directory,)
     assert assign(fixture, epoch, directory, topics["t"].id, 0) == 0
     assert assign(fixture, epoch, directory, b"x" * 16, 0) == ErrorCode.UNKNOWN_TOPIC_ID
-    assert assign(fixture, epoch, directory, topics["t"].id, 4) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    assert assign(fixture, epoch, directory, topics["other"].id, 0) == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert (
+        assign(fixture, epoch, directory, topics["t"].id, 4) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    )
+    assert (
+        assign(fixture, epoch, directory, topics["other"].id, 0) == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    )
 
 
 def test_a_broker_is_removed_for_good(fixture: Fixture) -> None:
@@ -323,7 +416,9 @@ def test_a_broker_is_removed_for_good(fixture: Fixture) -> None:
 
 
 def test_the_first_records_of_a_cluster(fixture: Fixture) -> None:
-    """RL 8.1: a new cluster finalises metadata.version 30 and ELR 1; other features stay 0; the controller is registered."""
+    """RL 8.1: a new cluster finalises metadata.version 30 and ELR 1; other features stay 0; the
+    controller is registered.
+    """
     image = fixture.controller.image
     assert image.features == {"metadata.version": 30, "eligible.leader.replicas.version": 1}
     assert image.config(4, "") == {"min.insync.replicas": "1"}
@@ -332,7 +427,9 @@ def test_the_first_records_of_a_cluster(fixture: Fixture) -> None:
 
 
 def test_a_controller_that_stood_still_fences_nobody_for_it(fixture: Fixture) -> None:
-    """RL 8.2: a process that was stopped for a minute heard nobody: the brokers' sessions go on where they stood. Real silence counts as before."""
+    """RL 8.2: a process that was stopped for a minute heard nobody: the brokers' sessions go on
+    where they stood. Real silence counts as before.
+    """
     fixture.join(1)
     fixture.advance(4.0)
     fixture.clock.advance(60.0)

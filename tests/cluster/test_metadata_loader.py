@@ -29,7 +29,9 @@ def names(loader: MetadataLoader) -> list[str]:
 
 
 def test_nothing_above_the_high_watermark_is_applied() -> None:
-    """RL 8.2: batches come up to the log end; they count when the high watermark has passed them."""
+    """RL 8.2: batches come up to the log end; they count when the high watermark has passed
+    them.
+    """
     loader = MetadataLoader()
     assert loader.batches(batch(0, topic(0)) + batch(1, topic(1), topic(2)), 2) is not None
     assert names(loader) == ["t0"] and loader.fetch_offset == 3
@@ -49,7 +51,9 @@ def test_a_transaction_counts_when_it_has_ended() -> None:
 
 
 def test_what_was_read_already_is_passed_over() -> None:
-    """A batch that begins below the asked offset (the server reads whole batches) is not applied twice."""
+    """A batch that begins below the asked offset (the server reads whole batches) is not applied
+    twice.
+    """
     loader = MetadataLoader()
     loader.batches(batch(0, topic(0)), 1)
     loader.batches(batch(0, topic(0)) + batch(1, topic(1)), 2)
@@ -71,7 +75,15 @@ def test_a_record_that_is_not_known_is_an_error() -> None:
 
 
 def image_of_topics(*numbers: int, offset: int = 9) -> MetadataImage:
-    return EMPTY.apply([records.FeatureLevelRecord(name="metadata.version", feature_level=30), *map(topic, numbers)], offset, 1, 500)[0]
+    return EMPTY.apply(
+        [
+            records.FeatureLevelRecord(name="metadata.version", feature_level=30),
+            *map(topic, numbers),
+        ],
+        offset,
+        1,
+        500,
+    )[0]
 
 
 def test_a_snapshot_takes_the_place_of_the_log() -> None:
@@ -110,7 +122,9 @@ def test_divergence_below_what_was_applied_starts_over_in_silence() -> None:
 @settings(max_examples=80, deadline=None)
 @given(st.lists(st.integers(1, 4), min_size=1, max_size=12), st.data())
 def test_however_it_is_cut_the_image_is_the_same(sizes: list[int], data: st.DataObject) -> None:
-    """RL 8.2: answers cut anywhere between batches, with any high watermarks, end in one image; deltas chain."""
+    """RL 8.2: answers cut anywhere between batches, with any high watermarks, end in one image;
+    deltas chain.
+    """
     batches, offset = [], 0
     for size in sizes:
         batches.append(batch(offset, *(topic(offset + i) for i in range(size))))
@@ -118,7 +132,9 @@ def test_however_it_is_cut_the_image_is_the_same(sizes: list[int], data: st.Data
     loader, position, published = MetadataLoader(), 0, EMPTY
     while position < len(batches):
         take = data.draw(st.integers(1, len(batches) - position))
-        delta = loader.batches(b"".join(batches[position : position + take]), data.draw(st.integers(0, offset)))
+        delta = loader.batches(
+            b"".join(batches[position : position + take]), data.draw(st.integers(0, offset))
+        )
         position += take
         if delta is not None:
             assert delta.before is published
@@ -128,8 +144,9 @@ def test_however_it_is_cut_the_image_is_the_same(sizes: list[int], data: st.Data
 
 
 def test_the_past_is_not_news() -> None:
-    """RL 8.2: until the first catch-up nothing is published; then one delta from nothing to now, in which a topic that was deleted and made
-    anew, over several answers, is only what it is now."""
+    """RL 8.2: until the first catch-up nothing is published; then one delta from nothing to now, in
+    which a topic that was deleted and made anew, over several answers, is only what it is now.
+    """
     loader = MetadataLoader()
     old = records.TopicRecord(name="t", topic_id=b"o" * 16)
     new = records.TopicRecord(name="t", topic_id=b"n" * 16)

@@ -33,7 +33,9 @@ def batches(fixture: Fixture) -> list[Any]:
 
 
 def test_nothing_is_applied_answered_or_served_before_it_is_durable() -> None:
-    """RL 8.1: a stalled disk holds back the answer, the image and the high watermark, not the next decision."""
+    """RL 8.1: a stalled disk holds back the answer, the image and the high watermark, not the
+    next decision.
+    """
     worker = StalledWorker()
     fixture = Fixture(worker).start()
     assert fixture.controller.committed.offset == -1 and fixture.controller.log.high_watermark == 0
@@ -55,17 +57,27 @@ def test_what_comes_during_a_sync_shares_the_next_one() -> None:
     fixture = Fixture(worker).start()
     worker.run()
     first = fixture.send("broker_registration", fixture.registration(1, b"1" * 16), 4)
-    others = [fixture.send("broker_registration", fixture.registration(broker, bytes([broker]) * 16), 4) for broker in (2, 3, 4)]
+    others = [
+        fixture.send("broker_registration", fixture.registration(broker, bytes([broker]) * 16), 4)
+        for broker in (2, 3, 4)
+    ]
     assert len(worker.jobs) == 1
     worker.run()
     assert first.called and not any(each.called for each in others)
     assert len(worker.jobs) == 1
     worker.run()
-    assert all(each.called for each in others) and sorted(fixture.controller.image.brokers) == [1, 2, 3, 4]
+    assert all(each.called for each in others) and sorted(fixture.controller.image.brokers) == [
+        1,
+        2,
+        3,
+        4,
+    ]
 
 
 def test_a_second_decision_sees_the_first_before_it_is_durable() -> None:
-    """Invariant 1 and 3 of the controller: the same topic twice: the second is refused, and its refusal waits for the first to be durable."""
+    """Invariant 1 and 3 of the controller: the same topic twice: the second is refused, and its
+    refusal waits for the first to be durable.
+    """
     worker = StalledWorker()
     fixture = Fixture(worker).start()
     worker.run()
@@ -83,7 +95,9 @@ def test_a_second_decision_sees_the_first_before_it_is_durable() -> None:
 
 
 def test_a_disk_that_fails_ends_the_controller() -> None:
-    """RL 8.1: nobody is told of a change that may be lost; afterwards everything is NOT_CONTROLLER."""
+    """RL 8.1: nobody is told of a change that may be lost; afterwards everything is
+    NOT_CONTROLLER.
+    """
     worker = StalledWorker()
     fixture = Fixture(worker).start()
     worker.run()
@@ -101,8 +115,12 @@ def test_a_disk_that_fails_ends_the_controller() -> None:
     assert fixture.controller.image.brokers == {}
 
 
-def test_a_write_that_fails_ends_the_controller(fixture: Fixture, monkeypatch: pytest.MonkeyPatch) -> None:
-    """RL 8.1: also where the disk refuses the append itself; a stop afterwards is no second failure."""
+def test_a_write_that_fails_ends_the_controller(
+    fixture: Fixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """RL 8.1: also where the disk refuses the append itself; a stop afterwards is no second
+    failure.
+    """
     broken: list[BaseException] = []
     fixture.controller.broke = broken.append
 
@@ -120,22 +138,33 @@ def test_a_write_that_fails_ends_the_controller(fixture: Fixture, monkeypatch: p
 
 
 def test_a_restart_replays_the_log_and_leads_a_new_epoch(fixture: Fixture) -> None:
-    """RL 8.1: nothing is lost; quorum-state names the epoch; each start begins with a LeaderChange control batch."""
+    """RL 8.1: nothing is lost; quorum-state names the epoch; each start begins with a
+    LeaderChange control batch.
+    """
     fixture.join(1)
     create(fixture, "t", 3)
     before = fixture.controller.image
     for epoch in (2, 3):
         fixture.restart()
         state = read_quorum_state(fixture.files, DIRECTORY)
-        assert state is not None and (state.leader_id, state.leader_epoch) == (1, epoch) == (1, fixture.controller.epoch)
+        assert state is not None and (state.leader_id, state.leader_epoch) == (1, epoch) == (
+            1,
+            fixture.controller.epoch,
+        )
         image = fixture.controller.image
-        assert image.topics_by_name == before.topics_by_name and image.brokers == before.brokers and image.configs == before.configs
+        assert (
+            image.topics_by_name == before.topics_by_name
+            and image.brokers == before.brokers
+            and image.configs == before.configs
+        )
         changes = [batch for batch in batches(fixture) if batch.is_control]
         assert [batch.partition_leader_epoch for batch in changes] == list(range(1, epoch + 1))
 
 
 def test_an_epoch_that_was_begun_is_never_led_again(fixture: Fixture) -> None:
-    """RL 8.1: quorum-state is written first: even if the start failed right after it, the next epoch is another one."""
+    """RL 8.1: quorum-state is written first: even if the start failed right after it, the next
+    epoch is another one.
+    """
     files, seen = fixture.files, fixture.controller.epoch
     again = fixture.open()
     write = again.log._write
@@ -168,7 +197,9 @@ def test_an_idle_log_gets_an_empty_record_every_500_ms(fixture: Fixture) -> None
 
 
 def test_a_snapshot_replaces_the_log_before_it() -> None:
-    """RL 8.1: written when enough came, the log cut behind it, older ones removed; a restart begins from it."""
+    """RL 8.1: written when enough came, the log cut behind it, older ones removed; a restart
+    begins from it.
+    """
     fixture = Fixture(settings={"metadata.log.max.record.bytes.between.snapshots": "2000"}).start()
     fixture.join(1)
     create(fixture, "t", 40)
@@ -192,7 +223,12 @@ def test_a_snapshot_replaces_the_log_before_it() -> None:
 
 def test_a_snapshot_by_time() -> None:
     """metadata.log.max.snapshot.interval.ms: after that time, if anything came."""
-    fixture = Fixture(settings={"metadata.log.max.snapshot.interval.ms": "3000", "metadata.max.idle.interval.ms": "0"}).start()
+    fixture = Fixture(
+        settings={
+            "metadata.log.max.snapshot.interval.ms": "3000",
+            "metadata.max.idle.interval.ms": "0",
+        }
+    ).start()
     fixture.advance(2.5)
     assert list_snapshots(fixture.files, DIRECTORY) == []
     fixture.advance(0.5)
@@ -209,7 +245,10 @@ def test_a_snapshot_beyond_the_log_wins() -> None:
     fixture.advance(0.5)
     (snapshot,) = list_snapshots(fixture.files, DIRECTORY)
     for name in fixture.files.listdir(DIRECTORY):
-        if name.endswith((".log", ".index", ".timeindex", ".snapshot")) or name == "leader-epoch-checkpoint":
+        if (
+            name.endswith((".log", ".index", ".timeindex", ".snapshot"))
+            or name == "leader-epoch-checkpoint"
+        ):
             fixture.files.remove(f"{DIRECTORY}/{name}")
     fixture.restart()
     assert len(fixture.controller.image.topics_by_name["t"].partitions) == 40
@@ -218,7 +257,9 @@ def test_a_snapshot_beyond_the_log_wins() -> None:
 
 
 def test_a_torn_batch_at_the_end_was_never_promised(fixture: Fixture) -> None:
-    """RL 3.6, 8.1: what a crash left half written is cut, and the log goes on behind the last whole batch."""
+    """RL 3.6, 8.1: what a crash left half written is cut, and the log goes on behind the last
+    whole batch.
+    """
     create(fixture, "ignored")
     fixture.join(1)
     end = fixture.controller.log.end_offset
@@ -235,7 +276,10 @@ def test_the_names_of_snapshots() -> None:
     assert SnapshotId(51, 1).file_name == "00000000000000000051-0000000001.checkpoint"
 
 
-@pytest.mark.skipif("REPLOG_KAFKA_JARS" not in os.environ, reason="REPLOG_KAFKA_JARS names no class path of Apache Kafka's tools")
+@pytest.mark.skipif(
+    "REPLOG_KAFKA_JARS" not in os.environ,
+    reason="REPLOG_KAFKA_JARS names no class path of Apache Kafka's tools",
+)
 def test_kafkas_dump_tool_reads_log_and_snapshot(tmp_path: Path) -> None:
     """RL 8.1: readable by Kafka's dump tool, records decoded, snapshot included."""
     fixture = Fixture(settings={"metadata.log.max.record.bytes.between.snapshots": "2000"})
@@ -254,7 +298,18 @@ def test_kafkas_dump_tool_reads_log_and_snapshot(tmp_path: Path) -> None:
 
 
 def dump(path: Path) -> str:
-    tool = ["java", "-cp", os.environ["REPLOG_KAFKA_JARS"], "org.apache.kafka.tools.DumpLogSegments"]
-    done = subprocess.run([*tool, "--cluster-metadata-decoder", "--files", str(path)], capture_output=True, text=True, timeout=60, check=True)
+    tool = [
+        "java",
+        "-cp",
+        os.environ["REPLOG_KAFKA_JARS"],
+        "org.apache.kafka.tools.DumpLogSegments",
+    ]
+    done = subprocess.run(
+        [*tool, "--cluster-metadata-decoder", "--files", str(path)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
     assert "Could not" not in done.stdout and "isvalid: false" not in done.stdout
     return done.stdout

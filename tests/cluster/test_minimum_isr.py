@@ -1,4 +1,6 @@
-"""Both errors of the minimum ISR as a client sees them, and how roles and ISR changes travel: three production brokers on simulated machines."""
+"""Both errors of the minimum ISR as a client sees them, and how roles and ISR changes travel:
+three production brokers on simulated machines.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +16,17 @@ from twisted_broker.testing.sim.network import Weather
 from twisted_broker.testing.sim.node import CLIENT_PORT
 from twisted_broker.wire.errors import ErrorCode
 from twisted_broker.wire.messages import configs
-from twisted_broker.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from twisted_broker.wire.messages.topics import CreatableReplicaAssignment, CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
+from twisted_broker.wire.messages.produce import (
+    PartitionProduceData,
+    ProduceRequest,
+    TopicProduceData,
+)
+from twisted_broker.wire.messages.topics import (
+    CreatableReplicaAssignment,
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreateTopicsRequest,
+)
 from twisted_broker.wire.records import BatchBuilder
 
 LEADER, TOPIC_RESOURCE = 2, 2
@@ -23,14 +34,23 @@ SETTINGS = {"broker.session.timeout.ms": "3000", "broker.heartbeat.interval.ms":
 
 
 class Led(Three):
-    """`t-0` is led by 2, followed by 1 (which is the controller) and 3, with a minimum ISR of two."""
+    """`t-0` is led by 2, followed by 1 (which is the controller) and 3, with a minimum ISR of
+    two.
+    """
 
     def __init__(self, cluster: SimCluster) -> None:
         super().__init__(cluster)
         placed = [CreatableReplicaAssignment(partition_index=0, broker_ids=[LEADER, 1, 3])]
         setting = [CreatableTopicConfig(name="min.insync.replicas", value="2")]
-        asked = CreatableTopic(name="t", num_partitions=-1, replication_factor=-1, assignments=placed, configs=setting)
-        assert self.ask(1, CreateTopicsRequest(topics=[asked], timeout_ms=30_000), 7).topics[0].error_code == 0
+        asked = CreatableTopic(
+            name="t", num_partitions=-1, replication_factor=-1, assignments=placed, configs=setting
+        )
+        assert (
+            self.ask(1, CreateTopicsRequest(topics=[asked], timeout_ms=30_000), 7)
+            .topics[0]
+            .error_code
+            == 0
+        )
         self.until(lambda: all(self.held(number) for number in (1, 2, 3)), "all hold it")
 
     def held(self, number: int) -> Any:
@@ -45,13 +65,17 @@ class Led(Three):
     def send(self, request: Any, version: int, number: int = LEADER) -> list[Any]:
         """Gets the answer when it is there."""
         found: list[Any] = []
-        BrokerConnection(self.runtime, f"n{number}", CLIENT_PORT, "client").send(request, version, timeout_ms=90_000).addBoth(found.append)
+        BrokerConnection(self.runtime, f"n{number}", CLIENT_PORT, "client").send(
+            request, version, timeout_ms=90_000
+        ).addBoth(found.append)
         return found
 
     def send_record(self, acks: int = -1, timeout_ms: int = 60_000) -> list[Any]:
         builder = BatchBuilder()
         builder.append(0, None, b"v")
-        data = TopicProduceData(name="t", partition_data=[PartitionProduceData(index=0, records=builder.build())])
+        data = TopicProduceData(
+            name="t", partition_data=[PartitionProduceData(index=0, records=builder.build())]
+        )
         return self.send(ProduceRequest(acks=acks, timeout_ms=timeout_ms, topic_data=[data]), 9)
 
     def answer(self, sent: list[Any]) -> ErrorCode:
@@ -59,8 +83,12 @@ class Led(Three):
         return ErrorCode(sent[0].responses[0].partition_responses[0].error_code)  # type: ignore[call-arg]
 
     def raise_minimum(self, minimum: int) -> list[Any]:
-        change = configs.IncrementalAlterConfigsRequestAlterableConfig(name="min.insync.replicas", config_operation=0, value=str(minimum))
-        resource = configs.IncrementalAlterConfigsRequestAlterConfigsResource(resource_type=TOPIC_RESOURCE, resource_name="t", configs=[change])
+        change = configs.IncrementalAlterConfigsRequestAlterableConfig(
+            name="min.insync.replicas", config_operation=0, value=str(minimum)
+        )
+        resource = configs.IncrementalAlterConfigsRequestAlterConfigsResource(
+            resource_type=TOPIC_RESOURCE, resource_name="t", configs=[change]
+        )
         return self.send(configs.IncrementalAlterConfigsRequest(resources=[resource]), 1, 1)
 
     def demand(self, minimum: int) -> None:
@@ -78,8 +106,14 @@ def led() -> Iterator[Led]:
         yield Led(cluster)
 
 
-def test_below_the_minimum_nothing_is_written_and_it_ends_with_the_replica_that_comes_back(led: Led) -> None:
-    """RL 1.6: NOT_ENOUGH_REPLICAS over the wire, with acks=-1 only; the log does not grow; with the replica back all goes on."""
+def test_below_the_minimum_nothing_is_written_and_it_ends_with_the_replica_that_comes_back(
+    led: Led,
+) -> None:
+    """RL 1.6:
+
+    NOT_ENOUGH_REPLICAS over the wire, with acks=-1 only; the log does not grow; with the replica
+    back all goes on.
+    """
     assert led.answer(led.send_record()) == ErrorCode.NONE
     led.node(3).kill()
     led.until(lambda: led.isr == [1, 2], "3 is out")
@@ -89,7 +123,9 @@ def test_below_the_minimum_nothing_is_written_and_it_ends_with_the_replica_that_
     assert led.answer(led.send_record()) == ErrorCode.NOT_ENOUGH_REPLICAS
     assert led.log(LEADER).log_end_offset == end
     assert led.answer(led.send_record(acks=1)) == ErrorCode.NONE
-    assert led.log(LEADER).high_watermark == end, "not even what is on all that live is shown below the minimum"
+    assert led.log(LEADER).high_watermark == end, (
+        "not even what is on all that live is shown below the minimum"
+    )
     led.node(3).start()
     led.until(lambda: led.isr == [1, 2, 3], "3 is back")
     assert led.answer(led.send_record()) == ErrorCode.NONE
@@ -97,14 +133,18 @@ def test_below_the_minimum_nothing_is_written_and_it_ends_with_the_replica_that_
 
 
 def test_the_isr_that_falls_below_the_minimum_while_a_produce_waits(led: Led) -> None:
-    """RL 1.7: the record was appended and reached, but at that moment the ISR is too small: NOT_ENOUGH_REPLICAS_AFTER_APPEND over the wire.
+    """RL 1.7: the record was appended and reached, but at that moment the ISR is too small:
+    NOT_ENOUGH_REPLICAS_AFTER_APPEND over the wire.
 
-    The leader hears in one delta that 3 is fenced (the high watermark moves) and that three are demanded: the controller's disk, stalled, makes both
-    durable at once.
+    The leader hears in one delta that 3 is fenced (the high watermark moves) and that three are
+    demanded: the controller's disk, stalled, makes both durable at once.
     """
     led.node(3).kill()
     sent = led.send_record()
-    led.until(lambda: led.held(LEADER) and led.held(LEADER).remote_replicas[1].log_end_offset == 1, "1 has it")
+    led.until(
+        lambda: led.held(LEADER) and led.held(LEADER).remote_replicas[1].log_end_offset == 1,
+        "1 has it",
+    )
     led.node(1).stall_disk()
     led.pass_time(1)
     raised = led.raise_minimum(3)
@@ -112,33 +152,54 @@ def test_the_isr_that_falls_below_the_minimum_while_a_produce_waits(led: Led) ->
     assert not sent and not raised and led.isr == [1, 2, 3]
     led.node(1).resume_disk()
     assert led.answer(sent) == ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
-    assert led.isr == [1, 2] and led.log(LEADER).high_watermark == led.log(LEADER).log_end_offset == 1
+    assert (
+        led.isr == [1, 2] and led.log(LEADER).high_watermark == led.log(LEADER).log_end_offset == 1
+    )
     assert led.answer(led.send_record()) == ErrorCode.NOT_ENOUGH_REPLICAS
 
 
 def test_below_the_minimum_what_waits_times_out(led: Led) -> None:
-    """RL 1.7, 2.3: with the ISR below the minimum the high watermark stays: REQUEST_TIMED_OUT, the record is there all the same."""
+    """RL 1.7, 2.3: with the ISR below the minimum the high watermark stays:
+
+    REQUEST_TIMED_OUT, the record is there all the same.
+    """
     led.demand(3)
     led.node(3).kill()
     sent = led.send_record(timeout_ms=20_000)
-    led.until(lambda: led.isr == [1, 2] and led.held(LEADER).remote_replicas[1].log_end_offset == 1, "all that live have it")
+    led.until(
+        lambda: led.isr == [1, 2] and led.held(LEADER).remote_replicas[1].log_end_offset == 1,
+        "all that live have it",
+    )
     assert led.answer(sent) == ErrorCode.REQUEST_TIMED_OUT
     assert led.log(LEADER).high_watermark == 0
     led.node(3).start()
     led.until(lambda: led.log(LEADER).high_watermark == 1, "it is shown when 3 is back")
 
 
-def test_roles_and_settings_come_as_records_and_isr_changes_leave_as_alter_partition(led: Led) -> None:
-    """RL 0.1: a leader that cannot be fetched from shrinks the ISR itself: nobody is fenced; all brokers hear of it in the metadata log."""
+def test_roles_and_settings_come_as_records_and_isr_changes_leave_as_alter_partition(
+    led: Led,
+) -> None:
+    """RL 0.1: a leader that cannot be fetched from shrinks the ISR itself: nobody is fenced; all
+    brokers hear of it in the metadata log.
+    """
     assert led.held(LEADER).is_leader and led.held(LEADER).min_isr == 2
     assert [led.held(number).leader_id for number in (1, 3)] == [LEADER, LEADER]
     led.cluster.network.block("n3", f"n{LEADER}")
     led.cluster.network.block(f"n{LEADER}", "n3")
     led.send_record(acks=1)
     led.until(lambda: led.isr == [1, 2], "3 has left the ISR")
-    assert not led.image.brokers[3].fenced and led.partitions()[0].leader_epoch == led.held(LEADER).leader_epoch == 0
+    assert (
+        not led.image.brokers[3].fenced
+        and led.partitions()[0].leader_epoch == led.held(LEADER).leader_epoch == 0
+    )
     replicas = led.node(LEADER).broker.parts.replica_manager  # type: ignore[union-attr]
-    assert replicas.isr_shrinks == 1 and led.held(LEADER).partition_epoch == led.partitions()[0].partition_epoch
-    led.until(lambda: led.held(3).partition_epoch == led.partitions()[0].partition_epoch, "3 hears of it, too")
+    assert (
+        replicas.isr_shrinks == 1
+        and led.held(LEADER).partition_epoch == led.partitions()[0].partition_epoch
+    )
+    led.until(
+        lambda: led.held(3).partition_epoch == led.partitions()[0].partition_epoch,
+        "3 hears of it, too",
+    )
     led.cluster.network.heal()
     led.until(lambda: led.isr == [1, 2, 3], "3 is back")

@@ -21,7 +21,10 @@ def fixture() -> ControllerFixture:
 
 def create(fixture: ControllerFixture, name: str, partitions: int = 1) -> None:
     topic = CreatableTopic(name=name, num_partitions=partitions, replication_factor=1)
-    assert fixture.ask("create_topics", CreateTopicsRequest(topics=[topic]), 7).topics[0].error_code == 0
+    assert (
+        fixture.ask("create_topics", CreateTopicsRequest(topics=[topic]), 7).topics[0].error_code
+        == 0
+    )
 
 
 def test_the_image_arrives_without_any_wait(fixture: ControllerFixture) -> None:
@@ -29,7 +32,11 @@ def test_the_image_arrives_without_any_wait(fixture: ControllerFixture) -> None:
     member = MemberSide(fixture, 2).follow()
     assert fixture.clock.seconds() == 0
     assert member.observer.image == fixture.controller.image
-    assert (member.observer.leader_id, member.observer.leader_epoch, member.observer.leader_address) == (1, 1, ("127.0.0.1", PORT))
+    assert (
+        member.observer.leader_id,
+        member.observer.leader_epoch,
+        member.observer.leader_address,
+    ) == (1, 1, ("127.0.0.1", PORT))
 
 
 def test_a_change_is_published_at_once(fixture: ControllerFixture) -> None:
@@ -119,9 +126,21 @@ class OtherProgram(Protocol):
         self.transport.write(self.factory.says)  # type: ignore[union-attr, attr-defined]
 
 
-@pytest.mark.parametrize("says", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"\0\0\0\4\x7f\xff\xff\xff", b"\0\0\0\2ab", b"\0\0\0\5\0\0\0\1\0" * 9])
-def test_another_program_on_the_controllers_port_does_not_end_it(fixture: ControllerFixture, says: bytes) -> None:
-    """Invariant 4: what is not Kafka's protocol tells nothing about the log; the broker serves on, and follows when its controller is back."""
+@pytest.mark.parametrize(
+    "says",
+    [
+        b"HTTP/1.1 400 Bad Request\r\n\r\n",
+        b"\0\0\0\4\x7f\xff\xff\xff",
+        b"\0\0\0\2ab",
+        b"\0\0\0\5\0\0\0\1\0" * 9,
+    ],
+)
+def test_another_program_on_the_controllers_port_does_not_end_it(
+    fixture: ControllerFixture, says: bytes
+) -> None:
+    """Invariant 4: what is not Kafka's protocol tells nothing about the log; the broker serves
+    on, and follows when its controller is back.
+    """
     member = MemberSide(fixture, 2).follow()
     fixture.crash()
     factory: Any = Factory.forProtocol(OtherProgram)

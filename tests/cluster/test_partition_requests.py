@@ -1,4 +1,6 @@
-"""ElectLeaders, AlterPartitionReassignments, ListPartitionReassignments, and unclean elections by setting: asked of a controller."""
+"""ElectLeaders, AlterPartitionReassignments, ListPartitionReassignments, and unclean elections
+by setting: asked of a controller.
+"""
 
 from __future__ import annotations
 
@@ -29,8 +31,13 @@ class Cluster:
     def __init__(self, fixture: Fixture) -> None:
         self.fixture = fixture
         self.epochs = {broker: fixture.join(broker) for broker in (1, 2, 3, 4)}
-        assigned = [CreatableReplicaAssignment(partition_index=number, broker_ids=[1, 2, 3]) for number in (0, 1)]
-        topic = CreatableTopic(name="t", num_partitions=-1, replication_factor=-1, assignments=assigned)
+        assigned = [
+            CreatableReplicaAssignment(partition_index=number, broker_ids=[1, 2, 3])
+            for number in (0, 1)
+        ]
+        topic = CreatableTopic(
+            name="t", num_partitions=-1, replication_factor=-1, assignments=assigned
+        )
         fixture.ask("create_topics", CreateTopicsRequest(topics=[topic]), 7)
 
     def partition(self, number: int = 0) -> PartitionRegistration:
@@ -48,32 +55,81 @@ class Cluster:
         """The leader's AlterPartition; its error."""
         state = self.partition(number)
         asked = broker_lifecycle.AlterPartitionRequestPartitionData(
-            partition_index=number, leader_epoch=state.leader_epoch, partition_epoch=state.partition_epoch,
-            new_isr_with_epochs=[broker_lifecycle.BrokerState(broker_id=each, broker_epoch=self.epochs[each]) for each in isr],
-        )  # fmt: skip
+            partition_index=number,
+            leader_epoch=state.leader_epoch,
+            partition_epoch=state.partition_epoch,
+            new_isr_with_epochs=[
+                broker_lifecycle.BrokerState(broker_id=each, broker_epoch=self.epochs[each])
+                for each in isr
+            ],
+        )
         topic_id = self.fixture.controller.image.topics_by_name["t"].id
-        data = [broker_lifecycle.AlterPartitionRequestTopicData(topic_id=topic_id, partitions=[asked])]
-        request = broker_lifecycle.AlterPartitionRequest(broker_id=state.leader, broker_epoch=self.epochs[state.leader], topics=data)
-        return int(self.fixture.ask("alter_partition", request, 3).topics[0].partitions[0].error_code)
+        data = [
+            broker_lifecycle.AlterPartitionRequestTopicData(topic_id=topic_id, partitions=[asked])
+        ]
+        request = broker_lifecycle.AlterPartitionRequest(
+            broker_id=state.leader, broker_epoch=self.epochs[state.leader], topics=data
+        )
+        return int(
+            self.fixture.ask("alter_partition", request, 3).topics[0].partitions[0].error_code
+        )
 
     def elect(self, kind: int, *numbers: int, topic: str = "t") -> list[int]:
         asked = [reassignment_messages.TopicPartitions(topic=topic, partitions=list(numbers))]
-        answer = self.fixture.ask("elect_leaders", reassignment_messages.ElectLeadersRequest(election_type=kind, topic_partitions=asked), 2)
+        answer = self.fixture.ask(
+            "elect_leaders",
+            reassignment_messages.ElectLeadersRequest(election_type=kind, topic_partitions=asked),
+            2,
+        )
         return [each.error_code for each in answer.replica_election_results[0].partition_result]
 
-    def reassign(self, replicas: list[int] | None, number: int = 0, topic: str = "t", **changes: Any) -> int:
-        asked = reassignment_messages.ReassignableTopic(name=topic, partitions=[reassignment_messages.ReassignablePartition(partition_index=number, replicas=replicas)])
-        request = reassignment_messages.AlterPartitionReassignmentsRequest(topics=[asked], **changes)
-        return int(self.fixture.ask("alter_partition_reassignments", request, 1).responses[0].partitions[0].error_code)
+    def reassign(
+        self, replicas: list[int] | None, number: int = 0, topic: str = "t", **changes: Any
+    ) -> int:
+        asked = reassignment_messages.ReassignableTopic(
+            name=topic,
+            partitions=[
+                reassignment_messages.ReassignablePartition(
+                    partition_index=number, replicas=replicas
+                )
+            ],
+        )
+        request = reassignment_messages.AlterPartitionReassignmentsRequest(
+            topics=[asked], **changes
+        )
+        return int(
+            self.fixture.ask("alter_partition_reassignments", request, 1)
+            .responses[0]
+            .partitions[0]
+            .error_code
+        )
 
-    def listed(self, topics: list[reassignment_messages.ListPartitionReassignmentsTopics] | None = None) -> dict[tuple[str, int], Any]:
-        answer = self.fixture.ask("list_partition_reassignments", reassignment_messages.ListPartitionReassignmentsRequest(topics=topics), 0)
-        return {(topic.name, each.partition_index): each for topic in answer.topics for each in topic.partitions}
+    def listed(
+        self, topics: list[reassignment_messages.ListPartitionReassignmentsTopics] | None = None
+    ) -> dict[tuple[str, int], Any]:
+        answer = self.fixture.ask(
+            "list_partition_reassignments",
+            reassignment_messages.ListPartitionReassignmentsRequest(topics=topics),
+            0,
+        )
+        return {
+            (topic.name, each.partition_index): each
+            for topic in answer.topics
+            for each in topic.partitions
+        }
 
     def set_unclean(self, value: str, name: str = "t", kind: int = 2) -> None:
-        edit = configs.IncrementalAlterConfigsRequestAlterableConfig(name="unclean.leader.election.enable", config_operation=0, value=value)
-        resource = configs.IncrementalAlterConfigsRequestAlterConfigsResource(resource_type=kind, resource_name=name, configs=[edit])
-        answer = self.fixture.ask("incremental_alter_configs", configs.IncrementalAlterConfigsRequest(resources=[resource]), 1)
+        edit = configs.IncrementalAlterConfigsRequestAlterableConfig(
+            name="unclean.leader.election.enable", config_operation=0, value=value
+        )
+        resource = configs.IncrementalAlterConfigsRequestAlterConfigsResource(
+            resource_type=kind, resource_name=name, configs=[edit]
+        )
+        answer = self.fixture.ask(
+            "incremental_alter_configs",
+            configs.IncrementalAlterConfigsRequest(resources=[resource]),
+            1,
+        )
         assert answer.responses[0].error_code == 0
 
     def leave_only_3(self) -> None:
@@ -90,7 +146,9 @@ def cluster(fixture: Fixture) -> Cluster:
 
 
 def test_the_preferred_leader_is_elected(cluster: Cluster) -> None:
-    """RL 8.3: when it is in the ISR again; before that it is not available; after that the election is not needed."""
+    """RL 8.3: when it is in the ISR again; before that it is not available; after that the
+    election is not needed.
+    """
     cluster.fence(1)
     assert cluster.elect(PREFERRED, 0) == [ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE]
     cluster.unfence(1)
@@ -99,7 +157,11 @@ def test_the_preferred_leader_is_elected(cluster: Cluster) -> None:
     epoch = cluster.partition().leader_epoch
     assert cluster.elect(PREFERRED, 0) == [ErrorCode.NONE]
     assert (cluster.partition().leader, cluster.partition().leader_epoch) == (1, epoch + 1)
-    assert cluster.elect(PREFERRED, 0, 0, 7) == [ErrorCode.ELECTION_NOT_NEEDED, ErrorCode.INVALID_REQUEST, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+    assert cluster.elect(PREFERRED, 0, 0, 7) == [
+        ErrorCode.ELECTION_NOT_NEEDED,
+        ErrorCode.INVALID_REQUEST,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    ]
     assert cluster.elect(PREFERRED, 0, topic="absent") == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
 
 
@@ -108,16 +170,29 @@ def test_all_partitions_are_told_only_where_something_happened(cluster: Cluster)
     cluster.fence(1)
     cluster.unfence(1)
     assert cluster.set_isr(2, 3, 1, number=1) == 0
-    answer = cluster.fixture.ask("elect_leaders", reassignment_messages.ElectLeadersRequest(election_type=PREFERRED, topic_partitions=None), 2)
-    told = [(each.partition_id, each.error_code) for each in answer.replica_election_results[0].partition_result]
+    answer = cluster.fixture.ask(
+        "elect_leaders",
+        reassignment_messages.ElectLeadersRequest(election_type=PREFERRED, topic_partitions=None),
+        2,
+    )
+    told = [
+        (each.partition_id, each.error_code)
+        for each in answer.replica_election_results[0].partition_result
+    ]
     assert told == [(0, ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE), (1, 0)]
     assert cluster.partition(1).leader == 1
-    again = cluster.fixture.ask("elect_leaders", reassignment_messages.ElectLeadersRequest(election_type=PREFERRED, topic_partitions=None), 2)
+    again = cluster.fixture.ask(
+        "elect_leaders",
+        reassignment_messages.ElectLeadersRequest(election_type=PREFERRED, topic_partitions=None),
+        2,
+    )
     assert [each.partition_id for each in again.replica_election_results[0].partition_result] == [0]
 
 
 def test_an_unclean_election_by_hand(cluster: Cluster) -> None:
-    """RL 8.3: anyone alive leads, recorded as recovering; not while there is a leader, nor when nobody lives."""
+    """RL 8.3: anyone alive leads, recorded as recovering; not while there is a leader, nor when
+    nobody lives.
+    """
     assert cluster.elect(UNCLEAN, 0) == [ErrorCode.ELECTION_NOT_NEEDED]
     cluster.leave_only_3()
     cluster.fence(3)
@@ -126,7 +201,12 @@ def test_an_unclean_election_by_hand(cluster: Cluster) -> None:
     assert cluster.partition().leader == NO_LEADER
     assert cluster.elect(UNCLEAN, 0) == [ErrorCode.NONE]
     state = cluster.partition()
-    assert (state.leader, state.isr, state.leader_recovery_state, state.elr) == (3, (3,), RECOVERING, ())
+    assert (state.leader, state.isr, state.leader_recovery_state, state.elr) == (
+        3,
+        (3,),
+        RECOVERING,
+        (),
+    )
 
 
 def test_an_unknown_kind_of_election(cluster: Cluster) -> None:
@@ -138,7 +218,9 @@ def test_an_unknown_kind_of_election(cluster: Cluster) -> None:
 
 @pytest.mark.parametrize(("name", "kind"), [("t", 2), ("", 4)])
 def test_the_setting_acts_at_once(cluster: Cluster, name: str, kind: int) -> None:
-    """RL 1.11, 8.3: a topic without a leader gets one when `unclean.leader.election.enable` is switched on, its own or the cluster's."""
+    """RL 1.11, 8.3: a topic without a leader gets one when `unclean.leader.election.enable` is
+    switched on, its own or the cluster's.
+    """
     cluster.leave_only_3()
     cluster.set_unclean("false", name, kind)
     assert cluster.partition().leader == NO_LEADER
@@ -149,7 +231,9 @@ def test_the_setting_acts_at_once(cluster: Cluster, name: str, kind: int) -> Non
 
 
 def test_with_the_setting_on_the_last_one_left_leads(cluster: Cluster) -> None:
-    """RL 8.3: while it is on, losing all that are in sync elects who is left; when it is off again, it does not."""
+    """RL 8.3: while it is on, losing all that are in sync elects who is left; when it is off
+    again, it does not.
+    """
     for number in (0, 1):
         assert cluster.set_isr(1, 2, number=number) == 0
     cluster.set_unclean("true")
@@ -162,13 +246,25 @@ def test_with_the_setting_on_the_last_one_left_leads(cluster: Cluster) -> None:
 
 
 def test_a_reassignment_runs_its_course(cluster: Cluster) -> None:
-    """RL 8.5, KIP-455: merged replicas, listed while it lasts, over when the target is in the ISR, the leader that is removed hands over."""
+    """RL 8.5, KIP-455: merged replicas, listed while it lasts, over when the target is in the
+    ISR, the leader that is removed hands over.
+    """
     assert cluster.reassign([4, 2]) == 0
     state = cluster.partition()
-    assert (state.replicas, state.removing, state.adding, state.leader, state.leader_epoch) == ((4, 2, 1, 3), (1, 3), (4,), 1, 0)
+    assert (state.replicas, state.removing, state.adding, state.leader, state.leader_epoch) == (
+        (4, 2, 1, 3),
+        (1, 3),
+        (4,),
+        1,
+        0,
+    )
     told = cluster.listed()
     assert list(told) == [("t", 0)]
-    assert (told["t", 0].replicas, told["t", 0].adding_replicas, told["t", 0].removing_replicas) == ([4, 2, 1, 3], [4], [1, 3])
+    assert (
+        told["t", 0].replicas,
+        told["t", 0].adding_replicas,
+        told["t", 0].removing_replicas,
+    ) == ([4, 2, 1, 3], [4], [1, 3])
     assert cluster.set_isr(1, 2, 3, 4) == ErrorCode.NEW_LEADER_ELECTED
     state = cluster.partition()
     assert (state.replicas, state.isr, state.removing, state.adding) == ((4, 2), (2, 4), (), ())
@@ -177,7 +273,9 @@ def test_a_reassignment_runs_its_course(cluster: Cluster) -> None:
 
 
 def test_a_leader_that_stays_is_told_the_outcome(cluster: Cluster) -> None:
-    """KIP-455: the AlterPartition that ends a reassignment is answered NONE when the sender goes on leading, under a new leader epoch."""
+    """KIP-455: the AlterPartition that ends a reassignment is answered NONE when the sender goes
+    on leading, under a new leader epoch.
+    """
     assert cluster.reassign([1, 4]) == 0
     assert cluster.set_isr(1, 2, 3, 4) == 0
     state = cluster.partition()
@@ -185,12 +283,20 @@ def test_a_leader_that_stays_is_told_the_outcome(cluster: Cluster) -> None:
 
 
 def test_a_reassignment_is_cancelled(cluster: Cluster) -> None:
-    """KIP-455: the former replicas in the former roles; without one under way NO_REASSIGNMENT_IN_PROGRESS."""
+    """KIP-455: the former replicas in the former roles; without one under way
+    NO_REASSIGNMENT_IN_PROGRESS.
+    """
     assert cluster.reassign(None) == ErrorCode.NO_REASSIGNMENT_IN_PROGRESS
     assert cluster.reassign([4, 2, 3]) == 0
     assert cluster.reassign(None) == 0
     state = cluster.partition()
-    assert (sorted(state.replicas), state.isr, state.leader, state.adding, state.removing) == ([1, 2, 3], (1, 2, 3), 1, (), ())
+    assert (sorted(state.replicas), state.isr, state.leader, state.adding, state.removing) == (
+        [1, 2, 3],
+        (1, 2, 3),
+        1,
+        (),
+        (),
+    )
     assert state.leader_epoch == 1  # 4 left the assignment
 
 
@@ -204,7 +310,12 @@ def test_going_back_to_nobody_in_sync_takes_an_unclean_election(cluster: Cluster
     cluster.set_unclean("true")
     assert cluster.reassign(None) == 0
     state = cluster.partition()
-    assert (state.leader, state.isr, state.leader_recovery_state, 4 in state.replicas) == (3, (3,), RECOVERING, False)
+    assert (state.leader, state.isr, state.leader_recovery_state, 4 in state.replicas) == (
+        3,
+        (3,),
+        RECOVERING,
+        False,
+    )
 
 
 @pytest.mark.parametrize(
@@ -219,7 +330,9 @@ def test_going_back_to_nobody_in_sync_takes_an_unclean_election(cluster: Cluster
         ([1, 2, 4], {"allow_replication_factor_change": False}, ErrorCode.NONE),
     ],
 )
-def test_reassignments_that_are_refused(cluster: Cluster, replicas: list[int], changes: dict[str, Any], code: ErrorCode) -> None:
+def test_reassignments_that_are_refused(
+    cluster: Cluster, replicas: list[int], changes: dict[str, Any], code: ErrorCode
+) -> None:
     """KIP-455, KIP-860: what cannot be is refused and changes nothing."""
     before = cluster.partition()
     assert cluster.reassign(replicas, **changes) == code
@@ -230,14 +343,22 @@ def test_only_those_asked_for_are_listed(cluster: Cluster) -> None:
     """KIP-455: topics and partitions that are not there, or do not move, are left out."""
     assert cluster.reassign([4, 2, 3], number=1) == 0
     named = reassignment_messages.ListPartitionReassignmentsTopics
-    assert not cluster.listed([named(name="t", partition_indexes=[0, 9]), named(name="absent", partition_indexes=[0])])
+    assert not cluster.listed(
+        [named(name="t", partition_indexes=[0, 9]), named(name="absent", partition_indexes=[0])]
+    )
     assert list(cluster.listed([named(name="t", partition_indexes=[0, 1])])) == [("t", 1)]
 
 
 def test_a_topic_grows_by_the_factor_it_will_have(cluster: Cluster) -> None:
     """RL 8.5: while a partition moves, new ones are not given its replicas old and new."""
     assert cluster.reassign([4, 2]) == 0
-    grown = cluster.fixture.ask("create_partitions", CreatePartitionsRequest(topics=[CreatePartitionsTopic(name="t", count=3, assignments=None)]), 3)
+    grown = cluster.fixture.ask(
+        "create_partitions",
+        CreatePartitionsRequest(
+            topics=[CreatePartitionsTopic(name="t", count=3, assignments=None)]
+        ),
+        3,
+    )
     assert grown.results[0].error_code == 0 and len(cluster.partition(2).replicas) == 2
 
 

@@ -14,17 +14,30 @@ from twisted_broker.cluster.placement import StripedPlacer, check_manual, defaul
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 
 
-def broker(number: int, rack: str | None = None, fenced: bool = False, cordoned: tuple[bytes, ...] | None = None) -> BrokerRegistration:
-    return BrokerRegistration(number, 1, b"i" * 16, {}, {}, rack, fenced, False, (bytes([number]) * 16,), cordoned)
+def broker(
+    number: int,
+    rack: str | None = None,
+    fenced: bool = False,
+    cordoned: tuple[bytes, ...] | None = None,
+) -> BrokerRegistration:
+    return BrokerRegistration(
+        number, 1, b"i" * 16, {}, {}, rack, fenced, False, (bytes([number]) * 16,), cordoned
+    )
 
 
-BROKERS = st.lists(st.tuples(st.sampled_from([None, "r1", "r2", "r3"]), st.booleans()), min_size=1, max_size=9)
+BROKERS = st.lists(
+    st.tuples(st.sampled_from([None, "r1", "r2", "r3"]), st.booleans()), min_size=1, max_size=9
+)
 
 
 @settings(max_examples=100, deadline=None)
 @given(BROKERS, st.integers(1, 5), st.integers(0, 1000))
-def test_every_assignment_is_one(shape: list[tuple[str | None, bool]], factor: int, seed: int) -> None:
-    """RL 8.5: distinct brokers, the first one unfenced, fenced ones only where live ones are too few in their rack's turn; else a refusal."""
+def test_every_assignment_is_one(
+    shape: list[tuple[str | None, bool]], factor: int, seed: int
+) -> None:
+    """RL 8.5: distinct brokers, the first one unfenced, fenced ones only where live ones are too
+    few in their rack's turn; else a refusal.
+    """
     brokers = [broker(number, rack, fenced) for number, (rack, fenced) in enumerate(shape)]
     live = {each.id for each in brokers if not each.fenced}
     placer = StripedPlacer(brokers, Random(seed))
@@ -40,7 +53,9 @@ def test_every_assignment_is_one(shape: list[tuple[str | None, bool]], factor: i
 
 
 def test_leaders_and_replicas_are_even_over_a_round() -> None:
-    """Invariant 2: over as many partitions as brokers, each broker leads once and holds as many replicas as each other."""
+    """Invariant 2: over as many partitions as brokers, each broker leads once and holds as many
+    replicas as each other.
+    """
     placer = StripedPlacer([broker(number, f"r{number % 3}") for number in range(6)], Random(3))
     placed = [placer.place(3) for _ in range(6)]
     assert Counter(replicas[0] for replicas in placed) == dict.fromkeys(range(6), 1)
@@ -56,21 +71,27 @@ def test_replicas_lie_in_different_racks() -> None:
 
 
 def test_a_live_broker_comes_before_a_fenced_one_of_its_rack() -> None:
-    """Invariant 3: with one rack, fenced brokers get a replica only when the live ones are used up."""
+    """Invariant 3: with one rack, fenced brokers get a replica only when the live ones are used
+    up.
+    """
     placer = StripedPlacer([broker(0), broker(1), broker(2, fenced=True)], Random(1))
     assert all(2 not in placer.place(2) for _ in range(10))
     assert all(placer.place(3)[2] == 2 for _ in range(10))
 
 
 def test_cordoned_brokers_get_nothing_new() -> None:
-    """KIP-1066: a broker all of whose directories are cordoned takes no new replica, and does not count."""
+    """KIP-1066: a broker all of whose directories are cordoned takes no new replica, and does
+    not count.
+    """
     placer = StripedPlacer([broker(0), broker(1, cordoned=(bytes([1]) * 16,))], Random(1))
     assert [placer.place(1) for _ in range(3)] == [[0]] * 3
     with pytest.raises(BrokerError):
         placer.place(2)
 
 
-@pytest.mark.parametrize(("replicas", "factor"), [([], None), ([1, 1], None), ([1, 7], None), ([1], 2)])
+@pytest.mark.parametrize(
+    ("replicas", "factor"), [([], None), ([1, 1], None), ([1, 7], None), ([1], 2)]
+)
 def test_manual_assignments_that_cannot_be(replicas: list[int], factor: int | None) -> None:
     """RL 8.5: empty, double, unknown, or of another length than the other partitions'."""
     with pytest.raises(BrokerError) as caught:

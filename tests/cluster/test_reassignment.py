@@ -10,9 +10,20 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from twisted_broker.cluster.election import Election
-from twisted_broker.cluster.image_entries import NO_LEADER, RECOVERED, RECOVERING, PartitionRegistration
+from twisted_broker.cluster.image_entries import (
+    NO_LEADER,
+    RECOVERED,
+    RECOVERING,
+    PartitionRegistration,
+)
 from twisted_broker.cluster.partition_change import PartitionRules, change_partition
-from twisted_broker.cluster.reassignment import Assignment, completed, reassigned, replication_factor, reverted
+from twisted_broker.cluster.reassignment import (
+    Assignment,
+    completed,
+    reassigned,
+    replication_factor,
+    reverted,
+)
 
 TOPIC = b"t" * 16
 
@@ -22,12 +33,30 @@ def directory(broker: int) -> bytes:
 
 
 def partition(
-    replicas: tuple[int, ...], isr: tuple[int, ...], leader: int, removing: tuple[int, ...] = (), adding: tuple[int, ...] = ()
+    replicas: tuple[int, ...],
+    isr: tuple[int, ...],
+    leader: int,
+    removing: tuple[int, ...] = (),
+    adding: tuple[int, ...] = (),
 ) -> PartitionRegistration:
-    return PartitionRegistration(replicas, tuple(map(directory, replicas)), isr, removing, adding, (), (), leader, RECOVERED, 5, 9)
+    return PartitionRegistration(
+        replicas,
+        tuple(map(directory, replicas)),
+        isr,
+        removing,
+        adding,
+        (),
+        (),
+        leader,
+        RECOVERED,
+        5,
+        9,
+    )
 
 
-def rules(live: set[int], *, elr: bool = True, min_isr: int = 1, unclean: bool = False) -> PartitionRules:
+def rules(
+    live: set[int], *, elr: bool = True, min_isr: int = 1, unclean: bool = False
+) -> PartitionRules:
     return PartitionRules(lambda broker: broker in live, elr, min_isr, unclean, directory)
 
 
@@ -41,7 +70,9 @@ def rules(live: set[int], *, elr: bool = True, min_isr: int = 1, unclean: bool =
         ((1, 2), [3, 4], Assignment((3, 4, 1, 2), (1, 2), (3, 4))),
     ],
 )
-def test_replicas_are_merged_target_first(replicas: tuple[int, ...], target: list[int], wanted: Assignment) -> None:
+def test_replicas_are_merged_target_first(
+    replicas: tuple[int, ...], target: list[int], wanted: Assignment
+) -> None:
     """KIP-455: while a reassignment lasts the replicas are the target, then those to be removed."""
     assert reassigned(partition(replicas, replicas, replicas[0]), target) == wanted
 
@@ -59,13 +90,19 @@ def test_replicas_are_merged_target_first(replicas: tuple[int, ...], target: lis
         (Assignment((1, 2), (1, 2)), [1, 2], None),
     ],
 )
-def test_it_ends_when_the_whole_target_is_in_sync(assignment: Assignment, isr: list[int], wanted: object) -> None:
-    """KIP-455: those to be removed leave replicas and ISR when every replica of the target is in the ISR; never to nobody."""
+def test_it_ends_when_the_whole_target_is_in_sync(
+    assignment: Assignment, isr: list[int], wanted: object
+) -> None:
+    """KIP-455: those to be removed leave replicas and ISR when every replica of the target is in
+    the ISR; never to nobody.
+    """
     assert completed(assignment, isr) == wanted
 
 
 def test_a_cancelled_one_keeps_who_was_there() -> None:
-    """KIP-455: who was being added goes, who was to be removed stays; an ISR of newcomers only leaves nobody in sync."""
+    """KIP-455: who was being added goes, who was to be removed stays; an ISR of newcomers only
+    leaves nobody in sync.
+    """
     moving = partition((4, 2, 3, 1), (4, 2), 2, (1,), (4,))
     assert reverted(moving) == (Assignment((2, 3, 1)), (2,))
     assert reverted(moving._replace(isr=(4,), leader=4)).isr == ()
@@ -73,7 +110,9 @@ def test_a_cancelled_one_keeps_who_was_there() -> None:
 
 
 def test_a_new_wish_replaces_the_old_one() -> None:
-    """KIP-455: reassigned while moving; a replica that was to go and is wanted again goes nowhere."""
+    """KIP-455: reassigned while moving; a replica that was to go and is wanted again goes
+    nowhere.
+    """
     moving = partition((4, 2, 3, 1), (1, 2, 3), 1, (1,), (4,))
     assert reassigned(moving, [5, 2, 3]) == Assignment((5, 2, 3, 1, 4), (1, 4), (5,))
     assert reassigned(moving, [1, 2, 3, 4]) == Assignment((1, 2, 3, 4), (), (4,))
@@ -82,36 +121,69 @@ def test_a_new_wish_replaces_the_old_one() -> None:
 
 
 def test_a_removed_leader_hands_over_and_the_epoch_grows() -> None:
-    """RL 8.3: when the reassignment ends the leader that is removed is replaced by the first of the target."""
+    """RL 8.3: when the reassignment ends the leader that is removed is replaced by the first of
+    the target.
+    """
     moving = partition((3, 4, 1, 2), (1, 2, 3), 1, (1, 2), (3, 4))
     change = change_partition(moving, TOPIC, 0, rules({1, 2, 3, 4}), isr=[1, 2, 3, 4])
     assert change is not None
     ended = moving.changed(change)
-    assert (ended.replicas, ended.isr, ended.leader, ended.leader_epoch, ended.partition_epoch) == ((3, 4), (3, 4), 3, 6, 10)
-    assert (ended.removing, ended.adding, ended.directories) == ((), (), (directory(3), directory(4)))
+    assert (ended.replicas, ended.isr, ended.leader, ended.leader_epoch, ended.partition_epoch) == (
+        (3, 4),
+        (3, 4),
+        3,
+        6,
+        10,
+    )
+    assert (ended.removing, ended.adding, ended.directories) == (
+        (),
+        (),
+        (directory(3), directory(4)),
+    )
 
 
 def test_a_removed_follower_raises_the_leader_epoch_too() -> None:
-    """RL 8.3: the leader epoch grows when a reassignment drops a replica, so that its fetches are fenced; not when one is only added."""
+    """RL 8.3: the leader epoch grows when a reassignment drops a replica, so that its fetches
+    are fenced; not when one is only added.
+    """
     grown = partition((1, 2, 3), (1, 2, 3), 1)
-    dropped = change_partition(grown, TOPIC, 0, rules({1, 2, 3}), assignment=reassigned(grown, [1, 2]))
-    assert dropped is not None and (dropped.leader, dropped.replicas, dropped.isr, dropped.removing_replicas) == (1, [1, 2], [1, 2], None)
+    dropped = change_partition(
+        grown, TOPIC, 0, rules({1, 2, 3}), assignment=reassigned(grown, [1, 2])
+    )
+    assert dropped is not None and (
+        dropped.leader,
+        dropped.replicas,
+        dropped.isr,
+        dropped.removing_replicas,
+    ) == (1, [1, 2], [1, 2], None)
     small = partition((1, 2), (1, 2), 1)
-    added = change_partition(small, TOPIC, 0, rules({1, 2, 3}), assignment=reassigned(small, [1, 2, 3]))
+    added = change_partition(
+        small, TOPIC, 0, rules({1, 2, 3}), assignment=reassigned(small, [1, 2, 3])
+    )
     assert added is not None and small.changed(added).leader_epoch == 5
     assert (added.replicas, added.adding_replicas, added.isr) == ([1, 2, 3], [3], None)
     assert added.directories == [directory(1), directory(2), directory(3)]
 
 
 def test_another_order_is_done_at_once_and_moves_no_leader() -> None:
-    """KIP-455: a permutation changes the preferred leader only; the leader stays until it is asked to go."""
+    """KIP-455: a permutation changes the preferred leader only; the leader stays until it is
+    asked to go.
+    """
     state = partition((1, 2, 3), (1, 2, 3), 1)
-    change = change_partition(state, TOPIC, 0, rules({1, 2, 3}), assignment=reassigned(state, [3, 2, 1]))
-    assert change is not None and (change.replicas, change.leader, change.adding_replicas) == ([3, 2, 1], -2, None)
+    change = change_partition(
+        state, TOPIC, 0, rules({1, 2, 3}), assignment=reassigned(state, [3, 2, 1])
+    )
+    assert change is not None and (change.replicas, change.leader, change.adding_replicas) == (
+        [3, 2, 1],
+        -2,
+        None,
+    )
 
 
 class Partitions(RuleBasedStateMachine):
-    """One partition on brokers 1 to 5 that live and die, under ISR changes, elections and reassignments, each as the controller decides it."""
+    """One partition on brokers 1 to 5 that live and die, under ISR changes, elections and
+    reassignments, each as the controller decides it.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -143,7 +215,16 @@ class Partitions(RuleBasedStateMachine):
     def leave(self, broker: int, lost: bool) -> None:
         self.live.discard(broker)
         isr = [member for member in self.state.isr if member != broker]
-        self.take(change_partition(self.state, TOPIC, 0, self.now(), isr=isr, unclean_shutdown=(broker,) if lost else ()))
+        self.take(
+            change_partition(
+                self.state,
+                TOPIC,
+                0,
+                self.now(),
+                isr=isr,
+                unclean_shutdown=(broker,) if lost else (),
+            )
+        )
 
     @rule(broker=st.integers(1, 5))
     def come(self, broker: int) -> None:
@@ -154,8 +235,15 @@ class Partitions(RuleBasedStateMachine):
     @precondition(lambda self: self.state.leader in self.live)
     @rule(wanted=st.sets(st.integers(1, 5)))
     def leader_asks(self, wanted: set[int]) -> None:
-        isr = [replica for replica in self.state.replicas if replica == self.state.leader or (replica in wanted and replica in self.live)]
-        self.take(change_partition(self.state, TOPIC, 0, self.now(), isr=isr, recovery_state=RECOVERED), isr)
+        isr = [
+            replica
+            for replica in self.state.replicas
+            if replica == self.state.leader or (replica in wanted and replica in self.live)
+        ]
+        self.take(
+            change_partition(self.state, TOPIC, 0, self.now(), isr=isr, recovery_state=RECOVERED),
+            isr,
+        )
 
     @rule(election=st.sampled_from([Election.PREFERRED, Election.UNCLEAN]))
     def elect(self, election: Election) -> None:
@@ -165,13 +253,19 @@ class Partitions(RuleBasedStateMachine):
     @rule(order=st.permutations(range(1, 6)), count=st.integers(1, 4))
     def reassign(self, order: list[int], count: int) -> None:
         wanted = reassigned(self.state, order[:count])
-        self.take(change_partition(self.state, TOPIC, 0, self.now(), assignment=wanted, election=Election.ONLINE))
+        self.take(
+            change_partition(
+                self.state, TOPIC, 0, self.now(), assignment=wanted, election=Election.ONLINE
+            )
+        )
 
     @rule()
     def cancel(self) -> None:
         if Assignment.of(self.state).in_progress:
             assignment, isr = reverted(self.state)
-            change = change_partition(self.state, TOPIC, 0, self.now(), isr=isr, assignment=assignment)
+            change = change_partition(
+                self.state, TOPIC, 0, self.now(), isr=isr, assignment=assignment
+            )
             assert change is not None
             if isr or (self.unclean and self.state.changed(change).leader != NO_LEADER):
                 self.take(change)
@@ -180,7 +274,9 @@ class Partitions(RuleBasedStateMachine):
     def sound(self) -> None:
         """RL 9, 8.3."""
         state, before = self.state, self.before
-        assert state.replicas and len(set(state.replicas)) == len(state.replicas) == len(state.directories)
+        assert state.replicas and len(set(state.replicas)) == len(state.replicas) == len(
+            state.directories
+        )
         assert set(state.isr) <= set(state.replicas) and set(state.elr) <= set(state.replicas)
         assert not set(state.isr) & set(state.elr)
         assert set(state.removing) | set(state.adding) <= set(state.replicas)
@@ -189,10 +285,17 @@ class Partitions(RuleBasedStateMachine):
         assert state.isr or self.elr
         if state is before:
             return
-        assert state.partition_epoch == before.partition_epoch + 1 and state.leader_epoch >= before.leader_epoch
+        assert (
+            state.partition_epoch == before.partition_epoch + 1
+            and state.leader_epoch >= before.leader_epoch
+        )
         if state.leader != before.leader or not set(before.replicas) <= set(state.replicas):
             assert state.leader_epoch == before.leader_epoch + 1
-        if state.leader not in (NO_LEADER, before.leader) and state.leader not in (*before.isr, *before.elr, *self.asked):
+        if state.leader not in (NO_LEADER, before.leader) and state.leader not in (
+            *before.isr,
+            *before.elr,
+            *self.asked,
+        ):
             assert state.leader_recovery_state == RECOVERING and state.isr == (state.leader,)
         for replica in set(before.replicas) & set(state.replicas):
             assert state.directory_of(replica) == before.directory_of(replica)

@@ -8,7 +8,15 @@ import pytest
 
 from twisted_broker.cluster.image import EMPTY
 from twisted_broker.cluster.image_entries import NO_LEADER
-from twisted_broker.cluster.records import RECORD_TYPES, TransactionBuffer, batch_records, build_batch, decode_record, encode_record, record_version
+from twisted_broker.cluster.records import (
+    RECORD_TYPES,
+    TransactionBuffer,
+    batch_records,
+    build_batch,
+    decode_record,
+    encode_record,
+    record_version,
+)
 from twisted_broker.cluster.snapshots import SnapshotId, image_of
 from twisted_broker.wire.errors import WireError
 from twisted_broker.wire.messages import metadata_records as records
@@ -20,7 +28,9 @@ SNAPSHOT = (GOLDEN / "00000000000000000051-0000000001.checkpoint").read_bytes()
 
 
 def test_kafkas_records_decode_and_encode_to_the_same_bytes() -> None:
-    """RL 8.1: every record of Kafka's metadata log is understood, and written again in Kafka's version to Kafka's bytes."""
+    """RL 8.1: every record of Kafka's metadata log is understood, and written again in Kafka's
+    version to Kafka's bytes.
+    """
     seen = set()
     for batch in iterate_batches(LOG):
         if batch.is_control:
@@ -30,7 +40,13 @@ def test_kafkas_records_decode_and_encode_to_the_same_bytes() -> None:
             seen.add(type(record).__name__)
             assert encode_record(record, version) == framed.value
             assert record_version(record, 30) == version
-    assert {"BeginTransactionRecord", "RegisterBrokerRecord", "PartitionChangeRecord", "ProducerIdsRecord", "UserScramCredentialRecord"} <= seen
+    assert {
+        "BeginTransactionRecord",
+        "RegisterBrokerRecord",
+        "PartitionChangeRecord",
+        "ProducerIdsRecord",
+        "UserScramCredentialRecord",
+    } <= seen
 
 
 def test_kafkas_batches_are_built_again_byte_by_byte() -> None:
@@ -40,23 +56,38 @@ def test_kafkas_batches_are_built_again_byte_by_byte() -> None:
         if batch.is_control:
             built += LOG[batch.offset : batch.offset + batch.size_in_bytes]
         else:
-            built += build_batch(batch_records(batch), batch.base_offset, batch.partition_leader_epoch, batch.base_timestamp, 30)
+            built += build_batch(
+                batch_records(batch),
+                batch.base_offset,
+                batch.partition_leader_epoch,
+                batch.base_timestamp,
+                30,
+            )
     assert built == LOG
 
 
 def test_kafkas_log_gives_the_image_it_describes() -> None:
-    """RL 8.1, 8.3: topics, settings, a deletion and the controlled shutdown of a lone broker (its partitions wait in the ELR)."""
+    """RL 8.1, 8.3: topics, settings, a deletion and the controlled shutdown of a lone broker
+    (its partitions wait in the ELR).
+    """
     image, transactions = EMPTY, TransactionBuffer()
     for batch in iterate_batches(LOG):
         if not batch.is_control:
-            image, _ = image.apply(transactions.pass_through(batch_records(batch)), batch.last_offset)
+            image, _ = image.apply(
+                transactions.pass_through(batch_records(batch)), batch.last_offset
+            )
     assert sorted(image.topics_by_name) == ["alpha", "gamma"]
     assert image.features["metadata.version"] == 30
     assert image.config(2, "alpha") == {"cleanup.policy": "compact", "retention.ms": "120000"}
     assert image.next_producer_id == 1000
     assert image.brokers[1].fenced and image.brokers[1].in_controlled_shutdown
     partition = image.topics_by_name["alpha"].partitions[2]
-    assert (partition.isr, partition.leader, partition.elr, partition.last_known_elr) == ((), NO_LEADER, (1,), (1,))
+    assert (partition.isr, partition.leader, partition.elr, partition.last_known_elr) == (
+        (),
+        NO_LEADER,
+        (1,),
+        (1,),
+    )
     assert (partition.leader_epoch, partition.partition_epoch) == (1, 1)
 
 
@@ -65,7 +96,12 @@ def test_kafkas_snapshot_says_what_its_log_says() -> None:
     image, transactions = EMPTY, TransactionBuffer()
     for batch in iterate_batches(LOG):
         if batch.last_offset < 51 and not batch.is_control:
-            image, _ = image.apply(transactions.pass_through(batch_records(batch)), batch.last_offset, 1, batch.max_timestamp)
+            image, _ = image.apply(
+                transactions.pass_through(batch_records(batch)),
+                batch.last_offset,
+                1,
+                batch.max_timestamp,
+            )
     assert image_of(SNAPSHOT, SnapshotId(51, 1)) == image
 
 
@@ -77,12 +113,23 @@ def test_a_snapshot_without_its_end_is_refused() -> None:
             image_of(SNAPSHOT[:end], SnapshotId(51, 1))
 
 
-FRAMES = [None, b"", b"\x01", b"\x01\x02", b"\x02\x14\x00\x00", b"\x01\x63\x00\x00", b"\x01\x05\x09\x00", b"\x01\x14\x00\x00\x00"]
+FRAMES = [
+    None,
+    b"",
+    b"\x01",
+    b"\x01\x02",
+    b"\x02\x14\x00\x00",
+    b"\x01\x63\x00\x00",
+    b"\x01\x05\x09\x00",
+    b"\x01\x14\x00\x00\x00",
+]
 
 
 @pytest.mark.parametrize("frame", FRAMES)
 def test_what_is_not_known_stops_the_reader(frame: bytes | None) -> None:
-    """KRAFT 3.3: another frame version, record type or record version, or bytes that do not fit, are never passed over."""
+    """KRAFT 3.3: another frame version, record type or record version, or bytes that do not fit,
+    are never passed over.
+    """
     with pytest.raises(WireError):
         decode_record(frame)
 
@@ -94,7 +141,11 @@ def test_all_of_kafkas_record_types_are_known() -> None:
 
 def test_a_transaction_is_applied_when_it_ends_or_never() -> None:
     """KRAFT 3.3: what lies between Begin and End comes together; after Abort nothing comes."""
-    begin, end, abort = records.BeginTransactionRecord(name="t"), records.EndTransactionRecord(), records.AbortTransactionRecord()
+    begin, end, abort = (
+        records.BeginTransactionRecord(name="t"),
+        records.EndTransactionRecord(),
+        records.AbortTransactionRecord(),
+    )
     one, two = records.NoOpRecord(), records.FeatureLevelRecord(name="f", feature_level=1)
     buffer = TransactionBuffer()
     assert buffer.pass_through([one, begin, two]) == [one]

@@ -1,4 +1,6 @@
-"""Three production brokers in one thread on simulated machines: what the loss of a directory and a deletion in absence leave behind."""
+"""Three production brokers in one thread on simulated machines: what the loss of a directory and
+a deletion in absence leave behind.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +19,16 @@ from twisted_broker.testing.sim.cluster import SimCluster
 from twisted_broker.testing.sim.network import Weather
 from twisted_broker.testing.sim.node import CLIENT_PORT, SimNode
 from twisted_broker.wire.messages import reassignment as reassignment_messages
-from twisted_broker.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from twisted_broker.wire.messages.topics import CreatableTopic, CreateTopicsRequest, DeleteTopicsRequest
+from twisted_broker.wire.messages.produce import (
+    PartitionProduceData,
+    ProduceRequest,
+    TopicProduceData,
+)
+from twisted_broker.wire.messages.topics import (
+    CreatableTopic,
+    CreateTopicsRequest,
+    DeleteTopicsRequest,
+)
 from twisted_broker.wire.records import BatchBuilder, iterate_batches
 
 PATIENCE_SECONDS = 120.0
@@ -67,7 +77,12 @@ class Three:
 
     def create(self, partitions: int = 1, topic: str = "t") -> None:
         asked = CreatableTopic(name=topic, num_partitions=partitions, replication_factor=3)
-        assert self.ask(1, CreateTopicsRequest(topics=[asked], timeout_ms=30_000), 7).topics[0].error_code == 0
+        assert (
+            self.ask(1, CreateTopicsRequest(topics=[asked], timeout_ms=30_000), 7)
+            .topics[0]
+            .error_code
+            == 0
+        )
         self.until(lambda: self.all_in_sync(topic), "all in sync")
 
     def all_in_sync(self, topic: str = "t") -> bool:
@@ -78,8 +93,15 @@ class Three:
         leader = self.partitions()[partition].leader
         builder = BatchBuilder()
         builder.append(0, None, value)
-        data = TopicProduceData(name="t", partition_data=[PartitionProduceData(index=partition, records=builder.build())])
-        answer = self.ask(leader, ProduceRequest(acks=-1, timeout_ms=30_000, topic_data=[data]), 9).responses[0].partition_responses[0]
+        data = TopicProduceData(
+            name="t",
+            partition_data=[PartitionProduceData(index=partition, records=builder.build())],
+        )
+        answer = (
+            self.ask(leader, ProduceRequest(acks=-1, timeout_ms=30_000, topic_data=[data]), 9)
+            .responses[0]
+            .partition_responses[0]
+        )
         assert answer.error_code == 0, answer
         return int(answer.base_offset)
 
@@ -90,14 +112,23 @@ class Three:
 
 @pytest.fixture
 def three() -> Iterator[Three]:
-    settings = {"log.dirs": "/a,/b", "metadata.log.dir": "/b", "broker.session.timeout.ms": "3000", "broker.heartbeat.interval.ms": "500"}
-    settings["replica.lag.time.max.ms"] = "4000"  # so long a replica that fell silent may hold the high watermark back
+    settings = {
+        "log.dirs": "/a,/b",
+        "metadata.log.dir": "/b",
+        "broker.session.timeout.ms": "3000",
+        "broker.heartbeat.interval.ms": "500",
+    }
+    settings["replica.lag.time.max.ms"] = (
+        "4000"  # so long a replica that fell silent may hold the high watermark back
+    )
     with SimCluster(11, 3, settings, Weather(), shuffle=False) as cluster:
         yield Three(cluster)
 
 
 def test_a_lost_directory_takes_only_its_partitions(three: Three) -> None:
-    """RL 1.12: what lay there is led by others; what lies in the broker's other directory keeps its leader and its place in the ISR."""
+    """RL 1.12: what lay there is led by others; what lies in the broker's other directory keeps
+    its leader and its place in the ISR.
+    """
     three.create(partitions=12)
     for number in range(12):
         three.produce(number, b"before")
@@ -107,44 +138,79 @@ def test_a_lost_directory_takes_only_its_partitions(three: Three) -> None:
     broker = three.node(2).broker
     assert broker is not None
     broker.log_manager.fail_directory("/a", OSError(EIO, "broken"))
-    three.until(lambda: all(2 not in three.partitions()[number].isr for number in lost), "the controller knows")
+    three.until(
+        lambda: all(2 not in three.partitions()[number].isr for number in lost),
+        "the controller knows",
+    )
     after = three.partitions()
     for number in range(12):
         moved = number in lost and before[number].leader == 2
-        assert after[number].leader in (1, 3) if moved else after[number].leader == before[number].leader
+        assert (
+            after[number].leader in (1, 3)
+            if moved
+            else after[number].leader == before[number].leader
+        )
         assert (2 in after[number].isr) is (number not in lost)
     assert not three.image.brokers[2].fenced and len(three.image.brokers[2].directories) == 1
-    three.until(lambda: [three.produce(number, b"after") for number in range(12)] == [1] * 12, "all partitions take records")
+    three.until(
+        lambda: [three.produce(number, b"after") for number in range(12)] == [1] * 12,
+        "all partitions take records",
+    )
 
 
 def test_a_topic_deleted_while_a_broker_is_away(three: Three) -> None:
-    """RL 1.5, 8.5: on its return the old log is set aside, and a new topic of the same name begins empty on it."""
+    """RL 1.5, 8.5: on its return the old log is set aside, and a new topic of the same name
+    begins empty on it.
+    """
     three.create()
     three.produce(0, b"old")
     three.node(3).kill()
-    three.until(lambda: three.partitions()[0].isr and 3 not in three.partitions()[0].isr, "3 has left the ISR")
+    three.until(
+        lambda: three.partitions()[0].isr and 3 not in three.partitions()[0].isr,
+        "3 has left the ISR",
+    )
     old_id = three.image.topics_by_name["t"].id
-    assert three.ask(1, DeleteTopicsRequest(topic_names=["t"], timeout_ms=30_000), 4).responses[0].error_code == 0
+    assert (
+        three.ask(1, DeleteTopicsRequest(topic_names=["t"], timeout_ms=30_000), 4)
+        .responses[0]
+        .error_code
+        == 0
+    )
     asked = CreatableTopic(name="t", num_partitions=1, replication_factor=3)
-    assert three.ask(1, CreateTopicsRequest(topics=[asked], timeout_ms=30_000), 7).topics[0].error_code == 0
+    assert (
+        three.ask(1, CreateTopicsRequest(topics=[asked], timeout_ms=30_000), 7).topics[0].error_code
+        == 0
+    )
     assert three.image.topics_by_name["t"].id != old_id
     assert three.produce(0, b"new") == 0
     three.node(3).start()
-    three.until(lambda: three.all_in_sync() and three.log(3) is not None, "3 is in the new topic's ISR")
+    three.until(
+        lambda: three.all_in_sync() and three.log(3) is not None, "3 is in the new topic's ISR"
+    )
     log = three.log(3)
     assert log.topic_id == three.image.topics_by_name["t"].id and log.log_end_offset == 1
-    strays = [name for directory in ("/a", "/b") for name in three.node(3).disk.listdir(directory) if name.endswith("-stray")]
+    strays = [
+        name
+        for directory in ("/a", "/b")
+        for name in three.node(3).disk.listdir(directory)
+        if name.endswith("-stray")
+    ]
     assert len(strays) == 1 and strays[0].startswith("t-0.")
 
 
 class Moving(Three):
-    """Random reassignments, elections and deaths while a client writes; what it was told is safe must be everywhere at the end."""
+    """Random reassignments, elections and deaths while a client writes; what it was told is safe
+    must be everywhere at the end.
+    """
 
     def __init__(self, cluster: SimCluster) -> None:
         super().__init__(cluster)
         self.random = Random(cluster.seed)
         self.acknowledged: list[bytes] = []
-        self.connections = {number: BrokerConnection(self.runtime, f"n{number}", CLIENT_PORT, "writer") for number in self.numbers}
+        self.connections = {
+            number: BrokerConnection(self.runtime, f"n{number}", CLIENT_PORT, "writer")
+            for number in self.numbers
+        }
         self.create()
         self.write()
 
@@ -163,12 +229,19 @@ class Moving(Three):
             return
         builder = BatchBuilder()
         builder.append(0, None, value)
-        data = TopicProduceData(name="t", partition_data=[PartitionProduceData(index=0, records=builder.build())])
+        data = TopicProduceData(
+            name="t", partition_data=[PartitionProduceData(index=0, records=builder.build())]
+        )
         request = ProduceRequest(acks=-1, timeout_ms=3_000, topic_data=[data])
-        self.connections[state.leader].send(request, 9, timeout_ms=4_000).addBoth(self._answered, value)
+        self.connections[state.leader].send(request, 9, timeout_ms=4_000).addBoth(
+            self._answered, value
+        )
 
     def _answered(self, answer: Any, value: bytes) -> None:
-        if getattr(answer, "responses", None) and answer.responses[0].partition_responses[0].error_code == 0:
+        if (
+            getattr(answer, "responses", None)
+            and answer.responses[0].partition_responses[0].error_code == 0
+        ):
             self.acknowledged.append(value)
             self.runtime.clock.callLater(0.01, self.write)
         else:
@@ -178,19 +251,35 @@ class Moving(Three):
         """One thing that operators or fate do; n1 holds the controller and stays."""
         kind = self.random.choice(("reassign", "reassign", "cancel", "elect", "kill", "start"))
         chosen = self.random.choice(self.numbers[1:])
-        if kind == "kill" and self.node(chosen).is_up and sum(node.is_up for node in self.cluster.nodes.values()) > 2:
+        if (
+            kind == "kill"
+            and self.node(chosen).is_up
+            and sum(node.is_up for node in self.cluster.nodes.values()) > 2
+        ):
             self.node(chosen).kill()
         elif kind == "start" and not self.node(chosen).is_up:
             self.node(chosen).start()
         elif kind == "elect":
             asked = [reassignment_messages.TopicPartitions(topic="t", partitions=[0])]
-            self.ask(1, reassignment_messages.ElectLeadersRequest(election_type=0, topic_partitions=asked), 2)
+            self.ask(
+                1,
+                reassignment_messages.ElectLeadersRequest(election_type=0, topic_partitions=asked),
+                2,
+            )
         elif kind in ("reassign", "cancel"):
-            self.reassign(self.random.sample(self.numbers, self.random.randint(1, 3)) if kind == "reassign" else None)
+            self.reassign(
+                self.random.sample(self.numbers, self.random.randint(1, 3))
+                if kind == "reassign"
+                else None
+            )
 
     def reassign(self, replicas: list[int] | None) -> int:
-        partitions = [reassignment_messages.ReassignablePartition(partition_index=0, replicas=replicas)]
-        request = reassignment_messages.AlterPartitionReassignmentsRequest(topics=[reassignment_messages.ReassignableTopic(name="t", partitions=partitions)])
+        partitions = [
+            reassignment_messages.ReassignablePartition(partition_index=0, replicas=replicas)
+        ]
+        request = reassignment_messages.AlterPartitionReassignmentsRequest(
+            topics=[reassignment_messages.ReassignableTopic(name="t", partitions=partitions)]
+        )
         return int(self.ask(1, request, 1).responses[0].partitions[0].error_code)
 
     def values(self, number: int) -> list[bytes | None]:
@@ -199,15 +288,25 @@ class Moving(Three):
         found: list[bytes | None] = []
         while log.log_start_offset + len(found) < log.log_end_offset:
             data = log.read(log.log_start_offset + len(found), 1 << 20, log.log_end, True)
-            found += [record.value for each in iterate_batches(data.slice.read()) for record in each.records(1 << 20)]
+            found += [
+                record.value
+                for each in iterate_batches(data.slice.read())
+                for record in each.records(1 << 20)
+            ]
             data.slice.release()
         return found
 
 
 @pytest.mark.parametrize("seed", range(6))
 def test_moved_under_load_with_deaths_nothing_is_lost(seed: int) -> None:
-    """RL 8.5, RL 9: through reassignments, cancellations, elections and kills every acknowledged record is in every replica, in order."""
-    settings = {"broker.session.timeout.ms": "2000", "broker.heartbeat.interval.ms": "300", "replica.lag.time.max.ms": "3000"}
+    """RL 8.5, RL 9: through reassignments, cancellations, elections and kills every acknowledged
+    record is in every replica, in order.
+    """
+    settings = {
+        "broker.session.timeout.ms": "2000",
+        "broker.heartbeat.interval.ms": "300",
+        "replica.lag.time.max.ms": "3000",
+    }
     with SimCluster(seed, 4, settings, Weather(), shuffle=True) as cluster:
         moving = Moving(cluster)
         for _ in range(25):
@@ -219,12 +318,18 @@ def test_moved_under_load_with_deaths_nothing_is_lost(seed: int) -> None:
         moving.until(lambda: all(node.ready for node in cluster.nodes.values()), "all are back")
         assert moving.reassign([2, 3, 4]) == 0
         written = len(moving.acknowledged)
-        settled = lambda: sorted(moving.partitions()[0].isr) == sorted(moving.partitions()[0].replicas) == [2, 3, 4]  # noqa: E731
+
+        def settled() -> bool:
+            found = moving.partitions()[0]
+            return sorted(found.isr) == sorted(found.replicas) == [2, 3, 4]
+
         moving.until(settled, "the last reassignment is done")
         moving.until(lambda: len(moving.acknowledged) > written + 5, "records flow")
         assert moving.log(1) is None
         acknowledged = list(moving.acknowledged)
         for number in (2, 3, 4):
             missing = iter(moving.values(number))
-            assert all(value in missing for value in acknowledged), f"a record is not on {number}, or out of order"
+            assert all(value in missing for value in acknowledged), (
+                f"a record is not on {number}, or out of order"
+            )
         assert len(acknowledged) > 50

@@ -21,20 +21,48 @@ def three(fixture: Fixture) -> Fixture:
     return fixture
 
 
-def create(fixture: Fixture, *topics: topics_messages.CreatableTopic, validate_only: bool = False) -> list[topics_messages.CreatableTopicResult]:
-    answer: topics_messages.CreateTopicsResponse = fixture.ask("create_topics", topics_messages.CreateTopicsRequest(topics=list(topics), validate_only=validate_only), 7)
+def create(
+    fixture: Fixture, *topics: topics_messages.CreatableTopic, validate_only: bool = False
+) -> list[topics_messages.CreatableTopicResult]:
+    answer: topics_messages.CreateTopicsResponse = fixture.ask(
+        "create_topics",
+        topics_messages.CreateTopicsRequest(topics=list(topics), validate_only=validate_only),
+        7,
+    )
     return answer.topics
 
 
-def topic(name: str, partitions: int = 1, factor: int = 1, configs: dict[str, str | None] | None = None, **assigned: Any) -> topics_messages.CreatableTopic:
-    entries = [topics_messages.CreatableTopicConfig(name=key, value=value) for key, value in (configs or {}).items()]
-    assignments = [topics_messages.CreatableReplicaAssignment(partition_index=n, broker_ids=ids) for n, ids in assigned.get("by_hand", [])]
-    return topics_messages.CreatableTopic(name=name, num_partitions=partitions, replication_factor=factor, configs=entries, assignments=assignments)
+def topic(
+    name: str,
+    partitions: int = 1,
+    factor: int = 1,
+    configs: dict[str, str | None] | None = None,
+    **assigned: Any,
+) -> topics_messages.CreatableTopic:
+    entries = [
+        topics_messages.CreatableTopicConfig(name=key, value=value)
+        for key, value in (configs or {}).items()
+    ]
+    assignments = [
+        topics_messages.CreatableReplicaAssignment(partition_index=n, broker_ids=ids)
+        for n, ids in assigned.get("by_hand", [])
+    ]
+    return topics_messages.CreatableTopic(
+        name=name,
+        num_partitions=partitions,
+        replication_factor=factor,
+        configs=entries,
+        assignments=assignments,
+    )
 
 
 def test_a_topic_is_created_with_everything_that_was_asked(three: Fixture) -> None:
-    """RL 8.5: partitions on the live brokers, leader first in the ISR, the topic's settings, its id in the answer."""
-    (result,) = create(three, topic("orders", 6, 3, {"retention.ms": "1000", "cleanup.policy": "compact,delete"}))
+    """RL 8.5: partitions on the live brokers, leader first in the ISR, the topic's settings, its
+    id in the answer.
+    """
+    (result,) = create(
+        three, topic("orders", 6, 3, {"retention.ms": "1000", "cleanup.policy": "compact,delete"})
+    )
     assert (result.error_code, result.error_message) == (0, None)
     assert (result.num_partitions, result.replication_factor) == (6, 3)
     made = three.controller.image.topics_by_name["orders"]
@@ -43,14 +71,19 @@ def test_a_topic_is_created_with_everything_that_was_asked(three: Fixture) -> No
         assert sorted(partition.replicas) == [1, 2, 3]
         assert (partition.leader, partition.isr) == (partition.replicas[0], partition.replicas)
         assert (partition.leader_epoch, partition.partition_epoch) == (0, 0)
-    assert three.controller.image.config(2, "orders") == {"retention.ms": "1000", "cleanup.policy": "compact,delete"}
+    assert three.controller.image.config(2, "orders") == {
+        "retention.ms": "1000",
+        "cleanup.policy": "compact,delete",
+    }
     told = {entry.name: entry for entry in result.configs or []}
     assert (told["retention.ms"].value, told["retention.ms"].config_source) == ("1000", 1)
     assert (told["segment.bytes"].value, told["segment.bytes"].config_source) == ("1073741824", 5)
 
 
 def test_defaults_come_from_the_controllers_settings() -> None:
-    """CreateTopics v4: -1 partitions and -1 replicas mean num.partitions and default.replication.factor."""
+    """CreateTopics v4: -1 partitions and -1 replicas mean num.partitions and
+    default.replication.factor.
+    """
     fixture = Fixture(settings={"num.partitions": "4", "default.replication.factor": "2"}).start()
     fixture.join(1)
     fixture.join(2)
@@ -84,8 +117,12 @@ def test_defaults_come_from_the_controllers_settings() -> None:
         (topic("t", -1, -1, by_hand=[(0, [])]), ErrorCode.INVALID_REPLICA_ASSIGNMENT),
     ],
 )
-def test_topics_that_are_refused(three: Fixture, wanted: topics_messages.CreatableTopic, code: ErrorCode) -> None:
-    """RL 8.5: each refusal has its code and a sentence; the other topic of the request is created."""
+def test_topics_that_are_refused(
+    three: Fixture, wanted: topics_messages.CreatableTopic, code: ErrorCode
+) -> None:
+    """RL 8.5: each refusal has its code and a sentence; the other topic of the request is
+    created.
+    """
     create(three, topic("here_too"))
     refused, made = create(three, wanted, topic("good"))
     assert refused.error_code == code and refused.error_message
@@ -95,29 +132,42 @@ def test_topics_that_are_refused(three: Fixture, wanted: topics_messages.Creatab
 
 def test_a_name_twice_in_one_request_is_refused_twice(three: Fixture) -> None:
     """Kafka's ControllerApis: neither of the two is created."""
-    assert [result.error_code for result in create(three, topic("t"), topic("t", 3))] == [ErrorCode.INVALID_REQUEST] * 2
+    assert [result.error_code for result in create(three, topic("t"), topic("t", 3))] == [
+        ErrorCode.INVALID_REQUEST
+    ] * 2
     assert three.controller.image.topics_by_name == {}
 
 
 def test_two_new_topics_may_not_collide_with_each_other(three: Fixture) -> None:
     """`.` and `_` are one in metric names, also inside one request."""
-    assert [result.error_code for result in create(three, topic("a.b"), topic("a_b"))] == [0, ErrorCode.INVALID_TOPIC_EXCEPTION]
+    assert [result.error_code for result in create(three, topic("a.b"), topic("a_b"))] == [
+        0,
+        ErrorCode.INVALID_TOPIC_EXCEPTION,
+    ]
 
 
 def test_validate_only_answers_and_writes_nothing(three: Fixture) -> None:
     """CreateTopics v1: all checks, no records."""
     before = three.controller.image
     good, bad = create(three, topic("t", 3, 2), topic("u", 1, 9), validate_only=True)
-    assert (good.error_code, good.num_partitions, bad.error_code) == (0, 3, ErrorCode.INVALID_REPLICATION_FACTOR)
+    assert (good.error_code, good.num_partitions, bad.error_code) == (
+        0,
+        3,
+        ErrorCode.INVALID_REPLICATION_FACTOR,
+    )
     assert three.controller.image is before
 
 
 def test_fenced_replicas_are_assigned_but_not_in_sync(three: Fixture) -> None:
-    """RL 8.3: a fenced broker may be a replica, never in the ISR nor leader; only fenced ones are no assignment."""
+    """RL 8.3: a fenced broker may be a replica, never in the ISR nor leader; only fenced ones
+    are no assignment.
+    """
     three.advance(9.5)
     epoch = three.register(2, b"x" * 16)
     three.beat(2, epoch)
-    good, bad = create(three, topic("t", -1, -1, by_hand=[(0, [1, 2])]), topic("u", -1, -1, by_hand=[(0, [1, 3])]))
+    good, bad = create(
+        three, topic("t", -1, -1, by_hand=[(0, [1, 2])]), topic("u", -1, -1, by_hand=[(0, [1, 3])])
+    )
     made = three.controller.image.topics_by_name["t"].partitions[0]
     assert good.error_code == 0 and (made.replicas, made.isr, made.leader) == ((1, 2), (2,), 2)
     assert bad.error_code == ErrorCode.INVALID_REPLICA_ASSIGNMENT
@@ -138,15 +188,25 @@ def test_a_thousand_partitions_take_well_under_a_second(fixture: Fixture) -> Non
     assert time.process_time() - start < 0.5
 
 
-def grow(fixture: Fixture, name: str, count: int, assignments: list[list[int]] | None = None) -> topics_messages.CreatePartitionsTopicResult:
-    given = None if assignments is None else [topics_messages.CreatePartitionsAssignment(broker_ids=ids) for ids in assignments]
-    request = topics_messages.CreatePartitionsRequest(topics=[topics_messages.CreatePartitionsTopic(name=name, count=count, assignments=given)])
+def grow(
+    fixture: Fixture, name: str, count: int, assignments: list[list[int]] | None = None
+) -> topics_messages.CreatePartitionsTopicResult:
+    given = (
+        None
+        if assignments is None
+        else [topics_messages.CreatePartitionsAssignment(broker_ids=ids) for ids in assignments]
+    )
+    request = topics_messages.CreatePartitionsRequest(
+        topics=[topics_messages.CreatePartitionsTopic(name=name, count=count, assignments=given)]
+    )
     answer: topics_messages.CreatePartitionsResponse = fixture.ask("create_partitions", request, 3)
     return answer.results[0]
 
 
 def test_a_topic_grows(three: Fixture) -> None:
-    """RL 8.5: with as many replicas as it has, placed or by hand; the old partitions stay as they were."""
+    """RL 8.5: with as many replicas as it has, placed or by hand; the old partitions stay as
+    they were.
+    """
     create(three, topic("t", 2, 2))
     before = three.controller.image.topics_by_name["t"].partitions
     assert grow(three, "t", 4).error_code == 0
@@ -167,7 +227,9 @@ def test_a_topic_grows(three: Fixture) -> None:
         ("t", 10_003, None, ErrorCode.POLICY_VIOLATION),
     ],
 )
-def test_growth_that_is_refused(three: Fixture, name: str, count: int, assignments: list[list[int]] | None, code: ErrorCode) -> None:
+def test_growth_that_is_refused(
+    three: Fixture, name: str, count: int, assignments: list[list[int]] | None, code: ErrorCode
+) -> None:
     """RL 8.5: unknown topics, no increase, assignments that do not fit."""
     create(three, topic("t", 2, 2))
     assert grow(three, name, count, assignments).error_code == code
@@ -175,7 +237,9 @@ def test_growth_that_is_refused(three: Fixture, name: str, count: int, assignmen
 
 
 def test_topics_are_deleted_by_name_and_by_id(three: Fixture) -> None:
-    """RL 8.5: with their settings; unknown ones have their own errors; naming one twice refuses both."""
+    """RL 8.5: with their settings; unknown ones have their own errors; naming one twice refuses
+    both.
+    """
     first, second = create(three, topic("a", configs={"retention.ms": "1"}), topic("b"))
     request = topics_messages.DeleteTopicsRequest(
         topics=[
@@ -189,41 +253,81 @@ def test_topics_are_deleted_by_name_and_by_id(three: Fixture) -> None:
     )
     codes = [result.error_code for result in three.ask("delete_topics", request, 6).responses]
     invalid = ErrorCode.INVALID_REQUEST
-    assert codes == [0, ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, invalid, invalid, invalid]
+    assert codes == [
+        0,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        invalid,
+        invalid,
+        invalid,
+    ]
     image = three.controller.image
-    assert sorted(image.topics_by_name) == ["b"] and image.config(2, "a") == {} and first.topic_id not in image.topics_by_id
+    assert (
+        sorted(image.topics_by_name) == ["b"]
+        and image.config(2, "a") == {}
+        and first.topic_id not in image.topics_by_id
+    )
 
 
 def test_deletion_by_names_in_older_versions(three: Fixture) -> None:
     """DeleteTopics v5 and below carry names only."""
     create(three, topic("a"))
-    answer = three.ask("delete_topics", topics_messages.DeleteTopicsRequest(topic_names=["a", "z"]), 5)
-    assert [result.error_code for result in answer.responses] == [0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+    answer = three.ask(
+        "delete_topics", topics_messages.DeleteTopicsRequest(topic_names=["a", "z"]), 5
+    )
+    assert [result.error_code for result in answer.responses] == [
+        0,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    ]
 
 
-@pytest.mark.parametrize(("version", "code"), [(2, ErrorCode.INVALID_REQUEST), (3, ErrorCode.TOPIC_DELETION_DISABLED)])
+@pytest.mark.parametrize(
+    ("version", "code"), [(2, ErrorCode.INVALID_REQUEST), (3, ErrorCode.TOPIC_DELETION_DISABLED)]
+)
 def test_deletion_can_be_switched_off(version: int, code: ErrorCode) -> None:
     """delete.topic.enable=false."""
     fixture = Fixture(settings={"delete.topic.enable": "false"}).start()
     with pytest.raises(BrokerError) as caught:
-        fixture.ask("delete_topics", topics_messages.DeleteTopicsRequest(topic_names=["a"]), version)
+        fixture.ask(
+            "delete_topics", topics_messages.DeleteTopicsRequest(topic_names=["a"]), version
+        )
     assert caught.value.code is code
 
 
 class Only(AllowAll):
     """Allows only what touches topics whose name begins with `mine`."""
 
-    def authorize(self, principal: Any, host: str, operation: Operation, resource: ResourceType, name: str) -> bool:
+    def authorize(
+        self, principal: Any, host: str, operation: Operation, resource: ResourceType, name: str
+    ) -> bool:
         return resource == ResourceType.TOPIC and name.startswith("mine")
 
 
 def test_permission_comes_before_existence(three: Fixture) -> None:
-    """RL 5.1: what may not be touched is refused alike, there or not; the rest of the request is done."""
+    """RL 5.1: what may not be touched is refused alike, there or not; the rest of the request is
+    done.
+    """
     (theirs,) = create(three, topic("theirs"))
     three.authorizer = Only()
-    results = {result.name: result.error_code for result in create(three, topic("mine"), topic("theirs"), topic("new"))}
-    assert results == {"mine": 0, "theirs": ErrorCode.TOPIC_AUTHORIZATION_FAILED, "new": ErrorCode.TOPIC_AUTHORIZATION_FAILED}
-    assert grow(three, "theirs", 5).error_code == grow(three, "nope", 5).error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED
-    by_id = topics_messages.DeleteTopicsRequest(topics=[topics_messages.DeleteTopicState(name=None, topic_id=theirs.topic_id), topics_messages.DeleteTopicState(name="theirs")])
+    results = {
+        result.name: result.error_code
+        for result in create(three, topic("mine"), topic("theirs"), topic("new"))
+    }
+    assert results == {
+        "mine": 0,
+        "theirs": ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+        "new": ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+    }
+    assert (
+        grow(three, "theirs", 5).error_code
+        == grow(three, "nope", 5).error_code
+        == ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    )
+    by_id = topics_messages.DeleteTopicsRequest(
+        topics=[
+            topics_messages.DeleteTopicState(name=None, topic_id=theirs.topic_id),
+            topics_messages.DeleteTopicState(name="theirs"),
+        ]
+    )
     codes = [result.error_code for result in three.ask("delete_topics", by_id, 6).responses]
     assert codes == [ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.TOPIC_AUTHORIZATION_FAILED]

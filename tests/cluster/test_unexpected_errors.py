@@ -16,7 +16,10 @@ from twisted_broker.interfaces import TopicPartition
 from twisted_broker.net.client import BrokerConnection, NoAnswer
 from twisted_broker.replication.partition.isr import IsrProposal
 from twisted_broker.wire.errors import BrokerError, ErrorCode, WireError
-from twisted_broker.wire.messages.broker_lifecycle import AlterPartitionRequest, BrokerHeartbeatRequest
+from twisted_broker.wire.messages.broker_lifecycle import (
+    AlterPartitionRequest,
+    BrokerHeartbeatRequest,
+)
 from twisted_broker.wire.messages.producer_ids import AllocateProducerIdsRequest
 
 
@@ -42,12 +45,18 @@ def fixture() -> Iterator[ControllerFixture]:
 
 
 def tracebacks(events: list[Any]) -> list[str]:
-    return [event["what"] for event in events if "log_failure" in event and "LookupError" in event["log_failure"].getTraceback()]
+    return [
+        event["what"]
+        for event in events
+        if "log_failure" in event and "LookupError" in event["log_failure"].getTraceback()
+    ]
 
 
 def ask_producer_ids(member: MemberSide) -> None:
     """Asks until the deadline."""
-    request = AllocateProducerIdsRequest(broker_id=member.node, broker_epoch=member.lifecycle.broker_epoch)
+    request = AllocateProducerIdsRequest(
+        broker_id=member.node, broker_epoch=member.lifecycle.broker_epoch
+    )
     asked: Deferred[Any] = ensureDeferred(member.channel("test").ask(request, 0, 3000))
     asked.addErrback(lambda failure: failure.trap(BrokerError))
 
@@ -57,14 +66,24 @@ def beat(member: MemberSide) -> None:
 
 
 def propose(member: MemberSide) -> None:
-    member.isr_changes.submit(IsrProposal(TopicPartition("t", 0), bytes(16), 5, 7, ((1, 42), (2, 43)), 0))
+    member.isr_changes.submit(
+        IsrProposal(TopicPartition("t", 0), bytes(16), 5, 7, ((1, 42), (2, 43)), 0)
+    )
 
 
 @pytest.mark.parametrize(
-    ("request_class", "act"), [(BrokerHeartbeatRequest, beat), (AllocateProducerIdsRequest, ask_producer_ids), (AlterPartitionRequest, propose)]
+    ("request_class", "act"),
+    [
+        (BrokerHeartbeatRequest, beat),
+        (AllocateProducerIdsRequest, ask_producer_ids),
+        (AlterPartitionRequest, propose),
+    ],
 )
 def test_a_bug_is_told_once_until_it_works_again(
-    fixture: ControllerFixture, monkeypatch: pytest.MonkeyPatch, request_class: type[Any], act: Callable[[MemberSide], None]
+    fixture: ControllerFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    request_class: type[Any],
+    act: Callable[[MemberSide], None],
 ) -> None:
     """However often it is tried again: one traceback; after a success the next bug is told anew."""
     member = MemberSide(fixture, 2).follow().join()
@@ -98,7 +117,14 @@ def test_a_controller_that_is_away_is_no_bug(fixture: ControllerFixture) -> None
 
 @pytest.mark.parametrize(
     "error",
-    [BrokerError(ErrorCode.NOT_CONTROLLER), WireError("short"), ConnectionRefusedError(), ConnectionLost(), TimeoutError(), NoAnswer("late")],
+    [
+        BrokerError(ErrorCode.NOT_CONTROLLER),
+        WireError("short"),
+        ConnectionRefusedError(),
+        ConnectionLost(),
+        TimeoutError(),
+        NoAnswer("late"),
+    ],
     ids=lambda error: type(error).__name__,
 )
 def test_what_networks_do_is_expected(error: Exception) -> None:

@@ -1,4 +1,7 @@
-"""A broker as its own process: `twistd -n replog`, awaited by its run file, ended by its process id."""
+"""A broker as its own process:
+
+`twistd -n replog`, awaited by its run file, ended by its process id.
+"""
 
 from __future__ import annotations
 
@@ -16,12 +19,19 @@ TWISTD = Path(sys.executable).parent / "twistd"
 
 
 class BrokerProcess:
-    """`start()` returns when the broker serves; the same object may be started again on the same data, and on the same port."""
+    """`start()` returns when the broker serves; the same object may be started again on the same
+    data, and on the same port.
+    """
 
     start_seconds, stop_seconds = START_SECONDS, STOP_SECONDS
 
     def __init__(
-        self, directory: Path, settings: dict[str, str] | None = None, data: str | None = None, port: int = 0, more: list[str] | None = None
+        self,
+        directory: Path,
+        settings: dict[str, str] | None = None,
+        data: str | None = None,
+        port: int = 0,
+        more: list[str] | None = None,
     ) -> None:
         self.directory = directory
         self.data = data or str(directory / "data")
@@ -48,7 +58,13 @@ class BrokerProcess:
         """Starts the process; `wait`: until its run file is there."""
         self.run_file.unlink(missing_ok=True)
         with self.log.open("ab") as log:
-            self.process = subprocess.Popen(self.command(), stdout=log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, cwd=self.directory)
+            self.process = subprocess.Popen(
+                self.command(),
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                stdin=subprocess.DEVNULL,
+                cwd=self.directory,
+            )
         if wait:
             self.await_run_file()
 
@@ -104,7 +120,9 @@ class BrokerProcess:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
-            raise TimeoutError(f"no end {self.stop_seconds} s after {number.name}\n{self.log_tail()}") from None
+            raise TimeoutError(
+                f"no end {self.stop_seconds} s after {number.name}\n{self.log_tail()}"
+            ) from None
         return time.monotonic() - began
 
     def log_tail(self) -> str:

@@ -1,6 +1,8 @@
-"""Stock clients under one interface: `produce(bootstrap, topic, codec, rows)` and `consume(bootstrap, topic, group, count)`.
+"""Stock clients under one interface: `produce(bootstrap, topic, codec, rows)` and
+`consume(bootstrap, topic, group, count)`.
 
-A row is (key, value, headers). Consumers join a group, read from the start and commit; they stop at `count` rows, or after 90 s.
+A row is (key, value, headers). Consumers join a group, read from the start and commit; they stop at
+`count` rows, or after 90 s.
 """
 
 from __future__ import annotations
@@ -29,26 +31,43 @@ class KafkaPython:
     def produce(self, bootstrap: str, topic: str, codec: str, rows: Sequence[Row]) -> None:
         from kafka import KafkaProducer
 
-        producer = KafkaProducer(bootstrap_servers=bootstrap, compression_type=None if codec == "none" else codec, acks="all", linger_ms=5)
+        producer = KafkaProducer(
+            bootstrap_servers=bootstrap,
+            compression_type=None if codec == "none" else codec,
+            acks="all",
+            linger_ms=5,
+        )
         try:
-            for sent in [producer.send(topic, key=key, value=value, headers=list(headers)) for key, value, headers in rows]:
+            for sent in [
+                producer.send(topic, key=key, value=value, headers=list(headers))
+                for key, value, headers in rows
+            ]:
                 sent.get(LIMIT_SECONDS)
         finally:
             producer.close()
 
     def consume(self, bootstrap: str, topic: str, group: str, count: int) -> list[Row]:
-        """A member of 3.0.12 may hang as it joins, under Apache Kafka 4.3.1 too: one that got nothing for a while is left, and another one joins."""
+        """A member of 3.0.12 may hang as it joins, under Apache Kafka 4.3.1 too: one that got
+        nothing for a while is left, and another one joins.
+        """
         deadline = time.monotonic() + LIMIT_SECONDS
         found: list[Row] = []
         while not found and time.monotonic() < deadline:
             found = self._consume(bootstrap, topic, group, count, deadline)
         return found
 
-    def _consume(self, bootstrap: str, topic: str, group: str, count: int, deadline: float) -> list[Row]:
+    def _consume(
+        self, bootstrap: str, topic: str, group: str, count: int, deadline: float
+    ) -> list[Row]:
         from kafka import KafkaConsumer
 
         consumer = KafkaConsumer(
-            topic, bootstrap_servers=bootstrap, group_id=group, auto_offset_reset="earliest", enable_auto_commit=False, session_timeout_ms=10_000
+            topic,
+            bootstrap_servers=bootstrap,
+            group_id=group,
+            auto_offset_reset="earliest",
+            enable_auto_commit=False,
+            session_timeout_ms=10_000,
         )
         found: list[Row] = []
         hanging = min(deadline, time.monotonic() + HANGING_SECONDS)
@@ -71,16 +90,36 @@ class Confluent:
         from confluent_kafka import Producer
 
         failed: list[str] = []
-        producer = Producer({"bootstrap.servers": bootstrap, "compression.type": codec, "enable.idempotence": True, "linger.ms": 5})
+        producer = Producer(
+            {
+                "bootstrap.servers": bootstrap,
+                "compression.type": codec,
+                "enable.idempotence": True,
+                "linger.ms": 5,
+            }
+        )
         for key, value, headers in rows:
-            producer.produce(topic, key=key, value=value, headers=list(headers), on_delivery=lambda e, m: failed.append(str(e)) if e else None)
+            producer.produce(
+                topic,
+                key=key,
+                value=value,
+                headers=list(headers),
+                on_delivery=lambda e, m: failed.append(str(e)) if e else None,
+            )
         left = producer.flush(LIMIT_SECONDS)
         assert not left and not failed, (left, failed)
 
     def consume(self, bootstrap: str, topic: str, group: str, count: int) -> list[Row]:
         from confluent_kafka import Consumer
 
-        consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": group, "auto.offset.reset": "earliest", "enable.auto.commit": False})
+        consumer = Consumer(
+            {
+                "bootstrap.servers": bootstrap,
+                "group.id": group,
+                "auto.offset.reset": "earliest",
+                "enable.auto.commit": False,
+            }
+        )
         consumer.subscribe([topic])
         found: list[Row] = []
         deadline = time.monotonic() + LIMIT_SECONDS
@@ -105,10 +144,17 @@ class AioKafka:
     async def _produce(self, bootstrap: str, topic: str, codec: str, rows: Sequence[Row]) -> None:
         from aiokafka import AIOKafkaProducer
 
-        producer = AIOKafkaProducer(bootstrap_servers=bootstrap, compression_type=None if codec == "none" else codec, enable_idempotence=True)
+        producer = AIOKafkaProducer(
+            bootstrap_servers=bootstrap,
+            compression_type=None if codec == "none" else codec,
+            enable_idempotence=True,
+        )
         await producer.start()
         try:
-            for sent in [await producer.send(topic, key=key, value=value, headers=list(headers)) for key, value, headers in rows]:
+            for sent in [
+                await producer.send(topic, key=key, value=value, headers=list(headers))
+                for key, value, headers in rows
+            ]:
                 await sent
         finally:
             await producer.stop()
@@ -119,7 +165,13 @@ class AioKafka:
     async def _consume(self, bootstrap: str, topic: str, group: str, count: int) -> list[Row]:
         from aiokafka import AIOKafkaConsumer
 
-        consumer = AIOKafkaConsumer(topic, bootstrap_servers=bootstrap, group_id=group, auto_offset_reset="earliest", enable_auto_commit=False)
+        consumer = AIOKafkaConsumer(
+            topic,
+            bootstrap_servers=bootstrap,
+            group_id=group,
+            auto_offset_reset="earliest",
+            enable_auto_commit=False,
+        )
         await consumer.start()
         found: list[Row] = []
         deadline = time.monotonic() + LIMIT_SECONDS
@@ -134,7 +186,11 @@ class AioKafka:
 
 
 class Kcat:
-    """Debian's kcat. It sets the same headers for a whole run, and gives out its rows as JSON, so keys and values here are text."""
+    """Debian's kcat.
+
+    It sets the same headers for a whole run, and gives out its rows as JSON, so keys and values
+    here are text.
+    """
 
     name = "kcat"
     codecs = ("none", "gzip", "snappy", "lz4")
@@ -144,21 +200,38 @@ class Kcat:
         return shutil.which("kcat") is not None
 
     def produce(self, bootstrap: str, topic: str, codec: str, rows: Sequence[Row]) -> None:
-        headers = [part for name, value in rows[0][2] for part in ("-H", f"{name}={value.decode()}")]
+        headers = [
+            part for name, value in rows[0][2] for part in ("-H", f"{name}={value.decode()}")
+        ]
         assert all(r[2] == rows[0][2] for r in rows)
         text = b"".join((key or b"") + b"\t" + (value or b"") + b"\n" for key, value, _ in rows)
         command = ["kcat", "-b", bootstrap, "-P", "-t", topic, "-K", "\t", "-z", codec, *headers]
         subprocess.run(command, input=text, check=True, timeout=LIMIT_SECONDS, capture_output=True)
 
     def consume(self, bootstrap: str, topic: str, group: str, count: int) -> list[Row]:
-        command = ["kcat", "-b", bootstrap, "-q", "-J", "-c", str(count), "-X", "auto.offset.reset=earliest", "-G", group, topic]
+        command = [
+            "kcat",
+            "-b",
+            bootstrap,
+            "-q",
+            "-J",
+            "-c",
+            str(count),
+            "-X",
+            "auto.offset.reset=earliest",
+            "-G",
+            group,
+            topic,
+        ]
         done = subprocess.run(command, check=True, timeout=LIMIT_SECONDS, capture_output=True)
         return [self.parse(line) for line in done.stdout.splitlines()]
 
     def parse(self, line: bytes) -> Row:
         found = json.loads(line)
         flat = found.get("headers") or []
-        headers = [(name, value.encode()) for name, value in zip(flat[::2], flat[1::2], strict=True)]
+        headers = [
+            (name, value.encode()) for name, value in zip(flat[::2], flat[1::2], strict=True)
+        ]
         return row(found["key"].encode(), found["payload"].encode(), headers)
 
 

@@ -1,4 +1,6 @@
-"""A controller and brokers as processes of their own, by Kafka's own settings; and what clients see of them."""
+"""A controller and brokers as processes of their own, by Kafka's own settings; and what clients
+see of them.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,13 @@ from pathlib import Path
 from threading import Event, Thread
 from typing import Any
 
-from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, KafkaException, Producer, TopicPartition
+from confluent_kafka import (
+    Consumer,
+    ConsumerGroupTopicPartitions,
+    KafkaException,
+    Producer,
+    TopicPartition,
+)
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.compat.broker_process import BrokerProcess
@@ -22,7 +30,11 @@ class ControllerProcess(BrokerProcess):
     """A node that is the controller and nothing else. `address` is the controller's."""
 
     def __init__(self, directory: Path) -> None:
-        settings = {"process.roles": "controller", "node.id": "100", "broker.session.timeout.ms": str(SESSION_MS)}
+        settings = {
+            "process.roles": "controller",
+            "node.id": "100",
+            "broker.session.timeout.ms": str(SESSION_MS),
+        }
         super().__init__(directory, settings | {"listeners": "CONTROLLER://127.0.0.1:0"})
 
     def start(self) -> ControllerProcess:
@@ -76,7 +88,10 @@ class Cluster:
         return ",".join(broker.bootstrap for broker in self.brokers.values())
 
     def log_tail(self) -> str:
-        return "\n".join(f"--- {process.directory.name}\n{process.log_tail()}" for process in (self.controller, *self.brokers.values()))
+        return "\n".join(
+            f"--- {process.directory.name}\n{process.log_tail()}"
+            for process in (self.controller, *self.brokers.values())
+        )
 
 
 class View:
@@ -88,13 +103,22 @@ class View:
 
     def create(self, topic: str, partitions: int = 3, replicas: int = 3, **settings: str) -> None:
         config = {name.replace("_", "."): value for name, value in settings.items()}
-        self.admin.create_topics([NewTopic(topic, partitions, replicas, config=config)])[topic].result(PATIENCE_SECONDS)
-        self.until(lambda: set(self.leaders(topic).values()) - {-1} and len(self.leaders(topic)) == partitions, f"{topic} is there")
+        self.admin.create_topics([NewTopic(topic, partitions, replicas, config=config)])[
+            topic
+        ].result(PATIENCE_SECONDS)
+        self.until(
+            lambda: (
+                set(self.leaders(topic).values()) - {-1} and len(self.leaders(topic)) == partitions
+            ),
+            f"{topic} is there",
+        )
 
     def partitions(self, topic: str) -> dict[int, tuple[int, list[int]]]:
         """partition -> (leader, ISR in order of id)."""
         found = self.admin.list_topics(topic, timeout=60).topics[topic]
-        return {number: (each.leader, sorted(each.isrs)) for number, each in found.partitions.items()}
+        return {
+            number: (each.leader, sorted(each.isrs)) for number, each in found.partitions.items()
+        }
 
     def leaders(self, topic: str) -> dict[int, int]:
         return {number: leader for number, (leader, _) in self.partitions(topic).items()}
@@ -105,13 +129,17 @@ class View:
 
     def coordinator(self, group: str) -> int:
         """Who coordinates a group; -1: nobody now."""
-        fresh = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})  # one that asked before keeps to a coordinator that died
+        fresh = AdminClient(
+            {"bootstrap.servers": self.bootstrap, "log_level": 0}
+        )  # one that asked before keeps to a coordinator that died
         described = fresh.describe_consumer_groups([group], request_timeout=3)[group].result(5)
         return -1 if described.coordinator is None else int(described.coordinator.id)
 
     def committed(self, group: str) -> dict[int, int]:
         """partition -> committed offset, of the one topic that the group reads."""
-        asked = self.admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)], require_stable=True, request_timeout=60)
+        asked = self.admin.list_consumer_group_offsets(
+            [ConsumerGroupTopicPartitions(group)], require_stable=True, request_timeout=60
+        )
         return {each.partition: each.offset for each in asked[group].result(10).topic_partitions}
 
     def until(self, condition: Callable[[], Any], what: str) -> float:
@@ -144,8 +172,17 @@ class View:
         assert set(found) == set(writer.acknowledged)
 
     def values(self, topic: str, wanted: set[str]) -> list[str]:
-        """All values of a topic, read until `wanted` are there, in the order of their partitions."""
-        consumer = Consumer({"bootstrap.servers": self.bootstrap, "group.id": "check", "enable.auto.commit": False, "log_level": 0})
+        """All values of a topic, read until `wanted` are there, in the order of their
+        partitions.
+        """
+        consumer = Consumer(
+            {
+                "bootstrap.servers": self.bootstrap,
+                "group.id": "check",
+                "enable.auto.commit": False,
+                "log_level": 0,
+            }
+        )
         consumer.assign([TopicPartition(topic, number, 0) for number in self.leaders(topic)])
         found: dict[int, list[str]] = {}
         missing = set(wanted)
@@ -159,18 +196,31 @@ class View:
                     missing.discard(value)
         finally:
             consumer.close()
-        assert not missing, f"{len(missing)} acknowledged records are lost, among them {sorted(missing)[:5]}"
+        assert not missing, (
+            f"{len(missing)} acknowledged records are lost, among them {sorted(missing)[:5]}"
+        )
         return [value for number in sorted(found) for value in found[number]]
 
 
 class Writer:
-    """An idempotent producer with acks=all that writes numbers until it is told to stop. `acknowledged` and `failed` are values."""
+    """An idempotent producer with acks=all that writes numbers until it is told to stop.
+
+    `acknowledged` and `failed` are values.
+    """
 
     def __init__(self, bootstrap: str, topic: str) -> None:
         self.topic = topic
         self.acknowledged: list[str] = []
         self.failed: list[str] = []
-        self._producer = Producer({"bootstrap.servers": bootstrap, "acks": "all", "enable.idempotence": True, "linger.ms": 1, "log_level": 0})
+        self._producer = Producer(
+            {
+                "bootstrap.servers": bootstrap,
+                "acks": "all",
+                "enable.idempotence": True,
+                "linger.ms": 1,
+                "log_level": 0,
+            }
+        )
         self._enough = Event()
         self._thread = Thread(target=self._write, daemon=True)
         self._thread.start()
@@ -179,7 +229,11 @@ class Writer:
         number = 0
         while not self._enough.wait(0.001):
             value = str(number)
-            self._producer.produce(self.topic, value.encode(), on_delivery=lambda error, _, value=value: self._delivered(error, value))
+            self._producer.produce(
+                self.topic,
+                value.encode(),
+                on_delivery=lambda error, _, value=value: self._delivered(error, value),
+            )
             self._producer.poll(0)
             number += 1
 
@@ -198,7 +252,10 @@ class Writer:
 
 
 class Reader:
-    """A consumer of a group that commits as it goes, until it is told to stop. `seen` is (partition, offset, value) in the order of reading."""
+    """A consumer of a group that commits as it goes, until it is told to stop.
+
+    `seen` is (partition, offset, value) in the order of reading.
+    """
 
     def __init__(self, bootstrap: str, topic: str, group: str) -> None:
         self.seen: list[tuple[int, int, str]] = []
@@ -221,7 +278,9 @@ class Reader:
         while not self._enough.is_set():
             for message in self._consumer.consume(500, 0.1):
                 if message.error() is None:
-                    self.seen.append((message.partition(), message.offset(), message.value().decode()))
+                    self.seen.append(
+                        (message.partition(), message.offset(), message.value().decode())
+                    )
                 elif message.error().fatal():
                     self.errors.append(str(message.error()))
 

@@ -1,4 +1,7 @@
-"""Brokers for the tests of this directory. REPLOG_TEST_BOOTSTRAP=HOST:PORT runs those that share one against another broker."""
+"""Brokers for the tests of this directory.
+
+REPLOG_TEST_BOOTSTRAP=HOST:PORT runs those that share one against another broker.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +51,10 @@ def new_broker(tmp_path: Path) -> Iterator[BrokerFactory]:
     made: list[BrokerProcess] = []
 
     def make(**settings: str) -> BrokerProcess:
-        process = BrokerProcess(tmp_path / f"broker{len(made)}", {name.replace("_", "."): value for name, value in settings.items()})
+        process = BrokerProcess(
+            tmp_path / f"broker{len(made)}",
+            {name.replace("_", "."): value for name, value in settings.items()},
+        )
         made.append(process)
         return process
 

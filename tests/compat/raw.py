@@ -1,4 +1,6 @@
-"""Requests as bytes over a blocking socket, built by hand: what no maintained client sends any more, and what none should send."""
+"""Requests as bytes over a blocking socket, built by hand: what no maintained client sends any
+more, and what none should send.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,11 @@ CORRELATION_ID = 7
 
 
 def string(text: str | None) -> bytes:
-    return struct.pack(">h", -1) if text is None else struct.pack(">h", len(text.encode())) + text.encode()
+    return (
+        struct.pack(">h", -1)
+        if text is None
+        else struct.pack(">h", len(text.encode())) + text.encode()
+    )
 
 
 def array(items: Iterable[bytes]) -> bytes:
@@ -62,7 +68,9 @@ class Connection:
         self.socket.close()
 
     def send(self, api_key: int, version: int, body: bytes) -> None:
-        self.socket.sendall(sized(struct.pack(">hhi", api_key, version, CORRELATION_ID) + string("raw") + body))
+        self.socket.sendall(
+            sized(struct.pack(">hhi", api_key, version, CORRELATION_ID) + string("raw") + body)
+        )
 
     def receive(self) -> Reader:
         reader = Reader(self.exactly(struct.unpack(">i", self.exactly(4))[0]))
@@ -92,7 +100,9 @@ class Connection:
 
 def produce_body(topic: str, partition: int, records: bytes, acks: int = -1) -> bytes:
     """Produce v0-v2 (v3 and later begin with the transactional id)."""
-    return struct.pack(">hi", acks, 10_000) + array([string(topic) + array([struct.pack(">i", partition) + sized(records)])])
+    return struct.pack(">hi", acks, 10_000) + array(
+        [string(topic) + array([struct.pack(">i", partition) + sized(records)])]
+    )
 
 
 def produced(reader: Reader, version: int) -> tuple[int, int]:
@@ -109,14 +119,24 @@ def produced(reader: Reader, version: int) -> tuple[int, int]:
     return error, offset
 
 
-def fetch_body(version: int, topic: str, partition: int, offset: int, max_wait_ms: int = 0, min_bytes: int = 1, max_bytes: int = 1 << 20) -> bytes:
+def fetch_body(
+    version: int,
+    topic: str,
+    partition: int,
+    offset: int,
+    max_wait_ms: int = 0,
+    min_bytes: int = 1,
+    max_bytes: int = 1 << 20,
+) -> bytes:
     """Fetch v0-v4."""
     body = struct.pack(">iii", -1, max_wait_ms, min_bytes)
     if version >= 3:
         body += struct.pack(">i", max_bytes)
     if version >= 4:
         body += struct.pack(">b", 0)
-    return body + array([string(topic) + array([struct.pack(">iqi", partition, offset, max_bytes)])])
+    return body + array(
+        [string(topic) + array([struct.pack(">iqi", partition, offset, max_bytes)])]
+    )
 
 
 def fetched(reader: Reader, version: int) -> tuple[int, int, bytes]:
@@ -158,14 +178,23 @@ def leaders(connection: Connection, topic: str) -> list[tuple[int, int]]:
     return found
 
 
-def create_topic(connection: Connection, topic: str, partitions: int = 1, configs: dict[str, str] | None = None) -> int:
-    """CreateTopics v2; the error. Without one, every partition is served when it returns: a broker hears of a topic after its creation."""
+def create_topic(
+    connection: Connection, topic: str, partitions: int = 1, configs: dict[str, str] | None = None
+) -> int:
+    """CreateTopics v2; the error.
+
+    Without one, every partition is served when it returns: a broker hears of a topic after its
+    creation.
+    """
     error = ask_for_topic(connection, topic, partitions, configs)
     deadline = time.monotonic() + 90
     while not error:
         found = leaders(connection, topic)
         if len(found) == partitions and all(not e and leader >= 0 for e, leader in found):
-            asked = (connection.call(FETCH, 4, fetch_body(4, topic, partition, 0)) for partition in range(partitions))
+            asked = (
+                connection.call(FETCH, 4, fetch_body(4, topic, partition, 0))
+                for partition in range(partitions)
+            )
             if all(fetched(answer, 4)[0] == 0 for answer in asked):
                 break
         assert time.monotonic() < deadline, found
@@ -173,7 +202,9 @@ def create_topic(connection: Connection, topic: str, partitions: int = 1, config
     return error
 
 
-def ask_for_topic(connection: Connection, topic: str, partitions: int = 1, configs: dict[str, str] | None = None) -> int:
+def ask_for_topic(
+    connection: Connection, topic: str, partitions: int = 1, configs: dict[str, str] | None = None
+) -> int:
     """CreateTopics v2 alone; the error."""
     settings = array(string(name) + string(value) for name, value in (configs or {}).items())
     one = string(topic) + struct.pack(">ih", partitions, 1) + array([]) + settings

@@ -1,4 +1,6 @@
-"""Clusters of real processes under stock clients: brokers come, are killed, leave and return, and nobody loses a record."""
+"""Clusters of real processes under stock clients: brokers come, are killed, leave and return,
+and nobody loses a record.
+"""
 
 from __future__ import annotations
 
@@ -31,8 +33,12 @@ def view(cluster: Cluster) -> Iterator[View]:
 
 
 def test_empty_brokers_adopt_the_controllers_cluster(cluster: Cluster, view: View) -> None:
-    """An empty broker directory takes the cluster id from the controller; clients see all brokers as one cluster."""
-    told = {process.run()["cluster_id"] for process in (cluster.controller, *cluster.brokers.values())}
+    """An empty broker directory takes the cluster id from the controller; clients see all
+    brokers as one cluster.
+    """
+    told = {
+        process.run()["cluster_id"] for process in (cluster.controller, *cluster.brokers.values())
+    }
     assert len(told) == 1
     described = view.admin.describe_cluster().result(60)
     assert described.cluster_id in told and {node.id for node in described.nodes} == ALL
@@ -41,7 +47,9 @@ def test_empty_brokers_adopt_the_controllers_cluster(cluster: Cluster, view: Vie
 
 
 def test_kill_9_of_a_leader_loses_nothing(cluster: Cluster, view: View, topic: str) -> None:
-    """RL 2.4, 8.3: a killed leader is replaced, leaves the ISR, and joins it again; acknowledged records are there once, in order."""
+    """RL 2.4, 8.3: a killed leader is replaced, leaves the ISR, and joins it again; acknowledged
+    records are there once, in order.
+    """
     view.create(topic, min_insync_replicas="2")
     view.until(lambda: view.in_sync(topic) == ALL, "all in sync")
     victim = view.leaders(topic)[0]
@@ -49,7 +57,10 @@ def test_kill_9_of_a_leader_loses_nothing(cluster: Cluster, view: View, topic: s
         view.until(writer.progress(), "records flow")
         cluster.brokers[victim].kill()
         view.until(lambda: victim not in view.leaders(topic).values(), "leadership moved")
-        view.until(lambda: all(victim not in isr for _, isr in view.partitions(topic).values()), "the ISR shrank")
+        view.until(
+            lambda: all(victim not in isr for _, isr in view.partitions(topic).values()),
+            "the ISR shrank",
+        )
         view.until(writer.progress(), "records flow without it")
         cluster.brokers[victim].start()
         view.until(lambda: view.in_sync(topic) == ALL, "it is back in the ISR")
@@ -58,7 +69,9 @@ def test_kill_9_of_a_leader_loses_nothing(cluster: Cluster, view: View, topic: s
 
 
 def test_a_follower_that_comes_back_catches_up(cluster: Cluster, view: View, topic: str) -> None:
-    """RL 6: what was written while a follower was away is on its disk when it is in the ISR again, byte for byte."""
+    """RL 6: what was written while a follower was away is on its disk when it is in the ISR
+    again, byte for byte.
+    """
     view.create(topic, partitions=1)
     leader = view.leaders(topic)[0]
     away = max(ALL - {leader})
@@ -76,7 +89,9 @@ def segment(broker: BrokerProcess, topic: str) -> bytes:
 
 
 def test_sigterm_hands_leadership_over_first(cluster: Cluster, view: View, topic: str) -> None:
-    """RL 8.2: a controlled shutdown moves leadership before the process ends: no session has to time out, no record fails."""
+    """RL 8.2: a controlled shutdown moves leadership before the process ends: no session has to
+    time out, no record fails.
+    """
     view.create(topic, min_insync_replicas="2")
     view.until(lambda: view.in_sync(topic) == ALL, "all in sync")
     leaving = view.leaders(topic)[1]
@@ -98,16 +113,21 @@ def test_kill_9_and_an_immediate_return(cluster: Cluster, view: View, topic: str
     view.until(lambda: view.in_sync(topic) == ALL, "it is back in the ISR")
 
 
-def test_a_group_goes_on_when_its_coordinator_is_killed(cluster: Cluster, view: View, topic: str) -> None:
-    """RL 1.3, 8.3: the group's next coordinator reads its offsets from its own replica: the consumer reads on, every record is read, and
-    what is committed at the end is what was read."""
+def test_a_group_goes_on_when_its_coordinator_is_killed(
+    cluster: Cluster, view: View, topic: str
+) -> None:
+    """RL 1.3, 8.3: the group's next coordinator reads its offsets from its own replica: the
+    consumer reads on, every record is read, and what is committed at the end is what was read.
+    """
     view.create(topic, min_insync_replicas="2")
     group = f"group-{topic}"
     with view.producing(topic) as writer:
         reader = Reader(view.bootstrap, topic, group)
         try:
             view.until(reader.progress(), "records are read")
-            view.until(lambda: view.in_sync("__consumer_offsets") == ALL, "offsets are on all brokers")
+            view.until(
+                lambda: view.in_sync("__consumer_offsets") == ALL, "offsets are on all brokers"
+            )
             victim = view.coordinator(group)
             cluster.brokers[victim].kill()
             view.until(lambda: victim not in view.leaders(topic).values(), "leadership moved")
@@ -117,16 +137,26 @@ def test_a_group_goes_on_when_its_coordinator_is_killed(cluster: Cluster, view: 
             view.until(lambda: view.in_sync(topic) == ALL, "it is back in the ISR")
             view.until(reader.progress(), "records are read still")
             writer.stop()
-            view.until(lambda: set(writer.acknowledged) <= reader.values(), "all acknowledged records are read")
+            view.until(
+                lambda: set(writer.acknowledged) <= reader.values(),
+                "all acknowledged records are read",
+            )
         finally:
             reader.stop()
     assert not writer.failed and not reader.errors
-    ends = {number: max(offset for partition, offset, _ in reader.seen if partition == number) + 1 for number in range(3)}
+    ends = {
+        number: max(offset for partition, offset, _ in reader.seen if partition == number) + 1
+        for number in range(3)
+    }
     view.until(lambda: view.committed(group) == ends, "what was read is committed")
 
 
-def test_without_its_controller_a_cluster_goes_on_serving(cluster: Cluster, view: View, topic: str) -> None:
-    """RL 8.1: producers and consumers do not need the controller; when it is back from kill -9 nothing is lost, and topics can be made."""
+def test_without_its_controller_a_cluster_goes_on_serving(
+    cluster: Cluster, view: View, topic: str
+) -> None:
+    """RL 8.1: producers and consumers do not need the controller; when it is back from kill -9
+    nothing is lost, and topics can be made.
+    """
     view.create(topic, min_insync_replicas="2")
     view.until(lambda: view.in_sync(topic) == ALL, "all in sync")
     with view.producing(topic) as writer:
@@ -140,11 +170,15 @@ def test_without_its_controller_a_cluster_goes_on_serving(cluster: Cluster, view
 
 
 def test_a_directory_of_another_cluster_stops_the_broker_with_one_line(cluster: Cluster) -> None:
-    """A directory that belongs to another cluster is never taken: the process ends with status 1 and says whose it is."""
+    """A directory that belongs to another cluster is never taken: the process ends with status 1
+    and says whose it is.
+    """
     stranger = cluster.new_broker(4, "stranger")
     data = Path(stranger.data)
     data.mkdir(parents=True)
-    (data / "meta.properties").write_text("cluster.id=AAAAAAAAAAAAAAAAAAAAAA\nnode.id=4\nversion=1\n")
+    (data / "meta.properties").write_text(
+        "cluster.id=AAAAAAAAAAAAAAAAAAAAAA\nnode.id=4\nversion=1\n"
+    )
     done = subprocess.run(stranger.command(), capture_output=True, text=True, timeout=60)
     assert done.returncode == 1
     (line,) = [line for line in done.stdout.splitlines() if "replog node 4 stops" in line]
@@ -152,7 +186,9 @@ def test_a_directory_of_another_cluster_stops_the_broker_with_one_line(cluster: 
 
 
 def test_three_brokers_in_one_process(tmp_path: Path, topic: str) -> None:
-    """`--brokers 3`: ids 1 to 3 with directories of their own behind one run file; a topic on all of them; the same bytes in all at the end."""
+    """`--brokers 3`: ids 1 to 3 with directories of their own behind one run file; a topic on
+    all of them; the same bytes in all at the end.
+    """
     process = BrokerProcess(tmp_path / "three", more=["--brokers", "3"])
     process.start()
     try:
@@ -164,7 +200,10 @@ def test_three_brokers_in_one_process(tmp_path: Path, topic: str) -> None:
             view.until(writer.progress(), "records flow")
         view.check_once(writer)
         assert process.stop() < 40
-        logs = [Path(process.data) / f"broker-{node}" / f"{topic}-0" / "00000000000000000000.log" for node in sorted(ALL)]
+        logs = [
+            Path(process.data) / f"broker-{node}" / f"{topic}-0" / "00000000000000000000.log"
+            for node in sorted(ALL)
+        ]
         assert logs[0].read_bytes() == logs[1].read_bytes() == logs[2].read_bytes() != b""
         process.port = 0
         process.start()

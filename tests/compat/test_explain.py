@@ -1,4 +1,6 @@
-"""`replog explain` and `/metrics` of real processes: they tell the truth while a follower stands still, and after it went on."""
+"""`replog explain` and `/metrics` of real processes: they tell the truth while a follower stands
+still, and after it went on.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ ALL = {1, 2, 3}
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[Cluster]:
     made = Cluster(tmp_path / "cluster")
-    made.controller.settings["broker.session.timeout.ms"] = "30000"  # who stands still leaves by its lag
+    made.controller.settings["broker.session.timeout.ms"] = (
+        "30000"  # who stands still leaves by its lag
+    )
     try:
         yield made.start()
     finally:
@@ -37,7 +41,12 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
 def explained(cluster: Cluster, topic: str) -> dict[int, dict[str, Any]]:
     """What each broker that answers told of partition 0."""
     files = [f"--run-file={broker.run_file}" for broker in cluster.brokers.values()]
-    found = subprocess.run([REPLOG, "explain", topic, "0", "--json", *files], capture_output=True, text=True, check=True)
+    found = subprocess.run(
+        [REPLOG, "explain", topic, "0", "--json", *files],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     told = [json.loads(line)["told"] for line in found.stdout.splitlines()]
     return {each["broker"]: each for each in told if each is not None}
 
@@ -52,11 +61,16 @@ def told_by(broker: BrokerProcess, topic: str) -> dict[str, Any]:
 def numbers(broker: BrokerProcess) -> dict[str, float]:
     with urlopen(f"http://{broker.run()['status']}/metrics", timeout=10) as response:
         lines = response.read().decode().splitlines()
-    return {name: float(value) for name, _, value in (line.rpartition(" ") for line in lines if not line.startswith("#"))}
+    return {
+        name: float(value)
+        for name, _, value in (line.rpartition(" ") for line in lines if not line.startswith("#"))
+    }
 
 
 def test_a_follower_that_stands_still_is_named(cluster: Cluster, topic: str) -> None:
-    """RL 1.7, 2.3, 2.4: while it is in the ISR the produce waits for it, by name; then it is out, with a reason; then back, and nothing waits."""
+    """RL 1.7, 2.3, 2.4: while it is in the ISR the produce waits for it, by name; then it is
+    out, with a reason; then back, and nothing waits.
+    """
     view = View(cluster.bootstrap)
     view.create(topic, partitions=1)
     view.until(lambda: view.in_sync(topic) == ALL, "all in sync")
@@ -64,7 +78,9 @@ def test_a_follower_that_stands_still_is_named(cluster: Cluster, topic: str) -> 
     still = next(iter(ALL - {leader}))
     producer = Producer({"bootstrap.servers": cluster.bootstrap, "acks": "all", "log_level": 0})
     producer.produce(topic, b"before")
-    assert producer.flush(10) == 0, "from here on it knows the leader, and asks no broker that stands still"
+    assert producer.flush(10) == 0, (
+        "from here on it knows the leader, and asks no broker that stands still"
+    )
     process = cluster.brokers[still].process
     assert process is not None
     process.send_signal(signal.SIGSTOP)
@@ -74,39 +90,64 @@ def test_a_follower_that_stands_still_is_named(cluster: Cluster, topic: str) -> 
     def waits() -> bool:
         told = told_by(cluster.brokers[leader], topic)
         produces = [each for each in told["waiting"] if each["request"] == "Produce"]
-        waited_for = told["high_watermark_waits"] and [each["broker"] for each in told["high_watermark_waits"]["brokers"]]
-        return bool(produces) and produces[0]["brokers"] == [still] and waited_for == [still] and told["high_watermark_waits"]["behind"] == 1
+        waited_for = told["high_watermark_waits"] and [
+            each["broker"] for each in told["high_watermark_waits"]["brokers"]
+        ]
+        return (
+            bool(produces)
+            and produces[0]["brokers"] == [still]
+            and waited_for == [still]
+            and told["high_watermark_waits"]["behind"] == 1
+        )
 
     view.until(waits, "the produce waits for it")
-    view.until(lambda: still not in told_by(cluster.brokers[leader], topic)["isr"], "it left the ISR")
+    view.until(
+        lambda: still not in told_by(cluster.brokers[leader], topic)["isr"], "it left the ISR"
+    )
     assert producer.flush(10) == 0
     told = told_by(cluster.brokers[leader], topic)
     (out,) = told["out_of_sync"]
-    assert out["broker"] == still and out["rule"] == "lag" and out["holds_back"] and out["behind"] == 1
+    assert (
+        out["broker"] == still and out["rule"] == "lag" and out["holds_back"] and out["behind"] == 1
+    )
     assert told["high_watermark_waits"] is None and told["high_watermark"] == 2
-    assert numbers(cluster.brokers[leader])["kafka_server_replicamanager_underreplicatedpartitions"] >= 1
+    assert (
+        numbers(cluster.brokers[leader])["kafka_server_replicamanager_underreplicatedpartitions"]
+        >= 1
+    )
 
     process.send_signal(signal.SIGCONT)
     view.until(lambda: view.in_sync(topic) == ALL, "it is back")
     view.until(lambda: told_by(cluster.brokers[still], topic)["log_end"] == 2, "it has the record")
     told_all = explained(cluster, topic)
     assert told_all[leader]["out_of_sync"] == [] and told_all[leader]["isr"] == sorted(ALL)
-    assert told_all[still]["role"] == "follower" and told_all[still]["fetching"]["phase"] == "fetching"
+    assert (
+        told_all[still]["role"] == "follower" and told_all[still]["fetching"]["phase"] == "fetching"
+    )
     found = numbers(cluster.brokers[leader])
     assert found["kafka_server_replicamanager_underreplicatedpartitions"] == 0
     assert found[f'kafka_server_brokertopicmetrics_messagesin_total{{topic="{topic}"}}'] == 2
 
 
 def test_a_lone_broker_tells_of_itself(tmp_path: Path) -> None:
-    """The run file says where; the page, the numbers and the story are there; -1 switches it off."""
+    """The run file says where; the page, the numbers and the story are there; -1 switches it
+    off.
+    """
     broker = BrokerProcess(tmp_path / "on").start()
     try:
         View(broker.bootstrap).create("t", partitions=1, replicas=1)
         with urlopen(f"http://{broker.run()['status']}/", timeout=10) as page:
             assert "<a href='/explain/t/0'>t-0</a>" in page.read().decode()
         assert numbers(broker)["kafka_server_replicamanager_leadercount"] == 1
-        story = subprocess.run([REPLOG, "explain", "t", "0", "--status", str(broker.run()["status"])], capture_output=True, text=True, check=True)
-        assert story.stdout.startswith("t-0: broker 1 leads at epoch 0; in sync 1 of 1, at least 1 demanded\n")
+        story = subprocess.run(
+            [REPLOG, "explain", "t", "0", "--status", str(broker.run()["status"])],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert story.stdout.startswith(
+            "t-0: broker 1 leads at epoch 0; in sync 1 of 1, at least 1 demanded\n"
+        )
     finally:
         broker.stop()
     silent = BrokerProcess(tmp_path / "off", {"replog.status.port": "-1"}).start()

@@ -1,4 +1,6 @@
-"""Hostile bytes against the running broker: it answers or closes, stays small, logs no bug, and serves the next client as before."""
+"""Hostile bytes against the running broker: it answers or closes, stays small, logs no bug, and
+serves the next client as before.
+"""
 
 from __future__ import annotations
 
@@ -25,11 +27,15 @@ ANSWER_SECONDS = 0.05
 MAX_GROWTH_MB = 150
 LARGEST_FRAME = 104857600
 UNREGISTER_BROKER = 64
-"""Obeyed when it names the one broker there is, which then serves nobody until it starts anew, as in Kafka: no case for fuzzing."""
+"""Obeyed when it names the one broker there is, which then serves nobody until it starts anew,
+as in Kafka: no case for fuzzing.
+"""
 
 
 class Aimed(Sampler):
-    """Random requests that often name what is there: the topic, its partitions, a group, a batch of records; waits are short."""
+    """Random requests that often name what is there: the topic, its partitions, a group, a batch
+    of records; waits are short.
+    """
 
     def __init__(self, chance: random.Random, topic: str) -> None:
         super().__init__(chance)
@@ -43,13 +49,20 @@ class Aimed(Sampler):
         if kind in ("int32", "int64") and self.random.random() < 0.7:
             return self.random.choice((-1, 0, 0, 1, 2))
         if kind == "record_bytes" and self.random.random() < 0.7:
-            return batch([b"value"] * self.random.randint(1, 3), self.random.choice((-1, 0, 1)), 0, self.random.choice((-1, 0)))
+            return batch(
+                [b"value"] * self.random.randint(1, 3),
+                self.random.choice((-1, 0, 1)),
+                0,
+                self.random.choice((-1, 0)),
+            )
         return super().one(kind, name, version)
 
 
 def frame_of(route: Route, version: int, message: Any) -> bytes:
     """Without its length."""
-    return encode_request_header(RequestHeader(route.api_key, version, 1, "fuzz")) + encode(message, version)
+    return encode_request_header(RequestHeader(route.api_key, version, 1, "fuzz")) + encode(
+        message, version
+    )
 
 
 def served() -> Iterator[tuple[Route, int]]:
@@ -62,7 +75,9 @@ def served() -> Iterator[tuple[Route, int]]:
 
 
 def mutate(frame: bytes, chance: random.Random) -> bytes:
-    """A few bytes changed, a stretch taken out or doubled, a length blown up, or the end cut off or made longer."""
+    """A few bytes changed, a stretch taken out or doubled, a length blown up, or the end cut off
+    or made longer.
+    """
     data = bytearray(frame)
     for _ in range(chance.randint(1, 4)):
         at = chance.randrange(8, max(9, len(data)))
@@ -70,7 +85,9 @@ def mutate(frame: bytes, chance: random.Random) -> bytes:
         if kind == 0 and at < len(data):
             data[at] = chance.randrange(256)
         elif kind == 1:
-            data[at : at + 4] = struct.pack(">i", chance.choice((-1, -2, 2**31 - 1, 65536, 1 << 24)))
+            data[at : at + 4] = struct.pack(
+                ">i", chance.choice((-1, -2, 2**31 - 1, 65536, 1 << 24))
+            )
         elif kind == 2:
             data[at:at] = b"\xff\xff\xff\xff\x0f"
         elif kind == 3:
@@ -83,7 +100,9 @@ def mutate(frame: bytes, chance: random.Random) -> bytes:
 
 
 def send(address: tuple[str, int], data: bytes) -> None:
-    """Sends and waits a moment for an answer, a close, or neither: a mutated request may ask for a long wait."""
+    """Sends and waits a moment for an answer, a close, or neither: a mutated request may ask for
+    a long wait.
+    """
     with socket.create_connection(address, 10) as connection:
         connection.settimeout(ANSWER_SECONDS)
         try:
@@ -105,7 +124,9 @@ def assert_unhurt(broker: object, before_mb: float, topic: str) -> None:
 
 @pytest.mark.timeout(300)
 def test_mutated_requests(new_broker: BrokerFactory, topic: str) -> None:
-    """Every API and version, random and mutated by a seed (REPLOG_FUZZ_MUTATIONS each): no traceback, bounded memory, the next client is served."""
+    """Every API and version, random and mutated by a seed (REPLOG_FUZZ_MUTATIONS each): no
+    traceback, bounded memory, the next client is served.
+    """
     broker = new_broker().start()
     before_mb = psutil.Process(broker.process.pid).memory_info().rss / 1e6  # type: ignore[union-attr]
     with raw.Connection(broker.address) as connection:

@@ -28,18 +28,28 @@ def filled(broker: object, topic: str) -> str:
     """A topic of four partitions with 200 records."""
     with Connection(broker.address) as connection:  # type: ignore[attr-defined]
         assert create_topic(connection, topic, partitions=4) == 0
-    clients.Confluent().produce(broker.bootstrap, topic, "none", [(b"%d" % n, b"value %d" % n, ()) for n in range(200)])  # type: ignore[attr-defined]
+    clients.Confluent().produce(
+        broker.bootstrap, topic, "none", [(b"%d" % n, b"value %d" % n, ()) for n in range(200)]
+    )  # type: ignore[attr-defined]
     return topic
 
 
 class Member:
-    """A consumer that polls on its own thread. Of librdkafka: kafka-python 3.0.12 loses an assignment that arrives as its poll times out."""
+    """A consumer that polls on its own thread.
+
+    Of librdkafka: kafka-python 3.0.12 loses an assignment that arrives as its poll times out.
+    """
 
     def __init__(self, bootstrap: str, topic: str, group: str) -> None:
-        self.consumer = Consumer({
-            "bootstrap.servers": bootstrap, "group.id": group, "auto.offset.reset": "earliest", "enable.auto.commit": False,
-            "heartbeat.interval.ms": 200,
-        })  # fmt: skip
+        self.consumer = Consumer(
+            {
+                "bootstrap.servers": bootstrap,
+                "group.id": group,
+                "auto.offset.reset": "earliest",
+                "enable.auto.commit": False,
+                "heartbeat.interval.ms": 200,
+            }
+        )
         self.consumer.subscribe([topic])
         self.assigned: set[int] = set()
         self.seen: list[bytes] = []
@@ -49,7 +59,11 @@ class Member:
 
     def work(self) -> None:
         while not self.stopping:
-            self.seen += [message.value() for message in self.consumer.consume(100, 0.05) if message.error() is None]
+            self.seen += [
+                message.value()
+                for message in self.consumer.consume(100, 0.05)
+                if message.error() is None
+            ]
             self.assigned = {partition.partition for partition in self.consumer.assignment()}
         self.consumer.close()
 
@@ -72,7 +86,9 @@ def member(broker: object) -> Iterator[Callable[[str, str], Member]]:
 
 
 def test_a_group_shares_and_takes_over(filled: str, member: Callable[[str, str], Member]) -> None:
-    """The first member has all partitions; a second one gets half; when it leaves, the first has all again."""
+    """The first member has all partitions; a second one gets half; when it leaves, the first has
+    all again.
+    """
     group = f"shared-{filled}"
     first = member(filled, group)
     until(lambda: first.assigned == {0, 1, 2, 3}, "the first member owns everything")
@@ -94,30 +110,49 @@ def test_a_group_resumes_where_it_committed(broker: object, filled: str) -> None
 
 
 def test_offsets_are_seen_and_changed_from_outside(broker: object, filled: str) -> None:
-    """List, describe, read and alter offsets, and delete the group, through librdkafka's admin client."""
+    """List, describe, read and alter offsets, and delete the group, through librdkafka's admin
+    client.
+    """
     group = f"seen-{filled}"
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})  # type: ignore[attr-defined]
     clients.Confluent().consume(broker.bootstrap, filled, group, 200)  # type: ignore[attr-defined]
-    until(lambda: group in {g.group_id for g in admin.list_consumer_groups().result(LIMIT_SECONDS).valid}, "the group is listed")
+    until(
+        lambda: (
+            group in {g.group_id for g in admin.list_consumer_groups().result(LIMIT_SECONDS).valid}
+        ),
+        "the group is listed",
+    )
     described = admin.describe_consumer_groups([group])[group].result(LIMIT_SECONDS)
-    until(lambda: not admin.describe_consumer_groups([group])[group].result(LIMIT_SECONDS).members, "its member has left")
+    until(
+        lambda: not admin.describe_consumer_groups([group])[group].result(LIMIT_SECONDS).members,
+        "its member has left",
+    )
     assert described.group_id == group
     wanted = ConsumerGroupTopicPartitions(group, [TopicPartition(filled, p) for p in range(4)])
-    offsets = admin.list_consumer_group_offsets([wanted])[group].result(LIMIT_SECONDS).topic_partitions
+    offsets = (
+        admin.list_consumer_group_offsets([wanted])[group].result(LIMIT_SECONDS).topic_partitions
+    )
     assert sum(p.offset for p in offsets) == 200
     back = ConsumerGroupTopicPartitions(group, [TopicPartition(filled, p, 0) for p in range(4)])
     admin.alter_consumer_group_offsets([back])[group].result(LIMIT_SECONDS)
     assert len(clients.Confluent().consume(broker.bootstrap, filled, group, 200)) == 200  # type: ignore[attr-defined]
     admin.delete_consumer_groups([group])[group].result(LIMIT_SECONDS)
-    assert group not in {g.group_id for g in admin.list_consumer_groups().result(LIMIT_SECONDS).valid}
+    assert group not in {
+        g.group_id for g in admin.list_consumer_groups().result(LIMIT_SECONDS).valid
+    }
 
 
 def test_a_static_member_keeps_its_share(broker: object, filled: str) -> None:
-    """A consumer with `group.instance.id` that goes and comes back at once finds its assignment unchanged."""
+    """A consumer with `group.instance.id` that goes and comes back at once finds its assignment
+    unchanged.
+    """
     settings = {
-        "bootstrap.servers": broker.bootstrap, "group.id": f"static-{filled}", "group.instance.id": "one", "auto.offset.reset": "earliest",
+        "bootstrap.servers": broker.bootstrap,
+        "group.id": f"static-{filled}",
+        "group.instance.id": "one",
+        "auto.offset.reset": "earliest",
         "session.timeout.ms": 10_000,
-    }  # fmt: skip
+    }
     seen = []
     for _ in range(2):
         consumer = Consumer(settings)

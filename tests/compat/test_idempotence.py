@@ -1,4 +1,6 @@
-"""Idempotent producers by bytes: a duplicate is answered with its first offset, a gap and an old epoch are refused."""
+"""Idempotent producers by bytes: a duplicate is answered with its first offset, a gap and an old
+epoch are refused.
+"""
 
 from __future__ import annotations
 
@@ -27,18 +29,42 @@ def zigzag(number: int) -> bytes:
     return bytes([*out, number])
 
 
-def batch(values: list[bytes], producer_id: int, epoch: int, sequence: int, attributes: int = 0, timestamp: int = 1_700_000_000_000) -> bytes:
+def batch(
+    values: list[bytes],
+    producer_id: int,
+    epoch: int,
+    sequence: int,
+    attributes: int = 0,
+    timestamp: int = 1_700_000_000_000,
+) -> bytes:
     """A batch of magic 2 with these values."""
     records = b""
     for delta, value in enumerate(values):
-        body = b"\0" + zigzag(0) + zigzag(delta) + zigzag(-1) + zigzag(len(value)) + value + zigzag(0)
+        body = (
+            b"\0" + zigzag(0) + zigzag(delta) + zigzag(-1) + zigzag(len(value)) + value + zigzag(0)
+        )
         records += zigzag(len(body)) + body
     last = len(values) - 1
-    tail = struct.pack(">hiqqqhii", attributes, last, timestamp, timestamp, producer_id, epoch, sequence, len(values)) + records
+    tail = (
+        struct.pack(
+            ">hiqqqhii",
+            attributes,
+            last,
+            timestamp,
+            timestamp,
+            producer_id,
+            epoch,
+            sequence,
+            len(values),
+        )
+        + records
+    )
     return struct.pack(">qiibI", 0, 9 + len(tail), -1, 2, crc32c.crc32c(tail)) + tail
 
 
-def produce(connection: raw.Connection, topic: str, records: bytes, transactional_id: str | None = None) -> tuple[int, int]:
+def produce(
+    connection: raw.Connection, topic: str, records: bytes, transactional_id: str | None = None
+) -> tuple[int, int]:
     """Produce v3: (error, base offset)."""
     body = raw.string(transactional_id) + raw.produce_body(topic, 0, records)
     return raw.produced(connection.call(raw.PRODUCE, 3, body), 3)
@@ -53,40 +79,71 @@ def new_producer(connection: raw.Connection) -> tuple[int, int]:
 
 
 def test_sequences(broker: object, topic: str) -> None:
-    """RL 3.2: five batches are remembered; duplicates get their offset again, a gap is OUT_OF_ORDER_SEQUENCE_NUMBER, an old epoch is refused."""
+    """RL 3.2: five batches are remembered; duplicates get their offset again, a gap is
+    OUT_OF_ORDER_SEQUENCE_NUMBER, an old epoch is refused.
+    """
     with raw.Connection(broker.address) as connection:  # type: ignore[attr-defined]
         assert raw.create_topic(connection, topic) == 0
         producer_id, epoch = new_producer(connection)
         assert new_producer(connection)[0] != producer_id
         for number in range(5):
-            assert produce(connection, topic, batch([b"a", b"b"], producer_id, epoch, 2 * number)) == (0, 2 * number)
+            assert produce(
+                connection, topic, batch([b"a", b"b"], producer_id, epoch, 2 * number)
+            ) == (0, 2 * number)
         for number in range(5):
-            assert produce(connection, topic, batch([b"a", b"b"], producer_id, epoch, 2 * number)) == (0, 2 * number)
-        assert produce(connection, topic, batch([b"gap"], producer_id, epoch, 12))[0] == OUT_OF_ORDER
+            assert produce(
+                connection, topic, batch([b"a", b"b"], producer_id, epoch, 2 * number)
+            ) == (0, 2 * number)
+        assert (
+            produce(connection, topic, batch([b"gap"], producer_id, epoch, 12))[0] == OUT_OF_ORDER
+        )
         assert produce(connection, topic, batch([b"next"], producer_id, epoch, 10)) == (0, 10)
-        assert produce(connection, topic, batch([b"new epoch"], producer_id, epoch + 1, 0)) == (0, 11)
-        assert produce(connection, topic, batch([b"old epoch"], producer_id, epoch, 11))[0] == INVALID_EPOCH
-        assert raw.fetched(connection.call(raw.FETCH, 4, raw.fetch_body(4, topic, 0, 12)), 4)[1] == 12
+        assert produce(connection, topic, batch([b"new epoch"], producer_id, epoch + 1, 0)) == (
+            0,
+            11,
+        )
+        assert (
+            produce(connection, topic, batch([b"old epoch"], producer_id, epoch, 11))[0]
+            == INVALID_EPOCH
+        )
+        assert (
+            raw.fetched(connection.call(raw.FETCH, 4, raw.fetch_body(4, topic, 0, 12)), 4)[1] == 12
+        )
 
 
 @pytest.mark.parametrize("end", ["stop", "kill"])
 def test_five_in_flight_survive_a_restart(new_broker: BrokerFactory, topic: str, end: str) -> None:
-    """RL 3.2, 3.6: whatever of five requests in flight is sent again to a broker that was restarted meanwhile gets the offset it has."""
+    """RL 3.2, 3.6: whatever of five requests in flight is sent again to a broker that was
+    restarted meanwhile gets the offset it has.
+    """
     broker = new_broker().start()
     with raw.Connection(broker.address) as connection:
         assert raw.create_topic(connection, topic) == 0
         producer_id, epoch = new_producer(connection)
-        sent = [batch([b"a", b"b"], producer_id, epoch, 2 * number, timestamp=int(time.time() * 1000)) for number in range(7)]
-        assert [produce(connection, topic, each) for each in sent] == [(0, 2 * number) for number in range(7)]
+        sent = [
+            batch([b"a", b"b"], producer_id, epoch, 2 * number, timestamp=int(time.time() * 1000))
+            for number in range(7)
+        ]
+        assert [produce(connection, topic, each) for each in sent] == [
+            (0, 2 * number) for number in range(7)
+        ]
     getattr(broker, end)()
     broker.start()
     with raw.Connection(broker.address) as connection:
         deadline = time.monotonic() + LIMIT_SECONDS
-        while (first := produce(connection, topic, sent[2]))[0] in NOT_YET and time.monotonic() < deadline:
+        while (first := produce(connection, topic, sent[2]))[
+            0
+        ] in NOT_YET and time.monotonic() < deadline:
             time.sleep(0.01)
         assert first == (0, 4)
-        assert [produce(connection, topic, each) for each in sent[3:]] == [(0, 2 * number) for number in range(3, 7)]
-        assert produce(connection, topic, batch([b"next"], producer_id, epoch, 14, timestamp=int(time.time() * 1000))) == (0, 14)
+        assert [produce(connection, topic, each) for each in sent[3:]] == [
+            (0, 2 * number) for number in range(3, 7)
+        ]
+        assert produce(
+            connection,
+            topic,
+            batch([b"next"], producer_id, epoch, 14, timestamp=int(time.time() * 1000)),
+        ) == (0, 14)
 
 
 def test_a_damaged_batch_is_refused(broker: object, topic: str) -> None:
@@ -96,11 +153,15 @@ def test_a_damaged_batch_is_refused(broker: object, topic: str) -> None:
     with raw.Connection(broker.address) as connection:  # type: ignore[attr-defined]
         assert raw.create_topic(connection, topic) == 0
         assert produce(connection, topic, bytes(data))[0] == CORRUPT
-        assert raw.fetched(connection.call(raw.FETCH, 4, raw.fetch_body(4, topic, 0, 0)), 4)[1:] == (0, b"")
+        assert raw.fetched(connection.call(raw.FETCH, 4, raw.fetch_body(4, topic, 0, 0)), 4)[
+            1:
+        ] == (0, b"")
 
 
 def test_transactions_are_refused_plainly(broker: object, topic: str) -> None:
-    """Until they are served: the coordinator of a transaction and a transactional id are INVALID_REQUEST, a transactional batch INVALID_TXN_STATE."""
+    """Until they are served: the coordinator of a transaction and a transactional id are
+    INVALID_REQUEST, a transactional batch INVALID_TXN_STATE.
+    """
     with raw.Connection(broker.address) as connection:  # type: ignore[attr-defined]
         assert raw.create_topic(connection, topic) == 0
         reader = connection.call(FIND_COORDINATOR, 1, raw.string("t") + b"\1")
@@ -108,4 +169,7 @@ def test_transactions_are_refused_plainly(broker: object, topic: str) -> None:
         reader = connection.call(INIT_PRODUCER_ID, 0, raw.string("t") + struct.pack(">i", 60_000))
         assert reader.take("ih")[1] == INVALID_REQUEST
         producer_id, epoch = new_producer(connection)
-        assert produce(connection, topic, batch([b"x"], producer_id, epoch, 0, TRANSACTIONAL), "t")[0] == TRANSACTION_STATE
+        assert (
+            produce(connection, topic, batch([b"x"], producer_id, epoch, 0, TRANSACTIONAL), "t")[0]
+            == TRANSACTION_STATE
+        )

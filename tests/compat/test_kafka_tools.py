@@ -1,4 +1,7 @@
-"""Apache Kafka's own tools over our files and our port. KAFKA_HOME (a distribution) or KAFKA_JARS (a folder of its jars) says where they are."""
+"""Apache Kafka's own tools over our files and our port.
+
+KAFKA_HOME (a distribution) or KAFKA_JARS (a folder of its jars) says where they are.
+"""
 
 from __future__ import annotations
 
@@ -31,43 +34,87 @@ def jars() -> str:
 
 
 def tool(jars: str, name: str, *arguments: str) -> str:
-    command = ["java", "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp", jars, name, *arguments]
+    command = [
+        "java",
+        "-Xmx256m",
+        "-XX:+UseSerialGC",
+        "-XX:TieredStopAtLevel=1",
+        "-cp",
+        jars,
+        name,
+        *arguments,
+    ]
     done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_SECONDS)
     assert done.returncode == 0, done.stdout[-1500:] + done.stderr[-1500:]
     return done.stdout
 
 
 def test_dump_log_agrees(new_broker: BrokerFactory, topic: str, jars: str) -> None:
-    """kafka-dump-log reads our segments, indexes and snapshots without a complaint and finds every record; so does `replog verify`."""
+    """kafka-dump-log reads our segments, indexes and snapshots without a complaint and finds
+    every record; so does `replog verify`.
+    """
     broker = new_broker().start()
     count = 0
     for codec in ("none", "gzip", "snappy", "lz4", "zstd"):
         for client in (clients.KafkaPython(), clients.Confluent(), clients.AioKafka()):
-            client.produce(broker.bootstrap, topic, codec, [(b"k%d" % n, os.urandom(700), (("h", b"x"),)) for n in range(60)])
+            client.produce(
+                broker.bootstrap,
+                topic,
+                codec,
+                [(b"k%d" % n, os.urandom(700), (("h", b"x"),)) for n in range(60)],
+            )
             count += 60
     clients.Confluent().consume(broker.bootstrap, topic, "readers", count)
     broker.stop()
     directory = Path(broker.data) / f"{topic}-0"
     segments = sorted(str(path) for path in directory.glob("*.log"))
-    text = tool(jars, "org.apache.kafka.tools.DumpLogSegments", "--deep-iteration", "--files", ",".join(segments))
+    text = tool(
+        jars,
+        "org.apache.kafka.tools.DumpLogSegments",
+        "--deep-iteration",
+        "--files",
+        ",".join(segments),
+    )
     assert len(re.findall(r"^\| offset: ", text, re.M)) == count
     assert not re.search(r"isvalid: false|corrupt|mismatch|non-consecutive|not found", text, re.I)
     for pattern in ("*.index", "*.timeindex", "*.snapshot"):
         files = sorted(str(path) for path in directory.glob(pattern))
         text = tool(jars, "org.apache.kafka.tools.DumpLogSegments", "--files", ",".join(files))
         assert not re.search(r"mismatch|corrupt|out of order|not found", text, re.I), text[-1000:]
-    metadata = sorted(str(path) for path in (Path(broker.data) / "__cluster_metadata-0").glob("*.log"))
-    text = tool(jars, "org.apache.kafka.tools.DumpLogSegments", "--cluster-metadata-decoder", "--files", ",".join(metadata))
+    metadata = sorted(
+        str(path) for path in (Path(broker.data) / "__cluster_metadata-0").glob("*.log")
+    )
+    text = tool(
+        jars,
+        "org.apache.kafka.tools.DumpLogSegments",
+        "--cluster-metadata-decoder",
+        "--files",
+        ",".join(metadata),
+    )
     assert f'"name":"{topic}"' in text and "Could not decode" not in text
-    offsets = [str(path) for path in sorted(Path(broker.data).glob("__consumer_offsets-*/*.log")) if path.stat().st_size]
-    text = tool(jars, "org.apache.kafka.tools.DumpLogSegments", "--offsets-decoder", "--files", ",".join(offsets))
+    offsets = [
+        str(path)
+        for path in sorted(Path(broker.data).glob("__consumer_offsets-*/*.log"))
+        if path.stat().st_size
+    ]
+    text = tool(
+        jars,
+        "org.apache.kafka.tools.DumpLogSegments",
+        "--offsets-decoder",
+        "--files",
+        ",".join(offsets),
+    )
     assert "readers" in text and topic in text
-    assert [str(finding) for finding in verify_directory(Path(broker.data), with_records=True).findings] == []
+    assert [
+        str(finding) for finding in verify_directory(Path(broker.data), with_records=True).findings
+    ] == []
 
 
 @contextmanager
 def apache_kafka(jars: str, directory: Path, port: int) -> Iterator[str]:
-    """Apache Kafka, broker and controller in one, on a data directory that is there already; gives its address."""
+    """Apache Kafka, broker and controller in one, on a data directory that is there already;
+    gives its address.
+    """
     controller = free_port()
     settings = directory.parent / "server.properties"
     settings.write_text(
@@ -77,7 +124,11 @@ def apache_kafka(jars: str, directory: Path, port: int) -> Iterator[str]:
         "group.initial.rebalance.delay.ms=0\n"
     )
     with (directory.parent / "kafka.log").open("wb") as log:
-        process = subprocess.Popen(["java", "-Xmx384m", "-cp", jars, "kafka.Kafka", str(settings)], stdout=log, stderr=subprocess.STDOUT)
+        process = subprocess.Popen(
+            ["java", "-Xmx384m", "-cp", jars, "kafka.Kafka", str(settings)],
+            stdout=log,
+            stderr=subprocess.STDOUT,
+        )
     try:
         wait_for_metadata(("127.0.0.1", port), process)
         yield f"127.0.0.1:{port}"
@@ -97,8 +148,12 @@ def wait_for_metadata(address: tuple[str, int], process: subprocess.Popen[bytes]
     raise TimeoutError("Apache Kafka does not serve")
 
 
-def test_kafka_opens_our_directory_and_gives_it_back(new_broker: BrokerFactory, topic: str, jars: str) -> None:
-    """Apache Kafka starts on what we leave, metadata log and all, serves records and offsets, writes; then we start on what it leaves."""
+def test_kafka_opens_our_directory_and_gives_it_back(
+    new_broker: BrokerFactory, topic: str, jars: str
+) -> None:
+    """Apache Kafka starts on what we leave, metadata log and all, serves records and offsets,
+    writes; then we start on what it leaves.
+    """
     broker = new_broker().start()
     ours: list[clients.Row] = [(b"k%d" % n, b"ours %d" % n, (("h", b"x"),)) for n in range(100)]
     theirs: list[clients.Row] = [(b"k%d" % n, b"theirs %d" % n, ()) for n in range(100)]
@@ -109,7 +164,9 @@ def test_kafka_opens_our_directory_and_gives_it_back(new_broker: BrokerFactory, 
         assert clients.Confluent().consume(bootstrap, topic, "others", 100) == ours
         clients.Confluent().produce(bootstrap, topic, "zstd", theirs)
         assert clients.Confluent().consume(bootstrap, topic, "readers", 100) == theirs
-    assert [str(finding) for finding in verify_directory(Path(broker.data), with_records=True).findings] == []
+    assert [
+        str(finding) for finding in verify_directory(Path(broker.data), with_records=True).findings
+    ] == []
     broker.start()
     assert clients.KafkaPython().consume(broker.bootstrap, topic, "new", 200) == ours + theirs
     last: list[clients.Row] = [(None, b"after both", ())]
@@ -120,15 +177,46 @@ def test_kafka_opens_our_directory_and_gives_it_back(new_broker: BrokerFactory, 
 def test_command_line_tools(broker: object, topic: str, jars: str) -> None:
     """kafka-topics, kafka-configs, kafka-get-offsets and kafka-consumer-groups do their work."""
     server = ("--bootstrap-server", broker.bootstrap)  # type: ignore[attr-defined]
-    tool(jars, "org.apache.kafka.tools.TopicCommand", *server, "--create", "--topic", topic, "--partitions", "3")
-    assert "PartitionCount: 3" in tool(jars, "org.apache.kafka.tools.TopicCommand", *server, "--describe", "--topic", topic)
+    tool(
+        jars,
+        "org.apache.kafka.tools.TopicCommand",
+        *server,
+        "--create",
+        "--topic",
+        topic,
+        "--partitions",
+        "3",
+    )
+    assert "PartitionCount: 3" in tool(
+        jars, "org.apache.kafka.tools.TopicCommand", *server, "--describe", "--topic", topic
+    )
     rows: list[clients.Row] = [(b"k%d" % n, b"v", ()) for n in range(30)]
     clients.Confluent().produce(broker.bootstrap, topic, "zstd", rows)  # type: ignore[attr-defined]
     clients.Confluent().consume(broker.bootstrap, topic, f"group-{topic}", 30)  # type: ignore[attr-defined]
     entity = ("--entity-type", "topics", "--entity-name", topic)
-    tool(jars, "kafka.admin.ConfigCommand", *server, "--alter", *entity, "--add-config", "retention.ms=1000000")
-    assert "retention.ms=1000000" in tool(jars, "kafka.admin.ConfigCommand", *server, "--describe", *entity)
+    tool(
+        jars,
+        "kafka.admin.ConfigCommand",
+        *server,
+        "--alter",
+        *entity,
+        "--add-config",
+        "retention.ms=1000000",
+    )
+    assert "retention.ms=1000000" in tool(
+        jars, "kafka.admin.ConfigCommand", *server, "--describe", *entity
+    )
     offsets = tool(jars, "org.apache.kafka.tools.GetOffsetShell", *server, "--topic", topic)
-    assert sum(int(line.rpartition(":")[2]) for line in offsets.splitlines() if line.startswith(topic)) == 30
-    group = tool(jars, "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand", *server, "--describe", "--group", f"group-{topic}")
+    assert (
+        sum(int(line.rpartition(":")[2]) for line in offsets.splitlines() if line.startswith(topic))
+        == 30
+    )
+    group = tool(
+        jars,
+        "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand",
+        *server,
+        "--describe",
+        "--group",
+        f"group-{topic}",
+    )
     assert group.count(topic) >= 3

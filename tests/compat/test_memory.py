@@ -18,7 +18,9 @@ MAX_GROWTH_MB = 60
 
 
 def test_readers_that_do_not_read(new_broker: BrokerFactory, topic: str) -> None:
-    """A hundred clients ask for 40 MB each and read nothing: the broker stays small, and serves one that reads every byte of it."""
+    """A hundred clients ask for 40 MB each and read nothing: the broker stays small, and serves
+    one that reads every byte of it.
+    """
     broker = new_broker().start()
     process = psutil.Process(broker.process.pid)  # type: ignore[union-attr]
     with raw.Connection(broker.address, timeout=60) as connection:
@@ -29,7 +31,9 @@ def test_readers_that_do_not_read(new_broker: BrokerFactory, topic: str) -> None
             assert produce(connection, topic, records) == (0, number)
         before = process.memory_info().rss
         request = raw.fetch_body(4, topic, 0, 0, max_bytes=2 * LOG_BYTES)
-        frame = raw.sized(struct.pack(">hhi", raw.FETCH, 4, raw.CORRELATION_ID) + raw.string("slow") + request)
+        frame = raw.sized(
+            struct.pack(">hhi", raw.FETCH, 4, raw.CORRELATION_ID) + raw.string("slow") + request
+        )
         waiting = [socket.create_connection(broker.address, 20) for _ in range(READERS)]
         for reader in waiting:
             reader.sendall(frame)

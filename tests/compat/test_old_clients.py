@@ -1,4 +1,6 @@
-"""Clients that were last released before Kafka dropped their protocol: kafka-python 1.4.7 and afkak, in an environment of their own (long tests)."""
+"""Clients that were last released before Kafka dropped their protocol: kafka-python 1.4.7 and
+afkak, in an environment of their own (long tests).
+"""
 
 from __future__ import annotations
 
@@ -81,14 +83,21 @@ def old_python(tmp_path_factory: pytest.TempPathFactory) -> Path:
     where = tmp_path_factory.mktemp("old") / "venv"
     subprocess.run([sys.executable, "-m", "venv", str(where)], check=True)
     packages = ["kafka-python==1.4.7", "afkak==21.5.0.post0", "lz4", "xxhash", "setuptools<81"]
-    done = subprocess.run([str(where / "bin" / "pip"), "install", "-q", *packages], capture_output=True, text=True)
+    done = subprocess.run(
+        [str(where / "bin" / "pip"), "install", "-q", *packages], capture_output=True, text=True
+    )
     if done.returncode:
         pytest.skip(f"the old clients cannot be installed: {done.stderr[-300:]}")
     return where / "bin" / "python"
 
 
 def run(python: Path, script: str, *arguments: object) -> object:
-    done = subprocess.run([str(python), "-c", script, *map(str, arguments)], capture_output=True, text=True, timeout=LIMIT_SECONDS)
+    done = subprocess.run(
+        [str(python), "-c", script, *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_SECONDS,
+    )
     assert done.returncode == 0, done.stderr[-3000:]
     return json.loads(done.stdout.splitlines()[-1])
 
@@ -97,7 +106,9 @@ def run(python: Path, script: str, *arguments: object) -> object:
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("version", VERSIONS)
 def test_kafka_python_1(broker: object, topic: str, old_python: Path, version: str) -> None:
-    """As a client of each age: produce with its codecs, read back, commit; a client of today reads the same."""
+    """As a client of each age: produce with its codecs, read back, commit; a client of today
+    reads the same.
+    """
     with raw.Connection(broker.address) as connection:  # type: ignore[attr-defined]
         assert raw.create_topic(connection, topic) == 0
     found = run(old_python, KAFKA_PYTHON, broker.bootstrap, topic, version, 50)  # type: ignore[attr-defined]

@@ -1,4 +1,6 @@
-"""What survives: a clean stop, kill -9, and kill -9 again and again under idempotent acks=all load."""
+"""What survives: a clean stop, kill -9, and kill -9 again and again under idempotent acks=all
+load.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,14 @@ import time
 from pathlib import Path
 
 import pytest
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Message, Producer, TopicPartition
+from confluent_kafka import (
+    OFFSET_BEGINNING,
+    Consumer,
+    KafkaError,
+    Message,
+    Producer,
+    TopicPartition,
+)
 from confluent_kafka.admin import AdminClient
 
 from tests.compat import clients, raw
@@ -28,7 +37,9 @@ VALUE_BYTES = 400
 
 @pytest.mark.parametrize("end", ["stop", "kill"])
 def test_a_restart_keeps_everything(new_broker: BrokerFactory, topic: str, end: str) -> None:
-    """Records, topics with their ids and settings, committed offsets and the groups are there after a clean stop and after kill -9."""
+    """Records, topics with their ids and settings, committed offsets and the groups are there
+    after a clean stop and after kill -9.
+    """
     broker = new_broker().start()
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
     create(admin, topic, 3, retention_ms="1234567")
@@ -43,15 +54,21 @@ def test_a_restart_keeps_everything(new_broker: BrokerFactory, topic: str, end: 
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
     assert len(admin.list_topics(topic, timeout=LIMIT_SECONDS).topics[topic].partitions) == 3
     assert settings_of(admin, topic)["retention.ms"].value == "1234567"
-    assert "readers" in {group.group_id for group in admin.list_consumer_groups().result(LIMIT_SECONDS).valid}
-    assert clients.KafkaPython().consume(broker.bootstrap, topic, "readers", 1) == [(None, b"after the commit", ())]
+    assert "readers" in {
+        group.group_id for group in admin.list_consumer_groups().result(LIMIT_SECONDS).valid
+    }
+    assert clients.KafkaPython().consume(broker.bootstrap, topic, "readers", 1) == [
+        (None, b"after the commit", ())
+    ]
     everything = clients.AioKafka().consume(broker.bootstrap, topic, "others", 91)
     assert sorted(everything, key=str) == sorted([*rows, (None, b"after the commit", ())], key=str)
 
 
 def test_a_clean_stop_is_quick_and_said(new_broker: BrokerFactory, topic: str) -> None:
-    """SIGTERM ends a lone broker with a clean-shutdown file, the run file is gone, and `replog verify` finds nothing. How quick it is says
-    test_broker in the time of its clock (under 2 s); here the machine may be busy, but nothing waits for a time-out."""
+    """SIGTERM ends a lone broker with a clean-shutdown file, the run file is gone, and `replog
+    verify` finds nothing. How quick it is says test_broker in the time of its clock (under 2 s);
+    here the machine may be busy, but nothing waits for a time-out.
+    """
     broker = new_broker().start()
     clients.Confluent().produce(broker.bootstrap, topic, "gzip", [(None, b"x" * 1000, ())] * 100)
     assert broker.stop() < 20
@@ -74,14 +91,23 @@ def test_in_memory_nothing_is_left(new_broker: BrokerFactory, topic: str) -> Non
 
 
 def test_a_directory_that_is_in_use_is_left_alone(new_broker: BrokerFactory) -> None:
-    """Neither a second broker of ours starts on a directory, nor one where another program holds Java's kind of lock."""
+    """Neither a second broker of ours starts on a directory, nor one where another program holds
+    Java's kind of lock.
+    """
     first, second = new_broker().start(), new_broker()
     second.data = first.data
     with pytest.raises(RuntimeError, match="ended with status"):
         second.start()
     first.stop()
-    hold = "import fcntl,sys; f=open(sys.argv[1],'r+'); fcntl.lockf(f, fcntl.LOCK_EX); print('held', flush=True); sys.stdin.read()"
-    with subprocess.Popen([sys.executable, "-c", hold, f"{first.data}/.lock"], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
+    hold = (
+        "import fcntl,sys; f=open(sys.argv[1],'r+'); fcntl.lockf(f, fcntl.LOCK_EX); "
+        "print('held', flush=True); sys.stdin.read()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", hold, f"{first.data}/.lock"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as holder:
         assert holder.stdout is not None and holder.stdout.readline() == b"held\n"
         with pytest.raises(RuntimeError, match="ended with status"):
             second.start()
@@ -91,8 +117,12 @@ def test_a_directory_that_is_in_use_is_left_alone(new_broker: BrokerFactory) -> 
 
 
 def test_verify_beside_a_broker_under_load(new_broker: BrokerFactory, topic: str) -> None:
-    """`replog verify` while records come in, segments roll and old ones go: nothing to find, again and again."""
-    broker = new_broker(log_retention_check_interval_ms="100", log_segment_delete_delay_ms="100").start()
+    """`replog verify` while records come in, segments roll and old ones go: nothing to find,
+    again and again.
+    """
+    broker = new_broker(
+        log_retention_check_interval_ms="100", log_segment_delete_delay_ms="100"
+    ).start()
     limits = {"segment.bytes": str(1 << 20), "retention.bytes": str(3 << 20)}
     with raw.Connection(broker.address) as connection:
         assert raw.create_topic(connection, topic, configs=limits) == 0
@@ -120,11 +150,23 @@ class Load:
 
     def __init__(self, bootstrap: str, topic: str) -> None:
         self.topic, self.sent, self.acknowledged, self.errors = topic, 0, 0, list[str]()
-        self.producer = Producer({
-            "bootstrap.servers": bootstrap, "enable.idempotence": True, "acks": "all", "linger.ms": 1, "reconnect.backoff.ms": 20,
-            "reconnect.backoff.max.ms": 50, "retry.backoff.ms": 20, "retry.backoff.max.ms": 50, "message.timeout.ms": 120_000,
-            "queue.buffering.max.messages": 2000, "log_level": 2, "topic.metadata.refresh.interval.ms": 1000, "socket.timeout.ms": 10_000,
-        })  # fmt: skip
+        self.producer = Producer(
+            {
+                "bootstrap.servers": bootstrap,
+                "enable.idempotence": True,
+                "acks": "all",
+                "linger.ms": 1,
+                "reconnect.backoff.ms": 20,
+                "reconnect.backoff.max.ms": 50,
+                "retry.backoff.ms": 20,
+                "retry.backoff.max.ms": 50,
+                "message.timeout.ms": 120_000,
+                "queue.buffering.max.messages": 2000,
+                "log_level": 2,
+                "topic.metadata.refresh.interval.ms": 1000,
+                "socket.timeout.ms": 10_000,
+            }
+        )
 
     def delivered(self, error: KafkaError | None, message: Message) -> None:
         if error is not None:
@@ -133,13 +175,22 @@ class Load:
             self.acknowledged += 1
 
     def until(self, acknowledged: int) -> None:
-        """Sends on and on until so many records are acknowledged; there is load in flight when it returns."""
+        """Sends on and on until so many records are acknowledged; there is load in flight when
+        it returns.
+        """
         deadline = time.monotonic() + LIMIT_SECONDS
         while self.acknowledged < acknowledged:
             assert not self.errors, self.errors[:3]
-            assert time.monotonic() < deadline, f"{self.acknowledged} of {acknowledged} acknowledged after {LIMIT_SECONDS} s"
+            assert time.monotonic() < deadline, (
+                f"{self.acknowledged} of {acknowledged} acknowledged after {LIMIT_SECONDS} s"
+            )
             if self.sent - self.acknowledged < 1000:
-                self.producer.produce(self.topic, b"%012d" % self.sent + b"." * VALUE_BYTES, partition=0, on_delivery=self.delivered)
+                self.producer.produce(
+                    self.topic,
+                    b"%012d" % self.sent + b"." * VALUE_BYTES,
+                    partition=0,
+                    on_delivery=self.delivered,
+                )
                 self.sent += 1
             self.producer.poll(0 if self.sent % 16 else 0.001)
 
@@ -150,7 +201,14 @@ class Load:
 
 def numbers(bootstrap: str, topic: str, count: int) -> list[int]:
     """The numbers in the partition, in its order."""
-    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "check", "enable.auto.commit": False, "enable.partition.eof": True})
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": "check",
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+        }
+    )
     consumer.assign([TopicPartition(topic, 0, OFFSET_BEGINNING)])
     found: list[int] = []
     deadline = time.monotonic() + LIMIT_SECONDS + count / 10_000
@@ -164,7 +222,9 @@ def numbers(bootstrap: str, topic: str, count: int) -> list[int]:
     raise TimeoutError(f"{len(found)} of {count} records")
 
 
-def kill_again_and_again(broker: BrokerProcess, topic: str, rounds: int, chance: random.Random) -> None:
+def kill_again_and_again(
+    broker: BrokerProcess, topic: str, rounds: int, chance: random.Random
+) -> None:
     broker.port = free_port()
     broker.start()
     with raw.Connection(broker.address) as connection:
@@ -183,7 +243,9 @@ def kill_again_and_again(broker: BrokerProcess, topic: str, rounds: int, chance:
 
 @pytest.mark.timeout(60 + 8 * ROUNDS)
 def test_kill_loop(new_broker: BrokerFactory, topic: str) -> None:
-    """Every acknowledged record is there, in order, once, after 30 kills under load (REPLOG_KILL_ROUNDS); the files are whole."""
+    """Every acknowledged record is there, in order, once, after 30 kills under load
+    (REPLOG_KILL_ROUNDS); the files are whole.
+    """
     kill_again_and_again(new_broker(), topic, ROUNDS, random.Random(20261121))
 
 

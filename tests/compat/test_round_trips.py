@@ -1,4 +1,6 @@
-"""What one client writes with a codec, every other reads back: keys, values and headers, equal to the byte."""
+"""What one client writes with a codec, every other reads back: keys, values and headers, equal
+to the byte.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,14 @@ PRODUCERS = {client.name: client for client in ALL}
 
 
 def rows_of(client: str, codec: str) -> list[Row]:
-    return [(f"{client}/{codec}/{number}".encode(), f"value {number} ".encode() * (1 + number % 7), HEADERS) for number in range(PER_PRODUCER)]
+    return [
+        (
+            f"{client}/{codec}/{number}".encode(),
+            f"value {number} ".encode() * (1 + number % 7),
+            HEADERS,
+        )
+        for number in range(PER_PRODUCER)
+    ]
 
 
 @pytest.fixture(scope="session")
@@ -38,8 +47,12 @@ def written(broker: object) -> dict[str, tuple[str, list[Row]]]:
 
 @pytest.mark.parametrize("codec", CODECS)
 @pytest.mark.parametrize("reader", [client.name for client in ALL])
-def test_every_client_reads_every_codec(broker: object, written: dict[str, tuple[str, list[Row]]], reader: str, codec: str) -> None:
-    """Each consumer, in a group of its own, gets exactly what all the producers wrote with this codec."""
+def test_every_client_reads_every_codec(
+    broker: object, written: dict[str, tuple[str, list[Row]]], reader: str, codec: str
+) -> None:
+    """Each consumer, in a group of its own, gets exactly what all the producers wrote with this
+    codec.
+    """
     if reader == "kcat" and not Kcat.is_there():
         pytest.skip("kcat is not installed (Debian: apt-get install kcat)")
     topic, rows = written[codec]
@@ -49,7 +62,12 @@ def test_every_client_reads_every_codec(broker: object, written: dict[str, tuple
 
 def test_null_keys_and_values(broker: object, topic: str) -> None:
     """Null and empty are different things, for keys and for values, on the way there and back."""
-    rows: list[Row] = [(None, b"no key", ()), (b"tombstone", None, ()), (b"", b"", ()), (b"\xff\x00", b"\x00\xff", ())]
+    rows: list[Row] = [
+        (None, b"no key", ()),
+        (b"tombstone", None, ()),
+        (b"", b"", ()),
+        (b"\xff\x00", b"\x00\xff", ()),
+    ]
     with Connection(broker.address) as connection:  # type: ignore[attr-defined]
         assert create_topic(connection, topic) == 0
     clients.KafkaPython().produce(broker.bootstrap, topic, "gzip", rows)  # type: ignore[attr-defined]

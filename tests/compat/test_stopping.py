@@ -1,4 +1,6 @@
-"""How real processes end when there is no controller to let them go, and how they are asked twice."""
+"""How real processes end when there is no controller to let them go, and how they are asked
+twice.
+"""
 
 from __future__ import annotations
 
@@ -38,11 +40,15 @@ def until_said(broker: BrokerProcess, words: str) -> None:
 
 
 def stopped_cleanly(broker: BrokerProcess) -> bool:
-    return (Path(broker.data) / ".kafka_cleanshutdown").exists() and "Traceback" not in broker.log.read_text()
+    return (
+        Path(broker.data) / ".kafka_cleanshutdown"
+    ).exists() and "Traceback" not in broker.log.read_text()
 
 
 def test_without_a_controller(cluster: Cluster) -> None:
-    """RL 8.2: one that stands still is waited for, until the broker is asked to stop once more; one that is gone is not."""
+    """RL 8.2: one that stands still is waited for, until the broker is asked to stop once more;
+    one that is gone is not.
+    """
     first, second = cluster.brokers[1], cluster.brokers[2]
     assert cluster.controller.process is not None and first.process is not None
     cluster.controller.process.send_signal(signal.SIGSTOP)

@@ -27,7 +27,9 @@ def subscription(*topics: str) -> bytes:
 
 
 class TurnClock(Clock):
-    """A `Clock` that can run a single turn: what is due now, and not what those calls want done next."""
+    """A `Clock` that can run a single turn: what is due now, and not what those calls want done
+    next.
+    """
 
     def turn(self) -> None:
         for call in [call for call in self.calls if call.getTime() <= self.seconds()]:
@@ -37,12 +39,29 @@ class TurnClock(Clock):
 
 
 class BrokerRun:
-    """One broker's coordinator; `restarted` gives the next one on the same store and the same time."""
+    """One broker's coordinator;
 
-    def __init__(self, store: MemoryStore | None = None, clock: TurnClock | None = None, lead: bool = True, **settings: int) -> None:
+    `restarted` gives the next one on the same store and the same time.
+    """
+
+    def __init__(
+        self,
+        store: MemoryStore | None = None,
+        clock: TurnClock | None = None,
+        lead: bool = True,
+        **settings: int,
+    ) -> None:
         self.store, self.clock = store or MemoryStore(), clock or TurnClock()
-        group = GroupSettings(settings.pop("initial_rebalance_delay_ms", 0), settings.pop("max_size", 2**31 - 1))
-        parts = CoordinatorParts(self.clock, self.wall_ms, Random(7), self.store, CoordinatorSettings(group=group, **settings))
+        group = GroupSettings(
+            settings.pop("initial_rebalance_delay_ms", 0), settings.pop("max_size", 2**31 - 1)
+        )
+        parts = CoordinatorParts(
+            self.clock,
+            self.wall_ms,
+            Random(7),
+            self.store,
+            CoordinatorSettings(group=group, **settings),
+        )
         self.coordinator = GroupCoordinator(parts)
         self.coordinator.start()
         if lead:
@@ -65,7 +84,9 @@ class BrokerRun:
         """Time goes from timer to timer, as a reactor sees it."""
         until = self.clock.seconds() + milliseconds / 1000
         while True:
-            due = [call.getTime() for call in self.clock.getDelayedCalls() if call.getTime() <= until]
+            due = [
+                call.getTime() for call in self.clock.getDelayedCalls() if call.getTime() <= until
+            ]
             if not due:
                 break
             self.clock.advance(max(min(due) - self.clock.seconds(), 0))
@@ -78,18 +99,47 @@ class BrokerRun:
     def records(self, group_id: str) -> list[tuple[bytes | None, bytes | None]]:
         return self.store.records(partition_for(group_id, self.store.partitions))
 
-    # -- requests ----------------------------------------------------------------------------------------------------
+    # requests
     def join(
-        self, group: str = "g", member: str = "", *, instance: str | None = None, topics: tuple[str, ...] = ("t",), kind: str = "consumer",
-        session_ms: int = 10_000, known: bool = False, protocols: dict[str, bytes] | None = None, client: str = "client",
-    ) -> Deferred[JoinAnswer]:  # fmt: skip
-        return self.coordinator.join(group, JoinRequest(
-            member, "", instance, client, "/127.0.0.1", session_ms, 60_000, kind,
-            {"range": subscription(*topics)} if protocols is None else protocols, known,
-        ))  # fmt: skip
+        self,
+        group: str = "g",
+        member: str = "",
+        *,
+        instance: str | None = None,
+        topics: tuple[str, ...] = ("t",),
+        kind: str = "consumer",
+        session_ms: int = 10_000,
+        known: bool = False,
+        protocols: dict[str, bytes] | None = None,
+        client: str = "client",
+    ) -> Deferred[JoinAnswer]:
+        return self.coordinator.join(
+            group,
+            JoinRequest(
+                member,
+                "",
+                instance,
+                client,
+                "/127.0.0.1",
+                session_ms,
+                60_000,
+                kind,
+                {"range": subscription(*topics)} if protocols is None else protocols,
+                known,
+            ),
+        )
 
-    def sync(self, member: str, generation: int, assignments: dict[str, bytes] | None = None, group: str = "g") -> Deferred[SyncAnswer]:
-        return self.coordinator.sync(group, SyncRequest(member, None, generation, assignments=tuple((assignments or {}).items())))
+    def sync(
+        self,
+        member: str,
+        generation: int,
+        assignments: dict[str, bytes] | None = None,
+        group: str = "g",
+    ) -> Deferred[SyncAnswer]:
+        return self.coordinator.sync(
+            group,
+            SyncRequest(member, None, generation, assignments=tuple((assignments or {}).items())),
+        )
 
     def stable(self, group: str = "g", **how: object) -> str:
         """A group of one in a stable generation; its member id."""
@@ -97,13 +147,29 @@ class BrokerRun:
         self.join(group, **how).addCallback(joined.append)  # type: ignore[arg-type]
         self.settle()
         synced: list[SyncAnswer] = []
-        self.sync(joined[0].member_id, joined[0].generation, {joined[0].member_id: b"all"}, group).addCallback(synced.append)
+        self.sync(
+            joined[0].member_id, joined[0].generation, {joined[0].member_id: b"all"}, group
+        ).addCallback(synced.append)
         assert synced[0].error is ErrorCode.NONE and synced[0].assignment == b"all"
         return joined[0].member_id
 
-    def commit(self, *offsets: OffsetToCommit, group: str = "g", member: str = "", generation: int = -1, **more: object) -> Deferred[CommitAnswer]:
-        return self.coordinator.commit(CommitRequest(group, member, None, generation, offsets=offsets, **more))  # type: ignore[arg-type]
+    def commit(
+        self,
+        *offsets: OffsetToCommit,
+        group: str = "g",
+        member: str = "",
+        generation: int = -1,
+        **more: object,
+    ) -> Deferred[CommitAnswer]:
+        return self.coordinator.commit(
+            CommitRequest(group, member, None, generation, offsets=offsets, **more)
+        )  # type: ignore[arg-type]
 
-    def fetched(self, group: str = "g", require_stable: bool = False) -> dict[tuple[str, int], int | ErrorCode]:
+    def fetched(
+        self, group: str = "g", require_stable: bool = False
+    ) -> dict[tuple[str, int], int | ErrorCode]:
         found = self.coordinator.fetch_offsets(group, None, require_stable)
-        return {(f.topic, f.partition): f.error or (f.committed.offset if f.committed else -1) for f in found}
+        return {
+            (f.topic, f.partition): f.error or (f.committed.offset if f.committed else -1)
+            for f in found
+        }

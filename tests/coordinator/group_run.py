@@ -1,4 +1,6 @@
-"""A group's core with the world played by hand: time, storage and parked requests are in the test's grip."""
+"""A group's core with the world played by hand: time, storage and parked requests are in the
+test's grip.
+"""
 
 from __future__ import annotations
 
@@ -89,14 +91,33 @@ class GroupRun:
         self.tokens.append(Token())
         return self.tokens[-1]
 
-    def join(self, member_id: str = "", *, instance: str | None = None, protocols: dict[str, bytes] | None = None, kind: str = "consumer",
-             session_ms: int = 10_000, rebalance_ms: int = 60_000, known: bool = True, skip: bool = True) -> Token:  # fmt: skip
+    def join(
+        self,
+        member_id: str = "",
+        *,
+        instance: str | None = None,
+        protocols: dict[str, bytes] | None = None,
+        kind: str = "consumer",
+        session_ms: int = 10_000,
+        rebalance_ms: int = 60_000,
+        known: bool = True,
+        skip: bool = True,
+    ) -> Token:
         self._ids += 1
         token = self.token()
         request = JoinRequest(
-            member_id, f"{instance or 'client'}-{self._ids}", instance, "client", "/127.0.0.1", session_ms, rebalance_ms, kind,
-            dict(RANGE if protocols is None else protocols), known, skip,
-        )  # fmt: skip
+            member_id,
+            f"{instance or 'client'}-{self._ids}",
+            instance,
+            "client",
+            "/127.0.0.1",
+            session_ms,
+            rebalance_ms,
+            kind,
+            dict(RANGE if protocols is None else protocols),
+            known,
+            skip,
+        )
         self.carry_out(self.core.join(request, token, self.now_ms))
         return token
 
@@ -106,16 +127,30 @@ class GroupRun:
         assert first.join.error is ErrorCode.MEMBER_ID_REQUIRED
         return first.join.member_id, self.join(first.join.member_id, **how)  # type: ignore[arg-type]
 
-    def sync(self, member_id: str, generation: int | None = None, assignments: dict[str, bytes] | None = None, *,
-             instance: str | None = None, kind: str | None = None, name: str | None = None) -> Token:  # fmt: skip
+    def sync(
+        self,
+        member_id: str,
+        generation: int | None = None,
+        assignments: dict[str, bytes] | None = None,
+        *,
+        instance: str | None = None,
+        kind: str | None = None,
+        name: str | None = None,
+    ) -> Token:
         token = self.token()
         generation = self.group.generation if generation is None else generation
-        request = SyncRequest(member_id, instance, generation, kind, name, tuple((assignments or {}).items()))
+        request = SyncRequest(
+            member_id, instance, generation, kind, name, tuple((assignments or {}).items())
+        )
         self.carry_out(self.core.sync(request, token))
         return token
 
-    def heartbeat(self, member_id: str, generation: int | None = None, instance: str | None = None) -> ErrorCode:
-        error, consequences = self.core.heartbeat(member_id, instance, self.group.generation if generation is None else generation)
+    def heartbeat(
+        self, member_id: str, generation: int | None = None, instance: str | None = None
+    ) -> ErrorCode:
+        error, consequences = self.core.heartbeat(
+            member_id, instance, self.group.generation if generation is None else generation
+        )
         self.carry_out(consequences)
         return error
 

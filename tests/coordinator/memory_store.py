@@ -1,4 +1,6 @@
-"""`__consumer_offsets` in memory: the twin of `offsets_store.py`, with storage that can be slow, refuse, or be shared by two brokers."""
+"""`__consumer_offsets` in memory: the twin of `offsets_store.py`, with storage that can be slow,
+refuse, or be shared by two brokers.
+"""
 
 from __future__ import annotations
 
@@ -61,11 +63,18 @@ class MemoryStore:
             raise BrokerError(ErrorCode.OFFSET_OUT_OF_RANGE)
         out = bytearray()
         for batch in iterate_batches(bytes(self.logs.get(index, b""))):
-            if batch.last_offset >= offset and (not out or len(out) + batch.size_in_bytes <= max_bytes):
+            if batch.last_offset >= offset and (
+                not out or len(out) + batch.size_in_bytes <= max_bytes
+            ):
                 out += batch.to_bytes()
             elif out:
                 break
         return bytes(out)
 
     def records(self, index: int) -> list[tuple[bytes | None, bytes | None]]:
-        return [(r.key, r.value) for batch in iterate_batches(bytes(self.logs.get(index, b""))) if not batch.is_control for r in batch.records()]
+        return [
+            (r.key, r.value)
+            for batch in iterate_batches(bytes(self.logs.get(index, b"")))
+            if not batch.is_control
+            for r in batch.records()
+        ]

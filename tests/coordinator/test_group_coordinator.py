@@ -10,7 +10,12 @@ from tests.coordinator.broker_run import BrokerRun, subscription
 from tests.coordinator.memory_store import MemoryStore
 from tests.coordinator.test_group_records import GOLDEN, SEGMENTS
 from twisted_broker.coordinator import coordinator_loader
-from twisted_broker.coordinator.group_records import GroupRecord, OffsetRecord, partition_for, read_record
+from twisted_broker.coordinator.group_records import (
+    GroupRecord,
+    OffsetRecord,
+    partition_for,
+    read_record,
+)
 from twisted_broker.coordinator.offset_requests import OffsetToCommit
 from twisted_broker.coordinator.rebalance import GroupSettings
 from twisted_broker.wire.errors import BrokerError
@@ -32,7 +37,7 @@ def waiting(deferred: Deferred) -> bool:
     return not deferred.called
 
 
-# -- finding the shard ---------------------------------------------------------------------------------------------------
+# finding the shard
 def test_only_the_leader_of_the_groups_partition_serves_it():
     """NOT_COORDINATOR from every entry point."""
     run = BrokerRun(lead=False)
@@ -65,7 +70,10 @@ def test_old_clients_may_commit_under_the_empty_group_id():
 
 @pytest.mark.parametrize("session_ms", [5_999, 1_800_001])
 def test_the_session_timeout_has_limits(session_ms):
-    """group.min.session.timeout.ms and group.max.session.timeout.ms: INVALID_SESSION_TIMEOUT outside."""
+    """group.min.session.timeout.ms and group.max.session.timeout.ms:
+
+    INVALID_SESSION_TIMEOUT outside.
+    """
     assert now(BrokerRun().join(session_ms=session_ms)).error is E.INVALID_SESSION_TIMEOUT
 
 
@@ -102,22 +110,36 @@ def test_unknown_groups():
     assert run.coordinator.describe("g") is None
 
 
-# -- records -------------------------------------------------------------------------------------------------------------
+# records
 def test_the_records_of_a_groups_life():
-    """As in 4.3.1's log: an empty group, the assignment, the empty generation after the last one left, tombstones."""
+    """As in 4.3.1's log: an empty group, the assignment, the empty generation after the last one
+    left, tombstones.
+    """
     run = BrokerRun()
     member = run.stable()
     run.coordinator.leave("g", [(member, None)])
     now(run.commit(OffsetToCommit("t", 0, 1)))
     assert now(run.coordinator.delete_group("g")) is E.NONE
     story = [read_record(k, v) for k, v in run.records("g")]
-    kinds = [(type(r), None if r.value is None else getattr(r.value, "generation", "offset")) for r in story]
-    assert kinds == [(GroupRecord, 0), (GroupRecord, 1), (GroupRecord, 2), (OffsetRecord, "offset"), (OffsetRecord, None), (GroupRecord, None)]
+    kinds = [
+        (type(r), None if r.value is None else getattr(r.value, "generation", "offset"))
+        for r in story
+    ]
+    assert kinds == [
+        (GroupRecord, 0),
+        (GroupRecord, 1),
+        (GroupRecord, 2),
+        (OffsetRecord, "offset"),
+        (OffsetRecord, None),
+        (GroupRecord, None),
+    ]
     assert story[1].value.members[0].assignment == b"all" and story[2].value.members == ()
 
 
 def test_a_group_survives_a_restart():
-    """Members go on with heartbeats in the same generation; offsets are there; sessions start anew."""
+    """Members go on with heartbeats in the same generation; offsets are there; sessions start
+    anew.
+    """
     run = BrokerRun()
     member = run.stable()
     now(run.commit(OffsetToCommit("t", 3, 42, 7, "note"), member=member, generation=1))
@@ -125,7 +147,11 @@ def test_a_group_survives_a_restart():
     assert after.coordinator.heartbeat("g", member, None, 1) is E.NONE
     assert now(after.sync(member, 1)).assignment == b"all"
     found = after.coordinator.fetch_offsets("g", [("t", 3, bytes(16))])[0].committed
-    assert found is not None and (found.offset, found.leader_epoch, found.metadata) == (42, 7, "note")
+    assert found is not None and (found.offset, found.leader_epoch, found.metadata) == (
+        42,
+        7,
+        "note",
+    )
     after.pass_ms(10_000)
     assert after.coordinator.heartbeat("g", member, None, 1) is E.UNKNOWN_MEMBER_ID
 
@@ -138,28 +164,40 @@ def test_what_was_deleted_stays_deleted_after_a_restart():
     now(run.coordinator.delete_offsets("a", [("t", 0)]))
     assert now(run.coordinator.delete_group("b")) is E.NONE
     after = run.restarted()
-    assert after.fetched("a") == {("t", 1): 1} and [g.group_id for g in after.coordinator.list_groups()[1]] == ["a"]
+    assert after.fetched("a") == {("t", 1): 1} and [
+        g.group_id for g in after.coordinator.list_groups()[1]
+    ] == ["a"]
 
 
 def test_kafkas_own_log_is_served():
-    """Segments of 4.3.1 load: an emptied dynamic group with offsets, a static member still in its group, a simple and a deleted group."""
+    """Segments of 4.3.1 load: an emptied dynamic group with offsets, a static member still in
+    its group, a simple and a deleted group.
+    """
     store = MemoryStore()
     for name, (_, partition) in SEGMENTS.items():
         store.load_file(partition, (GOLDEN / f"{name}.log").read_bytes())
     run = BrokerRun(store)
-    assert sorted((g.group_id, g.protocol_type, g.state) for g in run.coordinator.list_groups()[1]) == [
-        ("readers", "consumer", "Empty"), ("simple", "", "Empty"), ("static", "consumer", "Stable"),
-    ]  # fmt: skip
-    assert run.fetched("readers") == {("pageviews", 0): 5, ("pageviews", 1): 5} and run.fetched("simple") == {("pageviews", 0): 3}
+    assert sorted(
+        (g.group_id, g.protocol_type, g.state) for g in run.coordinator.list_groups()[1]
+    ) == [
+        ("readers", "consumer", "Empty"),
+        ("simple", "", "Empty"),
+        ("static", "consumer", "Stable"),
+    ]
+    assert run.fetched("readers") == {("pageviews", 0): 5, ("pageviews", 1): 5} and run.fetched(
+        "simple"
+    ) == {("pageviews", 0): 3}
     described = run.coordinator.describe("static")
     assert described is not None and described.members[0][1:4] == ("i-1", "st", "/127.0.0.1")
     again = run.join("static", instance="i-1", topics=("pageviews",))
     assert now(again).error is E.NONE and now(again).generation == 2
 
 
-# -- loading -------------------------------------------------------------------------------------------------------------
+# loading
 def test_while_a_partition_is_read_its_groups_wait(monkeypatch):
-    """COORDINATOR_LOAD_IN_PROGRESS until all is read; a heartbeat meanwhile is NONE; the reading goes in slices."""
+    """COORDINATOR_LOAD_IN_PROGRESS until all is read; a heartbeat meanwhile is NONE; the reading
+    goes in slices.
+    """
     monkeypatch.setattr(coordinator_loader, "SLICE_BYTES", 100)
     run = BrokerRun()
     for partition in range(5):
@@ -262,11 +300,17 @@ def test_a_write_that_ends_after_leadership_changes_nothing():
     assert partition_for("g", 50) not in run.coordinator.shards
 
 
-# -- storage that refuses ------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize(("refusal", "told"), [
-    (E.NOT_ENOUGH_REPLICAS, E.COORDINATOR_NOT_AVAILABLE), (E.REQUEST_TIMED_OUT, E.COORDINATOR_NOT_AVAILABLE),
-    (E.NOT_LEADER_OR_FOLLOWER, E.NOT_COORDINATOR), (E.KAFKA_STORAGE_ERROR, E.NOT_COORDINATOR), (E.MESSAGE_TOO_LARGE, E.UNKNOWN_SERVER_ERROR),
-])  # fmt: skip
+# storage that refuses
+@pytest.mark.parametrize(
+    ("refusal", "told"),
+    [
+        (E.NOT_ENOUGH_REPLICAS, E.COORDINATOR_NOT_AVAILABLE),
+        (E.REQUEST_TIMED_OUT, E.COORDINATOR_NOT_AVAILABLE),
+        (E.NOT_LEADER_OR_FOLLOWER, E.NOT_COORDINATOR),
+        (E.KAFKA_STORAGE_ERROR, E.NOT_COORDINATOR),
+        (E.MESSAGE_TOO_LARGE, E.UNKNOWN_SERVER_ERROR),
+    ],
+)
 def test_what_members_are_told_when_an_assignment_cannot_be_stored(refusal, told):
     """The log's refusals in the coordinator's words."""
     run = BrokerRun()
@@ -286,17 +330,26 @@ def test_a_group_that_cannot_be_deleted_is_there_as_before():
     assert run.fetched() == {("t", 0): 1} and now(run.coordinator.delete_group("g")) is E.NONE
 
 
-# -- administration ------------------------------------------------------------------------------------------------------
+# administration
 def test_describe_shows_metadata_of_stable_groups_only():
     """Protocol, metadata and assignment are empty while a round runs."""
     run = BrokerRun()
     member = run.stable()
     stable = run.coordinator.describe("g")
-    assert stable is not None and (stable.state, stable.protocol_type, stable.protocol) == ("Stable", "consumer", "range")
+    assert stable is not None and (stable.state, stable.protocol_type, stable.protocol) == (
+        "Stable",
+        "consumer",
+        "range",
+    )
     assert stable.members == ((member, None, "client", "/127.0.0.1", subscription("t"), b"all"),)
     run.join(member=member)
     moving = run.coordinator.describe("g")
-    assert moving is not None and moving.state == "CompletingRebalance" and moving.protocol == "" and moving.members[0][4:] == (b"", b"")
+    assert (
+        moving is not None
+        and moving.state == "CompletingRebalance"
+        and moving.protocol == ""
+        and moving.members[0][4:] == (b"", b"")
+    )
 
 
 def test_only_empty_groups_are_deleted():
@@ -308,11 +361,15 @@ def test_only_empty_groups_are_deleted():
     with pytest.raises(BrokerError, match="GROUP_ID_NOT_FOUND"):
         run.coordinator.delete_group("nobody")
     run.coordinator.leave("g", [(member, None)])
-    assert now(run.coordinator.delete_group("g")) is E.NONE and run.coordinator.describe("g") is None
+    assert (
+        now(run.coordinator.delete_group("g")) is E.NONE and run.coordinator.describe("g") is None
+    )
 
 
 def test_a_group_is_left_alone_while_it_is_being_deleted():
-    """Between the tombstone's append and its replication nobody joins or commits; afterwards the name is free."""
+    """Between the tombstone's append and its replication nobody joins or commits; afterwards the
+    name is free.
+    """
     run = BrokerRun()
     now(run.commit(OffsetToCommit("t", 0, 1)))
     run.store.held = []
@@ -325,17 +382,23 @@ def test_a_group_is_left_alone_while_it_is_being_deleted():
 
 
 def test_a_group_with_many_offsets_is_deleted_in_batches_of_bounded_size():
-    """No batch of tombstones outgrows what the topic takes; the group's own tombstone is the last one."""
+    """No batch of tombstones outgrows what the topic takes; the group's own tombstone is the
+    last one.
+    """
     run = BrokerRun()
     now(run.commit(*(OffsetToCommit("t", p, p) for p in range(1200))))
     assert now(run.coordinator.delete_group("g")) is E.NONE
-    counts = [b.records_count for b in iterate_batches(bytes(run.store.logs[partition_for("g", 50)]))]
+    counts = [
+        b.records_count for b in iterate_batches(bytes(run.store.logs[partition_for("g", 50)]))
+    ]
     assert counts == [1200, 500, 500, 201]
     assert isinstance(read_record(*run.records("g")[-1]), GroupRecord)
 
 
 def test_memory_is_bounded_by_a_number_of_groups():
-    """Beyond the limit a new group takes the place of an idle one; when none is idle it is refused."""
+    """Beyond the limit a new group takes the place of an idle one; when none is idle it is
+    refused.
+    """
     run = BrokerRun(max_groups=2)
     assert now(run.join("one", known=True)).error is E.MEMBER_ID_REQUIRED
     run.pass_ms(10_000)
@@ -352,7 +415,13 @@ def test_settings_change_while_running():
     run = BrokerRun(offsets_retention_ms=1)
     run.stable()
     now(run.commit(OffsetToCommit("t", 0, 1), group="other"))
-    run.coordinator.update_settings(replace(run.coordinator.parts.settings, group=GroupSettings(0, 1), retention_check_interval_ms=1000))
+    run.coordinator.update_settings(
+        replace(
+            run.coordinator.parts.settings,
+            group=GroupSettings(0, 1),
+            retention_check_interval_ms=1000,
+        )
+    )
     assert now(run.join()).error is E.GROUP_MAX_SIZE_REACHED
     run.pass_ms(1000)
     assert run.fetched("other") == {}

@@ -1,4 +1,6 @@
-"""A classic group request by request, after the behaviours that Apache Kafka's GroupCoordinatorTest and GroupMetadataTest name."""
+"""A classic group request by request, after the behaviours that Apache Kafka's
+GroupCoordinatorTest and GroupMetadataTest name.
+"""
 
 import pytest
 
@@ -11,13 +13,19 @@ from twisted_broker.wire.errors import ErrorCode as E
 S = GroupState
 
 
-# -- joining -------------------------------------------------------------------------------------------------------------
+# joining
 def test_a_new_dynamic_member_is_told_its_id_first():
-    """KIP-394: from v4 on a join without an id gets MEMBER_ID_REQUIRED and an id, and makes no member."""
+    """KIP-394: from v4 on a join without an id gets MEMBER_ID_REQUIRED and an id, and makes no
+    member.
+    """
     run = GroupRun()
     answer = run.join().join
     assert (answer.error, answer.generation) == (E.MEMBER_ID_REQUIRED, -1)
-    assert answer.member_id.startswith("client-") and not run.group.members and answer.member_id in run.group.pending_joins
+    assert (
+        answer.member_id.startswith("client-")
+        and not run.group.members
+        and answer.member_id in run.group.pending_joins
+    )
 
 
 def test_an_old_client_joins_at_once():
@@ -33,8 +41,14 @@ def test_the_first_member_leads_and_is_told_all_members():
     run = GroupRun()
     (first, one), (second, two) = run.join_twice(), run.join_twice()
     run.advance(0)
-    assert one.join.leader == two.join.leader == first and one.join.generation == two.join.generation == 1
-    assert one.join.members == ((first, None, b"range-metadata"), (second, None, b"range-metadata")) and two.join.members == ()
+    assert (
+        one.join.leader == two.join.leader == first
+        and one.join.generation == two.join.generation == 1
+    )
+    assert (
+        one.join.members == ((first, None, b"range-metadata"), (second, None, b"range-metadata"))
+        and two.join.members == ()
+    )
     assert (one.join.protocol_type, one.join.protocol_name) == ("consumer", "range")
 
 
@@ -49,7 +63,9 @@ def test_a_pending_member_that_never_returns_expires():
 
 
 def test_a_rebalance_waits_for_pending_members():
-    """A member that was told its id and has not come back yet is waited for, until its session is over."""
+    """A member that was told its id and has not come back yet is waited for, until its session
+    is over.
+    """
     run = GroupRun()
     member = run.stable()[0]
     run.join(session_ms=10_000)
@@ -67,9 +83,15 @@ def test_an_unknown_member_id_is_refused():
     assert (answer.error, answer.member_id) == (E.UNKNOWN_MEMBER_ID, "stranger")
 
 
-@pytest.mark.parametrize(("kind", "protocols"), [("connect", {"range": b""}), ("consumer", {"other": b""}), ("consumer", {})])
+@pytest.mark.parametrize(
+    ("kind", "protocols"),
+    [("connect", {"range": b""}), ("consumer", {"other": b""}), ("consumer", {})],
+)
 def test_a_member_that_shares_no_protocol_is_refused(kind, protocols):
-    """Another protocol type, no common protocol, no protocol at all: INCONSISTENT_GROUP_PROTOCOL, the group unmoved."""
+    """Another protocol type, no common protocol, no protocol at all:
+
+    INCONSISTENT_GROUP_PROTOCOL, the group unmoved.
+    """
     run = GroupRun()
     run.stable()
     assert run.join(kind=kind, protocols=protocols).join.error is E.INCONSISTENT_GROUP_PROTOCOL
@@ -79,15 +101,22 @@ def test_a_member_that_shares_no_protocol_is_refused(kind, protocols):
 @pytest.mark.parametrize(("kind", "protocols"), [("", {"range": b""}), ("consumer", {})])
 def test_an_empty_group_wants_a_type_and_a_protocol(kind, protocols):
     """The first member must name a protocol type and at least one protocol."""
-    assert GroupRun().join(kind=kind, protocols=protocols).join.error is E.INCONSISTENT_GROUP_PROTOCOL
+    assert (
+        GroupRun().join(kind=kind, protocols=protocols).join.error is E.INCONSISTENT_GROUP_PROTOCOL
+    )
 
 
 def test_the_protocol_with_most_votes_wins():
     """Each member votes for the first of its protocols that all members know."""
     run = GroupRun()
-    tokens = [run.join_twice(protocols=p)[1] for p in (
-        {"range": b"a", "sticky": b"b"}, {"own": b"", "sticky": b"d", "range": b"c"}, {"sticky": b"f", "range": b"e"},
-    )]  # fmt: skip
+    tokens = [
+        run.join_twice(protocols=p)[1]
+        for p in (
+            {"range": b"a", "sticky": b"b"},
+            {"own": b"", "sticky": b"d", "range": b"c"},
+            {"sticky": b"f", "range": b"e"},
+        )
+    ]
     run.advance(0)
     assert {t.join.protocol_name for t in tokens} == {"sticky"}
     assert [metadata for _, _, metadata in tokens[0].join.members] == [b"b", b"d", b"f"]
@@ -123,7 +152,11 @@ def test_a_stable_follower_that_asks_again_gets_the_same_generation():
     run = GroupRun()
     _, follower = run.stable(2)
     answer = run.join(follower).join
-    assert (answer.error, answer.generation, answer.members) == (E.NONE, 1, ()) and run.group.state is S.STABLE
+    assert (answer.error, answer.generation, answer.members) == (
+        E.NONE,
+        1,
+        (),
+    ) and run.group.state is S.STABLE
 
 
 def test_a_stable_leader_that_joins_again_starts_a_rebalance():
@@ -138,11 +171,16 @@ def test_changed_metadata_starts_a_rebalance():
     """A follower whose subscription changed makes everybody join again."""
     run = GroupRun()
     _, follower = run.stable(2)
-    assert run.join(follower, protocols={"range": b"other topics"}).answer is None and run.group.state is S.PREPARING_REBALANCE
+    assert (
+        run.join(follower, protocols={"range": b"other topics"}).answer is None
+        and run.group.state is S.PREPARING_REBALANCE
+    )
 
 
 def test_a_lost_join_answer_can_be_asked_for_again():
-    """While CompletingRebalance a repeated join gets the running generation, the leader with its members."""
+    """While CompletingRebalance a repeated join gets the running generation, the leader with its
+    members.
+    """
     run = GroupRun()
     (leader, _), (follower, _) = run.join_twice(), run.join_twice()
     run.advance(0)
@@ -184,7 +222,7 @@ def test_the_last_one_to_come_back_to_a_group_that_shrank_is_turned_away():
     assert first.join.generation == 2 and len(first.join.members) == 2
 
 
-# -- the rebalance -------------------------------------------------------------------------------------------------------
+# the rebalance
 def test_a_rebalance_ends_when_all_members_joined():
     """The last join completes the round for all, in the next generation."""
     run = GroupRun()
@@ -197,7 +235,9 @@ def test_a_rebalance_ends_when_all_members_joined():
 
 
 def test_a_rebalance_leaves_out_who_does_not_come_in_time():
-    """At the rebalance timeout missing members are gone, and one that joined leads if the leader is among them."""
+    """At the rebalance timeout missing members are gone, and one that joined leads if the leader
+    is among them.
+    """
     run = GroupRun()
     leader, follower = run.stable(2, session_ms=50_000, rebalance_ms=20_000)
     run.join(follower, protocols={"range": b"new"}, session_ms=50_000, rebalance_ms=20_000)
@@ -206,7 +246,10 @@ def test_a_rebalance_leaves_out_who_does_not_come_in_time():
     assert parked.answer is None
     run.advance(1)
     assert parked.join.leader == follower and list(run.group.members) == [follower]
-    assert run.heartbeat(leader) is E.UNKNOWN_MEMBER_ID and (TimerKind.SESSION, leader) not in run.timers
+    assert (
+        run.heartbeat(leader) is E.UNKNOWN_MEMBER_ID
+        and (TimerKind.SESSION, leader) not in run.timers
+    )
 
 
 def test_the_longest_rebalance_timeout_counts():
@@ -234,7 +277,9 @@ def test_a_member_whose_join_is_parked_does_not_expire():
 
 
 def test_a_new_member_waits_five_minutes_at_most():
-    """A newcomer is never older than five minutes without an answer: its client may be long gone."""
+    """A newcomer is never older than five minutes without an answer: its client may be long
+    gone.
+    """
     run = GroupRun()
     run.stable(session_ms=1_000_000, rebalance_ms=1_000_000)
     token = run.join_twice(rebalance_ms=1_000_000)[1]
@@ -242,7 +287,7 @@ def test_a_new_member_waits_five_minutes_at_most():
     assert token.join.error is E.UNKNOWN_MEMBER_ID and len(run.group.members) == 1
 
 
-# -- syncing -------------------------------------------------------------------------------------------------------------
+# syncing
 def test_followers_wait_for_the_leaders_assignment():
     """A follower's sync is parked and answered together with the leader's."""
     run = GroupRun()
@@ -265,7 +310,9 @@ def test_a_late_follower_is_answered_at_once():
 
 
 def test_members_without_an_assignment_get_an_empty_one():
-    """Whom the leader left out gets nothing, whom it made up is ignored, in memory and in the record."""
+    """Whom the leader left out gets nothing, whom it made up is ignored, in memory and in the
+    record.
+    """
     run = GroupRun()
     (leader, _), (follower, _) = run.join_twice(), run.join_twice()
     run.advance(0)
@@ -305,7 +352,9 @@ def test_an_assignment_that_cannot_be_stored_starts_another_round():
     run.advance(0)
     tokens = [run.sync(follower), run.sync(leader, assignments={leader: b"L"})]
     run.finish_write(E.NOT_COORDINATOR)
-    assert [t.sync.error for t in tokens] == [E.NOT_COORDINATOR] * 2 and run.group.state is S.PREPARING_REBALANCE
+    assert [t.sync.error for t in tokens] == [
+        E.NOT_COORDINATOR
+    ] * 2 and run.group.state is S.PREPARING_REBALANCE
 
 
 def test_a_stored_assignment_of_an_earlier_generation_is_ignored():
@@ -334,9 +383,14 @@ def test_sync_is_refused_in_protocol_order():
 
 
 def test_members_that_do_not_sync_in_time_are_removed():
-    """The sync timer takes out who joined and never asked for its assignment, even when the rest is stable."""
+    """The sync timer takes out who joined and never asked for its assignment, even when the rest
+    is stable.
+    """
     run = GroupRun()
-    (leader, _), (silent, _) = run.join_twice(session_ms=50_000, rebalance_ms=20_000), run.join_twice(session_ms=50_000, rebalance_ms=20_000)
+    (leader, _), (silent, _) = (
+        run.join_twice(session_ms=50_000, rebalance_ms=20_000),
+        run.join_twice(session_ms=50_000, rebalance_ms=20_000),
+    )
     run.advance(0)
     run.sync(leader, assignments={leader: b"L"})
     run.advance(20_000)
@@ -347,14 +401,21 @@ def test_members_that_do_not_sync_in_time_are_removed():
 def test_a_leader_that_does_not_sync_is_replaced():
     """The sync timer takes the leader out; who waits for it is told to join again and leads."""
     run = GroupRun()
-    (leader, _), (follower, _) = run.join_twice(session_ms=50_000, rebalance_ms=20_000), run.join_twice(session_ms=50_000, rebalance_ms=20_000)
+    (leader, _), (follower, _) = (
+        run.join_twice(session_ms=50_000, rebalance_ms=20_000),
+        run.join_twice(session_ms=50_000, rebalance_ms=20_000),
+    )
     run.advance(0)
     parked = run.sync(follower)
     run.advance(20_000)
-    assert parked.sync.error is E.REBALANCE_IN_PROGRESS and run.group.leader == follower and leader not in run.group.members
+    assert (
+        parked.sync.error is E.REBALANCE_IN_PROGRESS
+        and run.group.leader == follower
+        and leader not in run.group.members
+    )
 
 
-# -- heartbeats and sessions ---------------------------------------------------------------------------------------------
+# heartbeats and sessions
 def test_heartbeats_keep_a_member():
     """Each heartbeat starts the session anew; without one it ends."""
     run = GroupRun()
@@ -382,7 +443,9 @@ def test_a_member_that_dies_takes_its_share_into_a_rebalance():
     run.advance(9_000)
     run.heartbeat(follower)
     run.advance(1_000)
-    assert list(run.group.members) == [follower] and run.heartbeat(follower) is E.REBALANCE_IN_PROGRESS
+    assert (
+        list(run.group.members) == [follower] and run.heartbeat(follower) is E.REBALANCE_IN_PROGRESS
+    )
     assert run.join(follower).join.leader == follower
 
 
@@ -405,7 +468,7 @@ def test_an_accepted_commit_is_a_sign_of_life():
     assert member in run.group.members
 
 
-# -- leaving -------------------------------------------------------------------------------------------------------------
+# leaving
 def test_leaving_starts_a_rebalance():
     """The others are told to join again; the leader's place goes to one of them."""
     run = GroupRun()
@@ -422,7 +485,16 @@ def test_a_batch_leaves_with_an_error_for_each():
     for member_id in list(run.group.members)[:2]:
         run.join(member_id)
     run.synced(list(run.group.members))
-    errors = [a.error for a in run.leave(("", "i"), ("stranger", None), ("", "other"), (run.group.leader, None), (static.join.member_id, "i"))]
+    errors = [
+        a.error
+        for a in run.leave(
+            ("", "i"),
+            ("stranger", None),
+            ("", "other"),
+            (run.group.leader, None),
+            (static.join.member_id, "i"),
+        )
+    ]
     assert errors == [E.NONE, E.UNKNOWN_MEMBER_ID, E.UNKNOWN_MEMBER_ID, E.NONE, E.UNKNOWN_MEMBER_ID]
 
 
@@ -454,7 +526,7 @@ def test_the_last_one_to_leave_ends_the_rebalance():
     assert parked.join.error is E.NONE and parked.join.generation == 2
 
 
-# -- static members ------------------------------------------------------------------------------------------------------
+# static members
 def static_pair(**how: object) -> tuple[GroupRun, str, str]:
     run = GroupRun()
     first, second = run.join(instance="i-1", **how), run.join(instance="i-2", **how)
@@ -464,12 +536,24 @@ def static_pair(**how: object) -> tuple[GroupRun, str, str]:
 
 
 def test_a_static_follower_comes_back_without_a_rebalance():
-    """KIP-345: same instance, new member id, same generation and assignment; the change is stored."""
+    """KIP-345: same instance, new member id, same generation and assignment; the change is
+    stored.
+    """
     run, leader, follower = static_pair()
     answer = run.join(instance="i-2").join
-    assert (answer.error, answer.generation, answer.leader) == (E.NONE, 1, leader) and answer.member_id != follower
-    assert run.group.state is S.STABLE and [m.member_id for m in run.stored[-1].members] == [leader, answer.member_id]
-    assert run.sync(answer.member_id, instance="i-2").sync.assignment == b"part of " + follower.encode()
+    assert (answer.error, answer.generation, answer.leader) == (
+        E.NONE,
+        1,
+        leader,
+    ) and answer.member_id != follower
+    assert run.group.state is S.STABLE and [m.member_id for m in run.stored[-1].members] == [
+        leader,
+        answer.member_id,
+    ]
+    assert (
+        run.sync(answer.member_id, instance="i-2").sync.assignment
+        == b"part of " + follower.encode()
+    )
     assert run.heartbeat(follower, instance="i-2") is E.FENCED_INSTANCE_ID
     assert run.sync(follower, instance="i-2").sync.error is E.FENCED_INSTANCE_ID
     assert run.join(follower, instance="i-2").join.error is E.FENCED_INSTANCE_ID
@@ -479,14 +563,22 @@ def test_a_static_leader_comes_back_and_skips_the_assignment():
     """KIP-814: from v9 on it is told its members and to assign nothing."""
     run, leader, _ = static_pair()
     answer = run.join(instance="i-1").join
-    assert answer.skip_assignment and answer.leader == answer.member_id != leader and len(answer.members) == 2
+    assert (
+        answer.skip_assignment
+        and answer.leader == answer.member_id != leader
+        and len(answer.members) == 2
+    )
 
 
 def test_an_old_static_leader_must_not_think_that_it_leads():
     """Below v9 it is told the former leader's id, or it would assign in a stable generation."""
     run, leader, _ = static_pair()
     answer = run.join(instance="i-1", skip=False).join
-    assert answer.leader == leader != answer.member_id and not answer.members and not answer.skip_assignment
+    assert (
+        answer.leader == leader != answer.member_id
+        and not answer.members
+        and not answer.skip_assignment
+    )
     assert run.group.leader == answer.member_id
 
 
@@ -517,7 +609,11 @@ def test_a_static_member_that_comes_back_before_the_assignment_starts_anew():
     run.advance(0)
     parked = run.sync(second.join.member_id, instance="i-2")
     again = run.join(instance="i-2")
-    assert parked.sync.error is E.FENCED_INSTANCE_ID and again.answer is None and run.group.state is S.PREPARING_REBALANCE
+    assert (
+        parked.sync.error is E.FENCED_INSTANCE_ID
+        and again.answer is None
+        and run.group.state is S.PREPARING_REBALANCE
+    )
     assert run.join(first.join.member_id, instance="i-1").join.generation == 2
 
 
@@ -529,7 +625,10 @@ def test_a_replacement_that_cannot_be_stored_is_undone():
     assert token.answer is None
     run.finish_write(E.COORDINATOR_NOT_AVAILABLE)
     assert token.join.error is E.COORDINATOR_NOT_AVAILABLE
-    assert run.heartbeat(follower, instance="i-2") is E.NONE and run.group.static_members["i-2"] == follower
+    assert (
+        run.heartbeat(follower, instance="i-2") is E.NONE
+        and run.group.static_members["i-2"] == follower
+    )
 
 
 def test_a_static_member_stays_until_its_session_ends():
@@ -547,14 +646,20 @@ def test_a_static_member_that_leaves_by_name_is_gone():
     assert run.leave((follower, "i-2"))[0].error is E.UNKNOWN_MEMBER_ID
 
 
-# -- records, loading, unloading -----------------------------------------------------------------------------------------
+# records, loading, unloading
 def test_a_group_comes_back_from_its_record():
-    """What was stored is a stable group with the same members, leader, protocol; sessions run from the load on."""
+    """What was stored is a stable group with the same members, leader, protocol; sessions run
+    from the load on.
+    """
     run = GroupRun()
     members = run.stable(2, session_ms=10_000)
     loaded = GroupRun(group=group_from_snapshot(run.stored[-1], run.now_ms))
     loaded.carry_out(loaded.core.loaded(loaded.now_ms))
-    assert loaded.group.state is S.STABLE and list(loaded.group.members) == members and loaded.group.leader == members[0]
+    assert (
+        loaded.group.state is S.STABLE
+        and list(loaded.group.members) == members
+        and loaded.group.leader == members[0]
+    )
     assert loaded.heartbeat(members[0], generation=1) is E.NONE
     assert loaded.sync(members[1]).sync.assignment == b"part of " + members[1].encode()
     loaded.advance(10_000)
@@ -582,7 +687,11 @@ def test_unloading_answers_everything_and_stops_all_timers(state):
         run.sync(leader, assignments={})
     assert run.group.state is state
     run.carry_out(run.core.unloaded(E.NOT_COORDINATOR, run.now_ms))
-    assert all(t.answer is not None for t in run.tokens) and not run.timers and run.group.state is S.DEAD
+    assert (
+        all(t.answer is not None for t in run.tokens)
+        and not run.timers
+        and run.group.state is S.DEAD
+    )
     assert run.join(leader).join.error is E.COORDINATOR_NOT_AVAILABLE
     assert run.core.heartbeat(leader, None, 1)[0] is E.COORDINATOR_NOT_AVAILABLE
 
@@ -593,7 +702,12 @@ def test_a_new_groups_record_is_empty():
     run.hold_writes = True
     token = run.join(known=False)
     run.carry_out(run.core.created())
-    assert (run.stored[0].protocol_type, run.stored[0].protocol, run.stored[0].generation, run.stored[0].members) == ("", None, 0, ())
+    assert (
+        run.stored[0].protocol_type,
+        run.stored[0].protocol,
+        run.stored[0].generation,
+        run.stored[0].members,
+    ) == ("", None, 0, ())
     run.finish_write(E.COORDINATOR_NOT_AVAILABLE)
     assert token.join.error is E.COORDINATOR_NOT_AVAILABLE and not run.group.members
     assert (TimerKind.SESSION, "client-1") not in run.timers

@@ -1,4 +1,6 @@
-"""A group under random clients, time and storage: its invariants hold at every step, and it comes to rest."""
+"""A group under random clients, time and storage: its invariants hold at every step, and it
+comes to rest.
+"""
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
@@ -10,7 +12,12 @@ from twisted_broker.coordinator.group_state import GroupState
 from twisted_broker.coordinator.rebalance import GroupSettings
 from twisted_broker.wire.errors import ErrorCode
 
-PROTOCOLS = [{"range": b"1"}, {"range": b"2", "sticky": b"2"}, {"sticky": b"3", "range": b"3"}, {"sticky": b"4"}]
+PROTOCOLS = [
+    {"range": b"1"},
+    {"range": b"2", "sticky": b"2"},
+    {"sticky": b"3", "range": b"3"},
+    {"sticky": b"4"},
+]
 INSTANCES = [None, None, "i-1", "i-2"]
 
 
@@ -28,16 +35,36 @@ class GroupMachine(RuleBasedStateMachine):
         return known[number % len(known)]
 
     @rule(
-        who=st.integers(0, 20), instance=st.sampled_from(INSTANCES), protocols=st.sampled_from(PROTOCOLS), known=st.booleans(), skip=st.booleans(),
+        who=st.integers(0, 20),
+        instance=st.sampled_from(INSTANCES),
+        protocols=st.sampled_from(PROTOCOLS),
+        known=st.booleans(),
+        skip=st.booleans(),
         rebalance_ms=st.sampled_from([5_000, 60_000]),
-    )  # fmt: skip
+    )
     def join(self, who, instance, protocols, known, skip, rebalance_ms):
-        self.run.join(self.pick(who), instance=instance, protocols=protocols, known=known, skip=skip, rebalance_ms=rebalance_ms)
+        self.run.join(
+            self.pick(who),
+            instance=instance,
+            protocols=protocols,
+            known=known,
+            skip=skip,
+            rebalance_ms=rebalance_ms,
+        )
 
-    @rule(who=st.integers(0, 20), instance=st.sampled_from(INSTANCES), late=st.sampled_from([0, 0, 0, 1]))
+    @rule(
+        who=st.integers(0, 20),
+        instance=st.sampled_from(INSTANCES),
+        late=st.sampled_from([0, 0, 0, 1]),
+    )
     def sync(self, who, instance, late):
         member = self.pick(who)
-        self.run.sync(member, self.run.group.generation - late, {m: m.encode() for m in self.run.group.members}, instance=instance)
+        self.run.sync(
+            member,
+            self.run.group.generation - late,
+            {m: m.encode() for m in self.run.group.members},
+            instance=instance,
+        )
 
     @rule(who=st.integers(0, 20))
     def heartbeat(self, who):
@@ -51,7 +78,9 @@ class GroupMachine(RuleBasedStateMachine):
     def pass_time(self, milliseconds):
         self.run.advance(milliseconds)
 
-    @rule(error=st.sampled_from([ErrorCode.NONE, ErrorCode.NONE, ErrorCode.COORDINATOR_NOT_AVAILABLE]))
+    @rule(
+        error=st.sampled_from([ErrorCode.NONE, ErrorCode.NONE, ErrorCode.COORDINATOR_NOT_AVAILABLE])
+    )
     def store(self, error):
         if self.run.waiting_writes:
             self.run.finish_write(error)
@@ -68,11 +97,17 @@ class GroupMachine(RuleBasedStateMachine):
         parked = [m for m in group.members.values() if m.awaiting_join is not None]
         assert group.awaiting_join_count == len(parked)
         assert (group.leader in group.members) if group.members else group.leader is None
-        assert {i: m for m, i in ((m.member_id, m.instance_id) for m in group.members.values()) if i is not None} == group.static_members
+        assert {
+            i: m
+            for m, i in ((m.member_id, m.instance_id) for m in group.members.values())
+            if i is not None
+        } == group.static_members
         assert set(group.support.values()) <= set(range(1, len(group.members) + 1))
         if group.members:
             assert any(count == len(group.members) for count in group.support.values())
-        assert set(group.pending_syncs) <= set(group.members) and not set(group.pending_joins) & set(group.members)
+        assert set(group.pending_syncs) <= set(group.members) and not set(
+            group.pending_joins
+        ) & set(group.members)
 
     @invariant()
     def states_mean_what_they_say(self):
@@ -85,10 +120,16 @@ class GroupMachine(RuleBasedStateMachine):
             assert (TimerKind.JOIN, "") in timers
         if group.state in (GroupState.COMPLETING_REBALANCE, GroupState.STABLE):
             assert group.members and group.protocol_name is not None
-            assert all(group.protocol_name in m.protocols for m in group.members.values() if m.awaiting_join is None)
+            assert all(
+                group.protocol_name in m.protocols
+                for m in group.members.values()
+                if m.awaiting_join is None
+            )
         if group.state is not GroupState.COMPLETING_REBALANCE:
             assert all(m.awaiting_sync is None for m in group.members.values())
-        assert {m for kind, m in timers if kind is TimerKind.SESSION} == set(group.members) | set(group.pending_joins)
+        assert {m for kind, m in timers if kind is TimerKind.SESSION} == set(group.members) | set(
+            group.pending_joins
+        )
 
     @invariant()
     def parked_requests_are_those_of_members(self):
@@ -120,5 +161,9 @@ class GroupMachine(RuleBasedStateMachine):
 
 TestGroupMachine = GroupMachine.TestCase
 TestGroupMachine.settings = settings(
-    max_examples=200, stateful_step_count=50, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
+    max_examples=200,
+    stateful_step_count=50,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=list(HealthCheck),
 )

@@ -1,4 +1,6 @@
-"""Records of `__consumer_offsets`, against segments that Apache Kafka 4.3.1 wrote (golden/: one consumer, kafka-python, 1 broker)."""
+"""Records of `__consumer_offsets`, against segments that Apache Kafka 4.3.1 wrote (golden/: one
+consumer, kafka-python, 1 broker).
+"""
 
 import contextlib
 import subprocess
@@ -25,16 +27,27 @@ from twisted_broker.coordinator.group_records import (
 from twisted_broker.wire.records import Record, iterate_batches, set_offsets_and_epoch
 
 GOLDEN = Path(__file__).parent / "golden"
-SEGMENTS = {"deleted-group": ("gone", 5), "simple-group": ("simple", 26), "dynamic-group": ("readers", 28), "static-group": ("static", 38)}
+SEGMENTS = {
+    "deleted-group": ("gone", 5),
+    "simple-group": ("simple", 26),
+    "dynamic-group": ("readers", 28),
+    "static-group": ("static", 38),
+}
 
 
 def golden_records(name: str) -> list[Record]:
-    return [record for batch in iterate_batches((GOLDEN / f"{name}.log").read_bytes(), check_crc=True) for record in batch.records()]
+    return [
+        record
+        for batch in iterate_batches((GOLDEN / f"{name}.log").read_bytes(), check_crc=True)
+        for record in batch.records()
+    ]
 
 
 @pytest.mark.parametrize("name", SEGMENTS)
 def test_kafkas_records_come_back_as_the_same_bytes(name):
-    """Every record of 4.3.1 is read, and written again it is equal to the byte: versions, tags, order of fields."""
+    """Every record of 4.3.1 is read, and written again it is equal to the byte: versions, tags,
+    order of fields.
+    """
     records = golden_records(name)
     assert records
     for record in records:
@@ -49,7 +62,9 @@ def test_kafkas_records_come_back_as_the_same_bytes(name):
 
 @pytest.mark.parametrize("name", SEGMENTS)
 def test_kafkas_batches_come_back_as_the_same_bytes(name):
-    """A batch of the same records at the same time is equal to the byte, checksum included, once the log has given it its offset."""
+    """A batch of the same records at the same time is equal to the byte, checksum included, once
+    the log has given it its offset.
+    """
     for batch in iterate_batches((GOLDEN / f"{name}.log").read_bytes()):
         ours = bytearray(batch_of([(r.key, r.value) for r in batch.records()], batch.max_timestamp))
         set_offsets_and_epoch(ours, batch.base_offset, batch.partition_leader_epoch)
@@ -62,7 +77,16 @@ def test_a_group_lives_where_kafka_put_it(group, partition):
     assert partition_for(group, 50) == partition
 
 
-@pytest.mark.parametrize(("text", "expected"), [("", 0), ("a", 97), ("polygenelubricants", -(2**31)), ("ü", 252), ("😀", 0xD83D * 31 + 0xDE00)])
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", 0),
+        ("a", 97),
+        ("polygenelubricants", -(2**31)),
+        ("ü", 252),
+        ("😀", 0xD83D * 31 + 0xDE00),
+    ],
+)
 def test_javas_hash(text, expected):
     """UTF-16 units, 32 bits; the smallest integer has no absolute value and goes to partition 0."""
     assert java_hash(text) == expected
@@ -71,43 +95,96 @@ def test_javas_hash(text, expected):
 
 
 def test_what_the_golden_segments_say():
-    """The content, not only the bytes: members, static instance, offsets with topic ids, tombstones."""
-    simple = read_record(golden_records("simple-group")[0].key, golden_records("simple-group")[0].value)
+    """The content, not only the bytes: members, static instance, offsets with topic ids,
+    tombstones.
+    """
+    simple = read_record(
+        golden_records("simple-group")[0].key, golden_records("simple-group")[0].value
+    )
     assert isinstance(simple, OffsetRecord) and simple.value is not None
-    assert (simple.topic, simple.partition, simple.value.offset, simple.value.metadata, simple.value.leader_epoch) == ("pageviews", 0, 3, "note", -1)
+    assert (
+        simple.topic,
+        simple.partition,
+        simple.value.offset,
+        simple.value.metadata,
+        simple.value.leader_epoch,
+    ) == ("pageviews", 0, 3, "note", -1)
     assert any(simple.value.topic_id)
-    groups = [r for r in (read_record(x.key, x.value) for x in golden_records("static-group")) if isinstance(r, GroupRecord)]
+    groups = [
+        r
+        for r in (read_record(x.key, x.value) for x in golden_records("static-group"))
+        if isinstance(r, GroupRecord)
+    ]
     last = groups[-1].value
-    assert last is not None and last.members[0].instance_id == "i-1" and last.members[0].session_timeout_ms == 45000 and last.protocol == "range"
+    assert (
+        last is not None
+        and last.members[0].instance_id == "i-1"
+        and last.members[0].session_timeout_ms == 45000
+        and last.protocol == "range"
+    )
     gone = golden_records("deleted-group")
-    assert [r.value for r in gone[-2:]] == [None, None] and [type(read_record(r.key, None)) for r in gone[-2:]] == [OffsetRecord, GroupRecord]
+    assert [r.value for r in gone[-2:]] == [None, None] and [
+        type(read_record(r.key, None)) for r in gone[-2:]
+    ] == [OffsetRecord, GroupRecord]
 
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 int32s, int64s = st.integers(-(2**31), 2**31 - 1), st.integers(-1, 2**63 - 1)
 
 
-@given(texts, texts, int32s, st.builds(
-    CommittedOffset, int64s, int32s, texts, int64s, st.just(-1), st.binary(min_size=16, max_size=16), st.just(7),
-))  # fmt: skip
+@given(
+    texts,
+    texts,
+    int32s,
+    st.builds(
+        CommittedOffset,
+        int64s,
+        int32s,
+        texts,
+        int64s,
+        st.just(-1),
+        st.binary(min_size=16, max_size=16),
+        st.just(7),
+    ),
+)
 def test_offsets_come_back(group, topic, partition, committed):
     """Version 4: everything, the topic id too."""
-    assert read_record(*offset_record(group, topic, partition, committed), 7) == OffsetRecord(group, topic, partition, committed)
+    assert read_record(*offset_record(group, topic, partition, committed), 7) == OffsetRecord(
+        group, topic, partition, committed
+    )
 
 
 @given(texts, texts, int64s, st.integers(0, 2**62))
 def test_offsets_with_their_own_expiry_come_back(group, topic, offset, expire_ms):
     """Version 1: an old client's retention time; there is no room for leader epoch and topic id."""
     committed = CommittedOffset(offset, -1, "m", 5, expire_ms)
-    assert read_record(*offset_record(group, topic, 0, committed)) == OffsetRecord(group, topic, 0, committed)
+    assert read_record(*offset_record(group, topic, 0, committed)) == OffsetRecord(
+        group, topic, 0, committed
+    )
 
 
 members = st.builds(
-    MemberSnapshot, texts, st.none() | texts, texts, texts, st.integers(0, 2**31 - 1), int32s, st.binary(max_size=9), st.binary(max_size=9),
-)  # fmt: skip
+    MemberSnapshot,
+    texts,
+    st.none() | texts,
+    texts,
+    texts,
+    st.integers(0, 2**31 - 1),
+    int32s,
+    st.binary(max_size=9),
+    st.binary(max_size=9),
+)
 
 
-@given(texts, texts, int32s, st.none() | texts, st.none() | texts, int64s, st.lists(members, max_size=3))
+@given(
+    texts,
+    texts,
+    int32s,
+    st.none() | texts,
+    st.none() | texts,
+    int64s,
+    st.lists(members, max_size=3),
+)
 def test_groups_come_back(group, kind, generation, protocol, leader, timestamp_ms, found):
     """Version 3: everything of the group and its members."""
     snapshot = GroupSnapshot(group, kind, generation, protocol, leader, timestamp_ms, tuple(found))

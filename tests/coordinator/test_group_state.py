@@ -17,7 +17,11 @@ def test_the_drawing_is_the_table():
 
 def test_every_state_but_dead_can_end():
     """Any group can be unloaded, and a dead one stays dead."""
-    assert all(GroupState.DEAD in nexts for state, nexts in NEXT_STATES.items() if state is not GroupState.DEAD)
+    assert all(
+        GroupState.DEAD in nexts
+        for state, nexts in NEXT_STATES.items()
+        if state is not GroupState.DEAD
+    )
     assert not NEXT_STATES[GroupState.DEAD]
 
 

@@ -16,17 +16,21 @@ WEEK_MS = 7 * DAY_MS
 ID_A, ID_B = b"A" * 16, b"B" * 16
 
 
-def one(offset: int, topic: str = "t", partition: int = 0, topic_id: bytes = bytes(16)) -> OffsetToCommit:
+def one(
+    offset: int, topic: str = "t", partition: int = 0, topic_id: bytes = bytes(16)
+) -> OffsetToCommit:
     return OffsetToCommit(topic, partition, offset, topic_id=topic_id)
 
 
-# -- who may commit ------------------------------------------------------------------------------------------------------
+# who may commit
 def test_a_simple_consumer_commits_without_joining():
     """No member, no generation: the group is empty and has no protocol type."""
     run = BrokerRun()
     assert now(run.commit(one(5))) == {("t", 0): E.NONE}
     assert run.fetched() == {("t", 0): 5}
-    assert [(g.group_id, g.protocol_type, g.state) for g in run.coordinator.list_groups()[1]] == [("g", "", "Empty")]
+    assert [(g.group_id, g.protocol_type, g.state) for g in run.coordinator.list_groups()[1]] == [
+        ("g", "", "Empty")
+    ]
 
 
 def test_a_member_commits_in_its_generation_only():
@@ -38,7 +42,7 @@ def test_a_member_commits_in_its_generation_only():
         ({"member": member, "generation": 0}, "ILLEGAL_GENERATION"),
         ({"member": "stranger", "generation": 1}, "UNKNOWN_MEMBER_ID"),
         ({}, "UNKNOWN_MEMBER_ID"),
-    ]:  # fmt: skip
+    ]:
         with pytest.raises(BrokerError, match=error):
             run.commit(one(6), **refused)
     assert run.fetched() == {("t", 0): 5}
@@ -55,7 +59,9 @@ def test_a_generation_of_an_unknown_group_is_refused():
 
 
 def test_nobody_commits_before_the_assignment_but_everybody_may_while_joining():
-    """REBALANCE_IN_PROGRESS in CompletingRebalance; in PreparingRebalance members may still save what they did."""
+    """REBALANCE_IN_PROGRESS in CompletingRebalance; in PreparingRebalance members may still save
+    what they did.
+    """
     run = BrokerRun()
     answer = run.join()
     run.settle()
@@ -78,12 +84,20 @@ def test_a_commit_keeps_the_session_alive():
     assert run.coordinator.heartbeat("g", member, None, 1) is E.NONE
 
 
-# -- what is committed ---------------------------------------------------------------------------------------------------
+# what is committed
 def test_metadata_that_is_too_long_is_refused_alone():
     """offset.metadata.max.bytes counts per partition; the others are committed."""
     run = BrokerRun()
-    answer = now(run.commit(OffsetToCommit("t", 0, 1, metadata="x" * 4097), OffsetToCommit("t", 1, 1, metadata="x" * 4096)))
-    assert answer == {("t", 0): E.OFFSET_METADATA_TOO_LARGE, ("t", 1): E.NONE} and run.fetched() == {("t", 1): 1}
+    answer = now(
+        run.commit(
+            OffsetToCommit("t", 0, 1, metadata="x" * 4097),
+            OffsetToCommit("t", 1, 1, metadata="x" * 4096),
+        )
+    )
+    assert answer == {
+        ("t", 0): E.OFFSET_METADATA_TOO_LARGE,
+        ("t", 1): E.NONE,
+    } and run.fetched() == {("t", 1): 1}
 
 
 def test_an_offset_is_seen_when_it_is_replicated():
@@ -92,14 +106,22 @@ def test_an_offset_is_seen_when_it_is_replicated():
     now(run.commit(one(1)))
     run.store.held = []
     answer = run.commit(one(2))
-    assert waiting(answer) and run.fetched() == {("t", 0): 1} and run.fetched(require_stable=True) == {("t", 0): E.UNSTABLE_OFFSET_COMMIT}
+    assert (
+        waiting(answer)
+        and run.fetched() == {("t", 0): 1}
+        and run.fetched(require_stable=True) == {("t", 0): E.UNSTABLE_OFFSET_COMMIT}
+    )
     run.store.release()
     assert now(answer) == {("t", 0): E.NONE} and run.fetched(require_stable=True) == {("t", 0): 2}
 
 
-@pytest.mark.parametrize(("refusal", "told"), [
-    (E.NOT_ENOUGH_REPLICAS, E.COORDINATOR_NOT_AVAILABLE), (E.MESSAGE_TOO_LARGE, E.INVALID_COMMIT_OFFSET_SIZE),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("refusal", "told"),
+    [
+        (E.NOT_ENOUGH_REPLICAS, E.COORDINATOR_NOT_AVAILABLE),
+        (E.MESSAGE_TOO_LARGE, E.INVALID_COMMIT_OFFSET_SIZE),
+    ],
+)
 def test_a_commit_that_cannot_be_stored_changes_nothing(refusal, told):
     """The committed offset stays, nothing is left in flight, and the error is the coordinator's."""
     run = BrokerRun()
@@ -136,25 +158,38 @@ def test_offsets_of_unknown_groups_and_places_are_none():
     """No error: a consumer then starts where auto.offset.reset says."""
     run = BrokerRun()
     for group in ("nobody", "g"):
-        assert [(f.error, f.committed) for f in run.coordinator.fetch_offsets(group, [("t", 5, bytes(16))])] == [(E.NONE, None)]
+        assert [
+            (f.error, f.committed)
+            for f in run.coordinator.fetch_offsets(group, [("t", 5, bytes(16))])
+        ] == [(E.NONE, None)]
         now(run.commit(one(1)))
 
 
-# -- transactions in the log ---------------------------------------------------------------------------------------------
+# transactions in the log
 def test_offsets_of_transactions_count_from_their_marker_on():
-    """Kafka's files may hold them: committed ones show, aborted ones never, open ones are unstable."""
+    """Kafka's files may hold them: committed ones show, aborted ones never, open ones are
+    unstable.
+    """
     run = BrokerRun()
     now(run.commit(one(1, partition=0), one(1, partition=1), one(1, partition=2)))
     index = partition_for("g", 50)
     for producer_id, partition in ((11, 0), (12, 1), (13, 2)):
-        builder = BatchBuilder(producer_id=producer_id, producer_epoch=0, base_sequence=0, is_transactional=True)
-        builder.append(WALL_MS, *offset_record("g", "t", partition, CommittedOffset(50, -1, "", WALL_MS)))
+        builder = BatchBuilder(
+            producer_id=producer_id, producer_epoch=0, base_sequence=0, is_transactional=True
+        )
+        builder.append(
+            WALL_MS, *offset_record("g", "t", partition, CommittedOffset(50, -1, "", WALL_MS))
+        )
         run.store.put(index, builder.build())
     run.store.put(index, build_end_marker(11, 0, True, 0, WALL_MS))
     run.store.put(index, build_end_marker(12, 0, False, 0, WALL_MS))
     after = run.restarted()
     assert after.fetched() == {("t", 0): 50, ("t", 1): 1, ("t", 2): 1}
-    assert after.fetched(require_stable=True) == {("t", 0): 50, ("t", 1): 1, ("t", 2): E.UNSTABLE_OFFSET_COMMIT}
+    assert after.fetched(require_stable=True) == {
+        ("t", 0): 50,
+        ("t", 1): 1,
+        ("t", 2): E.UNSTABLE_OFFSET_COMMIT,
+    }
 
 
 def test_a_marker_does_not_turn_back_a_later_commit():
@@ -169,24 +204,32 @@ def test_a_marker_does_not_turn_back_a_later_commit():
     assert run.restarted().fetched() == {("t", 0): 70}
 
 
-# -- deleting ------------------------------------------------------------------------------------------------------------
+# deleting
 def test_offsets_of_subscribed_topics_are_not_deleted():
     """GROUP_SUBSCRIBED_TO_TOPIC for those; others go, missing ones are no error."""
     run = BrokerRun()
     member = run.stable(topics=("t",))
     now(run.commit(one(1), one(1, topic="old"), member=member, generation=1))
     answer = now(run.coordinator.delete_offsets("g", [("t", 0), ("old", 0), ("never", 0)]))
-    assert answer == {("t", 0): E.GROUP_SUBSCRIBED_TO_TOPIC, ("old", 0): E.NONE, ("never", 0): E.NONE}
+    assert answer == {
+        ("t", 0): E.GROUP_SUBSCRIBED_TO_TOPIC,
+        ("old", 0): E.NONE,
+        ("never", 0): E.NONE,
+    }
     assert run.fetched() == {("t", 0): 1}
 
 
-@pytest.mark.parametrize("metadata", [b"", b"\0", b"\0\0\0\0\0\1", b"\0\0\0\0\0\1\0\2\xff\xff", b"\xff\xff\0\0\0\0"])
+@pytest.mark.parametrize(
+    "metadata", [b"", b"\0", b"\0\0\0\0\0\1", b"\0\0\0\0\0\1\0\2\xff\xff", b"\xff\xff\0\0\0\0"]
+)
 def test_a_subscription_that_cannot_be_read_counts_as_all_topics(metadata):
     """Whatever a client calls its metadata, nothing is deleted by mistake and nothing fails."""
     run = BrokerRun()
     member = run.stable(protocols={"range": metadata})
     now(run.commit(one(1), member=member, generation=1))
-    assert now(run.coordinator.delete_offsets("g", [("t", 0)])) == {("t", 0): E.GROUP_SUBSCRIBED_TO_TOPIC}
+    assert now(run.coordinator.delete_offsets("g", [("t", 0)])) == {
+        ("t", 0): E.GROUP_SUBSCRIBED_TO_TOPIC
+    }
 
 
 def test_other_protocols_groups_must_be_empty_to_lose_offsets():
@@ -204,13 +247,20 @@ def test_other_protocols_groups_must_be_empty_to_lose_offsets():
 def test_offsets_of_a_deleted_topic_go():
     """But not those of a later topic of that name."""
     run = BrokerRun()
-    now(run.commit(one(1, topic_id=ID_A), one(1, partition=1, topic_id=ID_B), one(1, partition=2), one(1, topic="other", topic_id=ID_A)))
+    now(
+        run.commit(
+            one(1, topic_id=ID_A),
+            one(1, partition=1, topic_id=ID_B),
+            one(1, partition=2),
+            one(1, topic="other", topic_id=ID_A),
+        )
+    )
     run.coordinator.on_topics_deleted({"t": ID_A})
     assert run.fetched() == {("t", 1): 1, ("other", 0): 1}
     assert run.restarted().fetched() == {("t", 1): 1, ("other", 0): 1}
 
 
-# -- expiry --------------------------------------------------------------------------------------------------------------
+# expiry
 def test_a_simple_groups_offsets_expire_one_by_one_and_the_group_with_the_last():
     """offsets.retention.minutes counts from each commit; the tombstones outlive a restart."""
     run = BrokerRun()

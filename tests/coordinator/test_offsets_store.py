@@ -27,7 +27,9 @@ class Broker(Fixture):
     def __init__(self, **settings: str) -> None:
         super().__init__(**settings)
         self.subscribers: list = []
-        self.groups: GroupCoordinator = group_coordinator(self.runtime, self.config, self.replicas, self, lambda request: Deferred())
+        self.groups: GroupCoordinator = group_coordinator(
+            self.runtime, self.config, self.replicas, self, lambda request: Deferred()
+        )
 
     def subscribe(self, subscriber) -> None:
         self.subscribers.append(subscriber)
@@ -38,7 +40,9 @@ class Broker(Fixture):
         for subscriber in self.subscribers:
             subscriber(MetadataDelta.between(before, self.image))
 
-    def offsets_topic(self, leader: int = 1, replicas=(1,), leader_epoch: int = 0, overrides=None, isr=None) -> None:
+    def offsets_topic(
+        self, leader: int = 1, replicas=(1,), leader_epoch: int = 0, overrides=None, isr=None
+    ) -> None:
         states = {i: registration(leader, replicas, isr, leader_epoch) for i in range(COUNT)}
         self.topic(OFFSETS_TOPIC, states, OFFSETS_ID, overrides)
         self.advance(0)
@@ -59,7 +63,9 @@ def refusal(call, *arguments) -> E:
 
 
 def test_a_lone_broker_serves_a_group_at_once():
-    """Leadership of an empty partition is service in the same turn; a commit is answered without one more."""
+    """Leadership of an empty partition is service in the same turn; a commit is answered without
+    one more.
+    """
     broker = Broker()
     assert refusal(broker.fetched) is E.NOT_COORDINATOR
     broker.offsets_topic()
@@ -76,7 +82,9 @@ def test_clients_cannot_write_what_the_coordinator_writes():
 
 
 def test_a_commit_waits_for_all_in_sync_replicas():
-    """Seen and answered only when the followers have it; refused after offsets.commit.timeout.ms."""
+    """Seen and answered only when the followers have it; refused after
+    offsets.commit.timeout.ms.
+    """
     broker = Broker()
     broker.offsets_topic(replicas=(1, 2))
     answer = broker.commit(5)
@@ -95,7 +103,9 @@ def test_a_commit_needs_the_minimum_isr():
     """Too few replicas: COORDINATOR_NOT_AVAILABLE and nothing committed."""
     broker = Broker()
     broker.offsets_topic(replicas=(1, 2), isr=(1,), overrides={"min.insync.replicas": "2"})
-    assert now(broker.commit(5)) == {("t", 0): E.COORDINATOR_NOT_AVAILABLE} and broker.fetched() == []
+    assert (
+        now(broker.commit(5)) == {("t", 0): E.COORDINATOR_NOT_AVAILABLE} and broker.fetched() == []
+    )
 
 
 def test_leadership_goes_and_comes_back():
@@ -125,7 +135,9 @@ def test_reading_is_not_part_of_taking_over_a_role():
     broker.offsets_topic()
     now(broker.commit(5))
     broker.offsets_topic(leader=2, replicas=(1, 2), leader_epoch=1)
-    broker.topic(OFFSETS_TOPIC, {i: registration(1, (1, 2), None, 2) for i in range(COUNT)}, OFFSETS_ID)
+    broker.topic(
+        OFFSETS_TOPIC, {i: registration(1, (1, 2), None, 2) for i in range(COUNT)}, OFFSETS_ID
+    )
     assert refusal(broker.fetched) is E.COORDINATOR_LOAD_IN_PROGRESS
     broker.advance(0)
     assert broker.fetched() == [5]

@@ -45,11 +45,15 @@ class Story:
         if joined.called and not joined.result.error:
             answer = joined.result
             self.members[group] = (answer.member_id, answer.generation)
-            self.run.sync(answer.member_id, answer.generation, {answer.member_id: group.encode()}, group)
+            self.run.sync(
+                answer.member_id, answer.generation, {answer.member_id: group.encode()}, group
+            )
 
     def member_commits(self, group: str, topic: str, offset: int) -> None:
         member, generation = self.members.get(group, ("", -1))
-        self.run.commit(OffsetToCommit(topic, 0, offset), group=group, member=member, generation=generation)
+        self.run.commit(
+            OffsetToCommit(topic, 0, offset), group=group, member=member, generation=generation
+        )
 
     def commit(self, group: str, topic: str, offset: int) -> None:
         self.run.commit(OffsetToCommit(topic, 0, offset, 3, "note", b"I" * 16), group=group)
@@ -71,15 +75,24 @@ class Story:
 
 
 def offsets_of(run: BrokerRun) -> dict:
-    return {name: found for name in "abc" if (found := {
-        (f.topic, f.partition): f.committed for f in run.coordinator.fetch_offsets(name, None)
-    })}  # fmt: skip
+    return {
+        name: found
+        for name in "abc"
+        if (
+            found := {
+                (f.topic, f.partition): f.committed
+                for f in run.coordinator.fetch_offsets(name, None)
+            }
+        )
+    }
 
 
 @settings(max_examples=150, deadline=None, derandomize=True)
 @given(st.lists(STEPS, max_size=30))
 def test_a_restart_changes_no_offset_and_no_stable_group(steps):
-    """Every committed offset with all its fields, and every stable group with generation, members, assignment, is there again."""
+    """Every committed offset with all its fields, and every stable group with generation,
+    members, assignment, is there again.
+    """
     story = Story()
     for step in steps:
         story.play(step)
@@ -96,4 +109,6 @@ def test_a_restart_changes_no_offset_and_no_stable_group(steps):
         member, generation = story.members[name]
         assert after.coordinator.heartbeat(name, member, None, generation) is ErrorCode.NONE
     after.pass_ms(1_500_000)
-    assert offsets_of(after) == {} and after.coordinator.list_groups()[1] == [], "left alone, everything expires"
+    assert offsets_of(after) == {} and after.coordinator.list_groups()[1] == [], (
+        "left alone, everything expires"
+    )

@@ -1,4 +1,6 @@
-"""A consumer is not thrown out of its group for what its broker did not hear while the broker itself stood still."""
+"""A consumer is not thrown out of its group for what its broker did not hear while the broker
+itself stood still.
+"""
 
 from __future__ import annotations
 
@@ -13,14 +15,20 @@ SESSION_S = 10.0
 
 
 def beats_after(run: BrokerRun, member: str, seconds: float) -> list[E]:
-    """A heartbeat that this process reads `seconds` from now, or late: in the first turn after a stall, and behind the timers that came due in it."""
+    """A heartbeat that this process reads `seconds` from now, or late: in the first turn after a
+    stall, and behind the timers that came due in it.
+    """
     answers: list[E] = []
-    run.clock.callLater(seconds, lambda: answers.append(run.coordinator.heartbeat("g", member, None, 1)))
+    run.clock.callLater(
+        seconds, lambda: answers.append(run.coordinator.heartbeat("g", member, None, 1))
+    )
     return answers
 
 
 def test_a_heartbeat_that_lay_in_the_socket_keeps_the_member() -> None:
-    """The session ran out during a stall, and its timer is run before the sockets are read: the heartbeat counts, and begins a new session."""
+    """The session ran out during a stall, and its timer is run before the sockets are read: the
+    heartbeat counts, and begins a new session.
+    """
     run = BrokerRun()
     member = run.stable()
     answers = beats_after(run, member, SESSION_S)
@@ -33,7 +41,9 @@ def test_a_heartbeat_that_lay_in_the_socket_keeps_the_member() -> None:
 
 
 def test_after_a_long_stall_there_is_time_to_come_back() -> None:
-    """Its client gave the connection up during the stall, and needs some turns to be heard again."""
+    """Its client gave the connection up during the stall, and needs some turns to be heard
+    again.
+    """
     run = BrokerRun()
     member = run.stable()
     run.clock.advance(60)
@@ -45,7 +55,9 @@ def test_after_a_long_stall_there_is_time_to_come_back() -> None:
 
 @pytest.mark.parametrize("step", [2.0, 60.0])
 def test_who_says_nothing_after_the_stall_is_gone_soon(step: float) -> None:
-    """The stall is forgiven once: a dead member, or a client that joined anew, does not hold the group up, however long each turn takes."""
+    """The stall is forgiven once: a dead member, or a client that joined anew, does not hold the
+    group up, however long each turn takes.
+    """
     run = BrokerRun()
     member = run.stable()
     run.clock.advance(60)

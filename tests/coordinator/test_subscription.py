@@ -7,7 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from twisted_broker.coordinator.subscription import MalformedSubscription, subscribed_topics
-from twisted_broker.wire.messages.consumer_protocol import ConsumerProtocolSubscription, ConsumerProtocolSubscriptionTopicPartition
+from twisted_broker.wire.messages.consumer_protocol import (
+    ConsumerProtocolSubscription,
+    ConsumerProtocolSubscriptionTopicPartition,
+)
 from twisted_broker.wire.schema import encode
 
 
@@ -15,7 +18,9 @@ from twisted_broker.wire.schema import encode
 def test_every_version_is_read(version):
     """What later versions append is passed over; so is a version that nobody knows yet."""
     owned = [ConsumerProtocolSubscriptionTopicPartition(topic="a", partitions=[1, 2])]
-    subscription = ConsumerProtocolSubscription(topics=["a", "b"], user_data=b"mine", owned_partitions=owned, generation_id=5, rack_id="r")
+    subscription = ConsumerProtocolSubscription(
+        topics=["a", "b"], user_data=b"mine", owned_partitions=owned, generation_id=5, rack_id="r"
+    )
     body = encode(subscription, version)
     assert subscribed_topics(version.to_bytes(2, "big") + body) == ["a", "b"]
     assert subscribed_topics(b"\0\x63" + body + b"more") == ["a", "b"]

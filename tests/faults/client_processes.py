@@ -1,7 +1,9 @@
 """The clients of a run: child processes, and what they have noted so far as one `History`.
 
-1. A client that ends by itself, or does not come back after a fault, is replaced by a fresh one of another name, and that is counted.
-2. What a client noted is read from its file as it grows: the history is never behind what a condition needs.
+1. A client that ends by itself, or does not come back after a fault, is replaced by a fresh one of
+   another name, and that is counted.
+2. What a client noted is read from its file as it grows: the history is never behind what a
+   condition needs.
 """
 
 from __future__ import annotations
@@ -33,7 +35,9 @@ class Client:
         self.log = directory / f"{name}.log"
         with self.log.open("wb") as log:
             command = [sys.executable, "-m", "tests.faults.clients", self.job.to_json()]
-            self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=log, stderr=subprocess.STDOUT, cwd=_ROOT)
+            self.process = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=log, stderr=subprocess.STDOUT, cwd=_ROOT
+            )
         self._file: IO[bytes] = open(self.job.file, "rb")  # noqa: SIM115  kept open, read as it grows
         self._rest = b""
 
@@ -58,9 +62,14 @@ class Client:
 
 
 class ClientProcesses:
-    """Three producers, three consumers on their own, three groups of one or two members. Use as a context."""
+    """Three producers, three consumers on their own, three groups of one or two members.
 
-    def __init__(self, directory: Path, bootstrap: str, topic: str, partitions: int, acks: str = "all") -> None:
+    Use as a context.
+    """
+
+    def __init__(
+        self, directory: Path, bootstrap: str, topic: str, partitions: int, acks: str = "all"
+    ) -> None:
         self.directory, self.topic, self.partitions = directory, topic, partitions
         self.history = History()
         self.replaced: list[str] = []
@@ -73,7 +82,9 @@ class ClientProcesses:
             self.start("produce", library, f"{library}-producer")
             self.start("consume", library, f"{library}-reader")
             self.start("consume", library, f"{library}-member", f"{library}-group")
-        self.start("consume", "confluent-kafka", "confluent-kafka-member-b", "confluent-kafka-group")
+        self.start(
+            "consume", "confluent-kafka", "confluent-kafka-member-b", "confluent-kafka-group"
+        )
         return self
 
     def __exit__(self, *exc: object) -> None:
@@ -96,20 +107,30 @@ class ClientProcesses:
         self.history.take(client.job.name, client.lines())
         self.clients.remove(client)
         self.replaced.append(f"{client.job.name} {why}")
-        self._enlist(Client(replace(client.job, name=client.role), self.directory, client.generation + 1))
+        self._enlist(
+            Client(replace(client.job, name=client.role), self.directory, client.generation + 1)
+        )
 
     def read(self) -> None:
         """Brings the history up to now, and replaces who ended by itself."""
         for client in list(self.clients):
             self.history.take(client.job.name, client.lines())
             status = client.process.poll()
-            if status is not None and client.process.stdin is not None and not client.process.stdin.closed:
+            if (
+                status is not None
+                and client.process.stdin is not None
+                and not client.process.stdin.closed
+            ):
                 self.replace(client, f"ended with status {status}")
 
     def silent(self, since_ns: int) -> list[Client]:
         """Producers of which nothing is acknowledged that they sent after then."""
         self.read()
-        return [each for each in self.clients if each.job.role == "produce" and self.history.newest.get(each.job.name, 0) <= since_ns]
+        return [
+            each
+            for each in self.clients
+            if each.job.role == "produce" and self.history.newest.get(each.job.name, 0) <= since_ns
+        ]
 
     def behind(self, ends: Mapping[TopicPartition, int]) -> list[Client]:
         """Consumers that have not come (members: whose groups have not come) so far."""
@@ -117,12 +138,16 @@ class ClientProcesses:
         found = []
         for client in self.clients:
             reader = client.job.group or client.job.name
-            if client.job.role == "consume" and any(self.history.positions.get((reader, name), 0) < end for name, end in ends.items()):
+            if client.job.role == "consume" and any(
+                self.history.positions.get((reader, name), 0) < end for name, end in ends.items()
+            ):
                 found.append(client)
         return found
 
     def stop(self, role: str, patience: float) -> None:
-        """All of a role stop in order; one that does not within `patience` seconds is killed, and counted."""
+        """All of a role stop in order; one that does not within `patience` seconds is killed,
+        and counted.
+        """
         leaving = [client for client in self.clients if client.job.role == role]
         for client in leaving:
             client.stop()
@@ -139,4 +164,7 @@ class ClientProcesses:
             self.clients.remove(client)
 
     def log_tail(self, clients: Iterable[Client] | None = None) -> str:
-        return "\n".join(f"--- {client.job.name}\n{client.log_tail()}" for client in (self.clients if clients is None else clients))
+        return "\n".join(
+            f"--- {client.job.name}\n{client.log_tail()}"
+            for client in (self.clients if clients is None else clients)
+        )

@@ -1,8 +1,11 @@
-"""A controller and three brokers as processes, every connection of theirs through a relay; what they say of themselves past the relays.
+"""A controller and three brokers as processes, every connection of theirs through a relay; what
+they say of themselves past the relays.
 
-1. Nodes have names: broker N is `"N"`, the controller `CONTROLLER`; combined, broker 1 is the controller too, and there is no other.
+1. Nodes have names: broker N is `"N"`, the controller `CONTROLLER`; combined, broker 1 is the
+   controller too, and there is no other.
 2. A node keeps its ports over its restarts.
-3. Waiting is for conditions, as long as `PATIENCE_SECONDS`, which a loaded machine must be able to meet.
+3. Waiting is for conditions, as long as `PATIENCE_SECONDS`, which a loaded machine must be able to
+   meet.
 """
 
 from __future__ import annotations
@@ -44,8 +47,15 @@ class Cluster:
         controller = "1" if combined else CONTROLLER
         self.controller_port = relays.front(controller)
         if not combined:
-            settings = {"process.roles": "controller", "node.id": CONTROLLER, "listeners": self._controller(BEHIND)}
-            settings |= {"advertised.listeners": self._controller(FRONT), "broker.session.timeout.ms": str(SESSION_MS)}
+            settings = {
+                "process.roles": "controller",
+                "node.id": CONTROLLER,
+                "listeners": self._controller(BEHIND),
+            }
+            settings |= {
+                "advertised.listeners": self._controller(FRONT),
+                "broker.session.timeout.ms": str(SESSION_MS),
+            }
             self.nodes[CONTROLLER] = Node(CONTROLLER, directory / "controller", settings)
         for name in BROKERS:
             self.nodes[name] = self._broker(name, directory / f"broker-{name}")
@@ -59,9 +69,15 @@ class Cluster:
 
         def listeners(host: str) -> str:
             own = [self._controller(host)] if is_controller else []
-            return ",".join([*(f"{listener}://{host}:{port}" for listener, port in ports.items()), *own])
+            return ",".join(
+                [*(f"{listener}://{host}:{port}" for listener, port in ports.items()), *own]
+            )
 
-        settings = _SETTINGS | {"node.id": name, "listeners": listeners(BEHIND), "advertised.listeners": listeners(FRONT)}
+        settings = _SETTINGS | {
+            "node.id": name,
+            "listeners": listeners(BEHIND),
+            "advertised.listeners": listeners(FRONT),
+        }
         settings["process.roles"] = "broker,controller" if is_controller else "broker"
         if not is_controller:
             settings["controller.quorum.bootstrap.servers"] = f"{FRONT}:{self.controller_port}"
@@ -119,16 +135,24 @@ class Cluster:
         self.start_all()
 
     def log_tail(self) -> str:
-        return "\n".join(f"--- {node.directory.name}\n{node.log_tail()}" for node in self.nodes.values())
+        return "\n".join(
+            f"--- {node.directory.name}\n{node.log_tail()}" for node in self.nodes.values()
+        )
 
     # what it says of itself
 
     def create_topic(self, topic: str, partitions: int) -> None:
         def is_made() -> bool:
-            return create_topic(self.brokers[0].address, topic, partitions, 3, {}) in (0, _TOPIC_EXISTS)
+            return create_topic(self.brokers[0].address, topic, partitions, 3, {}) in (
+                0,
+                _TOPIC_EXISTS,
+            )
 
         self.until(is_made, f"{topic} is made")
-        self.until(lambda: len(self.standings(topic)) == partitions and not self.sick(), f"{topic} is in sync")
+        self.until(
+            lambda: len(self.standings(topic)) == partitions and not self.sick(),
+            f"{topic} is in sync",
+        )
 
     def views(self) -> Iterator[dict[TopicPartition, PartitionHistory]]:
         """What each broker that answers says of all partitions."""
@@ -144,17 +168,27 @@ class Cluster:
         found: dict[TopicPartition, PartitionHistory] = {}
         for view in self.views():
             for partition, standing in view.items():
-                if partition.topic == topic and standing.epoch >= found.get(partition, standing).epoch:
+                if (
+                    partition.topic == topic
+                    and standing.epoch >= found.get(partition, standing).epoch
+                ):
                     found[partition] = standing
         return found
 
     def sick(self) -> str:
-        """What is not as it should be, "" when all brokers answer and say the same: everything is led, and in sync everywhere."""
+        """What is not as it should be, "" when all brokers answer and say the same: everything
+        is led, and in sync everywhere.
+        """
         views = list(self.views())
         if len(views) < len(BROKERS):
             return f"{len(views)} brokers answer"
         whole = tuple(map(int, BROKERS))
-        wrong = [f"{name} {each}" for view in views for name, each in view.items() if each.leader < 0 or each.isr != whole]
+        wrong = [
+            f"{name} {each}"
+            for view in views
+            for name, each in view.items()
+            if each.leader < 0 or each.isr != whole
+        ]
         if wrong or any(view != views[0] for view in views):
             return wrong[0] if wrong else "brokers see different things"
         return ""
@@ -169,7 +203,11 @@ class Cluster:
         return sum(standing.leader == int(name) for standing in best.values())
 
     def until(
-        self, condition: Callable[[], Any], what: str | Callable[[], str], patience: float = PATIENCE_SECONDS, look: float = _LOOK_SECONDS
+        self,
+        condition: Callable[[], Any],
+        what: str | Callable[[], str],
+        patience: float = PATIENCE_SECONDS,
+        look: float = _LOOK_SECONDS,
     ) -> float:
         """Seconds until the condition held, looked at every `look` seconds. Raises TimeoutError."""
         began = time.monotonic()
@@ -181,11 +219,12 @@ class Cluster:
             except (*NO_ANSWER, LookupError) as error:
                 with_error = f" ({error!r})"
             if time.monotonic() - began > patience:
-                raise TimeoutError(f"not within {patience} s: {what() if callable(what) else what}{with_error}")
+                raise TimeoutError(
+                    f"not within {patience} s: {what() if callable(what) else what}{with_error}"
+                )
             time.sleep(look)
 
 
 def ways(first: str, *others: str) -> list[tuple[str, str]]:
     """Both ways between the first and each of the others."""
     return [way for other in others for way in ((first, other), (other, first))]
-

@@ -1,4 +1,7 @@
-"""Faults of processes: killed, stopped, restarted. `SIGKILL` leaves a process no moment; what it wrote is in the page cache, and survives it."""
+"""Faults of processes: killed, stopped, restarted.
+
+`SIGKILL` leaves a process no moment; what it wrote is in the page cache, and survives it.
+"""
 
 from __future__ import annotations
 
@@ -94,7 +97,10 @@ def rolling_restart(scene: Scene) -> str:
             scene.moved("handover", name)
         node.await_gone()
         scene.cluster.start_all()
-        scene.cluster.until(lambda: not scene.cluster.sick(), lambda: f"in sync after a restart: {scene.cluster.sick()}")
+        scene.cluster.until(
+            lambda: not scene.cluster.sick(),
+            lambda: f"in sync after a restart: {scene.cluster.sick()}",
+        )
     return " ".join(order)
 
 

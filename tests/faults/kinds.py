@@ -1,4 +1,6 @@
-"""All kinds of faults: each does its harm and holds it for a while; putting right what is left of it is the round's business (`Cluster.heal`)."""
+"""All kinds of faults: each does its harm and holds it for a while; putting right what is left
+of it is the round's business (`Cluster.heal`).
+"""
 
 from __future__ import annotations
 

@@ -1,12 +1,17 @@
-"""TCP relays between everything of a cluster: each way between two of them can be cut, slowed down, or have its connections dropped.
+"""TCP relays between everything of a cluster: each way between two of them can be cut, slowed down,
+or have its connections dropped.
 
-Owns `Relays`: fronts (listening ports that stand for a node), and the ways from one name to another (`way.py`).
+Owns `Relays`: fronts (listening ports that stand for a node), and the ways from one name to another
+(`way.py`).
 
-1. Who calls is read from the client id of the first request: `broker-N-...` and `raft-client-N` are node N, everything else is `clients`.
-   So the way a connection takes is known whoever shares its port.
-2. A front on 127.0.0.1:P stands for a node on 127.0.0.2:P. Holding the one port keeps the other free for the node, over its restarts.
+1. Who calls is read from the client id of the first request: `broker-N-...` and `raft-client-N` are
+   node N, everything else is `clients`. So the way a connection takes is known whoever shares its
+   port.
+2. A front on 127.0.0.1:P stands for a node on 127.0.0.2:P. Holding the one port keeps the other
+   free for the node, over its restarts.
 
-All runs in one thread of its own; methods may be called from any thread. Linux (127.0.0.2 needs no set-up there).
+All runs in one thread of its own; methods may be called from any thread. Linux (127.0.0.2 needs no
+set-up there).
 """
 
 from __future__ import annotations
@@ -44,7 +49,9 @@ class Near(asyncio.Protocol):
         self._begin += data
         source = caller(self._begin)
         if source:
-            self.there = Pump(self.relays.find(source, self.target), self.transport, self.relays.loop)
+            self.there = Pump(
+                self.relays.find(source, self.target), self.transport, self.relays.loop
+            )
             self.back_way = self.relays.find(self.target, source)
             self.there.feed(self._begin)
             self.relays.dial(self)
@@ -77,7 +84,9 @@ class Far(asyncio.Protocol):
 
 
 def caller(begin: bytes) -> str:
-    """Who sent these first bytes of a connection: a node's number, or `clients`; "" when more must come first."""
+    """Who sent these first bytes of a connection: a node's number, or `clients`; "" when more
+    must come first.
+    """
     if len(begin) < _CLIENT_ID_AT:
         return ""
     size = int.from_bytes(begin[_CLIENT_ID_AT - 2 : _CLIENT_ID_AT], "big", signed=True)
@@ -88,7 +97,10 @@ def caller(begin: bytes) -> str:
 
 
 class Relays:
-    """Use as a context; on leaving all connections end. Names are node ids as text, and `clients`."""
+    """Use as a context; on leaving all connections end.
+
+    Names are node ids as text, and `clients`.
+    """
 
     def __init__(self) -> None:
         self.loop = asyncio.new_event_loop()
@@ -122,11 +134,15 @@ class Relays:
         await asyncio.sleep(0)
 
     def front(self, target: str) -> int:
-        """Opens a front for the node; gives its port, on which the node is to listen at `BEHIND`."""
+        """Opens a front for the node; gives its port, on which the node is to listen at
+        `BEHIND`.
+        """
 
         async def listen() -> int:
             found = 0
-            server = await self.loop.create_server(lambda: Near(self, target, (BEHIND, found)), FRONT, 0)
+            server = await self.loop.create_server(
+                lambda: Near(self, target, (BEHIND, found)), FRONT, 0
+            )
             self._servers.append(server)
             found = server.sockets[0].getsockname()[1]
             return found
@@ -162,7 +178,9 @@ class Relays:
 
     def used(self) -> set[tuple[str, str]]:
         """The ways that carry connections now."""
-        found: set[tuple[str, str]] = self._call(lambda: {ends for ends, way in self._ways.items() if way.pumps})
+        found: set[tuple[str, str]] = self._call(
+            lambda: {ends for ends, way in self._ways.items() if way.pumps}
+        )
         return found
 
     def find(self, source: str, target: str) -> RelayLink:
@@ -187,7 +205,9 @@ class Relays:
         self._dialling.add(task)
         task.add_done_callback(self._dialling.discard)
 
-    def _change(self, ways: tuple[tuple[str, str], ...] | None, change: Callable[[RelayLink], None]) -> None:
+    def _change(
+        self, ways: tuple[tuple[str, str], ...] | None, change: Callable[[RelayLink], None]
+    ) -> None:
         def all_of_them() -> None:
             for way in [self.find(*ends) for ends in (self._ways if ways is None else ways)]:
                 change(way)

@@ -1,6 +1,8 @@
-"""What lies between two ends of a relayed connection: a way that can be cut or slowed down, and the pumps that carry bytes along it.
+"""What lies between two ends of a relayed connection: a way that can be cut or slowed down, and the
+pumps that carry bytes along it.
 
-1. What a cut way does not let through waits, as lost packets wait to be sent again: bytes, connections, and that an end has closed.
+1. What a cut way does not let through waits, as lost packets wait to be sent again: bytes,
+   connections, and that an end has closed.
 2. Each way of a connection is on its own: with one cut, the other still carries.
 3. A pump holds 1 MB; then its source is not read any more, as with a full window.
 
@@ -21,7 +23,9 @@ _NO_LINGER = struct.pack("ii", 1, 0)
 def reset(transport: asyncio.Transport) -> None:
     """Breaks a connection: its other end is told by a reset, not by an end of the stream."""
     if not transport.is_closing():
-        transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)
+        transport.get_extra_info("socket").setsockopt(
+            socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER
+        )
         transport.abort()
 
 
@@ -47,9 +51,13 @@ class RelayLink:
 
 
 class Pump:
-    """One direction of one connection: from what `source` gives to where `write` and `close` take it."""
+    """One direction of one connection: from what `source` gives to where `write` and `close`
+    take it.
+    """
 
-    def __init__(self, way: RelayLink, source: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self, way: RelayLink, source: asyncio.Transport, loop: asyncio.AbstractEventLoop
+    ) -> None:
         self.way, self.source, self.loop = way, source, loop
         self.sink: asyncio.Transport | None = None
         self._waiting: deque[tuple[float, bytes]] = deque()

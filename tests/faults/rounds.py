@@ -1,11 +1,16 @@
-"""A run: rounds of faults under load, healing after each, and the verdict over all that the clients were told.
+"""A run: rounds of faults under load, healing after each, and the verdict over all that the clients
+were told.
 
-1. A seed says which kinds come in which order, who their victims are, and how long they hold. When things happen is the machine's.
-2. A round is over when every partition is led and in sync everywhere, every producer has been acknowledged something that it sent after the
-   healing, and every consumer has come past where the log ended then.
-3. The verdict: no anomaly, a fresh reader finds it all, and the replicas are equal, byte for byte, up to their ends.
-4. A group's member may stay away for good, whoever the broker is: confluent-kafka's when all brokers die during a rebalance (librdkafka issue 4884
-   and its kin), kafka-python's (3.0.12) as it joins on a busy machine, under Apache Kafka 4.3.1 as well. One that does is replaced after
+1. A seed says which kinds come in which order, who their victims are, and how long they hold. When
+   things happen is the machine's.
+2. A round is over when every partition is led and in sync everywhere, every producer has been
+   acknowledged something that it sent after the healing, and every consumer has come past where the
+   log ended then.
+3. The verdict: no anomaly, a fresh reader finds it all, and the replicas are equal, byte for byte,
+   up to their ends.
+4. A group's member may stay away for good, whoever the broker is: confluent-kafka's when all
+   brokers die during a rebalance (librdkafka issue 4884 and its kin), kafka-python's (3.0.12) as it
+   joins on a busy machine, under Apache Kafka 4.3.1 as well. One that does is replaced after
    `_HANGING_SECONDS`, and counted.
 """
 
@@ -36,7 +41,10 @@ _SHOWN = 5
 
 
 class Run:
-    """One seed. `tell` gets a line per round; `directory` holds everything, and is the caller's to remove."""
+    """One seed.
+
+    `tell` gets a line per round; `directory` holds everything, and is the caller's to remove.
+    """
 
     def __init__(
         self,
@@ -48,7 +56,13 @@ class Run:
         acks: str = "all",
         tell: Callable[[str], object] = print,
     ) -> None:
-        self.seed, self.directory, self.combined, self.acks, self.tell = seed, directory, combined, acks, tell
+        self.seed, self.directory, self.combined, self.acks, self.tell = (
+            seed,
+            directory,
+            combined,
+            acks,
+            tell,
+        )
         self.plan = plan(seed, rounds, kinds)
         self.summary = Summary()
 
@@ -56,8 +70,14 @@ class Run:
         """Never raises for what the brokers did: that is in the summary."""
         with Relays() as relays, Cluster(self.directory, relays, self.combined) as self.cluster:
             self.cluster.create_topic(TOPIC, PARTITIONS)
-            with ClientProcesses(self.directory / "clients", self.cluster.bootstrap, TOPIC, PARTITIONS, self.acks) as self.client_processes:
-                healthy = self._is_fine("the beginning", self._begin) and self._rounds() and self._is_fine("the end", self._read_all)
+            with ClientProcesses(
+                self.directory / "clients", self.cluster.bootstrap, TOPIC, PARTITIONS, self.acks
+            ) as self.client_processes:
+                healthy = (
+                    self._is_fine("the beginning", self._begin)
+                    and self._rounds()
+                    and self._is_fine("the end", self._read_all)
+                )
                 self._judge(healthy)
                 if healthy and self._is_fine("the stop", self.cluster.stop_all):
                     self._compare()
@@ -68,16 +88,28 @@ class Run:
         return f"{self.cluster.log_tail()}\n{self.client_processes.log_tail()}"
 
     def _begin(self) -> None:
-        """All get on; and the relays know brokers, controller and clients by name: else a fault would cut nothing."""
+        """All get on; and the relays know brokers, controller and clients by name: else a fault
+        would cut nothing.
+        """
         self._await_writers()
         self._await_readers()
         controller = self.cluster.controller.name
-        kinds = [ways(controller, *(set(BROKERS) - {controller})), ways("1", "2", "3"), ways(CLIENTS, *BROKERS)]
+        kinds = [
+            ways(controller, *(set(BROKERS) - {controller})),
+            ways("1", "2", "3"),
+            ways(CLIENTS, *BROKERS),
+        ]
         used = self.cluster.relays.used
-        self.cluster.until(lambda: all(used() & set(kind) for kind in kinds), lambda: f"ways of each kind are used: {sorted(used())}")
+        self.cluster.until(
+            lambda: all(used() & set(kind) for kind in kinds),
+            lambda: f"ways of each kind are used: {sorted(used())}",
+        )
 
     def _rounds(self) -> bool:
-        return all(self._is_fine(f"round {number}, {name}", partial(self._round, number, name)) for number, name in enumerate(self.plan, 1))
+        return all(
+            self._is_fine(f"round {number}, {name}", partial(self._round, number, name))
+            for number, name in enumerate(self.plan, 1)
+        )
 
     def _round(self, number: int, name: str) -> None:
         scene = Scene(self.cluster, Random(f"{self.seed} {number}"), TOPIC)
@@ -88,7 +120,10 @@ class Run:
         self.summary.rounds += 1
         self.summary.moves += scene.moves
         moved = "".join(f", others led after {seconds:.2f} s" for _, seconds in scene.moves)
-        self.tell(f"round {number} {name} {detail}{moved}, held {held:.1f} s, {healed}; {self.client_processes.history.acknowledged:,} acknowledged")
+        self.tell(
+            f"round {number} {name} {detail}{moved}, held {held:.1f} s, {healed}; "
+            f"{self.client_processes.history.acknowledged:,} acknowledged"
+        )
 
     def _is_fine(self, what: str, step: Callable[[], object]) -> bool:
         try:
@@ -103,35 +138,63 @@ class Run:
         """Until all is well again; says how long each part of it took."""
         began = time.monotonic()
         self.cluster.heal()
-        self.cluster.until(lambda: not self.cluster.sick(), lambda: f"all led and in sync: {self.cluster.sick()}")
+        self.cluster.until(
+            lambda: not self.cluster.sick(), lambda: f"all led and in sync: {self.cluster.sick()}"
+        )
         in_sync = time.monotonic() - began
         self._await_writers()
         written = time.monotonic() - began
         self._await_readers()
-        return f"in sync after {in_sync:.1f}, written {written:.1f}, read {time.monotonic() - began:.1f} s"
+        return (
+            f"in sync after {in_sync:.1f}, written {written:.1f}, read "
+            f"{time.monotonic() - began:.1f} s"
+        )
 
     def _await_writers(self) -> None:
         """Every producer is acknowledged something that it sends from now on."""
         now_ns = time.monotonic_ns()
-        names: Callable[[], str] = lambda: ", ".join(each.job.name for each in self.client_processes.silent(now_ns))  # noqa: E731
-        self.cluster.until(lambda: not self.client_processes.silent(now_ns), lambda: f"acknowledgements for {names()}")
+
+        def names() -> str:
+            return ", ".join(each.job.name for each in self.client_processes.silent(now_ns))
+
+        self.cluster.until(
+            lambda: not self.client_processes.silent(now_ns),
+            lambda: f"acknowledgements for {names()}",
+        )
 
     def _await_readers(self) -> dict[TopicPartition, int]:
         """Every consumer comes to where the log ends now. Gives the ends."""
         upto: dict[TopicPartition, int] = {}
-        self.cluster.until(lambda: upto.update(ends(self.cluster.addresses, TOPIC)) or True, "the ends of partitions")
+        self.cluster.until(
+            lambda: upto.update(ends(self.cluster.addresses, TOPIC)) or True,
+            "the ends of partitions",
+        )
         began = time.monotonic()
         while True:
-            patience = _HANGING_SECONDS if time.monotonic() - began < _HANGING_SECONDS else PATIENCE_SECONDS
+            patience = (
+                _HANGING_SECONDS
+                if time.monotonic() - began < _HANGING_SECONDS
+                else PATIENCE_SECONDS
+            )
             try:
-                self.cluster.until(lambda: not self.client_processes.behind(upto), lambda: f"{self._behind(upto)} at {upto}", patience)
+                self.cluster.until(
+                    lambda: not self.client_processes.behind(upto),
+                    lambda: f"{self._behind(upto)} at {upto}",
+                    patience,
+                )
                 return upto
             except TimeoutError:
-                hanging = [each for each in self.client_processes.behind(upto) if each.job.group.startswith(_MAY_HANG)]
+                hanging = [
+                    each
+                    for each in self.client_processes.behind(upto)
+                    if each.job.group.startswith(_MAY_HANG)
+                ]
                 if patience == PATIENCE_SECONDS:
                     raise
                 for client in hanging:
-                    self.client_processes.replace(client, f"did not come back within {_HANGING_SECONDS} s")
+                    self.client_processes.replace(
+                        client, f"did not come back within {_HANGING_SECONDS} s"
+                    )
 
     def _behind(self, upto: dict[TopicPartition, int]) -> str:
         return ", ".join(each.job.name for each in self.client_processes.behind(upto))
@@ -150,16 +213,28 @@ class Run:
         found = find_anomalies(history, ended=read_all)
         self.summary.anomalies = counts(found)
         for name in self.summary.anomalies:
-            self.summary.problems += [str(each) for each in [each for each in found if each.name == name][:_SHOWN]]
+            self.summary.problems += [
+                str(each) for each in [each for each in found if each.name == name][:_SHOWN]
+            ]
         self.summary.acknowledged = history.acknowledged
-        self.summary.polled = sum(len(records) for poll in history.polls for records in poll.records.values())
+        self.summary.polled = sum(
+            len(records) for poll in history.polls for records in poll.records.values()
+        )
         self.summary.replaced = self.client_processes.replaced
 
     def _compare(self) -> None:
-        """The replicas, as they lie on disk: up to the high watermark, and that no log goes on beyond it."""
+        """The replicas, as they lie on disk: up to the high watermark, and that no log goes on
+        beyond it.
+        """
         directories = [Path(broker.data) for broker in self.cluster.brokers]
-        self.summary.problems += [str(each) for each in verify_replicas(directories).findings[:_SHOWN]]
-        names = sorted(entry.name for entry in directories[0].iterdir() if PARTITION.fullmatch(entry.name) and entry.name != "__cluster_metadata-0")
+        self.summary.problems += [
+            str(each) for each in verify_replicas(directories).findings[:_SHOWN]
+        ]
+        names = sorted(
+            entry.name
+            for entry in directories[0].iterdir()
+            if PARTITION.fullmatch(entry.name) and entry.name != "__cluster_metadata-0"
+        )
         for name in names:
             found = [Replica(directory / name, 0, 0).end for directory in directories]
             if len(set(found)) > 1:

@@ -1,4 +1,6 @@
-"""`python -m tests.faults.run`: real brokers and stock clients under faults, one line per round, and what became of it."""
+"""`python -m tests.faults.run`: real brokers and stock clients under faults, one line per round,
+and what became of it.
+"""
 
 from __future__ import annotations
 
@@ -20,16 +22,41 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--combined", action="store_true", help="broker 1 is the controller too")
-    parser.add_argument("--kind", action="append", choices=sorted(KINDS), help="this kind of fault only; may be given again")
-    parser.add_argument("--acks", choices=("all", "1"), default="all", help="1: without idempotence; faults that kill leaders must lose records then")
-    parser.add_argument("--keep", type=Path, metavar="DIR", help="logs, histories and data go here, and stay (an empty or new directory)")
+    parser.add_argument(
+        "--kind",
+        action="append",
+        choices=sorted(KINDS),
+        help="this kind of fault only; may be given again",
+    )
+    parser.add_argument(
+        "--acks",
+        choices=("all", "1"),
+        default="all",
+        help="1: without idempotence; faults that kill leaders must lose records then",
+    )
+    parser.add_argument(
+        "--keep",
+        type=Path,
+        metavar="DIR",
+        help="logs, histories and data go here, and stay (an empty or new directory)",
+    )
     chosen = parser.parse_args(arguments)
     if chosen.keep is not None and chosen.keep.exists() and any(chosen.keep.iterdir()):
         parser.error(f"--keep {chosen.keep}: not empty; name a new directory")
     directory = chosen.keep or Path(tempfile.mkdtemp(prefix="faults-"))
     tell = partial(print, flush=True)
-    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # what was started ends with it
-    summary = Run(chosen.seed, chosen.rounds, directory.absolute(), chosen.combined, chosen.kind or (), chosen.acks, tell).run()
+    signal.signal(
+        signal.SIGTERM, lambda number, frame: sys.exit(128 + number)
+    )  # what was started ends with it
+    summary = Run(
+        chosen.seed,
+        chosen.rounds,
+        directory.absolute(),
+        chosen.combined,
+        chosen.kind or (),
+        chosen.acks,
+        tell,
+    ).run()
     print("\n".join(summary.lines()))
     if summary.problems:
         again = " ".join(sys.argv[1:] if arguments is None else arguments)

@@ -1,6 +1,7 @@
 """What a fault has at hand, and the table of faults.
 
-How long a fault holds is part of the fault, and drawn from the seed, like its victims: no wait here stands for a condition.
+How long a fault holds is part of the fault, and drawn from the seed, like its victims: no wait here
+stands for a condition.
 """
 
 from __future__ import annotations
@@ -21,7 +22,10 @@ def kind(function: Kind) -> Kind:
 
 
 class Scene:
-    """What a fault has at hand. `moves`: ("kill" or "handover", seconds until the others led what the victim had led)."""
+    """What a fault has at hand.
+
+    `moves`: ("kill" or "handover", seconds until the others led what the victim had led).
+    """
 
     def __init__(self, cluster: Cluster, random: Random, topic: str) -> None:
         self.cluster, self.relays, self.random, self.topic = cluster, cluster.relays, random, topic
@@ -45,4 +49,13 @@ class Scene:
 
     def moved(self, how: str, name: str) -> None:
         """Waits until others lead, and notes how long that took."""
-        self.moves.append((how, self.cluster.until(lambda: self.cluster.led_by(name) == 0, f"others lead what {name} led", look=0.01)))
+        self.moves.append(
+            (
+                how,
+                self.cluster.until(
+                    lambda: self.cluster.led_by(name) == 0,
+                    f"others lead what {name} led",
+                    look=0.01,
+                ),
+            )
+        )

@@ -48,7 +48,20 @@ def storm(scene: Scene) -> str:
     """Anything, in any order."""
     done = []
     for _ in range(scene.random.randint(3, 7)):
-        step = scene.random.choice((_kill, _kill, _kill_controller, _stop, _go_on, _cut, _cut, _drop, _heal_network, _start))
+        step = scene.random.choice(
+            (
+                _kill,
+                _kill,
+                _kill_controller,
+                _stop,
+                _go_on,
+                _cut,
+                _cut,
+                _drop,
+                _heal_network,
+                _start,
+            )
+        )
         if step is _start:
             _go_on(scene)  # a start waits for its processes, which may wait for one that is stopped
             _heal_network(scene)

@@ -33,11 +33,25 @@ class Summary:
     replaced: list[str] = field(default_factory=list)
 
     def lines(self) -> list[str]:
-        found = ", ".join(f"{count} {name}" for name, count in self.anomalies.items() if count) or "none"
-        text = [f"{self.acknowledged:,} records acknowledged, {self.polled:,} polled; anomalies: {found}"]
-        for how, bound in (("kill", f"session time-out {SESSION_MS / 1000} s"), ("handover", "controlled shutdown")):
+        found = (
+            ", ".join(f"{count} {name}" for name, count in self.anomalies.items() if count)
+            or "none"
+        )
+        text = [
+            (
+                f"{self.acknowledged:,} records acknowledged, {self.polled:,} polled; anomalies: "
+                f"{found}"
+            )
+        ]
+        for how, bound in (
+            ("kill", f"session time-out {SESSION_MS / 1000} s"),
+            ("handover", "controlled shutdown"),
+        ):
             took = sorted(seconds for which, seconds in self.moves if which == how)
             if took:
-                text.append(f"leadership after a {how} ({bound}): median {took[len(took) // 2]:.2f} s, worst {took[-1]:.2f} s of {len(took)}")
+                text.append(
+                    f"leadership after a {how} ({bound}): median {took[len(took) // 2]:.2f} "
+                    f"s, worst {took[-1]:.2f} s of {len(took)}"
+                )
         text += [f"client replaced: {each}" for each in self.replaced]
         return text + self.problems

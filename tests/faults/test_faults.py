@@ -1,6 +1,8 @@
-"""Issue 4, section 4: real processes and stock clients through kills, stops, partitions and rolling restarts; nothing acknowledged is lost.
+"""Issue 4, section 4: real processes and stock clients through kills, stops, partitions and rolling
+restarts; nothing acknowledged is lost.
 
-The long runs are `python -m tests.faults.run --seed 1 --rounds 100` and the same with `--rounds 30 --combined`.
+The long runs are `python -m tests.faults.run --seed 1 --rounds 100` and the same with `--rounds 30
+--combined`.
 """
 
 from __future__ import annotations
@@ -24,7 +26,9 @@ def passes(run: Run) -> None:
     assert not summary.problems, f"{report}\n{run.log_tail()}"
     assert summary.rounds == rounds and not any(summary.anomalies.values()), report
     assert all(seconds < PATIENCE_SECONDS / 3 for _, seconds in summary.moves), report
-    assert summary.acknowledged > 100 * rounds and summary.polled > summary.acknowledged, f"too little to prove anything\n{report}"
+    assert summary.acknowledged > 100 * rounds and summary.polled > summary.acknowledged, (
+        f"too little to prove anything\n{report}"
+    )
     print(report)
 
 
@@ -49,7 +53,10 @@ def test_five_rounds(tmp_path: Path) -> None:
 def test_what_acks_1_loses_is_found(tmp_path: Path) -> None:
     """The judge can say no: what a leader acknowledged alone, and died with, is told as lost."""
     summary = Run(2, 2, tmp_path, kinds=("isolate-then-kill",), acks="1").run()
-    assert summary.problems and summary.anomalies["lost-write"] + summary.anomalies["inconsistent-offsets"] > 0, summary.lines()
+    assert (
+        summary.problems
+        and summary.anomalies["lost-write"] + summary.anomalies["inconsistent-offsets"] > 0
+    ), summary.lines()
 
 
 @pytest.mark.clients
@@ -57,5 +64,7 @@ def test_what_acks_1_loses_is_found(tmp_path: Path) -> None:
 @pytest.mark.timeout(7200)
 @pytest.mark.parametrize(("rounds", "combined"), [(100, False), (30, True)])
 def test_many_rounds(tmp_path: Path, rounds: int, combined: bool) -> None:
-    """Every kind of fault, again and again; with a controller of its own, and with a broker that is the controller too."""
+    """Every kind of fault, again and again; with a controller of its own, and with a broker that
+    is the controller too.
+    """
     passes(Run(1, rounds, tmp_path, combined))

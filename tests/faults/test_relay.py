@@ -1,4 +1,6 @@
-"""The relays that faults are made with: what is open passes, what is cut waits, what is dropped breaks."""
+"""The relays that faults are made with: what is open passes, what is cut waits, what is dropped
+breaks.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,10 @@ def relays() -> Iterator[Relays]:
 
 
 class Node:
-    """Node 2: listens behind its front; `call` gives both ends of a connection and what was said first."""
+    """Node 2: listens behind its front;
+
+    `call` gives both ends of a connection and what was said first.
+    """
 
     def __init__(self, relays: Relays) -> None:
         self.port = relays.front("2")
@@ -73,7 +78,13 @@ def is_silent(from_: socket.socket) -> bool:
 
 @pytest.mark.parametrize(
     ("client_id", "name"),
-    [(b"broker-3-fetcher-0", "3"), (b"raft-client-12", "12"), (b"broker-1-lifecycle", "1"), (b"producer-1", CLIENTS), (b"", CLIENTS)],
+    [
+        (b"broker-3-fetcher-0", "3"),
+        (b"raft-client-12", "12"),
+        (b"broker-1-lifecycle", "1"),
+        (b"producer-1", CLIENTS),
+        (b"", CLIENTS),
+    ],
 )
 def test_the_caller_is_read_from_the_first_request(client_id: bytes, name: str) -> None:
     begin = request(client_id)

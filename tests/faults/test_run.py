@@ -11,7 +11,9 @@ from tests.faults.summary import Summary
 from twisted_broker.testing.checks.anomalies import NAMES
 
 
-def test_a_directory_with_something_in_it_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_directory_with_something_in_it_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """A run would mix its histories with those that lie there."""
     (tmp_path / "old").touch()
     with pytest.raises(SystemExit) as refused:
@@ -20,7 +22,9 @@ def test_a_directory_with_something_in_it_is_refused(tmp_path: Path, capsys: pyt
     assert f"--keep {tmp_path}: not empty; name a new directory" in capsys.readouterr().err
 
 
-def test_an_unknown_kind_is_refused_with_those_there_are(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_kind_is_refused_with_those_there_are(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     with pytest.raises(SystemExit) as refused:
         main(["--kind", "earthquake"])
     assert refused.value.code == 2
@@ -29,9 +33,17 @@ def test_an_unknown_kind_is_refused_with_those_there_are(capsys: pytest.CaptureF
 
 def test_a_summary_counts_what_was_found_and_how_leadership_moved() -> None:
     """Median and worst of each way in which a leader goes; problems and replaced clients last."""
-    summary = Summary(rounds=3, acknowledged=1234, polled=5678, anomalies=dict.fromkeys(NAMES, 0) | {"duplicate": 2})
+    summary = Summary(
+        rounds=3,
+        acknowledged=1234,
+        polled=5678,
+        anomalies=dict.fromkeys(NAMES, 0) | {"duplicate": 2},
+    )
     summary.moves = [("kill", 2.5), ("kill", 2.75), ("handover", 0.125), ("kill", 3.0)]
-    summary.replaced, summary.problems = ["aiokafka-reader ended with status 1"], ["duplicate in t-0: ..."]
+    summary.replaced, summary.problems = (
+        ["aiokafka-reader ended with status 1"],
+        ["duplicate in t-0: ..."],
+    )
     assert summary.lines() == [
         "1,234 records acknowledged, 5,678 polled; anomalies: 2 duplicate",
         "leadership after a kill (session time-out 2.5 s): median 2.75 s, worst 3.00 s of 3",
@@ -39,4 +51,6 @@ def test_a_summary_counts_what_was_found_and_how_leadership_moved() -> None:
         "client replaced: aiokafka-reader ended with status 1",
         "duplicate in t-0: ...",
     ]
-    assert Summary(anomalies=dict.fromkeys(NAMES, 0)).lines() == ["0 records acknowledged, 0 polled; anomalies: none"]
+    assert Summary(anomalies=dict.fromkeys(NAMES, 0)).lines() == [
+        "0 records acknowledged, 0 polled; anomalies: none"
+    ]

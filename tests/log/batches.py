@@ -11,7 +11,13 @@ from twisted_broker.log.append_info import FetchDataInfo
 from twisted_broker.log.log import Log
 from twisted_broker.log.recovery import load_log
 from twisted_broker.log.segment_file import OpenFiles
-from twisted_broker.wire.records import BatchBuilder, BatchView, Record, build_end_marker, iterate_batches
+from twisted_broker.wire.records import (
+    BatchBuilder,
+    BatchView,
+    Record,
+    build_end_marker,
+    iterate_batches,
+)
 
 NOW_MS = 1_700_000_000_000
 TP = TopicPartition("events", 0)
@@ -19,23 +25,37 @@ DIRECTORY = "/data/events-0"
 TOPIC_ID = bytes(range(1, 17))
 
 
-def batch(*values: bytes | int, timestamp: int = NOW_MS, step_ms: int = 0, key: bytes | None = None, **fields: Any) -> bytes:
+def batch(
+    *values: bytes | int,
+    timestamp: int = NOW_MS,
+    step_ms: int = 0,
+    key: bytes | None = None,
+    **fields: Any,
+) -> bytes:
     """A batch of the given values (an int: that many bytes)."""
     builder = BatchBuilder(**fields)
     for number, value in enumerate(values or (b"value",)):
-        builder.append(timestamp + number * step_ms, key, bytes(value) if isinstance(value, int) else value)
+        builder.append(
+            timestamp + number * step_ms, key, bytes(value) if isinstance(value, int) else value
+        )
     return builder.build()
 
 
-def marker(producer_id: int, commit: bool, epoch: int = 0, coordinator_epoch: int = 0, offset: int = 0) -> bytes:
-    return build_end_marker(producer_id, epoch, commit, coordinator_epoch, NOW_MS, base_offset=offset)
+def marker(
+    producer_id: int, commit: bool, epoch: int = 0, coordinator_epoch: int = 0, offset: int = 0
+) -> bytes:
+    return build_end_marker(
+        producer_id, epoch, commit, coordinator_epoch, NOW_MS, base_offset=offset
+    )
 
 
 def config(**values: Any) -> LogConfig:
     return replace(LogConfig(), **values)
 
 
-def open_log(files: IFileSystem, directory: str = DIRECTORY, settings: LogConfig | None = None, **more: Any) -> Log:
+def open_log(
+    files: IFileSystem, directory: str = DIRECTORY, settings: LogConfig | None = None, **more: Any
+) -> Log:
     more.setdefault("now_ms", NOW_MS)
     return load_log(OpenFiles(files, 16), directory, TP, TOPIC_ID, settings or LogConfig(), **more)
 

@@ -1,4 +1,6 @@
-"""What a broker says at its registration of its stop before (RL 8.2, KIP-966): the epoch that all directories agree on, or nothing."""
+"""What a broker says at its registration of its stop before (RL 8.2, KIP-966): the epoch that
+all directories agree on, or nothing.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ def stopped(epoch: int = 77) -> World:
 
 
 def test_after_a_clean_stop_it_is_the_epoch_of_that_life() -> None:
-    """RL 8.2: the marks of all directories tell it; after the next start without a stop there is none."""
+    """RL 8.2: the marks of all directories tell it; after the next start without a stop there is
+    none.
+    """
     world = stopped()
     assert world.manager().previous_broker_epoch() == 77
     assert World(world.files.after_kill()).manager().previous_broker_epoch() == -1
@@ -31,7 +35,9 @@ def test_after_a_clean_stop_it_is_the_epoch_of_that_life() -> None:
 
 @pytest.mark.parametrize("what", ["older", "missing", "unreadable", "offline"])
 def test_a_directory_that_does_not_agree_makes_it_unknown(what: str) -> None:
-    """RL 8.2, as Kafka: a directory that was away for a life lacks what was written in it: the controller must take the stop for an unclean one."""
+    """RL 8.2, as Kafka: a directory that was away for a life lacks what was written in it: the
+    controller must take the stop for an unclean one.
+    """
     world = stopped()
     if what == "older":
         checkpoints.write_clean_shutdown(world.files, "/d2", 12)
@@ -46,7 +52,9 @@ def test_a_directory_that_does_not_agree_makes_it_unknown(what: str) -> None:
 
 
 def test_the_registration_carries_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """RL 8.2: previous broker epoch: -1 at the first start, the last one's after a stop in order, -1 after a kill."""
+    """RL 8.2: previous broker epoch: -1 at the first start, the last one's after a stop in
+    order, -1 after a kill.
+    """
     told: list[int] = []
     real = BrokerLifecycle.start
 

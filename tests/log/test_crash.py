@@ -1,7 +1,7 @@
 """Crashes, torn writes and damage on the simulated disk (RELIABILITY 6.2, RL 3.6).
 
-The oracle of every case: recovery does not raise; what is left is whole batches, a prefix of what was written and at least what was durable;
-a second open finds the same log and changes no file.
+The oracle of every case: recovery does not raise; what is left is whole batches, a prefix of what
+was written and at least what was durable; a second open finds the same log and changes no file.
 """
 
 from __future__ import annotations
@@ -13,7 +13,16 @@ from collections.abc import Callable
 import pytest
 from twisted.internet.task import Clock
 
-from tests.log.batches import DIRECTORY, NOW_MS, all_batches, batch, config, marker, open_log, slice_bytes
+from tests.log.batches import (
+    DIRECTORY,
+    NOW_MS,
+    all_batches,
+    batch,
+    config,
+    marker,
+    open_log,
+    slice_bytes,
+)
 from twisted_broker.config import LogConfig
 from twisted_broker.log.append_info import AppendOrigin
 from twisted_broker.log.errors import LogDirFailure
@@ -44,14 +53,21 @@ def check_indexes(log: Log) -> None:
 
 
 def reopened(disk: SimDisk, settings: LogConfig = SMALL, recovery_point: int = 0) -> Log:
-    """The log after an unclean stop; checks that a further open finds the same and changes nothing."""
+    """The log after an unclean stop; checks that a further open finds the same and changes
+    nothing.
+    """
     log = open_log(disk, settings=settings, recovery_point=recovery_point)
-    assert log.log_start_offset <= log.last_stable_offset <= log.high_watermark <= log.log_end_offset
+    assert (
+        log.log_start_offset <= log.last_stable_offset <= log.high_watermark <= log.log_end_offset
+    )
     assert log.recovery_point <= log.log_end_offset
     check_indexes(log)
     before = contents(disk)
     again = open_log(disk, settings=settings, recovery_point=recovery_point)
-    assert (again.log_start_offset, again.log_end_offset) == (log.log_start_offset, log.log_end_offset)
+    assert (again.log_start_offset, again.log_end_offset) == (
+        log.log_start_offset,
+        log.log_end_offset,
+    )
     assert again.leader_epochs.entries() == log.leader_epochs.entries()
     assert described(again) == described(log)
     assert contents(disk) == before
@@ -60,7 +76,10 @@ def reopened(disk: SimDisk, settings: LogConfig = SMALL, recovery_point: int = 0
 
 def described(log: Log) -> object:
     producers = log.producers
-    entries = {number: (entry.producer_epoch, entry.last_sequence, entry.last_offset) for number, entry in producers.producers.items()}
+    entries = {
+        number: (entry.producer_epoch, entry.last_sequence, entry.last_offset)
+        for number, entry in producers.producers.items()
+    }
     return entries, producers.ongoing, log.aborted_transactions(0, log.log_end_offset)
 
 
@@ -73,10 +92,14 @@ def is_prefix(found: list[bytes], written: list[bytes]) -> bool:
 
 
 def three_batches(disk: SimDisk) -> list[bytes]:
-    """A log of three batches with values, an idempotent one among them; returns their bytes in the log."""
+    """A log of three batches with values, an idempotent one among them; returns their bytes in
+    the log.
+    """
     log = open_log(disk)
     log.append_as_leader(batch(b"one", b"two"), 0, NOW_MS)
-    log.append_as_leader(batch(b"three", producer_id=5, producer_epoch=0, base_sequence=0), 0, NOW_MS)
+    log.append_as_leader(
+        batch(b"three", producer_id=5, producer_epoch=0, base_sequence=0), 0, NOW_MS
+    )
     log.append_as_leader(batch(b"four", b"five", codec=4), 1, NOW_MS)
     written = bytes_of(log)
     log.segments.close()
@@ -102,9 +125,11 @@ def test_the_active_segment_cut_at_every_byte() -> None:
 
 
 def test_one_bit_flipped_at_every_byte() -> None:
-    """RELIABILITY 6.2: above the recovery point a damaged batch and all behind it are cut; nothing with a bad CRC is ever served.
+    """RELIABILITY 6.2: above the recovery point a damaged batch and all behind it are cut; nothing
+    with a bad CRC is ever served.
 
-    Base offset and leader epoch are outside the CRC: damage there is found only where it breaks the order of offsets.
+    Base offset and leader epoch are outside the CRC: damage there is found only where it breaks the
+    order of offsets.
     """
     original = SimDisk(1)
     original.make_directories("/data")
@@ -127,7 +152,9 @@ def test_one_bit_flipped_at_every_byte() -> None:
 
 @pytest.mark.parametrize("size", [512, 4096])
 def test_zeroed_blocks_and_zero_tails(size: int) -> None:
-    """RELIABILITY 6.2: a block of zeros inside the log ends it there; a preallocated tail of zeros is cut."""
+    """RELIABILITY 6.2: a block of zeros inside the log ends it there; a preallocated tail of
+    zeros is cut.
+    """
     original = SimDisk(1)
     original.make_directories("/data")
     log = open_log(original)
@@ -146,15 +173,34 @@ def test_zeroed_blocks_and_zero_tails(size: int) -> None:
 
 
 def rolled_log(disk: SimDisk) -> tuple[Log, list[bytes]]:
-    """Several segments with producers, an aborted transaction and two epochs; everything durable, nothing clean."""
+    """Several segments with producers, an aborted transaction and two epochs; everything
+    durable, nothing clean.
+    """
     log = open_log(disk, settings=SMALL)
     for number in range(24):
-        producer = {"producer_id": 9, "producer_epoch": 0, "base_sequence": number // 3} if number % 3 == 0 else {}
-        log.append_as_leader(batch(b"value %02d" % number + bytes(60), timestamp=NOW_MS + number, **producer), number // 12, NOW_MS)
+        producer = (
+            {"producer_id": 9, "producer_epoch": 0, "base_sequence": number // 3}
+            if number % 3 == 0
+            else {}
+        )
+        log.append_as_leader(
+            batch(b"value %02d" % number + bytes(60), timestamp=NOW_MS + number, **producer),
+            number // 12,
+            NOW_MS,
+        )
         if number == 13:
-            more = {"producer_id": 11, "producer_epoch": 0, "base_sequence": 0, "is_transactional": True}
-            log.append_as_leader(batch(b"aborted", timestamp=NOW_MS, **more), 1, NOW_MS, transaction_verified=True)  # type: ignore[arg-type]
-            log.append_as_leader(marker(11, commit=False), 1, NOW_MS, origin=AppendOrigin.COORDINATOR)
+            more = {
+                "producer_id": 11,
+                "producer_epoch": 0,
+                "base_sequence": 0,
+                "is_transactional": True,
+            }
+            log.append_as_leader(
+                batch(b"aborted", timestamp=NOW_MS, **more), 1, NOW_MS, transaction_verified=True
+            )  # type: ignore[arg-type]
+            log.append_as_leader(
+                marker(11, commit=False), 1, NOW_MS, origin=AppendOrigin.COORDINATOR
+            )
     assert len(log.segments) >= 4
     return log, bytes_of(log)
 
@@ -170,9 +216,11 @@ def small_files() -> list[str]:
 @pytest.mark.parametrize("clean", [False, True])
 @pytest.mark.parametrize("name", small_files())
 def test_every_small_file_cut_at_every_byte(name: str, clean: bool) -> None:
-    """RELIABILITY 6.2: a cut index, snapshot, epoch checkpoint or partition.metadata never loses a record, an epoch or a producer.
+    """RELIABILITY 6.2: a cut index, snapshot, epoch checkpoint or partition.metadata never loses a
+    record, an epoch or a producer.
 
-    `clean` cuts it in a cleanly closed directory, where nothing is scanned: indexes then may say less, never something wrong.
+    `clean` cuts it in a cleanly closed directory, where nothing is scanned: indexes then may say
+    less, never something wrong.
     """
     original = SimDisk(1)
     original.make_directories("/data")
@@ -185,7 +233,9 @@ def test_every_small_file_cut_at_every_byte(name: str, clean: bool) -> None:
         disk.cut(path, size)
         if size == 0 and name == "partition.metadata":
             disk.remove(path)
-        log = open_log(disk, settings=SMALL, recovery_point=log.log_end_offset if clean else 0, clean=clean)
+        log = open_log(
+            disk, settings=SMALL, recovery_point=log.log_end_offset if clean else 0, clean=clean
+        )
         assert bytes_of(log) == written, size
         check_indexes(log)
         if not (clean and name.endswith(".txnindex")):
@@ -195,7 +245,9 @@ def test_every_small_file_cut_at_every_byte(name: str, clean: bool) -> None:
 
 @pytest.mark.parametrize("name", small_files())
 def test_every_small_file_with_a_flipped_bit(name: str) -> None:
-    """RELIABILITY 6.2: after an unclean stop a damaged small file above the recovery point is made anew from the batches."""
+    """RELIABILITY 6.2: after an unclean stop a damaged small file above the recovery point is
+    made anew from the batches.
+    """
     if name == "partition.metadata":
         pytest.skip("a flipped topic id is another topic's id: refused, see test_recovery")
     original = SimDisk(1)
@@ -235,13 +287,24 @@ def crashed(run: Callable[[SimDisk], None], at: int, seed: int = 1) -> SimDisk:
 
 
 def history(disk: SimDisk) -> None:
-    """Appends over rolls, a truncation, more appends, a log start moved, retention, a clean close."""
+    """Appends over rolls, a truncation, more appends, a log start moved, retention, a clean
+    close.
+    """
     written.clear()
     log = open_log(disk, settings=SMALL)
 
     def append(count: int, epoch: int) -> None:
         for _ in range(count):
-            log.append_as_leader(batch(b"%06d" % len(written) + bytes(80), producer_id=3, producer_epoch=epoch, base_sequence=0), epoch, NOW_MS)
+            log.append_as_leader(
+                batch(
+                    b"%06d" % len(written) + bytes(80),
+                    producer_id=3,
+                    producer_epoch=epoch,
+                    base_sequence=0,
+                ),
+                epoch,
+                NOW_MS,
+            )
             written[log.log_end_offset - 1] = b"%06d" % (len(written))
 
     for epoch in range(14):
@@ -262,7 +325,9 @@ POINTS = crash_points(history)
 
 
 def test_killed_at_every_operation() -> None:
-    """RELIABILITY 6.2: a process killed at any disk operation of appends, rolls, truncation and retention leaves one consistent state."""
+    """RELIABILITY 6.2: a process killed at any disk operation of appends, rolls, truncation and
+    retention leaves one consistent state.
+    """
     for at in range(POINTS):
         disk = crashed(history, at).after_kill()
         if disk.is_directory(DIRECTORY):
@@ -271,16 +336,22 @@ def test_killed_at_every_operation() -> None:
 
 @pytest.mark.parametrize("seed", range(8))
 def test_power_lost_at_every_operation(seed: int) -> None:
-    """RELIABILITY 6.2: the same with any subset of unsynced writes and names lost and the newest write torn; all batches left are valid."""
+    """RELIABILITY 6.2: the same with any subset of unsynced writes and names lost and the newest
+    write torn; all batches left are valid.
+    """
     for at in range(seed % 3, POINTS, 3):
-        disk = crashed(history, at, seed).after_power_loss(keep=(0.0, 0.3, 0.7, 0.95)[seed % 4], torn_at_byte=seed % 2 == 0)
+        disk = crashed(history, at, seed).after_power_loss(
+            keep=(0.0, 0.3, 0.7, 0.95)[seed % 4], torn_at_byte=seed % 2 == 0
+        )
         if disk.is_directory("/data"):
             reopened(disk)
 
 
 @pytest.mark.parametrize("seed", range(6))
 def test_nothing_below_the_recovery_point_is_ever_lost(seed: int) -> None:
-    """RL 3.6: the recovery point never runs ahead of what is durable: after a power loss all below it is there, byte for byte."""
+    """RL 3.6: the recovery point never runs ahead of what is durable: after a power loss all
+    below it is there, byte for byte.
+    """
     rng = random.Random(seed)
     for _ in range(15):
         disk = SimDisk(rng.randrange(1 << 30))
@@ -290,7 +361,9 @@ def test_nothing_below_the_recovery_point_is_ever_lost(seed: int) -> None:
         clock = Clock()
         log.disk = worker = StallingWorker(clock, lambda: rng.randrange(5))
         for number in range(rng.randrange(1, 60)):
-            log.append_as_leader(batch(b"%04d" % number + bytes(rng.randrange(100))), number // 10, NOW_MS)
+            log.append_as_leader(
+                batch(b"%04d" % number + bytes(rng.randrange(100))), number // 10, NOW_MS
+            )
             if rng.random() < 0.1:
                 log.truncate_to(rng.randrange(log.log_end_offset + 1), NOW_MS)
             if rng.random() < 0.2:
@@ -314,7 +387,9 @@ def test_nothing_below_the_recovery_point_is_ever_lost(seed: int) -> None:
 @pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO, errno.EDQUOT, errno.EROFS])
 @pytest.mark.parametrize("operation", ["write", "sync", "truncate", "rename", "create"])
 def test_a_disk_error_takes_the_log_offline_and_tells(operation: str, error: int) -> None:
-    """RELIABILITY 6.2: whatever operation fails, the call raises KAFKA_STORAGE_ERROR, so does every later one, and nothing failed is acknowledged."""
+    """RELIABILITY 6.2: whatever operation fails, the call raises KAFKA_STORAGE_ERROR, so does
+    every later one, and nothing failed is acknowledged.
+    """
     disk = SimDisk(1)
     disk.make_directories("/data")
     log = open_log(disk, settings=SMALL)
@@ -330,7 +405,11 @@ def test_a_disk_error_takes_the_log_offline_and_tells(operation: str, error: int
             log.truncate_to(log.log_end_offset - 1, NOW_MS)
             acknowledged -= 1
             acknowledged = log.append_as_leader(batch(100), epoch, NOW_MS).last_offset + 1
-    assert caught.value.code == ErrorCode.KAFKA_STORAGE_ERROR and caught.value.cause is not None and caught.value.cause.errno == error
+    assert (
+        caught.value.code == ErrorCode.KAFKA_STORAGE_ERROR
+        and caught.value.cause is not None
+        and caught.value.cause.errno == error
+    )
     assert told == [log]
     for call in (
         lambda: log.append_as_leader(batch(1), 9, NOW_MS),
@@ -347,7 +426,11 @@ def test_a_disk_error_takes_the_log_offline_and_tells(operation: str, error: int
 
 
 def test_a_full_disk_leaves_a_torn_batch_that_recovery_cuts() -> None:
-    """RELIABILITY 6.2: ENOSPC in the middle of a write: the acknowledged batches are all there afterwards, the torn one is not."""
+    """RELIABILITY 6.2:
+
+    ENOSPC in the middle of a write: the acknowledged batches are all there afterwards, the torn one
+    is not.
+    """
     disk = SimDisk(1, capacity_bytes=5000)
     disk.make_directories("/data")
     log = open_log(disk)
@@ -363,7 +446,9 @@ def test_a_full_disk_leaves_a_torn_batch_that_recovery_cuts() -> None:
 
 
 def test_a_failed_sync_is_not_retried() -> None:
-    """RELIABILITY 6.2: after one failed fsync the recovery point stays and the log is offline, even if the disk works again."""
+    """RELIABILITY 6.2: after one failed fsync the recovery point stays and the log is offline,
+    even if the disk works again.
+    """
     disk = SimDisk(1)
     disk.make_directories("/data")
     log = open_log(disk)
@@ -379,7 +464,9 @@ def test_a_failed_sync_is_not_retried() -> None:
 
 
 def test_a_stalled_sync_blocks_nobody() -> None:
-    """RELIABILITY 6.2: while the disk worker stalls for ever, appends, rolls, reads and truncations go on; the recovery point waits."""
+    """RELIABILITY 6.2: while the disk worker stalls for ever, appends, rolls, reads and
+    truncations go on; the recovery point waits.
+    """
     disk = SimDisk(1)
     disk.make_directories("/data")
     log = open_log(disk, settings=SMALL)
@@ -391,7 +478,9 @@ def test_a_stalled_sync_blocks_nobody() -> None:
         assert slice_bytes(log.read(number, 1))
     log.truncate_to(45, NOW_MS)
     assert len(log.segments) > 3 and worker.waiting > 3
-    assert log.recovery_point == 0 and "sync" not in {operation for operation, _ in disk.history[5:] if _.endswith(".log")}
+    assert log.recovery_point == 0 and "sync" not in {
+        operation for operation, _ in disk.history[5:] if _.endswith(".log")
+    }
     worker.resume()
     clock.pump([0] * 40)
     assert worker.waiting == 0
@@ -401,7 +490,9 @@ def test_a_stalled_sync_blocks_nobody() -> None:
 
 
 def test_damage_below_the_recovery_point_is_trusted_until_read() -> None:
-    """RELIABILITY 6.1: segments below the recovery point are not scanned; a batch whose header is destroyed there is a typed error to its reader."""
+    """RELIABILITY 6.1: segments below the recovery point are not scanned; a batch whose header
+    is destroyed there is a typed error to its reader.
+    """
     disk = SimDisk(1)
     disk.make_directories("/data")
     log, _ = rolled_log(disk)

@@ -1,8 +1,11 @@
-"""Directories written by Apache Kafka 4.3.1 open here, and say what Kafka's own clients read from them.
+"""Directories written by Apache Kafka 4.3.1 open here, and say what Kafka's own clients read from
+them.
 
-`golden/kafka-4.3.1.tar.gz` holds `clean` (stopped in order) and `killed` (SIGKILL, an open transaction, preallocated indexes): topic `rich` with
-five segments, all codecs, idempotent and transactional producers, aborted and overlapping transactions, DeleteRecords to offset 3; topic
-`stamped` with LogAppendTime. `expected.json` is what confluent-kafka read from that broker before it stopped.
+`golden/kafka-4.3.1.tar.gz` holds `clean` (stopped in order) and `killed` (SIGKILL, an open
+transaction, preallocated indexes): topic `rich` with five segments, all codecs, idempotent and
+transactional producers, aborted and overlapping transactions, DeleteRecords to offset 3; topic
+`stamped` with LogAppendTime. `expected.json` is what confluent-kafka read from that broker before
+it stopped.
 """
 
 from __future__ import annotations
@@ -17,7 +20,17 @@ from typing import Any
 
 import pytest
 
-from tests.log.batches import NOW_MS, all_batches, all_records, batch, config, marker, open_log, slice_bytes, values
+from tests.log.batches import (
+    NOW_MS,
+    all_batches,
+    all_records,
+    batch,
+    config,
+    marker,
+    open_log,
+    slice_bytes,
+    values,
+)
 from twisted_broker.interfaces import TopicPartition
 from twisted_broker.log import checkpoints
 from twisted_broker.log.append_info import AppendOrigin
@@ -67,18 +80,33 @@ def load(files: MemoryFileSystem, state: str, topic: str) -> Log:
     """The log as the log manager would load it, with the high watermark at its end."""
     partition, directory = TopicPartition(topic, 0), f"/{state}"
     log = load_log(
-        OpenFiles(files), f"{directory}/{topic}-0", partition, None, config(index_interval_bytes=300), now_ms=NOW_MS,
-        log_start_offset=checkpoints.read_offsets(files, directory, checkpoints.LOG_START_OFFSET).get(partition, 0),
-        recovery_point=checkpoints.read_offsets(files, directory, checkpoints.RECOVERY_POINT).get(partition, 0),
+        OpenFiles(files),
+        f"{directory}/{topic}-0",
+        partition,
+        None,
+        config(index_interval_bytes=300),
+        now_ms=NOW_MS,
+        log_start_offset=checkpoints.read_offsets(
+            files, directory, checkpoints.LOG_START_OFFSET
+        ).get(partition, 0),
+        recovery_point=checkpoints.read_offsets(files, directory, checkpoints.RECOVERY_POINT).get(
+            partition, 0
+        ),
         clean=checkpoints.read_clean_shutdown(files, directory) is not None,
-    )  # fmt: skip
+    )
     log.set_high_watermark(log.log_end_offset)
     return log
 
 
 def plain(record: Record) -> list[Any]:
     headers = [[name, (content or b"").decode()] for name, content in record.headers]
-    return [record.offset, record.timestamp, (record.key or b"").decode(), (record.value or b"").decode(), headers]
+    return [
+        record.offset,
+        record.timestamp,
+        (record.key or b"").decode(),
+        (record.value or b"").decode(),
+        headers,
+    ]
 
 
 def committed(log: Log) -> list[Record]:
@@ -106,22 +134,30 @@ def committed(log: Log) -> list[Record]:
 @pytest.mark.parametrize("state", ["clean", "killed"])
 @pytest.mark.parametrize("topic", ["rich", "stamped"])
 def test_records_are_those_that_kafkas_clients_read(state: str, topic: str) -> None:
-    """RL 3.1: every record of every codec with offset, time, key, value and headers; log start and end too."""
+    """RL 3.1: every record of every codec with offset, time, key, value and headers; log start
+    and end too.
+    """
     files = unpack(state)
     said = expected(files, state)[f"{topic}/read_uncommitted"]
     log = load(files, state, topic)
     assert (log.log_start_offset, log.log_end_offset) == (said["low"], said["high"])
-    assert [plain(record) for record in all_records(log) if record.offset >= said["low"]] == said["records"]
+    assert [plain(record) for record in all_records(log) if record.offset >= said["low"]] == said[
+        "records"
+    ]
 
 
 @pytest.mark.parametrize("state", ["clean", "killed"])
 def test_read_committed_shows_what_kafka_shows(state: str) -> None:
-    """RL 3.3: last stable offset and aborted transactions come right out of Kafka's files, also recovered ones."""
+    """RL 3.3: last stable offset and aborted transactions come right out of Kafka's files, also
+    recovered ones.
+    """
     files = unpack(state)
     said = expected(files, state)["rich/read_committed"]
     log = load(files, state, "rich")
     assert log.last_stable_offset == EXPECTED_STABLE[state]
-    assert [plain(record) for record in committed(log) if record.offset >= said["low"]] == said["records"]
+    assert [plain(record) for record in committed(log) if record.offset >= said["low"]] == said[
+        "records"
+    ]
 
 
 @pytest.mark.parametrize("state", ["clean", "killed"])
@@ -146,12 +182,16 @@ def test_opening_a_clean_directory_changes_nothing() -> None:
 
 @pytest.mark.parametrize("state", ["clean", "killed"])
 def test_every_index_entry_of_kafka_is_found_again(state: str) -> None:
-    """RL 3.1: indexes, compared by look-up: each offset is found at its batch through Kafka's index and through one made anew."""
+    """RL 3.1: indexes, compared by look-up: each offset is found at its batch through Kafka's
+    index and through one made anew.
+    """
     files = unpack(state)
     log = load(files, state, "rich")
     for segment in log.segments:
         entries = segment.offset_index.pairs()
-        places = {place.last_offset: place.position for place in scan(segment.log.open(), 0, segment.size)}
+        places = {
+            place.last_offset: place.position for place in scan(segment.log.open(), 0, segment.size)
+        }
         for relative, position in entries:
             assert places[segment.base_offset + relative] == position
         assert entries or segment.size < 1000
@@ -161,7 +201,9 @@ def test_every_index_entry_of_kafka_is_found_again(state: str) -> None:
 
 
 def test_aborted_transactions_are_rebuilt_as_kafka_wrote_them() -> None:
-    """RL 3.6: the transaction index recovered from the batches equals Kafka's own file, byte for byte."""
+    """RL 3.6: the transaction index recovered from the batches equals Kafka's own file, byte for
+    byte.
+    """
     files = unpack("killed")
     name = "/killed/rich-0/00000000000000000153.txnindex"
     written = checkpoints.read_whole(files, name)
@@ -173,7 +215,9 @@ def test_aborted_transactions_are_rebuilt_as_kafka_wrote_them() -> None:
 
 @pytest.mark.parametrize("state", ["clean", "killed"])
 def test_producer_state_from_kafkas_snapshot_equals_a_replay(state: str) -> None:
-    """RL 3.2: loading Kafka's newest snapshot gives the state that replaying the whole log gives."""
+    """RL 3.2: loading Kafka's newest snapshot gives the state that replaying the whole log
+    gives.
+    """
     files = unpack(state)
     log = load(files, state, "rich")
     for offset in sorted(log.producers.snapshots):
@@ -190,26 +234,49 @@ def test_producer_state_from_kafkas_snapshot_equals_a_replay(state: str) -> None
 
 def described(entry: Any) -> tuple[Any, ...]:
     last = entry.batches[-1][:3] if entry.batches else None
-    return entry.producer_epoch, entry.coordinator_epoch, entry.last_timestamp, entry.current_txn_first_offset, last
+    return (
+        entry.producer_epoch,
+        entry.coordinator_epoch,
+        entry.last_timestamp,
+        entry.current_txn_first_offset,
+        last,
+    )
 
 
 def test_epochs_and_identity() -> None:
-    """RL 3.1: leader epochs, topic id, cluster, node and directory ids are read from Kafka's small files."""
+    """RL 3.1: leader epochs, topic id, cluster, node and directory ids are read from Kafka's
+    small files.
+    """
     files = unpack("killed")
     assert load(files, "killed", "rich").leader_epochs.entries() == [(0, 3), (2, 140)]
     properties = read_meta_properties(files, "/killed")
-    assert properties is not None and properties.node_id == 1 and properties.cluster_id is not None and properties.directory_id is not None
+    assert (
+        properties is not None
+        and properties.node_id == 1
+        and properties.cluster_id is not None
+        and properties.directory_id is not None
+    )
     topic_id = checkpoints.read_partition_metadata(files, "/killed/rich-0")
     assert topic_id is not None and len(topic_id) == 16
 
 
 def test_the_log_goes_on_where_kafka_stopped() -> None:
-    """RL 3.2: appends continue at Kafka's log end, also in its open transaction; a duplicate of Kafka's last batch is known."""
+    """RL 3.2: appends continue at Kafka's log end, also in its open transaction; a duplicate of
+    Kafka's last batch is known.
+    """
     files = unpack("killed")
     log = load(files, "killed", "rich")
-    newest = [one for one in all_batches(log) if one.producer_id >= 0 and not one.is_control and not one.is_transactional][-1]
-    again = batch(*[record.value or b"" for record in newest.records()], producer_id=newest.producer_id, producer_epoch=newest.producer_epoch,
-                  base_sequence=newest.base_sequence)  # fmt: skip
+    newest = [
+        one
+        for one in all_batches(log)
+        if one.producer_id >= 0 and not one.is_control and not one.is_transactional
+    ][-1]
+    again = batch(
+        *[record.value or b"" for record in newest.records()],
+        producer_id=newest.producer_id,
+        producer_epoch=newest.producer_epoch,
+        base_sequence=newest.base_sequence,
+    )
     info = log.append_as_leader(again, 3, NOW_MS)
     assert info.duplicate and info.first_offset == newest.base_offset
     assert log.append_as_leader(batch(b"next"), 3, NOW_MS).first_offset == 161
@@ -218,21 +285,51 @@ def test_the_log_goes_on_where_kafka_stopped() -> None:
 KAFKA_JARS = os.environ.get("REPLOG_KAFKA_JARS", "")
 
 
-@pytest.mark.skipif(not KAFKA_JARS, reason="REPLOG_KAFKA_JARS does not name a folder with Kafka's jars")
+@pytest.mark.skipif(
+    not KAFKA_JARS, reason="REPLOG_KAFKA_JARS does not name a folder with Kafka's jars"
+)
 def test_kafkas_dump_tool_reads_our_files(tmp_path: Path) -> None:
-    """RL 3.1: `DumpLogSegments` finds our segments, indexes, time indexes, transaction index and snapshots in order."""
+    """RL 3.1:
+
+    `DumpLogSegments` finds our segments, indexes, time indexes, transaction index and snapshots in
+    order.
+    """
     log = rich_log(str(tmp_path / "events-0"))
     log.close()
     names = sorted(path.name for path in (tmp_path / "events-0").iterdir())
-    dumped = [str(tmp_path / "events-0" / name) for name in names if name.endswith((".log", ".index", ".timeindex", ".txnindex", ".snapshot"))]
-    assert {name.rpartition(".")[2] for name in names} >= {"log", "index", "timeindex", "txnindex", "snapshot"}
+    dumped = [
+        str(tmp_path / "events-0" / name)
+        for name in names
+        if name.endswith((".log", ".index", ".timeindex", ".txnindex", ".snapshot"))
+    ]
+    assert {name.rpartition(".")[2] for name in names} >= {
+        "log",
+        "index",
+        "timeindex",
+        "txnindex",
+        "snapshot",
+    }
     tool = ["java", "-cp", f"{KAFKA_JARS}/*", "org.apache.kafka.tools.DumpLogSegments"]
     command = [*tool, "--deep-iteration", "--print-data-log", "--files", ",".join(dumped)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=True)
-    bad = ("mismatch", "out of order", "exception", "invalid", "corrupt", "isvalid: false", "is followed by", "not found")
+    bad = (
+        "mismatch",
+        "out of order",
+        "exception",
+        "invalid",
+        "corrupt",
+        "isvalid: false",
+        "is followed by",
+        "not found",
+    )
     lines = (done.stdout + done.stderr).splitlines()
     # The tool itself says this of the first record of every file that does not begin at offset 0.
-    assert not [line for line in lines if any(word in line.lower() for word in bad) and not line.strip().startswith("-1 is followed by")]
+    assert not [
+        line
+        for line in lines
+        if any(word in line.lower() for word in bad)
+        and not line.strip().startswith("-1 is followed by")
+    ]
     assert done.stdout.count("payload: ") >= 100
 
 
@@ -240,10 +337,26 @@ def rich_log(directory: str) -> Log:
     """A log of ours with several segments, codecs, idempotent and aborted batches."""
     log = open_log(OsFileSystem(), directory, config(segment_bytes=4000, index_interval_bytes=300))
     for number in range(100):
-        log.append_as_leader(batch(b"value %d" % number, timestamp=NOW_MS - 1000 + number, codec=number % 5), 0, NOW_MS)
+        log.append_as_leader(
+            batch(b"value %d" % number, timestamp=NOW_MS - 1000 + number, codec=number % 5),
+            0,
+            NOW_MS,
+        )
         if number % 10 == 0:
-            transactional = {"producer_id": 7, "producer_epoch": 0, "base_sequence": number // 10, "is_transactional": True}
-            log.append_as_leader(batch(b"in transaction", timestamp=NOW_MS, **transactional), 0, NOW_MS, transaction_verified=True)  # type: ignore[arg-type]
-            log.append_as_leader(marker(7, commit=number % 20 == 0), 0, NOW_MS, origin=AppendOrigin.COORDINATOR)
+            transactional = {
+                "producer_id": 7,
+                "producer_epoch": 0,
+                "base_sequence": number // 10,
+                "is_transactional": True,
+            }
+            log.append_as_leader(
+                batch(b"in transaction", timestamp=NOW_MS, **transactional),
+                0,
+                NOW_MS,
+                transaction_verified=True,
+            )  # type: ignore[arg-type]
+            log.append_as_leader(
+                marker(7, commit=number % 20 == 0), 0, NOW_MS, origin=AppendOrigin.COORDINATOR
+            )
     assert len(log.segments) > 2 and values(log)
     return log

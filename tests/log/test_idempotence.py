@@ -1,4 +1,7 @@
-"""Idempotent producers: sequences, epochs, duplicates, snapshots, expiry (RL 3.2; RELIABILITY 3.2 ProducerStateManagerTest)."""
+"""Idempotent producers: sequences, epochs, duplicates, snapshots, expiry (RL 3.2;
+
+RELIABILITY 3.2 ProducerStateManagerTest).
+"""
 
 from __future__ import annotations
 
@@ -28,8 +31,12 @@ def new_log(**settings_: object) -> Log:
     return open_log(files, settings=config(**settings_))
 
 
-def send(log: Log, sequence: int, count: int = 1, epoch: int = 0, producer: int = 1, **more: object) -> LogAppendInfo:
-    data = batch(*[b"v"] * count, producer_id=producer, producer_epoch=epoch, base_sequence=sequence, **more)  # type: ignore[arg-type]
+def send(
+    log: Log, sequence: int, count: int = 1, epoch: int = 0, producer: int = 1, **more: object
+) -> LogAppendInfo:
+    data = batch(
+        *[b"v"] * count, producer_id=producer, producer_epoch=epoch, base_sequence=sequence, **more
+    )  # type: ignore[arg-type]
     return log.append_as_leader(data, 0, NOW_MS)
 
 
@@ -57,19 +64,26 @@ def test_an_unknown_producer_may_begin_anywhere() -> None:
 
 
 def test_the_last_five_batches_are_known_again() -> None:
-    """RL 3.2: each of the last five batches is answered with its first offset and not written again; the sixth is out of order."""
+    """RL 3.2: each of the last five batches is answered with its first offset and not written
+    again; the sixth is out of order.
+    """
     log = new_log()
     sent = [send(log, number * 2, 2) for number in range(7)]
     for number in range(2, 7):
         again = send(log, number * 2, 2)
-        assert again.duplicate and (again.first_offset, again.last_offset) == (sent[number].first_offset, sent[number].last_offset)
+        assert again.duplicate and (again.first_offset, again.last_offset) == (
+            sent[number].first_offset,
+            sent[number].last_offset,
+        )
     refused(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, lambda: send(log, 2, 2))
     refused(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, lambda: send(log, 12, 1))
     assert log.log_end_offset == 14
 
 
 def test_sequences_wrap() -> None:
-    """RL 3.2: after 2^31-1 comes 0, between batches and inside one; duplicates are known over the wrap."""
+    """RL 3.2: after 2^31-1 comes 0, between batches and inside one; duplicates are known over
+    the wrap.
+    """
     log = new_log()
     send(log, MAX - 1, 2)
     assert send(log, 0).first_offset == 2
@@ -80,7 +94,9 @@ def test_sequences_wrap() -> None:
 
 
 def test_epochs() -> None:
-    """RL 3.2: a new epoch begins at 0, an old one is INVALID_PRODUCER_EPOCH; batches of the old epoch are forgotten."""
+    """RL 3.2: a new epoch begins at 0, an old one is INVALID_PRODUCER_EPOCH; batches of the old
+    epoch are forgotten.
+    """
     log = new_log()
     send(log, 0)
     refused(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, lambda: send(log, 1, epoch=1))
@@ -91,20 +107,31 @@ def test_epochs() -> None:
 
 
 def test_a_marker_of_a_new_epoch_resets_the_sequence() -> None:
-    """RL 3.2: after an end marker with a higher epoch the old epoch is fenced and the new one begins at 0."""
+    """RL 3.2: after an end marker with a higher epoch the old epoch is fenced and the new one
+    begins at 0.
+    """
     log = new_log()
     fields = {"producer_id": 1, "producer_epoch": 0, "base_sequence": 0, "is_transactional": True}
     log.append_as_leader(batch(b"x", **fields), 0, NOW_MS, transaction_verified=True)  # type: ignore[arg-type]
-    log.append_as_leader(marker(1, commit=True, epoch=1), 0, NOW_MS, origin=AppendOrigin.COORDINATOR)
+    log.append_as_leader(
+        marker(1, commit=True, epoch=1), 0, NOW_MS, origin=AppendOrigin.COORDINATOR
+    )
     refused(ErrorCode.INVALID_PRODUCER_EPOCH, lambda: send(log, 1, epoch=0))
     assert send(log, 0, epoch=1).first_offset == 2
 
 
 def test_coordinators_and_replicas_are_not_checked_for_sequence() -> None:
-    """RL 3.2: sequences are checked for clients only; a follower remembers what the leader accepted."""
+    """RL 3.2: sequences are checked for clients only; a follower remembers what the leader
+    accepted.
+    """
     log = new_log()
     send(log, 0)
-    log.append_as_leader(batch(b"c", producer_id=1, producer_epoch=0, base_sequence=-1), 0, NOW_MS, origin=AppendOrigin.COORDINATOR)
+    log.append_as_leader(
+        batch(b"c", producer_id=1, producer_epoch=0, base_sequence=-1),
+        0,
+        NOW_MS,
+        origin=AppendOrigin.COORDINATOR,
+    )
     data = bytearray(batch(b"f", producer_id=1, producer_epoch=0, base_sequence=55))
     set_offsets_and_epoch(data, 2, 0)
     log.append_as_follower(bytes(data), 0, NOW_MS)
@@ -112,7 +139,9 @@ def test_coordinators_and_replicas_are_not_checked_for_sequence() -> None:
 
 
 def test_producers_expire() -> None:
-    """RL 3.2: a producer silent for `producer.id.expiration.ms` is forgotten; one with an open transaction never."""
+    """RL 3.2: a producer silent for `producer.id.expiration.ms` is forgotten; one with an open
+    transaction never.
+    """
     log = new_log(producer_id_expiration_ms=1000)
     send(log, 0)
     fields = {"producer_id": 2, "producer_epoch": 0, "base_sequence": 0, "is_transactional": True}
@@ -124,9 +153,11 @@ def test_producers_expire() -> None:
 
 
 def test_state_survives_a_reload() -> None:
-    """RL 3.2, 3.6: after a clean and after an unclean stop the same batches are duplicates and the same sequences are next.
+    """RL 3.2, 3.6: after a clean and after an unclean stop the same batches are duplicates and the
+    same sequences are next.
 
-    A snapshot holds the last batch only; the four before it are found again in the log, over several segments.
+    A snapshot holds the last batch only; the four before it are found again in the log, over
+    several segments.
     """
     for clean in (True, False):
         log = new_log(segment_bytes=300)
@@ -134,7 +165,9 @@ def test_state_survives_a_reload() -> None:
             send(log, number)
         if clean:
             log.close()
-        again = open_log(log.pool.files, settings=log.config, clean=clean, recovery_point=8 if clean else 0)
+        again = open_log(
+            log.pool.files, settings=log.config, clean=clean, recovery_point=8 if clean else 0
+        )
         for number in range(3, 8):
             assert send(again, number).duplicate and send(again, number).first_offset == number
         refused(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, lambda again=again: send(again, 2))  # type: ignore[misc]
@@ -144,12 +177,15 @@ def test_state_survives_a_reload() -> None:
 
 def closed_and_opened(log: Log) -> Log:
     log.close()
-    return open_log(log.pool.files, settings=log.config, clean=True, recovery_point=log.log_end_offset)
+    return open_log(
+        log.pool.files, settings=log.config, clean=True, recovery_point=log.log_end_offset
+    )
 
 
 def test_what_is_recalled_is_what_memory_held() -> None:
-    """RL 3.2: after a clean stop every producer has the batches it had: epochs, markers, many producers in turn, batches larger than an index
-    entry's distance, sequences over the wrap."""
+    """RL 3.2: after a clean stop every producer has the batches it had: epochs, markers, many
+    producers in turn, batches larger than an index entry's distance, sequences over the wrap.
+    """
     log = new_log(index_interval_bytes=200, segment_bytes=20_000)
     for number in range(40):
         for producer in (1, 2, 3):
@@ -162,7 +198,9 @@ def test_what_is_recalled_is_what_memory_held() -> None:
     send(log, 0, epoch=1, producer=2)
     fields = {"producer_id": 6, "producer_epoch": 0, "is_transactional": True}
     for number in range(2):
-        log.append_as_leader(batch(b"x", base_sequence=number, **fields), 0, NOW_MS, transaction_verified=True)  # type: ignore[arg-type]
+        log.append_as_leader(
+            batch(b"x", base_sequence=number, **fields), 0, NOW_MS, transaction_verified=True
+        )  # type: ignore[arg-type]
         log.append_as_leader(marker(6, commit=True), 0, NOW_MS, origin=AppendOrigin.COORDINATOR)
     assert len(log.segments) > 1
     before = {number: list(entry.batches) for number, entry in log.producers.producers.items()}
@@ -172,7 +210,9 @@ def test_what_is_recalled_is_what_memory_held() -> None:
 
 
 def test_recalling_costs_a_bounded_number_of_headers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """RL 3.6: whoever wrote long ago costs a start no more than the bound, and one who is known whole costs it nothing."""
+    """RL 3.6: whoever wrote long ago costs a start no more than the bound, and one who is known
+    whole costs it nothing.
+    """
     read: list[int] = []
     real = producer_batch_recovery._headers
 
@@ -192,7 +232,11 @@ def test_recalling_costs_a_bounded_number_of_headers(monkeypatch: pytest.MonkeyP
     for _ in range(3 * producer_batch_recovery.MOST_HEADERS):
         log.append_as_leader(batch(b"v"), 0, NOW_MS)
     again = closed_and_opened(log)
-    assert producer_batch_recovery.MOST_HEADERS // 2 < sum(read) <= producer_batch_recovery.MOST_HEADERS + 1
+    assert (
+        producer_batch_recovery.MOST_HEADERS // 2
+        < sum(read)
+        <= producer_batch_recovery.MOST_HEADERS + 1
+    )
     assert send(again, 1).duplicate
 
 
@@ -212,7 +256,9 @@ def test_damage_before_the_tail_is_no_reason_not_to_open() -> None:
 
 
 def test_snapshots_stay_with_their_segments() -> None:
-    """RL 3.1: one at each roll and at a clean close; strays between segments go at load, those of deleted segments with them."""
+    """RL 3.1: one at each roll and at a clean close; strays between segments go at load, those
+    of deleted segments with them.
+    """
     log = new_log(segment_bytes=300, retention_bytes=400)
     for number in range(20):
         send(log, number)
@@ -224,13 +270,17 @@ def test_snapshots_stay_with_their_segments() -> None:
     log.close()
     assert 20 in log.producers.snapshots
     files = log.pool.files
-    files.open(f"{log.directory}/{first + 1:020d}.snapshot", create=True).write_at(0, (encode_snapshot([]),))
+    files.open(f"{log.directory}/{first + 1:020d}.snapshot", create=True).write_at(
+        0, (encode_snapshot([]),)
+    )
     again = open_log(files, settings=config(segment_bytes=3000), clean=True, recovery_point=20)
     assert 20 in again.producers.snapshots and first + 1 not in again.producers.snapshots
     assert again.producers.producers[1].last_sequence == 19
 
 
-@pytest.mark.parametrize("content", [b"", b"\0", b"not a snapshot at all", encode_snapshot([ProducerEntry(1, 0)])[:-1]])
+@pytest.mark.parametrize(
+    "content", [b"", b"\0", b"not a snapshot at all", encode_snapshot([ProducerEntry(1, 0)])[:-1]]
+)
 def test_a_corrupt_snapshot_is_deleted(content: bytes) -> None:
     """RL 3.6: an empty, cut or foreign snapshot is removed and the state replayed."""
     log = new_log()
@@ -246,18 +296,39 @@ def test_a_corrupt_snapshot_is_deleted(content: bytes) -> None:
 
 
 def test_snapshot_bytes() -> None:
-    """Kafka's record formats: the layout of Kafka's producer snapshot, entry by entry; damage of any byte is found."""
+    """Kafka's record formats: the layout of Kafka's producer snapshot, entry by entry; damage of
+    any byte is found.
+    """
     entry = ProducerEntry(0x0102030405060708, 9, 10, 11)
     entry.batches.append((12, 13, 14, 11))
     entry.current_txn_first_offset = 15
     data = encode_snapshot([entry])
     assert len(data) == 10 + 46 and data[:2] == b"\0\1"
-    fields = ("0102030405060708", "0009", "0000000c", "000000000000000d", "0000000e", "000000000000000b", "0000000a", "000000000000000f")
+    fields = (
+        "0102030405060708",
+        "0009",
+        "0000000c",
+        "000000000000000d",
+        "0000000e",
+        "000000000000000b",
+        "0000000a",
+        "000000000000000f",
+    )
     assert data[10:].hex() == "".join(fields)
     (read,) = decode_snapshot("x", data)
-    assert (read.producer_id, read.producer_epoch, read.coordinator_epoch, read.batches, read.current_txn_first_offset) == (
-        entry.producer_id, 9, 10, entry.batches, 15,
-    )  # fmt: skip
+    assert (
+        read.producer_id,
+        read.producer_epoch,
+        read.coordinator_epoch,
+        read.batches,
+        read.current_txn_first_offset,
+    ) == (
+        entry.producer_id,
+        9,
+        10,
+        entry.batches,
+        15,
+    )
     for position in range(len(data)):
         broken = bytearray(data)
         broken[position] ^= 4
@@ -271,7 +342,9 @@ MOVES = st.sampled_from(["next", "repeat", "gap", "reload", "clean reload", "tru
 @settings(max_examples=80, deadline=None)
 @given(moves=st.lists(st.tuples(MOVES, st.integers(1, 5), st.integers(1, 3)), max_size=40))
 def test_no_loss_no_duplicate_whatever_happens(moves: list[tuple[str, int, int]]) -> None:
-    """RL 9: under retries, gaps, reloads and truncations the log holds each accepted value once, in the producer's order."""
+    """RL 9: under retries, gaps, reloads and truncations the log holds each accepted value once,
+    in the producer's order.
+    """
     log = new_log(segment_bytes=500)
     files = log.pool.files
     model: dict[int, list[tuple[int, int, int, bytes]]] = {}
@@ -292,18 +365,36 @@ def test_no_loss_no_duplicate_whatever_happens(moves: list[tuple[str, int, int]]
             log.truncate_to(target, NOW_MS)
             for rows in model.values():
                 rows[:] = [row for row in rows if row[1] < target]
-            epochs = {number: max((row[0] for row in model.get(number, [])), default=epochs[number]) for number in epochs}
+            epochs = {
+                number: max((row[0] for row in model.get(number, [])), default=epochs[number])
+                for number in epochs
+            }
         elif move == "repeat" and current:
             epoch, offset, sequence, content = current[-min(count, len(current))]
-            again = batch(content, producer_id=producer, producer_epoch=epoch, base_sequence=sequence)
+            again = batch(
+                content, producer_id=producer, producer_epoch=epoch, base_sequence=sequence
+            )
             assert log.append_as_leader(again, 0, NOW_MS).first_offset == offset
         elif move == "gap" and current:
-            data = batch(b"gap", producer_id=producer, producer_epoch=epochs[producer], base_sequence=following + count)
-            refused(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, lambda log=log, data=data: log.append_as_leader(data, 0, NOW_MS))  # type: ignore[misc]
+            data = batch(
+                b"gap",
+                producer_id=producer,
+                producer_epoch=epochs[producer],
+                base_sequence=following + count,
+            )
+            refused(
+                ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+                lambda log=log, data=data: log.append_as_leader(data, 0, NOW_MS),
+            )  # type: ignore[misc]
         elif move == "next":
             counter += 1
             content = b"%d" % counter
-            data = batch(content, producer_id=producer, producer_epoch=epochs[producer], base_sequence=following)
+            data = batch(
+                content,
+                producer_id=producer,
+                producer_epoch=epochs[producer],
+                base_sequence=following,
+            )
             info = log.append_as_leader(data, 0, NOW_MS)
             assert not info.duplicate
             mine.append((epochs[producer], info.first_offset, following, content))

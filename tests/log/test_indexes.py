@@ -1,4 +1,7 @@
-"""The sparse indexes, the transaction index and the leader epochs (RL 3.1, 3.3, 6.3; RELIABILITY 3.2)."""
+"""The sparse indexes, the transaction index and the leader epochs (RL 3.1, 3.3, 6.3;
+
+RELIABILITY 3.2).
+"""
 
 from __future__ import annotations
 
@@ -36,12 +39,21 @@ def time_index(max_bytes: int = 120) -> TimeIndex:
 
 
 def test_offset_index_layout_and_lookup() -> None:
-    """Kafka's record formats: entries of relative offset and position; a look-up gives the last one at or below."""
+    """Kafka's record formats: entries of relative offset and position; a look-up gives the last
+    one at or below.
+    """
     index = offset_index()
     index.append(BASE + 5, 100)
     index.append(BASE + 9, 230)
     assert index.file.open().read_at(0, 99) == struct.pack(">iiii", 5, 100, 9, 230)
-    assert [index.lookup(BASE + offset) for offset in (0, 4, 5, 8, 9, 10**6)] == [0, 0, 100, 100, 230, 230]
+    assert [index.lookup(BASE + offset) for offset in (0, 4, 5, 8, 9, 10**6)] == [
+        0,
+        0,
+        100,
+        100,
+        230,
+        230,
+    ]
     assert (index.last_offset, index.last_position, index.entries) == (BASE + 9, 230, 2)
 
 
@@ -58,7 +70,9 @@ def test_offset_index_refuses_disorder() -> None:
 
 
 def test_offset_index_fullness_and_truncation() -> None:
-    """RL 3.1: full at its size; truncation drops the entries at and above an offset, in memory and on disk."""
+    """RL 3.1: full at its size; truncation drops the entries at and above an offset, in memory
+    and on disk.
+    """
     index = offset_index(24)
     for number in range(1, 4):
         assert not index.is_full
@@ -75,8 +89,12 @@ def test_offset_index_fullness_and_truncation() -> None:
     tail=st.sampled_from([b"", bytes(8), bytes(800), b"\0\0\0", b"\xff" * 5]),
     probes=st.lists(st.integers(0, 3000), max_size=20),
 )
-def test_a_reloaded_index_says_the_same(entries: list[tuple[int, int]], tail: bytes, probes: list[int]) -> None:
-    """RL 3.6: loading finds exactly the entries, behind whatever preallocated or torn tail, and `trim` removes that tail."""
+def test_a_reloaded_index_says_the_same(
+    entries: list[tuple[int, int]], tail: bytes, probes: list[int]
+) -> None:
+    """RL 3.6: loading finds exactly the entries, behind whatever preallocated or torn tail, and
+    `trim` removes that tail.
+    """
     index = offset_index(10**6)
     offset = position = 0
     for offset_step, position_step in entries:
@@ -93,7 +111,9 @@ def test_a_reloaded_index_says_the_same(entries: list[tuple[int, int]], tail: by
 
 
 def test_time_index() -> None:
-    """Kafka's record formats: entries of timestamp and relative offset, only when the time grew; the last slot is kept for roll and close."""
+    """Kafka's record formats: entries of timestamp and relative offset, only when the time grew;
+    the last slot is kept for roll and close.
+    """
     index = time_index(36)
     index.append(50, BASE + 3)
     index.append(50, BASE + 4)
@@ -104,7 +124,12 @@ def test_time_index() -> None:
     assert index.last_entry == (60, BASE + 6)
     index.append(70, BASE + 7, even_if_full=True)
     assert index.file.open().read_at(0, 99) == struct.pack(">qiqiqi", 50, 3, 60, 6, 70, 7)
-    assert [index.lookup(timestamp) for timestamp in (49, 50, 69, 99)] == [(-1, BASE), (50, BASE + 3), (60, BASE + 6), (70, BASE + 7)]
+    assert [index.lookup(timestamp) for timestamp in (49, 50, 69, 99)] == [
+        (-1, BASE),
+        (50, BASE + 3),
+        (60, BASE + 6),
+        (70, BASE + 7),
+    ]
     index.truncate_to(BASE + 7)
     assert index.last_entry == (60, BASE + 6)
     index.forget()
@@ -124,13 +149,21 @@ def txn(producer: int, first: int, last: int, stable: int) -> AbortedTxn:
 
 
 def test_transaction_index() -> None:
-    """RL 3.3: aborted transactions that touch the range, and whether a later segment may hold more."""
+    """RL 3.3: aborted transactions that touch the range, and whether a later segment may hold
+    more.
+    """
     index = TransactionIndex(a_file(), 0)
     assert index.entries() == [] and not index.file.exists()
     entries = [txn(1, 0, 10, 11), txn(2, 5, 15, 13), txn(3, 18, 35, 25), txn(4, 32, 50, 40)]
     for entry in entries:
         index.append(entry)
-    cases = ((0, 100, entries, False), (0, 32, entries[:3], True), (16, 33, entries[2:], True), (0, 9, entries[:1], True), (0, 12, entries[:2], True))
+    cases = (
+        (0, 100, entries, False),
+        (0, 32, entries[:3], True),
+        (16, 33, entries[2:], True),
+        (0, 9, entries[:1], True),
+        (0, 12, entries[:2], True),
+    )
     for start, upper, expected, complete in cases:
         found: list[AbortedTxn] = []
         assert index.collect(start, upper, found) is complete
@@ -139,7 +172,9 @@ def test_transaction_index() -> None:
 
 
 def test_transaction_index_reload_truncation_and_damage() -> None:
-    """RL 3.5, 3.6: cut by marker; a torn entry, one of another version or out of order ends it and is not sound."""
+    """RL 3.5, 3.6: cut by marker; a torn entry, one of another version or out of order ends it
+    and is not sound.
+    """
     index = TransactionIndex(a_file(), 0)
     for number in range(4):
         index.append(txn(number, number * 10, number * 10 + 5, number * 10 + 6))
@@ -174,12 +209,21 @@ def test_epochs_grow_and_contradictions_go() -> None:
 
 
 def test_end_offset_for() -> None:
-    """RL 6.3: exact, in between, older than all, newer than all, undefined, and on an empty cache."""
+    """RL 6.3: exact, in between, older than all, newer than all, undefined, and on an empty
+    cache.
+    """
     epochs = cache((2, 5), (4, 9), (7, 20))
     asked = (-1, 0, 2, 3, 4, 6, 7, 8)
     assert [epochs.end_offset_for(epoch, 33) for epoch in asked] == [
-        UNDEFINED, (0, 5), (2, 9), (2, 9), (4, 20), (4, 20), (7, 33), UNDEFINED,
-    ]  # fmt: skip
+        UNDEFINED,
+        (0, 5),
+        (2, 9),
+        (2, 9),
+        (4, 20),
+        (4, 20),
+        (7, 33),
+        UNDEFINED,
+    ]
     assert cache().end_offset_for(0, 5) == UNDEFINED
 
 
@@ -187,11 +231,18 @@ def test_epoch_for_offset_and_neighbours() -> None:
     """RL 6.3: which epoch an offset belongs to; where an epoch starts; the one before."""
     epochs = cache((2, 5), (4, 9))
     assert [epochs.epoch_for_offset(offset) for offset in (4, 5, 8, 9, 99)] == [-1, 2, 2, 4, 4]
-    assert (epochs.start_offset_of(4), epochs.start_offset_of(3), epochs.previous_epoch(4), epochs.previous_epoch(2)) == (9, -1, 2, -1)
+    assert (
+        epochs.start_offset_of(4),
+        epochs.start_offset_of(3),
+        epochs.previous_epoch(4),
+        epochs.previous_epoch(2),
+    ) == (9, -1, 2, -1)
 
 
 def test_epoch_truncation() -> None:
-    """RL 3.5: from the end, epochs that begin there go; from the start, the one that holds the offset begins there."""
+    """RL 3.5: from the end, epochs that begin there go; from the start, the one that holds the
+    offset begins there.
+    """
     epochs = cache((1, 0), (2, 10), (3, 20))
     epochs.truncate_from_end(20)
     assert epochs.entries() == [(1, 0), (2, 10)]
@@ -205,11 +256,18 @@ def test_epoch_truncation() -> None:
 
 
 @given(
-    moves=st.lists(st.tuples(st.sampled_from(["assign", "end", "start"]), st.integers(0, 20), st.integers(0, 60)), max_size=40),
+    moves=st.lists(
+        st.tuples(
+            st.sampled_from(["assign", "end", "start"]), st.integers(0, 20), st.integers(0, 60)
+        ),
+        max_size=40,
+    ),
     asked=st.integers(-2, 25),
 )
 def test_epochs_always_grow(moves: list[tuple[str, int, int]], asked: int) -> None:
-    """RL 6.3: after any moves, epochs and start offsets grow strictly, and an answer names an epoch at or below the one asked."""
+    """RL 6.3: after any moves, epochs and start offsets grow strictly, and an answer names an
+    epoch at or below the one asked.
+    """
     epochs = cache()
     for move, epoch, offset in moves:
         if move == "assign":

@@ -8,7 +8,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.log.batches import NOW_MS, TP, all_batches, batch, config, marker, open_log, slice_bytes, values
+from tests.log.batches import (
+    NOW_MS,
+    TP,
+    all_batches,
+    batch,
+    config,
+    marker,
+    open_log,
+    slice_bytes,
+    values,
+)
 from twisted_broker.config import LogConfig
 from twisted_broker.log.append_info import AppendOrigin
 from twisted_broker.log.errors import OffsetsOutOfOrder, UnexpectedAppendOffset
@@ -48,7 +58,11 @@ def test_leader_gives_offsets_and_epoch_and_touches_nothing_else() -> None:
     log = new_log()
     sent = [batch(b"a", b"b"), batch(b"c", codec=4), batch(b"d", timestamp=NOW_MS - 5)]
     infos = [log.append_as_leader(one, 7, NOW_MS) for one in sent]
-    assert [(info.first_offset, info.last_offset, info.log_append_time_ms) for info in infos] == [(0, 1, -1), (2, 2, -1), (3, 3, -1)]
+    assert [(info.first_offset, info.last_offset, info.log_append_time_ms) for info in infos] == [
+        (0, 1, -1),
+        (2, 2, -1),
+        (3, 3, -1),
+    ]
     kept = all_batches(log)
     assert [one.partition_leader_epoch for one in kept] == [7, 7, 7]
     for ours, theirs in zip(kept, sent, strict=True):
@@ -68,50 +82,94 @@ def test_any_buffer_is_appended_and_left_alone(wrap: Callable[[bytes], bytes]) -
 
 
 def test_control_batches_and_markers() -> None:
-    """RL 3.2, 3.3: an end marker from the coordinator takes an offset; one of an old coordinator or producer epoch is refused."""
+    """RL 3.2, 3.3: an end marker from the coordinator takes an offset; one of an old coordinator
+    or producer epoch is refused.
+    """
     log = new_log()
     open_transaction(log, 5, epoch=2)
-    info = log.append_as_leader(marker(5, commit=True, epoch=2, coordinator_epoch=4), 0, NOW_MS, origin=AppendOrigin.COORDINATOR)
+    info = log.append_as_leader(
+        marker(5, commit=True, epoch=2, coordinator_epoch=4),
+        0,
+        NOW_MS,
+        origin=AppendOrigin.COORDINATOR,
+    )
     assert info.first_offset == 1 and log.log_end_offset == 2
     refused(
         ErrorCode.TRANSACTION_COORDINATOR_FENCED,
-        lambda: log.append_as_leader(marker(5, commit=True, epoch=2, coordinator_epoch=3), 0, NOW_MS, origin=AppendOrigin.COORDINATOR),
+        lambda: log.append_as_leader(
+            marker(5, commit=True, epoch=2, coordinator_epoch=3),
+            0,
+            NOW_MS,
+            origin=AppendOrigin.COORDINATOR,
+        ),
     )
     refused(
         ErrorCode.INVALID_PRODUCER_EPOCH,
-        lambda: log.append_as_leader(marker(5, commit=True, epoch=1, coordinator_epoch=5), 0, NOW_MS, origin=AppendOrigin.COORDINATOR),
+        lambda: log.append_as_leader(
+            marker(5, commit=True, epoch=1, coordinator_epoch=5),
+            0,
+            NOW_MS,
+            origin=AppendOrigin.COORDINATOR,
+        ),
     )
 
 
 def open_transaction(log: Log, producer_id: int, epoch: int = 0, sequence: int = 0) -> int:
-    fields = {"producer_id": producer_id, "producer_epoch": epoch, "base_sequence": sequence, "is_transactional": True}
-    return log.append_as_leader(batch(b"tx", **fields), 0, NOW_MS, transaction_verified=True).first_offset  # type: ignore[arg-type]
+    fields = {
+        "producer_id": producer_id,
+        "producer_epoch": epoch,
+        "base_sequence": sequence,
+        "is_transactional": True,
+    }
+    return log.append_as_leader(
+        batch(b"tx", **fields), 0, NOW_MS, transaction_verified=True
+    ).first_offset  # type: ignore[arg-type]
 
 
 def end(log: Log, producer_id: int, commit: bool, epoch: int = 0) -> int:
-    return log.append_as_leader(marker(producer_id, commit, epoch), 0, NOW_MS, origin=AppendOrigin.COORDINATOR).first_offset
+    return log.append_as_leader(
+        marker(producer_id, commit, epoch), 0, NOW_MS, origin=AppendOrigin.COORDINATOR
+    ).first_offset
 
 
 def test_a_transactional_batch_needs_the_coordinators_word() -> None:
-    """RL 3.2: unverified transactional records are refused; once the transaction is open here they go on."""
+    """RL 3.2: unverified transactional records are refused; once the transaction is open here
+    they go on.
+    """
     log = new_log()
     fields = {"producer_id": 5, "producer_epoch": 0, "is_transactional": True}
-    refused(ErrorCode.INVALID_TXN_STATE, lambda: log.append_as_leader(batch(b"x", base_sequence=0, **fields), 0, NOW_MS))
+    refused(
+        ErrorCode.INVALID_TXN_STATE,
+        lambda: log.append_as_leader(batch(b"x", base_sequence=0, **fields), 0, NOW_MS),
+    )
     assert log.log_end_offset == 0
     open_transaction(log, 5)
     log.append_as_leader(batch(b"x", base_sequence=1, **fields), 0, NOW_MS)
     refused(
         ErrorCode.INVALID_TXN_STATE,
-        lambda: log.append_as_leader(batch(b"plain", producer_id=5, producer_epoch=0, base_sequence=2), 0, NOW_MS),
+        lambda: log.append_as_leader(
+            batch(b"plain", producer_id=5, producer_epoch=0, base_sequence=2), 0, NOW_MS
+        ),
     )
 
 
 def test_follower_keeps_offsets_and_epochs() -> None:
-    """RL 3.2: a follower's append keeps what came, several batches in one write, gaps included, and fills the epoch cache."""
+    """RL 3.2: a follower's append keeps what came, several batches in one write, gaps included,
+    and fills the epoch cache.
+    """
     log = new_log()
-    sent = replicated(log, 0, b"a", b"b") + replicated(log, 2, b"c", epoch=1) + replicated(log, 9, b"d", epoch=3)
+    sent = (
+        replicated(log, 0, b"a", b"b")
+        + replicated(log, 2, b"c", epoch=1)
+        + replicated(log, 9, b"d", epoch=3)
+    )
     info = log.append_as_follower(sent, 3, NOW_MS)
-    assert (info.first_offset, info.last_offset, info.records_count, info.bytes) == (0, 9, 4, len(sent))
+    assert (info.first_offset, info.last_offset, info.records_count, info.bytes) == (
+        0,
+        9,
+        4,
+        len(sent),
+    )
     assert b"".join(one.to_bytes() for one in all_batches(log)) == sent
     assert log.leader_epochs.entries() == [(0, 0), (1, 2), (3, 9)]
     assert slice_bytes(log.read(5, 1000)).endswith(sent[-20:])
@@ -130,7 +188,9 @@ def test_follower_refuses_what_does_not_continue() -> None:
 
 
 def test_follower_drops_a_partial_tail_and_checks_crcs() -> None:
-    """RL 3.2: a batch cut short at the end of a fetch is left for the next; a wrong CRC is CORRUPT_MESSAGE."""
+    """RL 3.2: a batch cut short at the end of a fetch is left for the next; a wrong CRC is
+    CORRUPT_MESSAGE.
+    """
     log = new_log()
     first, second = replicated(log, 0, b"a"), replicated(log, 1, b"b")
     assert log.append_as_follower(first + second[:40], 0, NOW_MS).last_offset == 0
@@ -142,9 +202,13 @@ def test_follower_drops_a_partial_tail_and_checks_crcs() -> None:
 
 
 def test_follower_stops_before_a_newer_epoch() -> None:
-    """RL 3.2: batches of an epoch above the fetch's own are left out, with all behind them (Kafka 4.3.1)."""
+    """RL 3.2: batches of an epoch above the fetch's own are left out, with all behind them
+    (Kafka 4.3.1).
+    """
     log = new_log()
-    info = log.append_as_follower(replicated(log, 0, b"a", epoch=2) + replicated(log, 1, b"b", epoch=4), 3, NOW_MS)
+    info = log.append_as_follower(
+        replicated(log, 0, b"a", epoch=2) + replicated(log, 1, b"b", epoch=4), 3, NOW_MS
+    )
     assert info.last_offset == 0 and log.log_end_offset == 1
 
 
@@ -152,7 +216,9 @@ def test_follower_stops_before_a_newer_epoch() -> None:
 
 
 def test_rolls_by_size_and_names_segments_by_offset() -> None:
-    """RL 3.1: a batch that does not fit starts a new segment, named by its first offset; a snapshot is left there."""
+    """RL 3.1: a batch that does not fit starts a new segment, named by its first offset; a
+    snapshot is left there.
+    """
     log = new_log(segment_bytes=400)
     for _ in range(10):
         log.append_as_leader(batch(100), 0, NOW_MS)
@@ -163,7 +229,9 @@ def test_rolls_by_size_and_names_segments_by_offset() -> None:
 
 
 def test_rolls_by_time_of_records_and_jitter() -> None:
-    """RL 3.1: age is the time between the first batch and the next one's largest timestamp, less the jitter."""
+    """RL 3.1: age is the time between the first batch and the next one's largest timestamp, less
+    the jitter.
+    """
     log = new_log(segment_ms=1000)
     log.append_as_leader(batch(1, timestamp=NOW_MS), 0, NOW_MS)
     log.append_as_leader(batch(1, timestamp=NOW_MS + 1000), 0, NOW_MS)
@@ -189,7 +257,10 @@ def test_rolls_when_an_index_is_full() -> None:
     for number in range(12):
         log.append_as_leader(batch(10, timestamp=NOW_MS + number), 0, NOW_MS + number)
     assert len(log.segments) > 2
-    assert all(segment.offset_index.entries <= 4 and segment.time_index.entries <= 3 for segment in log.segments)
+    assert all(
+        segment.offset_index.entries <= 4 and segment.time_index.entries <= 3
+        for segment in log.segments
+    )
 
 
 def test_rolls_when_a_relative_offset_would_not_fit() -> None:
@@ -215,19 +286,28 @@ def test_roll_of_an_empty_segment_changes_nothing() -> None:
 
 
 def test_index_entries_follow_the_interval() -> None:
-    """RL 3.1: an entry comes with the first batch after more than the interval; it says last offset and first byte."""
+    """RL 3.1: an entry comes with the first batch after more than the interval; it says last
+    offset and first byte.
+    """
     log = new_log(index_interval_bytes=250)
-    sizes = [log.append_as_leader(batch(b"x" * 50, b"y"), 0, NOW_MS + number).bytes for number in range(12)]
+    sizes = [
+        log.append_as_leader(batch(b"x" * 50, b"y"), 0, NOW_MS + number).bytes
+        for number in range(12)
+    ]
     size = sizes[0]
     per_entry = 250 // size + 1
-    assert log.segments.active.offset_index.pairs() == [(2 * row + 1, row * size) for row in range(per_entry, 12, per_entry)]
+    assert log.segments.active.offset_index.pairs() == [
+        (2 * row + 1, row * size) for row in range(per_entry, 12, per_entry)
+    ]
 
 
 # -- reads
 
 
 def test_read_bounds() -> None:
-    """RL 3.3: the end is empty, outside is OFFSET_OUT_OF_RANGE, above the reader's bound is empty."""
+    """RL 3.3: the end is empty, outside is OFFSET_OUT_OF_RANGE, above the reader's bound is
+    empty.
+    """
     log = new_log()
     for _ in range(5):
         log.append_as_leader(batch(10), 0, NOW_MS)
@@ -237,14 +317,18 @@ def test_read_bounds() -> None:
     log.increment_log_start_offset(2)
     refused(ErrorCode.OFFSET_OUT_OF_RANGE, lambda: log.read(1, 100))
     bound = log.high_watermark_metadata
-    assert [one.base_offset for one in iterate_batches(slice_bytes(log.read(2, 1000, bound)))] == [2]
+    assert [one.base_offset for one in iterate_batches(slice_bytes(log.read(2, 1000, bound)))] == [
+        2
+    ]
     assert log.read(3, 100, bound).slice is None and log.read(4, 100, bound).slice is None
     assert log.read(3, 100, bound).fetch_offset_metadata == bound
     assert log.read(2, 1000, LogOffsetMetadata(3)).slice is not None
 
 
 def test_read_sizes() -> None:
-    """RL 3.3: at least one whole batch when asked so, else a first batch that is cut and says so; more batches are cut at the limit."""
+    """RL 3.3: at least one whole batch when asked so, else a first batch that is cut and says
+    so; more batches are cut at the limit.
+    """
     log = new_log()
     size = log.append_as_leader(batch(100), 0, NOW_MS).bytes
     log.append_as_leader(batch(100), 0, NOW_MS)
@@ -257,7 +341,9 @@ def test_read_sizes() -> None:
 
 
 def test_read_finds_the_batch_that_holds_an_offset() -> None:
-    """RL 3.3: reading from the middle of a batch gives the whole batch; of a gap, the batch behind it."""
+    """RL 3.3: reading from the middle of a batch gives the whole batch; of a gap, the batch
+    behind it.
+    """
     log = new_log(index_interval_bytes=100, segment_bytes=2000)
     offset = 0
     for number in range(40):
@@ -266,9 +352,9 @@ def test_read_finds_the_batch_that_holds_an_offset() -> None:
     bases = [one.base_offset for one in all_batches(log)]
     for wanted in range(offset - 1 if 39 % 2 == 0 else log.log_end_offset):
         found = BatchView(slice_bytes(log.read(wanted, 1)))
-        assert found.base_offset == max((base for base in bases if base <= wanted), default=0) or found.base_offset == min(
-            base for base in bases if base >= wanted
-        )
+        assert found.base_offset == max(
+            (base for base in bases if base <= wanted), default=0
+        ) or found.base_offset == min(base for base in bases if base >= wanted)
         assert found.last_offset >= wanted
 
 
@@ -279,8 +365,12 @@ def test_read_finds_the_batch_that_holds_an_offset() -> None:
     segment_bytes=st.sampled_from([600, 5000, 1 << 20]),
     seed=st.randoms(use_true_random=False),
 )
-def test_every_offset_is_found_in_every_state(counts: list[int], interval: int, segment_bytes: int, seed: object) -> None:
-    """RL 3.3: whatever the batches, segments and indexes, before and after a reload, offset o is read from the batch that holds it."""
+def test_every_offset_is_found_in_every_state(
+    counts: list[int], interval: int, segment_bytes: int, seed: object
+) -> None:
+    """RL 3.3: whatever the batches, segments and indexes, before and after a reload, offset o is
+    read from the batch that holds it.
+    """
     files = MemoryFileSystem()
     files.make_directories("/data")
     chosen = config(index_interval_bytes=interval, segment_bytes=segment_bytes)
@@ -288,7 +378,11 @@ def test_every_offset_is_found_in_every_state(counts: list[int], interval: int, 
     for number, count in enumerate(counts):
         log.append_as_leader(batch(*[b"%d" % number] * count), 0, NOW_MS)
     owners = [number for number, count in enumerate(counts) for _ in range(count)]
-    for current in (log, open_log(files, settings=chosen), open_log(files, settings=chosen, clean=True)):
+    for current in (
+        log,
+        open_log(files, settings=chosen),
+        open_log(files, settings=chosen, clean=True),
+    ):
         assert current.log_end_offset == len(owners)
         for offset, owner in enumerate(owners):
             info = current.read(offset, 1)
@@ -297,7 +391,9 @@ def test_every_offset_is_found_in_every_state(counts: list[int], interval: int, 
 
 
 def test_a_slice_outlives_retention_but_not_truncation() -> None:
-    """docs/ARCHITECTURE.md 7: a referenced slice of a deleted segment is still read; one of a cut segment is gone."""
+    """docs/ARCHITECTURE.md 7: a referenced slice of a deleted segment is still read; one of a
+    cut segment is gone.
+    """
     log = new_log(segment_bytes=300)
     for number in range(6):
         log.append_as_leader(batch(b"%03d" % number + bytes(97)), 0, NOW_MS)
@@ -316,7 +412,9 @@ def test_a_slice_outlives_retention_but_not_truncation() -> None:
 
 
 def test_a_slice_never_shows_what_was_written_over_it() -> None:
-    """docs/ARCHITECTURE.md 7: after a cut and new appends of the same size the old slice is gone, however well its length fits."""
+    """docs/ARCHITECTURE.md 7: after a cut and new appends of the same size the old slice is
+    gone, however well its length fits.
+    """
     log = new_log()
     log.append_as_leader(batch(b"old"), 0, NOW_MS)
     held = log.read(0, 1000).slice
@@ -343,21 +441,27 @@ def test_publishing_comes_after_writing() -> None:
 
 
 def test_high_watermark_stays_within_the_log() -> None:
-    """RL 3: the high watermark is clamped to [log start, log end]; its place is looked up when only the offset is known."""
+    """RL 3: the high watermark is clamped to [log start, log end]; its place is looked up when
+    only the offset is known.
+    """
     log = new_log()
     for _ in range(4):
         log.append_as_leader(batch(10), 0, NOW_MS)
     log.set_high_watermark(99)
     assert log.high_watermark == 4 and log.high_watermark_metadata == log.log_end
     log.set_high_watermark(2)
-    assert log.high_watermark_metadata == log.offset_metadata(2) and log.high_watermark_metadata.known
+    assert (
+        log.high_watermark_metadata == log.offset_metadata(2) and log.high_watermark_metadata.known
+    )
     log.increment_log_start_offset(2)
     log.set_high_watermark(0)
     assert log.high_watermark == 2
 
 
 def test_last_stable_offset() -> None:
-    """RL 3.3: readers of committed data stop at the first open transaction, or one whose marker is not below the high watermark."""
+    """RL 3.3: readers of committed data stop at the first open transaction, or one whose marker
+    is not below the high watermark.
+    """
     log = new_log()
     log.append_as_leader(batch(1), 0, NOW_MS)
     open_transaction(log, 1)
@@ -372,11 +476,16 @@ def test_last_stable_offset() -> None:
     end(log, 2, commit=False)
     log.set_high_watermark(log.log_end_offset)
     assert log.last_stable_offset == log.high_watermark == 5
-    assert [(entry.first_offset, entry.last_offset, entry.last_stable_offset) for entry in log.aborted_transactions(0, 5)] == [(2, 4, 5)]
+    assert [
+        (entry.first_offset, entry.last_offset, entry.last_stable_offset)
+        for entry in log.aborted_transactions(0, 5)
+    ] == [(2, 4, 5)]
 
 
 def test_a_read_of_committed_data_lists_the_aborted_transactions_in_it() -> None:
-    """RL 3.3: the aborted transactions that touch the bytes read, over segments, and no others far behind."""
+    """RL 3.3: the aborted transactions that touch the bytes read, over segments, and no others
+    far behind.
+    """
     log = new_log(segment_bytes=300, index_interval_bytes=0)
     for producer_id in range(1, 13):
         open_transaction(log, producer_id)
@@ -388,14 +497,18 @@ def test_a_read_of_committed_data_lists_the_aborted_transactions_in_it() -> None
     assert info.aborted is not None and 5 in {entry.producer_id for entry in info.aborted}
     assert len(info.aborted) <= 2
     slice_bytes(info)
-    assert log.read(log.log_end_offset, 1, log.last_stable_metadata, read_committed=True).aborted == []
+    assert (
+        log.read(log.log_end_offset, 1, log.last_stable_metadata, read_committed=True).aborted == []
+    )
     plain = log.read(8, 1)
     assert plain.aborted is None
     slice_bytes(plain)
 
 
 def test_truncation_reopens_a_transaction() -> None:
-    """RL 3.5: cutting a marker away makes its transaction open again and drops the aborted entry."""
+    """RL 3.5: cutting a marker away makes its transaction open again and drops the aborted
+    entry.
+    """
     log = new_log()
     open_transaction(log, 1)
     end(log, 1, commit=False)
@@ -422,11 +535,21 @@ def test_log_start_passes_an_open_transaction() -> None:
 
 
 def test_offset_by_timestamp() -> None:
-    """RL 3.4: the first record with a timestamp at or above the one asked, inside batches, over segments, below the bound."""
+    """RL 3.4: the first record with a timestamp at or above the one asked, inside batches, over
+    segments, below the bound.
+    """
     log = new_log(segment_bytes=500, index_interval_bytes=0)
     for number in range(20):
-        log.append_as_leader(batch(b"a" * 40, b"b" * 40, timestamp=NOW_MS + number * 10, step_ms=5), 3, NOW_MS)
-    for asked, offset in ((0, 0), (NOW_MS + 1, 1), (NOW_MS + 5, 1), (NOW_MS + 100, 20), (NOW_MS + 195, 39)):
+        log.append_as_leader(
+            batch(b"a" * 40, b"b" * 40, timestamp=NOW_MS + number * 10, step_ms=5), 3, NOW_MS
+        )
+    for asked, offset in (
+        (0, 0),
+        (NOW_MS + 1, 1),
+        (NOW_MS + 5, 1),
+        (NOW_MS + 100, 20),
+        (NOW_MS + 195, 39),
+    ):
         found = log.find_offset_by_timestamp(asked)
         assert found is not None and (found.offset, found.leader_epoch) == (offset, 3)
     assert log.find_offset_by_timestamp(NOW_MS + 196) is None
@@ -451,10 +574,18 @@ def test_offset_of_the_largest_timestamp() -> None:
 
 
 def test_truncate_to() -> None:
-    """RL 3.5: segments above go, the active one is cut, epochs, producers, recovery point and high watermark follow."""
+    """RL 3.5: segments above go, the active one is cut, epochs, producers, recovery point and
+    high watermark follow.
+    """
     log = new_log(segment_bytes=300)
     for number in range(12):
-        log.append_as_leader(batch(b"%02d" % number + bytes(98), producer_id=1, producer_epoch=0, base_sequence=number), number // 4, NOW_MS)
+        log.append_as_leader(
+            batch(
+                b"%02d" % number + bytes(98), producer_id=1, producer_epoch=0, base_sequence=number
+            ),
+            number // 4,
+            NOW_MS,
+        )
     log.set_high_watermark(11)
     log.flush(None)
     cuts: list[Log] = []
@@ -466,7 +597,9 @@ def test_truncate_to() -> None:
     assert log.producers.producers[1].last_sequence == 4
     assert cuts == [log]
     assert max(log.producers.snapshots) <= 5
-    info = log.append_as_leader(batch(b"again", producer_id=1, producer_epoch=0, base_sequence=5), 4, NOW_MS)
+    info = log.append_as_leader(
+        batch(b"again", producer_id=1, producer_epoch=0, base_sequence=5), 4, NOW_MS
+    )
     assert info.first_offset == 5 and len(values(log)) == 6
 
 
@@ -481,12 +614,18 @@ def test_truncate_into_a_batch_drops_the_batch() -> None:
 
 
 def test_truncate_below_the_first_segment_and_fully() -> None:
-    """RL 3.5: a cut below all segments, or `truncate_fully_and_start_at`, leaves one empty segment at the offset."""
+    """RL 3.5: a cut below all segments, or `truncate_fully_and_start_at`, leaves one empty
+    segment at the offset.
+    """
     log = new_log(segment_bytes=300)
     for _ in range(8):
         log.append_as_leader(batch(100), 2, NOW_MS)
     log.truncate_fully_and_start_at(50, NOW_MS)
-    assert (log.log_start_offset, log.log_end_offset, log.high_watermark) == (50, 50, 50) and log.recovery_point <= 50
+    assert (log.log_start_offset, log.log_end_offset, log.high_watermark) == (
+        50,
+        50,
+        50,
+    ) and log.recovery_point <= 50
     assert [segment.base_offset for segment in log.segments] == [50]
     assert log.leader_epochs.entries() == [] and not log.producers.snapshots
     log.append_as_leader(batch(100), 2, NOW_MS)
@@ -510,7 +649,15 @@ def test_end_offset_for_epoch() -> None:
     log = new_log()
     for epoch in (1, 1, 4, 6):
         log.append_as_leader(batch(10), epoch, NOW_MS)
-    assert [log.end_offset_for_epoch(epoch) for epoch in (0, 1, 2, 5, 6, 7, -1)] == [(0, 0), (1, 2), (1, 2), (4, 3), (6, 4), (-1, -1), (-1, -1)]
+    assert [log.end_offset_for_epoch(epoch) for epoch in (0, 1, 2, 5, 6, 7, -1)] == [
+        (0, 0),
+        (1, 2),
+        (1, 2),
+        (4, 3),
+        (6, 4),
+        (-1, -1),
+        (-1, -1),
+    ]
 
 
 def test_settings_act_while_running() -> None:
@@ -544,7 +691,9 @@ def test_flush_by_messages_as_a_follower() -> None:
 
 
 def test_preallocated_segments_are_trimmed() -> None:
-    """RL 3.1: with `preallocate` a segment's file has its full size while written and its own size once rolled or closed."""
+    """RL 3.1: with `preallocate` a segment's file has its full size while written and its own
+    size once rolled or closed.
+    """
     files = MemoryFileSystem()
     files.make_directories("/data")
     log = open_log(files, settings=config(preallocate=True, segment_bytes=2000))

@@ -1,4 +1,6 @@
-"""All logs of a broker: directories, clean and unclean starts, deletion, failing directories (RL 1.5, 1.12, 3.6, 3.8)."""
+"""All logs of a broker: directories, clean and unclean starts, deletion, failing directories (RL
+1.5, 1.12, 3.6, 3.8).
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,11 @@ from twisted_broker.log.log import Log
 from twisted_broker.log.log_directory import LogDirMismatch, partition_of
 from twisted_broker.log.log_manager import LogManager
 from twisted_broker.log.memory import InlineWorker
-from twisted_broker.log.meta_properties import MetaProperties, read_meta_properties, write_meta_properties
+from twisted_broker.log.meta_properties import (
+    MetaProperties,
+    read_meta_properties,
+    write_meta_properties,
+)
 from twisted_broker.testing.sim.disk import SimDisk
 from twisted_broker.testing.sim.disk_faults import Fault
 from twisted_broker.testing.sim.stalling_worker import StallingWorker
@@ -36,12 +42,24 @@ class World:
     def __init__(self, files: IFileSystem | None = None, **settings: str) -> None:
         self.clock = Clock()
         self.files: Any = files if files is not None else SimDisk(3)
-        self.settings = {"log.dirs": "/d1,/d2", "node.id": "1"} | {name.replace("_", "."): value for name, value in settings.items()}
+        self.settings = {"log.dirs": "/d1,/d2", "node.id": "1"} | {
+            name.replace("_", "."): value for name, value in settings.items()
+        }
         self.failed: list[str] = []
 
-    def manager(self, worker: Callable[[str], Any] = lambda directory: InlineWorker(), start: bool = True, cluster: str = CLUSTER) -> LogManager:
+    def manager(
+        self,
+        worker: Callable[[str], Any] = lambda directory: InlineWorker(),
+        start: bool = True,
+        cluster: str = CLUSTER,
+    ) -> LogManager:
         runtime = Runtime(self.clock, self.wall_ms, None, self.files, worker, Random(5))  # type: ignore[arg-type]
-        manager = LogManager(runtime, BrokerConfig(self.settings), cluster, directory_failed=lambda path, error: self.failed.append(path))
+        manager = LogManager(
+            runtime,
+            BrokerConfig(self.settings),
+            cluster,
+            directory_failed=lambda path, error: self.failed.append(path),
+        )
         if start:
             results: list[object] = []
             manager.start().addBoth(results.append)
@@ -77,7 +95,9 @@ def failure(manager: LogManager) -> Any:
 
 
 def test_a_new_directory_is_formatted_once() -> None:
-    """FILE_FORMATS 1: meta.properties with node, cluster and a directory id that stays the same over restarts."""
+    """FILE_FORMATS 1: meta.properties with node, cluster and a directory id that stays the same
+    over restarts.
+    """
     world = World()
     manager = world.manager()
     ids = [directory.directory_id for directory in manager.online()]
@@ -87,7 +107,10 @@ def test_a_new_directory_is_formatted_once() -> None:
     assert [directory.directory_id for directory in world.manager().online()] == ids
 
 
-@pytest.mark.parametrize("other", [MetaProperties("another-cluster", 1, bytes(16)), MetaProperties(CLUSTER, 2, bytes(16))])
+@pytest.mark.parametrize(
+    "other",
+    [MetaProperties("another-cluster", 1, bytes(16)), MetaProperties(CLUSTER, 2, bytes(16))],
+)
 def test_a_directory_of_somebody_else_is_refused(other: MetaProperties) -> None:
     """FILE_FORMATS 1: another cluster's or node's directory stops the start."""
     world = World()
@@ -106,7 +129,9 @@ def test_a_directory_in_use_is_refused() -> None:
 
 
 def test_logs_survive_a_clean_stop_without_a_scan() -> None:
-    """RL 3.6: after a clean stop the mark carries the broker epoch, is removed at start, and no record file is read whole."""
+    """RL 3.6: after a clean stop the mark carries the broker epoch, is removed at start, and no
+    record file is read whole.
+    """
     world = World()
     manager = world.manager()
     fill(create(manager), 20)
@@ -118,15 +143,24 @@ def test_logs_survive_a_clean_stop_without_a_scan() -> None:
     assert checkpoints.read_clean_shutdown(world.files, "/d1") is None
     assert [directory.previous_broker_epoch for directory in again.online()] == [77, 77]
     log = again.get(A)
-    assert log is not None and log.log_end_offset == 20 and log.topic_id == TOPIC_ID and values(log) == [b"%d" % number for number in range(20)]
+    assert (
+        log is not None
+        and log.log_end_offset == 20
+        and log.topic_id == TOPIC_ID
+        and values(log) == [b"%d" % number for number in range(20)]
+    )
 
 
 def test_logs_survive_a_kill_and_a_power_loss_after_a_stop() -> None:
-    """RL 3.6: a killed broker's logs are recovered; after a clean stop nothing is lost by a power failure."""
+    """RL 3.6: a killed broker's logs are recovered; after a clean stop nothing is lost by a
+    power failure.
+    """
     world = World()
     manager = world.manager()
     fill(create(manager), 20)
-    manager.logs[A].append_as_leader(batch(b"p", producer_id=1, producer_epoch=0, base_sequence=0), 0, NOW_MS)
+    manager.logs[A].append_as_leader(
+        batch(b"p", producer_id=1, producer_epoch=0, base_sequence=0), 0, NOW_MS
+    )
     killed = World(world.files.after_kill())
     log = killed.manager().get(A)
     assert log is not None and log.log_end_offset == 21
@@ -139,7 +173,9 @@ def test_logs_survive_a_kill_and_a_power_loss_after_a_stop() -> None:
 
 
 def test_holes_of_compaction_survive_a_start_that_knows_no_topic_settings() -> None:
-    """RL 3.6: at start the topics' settings are not known yet: a compacted log (of a Java broker, say) keeps all its segments."""
+    """RL 3.6: at start the topics' settings are not known yet: a compacted log (of a Java
+    broker, say) keeps all its segments.
+    """
     world = World()
     manager = world.manager()
     log = create(manager, segment_bytes=300)
@@ -161,13 +197,18 @@ def test_a_second_crash_while_loading_is_unclean() -> None:
 
 @pytest.mark.parametrize(("state", "end"), [("clean", 140), ("killed", 161)])
 def test_a_whole_directory_of_kafka_opens(state: str, end: int) -> None:
-    """RL 3.1: the log manager takes over a log directory that Kafka 4.3.1 left, with its identity, checkpoints and clean mark."""
+    """RL 3.1: the log manager takes over a log directory that Kafka 4.3.1 left, with its
+    identity, checkpoints and clean mark.
+    """
     files = unpack(state)
     found = read_meta_properties(files, f"/{state}")
     assert found is not None and found.cluster_id is not None
     world = World(files, log_dirs=f"/{state}")
     manager = world.manager(cluster=found.cluster_id)
-    assert manager.online()[0].was_clean == (state == "clean") and manager.online()[0].directory_id == found.directory_id
+    assert (
+        manager.online()[0].was_clean == (state == "clean")
+        and manager.online()[0].directory_id == found.directory_id
+    )
     log = manager.get(TopicPartition("rich", 0))
     assert log is not None and (log.log_start_offset, log.log_end_offset) == (3, end)
     world.stop(manager)
@@ -196,7 +237,9 @@ def test_a_log_belongs_to_one_topic_id() -> None:
 
 
 def test_deletion_renames_at_once_and_removes_later() -> None:
-    """RL 1.5: the directory is renamed `-delete`, the name is free again, and the files go after the delay; slices are read meanwhile."""
+    """RL 1.5: the directory is renamed `-delete`, the name is free again, and the files go after
+    the delay; slices are read meanwhile.
+    """
     world = World()
     manager = world.manager()
     log = create(manager)
@@ -218,7 +261,10 @@ def test_deletion_renames_at_once_and_removes_later() -> None:
 
 
 def test_an_interrupted_deletion_is_finished_at_start() -> None:
-    """RL 1.5: `-delete` directories found at start are removed; `-stray` and foreign ones are left."""
+    """RL 1.5:
+
+    `-delete` directories found at start are removed; `-stray` and foreign ones are left.
+    """
     world = World()
     manager = world.manager()
     create(manager)
@@ -245,10 +291,16 @@ def test_long_topic_names_fit_when_deleted() -> None:
 
 
 def test_a_failing_directory_takes_only_its_own_logs() -> None:
-    """RL 1.12: an I/O error in one directory is told once; its logs answer KAFKA_STORAGE_ERROR, the others go on."""
+    """RL 1.12: an I/O error in one directory is told once; its logs answer KAFKA_STORAGE_ERROR,
+    the others go on.
+    """
     world = World()
     manager = world.manager()
-    first, other, second = create(manager), create(manager, B), create(manager, TopicPartition("c", 0))
+    first, other, second = (
+        create(manager),
+        create(manager, B),
+        create(manager, TopicPartition("c", 0)),
+    )
     world.files.faults.append(Fault(errno.EIO, "write", "/d1/a-0"))
     with pytest.raises(LogDirFailure):
         fill(first, 1)
@@ -271,11 +323,17 @@ def test_no_directory_left_is_an_error() -> None:
     world = World()
     world.files.faults.append(Fault(errno.EIO, "mkdir"))
     refused = failure(world.manager(start=False))
-    assert isinstance(refused, LogDirFailure) and refused.cause is not None and str(refused.cause) in str(refused)
+    assert (
+        isinstance(refused, LogDirFailure)
+        and refused.cause is not None
+        and str(refused.cause) in str(refused)
+    )
 
 
 def test_checkpoints_are_written_while_running() -> None:
-    """RL 3.6: recovery points and log starts reach their checkpoints every minute, by the disk worker."""
+    """RL 3.6: recovery points and log starts reach their checkpoints every minute, by the disk
+    worker.
+    """
     world = World()
     manager = world.manager()
     log = create(manager, segment_bytes=300)
@@ -284,12 +342,16 @@ def test_checkpoints_are_written_while_running() -> None:
     log.increment_log_start_offset(1)
     world.clock.advance(60)
     assert checkpoints.read_offsets(world.files, "/d1", checkpoints.LOG_START_OFFSET) == {A: 1}
-    assert checkpoints.read_offsets(world.files, "/d1", checkpoints.RECOVERY_POINT) == {A: log.recovery_point}
+    assert checkpoints.read_offsets(world.files, "/d1", checkpoints.RECOVERY_POINT) == {
+        A: log.recovery_point
+    }
     assert 0 < log.recovery_point < 10
 
 
 def test_a_cut_is_checkpointed_at_once() -> None:
-    """RL 3.5, 6.6: after a truncation the recovery-point checkpoint follows without waiting for its turn."""
+    """RL 3.5, 6.6: after a truncation the recovery-point checkpoint follows without waiting for
+    its turn.
+    """
     world = World()
     manager = world.manager()
     log = create(manager)
@@ -301,7 +363,9 @@ def test_a_cut_is_checkpointed_at_once() -> None:
 
 
 def test_corrupt_checkpoints_count_as_empty() -> None:
-    """RELIABILITY 6.2: a cut recovery-point or log-start checkpoint at any byte never loses a record."""
+    """RELIABILITY 6.2: a cut recovery-point or log-start checkpoint at any byte never loses a
+    record.
+    """
     world = World()
     manager = world.manager()
     fill(create(manager), 5)
@@ -315,7 +379,9 @@ def test_corrupt_checkpoints_count_as_empty() -> None:
 
 
 def test_retention_and_expiry_run_by_themselves() -> None:
-    """RL 3.7, 3.2: every five minutes old segments go and silent producers are forgotten; the files go a minute later."""
+    """RL 3.7, 3.2: every five minutes old segments go and silent producers are forgotten; the
+    files go a minute later.
+    """
     world = World(log_segment_delete_delay_ms="60000")
     manager = world.manager()
     log = create(manager, segment_bytes=300, retention_ms=1000, producer_id_expiration_ms=1000)
@@ -348,12 +414,16 @@ def test_a_stalled_disk_stalls_neither_creation_nor_appends() -> None:
 
 
 def test_logs_load_on_the_worker() -> None:
-    """docs/ARCHITECTURE.md 7: loading waits for the disk worker, the start's Deferred for all directories."""
+    """docs/ARCHITECTURE.md 7: loading waits for the disk worker, the start's Deferred for all
+    directories.
+    """
     world = World()
     first = world.manager()
     fill(create(first), 3)
     world.stop(first)
-    manager = world.manager(worker=lambda directory: StallingWorker(world.clock, lambda: 5), start=False)
+    manager = world.manager(
+        worker=lambda directory: StallingWorker(world.clock, lambda: 5), start=False
+    )
     fired: list[object] = []
     manager.start().addBoth(fired.append)
     assert not fired and not manager.logs
@@ -364,10 +434,18 @@ def test_logs_load_on_the_worker() -> None:
 @pytest.mark.parametrize(
     ("name", "found"),
     [
-        ("a-0", A), ("a-b-12", TopicPartition("a-b", 12)), ("a", None), ("-0", None), ("a-01", None), ("a-x", None), ("..-1", None),
-        ("a/../b-1", None), ("a-0.0123456789abcdef0123456789abcdef-delete", None), ("x" * 250 + "-0", None),
+        ("a-0", A),
+        ("a-b-12", TopicPartition("a-b", 12)),
+        ("a", None),
+        ("-0", None),
+        ("a-01", None),
+        ("a-x", None),
+        ("..-1", None),
+        ("a/../b-1", None),
+        ("a-0.0123456789abcdef0123456789abcdef-delete", None),
+        ("x" * 250 + "-0", None),
     ],
-)  # fmt: skip
+)
 def test_directory_names(name: str, found: TopicPartition | None) -> None:
     """FILE_FORMATS 1: only `topic-partition` is a log."""
     assert partition_of(name) == found

@@ -1,10 +1,24 @@
-"""Loading a log: leftovers of interrupted swaps, strays, missing files, identities (RL 3.6; RELIABILITY 3.2 LogLoaderTest)."""
+"""Loading a log: leftovers of interrupted swaps, strays, missing files, identities (RL 3.6;
+
+RELIABILITY 3.2 LogLoaderTest).
+"""
 
 from __future__ import annotations
 
 import pytest
 
-from tests.log.batches import DIRECTORY, NOW_MS, TOPIC_ID, TP, all_batches, batch, config, open_log, slice_bytes, values
+from tests.log.batches import (
+    DIRECTORY,
+    NOW_MS,
+    TOPIC_ID,
+    TP,
+    all_batches,
+    batch,
+    config,
+    open_log,
+    slice_bytes,
+    values,
+)
 from twisted_broker.log.crash_cleanup import base_offset_of, clean_up_after_crash
 from twisted_broker.log.recovery import load_log
 from twisted_broker.log.segment import file_name
@@ -21,14 +35,18 @@ def disk_with_segments(count: int = 8) -> SimDisk:
     disk.make_directories("/data")
     log = open_log(disk, settings=SMALL)
     for number in range(count):
-        log.append_as_leader(batch(b"a%d" % number + bytes(80), b"b%d" % number + bytes(80)), 0, NOW_MS)
+        log.append_as_leader(
+            batch(b"a%d" % number + bytes(80), b"b%d" % number + bytes(80)), 0, NOW_MS
+        )
     assert len(log.segments) == count
     log.close()
     return disk
 
 
 def swapped(disk: SimDisk) -> SimDisk:
-    """As if the cleaner had replaced the segments 2, 4, 6 by one that holds the batches of 2 and 6, all `.swap` files in place."""
+    """As if the cleaner had replaced the segments 2, 4, 6 by one that holds the batches of 2 and
+    6, all `.swap` files in place.
+    """
     log = open_log(disk, settings=SMALL)
     kept = [one.to_bytes() for one in all_batches(log) if one.base_offset in (2, 6)]
     log.segments.close()
@@ -42,8 +60,14 @@ EXPECTED = [0, 2, 6, 8, 10, 12, 14]
 
 
 def offsets(disk: SimDisk, clean: bool = False) -> list[int]:
-    log = open_log(disk, settings=config(segment_bytes=300, cleanup_policy=frozenset({"compact"})), clean=clean)
-    assert not [name for name in disk.listdir(DIRECTORY) if name.endswith((".swap", ".cleaned", ".deleted", ".tmp"))]
+    log = open_log(
+        disk, settings=config(segment_bytes=300, cleanup_policy=frozenset({"compact"})), clean=clean
+    )
+    assert not [
+        name
+        for name in disk.listdir(DIRECTORY)
+        if name.endswith((".swap", ".cleaned", ".deleted", ".tmp"))
+    ]
     return [one.base_offset for one in all_batches(log)]
 
 
@@ -54,7 +78,9 @@ def test_a_complete_swap_wins(clean: bool) -> None:
 
 
 def test_a_swap_interrupted_anywhere_ends_the_same() -> None:
-    """RL 3.6: whatever prefix of the replacement was done before a crash, and wherever the repair itself crashes, one state comes out."""
+    """RL 3.6: whatever prefix of the replacement was done before a crash, and wherever the
+    repair itself crashes, one state comes out.
+    """
     for at in range(200):
         disk = swapped(disk_with_segments())
         disk.operations, disk.crash_at = 0, at
@@ -78,12 +104,23 @@ def test_an_unfinished_cleaning_never_happened() -> None:
 
 
 def test_deleted_files_and_orphans_go() -> None:
-    """RL 3.6: `.deleted` files, aside files and indexes without a log are removed; foreign names are left."""
+    """RL 3.6:
+
+    `.deleted` files, aside files and indexes without a log are removed; foreign names are left.
+    """
     disk = disk_with_segments()
-    for name in (file_name(99, ".index"), file_name(0, ".log") + ".deleted", "leader-epoch-checkpoint.tmp", "notes.txt", "7.log"):
+    for name in (
+        file_name(99, ".index"),
+        file_name(0, ".log") + ".deleted",
+        "leader-epoch-checkpoint.tmp",
+        "notes.txt",
+        "7.log",
+    ):
         disk.open(f"{DIRECTORY}/{name}", create=True)
     assert offsets(disk) == list(range(0, 16, 2))
-    assert {"notes.txt", "7.log"} == {name for name in disk.listdir(DIRECTORY) if base_offset_of(name) < 0} - {
+    assert {"notes.txt", "7.log"} == {
+        name for name in disk.listdir(DIRECTORY) if base_offset_of(name) < 0
+    } - {
         "leader-epoch-checkpoint",
         "partition.metadata",
     }
@@ -93,7 +130,11 @@ def test_deleted_files_and_orphans_go() -> None:
 def test_a_missing_index_is_made_anew_even_after_a_clean_stop(suffix: str) -> None:
     """RL 3.6: missing indexes are rebuilt, the bytes equal to those that were lost."""
     disk = disk_with_segments()
-    before = {name: disk.content(f"{DIRECTORY}/{name}") for name in disk.listdir(DIRECTORY) if name.endswith(suffix)}
+    before = {
+        name: disk.content(f"{DIRECTORY}/{name}")
+        for name in disk.listdir(DIRECTORY)
+        if name.endswith(suffix)
+    }
     for name in before:
         disk.remove(f"{DIRECTORY}/{name}")
     assert offsets(disk, clean=True) == list(range(0, 16, 2))
@@ -101,18 +142,24 @@ def test_a_missing_index_is_made_anew_even_after_a_clean_stop(suffix: str) -> No
 
 
 def test_a_bad_segment_in_the_middle_ends_the_log() -> None:
-    """RL 3.6: above the recovery point damage cuts the segment and deletes all later ones; below it nothing is touched."""
+    """RL 3.6: above the recovery point damage cuts the segment and deletes all later ones; below
+    it nothing is touched.
+    """
     for recovery_point, end in ((0, 6), (5, 6), (8, 16), (16, 16)):
         disk = disk_with_segments()
         path = f"{DIRECTORY}/{file_name(6, '.log')}"
         disk.flip_bit(path, 70)
         log = open_log(disk, settings=SMALL, recovery_point=recovery_point)
         assert log.log_end_offset == end, recovery_point
-        assert len([name for name in disk.listdir(DIRECTORY) if name.endswith(".log")]) == end // 2 + (end == 6)
+        assert len(
+            [name for name in disk.listdir(DIRECTORY) if name.endswith(".log")]
+        ) == end // 2 + (end == 6)
 
 
 def test_only_segments_from_the_recovery_point_are_scanned() -> None:
-    """RL 3.6: after an unclean stop damage below the recovery point's segment is not even looked at: only ends of segments are read there."""
+    """RL 3.6: after an unclean stop damage below the recovery point's segment is not even looked
+    at: only ends of segments are read there.
+    """
     disk = disk_with_segments()
     for base in range(0, 10, 2):
         disk.flip_bit(f"{DIRECTORY}/{file_name(base, '.log')}", 90)
@@ -121,7 +168,9 @@ def test_only_segments_from_the_recovery_point_are_scanned() -> None:
 
 
 def test_damage_in_trusted_files_does_not_stop_the_start() -> None:
-    """RL 3.6: a clean directory with rotten headers, without snapshots and epochs, still opens; only readers of the damage see it."""
+    """RL 3.6: a clean directory with rotten headers, without snapshots and epochs, still opens;
+    only readers of the damage see it.
+    """
     disk = disk_with_segments()
     for name in disk.listdir(DIRECTORY):
         if name.endswith(".snapshot"):
@@ -137,7 +186,9 @@ def test_damage_in_trusted_files_does_not_stop_the_start() -> None:
 
 
 def test_a_lost_segment_leaves_no_hole() -> None:
-    """RELIABILITY 6.2: when a segment's name was lost in a power failure, what lies above it goes too; compacted topics have holes and keep them."""
+    """RELIABILITY 6.2: when a segment's name was lost in a power failure, what lies above it
+    goes too; compacted topics have holes and keep them.
+    """
     disk = disk_with_segments()
     for suffix in (".log", ".index", ".timeindex"):
         disk.remove(f"{DIRECTORY}/{file_name(6, suffix)}")
@@ -147,9 +198,16 @@ def test_a_lost_segment_leaves_no_hole() -> None:
 
 
 def test_a_log_end_below_the_log_start_starts_over() -> None:
-    """RL 3.6: when the checkpointed log start lies above what is left, one empty segment begins there."""
+    """RL 3.6: when the checkpointed log start lies above what is left, one empty segment begins
+    there.
+    """
     log = open_log(disk_with_segments(), settings=SMALL, log_start_offset=50)
-    assert (log.log_start_offset, log.log_end_offset, log.high_watermark, len(log.segments)) == (50, 50, 50, 1)
+    assert (log.log_start_offset, log.log_end_offset, log.high_watermark, len(log.segments)) == (
+        50,
+        50,
+        50,
+        1,
+    )
 
 
 def test_the_log_start_is_at_least_the_first_segment() -> None:
@@ -162,7 +220,9 @@ def test_the_log_start_is_at_least_the_first_segment() -> None:
 
 
 def test_topic_ids() -> None:
-    """RL 1.3: the id is written with a new log, read with an old one, and another one is refused."""
+    """RL 1.3: the id is written with a new log, read with an old one, and another one is
+    refused.
+    """
     disk = SimDisk(1)
     disk.make_directories("/data")
     log = open_log(disk)
@@ -176,7 +236,9 @@ def test_topic_ids() -> None:
 
 
 def test_epochs_lost_with_their_file_are_found_in_the_batches() -> None:
-    """RL 3.6: without a good leader-epoch checkpoint the epochs come from the batch headers, clean stop or not."""
+    """RL 3.6: without a good leader-epoch checkpoint the epochs come from the batch headers,
+    clean stop or not.
+    """
     disk = SimDisk(1)
     disk.make_directories("/data")
     log = open_log(disk, settings=SMALL)
@@ -191,7 +253,9 @@ def test_epochs_lost_with_their_file_are_found_in_the_batches() -> None:
 
 
 def test_batches_of_an_older_epoch_behind_a_newer_one_are_what_a_lost_cut_left() -> None:
-    """RL 3.6: the write after a truncation survived a crash, the truncation did not: the log ends where leader epochs go back."""
+    """RL 3.6: the write after a truncation survived a crash, the truncation did not: the log
+    ends where leader epochs go back.
+    """
     disk = SimDisk()
     log = open_log(disk)
     for value in (b"a", b"b", b"c"):

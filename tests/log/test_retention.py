@@ -17,13 +17,17 @@ def filled(count: int = 10, timestamp: int = NOW_MS, step_ms: int = 0, **setting
     files.make_directories("/data")
     log = open_log(files, settings=config(segment_bytes=200, **({"retention_ms": -1} | settings)))
     for number in range(count):
-        log.append_as_leader(batch(100, timestamp=timestamp + number * step_ms if timestamp >= 0 else -1), 0, NOW_MS)
+        log.append_as_leader(
+            batch(100, timestamp=timestamp + number * step_ms if timestamp >= 0 else -1), 0, NOW_MS
+        )
     log.set_high_watermark(log.log_end_offset)
     return log
 
 
 def test_by_time() -> None:
-    """RL 3.7: segments whose newest record is older than `retention.ms` go, oldest first; the log start follows."""
+    """RL 3.7: segments whose newest record is older than `retention.ms` go, oldest first; the
+    log start follows.
+    """
     log = filled(step_ms=1000, retention_ms=4500)
     assert log.delete_old_segments(NOW_MS + 9000) == 5
     assert log.log_start_offset == log.segments.first.base_offset == 5
@@ -40,10 +44,17 @@ def test_an_old_record_behind_a_young_one_waits() -> None:
 
 
 def test_an_expired_active_segment_rolls_first() -> None:
-    """RL 3.7: when all is old, a new empty segment is made and everything goes; an empty log stays as it is."""
+    """RL 3.7: when all is old, a new empty segment is made and everything goes; an empty log
+    stays as it is.
+    """
     log = filled(3, retention_ms=10)
     assert log.delete_old_segments(NOW_MS + 11) == 3
-    assert (log.log_start_offset, log.log_end_offset, len(log.segments), log.size_in_bytes) == (3, 3, 1, 0)
+    assert (log.log_start_offset, log.log_end_offset, len(log.segments), log.size_in_bytes) == (
+        3,
+        3,
+        1,
+        0,
+    )
     assert log.delete_old_segments(NOW_MS + 10**9) == 0
     assert log.append_as_leader(batch(1), 0, NOW_MS).first_offset == 3
 
@@ -68,9 +79,18 @@ def test_by_size(keep: int) -> None:
 
 
 def test_by_log_start_even_on_compacted_topics() -> None:
-    """RL 3.7: segments wholly below the log start go under every policy; time and size count only with `delete`."""
+    """RL 3.7: segments wholly below the log start go under every policy; time and size count
+    only with `delete`.
+    """
     log = filled()
-    log.update_config(config(segment_bytes=200, cleanup_policy=frozenset({"compact"}), retention_ms=1, retention_bytes=0))
+    log.update_config(
+        config(
+            segment_bytes=200,
+            cleanup_policy=frozenset({"compact"}),
+            retention_ms=1,
+            retention_bytes=0,
+        )
+    )
     assert log.delete_old_segments(NOW_MS + 10**9) == 0
     log.increment_log_start_offset(4)
     assert log.delete_old_segments(NOW_MS + 10**9) == 4
@@ -84,12 +104,16 @@ def test_records_without_time_age_by_their_file() -> None:
 
 
 def test_files_are_renamed_and_left_to_the_remover() -> None:
-    """RL 3.7: a removed segment's files carry `.deleted` until the remover takes them; a reload finishes what was left."""
+    """RL 3.7: a removed segment's files carry `.deleted` until the remover takes them; a reload
+    finishes what was left.
+    """
     log = filled(step_ms=1000, retention_ms=4500)
     waiting: list[str] = []
     log.segments.remove_later = waiting.extend
     log.delete_old_segments(NOW_MS + 9000)
     files = log.pool.files
-    assert len(waiting) == 15 and all(path.endswith(".deleted") and files.exists(path) for path in waiting)
+    assert len(waiting) == 15 and all(
+        path.endswith(".deleted") and files.exists(path) for path in waiting
+    )
     again = open_log(files, settings=log.config, log_start_offset=5)
     assert again.log_start_offset == 5 and not any(files.exists(path) for path in waiting)

@@ -30,7 +30,9 @@ def pool_with(count: int, capacity: int, files: Any = None) -> tuple[OpenFiles, 
 
 
 def test_few_files_stay_open_and_all_are_usable() -> None:
-    """many files, few descriptors; a closed one opens again by itself, and the recently used stay."""
+    """many files, few descriptors; a closed one opens again by itself, and the recently used
+    stay.
+    """
     pool, files = pool_with(50, 8)
     assert len(pool) <= 8
     favourite = files[0]
@@ -41,7 +43,9 @@ def test_few_files_stay_open_and_all_are_usable() -> None:
 
 
 def test_referenced_files_are_never_closed() -> None:
-    """docs/ARCHITECTURE.md 7: with more references than the capacity, more stay open; then fewer again."""
+    """docs/ARCHITECTURE.md 7: with more references than the capacity, more stay open; then fewer
+    again.
+    """
     pool, files = pool_with(20, 4)
     slices = [FileSlice(file, 0, 1) for file in files]
     assert len(pool) == 20 and all(file.is_open for file in files)
@@ -65,7 +69,9 @@ def test_running_out_of_descriptors_makes_room() -> None:
 
 
 def test_slices() -> None:
-    """docs/ARCHITECTURE.md 7: a slice reads its stretch in pieces, keeps a closed or removed file alive, and dies with a truncation."""
+    """docs/ARCHITECTURE.md 7: a slice reads its stretch in pieces, keeps a closed or removed
+    file alive, and dies with a truncation.
+    """
     _, (file, *_) = pool_with(3, 8)
     file.open().write_at(0, (b"0123456789",))
     one = FileSlice(file, 2, 6)
@@ -85,7 +91,9 @@ def test_slices() -> None:
 
 
 def test_a_cut_or_short_file_ends_its_slices() -> None:
-    """docs/ARCHITECTURE.md 7: after a truncation, and on a short read, SliceGone, never other bytes."""
+    """docs/ARCHITECTURE.md 7: after a truncation, and on a short read, SliceGone, never other
+    bytes.
+    """
     _, (file, other, *_) = pool_with(3, 8)
     file.open().write_at(0, (b"0123456789",))
     one = FileSlice(file, 0, 10)
@@ -126,7 +134,9 @@ class Reactor:
 
 
 def test_the_disk_thread() -> None:
-    """interfaces: jobs run in order off the reactor's thread; results and errors come back on it; stop finishes what waits."""
+    """interfaces: jobs run in order off the reactor's thread; results and errors come back on
+    it; stop finishes what waits.
+    """
     reactor = Reactor()
     worker = DiskThread(reactor.from_thread)
     seen: list[object] = []
@@ -138,7 +148,10 @@ def test_the_disk_thread() -> None:
 
     worker.submit(lambda: gate.wait(10), lambda result, error: seen.append("first"))
     worker.submit(failing, lambda result, error: seen.append(type(error)))
-    worker.submit(lambda: threading.get_ident() != here, lambda result, error: seen.append((result, threading.get_ident() == here)))
+    worker.submit(
+        lambda: threading.get_ident() != here,
+        lambda result, error: seen.append((result, threading.get_ident() == here)),
+    )
     assert seen == []
     gate.set()
     worker.stop()
@@ -152,7 +165,9 @@ def test_the_disk_thread() -> None:
 
 
 def test_a_job_has_things_done_side_by_side() -> None:
-    """interfaces: all are done when the job goes on, none waits for another's end, and the first error comes out at the end."""
+    """interfaces: all are done when the job goes on, none waits for another's end, and the first
+    error comes out at the end.
+    """
     reactor = Reactor()
     worker = DiskThread(reactor.from_thread)
     together = threading.Barrier(2, timeout=60)
@@ -163,7 +178,13 @@ def test_a_job_has_things_done_side_by_side() -> None:
         raise OSError(errno.EIO, "no")
 
     def job() -> None:
-        worker.side_by_side([lambda: (together.wait(), seen.append("one")), failing, *[lambda: seen.append("more")] * 20])
+        worker.side_by_side(
+            [
+                lambda: (together.wait(), seen.append("one")),
+                failing,
+                *[lambda: seen.append("more")] * 20,
+            ]
+        )
 
     worker.submit(job, lambda result, error: seen.append(type(error)))
     worker.stop()

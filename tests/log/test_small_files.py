@@ -9,7 +9,11 @@ import pytest
 from twisted_broker.interfaces import TopicPartition
 from twisted_broker.log import checkpoints
 from twisted_broker.log.errors import CheckpointError
-from twisted_broker.log.meta_properties import MetaProperties, read_meta_properties, write_meta_properties
+from twisted_broker.log.meta_properties import (
+    MetaProperties,
+    read_meta_properties,
+    write_meta_properties,
+)
 from twisted_broker.testing.sim.disk import SimDisk
 from twisted_broker.testing.sim.disk_faults import Crash, Fault
 from twisted_broker.wire.primitives import uuid_text
@@ -33,7 +37,9 @@ def put(files: SimDisk, name: str, content: bytes) -> None:
 
 
 def test_offset_checkpoints() -> None:
-    """FILE_FORMATS 1: version, count, a row a partition; absent means empty; any white space separates."""
+    """FILE_FORMATS 1: version, count, a row a partition; absent means empty; any white space
+    separates.
+    """
     files = disk()
     assert checkpoints.read_offsets(files, "/d", "x") == {}
     checkpoints.write_offsets(files, "/d", "x", ROWS)
@@ -43,12 +49,24 @@ def test_offset_checkpoints() -> None:
     assert checkpoints.read_offsets(files, "/d", "y") == {TopicPartition("a", 2): 7}
 
 
-DAMAGED = [b"0\n", b"1\n0\n", b"0\n2\na 1 1\n", b"0\n1\na 1\n", b"0\n1\na 1 x\n", b"0\n0\na 1 1\n", b"\xff\n0\n", b"0\n1\na 1 12", b"\n"]
+DAMAGED = [
+    b"0\n",
+    b"1\n0\n",
+    b"0\n2\na 1 1\n",
+    b"0\n1\na 1\n",
+    b"0\n1\na 1 x\n",
+    b"0\n0\na 1 1\n",
+    b"\xff\n0\n",
+    b"0\n1\na 1 12",
+    b"\n",
+]
 
 
 @pytest.mark.parametrize("content", DAMAGED)
 def test_damaged_checkpoints(content: bytes) -> None:
-    """FILE_FORMATS 1: another version, a count that does not match, short rows, words for numbers, no end: CheckpointError."""
+    """FILE_FORMATS 1: another version, a count that does not match, short rows, words for
+    numbers, no end: CheckpointError.
+    """
     files = disk()
     put(files, "x", content)
     with pytest.raises(CheckpointError):
@@ -56,7 +74,9 @@ def test_damaged_checkpoints(content: bytes) -> None:
 
 
 def test_every_cut_of_a_checkpoint_is_noticed() -> None:
-    """RELIABILITY 6.2: a checkpoint cut at any byte is refused, never read short; one without content was never written and is empty."""
+    """RELIABILITY 6.2: a checkpoint cut at any byte is refused, never read short; one without
+    content was never written and is empty.
+    """
     files = disk()
     put(files, "x", b"")
     assert checkpoints.read_offsets(files, "/d", "x") == {}
@@ -67,7 +87,9 @@ def test_every_cut_of_a_checkpoint_is_noticed() -> None:
 
 
 def test_replacing_survives_a_crash_at_any_operation() -> None:
-    """RL 1.12: written aside, synced, renamed, directory synced: a crash at any point leaves the old content or the new one, whole."""
+    """RL 1.12: written aside, synced, renamed, directory synced: a crash at any point leaves the
+    old content or the new one, whole.
+    """
     for seed in range(20):
         for at in range(20):
             files = disk()
@@ -79,7 +101,9 @@ def test_replacing_survives_a_crash_at_any_operation() -> None:
             except Crash:
                 pass
             else:
-                assert checkpoints.read_offsets(files.after_power_loss(keep=0), "/d", "x") == {TopicPartition("t", 0): 2}
+                assert checkpoints.read_offsets(files.after_power_loss(keep=0), "/d", "x") == {
+                    TopicPartition("t", 0): 2
+                }
                 break
             found = checkpoints.read_offsets(files.after_power_loss(), "/d", "x")
             assert found in ({TopicPartition("t", 0): 1}, {TopicPartition("t", 0): 2})
@@ -108,7 +132,9 @@ def test_partition_metadata() -> None:
     """Kafka's record formats: 43 bytes, no final newline; damage is a CheckpointError."""
     files = disk()
     checkpoints.write_partition_metadata(files, "/d", ID)
-    assert files.content("/d/partition.metadata") == b"version: 0\ntopic_id: " + uuid_text(ID).encode()
+    assert (
+        files.content("/d/partition.metadata") == b"version: 0\ntopic_id: " + uuid_text(ID).encode()
+    )
     assert files.size("/d/partition.metadata") == 43
     assert checkpoints.read_partition_metadata(files, "/d") == ID
     whole = files.content("/d/partition.metadata")
@@ -121,12 +147,19 @@ def test_partition_metadata() -> None:
 @pytest.mark.parametrize(
     ("content", "epoch"),
     [
-        (b'{"version":0,"brokerEpoch":12}', 12), (b"", -1), (b"{", -1), (b'{"version":1,"brokerEpoch":3}', -1), (b'{"version":0}', -1),
-        (b"[]", -1), (None, None),
+        (b'{"version":0,"brokerEpoch":12}', 12),
+        (b"", -1),
+        (b"{", -1),
+        (b'{"version":1,"brokerEpoch":3}', -1),
+        (b'{"version":0}', -1),
+        (b"[]", -1),
+        (None, None),
     ],
-)  # fmt: skip
+)
 def test_clean_shutdown_mark(content: bytes | None, epoch: int | None) -> None:
-    """FILE_FORMATS 1: the mark tells the broker epoch; an unreadable one is clean with an unknown epoch; none is unclean."""
+    """FILE_FORMATS 1: the mark tells the broker epoch; an unreadable one is clean with an
+    unknown epoch; none is unclean.
+    """
     files = disk()
     if content is not None:
         put(files, ".kafka_cleanshutdown", content)
@@ -143,7 +176,12 @@ def test_meta_properties() -> None:
     assert read_meta_properties(files, "/d") == MetaProperties("some-cluster", 7, ID)
     put(files, "meta.properties", b"#comment\nversion=0\nbroker.id=3\n")
     assert read_meta_properties(files, "/d") == MetaProperties(None, 3, None, 0)
-    for bad in (b"", b"version=1\n", b"version=2\nnode.id=1\ncluster.id=x\n", b"version=1\nnode.id=x\ncluster.id=c\n"):
+    for bad in (
+        b"",
+        b"version=1\n",
+        b"version=2\nnode.id=1\ncluster.id=x\n",
+        b"version=1\nnode.id=x\ncluster.id=c\n",
+    ):
         put(files, "meta.properties", bad)
         with pytest.raises(CheckpointError):
             read_meta_properties(files, "/d")

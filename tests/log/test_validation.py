@@ -26,7 +26,9 @@ def new_log(**settings: Any) -> Log:
     return open_log(files, settings=config(**settings))
 
 
-def refused(code: ErrorCode, log: Log, data: bytes, origin: AppendOrigin = AppendOrigin.CLIENT) -> BrokerError:
+def refused(
+    code: ErrorCode, log: Log, data: bytes, origin: AppendOrigin = AppendOrigin.CLIENT
+) -> BrokerError:
     with pytest.raises(BrokerError) as caught:
         log.append_as_leader(data, 0, NOW_MS, origin=origin)
     assert caught.value.code == code, caught.value
@@ -52,7 +54,9 @@ def test_a_cut_batch_is_corrupt(size: int) -> None:
 
 
 def test_every_flipped_bit_is_refused() -> None:
-    """RELIABILITY 5.3: a bit flipped anywhere but in base offset and leader epoch is refused; those two are the leader's to write."""
+    """RELIABILITY 5.3: a bit flipped anywhere but in base offset and leader epoch is refused;
+    those two are the leader's to write.
+    """
     data = batch(b"value", producer_id=3, producer_epoch=0, base_sequence=0)
     for position in range(len(data)):
         flipped = bytearray(data)
@@ -91,13 +95,19 @@ def test_every_flipped_bit_is_refused() -> None:
     ],
 )
 def test_header_games(position: int, layout: str, value: int, code: ErrorCode) -> None:
-    """RELIABILITY 5.3: counts, deltas, magic, codec, control bit, producer without sequence, lengths: each refused with its code."""
-    error = refused(code, new_log(), patched(batch(b"x"), position, layout, value, fix_crc=position != 8))
+    """RELIABILITY 5.3: counts, deltas, magic, codec, control bit, producer without sequence,
+    lengths: each refused with its code.
+    """
+    error = refused(
+        code, new_log(), patched(batch(b"x"), position, layout, value, fix_crc=position != 8)
+    )
     assert error.message
 
 
 def test_only_one_batch_from_a_client() -> None:
-    """RL 3.2: a producer sends one batch per partition; more is INVALID_RECORD, bytes behind it are not appended."""
+    """RL 3.2: a producer sends one batch per partition; more is INVALID_RECORD, bytes behind it
+    are not appended.
+    """
     refused(ErrorCode.INVALID_RECORD, new_log(), batch(b"a") + batch(b"b"))
     refused(ErrorCode.CORRUPT_MESSAGE, new_log(), batch(b"a") + b"rest")
 
@@ -105,7 +115,9 @@ def test_only_one_batch_from_a_client() -> None:
 def test_several_batches_from_inside_the_broker() -> None:
     """RL 3.2: coordinators may write several batches at once; the outcome spans them."""
     log = new_log()
-    info = log.append_as_leader(batch(b"a", b"b") + batch(b"c"), 0, NOW_MS, origin=AppendOrigin.COORDINATOR)
+    info = log.append_as_leader(
+        batch(b"a", b"b") + batch(b"c"), 0, NOW_MS, origin=AppendOrigin.COORDINATOR
+    )
     assert (info.first_offset, info.last_offset, info.records_count) == (0, 2, 3)
 
 
@@ -120,12 +132,16 @@ def test_size_limit() -> None:
     assert new_log(max_message_bytes=len(data)).append_as_leader(data, 0, NOW_MS).first_offset == 0
     refused(ErrorCode.MESSAGE_TOO_LARGE, new_log(max_message_bytes=len(data) - 1), data)
     packed = batch(b"x" * 1000, codec=1)
-    assert new_log(max_message_bytes=len(packed)).append_as_leader(packed, 0, NOW_MS).first_offset == 0
+    assert (
+        new_log(max_message_bytes=len(packed)).append_as_leader(packed, 0, NOW_MS).first_offset == 0
+    )
 
 
 @pytest.mark.parametrize("shift_ms", [-101, -100, 0, 50, 51])
 def test_timestamp_bounds(shift_ms: int) -> None:
-    """RL 3.2: the largest timestamp must lie within before/after of now; -1 means none and passes."""
+    """RL 3.2: the largest timestamp must lie within before/after of now; -1 means none and
+    passes.
+    """
     log = new_log(message_timestamp_before_max_ms=100, message_timestamp_after_max_ms=50)
     data = batch(b"x", timestamp=NOW_MS + shift_ms)
     if -100 <= shift_ms <= 50:
@@ -137,7 +153,11 @@ def test_timestamp_bounds(shift_ms: int) -> None:
 
 @pytest.mark.parametrize("codec", CODECS.values())
 def test_log_append_time(codec: int) -> None:
-    """RL 3.2: LogAppendTime stamps attributes, max timestamp and CRC, and every record then carries that time; the answer says it."""
+    """RL 3.2:
+
+    LogAppendTime stamps attributes, max timestamp and CRC, and every record then carries that time;
+    the answer says it.
+    """
     log = new_log(message_timestamp_type="LogAppendTime")
     info = log.append_as_leader(batch(b"a", b"b", timestamp=5, codec=codec), 0, NOW_MS)
     assert info.log_append_time_ms == NOW_MS
@@ -149,7 +169,11 @@ def test_log_append_time(codec: int) -> None:
 @pytest.mark.parametrize("wanted", CODECS)
 @pytest.mark.parametrize("sent", CODECS.values())
 def test_recompression(wanted: str, sent: int) -> None:
-    """RL 3.2: `compression.type` other than producer: the batch is packed anew when its codec differs, and only then."""
+    """RL 3.2:
+
+    `compression.type` other than producer: the batch is packed anew when its codec differs, and
+    only then.
+    """
     log = new_log(compression_type=wanted)
     data = batch(b"a" * 50, b"b" * 50, codec=sent, producer_id=4, producer_epoch=1, base_sequence=7)
     log.append_as_leader(data, 0, NOW_MS)
@@ -162,7 +186,9 @@ def test_recompression(wanted: str, sent: int) -> None:
 
 
 def test_compacted_topics_need_keys() -> None:
-    """RL 3.2: records without key are refused, each named by its index; nothing of the batch is written."""
+    """RL 3.2: records without key are refused, each named by its index; nothing of the batch is
+    written.
+    """
     log = new_log(cleanup_policy=frozenset({"compact"}))
     builder = BatchBuilder()
     for key in (b"k", None, b"l", None):
@@ -174,7 +200,9 @@ def test_compacted_topics_need_keys() -> None:
 
 
 def test_records_are_walked_on_demand_only() -> None:
-    """RL 3.2: a batch whose records are broken passes by its header, and is INVALID_RECORD with `replog.validate.records`."""
+    """RL 3.2: a batch whose records are broken passes by its header, and is INVALID_RECORD with
+    `replog.validate.records`.
+    """
     data = bytearray(batch(b"value"))
     data[61] = 0x7F
     struct.pack_into(">I", data, 17, batch_crc(data, 0, len(data)))
@@ -185,14 +213,22 @@ def test_records_are_walked_on_demand_only() -> None:
 def test_walked_timestamps_are_checked_one_by_one() -> None:
     """RL 3.2: when records are walked, each one outside the bounds is named."""
     log = new_log(validate_records=True, message_timestamp_before_max_ms=100)
-    error = refused(ErrorCode.INVALID_TIMESTAMP, log, batch(b"a", b"b", b"c", timestamp=NOW_MS - 201, step_ms=100))
-    assert isinstance(error, RecordsRefused) and [entry.batch_index for entry in error.record_errors] == [0, 1]
+    error = refused(
+        ErrorCode.INVALID_TIMESTAMP,
+        log,
+        batch(b"a", b"b", b"c", timestamp=NOW_MS - 201, step_ms=100),
+    )
+    assert isinstance(error, RecordsRefused) and [
+        entry.batch_index for entry in error.record_errors
+    ] == [0, 1]
 
 
 @pytest.mark.parametrize("magic", [0, 1])
 @pytest.mark.parametrize("codec", [0, 1, 2, 3])
 def test_message_sets_are_converted_up(magic: int, codec: int) -> None:
-    """RL 3.2: a set of magic 0 or 1 becomes one batch of magic 2 with the same records; magic 0 has no times."""
+    """RL 3.2: a set of magic 0 or 1 becomes one batch of magic 2 with the same records; magic 0
+    has no times.
+    """
     log = new_log()
     builder = BatchBuilder()
     for number in range(5):

@@ -28,7 +28,12 @@ class DelayedOperation(PendingResponse):
 
     def __init__(self, connection: Any, frame: bytes, can_follow: bool) -> None:
         PendingResponse.__init__(self, None, False)
-        self.connection, self.frame, self.can_follow, self.abandoned = connection, frame, can_follow, False
+        self.connection, self.frame, self.can_follow, self.abandoned = (
+            connection,
+            frame,
+            can_follow,
+            False,
+        )
 
     @property
     def appended(self) -> bool:
@@ -60,17 +65,40 @@ class Far(Protocol):
 class House:
     """A memory network with one listener; `dispatch` decides."""
 
-    def __init__(self, dispatch: Any, *, idle_ms: int = 0, maximum: int = 1000, per_host: int = 1000, frame_limit: int = 1 << 20) -> None:
+    def __init__(
+        self,
+        dispatch: Any,
+        *,
+        idle_ms: int = 0,
+        maximum: int = 1000,
+        per_host: int = 1000,
+        frame_limit: int = 1 << 20,
+    ) -> None:
         self.clock = Clock()
         self.network = MemoryNetwork(self.clock)
         self.files = MemoryFileSystem()
-        runtime = Runtime(clock=self.clock, wall_ms=lambda: 0, network=self.network, files=self.files, disk=None, random=Random(1))  # type: ignore[arg-type]
-        self.factory = ConnectionFactory(runtime, dispatch, ConnectionCounts(maximum, per_host), frame_limit=frame_limit, idle_ms=idle_ms)
+        runtime = Runtime(
+            clock=self.clock,
+            wall_ms=lambda: 0,
+            network=self.network,
+            files=self.files,
+            disk=None,
+            random=Random(1),
+        )  # type: ignore[arg-type]
+        self.factory = ConnectionFactory(
+            runtime,
+            dispatch,
+            ConnectionCounts(maximum, per_host),
+            frame_limit=frame_limit,
+            idle_ms=idle_ms,
+        )
         self.network.listen("127.0.0.1", PORT, self.factory)
 
     def client(self) -> Far:
         made: list[Any] = []
-        self.network.connect("127.0.0.1", PORT, ClientFactory.forProtocol(Far), 1).addBoth(made.append)
+        self.network.connect("127.0.0.1", PORT, ClientFactory.forProtocol(Far), 1).addBoth(
+            made.append
+        )
         self.run()
         client: Far = made[0]
         return client

@@ -7,7 +7,12 @@ from typing import Any
 
 import pytest
 from twisted.internet.defer import CancelledError, Deferred, succeed
-from twisted.internet.error import ConnectingCancelledError, ConnectionDone, ConnectionLost, TimeoutError
+from twisted.internet.error import (
+    ConnectingCancelledError,
+    ConnectionDone,
+    ConnectionLost,
+    TimeoutError,
+)
 from twisted.internet.task import Clock
 from twisted.internet.testing import StringTransport
 from twisted.python.failure import Failure
@@ -16,7 +21,11 @@ from twisted_broker.interfaces import Runtime
 from twisted_broker.net.client import BrokerConnection
 from twisted_broker.wire.errors import WireError
 from twisted_broker.wire.header import decode_request_header, encode_response_header
-from twisted_broker.wire.messages.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
+from twisted_broker.wire.messages.api_versions import (
+    ApiVersion,
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+)
 from twisted_broker.wire.schema import encode
 
 
@@ -45,12 +54,19 @@ def clock() -> Clock:
 
 @pytest.fixture
 def connection(network: OneSide, clock: Clock) -> BrokerConnection:
-    runtime = Runtime(clock=clock, wall_ms=lambda: 0, network=network, files=None, disk=None, random=Random(1))  # type: ignore[arg-type]
+    runtime = Runtime(
+        clock=clock, wall_ms=lambda: 0, network=network, files=None, disk=None, random=Random(1)
+    )  # type: ignore[arg-type]
     return BrokerConnection(runtime, "127.0.0.1", 9092, "tester")
 
 
 def answer_bytes(correlation_id: int, *keys: tuple[int, int, int]) -> bytes:
-    body = encode(ApiVersionsResponse(api_keys=[ApiVersion(api_key=k, min_version=a, max_version=b) for k, a, b in keys]), 3)
+    body = encode(
+        ApiVersionsResponse(
+            api_keys=[ApiVersion(api_key=k, min_version=a, max_version=b) for k, a, b in keys]
+        ),
+        3,
+    )
     frame = encode_response_header(correlation_id, 18, 3) + body
     return len(frame).to_bytes(4, "big") + frame
 
@@ -64,9 +80,16 @@ def result(deferred: Deferred[Any]) -> Any:
     return got[0]
 
 
-def test_pipelined_requests_get_their_own_answers(connection: BrokerConnection, network: OneSide) -> None:
-    """Two requests go out at once; answers are matched by order, also when their bytes come split."""
-    first, second = connection.send(ApiVersionsRequest(), 3), connection.send(ApiVersionsRequest(), 3)
+def test_pipelined_requests_get_their_own_answers(
+    connection: BrokerConnection, network: OneSide
+) -> None:
+    """Two requests go out at once; answers are matched by order, also when their bytes come
+    split.
+    """
+    first, second = (
+        connection.send(ApiVersionsRequest(), 3),
+        connection.send(ApiVersionsRequest(), 3),
+    )
     sent = network.protocols[0].transport.value()
     header, _ = decode_request_header(sent[4:])
     assert (header.api_key, header.api_version, header.client_id) == (18, 3, "tester")
@@ -78,14 +101,23 @@ def test_pipelined_requests_get_their_own_answers(connection: BrokerConnection, 
     assert connection.in_flight == 0
 
 
-def test_silence_closes_the_connection_and_fails_all(connection: BrokerConnection, network: OneSide, clock: Clock) -> None:
-    """A request without an answer in time takes the connection and every other request with it; the next one connects anew."""
-    slow, other = connection.send(ApiVersionsRequest(), 3, timeout_ms=100), connection.send(ApiVersionsRequest(), 3)
+def test_silence_closes_the_connection_and_fails_all(
+    connection: BrokerConnection, network: OneSide, clock: Clock
+) -> None:
+    """A request without an answer in time takes the connection and every other request with it;
+    the next one connects anew.
+    """
+    slow, other = (
+        connection.send(ApiVersionsRequest(), 3, timeout_ms=100),
+        connection.send(ApiVersionsRequest(), 3),
+    )
     clock.advance(0.1)
     for each in (slow, other):
         with pytest.raises(TimeoutError):
             result(each)
-    assert network.protocols[0].transport.disconnecting or network.protocols[0].transport.disconnected
+    assert (
+        network.protocols[0].transport.disconnecting or network.protocols[0].transport.disconnected
+    )
     assert not connection.connected and not clock.getDelayedCalls()
     again = connection.send(ApiVersionsRequest(), 3)
     network.protocols[1].dataReceived(answer_bytes(3))
@@ -96,7 +128,9 @@ def test_silence_closes_the_connection_and_fails_all(connection: BrokerConnectio
 def test_an_answer_that_arrived_during_a_stall_is_read_before_the_verdict(
     connection: BrokerConnection, network: OneSide, clock: Clock, pieces: int
 ) -> None:
-    """This process stood still past the time-out: its reactor runs the timer first and reads the sockets after it, a piece in each turn."""
+    """This process stood still past the time-out: its reactor runs the timer first and reads the
+    sockets after it, a piece in each turn.
+    """
     asked = connection.send(ApiVersionsRequest(), 3, timeout_ms=100)
     stream = answer_bytes(1, (0, 0, 9))
     size = -(-len(stream) // pieces)
@@ -112,7 +146,9 @@ def test_an_answer_that_arrived_during_a_stall_is_read_before_the_verdict(
     assert connection.connected and not clock.getDelayedCalls()
 
 
-def test_bytes_that_came_before_the_verdict_do_not_put_it_off(connection: BrokerConnection, network: OneSide, clock: Clock) -> None:
+def test_bytes_that_came_before_the_verdict_do_not_put_it_off(
+    connection: BrokerConnection, network: OneSide, clock: Clock
+) -> None:
     """Half an answer, and then nothing: a turn that brings nothing is the end."""
     asked = connection.send(ApiVersionsRequest(), 3, timeout_ms=100)
     network.protocols[0].dataReceived(answer_bytes(1)[:9])
@@ -121,7 +157,9 @@ def test_bytes_that_came_before_the_verdict_do_not_put_it_off(connection: Broker
         result(asked)
 
 
-def test_a_wrong_correlation_id_ends_the_connection(connection: BrokerConnection, network: OneSide) -> None:
+def test_a_wrong_correlation_id_ends_the_connection(
+    connection: BrokerConnection, network: OneSide
+) -> None:
     """An answer that does not belong to the oldest request is a broken peer."""
     asked = connection.send(ApiVersionsRequest(), 3)
     network.protocols[0].dataReceived(answer_bytes(7))
@@ -139,8 +177,12 @@ def test_a_loss_fails_what_waits(connection: BrokerConnection, network: OneSide)
 
 
 @pytest.mark.parametrize("told", [CancelledError(), ConnectingCancelledError(None)])
-def test_dropped_while_it_connects(connection: BrokerConnection, network: OneSide, told: Exception) -> None:
-    """Whoever waits hears that the connection is gone, as if it had stood: a coroutine that waits for it is not cancelled."""
+def test_dropped_while_it_connects(
+    connection: BrokerConnection, network: OneSide, told: Exception
+) -> None:
+    """Whoever waits hears that the connection is gone, as if it had stood: a coroutine that
+    waits for it is not cancelled.
+    """
     network.connect = lambda *arguments: Deferred(lambda attempt: attempt.errback(told))  # type: ignore[method-assign]
     asked = connection.send(ApiVersionsRequest(), 3)
     connection.close()
@@ -148,8 +190,13 @@ def test_dropped_while_it_connects(connection: BrokerConnection, network: OneSid
         result(asked)
 
 
-def test_negotiation_picks_the_highest_common_version(connection: BrokerConnection, network: OneSide) -> None:
-    """`negotiate` remembers the other side's ranges; `highest_version` refuses what does not overlap."""
+def test_negotiation_picks_the_highest_common_version(
+    connection: BrokerConnection, network: OneSide
+) -> None:
+    """`negotiate` remembers the other side's ranges;
+
+    `highest_version` refuses what does not overlap.
+    """
     asked = connection.negotiate()
     network.protocols[0].dataReceived(answer_bytes(1, (1, 4, 17), (62, 3, 4)))
     assert result(asked)[1] == (4, 17)

@@ -15,7 +15,9 @@ PRODUCE, FETCH = b"\0\0", b"\0\1"
 
 
 class Script:
-    """Parks what begins with a key of `parked`, echoes the rest; produces may follow one another once appended."""
+    """Parks what begins with a key of `parked`, echoes the rest; produces may follow one another
+    once appended.
+    """
 
     def __init__(self, parked: tuple[bytes, ...] = (), can_follow: bool = True) -> None:
         self.parked, self.can_follow = parked, can_follow
@@ -48,7 +50,9 @@ def test_answers_keep_the_order_of_requests() -> None:
 
 
 def test_anything_but_produce_is_a_barrier() -> None:
-    """A fetch waits for the produces before it, and everything behind a fetch waits for the fetch."""
+    """A fetch waits for the produces before it, and everything behind a fetch waits for the
+    fetch.
+    """
     script = Script(parked=(PRODUCE, FETCH))
     house = House(script)
     client = house.client()
@@ -99,7 +103,9 @@ def test_waiting_produces_are_bounded_in_bytes() -> None:
 
 
 def test_a_client_that_never_reads_is_not_read_from() -> None:
-    """Answers that nobody reads stop the next requests: what waits for the client stays bounded (RELIABILITY 5.3)."""
+    """Answers that nobody reads stop the next requests: what waits for the client stays bounded
+    (RELIABILITY 5.3).
+    """
     script = Script()
     house = House(script)
     client = house.client()
@@ -158,7 +164,9 @@ def test_a_lost_client_abandons_what_waits() -> None:
 
 
 def test_silent_connections_are_closed() -> None:
-    """`connections.max.idle.ms` closes who is silent, not who waits for an answer, and leaves no timer behind."""
+    """`connections.max.idle.ms` closes who is silent, not who waits for an answer, and leaves no
+    timer behind.
+    """
     script = Script(parked=(FETCH,))
     house = House(script, idle_ms=10_000)
     silent, waiting = house.client(), house.client()
@@ -176,7 +184,9 @@ def test_silent_connections_are_closed() -> None:
 
 
 def test_a_round_that_comes_late_is_nobodys_silence() -> None:
-    """This process stood still: what was sent to it meanwhile is read after the timer, and counts."""
+    """This process stood still: what was sent to it meanwhile is read after the timer, and
+    counts.
+    """
     house = House(Script(), idle_ms=10_000)
     speaking, silent = house.client(), house.client()
     for _ in range(10):
@@ -229,7 +239,9 @@ def sliced_house(size: int) -> tuple[Sliced, House]:
 
 
 def test_slices_are_loaded_as_the_client_reads_and_released_once() -> None:
-    """An answer with a slice of 1 MiB waits as a slice; its file is referenced until the last byte is out, not longer."""
+    """An answer with a slice of 1 MiB waits as a slice; its file is referenced until the last
+    byte is out, not longer.
+    """
     script, house = sliced_house(1 << 20)
     client = house.client()
     client.transport.pauseProducing()
@@ -243,7 +255,9 @@ def test_slices_are_loaded_as_the_client_reads_and_released_once() -> None:
 
 
 def test_a_slice_that_was_cut_closes_its_connection() -> None:
-    """Truncation between the answer and its sending never sends other bytes; the reference is given back."""
+    """Truncation between the answer and its sending never sends other bytes; the reference is
+    given back.
+    """
     script, house = sliced_house(1 << 20)
     client = house.client()
     client.transport.pauseProducing()

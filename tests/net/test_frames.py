@@ -17,8 +17,12 @@ def framed(payload: bytes) -> bytes:
 
 
 @given(st.lists(st.binary(max_size=300), max_size=8), st.data())
-def test_any_cut_of_the_stream_gives_the_same_frames(payloads: list[bytes], data: st.DataObject) -> None:
-    """However the bytes arrive, by feed or straight into the buffer, the frames are those that were sent."""
+def test_any_cut_of_the_stream_gives_the_same_frames(
+    payloads: list[bytes], data: st.DataObject
+) -> None:
+    """However the bytes arrive, by feed or straight into the buffer, the frames are those that
+    were sent.
+    """
     stream = b"".join(map(framed, payloads))
     cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=12)))
     reader, found = FrameReader(1000), []
@@ -31,7 +35,9 @@ def test_any_cut_of_the_stream_gives_the_same_frames(payloads: list[bytes], data
 
 
 def test_a_long_frame_is_read_straight_into_its_buffer() -> None:
-    """Past 32 KiB the reader offers room to the socket; the offered room never exceeds twice what has come."""
+    """Past 32 KiB the reader offers room to the socket; the offered room never exceeds twice
+    what has come.
+    """
     payload = bytes(range(256)) * 4096
     stream, reader = framed(payload), FrameReader(len(payload))
     reader.feed(stream[:40_000])
@@ -51,7 +57,9 @@ def test_a_long_frame_is_read_straight_into_its_buffer() -> None:
 
 
 def test_a_declared_length_allocates_nothing() -> None:
-    """100 MiB announced and four bytes sent, on a thousand connections: memory does not move (RELIABILITY 5.3)."""
+    """100 MiB announced and four bytes sent, on a thousand connections: memory does not move
+    (RELIABILITY 5.3).
+    """
     announced = (100 << 20).to_bytes(4, "big") + b"\0\0\0\0"
     tracemalloc.start()
     try:
@@ -67,7 +75,9 @@ def test_a_declared_length_allocates_nothing() -> None:
 
 @pytest.mark.parametrize("size", [-1, -(1 << 31), 1001, (1 << 31) - 1])
 def test_impossible_lengths_are_refused_at_once(size: int) -> None:
-    """A negative length, or one above the limit, is refused before anything of the frame arrives."""
+    """A negative length, or one above the limit, is refused before anything of the frame
+    arrives.
+    """
     reader = FrameReader(1000)
     reader.feed(size.to_bytes(4, "big", signed=True))
     with pytest.raises(WireError):

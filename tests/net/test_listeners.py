@@ -27,7 +27,9 @@ class Refusing:
 def refusal(network: Any, endpoint: EndPoint, is_controller: bool) -> str:
     runtime: Any = SimpleNamespace(network=network)
     problems: list[Any] = []
-    ensureDeferred(OpenListeners(runtime).open(endpoint, None, endpoint, is_controller)).addErrback(problems.append)
+    ensureDeferred(OpenListeners(runtime).open(endpoint, None, endpoint, is_controller)).addErrback(
+        problems.append
+    )
     problems[0].trap(CannotListenError)
     return str(problems[0].value)
 
@@ -35,14 +37,41 @@ def refusal(network: Any, endpoint: EndPoint, is_controller: bool) -> str:
 @pytest.mark.parametrize(
     ("error", "is_controller", "remedy"),
     [
-        (OSError(EADDRNOTAVAIL, "not here"), False, "an address of this machine in listeners or with --host"),
-        (gaierror(EAI_NONAME, "not known"), False, "an address of this machine in listeners or with --host"),
-        (OSError(EADDRINUSE, "in use"), False, "a port that nobody uses (0: any) in listeners or with --port"),
-        (OSError(EACCES, "not allowed"), False, "a port that this user may open (as a rule 1024 or more) in listeners or with --port"),
+        (
+            OSError(EADDRNOTAVAIL, "not here"),
+            False,
+            "an address of this machine in listeners or with --host",
+        ),
+        (
+            gaierror(EAI_NONAME, "not known"),
+            False,
+            "an address of this machine in listeners or with --host",
+        ),
+        (
+            OSError(EADDRINUSE, "in use"),
+            False,
+            "a port that nobody uses (0: any) in listeners or with --port",
+        ),
+        (
+            OSError(EACCES, "not allowed"),
+            False,
+            "a port that this user may open (as a rule 1024 or more) in listeners or with --port",
+        ),
         (OSError(EADDRNOTAVAIL, "not here"), True, "an address of this machine in listeners"),
     ],
-    ids=["no address of ours", "no such name", "in use", "not allowed", "of the controller: --host is not about it"],
+    ids=[
+        "no address of ours",
+        "no such name",
+        "in use",
+        "not allowed",
+        "of the controller: --host is not about it",
+    ],
 )
-def test_the_line_names_the_setting_and_the_remedy(error: OSError, is_controller: bool, remedy: str) -> None:
+def test_the_line_names_the_setting_and_the_remedy(
+    error: OSError, is_controller: bool, remedy: str
+) -> None:
     line = refusal(Refusing(error), EndPoint("INSIDE", "h", 9092), is_controller)
-    assert line == f"listeners: INSIDE://h:9092 cannot be listened on ({error.strerror}): give {remedy}"
+    assert (
+        line
+        == f"listeners: INSIDE://h:9092 cannot be listened on ({error.strerror}): give {remedy}"
+    )

@@ -1,4 +1,6 @@
-"""What `net/transport.py`, `group.py` and `network.py` promise, over real sockets on loopback and a reactor turned by hand."""
+"""What `net/transport.py`, `group.py` and `network.py` promise, over real sockets on loopback
+and a reactor turned by hand.
+"""
 
 from __future__ import annotations
 
@@ -34,8 +36,17 @@ class Loopback:
     def __init__(self, dispatch: Any) -> None:
         self.reactor = SelectReactor()
         network = ReactorNetwork(self.reactor)
-        runtime = Runtime(clock=self.reactor, wall_ms=lambda: 0, network=network, files=OsFileSystem(), disk=None, random=Random(1))  # type: ignore[arg-type]
-        self.factory = ConnectionFactory(runtime, dispatch, ConnectionCounts(10_000, 10_000), frame_limit=100 << 20, idle_ms=0)
+        runtime = Runtime(
+            clock=self.reactor,
+            wall_ms=lambda: 0,
+            network=network,
+            files=OsFileSystem(),
+            disk=None,
+            random=Random(1),
+        )  # type: ignore[arg-type]
+        self.factory = ConnectionFactory(
+            runtime, dispatch, ConnectionCounts(10_000, 10_000), frame_limit=100 << 20, idle_ms=0
+        )
         self.network = network
         self.port = self.result(network.listen("127.0.0.1", 0, self.factory))
         self.number = self.port.getHost().port
@@ -102,7 +113,9 @@ def loopback() -> Iterator[Loopback]:
 
 
 def test_requests_are_answered_over_real_sockets(loopback: Loopback) -> None:
-    """Small frames, several in one piece, and one of 3 MiB that is read straight into its buffer."""
+    """Small frames, several in one piece, and one of 3 MiB that is read straight into its
+    buffer.
+    """
     client = loopback.client()
     client.send(framed(b"one") + framed(b"two"))
     assert loopback.receive(client, 14) == framed(b"one") + framed(b"two")
@@ -122,7 +135,9 @@ def test_requests_are_answered_over_real_sockets(loopback: Loopback) -> None:
 
 
 def test_a_client_that_never_reads_costs_a_bounded_amount(loopback: Loopback) -> None:
-    """Once the socket is full nothing more is read; when the client reads at last it gets everything in order."""
+    """Once the socket is full nothing more is read; when the client reads at last it gets
+    everything in order.
+    """
     client, neighbour = loopback.client(), loopback.client()
     payload = framed(bytes(50_000))
     sent = 0
@@ -156,7 +171,9 @@ def test_a_hang_up_is_noticed_while_reading_and_writing(loopback: Loopback) -> N
 
 
 def test_declared_lengths_cost_nothing(loopback: Loopback) -> None:
-    """100 MiB announced and four bytes sent, on many connections: resident memory does not move (RELIABILITY 5.3)."""
+    """100 MiB announced and four bytes sent, on many connections: resident memory does not move
+    (RELIABILITY 5.3).
+    """
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     clients = [loopback.client() for _ in range(200)]
     for client in clients:
@@ -196,7 +213,9 @@ def sliced(tmp_path: Path) -> Iterator[tuple[Loopback, SegmentFile, bytes]]:
 
 
 def test_a_long_slice_is_sent_from_its_file(sliced: tuple[Loopback, SegmentFile, bytes]) -> None:
-    """6 MB by sendfile, byte for byte, behind its header; twice on one connection; then the file is free."""
+    """6 MB by sendfile, byte for byte, behind its header; twice on one connection; then the file
+    is free.
+    """
     loopback, segment, content = sliced
     client = loopback.client()
     client.send(framed(b"a") + framed(b"b"))
@@ -205,7 +224,9 @@ def test_a_long_slice_is_sent_from_its_file(sliced: tuple[Loopback, SegmentFile,
     assert segment.references == 0
 
 
-def test_a_file_cut_while_it_is_sent_closes_the_connection(sliced: tuple[Loopback, SegmentFile, bytes]) -> None:
+def test_a_file_cut_while_it_is_sent_closes_the_connection(
+    sliced: tuple[Loopback, SegmentFile, bytes],
+) -> None:
     """The rest of a slice whose file was truncated is never made up."""
     loopback, segment, _ = sliced
     client = loopback.client()

@@ -1,4 +1,5 @@
-"""One Spark session and one broker for all tests of this directory. What uses `spark` gets the marker `spark`.
+"""One Spark session and one broker for all tests of this directory. What uses `spark` gets the
+marker `spark`.
 
 The broker never deletes by age: a record may carry any timestamp.
 """
@@ -31,16 +32,24 @@ SETTINGS = {
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if Path(__file__).parent in item.path.parents and "spark" in getattr(item, "fixturenames", ()):
+        if Path(__file__).parent in item.path.parents and "spark" in getattr(
+            item, "fixturenames", ()
+        ):
             item.add_marker(pytest.mark.spark)
 
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """Two cores of this machine, Kafka and Delta. Where Java or the jars cannot be had its tests are skipped, except under CI=true."""
+    """Two cores of this machine, Kafka and Delta.
+
+    Where Java or the jars cannot be had its tests are skipped, except under CI=true.
+    """
     from twisted_broker.pipeline import session
 
-    places = {"spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")), "spark.local.dir": str(tmp_path_factory.mktemp("spark"))}
+    places = {
+        "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")),
+        "spark.local.dir": str(tmp_path_factory.mktemp("spark")),
+    }
     try:
         built = session.build("tests", conf=SETTINGS | places, formats=("kafka", "delta"))
     except PipelineError as error:
@@ -73,7 +82,9 @@ class KafkaFiles:
 
 @pytest.fixture(scope="session")
 def kafka_files(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaFiles]:
-    """All codecs, headers, transactions that committed, aborted and stayed open: see `kafka_files.py`."""
+    """All codecs, headers, transactions that committed, aborted and stayed open: see
+    `kafka_files.py`.
+    """
     directory = unpack(tmp_path_factory.mktemp("kafka"))
     broker = serve(tmp_path_factory.mktemp("kafka-broker"), directory)
     yield KafkaFiles(directory, broker)

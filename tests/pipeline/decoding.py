@@ -1,4 +1,6 @@
-"""What the tests of the decoder share: rows out of the vectors, the same rows out of the plain walk, and batches to try them on."""
+"""What the tests of the decoder share: rows out of the vectors, the same rows out of the plain
+walk, and batches to try them on.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,13 @@ from typing import Any
 from twisted_broker.pipeline.columns import ALL_COLUMNS
 from twisted_broker.pipeline.decoder import Request, decode_segment
 from twisted_broker.wire.compression import CODEC_NAMES
-from twisted_broker.wire.records import BatchBuilder, BatchView, batch_crc, iterate_batches, next_sequence
+from twisted_broker.wire.records import (
+    BatchBuilder,
+    BatchView,
+    batch_crc,
+    iterate_batches,
+    next_sequence,
+)
 
 GOLDEN = Path(__file__).parent / "golden" / "kafka-4.3.1.tar.gz"
 TOPIC, PARTITION = "sample", 3
@@ -45,25 +53,47 @@ def plain(batch: Any) -> list[Row]:
 
 
 def walked(data: bytes, control: bool = False) -> list[Row]:
-    """The rows that the wire package's plain walk finds, with every column that needs no other batch."""
-    return [row for batch in iterate_batches(data) if control or not batch.is_control for row in _walked_batch(batch)]
+    """The rows that the wire package's plain walk finds, with every column that needs no other
+    batch.
+    """
+    return [
+        row
+        for batch in iterate_batches(data)
+        if control or not batch.is_control
+        for row in _walked_batch(batch)
+    ]
 
 
 def _walked_batch(batch: BatchView) -> list[Row]:
     of_batch = {
-        "topic": TOPIC, "partition": PARTITION, "timestampType": batch.timestamp_type, "producerId": batch.producer_id,
-        "producerEpoch": batch.producer_epoch, "leaderEpoch": batch.partition_leader_epoch, "batchOffset": batch.base_offset,
-        "batchLastOffset": batch.last_offset, "codec": CODEC_NAMES[batch.codec], "crcOk": batch.is_valid_crc(),
-        "transactional": batch.is_transactional, "control": batch.is_control, "aborted": False,
-    }  # fmt: skip
+        "topic": TOPIC,
+        "partition": PARTITION,
+        "timestampType": batch.timestamp_type,
+        "producerId": batch.producer_id,
+        "producerEpoch": batch.producer_epoch,
+        "leaderEpoch": batch.partition_leader_epoch,
+        "batchOffset": batch.base_offset,
+        "batchLastOffset": batch.last_offset,
+        "codec": CODEC_NAMES[batch.codec],
+        "crcOk": batch.is_valid_crc(),
+        "transactional": batch.is_transactional,
+        "control": batch.is_control,
+        "aborted": False,
+    }
     return [
-        of_batch | {
-            "key": record.key, "value": record.value, "offset": record.offset, "timestamp": record.timestamp,
+        of_batch
+        | {
+            "key": record.key,
+            "value": record.value,
+            "offset": record.offset,
+            "timestamp": record.timestamp,
             "headers": [(_text(name), content) for name, content in record.headers] or None,
-            "sequence": -1 if batch.base_sequence == -1 else next_sequence(batch.base_sequence, record.offset - batch.base_offset),
+            "sequence": -1
+            if batch.base_sequence == -1
+            else next_sequence(batch.base_sequence, record.offset - batch.base_offset),
         }
         for record in batch.records()
-    ]  # fmt: skip
+    ]
 
 
 def _text(name: str) -> str:
@@ -71,8 +101,12 @@ def _text(name: str) -> str:
     return name.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
-def segment(seed: int, batches: int = 40, most_records: int = 12, codecs: Iterable[int] = range(5)) -> bytes:
-    """Batches of random records: nulls, headers, holes between offsets, all codecs, all flags; many enough to walk in lock-step."""
+def segment(
+    seed: int, batches: int = 40, most_records: int = 12, codecs: Iterable[int] = range(5)
+) -> bytes:
+    """Batches of random records: nulls, headers, holes between offsets, all codecs, all flags;
+    many enough to walk in lock-step.
+    """
     chance, offset, out = random.Random(seed), 0, []
     choices = list(codecs)
     for _ in range(batches):
@@ -80,7 +114,13 @@ def segment(seed: int, batches: int = 40, most_records: int = 12, codecs: Iterab
         delta = 0
         for _ in range(chance.randint(1, most_records)):
             delta += chance.choice((0, 0, 0, 1, 130))
-            builder.append(FIRST_MS + chance.randint(-(10**9), 10**9), _content(chance), _content(chance), _headers(chance), delta)
+            builder.append(
+                FIRST_MS + chance.randint(-(10**9), 10**9),
+                _content(chance),
+                _content(chance),
+                _headers(chance),
+                delta,
+            )
             delta += 1
         out.append(builder.build(delta + chance.choice((-1, -1, 5))))
         offset += delta + 10
@@ -90,10 +130,16 @@ def segment(seed: int, batches: int = 40, most_records: int = 12, codecs: Iterab
 def _builder(chance: random.Random, offset: int, codec: int) -> BatchBuilder:
     producer = chance.random() < 0.5
     return BatchBuilder(
-        base_offset=offset, codec=codec, leader_epoch=chance.randint(0, 9), timestamp_type=chance.choice((0, 0, 1)), log_append_time_ms=FIRST_MS,
-        producer_id=chance.randint(0, 2**62) if producer else -1, producer_epoch=3 if producer else -1,
-        base_sequence=2**31 - 4 if producer else -1, is_transactional=producer and chance.random() < 0.5,
-    )  # fmt: skip
+        base_offset=offset,
+        codec=codec,
+        leader_epoch=chance.randint(0, 9),
+        timestamp_type=chance.choice((0, 0, 1)),
+        log_append_time_ms=FIRST_MS,
+        producer_id=chance.randint(0, 2**62) if producer else -1,
+        producer_epoch=3 if producer else -1,
+        base_sequence=2**31 - 4 if producer else -1,
+        is_transactional=producer and chance.random() < 0.5,
+    )
 
 
 def _content(chance: random.Random) -> bytes | None:
@@ -103,7 +149,10 @@ def _content(chance: random.Random) -> bytes | None:
 
 def _headers(chance: random.Random) -> list[tuple[str, bytes | None]]:
     names, contents = ("", "trace", "é", "k" * 100), (None, b"", b"v", b"w" * 200)
-    return [(chance.choice(names), chance.choice(contents)) for _ in range(chance.choice((0, 0, 1, 3, 40)))]
+    return [
+        (chance.choice(names), chance.choice(contents))
+        for _ in range(chance.choice((0, 0, 1, 3, 40)))
+    ]
 
 
 def with_crc(batch: bytearray) -> bytes:
@@ -121,7 +170,9 @@ def unpack_golden(directory: Path) -> Path:
 
 @cache
 def expected() -> tuple[tuple[Row, bool], ...]:
-    """The records that a consumer of Apache Kafka saw, and whether it saw them under read_committed too."""
+    """The records that a consumer of Apache Kafka saw, and whether it saw them under
+    read_committed too.
+    """
     with tarfile.open(GOLDEN) as archive:
         file = archive.extractfile("./expected.jsonl")
         assert file is not None
@@ -132,9 +183,15 @@ def _expected(line: list[Any]) -> tuple[Row, bool]:
     topic, partition, offset, timestamp, kind, key, value, headers, committed = line
     pairs = [(name, _bytes(content)) for name, content in headers] if headers else None
     return {
-        "topic": topic, "partition": partition, "offset": offset, "timestamp": timestamp, "timestampType": kind, "key": _bytes(key),
-        "value": _bytes(value), "headers": pairs,
-    }, committed  # fmt: skip
+        "topic": topic,
+        "partition": partition,
+        "offset": offset,
+        "timestamp": timestamp,
+        "timestampType": kind,
+        "key": _bytes(key),
+        "value": _bytes(value),
+        "headers": pairs,
+    }, committed
 
 
 def _bytes(text: str | None) -> bytes | None:

@@ -1,7 +1,9 @@
-"""Our broker over log files that Apache Kafka 4.3.1 wrote, with what Kafka's own clients read of them.
+"""Our broker over log files that Apache Kafka 4.3.1 wrote, with what Kafka's own clients read of
+them.
 
-`tests/log/golden/kafka-4.3.1.tar.gz` (see `tests/log/test_golden.py`) has them: topic `rich` in all codecs, with headers, idempotent and
-transactional producers, aborted and overlapping transactions, a log start at 3; in state `killed` also a transaction that is open.
+`tests/log/golden/kafka-4.3.1.tar.gz` (see `tests/log/test_golden.py`) has them: topic `rich` in all
+codecs, with headers, idempotent and transactional producers, aborted and overlapping transactions,
+a log start at 3; in state `killed` also a transaction that is open.
 """
 
 from __future__ import annotations
@@ -28,8 +30,12 @@ def unpack(directory: Path, state: str = "killed") -> Path:
 
 
 def expected(log_directory: Path, topic: str, isolation: str) -> list[list[Any]]:
-    """[offset, timestamp, key, value, [[header, value]]] of every record, as a consumer with that isolation level read them."""
-    found: list[list[Any]] = json.loads((log_directory / "expected.json").read_text())[f"{topic}/{isolation}"]["records"]
+    """[offset, timestamp, key, value, [[header, value]]] of every record, as a consumer with
+    that isolation level read them.
+    """
+    found: list[list[Any]] = json.loads((log_directory / "expected.json").read_text())[
+        f"{topic}/{isolation}"
+    ]["records"]
     return found
 
 
@@ -38,14 +44,20 @@ def serve(directory: Path, log_directory: Path) -> BrokerProcess:
     broker = BrokerProcess(directory, {"log.retention.ms": "-1"}).start()
     admin = KafkaAdminClient(bootstrap_servers=broker.bootstrap)
     try:
-        admin.create_topics([NewTopic(name=topic, num_partitions=1, replication_factor=1) for topic in TOPICS])
+        admin.create_topics(
+            [NewTopic(name=topic, num_partitions=1, replication_factor=1) for topic in TOPICS]
+        )
     finally:
         admin.close()
     broker.stop()
     for topic in TOPICS:
         replace_log(Path(broker.data) / f"{topic}-0", log_directory / f"{topic}-0")
     shutil.copy(log_directory / "log-start-offset-checkpoint", broker.data)
-    for stale in ("recovery-point-offset-checkpoint", "replication-offset-checkpoint", ".kafka_cleanshutdown"):
+    for stale in (
+        "recovery-point-offset-checkpoint",
+        "replication-offset-checkpoint",
+        ".kafka_cleanshutdown",
+    ):
         (Path(broker.data) / stale).unlink(missing_ok=True)
     return broker.start()
 

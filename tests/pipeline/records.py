@@ -1,4 +1,6 @@
-"""Records for the tests of the pipeline, written by stock clients in the one place where that is done."""
+"""Records for the tests of the pipeline, written by stock clients in the one place where that is
+done.
+"""
 
 from __future__ import annotations
 
@@ -25,8 +27,9 @@ class Written:
 
 
 def numbered(count: int, partitions: int = 1, first: int = 0) -> list[Written]:
-    """`count` records round the partitions, a second apart from 2023-01-01 on; every seventh a tombstone, every fifth other
-    without key, every third with headers."""
+    """`count` records round the partitions, a second apart from 2023-01-01 on; every seventh a
+    tombstone, every fifth other without key, every third with headers.
+    """
     return [
         Written(
             partition=number % partitions,
@@ -44,7 +47,15 @@ def produce(bootstrap: str, topic: str, records: Iterable[Written], **settings: 
     producer = KafkaProducer(bootstrap_servers=bootstrap, acks="all", **settings)
     try:
         sent = [
-            producer.send(topic, each.value, each.key, list(each.headers), partition=each.partition, timestamp_ms=each.timestamp) for each in records
+            producer.send(
+                topic,
+                each.value,
+                each.key,
+                list(each.headers),
+                partition=each.partition,
+                timestamp_ms=each.timestamp,
+            )
+            for each in records
         ]
         for future in sent:
             future.get(PATIENCE_SECONDS)

@@ -9,10 +9,17 @@ from twisted_broker.wire.records import BatchBuilder, set_offsets_and_epoch
 
 
 def batch(base: int, count: int = 10, epoch: int = 0, text: str = "value", **settings) -> bytes:
-    """A batch of `count` records at offset `base` under a leader epoch; `settings` go to the `BatchBuilder`."""
+    """A batch of `count` records at offset `base` under a leader epoch;
+
+    `settings` go to the `BatchBuilder`.
+    """
     builder = BatchBuilder(**settings)
     for number in range(count):
-        builder.append(1_700_000_000_000 + base + number, b"key %d" % (number % 3), f"{text} {base + number}".encode())
+        builder.append(
+            1_700_000_000_000 + base + number,
+            b"key %d" % (number % 3),
+            f"{text} {base + number}".encode(),
+        )
     made = bytearray(builder.build())
     set_offsets_and_epoch(made, base, epoch)
     return bytes(made)
@@ -29,7 +36,10 @@ def partition(directory: Path, name: str, segments: Mapping[int, Sequence[bytes]
 
 def checkpoint(directory: Path, name: str, offsets: Mapping[str, int]) -> None:
     """An offset checkpoint: partition folder's name -> offset."""
-    lines = [f"{partition.rpartition('-')[0]} {partition.rpartition('-')[2]} {offset}" for partition, offset in offsets.items()]
+    lines = [
+        f"{partition.rpartition('-')[0]} {partition.rpartition('-')[2]} {offset}"
+        for partition, offset in offsets.items()
+    ]
     (directory / name).write_text("\n".join(["0", str(len(lines)), *lines]) + "\n")
 
 

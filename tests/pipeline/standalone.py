@@ -1,4 +1,6 @@
-"""A Spark master and its workers as processes on loopback, from PySpark's own classes; free ports, ended by process id."""
+"""A Spark master and its workers as processes on loopback, from PySpark's own classes; free
+ports, ended by process id.
+"""
 
 from __future__ import annotations
 
@@ -29,17 +31,27 @@ class Daemon:
     def __init__(self, directory: Path, *arguments: str) -> None:
         directory.mkdir(parents=True, exist_ok=True)
         self.log = directory / "log"
-        environment = os.environ | SMALL | {"JAVA_HOME": str(java.find().home), "SPARK_HOME": str(SPARK)}
+        environment = (
+            os.environ | SMALL | {"JAVA_HOME": str(java.find().home), "SPARK_HOME": str(SPARK)}
+        )
         command = [SPARK / "bin" / "spark-class", *arguments]
         with self.log.open("wb") as log:
-            self.process = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, cwd=directory, env=environment)
+            self.process = subprocess.Popen(
+                command,
+                stdout=log,
+                stderr=log,
+                stdin=subprocess.DEVNULL,
+                cwd=directory,
+                env=environment,
+            )
 
     def said(self, pattern: str) -> str:
         """Waits for a line of the log; its first group."""
         deadline = time.monotonic() + PATIENCE_SECONDS
         while not (found := re.search(pattern, self.log.read_text(errors="replace"))):
             if self.process.poll() is not None or time.monotonic() > deadline:
-                raise RuntimeError(f"a daemon never said {pattern!r}:\n{self.log.read_text(errors='replace')[-4000:]}")
+                tail = self.log.read_text(errors="replace")[-4000:]
+                raise RuntimeError(f"a daemon never said {pattern!r}:\n{tail}")
             time.sleep(0.05)
         return found.group(1)
 
@@ -58,11 +70,39 @@ class Standalone:
     def __init__(self, directory: Path, count: int = 2) -> None:
         self.directory = directory
         package = "org.apache.spark.deploy."
-        self.daemons = [Daemon(directory / "master", f"{package}master.Master", "--host", "127.0.0.1", "--port", "0", "--webui-port", "0")]
+        self.daemons = [
+            Daemon(
+                directory / "master",
+                f"{package}master.Master",
+                "--host",
+                "127.0.0.1",
+                "--port",
+                "0",
+                "--webui-port",
+                "0",
+            )
+        ]
         try:
             self.url = self.daemons[0].said(r"Starting Spark master at (spark://\S+)")
-            options = ("--cores", "1", "--memory", "1g", "--host", "127.0.0.1", "--port", "0", "--webui-port", "0", "--work-dir", "work", self.url)
-            self.daemons += [Daemon(directory / f"worker-{number}", f"{package}worker.Worker", *options) for number in range(count)]
+            options = (
+                "--cores",
+                "1",
+                "--memory",
+                "1g",
+                "--host",
+                "127.0.0.1",
+                "--port",
+                "0",
+                "--webui-port",
+                "0",
+                "--work-dir",
+                "work",
+                self.url,
+            )
+            self.daemons += [
+                Daemon(directory / f"worker-{number}", f"{package}worker.Worker", *options)
+                for number in range(count)
+            ]
             for worker in self.daemons[1:]:
                 worker.said(r"(Successfully registered with master)")
         except BaseException:
@@ -71,7 +111,10 @@ class Standalone:
 
     def applications(self) -> list[set[str]]:
         """For each worker the applications that had an executor on it."""
-        return [{path.name for path in (daemon.log.parent / "work").glob("app-*")} for daemon in self.daemons[1:]]
+        return [
+            {path.name for path in (daemon.log.parent / "work").glob("app-*")}
+            for daemon in self.daemons[1:]
+        ]
 
     def end(self) -> None:
         """Workers first: their executors end with them."""
@@ -79,4 +122,7 @@ class Standalone:
             daemon.end()
 
     def log_tail(self) -> str:
-        return "\n".join(f"--- {daemon.log.parent.name}\n{daemon.log.read_text(errors='replace')[-3000:]}" for daemon in self.daemons)
+        return "\n".join(
+            f"--- {daemon.log.parent.name}\n{daemon.log.read_text(errors='replace')[-3000:]}"
+            for daemon in self.daemons
+        )

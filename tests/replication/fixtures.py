@@ -10,14 +10,23 @@ from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 
 from twisted_broker.cluster.image import TOPIC_RESOURCE, MetadataDelta, MetadataImage
-from twisted_broker.cluster.image_entries import BrokerRegistration, PartitionRegistration, TopicImage
+from twisted_broker.cluster.image_entries import (
+    BrokerRegistration,
+    PartitionRegistration,
+    TopicImage,
+)
 from twisted_broker.config import BrokerConfig, LogConfig
 from twisted_broker.interfaces import Runtime, TopicPartition
 from twisted_broker.log.append_info import AppendOrigin
 from twisted_broker.log.log import Log
 from twisted_broker.log.memory import InlineWorker, MemoryFileSystem
 from twisted_broker.log.segment_file import OpenFiles
-from twisted_broker.replication.partition.fetch_data import HIGH_WATERMARK, LOG_END, FetchParams, FetchPartitionRequest
+from twisted_broker.replication.partition.fetch_data import (
+    HIGH_WATERMARK,
+    LOG_END,
+    FetchParams,
+    FetchPartitionRequest,
+)
 from twisted_broker.replication.partition.isr import IsrAnswer, IsrProposal
 from twisted_broker.replication.partition.partition import Partition
 from twisted_broker.replication.replica_manager import ReplicaManager
@@ -39,14 +48,38 @@ def batch(count: int = 1, *, timestamp: int = WALL_MS, value: bytes = b"v", **op
     return builder.build()
 
 
-def registration(leader: int = LOCAL, replicas=(1,), isr=None, leader_epoch: int = 0, partition_epoch: int = 0, recovery: int = 0):
+def registration(
+    leader: int = LOCAL,
+    replicas=(1,),
+    isr=None,
+    leader_epoch: int = 0,
+    partition_epoch: int = 0,
+    recovery: int = 0,
+):
     replicas = tuple(replicas)
     members = replicas if isr is None else tuple(isr)
     directories = (bytes(16),) * len(replicas)
-    return PartitionRegistration(replicas, directories, members, (), (), (), (), leader, recovery, leader_epoch, partition_epoch)
+    return PartitionRegistration(
+        replicas,
+        directories,
+        members,
+        (),
+        (),
+        (),
+        (),
+        leader,
+        recovery,
+        leader_epoch,
+        partition_epoch,
+    )
 
 
-def make_log(config: LogConfig | None = None, files: MemoryFileSystem | None = None, tp: TopicPartition = TP, directory: str = "/data") -> Log:
+def make_log(
+    config: LogConfig | None = None,
+    files: MemoryFileSystem | None = None,
+    tp: TopicPartition = TP,
+    directory: str = "/data",
+) -> Log:
     files = files or MemoryFileSystem()
     files.make_directories(f"{directory}/{tp}")
     log = Log(OpenFiles(files), f"{directory}/{tp}", tp, TOPIC_ID, config or LogConfig())
@@ -75,23 +108,44 @@ class FakeBrokers:
 class PartitionFixture:
     """One partition led by broker 1, with followers that fetch when told."""
 
-    def __init__(self, replicas=(1, 2, 3), isr=None, config: LogConfig | None = None, leader_epoch: int = 5, lead: bool = True) -> None:
+    def __init__(
+        self,
+        replicas=(1, 2, 3),
+        isr=None,
+        config: LogConfig | None = None,
+        leader_epoch: int = 5,
+        lead: bool = True,
+    ) -> None:
         self.now_ms = 1_000_000
         self.events: deque = deque()
         self.brokers = FakeBrokers()
         self.log = make_log(config)
         self.partition = Partition(TP, TOPIC_ID, LOCAL, self.events, self.brokers, MAX_LAG_MS)
         if lead:
-            self.partition.make_leader(registration(LOCAL, replicas, isr, leader_epoch, 10), self.log, self.now_ms)
+            self.partition.make_leader(
+                registration(LOCAL, replicas, isr, leader_epoch, 10), self.log, self.now_ms
+            )
         self.events.clear()
 
     def append(self, count: int = 1, acks: int = 1):
-        return self.partition.append_as_leader(batch(count), acks, WALL_MS, self.now_ms, AppendOrigin.CLIENT)
+        return self.partition.append_as_leader(
+            batch(count), acks, WALL_MS, self.now_ms, AppendOrigin.CLIENT
+        )
 
-    def follower_fetches(self, broker: int, offset: int, epoch: int | None = None, log_start: int = 0, leader_epoch: int = -1, last_epoch: int = -1):
+    def follower_fetches(
+        self,
+        broker: int,
+        offset: int,
+        epoch: int | None = None,
+        log_start: int = 0,
+        leader_epoch: int = -1,
+        last_epoch: int = -1,
+    ):
         broker_epoch = self.brokers.epoch_of(broker) if epoch is None else epoch
         params = FetchParams(broker, broker_epoch, 0, 1, 1_000_000, LOG_END)
-        request = FetchPartitionRequest(TP, None, offset, 1_000_000, leader_epoch, last_epoch, log_start)
+        request = FetchPartitionRequest(
+            TP, None, offset, 1_000_000, leader_epoch, last_epoch, log_start
+        )
         result = self.partition.read(request, params, 1_000_000, True, self.now_ms, True)
         result.release()
         return result
@@ -166,7 +220,11 @@ class FakeController:
     def confirm(self) -> None:
         proposal, deferred = self.asked.pop(0)
         isr = frozenset(broker for broker, _ in proposal.members)
-        deferred.callback(IsrAnswer(ErrorCode.NONE, LOCAL, proposal.leader_epoch, isr, 0, proposal.partition_epoch + 1))
+        deferred.callback(
+            IsrAnswer(
+                ErrorCode.NONE, LOCAL, proposal.leader_epoch, isr, 0, proposal.partition_epoch + 1
+            )
+        )
 
     def refuse(self, error: ErrorCode) -> None:
         self.asked.pop(0)[1].callback(IsrAnswer(error))
@@ -181,12 +239,27 @@ class Fixture:
         self.files = MemoryFileSystem()
         self.files.make_directories("/data")
         self.wall_ms = WALL_MS
-        self.runtime = Runtime(self.clock, lambda: self.wall_ms, None, self.files, lambda directory: InlineWorker(), Random(1))
-        self.config = BrokerConfig({"node.id": "1", "log.dirs": "/data", **{name.replace("_", "."): value for name, value in settings.items()}})
+        self.runtime = Runtime(
+            self.clock,
+            lambda: self.wall_ms,
+            None,
+            self.files,
+            lambda directory: InlineWorker(),
+            Random(1),
+        )
+        self.config = BrokerConfig(
+            {
+                "node.id": "1",
+                "log.dirs": "/data",
+                **{name.replace("_", "."): value for name, value in settings.items()},
+            }
+        )
         self.image = MetadataImage(brokers={node: broker_registration(node) for node in (1, 2, 3)})
         self.log_manager = FakeLogManager(self.files)
         self.controller = FakeController()
-        self.replicas = ReplicaManager(1, self.runtime, self.config, self.log_manager, self, self.controller)
+        self.replicas = ReplicaManager(
+            1, self.runtime, self.config, self.log_manager, self, self.controller
+        )
 
     def publish(self, **changes) -> None:
         """Moves the picture on and applies the difference."""
@@ -194,18 +267,30 @@ class Fixture:
         self.image = replace(before, offset=before.offset + 1, **changes)
         self.replicas.apply_delta(MetadataDelta.between(before, self.image), self.image)
 
-    def topic(self, name: str = "t", states=None, topic_id: bytes = TOPIC_ID, overrides=None) -> None:
+    def topic(
+        self, name: str = "t", states=None, topic_id: bytes = TOPIC_ID, overrides=None
+    ) -> None:
         """Makes or changes a topic; `states`: partition -> PartitionRegistration."""
         image = TopicImage(name, topic_id, {0: registration()} if states is None else dict(states))
         configs = dict(self.image.configs)
         if overrides is not None:
             configs[TOPIC_RESOURCE, name] = dict(overrides)
-        kept = {identity: topic for identity, topic in self.image.topics_by_id.items() if topic.name != name}
-        self.publish(topics_by_name={**self.image.topics_by_name, name: image}, topics_by_id={**kept, topic_id: image}, configs=configs)
+        kept = {
+            identity: topic
+            for identity, topic in self.image.topics_by_id.items()
+            if topic.name != name
+        }
+        self.publish(
+            topics_by_name={**self.image.topics_by_name, name: image},
+            topics_by_id={**kept, topic_id: image},
+            configs=configs,
+        )
 
     def remove_topic(self, name: str = "t") -> None:
         by_name = {key: topic for key, topic in self.image.topics_by_name.items() if key != name}
-        self.publish(topics_by_name=by_name, topics_by_id={topic.id: topic for topic in by_name.values()})
+        self.publish(
+            topics_by_name=by_name, topics_by_id={topic.id: topic for topic in by_name.values()}
+        )
 
     def produce(self, count: int = 1, acks: int = 1, tp: TopicPartition = TP, **options):
         (outcome,) = self.replicas.produce([(tp, batch(count, **options))], acks)
@@ -217,8 +302,12 @@ class Fixture:
     def advance(self, seconds: float) -> None:
         """From call to call."""
         end = self.clock.seconds() + seconds
-        while (calls := self.clock.getDelayedCalls()) and min(call.getTime() for call in calls) <= end:
-            self.clock.advance(max(0.0, min(call.getTime() for call in calls) - self.clock.seconds()))
+        while (calls := self.clock.getDelayedCalls()) and min(
+            call.getTime() for call in calls
+        ) <= end:
+            self.clock.advance(
+                max(0.0, min(call.getTime() for call in calls) - self.clock.seconds())
+            )
         self.clock.advance(max(0.0, end - self.clock.seconds()))
 
 
@@ -226,15 +315,31 @@ def broker_registration(node: int) -> BrokerRegistration:
     return BrokerRegistration(node, 100 + node, bytes(16), {}, {}, None, False, False, ())
 
 
-def consumer(max_wait_ms: int = 500, min_bytes: int = 1, max_bytes: int = 1 << 20, isolation: int = HIGH_WATERMARK, **options) -> FetchParams:
+def consumer(
+    max_wait_ms: int = 500,
+    min_bytes: int = 1,
+    max_bytes: int = 1 << 20,
+    isolation: int = HIGH_WATERMARK,
+    **options,
+) -> FetchParams:
     return FetchParams(-1, -1, max_wait_ms, min_bytes, max_bytes, isolation, **options)
 
 
-def follower(broker: int, max_wait_ms: int = 500, min_bytes: int = 1, epoch: int | None = None) -> FetchParams:
-    return FetchParams(broker, 100 + broker if epoch is None else epoch, max_wait_ms, min_bytes, 10 << 20, LOG_END)
+def follower(
+    broker: int, max_wait_ms: int = 500, min_bytes: int = 1, epoch: int | None = None
+) -> FetchParams:
+    return FetchParams(
+        broker, 100 + broker if epoch is None else epoch, max_wait_ms, min_bytes, 10 << 20, LOG_END
+    )
 
 
-def at(offset: int, tp: TopicPartition = TP, max_bytes: int = 1 << 20, topic_id: bytes | None = None, **options) -> FetchPartitionRequest:
+def at(
+    offset: int,
+    tp: TopicPartition = TP,
+    max_bytes: int = 1 << 20,
+    topic_id: bytes | None = None,
+    **options,
+) -> FetchPartitionRequest:
     return FetchPartitionRequest(tp, topic_id, offset, max_bytes, **options)
 
 

@@ -1,4 +1,6 @@
-"""Brokers that hold one partition each and follow one another through the production fetcher; only the wire is left out."""
+"""Brokers that hold one partition each and follow one another through the production fetcher;
+only the wire is left out.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,16 @@ from random import Random
 from twisted.internet.defer import ensureDeferred
 from twisted.internet.task import Clock
 
-from tests.replication.fixtures import MAX_LAG_MS, TOPIC_ID, TP, WALL_MS, FakeBrokers, batch, make_log, registration
+from tests.replication.fixtures import (
+    MAX_LAG_MS,
+    TOPIC_ID,
+    TP,
+    WALL_MS,
+    FakeBrokers,
+    batch,
+    make_log,
+    registration,
+)
 from twisted_broker.config import LogConfig
 from twisted_broker.interfaces import Runtime
 from twisted_broker.log.append_info import AppendOrigin
@@ -27,7 +38,11 @@ BACKOFF_MS = 1000
 
 
 class Node:
-    """A broker with the partition `TP`. What a fetcher uses of a replica manager is here: `runtime`, `partition`, `drain`, `directory_failed`."""
+    """A broker with the partition `TP`.
+
+    What a fetcher uses of a replica manager is here: `runtime`, `partition`, `drain`,
+    `directory_failed`.
+    """
 
     def __init__(self, node_id: int, clock: Clock, config: LogConfig | None = None) -> None:
         self.id = node_id
@@ -37,7 +52,14 @@ class Node:
         self.log = make_log(config)
         self.held = Partition(TP, TOPIC_ID, node_id, self.events, self.brokers, MAX_LAG_MS)
         self.partitions = {TP: self.held}
-        self.runtime = Runtime(clock, lambda: WALL_MS, None, self.log.pool.files, lambda directory: InlineWorker(), Random(node_id))
+        self.runtime = Runtime(
+            clock,
+            lambda: WALL_MS,
+            None,
+            self.log.pool.files,
+            lambda directory: InlineWorker(),
+            Random(node_id),
+        )
         self.failed_directories: list[str] = []
         self.fetcher: ReplicaFetcher | None = None
         self.leader: MemoryLeaderEndPoint | None = None
@@ -58,16 +80,36 @@ class Node:
     # roles
     def lead(self, epoch: int, isr=None) -> None:
         self.stop_following()
-        self.held.make_leader(registration(self.id, REPLICAS, isr or (self.id,), epoch, epoch * 10), self.log, self.now_ms())
+        self.held.make_leader(
+            registration(self.id, REPLICAS, isr or (self.id,), epoch, epoch * 10),
+            self.log,
+            self.now_ms(),
+        )
 
-    def follow(self, other: Node, epoch: int, *, from_high_watermark: bool = False, truncates_on_fetch: bool = True, told: bool = True) -> ReplicaFetcher:
+    def follow(
+        self,
+        other: Node,
+        epoch: int,
+        *,
+        from_high_watermark: bool = False,
+        truncates_on_fetch: bool = True,
+        told: bool = True,
+    ) -> ReplicaFetcher:
         """`told` False: the other broker does not know yet that it leads under this epoch."""
         self.stop_following()
-        self.held.make_follower(registration(other.id, REPLICAS, (other.id,), epoch, epoch * 10), self.log)
-        self.leader = MemoryLeaderEndPoint(BrokerEndPoint(other.id, "h", 1), other.partitions, self.id, 100 + self.id, self.now_ms)
+        self.held.make_follower(
+            registration(other.id, REPLICAS, (other.id,), epoch, epoch * 10), self.log
+        )
+        self.leader = MemoryLeaderEndPoint(
+            BrokerEndPoint(other.id, "h", 1), other.partitions, self.id, 100 + self.id, self.now_ms
+        )
         self.leader.truncates_on_fetch = truncates_on_fetch
         self.fetcher = ReplicaFetcher(f"fetcher-{self.id}", self, self.leader, BACKOFF_MS, 1 << 20)
-        offset = self.log.high_watermark if from_high_watermark else initial_offset(self.log, truncates_on_fetch)
+        offset = (
+            self.log.high_watermark
+            if from_high_watermark
+            else initial_offset(self.log, truncates_on_fetch)
+        )
         self.fetcher.add({TP: InitialFetchState(TOPIC_ID, epoch, offset)})
         return self.fetcher
 
@@ -83,7 +125,9 @@ class Node:
     def round(self) -> None:
         """One round of the fetcher; it must come to its end."""
         finished: list = []
-        ensureDeferred(self.fetcher.do_work()).addCallbacks(finished.append, lambda failure: failure.raiseException())
+        ensureDeferred(self.fetcher.do_work()).addCallbacks(
+            finished.append, lambda failure: failure.raiseException()
+        )
         assert finished
 
     def catch_up(self, rounds: int = 20) -> None:
@@ -100,7 +144,9 @@ class Node:
         for _ in range(count):
             self.values += 1
             value = f"{self.id}:{self.values}".encode()
-            self.held.append_as_leader(batch(1, value=value), 1, WALL_MS, self.now_ms(), AppendOrigin.CLIENT)
+            self.held.append_as_leader(
+                batch(1, value=value), 1, WALL_MS, self.now_ms(), AppendOrigin.CLIENT
+            )
 
     def content(self) -> list[tuple[int, int, bytes]]:
         """(offset, leader epoch, value) of every record."""

@@ -6,7 +6,18 @@ from typing import Any
 
 import pytest
 
-from tests.replication.fixtures import LOCAL, TOPIC_ID, TP, WALL_MS, Fixture, at, batch, consumer, follower, registration
+from tests.replication.fixtures import (
+    LOCAL,
+    TOPIC_ID,
+    TP,
+    WALL_MS,
+    Fixture,
+    at,
+    batch,
+    consumer,
+    follower,
+    registration,
+)
 from twisted_broker.interfaces import TopicPartition
 from twisted_broker.log.append_info import AppendOrigin
 from twisted_broker.replication.partition.fetch_data import TXN_COMMITTED
@@ -18,7 +29,12 @@ OTHER = TopicPartition("t", 1)
 
 def led(replicas=(1, 2), leader_epoch: int = 3) -> Fixture:
     fixture = Fixture()
-    fixture.topic(states={0: registration(LOCAL, replicas, None, leader_epoch), 1: registration(LOCAL, (1,), None, leader_epoch)})
+    fixture.topic(
+        states={
+            0: registration(LOCAL, replicas, None, leader_epoch),
+            1: registration(LOCAL, (1,), None, leader_epoch),
+        }
+    )
     return fixture
 
 
@@ -82,12 +98,16 @@ def test_case_e_fenced():
     """(E) the leader epoch it carries is an older one now."""
     fixture = led()
     waiting = delayed(fixture, consumer(), at(0, current_leader_epoch=3))
-    fixture.topic(states={0: registration(LOCAL, (1, 2), None, 4, 1), 1: registration(LOCAL, (1,), None, 3)})
+    fixture.topic(
+        states={0: registration(LOCAL, (1, 2), None, 4, 1), 1: registration(LOCAL, (1,), None, 3)}
+    )
     assert waiting.is_complete()
 
 
 def test_case_f_rolled():
-    """(F) the end is on a newer segment than the fetch offset and above it: answered though min_bytes are not there."""
+    """(F) the end is on a newer segment than the fetch offset and above it: answered though
+    min_bytes are not there.
+    """
     fixture = led()
     fixture.produce(tp=OTHER)
     waiting = delayed(fixture, consumer(min_bytes=1 << 20), at(0, OTHER))
@@ -107,7 +127,9 @@ def test_case_f_never_at_equal_offsets():
 
 
 def test_case_f_truncated():
-    """(F) the log was cut below the fetch offset: the reader must hear of it, on the same segment and on an older one."""
+    """(F) the log was cut below the fetch offset: the reader must hear of it, on the same
+    segment and on an older one.
+    """
     fixture = led()
     fixture.produce(3, tp=OTHER)
     fixture.produce(3, tp=OTHER)
@@ -152,13 +174,23 @@ def test_case_g_counts_at_most_the_partitions_limit():
 
 
 def test_case_g_takes_the_readers_end():
-    """(G) a follower counts to the log end, a consumer to the high watermark, read_committed to the last stable offset."""
+    """(G) a follower counts to the log end, a consumer to the high watermark, read_committed to
+    the last stable offset.
+    """
     fixture = led()
-    consuming, replicating = delayed(fixture, consumer(), at(0)), delayed(fixture, follower(2), at(0))
+    consuming, replicating = (
+        delayed(fixture, consumer(), at(0)),
+        delayed(fixture, follower(2), at(0)),
+    )
     fixture.produce()
     assert (consuming.is_complete(), replicating.is_complete()) == (False, True)
-    committed, everything = delayed(fixture, consumer(isolation=TXN_COMMITTED), at(0, OTHER)), delayed(fixture, consumer(), at(0, OTHER))
-    open_transaction = batch(producer_id=9, producer_epoch=0, base_sequence=0, is_transactional=True)
+    committed, everything = (
+        delayed(fixture, consumer(isolation=TXN_COMMITTED), at(0, OTHER)),
+        delayed(fixture, consumer(), at(0, OTHER)),
+    )
+    open_transaction = batch(
+        producer_id=9, producer_epoch=0, base_sequence=0, is_transactional=True
+    )
     fixture.replicas.append([(OTHER, open_transaction)], 1, origin=AppendOrigin.COORDINATOR)
     assert (committed.is_complete(), everything.is_complete()) == (False, True)
 
@@ -203,17 +235,26 @@ def idle_follower() -> tuple[Fixture, list[Any]]:
     fixture.produce(1)
     fixture.replicas.fetch(follower(2), [at(1)])
     given: list[Any] = []
-    fixture.replicas.delayed_fetch(follower(2), fixture.replicas.fetch(follower(2), [at(1)])).addCallback(given.append)
+    fixture.replicas.delayed_fetch(
+        follower(2), fixture.replicas.fetch(follower(2), [at(1)])
+    ).addCallback(given.append)
     assert not given
     return fixture, given
 
 
 def test_a_follower_that_would_read_the_same_does_not_read_again() -> None:
-    """RL 1.9: time is up and nothing was written: what was read at first is what a second read gives."""
+    """RL 1.9: time is up and nothing was written: what was read at first is what a second read
+    gives.
+    """
     fixture, given = idle_follower()
     fixture.advance(10)
     ((result,),) = given
-    assert (result.error, result.high_watermark, result.log_start_offset, result.size) == (ErrorCode.NONE, 1, 0, 0)
+    assert (result.error, result.high_watermark, result.log_start_offset, result.size) == (
+        ErrorCode.NONE,
+        1,
+        0,
+        0,
+    )
 
 
 @pytest.mark.parametrize("what", ["records", "log start", "leader"])

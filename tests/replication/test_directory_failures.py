@@ -1,4 +1,6 @@
-"""A disk that fails under an append, a read, a deletion or a fetcher: its partitions go offline, no others (RL 1.12; LogDirFailureTest)."""
+"""A disk that fails under an append, a read, a deletion or a fetcher: its partitions go offline,
+no others (RL 1.12; LogDirFailureTest).
+"""
 
 from __future__ import annotations
 
@@ -43,12 +45,20 @@ def delete(fixture: Fixture, partition: TopicPartition) -> ErrorCode:
 
 
 @pytest.mark.parametrize(
-    ("method", "act"), [("append_as_leader", append), ("read", read), ("increment_log_start_offset", delete)], ids=["append", "read", "delete"]
+    ("method", "act"),
+    [("append_as_leader", append), ("read", read), ("increment_log_start_offset", delete)],
+    ids=["append", "read", "delete"],
 )
 def test_whatever_meets_the_failure_takes_the_disks_partitions_offline(
-    method: str, act: Callable[[Fixture, TopicPartition], ErrorCode], monkeypatch: pytest.MonkeyPatch
+    method: str,
+    act: Callable[[Fixture, TopicPartition], ErrorCode],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """RL 1.12: KAFKA_STORAGE_ERROR for the one that met it and from then on for its directory; who waits there is answered; the rest serves."""
+    """RL 1.12:
+
+    KAFKA_STORAGE_ERROR for the one that met it and from then on for its directory; who waits there
+    is answered; the rest serves.
+    """
     fixture = Fixture()
     fixture.topic(states={number: registration(LOCAL, (1,)) for number in range(3)})
     for partition in (TP, SAME_DISK, OTHER_DISK):
@@ -57,12 +67,18 @@ def test_whatever_meets_the_failure_takes_the_disks_partitions_offline(
     fixture.partition(OTHER_DISK).log.directory = "/elsewhere/t-2"
     waiting: list[object] = []
     params = consumer(max_wait_ms=60_000)
-    fixture.replicas.delayed_fetch(params, fixture.replicas.fetch(params, [at(1, SAME_DISK)])).addCallback(waiting.append)
+    fixture.replicas.delayed_fetch(
+        params, fixture.replicas.fetch(params, [at(1, SAME_DISK)])
+    ).addCallback(waiting.append)
     broken(method, monkeypatch)
     assert act(fixture, TP) == ErrorCode.KAFKA_STORAGE_ERROR
     fixture.advance(0)
     assert waiting, "an empty fetch that waited on the same disk hears of it"
-    assert [fixture.partition(each).offline for each in (TP, SAME_DISK, OTHER_DISK)] == [True, True, False]
+    assert [fixture.partition(each).offline for each in (TP, SAME_DISK, OTHER_DISK)] == [
+        True,
+        True,
+        False,
+    ]
     for again in (append, read, delete):
         assert again(fixture, SAME_DISK) == ErrorCode.KAFKA_STORAGE_ERROR
         assert again(fixture, OTHER_DISK) == ErrorCode.NONE

@@ -28,7 +28,10 @@ def cache(slots: int = 10) -> FetchSessionCache:
 
 
 def read(context: FetchContext, **facts) -> list[FetchPartitionResult]:
-    """Results for all of a context's partitions; `facts`: topic -> (high watermark, size) or an error."""
+    """Results for all of a context's partitions;
+
+    `facts`: topic -> (high watermark, size) or an error.
+    """
     results = []
     for request in context.requests:
         fact = facts.get(request.topic_partition.topic, (0, 0))
@@ -41,19 +44,38 @@ def read(context: FetchContext, **facts) -> list[FetchPartitionResult]:
     return results
 
 
-def opened(sessions: FetchSessionCache, *partitions, privileged: bool = False, now_ms: int = 0, by_id: bool = False) -> int:
-    context = open_context(sessions, 0, 0, by_id, privileged, [at(0, tp) for tp in partitions], (), now_ms)
+def opened(
+    sessions: FetchSessionCache,
+    *partitions,
+    privileged: bool = False,
+    now_ms: int = 0,
+    by_id: bool = False,
+) -> int:
+    context = open_context(
+        sessions, 0, 0, by_id, privileged, [at(0, tp) for tp in partitions], (), now_ms
+    )
     error, session_id, shown = context.finish(read(context))
     assert (error, len(shown)) == (ErrorCode.NONE, len(partitions))
     return session_id
 
 
-def proceed(sessions: FetchSessionCache, session_id: int, epoch: int, *requests, forgotten=(), now_ms: int = 0) -> FetchContext:
-    return open_context(sessions, session_id, epoch, False, False, list(requests), list(forgotten), now_ms)
+def proceed(
+    sessions: FetchSessionCache,
+    session_id: int,
+    epoch: int,
+    *requests,
+    forgotten=(),
+    now_ms: int = 0,
+) -> FetchContext:
+    return open_context(
+        sessions, session_id, epoch, False, False, list(requests), list(forgotten), now_ms
+    )
 
 
 def shown(context: FetchContext, **facts) -> list[str]:
-    return [result.request.topic_partition.topic for result in context.finish(read(context, **facts))[2]]
+    return [
+        result.request.topic_partition.topic for result in context.finish(read(context, **facts))[2]
+    ]
 
 
 def test_epochs_wrap_to_one():
@@ -78,7 +100,9 @@ def test_an_empty_session_is_not_opened():
 
 
 def test_only_what_changed_is_shown():
-    """RL 5.2: records, errors, a moved high watermark or log start, and once more when an error is gone."""
+    """RL 5.2: records, errors, a moved high watermark or log start, and once more when an error
+    is gone.
+    """
     sessions = cache()
     session = opened(sessions, A, B, C)
     assert shown(proceed(sessions, session, 1)) == []
@@ -96,7 +120,11 @@ def test_partitions_with_records_go_to_the_end():
     session = opened(sessions, A, B, C)
     context = proceed(sessions, session, 1)
     context.finish(read(context, a=(5, 100)))
-    assert [request.topic_partition for request in proceed(sessions, session, 2).requests] == [B, C, A]
+    assert [request.topic_partition for request in proceed(sessions, session, 2).requests] == [
+        B,
+        C,
+        A,
+    ]
 
 
 def test_added_changed_forgotten():
@@ -104,7 +132,10 @@ def test_added_changed_forgotten():
     sessions = cache()
     session = opened(sessions, A, B)
     context = proceed(sessions, session, 1, at(7, A), at(0, C), forgotten=[("b", 0)])
-    assert [(request.topic_partition, request.fetch_offset) for request in context.requests] == [(A, 7), (C, 0)]
+    assert [(request.topic_partition, request.fetch_offset) for request in context.requests] == [
+        (A, 7),
+        (C, 0),
+    ]
     assert sessions.partitions == 2
 
 
@@ -122,12 +153,17 @@ def test_errors():
     session = opened(sessions, A, by_id=False)
     assert code_of(proceed, sessions, session + 1, 1) == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
     assert code_of(proceed, sessions, session, 2) == ErrorCode.INVALID_FETCH_SESSION_EPOCH
-    assert code_of(open_context, sessions, session, 1, True, False, [], (), 0) == ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR
+    assert (
+        code_of(open_context, sessions, session, 1, True, False, [], (), 0)
+        == ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR
+    )
     assert isinstance(proceed(sessions, session, 1), IncrementalContext)
 
 
 def test_marks_that_came_beside_a_divergence_are_told_again():
-    """RL 5.2, 6.3: a follower takes no marks from an answer that told it where to cut; the next one says them, though they did not move."""
+    """RL 5.2, 6.3: a follower takes no marks from an answer that told it where to cut; the next
+    one says them, though they did not move.
+    """
     sessions = cache()
     session = opened(sessions, A)
     context = proceed(sessions, session, 1)
@@ -139,16 +175,22 @@ def test_marks_that_came_beside_a_divergence_are_told_again():
 
 
 def test_marks_are_told_again_under_another_leader_epoch():
-    """RL 5.2, 6.4: a follower that changed roles meanwhile drops the answer that told them; nothing moves, and it must know all the same."""
+    """RL 5.2, 6.4: a follower that changed roles meanwhile drops the answer that told them;
+    nothing moves, and it must know all the same.
+    """
     sessions = cache()
     session = opened(sessions, A, B)
     assert shown(proceed(sessions, session, 1), a=(7, 0), b=(7, 0)) == ["a", "b"]
-    assert shown(proceed(sessions, session, 2, at(0, A, current_leader_epoch=4)), a=(7, 0), b=(7, 0)) == ["a"]
+    assert shown(
+        proceed(sessions, session, 2, at(0, A, current_leader_epoch=4)), a=(7, 0), b=(7, 0)
+    ) == ["a"]
     assert shown(proceed(sessions, session, 3), a=(7, 0), b=(7, 0)) == []
 
 
 def test_an_answer_that_was_overtaken():
-    """A request answered after the session went on gets INVALID_FETCH_SESSION_EPOCH and shows nothing."""
+    """A request answered after the session went on gets INVALID_FETCH_SESSION_EPOCH and shows
+    nothing.
+    """
     sessions = cache()
     session = opened(sessions, A)
     slow = proceed(sessions, session, 1)
@@ -180,7 +222,9 @@ def test_a_stale_session_makes_room():
 
 
 def test_size_and_followers():
-    """RL 5.2: a larger one displaces a smaller old one; a follower displaces a consumer's at once; a consumer never a follower's."""
+    """RL 5.2: a larger one displaces a smaller old one; a follower displaces a consumer's at
+    once; a consumer never a follower's.
+    """
     sessions = cache(2)
     small = opened(sessions, A, now_ms=0)
     replica = opened(sessions, A, privileged=True, now_ms=0)

@@ -11,9 +11,18 @@ from hypothesis import strategies as st
 from tests.replication.test_requested_partitions import ONE, TWO, A, B, C, ask, put_exactly
 from twisted_broker.interfaces import TopicPartition
 from twisted_broker.replication.fetch_session import FetchSessionCache, open_context
-from twisted_broker.replication.fetcher.fetch_session_handler import FetchSessionHandler, SessionRequest
-from twisted_broker.replication.fetcher.requested_partitions import RequestedPartition, RequestedPartitions
-from twisted_broker.replication.partition.fetch_data import FetchPartitionRequest, FetchPartitionResult
+from twisted_broker.replication.fetcher.fetch_session_handler import (
+    FetchSessionHandler,
+    SessionRequest,
+)
+from twisted_broker.replication.fetcher.requested_partitions import (
+    RequestedPartition,
+    RequestedPartitions,
+)
+from twisted_broker.replication.partition.fetch_data import (
+    FetchPartitionRequest,
+    FetchPartitionResult,
+)
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 
 NONE = ErrorCode.NONE
@@ -34,7 +43,9 @@ class Asking:
 
 
 def test_the_first_request_is_full_then_only_what_changed_is_said() -> None:
-    """RL 6.2: one fetch session: what moved is named, what is no longer asked is forgotten, what stays is left out."""
+    """RL 6.2: one fetch session: what moved is named, what is no longer asked is forgotten, what
+    stays is left out.
+    """
     session = Asking()
     first = session.request({A: ask(0), B: ask(5)})
     assert (first.session_id, first.epoch, set(first.asks), first.forgotten) == (0, 0, {A, B}, [])
@@ -43,7 +54,12 @@ def test_the_first_request_is_full_then_only_what_changed_is_said() -> None:
     assert (again.session_id, again.epoch, dict(again.asks), again.forgotten) == (77, 1, {}, [])
     session.answered(NONE, 77)
     moved = session.request({A: ask(3), C: ask(9)})
-    assert (moved.session_id, moved.epoch, set(moved.asks), moved.forgotten) == (77, 2, {A, C}, [(B, ONE)])
+    assert (moved.session_id, moved.epoch, set(moved.asks), moved.forgotten) == (
+        77,
+        2,
+        {A, C},
+        [(B, ONE)],
+    )
     session.answered(NONE, 77)
     last = session.request({A: ask(3), C: ask(9)})
     assert (last.epoch, dict(last.asks), last.forgotten) == (3, {}, [])
@@ -60,10 +76,16 @@ def test_a_topic_made_anew_is_forgotten_and_named() -> None:
 
 @pytest.mark.parametrize(
     ("error", "session_id"),
-    [(ErrorCode.FETCH_SESSION_ID_NOT_FOUND, 0), (ErrorCode.INVALID_FETCH_SESSION_EPOCH, 7), (ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR, 7)],
+    [
+        (ErrorCode.FETCH_SESSION_ID_NOT_FOUND, 0),
+        (ErrorCode.INVALID_FETCH_SESSION_EPOCH, 7),
+        (ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR, 7),
+    ],
 )
 def test_after_an_error_of_the_session_everything_is_said_again(error, session_id) -> None:
-    """RL 6.2: back to a full fetch; the old session is named where the leader may still hold it, so that it can drop it."""
+    """RL 6.2: back to a full fetch; the old session is named where the leader may still hold it,
+    so that it can drop it.
+    """
     session = Asking()
     session.request({A: ask(0)})
     session.answered(NONE, 7)
@@ -107,16 +129,27 @@ def test_there_is_news_while_the_leader_still_watches_what_is_not_asked() -> Non
     assert not session.has_news({}), "the next request that names anything starts over"
 
 
-Asks = st.dictionaries(st.sampled_from([A, B, C]), st.tuples(st.integers(0, 3), st.sampled_from([ONE, TWO])), max_size=3)
+Asks = st.dictionaries(
+    st.sampled_from([A, B, C]),
+    st.tuples(st.integers(0, 3), st.sampled_from([ONE, TWO])),
+    max_size=3,
+)
 
 
 FATES = ["answered", "lost on the way", "lost answer", "evicted"]
 
 
 def leader_reads(
-    cache: FetchSessionCache, session: FetchSessionHandler, request: SessionRequest, fate: str, now_ms: int
+    cache: FetchSessionCache,
+    session: FetchSessionHandler,
+    request: SessionRequest,
+    fate: str,
+    now_ms: int,
 ) -> dict[TopicPartition, RequestedPartition] | None:
-    """What the serving side reads for a request; None when it never hears of it, or refuses it. Then `session` takes its answer in, or misses it."""
+    """What the serving side reads for a request;
+
+    None when it never hears of it, or refuses it. Then `session` takes its answer in, or misses it.
+    """
     if fate == "lost on the way":
         session.lost()
         return None
@@ -124,16 +157,27 @@ def leader_reads(
         cache.remove(request.session_id)
     said = [
         FetchPartitionRequest(name, topic_id, offset, max_bytes, epoch, last_epoch, log_start)
-        for name, (topic_id, offset, epoch, last_epoch, log_start, max_bytes) in request.asks.items()
+        for name, (
+            topic_id,
+            offset,
+            epoch,
+            last_epoch,
+            log_start,
+            max_bytes,
+        ) in request.asks.items()
     ]
     forgotten = [(topic_id, name.partition) for name, topic_id in request.forgotten]
     try:
-        context = open_context(cache, request.session_id, request.epoch, True, True, said, forgotten, now_ms)
+        context = open_context(
+            cache, request.session_id, request.epoch, True, True, said, forgotten, now_ms
+        )
     except BrokerError as refusal:
         session.answered(refusal.code, 0)
         return None
     read = {(each.topic_id, each.topic_partition): asked(each) for each in context.requests}
-    error, session_id, _ = context.finish([FetchPartitionResult(each, NONE) for each in context.requests])
+    error, session_id, _ = context.finish(
+        [FetchPartitionResult(each, NONE) for each in context.requests]
+    )
     if fate == "lost answer":
         session.lost()
     else:
@@ -145,12 +189,16 @@ def leader_reads(
 def asked(request: FetchPartitionRequest) -> RequestedPartition:
     assert request.topic_id is not None
     epochs = request.current_leader_epoch, request.last_fetched_epoch
-    return RequestedPartition(request.topic_id, request.fetch_offset, *epochs, request.log_start_offset, request.max_bytes)
+    return RequestedPartition(
+        request.topic_id, request.fetch_offset, *epochs, request.log_start_offset, request.max_bytes
+    )
 
 
 @given(rounds=st.lists(st.tuples(Asks, st.sampled_from(FATES)), max_size=15))
 def test_the_leader_always_reads_exactly_what_is_asked(rounds) -> None:
-    """RL 5.2, 6.2: against the serving side, through losses and evictions: whenever an answer is good, it is about exactly what was asked."""
+    """RL 5.2, 6.2: against the serving side, through losses and evictions: whenever an answer is
+    good, it is about exactly what was asked.
+    """
     cache, session = FetchSessionCache(10, Random(1)), Asking()
     for now_ms, (wanted, fate) in enumerate(rounds):
         asks = {name: ask(offset, topic_id) for name, (offset, topic_id) in wanted.items()}

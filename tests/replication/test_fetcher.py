@@ -57,11 +57,18 @@ class Bent:
 
 
 def test_what_a_round_asks_and_does() -> None:
-    """RL 6.2, 6.4: own offset, epochs and log start are sent; records go in; the high watermark is min(own end, leader's); lag is what is left."""
+    """RL 6.2, 6.4: own offset, epochs and log start are sent; records go in; the high watermark
+    is min(own end, leader's); lag is what is left.
+    """
     a, b = following()
     a.round()
     assert asks(a)[0] == (TOPIC_ID, 0, 1, -1, 0, 1 << 20)
-    assert (a.log.log_end_offset, a.log.high_watermark, a.state.fetch_offset, a.state.lag) == (3, 0, 3, 0)
+    assert (a.log.log_end_offset, a.log.high_watermark, a.state.fetch_offset, a.state.lag) == (
+        3,
+        0,
+        3,
+        0,
+    )
     a.round()
     assert asks(a)[1] == (TOPIC_ID, 3, 1, 1, 0, 1 << 20)
     assert b.log.high_watermark == 3
@@ -76,13 +83,18 @@ def test_the_high_watermark_never_passes_the_own_end() -> None:
     b.lead(2, isr=(2,))
     b.append(5)
     a.follow(b, 2)
-    a.fetcher.leader = Bent(a.leader, lambda answers: {TP: FetchedPartition(ErrorCode.NONE, answers[TP].high_watermark, 0, b"")})
+    a.fetcher.leader = Bent(
+        a.leader,
+        lambda answers: {TP: FetchedPartition(ErrorCode.NONE, answers[TP].high_watermark, 0, b"")},
+    )
     a.round()
     assert b.log.high_watermark == 5 and a.log.high_watermark == 0 and a.state.lag == 5
 
 
 def test_the_log_start_follows_the_leaders() -> None:
-    """RL 2.8, 6.4: followers learn of DeleteRecords in fetch answers, once their high watermark reaches it."""
+    """RL 2.8, 6.4: followers learn of DeleteRecords in fetch answers, once their high watermark
+    reaches it.
+    """
     a, b = following()
     a.catch_up(3)
     b.held.delete_records(2)
@@ -91,7 +103,9 @@ def test_the_log_start_follows_the_leaders() -> None:
 
 
 def test_a_log_that_starts_inside_a_batch_is_taken_from_the_batchs_start() -> None:
-    """RL 2.8, 6.5: an empty follower begins at the leader's log start; the batch that this is in comes whole, and begins below."""
+    """RL 2.8, 6.5: an empty follower begins at the leader's log start; the batch that this is in
+    comes whole, and begins below.
+    """
     a, b = nodes()
     b.lead(1, isr=(2,))
     b.held.append_as_leader(batch(5), 1, WALL_MS, b.now_ms(), AppendOrigin.CLIENT)
@@ -109,14 +123,18 @@ def test_records_below_the_end_of_a_log_that_is_not_empty_fail_the_partition() -
     a, b = following(records=2)
     a.round()
     whole = replicated_batch(0, 5)
-    a.fetcher.leader = Bent(a.leader, lambda answers: {TP: FetchedPartition(ErrorCode.NONE, 5, 0, whole)})
+    a.fetcher.leader = Bent(
+        a.leader, lambda answers: {TP: FetchedPartition(ErrorCode.NONE, 5, 0, whole)}
+    )
     a.round()
     assert TP in a.fetcher.state.failed
     assert a.content() == b.content()
 
 
 def test_marks_beside_a_divergence_are_not_taken() -> None:
-    """RL 6.3: an answer that says where to cut moves neither high watermark nor log start: they are the leader's of another history."""
+    """RL 6.3: an answer that says where to cut moves neither high watermark nor log start: they
+    are the leader's of another history.
+    """
     a, _ = following()
     a.catch_up(2)
     before = a.log.high_watermark
@@ -127,7 +145,9 @@ def test_marks_beside_a_divergence_are_not_taken() -> None:
 
 
 def test_nothing_to_ask_waits_for_the_backoff() -> None:
-    """RL 6.2: a fetcher without partitions asks nothing, and looks again after `replica.fetch.backoff.ms`."""
+    """RL 6.2: a fetcher without partitions asks nothing, and looks again after
+    `replica.fetch.backoff.ms`.
+    """
     a, _ = following()
     a.fetcher.remove([TP])
     a.fetcher.start()
@@ -149,7 +169,9 @@ def test_adding_wakes_a_waiting_fetcher() -> None:
 
 
 def test_one_request_in_flight() -> None:
-    """RL 6.2: while an answer is on its way nothing else is asked, whatever is added; the next round follows at once."""
+    """RL 6.2: while an answer is on its way nothing else is asked, whatever is added; the next
+    round follows at once.
+    """
     a, _ = following()
     a.leader.asked.clear()
     a.leader.hold()
@@ -165,7 +187,9 @@ def test_one_request_in_flight() -> None:
 
 @pytest.mark.parametrize("what", ["removed", "added anew under a newer epoch", "shut down"])
 def test_an_answer_in_flight_of_what_changed_meanwhile_is_dropped(what: str) -> None:
-    """RL 6.4: an epoch change or a removal while the answer is on its way discards it: nothing is appended."""
+    """RL 6.4: an epoch change or a removal while the answer is on its way discards it: nothing
+    is appended.
+    """
     a, _ = following()
     a.leader.hold()
     a.fetcher.start()
@@ -199,7 +223,9 @@ def test_a_lost_connection_delays_the_partitions_of_this_fetcher() -> None:
 
 
 def test_a_running_fetcher_comes_back_when_its_leader_does() -> None:
-    """RL 6.5: the loop itself, on the clock: nothing but the backoff lies between the leader's return and the next fetch."""
+    """RL 6.5: the loop itself, on the clock: nothing but the backoff lies between the leader's
+    return and the next fetch.
+    """
     a, _ = following()
     a.leader.broken = ConnectionLost()
     a.fetcher.start()
@@ -213,7 +239,14 @@ def test_a_running_fetcher_comes_back_when_its_leader_does() -> None:
     a.fetcher.shutdown()
 
 
-@pytest.mark.parametrize("error", [ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_SERVER_ERROR])
+@pytest.mark.parametrize(
+    "error",
+    [
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.UNKNOWN_SERVER_ERROR,
+    ],
+)
 def test_an_error_of_one_partition_delays_that_one(error) -> None:
     """RL 6.5: every other error: logged, delayed by the backoff, the others go on."""
     a, _ = following()
@@ -224,7 +257,9 @@ def test_an_error_of_one_partition_delays_that_one(error) -> None:
 
 
 def test_corrupt_bytes_are_fetched_again() -> None:
-    """RL 6.5, RELIABILITY: a corrupt batch may be the wire's fault: nothing of it is appended, it is fetched anew, the partition does not fail."""
+    """RL 6.5, RELIABILITY: a corrupt batch may be the wire's fault: nothing of it is appended,
+    it is fetched anew, the partition does not fail.
+    """
     a, b = following()
 
     def flip(answers):
@@ -243,7 +278,9 @@ def test_corrupt_bytes_are_fetched_again() -> None:
 
 
 def test_records_for_another_place_fail_the_partition() -> None:
-    """RL 6.4: append offset = log end, else the partition fails: it is fetched no more until it is added again."""
+    """RL 6.4: append offset = log end, else the partition fails: it is fetched no more until it
+    is added again.
+    """
     a, _ = following()
     a.state.fetch_offset = 1
     a.round()
@@ -252,7 +289,11 @@ def test_records_for_another_place_fail_the_partition() -> None:
 
 
 def test_a_storage_error_fails_the_partition_and_takes_the_directory_offline(monkeypatch) -> None:
-    """RL 6.5, 1.12: KAFKA_STORAGE_ERROR while appending: `failed_partitions`, and the manager hears of the directory."""
+    """RL 6.5, 1.12:
+
+    KAFKA_STORAGE_ERROR while appending: `failed_partitions`, and the manager hears of the
+    directory.
+    """
     a, _ = following()
 
     def broken(*arguments):
@@ -264,7 +305,9 @@ def test_a_storage_error_fails_the_partition_and_takes_the_directory_offline(mon
 
 
 def test_a_partition_that_leads_by_now_takes_nothing() -> None:
-    """RELIABILITY: partitions turned leader meanwhile are filtered: a leader's log is never written by a fetcher."""
+    """RELIABILITY: partitions turned leader meanwhile are filtered: a leader's log is never
+    written by a fetcher.
+    """
     a, _ = following()
     a.held.make_leader(registration(1, (1, 2, 3), (1,), 2, 20), a.log, a.now_ms())
     a.round()
@@ -275,7 +318,9 @@ def test_a_partition_that_leads_by_now_takes_nothing() -> None:
 
 
 def out_of_range(own: int, leader_start: int, leader_end: int, **options) -> tuple[Node, Node]:
-    """A follower with `own` records of an epoch that its leader does not know, and a leader with records from `leader_start` to `leader_end`."""
+    """A follower with `own` records of an epoch that its leader does not know, and a leader with
+    records from `leader_start` to `leader_end`.
+    """
     a, b = nodes()
     b.lead(1)
     b.append(leader_end)
@@ -290,14 +335,18 @@ def out_of_range(own: int, leader_start: int, leader_end: int, **options) -> tup
 def test_below_us_ends_the_leader_we_are_cut() -> None:
     """RL 6.5: the leader's end is asked; below our own: cut to it, below the high watermark too."""
     a, _ = out_of_range(own=8, leader_start=0, leader_end=5)
-    a.fetcher.leader = Bent(a.leader, lambda answers: {TP: FetchedPartition(ErrorCode.OFFSET_OUT_OF_RANGE)})
+    a.fetcher.leader = Bent(
+        a.leader, lambda answers: {TP: FetchedPartition(ErrorCode.OFFSET_OUT_OF_RANGE)}
+    )
     a.round()
     assert [asked for what, asked in a.leader.asked if what == "offset"] == [(TP, 1, LATEST)]
     assert (a.log.log_end_offset, a.log.high_watermark, a.state.fetch_offset) == (5, 5, 5)
 
 
 def test_beyond_us_starts_the_leader_we_start_there() -> None:
-    """RL 6.5: the leader's start above our end: everything goes, and fetching begins at its start."""
+    """RL 6.5: the leader's start above our end: everything goes, and fetching begins at its
+    start.
+    """
     a, b = out_of_range(own=2, leader_start=6, leader_end=9)
     a.catch_up(3)
     assert [asked[2] for what, asked in a.leader.asked if what == "offset"] == [LATEST, EARLIEST]
@@ -308,25 +357,40 @@ def test_beyond_us_starts_the_leader_we_start_there() -> None:
 def test_within_the_leaders_range_we_go_on_at_our_end() -> None:
     """RL 6.5: next = max(leader's start, own end); nothing is cut."""
     a, _ = out_of_range(own=3, leader_start=1, leader_end=9)
-    a.fetcher.leader = Bent(a.leader, lambda answers: {TP: FetchedPartition(ErrorCode.OFFSET_OUT_OF_RANGE)})
+    a.fetcher.leader = Bent(
+        a.leader, lambda answers: {TP: FetchedPartition(ErrorCode.OFFSET_OUT_OF_RANGE)}
+    )
     a.round()
     assert (a.log.log_end_offset, a.state.fetch_offset, a.state.lag) == (3, 3, 6)
 
 
 def test_unclean_truncation_can_be_refused() -> None:
-    """RL 6.5: with `replog.refuse.unclean.truncation` the partition stops instead, with everything it holds."""
+    """RL 6.5: with `replog.refuse.unclean.truncation` the partition stops instead, with
+    everything it holds.
+    """
     a, _ = out_of_range(own=8, leader_start=0, leader_end=5)
     a.fetcher._refuse_unclean = lambda: True
-    a.fetcher.leader = Bent(a.leader, lambda answers: {TP: FetchedPartition(ErrorCode.OFFSET_OUT_OF_RANGE)})
+    a.fetcher.leader = Bent(
+        a.leader, lambda answers: {TP: FetchedPartition(ErrorCode.OFFSET_OUT_OF_RANGE)}
+    )
     a.round()
     assert a.log.log_end_offset == 8 and a.fetcher.state.failed == {TP}
 
 
-@pytest.mark.parametrize("error", [ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.UNKNOWN_LEADER_EPOCH, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION])
+@pytest.mark.parametrize(
+    "error",
+    [
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.UNKNOWN_LEADER_EPOCH,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    ],
+)
 def test_a_leader_that_cannot_tell_its_end_is_asked_later(error) -> None:
     """RL 6.5: refusals of ListOffsets delay the partition; the own log stays as it is."""
     a, _ = out_of_range(own=8, leader_start=0, leader_end=5)
-    bent = a.fetcher.leader = Bent(a.leader, lambda answers: {TP: FetchedPartition(ErrorCode.OFFSET_OUT_OF_RANGE)})
+    bent = a.fetcher.leader = Bent(
+        a.leader, lambda answers: {TP: FetchedPartition(ErrorCode.OFFSET_OUT_OF_RANGE)}
+    )
 
     async def refuse(*asked):
         raise BrokerError(error)
@@ -337,9 +401,14 @@ def test_a_leader_that_cannot_tell_its_end_is_asked_later(error) -> None:
 
 
 def test_fenced_while_asking_for_the_range() -> None:
-    """RL 6.5: FENCED_LEADER_EPOCH at the current epoch fails the partition, from ListOffsets too."""
+    """RL 6.5:
+
+    FENCED_LEADER_EPOCH at the current epoch fails the partition, from ListOffsets too.
+    """
     a, _ = out_of_range(own=8, leader_start=0, leader_end=5)
-    bent = a.fetcher.leader = Bent(a.leader, lambda answers: {TP: FetchedPartition(ErrorCode.OFFSET_OUT_OF_RANGE)})
+    bent = a.fetcher.leader = Bent(
+        a.leader, lambda answers: {TP: FetchedPartition(ErrorCode.OFFSET_OUT_OF_RANGE)}
+    )
 
     async def refuse(*asked):
         raise BrokerError(ErrorCode.FENCED_LEADER_EPOCH)
@@ -352,7 +421,9 @@ def test_fenced_while_asking_for_the_range() -> None:
 def test_a_lost_connection_while_asking_for_the_range() -> None:
     """RL 6.5: as any other."""
     a, _ = out_of_range(own=8, leader_start=0, leader_end=5)
-    bent = a.fetcher.leader = Bent(a.leader, lambda answers: {TP: FetchedPartition(ErrorCode.OFFSET_OUT_OF_RANGE)})
+    bent = a.fetcher.leader = Bent(
+        a.leader, lambda answers: {TP: FetchedPartition(ErrorCode.OFFSET_OUT_OF_RANGE)}
+    )
 
     async def lose(*asked):
         raise ConnectionLost()

@@ -11,7 +11,11 @@ from tests.replication.fixtures import TOPIC_ID
 from twisted_broker.interfaces import Runtime, TopicPartition
 from twisted_broker.log.memory import InlineWorker, MemoryFileSystem
 from twisted_broker.replication.fetcher.fetcher import Fetcher
-from twisted_broker.replication.fetcher.fetcher_manager import FetcherManager, FollowedPartition, fetcher_number
+from twisted_broker.replication.fetcher.fetcher_manager import (
+    FetcherManager,
+    FollowedPartition,
+    fetcher_number,
+)
 from twisted_broker.replication.fetcher.fetcher_state import InitialFetchState
 from twisted_broker.replication.fetcher.leader_endpoint import BrokerEndPoint
 from twisted_broker.testing.memory_leader import MemoryLeaderEndPoint
@@ -22,24 +26,45 @@ NAMES = [TopicPartition("t", number) for number in range(6)]
 
 # What Java computes: Utils.abs(31 * topic.hashCode() + partition) % fetchers.
 JAVA = [
-    ("t", 0, 7, 5), ("t", 3, 4, 3), ("t", 49, 7, 5), ("topic", 0, 4, 3), ("topic", 3, 7, 3), ("topic", 49, 4, 2),
-    ("__consumer_offsets", 0, 7, 6), ("__consumer_offsets", 3, 7, 3), ("__consumer_offsets", 49, 4, 2),
-    ("polygenelubricants", 0, 7, 0), ("polygenelubricants", 3, 7, 6), ("polygenelubricants", 49, 4, 3),
-    ("orders-2024.eu_west", 0, 7, 2), ("orders-2024.eu_west", 3, 4, 3), ("orders-2024.eu_west", 49, 7, 2),
-    ("bär", 3, 4, 3), ("bär", 49, 7, 0), ("\U0001f600", 0, 7, 6), ("\U0001f600", 49, 4, 2),
-]  # fmt: skip
+    ("t", 0, 7, 5),
+    ("t", 3, 4, 3),
+    ("t", 49, 7, 5),
+    ("topic", 0, 4, 3),
+    ("topic", 3, 7, 3),
+    ("topic", 49, 4, 2),
+    ("__consumer_offsets", 0, 7, 6),
+    ("__consumer_offsets", 3, 7, 3),
+    ("__consumer_offsets", 49, 4, 2),
+    ("polygenelubricants", 0, 7, 0),
+    ("polygenelubricants", 3, 7, 6),
+    ("polygenelubricants", 49, 4, 3),
+    ("orders-2024.eu_west", 0, 7, 2),
+    ("orders-2024.eu_west", 3, 4, 3),
+    ("orders-2024.eu_west", 49, 7, 2),
+    ("bär", 3, 4, 3),
+    ("bär", 49, 7, 0),
+    ("\U0001f600", 0, 7, 6),
+    ("\U0001f600", 49, 4, 2),
+]
 
 
 @pytest.mark.parametrize(("topic", "partition", "fetchers", "number"), JAVA)
 def test_the_number_is_javas(topic: str, partition: int, fetchers: int, number: int) -> None:
-    """RL 6.1: the 31-multiplier string hash and the sum in wrapping 32 bits; computed by Apache Kafka 4.3.1's own classes."""
+    """RL 6.1: the 31-multiplier string hash and the sum in wrapping 32 bits; computed by Apache
+    Kafka 4.3.1's own classes.
+    """
     assert fetcher_number(TopicPartition(topic, partition), fetchers) == number
 
 
-@pytest.mark.parametrize(("topic", "partition"), [("polygenelubricants", 0), ("9iazipp", 0), ("v5b9a3i", 1), ("zw9qcb6", 2)])
+@pytest.mark.parametrize(
+    ("topic", "partition"),
+    [("polygenelubricants", 0), ("9iazipp", 0), ("v5b9a3i", 1), ("zw9qcb6", 2)],
+)
 def test_the_smallest_number_counts_as_0(topic: str, partition: int) -> None:
     """RL 6.1: abs of the smallest 32-bit number is 0."""
-    assert [fetcher_number(TopicPartition(topic, partition), fetchers) for fetchers in (3, 7, 1000)] == [0, 0, 0]
+    assert [
+        fetcher_number(TopicPartition(topic, partition), fetchers) for fetchers in (3, 7, 1000)
+    ] == [0, 0, 0]
 
 
 class Idle(Fetcher):
@@ -65,19 +90,38 @@ class House:
 
     def __init__(self, count: int = 1) -> None:
         self.clock = Clock()
-        self.runtime = Runtime(self.clock, lambda: 0, None, MemoryFileSystem(), lambda directory: InlineWorker(), Random(1))
+        self.runtime = Runtime(
+            self.clock,
+            lambda: 0,
+            None,
+            MemoryFileSystem(),
+            lambda directory: InlineWorker(),
+            Random(1),
+        )
         self.made: list[Idle] = []
         self.manager = FetcherManager(count, self.make)
 
     def make(self, number: int, leader: BrokerEndPoint, failed) -> Idle:
-        self.made.append(Idle(self.runtime, MemoryLeaderEndPoint(leader, {}, 1, 1, lambda: 0), failed))
+        self.made.append(
+            Idle(self.runtime, MemoryLeaderEndPoint(leader, {}, 1, 1, lambda: 0), failed)
+        )
         return self.made[-1]
 
-    def add(self, *names: TopicPartition, leader: BrokerEndPoint = TWO, epoch: int = 1, offset: int = 0) -> None:
-        self.manager.add({name: FollowedPartition(leader, InitialFetchState(TOPIC_ID, epoch, offset)) for name in names})
+    def add(
+        self, *names: TopicPartition, leader: BrokerEndPoint = TWO, epoch: int = 1, offset: int = 0
+    ) -> None:
+        self.manager.add(
+            {
+                name: FollowedPartition(leader, InitialFetchState(TOPIC_ID, epoch, offset))
+                for name in names
+            }
+        )
 
     def held(self) -> dict[tuple[int, int], set[int]]:
-        return {key: {name.partition for name in fetcher.state.partitions} for key, fetcher in self.manager.fetchers.items()}
+        return {
+            key: {name.partition for name in fetcher.state.partitions}
+            for key, fetcher in self.manager.fetchers.items()
+        }
 
 
 def test_partitions_are_grouped_by_leader_and_number() -> None:
@@ -108,7 +152,9 @@ def test_the_same_epoch_again_keeps_the_state() -> None:
 
 
 def test_a_leader_at_another_address_gets_another_fetcher() -> None:
-    """RL 6.1: reuses one whose endpoint is equal, replaces it otherwise; what the old one had goes along."""
+    """RL 6.1: reuses one whose endpoint is equal, replaces it otherwise; what the old one had
+    goes along.
+    """
     house = House()
     house.add(*NAMES[:2])
     house.made[0].state.appended(NAMES[1], 41, 1, 50)
@@ -130,7 +176,10 @@ def test_idle_fetchers_shut_down() -> None:
 
 
 def test_removed_partitions_do_not_count_as_failed() -> None:
-    """RL 6.5: `failed_partitions` are shared by all fetchers; removing or adding takes a partition out."""
+    """RL 6.5:
+
+    `failed_partitions` are shared by all fetchers; removing or adding takes a partition out.
+    """
     house = House()
     house.add(*NAMES[:2])
     house.made[0].state.fail(NAMES[0])
@@ -143,7 +192,9 @@ def test_removed_partitions_do_not_count_as_failed() -> None:
 
 @pytest.mark.parametrize(("before", "after"), [(1, 3), (3, 1), (2, 4), (2, 2)])
 def test_another_number_of_fetchers(before: int, after: int) -> None:
-    """RL 6.1, `num.replica.fetchers` changed while running: every partition moves to its fetcher and goes on where it was."""
+    """RL 6.1, `num.replica.fetchers` changed while running: every partition moves to its fetcher
+    and goes on where it was.
+    """
     house = House(before)
     house.add(*NAMES)
     for fetcher in house.made:
@@ -152,7 +203,9 @@ def test_another_number_of_fetchers(before: int, after: int) -> None:
     house.manager.resize(after)
     for (_, number), fetcher in house.manager.fetchers.items():
         for name, state in fetcher.state.partitions.items():
-            assert fetcher_number(name, after) == number and state.fetch_offset == 11 + name.partition
+            assert (
+                fetcher_number(name, after) == number and state.fetch_offset == 11 + name.partition
+            )
     assert sorted(set.union(*house.held().values())) == list(range(6))
     assert all(partitions for partitions in house.held().values())
 

@@ -1,4 +1,6 @@
-"""What a round of a replica fetcher does first, what wakes it, what it says when it cuts, and what it counts (RL 6.2-6.5)."""
+"""What a round of a replica fetcher does first, what wakes it, what it says when it cuts, and
+what it counts (RL 6.2-6.5).
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ def kinds(node: Node) -> list[str]:
 
 
 def truncating(records: int = 3) -> tuple[Node, Node]:
-    """A follower whose partition is to be truncated before it is fetched, by OffsetForLeaderEpoch."""
+    """A follower whose partition is to be truncated before it is fetched, by
+    OffsetForLeaderEpoch.
+    """
     a, b = following(records=records)
     a.catch_up(2)
     b.append(records)
@@ -29,7 +33,9 @@ def truncating(records: int = 3) -> tuple[Node, Node]:
 
 
 def test_a_round_truncates_first_and_fetches_then() -> None:
-    """RL 6.2: in one round: the epoch is asked, the log is cut, and what is then ready is fetched from there."""
+    """RL 6.2: in one round: the epoch is asked, the log is cut, and what is then ready is
+    fetched from there.
+    """
     a, b = truncating()
     a.round()
     assert kinds(a) == ["epochs", "fetch"]
@@ -48,7 +54,9 @@ def test_what_is_delayed_is_not_truncated_either() -> None:
 
 
 def test_the_end_of_a_delay_ends_the_wait() -> None:
-    """RL 6.2: with nothing ready the fetcher waits for the backoff at most, and not past the end of a delay that is sooner."""
+    """RL 6.2: with nothing ready the fetcher waits for the backoff at most, and not past the end
+    of a delay that is sooner.
+    """
     a, _ = following(records=2)
     a.state.delayed_until_ms = a.now_ms() + 250
     a.fetcher.start()
@@ -61,7 +69,9 @@ def test_the_end_of_a_delay_ends_the_wait() -> None:
 
 @pytest.mark.parametrize(("high_watermark", "level"), [(2, LogLevel.info), (5, LogLevel.warn)])
 def test_a_cut_below_the_high_watermark_is_a_warning(high_watermark: int, level: LogLevel) -> None:
-    """RL 6.3: the usual cut is told as it is; one that takes what a consumer may have seen is a warning."""
+    """RL 6.3: the usual cut is told as it is; one that takes what a consumer may have seen is a
+    warning.
+    """
     a, b = copied(2)
     a.append(3)
     a.log.set_high_watermark(high_watermark)
@@ -70,22 +80,30 @@ def test_a_cut_below_the_high_watermark_is_a_warning(high_watermark: int, level:
     a.follow(b, 2)
     with capturedLogs() as told:
         a.catch_up(4)
-    assert [event["log_level"] for event in told if " cut from 5 to 2" in (formatEvent(event) or "")] == [level]
+    assert [
+        event["log_level"] for event in told if " cut from 5 to 2" in (formatEvent(event) or "")
+    ] == [level]
     assert a.content() == b.content()
 
 
 def test_an_unclean_cut_is_a_warning() -> None:
     """RL 6.5: the leader ends below us: cut to its end, and said so."""
     a, _ = out_of_range(own=5, leader_start=0, leader_end=2)
-    a.fetcher.leader = Bent(a.leader, lambda answers: {TP: FetchedPartition(ErrorCode.OFFSET_OUT_OF_RANGE)})
+    a.fetcher.leader = Bent(
+        a.leader, lambda answers: {TP: FetchedPartition(ErrorCode.OFFSET_OUT_OF_RANGE)}
+    )
     with capturedLogs() as told:
         a.round()
     lines = [formatEvent(event) for event in told if event["log_level"] is LogLevel.warn]
-    assert a.log.log_end_offset == 2 and any(line is not None and "out of its leader's range" in line for line in lines)
+    assert a.log.log_end_offset == 2 and any(
+        line is not None and "out of its leader's range" in line for line in lines
+    )
 
 
 def test_what_a_fetcher_brings_is_counted_as_replication() -> None:
-    """RL 1.13, 6.4: bytes of the fetcher and of the topic, as replication and, for a replica being added, as reassignment; nothing as produced."""
+    """RL 1.13, 6.4: bytes of the fetcher and of the topic, as replication and, for a replica
+    being added, as reassignment; nothing as produced.
+    """
     a, b = following()
     a.catch_up(2)
     size = a.log.size_in_bytes
@@ -94,11 +112,18 @@ def test_what_a_fetcher_brings_is_counted_as_replication() -> None:
     a.held.make_follower(registration(2, (1, 2, 3), (2,), 1, 11)._replace(adding=(1,)), a.log)
     b.append(2)
     a.catch_up(2)
-    assert [getattr(a.held.stats, name) for name in TOPIC_STATS] == [a.log.size_in_bytes, a.log.size_in_bytes - size, 0, 0]
+    assert [getattr(a.held.stats, name) for name in TOPIC_STATS] == [
+        a.log.size_in_bytes,
+        a.log.size_in_bytes - size,
+        0,
+        0,
+    ]
 
 
 def test_a_partition_that_cannot_be_truncated_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    """RL 6.5, AbstractFetcherThreadTest: an error while cutting fails that partition; the fetcher lives, and takes it back when told to."""
+    """RL 6.5, AbstractFetcherThreadTest: an error while cutting fails that partition; the
+    fetcher lives, and takes it back when told to.
+    """
     a, _ = truncating()
 
     def broken(*arguments: object) -> None:

@@ -22,14 +22,21 @@ from twisted_broker.replication.fetcher.fetcher_state import (
     Verdict,
 )
 from twisted_broker.replication.fetcher.requested_partitions import RequestedPartition
-from twisted_broker.replication.fetcher.truncation import EpochEnd, LeaderEpochRequest, OffsetTruncationState, Restart
+from twisted_broker.replication.fetcher.truncation import (
+    EpochEnd,
+    LeaderEpochRequest,
+    OffsetTruncationState,
+    Restart,
+)
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 
 A, B, C = (TopicPartition(name, 0) for name in "abc")
 NONE = ErrorCode.NONE
 
 
-def state_with(*names: TopicPartition, truncates_on_fetch: bool = True, latest_epoch: int = 4) -> FetcherState:
+def state_with(
+    *names: TopicPartition, truncates_on_fetch: bool = True, latest_epoch: int = 4
+) -> FetcherState:
     state = FetcherState()
     for name in names:
         state.add(name, InitialFetchState(TOPIC_ID, 5, 10), latest_epoch, truncates_on_fetch)
@@ -41,7 +48,9 @@ def ask(offset: int = 10, epoch: int = 5) -> RequestedPartition:
 
 
 def made(name: TopicPartition, state: PartitionFetchState) -> RequestedPartition:
-    return RequestedPartition(state.topic_id, state.fetch_offset, state.leader_epoch, state.last_fetched_epoch, 0, 1000)
+    return RequestedPartition(
+        state.topic_id, state.fetch_offset, state.leader_epoch, state.last_fetched_epoch, 0, 1000
+    )
 
 
 def asked_in_turn(state: FetcherState, now_ms: int) -> dict[TopicPartition, RequestedPartition]:
@@ -56,16 +65,31 @@ def order(state: FetcherState) -> str:
 
 @pytest.mark.parametrize(
     ("truncates_on_fetch", "latest_epoch", "phase", "last"),
-    [(True, 4, FetchPhase.FETCHING, 4), (True, -1, FetchPhase.TRUNCATING, -1), (False, 4, FetchPhase.TRUNCATING, -1)],
+    [
+        (True, 4, FetchPhase.FETCHING, 4),
+        (True, -1, FetchPhase.TRUNCATING, -1),
+        (False, 4, FetchPhase.TRUNCATING, -1),
+    ],
 )
 def test_how_a_partition_begins(truncates_on_fetch, latest_epoch, phase, last) -> None:
-    """RL 6.2, 6.3: fetching at once when fetch answers tell where to cut and epochs are known; else truncating."""
-    found = state_with(A, truncates_on_fetch=truncates_on_fetch, latest_epoch=latest_epoch).partitions[A]
-    assert (found.phase, found.last_fetched_epoch, found.lag, found.fetch_offset) == (phase, last, None, 10)
+    """RL 6.2, 6.3: fetching at once when fetch answers tell where to cut and epochs are known;
+    else truncating.
+    """
+    found = state_with(
+        A, truncates_on_fetch=truncates_on_fetch, latest_epoch=latest_epoch
+    ).partitions[A]
+    assert (found.phase, found.last_fetched_epoch, found.lag, found.fetch_offset) == (
+        phase,
+        last,
+        None,
+        10,
+    )
 
 
 def test_added_again_under_the_same_epoch_it_keeps_its_state() -> None:
-    """RL 6.1: the offset reached stays; a newer epoch starts over, and a failed partition is fetched again."""
+    """RL 6.1: the offset reached stays; a newer epoch starts over, and a failed partition is
+    fetched again.
+    """
     state = state_with(A)
     state.appended(A, 19, 5, 20)
     state.add(A, InitialFetchState(TOPIC_ID, 5, 3), 5, True)
@@ -79,7 +103,9 @@ def test_added_again_under_the_same_epoch_it_keeps_its_state() -> None:
 
 
 def test_partitions_take_turns() -> None:
-    """RL 6.2: what got records, was cut, delayed or restarted goes to the end; an empty answer leaves the order."""
+    """RL 6.2: what got records, was cut, delayed or restarted goes to the end; an empty answer
+    leaves the order.
+    """
     state = state_with(A, B, C)
     state.appended(A, 12, 5, 13)
     assert order(state) == "bca"
@@ -104,7 +130,9 @@ def test_truncating_ones_take_turns_too() -> None:
 
 
 def test_a_delay_ends_by_itself() -> None:
-    """RL 6.2, 6.5: a delayed partition is neither fetched nor truncated until its time; a second error does not prolong the delay."""
+    """RL 6.2, 6.5: a delayed partition is neither fetched nor truncated until its time; a second
+    error does not prolong the delay.
+    """
     state = state_with(A, B)
     state.delay([A], 1100, 100)
     state.delay([A], 1500, 600)
@@ -132,13 +160,20 @@ def test_a_delay_ends_by_itself() -> None:
 )
 def test_what_an_answer_means(error, diverging, verdict) -> None:
     """RL 6.4, 6.5."""
-    assert state_with(A).judge(A, ask(), FetchedPartition(error, diverging_epoch=diverging), 0) is verdict
+    assert (
+        state_with(A).judge(A, ask(), FetchedPartition(error, diverging_epoch=diverging), 0)
+        is verdict
+    )
 
 
 @pytest.mark.parametrize("what", ["removed", "moved on", "another epoch", "delayed", "truncating"])
-@pytest.mark.parametrize("error", [ErrorCode.NONE, ErrorCode.OFFSET_OUT_OF_RANGE, ErrorCode.FENCED_LEADER_EPOCH])
+@pytest.mark.parametrize(
+    "error", [ErrorCode.NONE, ErrorCode.OFFSET_OUT_OF_RANGE, ErrorCode.FENCED_LEADER_EPOCH]
+)
 def test_an_answer_of_yesterday_counts_for_nothing(what, error) -> None:
-    """RL 6.4: only if the partition is still here, ready, and at the offset (and under the epoch) asked."""
+    """RL 6.4: only if the partition is still here, ready, and at the offset (and under the
+    epoch) asked.
+    """
     state = state_with(A)
     if what == "removed":
         state.remove(A)
@@ -178,8 +213,14 @@ def test_an_answer_about_an_epoch_counts_under_the_epoch_asked(epoch, error, ver
         (B, 5, ErrorCode.FENCED_LEADER_EPOCH, Verdict.STALE),
     ],
 )
-def test_fenced_fails_a_partition_only_at_its_current_epoch(name, asked_epoch, error, verdict) -> None:
-    """RL 6.5: FENCED_LEADER_EPOCH at the epoch that is the newest here: failed until the controller's news; of an older one: tried again."""
+def test_fenced_fails_a_partition_only_at_its_current_epoch(
+    name, asked_epoch, error, verdict
+) -> None:
+    """RL 6.5:
+
+    FENCED_LEADER_EPOCH at the epoch that is the newest here: failed until the controller's news; of
+    an older one: tried again.
+    """
     assert state_with(A).refused(name, asked_epoch, error) is verdict
 
 
@@ -195,10 +236,16 @@ def test_after_an_append() -> None:
 
 @pytest.mark.parametrize(
     ("complete", "truncates_on_fetch", "phase"),
-    [(True, False, FetchPhase.FETCHING), (False, False, FetchPhase.TRUNCATING), (False, True, FetchPhase.FETCHING)],
+    [
+        (True, False, FetchPhase.FETCHING),
+        (False, False, FetchPhase.TRUNCATING),
+        (False, True, FetchPhase.FETCHING),
+    ],
 )
 def test_after_a_cut(complete, truncates_on_fetch, phase) -> None:
-    """RL 6.3: a cut that is not complete is gone on with by the next question; that is the next fetch where fetches tell where to cut."""
+    """RL 6.3: a cut that is not complete is gone on with by the next question; that is the next
+    fetch where fetches tell where to cut.
+    """
     state = state_with(A, truncates_on_fetch=truncates_on_fetch)
     state.truncated(A, OffsetTruncationState(6, complete), 3, truncates_on_fetch)
     found = state.partitions[A]
@@ -206,10 +253,24 @@ def test_after_a_cut(complete, truncates_on_fetch, phase) -> None:
 
 
 @pytest.mark.parametrize(
-    "what", ["added", "appended", "answered", "cut", "restarted", "marked", "another topic", "another epoch", "delayed", "failed"]
+    "what",
+    [
+        "added",
+        "appended",
+        "answered",
+        "cut",
+        "restarted",
+        "marked",
+        "another topic",
+        "another epoch",
+        "delayed",
+        "failed",
+    ],
 )
 def test_a_round_looks_at_what_happened_only(what: str) -> None:
-    """RL 6.2: whoever is asked as before is not looked at; whoever may not be is, once, or for as long as it waits."""
+    """RL 6.2: whoever is asked as before is not looked at; whoever may not be is, once, or for
+    as long as it waits.
+    """
     state = state_with(A, B)
     asked_in_turn(state, 0)
     happens = {
@@ -233,7 +294,11 @@ def test_a_round_looks_at_what_happened_only(what: str) -> None:
 
     for now_ms in (50, 60, 100, 150):
         state.settle(now_ms, ask_noting)
-        assert state.asks.current == {name: made(name, found) for name, found in state.partitions.items() if found.is_ready(now_ms)}
+        assert state.asks.current == {
+            name: made(name, found)
+            for name, found in state.partitions.items()
+            if found.is_ready(now_ms)
+        }
     assert looked_at == ([] if what == "failed" else [C] if what == "added" else [A])
 
 
@@ -252,7 +317,9 @@ def test_what_cannot_be_asked_is_not_asked_and_looked_at_again() -> None:
 
 
 class Model:
-    """A fetcher's state, what its partitions' own logs begin at and who cannot be asked; and a leader's side of the fetch session."""
+    """A fetcher's state, what its partitions' own logs begin at and who cannot be asked; and a
+    leader's side of the fetch session.
+    """
 
     def __init__(self) -> None:
         self.state, self.now_ms = FetcherState(), 0
@@ -306,17 +373,32 @@ class Model:
         self.now_ms += passes_ms
 
     def round(self, fate: str) -> None:
-        """After its start all that are ready are asked, in the order of turns, each as it is now; the leader reads just these."""
+        """After its start all that are ready are asked, in the order of turns, each as it is
+        now; the leader reads just these.
+        """
         state = self.state
-        ready = {name: found for name, found in state.partitions.items() if found.is_ready(self.now_ms)}
-        expected = {name: self.ask(name, found) for name, found in ready.items() if name not in self.refusing}
+        ready = {
+            name: found for name, found in state.partitions.items() if found.is_ready(self.now_ms)
+        }
+        expected = {
+            name: self.ask(name, found)
+            for name, found in ready.items()
+            if name not in self.refusing
+        }
         refused = state.settle(self.now_ms, self.ask)
         assert set(refused) == set(ready) & self.refusing
-        assert list(state.asks.in_turn().items()) == list(expected.items()) and state.asks.current == expected
+        assert (
+            list(state.asks.in_turn().items()) == list(expected.items())
+            and state.asks.current == expected
+        )
         state.delay(refused, self.now_ms + 20, self.now_ms)
-        assert set(state._unsettled) == set(state.partitions) - set(expected), "nothing is kept of what is gone or as it should be"
+        assert set(state._unsettled) == set(state.partitions) - set(expected), (
+            "nothing is kept of what is gone or as it should be"
+        )
         if self.session.has_news(state.asks):
-            read = leader_reads(self.cache, self.session, self.session.request(state.asks), fate, self.now_ms)
+            read = leader_reads(
+                self.cache, self.session, self.session.request(state.asks), fate, self.now_ms
+            )
             assert read is None or read == expected
         else:
             assert not expected
@@ -326,19 +408,35 @@ class Model:
         state, now_ms = self.state, self.now_ms
         ready = {name for name, found in state.partitions.items() if found.is_ready(now_ms)}
         delayed = {name for name, found in state.partitions.items() if found.is_delayed(now_ms)}
-        truncating = {name: found for name, found in state.partitions.items() if found.phase is FetchPhase.TRUNCATING}
+        truncating = {
+            name: found
+            for name, found in state.partitions.items()
+            if found.phase is FetchPhase.TRUNCATING
+        }
         assert ready | delayed | set(truncating) == set(state.partitions)
         assert not ready & delayed and not state.failed & set(state.partitions)
         assert state.failed | set(state.partitions) == set(self.known)
-        assert all(found.topic_id == self.known[name][1] for name, found in state.partitions.items())
-        assert [name for name, _ in state.truncating(now_ms)] == [name for name in truncating if name not in delayed]
-        assert state.next_due_ms(now_ms) == min((state.partitions[name].delayed_until_ms for name in delayed), default=None)
+        assert all(
+            found.topic_id == self.known[name][1] for name, found in state.partitions.items()
+        )
+        assert [name for name, _ in state.truncating(now_ms)] == [
+            name for name in truncating if name not in delayed
+        ]
+        assert state.next_due_ms(now_ms) == min(
+            (state.partitions[name].delayed_until_ms for name in delayed), default=None
+        )
 
 
 NAMES = st.sampled_from([A, B, C])
 STEPS = st.one_of(
     st.tuples(st.just("round"), st.sampled_from(FATES)),
-    st.tuples(st.just("add"), NAMES, st.integers(1, 3), st.sampled_from([TOPIC_ID, bytes(16)]), st.integers(-1, 0)),
+    st.tuples(
+        st.just("add"),
+        NAMES,
+        st.integers(1, 3),
+        st.sampled_from([TOPIC_ID, bytes(16)]),
+        st.integers(-1, 0),
+    ),
     st.tuples(st.just("remove"), NAMES),
     st.tuples(st.just("fail"), NAMES),
     st.tuples(st.just("delay"), NAMES, st.integers(1, 50)),
@@ -353,8 +451,10 @@ STEPS = st.one_of(
 
 @given(steps=st.lists(STEPS, max_size=60))
 def test_whatever_happens_all_that_are_ready_are_asked(steps) -> None:
-    """RL 6.2, 6.5: every partition is ready or delayed or truncating or failed; turns are fair; and what a round asks, and a leader reads for it, is
-    what one would ask who looked at all partitions."""
+    """RL 6.2, 6.5: every partition is ready or delayed or truncating or failed; turns are fair; and
+    what a round asks, and a leader reads for it, is what one would ask who looked at all
+    partitions.
+    """
     model = Model()
     for kind, *arguments in [*steps, ("round", "answered")]:
         getattr(model, kind)(*arguments)

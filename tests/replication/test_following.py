@@ -1,4 +1,6 @@
-"""Roles from the metadata log and what fetchers make of them: whom this broker fetches, from where on, and when it stops (RL 1.3-1.5, 6.1)."""
+"""Roles from the metadata log and what fetchers make of them: whom this broker fetches, from
+where on, and when it stops (RL 1.3-1.5, 6.1).
+"""
 
 from __future__ import annotations
 
@@ -7,13 +9,26 @@ from collections.abc import Mapping
 import pytest
 from twisted.internet.defer import Deferred
 
-from tests.replication.fixtures import TOPIC_ID, TP, WALL_MS, Fixture, at, batch, broker_registration, consumer, registration
+from tests.replication.fixtures import (
+    TOPIC_ID,
+    TP,
+    WALL_MS,
+    Fixture,
+    at,
+    batch,
+    broker_registration,
+    consumer,
+    registration,
+)
 from twisted_broker.cluster.image_entries import Endpoint
 from twisted_broker.interfaces import TopicPartition
 from twisted_broker.log.append_info import AppendOrigin
 from twisted_broker.replication.fetcher.leader_endpoint import BrokerEndPoint
 from twisted_broker.replication.fetcher.replica_fetcher import ReplicaFetcher
-from twisted_broker.replication.fetcher.replica_fetcher_manager import ReplicaFetcherManager, fetch_limits
+from twisted_broker.replication.fetcher.replica_fetcher_manager import (
+    ReplicaFetcherManager,
+    fetch_limits,
+)
 from twisted_broker.replication.partition.partition import Partition
 from twisted_broker.replication.replica_manager import ReplicaManager
 from twisted_broker.wire.errors import ErrorCode
@@ -43,46 +58,75 @@ class Wire:
 
     def said(self) -> dict[int, fetch_wire.FetchPartition]:
         """What the last request says, of the topic `t`."""
-        return {each.partition: each for topic in self.asked[-1].topics if topic.topic_id == TOPIC_ID for each in topic.partitions}
+        return {
+            each.partition: each
+            for topic in self.asked[-1].topics
+            if topic.topic_id == TOPIC_ID
+            for each in topic.partitions
+        }
 
     def answer(self, session_id: int = 0, **data) -> None:
         """The answer about `TP` to what was asked last; 0: without a session."""
-        partition = fetch_wire.PartitionData(partition_index=0, **{"records": None, "log_start_offset": 0, "high_watermark": 0} | data)
-        topic = fetch_wire.FetchableTopicResponse(topic="t", topic_id=TOPIC_ID, partitions=[partition])
-        self._waiting.pop(0).callback(fetch_wire.FetchResponse(session_id=session_id, responses=[topic]))
+        partition = fetch_wire.PartitionData(
+            partition_index=0,
+            **{"records": None, "log_start_offset": 0, "high_watermark": 0} | data,
+        )
+        topic = fetch_wire.FetchableTopicResponse(
+            topic="t", topic_id=TOPIC_ID, partitions=[partition]
+        )
+        self._waiting.pop(0).callback(
+            fetch_wire.FetchResponse(session_id=session_id, responses=[topic])
+        )
 
     def close(self) -> None:
         self.closed = True
 
 
 class FollowerRig(Fixture):
-    """A replica manager with its fetchers; brokers 2 and 3 are reached at ports 9002 and 9003 of the listener INTERNAL."""
+    """A replica manager with its fetchers; brokers 2 and 3 are reached at ports 9002 and 9003 of
+    the listener INTERNAL.
+    """
 
     def __init__(self, **settings: str) -> None:
         super().__init__(**settings)
         self.wires: list[Wire] = []
         self.broker_epoch = 101
         self.image = self.image.__class__(brokers=brokers(), features={"metadata.version": 30})
-        self.fetchers = self.replicas.fetchers = ReplicaFetcherManager(self.replicas, self, "INTERNAL", lambda: self.broker_epoch, self.connect)
+        self.fetchers = self.replicas.fetchers = ReplicaFetcherManager(
+            self.replicas, self, "INTERNAL", lambda: self.broker_epoch, self.connect
+        )
 
     def connect(self, endpoint: BrokerEndPoint, client_id: str) -> Wire:
         self.wires.append(Wire(endpoint, client_id))
         return self.wires[-1]
 
     def follow(self, leader: int = 2, epoch: int = 1, **more) -> None:
-        self.topic(states={0: registration(leader, REPLICAS, more.pop("isr", (2, 3)), epoch, epoch * 10, **more)})
+        self.topic(
+            states={
+                0: registration(
+                    leader, REPLICAS, more.pop("isr", (2, 3)), epoch, epoch * 10, **more
+                )
+            }
+        )
         self.clock.advance(0)
 
     def lead(self, epoch: int, isr=(1,)) -> None:
         self.topic(states={0: registration(1, REPLICAS, isr, epoch, epoch * 10)})
 
     def fetched(self) -> Mapping[TopicPartition, object]:
-        return {name: state for fetcher in self.fetchers.fetchers.values() for name, state in fetcher.state.partitions.items()}
+        return {
+            name: state
+            for fetcher in self.fetchers.fetchers.values()
+            for name, state in fetcher.state.partitions.items()
+        }
 
 
 def brokers(**fenced: bool):
     return {
-        node: broker_registration(node)._replace(listeners={"INTERNAL": Endpoint("INTERNAL", "h", 9000 + node)}, fenced=fenced.get(f"b{node}", False))
+        node: broker_registration(node)._replace(
+            listeners={"INTERNAL": Endpoint("INTERNAL", "h", 9000 + node)},
+            fenced=fenced.get(f"b{node}", False),
+        )
         for node in REPLICAS
     }
 
@@ -99,22 +143,32 @@ def sent_by_leader(*counts: int, epoch: int = 1, base: int = 0) -> bytes:
 
 
 def test_a_new_follower_fetches_from_its_leader() -> None:
-    """RL 1.4, 6.1, 6.2: at the leader's inter-broker address, under the fetcher's client id, from the high watermark on."""
+    """RL 1.4, 6.1, 6.2: at the leader's inter-broker address, under the fetcher's client id,
+    from the high watermark on.
+    """
     fixture = FollowerRig()
     fixture.follow()
     (wire,) = fixture.wires
     assert (wire.endpoint, wire.client_id) == (BrokerEndPoint(2, "h", 9002), "broker-1-fetcher-0")
     (request,) = wire.asked
     assert request.replica_state == fetch_wire.ReplicaState(replica_id=1, replica_epoch=101)
-    assert (request.topics[0].topic_id, request.topics[0].partitions[0].current_leader_epoch) == (TOPIC_ID, 1)
+    assert (request.topics[0].topic_id, request.topics[0].partitions[0].current_leader_epoch) == (
+        TOPIC_ID,
+        1,
+    )
 
 
 def test_records_and_marks_arrive_and_waiting_requests_hear_of_them() -> None:
-    """RL 6.4, 1.9: a consumer that waits at a follower is answered when the follower's high watermark moves."""
+    """RL 6.4, 1.9: a consumer that waits at a follower is answered when the follower's high
+    watermark moves.
+    """
     fixture = FollowerRig()
     fixture.follow()
     fixture.wires[0].answer(records=sent_by_leader(2, 1), high_watermark=0)
-    assert (fixture.partition().log.log_end_offset, fixture.partition().log.high_watermark) == (3, 0)
+    assert (fixture.partition().log.log_end_offset, fixture.partition().log.high_watermark) == (
+        3,
+        0,
+    )
     params = consumer(max_wait_ms=10_000, only_leader=False)
     first = fixture.replicas.fetch(params, [at(0)])
     assert not ReplicaManager.answers_at_once(params, first)
@@ -127,11 +181,17 @@ def test_records_and_marks_arrive_and_waiting_requests_hear_of_them() -> None:
 
 
 def test_a_round_costs_what_changed(monkeypatch) -> None:
-    """RL 6.2: no partition is looked at while nothing happens to it, and nothing is said of it; one that is marked is, and no other."""
+    """RL 6.2: no partition is looked at while nothing happens to it, and nothing is said of it;
+    one that is marked is, and no other.
+    """
     fixture = FollowerRig()
     looked_at: list[int] = []
     real = ReplicaFetcher.ask
-    monkeypatch.setattr(ReplicaFetcher, "ask", lambda self, name, state: (looked_at.append(name.partition), real(self, name, state))[1])
+    monkeypatch.setattr(
+        ReplicaFetcher,
+        "ask",
+        lambda self, name, state: (looked_at.append(name.partition), real(self, name, state))[1],
+    )
     fixture.topic(states={number: registration(2, REPLICAS, (2, 3), 1, 10) for number in range(9)})
     fixture.clock.advance(0)
     (wire,) = fixture.wires
@@ -164,7 +224,10 @@ def test_the_leader_hears_where_the_own_log_starts() -> None:
 
 
 def test_a_log_start_that_follows_the_leaders_is_said_with_the_next_fetch() -> None:
-    """RL 2.8: DeleteRecords waits for it: the answer that brings it is enough, though it brings no records."""
+    """RL 2.8:
+
+    DeleteRecords waits for it: the answer that brings it is enough, though it brings no records.
+    """
     fixture = FollowerRig()
     fixture.follow()
     (wire,) = fixture.wires
@@ -176,14 +239,18 @@ def test_a_log_start_that_follows_the_leaders_is_said_with_the_next_fetch() -> N
 
 
 def test_a_fetcher_that_has_nobody_to_fetch_makes_its_leader_forget() -> None:
-    """RL 6.2: for as long as it lives (another partition may come), the session holds what is fetched only."""
+    """RL 6.2: for as long as it lives (another partition may come), the session holds what is
+    fetched only.
+    """
     fixture = FollowerRig()
     fixture.follow()
     (wire,) = fixture.wires
     wire.answer_nothing()
     fixture.fetchers.remove([TP])
     wire.answer_nothing()
-    assert [(topic.topic_id, topic.partitions) for topic in wire.asked[-1].forgotten_topics_data] == [(TOPIC_ID, [0])]
+    assert [
+        (topic.topic_id, topic.partitions) for topic in wire.asked[-1].forgotten_topics_data
+    ] == [(TOPIC_ID, [0])]
     count = len(wire.asked)
     wire.answer_nothing()
     fixture.clock.pump([0.5] * 10)
@@ -203,7 +270,9 @@ def test_only_a_new_leader_epoch_restarts_fetching() -> None:
 
 @pytest.mark.parametrize(("with_epochs", "offset"), [(True, 5), (False, 2)])
 def test_where_fetching_begins(with_epochs: bool, offset: int) -> None:
-    """RL 1.4: at the log end when fetch answers tell where to cut and the epoch cache is not empty; else at the high watermark."""
+    """RL 1.4: at the log end when fetch answers tell where to cut and the epoch cache is not
+    empty; else at the high watermark.
+    """
     fixture = FollowerRig()
     fixture.lead(1)
     fixture.partition().append_as_leader(batch(5), 1, WALL_MS, 0, AppendOrigin.CLIENT)
@@ -215,12 +284,20 @@ def test_where_fetching_begins(with_epochs: bool, offset: int) -> None:
 
 
 def test_a_partition_that_will_be_led_leaves_its_fetcher_first(monkeypatch) -> None:
-    """RL 1.4: `make_leaders`: removed from fetchers, then `Partition.make_leader`: an answer in flight is too late."""
+    """RL 1.4:
+
+    `make_leaders`: removed from fetchers, then `Partition.make_leader`: an answer in flight is too
+    late.
+    """
     fixture = FollowerRig()
     fixture.follow()
     seen: list[bool] = []
     real = Partition.make_leader
-    monkeypatch.setattr(Partition, "make_leader", lambda self, *rest: (seen.append(fixture.fetchers.is_fetching(TP)), real(self, *rest))[1])
+    monkeypatch.setattr(
+        Partition,
+        "make_leader",
+        lambda self, *rest: (seen.append(fixture.fetchers.is_fetching(TP)), real(self, *rest))[1],
+    )
     fixture.lead(2)
     assert seen == [False]
     fixture.wires[0].answer(records=sent_by_leader(3), high_watermark=3)
@@ -280,15 +357,24 @@ def test_the_number_of_fetchers_per_leader() -> None:
     """RL 6.1: `num.replica.fetchers` connections to each leader, numbered in their client ids."""
     fixture = FollowerRig(num_replica_fetchers="2")
     fixture.topic(states={number: registration(2, REPLICAS, (2, 3), 1, 10) for number in range(4)})
-    assert sorted(wire.client_id for wire in fixture.wires) == ["broker-1-fetcher-0", "broker-1-fetcher-1"]
+    assert sorted(wire.client_id for wire in fixture.wires) == [
+        "broker-1-fetcher-0",
+        "broker-1-fetcher-1",
+    ]
 
 
 def test_a_broker_that_leaves_stops_following_what_it_is_not_in_sync_with() -> None:
-    """RL 1.4, 8.2: during its controlled shutdown a broker does not catch up with partitions whose ISR it has left, but follows the others."""
+    """RL 1.4, 8.2: during its controlled shutdown a broker does not catch up with partitions
+    whose ISR it has left, but follows the others.
+    """
     fixture = FollowerRig()
     fixture.publish(brokers={**brokers(), 1: brokers()[1]._replace(in_controlled_shutdown=True)})
     fixture.topic("t", {0: registration(2, REPLICAS, (2, 3), 1, 10)})
-    fixture.topic("in-sync", {0: registration(2, REPLICAS, REPLICAS, 1, 10)}, topic_id=bytes(reversed(range(16))))
+    fixture.topic(
+        "in-sync",
+        {0: registration(2, REPLICAS, REPLICAS, 1, 10)},
+        topic_id=bytes(reversed(range(16))),
+    )
     assert set(fixture.fetched()) == {TopicPartition("in-sync", 0)}
 
 
@@ -315,4 +401,6 @@ def test_the_limits_are_settings() -> None:
     """RL 6.2: defaults of Apache Kafka: 500 ms, 1 byte, 10 MiB for all, 1 MiB for each."""
     assert fetch_limits(FollowerRig().config) == (500, 1, 10 << 20, 1 << 20)
     changed = {"wait_max_ms": "7", "min_bytes": "8", "response_max_bytes": "9", "max_bytes": "10"}
-    assert fetch_limits(FollowerRig(**{f"replica_fetch_{name}": value for name, value in changed.items()}).config) == (7, 8, 9, 10)
+    assert fetch_limits(
+        FollowerRig(**{f"replica_fetch_{name}": value for name, value in changed.items()}).config
+    ) == (7, 8, 9, 10)

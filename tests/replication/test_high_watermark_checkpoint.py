@@ -42,7 +42,11 @@ class House:
             self.files.make_directories(directory)
         self.workers = {directory: SlowWorker() for directory in directories}
         self.failed: list[str] = []
-        self.marks = HighWatermarkCheckpoint(self.files, self.workers.__getitem__, lambda directory, error: self.failed.append(directory))
+        self.marks = HighWatermarkCheckpoint(
+            self.files,
+            self.workers.__getitem__,
+            lambda directory, error: self.failed.append(directory),
+        )
 
     def log(self, tp: TopicPartition = TP, directory: str = "/a", records: int = 5):
         log = make_log(files=self.files, tp=tp, directory=directory)
@@ -82,7 +86,9 @@ def test_one_write_at_a_time_and_none_without_change():
 
 
 def test_the_last_write_comes_after_one_that_is_under_way():
-    """At a stop the newest values are written behind what the worker still has to do, never beside it."""
+    """At a stop the newest values are written behind what the worker still has to do, never
+    beside it.
+    """
     house = House("/a")
     log = house.log()
     house.marks.write([log])
@@ -104,7 +110,9 @@ def test_start_clamps():
 
 
 def test_rows_of_logs_that_were_not_opened_yet_are_kept():
-    """A write between two role changes at a start must not lose the high watermark of a log that is still to come."""
+    """A write between two role changes at a start must not lose the high watermark of a log that
+    is still to come.
+    """
     house = House("/a")
     write_offsets(house.files, "/a", HIGH_WATERMARK, {TP: 4, OTHER: 2})
     log = house.log()
@@ -129,19 +137,27 @@ def test_a_directory_that_cannot_be_written_is_reported():
 
 
 def test_a_relative_directory(tmp_path, monkeypatch):
-    """ReplicaManagerTest: log.dirs may be relative to where the broker was started: the checkpoint is written there, and found again."""
+    """ReplicaManagerTest: log.dirs may be relative to where the broker was started: the
+    checkpoint is written there, and found again.
+    """
     monkeypatch.chdir(tmp_path)
     house = House()
     house.files = OsFileSystem()
     house.files.make_directories("data")
     house.workers["data"] = SlowWorker()
-    house.marks = HighWatermarkCheckpoint(house.files, house.workers.__getitem__, lambda directory, error: house.failed.append(directory))
+    house.marks = HighWatermarkCheckpoint(
+        house.files,
+        house.workers.__getitem__,
+        lambda directory, error: house.failed.append(directory),
+    )
     log = house.log(directory="data")
     log.set_high_watermark(3)
     house.marks.write_last([log])
     house.workers["data"].run()
     assert (tmp_path / "data" / HIGH_WATERMARK).read_text() == "0\n1\nt 0 3\n"
-    again = HighWatermarkCheckpoint(house.files, house.workers.__getitem__, lambda directory, error: None)
+    again = HighWatermarkCheckpoint(
+        house.files, house.workers.__getitem__, lambda directory, error: None
+    )
     log.set_high_watermark(0)
     again.start(log)
     assert (log.high_watermark, house.failed) == (3, [])

@@ -1,4 +1,6 @@
-"""What rests in a follower's session (RL 1.9, 1.10, 5.2): nobody but a profiler can tell it from what is read in every round."""
+"""What rests in a follower's session (RL 1.9, 1.10, 5.2): nobody but a profiler can tell it from
+what is read in every round.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,14 @@ from twisted_broker.replication.partition.partition import Partition
 from twisted_broker.replication.replica_manager import ReplicaManager
 from twisted_broker.status.view import BrokerView
 from twisted_broker.wire.errors import ErrorCode
-from twisted_broker.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, ForgottenTopic, ReplicaState
+from twisted_broker.wire.messages.fetch import (
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+    ForgottenTopic,
+    ReplicaState,
+)
 from twisted_broker.wire.records import iterate_batches
 from twisted_broker.wire.schema import encode
 
@@ -46,17 +55,37 @@ class Follower:
 
     def ask(self, min_bytes: int = 1, forget: int | None = None) -> None:
         """The next round; it may wait."""
-        wanted = {partition: (offset, self.leader_epoch) for partition, offset in self.positions.items() if partition != forget}
-        request = FetchRequest(max_wait_ms=500, min_bytes=min_bytes, max_bytes=10 << 20, session_id=self.session, session_epoch=self.epoch)
-        request.replica_state = ReplicaState(replica_id=self.broker, replica_epoch=self.broker_epoch)
+        wanted = {
+            partition: (offset, self.leader_epoch)
+            for partition, offset in self.positions.items()
+            if partition != forget
+        }
+        request = FetchRequest(
+            max_wait_ms=500,
+            min_bytes=min_bytes,
+            max_bytes=10 << 20,
+            session_id=self.session,
+            session_epoch=self.epoch,
+        )
+        request.replica_state = ReplicaState(
+            replica_id=self.broker, replica_epoch=self.broker_epoch
+        )
         news = [
-            FetchPartition(partition=partition, fetch_offset=offset, current_leader_epoch=epoch, log_start_offset=0, partition_max_bytes=1 << 20)
+            FetchPartition(
+                partition=partition,
+                fetch_offset=offset,
+                current_leader_epoch=epoch,
+                log_start_offset=0,
+                partition_max_bytes=1 << 20,
+            )
             for partition, (offset, epoch) in wanted.items()
             if self.said.get(partition) != (offset, epoch)
         ]
         gone = sorted(set(self.said) - set(wanted))
         request.topics = [FetchTopic(topic="t", topic_id=TOPIC_ID, partitions=news)] if news else []
-        request.forgotten_topics_data = [ForgottenTopic(topic="t", topic_id=TOPIC_ID, partitions=gone)] if gone else []
+        request.forgotten_topics_data = (
+            [ForgottenTopic(topic="t", topic_id=TOPIC_ID, partitions=gone)] if gone else []
+        )
         self.said = dict(wanted)
         self.waiting = self.api.ask(fetch, FetchResponse, request, VERSION)
         self.take()
@@ -68,7 +97,9 @@ class Follower:
         (answer,) = self.waiting
         self.waiting = None
         for topic in answer.responses:
-            topic.partitions.sort(key=lambda data: data.partition_index)  # whose turn it is may differ: what was woken comes last
+            topic.partitions.sort(
+                key=lambda data: data.partition_index
+            )  # whose turn it is may differ: what was woken comes last
         self.told.append(bytes(encode(answer, VERSION)))
         if answer.error_code or not answer.session_id:
             self.connect()
@@ -101,7 +132,9 @@ class World:
         else:
             with never:
                 getattr(self, action)(*arguments)
-        self.fixture.controller.asked.sort(key=lambda asked: asked[0].topic_partition)  # the order within a round may differ
+        self.fixture.controller.asked.sort(
+            key=lambda asked: asked[0].topic_partition
+        )  # the order within a round may differ
         for follower in self.followers.values():
             follower.take()
 
@@ -111,7 +144,14 @@ class World:
         self.outcomes.append(repr(outcome))
 
     def produce_all(self) -> None:
-        self.outcomes.append(repr(self.fixture.replicas.produce([(TopicPartition("t", partition), batch()) for partition in range(PARTITIONS)], 1)))
+        self.outcomes.append(
+            repr(
+                self.fixture.replicas.produce(
+                    [(TopicPartition("t", partition), batch()) for partition in range(PARTITIONS)],
+                    1,
+                )
+            )
+        )
 
     def round(self, broker: int, min_bytes: int) -> None:
         if self.followers[broker].waiting is None:
@@ -136,7 +176,9 @@ class World:
         if known:
             follower.broker_epoch += 10
         else:
-            registered = self.fixture.image.brokers[broker]._replace(epoch=follower.broker_epoch + 5)
+            registered = self.fixture.image.brokers[broker]._replace(
+                epoch=follower.broker_epoch + 5
+            )
             self.fixture.publish(brokers={**self.fixture.image.brokers, broker: registered})
 
     def advance(self, tenths: int) -> None:
@@ -183,12 +225,26 @@ class World:
     def seen(self) -> object:
         """All that can be told apart."""
         replicas = [
-            (name, broker, replica.log_end_offset, replica.log_start_offset, replica.last_caught_up_ms, replica.last_fetch_ms, replica.broker_epoch)
+            (
+                name,
+                broker,
+                replica.log_end_offset,
+                replica.log_start_offset,
+                replica.last_caught_up_ms,
+                replica.last_fetch_ms,
+                replica.broker_epoch,
+            )
             for name, partition in sorted(self.fixture.replicas.partitions.items())
             for broker, replica in sorted(partition.remote_replicas.items())
         ]
-        partitions = [(repr(partition), partition.log and partition.log.high_watermark) for partition in self.fixture.replicas.partitions.values()]
-        told = [(follower.told, follower.waiting is None, follower.positions) for follower in self.followers.values()]
+        partitions = [
+            (repr(partition), partition.log and partition.log.high_watermark)
+            for partition in self.fixture.replicas.partitions.values()
+        ]
+        told = [
+            (follower.told, follower.waiting is None, follower.positions)
+            for follower in self.followers.values()
+        ]
         proposals = [proposal for proposal, _ in self.fixture.controller.asked]
         return replicas, partitions, told, proposals, self.outcomes
 
@@ -283,7 +339,11 @@ class IdlePartitions(RuleBasedStateMachine):
     @invariant()
     def what_rests_is_quiet(self) -> None:
         if hasattr(self, "worlds"):
-            assert all(quiet.holds() for partition in self.worlds[0].fixture.replicas.partitions.values() for quiet in partition.resting)
+            assert all(
+                quiet.holds()
+                for partition in self.worlds[0].fixture.replicas.partitions.values()
+                for quiet in partition.resting
+            )
 
 
 IdlePartitions.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
@@ -304,7 +364,9 @@ def settled() -> World:
 
 
 def test_quiet_partitions_rest_and_are_not_read():
-    """RL 5.2, 1.13: a round in which nothing happened looks at no partition; it counts as a fetch of each."""
+    """RL 5.2, 1.13: a round in which nothing happened looks at no partition; it counts as a
+    fetch of each.
+    """
     world = settled()
     assert resting(world) == 2 * PARTITIONS
     stats = world.fixture.replicas.stats.of("t")
@@ -317,7 +379,9 @@ def test_quiet_partitions_rest_and_are_not_read():
 
 
 def test_a_waiting_fetch_hears_of_what_rested():
-    """RL 1.9: an append to a partition that rests answers the fetch that waits, and that partition only is awake then."""
+    """RL 1.9: an append to a partition that rests answers the fetch that waits, and that
+    partition only is awake then.
+    """
     world = settled()
     world.do("round", 2, 1)
     world.do("produce", 1, 1)
@@ -326,7 +390,9 @@ def test_a_waiting_fetch_hears_of_what_rested():
 
 
 def test_a_waiting_fetch_reads_all_that_one_request_appended():
-    """RL 1.9: what rested in one answer, as if it had been read in every round: one round of replication, not two."""
+    """RL 1.9: what rested in one answer, as if it had been read in every round: one round of
+    replication, not two.
+    """
     world = settled()
     world.do("round", 2, 1)
     world.do("produce_all")
@@ -344,7 +410,9 @@ def test_a_stirred_partition_goes_on_being_waited_for():
 
 
 def test_who_rests_is_caught_up_as_of_its_sessions_last_round():
-    """RL 1.10, 2.4: nobody leaves the ISR for resting; who stopped asking is behind since its last round."""
+    """RL 1.10, 2.4: nobody leaves the ISR for resting; who stopped asking is behind since its
+    last round.
+    """
     world = settled()
     two, three = (world.fixture.partition().remote_replicas[broker] for broker in (2, 3))
     last_ms = three.last_fetch_ms
@@ -379,7 +447,9 @@ def test_a_request_that_outlives_its_session_leaves_nothing_at_rest():
 
 
 def test_what_was_stirred_belongs_to_the_last_request_of_a_session():
-    """RL 1.9, 5.2: an earlier one still waits on another connection; it is refused, and takes nothing away."""
+    """RL 1.9, 5.2: an earlier one still waits on another connection; it is refused, and takes
+    nothing away.
+    """
     world = settled()
     world.do("round", 2, 1)
     follower = world.followers[2]
@@ -416,11 +486,17 @@ def test_a_follower_that_is_gone_keeps_no_deleted_partition():
     world.fixture.remove_topic()
     gc.collect()
     assert len(world.fixture.replicas.sessions) == 2
-    assert not [each for each in gc.get_objects() if isinstance(each, Partition) and each.brokers is world.fixture.replicas._brokers]
+    assert not [
+        each
+        for each in gc.get_objects()
+        if isinstance(each, Partition) and each.brokers is world.fixture.replicas._brokers
+    ]
 
 
 def test_an_old_session_that_is_answered_late_does_not_speak_for_its_follower():
-    """RL 1.10: the follower reconnected, and its old request still waits: what rests then rests in the new session."""
+    """RL 1.10: the follower reconnected, and its old request still waits: what rests then rests
+    in the new session.
+    """
     world = settled()
     world.do("round", 2, 1)
     world.do("reconnect", 2)
@@ -430,7 +506,10 @@ def test_an_old_session_that_is_answered_late_does_not_speak_for_its_follower():
         world.do("round", 2, 1)
         world.do("advance", 6)
     world.do("round", 2, 1)
-    assert world.fixture.partition().remote_replicas[2].last_caught_up_ms == world.fixture.runtime.now_ms()
+    assert (
+        world.fixture.partition().remote_replicas[2].last_caught_up_ms
+        == world.fixture.runtime.now_ms()
+    )
 
 
 def test_explain_tells_of_a_fetch_that_waits_while_its_partition_rests():

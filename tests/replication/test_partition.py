@@ -4,21 +4,44 @@ from __future__ import annotations
 
 import pytest
 
-from tests.replication.fixtures import LOCAL, MAX_LAG_MS, TP, WALL_MS, PartitionFixture, batch, code_of, registration
+from tests.replication.fixtures import (
+    LOCAL,
+    MAX_LAG_MS,
+    TP,
+    WALL_MS,
+    PartitionFixture,
+    batch,
+    code_of,
+    registration,
+)
 from twisted_broker.config import LogConfig
 from twisted_broker.log.append_info import AppendOrigin
 from twisted_broker.log.offset_metadata import LogOffsetMetadata
 from twisted_broker.replication.partition import leader_isr
 from twisted_broker.replication.partition.events import IsrChangeWanted
-from twisted_broker.replication.partition.fetch_data import HIGH_WATERMARK, FetchParams, FetchPartitionRequest
-from twisted_broker.replication.partition.isr import CommittedIsr, IsrAnswer, PendingExpand, PendingShrink
+from twisted_broker.replication.partition.fetch_data import (
+    HIGH_WATERMARK,
+    FetchParams,
+    FetchPartitionRequest,
+)
+from twisted_broker.replication.partition.isr import (
+    CommittedIsr,
+    IsrAnswer,
+    PendingExpand,
+    PendingShrink,
+)
 from twisted_broker.wire.errors import ErrorCode
 
 
-def answered(fixture: PartitionFixture, error: ErrorCode = ErrorCode.NONE, isr=(), partition_epoch: int = 11) -> bool:
+def answered(
+    fixture: PartitionFixture, error: ErrorCode = ErrorCode.NONE, isr=(), partition_epoch: int = 11
+) -> bool:
     pending = fixture.partition.isr_state
     return leader_isr.answered(
-        fixture.partition, pending, IsrAnswer(error, LOCAL, fixture.partition.leader_epoch, frozenset(isr), 0, partition_epoch), fixture.now_ms
+        fixture.partition,
+        pending,
+        IsrAnswer(error, LOCAL, fixture.partition.leader_epoch, frozenset(isr), 0, partition_epoch),
+        fixture.now_ms,
     )
 
 
@@ -26,7 +49,9 @@ def answered(fixture: PartitionFixture, error: ErrorCode = ErrorCode.NONE, isr=(
 
 
 def test_alone_the_high_watermark_follows_the_log_end():
-    """RL 1.14: with an ISR of one an append is committed at once, and everything that waits is tried."""
+    """RL 1.14: with an ISR of one an append is committed at once, and everything that waits is
+    tried.
+    """
     fixture = PartitionFixture(replicas=(1,))
     info = fixture.append(3)
     assert (info.first_offset, info.last_offset, fixture.log.high_watermark) == (0, 2, 3)
@@ -56,7 +81,9 @@ def test_it_is_the_least_log_end_of_the_isr():
 
 
 def test_a_follower_outside_the_isr_but_caught_up_holds_it_back():
-    """RL 2.3: eligible replicas caught up within replica.lag.time.max.ms count, so that they can join; others do not."""
+    """RL 2.3: eligible replicas caught up within replica.lag.time.max.ms count, so that they can
+    join; others do not.
+    """
     fixture = PartitionFixture(isr=(1, 2))
     fixture.append(10)
     fixture.partition.remote_replicas[3].fetched(LogOffsetMetadata(4), 0, fixture.now_ms, 4, 103)
@@ -79,7 +106,9 @@ def test_a_fenced_follower_outside_the_isr_does_not_hold_it_back():
 
 
 def test_it_stays_below_the_minimum_isr():
-    """RL 2.3 (KIP-966): below min.insync.replicas it does not move, though every ISR member has the records."""
+    """RL 2.3 (KIP-966): below min.insync.replicas it does not move, though every ISR member has
+    the records.
+    """
     fixture = PartitionFixture(isr=(1,), config=LogConfig(min_insync_replicas=2))
     fixture.append(5)
     assert fixture.log.high_watermark == 0
@@ -112,14 +141,18 @@ def test_not_enough_replicas_writes_nothing_but_only_for_acks_all():
 
 
 def test_enough_replicas_reached():
-    """RL 1.7: undecided below the offset; then NONE, or NOT_ENOUGH_REPLICAS_AFTER_APPEND when the ISR shrank below the minimum."""
+    """RL 1.7: undecided below the offset; then NONE, or NOT_ENOUGH_REPLICAS_AFTER_APPEND when
+    the ISR shrank below the minimum.
+    """
     fixture = PartitionFixture(isr=(1, 2), config=LogConfig(min_insync_replicas=2))
     fixture.append(5, acks=-1)
     assert fixture.partition.enough_replicas_reached(5) is None
     fixture.follower_fetches(2, 5)
     assert fixture.partition.enough_replicas_reached(5) == ErrorCode.NONE
     fixture.partition.isr_state = CommittedIsr(frozenset({1}))
-    assert fixture.partition.enough_replicas_reached(5) == ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
+    assert (
+        fixture.partition.enough_replicas_reached(5) == ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
+    )
     fixture.partition.make_follower(registration(2, (1, 2, 3), (2, 3), 6, 11), fixture.log)
     assert fixture.partition.enough_replicas_reached(5) == ErrorCode.NOT_LEADER_OR_FOLLOWER
 
@@ -128,10 +161,14 @@ def test_enough_replicas_reached():
 
 
 def test_make_leader_writes_the_epoch_and_its_start():
-    """RL 2.2: epoch and start offset go to the epoch cache; the high watermark becomes a full place."""
+    """RL 2.2: epoch and start offset go to the epoch cache; the high watermark becomes a full
+    place.
+    """
     fixture = PartitionFixture(replicas=(1,))
     fixture.append(4)
-    fixture.partition.make_leader(registration(LOCAL, (1,), (1,), 8, 12), fixture.log, fixture.now_ms)
+    fixture.partition.make_leader(
+        registration(LOCAL, (1,), (1,), 8, 12), fixture.log, fixture.now_ms
+    )
     assert fixture.partition.leader_epoch_start_offset == 4
     assert list(fixture.log.leader_epochs.entries()) == [(5, 0), (8, 4)]
     assert fixture.log.high_watermark_metadata.known
@@ -140,7 +177,9 @@ def test_make_leader_writes_the_epoch_and_its_start():
 def test_make_leader_resets_what_it_knew_of_followers():
     """RL 2.2: caught up now for ISR members, never for others."""
     fixture = PartitionFixture(isr=(1, 2), lead=False)
-    fixture.partition.make_leader(registration(LOCAL, (1, 2, 3), (1, 2), 5, 10), fixture.log, fixture.now_ms)
+    fixture.partition.make_leader(
+        registration(LOCAL, (1, 2, 3), (1, 2), 5, 10), fixture.log, fixture.now_ms
+    )
     member, other = fixture.partition.remote_replicas[2], fixture.partition.remote_replicas[3]
     assert member.is_caught_up(7, fixture.now_ms, MAX_LAG_MS)
     assert not other.is_caught_up(7, fixture.now_ms, MAX_LAG_MS)
@@ -148,11 +187,15 @@ def test_make_leader_resets_what_it_knew_of_followers():
 
 
 def test_led_again_under_a_new_epoch_it_keeps_their_offsets():
-    """A leader that stays leader under a new epoch keeps the followers' ends; the epoch starts at its end."""
+    """A leader that stays leader under a new epoch keeps the followers' ends; the epoch starts
+    at its end.
+    """
     fixture = PartitionFixture()
     fixture.append(4)
     fixture.follower_fetches(2, 4)
-    assert not fixture.partition.make_leader(registration(LOCAL, (1, 2, 3), None, 6, 11), fixture.log, fixture.now_ms)
+    assert not fixture.partition.make_leader(
+        registration(LOCAL, (1, 2, 3), None, 6, 11), fixture.log, fixture.now_ms
+    )
     assert fixture.partition.remote_replicas[2].log_end_offset == 4
     assert fixture.partition.leader_epoch_start_offset == 4
 
@@ -160,20 +203,34 @@ def test_led_again_under_a_new_epoch_it_keeps_their_offsets():
 def test_older_news_changes_nothing():
     """Leader updates may come late: a lower partition epoch is passed over, in both roles."""
     fixture = PartitionFixture()
-    assert not fixture.partition.make_leader(registration(LOCAL, (1,), (1,), 4, 9), fixture.log, fixture.now_ms)
+    assert not fixture.partition.make_leader(
+        registration(LOCAL, (1,), (1,), 4, 9), fixture.log, fixture.now_ms
+    )
     assert not fixture.partition.make_follower(registration(2, (1, 2), (2,), 4, 9), fixture.log)
-    assert (fixture.partition.is_leader, fixture.partition.leader_epoch, fixture.partition.replicas) == (True, 5, (1, 2, 3))
+    assert (
+        fixture.partition.is_leader,
+        fixture.partition.leader_epoch,
+        fixture.partition.replicas,
+    ) == (True, 5, (1, 2, 3))
 
 
 def test_missed_updates_in_between_are_fine():
     """An epoch that jumped is taken as it is, also from leader to leader."""
     fixture = PartitionFixture()
-    fixture.partition.make_leader(registration(LOCAL, (1, 2), (1, 2), 50, 90), fixture.log, fixture.now_ms)
-    assert (fixture.partition.leader_epoch, fixture.partition.partition_epoch, sorted(fixture.partition.remote_replicas)) == (50, 90, [2])
+    fixture.partition.make_leader(
+        registration(LOCAL, (1, 2), (1, 2), 50, 90), fixture.log, fixture.now_ms
+    )
+    assert (
+        fixture.partition.leader_epoch,
+        fixture.partition.partition_epoch,
+        sorted(fixture.partition.remote_replicas),
+    ) == (50, 90, [2])
 
 
 def test_make_follower():
-    """RL 2.1: the ISR is empty, the start offset cleared; it says whether the leader epoch is new; who waited is told."""
+    """RL 2.1: the ISR is empty, the start offset cleared; it says whether the leader epoch is
+    new; who waited is told.
+    """
     fixture = PartitionFixture()
     assert fixture.partition.make_follower(registration(2, (1, 2, 3), (2, 3), 6, 11), fixture.log)
     assert fixture.partition.isr_state.isr == frozenset()
@@ -197,17 +254,26 @@ def test_append_as_follower_and_the_leaders_watermark():
     assert not fixture.partition.follow_high_watermark(3)
     assert fixture.partition.follow_high_watermark(9)
     assert (fixture.log.log_end_offset, fixture.log.high_watermark) == (4, 4)
-    assert fixture.happened() == ["LogEndAdvanced", "HighWatermarkAdvanced", "HighWatermarkAdvanced"]
+    assert fixture.happened() == [
+        "LogEndAdvanced",
+        "HighWatermarkAdvanced",
+        "HighWatermarkAdvanced",
+    ]
 
 
 def test_a_leader_takes_no_replicated_records():
     """A fetch answer that comes after this broker became leader is refused."""
     fixture = PartitionFixture()
-    assert code_of(fixture.partition.append_as_follower, b"", 5, WALL_MS) == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert (
+        code_of(fixture.partition.append_as_follower, b"", 5, WALL_MS)
+        == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    )
 
 
 def test_offline():
-    """RL 1.12: a failed partition answers KAFKA_STORAGE_ERROR to everything, and tells those who wait once."""
+    """RL 1.12: a failed partition answers KAFKA_STORAGE_ERROR to everything, and tells those who
+    wait once.
+    """
     fixture = PartitionFixture(replicas=(1,))
     fixture.partition.fail("disk")
     fixture.partition.fail("disk")
@@ -217,26 +283,38 @@ def test_offline():
     assert fixture.partition.enough_replicas_reached(0) == ErrorCode.KAFKA_STORAGE_ERROR
 
 
-@pytest.mark.parametrize(("epoch", "code"), [(-1, "NONE"), (4, "FENCED_LEADER_EPOCH"), (5, "NONE"), (6, "UNKNOWN_LEADER_EPOCH")])
+@pytest.mark.parametrize(
+    ("epoch", "code"),
+    [(-1, "NONE"), (4, "FENCED_LEADER_EPOCH"), (5, "NONE"), (6, "UNKNOWN_LEADER_EPOCH")],
+)
 def test_leader_epoch_of_a_request(epoch, code):
     """RL 2.6: older is fenced, newer is unknown, none or the same is served."""
     assert code_of(PartitionFixture().partition.log_for, epoch, True) == ErrorCode[code]
 
 
-@pytest.mark.parametrize(("epoch", "code"), [(4, "FENCED_LEADER_EPOCH"), (6, "UNKNOWN_LEADER_EPOCH")])
+@pytest.mark.parametrize(
+    ("epoch", "code"), [(4, "FENCED_LEADER_EPOCH"), (6, "UNKNOWN_LEADER_EPOCH")]
+)
 def test_a_followers_fetch_under_another_epoch_counts_nothing(epoch, code):
-    """RL 2.6, KIP-320: it is refused before anything is noted of it: the high watermark stands, though it names the leader's end."""
+    """RL 2.6, KIP-320: it is refused before anything is noted of it: the high watermark stands,
+    though it names the leader's end.
+    """
     fixture = PartitionFixture(replicas=(1, 2), isr=(1, 2))
     fixture.append(3)
     assert code_of(fixture.follower_fetches, 2, 3, leader_epoch=epoch) == ErrorCode[code]
-    assert (fixture.log.high_watermark, fixture.partition.remote_replicas[2].log_end_offset) == (0, -1)
+    assert (fixture.log.high_watermark, fixture.partition.remote_replicas[2].log_end_offset) == (
+        0,
+        -1,
+    )
 
 
 # followers
 
 
 def test_caught_up_now_and_caught_up_then():
-    """RL 1.10: at the leader's end: now; at the leader's end of its previous fetch: at that fetch's time."""
+    """RL 1.10: at the leader's end: now; at the leader's end of its previous fetch: at that
+    fetch's time.
+    """
     fixture = PartitionFixture()
     fixture.append(10)
     start = fixture.now_ms
@@ -265,7 +343,9 @@ def test_a_diverging_read_counts_for_nothing():
     """RL 1.10: not when it diverges; the answer names the epoch and its end."""
     fixture = PartitionFixture()
     fixture.append(4)
-    fixture.partition.make_leader(registration(LOCAL, (1, 2, 3), None, 8, 11), fixture.log, fixture.now_ms)
+    fixture.partition.make_leader(
+        registration(LOCAL, (1, 2, 3), None, 8, 11), fixture.log, fixture.now_ms
+    )
     fixture.append(4)
     result = fixture.follower_fetches(2, 6, last_epoch=5)
     assert result.diverging_epoch == (5, 4)
@@ -283,7 +363,10 @@ def test_an_epoch_that_cannot_be_told_is_out_of_range():
 
 
 def test_a_replica_that_is_not_assigned():
-    """RL 1.10: UNKNOWN_LEADER_EPOCH when it sent an epoch, NOT_LEADER_OR_FOLLOWER when it did not."""
+    """RL 1.10:
+
+    UNKNOWN_LEADER_EPOCH when it sent an epoch, NOT_LEADER_OR_FOLLOWER when it did not.
+    """
     fixture = PartitionFixture(replicas=(1, 2))
     assert code_of(fixture.follower_fetches, 3, 0) == ErrorCode.NOT_LEADER_OR_FOLLOWER
     assert code_of(fixture.follower_fetches, 3, 0, leader_epoch=5) == ErrorCode.UNKNOWN_LEADER_EPOCH
@@ -300,7 +383,9 @@ def test_an_older_broker_epoch_is_refused():
 
 
 def test_expand():
-    """RL 2.4, 2.5: a follower at the high watermark joins; while that is in flight the high watermark counts it already."""
+    """RL 2.4, 2.5: a follower at the high watermark joins; while that is in flight the high
+    watermark counts it already.
+    """
     fixture = PartitionFixture(isr=(1, 2))
     fixture.append(10)
     fixture.follower_fetches(2, 10)
@@ -316,11 +401,20 @@ def test_expand():
     assert not answered(fixture, isr=(1, 2, 3))
     assert fixture.isr == [1, 2, 3]
     assert fixture.partition.partition_epoch == 11
-    assert fixture.happened() == ["LogEndAdvanced", "IsrChangeWanted", "LogStartAdvanced", "IsrChanged"]
+    assert fixture.happened() == [
+        "LogEndAdvanced",
+        "IsrChangeWanted",
+        "LogStartAdvanced",
+        "IsrChanged",
+    ]
 
 
 def test_the_proposal_names_broker_epochs():
-    """KIP-903: AlterPartition carries each member's broker epoch: the registered own one and those seen in fetches."""
+    """KIP-903:
+
+    AlterPartition carries each member's broker epoch: the registered own one and those seen in
+    fetches.
+    """
     fixture = PartitionFixture(isr=(1, 2))
     fixture.follower_fetches(2, 0)
     fixture.follower_fetches(3, 0)
@@ -331,11 +425,15 @@ def test_the_proposal_names_broker_epochs():
 
 
 def test_no_expansion_below_the_epochs_start():
-    """RL 2.4 (KAFKA-7128): at the high watermark but below the leader epoch's start it may not join."""
+    """RL 2.4 (KAFKA-7128): at the high watermark but below the leader epoch's start it may not
+    join.
+    """
     fixture = PartitionFixture(isr=(1,))
     fixture.append(10)
     fixture.log.set_high_watermark(4)
-    fixture.partition.make_leader(registration(LOCAL, (1, 2, 3), (1, 3), 7, 11), fixture.log, fixture.now_ms)
+    fixture.partition.make_leader(
+        registration(LOCAL, (1, 2, 3), (1, 3), 7, 11), fixture.log, fixture.now_ms
+    )
     fixture.happened()
     fixture.log.set_high_watermark(4)
     fixture.follower_fetches(2, 6)
@@ -346,7 +444,9 @@ def test_no_expansion_below_the_epochs_start():
 
 @pytest.mark.parametrize("why", ["fenced", "new incarnation"])
 def test_no_expansion_of_an_ineligible_replica(why):
-    """RL 2.4, KRAFT 3.6: not fenced, not shutting down, and fetching under the registered broker epoch."""
+    """RL 2.4, KRAFT 3.6: not fenced, not shutting down, and fetching under the registered broker
+    epoch.
+    """
     fixture = PartitionFixture(isr=(1,))
     if why == "fenced":
         fixture.brokers.ineligible.add(2)
@@ -368,7 +468,9 @@ def test_one_change_in_flight():
 
 
 def test_shrink():
-    """RL 2.4: those behind for longer than the limit leave; until the answer the high watermark still counts them."""
+    """RL 2.4: those behind for longer than the limit leave; until the answer the high watermark
+    still counts them.
+    """
     fixture = PartitionFixture()
     fixture.append(10)
     fixture.follower_fetches(2, 10)
@@ -380,7 +482,11 @@ def test_shrink():
     leader_isr.maybe_shrink(fixture.partition, fixture.now_ms)
     state = fixture.partition.isr_state
     assert isinstance(state, PendingShrink)
-    assert (sorted(state.leaving), sorted(state.maximal_isr), fixture.log.high_watermark) == ([3], [1, 2, 3], 0)
+    assert (sorted(state.leaving), sorted(state.maximal_isr), fixture.log.high_watermark) == (
+        [3],
+        [1, 2, 3],
+        0,
+    )
     fixture.happened()
     answered(fixture, isr=(1, 2))
     assert (fixture.isr, fixture.log.high_watermark) == ([1, 2], 10)
@@ -432,7 +538,9 @@ def test_refusals_that_wait_for_the_controllers_word(error):
     fixture.follower_fetches(2, 0)
     assert not answered(fixture, error)
     assert isinstance(fixture.partition.isr_state, PendingExpand)
-    fixture.partition.make_leader(registration(LOCAL, (1, 2, 3), (1,), 5, 12), fixture.log, fixture.now_ms)
+    fixture.partition.make_leader(
+        registration(LOCAL, (1, 2, 3), (1,), 5, 12), fixture.log, fixture.now_ms
+    )
     assert isinstance(fixture.partition.isr_state, CommittedIsr)
 
 
@@ -449,7 +557,9 @@ def test_an_answer_to_an_older_proposal_changes_nothing():
     fixture = PartitionFixture(isr=(1,))
     fixture.follower_fetches(2, 0)
     pending = fixture.partition.isr_state
-    fixture.partition.make_leader(registration(LOCAL, (1, 2, 3), (1,), 6, 20), fixture.log, fixture.now_ms)
+    fixture.partition.make_leader(
+        registration(LOCAL, (1, 2, 3), (1,), 6, 20), fixture.log, fixture.now_ms
+    )
     answer = IsrAnswer(ErrorCode.NONE, LOCAL, 5, frozenset({1, 2}), 0, 11)
     assert not leader_isr.answered(fixture.partition, pending, answer, fixture.now_ms)
     assert (fixture.isr, fixture.partition.partition_epoch) == ([1], 20)
@@ -485,7 +595,9 @@ def test_a_followers_new_log_start_is_an_event():
 
 
 def test_delete_records_limits():
-    """RL 2.8: -1 is the high watermark; beyond it OFFSET_OUT_OF_RANGE; compacted topics POLICY_VIOLATION; leaders only."""
+    """RL 2.8: -1 is the high watermark; beyond it OFFSET_OUT_OF_RANGE; compacted topics
+    POLICY_VIOLATION; leaders only.
+    """
     fixture = PartitionFixture(replicas=(1,))
     fixture.append(4)
     assert code_of(fixture.partition.delete_records, 5) == ErrorCode.OFFSET_OUT_OF_RANGE
@@ -502,7 +614,14 @@ def test_delete_records_limits():
 
 def consume(fixture: PartitionFixture, offset: int, only_leader: bool = True):
     params = FetchParams(-1, -1, 0, 1, 1 << 20, HIGH_WATERMARK, only_leader=only_leader)
-    result = fixture.partition.read(FetchPartitionRequest(TP, None, offset, 1 << 20), params, 1 << 20, True, fixture.now_ms, True)
+    result = fixture.partition.read(
+        FetchPartitionRequest(TP, None, offset, 1 << 20),
+        params,
+        1 << 20,
+        True,
+        fixture.now_ms,
+        True,
+    )
     result.release()
     return result
 
@@ -521,7 +640,9 @@ def test_consumers_see_up_to_the_high_watermark():
 
 
 def test_consumers_may_read_from_a_follower():
-    """RL 2.7: with v11+ a follower serves consumers; older ones and followers must come to the leader."""
+    """RL 2.7: with v11+ a follower serves consumers; older ones and followers must come to the
+    leader.
+    """
     fixture = PartitionFixture(replicas=(1,))
     fixture.append(4)
     fixture.partition.make_follower(registration(2, (1, 2), (2, 1), 6, 11), fixture.log)
@@ -533,4 +654,7 @@ def test_appends_by_a_coordinator():
     """Origin is the log's business; leadership and the minimum ISR hold for coordinators too."""
     fixture = PartitionFixture(isr=(1,), config=LogConfig(min_insync_replicas=2))
     call = fixture.partition.append_as_leader
-    assert code_of(call, batch(), -1, WALL_MS, fixture.now_ms, AppendOrigin.COORDINATOR) == ErrorCode.NOT_ENOUGH_REPLICAS
+    assert (
+        code_of(call, batch(), -1, WALL_MS, fixture.now_ms, AppendOrigin.COORDINATOR)
+        == ErrorCode.NOT_ENOUGH_REPLICAS
+    )

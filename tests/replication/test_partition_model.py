@@ -1,4 +1,6 @@
-"""A leader under random followers, ISR answers, leader epochs and settings: what must hold after every step (RELIABILITY 2.2, RL 9)."""
+"""A leader under random followers, ISR answers, leader epochs and settings: what must hold after
+every step (RELIABILITY 2.2, RL 9).
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,14 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from tests.replication.fixtures import LOCAL, MAX_LAG_MS, WALL_MS, PartitionFixture, batch, registration
+from tests.replication.fixtures import (
+    LOCAL,
+    MAX_LAG_MS,
+    WALL_MS,
+    PartitionFixture,
+    batch,
+    registration,
+)
 from twisted_broker.config import LogConfig
 from twisted_broker.log.append_info import AppendOrigin
 from twisted_broker.replication.partition import leader_isr
@@ -14,7 +23,12 @@ from twisted_broker.replication.partition.isr import CommittedIsr, IsrAnswer
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 
 FOLLOWERS = (2, 3)
-REFUSALS = [ErrorCode.INELIGIBLE_REPLICA, ErrorCode.OPERATION_NOT_ATTEMPTED, ErrorCode.NOT_CONTROLLER, ErrorCode.INVALID_UPDATE_VERSION]
+REFUSALS = [
+    ErrorCode.INELIGIBLE_REPLICA,
+    ErrorCode.OPERATION_NOT_ATTEMPTED,
+    ErrorCode.NOT_CONTROLLER,
+    ErrorCode.INVALID_UPDATE_VERSION,
+]
 
 
 class LeaderMachine(RuleBasedStateMachine):
@@ -22,7 +36,9 @@ class LeaderMachine(RuleBasedStateMachine):
 
     @initialize(min_isr=st.sampled_from([1, 1, 2, 3]), others=st.sets(st.sampled_from(FOLLOWERS)))
     def start(self, min_isr: int, others: set[int]) -> None:
-        self.fixture = PartitionFixture(isr=(LOCAL, *sorted(others)), config=LogConfig(min_insync_replicas=min_isr))
+        self.fixture = PartitionFixture(
+            isr=(LOCAL, *sorted(others)), config=LogConfig(min_insync_replicas=min_isr)
+        )
         self.partition, self.log = self.fixture.partition, self.fixture.log
         self.held = dict.fromkeys(FOLLOWERS, 0)
         self.committed = frozenset({LOCAL, *others})
@@ -33,7 +49,9 @@ class LeaderMachine(RuleBasedStateMachine):
     def append(self, count: int, acks: int) -> None:
         enough = len(self.partition.isr_state.isr) >= self.partition.min_isr
         try:
-            self.partition.append_as_leader(batch(count), acks, WALL_MS, self.fixture.now_ms, AppendOrigin.CLIENT)
+            self.partition.append_as_leader(
+                batch(count), acks, WALL_MS, self.fixture.now_ms, AppendOrigin.CLIENT
+            )
         except BrokerError as refusal:
             assert refusal.code == ErrorCode.NOT_ENOUGH_REPLICAS
             assert acks == -1 and not enough
@@ -43,7 +61,9 @@ class LeaderMachine(RuleBasedStateMachine):
 
     @rule(broker=st.sampled_from(FOLLOWERS), back=st.integers(0, 2))
     def fetch(self, broker: int, back: int) -> None:
-        """A follower has everything it was sent before it asks for more; it may also ask again (`back`: an old request that comes late)."""
+        """A follower has everything it was sent before it asks for more; it may also ask again
+        (`back`: an old request that comes late).
+        """
         offset = max(0, self.held[broker] - back)
         self.fixture.follower_fetches(broker, offset)
         if back == 0:
@@ -63,14 +83,23 @@ class LeaderMachine(RuleBasedStateMachine):
         if answer == ErrorCode.NONE:
             if self.partition.isr_state is pending:
                 self.committed = pending.proposed
-            reply = IsrAnswer(answer, LOCAL, self.partition.leader_epoch, pending.proposed, 0, self.partition.partition_epoch + 1)
+            reply = IsrAnswer(
+                answer,
+                LOCAL,
+                self.partition.leader_epoch,
+                pending.proposed,
+                0,
+                self.partition.partition_epoch + 1,
+            )
         else:
             reply = IsrAnswer(answer)
         if leader_isr.answered(self.partition, pending, reply, self.fixture.now_ms):
             self.asked.append(pending)
         self.collect()
 
-    @precondition(lambda self: not isinstance(self.partition.isr_state, CommittedIsr) and not self.asked)
+    @precondition(
+        lambda self: not isinstance(self.partition.isr_state, CommittedIsr) and not self.asked
+    )
     @rule(took=st.booleans())
     def controller_speaks(self, took: bool) -> None:
         """After an answer that left the change open: the metadata log says what it came to."""
@@ -85,13 +114,19 @@ class LeaderMachine(RuleBasedStateMachine):
         self.lead(self.partition.leader_epoch + 1)
 
     def lead(self, epoch: int) -> None:
-        state = registration(LOCAL, (1, 2, 3), sorted(self.committed), epoch, self.partition.partition_epoch + 1)
+        state = registration(
+            LOCAL, (1, 2, 3), sorted(self.committed), epoch, self.partition.partition_epoch + 1
+        )
         self.partition.make_leader(state, self.log, self.fixture.now_ms)
         self.collect()
 
     @rule(broker=st.sampled_from(FOLLOWERS), eligible=st.booleans())
     def fencing(self, broker: int, eligible: bool) -> None:
-        (self.fixture.brokers.ineligible.discard if eligible else self.fixture.brokers.ineligible.add)(broker)
+        (
+            self.fixture.brokers.ineligible.discard
+            if eligible
+            else self.fixture.brokers.ineligible.add
+        )(broker)
 
     @rule(min_isr=st.integers(1, 3))
     def setting(self, min_isr: int) -> None:
@@ -106,7 +141,9 @@ class LeaderMachine(RuleBasedStateMachine):
 
     @invariant()
     def the_high_watermark_is_on_all_of_the_isr(self) -> None:
-        """ValidHighWatermark: on every member of the controller's ISR, of ours, and of the one that was asked for."""
+        """ValidHighWatermark: on every member of the controller's ISR, of ours, and of the one
+        that was asked for.
+        """
         if not hasattr(self, "fixture"):
             return
         state = self.partition.isr_state

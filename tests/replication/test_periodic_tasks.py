@@ -12,15 +12,30 @@ from twisted_broker.replication.periodic_tasks import PeriodicTasks
 from twisted_broker.replication.replica_manager import ReplicaManager
 
 
-def test_each_task_runs_at_its_interval_from_the_first_role_change_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    """RL 1.1: `isr-expiration` every half of `replica.lag.time.max.ms`, `highwatermark-checkpoint` at its interval; before roles nothing runs."""
+def test_each_task_runs_at_its_interval_from_the_first_role_change_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """RL 1.1:
+
+    `isr-expiration` every half of `replica.lag.time.max.ms`, `highwatermark-checkpoint` at its
+    interval; before roles nothing runs.
+    """
     ran: dict[str, list[float]] = {"shrink_isrs": [], "checkpoint_high_watermarks": []}
     for name, moments in ran.items():
-        monkeypatch.setattr(ReplicaManager, name, lambda self, moments=moments: moments.append(self.runtime.clock.seconds() - began))
-    fixture = Fixture(replica_lag_time_max_ms="8000", replica_high_watermark_checkpoint_interval_ms="3000")
+        monkeypatch.setattr(
+            ReplicaManager,
+            name,
+            lambda self, moments=moments: moments.append(self.runtime.clock.seconds() - began),
+        )
+    fixture = Fixture(
+        replica_lag_time_max_ms="8000", replica_high_watermark_checkpoint_interval_ms="3000"
+    )
     began = fixture.clock.seconds()
     fixture.advance(20)
-    assert ran == {"shrink_isrs": [], "checkpoint_high_watermarks": []} and fixture.clock.getDelayedCalls() == []
+    assert (
+        ran == {"shrink_isrs": [], "checkpoint_high_watermarks": []}
+        and fixture.clock.getDelayedCalls() == []
+    )
     began = fixture.clock.seconds()
     fixture.topic()
     fixture.topic(states={0: registration(LOCAL, (1, 2), (1,), 1, 1)})
@@ -32,7 +47,9 @@ def test_each_task_runs_at_its_interval_from_the_first_role_change_on(monkeypatc
 
 
 def test_after_a_stall_a_leader_listens_before_it_drops_anybody() -> None:
-    """RL 1.1, 2.4: it stood still for longer than `replica.lag.time.max.ms`; its check is due before the follower's fetch is read."""
+    """RL 1.1, 2.4: it stood still for longer than `replica.lag.time.max.ms`; its check is due
+    before the follower's fetch is read.
+    """
     fixture = Fixture(replica_lag_time_max_ms="8000")
     fixture.topic(states={0: registration(LOCAL, (1, 2), (1, 2))})
     fixture.advance(1)
@@ -46,7 +63,9 @@ def test_after_a_stall_a_leader_listens_before_it_drops_anybody() -> None:
     assert [proposal.members for proposal, _ in fixture.controller.asked] == [((LOCAL, 101),)]
 
 
-@pytest.mark.parametrize(("late", "runs"), [(0.0, [2.0, 4.0, 6.0]), (0.9, [2.0, 4.9, 6.0]), (1.1, [2.0, 7.1])])
+@pytest.mark.parametrize(
+    ("late", "runs"), [(0.0, [2.0, 4.0, 6.0]), (0.9, [2.0, 4.9, 6.0]), (1.1, [2.0, 7.1])]
+)
 def test_a_run_that_comes_late_is_left_out(late: float, runs: list[float]) -> None:
     """By more than half its interval; then it is a whole interval to the next."""
     clock, ran = Clock(), []
@@ -102,13 +121,25 @@ def test_defaults_are_kafkas(setting: str, default: int) -> None:
 
 
 def test_the_purgatories_take_their_settings() -> None:
-    """RL 1.1, 4.1: Produce, Fetch and DeleteRecords, each with its own purge interval; sessions have as many slots as are set."""
+    """RL 1.1, 4.1:
+
+    Produce, Fetch and DeleteRecords, each with its own purge interval; sessions have as many slots
+    as are set.
+    """
     settings = {"producer": "7", "fetch": "8", "delete_records": "9"}
     fixture = Fixture(
         max_incremental_fetch_session_cache_slots="5",
         **{f"{name}_purgatory_purge_interval_requests": value for name, value in settings.items()},
     )
     replicas = fixture.replicas
-    found = [replicas.produce_purgatory, replicas.fetch_purgatory, replicas.delete_records_purgatory]
-    assert [(each.name, each._purge_interval) for each in found] == [("Produce", 7), ("Fetch", 8), ("DeleteRecords", 9)]
+    found = [
+        replicas.produce_purgatory,
+        replicas.fetch_purgatory,
+        replicas.delete_records_purgatory,
+    ]
+    assert [(each.name, each._purge_interval) for each in found] == [
+        ("Produce", 7),
+        ("Fetch", 8),
+        ("DeleteRecords", 9),
+    ]
     assert replicas.sessions.slots == 5

@@ -6,7 +6,16 @@ from dataclasses import replace
 
 import pytest
 
-from tests.replication.fixtures import TP, Fixture, at, batch, broker_registration, consumer, follower, registration
+from tests.replication.fixtures import (
+    TP,
+    Fixture,
+    at,
+    batch,
+    broker_registration,
+    consumer,
+    follower,
+    registration,
+)
 from twisted_broker.cluster.image_entries import BrokerRegistration
 from twisted_broker.config import BrokerConfig, ConfigError
 from twisted_broker.replication.partition.fetch_data import FetchPartitionResult
@@ -21,7 +30,9 @@ def in_rack(node: int, rack: str | None, fenced: bool = False) -> BrokerRegistra
 def led(selector: str = RACK_AWARE) -> Fixture:
     """Broker 1 in rack a leads, 2 and 3 in rack b follow; ten records on all of them."""
     fixture = Fixture(replica_selector_class=selector)
-    fixture.image = replace(fixture.image, brokers={1: in_rack(1, "a"), 2: in_rack(2, "b"), 3: in_rack(3, "b")})
+    fixture.image = replace(
+        fixture.image, brokers={1: in_rack(1, "a"), 2: in_rack(2, "b"), 3: in_rack(3, "b")}
+    )
     fixture.topic(states={0: registration(1, (1, 2, 3))})
     fixture.produce(10)
     fetched(fixture, 2, 10)
@@ -42,10 +53,17 @@ def ask(fixture: Fixture, rack: str, offset: int = 0, **options: object) -> Fetc
 
 
 def test_a_consumer_is_sent_to_its_own_rack() -> None:
-    """RL 2.7, KIP-392: another rack's consumer gets a name, not records, at once; the leader's own rack, no rack or nobody's rack: served here."""
+    """RL 2.7, KIP-392: another rack's consumer gets a name, not records, at once; the leader's
+    own rack, no rack or nobody's rack: served here.
+    """
     fixture = led()
     result = ask(fixture, "b")
-    assert (result.error, result.preferred_read_replica, result.size, result.high_watermark) == (ErrorCode.NONE, 3, 0, 10)
+    assert (result.error, result.preferred_read_replica, result.size, result.high_watermark) == (
+        ErrorCode.NONE,
+        3,
+        0,
+        10,
+    )
     assert fixture.replicas.answers_at_once(consumer(rack="b"), [result])
     for rack in ("a", "", "c"):
         (here,) = fixture.replicas.fetch(consumer(rack=rack, only_leader=False), [at(0)])
@@ -66,7 +84,9 @@ def test_an_unknown_selector_is_refused() -> None:
 
 
 def test_only_members_that_live_and_hold_the_offset_are_named() -> None:
-    """RL 2.7: in the ISR, alive, the offset between its log's start and end; the one furthest ahead."""
+    """RL 2.7: in the ISR, alive, the offset between its log's start and end; the one furthest
+    ahead.
+    """
     fixture = led()
     fixture.produce(5)
     fetched(fixture, 2, 15)
@@ -86,7 +106,9 @@ def test_a_redirected_fetch_is_fenced_like_any_other() -> None:
 
 
 def test_a_follower_shows_what_is_below_its_high_watermark() -> None:
-    """RL 2.7: above it up to its end is empty, beyond its end is OFFSET_OUT_OF_RANGE; old consumers are sent to the leader."""
+    """RL 2.7: above it up to its end is empty, beyond its end is OFFSET_OUT_OF_RANGE; old
+    consumers are sent to the leader.
+    """
     fixture = led()
     fixture.topic(states={0: registration(2, (1, 2, 3), leader_epoch=1, partition_epoch=1)})
     log = fixture.partition().log
@@ -117,7 +139,9 @@ def test_a_waiting_consumer_of_a_follower_wakes_with_its_high_watermark() -> Non
     fixture.replicas.delayed_fetch(params, first).addCallback(woken.append)
     assert not woken
     fixture.wall_ms += 1
-    fixture.partition().append_as_follower(batch(1, base_offset=10, leader_epoch=1), 1, fixture.wall_ms)
+    fixture.partition().append_as_follower(
+        batch(1, base_offset=10, leader_epoch=1), 1, fixture.wall_ms
+    )
     fixture.replicas.drain()
     assert not woken
     fixture.partition().follow_high_watermark(11)

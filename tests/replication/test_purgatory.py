@@ -111,7 +111,9 @@ def test_a_waiter_that_gives_up_leaves():
 
 
 def test_a_waiter_may_wait_anew_under_the_same_key():
-    """A Deferred runs its waiter at once, which may park again under the key that is being looked at: it is not tried in the same look."""
+    """A Deferred runs its waiter at once, which may park again under the key that is being
+    looked at: it is not tried in the same look.
+    """
     _clock, purgatory = made()
     first, second = Condition(), Condition()
     again: list = []
@@ -148,7 +150,10 @@ def test_everything_is_tried():
     """RL 4.1: what became true under any key is found."""
     _, purgatory = made()
     conditions = [Condition() for _ in range(3)]
-    done = [fired(purgatory.wait(condition, [key], 1000)) for key, condition in zip("abc", conditions, strict=True)]
+    done = [
+        fired(purgatory.wait(condition, [key], 1000))
+        for key, condition in zip("abc", conditions, strict=True)
+    ]
     conditions[0].ready = conditions[2].ready = True
     purgatory.check_all()
     assert done == [[None], [], [None]]
@@ -156,7 +161,9 @@ def test_everything_is_tried():
 
 
 def test_completed_ones_are_purged_past_the_interval():
-    """RL 4.1: completed operations leave the lists of their other keys when their number passes the interval."""
+    """RL 4.1: completed operations leave the lists of their other keys when their number passes
+    the interval.
+    """
     _clock, purgatory = made(purge_interval=3)
     conditions = [Condition() for _ in range(4)]
     for number, condition in enumerate(conditions):
@@ -197,7 +204,9 @@ def test_complete_all_expires_everything():
 
 @pytest.mark.parametrize("end", ["condition", "time", "given up", "at once"])
 def test_nothing_is_left_for_the_garbage_collector(end):
-    """RL 4.2: what waited is freed when it is done, however it ended: a busy consumer waits thousands of times a second."""
+    """RL 4.2: what waited is freed when it is done, however it ended: a busy consumer waits
+    thousands of times a second.
+    """
     clock, purgatory = made(purge_interval=0)
     gc.collect()
     gc.disable()
@@ -221,12 +230,16 @@ def test_nothing_is_left_for_the_garbage_collector(end):
 
 
 def test_memory_of_a_hundred_thousand():
-    """RL 4.2: what the purgatory itself keeps for 100,000 waiting operations is far under 200 MB (here: per 10,000, under 20 MB)."""
+    """RL 4.2: what the purgatory itself keeps for 100,000 waiting operations is far under 200 MB
+    (here: per 10,000, under 20 MB).
+    """
     _clock, purgatory = made()
     tracemalloc.start()
     try:
         before = tracemalloc.get_traced_memory()[0]
-        kept = [purgatory.wait(Condition(), [("t", number % 50)], 30_000) for number in range(10_000)]
+        kept = [
+            purgatory.wait(Condition(), [("t", number % 50)], 30_000) for number in range(10_000)
+        ]
         used = tracemalloc.get_traced_memory()[0] - before
     finally:
         tracemalloc.stop()

@@ -1,4 +1,6 @@
-"""The replica manager of one node: appends, fetches, what waits, and the order of effects (RL 1)."""
+"""The replica manager of one node: appends, fetches, what waits, and the order of effects (RL
+1).
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,17 @@ import tracemalloc
 import pytest
 from twisted.internet.defer import CancelledError
 
-from tests.replication.fixtures import TOPIC_ID, TP, WALL_MS, Fixture, at, batch, consumer, follower, registration
+from tests.replication.fixtures import (
+    TOPIC_ID,
+    TP,
+    WALL_MS,
+    Fixture,
+    at,
+    batch,
+    consumer,
+    follower,
+    registration,
+)
 from twisted_broker.cluster.image_entries import TopicImage
 from twisted_broker.config import LogConfig
 from twisted_broker.interfaces import TopicPartition
@@ -57,7 +69,9 @@ def test_acks_other_than_minus_one_zero_one(acks):
     """RL 1.6: INVALID_REQUIRED_ACKS for every partition, base offset -1, nothing written."""
     fixture = led()
     outcomes = fixture.replicas.produce([(TP, batch()), (OTHER, batch())], acks)
-    assert [(outcome.error, outcome.base_offset) for outcome in outcomes] == [(ErrorCode.INVALID_REQUIRED_ACKS, -1)] * 2
+    assert [(outcome.error, outcome.base_offset) for outcome in outcomes] == [
+        (ErrorCode.INVALID_REQUIRED_ACKS, -1)
+    ] * 2
     assert fixture.partition().log.log_end_offset == 0
 
 
@@ -78,7 +92,13 @@ def test_errors_are_per_partition():
     fixture.topic("other", {0: registration(2, (2, 3))}, OTHER_ID)
     corrupt = bytearray(batch())
     corrupt[-1] ^= 1
-    entries = [(TopicPartition("none", 0), batch()), (OTHER, batch()), (TP, bytes(corrupt)), (TP, batch()), (TopicPartition("t", 7), batch())]
+    entries = [
+        (TopicPartition("none", 0), batch()),
+        (OTHER, batch()),
+        (TP, bytes(corrupt)),
+        (TP, batch()),
+        (TopicPartition("t", 7), batch()),
+    ]
     assert [outcome.error for outcome in fixture.replicas.produce(entries, 1)] == [
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
         ErrorCode.NOT_LEADER_OR_FOLLOWER,
@@ -89,7 +109,9 @@ def test_errors_are_per_partition():
 
 
 def test_a_bug_in_one_append_is_that_partitions_alone(monkeypatch):
-    """docs/ARCHITECTURE.md 8: an unexpected error answers UNKNOWN_SERVER_ERROR for its partition; the next one is appended."""
+    """docs/ARCHITECTURE.md 8: an unexpected error answers UNKNOWN_SERVER_ERROR for its
+    partition; the next one is appended.
+    """
     fixture = led()
     fixture.topic("other", None, OTHER_ID)
     real = type(fixture.partition().log).append_as_leader
@@ -101,7 +123,10 @@ def test_a_bug_in_one_append_is_that_partitions_alone(monkeypatch):
 
     monkeypatch.setattr(type(fixture.partition().log), "append_as_leader", broken)
     outcomes = fixture.replicas.produce([(TP, batch()), (OTHER, batch())], 1)
-    assert [outcome.error for outcome in outcomes] == [ErrorCode.UNKNOWN_SERVER_ERROR, ErrorCode.NONE]
+    assert [outcome.error for outcome in outcomes] == [
+        ErrorCode.UNKNOWN_SERVER_ERROR,
+        ErrorCode.NONE,
+    ]
 
 
 # delayed produce
@@ -119,7 +144,9 @@ def test_no_delayed_produce_alone_or_without_need():
 
 
 def test_a_produce_waits_for_the_high_watermark_not_for_the_log_end():
-    """RL 1.7: satisfied when the high watermark passed the last appended offset, by the fetch that moves it."""
+    """RL 1.7: satisfied when the high watermark passed the last appended offset, by the fetch
+    that moves it.
+    """
     fixture = led((1, 2))
     outcome, done = parked_produce(fixture, count=3)
     fixture.produce()
@@ -140,7 +167,10 @@ def test_at_timeout_the_rest_times_out():
     fixture.advance(0.999)
     assert not done
     fixture.advance(0.01)
-    assert (done, [outcome.error for outcome in outcomes]) == ([None], [ErrorCode.REQUEST_TIMED_OUT, ErrorCode.NONE])
+    assert (done, [outcome.error for outcome in outcomes]) == (
+        [None],
+        [ErrorCode.REQUEST_TIMED_OUT, ErrorCode.NONE],
+    )
 
 
 def test_becoming_follower_completes_parked_produces_and_fetches():
@@ -154,7 +184,9 @@ def test_becoming_follower_completes_parked_produces_and_fetches():
 
 
 def test_a_new_epoch_of_the_same_leader_fences_parked_fetches():
-    """RL 1.9 E: whoever waits under the old leader epoch is told at once; who named none waits on."""
+    """RL 1.9 E: whoever waits under the old leader epoch is told at once; who named none waits
+    on.
+    """
     fixture = led((1, 2, 3))
     _, fenced = parked_fetch(fixture, consumer(60_000), at(0, current_leader_epoch=0))
     _, other = parked_fetch(fixture, consumer(60_000), at(0))
@@ -176,13 +208,22 @@ def test_a_removed_partition_completes_what_waits():
 
 
 def test_a_shrunken_isr_answers_after_append():
-    """RL 1.7: reached, but below min.insync.replicas at that moment: NOT_ENOUGH_REPLICAS_AFTER_APPEND."""
+    """RL 1.7: reached, but below min.insync.replicas at that moment:
+
+    NOT_ENOUGH_REPLICAS_AFTER_APPEND.
+    """
     fixture = Fixture()
-    fixture.topic(states={0: registration(1, (1, 2, 3), (1, 2))}, overrides={"min.insync.replicas": "2"})
+    fixture.topic(
+        states={0: registration(1, (1, 2, 3), (1, 2))}, overrides={"min.insync.replicas": "2"}
+    )
     outcome, done = parked_produce(fixture)
-    fixture.topic(states={0: registration(1, (1, 2, 3), (1,), 0, 1)}, overrides={"min.insync.replicas": "1"})
+    fixture.topic(
+        states={0: registration(1, (1, 2, 3), (1,), 0, 1)}, overrides={"min.insync.replicas": "1"}
+    )
     assert (done, outcome.error) == ([None], ErrorCode.NONE)
-    fixture.topic(states={0: registration(1, (1, 2, 3), (1, 2), 0, 2)}, overrides={"min.insync.replicas": "2"})
+    fixture.topic(
+        states={0: registration(1, (1, 2, 3), (1, 2), 0, 2)}, overrides={"min.insync.replicas": "2"}
+    )
     outcome, done = parked_produce(fixture)
     fixture.partition().isr_state = type(fixture.partition().isr_state)(frozenset({1}))
     fixture.partition().log.set_high_watermark(2)
@@ -215,7 +256,9 @@ def test_at_its_time_a_fetch_is_answered_empty():
 
 
 def test_answers_at_once():
-    """RL 1.8: no wait, nothing asked, min_bytes there, an error: each is answered by the first read."""
+    """RL 1.8: no wait, nothing asked, min_bytes there, an error: each is answered by the first
+    read.
+    """
     fixture = led()
     empty = fixture.replicas.fetch(consumer(), [at(0)])
     assert ReplicaManager.answers_at_once(consumer(max_wait_ms=0), empty)
@@ -239,7 +282,9 @@ def test_a_diverging_epoch_is_answered_at_once():
 
 
 def test_the_response_limit_shrinks_in_the_order_of_the_request():
-    """RL 1.8: the first non-empty partition may exceed the limit by one whole batch; what follows gets what is left."""
+    """RL 1.8: the first non-empty partition may exceed the limit by one whole batch; what
+    follows gets what is left.
+    """
     fixture = led()
     fixture.topic("other", None, OTHER_ID)
     fixture.produce(value=b"x" * 1000)
@@ -269,7 +314,9 @@ def test_hard_limits_cut_the_first_batch():
 
 
 def test_a_later_batch_that_does_not_fit_is_not_cut():
-    """RL 1.8: version >= 3: after the first partition with data a first batch that does not fit is left for the next fetch."""
+    """RL 1.8: version >= 3: after the first partition with data a first batch that does not fit
+    is left for the next fetch.
+    """
     fixture = led()
     fixture.topic("other", None, OTHER_ID)
     fixture.produce()
@@ -280,7 +327,9 @@ def test_a_later_batch_that_does_not_fit_is_not_cut():
 
 
 def test_one_bad_partition_does_not_spoil_the_others():
-    """ReplicaManagerTest: topic id mismatch, unknown partition, out of range: each its own error with -1 watermarks; the good one is read."""
+    """ReplicaManagerTest: topic id mismatch, unknown partition, out of range: each its own error
+    with -1 watermarks; the good one is read.
+    """
     fixture = led()
     fixture.produce()
     requests = [at(0, topic_id=OTHER_ID), at(0, OTHER), at(9), at(0, topic_id=TOPIC_ID)]
@@ -291,12 +340,17 @@ def test_one_bad_partition_does_not_spoil_the_others():
         ErrorCode.OFFSET_OUT_OF_RANGE,
         ErrorCode.NONE,
     ]
-    assert [(result.high_watermark, result.last_stable_offset, result.log_start_offset) for result in results[:3]] == [(-1, -1, -1)] * 3
+    assert [
+        (result.high_watermark, result.last_stable_offset, result.log_start_offset)
+        for result in results[:3]
+    ] == [(-1, -1, -1)] * 3
     assert results[3].size > 0
 
 
 def test_a_fetch_beyond_the_high_watermark_waits():
-    """ReplicaManagerTest: above the high watermark but within the log it is empty and waits; it is not an error."""
+    """ReplicaManagerTest: above the high watermark but within the log it is empty and waits; it
+    is not an error.
+    """
     fixture = led((1, 2))
     fixture.produce(5)
     _, done = parked_fetch(fixture, consumer(), at(3))
@@ -330,7 +384,9 @@ def test_first_read_slices_are_given_back():
 
 
 def test_a_cancelled_fetch_leaves():
-    """docs/ARCHITECTURE.md 7: on disconnect parked fetches are cancelled: nothing of them stays, and data that comes later finds nobody."""
+    """docs/ARCHITECTURE.md 7: on disconnect parked fetches are cancelled: nothing of them stays,
+    and data that comes later finds nobody.
+    """
     fixture = led()
     deferred, done = parked_fetch(fixture)
     deferred.cancel()
@@ -340,16 +396,24 @@ def test_a_cancelled_fetch_leaves():
 
 
 def test_read_committed_stops_at_the_last_stable_offset():
-    """RL 1.8, ReplicaManagerTest: with an open transaction read_committed sees less, and gets a list of aborted ones."""
+    """RL 1.8, ReplicaManagerTest: with an open transaction read_committed sees less, and gets a
+    list of aborted ones.
+    """
     fixture = led()
     fixture.produce(2)
-    transactional = batch(3, producer_id=9, producer_epoch=0, base_sequence=0, is_transactional=True)
+    transactional = batch(
+        3, producer_id=9, producer_epoch=0, base_sequence=0, is_transactional=True
+    )
     (outcome,) = fixture.replicas.append([(TP, transactional)], 1, origin=AppendOrigin.COORDINATOR)
     assert outcome.error == ErrorCode.NONE
     fixture.replicas.drain()
     committed = fixture.replicas.fetch(consumer(isolation=TXN_COMMITTED), [at(0)])[0]
     everything = fixture.replicas.fetch(consumer(), [at(0)])[0]
-    assert (committed.high_watermark, committed.last_stable_offset, committed.aborted_transactions) == (5, 2, [])
+    assert (
+        committed.high_watermark,
+        committed.last_stable_offset,
+        committed.aborted_transactions,
+    ) == (5, 2, [])
     assert everything.size > committed.size
     assert everything.aborted_transactions is None
     _, done = parked_fetch(fixture, consumer(isolation=TXN_COMMITTED), at(2))
@@ -358,7 +422,9 @@ def test_read_committed_stops_at_the_last_stable_offset():
 
 
 def test_memory_of_waiting_fetches():
-    """RL 4.2: 100,000 waiting fetches take under 200 MB: params, request, condition, Deferred, timer and lists are under 2,000 bytes together."""
+    """RL 4.2: 100,000 waiting fetches take under 200 MB: params, request, condition, Deferred,
+    timer and lists are under 2,000 bytes together.
+    """
     fixture = led()
     tracemalloc.start()
     try:
@@ -366,7 +432,11 @@ def test_memory_of_waiting_fetches():
         kept = []
         for offset in range(5_000):
             params = consumer(max_wait_ms=30_000 + offset)
-            kept.append(fixture.replicas.delayed_fetch(params, fixture.replicas.fetch(params, [at(0, TopicPartition(*TP))])))
+            kept.append(
+                fixture.replicas.delayed_fetch(
+                    params, fixture.replicas.fetch(params, [at(0, TopicPartition(*TP))])
+                )
+            )
         used = tracemalloc.get_traced_memory()[0] - before
     finally:
         tracemalloc.stop()
@@ -380,7 +450,9 @@ def test_memory_of_waiting_fetches():
 
 
 def test_delete_records_waits_for_live_followers():
-    """RL 2.8: complete when every live replica's log start moved; the low watermark is in the answer."""
+    """RL 2.8: complete when every live replica's log start moved; the low watermark is in the
+    answer.
+    """
     fixture = led((1, 2))
     fixture.produce(10)
     fixture.replicas.fetch(follower(2), [at(10, log_start_offset=0)])
@@ -393,7 +465,9 @@ def test_delete_records_waits_for_live_followers():
 
 
 def test_delete_records_does_not_wait_for_who_died_meanwhile():
-    """RL 2.8: the low watermark is that of the living; a follower that the controller fences holds nobody up."""
+    """RL 2.8: the low watermark is that of the living; a follower that the controller fences
+    holds nobody up.
+    """
     fixture = led((1, 2, 3))
     fixture.produce(10)
     for broker in (2, 3):
@@ -403,7 +477,9 @@ def test_delete_records_does_not_wait_for_who_died_meanwhile():
     fixture.replicas.wait_for_deletion(outcomes, 60_000).addBoth(done.append)
     fixture.replicas.fetch(follower(2), [at(10, log_start_offset=6)])
     assert not done
-    fixture.publish(brokers={**fixture.image.brokers, 3: fixture.image.brokers[3]._replace(fenced=True)})
+    fixture.publish(
+        brokers={**fixture.image.brokers, 3: fixture.image.brokers[3]._replace(fenced=True)}
+    )
     assert (done, outcomes[0].error, outcomes[0].low_watermark) == ([None], ErrorCode.NONE, 6)
 
 
@@ -436,7 +512,9 @@ def test_a_fetch_below_the_new_log_start_is_told():
 
 
 def test_effects_run_in_order_and_to_the_end():
-    """docs/ARCHITECTURE.md 4: first in, first out, to empty; what an effect causes waits for its turn, and nothing runs inside itself."""
+    """docs/ARCHITECTURE.md 4: first in, first out, to empty; what an effect causes waits for its
+    turn, and nothing runs inside itself.
+    """
     fixture = led()
     fixture.topic("other", None, OTHER_ID)
     order: list = []
@@ -455,7 +533,9 @@ def test_effects_run_in_order_and_to_the_end():
 
 
 def test_an_effect_that_raises_fails_its_partition_only(monkeypatch):
-    """RL 1: the partition goes offline with KAFKA_STORAGE_ERROR; events of others still have their effects."""
+    """RL 1: the partition goes offline with KAFKA_STORAGE_ERROR; events of others still have
+    their effects.
+    """
     fixture = led()
     fixture.topic("other", None, OTHER_ID)
     _, done = parked_fetch(fixture, consumer(), at(0, OTHER))
@@ -488,7 +568,9 @@ def test_a_coordinators_append_takes_effect_in_the_next_turn():
 
 
 def test_leadership_is_told_to_observers():
-    """RL 1.3: coordinators learn what they gained or lost, after all partitions have their roles."""
+    """RL 1.3: coordinators learn what they gained or lost, after all partitions have their
+    roles.
+    """
     fixture = Fixture()
     told: list = []
 
@@ -501,8 +583,12 @@ def test_leadership_is_told_to_observers():
 
     fixture.replicas.role_observers.append(Observer())
     fixture.topic(states={0: registration(), 1: registration(2, (1, 2))})
-    fixture.topic(states={0: registration(2, (1, 2), None, 1, 1), 1: registration(1, (1, 2), None, 1, 1)})
-    fixture.topic(states={0: registration(2, (1, 2), None, 1, 1), 1: registration(1, (1, 2), (1,), 1, 2)})
+    fixture.topic(
+        states={0: registration(2, (1, 2), None, 1, 1), 1: registration(1, (1, 2), None, 1, 1)}
+    )
+    fixture.topic(
+        states={0: registration(2, (1, 2), None, 1, 1), 1: registration(1, (1, 2), (1,), 1, 2)}
+    )
     fixture.remove_topic()
     assert told == [
         ("gained", "t-0", 0, True),
@@ -522,7 +608,9 @@ def test_a_replica_that_was_removed_from_here():
 
 
 def test_deleted_and_made_anew_in_one_delta():
-    """RL 1.3: the old one goes first: the new topic of the same name starts empty under its own id."""
+    """RL 1.3: the old one goes first: the new topic of the same name starts empty under its own
+    id.
+    """
     fixture = led()
     fixture.produce(5)
     fixture.topic(topic_id=OTHER_ID)
@@ -531,7 +619,9 @@ def test_deleted_and_made_anew_in_one_delta():
 
 
 def test_the_log_of_another_topic_is_never_deleted():
-    """RL 1.5: a partition that could not be opened, because the log there belongs to a newer topic of its name, goes without that log."""
+    """RL 1.5: a partition that could not be opened, because the log there belongs to a newer
+    topic of its name, goes without that log.
+    """
     fixture = Fixture()
     fixture.topic("x", None, b"x" * 16)  # the first delta, which sets strays aside, is over
     fixture.log_manager.get_or_create(TP, OTHER_ID, LogConfig(), True)
@@ -543,7 +633,9 @@ def test_the_log_of_another_topic_is_never_deleted():
 
 
 def test_a_log_that_cannot_be_created_is_that_partition_offline_only():
-    """RL 1.12, ReplicaManagerTest: the partition answers KAFKA_STORAGE_ERROR, the others of the delta work."""
+    """RL 1.12, ReplicaManagerTest: the partition answers KAFKA_STORAGE_ERROR, the others of the
+    delta work.
+    """
     fixture = Fixture()
     fixture.log_manager.broken[TP] = LogDirFailure("/other-disk", OSError("no"))
     fixture.topic(states={0: registration(), 1: registration()})
@@ -553,11 +645,17 @@ def test_a_log_that_cannot_be_created_is_that_partition_offline_only():
 
 
 def test_a_failing_directory_takes_only_its_partitions(monkeypatch):
-    """RL 1.12: a disk error of an append takes its directory's partitions offline, and answers those who wait there."""
+    """RL 1.12: a disk error of an append takes its directory's partitions offline, and answers
+    those who wait there.
+    """
     fixture = led()
     _, done = parked_fetch(fixture)
     log = fixture.partition().log
-    monkeypatch.setattr(type(log), "append_as_leader", lambda *_, **__: (_ for _ in ()).throw(LogDirFailure("/data", OSError("EIO"))))
+    monkeypatch.setattr(
+        type(log),
+        "append_as_leader",
+        lambda *_, **__: (_ for _ in ()).throw(LogDirFailure("/data", OSError("EIO"))),
+    )
     assert fixture.produce().error == ErrorCode.KAFKA_STORAGE_ERROR
     assert fixture.partition().offline
     assert done == [None]
@@ -573,13 +671,17 @@ def test_topic_settings_act_while_running():
 
 
 def test_strays_are_set_aside_at_the_start():
-    """ReplicaManagerTest: logs that the first picture does not place here, or that belong to another topic of the name, are kept as strays."""
+    """ReplicaManagerTest: logs that the first picture does not place here, or that belong to
+    another topic of the name, are kept as strays.
+    """
     fixture = Fixture()
     for tp in (TP, OTHER, TopicPartition("t", 1)):
         fixture.log_manager.get_or_create(tp, TOPIC_ID, LogConfig(), True)
     two = TopicImage("t", TOPIC_ID, {0: registration(), 1: registration(2, (2,))})
     by_name = {"t": two, "other": TopicImage("other", OTHER_ID, {0: registration()})}
-    fixture.publish(topics_by_name=by_name, topics_by_id={topic.id: topic for topic in by_name.values()})
+    fixture.publish(
+        topics_by_name=by_name, topics_by_id={topic.id: topic for topic in by_name.values()}
+    )
     assert sorted(fixture.log_manager.strays) == [OTHER, TopicPartition("t", 1)]
     assert fixture.produce().error == fixture.produce(tp=OTHER).error == ErrorCode.NONE
 
@@ -596,7 +698,9 @@ def test_missed_and_stale_updates():
 
 
 def test_isr_expansion_and_shrinking_go_to_the_controller():
-    """RL 2.5: one change in flight per partition; the answer moves the ISR, marks the rate and tries what waits."""
+    """RL 2.5: one change in flight per partition; the answer moves the ISR, marks the rate and
+    tries what waits.
+    """
     fixture = led((1, 2), (1,))
     fixture.produce()
     fixture.replicas.fetch(follower(2), [at(1)])
@@ -650,7 +754,10 @@ def test_high_watermarks_are_checkpointed():
     fixture.produce(3)
     assert read_offsets(fixture.files, "/data", HIGH_WATERMARK_FILE) == {}
     fixture.advance(5.1)
-    assert read_offsets(fixture.files, "/data", HIGH_WATERMARK_FILE) == {TP: 3, TopicPartition("t", 1): 0}
+    assert read_offsets(fixture.files, "/data", HIGH_WATERMARK_FILE) == {
+        TP: 3,
+        TopicPartition("t", 1): 0,
+    }
 
 
 def test_a_created_replica_starts_from_the_checkpoint_clamped_to_its_end():
@@ -663,7 +770,9 @@ def test_a_created_replica_starts_from_the_checkpoint_clamped_to_its_end():
     again.files = fixture.files
     again.log_manager = fixture.log_manager
     again.runtime.files = fixture.files
-    again.replicas = ReplicaManager(1, again.runtime, again.config, fixture.log_manager, again, None)
+    again.replicas = ReplicaManager(
+        1, again.runtime, again.config, fixture.log_manager, again, None
+    )
     fixture.partition().log.set_high_watermark(0)
     again.topic(states={0: registration(1, (1, 2))})
     assert again.partition().log.high_watermark == 3
@@ -679,7 +788,9 @@ def test_a_checkpoint_that_is_damaged_counts_as_empty():
 
 
 def test_shutdown():
-    """Everything that waits is answered as if its time were up; high watermarks are on disk; nothing is left on the clock."""
+    """Everything that waits is answered as if its time were up; high watermarks are on disk;
+    nothing is left on the clock.
+    """
     fixture = led((1, 2))
     outcome, produced = parked_produce(fixture, 60_000)
     _, fetched = parked_fetch(fixture, consumer(max_wait_ms=60_000))

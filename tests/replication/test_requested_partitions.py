@@ -8,7 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from twisted_broker.interfaces import TopicPartition
-from twisted_broker.replication.fetcher.requested_partitions import RequestedPartition, RequestedPartitions
+from twisted_broker.replication.fetcher.requested_partitions import (
+    RequestedPartition,
+    RequestedPartitions,
+)
 
 ONE, TWO = bytes(15) + b"\x11", bytes(15) + b"\x12"
 A, B, C = (TopicPartition("t", number) for number in range(3))
@@ -18,7 +21,9 @@ def ask(offset: int, topic_id: bytes = ONE) -> RequestedPartition:
     return RequestedPartition(topic_id, offset, 1, 1, 0, 1000)
 
 
-def put_exactly(asks: RequestedPartitions, wanted: Mapping[TopicPartition, RequestedPartition]) -> RequestedPartitions:
+def put_exactly(
+    asks: RequestedPartitions, wanted: Mapping[TopicPartition, RequestedPartition]
+) -> RequestedPartitions:
     """These, and no others, are asked from now on."""
     for name in [name for name in asks.current if name not in wanted]:
         asks.drop(name)
@@ -50,12 +55,20 @@ def test_all_are_named_in_the_order_of_turns() -> None:
 
 @given(
     steps=st.lists(
-        st.one_of(st.just("say"), st.tuples(st.sampled_from([A, B, C]), st.none() | st.tuples(st.integers(0, 2), st.sampled_from([ONE, TWO])))),
+        st.one_of(
+            st.just("say"),
+            st.tuples(
+                st.sampled_from([A, B, C]),
+                st.none() | st.tuples(st.integers(0, 2), st.sampled_from([ONE, TWO])),
+            ),
+        ),
         max_size=30,
     )
 )
 def test_what_was_said_with_the_news_is_what_stands(steps) -> None:
-    """RL 6.2: for a leader that puts in what changed and then forgets what is gone, whenever and however often it is told."""
+    """RL 6.2: for a leader that puts in what changed and then forgets what is gone, whenever and
+    however often it is told.
+    """
     asks = RequestedPartitions([A, B, C])
     model: dict[TopicPartition, RequestedPartition] = {}
     told: dict[tuple[TopicPartition, bytes], RequestedPartition] = {}

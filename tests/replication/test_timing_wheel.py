@@ -36,9 +36,14 @@ def run(clock: Clock, seconds: float) -> None:
 
 
 @settings(max_examples=200, deadline=None)
-@given(st.lists(st.tuples(st.integers(0, 5_000_000), st.integers(0, 700)), min_size=1, max_size=40), st.data())
+@given(
+    st.lists(st.tuples(st.integers(0, 5_000_000), st.integers(0, 700)), min_size=1, max_size=40),
+    st.data(),
+)
 def test_fires_once_never_early_and_within_a_tick(plan, data):
-    """RL 4.2: whatever the delays and the moments of adding, a timer fires once, at its time; a cancelled one never."""
+    """RL 4.2: whatever the delays and the moments of adding, a timer fires once, at its time; a
+    cancelled one never.
+    """
     clock = Clock()
     wheel = TimingWheel(clock)
     notes = []
@@ -47,7 +52,11 @@ def test_fires_once_never_early_and_within_a_tick(plan, data):
         note = Note(clock)
         wheel.add(note, delay_ms)
         notes.append((note, clock.seconds() + delay_ms / 1000))
-    cancelled = {index for index in data.draw(st.sets(st.integers(0, len(notes) - 1))) if not notes[index][0].fired_at}
+    cancelled = {
+        index
+        for index in data.draw(st.sets(st.integers(0, len(notes) - 1)))
+        if not notes[index][0].fired_at
+    }
     for index in cancelled:
         wheel.cancel(notes[index][0])
     run(clock, 5_001)
@@ -75,7 +84,9 @@ def test_equal_times_fire_in_order_of_adding():
 
 
 def test_one_that_fires_may_cancel_and_add_others():
-    """A timer cancelled by another of the same millisecond never fires; one added while firing fires later."""
+    """A timer cancelled by another of the same millisecond never fires; one added while firing
+    fires later.
+    """
     clock = Clock()
     wheel = TimingWheel(clock)
     first, second, third = Note(clock), Note(clock), Note(clock)
@@ -126,7 +137,9 @@ def test_a_jump_of_the_clock_fires_everything_due():
 
 @pytest.mark.parametrize("stall_ms", [0, STOOD_STILL_MS - 1, STOOD_STILL_MS, 60_000])
 def test_what_arrived_during_a_stall_comes_before_what_was_due_in_it(stall_ms):
-    """A reactor runs its timers before it reads; what it reads in that turn may complete (cancel) what waits, or begin to wait itself."""
+    """A reactor runs its timers before it reads; what it reads in that turn may complete
+    (cancel) what waits, or begin to wait itself.
+    """
     clock = Clock()
     wheel = TimingWheel(clock)
     completed, silent, new = Note(clock), Note(clock), Note(clock)
@@ -155,7 +168,9 @@ def test_stop_lets_go_of_the_clock():
 
 
 def test_cost_does_not_grow_with_the_number_waiting():
-    """RL 4.2: adding and cancelling is O(1): with 100,000 waiting it costs at most a few times what it costs alone, in processor time."""
+    """RL 4.2: adding and cancelling is O(1): with 100,000 waiting it costs at most a few times
+    what it costs alone, in processor time.
+    """
     clock = Clock()
     wheel = TimingWheel(clock)
 

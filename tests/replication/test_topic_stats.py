@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-from tests.replication.fixtures import LOCAL, TP, Fixture, at, batch, consumer, follower, registration
+from tests.replication.fixtures import (
+    LOCAL,
+    TP,
+    Fixture,
+    at,
+    batch,
+    consumer,
+    follower,
+    registration,
+)
 from twisted_broker.interfaces import TopicPartition
 from twisted_broker.replication.partition.topic_stats import COUNTERS, BrokerStats
 from twisted_broker.wire.errors import ErrorCode
@@ -16,25 +25,40 @@ def test_appends_count_messages_bytes_and_requests() -> None:
     fixture.topic()
     fixture.produce(3)
     stats = fixture.replicas.stats.topics["t"]
-    assert (stats.produces, stats.messages_in, stats.bytes_in) == (1, 3, fixture.partition().log.size_in_bytes)
+    assert (stats.produces, stats.messages_in, stats.bytes_in) == (
+        1,
+        3,
+        fixture.partition().log.size_in_bytes,
+    )
     fixture.topic(states={0: registration(2, (1, 2), leader_epoch=1, partition_epoch=1)})
     assert fixture.produce(1).error == ErrorCode.NOT_LEADER_OR_FOLLOWER
-    assert (stats.produces, stats.messages_in, stats.failed_produces) == (2, 3, 0), "an expected refusal is a request, and no failure"
+    assert (stats.produces, stats.messages_in, stats.failed_produces) == (2, 3, 0), (
+        "an expected refusal is a request, and no failure"
+    )
 
 
 def test_requests_for_what_is_not_here_count_in_total() -> None:
-    """RL 1.13: counted before any check, but no counter is made for a name that anybody can make up."""
+    """RL 1.13: counted before any check, but no counter is made for a name that anybody can make
+    up.
+    """
     fixture = Fixture()
     fixture.produce(1, tp=ELSEWHERE)
     fixture.produce(1, tp=TopicPartition("__consumer_offsets", 0))
     fixture.replicas.fetch(consumer(0), [at(0, ELSEWHERE)])
     total = fixture.replicas.stats.total()
-    assert (total.produces, total.fetches, total.failed_produces, total.failed_fetches) == (2, 1, 0, 0)
+    assert (total.produces, total.fetches, total.failed_produces, total.failed_fetches) == (
+        2,
+        1,
+        0,
+        0,
+    )
     assert fixture.replicas.stats.topics == {}
 
 
 def test_failures_and_rejected_bytes() -> None:
-    """RL 1.13: unexpected errors only; what is too large is counted in bytes, and appended nowhere."""
+    """RL 1.13: unexpected errors only; what is too large is counted in bytes, and appended
+    nowhere.
+    """
     fixture = Fixture()
     fixture.topic(overrides={"max.message.bytes": "100"})
     large = batch(10, value=b"v" * 100)
@@ -42,19 +66,29 @@ def test_failures_and_rejected_bytes() -> None:
     stats = fixture.replicas.stats.topics["t"]
     assert outcome.error == ErrorCode.MESSAGE_TOO_LARGE
     assert (stats.bytes_rejected, stats.failed_produces, stats.bytes_in) == (len(large), 0, 0)
-    fixture.topic(states={0: registration(LOCAL, (1, 2), (1,), 0, 1)}, overrides={"min.insync.replicas": "2"})
+    fixture.topic(
+        states={0: registration(LOCAL, (1, 2), (1,), 0, 1)}, overrides={"min.insync.replicas": "2"}
+    )
     assert fixture.produce(1, acks=-1).error == ErrorCode.NOT_ENOUGH_REPLICAS
     assert stats.failed_produces == 1
 
 
 def test_reads_of_consumers_and_followers_count_apart() -> None:
-    """RL 1.13: bytes out are the consumers'; the followers' are replication, and reassignment for one that is being added."""
+    """RL 1.13: bytes out are the consumers'; the followers' are replication, and reassignment
+    for one that is being added.
+    """
     fixture = Fixture()
     fixture.topic(states={0: registration(LOCAL, (1, 2, 3), (1, 2))._replace(adding=(3,))})
     fixture.produce(1)
     size = fixture.partition().log.size_in_bytes
     stats = fixture.replicas.stats.topics["t"]
-    for params, offset in ((follower(2), 0), (follower(3), 0), (follower(2), 1), (follower(3), 1), (consumer(), 0)):
+    for params, offset in (
+        (follower(2), 0),
+        (follower(3), 0),
+        (follower(2), 1),
+        (follower(3), 1),
+        (consumer(), 0),
+    ):
         for result in fixture.replicas.fetch(params, [at(offset)]):
             result.release()
     assert (stats.fetches, stats.bytes_out) == (5, size)
@@ -81,7 +115,10 @@ def test_counts_outlive_their_topic() -> None:
     assert fixture.replicas.stats.topics == {} and fixture.replicas.stats.total().messages_in == 2
     fixture.topic(topic_id=bytes(15) + b"\1")
     fixture.produce(1)
-    assert (fixture.replicas.stats.topics["t"].messages_in, fixture.replicas.stats.total().messages_in) == (1, 3)
+    assert (
+        fixture.replicas.stats.topics["t"].messages_in,
+        fixture.replicas.stats.total().messages_in,
+    ) == (1, 3)
 
 
 def test_every_counter_is_summed() -> None:
@@ -93,7 +130,9 @@ def test_every_counter_is_summed() -> None:
             setattr(held, name, place + 1)
     stats.release("a")
     total = stats.total()
-    assert [getattr(total, name) for name in COUNTERS] == [2 * (place + 1) for place in range(len(COUNTERS))]
+    assert [getattr(total, name) for name in COUNTERS] == [
+        2 * (place + 1) for place in range(len(COUNTERS))
+    ]
 
 
 def test_refused_isr_changes_are_counted() -> None:

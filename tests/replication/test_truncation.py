@@ -5,7 +5,13 @@ from __future__ import annotations
 import pytest
 
 from twisted_broker.log.leader_epochs import LeaderEpochCache
-from twisted_broker.replication.fetcher.truncation import EpochEnd, OffsetTruncationState, Restart, restart_at, truncation_for
+from twisted_broker.replication.fetcher.truncation import (
+    EpochEnd,
+    OffsetTruncationState,
+    Restart,
+    restart_at,
+    truncation_for,
+)
 from twisted_broker.wire.errors import ErrorCode
 
 NONE = ErrorCode.NONE
@@ -37,12 +43,24 @@ class Own:
         (EpochEnd(NONE, -1, 9), 0, Own([(3, 0)], 12), OffsetTruncationState(9, True)),
     ],
     ids=[
-        "leader ends first", "own end first", "own end of the epoch first", "leader's end of an older epoch", "leader's epoch unknown here",
-        "no epochs here", "newer than all here", "undefined end: the high watermark", "never above the own end", "epoch undefined",
+        "leader ends first",
+        "own end first",
+        "own end of the epoch first",
+        "leader's end of an older epoch",
+        "leader's epoch unknown here",
+        "no epochs here",
+        "newer than all here",
+        "undefined end: the high watermark",
+        "never above the own end",
+        "epoch undefined",
     ],
-)  # fmt: skip
-def test_where_to_cut(leader: EpochEnd, fetch_offset: int, own: Own, expected: OffsetTruncationState) -> None:
-    """RL 6.3: min(leader's end of the epoch, own end of it); an epoch known to one side only is stepped under."""
+)
+def test_where_to_cut(
+    leader: EpochEnd, fetch_offset: int, own: Own, expected: OffsetTruncationState
+) -> None:
+    """RL 6.3: min(leader's end of the epoch, own end of it); an epoch known to one side only is
+    stepped under.
+    """
     assert truncation_for(leader, fetch_offset, own) == expected
 
 
@@ -55,8 +73,16 @@ def test_where_to_cut(leader: EpochEnd, fetch_offset: int, own: Own, expected: O
         (10, 30, 2, Restart(10, False, False, 20)),
         (10, 10, 0, Restart(10, False, False, 0)),
     ],
-    ids=["the leader ends below us", "the leader starts beyond us", "it starts where we end", "it starts below", "level"],
+    ids=[
+        "the leader ends below us",
+        "the leader starts beyond us",
+        "it starts where we end",
+        "it starts below",
+        "level",
+    ],
 )
 def test_where_to_go_on_when_out_of_range(own_end, leader_end, leader_start, expected) -> None:
-    """RL 6.5: to the leader's end when that is lower; else its start if beyond ours, else our own end."""
+    """RL 6.5: to the leader's end when that is lower; else its start if beyond ours, else our
+    own end.
+    """
     assert restart_at(own_end, leader_end, leader_start) == expected

@@ -1,7 +1,9 @@
-"""Replicas of one partition through the production partition, log and fetcher: the stories that leader epochs were made for (RL 6.3).
+"""Replicas of one partition through the production partition, log and fetcher: the stories that
+leader epochs were made for (RL 6.3).
 
-tests/scenarios tells some of them of whole brokers; here they are the replica layer's own, and by both ways of finding the place to cut.
-What a round does besides cutting, and how it tells of a cut: test_fetcher_rounds.py.
+tests/scenarios tells some of them of whole brokers; here they are the replica layer's own, and by
+both ways of finding the place to cut. What a round does besides cutting, and how it tells of a cut:
+test_fetcher_rounds.py.
 """
 
 from __future__ import annotations
@@ -14,12 +16,18 @@ from tests.replication.fixtures import TP
 from tests.replication.pair import copied, nodes
 from twisted_broker.replication.fetcher.fetcher_state import FetchPhase
 
-both_ways = pytest.mark.parametrize("truncates_on_fetch", [True, False], ids=["by fetch", "by OffsetForLeaderEpoch"])
+both_ways = pytest.mark.parametrize(
+    "truncates_on_fetch", [True, False], ids=["by fetch", "by OffsetForLeaderEpoch"]
+)
 
 
 @both_ways
-def test_kip_101_a_restarted_follower_keeps_what_is_above_its_high_watermark(truncates_on_fetch: bool) -> None:
-    """RL 6.3, KIP-101 scenario 1: the follower holds both records under an old high watermark, restarts, and its leader dies: nothing is lost."""
+def test_kip_101_a_restarted_follower_keeps_what_is_above_its_high_watermark(
+    truncates_on_fetch: bool,
+) -> None:
+    """RL 6.3, KIP-101 scenario 1: the follower holds both records under an old high watermark,
+    restarts, and its leader dies: nothing is lost.
+    """
     a, b = nodes()
     b.lead(1, isr=(1, 2))
     b.append(2)
@@ -35,7 +43,9 @@ def test_kip_101_a_restarted_follower_keeps_what_is_above_its_high_watermark(tru
 
 @both_ways
 def test_kip_101_logs_do_not_part_when_the_shorter_one_leads(truncates_on_fetch: bool) -> None:
-    """RL 6.3, KIP-101 scenario 2: all lose power, the replica without the last record leads and writes on: the other cuts its own and is equal."""
+    """RL 6.3, KIP-101 scenario 2: all lose power, the replica without the last record leads and
+    writes on: the other cuts its own and is equal.
+    """
     a, b = copied(1, truncates_on_fetch=truncates_on_fetch)
     a.append(1)
     a.log.set_high_watermark(2)
@@ -49,8 +59,12 @@ def test_kip_101_logs_do_not_part_when_the_shorter_one_leads(truncates_on_fetch:
 
 
 @both_ways
-def test_kip_279_epochs_that_the_other_does_not_know_are_stepped_through(truncates_on_fetch: bool) -> None:
-    """RL 6.3, KIP-279: fast leader changes left epochs 1 and 3 here, 2 and 4 there: the cut goes down until both agree, and no further."""
+def test_kip_279_epochs_that_the_other_does_not_know_are_stepped_through(
+    truncates_on_fetch: bool,
+) -> None:
+    """RL 6.3, KIP-279: fast leader changes left epochs 1 and 3 here, 2 and 4 there: the cut goes
+    down until both agree, and no further.
+    """
     a, b = copied(2, epoch=0, truncates_on_fetch=truncates_on_fetch)
     a.lead(1)
     a.append(2)
@@ -65,7 +79,9 @@ def test_kip_279_epochs_that_the_other_does_not_know_are_stepped_through(truncat
     cuts: list[int] = []
     a.log.truncated = lambda log: cuts.append(log.log_end_offset)
     a.catch_up(8)
-    assert cuts == [4, 2], "first the epoch that only the leader knows is stepped under, then both agree on epoch 0"
+    assert cuts == [4, 2], (
+        "first the epoch that only the leader knows is stepped under, then both agree on epoch 0"
+    )
     assert a.content() == b.content()
     assert a.epochs() == b.epochs()
 
@@ -91,7 +107,10 @@ def test_kip_279_without_cutting_on_fetch_a_partition_stays_truncating_until_bot
 
 
 def test_kip_320_a_zombie_leader_gives_nothing_to_a_follower_that_knows_better() -> None:
-    """RL 2.6, 6.5, KIP-320: the old leader does not know the new epoch: UNKNOWN_LEADER_EPOCH, nothing is appended, the partition is tried again."""
+    """RL 2.6, 6.5, KIP-320: the old leader does not know the new epoch:
+
+    UNKNOWN_LEADER_EPOCH, nothing is appended, the partition is tried again.
+    """
     a, b = nodes()
     b.lead(1)
     b.append(1)
@@ -109,7 +128,10 @@ def test_kip_320_a_zombie_leader_gives_nothing_to_a_follower_that_knows_better()
 
 
 def test_kip_320_a_follower_of_yesterday_is_fenced() -> None:
-    """RL 2.6, 6.5, KIP-320: a follower that missed the news fetches under an old epoch: FENCED_LEADER_EPOCH, nothing appended, failed until news."""
+    """RL 2.6, 6.5, KIP-320: a follower that missed the news fetches under an old epoch:
+
+    FENCED_LEADER_EPOCH, nothing appended, failed until news.
+    """
     a, b = nodes()
     b.lead(1)
     a.follow(b, 1)
@@ -124,7 +146,9 @@ def test_kip_320_a_follower_of_yesterday_is_fenced() -> None:
 
 
 def test_kip_320_the_old_leader_writes_into_the_void_and_is_cut_when_it_follows() -> None:
-    """RL 6.3, KIP-320: what a fenced leader took in under its own epoch is cut when it follows the new leader."""
+    """RL 6.3, KIP-320: what a fenced leader took in under its own epoch is cut when it follows
+    the new leader.
+    """
     a, b, c = nodes(3)
     a.lead(1, isr=(1, 2, 3))
     a.append(2)
@@ -161,7 +185,9 @@ def test_the_high_watermark_stays_when_only_what_is_above_is_cut(truncates_on_fe
 
 
 def test_without_epochs_the_cut_is_at_the_high_watermark() -> None:
-    """RL 6.3: a log that knows no epochs (old message formats) is cut to the high watermark before it is fetched."""
+    """RL 6.3: a log that knows no epochs (old message formats) is cut to the high watermark
+    before it is fetched.
+    """
     a, b = nodes()
     a.lead(1)
     a.append(3)
@@ -175,7 +201,9 @@ def test_without_epochs_the_cut_is_at_the_high_watermark() -> None:
 
 
 def test_recovery_point_after_a_cut() -> None:
-    """RL 6.6: the recovery point is min(own, cut), and whoever writes its checkpoint is told within the cut."""
+    """RL 6.6: the recovery point is min(own, cut), and whoever writes its checkpoint is told
+    within the cut.
+    """
     a, b = nodes()
     a.lead(1)
     a.append(5)
@@ -190,14 +218,20 @@ def test_recovery_point_after_a_cut() -> None:
     assert a.log.recovery_point == 0 and told == [0]
 
 
-Term = st.tuples(st.integers(0, 2), st.integers(0, 3), st.lists(st.tuples(st.integers(0, 2), st.integers(0, 3)), max_size=3))
+Term = st.tuples(
+    st.integers(0, 2),
+    st.integers(0, 3),
+    st.lists(st.tuples(st.integers(0, 2), st.integers(0, 3)), max_size=3),
+)
 
 
 @settings(max_examples=150, deadline=None)
 @given(terms=st.lists(Term, min_size=1, max_size=7), truncates_on_fetch=st.booleans())
 def test_whatever_leaders_did_their_followers_become_equal(terms, truncates_on_fetch) -> None:
-    """RL 6.3, 6.4: any history of elections, clean or not, with followers that got as far as they got: at the end all logs are equal, and what
-    a follower had in common with its last leader was never cut."""
+    """RL 6.3, 6.4: any history of elections, clean or not, with followers that got as far as they
+    got: at the end all logs are equal, and what a follower had in common with its last leader was
+    never cut.
+    """
     group = nodes(3)
     epoch = 0
     for leader, appends, followers in terms:
@@ -219,8 +253,13 @@ def test_whatever_leaders_did_their_followers_become_equal(terms, truncates_on_f
             assert each.log.log_end_offset >= common
         assert each.content() == last.content()
         end = last.log.log_end_offset
-        assert [entry for entry in each.epochs() if entry[1] < end] == [entry for entry in last.epochs() if entry[1] < end]
+        assert [entry for entry in each.epochs() if entry[1] < end] == [
+            entry for entry in last.epochs() if entry[1] < end
+        ]
 
 
 def _common(one, other) -> int:
-    return next((row for row, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
+    return next(
+        (row for row, (a, b) in enumerate(zip(one, other, strict=False)) if a != b),
+        min(len(one), len(other)),
+    )

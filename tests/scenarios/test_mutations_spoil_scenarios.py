@@ -1,4 +1,6 @@
-"""The stories bite: each mistake that the simulation must catch (RELIABILITY 2.5) spoils a story, at the line that tells of it."""
+"""The stories bite: each mistake that the simulation must catch (RELIABILITY 2.5) spoils a
+story, at the line that tells of it.
+"""
 
 from __future__ import annotations
 
@@ -12,16 +14,48 @@ from twisted_broker.testing.scenario.__main__ import ScenarioFailed, perform
 
 SPOILED = (
     ("truncate_to_the_high_watermark", "kip_101_lost_record", "expected end 2, found end 1"),
-    ("fetch_is_not_fenced", "kip_320_left_behind_leader", "expected UNKNOWN_LEADER_EPOCH, found records none"),
+    (
+        "fetch_is_not_fenced",
+        "kip_320_left_behind_leader",
+        "expected UNKNOWN_LEADER_EPOCH, found records none",
+    ),
     # ... and by replicas alone, without a client that asks for it:
-    ("fetch_is_not_fenced", "kip_320_left_behind_follower", "expected fetcher failed, found fetcher fetching"),
-    ("high_watermark_over_the_committed_isr", "isr_expansion_waits_for_the_controller", "expected hw 2, found hw 3"),
-    ("expansion_without_the_epochs_start", "isr_expansion_waits_for_the_epochs_start", "expected end 3, found end 2"),
-    ("produce_completed_on_the_log_end", "delayed_produce_waits_for_the_isr", "expected p to wait, found at 0"),
-    ("epoch_cache_not_cut", "epochs_are_cut_with_the_log", "expected epochs 0@0, found epochs 0@0 2@1"),
-    ("isr_change_without_partition_epoch", "isr_race_partition_epoch", "expected INVALID_UPDATE_VERSION, found isr 2 4"),
+    (
+        "fetch_is_not_fenced",
+        "kip_320_left_behind_follower",
+        "expected fetcher failed, found fetcher fetching",
+    ),
+    (
+        "high_watermark_over_the_committed_isr",
+        "isr_expansion_waits_for_the_controller",
+        "expected hw 2, found hw 3",
+    ),
+    (
+        "expansion_without_the_epochs_start",
+        "isr_expansion_waits_for_the_epochs_start",
+        "expected end 3, found end 2",
+    ),
+    (
+        "produce_completed_on_the_log_end",
+        "delayed_produce_waits_for_the_isr",
+        "expected p to wait, found at 0",
+    ),
+    (
+        "epoch_cache_not_cut",
+        "epochs_are_cut_with_the_log",
+        "expected epochs 0@0, found epochs 0@0 2@1",
+    ),
+    (
+        "isr_change_without_partition_epoch",
+        "isr_race_partition_epoch",
+        "expected INVALID_UPDATE_VERSION, found isr 2 4",
+    ),
     ("high_watermark_below_the_minimum_isr", "min_isr_lowered", "expected hw 0, found hw 1"),
-    ("old_incarnation_counted", "old_incarnation_does_not_join", "expected records a b, found records a"),
+    (
+        "old_incarnation_counted",
+        "old_incarnation_does_not_join",
+        "expected records a b, found records a",
+    ),
 )
 
 
@@ -37,7 +71,9 @@ def test_a_mutation_spoils_its_story(mutation: str, story: str, found: str) -> N
     assert found in str(failure.value)
 
 
-@pytest.mark.parametrize(("epoch", "code"), [(4, "FENCED_LEADER_EPOCH"), (6, "UNKNOWN_LEADER_EPOCH")])
+@pytest.mark.parametrize(
+    ("epoch", "code"), [(4, "FENCED_LEADER_EPOCH"), (6, "UNKNOWN_LEADER_EPOCH")]
+)
 def test_unfenced_fetches_spoil_the_replica_layers_own_test(epoch: int, code: str) -> None:
     """A mistake in the replica layer is found there, before any cluster runs."""
     with switched_on("fetch_is_not_fenced"), pytest.raises(AssertionError):

@@ -1,4 +1,7 @@
-"""The stories of this directory are true. `python -m twisted_broker.testing.scenario.__main__ FILE` shows one as it happens."""
+"""The stories of this directory are true.
+
+`python -m twisted_broker.testing.scenario.__main__ FILE` shows one as it happens.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """Known mistakes, switched on one at a time in this process only: the checkers must notice each.
 
-Every mutation replaces a function of the production code by one with the mistake in it; the card of RELIABILITY 2.5 names them.
-`python -m tests.simulation.mutations [NAME ..]` looks for the first seed that catches each.
+Every mutation replaces a function of the production code by one with the mistake in it; the card of
+RELIABILITY 2.5 names them. `python -m tests.simulation.mutations [NAME ..]` looks for the first
+seed that catches each.
 """
 
 from __future__ import annotations
@@ -25,7 +26,9 @@ SEEDS = 200
 
 
 def truncate_to_the_high_watermark(stack: ExitStack) -> None:
-    """A new follower cuts its log to its own high watermark, whatever the leader's epochs say (before KIP-101)."""
+    """A new follower cuts its log to its own high watermark, whatever the leader's epochs say
+    (before KIP-101).
+    """
 
     def initial_offset(log: Any, truncates_on_fetch: bool) -> int:
         log.truncate_to(log.high_watermark)
@@ -35,30 +38,49 @@ def truncate_to_the_high_watermark(stack: ExitStack) -> None:
 
 
 def fetch_is_not_fenced(stack: ExitStack) -> None:
-    """A leader answers a follower of any leader epoch, and a follower takes the answer (before KIP-320)."""
+    """A leader answers a follower of any leader epoch, and a follower takes the answer (before
+    KIP-320).
+    """
     real = Partition.log_for
-    stack.enter_context(patch.object(Partition, "log_for", lambda self, epoch, only_leader: real(self, -1, only_leader)))
+    stack.enter_context(
+        patch.object(
+            Partition, "log_for", lambda self, epoch, only_leader: real(self, -1, only_leader)
+        )
+    )
 
 
 def high_watermark_over_the_committed_isr(stack: ExitStack) -> None:
     """While an expansion is pending the joining replica does not hold the high watermark back."""
 
     def least_log_end(self: Partition, leader_end: Any, now_ms: int) -> Any:
-        ends = [replica.log_end for broker, replica in self.remote_replicas.items() if broker in self.isr_state.isr]
+        ends = [
+            replica.log_end
+            for broker, replica in self.remote_replicas.items()
+            if broker in self.isr_state.isr
+        ]
         return min([leader_end, *ends], key=lambda end: end.offset)
 
     stack.enter_context(patch.object(Partition, "_least_log_end", least_log_end))
 
 
 def expansion_without_the_epochs_start(stack: ExitStack) -> None:
-    """A replica joins as soon as it reached the high watermark, though that has not reached the leader epoch yet (KAFKA-7128)."""
+    """A replica joins as soon as it reached the high watermark, though that has not reached the
+    leader epoch yet (KAFKA-7128).
+    """
 
     def maybe_expand(partition: Partition, replica: Any) -> None:
         state, log = partition.isr_state, partition.leader_log
-        if log is None or not isinstance(state, CommittedIsr) or replica.broker_id in state.isr or not partition.is_eligible(replica):
+        if (
+            log is None
+            or not isinstance(state, CommittedIsr)
+            or replica.broker_id in state.isr
+            or not partition.is_eligible(replica)
+        ):
             return
         if replica.log_end.offset >= log.high_watermark:
-            leader_isr._propose(partition, PendingExpand(state, replica.broker_id), replica.last_fetch_ms)
+            leader_isr._propose(
+                partition, PendingExpand(state, replica.broker_id), replica.last_fetch_ms
+            )
 
     stack.enter_context(patch.object(leader_isr, "maybe_expand", maybe_expand))
 
@@ -76,7 +98,9 @@ def produce_completed_on_the_log_end(stack: ExitStack) -> None:
 
 def epoch_cache_not_cut(stack: ExitStack) -> None:
     """A truncation leaves the epochs of what it cut."""
-    stack.enter_context(patch.object(LeaderEpochCache, "truncate_from_end", lambda self, end_offset: None))
+    stack.enter_context(
+        patch.object(LeaderEpochCache, "truncate_from_end", lambda self, end_offset: None)
+    )
 
 
 def isr_change_without_partition_epoch(stack: ExitStack) -> None:
@@ -171,7 +195,8 @@ def main(names: list[str]) -> None:
     globalLogBeginner.beginLoggingTo([], redirectStandardIO=False, discardBuffer=True)
     for name in names or MUTATIONS:
         found = search(name)
-        print(f"{name}: {'not caught' if found is None else f'seed {found[0]}: {found[1].violation}'}", flush=True)
+        caught = "not caught" if found is None else f"seed {found[0]}: {found[1].violation}"
+        print(f"{name}: {caught}", flush=True)
 
 
 if __name__ == "__main__":

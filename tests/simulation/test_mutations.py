@@ -1,4 +1,6 @@
-"""The simulation bites: each known mistake (RELIABILITY 2.5) is caught, by the seed recorded here or one soon after it."""
+"""The simulation bites: each known mistake (RELIABILITY 2.5) is caught, by the seed recorded
+here or one soon after it.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +21,10 @@ RECORDED = {
     "old_incarnation_counted": 69,
 }
 WINDOW = 64
-"""A change of the production code makes every seed another run: the mistake must then be caught by one of these many seeds. The search ends at the
-first that catches it, so the window costs nothing while the recorded one does."""
+"""A change of the production code makes every seed another run: the mistake must then be caught by
+one of these many seeds. The search ends at the first that catches it, so the window costs nothing
+while the recorded one does.
+"""
 
 
 @pytest.mark.timeout(900)
@@ -28,9 +32,14 @@ first that catches it, so the window costs nothing while the recorded one does."
 def test_a_recorded_seed_catches_it(name: str) -> None:
     """The recorded seed, or one of its neighbours, breaks with the mutation."""
     found = search(name, WINDOW, RECORDED[name])
-    assert found is not None, f"{name} is not caught from seed {RECORDED[name]} on: search again (python -m tests.simulation.mutations {name})"
+    assert found is not None, (
+        f"{name} is not caught from seed {RECORDED[name]} on: search again (python -m "
+        f"tests.simulation.mutations {name})"
+    )
     seed, verdict = found
-    assert "not healed" not in str(verdict.violation) or name == "epoch_cache_not_cut", verdict.violation
+    assert "not healed" not in str(verdict.violation) or name == "epoch_cache_not_cut", (
+        verdict.violation
+    )
     assert run_seed(seed).violation is None, "the seed fails without the mutation, too"
 
 

@@ -10,8 +10,24 @@ import pytest
 
 
 def trace(seed: int, hash_seed: str) -> bytes:
-    command = [sys.executable, "-m", "twisted_broker.testing.sim.__main__", "--seeds", "1", "--from", str(seed), "--trace", "--timeless"]
-    found = subprocess.run(command, capture_output=True, env=os.environ | {"PYTHONHASHSEED": hash_seed}, timeout=110, check=False)
+    command = [
+        sys.executable,
+        "-m",
+        "twisted_broker.testing.sim.__main__",
+        "--seeds",
+        "1",
+        "--from",
+        str(seed),
+        "--trace",
+        "--timeless",
+    ]
+    found = subprocess.run(
+        command,
+        capture_output=True,
+        env=os.environ | {"PYTHONHASHSEED": hash_seed},
+        timeout=110,
+        check=False,
+    )
     assert found.returncode == 0, found.stderr.decode()[-2000:] or found.stdout.decode()[-2000:]
     return found.stdout
 

@@ -1,4 +1,6 @@
-"""Whole clusters under seeds, every rule checked after every step (RL 9): a hundred with three brokers, some with one."""
+"""Whole clusters under seeds, every rule checked after every step (RL 9): a hundred with three
+brokers, some with one.
+"""
 
 from __future__ import annotations
 
@@ -22,8 +24,10 @@ def started(first: int, seeds: int, brokers: int) -> subprocess.Popen[str]:
 
 @pytest.mark.timeout(600)
 def test_a_hundred_seeds() -> None:
-    """RL 9.1-9.5: acknowledged records stay; ISR members agree below the high watermark, which nobody sees go back; one leader per epoch;
-    clients see no gap, reordering or duplicate; afterwards all replicas are equal. Safety seeds, and every fourth a liveness seed."""
+    """RL 9.1-9.5: acknowledged records stay; ISR members agree below the high watermark, which
+    nobody sees go back; one leader per epoch; clients see no gap, reordering or duplicate;
+    afterwards all replicas are equal. Safety seeds, and every fourth a liveness seed.
+    """
     halves = [started(0, 50, 3), started(50, 50, 3)]
     found = [half.communicate(timeout=500)[0] for half in halves]
     assert all(half.returncode == 0 for half in halves), "".join(found)
@@ -32,7 +36,9 @@ def test_a_hundred_seeds() -> None:
 
 @pytest.mark.timeout(300)
 def test_a_lone_broker() -> None:
-    """The same with one broker: recovery, the controller's log, clients that find their way back."""
+    """The same with one broker: recovery, the controller's log, clients that find their way
+    back.
+    """
     run = started(0, 30, 1)
     text = run.communicate(timeout=250)[0]
     assert run.returncode == 0 and text.endswith("30 passed, 0 failed\n"), text
@@ -40,7 +46,9 @@ def test_a_lone_broker() -> None:
 
 @pytest.mark.parametrize("seed", [198])
 def test_seeds_that_failed_once(seed: int) -> None:
-    """198: every partition of one topic lost all that could lead it, so that nothing was ever acknowledged until an operator accepted it."""
+    """198: every partition of one topic lost all that could lead it, so that nothing was ever
+    acknowledged until an operator accepted it.
+    """
     run = started(seed, 1, 3)
     text = run.communicate(timeout=100)[0]
     assert run.returncode == 0 and text.endswith("1 passed, 0 failed\n"), text
@@ -54,23 +62,35 @@ def test_a_failing_seed_says_how_to_replay_it(monkeypatch: pytest.MonkeyPatch) -
     with switched_on("produce_completed_on_the_log_end"):
         assert main(["--seeds", "1", "--from", "0"], out) == 1
     text = out.getvalue()
-    assert "FAILED" in text and "fault_seconds = " in text and "make simulate SEEDS=1 FROM=0 NODES=3 TRACE=1" in text
+    assert (
+        "FAILED" in text
+        and "fault_seconds = " in text
+        and "make simulate SEEDS=1 FROM=0 NODES=3 TRACE=1" in text
+    )
     assert text.endswith("0 passed, 1 failed: 0\n")
 
 
 def test_a_seed_is_its_options() -> None:
-    """The same seed expands to the same options; every fourth is a liveness seed, whose core stays healthy."""
+    """The same seed expands to the same options; every fourth is a liveness seed, whose core
+    stays healthy.
+    """
     assert options_of(5) == options_of(5) and options_of(5) != options_of(6)
     assert [seed for seed in range(12) if options_of(seed).liveness] == [3, 7, 11]
     assert isinstance(options_of(5).weather, Weather)
 
 
 def test_a_run_without_faults_is_quiet() -> None:
-    """With nothing broken everything is acknowledged and read (but for what is under way when producers stop); no election is unclean."""
+    """With nothing broken everything is acknowledged and read (but for what is under way when
+    producers stop); no election is unclean.
+    """
     options = options_of(3)
     options.faults, options.fault_seconds, options.burst_chance = ["cut"], 1e6, 0.0
     options.weather = Weather()  # a connection slower than a client's patience is a fault, too
     verdict = run_seed(3, options=options)
     assert verdict.violation is None and verdict.run.checker.truth.unclean_elections == 0
-    open_attempts = [attempt for attempt in verdict.run.notes.attempts if attempt.fate is not Fate.ACKED]
-    assert len(open_attempts) <= len(options.idempotent) and all(attempt.fate is Fate.UNKNOWN for attempt in open_attempts)
+    open_attempts = [
+        attempt for attempt in verdict.run.notes.attempts if attempt.fate is not Fate.ACKED
+    ]
+    assert len(open_attempts) <= len(options.idempotent) and all(
+        attempt.fate is Fate.UNKNOWN for attempt in open_attempts
+    )

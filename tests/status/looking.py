@@ -49,9 +49,13 @@ class Looking:
         return answered
 
     def get(self, path: str, method: str = "GET") -> tuple[int, dict[str, str], str]:
-        head, _, body = self.house.run(self.ask(path, method, "Connection: close\r\n")).partition(b"\r\n\r\n")
+        head, _, body = self.house.run(self.ask(path, method, "Connection: close\r\n")).partition(
+            b"\r\n\r\n"
+        )
         first, *lines = head.decode().split("\r\n")
-        headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in lines)}
+        headers = {
+            name.lower(): value for name, _, value in (line.partition(": ") for line in lines)
+        }
         if headers.get("transfer-encoding") == "chunked":
             body = dechunked(body)
         return int(first.split()[1]), headers, body.decode()
@@ -65,7 +69,12 @@ class Looking:
         """Each sample of /metrics, by its name with labels."""
         status, headers, body = self.get("/metrics")
         assert status == 200 and headers["content-type"].startswith("text/plain")
-        return {name: float(value) for name, _, value in (line.rpartition(" ") for line in body.splitlines() if not line.startswith("#"))}
+        return {
+            name: float(value)
+            for name, _, value in (
+                line.rpartition(" ") for line in body.splitlines() if not line.startswith("#")
+            )
+        }
 
 
 def dechunked(body: bytes) -> bytes:

@@ -12,7 +12,11 @@ from tests.memory_broker import MemoryBroker
 from tests.status.looking import Looking
 from tests.test_broker import fetch, produce
 from tests.test_broker_joining import memory_broker
-from twisted_broker.wire.messages.topics import CreatableReplicaAssignment, CreatableTopic, CreateTopicsRequest
+from twisted_broker.wire.messages.topics import (
+    CreatableReplicaAssignment,
+    CreatableTopic,
+    CreateTopicsRequest,
+)
 
 CONTRACT = Path(__file__).parents[2] / "docs" / "REPLICA_LAYER.md"
 _LINE = re.compile(r"^13\. Metrics under Kafka's names.*?(?=^14\. )", re.MULTILINE | re.DOTALL)
@@ -38,15 +42,25 @@ def names_in_the_contract() -> list[str]:
 
 
 class Pair:
-    """Broker 1, which is also the controller and leads `t`, and broker 2, which follows; `numbers(1)` is what 1 tells."""
+    """Broker 1, which is also the controller and leads `t`, and broker 2, which follows;
+
+    `numbers(1)` is what 1 tells.
+    """
 
     def __init__(self) -> None:
         self.one = MemoryBroker().start()
         self.two = memory_broker(self.one, node_id=2, port=9094).start()
         self.looking = {1: Looking(self.one), 2: Looking(self.two, 8082)}
         placed = [CreatableReplicaAssignment(partition_index=0, broker_ids=[1, 2])]
-        asked = CreatableTopic(name="t", num_partitions=-1, replication_factor=-1, assignments=placed)
-        assert self.one.ask(CreateTopicsRequest(topics=[asked], timeout_ms=1000), 7, port=9093).topics[0].error_code == 0
+        asked = CreatableTopic(
+            name="t", num_partitions=-1, replication_factor=-1, assignments=placed
+        )
+        assert (
+            self.one.ask(CreateTopicsRequest(topics=[asked], timeout_ms=1000), 7, port=9093)
+            .topics[0]
+            .error_code
+            == 0
+        )
         self.one.pass_time(1)
 
     def numbers(self, broker: int) -> dict[str, float]:
@@ -70,7 +84,11 @@ def test_every_name_of_the_contract_is_told(pair: Pair) -> None:
     bare = {sample.partition("{")[0] for sample in told}
     names = names_in_the_contract()
     assert len(names) == len(set(names)) == 27
-    missing = [name for name in names if not any(sample.removesuffix("_total").endswith(f"_{name.lower()}") for sample in bare)]
+    missing = [
+        name
+        for name in names
+        if not any(sample.removesuffix("_total").endswith(f"_{name.lower()}") for sample in bare)
+    ]
     missing += [words for words, sample in _IN_WORDS.items() if sample not in bare]
     assert missing == []
     for name in names[: names.index("LeaderCount")]:
@@ -79,7 +97,9 @@ def test_every_name_of_the_contract_is_told(pair: Pair) -> None:
 
 
 def test_what_was_replicated_is_the_same_on_both_sides(pair: Pair) -> None:
-    """RL 1.13: bytes in, bytes that a follower read, bytes that it wrote, bytes its fetcher took: one number; no lag is left."""
+    """RL 1.13: bytes in, bytes that a follower read, bytes that it wrote, bytes its fetcher
+    took: one number; no lag is left.
+    """
     before = {broker: pair.numbers(broker) for broker in (1, 2)}
     produce(pair.one, "t", b"a", b"b")
     pair.one.pass_time(1)
@@ -95,15 +115,29 @@ def test_what_was_replicated_is_the_same_on_both_sides(pair: Pair) -> None:
     assert grew(2, 'kafka_server_brokertopicmetrics_replicationbytesin_total{topic="t"}') == size
     assert grew(2, f"kafka_server_fetcherstats_bytes_total{{{labels}}}") == size
     assert grew(2, f"kafka_server_fetcherstats_requests_total{{{labels}}}") >= 2
-    lag = 'kafka_server_fetcherlagmetrics_consumerlag{clientId="ReplicaFetcherThread-0-1",partition="0",topic="t"}'
-    assert after[2][lag] == after[2]['kafka_server_replicafetchermanager_maxlag{clientId="Replica"}'] == 0
+    lag = (
+        "kafka_server_fetcherlagmetrics_consumerlag"
+        '{clientId="ReplicaFetcherThread-0-1",partition="0",topic="t"}'
+    )
+    assert (
+        after[2][lag]
+        == after[2]['kafka_server_replicafetchermanager_maxlag{clientId="Replica"}']
+        == 0
+    )
     assert after[2]['kafka_server_replicafetchermanager_minfetchrate{clientId="Replica"}'] > 0
-    assert [after[broker]["kafka_server_replicamanager_partitioncount"] for broker in (1, 2)] == [1, 1]
+    assert [after[broker]["kafka_server_replicamanager_partitioncount"] for broker in (1, 2)] == [
+        1,
+        1,
+    ]
     assert [after[broker]["kafka_server_replicamanager_leadercount"] for broker in (1, 2)] == [1, 0]
 
 
 def test_a_follower_that_left_is_seen_in_the_numbers(pair: Pair) -> None:
-    """RL 1.13: UnderReplicatedPartitions; the ISR that the controller made smaller is no IsrShrinks of this leader."""
+    """RL 1.13:
+
+    UnderReplicatedPartitions; the ISR that the controller made smaller is no IsrShrinks of this
+    leader.
+    """
     assert pair.numbers(1)["kafka_server_replicamanager_underreplicatedpartitions"] == 0
     pair.two.stop()
     pair.one.pass_time(15)

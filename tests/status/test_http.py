@@ -1,4 +1,6 @@
-"""The status port of a whole broker in memory: what is told, in which words, and what is refused."""
+"""The status port of a whole broker in memory: what is told, in which words, and what is
+refused.
+"""
 
 from __future__ import annotations
 
@@ -24,23 +26,53 @@ def test_a_partition_is_explained_as_json(house: MemoryBroker) -> None:
     create(house, "orders", 2)
     produce(house, "orders", b"a", b"b", b"c")
     told = Looking(house).json("/explain/orders/0")
-    assert (told["topic"], told["partition"], told["broker"], told["role"], told["leader"]) == ("orders", 0, 1, "leader", 1)
-    assert (told["isr"], told["log_start"], told["high_watermark"], told["log_end"], told["out_of_sync"]) == ([1], 0, 3, 3, [])
-    assert told["high_watermark_waits"] is None and told["waiting"] == [] and told["truncations"] == []
-    assert told["metadata"]["leader"] == 1 and told["metadata"]["isr"] == [1] and told["metadata"]["offset"] > 0
+    assert (told["topic"], told["partition"], told["broker"], told["role"], told["leader"]) == (
+        "orders",
+        0,
+        1,
+        "leader",
+        1,
+    )
+    assert (
+        told["isr"],
+        told["log_start"],
+        told["high_watermark"],
+        told["log_end"],
+        told["out_of_sync"],
+    ) == ([1], 0, 3, 3, [])
+    assert (
+        told["high_watermark_waits"] is None and told["waiting"] == [] and told["truncations"] == []
+    )
+    assert (
+        told["metadata"]["leader"] == 1
+        and told["metadata"]["isr"] == [1]
+        and told["metadata"]["offset"] > 0
+    )
 
 
 def test_a_waiting_consumer_is_seen(house: MemoryBroker) -> None:
     """RL 1.9: a fetch that is parked is told while it waits, and no longer afterwards."""
     create(house, "t")
     looking = Looking(house)
-    asked = FetchTopic(topic="t", partitions=[FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1 << 20)])
+    asked = FetchTopic(
+        topic="t",
+        partitions=[FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1 << 20)],
+    )
     connection = house.connection()
-    answer = connection.send(FetchRequest(max_wait_ms=20_000, min_bytes=1, max_bytes=1 << 20, topics=[asked]), 11)
+    answer = connection.send(
+        FetchRequest(max_wait_ms=20_000, min_bytes=1, max_bytes=1 << 20, topics=[asked]), 11
+    )
     house.pass_time(0.5)
     (waiting,) = looking.json("/explain/t/0")["waiting"]
-    assert waiting["request"] == "Fetch" and waiting["why"].startswith("a consumer reads from 0 up to the high watermark: 0 of 1 bytes")
-    assert looking.numbers()['kafka_server_delayedoperationpurgatory_numdelayedoperations{delayedOperation="Fetch"}'] == 1
+    assert waiting["request"] == "Fetch" and waiting["why"].startswith(
+        "a consumer reads from 0 up to the high watermark: 0 of 1 bytes"
+    )
+    assert (
+        looking.numbers()[
+            'kafka_server_delayedoperationpurgatory_numdelayedoperations{delayedOperation="Fetch"}'
+        ]
+        == 1
+    )
     assert "1 request waits" in looking.get("/")[2]
     produce(house, "t", b"a")
     house.run(answer)
@@ -64,14 +96,35 @@ def test_numbers_have_kafkas_names_per_topic_and_in_total(house: MemoryBroker) -
     for labels in ("", '{topic="t"}'):
         prefix = "kafka_server_brokertopicmetrics_"
         assert grew(f"{prefix}messagesin_total{labels}") == 2
-        assert grew(f"{prefix}bytesin_total{labels}") == grew(f"{prefix}bytesout_total{labels}") == size
-        assert grew(f"{prefix}totalproducerequests_total{labels}") == grew(f"{prefix}totalfetchrequests_total{labels}") == 1
-    assert after["kafka_server_replicamanager_partitioncount"] == after["kafka_server_replicamanager_leadercount"] == 2
-    assert after["kafka_server_replicamanager_atminisrpartitioncount"] == 2, "one replica, a minimum of one"
-    for name in ("underreplicatedpartitions", "underminisrpartitioncount", "offlinereplicacount", "reassigningpartitions"):
+        assert (
+            grew(f"{prefix}bytesin_total{labels}")
+            == grew(f"{prefix}bytesout_total{labels}")
+            == size
+        )
+        assert (
+            grew(f"{prefix}totalproducerequests_total{labels}")
+            == grew(f"{prefix}totalfetchrequests_total{labels}")
+            == 1
+        )
+    assert (
+        after["kafka_server_replicamanager_partitioncount"]
+        == after["kafka_server_replicamanager_leadercount"]
+        == 2
+    )
+    assert after["kafka_server_replicamanager_atminisrpartitioncount"] == 2, (
+        "one replica, a minimum of one"
+    )
+    for name in (
+        "underreplicatedpartitions",
+        "underminisrpartitioncount",
+        "offlinereplicacount",
+        "reassigningpartitions",
+    ):
         assert after[f"kafka_server_replicamanager_{name}"] == 0
     assert grew('kafka_network_requestmetrics_requests_total{request="Produce",version="7"}') == 1
-    assert after['kafka_network_requestmetrics_remotetimems_count{request="Fetch"}'] >= 1, "the metadata log is followed by waiting fetches"
+    assert after['kafka_network_requestmetrics_remotetimems_count{request="Fetch"}'] >= 1, (
+        "the metadata log is followed by waiting fetches"
+    )
     assert after['kafka_server_replicafetchermanager_maxlag{clientId="Replica"}'] == 0
 
 
@@ -80,20 +133,37 @@ def test_a_reads_bytes_count_when_they_are_sent(house: MemoryBroker) -> None:
     create(house, "t")
     produce(house, "t", b"a")
     looking = Looking(house)
-    asked = FetchTopic(topic="t", partitions=[FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1 << 20)])
-    house.ask(FetchRequest(max_wait_ms=200, min_bytes=100_000, max_bytes=1 << 20, topics=[asked]), 11)
+    asked = FetchTopic(
+        topic="t",
+        partitions=[FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1 << 20)],
+    )
+    house.ask(
+        FetchRequest(max_wait_ms=200, min_bytes=100_000, max_bytes=1 << 20, topics=[asked]), 11
+    )
     numbers = looking.numbers()
-    assert numbers["kafka_server_brokertopicmetrics_bytesout_total"] == numbers["kafka_server_brokertopicmetrics_bytesin_total"] > 0
+    assert (
+        numbers["kafka_server_brokertopicmetrics_bytesout_total"]
+        == numbers["kafka_server_brokertopicmetrics_bytesin_total"]
+        > 0
+    )
 
 
 def test_the_page_lists_what_there_is(house: MemoryBroker) -> None:
-    """A person sees partitions, leader, ISR, offsets; `?topic=` chooses; nothing of a name becomes markup."""
+    """A person sees partitions, leader, ISR, offsets;
+
+    `?topic=` chooses; nothing of a name becomes markup.
+    """
     create(house, "orders")
     create(house, "flights")
     produce(house, "orders", b"a")
     status, headers, body = Looking(house).get("/")
     assert status == 200 and headers["content-type"] == "text/html; charset=utf-8"
-    assert "Broker 1 of cluster" in body and "<a href='/explain/orders/0'>orders-0</a>" in body and "0 to 1" in body and "flights" in body
+    assert (
+        "Broker 1 of cluster" in body
+        and "<a href='/explain/orders/0'>orders-0</a>" in body
+        and "0 to 1" in body
+        and "flights" in body
+    )
     looking = Looking(house, 8081)
     assert "flights" not in looking.get("/?topic=orders")[2]
     assert "<script>" not in looking.get("/?topic=%3Cscript%3E")[2]
@@ -101,7 +171,18 @@ def test_the_page_lists_what_there_is(house: MemoryBroker) -> None:
 
 @pytest.mark.parametrize(
     "path",
-    ["/nothing", "//", "/explain", "/explain/t", "/explain/none/0", "/explain/t/7", "/explain/t/x", "/explain/t/0/1", "/explain/t/-1", "/explain//0"],
+    [
+        "/nothing",
+        "//",
+        "/explain",
+        "/explain/t",
+        "/explain/none/0",
+        "/explain/t/7",
+        "/explain/t/x",
+        "/explain/t/0/1",
+        "/explain/t/-1",
+        "/explain//0",
+    ],
 )
 def test_what_is_not_there_is_404_with_one_line(house: MemoryBroker, path: str) -> None:
     """One line of text, whatever was asked."""
@@ -120,8 +201,12 @@ def test_only_reading_is_served(house: MemoryBroker) -> None:
 
 
 def test_a_controller_tells_what_it_has() -> None:
-    """Without a broker there are no partitions: its requests are counted, the page says what it is."""
-    house = MemoryBroker(process_roles="controller", listeners="CONTROLLER://127.0.0.1:9093").start()
+    """Without a broker there are no partitions: its requests are counted, the page says what it
+    is.
+    """
+    house = MemoryBroker(
+        process_roles="controller", listeners="CONTROLLER://127.0.0.1:9093"
+    ).start()
     looking = Looking(house)
     assert "Controller 1" in looking.get("/")[2]
     assert looking.get("/explain/t/0")[0] == 404
@@ -151,8 +236,12 @@ def test_closing_ends_connections(house: MemoryBroker) -> None:
 def test_nothing_of_it_is_loaded_before_somebody_comes() -> None:
     """The start and an idle broker pay for neither twisted.web nor prometheus-client."""
     program = (
-        "import sys, twisted_broker.tap, twisted_broker.broker_service, twisted_broker.local_cluster\n"
-        "print([name for name in ('twisted.web', 'prometheus_client', 'twisted_broker.replication.explain.explanation') if name in sys.modules])"
+        "import sys, twisted_broker.tap, twisted_broker.broker_service, "
+        "twisted_broker.local_cluster\n"
+        "print([name for name in ('twisted.web', 'prometheus_client', "
+        "'twisted_broker.replication.explain.explanation') if name in sys.modules])"
     )
-    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    found = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
     assert found.stdout.strip() == "[]"

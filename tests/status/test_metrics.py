@@ -16,13 +16,26 @@ from twisted_broker.status.view import BrokerView
 
 
 def numbers(fixture: Fixture) -> dict[str, float]:
-    parts: Any = SimpleNamespace(replica_manager=fixture.replicas, runtime=fixture.runtime, metadata=fixture, node_id=1, cluster_id="c")
+    parts: Any = SimpleNamespace(
+        replica_manager=fixture.replicas,
+        runtime=fixture.runtime,
+        metadata=fixture,
+        node_id=1,
+        cluster_id="c",
+    )
     lines = text_of(exposition(BrokerView(parts))).decode().splitlines()
-    return {name: float(value) for name, _, value in (line.rpartition(" ") for line in lines if not line.startswith("#"))}
+    return {
+        name: float(value)
+        for name, _, value in (line.rpartition(" ") for line in lines if not line.startswith("#"))
+    }
 
 
 def test_partitions_are_counted_by_their_state() -> None:
-    """RL 1.13: Kafka's gauges: a replica being added is not missed, one that is assigned is; the minimum; reassignments; offline ones."""
+    """RL 1.13:
+
+    Kafka's gauges: a replica being added is not missed, one that is assigned is; the minimum;
+    reassignments; offline ones.
+    """
     fixture = Fixture()
     states = {
         0: registration(LOCAL, (1, 2, 3), (1, 2, 3)),
@@ -35,9 +48,18 @@ def test_partitions_are_counted_by_their_state() -> None:
     fixture.topic(states=states, overrides={"min.insync.replicas": "2"})
     fixture.partition(TopicPartition("t", 5)).fail("the disk is gone")
     found = numbers(fixture)
-    gauges = ("partitioncount", "leadercount", "underreplicatedpartitions", "underminisrpartitioncount", "atminisrpartitioncount")
+    gauges = (
+        "partitioncount",
+        "leadercount",
+        "underreplicatedpartitions",
+        "underminisrpartitioncount",
+        "atminisrpartitioncount",
+    )
     assert [found[f"kafka_server_replicamanager_{name}"] for name in gauges] == [6, 4, 2, 1, 2]
-    assert [found[f"kafka_server_replicamanager_{name}"] for name in ("reassigningpartitions", "offlinereplicacount")] == [1, 1]
+    assert [
+        found[f"kafka_server_replicamanager_{name}"]
+        for name in ("reassigningpartitions", "offlinereplicacount")
+    ] == [1, 1]
 
 
 class NoConnection:
@@ -48,10 +70,18 @@ class NoConnection:
 
 
 def test_fetchers_tell_lag_requests_and_failures() -> None:
-    """RL 1.13: per fetcher requests, bytes, and the lag of each partition; the largest lag; what was given up."""
+    """RL 1.13: per fetcher requests, bytes, and the lag of each partition; the largest lag; what
+    was given up.
+    """
     fixture = Fixture()
     fixture.image.brokers[2].listeners["PLAINTEXT"] = Endpoint("PLAINTEXT", "h", 9)  # type: ignore[index]
-    fetchers = ReplicaFetcherManager(fixture.replicas, fixture, "PLAINTEXT", lambda: 1, lambda endpoint, client_id: NoConnection())  # type: ignore[arg-type,return-value]
+    fetchers = ReplicaFetcherManager(
+        fixture.replicas,
+        fixture,
+        "PLAINTEXT",
+        lambda: 1,
+        lambda endpoint, client_id: NoConnection(),
+    )  # type: ignore[arg-type,return-value]
     fixture.topic(states={number: registration(2, (1, 2)) for number in range(2)})
     fetcher = fetchers._make_fetcher(0, BrokerEndPoint(2, "h", 9), fetchers.failed)
     fetchers.fetchers[2, 0] = fetcher
@@ -65,17 +95,38 @@ def test_fetchers_tell_lag_requests_and_failures() -> None:
     fetching = 'broker="h:9",clientId="ReplicaFetcherThread-0-2"'
     assert found[f"kafka_server_fetcherstats_requests_total{{{fetching}}}"] == 3
     assert found[f"kafka_server_fetcherstats_bytes_total{{{fetching}}}"] == 500
-    lags = {name: value for name, value in found.items() if name.startswith("kafka_server_fetcherlagmetrics_consumerlag{")}
-    assert lags == {'kafka_server_fetcherlagmetrics_consumerlag{clientId="ReplicaFetcherThread-0-2",partition="0",topic="t"}': 7}
+    lags = {
+        name: value
+        for name, value in found.items()
+        if name.startswith("kafka_server_fetcherlagmetrics_consumerlag{")
+    }
+    fetched = '{clientId="ReplicaFetcherThread-0-2",partition="0",topic="t"}'
+    assert lags == {f"kafka_server_fetcherlagmetrics_consumerlag{fetched}": 7}
     assert found['kafka_server_replicafetchermanager_maxlag{clientId="Replica"}'] == 7
-    assert found['kafka_server_replicafetchermanager_failedpartitionscount{clientId="Replica"}'] == 1
-    parts: Any = SimpleNamespace(replica_manager=fixture.replicas, runtime=fixture.runtime, metadata=fixture, node_id=1, cluster_id="c")
+    assert (
+        found['kafka_server_replicafetchermanager_failedpartitionscount{clientId="Replica"}'] == 1
+    )
+    parts: Any = SimpleNamespace(
+        replica_manager=fixture.replicas,
+        runtime=fixture.runtime,
+        metadata=fixture,
+        node_id=1,
+        cluster_id="c",
+    )
     told = BrokerView(parts).told(other)
-    assert told is not None and told["fetching"]["phase"] == "failed" and told["fetching"]["why"].endswith("its records are of no use")
+    assert (
+        told is not None
+        and told["fetching"]["phase"] == "failed"
+        and told["fetching"]["why"].endswith("its records are of no use")
+    )
 
 
 def test_the_rate_of_the_slowest_fetcher_is_between_two_looks() -> None:
-    """RL 1.13: MinFetchRate: fetchers that are new count from the next look; looks in the same second see the same."""
+    """RL 1.13:
+
+    MinFetchRate: fetchers that are new count from the next look; looks in the same second see the
+    same.
+    """
     rates = FetchRates()
     assert rates.least({(1, 0): 100}, 10_000) == 0
     assert rates.least({(1, 0): 150, (2, 0): 5}, 15_000) == 10

@@ -1,4 +1,6 @@
-"""RELIABILITY 1.2: each anomaly is found where it is planted, by its name; histories of a log that does what it must show none."""
+"""RELIABILITY 1.2: each anomaly is found where it is planted, by its name; histories of a log
+that does what it must show none.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +19,12 @@ from twisted_broker.testing.checks.history import Fate, History
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
 
-def written(*values: str, who: str = "p", partition: TopicPartition = T0, first: int = 0, step: int = 1) -> History:
-    """One producer wrote them, one op each, acknowledged from offset `first` on, `step` offsets apart."""
+def written(
+    *values: str, who: str = "p", partition: TopicPartition = T0, first: int = 0, step: int = 1
+) -> History:
+    """One producer wrote them, one op each, acknowledged from offset `first` on, `step` offsets
+    apart.
+    """
     history = History()
     for number, value in enumerate(values):
         history.send(who, partition, value, op=number)
@@ -26,7 +32,12 @@ def written(*values: str, who: str = "p", partition: TopicPartition = T0, first:
     return history
 
 
-def read(history: History, *polls: Sequence[tuple[int, str]], who: str = "c", partition: TopicPartition = T0) -> History:
+def read(
+    history: History,
+    *polls: Sequence[tuple[int, str]],
+    who: str = "c",
+    partition: TopicPartition = T0,
+) -> History:
     for records in polls:
         history.poll(who, {partition: records})
     return history
@@ -40,7 +51,9 @@ A, B, C, D = (0, "a"), (1, "b"), (2, "c"), (3, "d")
 
 
 def test_a_log_that_does_what_it_must_shows_nothing() -> None:
-    """Two partitions, gaps between offsets, several consumers, one that was assigned anew, a send nobody knows about that is there."""
+    """Two partitions, gaps between offsets, several consumers, one that was assigned anew, a
+    send nobody knows about that is there.
+    """
     history = written("a", "b", "c", step=3)
     history.send("p", T1, "x", op=9)
     history.complete("x", Fate.ACKED, 0)
@@ -56,7 +69,10 @@ def test_a_log_that_does_what_it_must_shows_nothing() -> None:
 
 def test_an_offset_with_two_values() -> None:
     history = read(written("a", "b"), [A, B])
-    assert names(read(history, [(1, "a2")], who="d"), ended=False) == ["inconsistent-offsets", "unsent-read"]
+    assert names(read(history, [(1, "a2")], who="d"), ended=False) == [
+        "inconsistent-offsets",
+        "unsent-read",
+    ]
 
 
 def test_an_acknowledged_offset_that_holds_something_else() -> None:
@@ -114,7 +130,11 @@ def test_a_consumer_that_passes_over() -> None:
 def test_a_consumer_that_goes_back() -> None:
     history = read(written("a", "b", "c"), [A, B, C], [B])
     assert names(history) == ["nonmonotonic-poll"]
-    assert names(read(history, [A, C, B], who="e")) == ["nonmonotonic-poll", "int-poll-skip", "int-nonmonotonic-poll"]
+    assert names(read(history, [A, C, B], who="e")) == [
+        "nonmonotonic-poll",
+        "int-poll-skip",
+        "int-nonmonotonic-poll",
+    ]
 
 
 def test_going_back_to_where_it_was_told_to_read_is_none() -> None:
@@ -139,7 +159,9 @@ def test_two_producers_are_in_no_order() -> None:
 
 
 def test_what_a_group_passes_over_between_its_members() -> None:
-    """Another consumer saw it, so it is not lost; a member that begins elsewhere is no skip of its own."""
+    """Another consumer saw it, so it is not lost; a member that begins elsewhere is no skip of
+    its own.
+    """
     history = read(written("a", "b", "c", "d"), [A, B, C, D], who="free")
     history.groups = {"m1": "g", "m2": "g"}
     read(history, [A], who="m1")
@@ -160,7 +182,9 @@ def test_counts_say_zero_too() -> None:
 
 
 def simulate(random: Random, records: int) -> History:
-    """Three producers, two logs with gaps, two free consumers and a group of two whose partitions change hands."""
+    """Three producers, two logs with gaps, two free consumers and a group of two whose
+    partitions change hands.
+    """
     history = History()
     history.groups = {"m0": "g", "m1": "g"}
     logs: dict[TopicPartition, list[tuple[int, str]]] = {T0: [], T1: []}
@@ -182,7 +206,13 @@ def simulate(random: Random, records: int) -> History:
     return history
 
 
-def _poll_all(history: History, random: Random, who: str, partition: TopicPartition, log: Sequence[tuple[int, str]]) -> None:
+def _poll_all(
+    history: History,
+    random: Random,
+    who: str,
+    partition: TopicPartition,
+    log: Sequence[tuple[int, str]],
+) -> None:
     history.assigned(who)
     at = 0
     while at < len(log):
@@ -199,10 +229,20 @@ def test_clean_histories_are_clean(seed: int, records: int) -> None:
 
 def lose(history: History, random: Random) -> None:
     """A value that was acknowledged is on no replica any more."""
-    read_back = {value for poll in history.polls for records in poll.records.values() for _, value in records[:-1]}
-    victim = random.choice([send for send in history.sends if send.fate is Fate.ACKED and send.value in read_back])
+    read_back = {
+        value
+        for poll in history.polls
+        for records in poll.records.values()
+        for _, value in records[:-1]
+    }
+    victim = random.choice(
+        [send for send in history.sends if send.fate is Fate.ACKED and send.value in read_back]
+    )
     for poll in history.polls:
-        poll.records = {partition: [each for each in records if each[1] != victim.value] for partition, records in poll.records.items()}
+        poll.records = {
+            partition: [each for each in records if each[1] != victim.value]
+            for partition, records in poll.records.items()
+        }
 
 
 def repeat(history: History, random: Random) -> None:
@@ -215,15 +255,26 @@ def repeat(history: History, random: Random) -> None:
 
 def swap(history: History, random: Random) -> None:
     """A consumer is given two values in the wrong order."""
-    poll = random.choice([poll for poll in history.polls if any(len(records) > 1 for records in poll.records.values())])
+    poll = random.choice(
+        [
+            poll
+            for poll in history.polls
+            if any(len(records) > 1 for records in poll.records.values())
+        ]
+    )
     ((partition, records),) = poll.records.items()
     poll.records = {partition: [records[1], records[0], *records[2:]]}
 
 
-@pytest.mark.parametrize(("plant", "name"), [(lose, "lost-write"), (repeat, "duplicate"), (swap, "int-nonmonotonic-poll")])
+@pytest.mark.parametrize(
+    ("plant", "name"),
+    [(lose, "lost-write"), (repeat, "duplicate"), (swap, "int-nonmonotonic-poll")],
+)
 @given(seed=st.integers(0, 2**32))
 @settings(max_examples=25, deadline=None)
-def test_what_is_planted_into_a_clean_history_is_found(plant: Callable[[History, Random], None], name: str, seed: int) -> None:
+def test_what_is_planted_into_a_clean_history_is_found(
+    plant: Callable[[History, Random], None], name: str, seed: int
+) -> None:
     random = Random(seed)
     history = simulate(random, 120)
     plant(history, random)
@@ -231,7 +282,10 @@ def test_what_is_planted_into_a_clean_history_is_found(plant: Callable[[History,
 
 
 def test_time_grows_with_the_facts_and_not_faster() -> None:
-    """200,000 records, each read four times. Linear work takes about eight times as long for eight times the records; quadratic, 64 times."""
+    """200,000 records, each read four times.
+
+    Linear work takes about eight times as long for eight times the records; quadratic, 64 times.
+    """
     took = []
     for records in (25_000, 200_000):
         history = simulate(Random(1), records)

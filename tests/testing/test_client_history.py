@@ -16,7 +16,9 @@ def acknowledged(base: int, *values: bytes, idempotent: bool = True) -> Attempt:
     return attempt
 
 
-def names(told: ClientHistory, *attempts: Attempt, left_out: set[TopicPartition] | None = None) -> list[str]:
+def names(
+    told: ClientHistory, *attempts: Attempt, left_out: set[TopicPartition] | None = None
+) -> list[str]:
     return [anomaly.name for anomaly in told.anomalies(attempts, left_out or set())]
 
 

@@ -43,7 +43,9 @@ def read(files: IFileSystem, path: str) -> bytes:
 
 
 def test_reads_back_what_was_written_by_position(place: Place) -> None:
-    """Writes of several buffers land one after another at their position; reads end at the end of the file."""
+    """Writes of several buffers land one after another at their position; reads end at the end
+    of the file.
+    """
     files, root = place
     file = files.open(root + "/a", create=True)
     assert file.write_at(0, (b"abc", bytearray(b"def"), memoryview(b"ghi"))) == 9
@@ -118,7 +120,9 @@ def test_removed_files_stay_readable_to_holders(place: Place) -> None:
 
 
 def test_directories(place: Place) -> None:
-    """Directories are made with their parents, listed in order, renamed with their content, removed with it."""
+    """Directories are made with their parents, listed in order, renamed with their content,
+    removed with it.
+    """
     files, root = place
     files.make_directories(root + "/x/y")
     files.make_directories(root + "/x/y")
@@ -128,7 +132,11 @@ def test_directories(place: Place) -> None:
     assert files.listdir(root + "/x") == ["y"]
     files.rename(root + "/x", root + "/z")
     assert read(files, root + "/z/y/a") == b"2"
-    assert files.is_directory(root + "/z/y") and not files.is_directory(root + "/z/y/a") and not files.exists(root + "/x")
+    assert (
+        files.is_directory(root + "/z/y")
+        and not files.is_directory(root + "/z/y/a")
+        and not files.exists(root + "/x")
+    )
     files.sync_directory(root + "/z")
     files.remove_tree(root + "/z")
     assert files.listdir(root) == []

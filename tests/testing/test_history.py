@@ -27,14 +27,30 @@ def test_recorded_facts_arrive() -> None:
     history = History()
     history.groups["x"] = "g"
     assert history.take("x", file.getvalue().splitlines()) == 6
-    facts = [(send.value, send.partition.partition, send.op, send.fate, send.offset, send.invoked, send.completed) for send in history.sends]
+    facts = [
+        (
+            send.value,
+            send.partition.partition,
+            send.op,
+            send.fate,
+            send.offset,
+            send.invoked,
+            send.completed,
+        )
+        for send in history.sends
+    ]
     assert facts == [
         ("a", 0, 1, Fate.ACKED, 7, 100, 102),
         ("b", 0, 1, Fate.UNKNOWN, -1, 100, 0),
         ("c", 1, 2, Fate.REFUSED, -1, 101, 103),
     ]
     (poll,) = history.polls
-    assert (poll.who, poll.tenure, poll.at, poll.records) == ("x", 1, 105, {T0: [(7, "a"), (8, "b")]})
+    assert (poll.who, poll.tenure, poll.at, poll.records) == (
+        "x",
+        1,
+        105,
+        {T0: [(7, "a"), (8, "b")]},
+    )
     assert history.acknowledged == 1
     assert history.positions == {("x", T0): 9, ("g", T0): 9}
 

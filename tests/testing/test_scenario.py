@@ -21,7 +21,9 @@ def failing(*lines: str) -> str:
 
 def test_lines() -> None:
     """Comments are kept, names and answers are taken off."""
-    comment, empty, plain, named = read_lines("# why\n\n wait 3 s \np = produce a b -> at 0, and more")
+    comment, empty, plain, named = read_lines(
+        "# why\n\n wait 3 s \np = produce a b -> at 0, and more"
+    )
     assert (comment, empty) == ("# why", "")
     assert plain == (3, "wait 3 s", "wait 3 s", None, None)
     assert named == (4, "p = produce a b -> at 0, and more", "produce a b", "p", "at 0, and more")
@@ -52,15 +54,24 @@ def test_what_nobody_knows_is_told_with_what_is_nearest() -> None:
 @pytest.mark.parametrize(
     ("lines", "told"),
     [
-        (("produce a", "2: end 2, hw 1"), "a_story, line 6: 2: end 2, hw 1\n  expected end 2, found end 1"),
+        (
+            ("produce a", "2: end 2, hw 1"),
+            "a_story, line 6: 2: end 2, hw 1\n  expected end 2, found end 1",
+        ),
         (("produce a -> at 7",), "line 5: produce a -> at 7\n  expected at 7, found at 0"),
         (("produce a to u at 2",), "expected no error, found UNKNOWN_TOPIC_OR_PARTITION"),
-        (("soon topic t: leader 1",), "not within 60 s: leader 1; expected leader 1, found leader 2"),
+        (
+            ("soon topic t: leader 1",),
+            "not within 60 s: leader 1; expected leader 1, found leader 2",
+        ),
         (("for 5 s broker 2: down",), "expected down, found up"),
         (("2: color red",), "there is no fact `color` here"),
         (("kill 9",), "there is no broker 9, only 1, 2"),
         (("p waits",), "nothing was asked under the name p"),
-        (("p = produce a", "p -> at 0", "p waits"), "line 7: p waits\n  expected p to wait, found at 0"),
+        (
+            ("p = produce a", "p -> at 0", "p waits"),
+            "line 7: p waits\n  expected p to wait, found at 0",
+        ),
         (("q = wait 1 s",), "only a request can be given a name"),
         (("brokers 3",), "there is a cluster already"),
         (("elect nobody",), "an election is preferred or unclean, not nobody"),
@@ -88,7 +99,11 @@ def test_the_command(tmp_path: Path) -> None:
     story.write_text(OPENING + "produce a\n2: records a\n2: end 5\n", encoding="utf-8")
     assert main([str(story)], out) == 1
     printed = out.getvalue()
-    assert "# a cluster" in printed and "produce a -> at 0" in printed and "2: end 5    <- expected end 5, found end 1" in printed
+    assert (
+        "# a cluster" in printed
+        and "produce a -> at 0" in printed
+        and "2: end 5    <- expected end 5, found end 1" in printed
+    )
     assert "FAILED: short, line 7: 2: end 5" in printed
     out = io.StringIO()
     assert main([], out) == 0

@@ -22,7 +22,9 @@ def disk_with(data: bytes, **options: int) -> SimDisk:
 
 
 def test_unsynced_writes_may_be_lost_and_synced_ones_never_are() -> None:
-    """RELIABILITY 6.2: with nothing kept, a power loss leaves exactly what was synced; a mere kill leaves all."""
+    """RELIABILITY 6.2: with nothing kept, a power loss leaves exactly what was synced; a mere
+    kill leaves all.
+    """
     disk = disk_with(b"durable")
     file = disk.open("/d/f")
     file.write_at(7, (b" and not",))
@@ -33,7 +35,9 @@ def test_unsynced_writes_may_be_lost_and_synced_ones_never_are() -> None:
 
 
 def test_any_subset_of_unsynced_writes_can_survive() -> None:
-    """Over the seeds, an earlier write is lost while a later one is kept, and the newest is torn."""
+    """Over the seeds, an earlier write is lost while a later one is kept, and the newest is
+    torn.
+    """
     seen = set()
     for seed in range(200):
         disk = disk_with(b"....")
@@ -46,7 +50,9 @@ def test_any_subset_of_unsynced_writes_can_survive() -> None:
 
 
 def test_names_need_a_directory_sync() -> None:
-    """A new, renamed or removed name is back to its old state after a power loss until the directory was synced."""
+    """A new, renamed or removed name is back to its old state after a power loss until the
+    directory was synced.
+    """
     for synced, expected in ((False, ["f"]), (True, ["g", "new"])):
         disk = disk_with(b"x")
         disk.open("/d/new", create=True).sync()

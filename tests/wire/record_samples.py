@@ -1,4 +1,6 @@
-"""Records that the tests of record formats share: what the golden files hold, and Hypothesis strategies."""
+"""Records that the tests of record formats share: what the golden files hold, and Hypothesis
+strategies.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +12,19 @@ from twisted_broker.wire.records import BatchBuilder, Record
 
 GOLDEN = Path(__file__).parent / "golden" / "records"
 FIRST_TIMESTAMP = 1_700_000_000_000
-GOLDEN_HEADERS: list[tuple[str, bytes | None]] = [("empty", b""), ("null", None), ("snow\u2603", b"x")]
+GOLDEN_HEADERS: list[tuple[str, bytes | None]] = [
+    ("empty", b""),
+    ("null", None),
+    ("snow\u2603", b"x"),
+]
 
 
-def golden_record(index: int, offset: int, timestamp: int | None = None, with_headers: bool = True) -> Record:
-    """Record `index` of what was sent to Apache Kafka, or built with its Java client, to make the golden files."""
+def golden_record(
+    index: int, offset: int, timestamp: int | None = None, with_headers: bool = True
+) -> Record:
+    """Record `index` of what was sent to Apache Kafka, or built with its Java client, to make
+    the golden files.
+    """
     return Record(
         offset,
         FIRST_TIMESTAMP + index * 1000 if timestamp is None else timestamp,
@@ -31,7 +41,9 @@ def fill(builder: BatchBuilder, records: list[Record]) -> BatchBuilder:
 
 
 def small_batch(codec: int = 0, count: int = 3) -> bytes:
-    return fill(BatchBuilder(codec=codec), [golden_record(index, index) for index in range(count)]).build()
+    return fill(
+        BatchBuilder(codec=codec), [golden_record(index, index) for index in range(count)]
+    ).build()
 
 
 content = st.none() | st.binary(max_size=200)

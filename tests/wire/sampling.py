@@ -1,4 +1,6 @@
-"""Random messages made from their descriptions, and the list of all messages: what the codec tests have in common."""
+"""Random messages made from their descriptions, and the list of all messages: what the codec
+tests have in common.
+"""
 
 import importlib
 import pkgutil
@@ -18,13 +20,21 @@ def all_messages() -> list[type[Message]]:
     found: dict[str, type[Message]] = {}
     for module in pkgutil.iter_modules(messages.__path__, messages.__name__ + "."):
         for cls in vars(importlib.import_module(module.name)).values():
-            if isinstance(cls, type) and issubclass(cls, Message) and cls not in (Message, Request, Response, Record):
+            if (
+                isinstance(cls, type)
+                and issubclass(cls, Message)
+                and cls not in (Message, Request, Response, Record)
+            ):
                 found[cls.__name__] = cls
     return [found[name] for name in sorted(found)]
 
 
 def all_versions() -> list[tuple[type[Message], int]]:
-    return [(cls, version) for cls in all_messages() for version in range(cls.versions.min, cls.versions.max + 1)]
+    return [
+        (cls, version)
+        for cls in all_messages()
+        for version in range(cls.versions.min, cls.versions.max + 1)
+    ]
 
 
 def version_name(value: Any) -> str:
@@ -33,15 +43,26 @@ def version_name(value: Any) -> str:
 
 
 class Sampler:
-    """Makes messages out of a source of randomness. `tame` keeps to values that every other implementation accepts."""
+    """Makes messages out of a source of randomness.
+
+    `tame` keeps to values that every other implementation accepts.
+    """
 
     def __init__(self, random: Random, tame: bool = False) -> None:
         self.random = random
         self.tame = tame
 
     def message(self, cls: type[Struct], version: int) -> Any:
-        """Valid at `version`: fields that it lacks keep their defaults, null only where it may be."""
-        return cls(**{field.name: self.value(field, version) for field in cls.FIELDS if field.is_in(version)})
+        """Valid at `version`: fields that it lacks keep their defaults, null only where it may
+        be.
+        """
+        return cls(
+            **{
+                field.name: self.value(field, version)
+                for field in cls.FIELDS
+                if field.is_in(version)
+            }
+        )
 
     def value(self, field: Field, version: int) -> Any:
         if field.is_nullable(version) and self.random.randrange(4) == 0:
@@ -49,7 +70,9 @@ class Sampler:
         if field.kind == "array":
             count = self.random.choice((0, 1, 1, 2))
             return [self.one(field.element, field.name, version) for _ in range(count)]
-        return self.one(field.element if field.kind == "structure" else field.kind, field.name, version)
+        return self.one(
+            field.element if field.kind == "structure" else field.kind, field.name, version
+        )
 
     def one(self, kind: Any, name: str, version: int) -> Any:
         if isinstance(kind, type):
@@ -76,7 +99,9 @@ class Sampler:
         return self.random.random() < 0.5
 
     def uuid(self) -> bytes:
-        return bytes([self.random.randrange(256), 1, 0, 0, 0, 0, 0x40, 0, 0x80, 0, 0, 0, 0, 0, 0, 2])
+        return bytes(
+            [self.random.randrange(256), 1, 0, 0, 0, 0, 0x40, 0, 0x80, 0, 0, 0, 0, 0, 0, 2]
+        )
 
     def string(self) -> str:
         if self.random.randrange(20) == 0:

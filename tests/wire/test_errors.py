@@ -6,7 +6,9 @@ from twisted_broker.wire.errors import BrokerError, ErrorCode
 
 
 def test_numbers_names_and_what_may_be_retried() -> None:
-    """As kio has them out of Kafka's sources, which were compared with Kafka 4.3.1's classes as well."""
+    """As kio has them out of Kafka's sources, which were compared with Kafka 4.3.1's classes as
+    well.
+    """
     theirs = {code.name.upper(): (code.value, code.retriable) for code in TheirErrorCode}
     assert {code.name: (code.value, code.retriable) for code in ErrorCode} == theirs
 

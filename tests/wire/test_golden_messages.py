@@ -1,4 +1,6 @@
-"""Stored records and old versions that no Python library knows: the bytes, names and values of Apache Kafka's own classes."""
+"""Stored records and old versions that no Python library knows: the bytes, names and values of
+Apache Kafka's own classes.
+"""
 
 import json
 import re
@@ -12,14 +14,21 @@ from tests.wire.sampling import all_messages
 from twisted_broker.wire.primitives import uuid_from_text
 from twisted_broker.wire.schema import Field, Struct, decode, encode
 
-LINES = [line for line in (Path(__file__).parent / "golden" / "messages.txt").read_text().splitlines() if not line.startswith("#")]
+LINES = [
+    line
+    for line in (Path(__file__).parent / "golden" / "messages.txt").read_text().splitlines()
+    if not line.startswith("#")
+]
 CLASSES = {cls.__name__: cls for cls in all_messages()}
 
 
 def built(cls: type[Struct], values: dict[str, Any]) -> Any:
     """The message out of Kafka's JSON; what is not in there keeps its default."""
     fields = {field.name: field for field in cls.FIELDS}
-    names = {re.sub("[A-Z]", lambda match: "_" + match[0].lower(), key): value for key, value in values.items()}
+    names = {
+        re.sub("[A-Z]", lambda match: "_" + match[0].lower(), key): value
+        for key, value in values.items()
+    }
     return cls(**{name: one_value(fields[name], value) for name, value in names.items()})
 
 
@@ -45,6 +54,10 @@ def test_same_bytes_names_and_values(line: str) -> None:
 
 
 def test_metadata_records_are_all_there() -> None:
-    """Every record type that Kafka 4.3.1 writes to the metadata log, except that of ZooKeeper migrations, has bytes of Kafka's above."""
+    """Every record type that Kafka 4.3.1 writes to the metadata log, except that of ZooKeeper
+    migrations, has bytes of Kafka's above.
+    """
     names = {line.split(" ")[0] for line in LINES}
-    assert len([name for name in names if CLASSES[name].__module__.endswith("metadata_records")]) == 25
+    assert (
+        len([name for name in names if CLASSES[name].__module__.endswith("metadata_records")]) == 25
+    )

@@ -27,11 +27,17 @@ def test_the_table_agrees_with_the_descriptions() -> None:
     for cls in all_messages():
         if issubclass(cls, Request):
             for version in range(cls.versions.max + 1):
-                assert is_flexible(cls.api_key, version) == cls.flexible.holds(version), (cls, version)
+                assert is_flexible(cls.api_key, version) == cls.flexible.holds(version), (
+                    cls,
+                    version,
+                )
 
 
 def test_header_versions() -> None:
-    """Flexible messages have tagged fields in their headers; SaslHandshake never; the answer to ApiVersions never."""
+    """Flexible messages have tagged fields in their headers;
+
+    SaslHandshake never; the answer to ApiVersions never.
+    """
     assert [request_header_version(1, version) for version in (0, 11, 12, 18)] == [1, 1, 2, 2]
     assert [response_header_version(1, version) for version in (0, 11, 12, 18)] == [0, 0, 1, 1]
     assert [request_header_version(18, version) for version in (0, 2, 3, 4)] == [1, 1, 2, 2]
@@ -40,14 +46,21 @@ def test_header_versions() -> None:
 
 
 @pytest.mark.parametrize("client_id", [None, "", "a client", "kliënt 漢"])
-@pytest.mark.parametrize(("api_key", "version"), [(0, 8), (0, 9), (18, 0), (18, 3), (17, 1), (92, 0)])
+@pytest.mark.parametrize(
+    ("api_key", "version"), [(0, 8), (0, 9), (18, 0), (18, 3), (17, 1), (92, 0)]
+)
 def test_request_header_round_trip(api_key: int, version: int, client_id: str | None) -> None:
     """What is written is read, the body begins behind it, and kafka-python writes the same."""
     header = RequestHeader(api_key, version, 123, client_id)
     encoded = encode_request_header(header)
     assert decode_request_header(encoded + b"body") == (header, len(encoded))
     assert decode_request_header(memoryview(encoded + b"body")) == (header, len(encoded))
-    theirs = TheirRequestHeader(request_api_key=api_key, request_api_version=version, correlation_id=123, client_id=client_id)
+    theirs = TheirRequestHeader(
+        request_api_key=api_key,
+        request_api_version=version,
+        correlation_id=123,
+        client_id=client_id,
+    )
     assert theirs.encode(flexible=is_flexible(api_key, version)) == encoded
 
 
@@ -65,7 +78,9 @@ def test_unknown_tagged_fields_in_headers_are_skipped() -> None:
     assert decode_response_header(b"\0\0\0\1" + b"\1\0\2xx" + b"body", 0, 9) == (1, 9)
 
 
-@pytest.mark.parametrize("frame", [encode_request_header(RequestHeader(0, 9, 1, "abc"))[:length] for length in range(14)])
+@pytest.mark.parametrize(
+    "frame", [encode_request_header(RequestHeader(0, 9, 1, "abc"))[:length] for length in range(14)]
+)
 def test_every_truncation_is_refused(frame: bytes) -> None:
     with pytest.raises(WireError):
         decode_request_header(frame)

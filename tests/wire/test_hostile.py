@@ -1,4 +1,6 @@
-"""What broken and hostile peers send ends in WireError, quickly and in little memory (RELIABILITY 5.1, 5.3; docs/ARCHITECTURE.md 8)."""
+"""What broken and hostile peers send ends in WireError, quickly and in little memory
+(RELIABILITY 5.1, 5.3; docs/ARCHITECTURE.md 8).
+"""
 
 import struct
 import tracemalloc
@@ -66,7 +68,9 @@ def test_changed_bytes_are_a_message_or_refused(cls: type[Message], version: int
 
 @pytest.mark.parametrize(("cls", "version"), all_versions(), ids=version_name)
 def test_trailing_bytes(cls: type[Message], version: int) -> None:
-    """Refused in records; behind an answer later versions of a peer may have put something, and behind a request stock clients do."""
+    """Refused in records; behind an answer later versions of a peer may have put something, and
+    behind a request stock clients do.
+    """
     message = Sampler(Random(f"{cls} {version}")).message(cls, version)
     longer = encode(message, version) + b"\0"
     if issubclass(cls, Request | Response):
@@ -81,9 +85,13 @@ def header(api_key: int, version: int, tags: bytes = b"", client_id: bytes = b"\
 
 
 def test_two_million_empty_tags_in_a_header() -> None:
-    """CVE-2026-111115: an unauthenticated frame of millions of empty tagged fields costs neither memory nor time."""
+    """CVE-2026-111115: an unauthenticated frame of millions of empty tagged fields costs neither
+    memory nor time.
+    """
     repeated = header(18, 3, uvarint(2_000_000) + b"\0\0" * 2_000_000)
-    ascending = header(18, 3, uvarint(2_000_000) + b"".join(uvarint(tag) + b"\0" for tag in range(2_000_000)))
+    ascending = header(
+        18, 3, uvarint(2_000_000) + b"".join(uvarint(tag) + b"\0" for tag in range(2_000_000))
+    )
     start = perf_counter()
     for frame in (repeated, ascending):
         with little_memory(100_000), pytest.raises(WireError):
@@ -92,33 +100,60 @@ def test_two_million_empty_tags_in_a_header() -> None:
 
 
 def test_millions_of_empty_tags_in_a_body() -> None:
-    """The same in a message, with and without known tagged fields; each section is limited, and so are many small sections."""
+    """The same in a message, with and without known tagged fields; each section is limited, and
+    so are many small sections.
+    """
     body = encode(FetchRequest(), 12)[:-1]
-    for tags in (uvarint(MAX_TAGGED_FIELDS + 1) + b"\0\0" * (MAX_TAGGED_FIELDS + 1), uvarint(2**31) + b"\0\0" * 100):
+    for tags in (
+        uvarint(MAX_TAGGED_FIELDS + 1) + b"\0\0" * (MAX_TAGGED_FIELDS + 1),
+        uvarint(2**31) + b"\0\0" * 100,
+    ):
         check_refused(FetchRequest, body + tags, 12)
         with pytest.raises(WireError):
             decode(ApiVersionsRequest, b"\1\1" + tags, 3)
 
 
 def test_unknown_tagged_fields_are_skipped_and_not_kept() -> None:
-    """A peer of a later version may add fields; the message is what it is without them, and writes nothing of them."""
+    """A peer of a later version may add fields; the message is what it is without them, and
+    writes nothing of them.
+    """
     plain = encode(ApiVersionsRequest(client_software_name="a"), 3)
     longer = plain[:-1] + b"\2" + b"\5\3abc" + b"\xff\7" + b"\0"
     message = decode(ApiVersionsRequest, longer, 3)
     assert encode(message, 3) == plain
-    partition = FetchRequest(topics=[FetchTopic(topic="t", partitions=[FetchPartition(partition=1)])])
+    partition = FetchRequest(
+        topics=[FetchTopic(topic="t", partitions=[FetchPartition(partition=1)])]
+    )
     raw = encode(partition, 12)
-    tags = 26 + 3 + 32  # the fixed fields and the number of topics, the topic's name and number of partitions, the partition
+    # The fixed fields and the number of topics, the topic's name and number of partitions, the
+    # partition.
+    tags = 26 + 3 + 32
     assert decode(FetchRequest, raw[:tags] + b"\1\x09\2zz" + raw[tags + 1 :], 12) == partition
 
 
 @pytest.mark.parametrize(
     "tags",
-    [b"\2\1\0\0\0", b"\2\1\0\1\0", b"\1\1\5abc", b"\1\0\5\2x\0\0\0", b"\1\0\1\2x", b"\1\1\xff\xff\xff\xff\x0f"],
-    ids=["out of order", "repeated", "beyond the end", "longer than its field", "shorter than its field", "size 2^32-1"],
+    [
+        b"\2\1\0\0\0",
+        b"\2\1\0\1\0",
+        b"\1\1\5abc",
+        b"\1\0\5\2x\0\0\0",
+        b"\1\0\1\2x",
+        b"\1\1\xff\xff\xff\xff\x0f",
+    ],
+    ids=[
+        "out of order",
+        "repeated",
+        "beyond the end",
+        "longer than its field",
+        "shorter than its field",
+        "size 2^32-1",
+    ],
 )
 def test_misplaced_tagged_fields(tags: bytes) -> None:
-    """Tags ascend, each once, and a known one is exactly as long as it says (tag 0 is the cluster id here)."""
+    """Tags ascend, each once, and a known one is exactly as long as it says (tag 0 is the
+    cluster id here).
+    """
     body = encode(FetchRequest(), 12)[:-1]
     with pytest.raises(WireError):
         decode(FetchRequest, body + tags, 12)
@@ -126,7 +161,9 @@ def test_misplaced_tagged_fields(tags: bytes) -> None:
 
 @pytest.mark.parametrize("count", [-2, -1, 2**31 - 1, -(2**31), 2])
 def test_classic_counts(count: int) -> None:
-    """Negative, the largest, one more than fits: each refused; null is no array where it may not be."""
+    """Negative, the largest, one more than fits: each refused; null is no array where it may not
+    be.
+    """
     check_refused(MetadataRequest, struct.pack(">i", count) + b"\0\1t", 0)
 
 
@@ -134,17 +171,23 @@ def test_classic_counts(count: int) -> None:
 def test_compact_counts(count: int) -> None:
     """The same for compact arrays; 0 is null."""
     fixed = encode(FetchRequest(), 12)[:25]
-    check_refused(FetchRequest, fixed + uvarint(count) + b"\2t\2" + bytes(33) + b"\0" + b"\1\1\0", 12)
+    check_refused(
+        FetchRequest, fixed + uvarint(count) + b"\2t\2" + bytes(33) + b"\0" + b"\1\1\0", 12
+    )
 
 
 def test_a_count_is_bounded_by_the_smallest_element() -> None:
-    """CVE-2026-111108: a count that fits the remaining bytes, but not as elements, is refused before anything is made."""
+    """CVE-2026-111108: a count that fits the remaining bytes, but not as elements, is refused
+    before anything is made.
+    """
     body = encode(FetchRequest(), 12)[:25] + uvarint(400_001) + bytes(1_000_000)
     check_refused(FetchRequest, body, 12, match="length 400000")
 
 
 def test_elements_of_a_request_are_limited() -> None:
-    """Three bytes a topic are many times that in objects: nothing but topics is refused before they are made, nested ones while they are."""
+    """Three bytes a topic are many times that in objects: nothing but topics is refused before
+    they are made, nested ones while they are.
+    """
     body = uvarint(MAX_ELEMENTS + 2) + b"\1\0" * (MAX_ELEMENTS + 1) + b"\0\0\0\0"
     check_refused(MetadataRequest, body, 9)
     body = b"\2g\2" + b"\2t" + uvarint(MAX_ELEMENTS + 2) + bytes(4 * MAX_ELEMENTS + 100)
@@ -168,7 +211,14 @@ def test_classic_bytes_lengths(length: int) -> None:
 
 @pytest.mark.parametrize(
     "length",
-    [b"\0", b"\6", b"\xff\xff\xff\xff\x0f", b"\x80\x80\x80\x80\x80\x00", b"\xff\xff\xff\xff\xff\xff\xff\xff\xff\1", b"\xff\xff\xff\xff\x1f"],
+    [
+        b"\0",
+        b"\6",
+        b"\xff\xff\xff\xff\x0f",
+        b"\x80\x80\x80\x80\x80\x00",
+        b"\xff\xff\xff\xff\xff\xff\xff\xff\xff\1",
+        b"\xff\xff\xff\xff\x1f",
+    ],
 )
 def test_compact_lengths(length: bytes) -> None:
     """Null, beyond the end, the largest, varints of more than five bytes or 32 bits."""
@@ -176,7 +226,9 @@ def test_compact_lengths(length: bytes) -> None:
         decode(SaslAuthenticateRequest, length + b"abcd\0", 2)
 
 
-@pytest.mark.parametrize("raw", [b"\xff\xfe", b"\xc0\x80", b"\xed\xa0\x80", b"\xf8\x88\x80\x80\x80"])
+@pytest.mark.parametrize(
+    "raw", [b"\xff\xfe", b"\xc0\x80", b"\xed\xa0\x80", b"\xf8\x88\x80\x80\x80"]
+)
 def test_strings_that_are_not_utf_8(raw: bytes) -> None:
     """Overlong forms and surrogates included."""
     with pytest.raises(WireError, match="UTF-8"):
@@ -186,7 +238,9 @@ def test_strings_that_are_not_utf_8(raw: bytes) -> None:
 
 
 def test_empty_arrays_are_no_error() -> None:
-    """CVE-2026-83525 began with an empty array that was not expected: decoding allows them, and they stay empty."""
+    """CVE-2026-83525 began with an empty array that was not expected: decoding allows them, and
+    they stay empty.
+    """
     assert decode(FetchSnapshotRequest, encode(FetchSnapshotRequest(), 0), 0).topics == []
     assert decode(ProduceRequest, encode(ProduceRequest(), 3), 3).topic_data == []
 

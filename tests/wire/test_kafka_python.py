@@ -1,4 +1,6 @@
-"""The same bytes as kafka-python 3, built from the same values by name, for every message and version that it knows."""
+"""The same bytes as kafka-python 3, built from the same values by name, for every message and
+version that it knows.
+"""
 
 import importlib
 import pkgutil
@@ -24,7 +26,11 @@ def known_classes() -> dict[str, Any]:
 
 
 KNOWN = known_classes()
-PAIRS = [(cls, version) for cls, version in all_versions() if cls.__name__ in KNOWN and version <= KNOWN[cls.__name__].max_version]
+PAIRS = [
+    (cls, version)
+    for cls, version in all_versions()
+    if cls.__name__ in KNOWN and version <= KNOWN[cls.__name__].max_version
+]
 
 
 def translated(message: Struct, theirs: Any, version: int) -> Any:
@@ -64,7 +70,9 @@ def test_same_bytes(cls: type[Message], version: int) -> None:
     options = {"header": False} if issubclass(cls, Record) else {}
     for seed in range(3):
         message = Sampler(Random(f"{cls.__name__} {version} {seed}")).message(cls, version)
-        assert translated(message, theirs, version).encode(version=version, **options) == encode(message, version)
+        assert translated(message, theirs, version).encode(version=version, **options) == encode(
+            message, version
+        )
 
 
 def test_nearly_all_of_theirs_are_ours() -> None:

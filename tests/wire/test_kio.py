@@ -1,4 +1,5 @@
-"""kio reads what we wrote and writes the same bytes again, with our fields' names and values, for every message and version that it knows.
+"""kio reads what we wrote and writes the same bytes again, with our fields' names and values, for
+every message and version that it knows.
 
 Only bytes that we made go in: its native reader can end the process on others.
 """
@@ -24,7 +25,11 @@ TYPES = {"Request": EntityType.request, "Response": EntityType.response}
 
 
 def snake_case(name: str) -> str:
-    return re.sub(r"([a-z0-9])([A-Z])|([A-Z]+)([A-Z][a-z])", lambda match: "_".join(part for part in match.groups() if part), name).lower()
+    return re.sub(
+        r"([a-z0-9])([A-Z])|([A-Z]+)([A-Z][a-z])",
+        lambda match: "_".join(part for part in match.groups() if part),
+        name,
+    ).lower()
 
 
 def entity_path(cls: type[Message], version: int) -> str | None:
@@ -44,7 +49,9 @@ def test_same_bytes(cls: type[Message], version: int) -> None:
     assert path is not None
     entity = resolve_name(path)
     for seed in range(2):
-        message = Sampler(Random(f"{cls.__name__} {version} {seed}"), tame=True).message(cls, version)
+        message = Sampler(Random(f"{cls.__name__} {version} {seed}"), tame=True).message(
+            cls, version
+        )
         encoded = encode(message, version)
         theirs, _ = entity_reader(entity)(encoded, 0)
         again = io.BytesIO()

@@ -1,4 +1,6 @@
-"""Every message at every version: what is written is read back, and says how long it is at least."""
+"""Every message at every version: what is written is read back, and says how long it is at
+least.
+"""
 
 from random import Random
 
@@ -7,30 +9,56 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.wire.sampling import Sampler, all_messages, all_versions, version_name
-from twisted_broker.wire.schema import Message, Request, Struct, decode, decode_from, encode, encode_parts, smallest_size
+from twisted_broker.wire.schema import (
+    Message,
+    Request,
+    Struct,
+    decode,
+    decode_from,
+    encode,
+    encode_parts,
+    smallest_size,
+)
 
 
 @pytest.mark.parametrize(("cls", "version"), all_versions(), ids=version_name)
-@settings(max_examples=5, deadline=None, database=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(
+    max_examples=5,
+    deadline=None,
+    database=None,
+    derandomize=True,
+    suppress_health_check=list(HealthCheck),
+)
 @given(random=st.randoms(use_true_random=False))
 def test_round_trip(cls: type[Message], version: int, random: Random) -> None:
-    """Any value of any version survives; the parts of a gathered write are the same bytes; the smallest size is a lower bound."""
+    """Any value of any version survives; the parts of a gathered write are the same bytes; the
+    smallest size is a lower bound.
+    """
     message = Sampler(random).message(cls, version)
     encoded = encode(message, version)
     assert decode(cls, encoded, version) == message
-    assert decode_from(cls, memoryview(b"head" + encoded + b"tail"), version, 4) == (message, 4 + len(encoded))
+    assert decode_from(cls, memoryview(b"head" + encoded + b"tail"), version, 4) == (
+        message,
+        4 + len(encoded),
+    )
     assert b"".join(encode_parts(message, version)) == encoded
     assert smallest_size(cls, version) <= len(encoded)
 
 
 @pytest.mark.parametrize(("cls", "version"), all_versions(), ids=version_name)
 def test_defaults_round_trip(cls: type[Message], version: int) -> None:
-    """A message made of Kafka's defaults can be encoded wherever they are not null in a field that cannot be; lists and structs are not shared."""
+    """A message made of Kafka's defaults can be encoded wherever they are not null in a field
+    that cannot be; lists and structs are not shared.
+    """
     message = cls()
     for field in cls.FIELDS:
         if field.kind in ("array", "structure") and getattr(message, field.name) is not None:
             assert getattr(message, field.name) is not getattr(cls(), field.name)
-        if field.is_in(version) and getattr(message, field.name) is None and not field.is_nullable(version):
+        if (
+            field.is_in(version)
+            and getattr(message, field.name) is None
+            and not field.is_nullable(version)
+        ):
             pytest.skip(f"{field.name} has no default in this version")
     assert decode(cls, encode(message, version), version) == message
 
@@ -56,5 +84,9 @@ def test_requests_and_responses_match() -> None:
     assert len(requests) > 60
     for request in requests:
         response = by_name[request.__name__.removesuffix("Request") + "Response"]
-        assert (request.api_key, request.versions, request.flexible) == (response.api_key, response.versions, response.flexible)  # type: ignore[attr-defined]
+        assert (request.api_key, request.versions, request.flexible) == (
+            response.api_key,
+            response.versions,
+            response.flexible,
+        )  # type: ignore[attr-defined]
     assert len({request.api_key for request in requests}) == len(requests)

@@ -13,8 +13,23 @@ INT32 = st.integers(-(2**31), 2**31 - 1)
 INT64 = st.integers(-(2**63), 2**63 - 1)
 
 
-UNSIGNED = [(0, "00"), (127, "7f"), (128, "8001"), (300, "ac02"), (2**31 - 1, "ffffffff07"), (2**32 - 1, "ffffffff0f")]
-ZIGZAG = [(0, "00"), (-1, "01"), (1, "02"), (-64, "7f"), (64, "8001"), (2**31 - 1, "feffffff0f"), (-(2**31), "ffffffff0f")]
+UNSIGNED = [
+    (0, "00"),
+    (127, "7f"),
+    (128, "8001"),
+    (300, "ac02"),
+    (2**31 - 1, "ffffffff07"),
+    (2**32 - 1, "ffffffff0f"),
+]
+ZIGZAG = [
+    (0, "00"),
+    (-1, "01"),
+    (1, "02"),
+    (-64, "7f"),
+    (64, "8001"),
+    (2**31 - 1, "feffffff0f"),
+    (-(2**31), "ffffffff0f"),
+]
 
 
 @pytest.mark.parametrize(("value", "raw"), UNSIGNED)
@@ -38,7 +53,9 @@ def test_varints_round_trip(small: int, large: int) -> None:
     assert p.uvarint_size(abs(small)) == len(p.uvarint(abs(small)))
 
 
-@pytest.mark.parametrize("raw", [b"\x80" * 5 + b"\0", b"\xff" * 5 + b"\1", b"\xff\xff\xff\xff\x1f", b"\xff" * 2000])
+@pytest.mark.parametrize(
+    "raw", [b"\x80" * 5 + b"\0", b"\xff" * 5 + b"\1", b"\xff\xff\xff\xff\x1f", b"\xff" * 2000]
+)
 def test_over_long_varints_are_refused(raw: bytes) -> None:
     """At most five bytes and 32 bits; numbers never grow."""
     for read in (p.read_uvarint, p.read_varint):
@@ -56,17 +73,31 @@ def test_over_long_varlongs_are_refused(raw: bytes) -> None:
 @given(st.none() | st.text(max_size=200))
 def test_strings_round_trip(text: str | None) -> None:
     assert p.read_nullable_string(p.string(text), 0) == (text, len(p.string(text)))
-    assert p.read_compact_nullable_string(p.compact_string(text), 0) == (text, len(p.compact_string(text)))
+    assert p.read_compact_nullable_string(p.compact_string(text), 0) == (
+        text,
+        len(p.compact_string(text)),
+    )
     if text is not None:
-        assert p.read_string(p.string(text), 0)[0] == p.read_compact_string(p.compact_string(text), 0)[0] == text
+        assert (
+            p.read_string(p.string(text), 0)[0]
+            == p.read_compact_string(p.compact_string(text), 0)[0]
+            == text
+        )
 
 
 @given(st.none() | st.binary(max_size=200))
 def test_bytes_round_trip(raw: bytes | None) -> None:
     assert p.read_nullable_bytes(p.byte_string(raw), 0) == (raw, len(p.byte_string(raw)))
-    assert p.read_compact_nullable_bytes(p.compact_bytes(raw), 0) == (raw, len(p.compact_bytes(raw)))
+    assert p.read_compact_nullable_bytes(p.compact_bytes(raw), 0) == (
+        raw,
+        len(p.compact_bytes(raw)),
+    )
     if raw is not None:
-        assert p.read_bytes(p.byte_string(raw), 0)[0] == p.read_compact_bytes(memoryview(p.compact_bytes(raw)), 0)[0] == raw
+        assert (
+            p.read_bytes(p.byte_string(raw), 0)[0]
+            == p.read_compact_bytes(memoryview(p.compact_bytes(raw)), 0)[0]
+            == raw
+        )
 
 
 READERS = [
@@ -103,7 +134,10 @@ def test_uuids_as_text() -> None:
     assert p.uuid_from_text(p.uuid_text(raw)) == raw
 
 
-@pytest.mark.parametrize("text", ["", "AAAA", "AAAAAAAAAAAAAAAAAAAAAAAA", "!AAAAAAAAAAAAAAAAAAAAA", "8PHy8/T19vf4+fr7/P3+/w"])
+@pytest.mark.parametrize(
+    "text",
+    ["", "AAAA", "AAAAAAAAAAAAAAAAAAAAAAAA", "!AAAAAAAAAAAAAAAAAAAAA", "8PHy8/T19vf4+fr7/P3+/w"],
+)
 def test_what_is_not_a_uuid(text: str) -> None:
     with pytest.raises(ValueError):
         p.uuid_from_text(text)

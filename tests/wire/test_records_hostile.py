@@ -1,4 +1,6 @@
-"""Record bytes from the worst of peers: every flipped bit, every cut, every inner field that lies (RELIABILITY 5.3 varints, record batches)."""
+"""Record bytes from the worst of peers: every flipped bit, every cut, every inner field that
+lies (RELIABILITY 5.3 varints, record batches).
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ def record(body: bytes) -> bytes:
     return varint(len(body)) + body
 
 
-def batch_of(payload: bytes, count: int = 1, last_offset_delta: int | None = None, codec: int = 0) -> r.BatchView:
+def batch_of(
+    payload: bytes, count: int = 1, last_offset_delta: int | None = None, codec: int = 0
+) -> r.BatchView:
     """A batch with a right CRC around whatever records."""
     delta = count - 1 if last_offset_delta is None else last_offset_delta
     return r.BatchView(build_batch(0, 0, codec, delta, 1000, 1000, -1, -1, -1, count, payload))
@@ -55,8 +59,14 @@ BROKEN = {
     "header count beyond the record": (record(START + b"\x01\x01" + varint(1000)), 1),
     "header count 2^31-1": (record(START + b"\x01\x01" + varint(2**31 - 1)), 1),
     "header key negative": (record(START + b"\x01\x01" + varint(1) + varint(-1) + varint(-1)), 1),
-    "header key beyond the record": (record(START + b"\x01\x01" + varint(1) + varint(9) + b"h\x01"), 1),
-    "header value beyond the record": (record(START + b"\x01\x01" + varint(1) + varint(1) + b"h" + varint(9) + b"x"), 1),
+    "header key beyond the record": (
+        record(START + b"\x01\x01" + varint(1) + varint(9) + b"h\x01"),
+        1,
+    ),
+    "header value beyond the record": (
+        record(START + b"\x01\x01" + varint(1) + varint(1) + b"h" + varint(9) + b"x"),
+        1,
+    ),
     "header missing": (record(START + b"\x01\x01" + varint(1)) + b"\x00" * 10, 1),
     "timestamp delta over-long": (record(b"\x00" + b"\xff" * 10 + b"\x01\x00\x01\x01\x00"), 1),
     "timestamp leaves 64 bits": (record(b"\x00" + varint(2**63 - 1) + b"\x00\x01\x01\x00"), 1),
@@ -73,14 +83,18 @@ BROKEN = {
 
 @pytest.mark.parametrize("name", BROKEN)
 def test_broken_record_is_typed(name: str) -> None:
-    """Each way in which records can lie is an INVALID_RECORD, not another exception, and not a wrong record."""
+    """Each way in which records can lie is an INVALID_RECORD, not another exception, and not a
+    wrong record.
+    """
     payload, count = BROKEN[name]
     with pytest.raises(r.InvalidRecordError) as caught:
         list(batch_of(payload, count).records(LIMIT, sequential=True))
     assert caught.value.code == ErrorCode.INVALID_RECORD
 
 
-@pytest.mark.parametrize("count, delta", [(1, 1), (2, 0), (0, -5), (1, -1), (1, 2**31 - 1), (-1, -2)])
+@pytest.mark.parametrize(
+    "count, delta", [(1, 1), (2, 0), (0, -5), (1, -1), (1, 2**31 - 1), (-1, -2)]
+)
 def test_count_must_match_last_offset_delta(count: int, delta: int) -> None:
     """A producer's batch has as many records as offsets, never a negative number."""
     with pytest.raises(r.InvalidRecordError):
@@ -88,7 +102,9 @@ def test_count_must_match_last_offset_delta(count: int, delta: int) -> None:
 
 
 def test_batch_without_records() -> None:
-    """Count 0 with last offset delta -1 is readable as nothing; what a leader accepts is the log's to say."""
+    """Count 0 with last offset delta -1 is readable as nothing; what a leader accepts is the
+    log's to say.
+    """
     assert list(batch_of(b"", 0).records(LIMIT, sequential=True)) == []
 
 
@@ -118,7 +134,9 @@ def test_good_records_before_the_broken_one() -> None:
 
 @pytest.mark.parametrize("codec", range(5))
 def test_every_flipped_bit_is_found(codec: int) -> None:
-    """One bit flipped anywhere: outside base offset and leader epoch the batch is refused; those two change nothing else."""
+    """One bit flipped anywhere: outside base offset and leader epoch the batch is refused; those
+    two change nothing else.
+    """
     batch = small_batch(codec)
     for position in range(len(batch)):
         for bit in range(8):
@@ -133,7 +151,9 @@ def test_every_flipped_bit_is_found(codec: int) -> None:
 
 @pytest.mark.parametrize("codec", range(5))
 def test_flipped_bits_with_a_right_crc(codec: int) -> None:
-    """A liar who computes the CRC too gets a typed error or some records, never another exception or unbounded memory."""
+    """A liar who computes the CRC too gets a typed error or some records, never another
+    exception or unbounded memory.
+    """
     batch = small_batch(codec)
     for position in range(21, len(batch)):
         for bit in range(8):
@@ -149,7 +169,9 @@ def test_flipped_bits_with_a_right_crc(codec: int) -> None:
 
 @pytest.mark.parametrize("codec", range(5))
 def test_cut_at_every_byte(codec: int) -> None:
-    """A batch cut at any byte is refused as a batch, and its records too when the length is made to agree."""
+    """A batch cut at any byte is refused as a batch, and its records too when the length is made
+    to agree.
+    """
     batch = small_batch(codec)
     for cut in range(len(batch)):
         with pytest.raises(r.CorruptRecordError):
@@ -197,7 +219,9 @@ def test_control_key_that_is_none(key: bytes | None) -> None:
 
 
 def test_control_records_of_later_versions() -> None:
-    """Longer keys and values of later versions are read by their leading fields; short and negative ones are refused."""
+    """Longer keys and values of later versions are read by their leading fields; short and
+    negative ones are refused.
+    """
     assert r.control_record_type(b"\x00\x05\x00\x01more") == 1
     assert r.end_marker_coordinator_epoch(b"\x00\x01\x00\x00\x00\x07more") == 7
     for value in (None, b"\x00\x00\x00", b"\xff\xff\x00\x00\x00\x00"):

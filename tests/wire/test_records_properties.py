@@ -8,7 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kafka.record.default_records import DefaultRecordBatch, DefaultRecordBatchBuilder
 
-from twisted_broker.wire.records import LOG_APPEND_TIME, BatchBuilder, BatchView, Record, set_log_append_time
+from twisted_broker.wire.records import (
+    LOG_APPEND_TIME,
+    BatchBuilder,
+    BatchView,
+    Record,
+    set_log_append_time,
+)
 
 from .record_samples import fill, row_lists
 
@@ -46,7 +52,9 @@ def test_kafka_python_reads_ours(rows: list[Any], codec: int) -> None:
     """kafka-python finds in our batches what we put in."""
     batch = DefaultRecordBatch(fill(BatchBuilder(codec=codec), as_records(rows)).build())
     assert batch.validate_crc()
-    assert [(record.timestamp, record.key, record.value, record.headers) for record in batch] == rows
+    assert [
+        (record.timestamp, record.key, record.value, record.headers) for record in batch
+    ] == rows
 
 
 @given(row_lists, codecs, st.integers(0, 2**45))
@@ -54,6 +62,9 @@ def test_log_append_time(rows: list[Any], codec: int, now_ms: int) -> None:
     """Patched to LogAppendTime, and built so, a batch gives every record that time."""
     patched = bytearray(fill(BatchBuilder(codec=codec), as_records(rows)).build())
     set_log_append_time(patched, now_ms)
-    built = fill(BatchBuilder(codec=codec, timestamp_type=LOG_APPEND_TIME, log_append_time_ms=now_ms), as_records(rows)).build()
+    built = fill(
+        BatchBuilder(codec=codec, timestamp_type=LOG_APPEND_TIME, log_append_time_ms=now_ms),
+        as_records(rows),
+    ).build()
     assert patched == built
     assert {record.timestamp for record in BatchView(built).records()} == {now_ms}

@@ -10,13 +10,30 @@ from mypy import api as mypy
 
 import twisted_broker
 from twisted_broker.wire.messages.configs import DescribeConfigsResponse
-from twisted_broker.wire.messages.fetch import FetchableTopicResponse, FetchRequest, FetchResponse, PartitionData, ReplicaState
-from twisted_broker.wire.messages.group_records import ClassicMemberMetadata, ConsumerGroupMemberMetadataValue
+from twisted_broker.wire.messages.fetch import (
+    FetchableTopicResponse,
+    FetchRequest,
+    FetchResponse,
+    PartitionData,
+    ReplicaState,
+)
+from twisted_broker.wire.messages.group_records import (
+    ClassicMemberMetadata,
+    ConsumerGroupMemberMetadataValue,
+)
 from twisted_broker.wire.messages.groups import ConsumerGroupHeartbeatResponse, JoinGroupRequest
-from twisted_broker.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from twisted_broker.wire.messages.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsTopic,
+)
 from twisted_broker.wire.messages.metadata import MetadataRequest
 from twisted_broker.wire.messages.metadata_records import PartitionChangeRecord
-from twisted_broker.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from twisted_broker.wire.messages.produce import (
+    PartitionProduceData,
+    ProduceRequest,
+    TopicProduceData,
+)
 from twisted_broker.wire.messages.sasl import SaslAuthenticateRequest
 from twisted_broker.wire.schema import (
     Message,
@@ -34,7 +51,10 @@ from twisted_broker.wire.schema import (
 )
 
 
-@pytest.mark.parametrize(("text", "expected"), [("0-13", (0, 13)), ("4+", (4, 32767)), ("2", (2, 2)), ("none", (0, -1)), (None, (0, -1))])
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("0-13", (0, 13)), ("4+", (4, 32767)), ("2", (2, 2)), ("none", (0, -1)), (None, (0, -1))],
+)
 def test_version_ranges(text: str | None, expected: tuple[int, int]) -> None:
     assert version_range(text) == VersionRange(*expected)
     assert not version_range("none").holds(0)
@@ -43,9 +63,27 @@ def test_version_ranges(text: str | None, expected: tuple[int, int]) -> None:
 def test_known_bytes() -> None:
     """A request for one offset, spelled out."""
     partition = ListOffsetsPartition(partition_index=3, timestamp=-2)
-    request = ListOffsetsRequest(replica_id=-1, topics=[ListOffsetsTopic(name="t", partitions=[partition])])
-    assert encode(request, 1).hex() == "ffffffff" + "00000001" + "000174" + "00000001" + "00000003" + "fffffffffffffffe"
-    assert encode(request, 6).hex() == "ffffffff" + "00" + "02" + "0274" + "02" + "00000003" + "ffffffff" + "fffffffffffffffe" + "00" + "00" + "00"
+    request = ListOffsetsRequest(
+        replica_id=-1, topics=[ListOffsetsTopic(name="t", partitions=[partition])]
+    )
+    assert (
+        encode(request, 1).hex()
+        == "ffffffff" + "00000001" + "000174" + "00000001" + "00000003" + "fffffffffffffffe"
+    )
+    assert (
+        encode(request, 6).hex()
+        == "ffffffff"
+        + "00"
+        + "02"
+        + "0274"
+        + "02"
+        + "00000003"
+        + "ffffffff"
+        + "fffffffffffffffe"
+        + "00"
+        + "00"
+        + "00"
+    )
 
 
 def test_a_message_is_compared_and_printed_by_its_fields() -> None:
@@ -54,8 +92,14 @@ def test_a_message_is_compared_and_printed_by_its_fields() -> None:
     assert MetadataRequest(topics=None) == MetadataRequest(topics=None)
     assert ReplicaState() != ListOffsetsPartition()
     assert repr(ReplicaState(replica_id=3)) == "ReplicaState(replica_id=3, replica_epoch=-1)"
-    assert repr(SaslAuthenticateRequest(auth_bytes=b"\0alice\0secret")) == "SaslAuthenticateRequest(auth_bytes=<13 bytes>)"
-    assert repr(PartitionProduceData(records=[b"a", b"bc"])) == "PartitionProduceData(index=0, records=<3 bytes>)"
+    assert (
+        repr(SaslAuthenticateRequest(auth_bytes=b"\0alice\0secret"))
+        == "SaslAuthenticateRequest(auth_bytes=<13 bytes>)"
+    )
+    assert (
+        repr(PartitionProduceData(records=[b"a", b"bc"]))
+        == "PartitionProduceData(index=0, records=<3 bytes>)"
+    )
 
 
 def test_arguments_are_keywords_that_exist() -> None:
@@ -77,7 +121,11 @@ def test_a_field_that_the_version_lacks() -> None:
 
 def test_records_are_views_of_the_frame() -> None:
     """Nothing is copied when records are read, from bytes or from a view."""
-    request = ProduceRequest(topic_data=[TopicProduceData(name="t", partition_data=[PartitionProduceData(records=b"records")])])
+    request = ProduceRequest(
+        topic_data=[
+            TopicProduceData(name="t", partition_data=[PartitionProduceData(records=b"records")])
+        ]
+    )
     frame = encode(request, 9)
     for buffer in (frame, memoryview(frame)):
         records = decode(ProduceRequest, buffer, 9).topic_data[0].partition_data[0].records
@@ -98,11 +146,18 @@ class Slice:
 
 @pytest.mark.parametrize("version", [4, 11, 12, 16])
 def test_records_are_written_from_parts_nobody_looks_into(version: int) -> None:
-    """Opaque objects stay whole in the list of parts, alone or several to a field; the length around them is right."""
+    """Opaque objects stay whole in the list of parts, alone or several to a field; the length
+    around them is right.
+    """
     one, two, three = Slice(1000), Slice(20), Slice(3)
 
     def response(first: object, second: object, third: object) -> FetchResponse:
-        partitions = [PartitionData(records=first), PartitionData(records=second), PartitionData(records=third), PartitionData()]
+        partitions = [
+            PartitionData(records=first),
+            PartitionData(records=second),
+            PartitionData(records=third),
+            PartitionData(),
+        ]
         return FetchResponse(responses=[FetchableTopicResponse(topic="t", partitions=partitions)])
 
     parts = encode_parts(response(one, [two, b"xyz", three], memoryview(b"view")), version)
@@ -117,13 +172,20 @@ def test_null_structs() -> None:
     assert encode(ConsumerGroupHeartbeatResponse(), 0)[-2:] == b"\xff\0"
     plain = "010101010101ffffffff01"
     assert encode(ConsumerGroupMemberMetadataValue(), 0).hex() == plain + "00"
-    assert encode(ConsumerGroupMemberMetadataValue(classic_member_metadata=None), 0).hex() == plain + "01000100"
-    set_value = ConsumerGroupMemberMetadataValue(classic_member_metadata=ClassicMemberMetadata(session_timeout_ms=5))
+    assert (
+        encode(ConsumerGroupMemberMetadataValue(classic_member_metadata=None), 0).hex()
+        == plain + "01000100"
+    )
+    set_value = ConsumerGroupMemberMetadataValue(
+        classic_member_metadata=ClassicMemberMetadata(session_timeout_ms=5)
+    )
     assert encode(set_value, 0).hex() == plain + "01000701000000050100"
 
 
 def test_lengths_on_both_sides_of_a_varint_byte() -> None:
-    """126, 127 and 128 are where one byte becomes two; 16 and 17 numbers where arrays are packed another way."""
+    """126, 127 and 128 are where one byte becomes two; 16 and 17 numbers where arrays are packed
+    another way.
+    """
     for size in (0, 1, 15, 16, 17, 18, 125, 126, 127, 128, 129, 16382, 16383, 16384):
         record = PartitionChangeRecord(isr=list(range(size)))
         assert decode(PartitionChangeRecord, encode(record, 0), 0) == record
@@ -144,14 +206,18 @@ def test_smallest_size() -> None:
 
 
 def test_neighbours_of_fixed_width_are_one_unpack() -> None:
-    """What the speed rests on: the fixed fields of a partition, and the byte of its tagged fields, are read and written at once."""
+    """What the speed rests on: the fixed fields of a partition, and the byte of its tagged
+    fields, are read and written at once.
+    """
     text = source_text(FetchRequest, 12)
     assert 'Struct(">iiqiqiB").unpack_from' in text
     assert 'Struct(">iiqiqix").pack' in text
 
 
 def test_source_text_is_typed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """mypy --strict finds nothing to say about generated readers and writers, so that they can be compiled."""
+    """mypy --strict finds nothing to say about generated readers and writers, so that they can
+    be compiled.
+    """
     chosen: list[tuple[type[Message], int]] = [
         (FetchRequest, 18),
         (FetchResponse, 16),
@@ -177,8 +243,13 @@ def test_source_text_is_typed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 def test_importing_descriptions_compiles_nothing() -> None:
     """A family is light: no generator, no other family, no `struct` code made for it."""
-    program = "import sys, twisted_broker.wire.messages.fetch; print(*sorted(name for name in sys.modules if name.startswith('twisted_broker.wire')))"
-    names = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.split()
+    program = (
+        "import sys, twisted_broker.wire.messages.fetch; print(*sorted(name for name in "
+        "sys.modules if name.startswith('twisted_broker.wire')))"
+    )
+    names = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    ).stdout.split()
     assert names == [
         "twisted_broker.wire",
         "twisted_broker.wire.errors",

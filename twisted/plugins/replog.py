@@ -2,4 +2,9 @@
 
 from twisted.application.service import ServiceMaker
 
-replog = ServiceMaker("Kafka broker", "twisted_broker.tap", "A Kafka broker: Kafka's wire protocol, files and replication.", "replog")
+replog = ServiceMaker(
+    "Kafka broker",
+    "twisted_broker.tap",
+    "A Kafka broker: Kafka's wire protocol, files and replication.",
+    "replog",
+)

@@ -1,10 +1,14 @@
 """ApiVersions (key 18, versions 0-4): what this listener serves, derived from the table.
 
 1. Only what is served on the listener that was asked.
-2. Produce is told from version 0 on: librdkafka switches compression off when it is not (KAFKA-18659).
-3. From version 3 on a client names its software; a name that is not plain text is INVALID_REQUEST (KIP-511).
-4. A version above the highest is answered in version 0 with UNSUPPORTED_VERSION and the range of this API alone.
-5. Features: what this node supports and what its cluster has finalized, with the offset of that decision.
+2. Produce is told from version 0 on: librdkafka switches compression off when it is not
+   (KAFKA-18659).
+3. From version 3 on a client names its software; a name that is not plain text is INVALID_REQUEST
+   (KIP-511).
+4. A version above the highest is answered in version 0 with UNSUPPORTED_VERSION and the range of
+   this API alone.
+5. Features: what this node supports and what its cluster has finalized, with the offset of that
+   decision.
 
 Source: Kafka's `ApiVersionManager`, `ApiVersionsRequest`; KIP-35, KIP-511, KIP-584.
 """
@@ -37,7 +41,9 @@ async def api_versions(context: RequestContext, request: ApiVersionsRequest) -> 
             raise BrokerError(ErrorCode.INVALID_REQUEST)
         if context.connection is not None:
             context.connection.client_software = names
-    response = ApiVersionsResponse(api_keys=ranges(context.dispatcher.routes, context.listener.is_controller))
+    response = ApiVersionsResponse(
+        api_keys=ranges(context.dispatcher.routes, context.listener.is_controller)
+    )
     if context.version >= 3:
         _add_features(context, response)
     return response
@@ -52,7 +58,10 @@ def too_new(routes: dict[int, Route], on_controller: bool) -> ApiVersionsRespons
 def ranges(routes: dict[int, Route], on_controller: bool) -> list[ApiVersion]:
     """In the order of the keys."""
     found = [(key, routes[key].versions(on_controller)) for key in sorted(routes)]
-    return [ApiVersion(api_key=key, min_version=versions.min, max_version=versions.max) for key, versions in found]
+    return [
+        ApiVersion(api_key=key, min_version=versions.min, max_version=versions.max)
+        for key, versions in found
+    ]
 
 
 def _add_features(context: RequestContext, response: ApiVersionsResponse) -> None:
@@ -63,9 +72,12 @@ def _add_features(context: RequestContext, response: ApiVersionsResponse) -> Non
     lowest = 0 if context.version >= 4 else 1
     supported = sorted(context.broker.features.items())
     response.supported_features = [
-        SupportedFeatureKey(name=name, min_version=max(low, lowest), max_version=high) for name, (low, high) in supported
+        SupportedFeatureKey(name=name, min_version=max(low, lowest), max_version=high)
+        for name, (low, high) in supported
     ]
     response.finalized_features = [
-        FinalizedFeatureKey(name=name, min_version_level=level, max_version_level=level) for name, level in sorted(image.features.items()) if level
+        FinalizedFeatureKey(name=name, min_version_level=level, max_version_level=level)
+        for name, level in sorted(image.features.items())
+        if level
     ]
     response.finalized_features_epoch = max(image.offset, -1)

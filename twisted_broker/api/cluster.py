@@ -1,7 +1,9 @@
 """DescribeCluster (60), DescribeQuorum (55), UnregisterBroker (64).
 
-1. DescribeCluster tells of brokers, from this broker's image; controllers are asked on their own listener.
-2. The quorum's leader answers DescribeQuorum; removal of a broker is decided by the controller. Both are passed on.
+1. DescribeCluster tells of brokers, from this broker's image; controllers are asked on their own
+   listener.
+2. The quorum's leader answers DescribeQuorum; removal of a broker is decided by the controller.
+   Both are passed on.
 
 Source: Kafka's `KafkaApis`, `KRaftMetadataCache`, `AuthHelper`; KIP-700, KIP-919, KIP-1073.
 """
@@ -17,45 +19,69 @@ from twisted_broker.wire.messages import cluster as cluster_messages
 BROKERS, CONTROLLERS = 1, 2
 
 
-async def describe_cluster(context: RequestContext, request: cluster_messages.DescribeClusterRequest) -> cluster_messages.DescribeClusterResponse:
+async def describe_cluster(
+    context: RequestContext, request: cluster_messages.DescribeClusterRequest
+) -> cluster_messages.DescribeClusterResponse:
     """Live brokers, and from version 2 on fenced ones when they are asked for."""
     if request.endpoint_type == CONTROLLERS:
         raise BrokerError(ErrorCode.MISMATCHED_ENDPOINT_TYPE, "this listener belongs to a broker")
     if request.endpoint_type != BROKERS:
-        raise BrokerError(ErrorCode.UNSUPPORTED_ENDPOINT_TYPE, f"there is no endpoint type {request.endpoint_type}")
+        raise BrokerError(
+            ErrorCode.UNSUPPORTED_ENDPOINT_TYPE,
+            f"there is no endpoint type {request.endpoint_type}",
+        )
     image: MetadataImage = context.metadata.image
     brokers = []
     for node in sorted(image.brokers):
         broker = image.brokers[node]
         endpoint = broker.listeners.get(context.listener.name)
         if endpoint is not None and (not broker.fenced or request.include_fenced_brokers):
-            told = cluster_messages.DescribeClusterBroker(broker_id=node, host=endpoint.host, port=endpoint.port, rack=broker.rack)
+            told = cluster_messages.DescribeClusterBroker(
+                broker_id=node, host=endpoint.host, port=endpoint.port, rack=broker.rack
+            )
             if context.version >= 2:
                 told.is_fenced = broker.fenced
             brokers.append(told)
     response = cluster_messages.DescribeClusterResponse(
-        error_message=None, cluster_id=context.cluster_id, controller_id=any_live_broker(context, image), brokers=brokers
+        error_message=None,
+        cluster_id=context.cluster_id,
+        controller_id=any_live_broker(context, image),
+        brokers=brokers,
     )
     if request.include_cluster_authorized_operations:
         response.cluster_authorized_operations = authorized_operations(
-            context.authorizer, context.principal, context.client_host, ResourceType.CLUSTER, CLUSTER_NAME
+            context.authorizer,
+            context.principal,
+            context.client_host,
+            ResourceType.CLUSTER,
+            CLUSTER_NAME,
         )
     return response
 
 
 def any_live_broker(context: RequestContext, image: MetadataImage) -> int:
-    """Whom clients take for the controller: any live broker, for each passes requests on. -1 when none lives."""
+    """Whom clients take for the controller: any live broker, for each passes requests on. -1
+    when none lives.
+    """
     live = image.live_brokers()
     return context.runtime.random.choice(live).id if live else -1
 
 
-async def describe_quorum(context: RequestContext, request: cluster_messages.DescribeQuorumRequest) -> cluster_messages.DescribeQuorumResponse:
+async def describe_quorum(
+    context: RequestContext, request: cluster_messages.DescribeQuorumRequest
+) -> cluster_messages.DescribeQuorumResponse:
     if not context.may_on_cluster(Operation.DESCRIBE):
         raise BrokerError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
-    answer: cluster_messages.DescribeQuorumResponse = await context.forwarding.forward(context, cluster_messages.DescribeQuorumResponse)
+    answer: cluster_messages.DescribeQuorumResponse = await context.forwarding.forward(
+        context, cluster_messages.DescribeQuorumResponse
+    )
     return answer
 
 
-async def unregister_broker(context: RequestContext, request: cluster_messages.UnregisterBrokerRequest) -> cluster_messages.UnregisterBrokerResponse:
-    answer: cluster_messages.UnregisterBrokerResponse = await context.forwarding.forward(context, cluster_messages.UnregisterBrokerResponse)
+async def unregister_broker(
+    context: RequestContext, request: cluster_messages.UnregisterBrokerRequest
+) -> cluster_messages.UnregisterBrokerResponse:
+    answer: cluster_messages.UnregisterBrokerResponse = await context.forwarding.forward(
+        context, cluster_messages.UnregisterBrokerResponse
+    )
     return answer

@@ -1,9 +1,12 @@
-"""Writes `docs/COMPATIBILITY.md`: `python -m twisted_broker.api.compatibility > docs/COMPATIBILITY.md`.
+"""Writes `docs/COMPATIBILITY.md`: `python -m twisted_broker.api.compatibility >
+docs/COMPATIBILITY.md`.
 
-1. What is served comes from `routes.ROUTES` alone; what Apache Kafka serves is the table below, so that the difference shows.
+1. What is served comes from `routes.ROUTES` alone; what Apache Kafka serves is the table below, so
+   that the difference shows.
 2. A test holds the file in the repository to what this writes.
 
-Source of `KAFKA`: the message definitions of Apache Kafka 4.3.1 (stable versions; B: broker, C: controller).
+Source of `KAFKA`: the message definitions of Apache Kafka 4.3.1 (stable versions; B: broker, C:
+controller).
 """
 
 from __future__ import annotations
@@ -133,7 +136,10 @@ BEHAVIOUR = """
 def kafka_ranges() -> dict[int, tuple[str, VersionRange, str]]:
     """API key -> (name, versions, listeners)."""
     rows = (line.split() for line in KAFKA.strip().splitlines())
-    return {int(key): (name, version_range(versions), listeners) for key, name, versions, listeners in rows}
+    return {
+        int(key): (name, version_range(versions), listeners)
+        for key, name, versions, listeners in rows
+    }
 
 
 def range_text(versions: VersionRange) -> str:
@@ -163,7 +169,14 @@ def served_rows() -> Iterator[str]:
     yield "|--:|---|---|---|---|---|"
     for route in sorted(ROUTES, key=lambda route: route.api_key):
         versions = kafka[route.api_key][1]
-        cells = (route.api_key, route.name, range_text(route.broker), range_text(route.controller), range_text(versions), note(route, versions))
+        cells = (
+            route.api_key,
+            route.name,
+            range_text(route.broker),
+            range_text(route.controller),
+            range_text(versions),
+            note(route, versions),
+        )
         yield "| " + " | ".join(map(str, cells)) + " |"
 
 

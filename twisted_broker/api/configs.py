@@ -1,9 +1,12 @@
-"""DescribeConfigs (32), ListConfigResources (74); AlterConfigs (33) and IncrementalAlterConfigs (44) are passed on.
+"""DescribeConfigs (32), ListConfigResources (74); AlterConfigs (33) and IncrementalAlterConfigs
+(44) are passed on.
 
-1. A resource that may not be seen, is not there, or is no resource of this broker has its own error; the others are described.
+1. A resource that may not be seen, is not there, or is no resource of this broker has its own
+   error; the others are described.
 2. Everything told is derived from the settings table and the image.
 
-Source: Kafka's `ConfigHelper`, `KafkaApis.handleListConfigResources`; KIP-133, KIP-226, KIP-569, KIP-1142. Left out: loggers.
+Source: Kafka's `ConfigHelper`, `KafkaApis.handleListConfigResources`; KIP-133, KIP-226, KIP-569,
+KIP-1142. Left out: loggers.
 """
 
 from __future__ import annotations
@@ -21,7 +24,13 @@ from twisted_broker.cluster.config_entries import (
     default_entries,
     topic_entries,
 )
-from twisted_broker.cluster.image import BROKER_RESOURCE, CLIENT_METRICS_RESOURCE, GROUP_RESOURCE, TOPIC_RESOURCE, MetadataImage
+from twisted_broker.cluster.image import (
+    BROKER_RESOURCE,
+    CLIENT_METRICS_RESOURCE,
+    GROUP_RESOURCE,
+    TOPIC_RESOURCE,
+    MetadataImage,
+)
 from twisted_broker.cluster.topic_names import name_problem
 from twisted_broker.config import BrokerConfig
 from twisted_broker.security.acl import Operation, ResourceType
@@ -29,24 +38,42 @@ from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.messages import configs as configs_messages
 
 
-async def describe_configs(context: RequestContext, request: configs_messages.DescribeConfigsRequest) -> configs_messages.DescribeConfigsResponse:
+async def describe_configs(
+    context: RequestContext, request: configs_messages.DescribeConfigsRequest
+) -> configs_messages.DescribeConfigsResponse:
     """Answers at once."""
-    return configs_messages.DescribeConfigsResponse(results=[_result(context, request, resource) for resource in request.resources])
+    return configs_messages.DescribeConfigsResponse(
+        results=[_result(context, request, resource) for resource in request.resources]
+    )
 
 
-def _result(context: RequestContext, request: configs_messages.DescribeConfigsRequest, resource: configs_messages.DescribeConfigsResource) -> configs_messages.DescribeConfigsResult:
-    result = configs_messages.DescribeConfigsResult(error_message=None, resource_type=resource.resource_type, resource_name=resource.resource_name)
+def _result(
+    context: RequestContext,
+    request: configs_messages.DescribeConfigsRequest,
+    resource: configs_messages.DescribeConfigsResource,
+) -> configs_messages.DescribeConfigsResult:
+    result = configs_messages.DescribeConfigsResult(
+        error_message=None,
+        resource_type=resource.resource_type,
+        resource_name=resource.resource_name,
+    )
     try:
         entries = _entries(context, resource)
     except BrokerError as error:
         result.error_code, result.error_message = error.code, error.message
         return result
     wanted = set(resource.configuration_keys) if resource.configuration_keys else None
-    result.configs = [_told(context.version, request, entry) for entry in entries if wanted is None or entry.name in wanted]
+    result.configs = [
+        _told(context.version, request, entry)
+        for entry in entries
+        if wanted is None or entry.name in wanted
+    ]
     return result
 
 
-def _entries(context: RequestContext, resource: configs_messages.DescribeConfigsResource) -> Iterable[ConfigEntry]:
+def _entries(
+    context: RequestContext, resource: configs_messages.DescribeConfigsResource
+) -> Iterable[ConfigEntry]:
     """Raises BrokerError."""
     kind, name = resource.resource_type, resource.resource_name
     image: MetadataImage = context.metadata.image
@@ -65,7 +92,9 @@ def _entries(context: RequestContext, resource: configs_messages.DescribeConfigs
         if name == "":
             return default_entries(image.config(BROKER_RESOURCE, ""), CLUSTER_SOURCE)
         if name != str(context.node_id):
-            raise BrokerError(ErrorCode.INVALID_REQUEST, f"this is broker {context.node_id}, not {name}")
+            raise BrokerError(
+                ErrorCode.INVALID_REQUEST, f"this is broker {context.node_id}, not {name}"
+            )
         return broker_entries(_config_now(context, image))
     if kind == CLIENT_METRICS_RESOURCE:
         return default_entries(image.config(kind, name), CLIENT_METRICS_SOURCE)
@@ -76,23 +105,37 @@ def _entries(context: RequestContext, resource: configs_messages.DescribeConfigs
 
 def _config_now(context: RequestContext, image: MetadataImage) -> BrokerConfig:
     """The broker's settings under the dynamic ones."""
-    return context.config.with_dynamic(image.config(BROKER_RESOURCE, ""), image.config(BROKER_RESOURCE, str(context.node_id)))
+    return context.config.with_dynamic(
+        image.config(BROKER_RESOURCE, ""), image.config(BROKER_RESOURCE, str(context.node_id))
+    )
 
 
-def _told(version: int, request: configs_messages.DescribeConfigsRequest, entry: ConfigEntry) -> configs_messages.DescribeConfigsResourceResult:
+def _told(
+    version: int, request: configs_messages.DescribeConfigsRequest, entry: ConfigEntry
+) -> configs_messages.DescribeConfigsResourceResult:
     told = configs_messages.DescribeConfigsResourceResult(
-        name=entry.name, value=entry.value, read_only=entry.read_only, config_source=entry.source, config_type=entry.type, documentation=None
+        name=entry.name,
+        value=entry.value,
+        read_only=entry.read_only,
+        config_source=entry.source,
+        config_type=entry.type,
+        documentation=None,
     )
     if version == 0:
         told.is_default = entry.source == DEFAULT_SOURCE
     if request.include_synonyms:
-        told.synonyms = [configs_messages.DescribeConfigsSynonym(name=s.name, value=s.value, source=s.source) for s in entry.synonyms]
+        told.synonyms = [
+            configs_messages.DescribeConfigsSynonym(name=s.name, value=s.value, source=s.source)
+            for s in entry.synonyms
+        ]
     if request.include_documentation:
         told.documentation = entry.documentation
     return told
 
 
-async def list_config_resources(context: RequestContext, request: configs_messages.ListConfigResourcesRequest) -> configs_messages.ListConfigResourcesResponse:
+async def list_config_resources(
+    context: RequestContext, request: configs_messages.ListConfigResourcesRequest
+) -> configs_messages.ListConfigResourcesResponse:
     """Names of what can be configured; version 0 knows client metrics only."""
     if not context.may_on_cluster(Operation.DESCRIBE_CONFIGS):
         raise BrokerError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
@@ -100,24 +143,44 @@ async def list_config_resources(context: RequestContext, request: configs_messag
     names: dict[int, Iterable[str]] = {
         TOPIC_RESOURCE: sorted(image.topics_by_name),
         BROKER_RESOURCE: [str(node) for node in sorted(image.brokers)],
-        CLIENT_METRICS_RESOURCE: sorted(name for kind, name in image.configs if kind == CLIENT_METRICS_RESOURCE),
+        CLIENT_METRICS_RESOURCE: sorted(
+            name for kind, name in image.configs if kind == CLIENT_METRICS_RESOURCE
+        ),
         GROUP_RESOURCE: sorted(name for kind, name in image.configs if kind == GROUP_RESOURCE),
     }
-    asked = (request.resource_types or sorted(names)) if context.version >= 1 else [CLIENT_METRICS_RESOURCE]
+    asked = (
+        (request.resource_types or sorted(names))
+        if context.version >= 1
+        else [CLIENT_METRICS_RESOURCE]
+    )
     unknown = [kind for kind in asked if kind not in names]
     if unknown:
-        raise BrokerError(ErrorCode.UNSUPPORTED_VERSION, f"resources of type {unknown[0]} are not listed here")
-    found = [configs_messages.ConfigResource(resource_name=name, resource_type=kind) for kind in asked for name in names[kind]]
+        raise BrokerError(
+            ErrorCode.UNSUPPORTED_VERSION, f"resources of type {unknown[0]} are not listed here"
+        )
+    found = [
+        configs_messages.ConfigResource(resource_name=name, resource_type=kind)
+        for kind in asked
+        for name in names[kind]
+    ]
     return configs_messages.ListConfigResourcesResponse(config_resources=found)
 
 
-async def alter_configs(context: RequestContext, request: configs_messages.AlterConfigsRequest) -> configs_messages.AlterConfigsResponse:
+async def alter_configs(
+    context: RequestContext, request: configs_messages.AlterConfigsRequest
+) -> configs_messages.AlterConfigsResponse:
     """Waits until the settings are in the metadata log."""
-    answer: configs_messages.AlterConfigsResponse = await context.forwarding.forward(context, configs_messages.AlterConfigsResponse)
+    answer: configs_messages.AlterConfigsResponse = await context.forwarding.forward(
+        context, configs_messages.AlterConfigsResponse
+    )
     return answer
 
 
-async def incremental_alter_configs(context: RequestContext, request: configs_messages.IncrementalAlterConfigsRequest) -> configs_messages.IncrementalAlterConfigsResponse:
+async def incremental_alter_configs(
+    context: RequestContext, request: configs_messages.IncrementalAlterConfigsRequest
+) -> configs_messages.IncrementalAlterConfigsResponse:
     """Waits until the settings are in the metadata log."""
-    answer: configs_messages.IncrementalAlterConfigsResponse = await context.forwarding.forward(context, configs_messages.IncrementalAlterConfigsResponse)
+    answer: configs_messages.IncrementalAlterConfigsResponse = await context.forwarding.forward(
+        context, configs_messages.IncrementalAlterConfigsResponse
+    )
     return answer

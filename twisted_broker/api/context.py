@@ -1,7 +1,9 @@
-"""What a request function sees besides its request: who asks, over which listener, and the parts of the broker.
+"""What a request function sees besides its request: who asks, over which listener, and the parts of
+the broker.
 
 1. One context per request, gone with its answer.
-2. `appended` is set by Produce once its records are in the logs: from then on, and only then, the connection may start the next Produce.
+2. `appended` is set by Produce once its records are in the logs: from then on, and only then, the
+   connection may start the next Produce.
 
 Leaves out: everything that decides; the parts do.
 """
@@ -22,7 +24,10 @@ if TYPE_CHECKING:
 
 
 class BrokerParts:
-    """The parts of one broker, joined in `broker.py`. What a process without that role lacks is None."""
+    """The parts of one broker, joined in `broker.py`.
+
+    What a process without that role lacks is None.
+    """
 
     __slots__ = (
         "authorizer",
@@ -41,7 +46,15 @@ class BrokerParts:
         "runtime",
     )
 
-    def __init__(self, *, node_id: int, cluster_id: str, config: BrokerConfig, runtime: Runtime, authorizer: Authorizer) -> None:
+    def __init__(
+        self,
+        *,
+        node_id: int,
+        cluster_id: str,
+        config: BrokerConfig,
+        runtime: Runtime,
+        authorizer: Authorizer,
+    ) -> None:
         self.node_id = node_id
         self.cluster_id = cluster_id
         self.config = config
@@ -59,7 +72,10 @@ class BrokerParts:
 
 
 class RequestContext:
-    """One request. Times are the runtime's; names come from the client and are quoted before they are logged."""
+    """One request.
+
+    Times are the runtime's; names come from the client and are quoted before they are logged.
+    """
 
     __slots__ = (
         "api_key",
@@ -156,7 +172,9 @@ class RequestContext:
 
     def may(self, operation: Operation, resource: ResourceType, name: str) -> bool:
         """Whether the asking principal may do it."""
-        return self.broker.authorizer.authorize(self.principal, self.client_host, operation, resource, name)
+        return self.broker.authorizer.authorize(
+            self.principal, self.client_host, operation, resource, name
+        )
 
     def may_on_cluster(self, operation: Operation) -> bool:
         return self.may(operation, ResourceType.CLUSTER, CLUSTER_NAME)

@@ -2,7 +2,8 @@
 
 1. Each decides on the newest view, writes, and answers when its records are durable.
 
-Source: Kafka's `ControllerApis`; `RL 8.1`. Left out: decisions (the modules called), dispatch and permission of other nodes (`api/dispatch.py`).
+Source: Kafka's `ControllerApis`; `RL 8.1`. Left out: decisions (the modules called), dispatch and
+permission of other nodes (`api/dispatch.py`).
 """
 
 from __future__ import annotations
@@ -10,11 +11,25 @@ from __future__ import annotations
 from twisted_broker.api import controller_permissions as permissions
 from twisted_broker.api.context import RequestContext
 from twisted_broker.cluster import alter_partition as partitions
-from twisted_broker.cluster import broker_registry, config_changes, partition_requests, topic_changes
+from twisted_broker.cluster import (
+    broker_registry,
+    config_changes,
+    partition_requests,
+    topic_changes,
+)
 from twisted_broker.cluster.controller import Controller
 from twisted_broker.security.acl import CLUSTER_NAME, Operation, ResourceType, authorized_operations
 from twisted_broker.wire.errors import BrokerError, ErrorCode
-from twisted_broker.wire.messages import broker_lifecycle, cluster, configs, log_dirs, producer_ids, quorum, reassignment, topics
+from twisted_broker.wire.messages import (
+    broker_lifecycle,
+    cluster,
+    configs,
+    log_dirs,
+    producer_ids,
+    quorum,
+    reassignment,
+    topics,
+)
 from twisted_broker.wire.messages import fetch as fetch_messages
 from twisted_broker.wire.messages.metadata_records import ProducerIdsRecord
 
@@ -30,36 +45,65 @@ def _controller(context: RequestContext) -> Controller:
     return found
 
 
-async def fetch(context: RequestContext, request: fetch_messages.FetchRequest) -> fetch_messages.FetchResponse:
+async def fetch(
+    context: RequestContext, request: fetch_messages.FetchRequest
+) -> fetch_messages.FetchResponse:
     """Fetch of the metadata log; for nodes of the cluster only."""
     _check_cluster(context, Operation.CLUSTER_ACTION)
     return await _controller(context).readers.fetch(request, context.version)
 
 
-async def fetch_snapshot(context: RequestContext, request: quorum.FetchSnapshotRequest) -> quorum.FetchSnapshotResponse:
+async def fetch_snapshot(
+    context: RequestContext, request: quorum.FetchSnapshotRequest
+) -> quorum.FetchSnapshotResponse:
     return _controller(context).readers.fetch_snapshot(request, context.version)
 
 
-async def describe_quorum(context: RequestContext, request: cluster.DescribeQuorumRequest) -> cluster.DescribeQuorumResponse:
+async def describe_quorum(
+    context: RequestContext, request: cluster.DescribeQuorumRequest
+) -> cluster.DescribeQuorumResponse:
     return _controller(context).readers.describe(request, context.version)
 
 
-async def describe_cluster(context: RequestContext, request: cluster.DescribeClusterRequest) -> cluster.DescribeClusterResponse:
-    """KIP-919: the controllers, and whose cluster this is. Version 0 cannot ask for controllers, and knows no error that says so."""
+async def describe_cluster(
+    context: RequestContext, request: cluster.DescribeClusterRequest
+) -> cluster.DescribeClusterResponse:
+    """KIP-919: the controllers, and whose cluster this is.
+
+    Version 0 cannot ask for controllers, and knows no error that says so.
+    """
     if request.endpoint_type == _BROKERS:
-        code = ErrorCode.MISMATCHED_ENDPOINT_TYPE if context.version >= 1 else ErrorCode.INVALID_REQUEST
+        code = (
+            ErrorCode.MISMATCHED_ENDPOINT_TYPE
+            if context.version >= 1
+            else ErrorCode.INVALID_REQUEST
+        )
         raise BrokerError(code, "this listener belongs to a controller")
     if request.endpoint_type != _CONTROLLERS:
-        raise BrokerError(ErrorCode.UNSUPPORTED_ENDPOINT_TYPE, f"there is no endpoint type {request.endpoint_type}")
+        raise BrokerError(
+            ErrorCode.UNSUPPORTED_ENDPOINT_TYPE,
+            f"there is no endpoint type {request.endpoint_type}",
+        )
     controller = _controller(context)
     own = [each for each in controller.listeners if each.name == context.listener.name]
-    nodes = [cluster.DescribeClusterBroker(broker_id=controller.node_id, host=each.host, port=each.port) for each in own]
+    nodes = [
+        cluster.DescribeClusterBroker(broker_id=controller.node_id, host=each.host, port=each.port)
+        for each in own
+    ]
     response = cluster.DescribeClusterResponse(
-        error_message=None, endpoint_type=_CONTROLLERS, cluster_id=controller.cluster_id, controller_id=controller.node_id, brokers=nodes
+        error_message=None,
+        endpoint_type=_CONTROLLERS,
+        cluster_id=controller.cluster_id,
+        controller_id=controller.node_id,
+        brokers=nodes,
     )
     if request.include_cluster_authorized_operations:
         response.cluster_authorized_operations = authorized_operations(
-            context.authorizer, context.principal, context.client_host, ResourceType.CLUSTER, CLUSTER_NAME
+            context.authorizer,
+            context.principal,
+            context.client_host,
+            ResourceType.CLUSTER,
+            CLUSTER_NAME,
         )
     return response
 
@@ -71,14 +115,22 @@ async def broker_registration(
     controller = _controller(context)
     now_ms = controller.runtime.now_ms()
     outcome = broker_registry.register(
-        controller.view, request, context.version, controller.sessions, controller.cluster_id, controller.log.end_offset, now_ms
+        controller.view,
+        request,
+        context.version,
+        controller.sessions,
+        controller.cluster_id,
+        controller.log.end_offset,
+        now_ms,
     )
     controller.sessions.touch(request.broker_id, outcome.epoch, -1, now_ms)
     await controller.write(outcome.records)
     return broker_lifecycle.BrokerRegistrationResponse(broker_epoch=outcome.epoch)
 
 
-async def broker_heartbeat(context: RequestContext, request: broker_lifecycle.BrokerHeartbeatRequest) -> broker_lifecycle.BrokerHeartbeatResponse:
+async def broker_heartbeat(
+    context: RequestContext, request: broker_lifecycle.BrokerHeartbeatRequest
+) -> broker_lifecycle.BrokerHeartbeatResponse:
     """Changes of state are durable before the broker hears of them."""
     controller = _controller(context)
     now_ms = controller.runtime.now_ms()
@@ -87,28 +139,40 @@ async def broker_heartbeat(context: RequestContext, request: broker_lifecycle.Br
         written = controller.write(beat.records)
         if beat.enters_shutdown:
             last = controller.log.end_offset - 1
-            broker_registry.note_shutdown_offset(controller.sessions, request.broker_id, request.broker_epoch, last, now_ms)
+            broker_registry.note_shutdown_offset(
+                controller.sessions, request.broker_id, request.broker_epoch, last, now_ms
+            )
         await written
-    if beat.should_shut_down:  # its next incarnation need not wait for the end of a session that nobody holds
+    if (
+        beat.should_shut_down
+    ):  # its next incarnation need not wait for the end of a session that nobody holds
         controller.sessions.forget(request.broker_id, request.broker_epoch)
-    return broker_lifecycle.BrokerHeartbeatResponse(is_caught_up=beat.caught_up, is_fenced=beat.fenced, should_shut_down=beat.should_shut_down)
+    return broker_lifecycle.BrokerHeartbeatResponse(
+        is_caught_up=beat.caught_up, is_fenced=beat.fenced, should_shut_down=beat.should_shut_down
+    )
 
 
-async def unregister_broker(context: RequestContext, request: cluster.UnregisterBrokerRequest) -> cluster.UnregisterBrokerResponse:
+async def unregister_broker(
+    context: RequestContext, request: cluster.UnregisterBrokerRequest
+) -> cluster.UnregisterBrokerResponse:
     _check_cluster(context, Operation.ALTER)
     controller = _controller(context)
     await controller.write(broker_registry.unregister(controller.view, request.broker_id))
     return cluster.UnregisterBrokerResponse(error_message=None)
 
 
-async def alter_partition(context: RequestContext, request: broker_lifecycle.AlterPartitionRequest) -> broker_lifecycle.AlterPartitionResponse:
+async def alter_partition(
+    context: RequestContext, request: broker_lifecycle.AlterPartitionRequest
+) -> broker_lifecycle.AlterPartitionResponse:
     controller = _controller(context)
     found, response = partitions.alter_partition(controller.view, request, context.version)
     await controller.write(found)
     return response
 
 
-async def assign_replicas_to_dirs(context: RequestContext, request: log_dirs.AssignReplicasToDirsRequest) -> log_dirs.AssignReplicasToDirsResponse:
+async def assign_replicas_to_dirs(
+    context: RequestContext, request: log_dirs.AssignReplicasToDirsRequest
+) -> log_dirs.AssignReplicasToDirsResponse:
     controller = _controller(context)
     found, response = partitions.assign_replicas(controller.view, request)
     await controller.write(found)
@@ -123,31 +187,47 @@ async def allocate_producer_ids(
     image = controller.view.image
     broker_registry.check_epoch(image, request.broker_id, request.broker_epoch)
     start = image.next_producer_id
-    record = ProducerIdsRecord(broker_id=request.broker_id, broker_epoch=request.broker_epoch, next_producer_id=start + PRODUCER_ID_BLOCK)
+    record = ProducerIdsRecord(
+        broker_id=request.broker_id,
+        broker_epoch=request.broker_epoch,
+        next_producer_id=start + PRODUCER_ID_BLOCK,
+    )
     await controller.write([record])
-    return producer_ids.AllocateProducerIdsResponse(producer_id_start=start, producer_id_len=PRODUCER_ID_BLOCK)
+    return producer_ids.AllocateProducerIdsResponse(
+        producer_id_start=start, producer_id_len=PRODUCER_ID_BLOCK
+    )
 
 
-async def create_topics(context: RequestContext, request: topics.CreateTopicsRequest) -> topics.CreateTopicsResponse:
+async def create_topics(
+    context: RequestContext, request: topics.CreateTopicsRequest
+) -> topics.CreateTopicsResponse:
     controller = _controller(context)
     refused = permissions.refuse_creations(context, request)
-    found, response = topic_changes.create_topics(controller.view, request, controller.runtime.random)
+    found, response = topic_changes.create_topics(
+        controller.view, request, controller.runtime.random
+    )
     await controller.write(found)
     permissions.hide_configs(context, response)
     response.topics += refused
     return response
 
 
-async def create_partitions(context: RequestContext, request: topics.CreatePartitionsRequest) -> topics.CreatePartitionsResponse:
+async def create_partitions(
+    context: RequestContext, request: topics.CreatePartitionsRequest
+) -> topics.CreatePartitionsResponse:
     controller = _controller(context)
     refused = permissions.refuse_growth(context, request)
-    found, response = topic_changes.create_partitions(controller.view, request, controller.runtime.random)
+    found, response = topic_changes.create_partitions(
+        controller.view, request, controller.runtime.random
+    )
     await controller.write(found)
     response.results += refused
     return response
 
 
-async def delete_topics(context: RequestContext, request: topics.DeleteTopicsRequest) -> topics.DeleteTopicsResponse:
+async def delete_topics(
+    context: RequestContext, request: topics.DeleteTopicsRequest
+) -> topics.DeleteTopicsResponse:
     controller = _controller(context)
     refused = permissions.refuse_deletions(context, request, context.version, controller.view.image)
     found, response = topic_changes.delete_topics(controller.view, request, context.version)
@@ -167,7 +247,9 @@ async def incremental_alter_configs(
     return response
 
 
-async def alter_configs(context: RequestContext, request: configs.AlterConfigsRequest) -> configs.AlterConfigsResponse:
+async def alter_configs(
+    context: RequestContext, request: configs.AlterConfigsRequest
+) -> configs.AlterConfigsResponse:
     controller = _controller(context)
     refused = permissions.refuse_alter(context, request)
     found, response = config_changes.alter_configs(controller.view, request)
@@ -176,7 +258,9 @@ async def alter_configs(context: RequestContext, request: configs.AlterConfigsRe
     return response
 
 
-async def elect_leaders(context: RequestContext, request: reassignment.ElectLeadersRequest) -> reassignment.ElectLeadersResponse:
+async def elect_leaders(
+    context: RequestContext, request: reassignment.ElectLeadersRequest
+) -> reassignment.ElectLeadersResponse:
     _check_cluster(context, Operation.ALTER)
     controller = _controller(context)
     found, response = partition_requests.elect_leaders(controller.view, request)

@@ -1,7 +1,9 @@
-"""Who may create, change and delete: asked by the controller, with the principal of the client itself.
+"""Who may create, change and delete: asked by the controller, with the principal of the client
+itself.
 
 1. Permission is asked before existence: what is refused tells nothing about what is there.
-2. What may not be done is taken out of the request and answered with its own error; the rest goes on.
+2. What may not be done is taken out of the request and answered with its own error; the rest goes
+   on.
 
 Source: Kafka's `ControllerApis`; `RL 5.1`. Left out: stored ACLs (`security/acl.py`).
 """
@@ -23,29 +25,53 @@ Resource = TypeVar("Resource", bound=Any)
 Answer = TypeVar("Answer")
 
 
-def refuse_creations(context: RequestContext, request: topics.CreateTopicsRequest) -> list[topics.CreatableTopicResult]:
+def refuse_creations(
+    context: RequestContext, request: topics.CreateTopicsRequest
+) -> list[topics.CreatableTopicResult]:
     """CREATE on the cluster, or on the topic."""
     if context.may_on_cluster(Operation.CREATE):
         return []
-    refused = [each for each in request.topics if not context.may(Operation.CREATE, ResourceType.TOPIC, each.name)]
+    refused = [
+        each
+        for each in request.topics
+        if not context.may(Operation.CREATE, ResourceType.TOPIC, each.name)
+    ]
     request.topics = [each for each in request.topics if each not in refused]
-    return [topics.CreatableTopicResult(name=each.name, error_code=_REFUSED, error_message=_REFUSED.sentence, configs=None) for each in refused]
+    return [
+        topics.CreatableTopicResult(
+            name=each.name, error_code=_REFUSED, error_message=_REFUSED.sentence, configs=None
+        )
+        for each in refused
+    ]
 
 
 def hide_configs(context: RequestContext, response: topics.CreateTopicsResponse) -> None:
     """What a topic became is told to those who may describe its settings."""
     for result in response.topics:
-        if result.error_code == ErrorCode.NONE and not context.may(Operation.DESCRIBE_CONFIGS, ResourceType.TOPIC, result.name):
+        if result.error_code == ErrorCode.NONE and not context.may(
+            Operation.DESCRIBE_CONFIGS, ResourceType.TOPIC, result.name
+        ):
             result.topic_config_error_code = _REFUSED
             result.num_partitions = result.replication_factor = -1
             result.configs = None
 
 
-def refuse_growth(context: RequestContext, request: topics.CreatePartitionsRequest) -> list[topics.CreatePartitionsTopicResult]:
+def refuse_growth(
+    context: RequestContext, request: topics.CreatePartitionsRequest
+) -> list[topics.CreatePartitionsTopicResult]:
     """ALTER on the topic."""
-    refused = [each for each in request.topics if not context.may(Operation.ALTER, ResourceType.TOPIC, each.name)]
+    refused = [
+        each
+        for each in request.topics
+        if not context.may(Operation.ALTER, ResourceType.TOPIC, each.name)
+    ]
     request.topics = [each for each in request.topics if each not in refused]
-    return [topics.CreatePartitionsTopicResult(name=each.name, error_code=_REFUSED, error_message=_REFUSED.sentence) for each in refused]
+    return [
+        topics.CreatePartitionsTopicResult(
+            name=each.name, error_code=_REFUSED, error_message=_REFUSED.sentence
+        )
+        for each in refused
+    ]
 
 
 def refuse_deletions(
@@ -54,12 +80,25 @@ def refuse_deletions(
     """DELETE on the topic. An id whose topic may not even be described is unknown."""
     results = []
     if version < 6:
-        names = [name for name in request.topic_names if not context.may(Operation.DELETE, ResourceType.TOPIC, name)]
+        names = [
+            name
+            for name in request.topic_names
+            if not context.may(Operation.DELETE, ResourceType.TOPIC, name)
+        ]
         request.topic_names = [name for name in request.topic_names if name not in names]
-        return [topics.DeletableTopicResult(name=name, error_code=_REFUSED, error_message=_REFUSED.sentence) for name in names]
+        return [
+            topics.DeletableTopicResult(
+                name=name, error_code=_REFUSED, error_message=_REFUSED.sentence
+            )
+            for name in names
+        ]
     kept = []
     for state in request.topics:
-        topic = image.topics_by_id.get(bytes(state.topic_id)) if state.name is None and bytes(state.topic_id) != NULL_UUID else None
+        topic = (
+            image.topics_by_id.get(bytes(state.topic_id))
+            if state.name is None and bytes(state.topic_id) != NULL_UUID
+            else None
+        )
         name = topic.name if topic is not None else state.name
         if name is None or context.may(Operation.DELETE, ResourceType.TOPIC, name):
             kept.append(state)
@@ -67,7 +106,12 @@ def refuse_deletions(
         hidden = topic is not None and not context.may(Operation.DESCRIBE, ResourceType.TOPIC, name)
         code = ErrorCode.UNKNOWN_TOPIC_ID if hidden else _REFUSED
         results.append(
-            topics.DeletableTopicResult(name=None if hidden else name, topic_id=state.topic_id, error_code=code, error_message=code.sentence)
+            topics.DeletableTopicResult(
+                name=None if hidden else name,
+                topic_id=state.topic_id,
+                error_code=code,
+                error_message=code.sentence,
+            )
         )
     request.topics = kept
     return results
@@ -76,29 +120,56 @@ def refuse_deletions(
 def may_alter_configs(context: RequestContext, resource_type: int, name: str) -> ErrorCode:
     """NONE when it may; ALTER_CONFIGS on the topic, for everything else on the cluster."""
     if resource_type == TOPIC_RESOURCE:
-        return ErrorCode.NONE if context.may(Operation.ALTER_CONFIGS, ResourceType.TOPIC, name) else _REFUSED
-    return ErrorCode.NONE if context.may_on_cluster(Operation.ALTER_CONFIGS) else ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+        return (
+            ErrorCode.NONE
+            if context.may(Operation.ALTER_CONFIGS, ResourceType.TOPIC, name)
+            else _REFUSED
+        )
+    return (
+        ErrorCode.NONE
+        if context.may_on_cluster(Operation.ALTER_CONFIGS)
+        else ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+    )
 
 
 def refuse_incremental(
     context: RequestContext, request: configs.IncrementalAlterConfigsRequest
 ) -> list[configs.IncrementalAlterConfigsResponseAlterConfigsResourceResponse]:
     """As `refuse_alter`."""
-    request.resources, refused = _apart(context, request.resources, configs.IncrementalAlterConfigsResponseAlterConfigsResourceResponse)
+    request.resources, refused = _apart(
+        context,
+        request.resources,
+        configs.IncrementalAlterConfigsResponseAlterConfigsResourceResponse,
+    )
     return refused
 
 
-def refuse_alter(context: RequestContext, request: configs.AlterConfigsRequest) -> list[configs.AlterConfigsResponseAlterConfigsResourceResponse]:
-    """The answers about resources whose settings the principal may not change; the request keeps the others."""
-    request.resources, refused = _apart(context, request.resources, configs.AlterConfigsResponseAlterConfigsResourceResponse)
+def refuse_alter(
+    context: RequestContext, request: configs.AlterConfigsRequest
+) -> list[configs.AlterConfigsResponseAlterConfigsResourceResponse]:
+    """The answers about resources whose settings the principal may not change; the request keeps
+    the others.
+    """
+    request.resources, refused = _apart(
+        context, request.resources, configs.AlterConfigsResponseAlterConfigsResourceResponse
+    )
     return refused
 
 
-def _apart(context: RequestContext, resources: list[Resource], answer: Callable[..., Answer]) -> tuple[list[Resource], list[Answer]]:
+def _apart(
+    context: RequestContext, resources: list[Resource], answer: Callable[..., Answer]
+) -> tuple[list[Resource], list[Answer]]:
     """Those that may be changed, and the refusals of the others."""
-    codes = [may_alter_configs(context, each.resource_type, each.resource_name) for each in resources]
+    codes = [
+        may_alter_configs(context, each.resource_type, each.resource_name) for each in resources
+    ]
     refused = [
-        answer(error_code=code, error_message=code.sentence, resource_type=each.resource_type, resource_name=each.resource_name)
+        answer(
+            error_code=code,
+            error_message=code.sentence,
+            resource_type=each.resource_type,
+            resource_name=each.resource_name,
+        )
         for each, code in zip(resources, codes, strict=True)
         if code
     ]

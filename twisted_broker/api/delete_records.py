@@ -1,8 +1,10 @@
 """DeleteRecords: moves the log start up, and answers when all live replicas have moved.
 
-Guards: per topic permission (Delete), then existence, internal topics, leadership, the cleanup policy and the range.
+Guards: per topic permission (Delete), then existence, internal topics, leadership, the cleanup
+policy and the range.
 
-Source: RL 2.8; Kafka's `KafkaApis.handleDeleteRecordsRequest`; KIP-107. Leaves out: deleting the files (retention does).
+Source: RL 2.8; Kafka's `KafkaApis.handleDeleteRecordsRequest`; KIP-107. Leaves out: deleting the
+files (retention does).
 """
 
 from __future__ import annotations
@@ -23,8 +25,12 @@ if TYPE_CHECKING:
     from twisted_broker.api.context import RequestContext
 
 
-async def delete_records(context: RequestContext, request: DeleteRecordsRequest) -> DeleteRecordsResponse:
-    """Answers when the low watermark of every partition reached its offset, or after `timeout_ms`."""
+async def delete_records(
+    context: RequestContext, request: DeleteRecordsRequest
+) -> DeleteRecordsResponse:
+    """Answers when the low watermark of every partition reached its offset, or after
+    `timeout_ms`.
+    """
     response = DeleteRecordsResponse()
     offsets: list[tuple[TopicPartition, int]] = []
     awaited: list[DeleteRecordsPartitionResult] = []
@@ -32,7 +38,9 @@ async def delete_records(context: RequestContext, request: DeleteRecordsRequest)
         allowed = context.may(Operation.DELETE, ResourceType.TOPIC, topic.name)
         results = []
         for asked in topic.partitions:
-            result = DeleteRecordsPartitionResult(partition_index=asked.partition_index, low_watermark=-1)
+            result = DeleteRecordsPartitionResult(
+                partition_index=asked.partition_index, low_watermark=-1
+            )
             if allowed:
                 offsets.append((TopicPartition(topic.name, asked.partition_index), asked.offset))
                 awaited.append(result)

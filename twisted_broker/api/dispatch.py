@@ -1,16 +1,18 @@
 """From a frame to the function that answers it, and from its result to bytes.
 
-Owns the steps between a connection and a request function: header, route, gate, decode, run, encode.
+Owns the steps between a connection and a request function: header, route, gate, decode, run,
+encode.
 
-1. A request function is stepped by hand: with nothing to wait for, its answer is there when `send(None)` returns; only one that awaits a
-   Deferred becomes a turn of the connection.
-2. An expected refusal (`BrokerError`) is the API's error answer; a broken peer (`WireError`) closes its connection; anything else is a bug:
-   UNKNOWN_SERVER_ERROR for the client, a traceback for us.
-3. An API or version that is not served closes the connection, as Kafka does; ApiVersions alone is answered in version 0 with
-   UNSUPPORTED_VERSION, so that a newer client can ask again.
+1. A request function is stepped by hand: with nothing to wait for, its answer is there when
+   `send(None)` returns; only one that awaits a Deferred becomes a turn of the connection.
+2. An expected refusal (`BrokerError`) is the API's error answer; a broken peer (`WireError`) closes
+   its connection; anything else is a bug: UNKNOWN_SERVER_ERROR for the client, a traceback for us.
+3. An API or version that is not served closes the connection, as Kafka does; ApiVersions alone is
+   answered in version 0 with UNSUPPORTED_VERSION, so that a newer client can ask again.
 4. A small slice is read here and sent with its header in one piece; a long one goes out as it is.
 
-Source: Kafka's `SocketServer.Processor`, `KafkaApis`, KIP-511; the project's notes on speed, item 1. Leaves out: order (`net/connection.py`).
+Source: Kafka's `SocketServer.Processor`, `KafkaApis`, KIP-511; the project's notes on speed, item
+1. Leaves out: order (`net/connection.py`).
 """
 
 from __future__ import annotations
@@ -28,10 +30,20 @@ from twisted_broker.api.context import BrokerParts, Listener, RequestContext
 from twisted_broker.api.refusals import refusal
 from twisted_broker.api.routes import Route, served
 from twisted_broker.log.segment_file import FileSlice, SliceGone
-from twisted_broker.net.connection import Answer, KafkaConnection, PendingResponse, discard, one_line
+from twisted_broker.net.connection import (
+    Answer,
+    KafkaConnection,
+    PendingResponse,
+    discard,
+    one_line,
+)
 from twisted_broker.security.acl import Operation
 from twisted_broker.wire.errors import BrokerError, ErrorCode, WireError
-from twisted_broker.wire.header import decode_request_header, request_header_version, response_header_version
+from twisted_broker.wire.header import (
+    decode_request_header,
+    request_header_version,
+    response_header_version,
+)
 from twisted_broker.wire.schema import compile_writer, decode, encode, join_bytes
 
 _HEAD = Struct(">hhih")
@@ -46,13 +58,32 @@ Steps = Coroutine[Any, Any, Any]
 
 
 class BoundRoute:
-    """One API at one version on one listener, ready to run. Counts what came, and times it (seconds): of one request in 64 how long it was
-    queued, and worked on until its answer or its wait; how long each that waits waits; from an answer until it is with the socket."""
+    """One API at one version on one listener, ready to run. Counts what came, and times it
+    (seconds): of one request in 64 how long it was queued, and worked on until its answer or its
+    wait; how long each that waits waits; from an answer until it is with the socket.
+    """
 
     __slots__ = (
-        "call", "errors", "has_records", "has_tags", "header_end", "local_seconds", "queue_seconds", "refused_as_a_whole", "remote_seconds",
-        "request_class", "requests", "response_class", "response_seconds", "responses", "route", "timed", "version", "waits", "write",
-    )  # fmt: skip
+        "call",
+        "errors",
+        "has_records",
+        "has_tags",
+        "header_end",
+        "local_seconds",
+        "queue_seconds",
+        "refused_as_a_whole",
+        "remote_seconds",
+        "request_class",
+        "requests",
+        "response_class",
+        "response_seconds",
+        "responses",
+        "route",
+        "timed",
+        "version",
+        "waits",
+        "write",
+    )
 
     def __init__(self, route: Route, version: int, on_controller: bool) -> None:
         self.route = route
@@ -65,17 +96,26 @@ class BoundRoute:
         self.response_class = route.response_class()
         self.write: Callable[[Any, list[Any]], None] | None = None
         self.has_records = _holds_records(self.response_class)
-        self.refused_as_a_whole = any(field.name == "error_code" and field.is_in(version) for field in self.response_class.FIELDS)
+        self.refused_as_a_whole = any(
+            field.name == "error_code" and field.is_in(version)
+            for field in self.response_class.FIELDS
+        )
         self.has_tags = request_header_version(route.api_key, version) == 2
         self.header_end = b"\0" * response_header_version(route.api_key, version)
 
     def writer(self) -> Callable[[Any, list[Any]], None]:
         """Compiled when the first answer is written."""
-        self.write = self.response_class.writers.get(self.version) or compile_writer(self.response_class, self.version)
+        self.write = self.response_class.writers.get(self.version) or compile_writer(
+            self.response_class, self.version
+        )
         return self.write
 
     def read_header(self, frame: bytes | memoryview, length: int) -> tuple[str | None, int]:
-        """(client id, offset of the body); `length` is that of the client id. The usual header is read here, any other by its own reader."""
+        """(client id, offset of the body);
+
+        `length` is that of the client id. The usual header is read here, any other by its own
+        reader.
+        """
         end = 10 + length
         if length < 0 or end >= len(frame) or (self.has_tags and frame[end]):
             header, end = decode_request_header(frame)
@@ -86,7 +126,10 @@ class BoundRoute:
             raise WireError("the client id is not UTF-8") from None
 
     def unwritable(self) -> list[Any]:
-        """The body for an answer that cannot be written: never one that looks like success. WireError where the API has no error of its own."""
+        """The body for an answer that cannot be written: never one that looks like success.
+
+        WireError where the API has no error of its own.
+        """
         if not self.refused_as_a_whole:
             raise WireError(f"the answer of {self.route.name} v{self.version} cannot be written")
         parts: list[Any] = []
@@ -102,11 +145,15 @@ class BoundRoute:
 
 
 class Timed(PendingResponse):
-    """One request in 64 of those that are answered at once: the way of its answer to the socket is timed."""
+    """One request in 64 of those that are answered at once: the way of its answer to the socket
+    is timed.
+    """
 
     __slots__ = ("_seconds", "_served", "_since")
 
-    def __init__(self, served: BoundRoute, answer: Answer, since: float, seconds: Callable[[], float]) -> None:
+    def __init__(
+        self, served: BoundRoute, answer: Answer, since: float, seconds: Callable[[], float]
+    ) -> None:
         PendingResponse.__init__(self, answer)
         self._served, self._since, self._seconds = served, since, seconds
 
@@ -116,12 +163,31 @@ class Timed(PendingResponse):
 
 
 class Waiting(PendingResponse):
-    """A request function that waits for a Deferred. Many may: the request goes, and its bytes, where neither is needed for a refusal."""
+    """A request function that waits for a Deferred.
 
-    __slots__ = ("_connection", "_context", "_deferred", "_dispatcher", "_gone", "_request", "_served", "_since", "_steps")
+    Many may: the request goes, and its bytes, where neither is needed for a refusal.
+    """
+
+    __slots__ = (
+        "_connection",
+        "_context",
+        "_deferred",
+        "_dispatcher",
+        "_gone",
+        "_request",
+        "_served",
+        "_since",
+        "_steps",
+    )
 
     def __init__(
-        self, dispatcher: Dispatcher, connection: KafkaConnection, served: BoundRoute, context: RequestContext, request: Any, steps: Steps
+        self,
+        dispatcher: Dispatcher,
+        connection: KafkaConnection,
+        served: BoundRoute,
+        context: RequestContext,
+        request: Any,
+        steps: Steps,
     ) -> None:
         PendingResponse.__init__(self, None, False)
         self._dispatcher = dispatcher
@@ -151,10 +217,14 @@ class Waiting(PendingResponse):
             self._deferred.cancel()
 
     def _go_on(self, result: Any) -> None:
-        """The awaiting function takes a result out of the Deferred itself; a failure is thrown into it."""
+        """The awaiting function takes a result out of the Deferred itself; a failure is thrown
+        into it.
+        """
         failed = result.value if isinstance(result, Failure) else None
         try:
-            outcome = self._dispatcher.step(self._served, self._context, self._request, self._steps, failed)
+            outcome = self._dispatcher.step(
+                self._served, self._context, self._request, self._steps, failed
+            )
         except WireError as reason:
             self._connection.broken(reason)
             outcome = None
@@ -179,9 +249,14 @@ class Waiting(PendingResponse):
 
 
 class Dispatcher:
-    """The way in of one listener. Called with a connection and a frame; see `net.connection.Dispatch`."""
+    """The way in of one listener.
 
-    def __init__(self, broker: BrokerParts, listener: Listener, routes: dict[int, Route] | None = None) -> None:
+    Called with a connection and a frame; see `net.connection.Dispatch`.
+    """
+
+    def __init__(
+        self, broker: BrokerParts, listener: Listener, routes: dict[int, Route] | None = None
+    ) -> None:
         self.broker = broker
         self.listener = listener
         self.routes = served(listener.is_controller) if routes is None else routes
@@ -193,7 +268,9 @@ class Dispatcher:
         """What has been asked for so far."""
         return list(self._served.values())
 
-    def __call__(self, connection: KafkaConnection, frame: bytes | memoryview) -> Answer | PendingResponse:
+    def __call__(
+        self, connection: KafkaConnection, frame: bytes | memoryview
+    ) -> Answer | PendingResponse:
         try:
             api_key, version, correlation_id, length = _HEAD.unpack_from(frame)
         except StructError:
@@ -219,7 +296,11 @@ class Dispatcher:
         )
         request = decode(served.request_class, frame, version, offset)
         if served.route.cluster_action and not context.may_on_cluster(Operation.CLUSTER_ACTION):
-            return self.answer(served, context, served.refuse(request, ErrorCode.CLUSTER_AUTHORIZATION_FAILED, None))
+            return self.answer(
+                served,
+                context,
+                served.refuse(request, ErrorCode.CLUSTER_AUTHORIZATION_FAILED, None),
+            )
         steps = served.call(context, request)
         outcome = self.step(served, context, request, steps)
         if not count & _TIMED:
@@ -235,23 +316,40 @@ class Dispatcher:
         served.timed += 1
         served.queue_seconds += began - held_since if held_since else 0.0
         served.local_seconds += now - began
-        return outcome if outcome is None or isinstance(outcome, Deferred) else Timed(served, outcome, now, self.seconds)
+        return (
+            outcome
+            if outcome is None or isinstance(outcome, Deferred)
+            else Timed(served, outcome, now, self.seconds)
+        )
 
     def find(self, api_key: int, version: int) -> BoundRoute | None:
-        """What serves it; None for an ApiVersions that is too new. Raises WireError for what is not served here."""
+        """What serves it;
+
+        None for an ApiVersions that is too new. Raises WireError for what is not served here.
+        """
         route = self.routes.get(api_key)
         on_controller = self.listener.is_controller
         if route is None or not route.versions(on_controller).holds(version):
             if route is not None and api_key == _API_VERSIONS:
                 return None
-            raise WireError(f"API {api_key} version {version} is not served on listener {self.listener.name}")
+            raise WireError(
+                f"API {api_key} version {version} is not served on listener {self.listener.name}"
+            )
         found = self._served[api_key << 16 | version] = BoundRoute(route, version, on_controller)
         return found
 
     def step(
-        self, served: BoundRoute, context: RequestContext, request: Any, steps: Steps, failed: BaseException | None = None
+        self,
+        served: BoundRoute,
+        context: RequestContext,
+        request: Any,
+        steps: Steps,
+        failed: BaseException | None = None,
     ) -> Answer | Deferred[Any]:
-        """Runs the function until it waits (its Deferred) or ends (its answer). `failed`: how that which it waited for ended."""
+        """Runs the function until it waits (its Deferred) or ends (its answer).
+
+        `failed`: how that which it waited for ended.
+        """
         try:
             waits_for = steps.send(None) if failed is None else steps.throw(failed)
         except StopIteration as stop:
@@ -263,20 +361,34 @@ class Dispatcher:
         except CancelledError:
             return None
         except Exception:
-            _log.failure("{name} v{version} from {client} failed", name=served.route.name, version=served.version, client=_asker(context))
-            return self.answer(served, context, served.refuse(request, ErrorCode.UNKNOWN_SERVER_ERROR, None))
+            _log.failure(
+                "{name} v{version} from {client} failed",
+                name=served.route.name,
+                version=served.version,
+                client=_asker(context),
+            )
+            return self.answer(
+                served, context, served.refuse(request, ErrorCode.UNKNOWN_SERVER_ERROR, None)
+            )
         assert isinstance(waits_for, Deferred), waits_for
         return waits_for
 
     def answer(self, served: BoundRoute, context: RequestContext, response: Any) -> Answer:
-        """A message as the connection sends it. Raises WireError when its records are gone, or cannot be written."""
+        """A message as the connection sends it.
+
+        Raises WireError when its records are gone, or cannot be written.
+        """
         if response is None:
             return None
         parts: list[Any] = []
         try:
             (served.write or served.writer())(response, parts)
         except Exception:
-            _log.failure("the answer of {name} v{version} cannot be written", name=served.route.name, version=served.version)
+            _log.failure(
+                "the answer of {name} v{version} cannot be written",
+                name=served.route.name,
+                version=served.version,
+            )
             discard(parts)
             parts = served.unwritable()
         if served.has_records:
@@ -293,11 +405,18 @@ class Dispatcher:
 
 
 def _holds_records(struct: Any) -> bool:
-    return any(field.kind == "record_bytes" or (isinstance(field.element, type) and _holds_records(field.element)) for field in struct.FIELDS)
+    return any(
+        field.kind == "record_bytes"
+        or (isinstance(field.element, type) and _holds_records(field.element))
+        for field in struct.FIELDS
+    )
 
 
 def _with_records(parts: list[Any], correlation_id: int, header_end: bytes) -> Answer:
-    """The answer's pieces. Small slices are read here, up to a limit, so that many partitions are not many system calls."""
+    """The answer's pieces.
+
+    Small slices are read here, up to a limit, so that many partitions are not many system calls.
+    """
     total = len(header_end) + 4
     budget = _READ_AT_ONCE
     whole = True

@@ -2,10 +2,13 @@
 
 1. Version 0-1 gets message sets of magic 0, version 2-3 of magic 1.
 2. What cannot go down (zstd, damage) is an error of its partition; the others are served.
-3. A first batch that does not fit a hard limit (version <= 2) comes cut, as it is, so that the client sees that its limit is too small.
-4. At most about `TURN_BYTES` are converted in one turn of the reactor: a large answer for an old client delays nobody else.
+3. A first batch that does not fit a hard limit (version <= 2) comes cut, as it is, so that the
+   client sees that its limit is too small.
+4. At most about `TURN_BYTES` are converted in one turn of the reactor: a large answer for an old
+   client delays nobody else.
 
-Source: RL 1.8, RELIABILITY 5.3; Kafka's `LazyDownConversionRecords`. Leaves out: the formats (`wire.legacy`).
+Source: RL 1.8, RELIABILITY 5.3; Kafka's `LazyDownConversionRecords`. Leaves out: the formats
+(`wire.legacy`).
 """
 
 from __future__ import annotations
@@ -24,7 +27,10 @@ TURN_BYTES = 1 << 18
 
 
 async def convert_results(results: Sequence[FetchPartitionResult], magic: int, clock: Any) -> None:
-    """Replaces slices by converted records. Raises WireError when the records are gone; all slices are given back then."""
+    """Replaces slices by converted records.
+
+    Raises WireError when the records are gone; all slices are given back then.
+    """
     done = 0
     try:
         for result in results:
@@ -37,7 +43,10 @@ async def convert_results(results: Sequence[FetchPartitionResult], magic: int, c
 
 
 async def _convert(result: FetchPartitionResult, magic: int, clock: Any, done: int) -> int:
-    """Converts one partition; `done` bytes were converted in this turn before, the return says how many now."""
+    """Converts one partition;
+
+    `done` bytes were converted in this turn before, the return says how many now.
+    """
     assert result.slice is not None
     pieces: list[bytes] = []
     try:
@@ -50,7 +59,12 @@ async def _convert(result: FetchPartitionResult, magic: int, clock: Any, done: i
                 done = 0
     except BrokerError as refusal:
         result.release()
-        result.error, result.high_watermark, result.last_stable_offset, result.log_start_offset = refusal.code, -1, -1, -1
+        result.error, result.high_watermark, result.last_stable_offset, result.log_start_offset = (
+            refusal.code,
+            -1,
+            -1,
+            -1,
+        )
         return done
     except (SliceGone, OSError) as gone:
         raise WireError(f"records of an answer are gone: {gone}") from None

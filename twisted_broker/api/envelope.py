@@ -1,10 +1,14 @@
 """Envelope (key 58, version 0; controller listener): a client's request that its broker passes on.
 
-1. The request inside is answered as if its client had come itself: its principal and address are those in the envelope.
-2. Only APIs of the table with `forward` are accepted inside; anything else is UNSUPPORTED_VERSION or INVALID_REQUEST of the envelope.
-3. The envelope's own error stays NONE when the request inside was answered, whatever that answer says.
+1. The request inside is answered as if its client had come itself: its principal and address are
+   those in the envelope.
+2. Only APIs of the table with `forward` are accepted inside; anything else is UNSUPPORTED_VERSION
+   or INVALID_REQUEST of the envelope.
+3. The envelope's own error stays NONE when the request inside was answered, whatever that answer
+   says.
 
-Source: KIP-590, Kafka's `EnvelopeUtils`, `DefaultKafkaPrincipalBuilder` (the written form of a principal).
+Source: KIP-590, Kafka's `EnvelopeUtils`, `DefaultKafkaPrincipalBuilder` (the written form of a
+principal).
 """
 
 from __future__ import annotations
@@ -67,6 +71,8 @@ def _principal(data: bytes | None) -> Principal:
 
 def _address(packed: bytes) -> str:
     try:
-        return socket.inet_ntop(socket.AF_INET6 if len(packed) == 16 else socket.AF_INET, bytes(packed))
+        return socket.inet_ntop(
+            socket.AF_INET6 if len(packed) == 16 else socket.AF_INET, bytes(packed)
+        )
     except (ValueError, OSError):
         raise BrokerError(ErrorCode.INVALID_REQUEST, "the client's address is none") from None

@@ -1,14 +1,15 @@
 """Fetch: reads batches, waiting for them when there are too few.
 
-Guards in this order: the replica id, the session, then per partition the topic's id, permission and existence; what is left is read, and
-when that is not enough, read once more after the wait.
+Guards in this order: the replica id, the session, then per partition the topic's id, permission and
+existence; what is left is read, and when that is not enough, read once more after the wait.
 
-1. Permission comes before existence: ClusterAction for followers, Read for consumers. A refused partition carries -1 for the watermarks;
-   the others are served; with none left nothing is read.
+1. Permission comes before existence: ClusterAction for followers, Read for consumers. A refused
+   partition carries -1 for the watermarks; the others are served; with none left nothing is read.
 2. Records leave as file slices; an answer that is not made gives its slices back.
 
-Source: RL 1.8, 1.9, 5.1, 5.2; Kafka's `KafkaApis.handleFetchRequest`; KIP-74, KIP-227, KIP-392, KIP-951. Leaves out: quotas, the
-rules of sessions (`fetch_session`), old formats (`down_conversion`).
+Source: RL 1.8, 1.9, 5.1, 5.2; Kafka's `KafkaApis.handleFetchRequest`; KIP-74, KIP-227, KIP-392,
+KIP-951. Leaves out: quotas, the rules of sessions (`fetch_session`), old formats
+(`down_conversion`).
 """
 
 from __future__ import annotations
@@ -20,7 +21,12 @@ from typing import TYPE_CHECKING, Any
 from twisted_broker.api.down_conversion import convert_results
 from twisted_broker.api.leaders import LeaderHints
 from twisted_broker.interfaces import TopicPartition
-from twisted_broker.replication.fetch_session import FINAL_EPOCH, NO_SESSION, FetchContext, open_context
+from twisted_broker.replication.fetch_session import (
+    FINAL_EPOCH,
+    NO_SESSION,
+    FetchContext,
+    open_context,
+)
 from twisted_broker.replication.idle_partitions import PartitionKey
 from twisted_broker.replication.partition.fetch_data import (
     DEBUGGING_CONSUMER,
@@ -50,10 +56,20 @@ if TYPE_CHECKING:
     from twisted_broker.api.context import RequestContext
 
 _MAGIC_1_FROM, _LIMIT_FROM, _BATCHES_FROM = 2, 3, 4
-_ZSTD_FROM, _FOLLOWERS_SERVE_FROM, _TOPIC_IDS_FROM, _REPLICA_STATE_FROM, _LEADER_FROM = 10, 11, 13, 15, 16
+_ZSTD_FROM, _FOLLOWERS_SERVE_FROM, _TOPIC_IDS_FROM, _REPLICA_STATE_FROM, _LEADER_FROM = (
+    10,
+    11,
+    13,
+    15,
+    16,
+)
 _READ_COMMITTED = 1
 _READ, _TOPIC = Operation.READ, ResourceType.TOPIC
-_SAME_EPOCH, _UNSAID, _NO_SNAPSHOT = EpochEndOffset(), LeaderIdAndEpoch(), SnapshotId()  # shared by all answers that do not use them
+_SAME_EPOCH, _UNSAID, _NO_SNAPSHOT = (
+    EpochEndOffset(),
+    LeaderIdAndEpoch(),
+    SnapshotId(),
+)  # shared by all answers that do not use them
 _HINTED = frozenset({ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH})
 
 
@@ -80,15 +96,23 @@ async def fetch(context: RequestContext, request: FetchRequest) -> FetchResponse
         if unchanged is None and resting is not None and session.is_current:
             replicas.wake_what_changed(params, resting)
             readable = [*readable, *session.requests[len(requests) :]]
-        results = replicas.fetch(params, readable, record_progress=False) if unchanged is None else list(unchanged)
+        results = (
+            replicas.fetch(params, readable, record_progress=False)
+            if unchanged is None
+            else list(unchanged)
+        )
     for index, result in refused:
         results.insert(index, result)
-    error, session_id, shown = session.finish(results, None if resting is None else partial(replicas.idle_read, params))
+    error, session_id, shown = session.finish(
+        results, None if resting is None else partial(replicas.idle_read, params)
+    )
     if error != ErrorCode.NONE:
         for result in results:
             result.release()
     elif context.version < _BATCHES_FROM:
-        await convert_results(shown, 0 if context.version < _MAGIC_1_FROM else 1, context.runtime.clock)
+        await convert_results(
+            shown, 0 if context.version < _MAGIC_1_FROM else 1, context.runtime.clock
+        )
     return _response(context, error, session_id, shown)
 
 
@@ -119,7 +143,9 @@ def _params(context: RequestContext, request: FetchRequest) -> FetchParams:
     )
 
 
-def _open_session(context: RequestContext, request: FetchRequest, params: FetchParams) -> FetchContext:
+def _open_session(
+    context: RequestContext, request: FetchRequest, params: FetchParams
+) -> FetchContext:
     """Raises `BrokerError` for a session that is not there or not at that epoch."""
     by_id = context.version >= _TOPIC_IDS_FROM
     requests: list[FetchPartitionRequest] = []
@@ -128,19 +154,35 @@ def _open_session(context: RequestContext, request: FetchRequest, params: FetchP
         topic_id = topic.topic_id if by_id else None
         requests += [
             FetchPartitionRequest(
-                TopicPartition(name, asked.partition), topic_id, asked.fetch_offset, asked.partition_max_bytes,
-                asked.current_leader_epoch, asked.last_fetched_epoch, asked.log_start_offset,
+                TopicPartition(name, asked.partition),
+                topic_id,
+                asked.fetch_offset,
+                asked.partition_max_bytes,
+                asked.current_leader_epoch,
+                asked.last_fetched_epoch,
+                asked.log_start_offset,
             )
             for asked in topic.partitions
-        ]  # fmt: skip
+        ]
     if request.session_epoch == FINAL_EPOCH and request.session_id == NO_SESSION:
         return FetchContext(requests)
     forgotten: list[PartitionKey] = [
-        (topic.topic_id if by_id else topic.topic, partition) for topic in request.forgotten_topics_data for partition in topic.partitions
+        (topic.topic_id if by_id else topic.topic, partition)
+        for topic in request.forgotten_topics_data
+        for partition in topic.partitions
     ]
     cache = context.replica_manager.sessions
     now_ms = context.runtime.now_ms()
-    return open_context(cache, request.session_id, request.session_epoch, by_id, params.from_follower, requests, forgotten, now_ms)
+    return open_context(
+        cache,
+        request.session_id,
+        request.session_epoch,
+        by_id,
+        params.from_follower,
+        requests,
+        forgotten,
+        now_ms,
+    )
 
 
 def _name_of(context: RequestContext, topic_id: bytes) -> str:
@@ -149,7 +191,10 @@ def _name_of(context: RequestContext, topic_id: bytes) -> str:
 
 
 def _guard(
-    context: RequestContext, params: FetchParams, may_replicate: bool, requests: Sequence[FetchPartitionRequest]
+    context: RequestContext,
+    params: FetchParams,
+    may_replicate: bool,
+    requests: Sequence[FetchPartitionRequest],
 ) -> tuple[Sequence[FetchPartitionRequest], Sequence[tuple[int, FetchPartitionResult]]]:
     """What may be read, and the refusals with their places in the answer."""
     is_follower = params.replica_id >= 0
@@ -159,13 +204,19 @@ def _guard(
         return requests, ()
     readable = [request for request, code in zip(requests, codes, strict=True) if code is None]
     refused = [
-        (index, FetchPartitionResult(request, code)) for index, (request, code) in enumerate(zip(requests, codes, strict=True)) if code is not None
+        (index, FetchPartitionResult(request, code))
+        for index, (request, code) in enumerate(zip(requests, codes, strict=True))
+        if code is not None
     ]
     return readable, refused
 
 
 def _refusal(
-    context: RequestContext, request: FetchPartitionRequest, is_follower: bool, may_replicate: bool, held: Container[TopicPartition]
+    context: RequestContext,
+    request: FetchPartitionRequest,
+    is_follower: bool,
+    may_replicate: bool,
+    held: Container[TopicPartition],
 ) -> ErrorCode | None:
     if is_follower and not may_replicate:
         return ErrorCode.TOPIC_AUTHORIZATION_FAILED
@@ -178,14 +229,21 @@ def _refusal(
         request.topic_partition = TopicPartition(topic, request.topic_partition.partition)
     if not is_follower and not context.may(_READ, _TOPIC, topic):
         return ErrorCode.TOPIC_AUTHORIZATION_FAILED
-    if request.topic_partition not in held and context.metadata.image.partition(*request.topic_partition) is None:
+    if (
+        request.topic_partition not in held
+        and context.metadata.image.partition(*request.topic_partition) is None
+    ):
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    if context.version < _ZSTD_FROM and context.replica_manager.stores_zstd(request.topic_partition):
+    if context.version < _ZSTD_FROM and context.replica_manager.stores_zstd(
+        request.topic_partition
+    ):
         return ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
     return None
 
 
-def _response(context: RequestContext, error: ErrorCode, session_id: int, shown: list[FetchPartitionResult]) -> FetchResponse:
+def _response(
+    context: RequestContext, error: ErrorCode, session_id: int, shown: list[FetchPartitionResult]
+) -> FetchResponse:
     response = FetchResponse(error_code=error, session_id=session_id)
     hints: LeaderHints | None = None
     partitions: list[PartitionData] = []
@@ -196,7 +254,11 @@ def _response(context: RequestContext, error: ErrorCode, session_id: int, shown:
         if key is None or key != (request.topic_id or topic):
             key = request.topic_id or topic
             partitions = []
-            response.responses.append(FetchableTopicResponse(topic=topic, topic_id=request.topic_id or NULL_UUID, partitions=partitions))
+            response.responses.append(
+                FetchableTopicResponse(
+                    topic=topic, topic_id=request.topic_id or NULL_UUID, partitions=partitions
+                )
+            )
         data = _partition_data(result)
         partitions.append(data)
         if result.error in _HINTED and context.version >= _LEADER_FROM:
@@ -225,10 +287,10 @@ def _partition_data(result: FetchPartitionResult) -> PartitionData:
     )
     if result.aborted_transactions is not None:
         data.aborted_transactions = [
-            AbortedTransaction(producer_id=producer_id, first_offset=first_offset) for producer_id, first_offset in result.aborted_transactions
+            AbortedTransaction(producer_id=producer_id, first_offset=first_offset)
+            for producer_id, first_offset in result.aborted_transactions
         ]
     if result.diverging_epoch is not None:
         epoch, end_offset = result.diverging_epoch
         data.diverging_epoch = EpochEndOffset(epoch=epoch, end_offset=end_offset)
     return data
-

@@ -1,8 +1,9 @@
 """FindCoordinator: which broker coordinates a group.
 
 1. Permission first: DESCRIBE on the group.
-2. A group's coordinator leads its partition of `__consumer_offsets`; the first question makes the topic and waits a moment for its leaders.
-   Without a leader the answer is COORDINATOR_NOT_AVAILABLE, which clients take as "ask again".
+2. A group's coordinator leads its partition of `__consumer_offsets`; the first question makes the
+   topic and waits a moment for its leaders. Without a leader the answer is
+   COORDINATOR_NOT_AVAILABLE, which clients take as "ask again".
 3. Other kinds of keys are INVALID_REQUEST: no transaction or share coordinator is served.
 
 Source: Apache Kafka 4.3.1 `KafkaApis.getCoordinator` (KIP-699).
@@ -13,7 +14,11 @@ from __future__ import annotations
 from twisted_broker.api.context import RequestContext
 from twisted_broker.security.acl import Operation, ResourceType
 from twisted_broker.wire.errors import ErrorCode
-from twisted_broker.wire.messages.offsets import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
+from twisted_broker.wire.messages.offsets import (
+    Coordinator,
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
+)
 
 GROUP_KEY = 0
 FIRST_WITH_SEVERAL_KEYS = 4
@@ -22,21 +27,34 @@ NOBODY = (-1, "", -1)
 Found = tuple[ErrorCode, tuple[int, str, int]]
 
 
-async def find_coordinator(context: RequestContext, request: FindCoordinatorRequest) -> FindCoordinatorResponse:
+async def find_coordinator(
+    context: RequestContext, request: FindCoordinatorRequest
+) -> FindCoordinatorResponse:
     keys = request.coordinator_keys if context.version >= FIRST_WITH_SEVERAL_KEYS else [request.key]
     found = [_find(context, request.key_type, key) for key in keys]
     if any(error is ErrorCode.COORDINATOR_NOT_AVAILABLE for error, _ in found):
         await context.groups.offsets_topic.made()
         found = [_find(context, request.key_type, key) for key in keys]
     if context.version >= FIRST_WITH_SEVERAL_KEYS:
-        return FindCoordinatorResponse(coordinators=[_coordinator(key, each) for key, each in zip(keys, found, strict=True)])
+        return FindCoordinatorResponse(
+            coordinators=[_coordinator(key, each) for key, each in zip(keys, found, strict=True)]
+        )
     error, (node_id, host, port) = found[0]
-    return FindCoordinatorResponse(error_code=error, error_message=_sentence(error), node_id=node_id, host=host, port=port)
+    return FindCoordinatorResponse(
+        error_code=error, error_message=_sentence(error), node_id=node_id, host=host, port=port
+    )
 
 
 def _coordinator(key: str, found: Found) -> Coordinator:
     error, (node_id, host, port) = found
-    return Coordinator(key=key, node_id=node_id, host=host, port=port, error_code=error, error_message=_sentence(error))
+    return Coordinator(
+        key=key,
+        node_id=node_id,
+        host=host,
+        port=port,
+        error_code=error,
+        error_message=_sentence(error),
+    )
 
 
 def _sentence(error: ErrorCode) -> str | None:

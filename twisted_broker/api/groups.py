@@ -1,11 +1,15 @@
-"""JoinGroup, SyncGroup, Heartbeat, LeaveGroup; ListGroups, DescribeGroups, DeleteGroups: the wire's side of classic groups.
+"""JoinGroup, SyncGroup, Heartbeat, LeaveGroup; ListGroups, DescribeGroups, DeleteGroups: the wire's
+side of classic groups.
 
 1. Permission first: READ on the group to be a member, DESCRIBE to see it, DELETE to delete it.
-2. What a version cannot say is said the way that version's clients understand: no null protocol below v7, one member's error as the whole
-   answer's below LeaveGroup v3, a group that does not exist as Dead below DescribeGroups v6.
-3. Only a join and a leader's or follower's sync wait; nothing else does but for the tombstones of DeleteGroups.
+2. What a version cannot say is said the way that version's clients understand: no null protocol
+   below v7, one member's error as the whole answer's below LeaveGroup v3, a group that does not
+   exist as Dead below DescribeGroups v6.
+3. Only a join and a leader's or follower's sync wait; nothing else does but for the tombstones of
+   DeleteGroups.
 
-Source: Apache Kafka 4.3.1 `KafkaApis`, `JoinGroupRequest`, `LeaveGroupResponse`. Leaves out groups of KIP-848, share and streams groups.
+Source: Apache Kafka 4.3.1 `KafkaApis`, `JoinGroupRequest`, `LeaveGroupResponse`. Leaves out groups
+of KIP-848, share and streams groups.
 """
 
 from __future__ import annotations
@@ -61,63 +65,104 @@ def check_group(context: RequestContext, group_id: str, operation: Operation) ->
         raise BrokerError(ErrorCode.GROUP_AUTHORIZATION_FAILED)
 
 
-# -- membership ----------------------------------------------------------------------------------------------------------
+# membership
 async def join_group(context: RequestContext, request: JoinGroupRequest) -> JoinGroupResponse:
     check_group(context, request.group_id, Operation.READ)
     version = context.version
     protocols: dict[str, bytes] = {}
     for protocol in request.protocols:
         protocols.setdefault(protocol.name, protocol.metadata)
-    answer: JoinAnswer = await context.groups.join(request.group_id, JoinRequest(
-        member_id=request.member_id, new_member_id="", instance_id=request.group_instance_id,
-        client_id=context.client_id or "", client_host=f"/{context.client_host}", session_timeout_ms=request.session_timeout_ms,
-        rebalance_timeout_ms=request.session_timeout_ms if version == NO_REBALANCE_TIMEOUT_VERSION else request.rebalance_timeout_ms,
-        protocol_type=request.protocol_type, protocols=protocols,
-        requires_known_member_id=version >= FIRST_WITH_KNOWN_MEMBER_ID, can_skip_assignment=version >= FIRST_WITH_SKIP_ASSIGNMENT,
-    ))  # fmt: skip
+    answer: JoinAnswer = await context.groups.join(
+        request.group_id,
+        JoinRequest(
+            member_id=request.member_id,
+            new_member_id="",
+            instance_id=request.group_instance_id,
+            client_id=context.client_id or "",
+            client_host=f"/{context.client_host}",
+            session_timeout_ms=request.session_timeout_ms,
+            rebalance_timeout_ms=request.session_timeout_ms
+            if version == NO_REBALANCE_TIMEOUT_VERSION
+            else request.rebalance_timeout_ms,
+            protocol_type=request.protocol_type,
+            protocols=protocols,
+            requires_known_member_id=version >= FIRST_WITH_KNOWN_MEMBER_ID,
+            can_skip_assignment=version >= FIRST_WITH_SKIP_ASSIGNMENT,
+        ),
+    )
     return join_response(answer, version)
 
 
 def join_response(answer: JoinAnswer, version: int) -> JoinGroupResponse:
     name = answer.protocol_name
     return JoinGroupResponse(
-        error_code=answer.error, generation_id=answer.generation, protocol_type=answer.protocol_type,
+        error_code=answer.error,
+        generation_id=answer.generation,
+        protocol_type=answer.protocol_type,
         protocol_name="" if name is None and version < FIRST_WITH_NULLABLE_PROTOCOL else name,
-        leader=answer.leader, skip_assignment=answer.skip_assignment, member_id=answer.member_id,
-        members=[JoinGroupResponseMember(member_id=m, group_instance_id=i, metadata=b) for m, i, b in answer.members],
-    )  # fmt: skip
+        leader=answer.leader,
+        skip_assignment=answer.skip_assignment,
+        member_id=answer.member_id,
+        members=[
+            JoinGroupResponseMember(member_id=m, group_instance_id=i, metadata=b)
+            for m, i, b in answer.members
+        ],
+    )
 
 
 async def sync_group(context: RequestContext, request: SyncGroupRequest) -> SyncGroupResponse:
     check_group(context, request.group_id, Operation.READ)
-    if context.version >= FIRST_SYNC_WITH_PROTOCOL and (request.protocol_type is None or request.protocol_name is None):
+    if context.version >= FIRST_SYNC_WITH_PROTOCOL and (
+        request.protocol_type is None or request.protocol_name is None
+    ):
         raise BrokerError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
-    answer: SyncAnswer = await context.groups.sync(request.group_id, SyncRequest(
-        request.member_id, request.group_instance_id, request.generation_id, request.protocol_type, request.protocol_name,
-        tuple((a.member_id, a.assignment) for a in request.assignments),
-    ))  # fmt: skip
+    answer: SyncAnswer = await context.groups.sync(
+        request.group_id,
+        SyncRequest(
+            request.member_id,
+            request.group_instance_id,
+            request.generation_id,
+            request.protocol_type,
+            request.protocol_name,
+            tuple((a.member_id, a.assignment) for a in request.assignments),
+        ),
+    )
     return SyncGroupResponse(
-        error_code=answer.error, protocol_type=answer.protocol_type, protocol_name=answer.protocol_name, assignment=answer.assignment
+        error_code=answer.error,
+        protocol_type=answer.protocol_type,
+        protocol_name=answer.protocol_name,
+        assignment=answer.assignment,
     )
 
 
 async def heartbeat(context: RequestContext, request: HeartbeatRequest) -> HeartbeatResponse:
     check_group(context, request.group_id, Operation.READ)
-    error = context.groups.heartbeat(request.group_id, request.member_id, request.group_instance_id, request.generation_id)
+    error = context.groups.heartbeat(
+        request.group_id, request.member_id, request.group_instance_id, request.generation_id
+    )
     return HeartbeatResponse(error_code=error)
 
 
 async def leave_group(context: RequestContext, request: LeaveGroupRequest) -> LeaveGroupResponse:
     check_group(context, request.group_id, Operation.READ)
     if context.version < FIRST_LEAVE_OF_SEVERAL:
-        return LeaveGroupResponse(error_code=context.groups.leave(request.group_id, [(request.member_id, None)])[0].error)
-    answers = context.groups.leave(request.group_id, [(m.member_id, m.group_instance_id) for m in request.members])
+        return LeaveGroupResponse(
+            error_code=context.groups.leave(request.group_id, [(request.member_id, None)])[0].error
+        )
+    answers = context.groups.leave(
+        request.group_id, [(m.member_id, m.group_instance_id) for m in request.members]
+    )
     return LeaveGroupResponse(
-        members=[MemberResponse(member_id=a.member_id, group_instance_id=a.instance_id, error_code=a.error) for a in answers]
+        members=[
+            MemberResponse(
+                member_id=a.member_id, group_instance_id=a.instance_id, error_code=a.error
+            )
+            for a in answers
+        ]
     )
 
 
-# -- administration ------------------------------------------------------------------------------------------------------
+# administration
 async def list_groups(context: RequestContext, request: ListGroupsRequest) -> ListGroupsResponse:
     error, listings = context.groups.list_groups()
     if error:
@@ -125,21 +170,38 @@ async def list_groups(context: RequestContext, request: ListGroupsRequest) -> Li
     sees_all = context.may(Operation.DESCRIBE, ResourceType.CLUSTER, CLUSTER_NAME)
     states = {state.lower() for state in request.states_filter}
     types = {name.lower() for name in request.types_filter}
-    return ListGroupsResponse(groups=[
-        ListedGroup(group_id=g.group_id, protocol_type=g.protocol_type, group_state=g.state, group_type=CLASSIC)
-        for g in listings
-        if (not states or g.state.lower() in states) and (not types or CLASSIC.lower() in types)
-        and (sees_all or context.may(Operation.DESCRIBE, ResourceType.GROUP, g.group_id))
-    ])  # fmt: skip
+    return ListGroupsResponse(
+        groups=[
+            ListedGroup(
+                group_id=g.group_id,
+                protocol_type=g.protocol_type,
+                group_state=g.state,
+                group_type=CLASSIC,
+            )
+            for g in listings
+            if (not states or g.state.lower() in states)
+            and (not types or CLASSIC.lower() in types)
+            and (sees_all or context.may(Operation.DESCRIBE, ResourceType.GROUP, g.group_id))
+        ]
+    )
 
 
-async def describe_groups(context: RequestContext, request: DescribeGroupsRequest) -> DescribeGroupsResponse:
+async def describe_groups(
+    context: RequestContext, request: DescribeGroupsRequest
+) -> DescribeGroupsResponse:
     described = [_describe(context, group_id) for group_id in request.groups]
-    if request.include_authorized_operations and context.version >= FIRST_WITH_AUTHORIZED_OPERATIONS:
+    if (
+        request.include_authorized_operations
+        and context.version >= FIRST_WITH_AUTHORIZED_OPERATIONS
+    ):
         for group in described:
             if group.error_code == ErrorCode.NONE:
                 group.authorized_operations = authorized_operations(
-                    context.authorizer, context.principal, context.client_host, ResourceType.GROUP, group.group_id
+                    context.authorizer,
+                    context.principal,
+                    context.client_host,
+                    ResourceType.GROUP,
+                    group.group_id,
                 )
     return DescribeGroupsResponse(groups=described)
 
@@ -153,20 +215,37 @@ def _describe(context: RequestContext, group_id: str) -> DescribeGroupsResponseD
     if found is None:
         group = DescribeGroupsResponseDescribedGroup(group_id=group_id, group_state=DEAD)
         if context.version >= FIRST_WITH_GROUP_ID_NOT_FOUND:
-            group.error_code, group.error_message = ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} not found."
+            group.error_code, group.error_message = (
+                ErrorCode.GROUP_ID_NOT_FOUND,
+                f"Group {group_id} not found.",
+            )
         return group
     return DescribeGroupsResponseDescribedGroup(
-        group_id=group_id, group_state=found.state, protocol_type=found.protocol_type, protocol_data=found.protocol,
-        members=[DescribedGroupMember(
-            member_id=member_id, group_instance_id=instance_id, client_id=client_id, client_host=host,
-            member_metadata=metadata, member_assignment=assignment,
-        ) for member_id, instance_id, client_id, host, metadata, assignment in found.members],
-    )  # fmt: skip
+        group_id=group_id,
+        group_state=found.state,
+        protocol_type=found.protocol_type,
+        protocol_data=found.protocol,
+        members=[
+            DescribedGroupMember(
+                member_id=member_id,
+                group_instance_id=instance_id,
+                client_id=client_id,
+                client_host=host,
+                member_metadata=metadata,
+                member_assignment=assignment,
+            )
+            for member_id, instance_id, client_id, host, metadata, assignment in found.members
+        ],
+    )
 
 
-async def delete_groups(context: RequestContext, request: DeleteGroupsRequest) -> DeleteGroupsResponse:
+async def delete_groups(
+    context: RequestContext, request: DeleteGroupsRequest
+) -> DeleteGroupsResponse:
     """All tombstones are appended before the first is waited for."""
-    started: list[tuple[str, Deferred[ErrorCode] | ErrorCode]] = [(name, _delete(context, name)) for name in dict.fromkeys(request.groups_names)]
+    started: list[tuple[str, Deferred[ErrorCode] | ErrorCode]] = [
+        (name, _delete(context, name)) for name in dict.fromkeys(request.groups_names)
+    ]
     results: list[Any] = []
     for group_id, deleted in started:
         error = deleted if isinstance(deleted, ErrorCode) else await deleted

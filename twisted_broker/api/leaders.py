@@ -1,4 +1,5 @@
-"""Whom to ask instead: the current leader of a partition and where it is reached, for answers that name them (KIP-951).
+"""Whom to ask instead: the current leader of a partition and where it is reached, for answers that
+name them (KIP-951).
 
 Source: Kafka's `KafkaApis.getCurrentLeader`. Leaves out: who is leader (`cluster.image`).
 """
@@ -13,7 +14,10 @@ if TYPE_CHECKING:
 
 
 class LeaderHints:
-    """Collects the endpoints that one answer names; `endpoint` is the class of its `node_endpoints`."""
+    """Collects the endpoints that one answer names;
+
+    `endpoint` is the class of its `node_endpoints`.
+    """
 
     __slots__ = ("_endpoint", "_image", "_listener", "_named", "endpoints")
 
@@ -33,5 +37,9 @@ class LeaderHints:
         endpoint = None if broker is None else broker.listeners.get(self._listener)
         if broker is not None and endpoint is not None and state.leader not in self._named:
             self._named.add(state.leader)
-            self.endpoints.append(self._endpoint(node_id=state.leader, host=endpoint.host, port=endpoint.port, rack=broker.rack))
+            self.endpoints.append(
+                self._endpoint(
+                    node_id=state.leader, host=endpoint.host, port=endpoint.port, rack=broker.rack
+                )
+            )
         return state.leader, state.leader_epoch

@@ -1,11 +1,14 @@
 """ListOffsets: the offset for a timestamp, or for one of the special ones.
 
-Guards in this order: the replica id, then per topic permission (Describe), then per partition: named once, a timestamp that the version knows.
+Guards in this order: the replica id, then per topic permission (Describe), then per partition:
+named once, a timestamp that the version knows.
 
-1. A consumer sees up to the high watermark, or the last stable offset when it reads committed; a follower up to the log end.
+1. A consumer sees up to the high watermark, or the last stable offset when it reads committed; a
+   follower up to the log end.
 2. Version 0 lists the starts of segments instead.
 
-Source: RL 2.7, 3.4; Kafka's `KafkaApis.handleListOffsetRequest`; KIP-734. Leaves out: the look-up (`replication.partition_offsets`).
+Source: RL 2.7, 3.4; Kafka's `KafkaApis.handleListOffsetRequest`; KIP-734. Leaves out: the look-up
+(`replication.partition_offsets`).
 """
 
 from __future__ import annotations
@@ -13,7 +16,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from twisted_broker.interfaces import TopicPartition
-from twisted_broker.replication.partition.fetch_data import DEBUGGING_CONSUMER, HIGH_WATERMARK, LOG_END, TXN_COMMITTED
+from twisted_broker.replication.partition.fetch_data import (
+    DEBUGGING_CONSUMER,
+    HIGH_WATERMARK,
+    LOG_END,
+    TXN_COMMITTED,
+)
 from twisted_broker.replication.partition.offset_lookup import (
     EARLIEST_LOCAL,
     EARLIEST_PENDING_UPLOAD,
@@ -46,7 +54,9 @@ async def list_offsets(context: RequestContext, request: ListOffsetsRequest) -> 
     if request.replica_id < DEBUGGING_CONSUMER:
         raise BrokerError(ErrorCode.INVALID_REQUEST, f"replica id {request.replica_id}")
     repeated = _repeated(request)
-    return ListOffsetsResponse(topics=[_topic(context, request, topic, repeated) for topic in request.topics])
+    return ListOffsetsResponse(
+        topics=[_topic(context, request, topic, repeated) for topic in request.topics]
+    )
 
 
 def _repeated(request: ListOffsetsRequest) -> set[TopicPartition]:
@@ -59,7 +69,12 @@ def _repeated(request: ListOffsetsRequest) -> set[TopicPartition]:
     return repeated
 
 
-def _topic(context: RequestContext, request: ListOffsetsRequest, topic: ListOffsetsTopic, repeated: set[TopicPartition]) -> ListOffsetsTopicResponse:
+def _topic(
+    context: RequestContext,
+    request: ListOffsetsRequest,
+    topic: ListOffsetsTopic,
+    repeated: set[TopicPartition],
+) -> ListOffsetsTopicResponse:
     allowed = context.may(Operation.DESCRIBE, ResourceType.TOPIC, topic.name)
     answers = []
     for asked in topic.partitions:
@@ -67,7 +82,14 @@ def _topic(context: RequestContext, request: ListOffsetsRequest, topic: ListOffs
         try:
             if not allowed:
                 raise BrokerError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
-            _look_up(context, request, TopicPartition(topic.name, asked.partition_index), asked, repeated, answer)
+            _look_up(
+                context,
+                request,
+                TopicPartition(topic.name, asked.partition_index),
+                asked,
+                repeated,
+                answer,
+            )
         except BrokerError as refusal:
             answer.error_code = _code_for(context.version, refusal.code)
         answers.append(answer)
@@ -86,14 +108,23 @@ def _look_up(
     if context.version > 0 and topic_partition in repeated:
         raise BrokerError(ErrorCode.INVALID_REQUEST, f"{topic_partition} is named more than once")
     if context.version < _KNOWN_FROM.get(asked.timestamp, 0):
-        raise BrokerError(ErrorCode.UNSUPPORTED_VERSION, f"timestamp {asked.timestamp} is not known to version {context.version}")
+        raise BrokerError(
+            ErrorCode.UNSUPPORTED_VERSION,
+            f"timestamp {asked.timestamp} is not known to version {context.version}",
+        )
     partition = context.replica_manager.partition(topic_partition)
     is_client = request.replica_id < 0
     if context.version == 0:
         wall_ms = context.runtime.wall_ms()
-        answer.old_style_offsets = segment_offsets_before(partition, asked.timestamp, asked.max_num_offsets, is_client, wall_ms)
+        answer.old_style_offsets = segment_offsets_before(
+            partition, asked.timestamp, asked.max_num_offsets, is_client, wall_ms
+        )
         return
-    isolation = (TXN_COMMITTED if request.isolation_level == 1 else HIGH_WATERMARK) if is_client else LOG_END
+    isolation = (
+        (TXN_COMMITTED if request.isolation_level == 1 else HIGH_WATERMARK)
+        if is_client
+        else LOG_END
+    )
     found = list_offset(partition, asked.timestamp, isolation, asked.current_leader_epoch, True)
     answer.timestamp, answer.offset = found.timestamp, found.offset
     if context.version >= _LEADER_EPOCH_FROM:

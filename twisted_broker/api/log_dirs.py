@@ -3,7 +3,8 @@
 1. A directory that failed is listed with KAFKA_STORAGE_ERROR and without its partitions.
 2. Version 3 and later refuse as a whole what earlier versions answer with an empty list.
 
-Source: Kafka's `ReplicaManager.describeLogDirs`; KIP-113, KIP-827, KIP-1066. Left out: replicas on the move, cordoned directories.
+Source: Kafka's `ReplicaManager.describeLogDirs`; KIP-113, KIP-827, KIP-1066. Left out: replicas on
+the move, cordoned directories.
 """
 
 from __future__ import annotations
@@ -18,13 +19,19 @@ from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.messages import log_dirs as log_dirs_messages
 
 
-async def describe_log_dirs(context: RequestContext, request: log_dirs_messages.DescribeLogDirsRequest) -> log_dirs_messages.DescribeLogDirsResponse:
+async def describe_log_dirs(
+    context: RequestContext, request: log_dirs_messages.DescribeLogDirsRequest
+) -> log_dirs_messages.DescribeLogDirsResponse:
     """Answers at once."""
     if not context.may_on_cluster(Operation.DESCRIBE):
         if context.version >= 3:
             raise BrokerError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
         return log_dirs_messages.DescribeLogDirsResponse()
-    wanted = None if request.topics is None else {TopicPartition(t.topic, p) for t in request.topics for p in t.partitions}
+    wanted = (
+        None
+        if request.topics is None
+        else {TopicPartition(t.topic, p) for t in request.topics for p in t.partitions}
+    )
     manager = context.log_manager
     logs: dict[str, list[Log]] = {directory.path: [] for directory in manager.online()}
     for log in manager:
@@ -32,21 +39,37 @@ async def describe_log_dirs(context: RequestContext, request: log_dirs_messages.
             logs.setdefault(manager.directory_of(log).path, []).append(log)
     offline = set(manager.offline())
     results = [_online(context, path, logs[path]) for path in sorted(logs) if path not in offline]
-    results += [log_dirs_messages.DescribeLogDirsResult(error_code=ErrorCode.KAFKA_STORAGE_ERROR, log_dir=path) for path in sorted(offline)]
+    results += [
+        log_dirs_messages.DescribeLogDirsResult(
+            error_code=ErrorCode.KAFKA_STORAGE_ERROR, log_dir=path
+        )
+        for path in sorted(offline)
+    ]
     return log_dirs_messages.DescribeLogDirsResponse(results=results)
 
 
-def _online(context: RequestContext, path: str, logs: Iterable[Log]) -> log_dirs_messages.DescribeLogDirsResult:
+def _online(
+    context: RequestContext, path: str, logs: Iterable[Log]
+) -> log_dirs_messages.DescribeLogDirsResult:
     try:
         total, usable = context.runtime.files.free_bytes(path)
     except OSError:
-        return log_dirs_messages.DescribeLogDirsResult(error_code=ErrorCode.KAFKA_STORAGE_ERROR, log_dir=path)
+        return log_dirs_messages.DescribeLogDirsResult(
+            error_code=ErrorCode.KAFKA_STORAGE_ERROR, log_dir=path
+        )
     topics: dict[str, log_dirs_messages.DescribeLogDirsTopic] = {}
     for log in sorted(logs, key=lambda log: log.topic_partition):
         name, number = log.topic_partition
         topic = topics.setdefault(name, log_dirs_messages.DescribeLogDirsTopic(name=name))
         lag = max(0, log.log_end_offset - log.high_watermark)
         topic.partitions.append(
-            log_dirs_messages.DescribeLogDirsPartition(partition_index=number, partition_size=log.size_in_bytes, offset_lag=lag, is_future_key=False)
+            log_dirs_messages.DescribeLogDirsPartition(
+                partition_index=number,
+                partition_size=log.size_in_bytes,
+                offset_lag=lag,
+                is_future_key=False,
+            )
         )
-    return log_dirs_messages.DescribeLogDirsResult(log_dir=path, topics=list(topics.values()), total_bytes=total, usable_bytes=usable)
+    return log_dirs_messages.DescribeLogDirsResult(
+        log_dir=path, topics=list(topics.values()), total_bytes=total, usable_bytes=usable
+    )

@@ -1,12 +1,15 @@
 """Metadata (3) and DescribeTopicPartitions (75): where everything is, from this broker's image.
 
-1. Permission before existence; topics that may not be described are left out when all are asked for.
-2. A topic that is not there is created in the background when that is allowed; the client is told UNKNOWN_TOPIC_OR_PARTITION and asks again.
-3. Addresses are those of the listener on which the client came; a leader that is not reachable there is LEADER_NOT_AVAILABLE (LISTENER_NOT_FOUND from
-   version 6 on when the broker lives).
+1. Permission before existence; topics that may not be described are left out when all are asked
+   for.
+2. A topic that is not there is created in the background when that is allowed; the client is told
+   UNKNOWN_TOPIC_OR_PARTITION and asks again.
+3. Addresses are those of the listener on which the client came; a leader that is not reachable
+   there is LEADER_NOT_AVAILABLE (LISTENER_NOT_FOUND from version 6 on when the broker lives).
 4. Version 0 has no "all": an empty list is all topics; later versions say all with null.
 
-Source: Kafka's `KafkaApis.handleTopicMetadataRequest`, `KRaftMetadataCache`, `DescribeTopicPartitionsRequestHandler`; KIP-4, KIP-516, KIP-966.
+Source: Kafka's `KafkaApis.handleTopicMetadataRequest`, `KRaftMetadataCache`,
+`DescribeTopicPartitionsRequestHandler`; KIP-4, KIP-516, KIP-966.
 """
 
 from __future__ import annotations
@@ -16,7 +19,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from twisted_broker.api.cluster import any_live_broker
 from twisted_broker.api.context import RequestContext
 from twisted_broker.cluster.image import MetadataImage
-from twisted_broker.cluster.image_entries import BrokerRegistration, PartitionRegistration, TopicImage
+from twisted_broker.cluster.image_entries import (
+    BrokerRegistration,
+    PartitionRegistration,
+    TopicImage,
+)
 from twisted_broker.cluster.topic_names import INTERNAL_TOPICS, name_problem
 from twisted_broker.security.acl import CLUSTER_NAME, Operation, ResourceType, authorized_operations
 from twisted_broker.wire.errors import BrokerError, ErrorCode
@@ -29,16 +36,20 @@ from twisted_broker.wire.primitives import NULL_UUID
 class _Reach:
     """Which brokers can be reached through one listener.
 
-    What follows from a leader or a list of replicas is found once for a request: the thousand partitions of a topic have few of them. The lists are
-    shared between answers.
+    What follows from a leader or a list of replicas is found once for a request: the thousand
+    partitions of a topic have few of them. The lists are shared between answers.
     """
 
     __slots__ = ("_leaders", "_lists", "_offline", "brokers", "image", "leader_error", "listener")
 
     def __init__(self, image: MetadataImage, listener: str, version: int) -> None:
         self.image, self.listener = image, listener
-        self.brokers = {broker.id: broker for broker in image.live_brokers() if listener in broker.listeners}
-        self.leader_error = ErrorCode.LISTENER_NOT_FOUND if version >= 6 else ErrorCode.LEADER_NOT_AVAILABLE
+        self.brokers = {
+            broker.id: broker for broker in image.live_brokers() if listener in broker.listeners
+        }
+        self.leader_error = (
+            ErrorCode.LISTENER_NOT_FOUND if version >= 6 else ErrorCode.LEADER_NOT_AVAILABLE
+        )
         self._leaders: dict[int, tuple[ErrorCode, int]] = {}
         self._lists: dict[tuple[int, ...], list[int]] = {}
         self._offline: dict[tuple[tuple[int, ...], tuple[bytes, ...]], list[int]] = {}
@@ -46,7 +57,9 @@ class _Reach:
     def leader(self, partition: PartitionRegistration) -> tuple[ErrorCode, int]:
         """The leader's id, -1 with an error when clients cannot reach it."""
         leader = partition.leader
-        return self._leaders.get(leader) or self._leaders.setdefault(leader, self._find_leader(leader))
+        return self._leaders.get(leader) or self._leaders.setdefault(
+            leader, self._find_leader(leader)
+        )
 
     def _find_leader(self, leader: int) -> tuple[ErrorCode, int]:
         if leader in self.brokers:
@@ -74,7 +87,9 @@ class _Reach:
         return found
 
 
-async def metadata(context: RequestContext, request: metadata_messages.MetadataRequest) -> metadata_messages.MetadataResponse:
+async def metadata(
+    context: RequestContext, request: metadata_messages.MetadataRequest
+) -> metadata_messages.MetadataResponse:
     """Answers at once."""
     image: MetadataImage = context.metadata.image
     reach = _Reach(image, context.listener.name, context.version)
@@ -85,19 +100,29 @@ async def metadata(context: RequestContext, request: metadata_messages.MetadataR
     )
     if request.topics is None or (context.version == 0 and not request.topics):
         topics = [image.topics_by_name[name] for name in sorted(image.topics_by_name)]
-        response.topics = [_topic(context, request, reach, topic) for topic in topics if _may_describe(context, topic.name)]
+        response.topics = [
+            _topic(context, request, reach, topic)
+            for topic in topics
+            if _may_describe(context, topic.name)
+        ]
     else:
         response.topics = _asked_for(context, request, reach, request.topics)
     if 8 <= context.version <= 10 and request.include_cluster_authorized_operations:
         response.cluster_authorized_operations = authorized_operations(
-            context.authorizer, context.principal, context.client_host, ResourceType.CLUSTER, CLUSTER_NAME
+            context.authorizer,
+            context.principal,
+            context.client_host,
+            ResourceType.CLUSTER,
+            CLUSTER_NAME,
         )
     return response
 
 
 def _broker(broker: BrokerRegistration, listener: str) -> metadata_messages.MetadataResponseBroker:
     endpoint = broker.listeners[listener]
-    return metadata_messages.MetadataResponseBroker(node_id=broker.id, host=endpoint.host, port=endpoint.port, rack=broker.rack)
+    return metadata_messages.MetadataResponseBroker(
+        node_id=broker.id, host=endpoint.host, port=endpoint.port, rack=broker.rack
+    )
 
 
 def _may_describe(context: RequestContext, name: str) -> bool:
@@ -105,7 +130,10 @@ def _may_describe(context: RequestContext, name: str) -> bool:
 
 
 def _asked_for(
-    context: RequestContext, request: metadata_messages.MetadataRequest, reach: _Reach, asked: Sequence[metadata_messages.MetadataRequestTopic]
+    context: RequestContext,
+    request: metadata_messages.MetadataRequest,
+    reach: _Reach,
+    asked: Sequence[metadata_messages.MetadataRequestTopic],
 ) -> list[metadata_messages.MetadataResponseTopic]:
     answers: list[metadata_messages.MetadataResponseTopic] = []
     missing: dict[str, metadata_messages.MetadataResponseTopic] = {}
@@ -115,26 +143,43 @@ def _asked_for(
         if key in seen:
             continue
         seen.add(key)
-        answer = _by_id(context, request, reach, key) if isinstance(key, bytes) else _by_name(context, request, reach, key)
+        answer = (
+            _by_id(context, request, reach, key)
+            if isinstance(key, bytes)
+            else _by_name(context, request, reach, key)
+        )
         answers.append(answer)
         if isinstance(key, str) and answer.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
             missing[key] = answer
-    if missing and request.allow_auto_topic_creation and context.config.boolean("auto.create.topics.enable"):
+    if (
+        missing
+        and request.allow_auto_topic_creation
+        and context.config.boolean("auto.create.topics.enable")
+    ):
         _create(context, missing)
     return answers
 
 
-def _by_id(context: RequestContext, request: metadata_messages.MetadataRequest, reach: _Reach, topic_id: bytes) -> metadata_messages.MetadataResponseTopic:
+def _by_id(
+    context: RequestContext,
+    request: metadata_messages.MetadataRequest,
+    reach: _Reach,
+    topic_id: bytes,
+) -> metadata_messages.MetadataResponseTopic:
     if topic_id == NULL_UUID:
         raise BrokerError(ErrorCode.INVALID_REQUEST, "neither a topic's name nor its id")
     topic = reach.image.topics_by_id.get(topic_id)
     if topic is None or not _may_describe(context, topic.name):
         nameless = None if context.version >= 12 else ""
-        return metadata_messages.MetadataResponseTopic(error_code=ErrorCode.UNKNOWN_TOPIC_ID, name=nameless, topic_id=topic_id)
+        return metadata_messages.MetadataResponseTopic(
+            error_code=ErrorCode.UNKNOWN_TOPIC_ID, name=nameless, topic_id=topic_id
+        )
     return _topic(context, request, reach, topic)
 
 
-def _by_name(context: RequestContext, request: metadata_messages.MetadataRequest, reach: _Reach, name: str) -> metadata_messages.MetadataResponseTopic:
+def _by_name(
+    context: RequestContext, request: metadata_messages.MetadataRequest, reach: _Reach, name: str
+) -> metadata_messages.MetadataResponseTopic:
     answer = metadata_messages.MetadataResponseTopic(name=name, is_internal=name in INTERNAL_TOPICS)
     if not _may_describe(context, name):
         answer.error_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
@@ -142,16 +187,28 @@ def _by_name(context: RequestContext, request: metadata_messages.MetadataRequest
     topic = reach.image.topics_by_name.get(name)
     if topic is not None:
         return _topic(context, request, reach, topic)
-    answer.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if name_problem(name) is None else ErrorCode.INVALID_TOPIC_EXCEPTION
+    answer.error_code = (
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        if name_problem(name) is None
+        else ErrorCode.INVALID_TOPIC_EXCEPTION
+    )
     return answer
 
 
-def _topic(context: RequestContext, request: metadata_messages.MetadataRequest, reach: _Reach, topic: TopicImage) -> metadata_messages.MetadataResponseTopic:
+def _topic(
+    context: RequestContext,
+    request: metadata_messages.MetadataRequest,
+    reach: _Reach,
+    topic: TopicImage,
+) -> metadata_messages.MetadataResponseTopic:
     answer = metadata_messages.MetadataResponseTopic(
         name=topic.name,
         topic_id=topic.id,
         is_internal=topic.name in INTERNAL_TOPICS,
-        partitions=[_partition(context.version, reach, number, topic.partitions[number]) for number in sorted(topic.partitions)],
+        partitions=[
+            _partition(context.version, reach, number, topic.partitions[number])
+            for number in sorted(topic.partitions)
+        ],
     )
     if request.include_topic_authorized_operations:
         answer.topic_authorized_operations = _operations(context, topic.name)
@@ -159,15 +216,23 @@ def _topic(context: RequestContext, request: metadata_messages.MetadataRequest, 
 
 
 def _operations(context: RequestContext, name: str) -> int:
-    return authorized_operations(context.authorizer, context.principal, context.client_host, ResourceType.TOPIC, name)
+    return authorized_operations(
+        context.authorizer, context.principal, context.client_host, ResourceType.TOPIC, name
+    )
 
 
-def _partition(version: int, reach: _Reach, number: int, partition: PartitionRegistration) -> metadata_messages.MetadataResponsePartition:
+def _partition(
+    version: int, reach: _Reach, number: int, partition: PartitionRegistration
+) -> metadata_messages.MetadataResponsePartition:
     error, leader = reach.leader(partition)
     replicas, isr = reach.listed(partition.replicas), reach.listed(partition.isr)
     if version == 0:
-        replicas, isr = [[broker for broker in brokers if broker in reach.brokers] for brokers in (replicas, isr)]
-        if error is ErrorCode.NONE and len(replicas) + len(isr) < len(partition.replicas) + len(partition.isr):
+        replicas, isr = [
+            [broker for broker in brokers if broker in reach.brokers] for brokers in (replicas, isr)
+        ]
+        if error is ErrorCode.NONE and len(replicas) + len(isr) < len(partition.replicas) + len(
+            partition.isr
+        ):
             error = ErrorCode.REPLICA_NOT_AVAILABLE
     return metadata_messages.MetadataResponsePartition(
         error_code=error,
@@ -180,11 +245,16 @@ def _partition(version: int, reach: _Reach, number: int, partition: PartitionReg
     )
 
 
-def _create(context: RequestContext, missing: dict[str, metadata_messages.MetadataResponseTopic]) -> None:
+def _create(
+    context: RequestContext, missing: dict[str, metadata_messages.MetadataResponseTopic]
+) -> None:
     """Has the topics created, as far as the client may create them."""
     wanted: list[CreatableTopic] = []
     for name, answer in missing.items():
-        if not (context.may_on_cluster(Operation.CREATE) or context.may(Operation.CREATE, ResourceType.TOPIC, name)):
+        if not (
+            context.may_on_cluster(Operation.CREATE)
+            or context.may(Operation.CREATE, ResourceType.TOPIC, name)
+        ):
             answer.error_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
         elif name == "__consumer_offsets":
             context.groups.offsets_topic.create()
@@ -200,15 +270,21 @@ async def describe_topic_partitions(
     context: RequestContext, request: described.DescribeTopicPartitionsRequest
 ) -> described.DescribeTopicPartitionsResponse:
     """Topics by name, cut at the limit of partitions; the cursor says where to go on."""
-    limit = min(request.response_partition_limit, context.config.integer("max.request.partition.size.limit"))
+    limit = min(
+        request.response_partition_limit, context.config.integer("max.request.partition.size.limit")
+    )
     cursor = request.cursor
     if limit < 1 or (cursor is not None and cursor.partition_index < 0):
-        raise BrokerError(ErrorCode.INVALID_REQUEST, "the limit must be above 0, the cursor's partition not below")
+        raise BrokerError(
+            ErrorCode.INVALID_REQUEST, "the limit must be above 0, the cursor's partition not below"
+        )
     reach = _Reach(context.metadata.image, context.listener.name, 6)
     response = described.DescribeTopicPartitionsResponse(next_cursor=None)
     for name in _names_from(context, request, cursor.topic_name if cursor is not None else ""):
         if limit == 0:
-            response.next_cursor = described.DescribeTopicPartitionsResponseCursor(topic_name=name, partition_index=0)
+            response.next_cursor = described.DescribeTopicPartitionsResponseCursor(
+                topic_name=name, partition_index=0
+            )
             break
         start = cursor.partition_index if cursor is not None and cursor.topic_name == name else 0
         answer = _described(context, reach, name, start, limit)
@@ -219,14 +295,22 @@ async def describe_topic_partitions(
         topic = reach.image.topics_by_name.get(name)
         reached = start + len(answer.partitions)
         if topic is not None and answer.partitions and reached < len(topic.partitions):
-            response.next_cursor = described.DescribeTopicPartitionsResponseCursor(topic_name=name, partition_index=reached)
+            response.next_cursor = described.DescribeTopicPartitionsResponseCursor(
+                topic_name=name, partition_index=reached
+            )
             break
     return response
 
 
-def _names_from(context: RequestContext, request: described.DescribeTopicPartitionsRequest, first: str) -> Iterator[str]:
+def _names_from(
+    context: RequestContext, request: described.DescribeTopicPartitionsRequest, first: str
+) -> Iterator[str]:
     """The names to describe, in order, from `first` on."""
-    names: Iterable[str] = {topic.name for topic in request.topics} if request.topics else context.metadata.image.topics_by_name
+    names: Iterable[str] = (
+        {topic.name for topic in request.topics}
+        if request.topics
+        else context.metadata.image.topics_by_name
+    )
     for name in sorted(names):
         if name >= first and (request.topics or _may_describe(context, name)):
             yield name
@@ -235,13 +319,19 @@ def _names_from(context: RequestContext, request: described.DescribeTopicPartiti
 def _described(
     context: RequestContext, reach: _Reach, name: str, start: int, limit: int
 ) -> described.DescribeTopicPartitionsResponseTopic | None:
-    answer = described.DescribeTopicPartitionsResponseTopic(name=name, is_internal=name in INTERNAL_TOPICS)
+    answer = described.DescribeTopicPartitionsResponseTopic(
+        name=name, is_internal=name in INTERNAL_TOPICS
+    )
     if not _may_describe(context, name):
         answer.error_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
         return answer
     topic = reach.image.topics_by_name.get(name)
     if topic is None:
-        answer.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if name_problem(name) is None else ErrorCode.INVALID_TOPIC_EXCEPTION
+        answer.error_code = (
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            if name_problem(name) is None
+            else ErrorCode.INVALID_TOPIC_EXCEPTION
+        )
         return answer if start == 0 else None
     answer.topic_id = topic.id
     answer.topic_authorized_operations = _operations(context, name)

@@ -1,10 +1,12 @@
 """OffsetForLeaderEpoch: where a leader epoch ends in the leader's log.
 
-Guards: per topic ClusterAction on the cluster, or Describe on the topic; then existence, leadership and the epoch sent.
+Guards: per topic ClusterAction on the cluster, or Describe on the topic; then existence, leadership
+and the epoch sent.
 
 1. An epoch whose end cannot be told is answered with -1 and -1, without an error.
 
-Source: RL 2.6, 6.3; Kafka's `KafkaApis.handleOffsetForLeaderEpochRequest`; KIP-101, KIP-279, KIP-320.
+Source: RL 2.6, 6.3; Kafka's `KafkaApis.handleOffsetForLeaderEpochRequest`; KIP-101, KIP-279,
+KIP-320.
 """
 
 from __future__ import annotations
@@ -27,7 +29,9 @@ if TYPE_CHECKING:
     from twisted_broker.api.context import RequestContext
 
 
-async def offset_for_leader_epoch(context: RequestContext, request: OffsetForLeaderEpochRequest) -> OffsetForLeaderEpochResponse:
+async def offset_for_leader_epoch(
+    context: RequestContext, request: OffsetForLeaderEpochRequest
+) -> OffsetForLeaderEpochResponse:
     """One answer per partition; never waits."""
     is_broker = context.may_on_cluster(Operation.CLUSTER_ACTION)
     response = OffsetForLeaderEpochResponse()
@@ -38,14 +42,18 @@ async def offset_for_leader_epoch(context: RequestContext, request: OffsetForLea
     return response
 
 
-def _answer(context: RequestContext, topic: str, asked: OffsetForLeaderPartition, allowed: bool) -> EpochEndOffset:
+def _answer(
+    context: RequestContext, topic: str, asked: OffsetForLeaderPartition, allowed: bool
+) -> EpochEndOffset:
     answer = EpochEndOffset(partition=asked.partition)
     if not allowed:
         answer.error_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
         return answer
     try:
         partition = context.replica_manager.partition(TopicPartition(topic, asked.partition))
-        answer.leader_epoch, answer.end_offset = end_offset_for_epoch(partition, asked.current_leader_epoch, asked.leader_epoch)
+        answer.leader_epoch, answer.end_offset = end_offset_for_epoch(
+            partition, asked.current_leader_epoch, asked.leader_epoch
+        )
     except BrokerError as refusal:
         answer.error_code = refusal.code
     return answer

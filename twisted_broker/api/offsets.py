@@ -1,12 +1,14 @@
 """OffsetCommit, OffsetFetch, OffsetDelete: the wire's side of committed offsets.
 
 1. Permission on the group first, then on each topic, before anything tells whether it exists.
-2. Topics and partitions must exist to be committed or deleted; what was committed is told whatever became of the topic.
-3. With topic ids (v10) an unknown id is UNKNOWN_TOPIC_ID; a commit by name carries the topic's id of this moment.
+2. Topics and partitions must exist to be committed or deleted; what was committed is told whatever
+   became of the topic.
+3. With topic ids (v10) an unknown id is UNKNOWN_TOPIC_ID; a commit by name carries the topic's id
+   of this moment.
 4. An answer has the order of its request.
 
-Source: Apache Kafka 4.3.1 `KafkaApis` (KIP-211, 447, 496, 709, 848); 3.9 for versions 0 and 1, which this broker keeps in
-`__consumer_offsets` too. Leaves out offsets of transactions.
+Source: Apache Kafka 4.3.1 `KafkaApis` (KIP-211, 447, 496, 709, 848); 3.9 for versions 0 and 1,
+which this broker keeps in `__consumer_offsets` too. Leaves out offsets of transactions.
 """
 
 from __future__ import annotations
@@ -47,8 +49,10 @@ FIRST_WITH_GROUP_ERROR = 2
 NO_OFFSET = -1
 
 
-# -- commit --------------------------------------------------------------------------------------------------------------
-async def offset_commit(context: RequestContext, request: OffsetCommitRequest) -> OffsetCommitResponse:
+# commit
+async def offset_commit(
+    context: RequestContext, request: OffsetCommitRequest
+) -> OffsetCommitResponse:
     check_group(context, request.group_id, Operation.READ)
     names = [_name(context, topic.name, topic.topic_id) for topic in request.topics]
     refused: dict[tuple[int, int], ErrorCode] = {}
@@ -62,31 +66,54 @@ async def offset_commit(context: RequestContext, request: OffsetCommitRequest) -
             else:
                 offsets.append(_offset(name or "", topic_id, partition))
     told = await _commit(context, request, tuple(offsets)) if offsets else {}
-    return OffsetCommitResponse(topics=[
-        OffsetCommitResponseTopic(name=topic.name, topic_id=topic.topic_id, partitions=[
-            OffsetCommitResponsePartition(
-                partition_index=p.partition_index,
-                error_code=refused.get((row, p.partition_index)) or told.get((names[row] or "", p.partition_index), ErrorCode.NONE),
-            ) for p in topic.partitions
-        ]) for row, topic in enumerate(request.topics)
-    ])  # fmt: skip
+    return OffsetCommitResponse(
+        topics=[
+            OffsetCommitResponseTopic(
+                name=topic.name,
+                topic_id=topic.topic_id,
+                partitions=[
+                    OffsetCommitResponsePartition(
+                        partition_index=p.partition_index,
+                        error_code=refused.get((row, p.partition_index))
+                        or told.get((names[row] or "", p.partition_index), ErrorCode.NONE),
+                    )
+                    for p in topic.partitions
+                ],
+            )
+            for row, topic in enumerate(request.topics)
+        ]
+    )
 
 
 def _offset(name: str, topic_id: bytes, partition: OffsetCommitRequestPartition) -> OffsetToCommit:
     return OffsetToCommit(
-        name, partition.partition_index, partition.committed_offset, partition.committed_leader_epoch,
-        partition.committed_metadata or "", topic_id, partition.commit_timestamp,
-    )  # fmt: skip
+        name,
+        partition.partition_index,
+        partition.committed_offset,
+        partition.committed_leader_epoch,
+        partition.committed_metadata or "",
+        topic_id,
+        partition.commit_timestamp,
+    )
 
 
-async def _commit(context: RequestContext, request: OffsetCommitRequest, offsets: tuple[OffsetToCommit, ...]) -> dict[tuple[str, int], ErrorCode]:
+async def _commit(
+    context: RequestContext, request: OffsetCommitRequest, offsets: tuple[OffsetToCommit, ...]
+) -> dict[tuple[str, int], ErrorCode]:
     """An error per place; what refuses the whole commit is told for each of them."""
     is_new = context.version >= FIRST_WITH_GROUP_ID_NOT_FOUND
     try:
-        told: dict[tuple[str, int], ErrorCode] = await context.groups.commit(CommitRequest(
-            request.group_id, request.member_id, request.group_instance_id, request.generation_id_or_member_epoch, request.retention_time_ms,
-            offsets, ErrorCode.GROUP_ID_NOT_FOUND if is_new else ErrorCode.ILLEGAL_GENERATION,
-        ))  # fmt: skip
+        told: dict[tuple[str, int], ErrorCode] = await context.groups.commit(
+            CommitRequest(
+                request.group_id,
+                request.member_id,
+                request.group_instance_id,
+                request.generation_id_or_member_epoch,
+                request.retention_time_ms,
+                offsets,
+                ErrorCode.GROUP_ID_NOT_FOUND if is_new else ErrorCode.ILLEGAL_GENERATION,
+            )
+        )
     except BrokerError as refusal:
         return {(offset.topic, offset.partition): refusal.code for offset in offsets}
     return told
@@ -107,53 +134,99 @@ def _topic_to_change(context: RequestContext, name: str | None) -> tuple[bytes, 
     if not context.may(Operation.READ, ResourceType.TOPIC, name):
         return NULL_UUID, ErrorCode.TOPIC_AUTHORIZATION_FAILED
     topic = context.metadata.image.topics_by_name.get(name)
-    return (NULL_UUID, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION) if topic is None else (topic.id, ErrorCode.NONE)
+    return (
+        (NULL_UUID, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        if topic is None
+        else (topic.id, ErrorCode.NONE)
+    )
 
 
 def _partition_error(context: RequestContext, name: str | None, partition: int) -> ErrorCode:
     topic = context.metadata.image.topics_by_name.get(name)
-    return ErrorCode.NONE if topic is not None and partition in topic.partitions else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    return (
+        ErrorCode.NONE
+        if topic is not None and partition in topic.partitions
+        else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    )
 
 
-# -- fetch ---------------------------------------------------------------------------------------------------------------
+# fetch
 async def offset_fetch(context: RequestContext, request: OffsetFetchRequest) -> OffsetFetchResponse:
     if context.version >= FIRST_WITH_SEVERAL_GROUPS:
-        return OffsetFetchResponse(groups=[_fetch_group(context, group, request.require_stable) for group in request.groups])
-    topics = None if request.topics is None else [
-        OffsetFetchRequestTopics(name=t.name, partition_indexes=t.partition_indexes) for t in request.topics
-    ]  # fmt: skip
-    fetched = _fetch_group(context, OffsetFetchRequestGroup(group_id=request.group_id, topics=topics), request.require_stable)
+        return OffsetFetchResponse(
+            groups=[
+                _fetch_group(context, group, request.require_stable) for group in request.groups
+            ]
+        )
+    topics = (
+        None
+        if request.topics is None
+        else [
+            OffsetFetchRequestTopics(name=t.name, partition_indexes=t.partition_indexes)
+            for t in request.topics
+        ]
+    )
+    fetched = _fetch_group(
+        context,
+        OffsetFetchRequestGroup(group_id=request.group_id, topics=topics),
+        request.require_stable,
+    )
     if fetched.error_code:
         raise BrokerError(ErrorCode(fetched.error_code))  # type: ignore[call-arg]
-    return OffsetFetchResponse(topics=[OffsetFetchResponseTopic(name=topic.name, partitions=[
-        OffsetFetchResponsePartition(
-            partition_index=p.partition_index, committed_offset=p.committed_offset, committed_leader_epoch=p.committed_leader_epoch,
-            metadata=p.metadata, error_code=_error_of_old(context, p),
-        ) for p in topic.partitions
-    ]) for topic in fetched.topics])  # fmt: skip
+    return OffsetFetchResponse(
+        topics=[
+            OffsetFetchResponseTopic(
+                name=topic.name,
+                partitions=[
+                    OffsetFetchResponsePartition(
+                        partition_index=p.partition_index,
+                        committed_offset=p.committed_offset,
+                        committed_leader_epoch=p.committed_leader_epoch,
+                        metadata=p.metadata,
+                        error_code=_error_of_old(context, p),
+                    )
+                    for p in topic.partitions
+                ],
+            )
+            for topic in fetched.topics
+        ]
+    )
 
 
 def _error_of_old(context: RequestContext, partition: OffsetFetchResponsePartitions) -> int:
     """Version 0 names a partition without an offset by an error."""
-    if context.version == 0 and partition.committed_offset == NO_OFFSET and not partition.error_code:
+    if (
+        context.version == 0
+        and partition.committed_offset == NO_OFFSET
+        and not partition.error_code
+    ):
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     return partition.error_code
 
 
-def _fetch_group(context: RequestContext, request: OffsetFetchRequestGroup, require_stable: bool) -> OffsetFetchResponseGroup:
+def _fetch_group(
+    context: RequestContext, request: OffsetFetchRequestGroup, require_stable: bool
+) -> OffsetFetchResponseGroup:
     try:
         check_group(context, request.group_id, Operation.DESCRIBE)
         if request.topics is None:
-            topics = _all_topics(context, context.groups.fetch_offsets(request.group_id, None, require_stable))
+            topics = _all_topics(
+                context, context.groups.fetch_offsets(request.group_id, None, require_stable)
+            )
         else:
             context.groups.fetch_offsets(request.group_id, (), require_stable)
-            topics = [_fetch_topic(context, request.group_id, topic, require_stable) for topic in request.topics]
+            topics = [
+                _fetch_topic(context, request.group_id, topic, require_stable)
+                for topic in request.topics
+            ]
     except BrokerError as refusal:
         return OffsetFetchResponseGroup(group_id=request.group_id, error_code=refusal.code)
     return OffsetFetchResponseGroup(group_id=request.group_id, topics=topics)
 
 
-def _fetch_topic(context: RequestContext, group_id: str, topic: OffsetFetchRequestTopics, require_stable: bool) -> OffsetFetchResponseTopics:
+def _fetch_topic(
+    context: RequestContext, group_id: str, topic: OffsetFetchRequestTopics, require_stable: bool
+) -> OffsetFetchResponseTopics:
     name = _name(context, topic.name, topic.topic_id)
     if name is None:
         partitions = _refused(topic.partition_indexes, ErrorCode.UNKNOWN_TOPIC_ID)
@@ -161,19 +234,29 @@ def _fetch_topic(context: RequestContext, group_id: str, topic: OffsetFetchReque
         partitions = _refused(topic.partition_indexes, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
     else:
         places = [(name, index, bytes(topic.topic_id)) for index in topic.partition_indexes]
-        partitions = [_fetched(f) for f in context.groups.fetch_offsets(group_id, places, require_stable)]
-    return OffsetFetchResponseTopics(name=topic.name, topic_id=topic.topic_id, partitions=partitions)
+        partitions = [
+            _fetched(f) for f in context.groups.fetch_offsets(group_id, places, require_stable)
+        ]
+    return OffsetFetchResponseTopics(
+        name=topic.name, topic_id=topic.topic_id, partitions=partitions
+    )
 
 
-def _all_topics(context: RequestContext, fetched: Iterable[FetchedOffset]) -> list[OffsetFetchResponseTopics]:
-    """Grouped by topic; without those that may not be seen and, where ids are asked for, those that have none any more."""
+def _all_topics(
+    context: RequestContext, fetched: Iterable[FetchedOffset]
+) -> list[OffsetFetchResponseTopics]:
+    """Grouped by topic; without those that may not be seen and, where ids are asked for, those
+    that have none any more.
+    """
     by_name: dict[str, list[FetchedOffset]] = {}
     for each in fetched:
         by_name.setdefault(each.topic, []).append(each)
     return list(_visible(context, by_name))
 
 
-def _visible(context: RequestContext, by_name: dict[str, list[FetchedOffset]]) -> Iterator[OffsetFetchResponseTopics]:
+def _visible(
+    context: RequestContext, by_name: dict[str, list[FetchedOffset]]
+) -> Iterator[OffsetFetchResponseTopics]:
     for name, offsets in by_name.items():
         if not context.may(Operation.DESCRIBE, ResourceType.TOPIC, name):
             continue
@@ -183,36 +266,69 @@ def _visible(context: RequestContext, by_name: dict[str, list[FetchedOffset]]) -
             if topic is None:
                 continue
             topic_id = topic.id
-            offsets = [f for f in offsets if f.committed is None or f.committed.topic_id in (NULL_UUID, topic_id)]
-        yield OffsetFetchResponseTopics(name=name, topic_id=topic_id, partitions=[_fetched(f) for f in offsets])
+            offsets = [
+                f
+                for f in offsets
+                if f.committed is None or f.committed.topic_id in (NULL_UUID, topic_id)
+            ]
+        yield OffsetFetchResponseTopics(
+            name=name, topic_id=topic_id, partitions=[_fetched(f) for f in offsets]
+        )
 
 
 def _fetched(found: FetchedOffset) -> OffsetFetchResponsePartitions:
     if found.committed is None:
-        return OffsetFetchResponsePartitions(partition_index=found.partition, committed_offset=NO_OFFSET, metadata="", error_code=found.error)
+        return OffsetFetchResponsePartitions(
+            partition_index=found.partition,
+            committed_offset=NO_OFFSET,
+            metadata="",
+            error_code=found.error,
+        )
     return OffsetFetchResponsePartitions(
-        partition_index=found.partition, committed_offset=found.committed.offset, committed_leader_epoch=found.committed.leader_epoch,
-        metadata=found.committed.metadata, error_code=found.error,
-    )  # fmt: skip
+        partition_index=found.partition,
+        committed_offset=found.committed.offset,
+        committed_leader_epoch=found.committed.leader_epoch,
+        metadata=found.committed.metadata,
+        error_code=found.error,
+    )
 
 
 def _refused(indexes: Iterable[int], error: ErrorCode) -> list[OffsetFetchResponsePartitions]:
-    return [OffsetFetchResponsePartitions(partition_index=i, committed_offset=NO_OFFSET, metadata="", error_code=error) for i in indexes]
+    return [
+        OffsetFetchResponsePartitions(
+            partition_index=i, committed_offset=NO_OFFSET, metadata="", error_code=error
+        )
+        for i in indexes
+    ]
 
 
-# -- delete --------------------------------------------------------------------------------------------------------------
-async def offset_delete(context: RequestContext, request: OffsetDeleteRequest) -> OffsetDeleteResponse:
+# delete
+async def offset_delete(
+    context: RequestContext, request: OffsetDeleteRequest
+) -> OffsetDeleteResponse:
     check_group(context, request.group_id, Operation.DELETE)
     context.groups.check_delete_offsets(request.group_id)
     told: dict[tuple[str, int], ErrorCode] = {}
     for topic in request.topics:
         error = _topic_to_change(context, topic.name)[1]
         for p in topic.partitions:
-            told[topic.name, p.partition_index] = error or _partition_error(context, topic.name, p.partition_index)
+            told[topic.name, p.partition_index] = error or _partition_error(
+                context, topic.name, p.partition_index
+            )
     wanted = [place for place, error in told.items() if not error]
     told |= await context.groups.delete_offsets(request.group_id, wanted) if wanted else {}
-    return OffsetDeleteResponse(topics=[
-        OffsetDeleteResponseTopic(name=topic.name, partitions=[
-            OffsetDeleteResponsePartition(partition_index=p.partition_index, error_code=told[topic.name, p.partition_index]) for p in topic.partitions
-        ]) for topic in request.topics
-    ])  # fmt: skip
+    return OffsetDeleteResponse(
+        topics=[
+            OffsetDeleteResponseTopic(
+                name=topic.name,
+                partitions=[
+                    OffsetDeleteResponsePartition(
+                        partition_index=p.partition_index,
+                        error_code=told[topic.name, p.partition_index],
+                    )
+                    for p in topic.partitions
+                ],
+            )
+            for topic in request.topics
+        ]
+    )

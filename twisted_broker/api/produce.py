@@ -1,14 +1,18 @@
 """Produce: appends batches, and answers when as many replicas have them as the producer asked for.
 
-Guards in this order: the transactional id, then per topic its id, permission, then per partition existence and the records; what is left
-is appended.
+Guards in this order: the transactional id, then per topic its id, permission, then per partition
+existence and the records; what is left is appended.
 
 1. Permission comes before existence. A refused partition does not stop the others.
-2. acks=0 has no answer; when something was refused, the connection closes instead, so that the producer looks for its leader again.
-3. The append comes before the first `await`, so that the next Produce of the connection may be appended meanwhile.
-4. Until transactions are served, a transactional batch of a client is refused with INVALID_TXN_STATE.
+2. acks=0 has no answer; when something was refused, the connection closes instead, so that the
+   producer looks for its leader again.
+3. The append comes before the first `await`, so that the next Produce of the connection may be
+   appended meanwhile.
+4. Until transactions are served, a transactional batch of a client is refused with
+   INVALID_TXN_STATE.
 
-Source: RL 1.6, 1.7, 5.1; Kafka's `KafkaApis.handleProduceRequest`, `ProduceRequest.validateRecords`; KIP-467, KIP-951. Leaves out: quotas.
+Source: RL 1.6, 1.7, 5.1; Kafka's `KafkaApis.handleProduceRequest`,
+`ProduceRequest.validateRecords`; KIP-467, KIP-951. Leaves out: quotas.
 """
 
 from __future__ import annotations
@@ -42,15 +46,23 @@ _NONE = ErrorCode.NONE
 _WRITE, _TOPIC = Operation.WRITE, ResourceType.TOPIC
 _UNSAID = LeaderIdAndEpoch()  # shared by all answers that name no leader
 
-_NO_RECORDS = BrokerError(ErrorCode.INVALID_RECORD, "a produce request carries one record batch per partition")
-_OLD_FORMAT = BrokerError(ErrorCode.INVALID_RECORD, "from version 3 on records come in batches of magic 2")
-_ZSTD_TOO_EARLY = BrokerError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, "zstd needs produce version 7")
+_NO_RECORDS = BrokerError(
+    ErrorCode.INVALID_RECORD, "a produce request carries one record batch per partition"
+)
+_OLD_FORMAT = BrokerError(
+    ErrorCode.INVALID_RECORD, "from version 3 on records come in batches of magic 2"
+)
+_ZSTD_TOO_EARLY = BrokerError(
+    ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, "zstd needs produce version 7"
+)
 _TRANSACTIONAL_BATCH = BrokerError(ErrorCode.INVALID_TXN_STATE, "transactions are not served")
 
 
 async def produce(context: RequestContext, request: ProduceRequest) -> ProduceResponse | None:
     """Answers when the acks asked for are there; None for acks=0."""
-    if request.transactional_id is not None and not context.may(Operation.WRITE, ResourceType.TRANSACTIONAL_ID, request.transactional_id):
+    if request.transactional_id is not None and not context.may(
+        Operation.WRITE, ResourceType.TRANSACTIONAL_ID, request.transactional_id
+    ):
         raise BrokerError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
     entries: list[tuple[TopicPartition, Buffer]] = []
     awaited: list[PartitionProduceResponse] = []
@@ -77,15 +89,24 @@ async def produce(context: RequestContext, request: ProduceRequest) -> ProduceRe
 
 
 def _topic_response(
-    context: RequestContext, topic: TopicProduceData, entries: list[tuple[TopicPartition, Buffer]], awaited: list[PartitionProduceResponse]
+    context: RequestContext,
+    topic: TopicProduceData,
+    entries: list[tuple[TopicPartition, Buffer]],
+    awaited: list[PartitionProduceResponse],
 ) -> TopicProduceResponse:
-    """One topic's part of the answer: refusals are in it, what may be appended goes into `entries`, its answers into `awaited`."""
+    """One topic's part of the answer: refusals are in it, what may be appended goes into
+    `entries`, its answers into `awaited`.
+    """
     name, refusal = _guard(context, topic)
     version = context.version
     answers: list[PartitionProduceResponse] = []
     for data in topic.partition_data:
         refused = refusal or _records_refusal(data.records, version)
-        if refused is not None and refusal is None and context.metadata.image.partition(name, data.index) is None:
+        if (
+            refused is not None
+            and refusal is None
+            and context.metadata.image.partition(name, data.index) is None
+        ):
             refused = BrokerError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         answer = PartitionProduceResponse(index=data.index, current_leader=_UNSAID)
         answers.append(answer)
@@ -93,7 +114,11 @@ def _topic_response(
             entries.append((TopicPartition(name, data.index), data.records))
             awaited.append(answer)
         else:
-            answer.error_code, answer.base_offset, answer.error_message = refused.code, -1, refused.message
+            answer.error_code, answer.base_offset, answer.error_message = (
+                refused.code,
+                -1,
+                refused.message,
+            )
     return TopicProduceResponse(name=name, topic_id=topic.topic_id, partition_responses=answers)
 
 
@@ -128,15 +153,26 @@ def _fill_error(answer: PartitionProduceResponse, outcome: AppendOutcome) -> Non
     answer.error_code = outcome.error
     answer.error_message = outcome.error_message
     answer.record_errors = [
-        BatchIndexAndErrorMessage(batch_index=error.batch_index, batch_index_error_message=error.message) for error in outcome.record_errors
+        BatchIndexAndErrorMessage(
+            batch_index=error.batch_index, batch_index_error_message=error.message
+        )
+        for error in outcome.record_errors
     ]
 
 
 def _close_unless_all_went_in(topics: list[TopicProduceResponse]) -> None:
-    refused = [(topic.name, answer) for topic in topics for answer in topic.partition_responses if answer.error_code != ErrorCode.NONE]
+    refused = [
+        (topic.name, answer)
+        for topic in topics
+        for answer in topic.partition_responses
+        if answer.error_code != ErrorCode.NONE
+    ]
     if refused:
         name, answer = refused[0]
-        raise WireError(f"acks=0 and {len(refused)} partitions refused, first {name}-{answer.index}: {answer.error_code!r}")
+        raise WireError(
+            f"acks=0 and {len(refused)} partitions refused, first {name}-{answer.index}: "
+            f"{answer.error_code!r}"
+        )
 
 
 def _name_leaders(context: RequestContext, response: ProduceResponse) -> None:
@@ -146,6 +182,8 @@ def _name_leaders(context: RequestContext, response: ProduceResponse) -> None:
             if answer.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER:
                 hints = hints or LeaderHints(context, NodeEndpoint)
                 leader_id, leader_epoch = hints.leader_of(topic.name, answer.index)
-                answer.current_leader = LeaderIdAndEpoch(leader_id=leader_id, leader_epoch=leader_epoch)
+                answer.current_leader = LeaderIdAndEpoch(
+                    leader_id=leader_id, leader_epoch=leader_epoch
+                )
     if hints is not None:
         response.node_endpoints = hints.endpoints

@@ -1,9 +1,11 @@
 """InitProducerId (22): an id for an idempotent producer.
 
-1. Every call without a transactional id gets an id of its own, at epoch 0; which id the producer had before does not matter.
+1. Every call without a transactional id gets an id of its own, at epoch 0; which id the producer
+   had before does not matter.
 2. Transactions are not served: a transactional id is INVALID_REQUEST.
 
-Source: Kafka's `TransactionCoordinator.handleInitProducerId`; KIP-98, KIP-360. Left out: blocks of ids (`cluster/forwarding_manager.py`).
+Source: Kafka's `TransactionCoordinator.handleInitProducerId`; KIP-98, KIP-360. Left out: blocks of
+ids (`cluster/forwarding_manager.py`).
 """
 
 from __future__ import annotations
@@ -14,8 +16,12 @@ from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.messages.producer_ids import InitProducerIdRequest, InitProducerIdResponse
 
 
-async def init_producer_id(context: RequestContext, request: InitProducerIdRequest) -> InitProducerIdResponse:
-    """Waits only when a new block of ids is needed; then COORDINATOR_LOAD_IN_PROGRESS tells the client to ask again."""
+async def init_producer_id(
+    context: RequestContext, request: InitProducerIdRequest
+) -> InitProducerIdResponse:
+    """Waits only when a new block of ids is needed; then COORDINATOR_LOAD_IN_PROGRESS tells the
+    client to ask again.
+    """
     if request.transactional_id is not None:
         raise BrokerError(ErrorCode.INVALID_REQUEST, "transactions are not served")
     if not context.may_on_cluster(Operation.IDEMPOTENT_WRITE):

@@ -2,7 +2,8 @@
 
 Guards: per topic permission (Read), then existence and leadership.
 
-Source: Kafka's `KafkaApis.handleDescribeProducersRequest`; KIP-664. Leaves out: the state itself (`log.producer_state`).
+Source: Kafka's `KafkaApis.handleDescribeProducersRequest`; KIP-664. Leaves out: the state itself
+(`log.producer_state`).
 """
 
 from __future__ import annotations
@@ -24,17 +25,24 @@ if TYPE_CHECKING:
     from twisted_broker.api.context import RequestContext
 
 
-async def describe_producers(context: RequestContext, request: DescribeProducersRequest) -> DescribeProducersResponse:
+async def describe_producers(
+    context: RequestContext, request: DescribeProducersRequest
+) -> DescribeProducersResponse:
     """One answer per partition; never waits."""
     response = DescribeProducersResponse()
     for topic in request.topics:
         allowed = context.may(Operation.READ, ResourceType.TOPIC, topic.name)
-        answers = [_answer(context, TopicPartition(topic.name, index), allowed) for index in topic.partition_indexes]
+        answers = [
+            _answer(context, TopicPartition(topic.name, index), allowed)
+            for index in topic.partition_indexes
+        ]
         response.topics.append(TopicResponse(name=topic.name, partitions=answers))
     return response
 
 
-def _answer(context: RequestContext, topic_partition: TopicPartition, allowed: bool) -> PartitionResponse:
+def _answer(
+    context: RequestContext, topic_partition: TopicPartition, allowed: bool
+) -> PartitionResponse:
     answer = PartitionResponse(partition_index=topic_partition.partition)
     try:
         if not allowed:

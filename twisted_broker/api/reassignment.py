@@ -1,4 +1,5 @@
-"""ElectLeaders (43), AlterPartitionReassignments (45), ListPartitionReassignments (46): passed on to the controller.
+"""ElectLeaders (43), AlterPartitionReassignments (45), ListPartitionReassignments (46): passed on
+to the controller.
 
 Source: KIP-455, KIP-460, KIP-590. Left out: the decisions (`cluster/partition_requests.py`).
 """
@@ -9,9 +10,13 @@ from twisted_broker.api.context import RequestContext
 from twisted_broker.wire.messages import reassignment as reassignment_messages
 
 
-async def elect_leaders(context: RequestContext, request: reassignment_messages.ElectLeadersRequest) -> reassignment_messages.ElectLeadersResponse:
+async def elect_leaders(
+    context: RequestContext, request: reassignment_messages.ElectLeadersRequest
+) -> reassignment_messages.ElectLeadersResponse:
     """Waits until the leaders are in the metadata log."""
-    answer: reassignment_messages.ElectLeadersResponse = await context.forwarding.forward(context, reassignment_messages.ElectLeadersResponse)
+    answer: reassignment_messages.ElectLeadersResponse = await context.forwarding.forward(
+        context, reassignment_messages.ElectLeadersResponse
+    )
     return answer
 
 
@@ -19,7 +24,11 @@ async def alter_partition_reassignments(
     context: RequestContext, request: reassignment_messages.AlterPartitionReassignmentsRequest
 ) -> reassignment_messages.AlterPartitionReassignmentsResponse:
     """Waits until the wish is in the metadata log, not until replicas have moved."""
-    answer: reassignment_messages.AlterPartitionReassignmentsResponse = await context.forwarding.forward(context, reassignment_messages.AlterPartitionReassignmentsResponse)
+    answer: reassignment_messages.AlterPartitionReassignmentsResponse = (
+        await context.forwarding.forward(
+            context, reassignment_messages.AlterPartitionReassignmentsResponse
+        )
+    )
     return answer
 
 
@@ -27,5 +36,9 @@ async def list_partition_reassignments(
     context: RequestContext, request: reassignment_messages.ListPartitionReassignmentsRequest
 ) -> reassignment_messages.ListPartitionReassignmentsResponse:
     """What the controller knows to be under way."""
-    answer: reassignment_messages.ListPartitionReassignmentsResponse = await context.forwarding.forward(context, reassignment_messages.ListPartitionReassignmentsResponse)
+    answer: reassignment_messages.ListPartitionReassignmentsResponse = (
+        await context.forwarding.forward(
+            context, reassignment_messages.ListPartitionReassignmentsResponse
+        )
+    )
     return answer

@@ -1,11 +1,14 @@
-"""The answer of an API when the whole request is refused: its error in the place where that API has one.
+"""The answer of an API when the whole request is refused: its error in the place where that API has
+one.
 
 1. Where the version's answer has an error of its own, it carries the code, and the rest is empty.
-2. Else the answer mirrors the request, and everything named in it carries the code. Names and numbers are matched by name, then by order;
-   a name that is null where the answer allows none becomes empty.
+2. Else the answer mirrors the request, and everything named in it carries the code. Names and
+   numbers are matched by name, then by order; a name that is null where the answer allows none
+   becomes empty.
 3. Offsets that are not known are -1.
 
-Source: the `getErrorResponse` of Kafka's request classes. Leaves out: refusals of single topics or partitions (each API's own).
+Source: the `getErrorResponse` of Kafka's request classes. Leaves out: refusals of single topics or
+partitions (each API's own).
 """
 
 from __future__ import annotations
@@ -30,8 +33,13 @@ _UNKNOWN_OFFSETS = frozenset(
 _KINDS: dict[str, type] = {"string": str, "int32": int, "int8": int, "uuid": bytes}
 
 
-def refusal(request: Any, response_class: type[Any], version: int, code: int, message: str | None = None) -> Any:
-    """An answer of `response_class` that refuses all of `request`; `message` is given where there is a place for it."""
+def refusal(
+    request: Any, response_class: type[Any], version: int, code: int, message: str | None = None
+) -> Any:
+    """An answer of `response_class` that refuses all of `request`;
+
+    `message` is given where there is a place for it.
+    """
     response = response_class()
     if not _refuse(response, version, code, message):
         _mirror(request, response, version, code, message)
@@ -59,7 +67,9 @@ def _refuse(struct: Any, version: int, code: int, message: str | None) -> bool:
 def _carries_error(element: Any, version: int) -> bool:
     fields = _fields(element, version)
     nested = [field.element for field in fields if _is_structs(field)]
-    return any(field.name == "error_code" for field in fields) or any(_carries_error(each, version) for each in nested)
+    return any(field.name == "error_code" for field in fields) or any(
+        _carries_error(each, version) for each in nested
+    )
 
 
 def _is_structs(field: Field) -> bool:
@@ -67,11 +77,23 @@ def _is_structs(field: Field) -> bool:
 
 
 def _mirror(request: Any, response: Any, version: int, code: int, message: str | None) -> None:
-    """Fills the first list of `response` that carries errors with one element for each of the request's first list."""
-    asked = next((field for field in _fields(request, version) if field.kind == "array" and getattr(request, field.name)), None)
+    """Fills the first list of `response` that carries errors with one element for each of the
+    request's first list.
+    """
+    asked = next(
+        (
+            field
+            for field in _fields(request, version)
+            if field.kind == "array" and getattr(request, field.name)
+        ),
+        None,
+    )
     for field in _fields(response, version):
         if asked is not None and _is_structs(field) and _carries_error(field.element, version):
-            answers = [_answer(item, field.element, version, code, message) for item in getattr(request, asked.name)]
+            answers = [
+                _answer(item, field.element, version, code, message)
+                for item in getattr(request, asked.name)
+            ]
             setattr(response, field.name, answers)
             return
 
@@ -86,7 +108,11 @@ def _answer(item: Any, element: Any, version: int, code: int, message: str | Non
 
 def _copy_names(item: Any, made: Any, version: int) -> None:
     """What identifies an element: equal names first, else the first of the same kind."""
-    targets = [field for field in _fields(made, version) if field.kind in _KINDS and field.name not in ("error_message",)]
+    targets = [
+        field
+        for field in _fields(made, version)
+        if field.kind in _KINDS and field.name not in ("error_message",)
+    ]
     if not isinstance(item, Struct):
         for field in targets:
             if isinstance(item, _KINDS[field.kind]):
@@ -98,7 +124,9 @@ def _copy_names(item: Any, made: Any, version: int) -> None:
     for field in targets:
         if field.name in copied:
             value = getattr(item, field.name)
-            setattr(made, field.name, "" if value is None and not field.is_nullable(version) else value)
+            setattr(
+                made, field.name, "" if value is None and not field.is_nullable(version) else value
+            )
     kinds = {sources[name].kind for name in copied}
     for source in sources.values():
         if source.kind in kinds:

@@ -1,13 +1,18 @@
-"""THE API table: which APIs are served, at which versions, on which kind of listener, and by which function.
+"""THE API table: which APIs are served, at which versions, on which kind of listener, and by which
+function.
 
-What ApiVersions answers, what a connection may ask, the refusals and the compatibility document are all derived from these rows.
+What ApiVersions answers, what a connection may ask, the refusals and the compatibility document are
+all derived from these rows.
 
 1. A row per API; a version that is not in its row is not served and not advertised.
-2. Names become modules only when an API is first asked: starting a broker imports the few that are used.
-3. A row's request and response are `<Name>Request` and `<Name>Response` of `wire/messages/<messages>.py`; its function is the name in
-   snake_case in `api/<module>.py` (broker) or in `api/controller.py` (controller).
+2. Names become modules only when an API is first asked: starting a broker imports the few that are
+   used.
+3. A row's request and response are `<Name>Request` and `<Name>Response` of
+   `wire/messages/<messages>.py`; its function is the name in snake_case in `api/<module>.py`
+   (broker) or in `api/controller.py` (controller).
 
-Source: Kafka 4.3.1's message definitions; lower versions as in 3.9. Leaves out: SASL, transactions, ACLs, quotas (not served yet).
+Source: Kafka 4.3.1's message definitions; lower versions as in 3.9. Leaves out: SASL, transactions,
+ACLs, quotas (not served yet).
 """
 
 from __future__ import annotations
@@ -25,13 +30,24 @@ _CONTROLLER_MODULE = "twisted_broker.api.controller"
 
 
 class Route:
-    """A row. `forward`: what the controller accepts inside an Envelope. `cluster_action`: only for other nodes of the cluster.
+    """A row. `forward`: what the controller accepts inside an Envelope. `cluster_action`: only for
+    other nodes of the cluster.
 
-    `cancel`: a request that waits is given up when its client goes (it changes nothing). `advertised_min`: the lowest version that
-    ApiVersions tells, where that differs.
+    `cancel`: a request that waits is given up when its client goes (it changes nothing).
+    `advertised_min`: the lowest version that ApiVersions tells, where that differs.
     """
 
-    __slots__ = ("api_key", "broker", "cancel", "cluster_action", "controller", "forward", "messages", "module", "name")
+    __slots__ = (
+        "api_key",
+        "broker",
+        "cancel",
+        "cluster_action",
+        "controller",
+        "forward",
+        "messages",
+        "module",
+        "name",
+    )
 
     def __init__(
         self,
@@ -61,14 +77,22 @@ class Route:
         return self.controller if on_controller else self.broker
 
     def request_class(self) -> Any:
-        return getattr(import_module(f"twisted_broker.wire.messages.{self.messages}"), f"{self.name}Request")
+        return getattr(
+            import_module(f"twisted_broker.wire.messages.{self.messages}"), f"{self.name}Request"
+        )
 
     def response_class(self) -> Any:
-        return getattr(import_module(f"twisted_broker.wire.messages.{self.messages}"), f"{self.name}Response")
+        return getattr(
+            import_module(f"twisted_broker.wire.messages.{self.messages}"), f"{self.name}Response"
+        )
 
     def function(self, on_controller: bool) -> RequestFunction:
         shared = self.module.startswith("*")
-        module = _CONTROLLER_MODULE if on_controller and not shared else f"twisted_broker.api.{self.module.lstrip('*')}"
+        module = (
+            _CONTROLLER_MODULE
+            if on_controller and not shared
+            else f"twisted_broker.api.{self.module.lstrip('*')}"
+        )
         found: RequestFunction = getattr(import_module(module), snake_case(self.name))
         return found
 
@@ -97,16 +121,54 @@ ROUTES: tuple[Route, ...] = (
     Route(20, "DeleteTopics", "topics", "topics", broker="0-6", controller="0-6", forward=True),
     Route(21, "DeleteRecords", "topics", "delete_records", broker="0-2"),
     Route(22, "InitProducerId", "producer_ids", "producer_ids", broker="0-5"),
-    Route(23, "OffsetForLeaderEpoch", "offset_for_leader_epoch", "offset_for_leader_epoch", broker="0-4"),
+    Route(
+        23,
+        "OffsetForLeaderEpoch",
+        "offset_for_leader_epoch",
+        "offset_for_leader_epoch",
+        broker="0-4",
+    ),
     Route(32, "DescribeConfigs", "configs", "configs", broker="0-4"),
     Route(33, "AlterConfigs", "configs", "configs", broker="0-2", controller="0-2", forward=True),
     Route(35, "DescribeLogDirs", "log_dirs", "log_dirs", broker="0-5"),
     Route(37, "CreatePartitions", "topics", "topics", broker="0-3", controller="0-3", forward=True),
     Route(42, "DeleteGroups", "groups", "groups", broker="0-2"),
-    Route(43, "ElectLeaders", "reassignment", "reassignment", broker="0-2", controller="0-2", forward=True),
-    Route(44, "IncrementalAlterConfigs", "configs", "configs", broker="0-1", controller="0-1", forward=True),
-    Route(45, "AlterPartitionReassignments", "reassignment", "reassignment", broker="0-1", controller="0-1", forward=True),
-    Route(46, "ListPartitionReassignments", "reassignment", "reassignment", broker="0", controller="0", forward=True),
+    Route(
+        43,
+        "ElectLeaders",
+        "reassignment",
+        "reassignment",
+        broker="0-2",
+        controller="0-2",
+        forward=True,
+    ),
+    Route(
+        44,
+        "IncrementalAlterConfigs",
+        "configs",
+        "configs",
+        broker="0-1",
+        controller="0-1",
+        forward=True,
+    ),
+    Route(
+        45,
+        "AlterPartitionReassignments",
+        "reassignment",
+        "reassignment",
+        broker="0-1",
+        controller="0-1",
+        forward=True,
+    ),
+    Route(
+        46,
+        "ListPartitionReassignments",
+        "reassignment",
+        "reassignment",
+        broker="0",
+        controller="0",
+        forward=True,
+    ),
     Route(47, "OffsetDelete", "offsets", "offsets", broker="0"),
     Route(55, "DescribeQuorum", "cluster", "cluster", broker="0-2", controller="0-2", forward=True),
     Route(56, "AlterPartition", "broker_lifecycle", controller="2-3", cluster_action=True),

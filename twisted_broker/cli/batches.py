@@ -1,10 +1,12 @@
 """Batches of a segment or snapshot file, one after another, from a file that is only read.
 
 1. Memory is one batch (and a read-ahead of 1 MiB), whatever the file's size.
-2. A batch with a wrong checksum is damage and the walk goes on behind it; a length that cannot be ends the walk.
+2. A batch with a wrong checksum is damage and the walk goes on behind it; a length that cannot be
+   ends the walk.
 3. Zeros up to the end of the file are preallocated room; between batches they are damage.
 
-Source: Kafka's DumpLogSegments and FileRecords. Leaves out: what a record's bytes mean (`payloads`).
+Source: Kafka's DumpLogSegments and FileRecords. Leaves out: what a record's bytes mean
+(`payloads`).
 """
 
 from __future__ import annotations
@@ -21,7 +23,9 @@ from twisted_broker.wire.message_set import MessageView
 from twisted_broker.wire.records import LOG_APPEND_TIME, BatchView, CorruptRecordError, Record
 
 PREFIX = struct.Struct(">qiib")
-"""Base offset, length of what follows these two, leader epoch (magic 2) or CRC (magic 0, 1), magic."""
+"""Base offset, length of what follows these two, leader epoch (magic 2) or CRC (magic 0, 1),
+magic.
+"""
 LENGTH_END = 12
 SMALLEST = {0: 26, 1: 34, 2: 61}
 READ_AHEAD = 1 << 20
@@ -37,7 +41,9 @@ class Found:
     def __init__(self, position: int, data: bytes, magic: int) -> None:
         self.position = position
         self.size = len(data)
-        self.view: BatchView | MessageView = BatchView(data, 0) if magic == 2 else MessageView(data, 0)
+        self.view: BatchView | MessageView = (
+            BatchView(data, 0) if magic == 2 else MessageView(data, 0)
+        )
 
     def records(self) -> Iterator[Record]:
         return self.view.records(MAX_OUTPUT_BYTES)
@@ -71,9 +77,13 @@ def read_one(file: BinaryIO, path: Path, position: int, end: int) -> Found | Dam
     if magic not in SMALLEST:
         return Damage(str(path), position, f"magic {magic} is unknown")
     if size < SMALLEST[magic]:
-        return Damage(str(path), position, f"a length of {length} is too short for a batch of magic {magic}")
+        return Damage(
+            str(path), position, f"a length of {length} is too short for a batch of magic {magic}"
+        )
     if position + size > end:
-        return Damage(str(path), position, f"the batch needs {size} bytes, the file has {end - position}")
+        return Damage(
+            str(path), position, f"the batch needs {size} bytes, the file has {end - position}"
+        )
     try:
         return Found(position, prefix + file.read(size - PREFIX.size), magic)
     except CorruptRecordError as error:
@@ -93,7 +103,11 @@ def checksum_damage(path: Path, found: Found) -> Damage | None:
     if view.is_valid_crc():
         return None
     offset = view.base_offset if isinstance(view, BatchView) else view.offset
-    return Damage(str(path), found.position, f"the CRC {view.crc:#010x} of the batch at offset {offset} is not that of its bytes")
+    return Damage(
+        str(path),
+        found.position,
+        f"the CRC {view.crc:#010x} of the batch at offset {offset} is not that of its bytes",
+    )
 
 
 def codec_name(codec: int) -> str:
@@ -109,14 +123,34 @@ def batch_row(found: Found) -> Row:
     view = found.view
     if isinstance(view, MessageView):
         return {
-            "kind": "message", "position": found.position, "offset": view.offset, "bytes": found.size, "magic": view.magic,
-            "codec": codec_name(view.codec), "timestamp_type": timestamp_type_name(view), "timestamp": view.timestamp, "crc": f"{view.crc:#010x}",
-        }  # fmt: skip
+            "kind": "message",
+            "position": found.position,
+            "offset": view.offset,
+            "bytes": found.size,
+            "magic": view.magic,
+            "codec": codec_name(view.codec),
+            "timestamp_type": timestamp_type_name(view),
+            "timestamp": view.timestamp,
+            "crc": f"{view.crc:#010x}",
+        }
     return {
-        "kind": "batch", "position": found.position, "base_offset": view.base_offset, "last_offset": view.last_offset,
-        "records": view.records_count, "bytes": found.size, "magic": view.magic, "codec": codec_name(view.codec),
-        "leader_epoch": view.partition_leader_epoch, "timestamp_type": timestamp_type_name(view),
-        "base_timestamp": view.base_timestamp, "max_timestamp": view.max_timestamp, "time": time_text(view.max_timestamp),
-        "producer_id": view.producer_id, "producer_epoch": view.producer_epoch, "base_sequence": view.base_sequence,
-        "transactional": view.is_transactional, "control": view.is_control, "crc": f"{view.crc:#010x}",
-    }  # fmt: skip
+        "kind": "batch",
+        "position": found.position,
+        "base_offset": view.base_offset,
+        "last_offset": view.last_offset,
+        "records": view.records_count,
+        "bytes": found.size,
+        "magic": view.magic,
+        "codec": codec_name(view.codec),
+        "leader_epoch": view.partition_leader_epoch,
+        "timestamp_type": timestamp_type_name(view),
+        "base_timestamp": view.base_timestamp,
+        "max_timestamp": view.max_timestamp,
+        "time": time_text(view.max_timestamp),
+        "producer_id": view.producer_id,
+        "producer_epoch": view.producer_epoch,
+        "base_sequence": view.base_sequence,
+        "transactional": view.is_transactional,
+        "control": view.is_control,
+        "crc": f"{view.crc:#010x}",
+    }

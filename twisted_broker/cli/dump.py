@@ -1,9 +1,11 @@
 """`replog dump-log`: what a file is, by its name, and its rows.
 
-1. A file is known by its name alone; a directory is walked in sorted order and unknown files are said to be unknown.
+1. A file is known by its name alone; a directory is walked in sorted order and unknown files are
+   said to be unknown.
 2. Reading never stops at damage that does not hide what follows.
 
-Source: Kafka's DumpLogSegments and LogFileUtils. Leaves out: whether files agree with each other (`verify`).
+Source: Kafka's DumpLogSegments and LogFileUtils. Leaves out: whether files agree with each other
+(`verify`).
 """
 
 from __future__ import annotations
@@ -18,8 +20,11 @@ from twisted_broker.cli.payloads import Payload, payload_of, record_rows
 from twisted_broker.cli.rows import Damage, Row
 
 OFFSET_CHECKPOINTS = (
-    "recovery-point-offset-checkpoint", "log-start-offset-checkpoint", "replication-offset-checkpoint", "cleaner-offset-checkpoint",
-)  # fmt: skip
+    "recovery-point-offset-checkpoint",
+    "log-start-offset-checkpoint",
+    "replication-offset-checkpoint",
+    "cleaner-offset-checkpoint",
+)
 LEFT_OVER = re.compile(r"\.(deleted|cleaned|swap|part|tmp)$")
 DUMPERS: dict[str, Callable[[Path], small_files.Items]] = {
     ".index": small_files.index_rows,
@@ -66,7 +71,9 @@ def batch_file_rows(path: Path, with_records: bool) -> Iterator[Row | Damage]:
             yield from one_batch_rows(path, item, payload, with_records)
 
 
-def one_batch_rows(path: Path, found: Found, payload: Payload, with_records: bool) -> Iterator[Row | Damage]:
+def one_batch_rows(
+    path: Path, found: Found, payload: Payload, with_records: bool
+) -> Iterator[Row | Damage]:
     yield batch_row(found)
     damage = checksum_damage(path, found)
     if damage is not None:

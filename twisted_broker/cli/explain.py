@@ -23,7 +23,10 @@ _PATIENCE_SECONDS = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What one broker said. `told` None: `error` says why; `knows` False: it answered that there is no such partition."""
+    """What one broker said.
+
+    `told` None: `error` says why; `knows` False: it answered that there is no such partition.
+    """
 
     address: str
     node: str
@@ -40,7 +43,11 @@ def addresses_in(path: Path) -> list[tuple[str, str]]:
     """(node id, HOST:PORT) of every broker in a run file that tells of itself. Raises NoStatus."""
     try:
         brokers = json.loads(path.read_text(encoding="utf-8"))["brokers"]
-        found = [(str(node), str(entry["status"])) for node, entry in brokers.items() if entry.get("status")]
+        found = [
+            (str(node), str(entry["status"]))
+            for node, entry in brokers.items()
+            if entry.get("status")
+        ]
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         raise NoStatus(f"{path} is no run file of running brokers: {error}") from None
     if not found:
@@ -60,7 +67,11 @@ def ask(node: str, address: str, topic: str, partition: int) -> Answer:
     try:
         connection = HTTPConnection(host or "127.0.0.1", int(port), timeout=_PATIENCE_SECONDS)
         try:
-            connection.request("GET", f"/explain/{quote(topic, safe='')}/{partition}", headers={"Connection": "close"})
+            connection.request(
+                "GET",
+                f"/explain/{quote(topic, safe='')}/{partition}",
+                headers={"Connection": "close"},
+            )
             response = connection.getresponse()
             body = response.read()
         finally:

@@ -1,7 +1,8 @@
 """The command line `replog`, over click: options and exit statuses.
 
 1. The exit status is 0 when all is well, 1 when damage was found, 2 when the question was wrong.
-2. SendQueue is one line per fact on standard output; progress goes to standard error, and only to a terminal.
+2. SendQueue is one line per fact on standard output; progress goes to standard error, and only to a
+   terminal.
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ from twisted_broker.pipeline.cli import pipeline
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="twisted-broker")
 def main() -> None:
-    """Look into what a Kafka broker keeps on disk (files are only read, so it may be running), and why its replicas are as they are."""
+    """Look into what a Kafka broker keeps on disk (files are only read, so it may be running),
+    and why its replicas are as they are.
+    """
 
 
 main.add_command(pipeline)
@@ -28,10 +31,15 @@ main.add_command(pipeline)
 
 @main.command("dump-log")
 @click.argument("path", type=click.Path(exists=True, path_type=Path))
-@click.option("--records", is_flag=True, help="Show every record too, and decode those of internal topics.")
+@click.option(
+    "--records", is_flag=True, help="Show every record too, and decode those of internal topics."
+)
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
 def dump_log(path: Path, records: bool, as_json: bool) -> None:
-    """Show PATH: a segment, an index, a snapshot, a checkpoint, or a whole directory. The exit status is 1 on damage."""
+    """Show PATH: a segment, an index, a snapshot, a checkpoint, or a whole directory.
+
+    The exit status is 1 on damage.
+    """
     damaged = False
     for file in files_below(path):
         if not as_json:
@@ -43,19 +51,38 @@ def dump_log(path: Path, records: bool, as_json: bool) -> None:
 
 
 @main.command()
-@click.argument("directories", nargs=-1, required=True, metavar="DIRECTORY...", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.argument(
+    "directories",
+    nargs=-1,
+    required=True,
+    metavar="DIRECTORY...",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+)
 @click.option("--records", is_flag=True, help="Decompress and read every record too.")
-@click.option("--replicas", is_flag=True, help="Compare the replicas that the log directories of several brokers hold.")
+@click.option(
+    "--replicas",
+    is_flag=True,
+    help="Compare the replicas that the log directories of several brokers hold.",
+)
 def verify(directories: tuple[Path, ...], records: bool, replicas: bool) -> None:
-    """Check every invariant of DIRECTORY: a log directory, or one partition in it. One line per finding; exit status 1 if any."""
+    """Check every invariant of DIRECTORY: a log directory, or one partition in it.
+
+    One line per finding; exit status 1 if any.
+    """
     from twisted_broker.cli.progress import progress
     from twisted_broker.cli.verify import verify_directory
     from twisted_broker.cli.verify_replicas import verify_replicas
 
     if replicas != (len(directories) > 1) or (replicas and records):
-        raise click.UsageError("give one DIRECTORY, or --replicas (without --records) and two or more")
+        raise click.UsageError(
+            "give one DIRECTORY, or --replicas (without --records) and two or more"
+        )
     with progress() as tell:
-        report = verify_replicas(directories, tell) if replicas else verify_directory(directories[0], records, tell)
+        report = (
+            verify_replicas(directories, tell)
+            if replicas
+            else verify_directory(directories[0], records, tell)
+        )
     for finding in report.findings:
         click.echo(str(finding))
     click.echo(report.summary())
@@ -65,11 +92,32 @@ def verify(directories: tuple[Path, ...], records: bool, replicas: bool) -> None
 @main.command()
 @click.argument("topic")
 @click.argument("partition", type=click.IntRange(min=0))
-@click.option("--run-file", "run_files", type=click.Path(path_type=Path), multiple=True, help="Ask all brokers of this run file; may be repeated.")
-@click.option("--status", "statuses", metavar="HOST:PORT", multiple=True, help="Ask the broker whose status port this is; may be repeated.")
-@click.option("--json", "as_json", is_flag=True, help="What each broker told, one JSON object per line.")
-def explain(topic: str, partition: int, run_files: tuple[Path, ...], statuses: tuple[str, ...], as_json: bool) -> None:
-    """Why PARTITION of TOPIC is as it is: who leads, who is out of sync and why, for whom the high watermark waits, what was cut.
+@click.option(
+    "--run-file",
+    "run_files",
+    type=click.Path(path_type=Path),
+    multiple=True,
+    help="Ask all brokers of this run file; may be repeated.",
+)
+@click.option(
+    "--status",
+    "statuses",
+    metavar="HOST:PORT",
+    multiple=True,
+    help="Ask the broker whose status port this is; may be repeated.",
+)
+@click.option(
+    "--json", "as_json", is_flag=True, help="What each broker told, one JSON object per line."
+)
+def explain(
+    topic: str,
+    partition: int,
+    run_files: tuple[Path, ...],
+    statuses: tuple[str, ...],
+    as_json: bool,
+) -> None:
+    """Why PARTITION of TOPIC is as it is: who leads, who is out of sync and why, for whom the high
+    watermark waits, what was cut.
 
     Asks every broker it is told of. The exit status is 1 when none of them knows the partition.
     """
@@ -84,13 +132,19 @@ def explain(topic: str, partition: int, run_files: tuple[Path, ...], statuses: t
         except NoStatus as error:
             missing.append(str(error))
     if not targets:
-        raise click.UsageError("; ".join(missing) or "whom to ask? --run-file FILE, or --status HOST:PORT")
+        raise click.UsageError(
+            "; ".join(missing) or "whom to ask? --run-file FILE, or --status HOST:PORT"
+        )
     for line in missing:
         click.echo(line, err=True)
     answers = ask_all(targets, topic, partition)
     if as_json:
         for answer in answers:
-            click.echo(json.dumps({"address": answer.address, "told": answer.told, "error": answer.error or None}))
+            click.echo(
+                json.dumps(
+                    {"address": answer.address, "told": answer.told, "error": answer.error or None}
+                )
+            )
     elif is_known(answers):
         for line in story(topic, partition, answers):
             click.echo(line)

@@ -1,10 +1,11 @@
 """What the records of internal topics and control batches say.
 
-1. A record that cannot be decoded is shown as its bytes with the reason; it is damage only where the format is ours to know:
-   control records and the metadata log.
+1. A record that cannot be decoded is shown as its bytes with the reason; it is damage only where
+   the format is ours to know: control records and the metadata log.
 2. A record type of a later version is no damage: its bytes are shown.
 
-Source: Kafka's ControlRecordType, ApiMessageType of the metadata records, GroupMetadataManager. Leaves out: batches (`batches`).
+Source: Kafka's ControlRecordType, ApiMessageType of the metadata records, GroupMetadataManager.
+Leaves out: batches (`batches`).
 """
 
 from __future__ import annotations
@@ -20,7 +21,12 @@ from twisted_broker.cli.rows import Damage, Row, time_text
 from twisted_broker.wire import control_batch
 from twisted_broker.wire import schema as messages
 from twisted_broker.wire.errors import BrokerError, WireError
-from twisted_broker.wire.messages import control_records, group_records, metadata_records, transaction_records
+from twisted_broker.wire.messages import (
+    control_records,
+    group_records,
+    metadata_records,
+    transaction_records,
+)
 from twisted_broker.wire.primitives import read_uvarint, uuid_text
 from twisted_broker.wire.records import BatchView, Record
 
@@ -29,14 +35,26 @@ Payload = Callable[[Record], Row]
 
 
 def by_type(module: ModuleType, suffix: str = "") -> dict[int, type[messages.Record]]:
-    """The record classes of a module of messages whose names end with `suffix`, by their `record_type`."""
-    classes = [value for name, value in vars(module).items() if name.endswith(suffix) and isinstance(value, type) and value is not messages.Record]
+    """The record classes of a module of messages whose names end with `suffix`, by their
+    `record_type`.
+    """
+    classes = [
+        value
+        for name, value in vars(module).items()
+        if name.endswith(suffix) and isinstance(value, type) and value is not messages.Record
+    ]
     return {cls.record_type: cls for cls in classes if issubclass(cls, messages.Record)}
 
 
 METADATA = by_type(metadata_records)
-OFFSETS = {number: (key, by_type(group_records, "Value")[number]) for number, key in by_type(group_records, "Key").items()}
-TRANSACTIONS = {number: (key, by_type(transaction_records, "Value")[number]) for number, key in by_type(transaction_records, "Key").items()}
+OFFSETS = {
+    number: (key, by_type(group_records, "Value")[number])
+    for number, key in by_type(group_records, "Key").items()
+}
+TRANSACTIONS = {
+    number: (key, by_type(transaction_records, "Value")[number])
+    for number, key in by_type(transaction_records, "Key").items()
+}
 CONTROL: dict[int, type[messages.Record]] = {
     control_batch.LEADER_CHANGE: control_records.LeaderChangeMessage,
     control_batch.SNAPSHOT_HEADER: control_records.SnapshotHeaderRecord,
@@ -53,7 +71,9 @@ def plain(record: Record) -> Row:
 
 def fields_of(message: messages.Struct) -> Row:
     """A decoded message as plain data; ids as text."""
-    return {field.name: field_value(getattr(message, field.name), field) for field in message.FIELDS}
+    return {
+        field.name: field_value(getattr(message, field.name), field) for field in message.FIELDS
+    }
 
 
 def field_value(value: Any, field: messages.Field) -> Any:
@@ -71,7 +91,10 @@ def control(record: Record) -> Row:
     kind = control_batch.control_record_type(record.key)
     if kind in (control_batch.ABORT, control_batch.COMMIT):
         name = "abort" if kind == control_batch.ABORT else "commit"
-        return {"marker": name, "coordinator_epoch": control_batch.end_marker_coordinator_epoch(record.value)}
+        return {
+            "marker": name,
+            "coordinator_epoch": control_batch.end_marker_coordinator_epoch(record.value),
+        }
     cls = CONTROL.get(kind)
     if cls is None:
         return {"control_type": kind, **plain(record)}
@@ -89,11 +112,17 @@ def metadata(record: Record) -> Row:
     cls = METADATA.get(kind)
     if cls is None:
         return {"record_type": kind, "version": version, "value": value[at:]}
-    return {"record": cls.__name__, "version": version, **fields_of(messages.decode(cls, value, version, at))}
+    return {
+        "record": cls.__name__,
+        "version": version,
+        **fields_of(messages.decode(cls, value, version, at)),
+    }
 
 
 def keyed(classes: dict[int, tuple[type[messages.Record], type[messages.Record]]]) -> Payload:
-    """For `__consumer_offsets` and `__transaction_state`: the number in front of the key says what it is about."""
+    """For `__consumer_offsets` and `__transaction_state`: the number in front of the key says
+    what it is about.
+    """
 
     def decode_record(record: Record) -> Row:
         if record.key is None:
@@ -102,11 +131,18 @@ def keyed(classes: dict[int, tuple[type[messages.Record], type[messages.Record]]
         if kind not in classes:
             return {"record_type": kind, **plain(record)}
         key_class, value_class = classes[kind]
-        row: Row = {"record": value_class.__name__.removesuffix("Value"), **fields_of(messages.decode(key_class, record.key, 0, 2))}
+        row: Row = {
+            "record": value_class.__name__.removesuffix("Value"),
+            **fields_of(messages.decode(key_class, record.key, 0, 2)),
+        }
         if record.value is None:
             return {**row, "deleted": True}
         version = struct.unpack_from(">h", record.value)[0]
-        return {**row, "version": version, **fields_of(messages.decode(value_class, record.value, version, 2))}
+        return {
+            **row,
+            "version": version,
+            **fields_of(messages.decode(value_class, record.value, version, 2)),
+        }
 
     return decode_record
 
@@ -119,7 +155,9 @@ def payload_of(path: Path) -> Payload:
     directory = path.resolve().parent.name
     if path.suffix == ".checkpoint" or directory == "__cluster_metadata-0":
         return metadata
-    return {"__consumer_offsets": offsets, "__transaction_state": transactions}.get(directory.rpartition("-")[0], plain)
+    return {"__consumer_offsets": offsets, "__transaction_state": transactions}.get(
+        directory.rpartition("-")[0], plain
+    )
 
 
 def record_rows(path: Path, found: Found, payload: Payload) -> Iterator[Row | Damage]:
@@ -134,7 +172,12 @@ def record_rows(path: Path, found: Found, payload: Payload) -> Iterator[Row | Da
 
 
 def record_row(record: Record, decode_one: Payload) -> Row:
-    row: Row = {"kind": "record", "offset": record.offset, "timestamp": record.timestamp, "time": time_text(record.timestamp)}
+    row: Row = {
+        "kind": "record",
+        "offset": record.offset,
+        "timestamp": record.timestamp,
+        "time": time_text(record.timestamp),
+    }
     try:
         row.update(decode_one(record))
     except BAD_BYTES as error:

@@ -34,7 +34,9 @@ class Report:
             count_text(self.bytes, "byte"),
         ]
         result = count_text(len(self.findings), "finding") if self.findings else "no findings"
-        return ", ".join(counts) + f": {result}" + "".join(f" ({remark})" for remark in self.remarks())
+        return (
+            ", ".join(counts) + f": {result}" + "".join(f" ({remark})" for remark in self.remarks())
+        )
 
     def remarks(self) -> Iterator[str]:
         if self.awaiting_deletion:

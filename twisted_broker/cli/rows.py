@@ -1,8 +1,11 @@
 """What the command line prints: rows and damage, as text or as JSON.
 
-1. A row is a flat mapping whose first key is `kind`; text and JSON show the same fields under the same names.
-2. Damage says the file, the byte position and what is wrong. It is never raised: reading goes on where it can.
-3. Bytes are shown as text when they are printable UTF-8, else as base64 under `<name>_base64` (JSON) or with escapes (text).
+1. A row is a flat mapping whose first key is `kind`; text and JSON show the same fields under the
+   same names.
+2. Damage says the file, the byte position and what is wrong. It is never raised: reading goes on
+   where it can.
+3. Bytes are shown as text when they are printable UTF-8, else as base64 under `<name>_base64`
+   (JSON) or with escapes (text).
 
 Leaves out: where rows come from (`small_files`, `batches`) and what they mean (`payloads`).
 """
@@ -21,7 +24,10 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """One thing that is wrong in a file. `position` is the byte at which it begins, -1 for the file as a whole."""
+    """One thing that is wrong in a file.
+
+    `position` is the byte at which it begins, -1 for the file as a whole.
+    """
 
     path: str
     position: int
@@ -38,7 +44,11 @@ def time_text(timestamp_ms: int) -> str:
         at = datetime.fromtimestamp(timestamp_ms / 1000, UTC)
     except (ValueError, OverflowError, OSError):
         return str(timestamp_ms)
-    return f"{at:%Y-%m-%dT%H:%M:%S}.{timestamp_ms % 1000:03d}Z" if timestamp_ms >= 0 else str(timestamp_ms)
+    return (
+        f"{at:%Y-%m-%dT%H:%M:%S}.{timestamp_ms % 1000:03d}Z"
+        if timestamp_ms >= 0
+        else str(timestamp_ms)
+    )
 
 
 def printable(value: bytes) -> str | None:
@@ -85,7 +95,11 @@ def text_value(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, str):
-        return value if value and not set(value) & set(' "=\\') and value.isprintable() else json.dumps(value, ensure_ascii=False)
+        return (
+            value
+            if value and not set(value) & set(' "=\\') and value.isprintable()
+            else json.dumps(value, ensure_ascii=False)
+        )
     if value is None:
         return "null"
     if isinstance(value, (dict, list, tuple)):
@@ -94,7 +108,12 @@ def text_value(value: Any) -> str:
 
 
 def text_line(row: Row) -> str:
-    return "  " + " ".join([row["kind"], *(f"{name}={text_value(value)}" for name, value in row.items() if name != "kind")])
+    return "  " + " ".join(
+        [
+            row["kind"],
+            *(f"{name}={text_value(value)}" for name, value in row.items() if name != "kind"),
+        ]
+    )
 
 
 def damage_row(damage: Damage) -> Row:

@@ -1,11 +1,15 @@
-"""The small files of a log directory, read only: indexes, snapshots of producer state, checkpoints, properties.
+"""The small files of a log directory, read only: indexes, snapshots of producer state, checkpoints,
+properties.
 
-1. Every reader is a generator of rows and `Damage`; a file that is cut anywhere gives the whole entries before the cut.
-2. The zero tail of a preallocated index is room, not entries: it begins at the first all-zero entry and holds nothing else.
+1. Every reader is a generator of rows and `Damage`; a file that is cut anywhere gives the whole
+   entries before the cut.
+2. The zero tail of a preallocated index is room, not entries: it begins at the first all-zero entry
+   and holds nothing else.
 3. Nothing here opens a file for writing, so it may run beside the broker that owns the directory.
 
-Source: Kafka's OffsetIndex, TimeIndex, AbortedTxn, ProducerStateManager, CheckpointFile, PartitionMetadata, MetaProperties,
-FileQuorumStateStore. Leaves out: whether the entries agree with the log (`verify`).
+Source: Kafka's OffsetIndex, TimeIndex, AbortedTxn, ProducerStateManager, CheckpointFile,
+PartitionMetadata, MetaProperties, FileQuorumStateStore. Leaves out: whether the entries agree with
+the log (`verify`).
 """
 
 from __future__ import annotations
@@ -41,7 +45,9 @@ def base_offset_of(path: Path) -> int:
     return int(digits) if digits.isdigit() else 0
 
 
-def entries(path: Path, layout: struct.Struct, zero_tail: bool = False) -> Iterator[tuple[int, tuple[int, ...]] | Damage]:
+def entries(
+    path: Path, layout: struct.Struct, zero_tail: bool = False
+) -> Iterator[tuple[int, tuple[int, ...]] | Damage]:
     """(position, values) of each fixed-size entry."""
     position = 0
     with path.open("rb") as file:
@@ -54,7 +60,11 @@ def entries(path: Path, layout: struct.Struct, zero_tail: bool = False) -> Itera
                 position += layout.size
     size = path.stat().st_size
     if size % layout.size:
-        yield Damage(str(path), size - size % layout.size, f"{size % layout.size} bytes where an entry has {layout.size}")
+        yield Damage(
+            str(path),
+            size - size % layout.size,
+            f"{size % layout.size} bytes where an entry has {layout.size}",
+        )
 
 
 def tail_damage(path: Path, descriptor: int, start: int) -> Iterator[Damage]:
@@ -64,7 +74,11 @@ def tail_damage(path: Path, descriptor: int, start: int) -> Iterator[Damage]:
             chunk = os.pread(descriptor, min(TAIL_CHUNK, end - position), position)
             if any(chunk):
                 at = position + len(chunk) - len(chunk.lstrip(b"\0"))
-                yield Damage(str(path), at, f"bytes that are not zero, after the entries ended at byte {start}")
+                yield Damage(
+                    str(path),
+                    at,
+                    f"bytes that are not zero, after the entries ended at byte {start}",
+                )
                 return
 
 
@@ -99,7 +113,12 @@ def time_index_rows(path: Path) -> Items:
             yield item
         else:
             timestamp, relative = item[1]
-            yield {"kind": "timeindex", "timestamp": timestamp, "time": time_text(timestamp), "offset": base + relative}
+            yield {
+                "kind": "timeindex",
+                "timestamp": timestamp,
+                "time": time_text(timestamp),
+                "offset": base + relative,
+            }
 
 
 def transaction_index_rows(path: Path) -> Items:
@@ -110,9 +129,17 @@ def transaction_index_rows(path: Path) -> Items:
             continue
         position, (version, producer_id, first, last, stable) = item
         if version != 0:
-            yield Damage(str(path), position, f"version {version} of an aborted transaction is unknown")
+            yield Damage(
+                str(path), position, f"version {version} of an aborted transaction is unknown"
+            )
             return
-        yield {"kind": "aborted", "producer_id": producer_id, "first_offset": first, "last_offset": last, "last_stable_offset": stable}
+        yield {
+            "kind": "aborted",
+            "producer_id": producer_id,
+            "first_offset": first,
+            "last_offset": last,
+            "last_stable_offset": stable,
+        }
 
 
 def snapshot_rows(path: Path) -> Items:
@@ -131,7 +158,11 @@ def snapshot_rows(path: Path) -> Items:
         yield Damage(str(path), 2, f"CRC is {crc:#010x}, the bytes give {actual:#010x}")
     body = data[SNAPSHOT_HEADER.size :]
     if len(body) != count * SNAPSHOT_ENTRY.size:
-        yield Damage(str(path), SNAPSHOT_HEADER.size, f"{len(body)} bytes of entries, {count} producers need {count * SNAPSHOT_ENTRY.size}")
+        yield Damage(
+            str(path),
+            SNAPSHOT_HEADER.size,
+            f"{len(body)} bytes of entries, {count} producers need {count * SNAPSHOT_ENTRY.size}",
+        )
     for position in range(0, len(body) - SNAPSHOT_ENTRY.size + 1, SNAPSHOT_ENTRY.size):
         yield snapshot_row(SNAPSHOT_ENTRY.unpack_from(body, position))
 
@@ -139,14 +170,24 @@ def snapshot_rows(path: Path) -> Items:
 def snapshot_row(values: tuple[int, ...]) -> Row:
     producer_id, epoch, sequence, offset, delta, timestamp, coordinator_epoch, transaction = values
     return {
-        "kind": "producer", "producer_id": producer_id, "epoch": epoch, "last_sequence": sequence, "last_offset": offset,
-        "offset_delta": delta, "timestamp": timestamp, "time": time_text(timestamp), "coordinator_epoch": coordinator_epoch,
+        "kind": "producer",
+        "producer_id": producer_id,
+        "epoch": epoch,
+        "last_sequence": sequence,
+        "last_offset": offset,
+        "offset_delta": delta,
+        "timestamp": timestamp,
+        "time": time_text(timestamp),
+        "coordinator_epoch": coordinator_epoch,
         "transaction_first_offset": transaction,
-    }  # fmt: skip
+    }
 
 
 def checkpoint_entries(path: Path, columns: int) -> Iterator[tuple[int, list[str]] | Damage]:
-    """(position, words) of each line of a checkpoint: a version `0`, a count, then the entries. Kafka makes it empty before it first writes it."""
+    """(position, words) of each line of a checkpoint: a version `0`, a count, then the entries.
+
+    Kafka makes it empty before it first writes it.
+    """
     data = path.read_bytes()
     if not data:
         return
@@ -164,7 +205,9 @@ def checkpoint_entries(path: Path, columns: int) -> Iterator[tuple[int, list[str
         return
     good = 0
     for position, words in lines[2:]:
-        if len(words) != columns or not all(word.lstrip("-").isdigit() for word in words[columns - 2 :]):
+        if len(words) != columns or not all(
+            word.lstrip("-").isdigit() for word in words[columns - 2 :]
+        ):
             yield Damage(str(path), position, f"{' '.join(words)[:100]!r} is no entry")
             continue
         good += 1
@@ -180,7 +223,12 @@ def offset_checkpoint_rows(path: Path) -> Items:
             yield item
         else:
             topic, partition, offset = item[1]
-            yield {"kind": "checkpoint", "topic": topic, "partition": int(partition), "offset": int(offset)}
+            yield {
+                "kind": "checkpoint",
+                "topic": topic,
+                "partition": int(partition),
+                "offset": int(offset),
+            }
 
 
 def leader_epoch_rows(path: Path) -> Items:
@@ -201,7 +249,11 @@ def is_uuid(text: str) -> bool:
 
 def partition_metadata_rows(path: Path) -> Items:
     """`partition.metadata`: the topic's id."""
-    fields = dict(line.split(": ", 1) for line in path.read_text(errors="replace").splitlines() if ": " in line)
+    fields = dict(
+        line.split(": ", 1)
+        for line in path.read_text(errors="replace").splitlines()
+        if ": " in line
+    )
     yield {"kind": "partition", **fields}
     if fields.get("version") != "0":
         yield Damage(str(path), 0, f"version {fields.get('version')} is unknown")
@@ -254,10 +306,17 @@ def quorum_state_rows(path: Path) -> Items:
     for item in json_rows(path, "quorum"):
         yield item
         if isinstance(item, dict):
-            missing = [name for name in ("data_version", "leaderId", "leaderEpoch", "votedId") if name not in item]
+            missing = [
+                name
+                for name in ("data_version", "leaderId", "leaderEpoch", "votedId")
+                if name not in item
+            ]
             yield from (Damage(str(path), -1, f"{name} is missing") for name in missing)
 
 
 def clean_shutdown_rows(path: Path) -> Items:
-    """`.kafka_cleanshutdown`: the stop was clean, and the broker epoch that ended. Older brokers leave it empty."""
+    """`.kafka_cleanshutdown`: the stop was clean, and the broker epoch that ended.
+
+    Older brokers leave it empty.
+    """
     yield from json_rows(path, "clean_shutdown")

@@ -1,6 +1,7 @@
 """A partition's story in words, out of what its brokers told.
 
-Owns the order and the lines: first what all of it comes to, then each broker's own view, the leader's first.
+Owns the order and the lines: first what all of it comes to, then each broker's own view, the
+leader's first.
 
 1. The newest word wins where brokers differ: the leader of the highest epoch.
 2. Nothing is left out for being fine: a line says so.
@@ -35,12 +36,19 @@ def story(topic: str, partition: int, answers: Sequence[Answer]) -> Iterator[str
     for answer in answers:
         if answer.told is None:
             yield ""
-            yield f"{f'broker {answer.node}' if answer.node else 'the broker'} at {answer.address}: {answer.error}"
+            yield (
+                f"{f'broker {answer.node}' if answer.node else 'the broker'} at "
+                f"{answer.address}: {answer.error}"
+            )
 
 
 def _place(answer: Answer) -> tuple[int, int, int]:
     assert answer.told is not None
-    return _RANK.get(answer.told["role"], 9), -answer.told.get("leader_epoch", -1), answer.told["broker"]
+    return (
+        _RANK.get(answer.told["role"], 9),
+        -answer.told.get("leader_epoch", -1),
+        answer.told["broker"],
+    )
 
 
 def _heading(topic: str, partition: int, told: list[Told]) -> str:
@@ -49,24 +57,35 @@ def _heading(topic: str, partition: int, told: list[Told]) -> str:
         return f"{topic}-{partition}: {_without_leader(told)}"
     newest = max(leaders, key=lambda each: int(each["leader_epoch"]))
     return (
-        f"{topic}-{partition}: broker {newest['broker']} leads at epoch {newest['leader_epoch']}; in sync {_list(newest['isr'])} "
+        f"{topic}-{partition}: broker {newest['broker']} leads at epoch "
+        f"{newest['leader_epoch']}; in sync {_list(newest['isr'])} "
         f"of {_list(newest['replicas'])}, at least {newest['minimum_isr']} demanded"
     )
 
 
 def _whom_to_ask_too(told: list[Told], answers: Sequence[Answer]) -> Iterator[str]:
-    """A leader that was not asked: how to. One that was, by its id, has a line that says why it does not answer."""
+    """A leader that was not asked: how to.
+
+    One that was, by its id, has a line that says why it does not answer.
+    """
     known = _controllers_word(told)
     if known is None or known["leader"] < 0 or any(each["role"] == "leader" for each in told):
         return
     leader = str(known["leader"])
     if leader not in {answer.node for answer in answers}:
-        yield f"  ask broker {leader} too: --run-file with its process's run file, or --status with its HOST:PORT, again for each process"
+        yield (
+            f"  ask broker {leader} too: --run-file with its process's run file, or "
+            "--status with its HOST:PORT, again for each process"
+        )
 
 
 def _controllers_word(told: list[Told]) -> Told | None:
     """The newest."""
-    return max((each["metadata"] for each in told if each["metadata"]), key=lambda each: int(each["offset"]), default=None)
+    return max(
+        (each["metadata"] for each in told if each["metadata"]),
+        key=lambda each: int(each["offset"]),
+        default=None,
+    )
 
 
 def _without_leader(told: list[Told]) -> str:
@@ -74,11 +93,20 @@ def _without_leader(told: list[Told]) -> str:
     known = _controllers_word(told)
     if known is None:
         return "its topic is gone, replicas of it are still here"
-    in_sync = f"at epoch {known['leader_epoch']}; in sync {_list(known['isr'])} of {_list(known['replicas'])}"
+    in_sync = (
+        f"at epoch {known['leader_epoch']}; in sync {_list(known['isr'])} of "
+        f"{_list(known['replicas'])}"
+    )
     fenced = f"; {names(known['fenced'])} fenced" if known["fenced"] else ""
     if known["leader"] >= 0:
-        return f"broker {known['leader']} leads it, and was not asked or does not answer, {in_sync}{fenced}"
-    return f"nobody leads it, {in_sync}{fenced}; eligible to lead: {_list(known['eligible_leader_replicas'])}"
+        return (
+            f"broker {known['leader']} leads it, and was not asked or does not answer, "
+            f"{in_sync}{fenced}"
+        )
+    return (
+        f"nobody leads it, {in_sync}{fenced}; eligible to lead: "
+        f"{_list(known['eligible_leader_replicas'])}"
+    )
 
 
 def _list(brokers: Sequence[int]) -> str:
@@ -93,14 +121,20 @@ def _view(address: str, told: Told) -> Iterator[str]:
     yield f"broker {told['broker']} ({address}) {_role(told)}"
     if told["role"] == "none":
         return
-    yield f"  log {told['log_start']} to {told['log_end']}, {told['bytes']:,} bytes; high watermark {told['high_watermark']}{_stable(told)}"
+    yield (
+        f"  log {told['log_start']} to {told['log_end']}, {told['bytes']:,} bytes; high "
+        f"watermark {told['high_watermark']}{_stable(told)}"
+    )
     if told["role"] == "leader":
         yield from _leads(told)
     elif told["fetching"] is not None:
         yield f"  {told['fetching']['why']}"
     yield from _waiting(told)
     for cut in told["truncations"]:
-        yield f"  cut at {_at(cut['at_ms'])} from {cut['from_offset']} to {cut['to_offset']}: {cut['why']}"
+        yield (
+            f"  cut at {_at(cut['at_ms'])} from {cut['from_offset']} to {cut['to_offset']}: "
+            f"{cut['why']}"
+        )
 
 
 def _role(told: Told) -> str:
@@ -117,22 +151,36 @@ def _role(told: Told) -> str:
 
 
 def _stable(told: Told) -> str:
-    return "" if told["last_stable"] == told["high_watermark"] else f", last stable offset {told['last_stable']}"
+    return (
+        ""
+        if told["last_stable"] == told["high_watermark"]
+        else f", last stable offset {told['last_stable']}"
+    )
 
 
 def _leads(told: Told) -> Iterator[str]:
     waits = told["high_watermark_waits"]
-    yield "  the high watermark is at the log end" if waits is None else f"  the high watermark waits: {waits['why']}"
+    yield (
+        "  the high watermark is at the log end"
+        if waits is None
+        else f"  the high watermark waits: {waits['why']}"
+    )
     for each in [] if waits is None else waits["brokers"]:
         yield f"    broker {each['broker']} is at {each['log_end']}, {each['counts_as']}"
     change = told["isr_change"]
     if change is not None:
         word = "joining" if change["kind"] == "expand" else "leaving"
-        yield f"  {names(change['brokers'])} {word} the ISR: asked of the controller {lasting(change['for_ms'])} ago"
+        yield (
+            f"  {names(change['brokers'])} {word} the ISR: asked of the controller "
+            f"{lasting(change['for_ms'])} ago"
+        )
     if not told["out_of_sync"]:
         yield "  all replicas are in sync"
     for out in told["out_of_sync"]:
-        yield f"  broker {out['broker']} is out of sync since {_at(out['since_ms'])} ({lasting(out['for_ms'])}): {out['why']}"
+        yield (
+            f"  broker {out['broker']} is out of sync since {_at(out['since_ms'])} "
+            f"({lasting(out['for_ms'])}): {out['why']}"
+        )
         for reason in out["holds_back"] or ["it may come back with its next fetch"]:
             yield f"    {reason}"
 

@@ -1,10 +1,12 @@
 """`replog verify`: every invariant of a log directory, or of one partition in it.
 
 1. Checkpoints are read before the logs, so that a log that grows meanwhile is no finding.
-2. `meta.properties` is there and well-formed; every checkpoint parses, names partitions that are there (after a clean stop), and
-   lies within their logs; the high watermark is not above the log end.
+2. `meta.properties` is there and well-formed; every checkpoint parses, names partitions that are
+   there (after a clean stop), and lies within their logs; the high watermark is not above the log
+   end.
 3. All partitions of a topic have one topic id, and no two topics share one.
-4. Directories that are half copied or were set aside, and temporary files, are findings unless a broker runs; what awaits its deletion is counted.
+4. Directories that are half copied or were set aside, and temporary files, are findings unless a
+   broker runs; what awaits its deletion is counted.
 5. What a single log must meet is in `verify_log`.
 
 Source: Kafka's LogManager and LogLoader. Only reads.
@@ -38,18 +40,27 @@ Checkpoints = dict[str, dict[str, int]]
 def verify_directory(directory: Path, with_records: bool = False, tell: Tell = silent) -> Report:
     """Checks `directory` and returns all that was found."""
     report = Report()
-    if PARTITION.fullmatch(directory.resolve().name) and not (directory / "meta.properties").exists() and any(directory.glob("*.log")):
+    if (
+        PARTITION.fullmatch(directory.resolve().name)
+        and not (directory / "meta.properties").exists()
+        and any(directory.glob("*.log"))
+    ):
         return verify_partition(directory, report, with_records, tell)
     report.in_use = is_in_use(directory)
     clean = (directory / ".kafka_cleanshutdown").exists()
     checkpoints = read_checkpoints(directory, report)
     logs = {entry.name: entry for entry in sorted(directory.iterdir()) if top_level(entry, report)}
     checks: dict[str, LogCheck] = {}
-    recovery_points, starts = checkpoints["recovery-point-offset-checkpoint"], checkpoints["log-start-offset-checkpoint"]
+    recovery_points, starts = (
+        checkpoints["recovery-point-offset-checkpoint"],
+        checkpoints["log-start-offset-checkpoint"],
+    )
     for name, path in logs.items():
         if report.in_use and not path.exists():
             continue
-        checks[name] = LogCheck(path, report, with_records, tell, recovery_points.get(name, 0), starts.get(name, 0))
+        checks[name] = LogCheck(
+            path, report, with_records, tell, recovery_points.get(name, 0), starts.get(name, 0)
+        )
         checks[name].run()
     check_checkpoints(directory, report, checkpoints, checks, clean)
     check_topic_ids(report, checks)
@@ -60,13 +71,18 @@ def verify_partition(directory: Path, report: Report, with_records: bool, tell: 
     """One partition; what its log directory says of its start is believed."""
     parent = directory.resolve().parent
     report.in_use = is_in_use(parent)
-    start = read_checkpoints(parent, Report())["log-start-offset-checkpoint"].get(directory.resolve().name, 0)
+    start = read_checkpoints(parent, Report())["log-start-offset-checkpoint"].get(
+        directory.resolve().name, 0
+    )
     LogCheck(directory, report, with_records, tell, log_start=start).run()
     return report
 
 
 def is_in_use(directory: Path) -> bool:
-    """Whether a broker holds the directory's lock: Java's is a record lock, ours may be one of the whole file."""
+    """Whether a broker holds the directory's lock:
+
+    Java's is a record lock, ours may be one of the whole file.
+    """
     try:
         with (directory / ".lock").open("rb") as file:
             for lock in (fcntl.lockf, fcntl.flock):
@@ -127,7 +143,13 @@ def top_level_file(path: Path, report: Report) -> None:
         report.findings.extend(item for item in file_rows(path, False) if isinstance(item, Damage))
 
 
-def check_checkpoints(directory: Path, report: Report, checkpoints: Checkpoints, checks: dict[str, LogCheck], clean: bool) -> None:
+def check_checkpoints(
+    directory: Path,
+    report: Report,
+    checkpoints: Checkpoints,
+    checks: dict[str, LogCheck],
+    clean: bool,
+) -> None:
     """Invariant 2 for the offsets."""
     for name, offsets in checkpoints.items():
         for partition, offset in offsets.items():
@@ -136,13 +158,21 @@ def check_checkpoints(directory: Path, report: Report, checkpoints: Checkpoints,
                 if clean and not report.in_use and not any(directory.glob(f"{partition}.*-delete")):
                     report.add(directory / name, -1, f"{partition} is not there")
             elif offset > log.log_end:
-                report.add(directory / name, -1, f"{partition}: {AT_MOST_LOG_END[name]} {offset}, the log ends at {log.log_end}")
+                report.add(
+                    directory / name,
+                    -1,
+                    f"{partition}: {AT_MOST_LOG_END[name]} {offset}, the log ends at {log.log_end}",
+                )
             elif offset < 0:
                 report.add(directory / name, -1, f"{partition}: {offset} is no offset")
     starts = checkpoints["log-start-offset-checkpoint"]
     for partition, high_watermark in checkpoints["replication-offset-checkpoint"].items():
         if 0 < high_watermark < starts.get(partition, 0) and clean:
-            report.add(directory / "replication-offset-checkpoint", -1, f"{partition}: high watermark {high_watermark} is below the log start")
+            report.add(
+                directory / "replication-offset-checkpoint",
+                -1,
+                f"{partition}: high watermark {high_watermark} is below the log start",
+            )
 
 
 def check_topic_ids(report: Report, checks: dict[str, LogCheck]) -> None:
@@ -155,6 +185,10 @@ def check_topic_ids(report: Report, checks: dict[str, LogCheck]) -> None:
             continue
         path = log.directory / "partition.metadata"
         if by_topic.setdefault(topic, log.topic_id) != log.topic_id:
-            report.add(path, -1, f"topic id {log.topic_id}, other partitions of {topic} have {by_topic[topic]}")
+            report.add(
+                path,
+                -1,
+                f"topic id {log.topic_id}, other partitions of {topic} have {by_topic[topic]}",
+            )
         elif by_id.setdefault(log.topic_id, topic) != topic:
             report.add(path, -1, f"topic id {log.topic_id} is also that of {by_id[log.topic_id]}")

@@ -1,12 +1,14 @@
 """Indexes against the batches of their segment, in one pass beside the segment.
 
-1. Offset index: offsets and positions grow; a position is the first byte of a batch, which begins at or below the indexed offset,
-   so that a search from there misses nothing (versions of Kafka differ in which batches they index).
-2. Time index: timestamps grow, offsets do not shrink; an entry's timestamp is the largest of all batches that begin at or below
-   its offset.
+1. Offset index: offsets and positions grow; a position is the first byte of a batch, which begins
+   at or below the indexed offset, so that a search from there misses nothing (versions of Kafka
+   differ in which batches they index).
+2. Time index: timestamps grow, offsets do not shrink; an entry's timestamp is the largest of all
+   batches that begin at or below its offset.
 3. Transaction index: each entry's last offset is a marker of its producer in this segment.
 
-`batch(...)` is called for each batch in order, `end(...)` once behind the last one. Memory is one entry.
+`batch(...)` is called for each batch in order, `end(...)` once behind the last one. Memory is one
+entry.
 """
 
 from __future__ import annotations
@@ -16,7 +18,12 @@ from typing import Any
 
 from twisted_broker.cli.report import Report
 from twisted_broker.cli.rows import Damage, Row
-from twisted_broker.cli.small_files import Items, index_rows, time_index_rows, transaction_index_rows
+from twisted_broker.cli.small_files import (
+    Items,
+    index_rows,
+    time_index_rows,
+    transaction_index_rows,
+)
 
 
 class EntryStream:
@@ -61,17 +68,30 @@ class OffsetIndexCheck(EntryStream):
         if here[0] <= self.last[0] or here[1] <= self.last[1]:
             self.problem(self.SIZE, f"the entry {here} does not grow from {self.last}")
         elif here[1] != position:
-            self.problem(self.SIZE, f"offset {here[0]} points at byte {here[1]}, where no batch begins")
+            self.problem(
+                self.SIZE, f"offset {here[0]} points at byte {here[1]}, where no batch begins"
+            )
         elif base_offset > here[0]:
-            self.problem(self.SIZE, f"offset {here[0]} points at byte {here[1]}, where offset {base_offset} begins")
+            self.problem(
+                self.SIZE,
+                f"offset {here[0]} points at byte {here[1]}, where offset {base_offset} begins",
+            )
         self.last = here
 
     def end(self, last_offset: int) -> None:
         while self.current is not None:
-            self.problem(self.SIZE, f"offset {self.current['offset']} points at byte {self.current['position']}, behind the last batch")
+            self.problem(
+                self.SIZE,
+                (
+                    f"offset {self.current['offset']} points at byte {self.current['position']}, "
+                    "behind the last batch"
+                ),
+            )
             self.advance()
         if self.last[0] > last_offset:
-            self.problem(self.SIZE, f"offset {self.last[0]} is above the segment's last offset {last_offset}")
+            self.problem(
+                self.SIZE, f"offset {self.last[0]} is above the segment's last offset {last_offset}"
+            )
 
 
 class TimeIndexCheck(EntryStream):
@@ -95,13 +115,25 @@ class TimeIndexCheck(EntryStream):
         if here[0] <= self.last[0] or here[1] < self.last[1]:
             self.problem(self.SIZE, f"the entry {here} does not grow from {self.last}")
         elif here[0] != self.largest:
-            self.problem(self.SIZE, f"timestamp {here[0]} at offset {here[1]}, the largest up to there is {self.largest}")
+            self.problem(
+                self.SIZE,
+                (
+                    f"timestamp {here[0]} at offset {here[1]}, the largest up to there is "
+                    f"{self.largest}"
+                ),
+            )
         self.last = here
 
     def end(self, last_offset: int) -> None:
         while self.current is not None:
             if self.current["offset"] > last_offset:
-                self.problem(self.SIZE, f"offset {self.current['offset']} is above the segment's last offset {last_offset}")
+                self.problem(
+                    self.SIZE,
+                    (
+                        f"offset {self.current['offset']} is above the segment's last offset "
+                        f"{last_offset}"
+                    ),
+                )
             else:
                 self.check(self.current)
             self.advance()
@@ -126,15 +158,27 @@ class TransactionIndexCheck:
 
     def entry(self, position: int, row: dict[str, Any], last: int) -> int:
         if row["first_offset"] > row["last_offset"] or row["last_offset"] <= last:
-            self.report.add(self.path, position, f"the transaction {row['first_offset']}..{row['last_offset']} is out of order")
+            self.report.add(
+                self.path,
+                position,
+                f"the transaction {row['first_offset']}..{row['last_offset']} is out of order",
+            )
         self.waiting[row["last_offset"]] = (row["producer_id"], position)
         return int(row["last_offset"])
 
     def marker(self, offset: int, producer_id: int) -> None:
         expected = self.waiting.pop(offset, None)
         if expected is not None and expected[0] != producer_id:
-            self.report.add(self.path, expected[1], f"the marker at offset {offset} is of producer {producer_id}, not {expected[0]}")
+            self.report.add(
+                self.path,
+                expected[1],
+                f"the marker at offset {offset} is of producer {producer_id}, not {expected[0]}",
+            )
 
     def end(self) -> None:
         for offset, (producer_id, position) in self.waiting.items():
-            self.report.add(self.path, position, f"there is no marker of producer {producer_id} at offset {offset}")
+            self.report.add(
+                self.path,
+                position,
+                f"there is no marker of producer {producer_id} at offset {offset}",
+            )

@@ -1,11 +1,15 @@
 """One partition directory: its segments end to end, with everything that must agree with them.
 
-1. Batches: a good checksum, a known shape, offsets that grow through all segments and stay in reach of their segment's name.
-2. Leader epochs of batches never go back and agree with `leader-epoch-checkpoint`, whose entries grow and lie within the log.
+1. Batches: a good checksum, a known shape, offsets that grow through all segments and stay in reach
+   of their segment's name.
+2. Leader epochs of batches never go back and agree with `leader-epoch-checkpoint`, whose entries
+   grow and lie within the log.
 3. Indexes as in `verify_indexes`; every closed segment has its offset index and time index.
-4. Producer snapshots are readable and lie within the log, their entries below the offset in the name.
-5. Nothing else is there but files that await their deletion, which a clean stop may leave. In a directory that is in use, a batch that is being
-   written, an index that runs ahead of what was read, and a file that is about to take another's place are no finding.
+4. Producer snapshots are readable and lie within the log, their entries below the offset in the
+   name.
+5. Nothing else is there but files that await their deletion, which a clean stop may leave. In a
+   directory that is in use, a batch that is being written, an index that runs ahead of what was
+   read, and a file that is about to take another's place are no finding.
 
 Leaves out: replaying producers' sequences.
 """
@@ -23,7 +27,11 @@ from twisted_broker.cli.progress import Tell
 from twisted_broker.cli.report import Report
 from twisted_broker.cli.rows import Damage
 from twisted_broker.cli.small_files import base_offset_of, is_uuid, leader_epoch_rows, snapshot_rows
-from twisted_broker.cli.verify_indexes import OffsetIndexCheck, TimeIndexCheck, TransactionIndexCheck
+from twisted_broker.cli.verify_indexes import (
+    OffsetIndexCheck,
+    TimeIndexCheck,
+    TransactionIndexCheck,
+)
 from twisted_broker.wire.message_set import MessageView
 from twisted_broker.wire.records import BatchView
 
@@ -50,35 +58,64 @@ class EpochCheck:
                 continue
             entry = (item["start_offset"], item["epoch"])
             if self.starts and (entry[0] <= self.starts[-1][0] or entry[1] <= self.starts[-1][1]):
-                self.report.add(self.path, -1, f"epoch {entry[1]} from offset {entry[0]} does not grow from the entry before")
+                self.report.add(
+                    self.path,
+                    -1,
+                    f"epoch {entry[1]} from offset {entry[0]} does not grow from the entry before",
+                )
             self.starts.append(entry)
 
     def batch(self, path: Path, position: int, base_offset: int, epoch: int) -> None:
         if epoch < self.last_epoch:
-            self.report.add(path, position, f"leader epoch {epoch} of offset {base_offset} follows epoch {self.last_epoch}")
+            self.report.add(
+                path,
+                position,
+                f"leader epoch {epoch} of offset {base_offset} follows epoch {self.last_epoch}",
+            )
         self.last_epoch = max(self.last_epoch, epoch)
         while self.at + 1 < len(self.starts) and self.starts[self.at + 1][0] <= base_offset:
             self.at += 1
         if self.at < 0 and self.starts:
-            return  # DeleteRecords trims the epochs at once; a kill may have lost the log start that it raised
+            # DeleteRecords trims the epochs at once; a kill may have lost the log start that it
+            # raised
+            return
         cached = self.starts[self.at][1] if self.at >= 0 else -1
         if epoch >= 0 and cached != epoch and not self.told and base_offset >= self.log_start:
             self.told = True
-            self.report.add(self.path, -1, f"offset {base_offset} has leader epoch {epoch}, the checkpoint says {cached}")
+            self.report.add(
+                self.path,
+                -1,
+                f"offset {base_offset} has leader epoch {epoch}, the checkpoint says {cached}",
+            )
 
     def end(self, log_end: int) -> None:
         for start, epoch in self.starts:
             if start > log_end:
-                self.report.add(self.path, -1, f"epoch {epoch} begins at offset {start}, the log ends at {log_end}")
+                self.report.add(
+                    self.path,
+                    -1,
+                    f"epoch {epoch} begins at offset {start}, the log ends at {log_end}",
+                )
 
 
 class LogCheck:
     """All of one directory. Afterwards `log_start`, `log_end` and `topic_id` are known."""
 
     def __init__(
-        self, directory: Path, report: Report, with_records: bool, tell: Tell, recovery_point: int | None = None, log_start: int = 0
+        self,
+        directory: Path,
+        report: Report,
+        with_records: bool,
+        tell: Tell,
+        recovery_point: int | None = None,
+        log_start: int = 0,
     ) -> None:
-        self.directory, self.report, self.with_records, self.tell = directory, report, with_records, tell
+        self.directory, self.report, self.with_records, self.tell = (
+            directory,
+            report,
+            with_records,
+            tell,
+        )
         self.recovery_point = recovery_point
         self.names = sorted(entry.name for entry in directory.iterdir())
         self.next_offset = 0
@@ -88,8 +125,12 @@ class LogCheck:
 
     def run(self) -> None:
         self.report.partitions += 1
-        self.epochs = EpochCheck(self.directory / "leader-epoch-checkpoint", self.report, self.log_start)
-        segments = [name for name in self.names if name.endswith(".log") and kind_of(self.directory / name)]
+        self.epochs = EpochCheck(
+            self.directory / "leader-epoch-checkpoint", self.report, self.log_start
+        )
+        segments = [
+            name for name in self.names if name.endswith(".log") and kind_of(self.directory / name)
+        ]
         if segments:
             self.next_offset = base_offset_of(self.directory / segments[0])
             self.log_start = max(self.log_start, self.next_offset)
@@ -116,7 +157,11 @@ class LogCheck:
     def segment(self, path: Path, is_last: bool) -> None:
         base = base_offset_of(path)
         if base < self.next_offset:
-            self.report.add(path, -1, f"the segment begins at offset {base}, the one before ends at {self.next_offset}")
+            self.report.add(
+                path,
+                -1,
+                f"the segment begins at offset {base}, the one before ends at {self.next_offset}",
+            )
         self.next_offset = max(self.next_offset, base)
         index, times, aborted = self.indexes(path, is_last)
         for item in read_batches(path):
@@ -130,15 +175,24 @@ class LogCheck:
         self.report.bytes += path.stat().st_size
         self.tell(str(path), self.report.bytes)
 
-    def end_of_segment(self, index: OffsetIndexCheck | None, times: TimeIndexCheck | None, aborted: TransactionIndexCheck | None) -> None:
+    def end_of_segment(
+        self,
+        index: OffsetIndexCheck | None,
+        times: TimeIndexCheck | None,
+        aborted: TransactionIndexCheck | None,
+    ) -> None:
         for check in (index, times):
             if check is not None:
                 check.end(self.next_offset - 1)
         if aborted is not None:
             aborted.end()
 
-    def indexes(self, path: Path, is_last: bool) -> tuple[OffsetIndexCheck | None, TimeIndexCheck | None, TransactionIndexCheck | None]:
-        index, times, aborted = (path.with_suffix(suffix) for suffix in (".index", ".timeindex", ".txnindex"))
+    def indexes(
+        self, path: Path, is_last: bool
+    ) -> tuple[OffsetIndexCheck | None, TimeIndexCheck | None, TransactionIndexCheck | None]:
+        index, times, aborted = (
+            path.with_suffix(suffix) for suffix in (".index", ".timeindex", ".txnindex")
+        )
         for needed in (index, times):
             if not needed.exists() and not is_last and not self.report.in_use:
                 self.report.add(needed, -1, "the index is missing")
@@ -158,9 +212,14 @@ class LogCheck:
         self.report.findings.append(Damage(damage.path, damage.position, damage.problem + note))
 
     def batch(
-        self, path: Path, base: int, found: Found, index: OffsetIndexCheck | None, times: TimeIndexCheck | None,
+        self,
+        path: Path,
+        base: int,
+        found: Found,
+        index: OffsetIndexCheck | None,
+        times: TimeIndexCheck | None,
         aborted: TransactionIndexCheck | None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         damage = checksum_damage(path, found)
         if damage is not None:
             self.report.findings.append(damage)
@@ -193,12 +252,28 @@ class LogCheck:
             return (seen[0] if seen else view.offset), view.offset, view.timestamp, len(seen) or 1
         count = view.records_count
         if view.last_offset_delta < 0 or not 0 <= count <= view.last_offset_delta + 1:
-            self.report.add(path, found.position, f"{count} records cannot have {view.last_offset_delta} as their last offset delta")
+            self.report.add(
+                path,
+                found.position,
+                f"{count} records cannot have {view.last_offset_delta} as their last offset delta",
+            )
         elif self.with_records and readable:
             seen = list(self.records(path, found))
             if seen and not view.base_offset <= seen[0] <= seen[-1] <= view.last_offset:
-                self.report.add(path, found.position, f"records {seen[0]}..{seen[-1]}, the header says {view.base_offset}..{view.last_offset}")
-        return view.base_offset, max(view.last_offset, view.base_offset), view.max_timestamp, max(count, 0)
+                self.report.add(
+                    path,
+                    found.position,
+                    (
+                        f"records {seen[0]}..{seen[-1]}, the header says "
+                        f"{view.base_offset}..{view.last_offset}"
+                    ),
+                )
+        return (
+            view.base_offset,
+            max(view.last_offset, view.base_offset),
+            view.max_timestamp,
+            max(count, 0),
+        )
 
     def records(self, path: Path, found: Found) -> Iterator[int]:
         """The offsets of the batch's records, all of them decoded."""
@@ -206,11 +281,19 @@ class LogCheck:
         try:
             for record in found.records():
                 if record.offset <= previous:
-                    self.report.add(path, found.position, f"a record has the offset {record.offset} after {previous}")
+                    self.report.add(
+                        path,
+                        found.position,
+                        f"a record has the offset {record.offset} after {previous}",
+                    )
                 previous = record.offset
                 yield previous
         except BAD_BYTES as error:
-            self.report.add(path, found.position, f"the record after offset {previous} of this batch cannot be read: {error}")
+            self.report.add(
+                path,
+                found.position,
+                f"the record after offset {previous} of this batch cannot be read: {error}",
+            )
 
     def other_file(self, path: Path) -> None:
         kind = kind_of(path)
@@ -220,14 +303,18 @@ class LogCheck:
             self.report.awaiting_deletion += 1
         elif LEFT_OVER.search(path.name):
             if not self.report.in_use:
-                self.report.add(path, -1, "is left over; the next start removes it or finishes what it was for")
+                self.report.add(
+                    path, -1, "is left over; the next start removes it or finishes what it was for"
+                )
         elif kind == ".snapshot":
             self.snapshot(path)
         elif kind in (".index", ".timeindex", ".txnindex"):
             if path.with_suffix(".log").name not in self.names and not self.report.in_use:
                 self.report.add(path, -1, "has no segment")
         elif kind in (".checkpoint", "quorum-state", "partition.metadata"):
-            self.report.findings.extend(item for item in file_rows(path, False) if isinstance(item, Damage))
+            self.report.findings.extend(
+                item for item in file_rows(path, False) if isinstance(item, Damage)
+            )
 
     def snapshot(self, path: Path) -> None:
         offset = base_offset_of(path)
@@ -237,12 +324,23 @@ class LogCheck:
             if isinstance(item, Damage):
                 self.report.findings.append(item)
             elif item["kind"] == "producer" and item["last_offset"] >= offset:
-                self.report.add(path, -1, f"producer {item['producer_id']} has written offset {item['last_offset']} already")
+                self.report.add(
+                    path,
+                    -1,
+                    (
+                        f"producer {item['producer_id']} has written offset {item['last_offset']} "
+                        "already"
+                    ),
+                )
 
     def ids(self) -> None:
         path = self.directory / "partition.metadata"
         if path.exists():
-            fields = dict(line.split(": ", 1) for line in path.read_text(errors="replace").splitlines() if ": " in line)
+            fields = dict(
+                line.split(": ", 1)
+                for line in path.read_text(errors="replace").splitlines()
+                if ": " in line
+            )
             self.topic_id = fields.get("topic_id", "")
             if not is_uuid(self.topic_id):
                 self.topic_id = ""

@@ -1,11 +1,15 @@
-"""`replog verify --replicas`: the replicas of every partition, as several log directories hold them, are equal up to the high watermark.
+"""`replog verify --replicas`: the replicas of every partition, as several log directories hold
+them, are equal up to the high watermark.
 
-1. Compared are batches: offsets, leader epoch, CRC, size; and each CRC with the bytes it is of. What differs is shown as a pair.
-2. From the latest start of any replica (log start, or what a cleaner has passed) to the highest high watermark that a replica recorded.
+1. Compared are batches: offsets, leader epoch, CRC, size; and each CRC with the bytes it is of.
+   What differs is shown as a pair.
+2. From the latest start of any replica (log start, or what a cleaner has passed) to the highest
+   high watermark that a replica recorded.
 3. A replica that ends before that high watermark is a finding: it was away, or lost records.
 4. Replicas of different topic ids are no replicas of each other: a finding, and not compared.
 
-Source: RL 9; the intent of Kafka's ReplicaVerificationTool. Only reads. Leaves out: what a single log must meet (`verify_log`).
+Source: RL 9; the intent of Kafka's ReplicaVerificationTool. Only reads. Leaves out: what a single
+log must meet (`verify_log`).
 """
 
 from __future__ import annotations
@@ -37,16 +41,24 @@ class Batch(NamedTuple):
     size: int
 
     def __str__(self) -> str:
-        return f"offsets {self.base_offset}..{self.last_offset} epoch {self.leader_epoch} CRC {self.crc:#010x} ({self.size} bytes)"
+        return (
+            f"offsets {self.base_offset}..{self.last_offset} epoch {self.leader_epoch} CRC "
+            f"{self.crc:#010x} ({self.size} bytes)"
+        )
 
 
 class Replica:
-    """One copy of a partition. `high_watermark` as recorded, `start` where it may be compared from, `end` its log end."""
+    """One copy of a partition.
+
+    `high_watermark` as recorded, `start` where it may be compared from, `end` its log end.
+    """
 
     def __init__(self, path: Path, high_watermark: int, start: int) -> None:
         self.path = path
         self.high_watermark = high_watermark
-        self.segments = sorted((int(file.stem), file) for file in path.glob("*.log") if file.stem.isdecimal())
+        self.segments = sorted(
+            (int(file.stem), file) for file in path.glob("*.log") if file.stem.isdecimal()
+        )
         first = self.segments[0][0] if self.segments else 0
         self.start = max(start, first)
         self.end = self._end()
@@ -88,7 +100,9 @@ class Replica:
 def batch_of(found: Found) -> Batch:
     view = found.view
     if isinstance(view, BatchView):
-        return Batch(view.base_offset, view.last_offset, view.partition_leader_epoch, view.crc, found.size)
+        return Batch(
+            view.base_offset, view.last_offset, view.partition_leader_epoch, view.crc, found.size
+        )
     return Batch(view.offset, view.offset, -1, view.crc, found.size)
 
 
@@ -100,9 +114,18 @@ def verify_replicas(directories: Sequence[Path], tell: Tell = silent) -> Report:
         report.in_use = report.in_use or is_in_use(directory)
         known = read_checkpoints(directory, report)
         for entry in sorted(directory.iterdir()):
-            if entry.is_dir() and PARTITION.fullmatch(entry.name) and entry.name != "__cluster_metadata-0":
-                start = max(known[name].get(entry.name, 0) for name in ("log-start-offset-checkpoint", "cleaner-offset-checkpoint"))
-                replica = Replica(entry, known["replication-offset-checkpoint"].get(entry.name, 0), start)
+            if (
+                entry.is_dir()
+                and PARTITION.fullmatch(entry.name)
+                and entry.name != "__cluster_metadata-0"
+            ):
+                start = max(
+                    known[name].get(entry.name, 0)
+                    for name in ("log-start-offset-checkpoint", "cleaner-offset-checkpoint")
+                )
+                replica = Replica(
+                    entry, known["replication-offset-checkpoint"].get(entry.name, 0), start
+                )
                 partitions.setdefault(entry.name, []).append(replica)
     for name, replicas in sorted(partitions.items()):
         report.partitions += 1
@@ -113,7 +136,9 @@ def verify_replicas(directories: Sequence[Path], tell: Tell = silent) -> Report:
 
 
 def _same_topic(replicas: Sequence[Replica], report: Report) -> bool:
-    """Whether all that say have the same topic id; a log that was only just made may not say yet."""
+    """Whether all that say have the same topic id; a log that was only just made may not say
+    yet.
+    """
     known = [(replica, replica.topic_id) for replica in replicas if replica.topic_id]
     for other, topic_id in known[1:]:
         if topic_id != known[0][1]:
@@ -129,24 +154,46 @@ def compare(replicas: Sequence[Replica], report: Report) -> None:
     once = report  # what is damaged in the reference is told once
     for replica in replicas:
         if replica.end < reference.high_watermark:
-            report.add(replica.path, -1, f"ends at {replica.end}, the high watermark is {reference.high_watermark}")
+            report.add(
+                replica.path,
+                -1,
+                f"ends at {replica.end}, the high watermark is {reference.high_watermark}",
+            )
         if replica is not reference:
             upto = min(reference.high_watermark, replica.end, reference.end)
-            _tell_pairs(reference, replica, paired(reference.batches(start, upto, once), replica.batches(start, upto, report)), report)
+            _tell_pairs(
+                reference,
+                replica,
+                paired(reference.batches(start, upto, once), replica.batches(start, upto, report)),
+                report,
+            )
             once = Report()
 
 
-def _tell_pairs(reference: Replica, other: Replica, pairs: Iterator[tuple[Batch | None, Batch | None]], report: Report) -> None:
+def _tell_pairs(
+    reference: Replica,
+    other: Replica,
+    pairs: Iterator[tuple[Batch | None, Batch | None]],
+    report: Report,
+) -> None:
     differing = 0
     for mine, theirs in pairs:
         differing += 1
         if differing <= PAIRS_SHOWN:
-            report.add(other.path, -1, f"has {theirs or 'nothing'}, {reference.path} has {mine or 'nothing'}")
+            report.add(
+                other.path,
+                -1,
+                f"has {theirs or 'nothing'}, {reference.path} has {mine or 'nothing'}",
+            )
     if differing > PAIRS_SHOWN:
-        report.add(other.path, -1, f"differs from {reference.path} in {differing - PAIRS_SHOWN} more pairs")
+        report.add(
+            other.path, -1, f"differs from {reference.path} in {differing - PAIRS_SHOWN} more pairs"
+        )
 
 
-def paired(first: Iterator[Batch], second: Iterator[Batch]) -> Iterator[tuple[Batch | None, Batch | None]]:
+def paired(
+    first: Iterator[Batch], second: Iterator[Batch]
+) -> Iterator[tuple[Batch | None, Batch | None]]:
     """The pairs that differ, side by side by offset; None where one has nothing."""
     mine, theirs = next(first, None), next(second, None)
     while mine is not None or theirs is not None:

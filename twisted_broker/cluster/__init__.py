@@ -1,1 +1,3 @@
-"""The metadata log, the picture it builds, the controller that writes it and a broker's membership."""
+"""The metadata log, the picture it builds, the controller that writes it and a broker's
+membership.
+"""

@@ -3,10 +3,12 @@
 Owns the decisions on AlterPartition and AssignReplicasToDirs.
 
 1. Only the leader, under the current leader epoch and partition epoch, may change its ISR.
-2. A member joins the ISR only while it is registered under the epoch that the leader saw, unfenced and not shutting down.
+2. A member joins the ISR only while it is registered under the epoch that the leader saw, unfenced
+   and not shutting down.
 3. Asking for the state that is there already is granted and writes nothing.
 
-Source: Kafka's `ReplicationControlManager.alterPartition`, KIP-903, KIP-858; `RL 8.4`. Left out: completion of reassignments.
+Source: Kafka's `ReplicationControlManager.alterPartition`, KIP-903, KIP-858; `RL 8.4`. Left out:
+completion of reassignments.
 """
 
 from __future__ import annotations
@@ -15,7 +17,13 @@ from collections.abc import Sequence
 
 from twisted_broker.cluster.broker_registry import check_epoch
 from twisted_broker.cluster.cluster_view import ClusterView
-from twisted_broker.cluster.image_entries import RECOVERED, RECOVERING, BrokerRegistration, PartitionRegistration, TopicImage
+from twisted_broker.cluster.image_entries import (
+    RECOVERED,
+    RECOVERING,
+    BrokerRegistration,
+    PartitionRegistration,
+    TopicImage,
+)
 from twisted_broker.cluster.partition_change import change_partition
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.messages import broker_lifecycle as broker_lifecycle_messages
@@ -26,24 +34,45 @@ Members = Sequence[tuple[int, int]]
 """(broker id, broker epoch or -1)."""
 
 
-def alter_partition(view: ClusterView, request: broker_lifecycle_messages.AlterPartitionRequest, version: int) -> tuple[list[Record], broker_lifecycle_messages.AlterPartitionResponse]:
-    """The records of all changes that are granted, and the answer. Raises BrokerError(STALE_BROKER_EPOCH)."""
+def alter_partition(
+    view: ClusterView, request: broker_lifecycle_messages.AlterPartitionRequest, version: int
+) -> tuple[list[Record], broker_lifecycle_messages.AlterPartitionResponse]:
+    """The records of all changes that are granted, and the answer.
+
+    Raises BrokerError(STALE_BROKER_EPOCH).
+    """
     check_epoch(view.image, request.broker_id, request.broker_epoch)
     found: list[Record] = []
     topics = []
     for topic_request in request.topics:
         topic = view.image.topics_by_id.get(bytes(topic_request.topic_id))
-        answers = [_answer(view, request.broker_id, topic, asked, version, found) for asked in topic_request.partitions]
-        topics.append(broker_lifecycle_messages.AlterPartitionResponseTopicData(topic_id=topic_request.topic_id, partitions=answers))
+        answers = [
+            _answer(view, request.broker_id, topic, asked, version, found)
+            for asked in topic_request.partitions
+        ]
+        topics.append(
+            broker_lifecycle_messages.AlterPartitionResponseTopicData(
+                topic_id=topic_request.topic_id, partitions=answers
+            )
+        )
     return found, broker_lifecycle_messages.AlterPartitionResponse(topics=topics)
 
 
 def _answer(
-    view: ClusterView, sender: int, topic: TopicImage | None, asked: broker_lifecycle_messages.AlterPartitionRequestPartitionData, version: int, found: list[Record]
+    view: ClusterView,
+    sender: int,
+    topic: TopicImage | None,
+    asked: broker_lifecycle_messages.AlterPartitionRequestPartitionData,
+    version: int,
+    found: list[Record],
 ) -> broker_lifecycle_messages.AlterPartitionResponsePartitionData:
-    answer = broker_lifecycle_messages.AlterPartitionResponsePartitionData(partition_index=asked.partition_index)
+    answer = broker_lifecycle_messages.AlterPartitionResponsePartitionData(
+        partition_index=asked.partition_index
+    )
     if version >= 3:
-        members: Members = [(member.broker_id, member.broker_epoch) for member in asked.new_isr_with_epochs]
+        members: Members = [
+            (member.broker_id, member.broker_epoch) for member in asked.new_isr_with_epochs
+        ]
     else:
         members = [(member, -1) for member in asked.new_isr]
     try:
@@ -53,13 +82,25 @@ def _answer(
     except BrokerError as error:
         answer.error_code = error.code
         return answer
-    answer.leader_id, answer.leader_epoch, answer.isr = partition.leader, partition.leader_epoch, list(partition.isr)
-    answer.leader_recovery_state, answer.partition_epoch = partition.leader_recovery_state, partition.partition_epoch
+    answer.leader_id, answer.leader_epoch, answer.isr = (
+        partition.leader,
+        partition.leader_epoch,
+        list(partition.isr),
+    )
+    answer.leader_recovery_state, answer.partition_epoch = (
+        partition.leader_recovery_state,
+        partition.partition_epoch,
+    )
     return answer
 
 
 def _decide(
-    view: ClusterView, sender: int, topic: TopicImage, asked: broker_lifecycle_messages.AlterPartitionRequestPartitionData, members: Members, found: list[Record]
+    view: ClusterView,
+    sender: int,
+    topic: TopicImage,
+    asked: broker_lifecycle_messages.AlterPartitionRequestPartitionData,
+    members: Members,
+    found: list[Record],
 ) -> PartitionRegistration:
     """The partition after the change, whose record goes to `found`. Raises BrokerError."""
     partition = topic.partitions.get(asked.partition_index)
@@ -71,7 +112,14 @@ def _decide(
     if not all(_eligible(view, member, epoch) for member, epoch in members):
         raise BrokerError(ErrorCode.INELIGIBLE_REPLICA)
     rules = view.rules(topic.name, partition)
-    change = change_partition(partition, topic.id, asked.partition_index, rules, isr=isr, recovery_state=asked.leader_recovery_state)
+    change = change_partition(
+        partition,
+        topic.id,
+        asked.partition_index,
+        rules,
+        isr=isr,
+        recovery_state=asked.leader_recovery_state,
+    )
     if change is None:
         return partition
     found.append(change)
@@ -81,8 +129,15 @@ def _decide(
     return changed
 
 
-def _check_epochs(partition: PartitionRegistration, sender: int, asked: broker_lifecycle_messages.AlterPartitionRequestPartitionData) -> None:
-    if asked.leader_epoch > partition.leader_epoch or asked.partition_epoch > partition.partition_epoch:
+def _check_epochs(
+    partition: PartitionRegistration,
+    sender: int,
+    asked: broker_lifecycle_messages.AlterPartitionRequestPartitionData,
+) -> None:
+    if (
+        asked.leader_epoch > partition.leader_epoch
+        or asked.partition_epoch > partition.partition_epoch
+    ):
         raise BrokerError(ErrorCode.NOT_CONTROLLER)
     if asked.leader_epoch < partition.leader_epoch:
         raise BrokerError(ErrorCode.FENCED_LEADER_EPOCH)
@@ -93,10 +148,17 @@ def _check_epochs(partition: PartitionRegistration, sender: int, asked: broker_l
 
 
 def _check_isr(partition: PartitionRegistration, isr: list[int], recovery_state: int) -> None:
-    good = isr and len(set(isr)) == len(isr) and set(isr) <= set(partition.replicas) and partition.leader in isr
+    good = (
+        isr
+        and len(set(isr)) == len(isr)
+        and set(isr) <= set(partition.replicas)
+        and partition.leader in isr
+    )
     if not good or recovery_state not in (RECOVERED, RECOVERING):
         raise BrokerError(ErrorCode.INVALID_REQUEST)
-    if recovery_state == RECOVERING and (len(isr) > 1 or partition.leader_recovery_state == RECOVERED):
+    if recovery_state == RECOVERING and (
+        len(isr) > 1 or partition.leader_recovery_state == RECOVERED
+    ):
         raise BrokerError(ErrorCode.INVALID_REQUEST)
 
 
@@ -108,7 +170,10 @@ def _eligible(view: ClusterView, broker_id: int, epoch: int) -> bool:
 def assign_replicas(
     view: ClusterView, request: log_dirs.AssignReplicasToDirsRequest
 ) -> tuple[list[Record], log_dirs.AssignReplicasToDirsResponse]:
-    """Records in which directory a broker's replicas lie. Raises BrokerError(STALE_BROKER_EPOCH)."""
+    """Records in which directory a broker's replicas lie.
+
+    Raises BrokerError(STALE_BROKER_EPOCH).
+    """
     broker = check_epoch(view.image, request.broker_id, request.broker_epoch)
     found: list[Record] = []
     directories = []
@@ -119,18 +184,36 @@ def assign_replicas(
             topic = view.image.topics_by_id.get(bytes(topic_request.topic_id))
             answers = []
             for asked in topic_request.partitions:
-                answer = log_dirs.AssignReplicasToDirsResponsePartitionData(partition_index=asked.partition_index)
-                answer.error_code = _assign(view, broker, directory_id, topic, asked.partition_index, found)
+                answer = log_dirs.AssignReplicasToDirsResponsePartitionData(
+                    partition_index=asked.partition_index
+                )
+                answer.error_code = _assign(
+                    view, broker, directory_id, topic, asked.partition_index, found
+                )
                 answers.append(answer)
-            topics.append(log_dirs.AssignReplicasToDirsResponseTopicData(topic_id=topic_request.topic_id, partitions=answers))
-        directories.append(log_dirs.AssignReplicasToDirsResponseDirectoryData(id=directory.id, topics=topics))
+            topics.append(
+                log_dirs.AssignReplicasToDirsResponseTopicData(
+                    topic_id=topic_request.topic_id, partitions=answers
+                )
+            )
+        directories.append(
+            log_dirs.AssignReplicasToDirsResponseDirectoryData(id=directory.id, topics=topics)
+        )
     return found, log_dirs.AssignReplicasToDirsResponse(directories=directories)
 
 
 def _assign(
-    view: ClusterView, broker: BrokerRegistration, directory: bytes, topic: TopicImage | None, number: int, found: list[Record]
+    view: ClusterView,
+    broker: BrokerRegistration,
+    directory: bytes,
+    topic: TopicImage | None,
+    number: int,
+    found: list[Record],
 ) -> ErrorCode:
-    """A replica in a directory that failed (or in none: LOST) is out of the ISR; it, and one whose former directory is gone, is not eligible."""
+    """A replica in a directory that failed (or in none:
+
+    LOST) is out of the ISR; it, and one whose former directory is gone, is not eligible.
+    """
     partition = None if topic is None else topic.partitions.get(number)
     if topic is None:
         return ErrorCode.UNKNOWN_TOPIC_ID
@@ -138,13 +221,18 @@ def _assign(
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     if broker.id not in partition.replicas:
         return ErrorCode.NOT_LEADER_OR_FOLLOWER
-    directories = [directory if replica == broker.id else known for replica, known in zip(partition.replicas, partition.directories, strict=True)]
+    directories = [
+        directory if replica == broker.id else known
+        for replica, known in zip(partition.replicas, partition.directories, strict=True)
+    ]
     online = directory in broker.directories
     isr = partition.isr if online else [member for member in partition.isr if member != broker.id]
     begins_empty = not online or not broker.has_online_directory(partition.directory_of(broker.id))
     rules = view.rules(topic.name, partition._replace(directories=tuple(directories)))
     gone = (broker.id,) if begins_empty else ()
-    change = change_partition(partition, topic.id, number, rules, isr=isr, directories=directories, unclean_shutdown=gone)
+    change = change_partition(
+        partition, topic.id, number, rules, isr=isr, directories=directories, unclean_shutdown=gone
+    )
     if change is not None:
         found.append(change)
     return ErrorCode.NONE

@@ -2,11 +2,14 @@
 
 Owns `AlterPartitionManager`, which gathers proposals into AlterPartition requests.
 
-1. One request is in flight; what is proposed meanwhile goes with the next one, at once after a good answer.
-2. An answer is per partition. An error of the whole request, or none at all, is tried again after 50 ms with what is still wanted.
+1. One request is in flight; what is proposed meanwhile goes with the next one, at once after a good
+   answer.
+2. An answer is per partition. An error of the whole request, or none at all, is tried again after
+   50 ms with what is still wanted.
 3. One proposal of a partition at a time; another one is answered OPERATION_NOT_ATTEMPTED.
 
-Source: Kafka's `AlterPartitionManager`; `RL 1.2`, `RL 2.5`. Left out: what an answer does to a partition (`replication/partition/partition.py`).
+Source: Kafka's `AlterPartitionManager`; `RL 1.2`, `RL 2.5`. Left out: what an answer does to a
+partition (`replication/partition/partition.py`).
 """
 
 from __future__ import annotations
@@ -29,9 +32,19 @@ _Key = tuple[bytes, int]
 
 
 class AlterPartitionManager:
-    """Carries one proposal per partition at most; those that come within one turn go together, one request at a time."""
-    def __init__(self, runtime: Runtime, node_id: int, channel: ControllerChannel, member: Member) -> None:
-        self._runtime, self._node_id, self._channel, self._member = runtime, node_id, channel, member
+    """Carries one proposal per partition at most; those that come within one turn go together,
+    one request at a time.
+    """
+
+    def __init__(
+        self, runtime: Runtime, node_id: int, channel: ControllerChannel, member: Member
+    ) -> None:
+        self._runtime, self._node_id, self._channel, self._member = (
+            runtime,
+            node_id,
+            channel,
+            member,
+        )
         self._wanted: dict[_Key, tuple[IsrProposal, Deferred[IsrAnswer]]] = {}
         self._surprises = UnexpectedErrors("ISR changes")
         self._in_flight = self._stopped = False
@@ -62,11 +75,15 @@ class AlterPartitionManager:
             self._in_flight = False
             return
         sent = dict(self._wanted)
-        ensureDeferred(self._exchange(sent)).addErrback(lambda failure: _log.failure("an ISR change failed", failure))
+        ensureDeferred(self._exchange(sent)).addErrback(
+            lambda failure: _log.failure("an ISR change failed", failure)
+        )
 
     async def _exchange(self, sent: dict[_Key, tuple[IsrProposal, Deferred[IsrAnswer]]]) -> None:
         try:
-            response = await self._channel.ask_once(self._request([proposal for proposal, _ in sent.values()]), 3)
+            response = await self._channel.ask_once(
+                self._request([proposal for proposal, _ in sent.values()]), 3
+            )
             check_answer(response.error_code)
         except Exception as error:
             _log.debug("ISR changes are tried again: {error}", error=error)
@@ -79,22 +96,38 @@ class AlterPartitionManager:
         answered = self._take(response, sent)
         self._send_soon(RETRY_MS if any(key not in answered for key in sent) else 0)
 
-    def _request(self, proposals: list[IsrProposal]) -> broker_lifecycle_messages.AlterPartitionRequest:
+    def _request(
+        self, proposals: list[IsrProposal]
+    ) -> broker_lifecycle_messages.AlterPartitionRequest:
         topics: dict[bytes, broker_lifecycle_messages.AlterPartitionRequestTopicData] = {}
         for proposal in proposals:
-            topic = topics.setdefault(proposal.topic_id, broker_lifecycle_messages.AlterPartitionRequestTopicData(topic_id=proposal.topic_id))
+            topic = topics.setdefault(
+                proposal.topic_id,
+                broker_lifecycle_messages.AlterPartitionRequestTopicData(
+                    topic_id=proposal.topic_id
+                ),
+            )
             topic.partitions.append(
                 broker_lifecycle_messages.AlterPartitionRequestPartitionData(
                     partition_index=proposal.topic_partition.partition,
                     leader_epoch=proposal.leader_epoch,
-                    new_isr_with_epochs=[broker_lifecycle_messages.BrokerState(broker_id=member, broker_epoch=epoch) for member, epoch in proposal.members],
+                    new_isr_with_epochs=[
+                        broker_lifecycle_messages.BrokerState(broker_id=member, broker_epoch=epoch)
+                        for member, epoch in proposal.members
+                    ],
                     leader_recovery_state=proposal.leader_recovery_state,
                     partition_epoch=proposal.partition_epoch,
                 )
             )
-        return broker_lifecycle_messages.AlterPartitionRequest(broker_id=self._node_id, broker_epoch=self._member.broker_epoch, topics=list(topics.values()))
+        return broker_lifecycle_messages.AlterPartitionRequest(
+            broker_id=self._node_id,
+            broker_epoch=self._member.broker_epoch,
+            topics=list(topics.values()),
+        )
 
-    def _take(self, response: broker_lifecycle_messages.AlterPartitionResponse, sent: dict[_Key, Any]) -> set[_Key]:
+    def _take(
+        self, response: broker_lifecycle_messages.AlterPartitionResponse, sent: dict[_Key, Any]
+    ) -> set[_Key]:
         """Hands answers out; the partitions that had one."""
         answered = set()
         for topic in response.topics:

@@ -1,21 +1,26 @@
 """Brokers come, beat, are fenced, shut down: what the controller decides about membership.
 
-Owns the sessions (`Sessions`), and the decisions on BrokerRegistration, BrokerHeartbeat, UnregisterBroker and lapsed sessions.
+Owns the sessions (`Sessions`), and the decisions on BrokerRegistration, BrokerHeartbeat,
+UnregisterBroker and lapsed sessions.
 
-    registered, fenced --(beat: caught up, wants out)--> unfenced --(beat: wants shutdown, leads)--> controlled shutdown
-          ^                                                 |                                             |
-          +----------(session over, beat wants fence)-------+------(leads nothing, others have seen it)---+
+    registered, fenced --(beat: caught up, wants out)--> unfenced --(beat: wants shutdown, leads)-->
+          controlled shutdown ^                                                 |
+          | +----------(session over, beat wants fence)-------+------(leads nothing, others have
+          seen it)---+
 
 1. One live incarnation per id: another one is refused while the first one's session holds.
-2. A registration is accepted only if its feature ranges hold every finalised level, and its directories are nobody else's.
-3. A session begins with a heartbeat (or registration) heard in this controller's life; a broker that was unfenced when the controller started has a
-   full session before it is fenced. Time in which the controller itself stood still is nobody's silence.
-4. A registration that does not name the last epoch was an unclean stop: the node leaves all ISRs and is eligible nowhere.
-5. A heartbeat tells all directories that failed since the broker started; those that are out of its registration already change nothing. Without any
-   directory it is fenced, and may go.
+2. A registration is accepted only if its feature ranges hold every finalised level, and its
+   directories are nobody else's.
+3. A session begins with a heartbeat (or registration) heard in this controller's life; a broker
+   that was unfenced when the controller started has a full session before it is fenced. Time in
+   which the controller itself stood still is nobody's silence.
+4. A registration that does not name the last epoch was an unclean stop: the node leaves all ISRs
+   and is eligible nowhere.
+5. A heartbeat tells all directories that failed since the broker started; those that are out of its
+   registration already change nothing. Without any directory it is fenced, and may go.
 
-Source: Kafka's `ClusterControlManager`, `BrokerHeartbeatManager`, `ReplicationControlManager`; KRAFT 3.4, 3.5; `RL 8.2`.
-Left out: time (an argument, monotonic ms).
+Source: Kafka's `ClusterControlManager`, `BrokerHeartbeatManager`, `ReplicationControlManager`;
+KRAFT 3.4, 3.5; `RL 8.2`. Left out: time (an argument, monotonic ms).
 """
 
 from __future__ import annotations
@@ -24,11 +29,18 @@ from typing import NamedTuple
 
 from twisted_broker.cluster.cluster_view import ClusterView
 from twisted_broker.cluster.image import METADATA_VERSION, MetadataImage
-from twisted_broker.cluster.image_entries import BrokerRegistration, FeatureRange, is_reserved_directory
+from twisted_broker.cluster.image_entries import (
+    BrokerRegistration,
+    FeatureRange,
+    is_reserved_directory,
+)
 from twisted_broker.cluster.records import MINIMUM_METADATA_VERSION
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.messages import metadata_records as records
-from twisted_broker.wire.messages.broker_lifecycle import BrokerHeartbeatRequest, BrokerRegistrationRequest
+from twisted_broker.wire.messages.broker_lifecycle import (
+    BrokerHeartbeatRequest,
+    BrokerRegistrationRequest,
+)
 from twisted_broker.wire.schema import Record
 
 _LOG_DIRS_LEVEL = 17
@@ -57,7 +69,9 @@ class Sessions:
         self._looked_ms: int | None = None
 
     def touch(self, broker: int, epoch: int, metadata_offset: int, now_ms: int) -> _Session:
-        """A heartbeat of a broker under this broker epoch, which knows the metadata up to `metadata_offset`. Its session, new for a new epoch."""
+        """A heartbeat of a broker under this broker epoch, which knows the metadata up to
+        `metadata_offset`. Its session, new for a new epoch.
+        """
         session = self._sessions.get((broker, epoch))
         if session is None:
             for key in [key for key in self._sessions if key[0] == broker]:
@@ -74,12 +88,16 @@ class Sessions:
     def alive(self, broker: BrokerRegistration, now_ms: int) -> bool:
         """Whether this incarnation was heard within the timeout."""
         session = self._sessions.get((broker.id, broker.epoch))
-        return session is not None and session.heard and now_ms - session.contact_ms < self.timeout_ms
+        return (
+            session is not None and session.heard and now_ms - session.contact_ms < self.timeout_ms
+        )
 
     def lapsed(self, image: MetadataImage, now_ms: int) -> list[BrokerRegistration]:
-        """Unfenced brokers whose session is over. One that was never heard here has its full session from the first look on.
+        """Unfenced brokers whose session is over. One that was never heard here has its full
+        session from the first look on.
 
-        It is asked for again and again; a long time since the last look is one in which no heartbeat could be heard.
+        It is asked for again and again; a long time since the last look is one in which no
+        heartbeat could be heard.
         """
         if self._looked_ms is not None and now_ms - self._looked_ms > _STOOD_STILL_MS:
             for session in self._sessions.values():
@@ -87,15 +105,27 @@ class Sessions:
         self._looked_ms = now_ms
         found = []
         for broker in image.live_brokers():
-            session = self._sessions.setdefault((broker.id, broker.epoch), _Session(now_ms, heard=False))
+            session = self._sessions.setdefault(
+                (broker.id, broker.epoch), _Session(now_ms, heard=False)
+            )
             if now_ms - session.contact_ms >= self.timeout_ms:
                 found.append(broker)
         return found
 
     def lowest_offset(self, image: MetadataImage) -> int | None:
-        """The metadata offset that every serving broker has reached, -1 while one was not heard; None when none serves."""
-        serving = [self._sessions.get((broker.id, broker.epoch)) for broker in image.live_brokers() if broker.may_be_in_isr]
-        return min((-1 if session is None else session.metadata_offset for session in serving), default=None)
+        """The metadata offset that every serving broker has reached, -1 while one was not heard;
+
+        None when none serves.
+        """
+        serving = [
+            self._sessions.get((broker.id, broker.epoch))
+            for broker in image.live_brokers()
+            if broker.may_be_in_isr
+        ]
+        return min(
+            (-1 if session is None else session.metadata_offset for session in serving),
+            default=None,
+        )
 
 
 class RegistrationDecision(NamedTuple):
@@ -106,30 +136,55 @@ class RegistrationDecision(NamedTuple):
 
 
 def register(
-    view: ClusterView, request: BrokerRegistrationRequest, version: int, sessions: Sessions, cluster_id: str, next_offset: int, now_ms: int
+    view: ClusterView,
+    request: BrokerRegistrationRequest,
+    version: int,
+    sessions: Sessions,
+    cluster_id: str,
+    next_offset: int,
+    now_ms: int,
 ) -> RegistrationDecision:
-    """The records of a registration; the broker's epoch is `next_offset`, the offset of the first of them. Raises BrokerError."""
+    """The records of a registration; the broker's epoch is `next_offset`, the offset of the
+    first of them. Raises BrokerError.
+    """
     image = view.image
     existing = image.brokers.get(request.broker_id)
     _check_registration(view, request, version, cluster_id)
     same = existing is not None and existing.incarnation_id == bytes(request.incarnation_id)
-    if existing is not None and not same and sessions.alive(existing, now_ms) and not existing.in_controlled_shutdown:
-        raise BrokerError(ErrorCode.DUPLICATE_BROKER_REGISTRATION, f"broker {request.broker_id} is registered and its session holds")
+    if (
+        existing is not None
+        and not same
+        and sessions.alive(existing, now_ms)
+        and not existing.in_controlled_shutdown
+    ):
+        raise BrokerError(
+            ErrorCode.DUPLICATE_BROKER_REGISTRATION,
+            f"broker {request.broker_id} is registered and its session holds",
+        )
     epoch = existing.epoch if existing is not None and same else next_offset
     record = records.RegisterBrokerRecord(
         broker_id=request.broker_id,
         incarnation_id=request.incarnation_id,
         broker_epoch=epoch,
         end_points=[
-            records.BrokerEndpoint(name=e.name, host=e.host, port=e.port, security_protocol=e.security_protocol) for e in request.listeners
+            records.BrokerEndpoint(
+                name=e.name, host=e.host, port=e.port, security_protocol=e.security_protocol
+            )
+            for e in request.listeners
         ],
         features=[
-            records.BrokerFeature(name=f.name, min_supported_version=f.min_supported_version, max_supported_version=f.max_supported_version)
+            records.BrokerFeature(
+                name=f.name,
+                min_supported_version=f.min_supported_version,
+                max_supported_version=f.max_supported_version,
+            )
             for f in request.features
         ],
         rack=request.rack,
         fenced=existing.fenced if existing is not None and same else True,
-        in_controlled_shutdown=existing.in_controlled_shutdown if existing is not None and same else False,
+        in_controlled_shutdown=existing.in_controlled_shutdown
+        if existing is not None and same
+        else False,
         log_dirs=sorted(request.log_dirs) if image.metadata_version >= _LOG_DIRS_LEVEL else [],
     )
     found: list[Record] = [record]
@@ -139,30 +194,51 @@ def register(
     return RegistrationDecision(found, epoch)
 
 
-def _check_registration(view: ClusterView, request: BrokerRegistrationRequest, version: int, cluster_id: str) -> None:
+def _check_registration(
+    view: ClusterView, request: BrokerRegistrationRequest, version: int, cluster_id: str
+) -> None:
     if request.cluster_id != cluster_id:
-        raise BrokerError(ErrorCode.INCONSISTENT_CLUSTER_ID, f"this cluster is {cluster_id}, not {request.cluster_id}")
+        raise BrokerError(
+            ErrorCode.INCONSISTENT_CLUSTER_ID,
+            f"this cluster is {cluster_id}, not {request.cluster_id}",
+        )
     if request.is_migrating_zk_broker:
-        raise BrokerError(ErrorCode.BROKER_ID_NOT_REGISTERED, "a broker of a ZooKeeper cluster cannot register")
+        raise BrokerError(
+            ErrorCode.BROKER_ID_NOT_REGISTERED, "a broker of a ZooKeeper cluster cannot register"
+        )
     _check_features(view.image, request)
     if view.image.metadata_version >= _LOG_DIRS_LEVEL:
         _check_directories(view.image, request, version)
 
 
 def _check_features(image: MetadataImage, request: BrokerRegistrationRequest) -> None:
-    ranges = {f.name: FeatureRange(f.min_supported_version, f.max_supported_version) for f in request.features}
+    ranges = {
+        f.name: FeatureRange(f.min_supported_version, f.max_supported_version)
+        for f in request.features
+    }
     if METADATA_VERSION not in ranges:
-        raise BrokerError(ErrorCode.INVALID_REGISTRATION, f"broker {request.broker_id} does not say which {METADATA_VERSION} it supports")
+        raise BrokerError(
+            ErrorCode.INVALID_REGISTRATION,
+            f"broker {request.broker_id} does not say which {METADATA_VERSION} it supports",
+        )
     for name, level in sorted(image.features.items()):
         supported = ranges.get(name, FeatureRange(0, 0))
         if not supported.contains(level):
-            words = f"{name} is finalised at {level}; the broker supports {supported.min_version} to {supported.max_version}"
+            words = (
+                f"{name} is finalised at {level}; the broker supports "
+                f"{supported.min_version} to {supported.max_version}"
+            )
             raise BrokerError(ErrorCode.UNSUPPORTED_VERSION, words)
     if ranges[METADATA_VERSION].max_version < MINIMUM_METADATA_VERSION:
-        raise BrokerError(ErrorCode.UNSUPPORTED_VERSION, f"metadata.version below {MINIMUM_METADATA_VERSION} is not supported")
+        raise BrokerError(
+            ErrorCode.UNSUPPORTED_VERSION,
+            f"metadata.version below {MINIMUM_METADATA_VERSION} is not supported",
+        )
 
 
-def _check_directories(image: MetadataImage, request: BrokerRegistrationRequest, version: int) -> None:
+def _check_directories(
+    image: MetadataImage, request: BrokerRegistrationRequest, version: int
+) -> None:
     directories = [bytes(directory) for directory in request.log_dirs]
     words = ""
     if not directories:
@@ -175,7 +251,10 @@ def _check_directories(image: MetadataImage, request: BrokerRegistrationRequest,
         if other.id != request.broker_id and not set(directories).isdisjoint(other.directories):
             words = f"a log directory of broker {other.id}"
     if words:
-        raise BrokerError(ErrorCode.INVALID_REGISTRATION, f"the registration of broker {request.broker_id} names {words}")
+        raise BrokerError(
+            ErrorCode.INVALID_REGISTRATION,
+            f"the registration of broker {request.broker_id} names {words}",
+        )
 
 
 class HeartbeatDecision(NamedTuple):
@@ -189,22 +268,35 @@ class HeartbeatDecision(NamedTuple):
 
 
 def check_epoch(image: MetadataImage, broker_id: int, broker_epoch: int) -> BrokerRegistration:
-    """The broker's registration; raises BrokerError for one that is not registered, or under another epoch."""
+    """The broker's registration; raises BrokerError for one that is not registered, or under
+    another epoch.
+    """
     broker = image.brokers.get(broker_id)
     if broker is None:
         raise BrokerError(ErrorCode.STALE_BROKER_EPOCH, f"broker {broker_id} is not registered")
     if broker.epoch != broker_epoch:
-        raise BrokerError(ErrorCode.STALE_BROKER_EPOCH, f"broker {broker_id} has epoch {broker.epoch}, not {broker_epoch}")
+        raise BrokerError(
+            ErrorCode.STALE_BROKER_EPOCH,
+            f"broker {broker_id} has epoch {broker.epoch}, not {broker_epoch}",
+        )
     return broker
 
 
-def heartbeat(view: ClusterView, request: BrokerHeartbeatRequest, sessions: Sessions, now_ms: int) -> HeartbeatDecision:
+def heartbeat(
+    view: ClusterView, request: BrokerHeartbeatRequest, sessions: Sessions, now_ms: int
+) -> HeartbeatDecision:
     """Decides what a heartbeat changes. Raises BrokerError(STALE_BROKER_EPOCH)."""
     broker = check_epoch(view.image, request.broker_id, request.broker_epoch)
     session = sessions.touch(broker.id, broker.epoch, request.current_metadata_offset, now_ms)
     caught_up = request.current_metadata_offset >= broker.epoch
     if _has_no_directory_left(broker, request):
-        return HeartbeatDecision([] if broker.fenced else fence(view, broker), caught_up, True, request.want_shut_down, False)
+        return HeartbeatDecision(
+            [] if broker.fenced else fence(view, broker),
+            caught_up,
+            True,
+            request.want_shut_down,
+            False,
+        )
     failed = _failed_directories(view, broker, request)
     if failed:
         return HeartbeatDecision(failed, caught_up, broker.fenced, False, False)
@@ -214,7 +306,9 @@ def heartbeat(view: ClusterView, request: BrokerHeartbeatRequest, sessions: Sess
             return HeartbeatDecision(found, caught_up, True, request.want_shut_down, False)
         return HeartbeatDecision(found + _unfence(view, broker), caught_up, False, False, False)
     if broker.in_controlled_shutdown:
-        if session.shutdown_offset is None:  # granted by a controller before this one: all that is known here is to be seen
+        if (
+            session.shutdown_offset is None
+        ):  # granted by a controller before this one: all that is known here is to be seen
             session.shutdown_offset = view.image.offset
         lowest = sessions.lowest_offset(view.image)
         seen = lowest is None or session.shutdown_offset <= lowest
@@ -222,14 +316,22 @@ def heartbeat(view: ClusterView, request: BrokerHeartbeatRequest, sessions: Sess
             return HeartbeatDecision(found, caught_up, False, False, False)
         return HeartbeatDecision(found + fence(view, broker), caught_up, True, True, False)
     if request.want_fence or (request.want_shut_down and not view.leads_any(broker.id)):
-        return HeartbeatDecision(found + fence(view, broker), caught_up, True, request.want_shut_down, False)
+        return HeartbeatDecision(
+            found + fence(view, broker), caught_up, True, request.want_shut_down, False
+        )
     if request.want_shut_down:
-        record = records.BrokerRegistrationChangeRecord(broker_id=broker.id, broker_epoch=broker.epoch, in_controlled_shutdown=1)
-        return HeartbeatDecision([*found, record, *view.broker_leaves(broker.id)], caught_up, False, False, True)
+        record = records.BrokerRegistrationChangeRecord(
+            broker_id=broker.id, broker_epoch=broker.epoch, in_controlled_shutdown=1
+        )
+        return HeartbeatDecision(
+            [*found, record, *view.broker_leaves(broker.id)], caught_up, False, False, True
+        )
     return HeartbeatDecision(found, caught_up, False, False, False)
 
 
-def note_shutdown_offset(sessions: Sessions, broker_id: int, broker_epoch: int, offset: int, now_ms: int) -> None:
+def note_shutdown_offset(
+    sessions: Sessions, broker_id: int, broker_epoch: int, offset: int, now_ms: int
+) -> None:
     """Remembers the offset that all others must have seen before the broker may go."""
     session = sessions.touch(broker_id, broker_epoch, -1, now_ms)
     if session.shutdown_offset is None:
@@ -238,27 +340,42 @@ def note_shutdown_offset(sessions: Sessions, broker_id: int, broker_epoch: int, 
 
 def fence(view: ClusterView, broker: BrokerRegistration) -> list[Record]:
     """A broker that is no longer heard, or leaves."""
-    change = records.BrokerRegistrationChangeRecord(broker_id=broker.id, broker_epoch=broker.epoch, fenced=1)
+    change = records.BrokerRegistrationChangeRecord(
+        broker_id=broker.id, broker_epoch=broker.epoch, fenced=1
+    )
     return [*view.broker_leaves(broker.id), change]
 
 
 def _unfence(view: ClusterView, broker: BrokerRegistration) -> list[Record]:
-    change = records.BrokerRegistrationChangeRecord(broker_id=broker.id, broker_epoch=broker.epoch, fenced=-1)
+    change = records.BrokerRegistrationChangeRecord(
+        broker_id=broker.id, broker_epoch=broker.epoch, fenced=-1
+    )
     return [change, *view.broker_comes(broker.id)]
 
 
 def _has_no_directory_left(broker: BrokerRegistration, request: BrokerHeartbeatRequest) -> bool:
-    """No record could say so (an empty list changes nothing), and there is nothing that such a broker could serve, or be waited for."""
-    return bool(broker.directories) and set(broker.directories) <= {bytes(directory) for directory in request.offline_log_dirs}
+    """No record could say so (an empty list changes nothing), and there is nothing that such a
+    broker could serve, or be waited for.
+    """
+    return bool(broker.directories) and set(broker.directories) <= {
+        bytes(directory) for directory in request.offline_log_dirs
+    }
 
 
-def _failed_directories(view: ClusterView, broker: BrokerRegistration, request: BrokerHeartbeatRequest) -> list[Record]:
-    """Directories that the broker lost: it leaves the ISRs of what lay there. The rest of the heartbeat is decided by the next one."""
+def _failed_directories(
+    view: ClusterView, broker: BrokerRegistration, request: BrokerHeartbeatRequest
+) -> list[Record]:
+    """Directories that the broker lost: it leaves the ISRs of what lay there.
+
+    The rest of the heartbeat is decided by the next one.
+    """
     failed = {bytes(directory) for directory in request.offline_log_dirs} & set(broker.directories)
     if not failed:
         return []
     online = [directory for directory in broker.directories if directory not in failed]
-    change = records.BrokerRegistrationChangeRecord(broker_id=broker.id, broker_epoch=broker.epoch, log_dirs=online)
+    change = records.BrokerRegistrationChangeRecord(
+        broker_id=broker.id, broker_epoch=broker.epoch, log_dirs=online
+    )
     return [change, *view.broker_leaves(broker.id, directories=failed)]
 
 
@@ -269,12 +386,21 @@ def _cordon(broker: BrokerRegistration, request: BrokerHeartbeatRequest) -> list
     cordoned = tuple(sorted(bytes(directory) for directory in request.cordoned_log_dirs))
     if cordoned == broker.cordoned or not (cordoned or broker.cordoned):
         return []
-    return [records.BrokerRegistrationChangeRecord(broker_id=broker.id, broker_epoch=broker.epoch, cordoned_log_dirs=list(cordoned))]
+    return [
+        records.BrokerRegistrationChangeRecord(
+            broker_id=broker.id, broker_epoch=broker.epoch, cordoned_log_dirs=list(cordoned)
+        )
+    ]
 
 
 def unregister(view: ClusterView, broker_id: int) -> list[Record]:
     """Removes a broker for good. Raises BrokerError(BROKER_ID_NOT_REGISTERED)."""
     broker = view.image.brokers.get(broker_id)
     if broker is None:
-        raise BrokerError(ErrorCode.BROKER_ID_NOT_REGISTERED, f"broker {broker_id} is not registered")
-    return [*view.broker_leaves(broker_id, unclean=True), records.UnregisterBrokerRecord(broker_id=broker_id, broker_epoch=broker.epoch)]
+        raise BrokerError(
+            ErrorCode.BROKER_ID_NOT_REGISTERED, f"broker {broker_id} is not registered"
+        )
+    return [
+        *view.broker_leaves(broker_id, unclean=True),
+        records.UnregisterBrokerRecord(broker_id=broker_id, broker_epoch=broker.epoch),
+    ]

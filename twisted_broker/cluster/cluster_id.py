@@ -2,10 +2,12 @@
 
 Owns `ask_cluster_id`, asked once, before a new broker's directories are formatted.
 
-1. The addresses are asked in turn, until one answers; an unreachable controller is told once, then every 30 seconds.
+1. The addresses are asked in turn, until one answers; an unreachable controller is told once, then
+   every 30 seconds.
 2. DescribeCluster for controllers (KIP-919), in the highest version known to both.
 
-Source: KIP-919; Kafka's `kafka-storage format` needs the id by hand. Left out: comparing it with a directory's (`log.log_directory`).
+Source: KIP-919; Kafka's `kafka-storage format` needs the id by hand. Left out: comparing it with a
+directory's (`log.log_directory`).
 """
 
 from __future__ import annotations
@@ -28,8 +30,13 @@ _DESCRIBE_CLUSTER = 60
 _PAUSE_MS, _PATIENCE_MS, _TELL_AGAIN_MS = 100, 5_000, 30_000
 
 
-async def ask_cluster_id(runtime: Runtime, addresses: Sequence[Address], given_up: Callable[[], bool]) -> str:
-    """The id of the cluster that the first of `addresses` (controllers) to answer belongs to. BrokerError once `given_up()`."""
+async def ask_cluster_id(
+    runtime: Runtime, addresses: Sequence[Address], given_up: Callable[[], bool]
+) -> str:
+    """The id of the cluster that the first of `addresses` (controllers) to answer belongs to.
+
+    BrokerError once `given_up()`.
+    """
     told_ms: int | None = None
     for host, port in cycle(addresses):
         try:
@@ -38,17 +45,31 @@ async def ask_cluster_id(runtime: Runtime, addresses: Sequence[Address], given_u
             now_ms = runtime.now_ms()
             if told_ms is None or now_ms - told_ms >= _TELL_AGAIN_MS:
                 told_ms = now_ms
-                _log.warn("no controller at {host}:{port} yet, trying on: {error}", host=host, port=port, error=error)
+                _log.warn(
+                    "no controller at {host}:{port} yet, trying on: {error}",
+                    host=host,
+                    port=port,
+                    error=error,
+                )
         if given_up():
             break
         await deferLater(runtime.clock, _PAUSE_MS / 1000, lambda: None)  # type: ignore[arg-type]
         if given_up():
             break
-    raise BrokerError(ErrorCode.BROKER_NOT_AVAILABLE, "stopped before a controller told the cluster's id")
+    raise BrokerError(
+        ErrorCode.BROKER_NOT_AVAILABLE, "stopped before a controller told the cluster's id"
+    )
 
 
 async def _ask(runtime: Runtime, host: str, port: int) -> str:
-    connection = BrokerConnection(runtime, host, port, "cluster-id", request_timeout_ms=_PATIENCE_MS, connect_timeout_ms=_PATIENCE_MS)
+    connection = BrokerConnection(
+        runtime,
+        host,
+        port,
+        "cluster-id",
+        request_timeout_ms=_PATIENCE_MS,
+        connect_timeout_ms=_PATIENCE_MS,
+    )
     try:
         await connection.negotiate()
         version = connection.highest_version(_DESCRIBE_CLUSTER, 1)

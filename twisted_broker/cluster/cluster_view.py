@@ -1,12 +1,16 @@
-"""What the controller's decisions look at: the image with everything decided so far, and the settings in force.
+"""What the controller's decisions look at: the image with everything decided so far, and the
+settings in force.
 
-Owns `ClusterView` and the records by which a broker leaves or joins the leadership and the ISRs of its partitions.
+Owns `ClusterView` and the records by which a broker leaves or joins the leadership and the ISRs of
+its partitions.
 
 1. A view never changes; each decision is taken on the newest one and yields records, nothing else.
-2. A broker that leaves is taken out of every ISR it is in; one that comes may lead partitions that nobody leads.
+2. A broker that leaves is taken out of every ISR it is in; one that comes may lead partitions that
+   nobody leads.
 
-Source: Kafka's `ReplicationControlManager.generateLeaderAndIsrUpdates`, `ConfigurationControlManager`; `RL 8.2`, `RL 8.3`.
-Left out: when a broker leaves or comes (`broker_registry.py`).
+Source: Kafka's `ReplicationControlManager.generateLeaderAndIsrUpdates`,
+`ConfigurationControlManager`; `RL 8.2`, `RL 8.3`. Left out: when a broker leaves or comes
+(`broker_registry.py`).
 """
 
 from __future__ import annotations
@@ -28,7 +32,9 @@ MAX_GIVEN_BACK = 1000
 
 
 class ClusterView:
-    """`image` as decided, `config` the controller's own settings under the cluster's dynamic defaults."""
+    """`image` as decided, `config` the controller's own settings under the cluster's dynamic
+    defaults.
+    """
 
     __slots__ = ("config", "image")
 
@@ -41,24 +47,37 @@ class ClusterView:
         return self.image.features.get(ELR_FEATURE, 0) > 0
 
     def topic_setting(self, topic: str, name: str) -> Value:
-        """The value in force for a topic: its own, else the cluster's default, else this controller's."""
+        """The value in force for a topic: its own, else the cluster's default, else this
+        controller's.
+        """
         return topic_value(name, self.config, self.image.config(TOPIC_RESOURCE, topic))
 
     def may_lead(self, broker_id: int) -> bool:
         broker = self.image.brokers.get(broker_id)
         return broker is not None and broker.may_be_in_isr
 
-    def rules(self, topic: str, partition: PartitionRegistration, *, leaving: int = NOBODY, coming: int = NOBODY) -> PartitionRules:
+    def rules(
+        self,
+        topic: str,
+        partition: PartitionRegistration,
+        *,
+        leaving: int = NOBODY,
+        coming: int = NOBODY,
+    ) -> PartitionRules:
         """The rules for one partition while a broker leaves or comes."""
 
         def acceptable(broker_id: int) -> bool:
             if broker_id == leaving or not (broker_id == coming or self.may_lead(broker_id)):
                 return False
-            return self.image.brokers[broker_id].has_online_directory(partition.directory_of(broker_id))
+            return self.image.brokers[broker_id].has_online_directory(
+                partition.directory_of(broker_id)
+            )
 
         minimum = self.topic_setting(topic, "min.insync.replicas")
         assert isinstance(minimum, int)
-        return PartitionRules(acceptable, self.elr, minimum, self.elects_unclean(topic), self._new_directory)
+        return PartitionRules(
+            acceptable, self.elr, minimum, self.elects_unclean(topic), self._new_directory
+        )
 
     def elects_unclean(self, topic: str) -> bool:
         return bool(self.topic_setting(topic, "unclean.leader.election.enable"))
@@ -66,7 +85,9 @@ class ClusterView:
     def _new_directory(self, broker_id: int) -> bytes:
         return default_directory(self.image.brokers.get(broker_id))
 
-    def partitions(self, wanted: Callable[[PartitionRegistration], bool]) -> Iterator[tuple[TopicImage, int, PartitionRegistration]]:
+    def partitions(
+        self, wanted: Callable[[PartitionRegistration], bool]
+    ) -> Iterator[tuple[TopicImage, int, PartitionRegistration]]:
         """Partitions for which `wanted` holds, by topic name and number."""
         topics = self.image.topics_by_name
         for name in sorted(topics):
@@ -77,25 +98,38 @@ class ClusterView:
                     yield topic, number, partition
 
     def leads_any(self, broker_id: int) -> bool:
-        return any(partition.leader == broker_id for topic in self.image.topics_by_id.values() for partition in topic.partitions.values())
+        return any(
+            partition.leader == broker_id
+            for topic in self.image.topics_by_id.values()
+            for partition in topic.partitions.values()
+        )
 
-    def broker_leaves(self, broker_id: int, *, unclean: bool = False, directories: Collection[bytes] | None = None) -> list[Record]:
-        """Takes a broker out of its ISRs. `unclean`: it may have lost data and is no longer eligible anywhere. `directories`: only these failed;
-        what lay there may be gone with them, and the broker is not eligible for it.
+    def broker_leaves(
+        self, broker_id: int, *, unclean: bool = False, directories: Collection[bytes] | None = None
+    ) -> list[Record]:
+        """Takes a broker out of its ISRs. `unclean`: it may have lost data and is no longer
+        eligible anywhere. `directories`: only these failed; what lay there may be gone with them,
+        and the broker is not eligible for it.
         """
         unclean = unclean or directories is not None
 
         def concerned(partition: PartitionRegistration) -> bool:
             if directories is not None and partition.directory_of(broker_id) not in directories:
                 return False
-            return broker_id in partition.isr or (unclean and broker_id in partition.elr) or partition.leader == broker_id
+            return (
+                broker_id in partition.isr
+                or (unclean and broker_id in partition.elr)
+                or partition.leader == broker_id
+            )
 
         found: list[Record] = []
         for topic, number, partition in self.partitions(concerned):
             rules = self.rules(topic.name, partition, leaving=broker_id)
             isr = [member for member in partition.isr if member != broker_id]
             gone = (broker_id,) if unclean else ()
-            change = change_partition(partition, topic.id, number, rules, isr=isr, unclean_shutdown=gone)
+            change = change_partition(
+                partition, topic.id, number, rules, isr=isr, unclean_shutdown=gone
+            )
             if change is not None:
                 found.append(change)
         return found
@@ -108,7 +142,9 @@ class ClusterView:
 
         found: list[Record] = []
         for topic, number, partition in self.partitions(concerned):
-            change = change_partition(partition, topic.id, number, self.rules(topic.name, partition, coming=broker_id))
+            change = change_partition(
+                partition, topic.id, number, self.rules(topic.name, partition, coming=broker_id)
+            )
             if change is not None:
                 found.append(change)
         return found
@@ -122,28 +158,50 @@ class ClusterView:
                 continue
             for number, partition in sorted(topic.partitions.items()):
                 if partition.leader == NO_LEADER:
-                    change = change_partition(partition, topic.id, number, self.rules(name, partition))
+                    change = change_partition(
+                        partition, topic.id, number, self.rules(name, partition)
+                    )
                     if change is not None:
                         found.append(change)
         return found
 
     def preferred_leaders(self, allowed_percentage: int) -> list[Record]:
-        """Gives partitions back to those of their preferred leaders that lead too little of what is theirs, as far as those may lead."""
+        """Gives partitions back to those of their preferred leaders that lead too little of what
+        is theirs, as far as those may lead.
+        """
         theirs: Counter[int] = Counter()
         elsewhere: Counter[int] = Counter()
         for topic in self.image.topics_by_id.values():
             for partition in topic.partitions.values():
                 theirs[partition.replicas[0]] += 1
                 elsewhere[partition.replicas[0]] += partition.leader != partition.replicas[0]
-        short = {broker for broker, count in elsewhere.items() if count * 100 > theirs[broker] * allowed_percentage and self.may_lead(broker)}
+        short = {
+            broker
+            for broker, count in elsewhere.items()
+            if count * 100 > theirs[broker] * allowed_percentage and self.may_lead(broker)
+        }
         found: list[Record] = []
-        for topic, number, partition in self.partitions(lambda each: each.replicas[0] in short and each.leader != each.replicas[0]):
-            change = change_partition(partition, topic.id, number, self.rules(topic.name, partition), election=Election.PREFERRED)
-            if change is not None and change.leader == partition.replicas[0] and len(found) < MAX_GIVEN_BACK:
+        for topic, number, partition in self.partitions(
+            lambda each: each.replicas[0] in short and each.leader != each.replicas[0]
+        ):
+            change = change_partition(
+                partition,
+                topic.id,
+                number,
+                self.rules(topic.name, partition),
+                election=Election.PREFERRED,
+            )
+            if (
+                change is not None
+                and change.leader == partition.replicas[0]
+                and len(found) < MAX_GIVEN_BACK
+            ):
                 found.append(change)
         return found
 
 
 def with_dynamic_defaults(config: BrokerConfig, image: MetadataImage) -> BrokerConfig:
     """A controller's settings under the cluster-wide dynamic ones."""
-    return config.with_dynamic(image.config(BROKER_RESOURCE, ""), image.config(BROKER_RESOURCE, str(config.node_id)))
+    return config.with_dynamic(
+        image.config(BROKER_RESOURCE, ""), image.config(BROKER_RESOURCE, str(config.node_id))
+    )

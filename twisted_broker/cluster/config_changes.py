@@ -1,12 +1,16 @@
 """Settings change while the cluster runs: what the controller decides.
 
-Owns the decisions on IncrementalAlterConfigs and AlterConfigs, and the checks of topic and broker values.
+Owns the decisions on IncrementalAlterConfigs and AlterConfigs, and the checks of topic and broker
+values.
 
-1. A resource changes as a whole or not at all; others of the request are not touched by its refusal.
+1. A resource changes as a whole or not at all; others of the request are not touched by its
+   refusal.
 2. Only what differs is written.
-3. A topic's or the cluster's minimum ISR that changes takes back the eligible leader replicas it was the measure of (KIP-966).
+3. A topic's or the cluster's minimum ISR that changes takes back the eligible leader replicas it
+   was the measure of (KIP-966).
 
-Source: Kafka's `ConfigurationControlManager`, `ConfigAdminManager`, KIP-339; `RL 1.11`. Left out: loggers (the broker's own), permission.
+Source: Kafka's `ConfigurationControlManager`, `ConfigAdminManager`, KIP-339; `RL 1.11`. Left out:
+loggers (the broker's own), permission.
 """
 
 from __future__ import annotations
@@ -16,8 +20,21 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from twisted_broker.cluster.cluster_view import ClusterView
-from twisted_broker.cluster.image import BROKER_RESOURCE, CLIENT_METRICS_RESOURCE, GROUP_RESOURCE, TOPIC_RESOURCE
-from twisted_broker.config import BROKER_SETTINGS, REFUSED, TOPIC_SETTINGS, ConfigError, check_topic_overrides, text_of, topic_value
+from twisted_broker.cluster.image import (
+    BROKER_RESOURCE,
+    CLIENT_METRICS_RESOURCE,
+    GROUP_RESOURCE,
+    TOPIC_RESOURCE,
+)
+from twisted_broker.config import (
+    BROKER_SETTINGS,
+    REFUSED,
+    TOPIC_SETTINGS,
+    ConfigError,
+    check_topic_overrides,
+    text_of,
+    topic_value,
+)
 from twisted_broker.settings import Setting, Type
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.messages import configs as configs_messages
@@ -34,23 +51,43 @@ Edit = configs_messages.IncrementalAlterConfigsRequestAlterableConfig
 def incremental_alter_configs(
     view: ClusterView, request: configs_messages.IncrementalAlterConfigsRequest
 ) -> tuple[list[Record], configs_messages.IncrementalAlterConfigsResponse]:
-    """The records of all resources whose change is accepted, and the answer, which has the refusals. With `validate_only` no records."""
+    """The records of all resources whose change is accepted, and the answer, which has the
+    refusals. With `validate_only` no records.
+    """
 
-    def wanted(resource: configs_messages.IncrementalAlterConfigsRequestAlterConfigsResource) -> Values:
+    def wanted(
+        resource: configs_messages.IncrementalAlterConfigsRequestAlterConfigsResource,
+    ) -> Values:
         names = Counter(entry.name for entry in resource.configs)
         if names and max(names.values()) > 1:
             raise BrokerError(ErrorCode.INVALID_REQUEST, "a setting is named twice")
         own = view.image.config(resource.resource_type, resource.resource_name)
         return edited(own, resource.configs, view, resource.resource_type)
 
-    found, results = _each(view, request.resources, wanted, configs_messages.IncrementalAlterConfigsResponseAlterConfigsResourceResponse)
-    return ([] if request.validate_only else found), configs_messages.IncrementalAlterConfigsResponse(responses=results)
+    found, results = _each(
+        view,
+        request.resources,
+        wanted,
+        configs_messages.IncrementalAlterConfigsResponseAlterConfigsResourceResponse,
+    )
+    return (
+        [] if request.validate_only else found
+    ), configs_messages.IncrementalAlterConfigsResponse(responses=results)
 
 
-def alter_configs(view: ClusterView, request: configs_messages.AlterConfigsRequest) -> tuple[list[Record], configs_messages.AlterConfigsResponse]:
+def alter_configs(
+    view: ClusterView, request: configs_messages.AlterConfigsRequest
+) -> tuple[list[Record], configs_messages.AlterConfigsResponse]:
     """As above for the older call, which replaces all settings of a resource."""
-    found, results = _each(view, request.resources, _replaced, configs_messages.AlterConfigsResponseAlterConfigsResourceResponse)
-    return ([] if request.validate_only else found), configs_messages.AlterConfigsResponse(responses=results)
+    found, results = _each(
+        view,
+        request.resources,
+        _replaced,
+        configs_messages.AlterConfigsResponseAlterConfigsResourceResponse,
+    )
+    return ([] if request.validate_only else found), configs_messages.AlterConfigsResponse(
+        responses=results
+    )
 
 
 def _replaced(resource: configs_messages.AlterConfigsRequestAlterConfigsResource) -> Values:
@@ -63,9 +100,15 @@ def _replaced(resource: configs_messages.AlterConfigsRequestAlterConfigsResource
 
 
 def _each(
-    view: ClusterView, resources: Sequence[Any], wanted: Callable[[Any], Values], answer: Callable[..., Answer]
+    view: ClusterView,
+    resources: Sequence[Any],
+    wanted: Callable[[Any], Values],
+    answer: Callable[..., Answer],
 ) -> tuple[list[Record], list[Answer]]:
-    """The records of those whose change is accepted, and an answer for each. `wanted(resource)`: its own settings as they are to be."""
+    """The records of those whose change is accepted, and an answer for each.
+
+    `wanted(resource)`: its own settings as they are to be.
+    """
     counts = Counter((resource.resource_type, resource.resource_name) for resource in resources)
     found: list[Record] = []
     results = []
@@ -77,7 +120,11 @@ def _each(
             found += _change(view, key, wanted(resource))
         except BrokerError as error:
             code, message = error.code, error.message
-        results.append(answer(error_code=code, error_message=message, resource_type=key[0], resource_name=key[1]))
+        results.append(
+            answer(
+                error_code=code, error_message=message, resource_type=key[0], resource_name=key[1]
+            )
+        )
     return found, results
 
 
@@ -86,14 +133,19 @@ def check_once(counts: Mapping[tuple[int, str], int], key: tuple[int, str]) -> N
         raise BrokerError(ErrorCode.INVALID_REQUEST, "a resource is named twice")
 
 
-def edited(current: Mapping[str, str], edits: Iterable[Edit], view: ClusterView, resource_type: int) -> Values:
+def edited(
+    current: Mapping[str, str], edits: Iterable[Edit], view: ClusterView, resource_type: int
+) -> Values:
     """A resource's own settings after SET, DELETE, APPEND and SUBTRACT. Raises BrokerError."""
     values = dict(current)
     for edit in edits:
         if edit.config_operation == DELETE:
             values.pop(edit.name, None)
         elif edit.config_operation not in (SET, APPEND, SUBTRACT):
-            raise BrokerError(ErrorCode.INVALID_REQUEST, f"operation {edit.config_operation} on {edit.name} is not known")
+            raise BrokerError(
+                ErrorCode.INVALID_REQUEST,
+                f"operation {edit.config_operation} on {edit.name} is not known",
+            )
         elif edit.value is None:
             raise BrokerError(ErrorCode.INVALID_REQUEST, f"setting {edit.name} has no value")
         elif edit.config_operation == SET:
@@ -104,13 +156,19 @@ def edited(current: Mapping[str, str], edits: Iterable[Edit], view: ClusterView,
 
 
 def _edited_list(values: Values, edit: Edit, view: ClusterView, resource_type: int) -> str:
-    row: Setting | None = (TOPIC_SETTINGS if resource_type == TOPIC_RESOURCE else BROKER_SETTINGS).get(edit.name)
+    row: Setting | None = (
+        TOPIC_SETTINGS if resource_type == TOPIC_RESOURCE else BROKER_SETTINGS
+    ).get(edit.name)
     if row is None or row.type is not Type.LIST:
         raise BrokerError(ErrorCode.INVALID_CONFIG, f"setting {edit.name} is no list")
     if edit.name in values:
         present = values[edit.name]
     else:
-        default = topic_value(edit.name, view.config, {}) if resource_type == TOPIC_RESOURCE else view.config[edit.name]
+        default = (
+            topic_value(edit.name, view.config, {})
+            if resource_type == TOPIC_RESOURCE
+            else view.config[edit.name]
+        )
         present = text_of(default) or ""
     entries = [part.strip() for part in present.split(",") if part.strip()]
     named = [part.strip() for part in (edit.value or "").split(",") if part.strip()]
@@ -128,19 +186,27 @@ def _change(view: ClusterView, key: tuple[int, str], wanted: Values) -> list[Rec
     found: list[Record] = []
     for name in sorted(current.keys() | wanted.keys()):
         if current.get(name) != wanted.get(name):
-            found.append(records.ConfigRecord(resource_type=key[0], resource_name=key[1], name=name, value=wanted.get(name)))
+            found.append(
+                records.ConfigRecord(
+                    resource_type=key[0], resource_name=key[1], name=name, value=wanted.get(name)
+                )
+            )
     if view.elr and current.get(_MIN_ISR) != wanted.get(_MIN_ISR):
         found.append(records.ClearElrRecord(topic_name=key[1] if key[0] == TOPIC_RESOURCE else ""))
     return found
 
 
-def check_values(view: ClusterView, key: tuple[int, str], current: Mapping[str, str], wanted: Values) -> None:
+def check_values(
+    view: ClusterView, key: tuple[int, str], current: Mapping[str, str], wanted: Values
+) -> None:
     """Raises BrokerError for a resource that is not there, or values that it cannot have."""
     resource_type, name = key
     try:
         if resource_type == TOPIC_RESOURCE:
             if not name:
-                raise BrokerError(ErrorCode.INVALID_REQUEST, "settings of all topics are the brokers' own")
+                raise BrokerError(
+                    ErrorCode.INVALID_REQUEST, "settings of all topics are the brokers' own"
+                )
             if name not in view.image.topics_by_name:
                 raise BrokerError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
             check_topic_overrides(wanted.items())
@@ -149,9 +215,14 @@ def check_values(view: ClusterView, key: tuple[int, str], current: Mapping[str, 
             _check_broker_values({k: v for k, v in wanted.items() if current.get(k) != v})
             _check_minimum_isr(view, name, current, wanted)
         elif resource_type in (CLIENT_METRICS_RESOURCE, GROUP_RESOURCE):
-            raise BrokerError(ErrorCode.INVALID_REQUEST, f"resources of type {resource_type} have no settings here yet")
+            raise BrokerError(
+                ErrorCode.INVALID_REQUEST,
+                f"resources of type {resource_type} have no settings here yet",
+            )
         else:
-            raise BrokerError(ErrorCode.INVALID_REQUEST, f"resource type {resource_type} is not known")
+            raise BrokerError(
+                ErrorCode.INVALID_REQUEST, f"resource type {resource_type} is not known"
+            )
     except ConfigError as error:
         raise BrokerError(ErrorCode.INVALID_CONFIG, str(error)) from None
 
@@ -167,19 +238,32 @@ def _check_node(view: ClusterView, name: str) -> None:
 
 
 def _check_broker_values(changed: Mapping[str, str]) -> None:
-    """Dynamic settings of brokers: only those that act without a restart. Raises BrokerError or ConfigError."""
+    """Dynamic settings of brokers: only those that act without a restart.
+
+    Raises BrokerError or ConfigError.
+    """
     for setting in sorted(changed):
         row = BROKER_SETTINGS.get(setting)
         if setting in REFUSED or (row is not None and not row.live):
-            raise BrokerError(ErrorCode.INVALID_REQUEST, f"setting {setting} cannot change while the broker runs")
+            raise BrokerError(
+                ErrorCode.INVALID_REQUEST, f"setting {setting} cannot change while the broker runs"
+            )
         if row is not None:
             row.parse(changed[setting])
 
 
-def _check_minimum_isr(view: ClusterView, name: str, current: Mapping[str, str], wanted: Values) -> None:
+def _check_minimum_isr(
+    view: ClusterView, name: str, current: Mapping[str, str], wanted: Values
+) -> None:
     if not view.elr or current.get(_MIN_ISR) == wanted.get(_MIN_ISR):
         return
     if name:
-        raise BrokerError(ErrorCode.INVALID_CONFIG, f"{_MIN_ISR} is one for the whole cluster while eligible leader replicas are kept")
+        raise BrokerError(
+            ErrorCode.INVALID_CONFIG,
+            f"{_MIN_ISR} is one for the whole cluster while eligible leader replicas are kept",
+        )
     if _MIN_ISR not in wanted:
-        raise BrokerError(ErrorCode.INVALID_CONFIG, f"the cluster's {_MIN_ISR} cannot be removed while eligible leader replicas are kept")
+        raise BrokerError(
+            ErrorCode.INVALID_CONFIG,
+            f"the cluster's {_MIN_ISR} cannot be removed while eligible leader replicas are kept",
+        )

@@ -1,11 +1,15 @@
-"""A setting as administrators see it: its value in force, where it comes from, and what stands behind it.
+"""A setting as administrators see it: its value in force, where it comes from, and what stands
+behind it.
 
-Owns the entries of DescribeConfigs and of CreateTopics' answer, derived from the settings table for topics and brokers.
+Owns the entries of DescribeConfigs and of CreateTopics' answer, derived from the settings table for
+topics and brokers.
 
-1. The first synonym is the value in force; the others follow in the order in which they would take its place.
+1. The first synonym is the value in force; the others follow in the order in which they would take
+   its place.
 2. A setting is read-only when a change needs a restart.
 
-Source: Kafka's `ConfigHelper`, `ConfigurationControlManager.describe`, KIP-226, KIP-569. Left out: secrets (none is served yet).
+Source: Kafka's `ConfigHelper`, `ConfigurationControlManager.describe`, KIP-226, KIP-569. Left out:
+secrets (none is served yet).
 """
 
 from __future__ import annotations
@@ -13,10 +17,25 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from twisted_broker.config import BROKER_SETTINGS, TOPIC_SETTINGS, BrokerConfig, text_of, topic_value
+from twisted_broker.config import (
+    BROKER_SETTINGS,
+    TOPIC_SETTINGS,
+    BrokerConfig,
+    text_of,
+    topic_value,
+)
 from twisted_broker.settings import Setting
 
-TOPIC_SOURCE, BROKER_SOURCE, CLUSTER_SOURCE, STATIC_SOURCE, DEFAULT_SOURCE, LOGGER_SOURCE, CLIENT_METRICS_SOURCE, GROUP_SOURCE = range(1, 9)
+(
+    TOPIC_SOURCE,
+    BROKER_SOURCE,
+    CLUSTER_SOURCE,
+    STATIC_SOURCE,
+    DEFAULT_SOURCE,
+    LOGGER_SOURCE,
+    CLIENT_METRICS_SOURCE,
+    GROUP_SOURCE,
+) = range(1, 9)
 
 
 class Synonym(NamedTuple):
@@ -43,7 +62,11 @@ def _broker_synonyms(config: BrokerConfig, name: str) -> list[Synonym]:
     """Where a broker setting's value may come from, the one in force first."""
     found = [
         Synonym(name, layer[name], source)
-        for layer, source in ((config.broker, BROKER_SOURCE), (config.cluster, CLUSTER_SOURCE), (config.static, STATIC_SOURCE))
+        for layer, source in (
+            (config.broker, BROKER_SOURCE),
+            (config.cluster, CLUSTER_SOURCE),
+            (config.static, STATIC_SOURCE),
+        )
         if name in layer
     ]
     row = BROKER_SETTINGS[name]
@@ -56,7 +79,15 @@ def broker_entries(config: BrokerConfig) -> Iterator[ConfigEntry]:
     """Every setting of a broker."""
     for row in BROKER_SETTINGS.values():
         synonyms = _broker_synonyms(config, row.name)
-        yield ConfigEntry(row.name, text_of(config[row.name]), not row.live, synonyms[0].source, synonyms, row.type.value, row.doc)
+        yield ConfigEntry(
+            row.name,
+            text_of(config[row.name]),
+            not row.live,
+            synonyms[0].source,
+            synonyms,
+            row.type.value,
+            row.doc,
+        )
 
 
 def topic_entries(config: BrokerConfig, overrides: Mapping[str, str]) -> Iterator[ConfigEntry]:
@@ -67,9 +98,13 @@ def topic_entries(config: BrokerConfig, overrides: Mapping[str, str]) -> Iterato
 
 
 def _topic_entry(row: Setting, config: BrokerConfig, overrides: Mapping[str, str]) -> ConfigEntry:
-    synonyms = [Synonym(row.name, overrides[row.name], TOPIC_SOURCE)] if row.name in overrides else []
+    synonyms = (
+        [Synonym(row.name, overrides[row.name], TOPIC_SOURCE)] if row.name in overrides else []
+    )
     for name, _ in row.broker:
-        synonyms += [synonym for synonym in _broker_synonyms(config, name) if synonym.value is not None]
+        synonyms += [
+            synonym for synonym in _broker_synonyms(config, name) if synonym.value is not None
+        ]
     synonyms.sort(key=lambda synonym: synonym.source == DEFAULT_SOURCE)
     value = text_of(topic_value(row.name, config, overrides))
     source = synonyms[0].source if synonyms else DEFAULT_SOURCE
@@ -77,10 +112,16 @@ def _topic_entry(row: Setting, config: BrokerConfig, overrides: Mapping[str, str
 
 
 def default_entries(values: Mapping[str, str], source: int) -> list[ConfigEntry]:
-    """Entries of a resource that has only what was set (cluster-wide broker defaults, client metrics, groups)."""
+    """Entries of a resource that has only what was set (cluster-wide broker defaults, client
+    metrics, groups).
+    """
     found = []
     for name in sorted(values):
         row = BROKER_SETTINGS.get(name)
         kind, doc = (row.type.value, row.doc) if row is not None else (2, "")
-        found.append(ConfigEntry(name, values[name], False, source, [Synonym(name, values[name], source)], kind, doc))
+        found.append(
+            ConfigEntry(
+                name, values[name], False, source, [Synonym(name, values[name], source)], kind, doc
+            )
+        )
     return found

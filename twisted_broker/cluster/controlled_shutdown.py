@@ -2,14 +2,18 @@
 
 Owns `ControlledShutdown`, of one broker.
 
-1. It waits `replog.controlled.shutdown.timeout.ms` at most, whatever the controller does. Every second it says what it waits for.
-2. Without a controller it waits for `controller.quorum.fetch.timeout.ms` only: when each address at which one may be found has refused the
-   connection for so long, without a pause. A refusal is a process that is gone, not a way that is blocked; nobody can take anything over, elect or
-   even notice, and all that waiting could gain is a controller that comes back just now. One that says nothing may be well: it has the whole time.
+1. It waits `replog.controlled.shutdown.timeout.ms` at most, whatever the controller does. Every
+   second it says what it waits for.
+2. Without a controller it waits for `controller.quorum.fetch.timeout.ms` only: when each address at
+   which one may be found has refused the connection for so long, without a pause. A refusal is a
+   process that is gone, not a way that is blocked; nobody can take anything over, elect or even
+   notice, and all that waiting could gain is a controller that comes back just now. One that says
+   nothing may be well: it has the whole time.
 3. `hurry` ends the wait at once: the broker stops in order, but hands nothing over.
 
-Source: Kafka's `BrokerServer.shutdown` waits five minutes for its controller, alive or not, which has no setting. Supervisors kill sooner than that
-(docker after 10 s, Kubernetes after 30 s), and a broker that is killed must recover its logs. Left out: heartbeats (`lifecycle.py`).
+Source: Kafka's `BrokerServer.shutdown` waits five minutes for its controller, alive or not, which
+has no setting. Supervisors kill sooner than that (docker after 10 s, Kubernetes after 30 s), and a
+broker that is killed must recover its logs. Left out: heartbeats (`lifecycle.py`).
 """
 
 from __future__ import annotations
@@ -29,9 +33,18 @@ _SETTING = "replog.controlled.shutdown.timeout.ms"
 
 
 class ControlledShutdown:
-    """`over` is called once, when the wait has ended without the controller's word. `done` fires when the broker may leave, for whatever reason."""
+    """`over` is called once, when the wait has ended without the controller's word.
 
-    def __init__(self, runtime: Runtime, config: BrokerConfig, observer: MetadataObserver, over: Callable[[], None]) -> None:
+    `done` fires when the broker may leave, for whatever reason.
+    """
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        config: BrokerConfig,
+        observer: MetadataObserver,
+        over: Callable[[], None],
+    ) -> None:
         self.done: Deferred[None] = Deferred()
         self._runtime, self._observer, self._over = runtime, observer, over
         self._own_id = config.node_id
@@ -54,13 +67,19 @@ class ControlledShutdown:
         """A heartbeat found nobody."""
         refused_ms = self._observer.refused_ms
         if self._timer is not None and refused_ms is not None and refused_ms >= self._refused_ms:
-            words = "no controller is alive (connections refused for {ms} ms): nobody can take over the {led} partition(s) led here"
+            words = (
+                "no controller is alive (connections refused for {ms} ms): nobody can "
+                "take over the {led} partition(s) led here"
+            )
             self._give_up(words, ms=refused_ms, led=self._led())
 
     def hurry(self) -> None:
         """Asked to stop once more."""
         if self._timer is not None:
-            self._give_up("asked once more: this broker leaves without handing over {led} partition(s)", led=self._led())
+            self._give_up(
+                "asked once more: this broker leaves without handing over {led} partition(s)",
+                led=self._led(),
+            )
 
     def end(self) -> None:
         """It leaves."""
@@ -72,17 +91,29 @@ class ControlledShutdown:
 
     def _next(self) -> None:
         left_ms = self._timeout_ms - self.lasted_ms
-        self._timer = self._runtime.clock.callLater(max(min(left_ms, _PROGRESS_MS), 0) / 1000, self._tell)
+        self._timer = self._runtime.clock.callLater(
+            max(min(left_ms, _PROGRESS_MS), 0) / 1000, self._tell
+        )
 
     def _tell(self) -> None:
         """Each second, and at the end of the time."""
         left_ms = self._timeout_ms - self.lasted_ms
         if left_ms <= 0:
-            words = "the controller did not let this broker go within {ms} ms ({setting}): {led} partition(s) are not handed over"
+            words = (
+                "the controller did not let this broker go within {ms} ms ({setting}): "
+                "{led} partition(s) are not handed over"
+            )
             self._give_up(words, ms=self._timeout_ms, setting=_SETTING, led=self._led())
             return
-        where = "no controller answers" if self._observer.unreachable else "the controller moves leaders"
-        words = "controlled shutdown: {led} partition(s) still to hand over; {where}, waiting {ms} ms more ({setting})"
+        where = (
+            "no controller answers"
+            if self._observer.unreachable
+            else "the controller moves leaders"
+        )
+        words = (
+            "controlled shutdown: {led} partition(s) still to hand over; {where}, waiting "
+            "{ms} ms more ({setting})"
+        )
         _log.info(words, led=self._led(), where=where, ms=left_ms, setting=_SETTING)
         self._next()
 
@@ -92,4 +123,8 @@ class ControlledShutdown:
 
     def _led(self) -> int:
         topics = self._observer.image.topics_by_id.values()
-        return sum(partition.leader == self._own_id for topic in topics for partition in topic.partitions.values())
+        return sum(
+            partition.leader == self._own_id
+            for topic in topics
+            for partition in topic.partitions.values()
+        )

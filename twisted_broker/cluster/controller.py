@@ -1,15 +1,18 @@
 """The embedded controller: a quorum of one that writes the metadata log.
 
-Owns the images (`decided`: everything appended; `committed`: everything durable), the writing of records, and what happens by the clock: sessions
-that lapse, empty records, snapshots.
+Owns the images (`decided`: everything appended; `committed`: everything durable), the writing of
+records, and what happens by the clock: sessions that lapse, empty records, snapshots.
 
-1. Decisions look at `decided`, so that two of them never contradict; answers and readers see `committed`.
+1. Decisions look at `decided`, so that two of them never contradict; answers and readers see
+   `committed`.
 2. A decision and the append of its records are one step: nothing comes between.
-3. An answer leaves when everything decided before it is durable, and not at all (NOT_CONTROLLER) when the disk fails.
+3. An answer leaves when everything decided before it is durable, and not at all (NOT_CONTROLLER)
+   when the disk fails.
 4. A new cluster is finalised in one metadata transaction before anything else is written.
 
-Source: Kafka's `QuorumController`; KIP-500, KIP-631, KIP-835; `RL 8.1`. Left out: what is decided (`broker_registry`, `topic_changes`, ...), the
-requests (`api/controller.py`), reading of the log by others (`metadata_fetch.py`).
+Source: Kafka's `QuorumController`; KIP-500, KIP-631, KIP-835; `RL 8.1`. Left out: what is decided
+(`broker_registry`, `topic_changes`, ...), the requests (`api/controller.py`), reading of the log by
+others (`metadata_fetch.py`).
 """
 
 from __future__ import annotations
@@ -24,7 +27,13 @@ from twisted.logger import Logger
 from twisted_broker.cluster.broker_registry import Sessions, fence
 from twisted_broker.cluster.cluster_view import ClusterView, with_dynamic_defaults
 from twisted_broker.cluster.features import INITIAL_LEVELS, SUPPORTED_FEATURES
-from twisted_broker.cluster.image import BROKER_RESOURCE, EMPTY, TOPIC_RESOURCE, MetadataDelta, MetadataImage
+from twisted_broker.cluster.image import (
+    BROKER_RESOURCE,
+    EMPTY,
+    TOPIC_RESOURCE,
+    MetadataDelta,
+    MetadataImage,
+)
 from twisted_broker.cluster.image_entries import ControllerRegistration, Endpoint
 from twisted_broker.cluster.image_records import controller_record
 from twisted_broker.cluster.metadata_fetch import MetadataReaders
@@ -42,9 +51,14 @@ _TICK_MS = 500
 
 
 class Controller:
-    """Made over an opened log; `start` makes it the active controller. `broke` is told when its disk failed."""
+    """Made over an opened log;
 
-    def __init__(self, cluster_id: str, runtime: Runtime, config: BrokerConfig, log: MetadataLog) -> None:
+    `start` makes it the active controller. `broke` is told when its disk failed.
+    """
+
+    def __init__(
+        self, cluster_id: str, runtime: Runtime, config: BrokerConfig, log: MetadataLog
+    ) -> None:
         self.cluster_id, self.runtime, self.log = cluster_id, runtime, log
         self.node_id = config.node_id
         self.broke: Callable[[BaseException], None] = lambda error: None
@@ -71,7 +85,10 @@ class Controller:
 
     @property
     def view(self) -> ClusterView:
-        """What the next decision looks at. Raises BrokerError(NOT_CONTROLLER) when this one decides no more."""
+        """What the next decision looks at.
+
+        Raises BrokerError(NOT_CONTROLLER) when this one decides no more.
+        """
         self._check_active()
         if self._view is None:
             self._view = ClusterView(self.decided, self._config)
@@ -80,7 +97,10 @@ class Controller:
     # life
 
     def start(self, listeners: Sequence[Endpoint]) -> Deferred[int]:
-        """Replays the log, leads a new epoch and registers; fires when that is durable. OSError, WireError."""
+        """Replays the log, leads a new epoch and registers; fires when that is durable.
+
+        OSError, WireError.
+        """
         self.listeners = listeners
         self.log.committed, self.log.broke = self._committed, self._broke
         self.decided = self.committed = self.log.replay()
@@ -88,7 +108,12 @@ class Controller:
         self.log.begin_epoch()
         if not self.decided.features:
             self._append(self._bootstrap())
-        registration = ControllerRegistration(self.node_id, new_uuid(self.runtime.random), {e.name: e for e in listeners}, SUPPORTED_FEATURES)
+        registration = ControllerRegistration(
+            self.node_id,
+            new_uuid(self.runtime.random),
+            {e.name: e for e in listeners},
+            SUPPORTED_FEATURES,
+        )
         started = self.write([controller_record(registration)])
         self._last_snapshot_ms = self._last_balance_ms = self.runtime.now_ms()
         self._loop.start(_TICK_MS / 1000, now=False)
@@ -100,8 +125,16 @@ class Controller:
         minimum = text_of(self._config["min.insync.replicas"])
         return [
             records.BeginTransactionRecord(name="Bootstrap records"),
-            *(records.FeatureLevelRecord(name=name, feature_level=level) for name, level in levels.items()),
-            records.ConfigRecord(resource_type=BROKER_RESOURCE, resource_name="", name="min.insync.replicas", value=minimum),
+            *(
+                records.FeatureLevelRecord(name=name, feature_level=level)
+                for name, level in levels.items()
+            ),
+            records.ConfigRecord(
+                resource_type=BROKER_RESOURCE,
+                resource_name="",
+                name="min.insync.replicas",
+                value=minimum,
+            ),
             records.EndTransactionRecord(),
         ]
 
@@ -114,12 +147,18 @@ class Controller:
         try:
             self.log.close()
         except OSError as error:  # what was committed is durable already
-            _log.error("the metadata log in {directory} was not closed: {error}", directory=self.log.directory, error=error)
+            _log.error(
+                "the metadata log in {directory} was not closed: {error}",
+                directory=self.log.directory,
+                error=error,
+            )
 
     # writing
 
     def write(self, found: Sequence[Record]) -> Deferred[int]:
-        """Appends what was decided; fires with the last offset when that, and all before it, is durable. Nothing to write: waits for the rest."""
+        """Appends what was decided; fires with the last offset when that, and all before it, is
+        durable. Nothing to write: waits for the rest.
+        """
         try:
             self._check_active()
             if found:
@@ -134,7 +173,9 @@ class Controller:
         return done
 
     def _elect_where_allowed(self, delta: MetadataDelta) -> None:
-        """A topic (or all of them) that may elect uncleanly from now on does so at once, if it has nobody."""
+        """A topic (or all of them) that may elect uncleanly from now on does so at once, if it
+        has nobody.
+        """
         topics = {name for kind, name in delta.configs if kind == TOPIC_RESOURCE}
         if any(kind == BROKER_RESOURCE for kind, _ in delta.configs):
             topics |= self.decided.topics_by_name.keys()
@@ -144,12 +185,19 @@ class Controller:
 
     def _append(self, found: Sequence[Record]) -> MetadataDelta:
         now_ms = self.runtime.wall_ms()
-        last = self.log.append(found, self.decided.metadata_version or INITIAL_LEVELS["metadata.version"])
+        last = self.log.append(
+            found, self.decided.metadata_version or INITIAL_LEVELS["metadata.version"]
+        )
         before = self.decided
-        self.decided, delta = before.apply(TransactionBuffer().pass_through(found), last, self.epoch, now_ms)
+        self.decided, delta = before.apply(
+            TransactionBuffer().pass_through(found), last, self.epoch, now_ms
+        )
         self._view = None
         self._last_write_ms = self.runtime.now_ms()
-        if (BROKER_RESOURCE, "") in delta.configs or (BROKER_RESOURCE, str(self.node_id)) in delta.configs:
+        if (BROKER_RESOURCE, "") in delta.configs or (
+            BROKER_RESOURCE,
+            str(self.node_id),
+        ) in delta.configs:
             self._settings_changed(self.decided)
         return delta
 
@@ -169,7 +217,11 @@ class Controller:
             done.callback(upto - 1)
 
     def _broke(self, error: BaseException) -> None:
-        _log.critical("the metadata log in {directory} failed: {error}", directory=self.log.directory, error=error)
+        _log.critical(
+            "the metadata log in {directory} failed: {error}",
+            directory=self.log.directory,
+            error=error,
+        )
         if self._loop.running:
             self._loop.stop()
         self._refuse_waiting()
@@ -184,7 +236,12 @@ class Controller:
         waiting, self._waiting = self._waiting, deque()
         for _, _, done in waiting:
             if done is not None:
-                done.errback(BrokerError(ErrorCode.NOT_CONTROLLER, "the controller stopped before the change was durable"))
+                done.errback(
+                    BrokerError(
+                        ErrorCode.NOT_CONTROLLER,
+                        "the controller stopped before the change was durable",
+                    )
+                )
 
     # by the clock
 
@@ -198,7 +255,11 @@ class Controller:
         """What is due by time: lapsed sessions, an empty record, a snapshot."""
         now_ms = self.runtime.now_ms()
         for broker in self.sessions.lapsed(self.decided, now_ms):
-            _log.info("broker {broker} was not heard for {timeout} ms and is fenced", broker=broker.id, timeout=self.sessions.timeout_ms)
+            _log.info(
+                "broker {broker} was not heard for {timeout} ms and is fenced",
+                broker=broker.id,
+                timeout=self.sessions.timeout_ms,
+            )
             self._write_quietly(fence(self.view, broker))
             self.sessions.forget(broker.id, broker.epoch)
         if self._idle_ms and now_ms - self._last_write_ms >= self._idle_ms:
@@ -210,10 +271,17 @@ class Controller:
 
     def _balance(self, now_ms: int) -> None:
         """Every so often, preferred leaders get their partitions back."""
-        if now_ms - self._last_balance_ms >= self._config.integer("leader.imbalance.check.interval.seconds") * 1000:
+        if (
+            now_ms - self._last_balance_ms
+            >= self._config.integer("leader.imbalance.check.interval.seconds") * 1000
+        ):
             self._last_balance_ms = now_ms
             if self._config.boolean("auto.leader.rebalance.enable"):
-                self._write_quietly(self.view.preferred_leaders(self._config.integer("leader.imbalance.per.broker.percentage")))
+                self._write_quietly(
+                    self.view.preferred_leaders(
+                        self._config.integer("leader.imbalance.per.broker.percentage")
+                    )
+                )
 
     def _write_quietly(self, found: Sequence[Record]) -> None:
         self.write(found).addErrback(lambda failure: failure.trap(BrokerError) and None)
@@ -223,4 +291,6 @@ class Controller:
             return False
         interval_ms = self._config.integer("metadata.log.max.snapshot.interval.ms")
         by_time = interval_ms > 0 and now_ms - self._last_snapshot_ms >= interval_ms
-        return by_time or self.log.bytes_since_snapshot >= self._config.integer("metadata.log.max.record.bytes.between.snapshots")
+        return by_time or self.log.bytes_since_snapshot >= self._config.integer(
+            "metadata.log.max.record.bytes.between.snapshots"
+        )

@@ -1,13 +1,16 @@
 """A way to the active controller, whoever that is.
 
-Owns `ControllerChannel`: one connection to the leader that the observer names, made anew when the leader changes.
+Owns `ControllerChannel`: one connection to the leader that the observer names, made anew when the
+leader changes.
 
 1. Versions are negotiated once per connection.
-2. `ask` tries again, after a pause, when there is no leader, the connection is lost, or the other side is not the controller; until its deadline.
+2. `ask` tries again, after a pause, when there is no leader, the connection is lost, or the other
+   side is not the controller; until its deadline.
 3. Each purpose has its own channel: a request that waits long must not delay heartbeats.
-4. What no network does is told as the bug it is (`unexpected_errors`), and tried again all the same.
-5. Connecting is given up after `_CONNECT_MS`, and begun anew by the next try: behind a way that was blocked for a while, the kernel's own tries
-   come too seldom for a session of a few seconds.
+4. What no network does is told as the bug it is (`unexpected_errors`), and tried again all the
+   same.
+5. Connecting is given up after `_CONNECT_MS`, and begun anew by the next try: behind a way that was
+   blocked for a while, the kernel's own tries come too seldom for a session of a few seconds.
 
 Source: Kafka's `NodeToControllerChannelManager`; KRAFT 3.1. Left out: who leads (`observer.py`).
 """
@@ -29,7 +32,9 @@ Address = tuple[str, int]
 
 
 class LeaderSource(Protocol):
-    """Who knows where the active controller is (None: nobody does now), and tells `leader_waiters` once when that changes."""
+    """Who knows where the active controller is (None: nobody does now), and tells
+    `leader_waiters` once when that changes.
+    """
 
     leader_waiters: list[Deferred[None]]
 
@@ -61,7 +66,14 @@ def _fire(waiter: Deferred[None]) -> None:
 class ControllerChannel:
     """`client_id` names the purpose. Times in ms."""
 
-    def __init__(self, runtime: Runtime, leader: LeaderSource, client_id: str, request_timeout_ms: int = 30_000, retry_ms: int = 50) -> None:
+    def __init__(
+        self,
+        runtime: Runtime,
+        leader: LeaderSource,
+        client_id: str,
+        request_timeout_ms: int = 30_000,
+        retry_ms: int = 50,
+    ) -> None:
         self._runtime, self._leader, self._client_id = runtime, leader, client_id
         self._request_timeout_ms, self._retry_ms = request_timeout_ms, retry_ms
         self._connection: BrokerConnection | None = None
@@ -69,12 +81,15 @@ class ControllerChannel:
         self._closed = False
 
     async def ask(self, request: Any, version: int, timeout_ms: int | None = None) -> Any:
-        """The answer of the active controller; sent in the highest version known to both, `version` at most.
+        """The answer of the active controller; sent in the highest version known to both, `version`
+        at most.
 
-        Raises BrokerError(REQUEST_TIMED_OUT) at the deadline, UNSUPPORTED_VERSION at once. An error inside the answer, other than
-        NOT_CONTROLLER for the whole of it, is the caller's.
+        Raises BrokerError(REQUEST_TIMED_OUT) at the deadline, UNSUPPORTED_VERSION at once. An error
+        inside the answer, other than NOT_CONTROLLER for the whole of it, is the caller's.
         """
-        deadline = self._runtime.now_ms() + (self._request_timeout_ms if timeout_ms is None else timeout_ms)
+        deadline = self._runtime.now_ms() + (
+            self._request_timeout_ms if timeout_ms is None else timeout_ms
+        )
         while not self._closed:
             try:
                 answer = await self.ask_once(request, version)
@@ -93,13 +108,18 @@ class ControllerChannel:
         raise BrokerError(ErrorCode.REQUEST_TIMED_OUT, "no active controller answered in time")
 
     async def ask_once(self, request: Any, version: int, timeout_ms: int | None = None) -> Any:
-        """One try, each answer awaited for `timeout_ms`. Raises BrokerError (NOT_CONTROLLER, UNSUPPORTED_VERSION), or what the connection raises."""
+        """One try, each answer awaited for `timeout_ms`.
+
+        Raises BrokerError (NOT_CONTROLLER, UNSUPPORTED_VERSION), or what the connection raises.
+        """
         connection = self._current()
         if connection is None:
             raise BrokerError(ErrorCode.NOT_CONTROLLER, "no active controller is known")
         if not connection.api_versions:
             await connection.negotiate(timeout_ms=timeout_ms)
-        answer = await connection.send(request, connection.highest_version(request.api_key, version), timeout_ms=timeout_ms)
+        answer = await connection.send(
+            request, connection.highest_version(request.api_key, version), timeout_ms=timeout_ms
+        )
         if getattr(answer, "error_code", 0) == ErrorCode.NOT_CONTROLLER:
             raise BrokerError(ErrorCode.NOT_CONTROLLER)
         return answer
@@ -130,7 +150,11 @@ class ControllerChannel:
             self._connection = None
         if self._connection is None and address is not None and not self._closed:
             self._connection = BrokerConnection(
-                self._runtime, *address, self._client_id, request_timeout_ms=self._request_timeout_ms, connect_timeout_ms=_CONNECT_MS
+                self._runtime,
+                *address,
+                self._client_id,
+                request_timeout_ms=self._request_timeout_ms,
+                connect_timeout_ms=_CONNECT_MS,
             )
         return self._connection
 

@@ -2,7 +2,8 @@
 
 Owns `MetadataDelta`: made while records are applied, or by comparing images.
 
-1. The delta and the images tell the same story: applying a delta's entries to `before` gives `after`.
+1. The delta and the images tell the same story: applying a delta's entries to `before` gives
+   `after`.
 
 Source: Kafka's `MetadataDelta`, `TopicsDelta`. Left out: how records change an image (`image.py`).
 """
@@ -33,7 +34,10 @@ class PartitionDelta(NamedTuple):
 
 @dataclass(slots=True)
 class MetadataDelta:
-    """What lies between two images. Keys that are here changed, appeared or vanished; look at `before` and `after`."""
+    """What lies between two images.
+
+    Keys that are here changed, appeared or vanished; look at `before` and `after`.
+    """
 
     before: MetadataImage
     after: MetadataImage
@@ -44,11 +48,21 @@ class MetadataDelta:
     configs: set[ConfigKey] = field(default_factory=set)
     features: set[str] = field(default_factory=set)
     others: set[str] = field(default_factory=set)
-    """Names of further tables that changed: controllers, client_quotas, acls, scram, tokens, next_producer_id."""
+    """Names of further tables that changed: controllers, client_quotas, acls, scram, tokens,
+    next_producer_id.
+    """
 
     def __bool__(self) -> bool:
         """Whether anything changed but the offset."""
-        return bool(self.partitions or self.created_topics or self.removed_topics or self.brokers or self.configs or self.features or self.others)
+        return bool(
+            self.partitions
+            or self.created_topics
+            or self.removed_topics
+            or self.brokers
+            or self.configs
+            or self.features
+            or self.others
+        )
 
     @classmethod
     def between(cls, before: MetadataImage, after: MetadataImage) -> MetadataDelta:
@@ -57,24 +71,33 @@ class MetadataDelta:
         delta.brokers = _differing(before.brokers, after.brokers)
         delta.configs = _differing(before.configs, after.configs)
         delta.features = _differing(before.features, after.features)
-        delta.others = {name for name in OTHER_TABLES if getattr(before, name) != getattr(after, name)}
+        delta.others = {
+            name for name in OTHER_TABLES if getattr(before, name) != getattr(after, name)
+        }
         for topic_id in _differing(before.topics_by_id, after.topics_by_id):
             delta.add_topic(topic_id, None)
         return delta
 
     def pieces(self, size: int) -> Iterator[MetadataDelta]:
-        """The same in deltas of at most `size` partitions, each between the same images: what goes comes first, and all that is no partition."""
+        """The same in deltas of at most `size` partitions, each between the same images: what
+        goes comes first, and all that is no partition.
+        """
         if len(self.partitions) <= size:
             yield self
             return
         changes = sorted(self.partitions.items(), key=lambda item: item[1].after is not None)
         yield replace(self, partitions=dict(changes[:size]))
         for start in range(size, len(changes), size):
-            yield MetadataDelta(self.before, self.after, partitions=dict(changes[start : start + size]))
+            yield MetadataDelta(
+                self.before, self.after, partitions=dict(changes[start : start + size])
+            )
 
     def add_topic(self, topic_id: bytes, touched: Iterable[int] | None) -> None:
         """Notes what became of a topic's partitions; `touched` None looks at all of them."""
-        before, after = self.before.topics_by_id.get(topic_id), self.after.topics_by_id.get(topic_id)
+        before, after = (
+            self.before.topics_by_id.get(topic_id),
+            self.after.topics_by_id.get(topic_id),
+        )
         named = after or before
         if named is None:
             return
@@ -83,11 +106,19 @@ class MetadataDelta:
         if after is None:
             self.removed_topics[topic_id] = named
         old, new = before.partitions if before else {}, after.partitions if after else {}
-        for partition in sorted(old.keys() | new.keys() if touched is None or after is None else touched):
+        for partition in sorted(
+            old.keys() | new.keys() if touched is None or after is None else touched
+        ):
             was, now = old.get(partition), new.get(partition)
             if was != now:
-                self.partitions[topic_id, partition] = PartitionDelta(named.name, topic_id, partition, was, now)
+                self.partitions[topic_id, partition] = PartitionDelta(
+                    named.name, topic_id, partition, was, now
+                )
 
 
 def _differing(before: Mapping[Any, Any], after: Mapping[Any, Any]) -> set[Any]:
-    return {key for key in before.keys() | after.keys() if before.get(key) is not after.get(key) and before.get(key) != after.get(key)}
+    return {
+        key
+        for key in before.keys() | after.keys()
+        if before.get(key) is not after.get(key) and before.get(key) != after.get(key)
+    }

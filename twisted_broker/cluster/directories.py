@@ -1,8 +1,10 @@
 """Tells the controller in which log directory this broker's replicas lie.
 
-1. A replica whose registration names no directory, or another one than it lies in, is reported once, and again until the controller took it.
-2. A replica that could not be made, because its directory failed before the controller knew of any, is reported as LOST: the heartbeats tell of
-   directories, so nobody else would ever move its leadership.
+1. A replica whose registration names no directory, or another one than it lies in, is reported
+   once, and again until the controller took it.
+2. A replica that could not be made, because its directory failed before the controller knew of any,
+   is reported as LOST: the heartbeats tell of directories, so nobody else would ever move its
+   leadership.
 3. One request is in flight.
 
 Source: Kafka's `AssignmentsManager`; KIP-858; KRAFT 3.6. Left out: moves between directories.
@@ -28,7 +30,9 @@ _Key = tuple[bytes, int]
 
 
 class DirectoryAssignments:
-    """`located(partition)` gives the id of the directory that holds a replica here, LOST for one that could not be made, None when there is none."""
+    """`located(partition)` gives the id of the directory that holds a replica here, LOST for one
+    that could not be made, None when there is none.
+    """
 
     def __init__(
         self,
@@ -38,19 +42,34 @@ class DirectoryAssignments:
         member: Member,
         located: Callable[[TopicPartition], bytes | None],
     ) -> None:
-        self._runtime, self._node_id, self._channel, self._member, self._located = runtime, node_id, channel, member, located
+        self._runtime, self._node_id, self._channel, self._member, self._located = (
+            runtime,
+            node_id,
+            channel,
+            member,
+            located,
+        )
         self._wanted: dict[_Key, bytes] = {}
         self._surprises = UnexpectedErrors("assignments of directories")
         self._in_flight = self._stopped = False
 
     def apply_delta(self, delta: MetadataDelta) -> None:
-        """A subscriber of the image, after the replica manager: compares where replicas are with where they should be."""
+        """A subscriber of the image, after the replica manager: compares where replicas are with
+        where they should be.
+        """
         for key, change in delta.partitions.items():
             if change.after is None or self._node_id not in change.after.replicas:
                 self._wanted.pop(key, None)
                 continue
-            directory, known = self._located(TopicPartition(change.topic, change.partition)), change.after.directory_of(self._node_id)
-            if directory is None or directory == known or (directory == LOST and known != UNASSIGNED):
+            directory, known = (
+                self._located(TopicPartition(change.topic, change.partition)),
+                change.after.directory_of(self._node_id),
+            )
+            if (
+                directory is None
+                or directory == known
+                or (directory == LOST and known != UNASSIGNED)
+            ):
                 self._wanted.pop(key, None)
             else:
                 self._wanted[key] = directory
@@ -63,7 +82,9 @@ class DirectoryAssignments:
 
     def _send(self) -> None:
         if not self._stopped:
-            ensureDeferred(self._exchange()).addErrback(lambda failure: _log.failure("directories could not be told", failure))
+            ensureDeferred(self._exchange()).addErrback(
+                lambda failure: _log.failure("directories could not be told", failure)
+            )
 
     async def _exchange(self) -> None:
         sent = dict(self._wanted)
@@ -88,12 +109,16 @@ class DirectoryAssignments:
             broker_id=self._node_id,
             broker_epoch=self._member.broker_epoch,
             directories=[
-                log_dirs_messages.AssignReplicasToDirsRequestDirectoryData(id=directory, topics=[_topic(*item) for item in topics.items()])
+                log_dirs_messages.AssignReplicasToDirsRequestDirectoryData(
+                    id=directory, topics=[_topic(*item) for item in topics.items()]
+                )
                 for directory, topics in directories.items()
             ],
         )
 
-    def _take(self, response: log_dirs_messages.AssignReplicasToDirsResponse, sent: dict[_Key, bytes]) -> None:
+    def _take(
+        self, response: log_dirs_messages.AssignReplicasToDirsResponse, sent: dict[_Key, bytes]
+    ) -> None:
         for directory in response.directories:
             for topic in directory.topics:
                 for partition in topic.partitions:
@@ -107,6 +132,13 @@ class DirectoryAssignments:
         self._channel.close()
 
 
-def _topic(topic_id: bytes, partitions: list[int]) -> log_dirs_messages.AssignReplicasToDirsRequestTopicData:
-    listed = [log_dirs_messages.AssignReplicasToDirsRequestPartitionData(partition_index=partition) for partition in sorted(partitions)]
-    return log_dirs_messages.AssignReplicasToDirsRequestTopicData(topic_id=topic_id, partitions=listed)
+def _topic(
+    topic_id: bytes, partitions: list[int]
+) -> log_dirs_messages.AssignReplicasToDirsRequestTopicData:
+    listed = [
+        log_dirs_messages.AssignReplicasToDirsRequestPartitionData(partition_index=partition)
+        for partition in sorted(partitions)
+    ]
+    return log_dirs_messages.AssignReplicasToDirsRequestTopicData(
+        topic_id=topic_id, partitions=listed
+    )

@@ -1,9 +1,11 @@
 """Who may lead a partition, and who does.
 
-Owns the choice of a leader among a partition's replicas. Pure: what is known of brokers comes as `acceptable`.
+Owns the choice of a leader among a partition's replicas. Pure: what is known of brokers comes as
+`acceptable`.
 
-1. A leader is an acceptable (unfenced, not shutting down, directory alive) replica in the ISR; with an empty ISR one of the eligible leader replicas;
-   with neither, the last known leader, or under unclean election anybody acceptable.
+1. A leader is an acceptable (unfenced, not shutting down, directory alive) replica in the ISR; with
+   an empty ISR one of the eligible leader replicas; with neither, the last known leader, or under
+   unclean election anybody acceptable.
 2. The leader that serves stays, unless the preferred one is asked for and may lead.
 3. An election that may have lost records says so (`unclean`), and is recorded as recovering.
 
@@ -51,7 +53,9 @@ def elect(candidates: Candidates, acceptable: Acceptable, election: Election) ->
     """Chooses the leader. `acceptable(broker)`: may that replica lead now?"""
 
     def valid(broker: int) -> bool:
-        return (broker in candidates.isr or (not candidates.isr and broker in candidates.elr)) and acceptable(broker)
+        return (
+            broker in candidates.isr or (not candidates.isr and broker in candidates.elr)
+        ) and acceptable(broker)
 
     if election is Election.PREFERRED and valid(candidates.replicas[0]):
         return Elected(candidates.replicas[0], False)
@@ -65,7 +69,13 @@ def elect(candidates: Candidates, acceptable: Acceptable, election: Election) ->
 
 def _unclean(candidates: Candidates, acceptable: Acceptable, election: Election) -> Elected:
     known = candidates.last_known_elr
-    if not candidates.isr and not candidates.elr and len(known) == 1 and known[0] in candidates.replicas and acceptable(known[0]):
+    if (
+        not candidates.isr
+        and not candidates.elr
+        and len(known) == 1
+        and known[0] in candidates.replicas
+        and acceptable(known[0])
+    ):
         return Elected(known[0], True)
     if election is Election.UNCLEAN:
         for broker in candidates.replicas:

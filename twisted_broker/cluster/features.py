@@ -1,7 +1,8 @@
 """The features whose levels this program honours.
 
 1. A range is claimed only for what works; what is absent is claimed as level 0.
-2. kraft.version 1 (KIP-853: voters that the log names) asks nothing of a broker, which finds the leader by asking; our controller is no such quorum.
+2. kraft.version 1 (KIP-853: voters that the log names) asks nothing of a broker, which finds the
+   leader by asking; our controller is no such quorum.
 
 Source: Kafka's `Feature`, `MetadataVersion`; KIP-584; `RL 8.1`.
 """
@@ -21,8 +22,13 @@ SUPPORTED_FEATURES: Mapping[str, FeatureRange] = {
     METADATA_VERSION: FeatureRange(MINIMUM_METADATA_VERSION, LATEST_METADATA_VERSION),
 }
 
-BROKER_FEATURES: Mapping[str, FeatureRange] = {**SUPPORTED_FEATURES, "kraft.version": FeatureRange(0, 1)}
+BROKER_FEATURES: Mapping[str, FeatureRange] = {
+    **SUPPORTED_FEATURES,
+    "kraft.version": FeatureRange(0, 1),
+}
 """What a broker registers with: it may follow a quorum of Apache Kafka's."""
 
 INITIAL_LEVELS: Mapping[str, int] = {METADATA_VERSION: LATEST_METADATA_VERSION, ELR_FEATURE: 1}
-"""What a new cluster finalises; group, transaction, share and streams versions stay 0 until they are served."""
+"""What a new cluster finalises; group, transaction, share and streams versions stay 0 until they
+are served.
+"""

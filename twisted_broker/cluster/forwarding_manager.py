@@ -1,13 +1,17 @@
 """What only the controller may do, passed on by the broker that a client asked.
 
-Owns `ForwardingManager` (Envelope), the topics that a broker creates itself, and the blocks of producer ids.
+Owns `ForwardingManager` (Envelope), the topics that a broker creates itself, and the blocks of
+producer ids.
 
 1. The controller sees the client's own bytes, principal and address; its answer goes back as it is.
-2. While no controller answers, it is tried again until the request's time is over: REQUEST_TIMED_OUT.
-3. No producer id is given twice: an id comes from a block that the controller gave to this broker alone.
+2. While no controller answers, it is tried again until the request's time is over:
+   REQUEST_TIMED_OUT.
+3. No producer id is given twice: an id comes from a block that the controller gave to this broker
+   alone.
 
-Source: Kafka's `ForwardingManager`, `DefaultAutoTopicCreationManager`, `RPCProducerIdManager`; KIP-590, KIP-730; `RL 8.1`.
-Left out: permission (the controller decides), which requests are passed on (`api/routes.py`).
+Source: Kafka's `ForwardingManager`, `DefaultAutoTopicCreationManager`, `RPCProducerIdManager`;
+KIP-590, KIP-730; `RL 8.1`. Left out: permission (the controller decides), which requests are passed
+on (`api/routes.py`).
 """
 
 from __future__ import annotations
@@ -27,10 +31,15 @@ from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.header import decode_response_header
 from twisted_broker.wire.messages.broker_lifecycle import EnvelopeRequest
 from twisted_broker.wire.messages.producer_ids import AllocateProducerIdsRequest
-from twisted_broker.wire.messages.topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
+from twisted_broker.wire.messages.topics import (
+    CreatableTopic,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+)
 from twisted_broker.wire.schema import decode
 
 _log = Logger()
+
 
 def packed_address(host: str) -> bytes:
     """A client's address in network order; all zeros when it is none (in-memory transports)."""
@@ -41,7 +50,9 @@ def packed_address(host: str) -> bytes:
 
 
 class Asked(Protocol):
-    """A client's request (`api.context.RequestContext`): its bytes with their header, and who sent them from where."""
+    """A client's request (`api.context.RequestContext`): its bytes with their header, and who
+    sent them from where.
+    """
 
     raw_request: bytes | memoryview
     principal: Principal
@@ -53,13 +64,18 @@ class Asked(Protocol):
 class ForwardingManager:
     """Requests for the active controller. `producer_ids` hands out ids."""
 
-    def __init__(self, runtime: Runtime, node_id: int, channel: ControllerChannel, member: Member) -> None:
+    def __init__(
+        self, runtime: Runtime, node_id: int, channel: ControllerChannel, member: Member
+    ) -> None:
         self.channel = channel
         self.producer_ids = ProducerIdManager(node_id, channel, member)
         self._creating: set[str] = set()
 
     async def forward(self, context: Asked, response_class: Any) -> Any:
-        """Passes the request of `context` on; its answer, a `response_class`. Raises BrokerError."""
+        """Passes the request of `context` on; its answer, a `response_class`.
+
+        Raises BrokerError.
+        """
         envelope = EnvelopeRequest(
             request_data=bytes(context.raw_request),
             request_principal=encode_principal(context.principal),
@@ -77,21 +93,31 @@ class ForwardingManager:
         return ensureDeferred(self.channel.ask(request, 7))
 
     def create_in_background(self, topics: Iterable[CreatableTopic]) -> None:
-        """Has topics created that a client named; one that is being created already is not asked for again, and nobody waits."""
+        """Has topics created that a client named; one that is being created already is not asked
+        for again, and nobody waits.
+        """
         fresh = [topic for topic in topics if topic.name not in self._creating]
         if fresh:
             names = {topic.name for topic in fresh}
             self._creating |= names
-            self.create_topics(CreateTopicsRequest(topics=fresh, timeout_ms=30_000)).addBoth(self._created, names)
+            self.create_topics(CreateTopicsRequest(topics=fresh, timeout_ms=30_000)).addBoth(
+                self._created, names
+            )
 
     def _created(self, outcome: CreateTopicsResponse | Failure, names: set[str]) -> None:
         self._creating -= names
         if isinstance(outcome, Failure):
-            _log.warn("topics {names} were not created: {error}", names=sorted(names), error=outcome.value)
+            _log.warn(
+                "topics {names} were not created: {error}", names=sorted(names), error=outcome.value
+            )
             return
         for topic in outcome.topics:
             if topic.error_code not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
-                _log.warn("topic {name} was not created: {error}", name=topic.name, error=topic.error_message)
+                _log.warn(
+                    "topic {name} was not created: {error}",
+                    name=topic.name,
+                    error=topic.error_message,
+                )
 
     def stop(self) -> None:
         """Passes nothing on any more."""
@@ -122,9 +148,17 @@ class ProducerIdManager:
     async def _fetch(self) -> None:
         error: Exception | None = None
         try:
-            response = await self._channel.ask(AllocateProducerIdsRequest(broker_id=self._node_id, broker_epoch=self._member.broker_epoch), 0)
+            response = await self._channel.ask(
+                AllocateProducerIdsRequest(
+                    broker_id=self._node_id, broker_epoch=self._member.broker_epoch
+                ),
+                0,
+            )
             check_answer(response.error_code)
-            self._next, self._end = response.producer_id_start, response.producer_id_start + response.producer_id_len
+            self._next, self._end = (
+                response.producer_id_start,
+                response.producer_id_start + response.producer_id_len,
+            )
         except Exception as trouble:
             error = trouble
         self._fetching = None

@@ -1,9 +1,12 @@
-"""The picture that the metadata log paints: every broker, topic, partition and setting at one offset.
+"""The picture that the metadata log paints: every broker, topic, partition and setting at one
+offset.
 
 Owns the immutable `MetadataImage` and how records turn one into the next.
 
-1. An image never changes. `apply` copies only the tables that its records touch, once for a whole batch of records.
-2. A record that names what does not exist is a bug of the writer, and asserts: a picture that guessed would be worse than none.
+1. An image never changes. `apply` copies only the tables that its records touch, once for a whole
+   batch of records.
+2. A record that names what does not exist is a bug of the writer, and asserts: a picture that
+   guessed would be worse than none.
 
 Source: Kafka's `MetadataImage`; KRAFT 3.3; `RL 8.1`.
 Left out: framing and transactions (`records.py`), what lies between two images (`delta.py`).
@@ -16,15 +19,35 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from twisted_broker.cluster.delta import OTHER_TABLES, MetadataDelta, PartitionDelta
-from twisted_broker.cluster.image_entries import BrokerRegistration, ControllerRegistration, PartitionRegistration, TopicImage
+from twisted_broker.cluster.image_entries import (
+    BrokerRegistration,
+    ControllerRegistration,
+    PartitionRegistration,
+    TopicImage,
+)
 from twisted_broker.wire.messages import metadata_records as records
 
 __all__ = [
-    "BROKER_LOGGER_RESOURCE", "BROKER_RESOURCE", "CLIENT_METRICS_RESOURCE", "EMPTY", "GROUP_RESOURCE", "METADATA_VERSION", "TOPIC_RESOURCE",
-    "ConfigKey", "MetadataDelta", "MetadataImage", "PartitionDelta",
-]  # fmt: skip
+    "BROKER_LOGGER_RESOURCE",
+    "BROKER_RESOURCE",
+    "CLIENT_METRICS_RESOURCE",
+    "EMPTY",
+    "GROUP_RESOURCE",
+    "METADATA_VERSION",
+    "TOPIC_RESOURCE",
+    "ConfigKey",
+    "MetadataDelta",
+    "MetadataImage",
+    "PartitionDelta",
+]
 
-TOPIC_RESOURCE, BROKER_RESOURCE, BROKER_LOGGER_RESOURCE, CLIENT_METRICS_RESOURCE, GROUP_RESOURCE = 2, 4, 8, 16, 32
+TOPIC_RESOURCE, BROKER_RESOURCE, BROKER_LOGGER_RESOURCE, CLIENT_METRICS_RESOURCE, GROUP_RESOURCE = (
+    2,
+    4,
+    8,
+    16,
+    32,
+)
 METADATA_VERSION = "metadata.version"
 
 ConfigKey = tuple[int, str]
@@ -34,7 +57,9 @@ _NOTHING: Mapping[str, str] = {}
 
 @dataclass(frozen=True, slots=True)
 class MetadataImage:
-    """The cluster at `offset` (the last record applied; -1: none), written under `epoch` at `timestamp_ms`."""
+    """The cluster at `offset` (the last record applied; -1: none), written under `epoch` at
+    `timestamp_ms`.
+    """
 
     offset: int = -1
     epoch: int = -1
@@ -52,9 +77,16 @@ class MetadataImage:
     next_producer_id: int = 0
 
     def apply(
-        self, batch: Iterable[Any], offset: int | None = None, epoch: int | None = None, timestamp_ms: int | None = None
+        self,
+        batch: Iterable[Any],
+        offset: int | None = None,
+        epoch: int | None = None,
+        timestamp_ms: int | None = None,
     ) -> tuple[MetadataImage, MetadataDelta]:
-        """The image after `batch` (decoded records, in order; `offset`: that of the last one), and what changed."""
+        """The image after `batch` (decoded records, in order;
+
+        `offset`: that of the last one), and what changed.
+        """
         draft = _Draft(self)
         for record in batch:
             draft.replay(record)
@@ -79,7 +111,9 @@ class MetadataImage:
 
     def live_brokers(self) -> list[BrokerRegistration]:
         """Brokers that are not fenced, by id."""
-        return [self.brokers[node] for node in sorted(self.brokers) if not self.brokers[node].fenced]
+        return [
+            self.brokers[node] for node in sorted(self.brokers) if not self.brokers[node].fenced
+        ]
 
 
 class _Draft:
@@ -106,11 +140,15 @@ class _Draft:
     def replay(self, record: Any) -> None:
         _REPLAY[type(record)](self, record)
 
-    def finish(self, offset: int, epoch: int, timestamp_ms: int) -> tuple[MetadataImage, MetadataDelta]:
+    def finish(
+        self, offset: int, epoch: int, timestamp_ms: int
+    ) -> tuple[MetadataImage, MetadataDelta]:
         if self.open:
             self.table("topics_by_id").update(self.open)
             self.table("topics_by_name").update((topic.name, topic) for topic in self.open.values())
-        image = replace(self.base, offset=offset, epoch=epoch, timestamp_ms=timestamp_ms, **self.tables)
+        image = replace(
+            self.base, offset=offset, epoch=epoch, timestamp_ms=timestamp_ms, **self.tables
+        )
         delta = MetadataDelta(self.base, image)
         for topic_id, touched in self.touched.items():
             delta.add_topic(topic_id, touched)
@@ -165,11 +203,17 @@ class _Draft:
             self.configs.add((TOPIC_RESOURCE, topic.name))
 
     def clear_elr(self, record: records.ClearElrRecord) -> None:
-        chosen = [topic for topic in ({**self.topics(), **self.open}).values() if record.topic_name in ("", topic.name)]
+        chosen = [
+            topic
+            for topic in ({**self.topics(), **self.open}).values()
+            if record.topic_name in ("", topic.name)
+        ]
         for topic in chosen:
             for number, partition in list(topic.partitions.items()):
                 if partition.elr or partition.last_known_elr:
-                    changed = partition._replace(elr=(), last_known_elr=(), partition_epoch=partition.partition_epoch + 1)
+                    changed = partition._replace(
+                        elr=(), last_known_elr=(), partition_epoch=partition.partition_epoch + 1
+                    )
                     self.writable(topic.id)[number] = changed
                     self.touch(topic.id, number)
 
@@ -211,8 +255,14 @@ class _Draft:
         _put_inner(self.table("configs"), key, record.name, record.value)
 
     def quota(self, record: records.ClientQuotaRecord) -> None:
-        entity = tuple(sorted(((e.entity_type, e.entity_name) for e in record.entity), key=lambda pair: pair[0]))
-        _put_inner(self.table("client_quotas"), entity, record.key, None if record.remove else record.value)
+        entity = tuple(
+            sorted(
+                ((e.entity_type, e.entity_name) for e in record.entity), key=lambda pair: pair[0]
+            )
+        )
+        _put_inner(
+            self.table("client_quotas"), entity, record.key, None if record.remove else record.value
+        )
 
     def producer_ids(self, record: records.ProducerIdsRecord) -> None:
         self.tables["next_producer_id"] = record.next_producer_id

@@ -1,13 +1,15 @@
 """What the metadata log says about one broker, one controller, one topic, one partition.
 
-Owns the immutable values of which a `MetadataImage` is made, how each is read from its record, and how a change record alters it.
+Owns the immutable values of which a `MetadataImage` is made, how each is read from its record, and
+how a change record alters it.
 
 1. Values never change; a change makes a new one.
-2. A partition's epoch rises with every change record; its leader epoch rises whenever the record names a leader, even the same one.
+2. A partition's epoch rises with every change record; its leader epoch rises whenever the record
+   names a leader, even the same one.
 3. Replicas and their directories are two tuples of the same length.
 
-Source: Kafka's `PartitionRegistration`, `BrokerRegistration`, `DirectoryId`; KIP-858, KIP-966; `RL 8.3`.
-Left out: which change to make (`partition_change.py`).
+Source: Kafka's `PartitionRegistration`, `BrokerRegistration`, `DirectoryId`; KIP-858, KIP-966; `RL
+8.3`. Left out: which change to make (`partition_change.py`).
 """
 
 from __future__ import annotations
@@ -71,22 +73,34 @@ class BrokerRegistration(NamedTuple):
             record.broker_id,
             record.broker_epoch,
             bytes(record.incarnation_id),
-            {e.name: Endpoint(e.name, e.host, e.port, e.security_protocol) for e in record.end_points},
-            {f.name: FeatureRange(f.min_supported_version, f.max_supported_version) for f in record.features},
+            {
+                e.name: Endpoint(e.name, e.host, e.port, e.security_protocol)
+                for e in record.end_points
+            },
+            {
+                f.name: FeatureRange(f.min_supported_version, f.max_supported_version)
+                for f in record.features
+            },
             record.rack,
             record.fenced,
             record.in_controlled_shutdown,
             tuple(map(bytes, record.log_dirs)),
-            None if record.cordoned_log_dirs is None else tuple(map(bytes, record.cordoned_log_dirs)),
+            None
+            if record.cordoned_log_dirs is None
+            else tuple(map(bytes, record.cordoned_log_dirs)),
         )
 
     def changed(self, record: records.BrokerRegistrationChangeRecord) -> BrokerRegistration:
-        """After a change record: 1 sets fenced (or in controlled shutdown), -1 clears fenced, 0 leaves it."""
+        """After a change record: 1 sets fenced (or in controlled shutdown), -1 clears fenced, 0
+        leaves it.
+        """
         return self._replace(
             fenced=self.fenced if record.fenced == 0 else record.fenced > 0,
             in_controlled_shutdown=self.in_controlled_shutdown or record.in_controlled_shutdown > 0,
             directories=tuple(map(bytes, record.log_dirs)) or self.directories,
-            cordoned=self.cordoned if record.cordoned_log_dirs is None else tuple(map(bytes, record.cordoned_log_dirs)),
+            cordoned=self.cordoned
+            if record.cordoned_log_dirs is None
+            else tuple(map(bytes, record.cordoned_log_dirs)),
         )
 
     @property
@@ -94,7 +108,9 @@ class BrokerRegistration(NamedTuple):
         return not self.fenced and not self.in_controlled_shutdown
 
     def has_online_directory(self, directory_id: bytes) -> bool:
-        """Whether a replica assigned to `directory_id` may serve: its directory is alive, or not told yet."""
+        """Whether a replica assigned to `directory_id` may serve: its directory is alive, or not
+        told yet.
+        """
         if directory_id in (UNASSIGNED, MIGRATING):
             return True
         return directory_id != LOST and (not self.directories or directory_id in self.directories)
@@ -114,13 +130,22 @@ class ControllerRegistration(NamedTuple):
         return cls(
             record.controller_id,
             bytes(record.incarnation_id),
-            {e.name: Endpoint(e.name, e.host, e.port, e.security_protocol) for e in record.end_points},
-            {f.name: FeatureRange(f.min_supported_version, f.max_supported_version) for f in record.features},
+            {
+                e.name: Endpoint(e.name, e.host, e.port, e.security_protocol)
+                for e in record.end_points
+            },
+            {
+                f.name: FeatureRange(f.min_supported_version, f.max_supported_version)
+                for f in record.features
+            },
         )
 
 
 class PartitionRegistration(NamedTuple):
-    """One partition: `elr` and `last_known_elr` are KIP-966's eligible leader replicas and those once known."""
+    """One partition:
+
+    `elr` and `last_known_elr` are KIP-966's eligible leader replicas and those once known.
+    """
 
     replicas: tuple[int, ...]
     directories: tuple[bytes, ...]
@@ -136,7 +161,9 @@ class PartitionRegistration(NamedTuple):
 
     @classmethod
     def of(cls, record: records.PartitionRecord) -> PartitionRegistration:
-        """As the record tells it; replicas without directories (older metadata versions) are MIGRATING."""
+        """As the record tells it; replicas without directories (older metadata versions) are
+        MIGRATING.
+        """
         replicas = tuple(record.replicas)
         return cls(
             replicas,
@@ -176,7 +203,9 @@ class PartitionRegistration(NamedTuple):
         if record.directories is not None:
             directories = tuple(map(bytes, record.directories))
         else:
-            directories = self.directories if record.replicas is None else self.directories_of(replicas)
+            directories = (
+                self.directories if record.replicas is None else self.directories_of(replicas)
+            )
         leader_named = record.leader != NO_LEADER_CHANGE
         return PartitionRegistration(
             replicas,
@@ -184,10 +213,14 @@ class PartitionRegistration(NamedTuple):
             self.isr if record.isr is None else tuple(record.isr),
             self.removing if record.removing_replicas is None else tuple(record.removing_replicas),
             self.adding if record.adding_replicas is None else tuple(record.adding_replicas),
-            self.elr if record.eligible_leader_replicas is None else tuple(record.eligible_leader_replicas),
+            self.elr
+            if record.eligible_leader_replicas is None
+            else tuple(record.eligible_leader_replicas),
             self.last_known_elr if record.last_known_elr is None else tuple(record.last_known_elr),
             record.leader if leader_named else self.leader,
-            self.leader_recovery_state if record.leader_recovery_state == -1 else record.leader_recovery_state,
+            self.leader_recovery_state
+            if record.leader_recovery_state == -1
+            else record.leader_recovery_state,
             self.leader_epoch + leader_named,
             self.partition_epoch + 1,
         )

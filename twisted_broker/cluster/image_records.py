@@ -3,7 +3,8 @@
 1. Applying them to an empty image gives the image back.
 2. The first record is the metadata.version: a reader needs it to understand the others.
 
-Source: Kafka's `ImageWriter`s; `RL 8.1`. Left out: the snapshot's header, footer and file (`snapshots.py`).
+Source: Kafka's `ImageWriter`s; `RL 8.1`. Left out: the snapshot's header, footer and file
+(`snapshots.py`).
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ from twisted_broker.wire.schema import Record
 
 
 def image_records(image: MetadataImage) -> Iterator[Record]:
-    """Every record that an empty image needs to become this one, in an order in which they can be applied; the same image gives the same records."""
+    """Every record that an empty image needs to become this one, in an order in which they can
+    be applied; the same image gives the same records.
+    """
     for name in sorted(image.features, key=lambda feature: (feature != METADATA_VERSION, feature)):
         yield records.FeatureLevelRecord(name=name, feature_level=image.features[name])
     for node in sorted(image.brokers):
@@ -31,16 +34,22 @@ def image_records(image: MetadataImage) -> Iterator[Record]:
             yield topic.partitions[number].record(topic.id, number)
     for resource_type, resource in sorted(image.configs):
         for setting, value in sorted(image.configs[resource_type, resource].items()):
-            yield records.ConfigRecord(resource_type=resource_type, resource_name=resource, name=setting, value=value)
+            yield records.ConfigRecord(
+                resource_type=resource_type, resource_name=resource, name=setting, value=value
+            )
     yield from _security_records(image)
     if image.next_producer_id:
-        yield records.ProducerIdsRecord(broker_id=-1, broker_epoch=-1, next_producer_id=image.next_producer_id)
+        yield records.ProducerIdsRecord(
+            broker_id=-1, broker_epoch=-1, next_producer_id=image.next_producer_id
+        )
 
 
 def _security_records(image: MetadataImage) -> Iterator[Record]:
     for entity in sorted(image.client_quotas, key=repr):
         for key, value in sorted(image.client_quotas[entity].items()):
-            parts = [records.EntityData(entity_type=kind, entity_name=name) for kind, name in entity]
+            parts = [
+                records.EntityData(entity_type=kind, entity_name=name) for kind, name in entity
+            ]
             yield records.ClientQuotaRecord(entity=parts, key=key, value=value, remove=False)
     for acl in sorted(image.acls):
         yield image.acls[acl]
@@ -57,10 +66,17 @@ def broker_record(broker: BrokerRegistration) -> records.RegisterBrokerRecord:
         incarnation_id=broker.incarnation_id,
         broker_epoch=broker.epoch,
         end_points=[
-            records.BrokerEndpoint(name=e.name, host=e.host, port=e.port, security_protocol=e.security_protocol) for e in broker.listeners.values()
+            records.BrokerEndpoint(
+                name=e.name, host=e.host, port=e.port, security_protocol=e.security_protocol
+            )
+            for e in broker.listeners.values()
         ],
         features=[
-            records.BrokerFeature(name=name, min_supported_version=supported.min_version, max_supported_version=supported.max_version)
+            records.BrokerFeature(
+                name=name,
+                min_supported_version=supported.min_version,
+                max_supported_version=supported.max_version,
+            )
             for name, supported in broker.features.items()
         ],
         rack=broker.rack,
@@ -78,11 +94,17 @@ def controller_record(controller: ControllerRegistration) -> records.RegisterCon
         incarnation_id=controller.incarnation_id,
         zk_migration_ready=False,
         end_points=[
-            records.ControllerEndpoint(name=e.name, host=e.host, port=e.port, security_protocol=e.security_protocol)
+            records.ControllerEndpoint(
+                name=e.name, host=e.host, port=e.port, security_protocol=e.security_protocol
+            )
             for e in controller.listeners.values()
         ],
         features=[
-            records.ControllerFeature(name=name, min_supported_version=supported.min_version, max_supported_version=supported.max_version)
+            records.ControllerFeature(
+                name=name,
+                min_supported_version=supported.min_version,
+                max_supported_version=supported.max_version,
+            )
             for name, supported in controller.features.items()
         ],
     )

@@ -6,14 +6,18 @@ Owns `BrokerLifecycle`.
                                                                                           |
     stopped <--(answer: shut down now, or waited enough)- shutting down <--(asked to stop)+
 
-1. The broker epoch comes from the registration and is good until this process ends, or the controller knows the broker no more: then it registers
-   anew (`registering.py`), and goes through recovery again.
-2. A change that others wait for (caught up, ready, stopping, a lost directory) is told at once, not with the next beat.
-3. One heartbeat is under way at a time; a session is lost by silence, never by haste. One that is not answered within half a session is given up
-   with its connection: behind a connection that died for one side only, a controller may be well.
+1. The broker epoch comes from the registration and is good until this process ends, or the
+   controller knows the broker no more: then it registers anew (`registering.py`), and goes through
+   recovery again.
+2. A change that others wait for (caught up, ready, stopping, a lost directory) is told at once, not
+   with the next beat.
+3. One heartbeat is under way at a time; a session is lost by silence, never by haste. One that is
+   not answered within half a session is given up with its connection: behind a connection that died
+   for one side only, a controller may be well.
 
-Source: Kafka's `BrokerLifecycleManager`; KRAFT 3.5; `RL 8.2`. Left out: what a registration says (`registering.py`), how
-long leaving may take (`leaving.py`), the clean-shutdown file (the composition writes and reads it).
+Source: Kafka's `BrokerLifecycleManager`; KRAFT 3.5; `RL 8.2`. Left out: what a registration says
+(`registering.py`), how long leaving may take (`leaving.py`), the clean-shutdown file (the
+composition writes and reads it).
 """
 
 from __future__ import annotations
@@ -52,24 +56,38 @@ class BrokerState(Enum):
 
 
 def _stopped(failure: Failure) -> None:
-    """`stop` cancels what is under way, wherever it waits; anything else is a bug, and told as one."""
+    """`stop` cancels what is under way, wherever it waits; anything else is a bug, and told as
+    one.
+    """
     failure.trap(CancelledError)
 
 
 class BrokerLifecycle:
-    """`caught_up`: the image includes our registration; `unfenced`: clients may be served. The first fails when registration is hopeless.
+    """`caught_up`: the image includes our registration; `unfenced`: clients may be served. The
+    first fails when registration is hopeless.
 
     `refused(reason)`: a broker that served may not go on.
     """
 
-    def __init__(self, runtime: Runtime, config: BrokerConfig, observer: MetadataObserver, channel: ControllerChannel) -> None:
+    def __init__(
+        self,
+        runtime: Runtime,
+        config: BrokerConfig,
+        observer: MetadataObserver,
+        channel: ControllerChannel,
+    ) -> None:
         self.state = BrokerState.NOT_RUNNING
         self.broker_epoch = -1
         self.caught_up: Deferred[None] = Deferred()
         self.unfenced: Deferred[None] = Deferred()
         self.fenced_again: Callable[[], None] = lambda: None
         self.refused: Callable[[str], None] = lambda reason: None
-        self._runtime, self._config, self._observer, self._channel = runtime, config, observer, channel
+        self._runtime, self._config, self._observer, self._channel = (
+            runtime,
+            config,
+            observer,
+            channel,
+        )
         self._registering = Registration(runtime, config, observer, channel)
         self._interval_ms = config.integer("broker.heartbeat.interval.ms")
         self._patience_ms = config.integer("broker.session.timeout.ms") // 2
@@ -93,7 +111,9 @@ class BrokerLifecycle:
     ) -> None:
         """Begins to register (see `Registration.describe`)."""
         self.state = BrokerState.STARTING
-        self._registering.describe(cluster_id, incarnation_id, listeners, features, directories, previous_broker_epoch)
+        self._registering.describe(
+            cluster_id, incarnation_id, listeners, features, directories, previous_broker_epoch
+        )
         self._running = ensureDeferred(self._join()).addErrback(_stopped)
 
     async def _join(self) -> None:
@@ -105,7 +125,10 @@ class BrokerLifecycle:
         await self._registered(epoch)
 
     async def _join_again(self) -> None:
-        _log.warn("the controller knows this broker no more (it was unregistered, or its epoch is old): it registers anew")
+        _log.warn(
+            "the controller knows this broker no more (it was unregistered, or its epoch is "
+            "old): it registers anew"
+        )
         try:
             epoch = await self._registering.again()
         except BrokerError as error:
@@ -150,7 +173,10 @@ class BrokerLifecycle:
 
     def beat_now(self) -> None:
         """Sends a heartbeat now, or as soon as the one under way is answered."""
-        if self.broker_epoch < 0 or self.state in (BrokerState.NOT_RUNNING, BrokerState.SHUTTING_DOWN):
+        if self.broker_epoch < 0 or self.state in (
+            BrokerState.NOT_RUNNING,
+            BrokerState.SHUTTING_DOWN,
+        ):
             return
         if self._beating:
             self._beat_again = True
@@ -191,20 +217,38 @@ class BrokerLifecycle:
             self._schedule(delay_ms)
 
     def _beat_refused(self, error: BrokerError) -> None:
-        """Told once for each reason. An epoch that is not ours any more: whoever leaves may go, whoever serves registers anew."""
-        if error.code is ErrorCode.STALE_BROKER_EPOCH and self.state is BrokerState.PENDING_CONTROLLED_SHUTDOWN:
+        """Told once for each reason.
+
+        An epoch that is not ours any more: whoever leaves may go, whoever serves registers anew.
+        """
+        if (
+            error.code is ErrorCode.STALE_BROKER_EPOCH
+            and self.state is BrokerState.PENDING_CONTROLLED_SHUTDOWN
+        ):
             self._leave()
-        elif error.code is ErrorCode.STALE_BROKER_EPOCH and self.state in (BrokerState.RECOVERY, BrokerState.RUNNING):
+        elif error.code is ErrorCode.STALE_BROKER_EPOCH and self.state in (
+            BrokerState.RECOVERY,
+            BrokerState.RUNNING,
+        ):
             self.state = BrokerState.STARTING
             self._running = ensureDeferred(self._join_again()).addErrback(_stopped)
-        elif error.code not in (ErrorCode.NOT_CONTROLLER, ErrorCode.STALE_BROKER_EPOCH, self._refused_with):
+        elif error.code not in (
+            ErrorCode.NOT_CONTROLLER,
+            ErrorCode.STALE_BROKER_EPOCH,
+            self._refused_with,
+        ):
             self._refused_with = error.code
             _log.warn("the controller refuses heartbeats, trying on: {error}", error=error)
 
-    def _answered(self, response: broker_lifecycle_messages.BrokerHeartbeatResponse, leaving: bool) -> int:
+    def _answered(
+        self, response: broker_lifecycle_messages.BrokerHeartbeatResponse, leaving: bool
+    ) -> int:
         """Takes an answer in; the pause before the next beat, in ms."""
         if leaving and response.should_shut_down:
-            _log.info("leadership is handed over ({ms} ms): this broker leaves", ms=self._leaving.lasted_ms)
+            _log.info(
+                "leadership is handed over ({ms} ms): this broker leaves",
+                ms=self._leaving.lasted_ms,
+            )
             self._leave()
             return 0
         if self.state is BrokerState.RECOVERY and not response.is_fenced:
@@ -221,7 +265,9 @@ class BrokerLifecycle:
     # leaving
 
     def controlled_shutdown(self) -> Deferred[None]:
-        """Asks to leave; fires when the controller moved all leaders away, or that was waited for long enough. Never fails."""
+        """Asks to leave; fires when the controller moved all leaders away, or that was waited
+        for long enough. Never fails.
+        """
         if self.state in (BrokerState.RUNNING, BrokerState.RECOVERY):
             self.state = BrokerState.PENDING_CONTROLLED_SHUTDOWN
             self._leaving.begin()

@@ -1,13 +1,18 @@
-"""Reading the metadata log: Fetch and FetchSnapshot on the controller's listener, and DescribeQuorum.
+"""Reading the metadata log: Fetch and FetchSnapshot on the controller's listener, and
+DescribeQuorum.
 
-Owns the checks that lead an observer to the right epoch, the fetches that wait, and what is known of observers.
+Owns the checks that lead an observer to the right epoch, the fetches that wait, and what is known
+of observers.
 
 1. Only what is below the high watermark is served; a waiting fetch is answered when it moves.
-2. A reader under another epoch gets an error with the leader and its address: that is how the leader is found.
+2. A reader under another epoch gets an error with the leader and its address: that is how the
+   leader is found.
 3. A reader from offset 0, or from before the log's start, is sent to the newest snapshot.
-4. A negative replica id reads and leaves no trace; of the others, those heard last are known, `MOST_OBSERVERS` at most: anybody may make ids up.
+4. A negative replica id reads and leaves no trace; of the others, those heard last are known,
+   `MOST_OBSERVERS` at most: anybody may make ids up.
 
-Source: Kafka's `KafkaRaftClient` (fetch parts), KIP-595, KIP-630, KIP-1166; KRAFT 3.2; `RL 8.1`. Left out: voters.
+Source: Kafka's `KafkaRaftClient` (fetch parts), KIP-595, KIP-630, KIP-1166; KRAFT 3.2; `RL 8.1`.
+Left out: voters.
 """
 
 from __future__ import annotations
@@ -63,33 +68,63 @@ class MetadataReaders:
 
     # Fetch
 
-    async def fetch(self, request: fetch_messages.FetchRequest, version: int) -> fetch_messages.FetchResponse:
-        """Answers with batches, or what the reader must do instead. Waits up to `max_wait_ms` when there is nothing new."""
+    async def fetch(
+        self, request: fetch_messages.FetchRequest, version: int
+    ) -> fetch_messages.FetchResponse:
+        """Answers with batches, or what the reader must do instead.
+
+        Waits up to `max_wait_ms` when there is nothing new.
+        """
         asked = self._asked(request, version)
         answer = self._answer(request, asked)
-        if answer.error_code == ErrorCode.NONE and not self._has_news(answer, asked) and request.max_wait_ms > 0:
+        if (
+            answer.error_code == ErrorCode.NONE
+            and not self._has_news(answer, asked)
+            and request.max_wait_ms > 0
+        ):
             await self._moved(request.max_wait_ms)
             answer = self._answer(request, asked)
         told = self._controller.listeners[:1] if version >= _ENDPOINTS_SINCE else ()
-        endpoints = [fetch_messages.NodeEndpoint(node_id=self._controller.node_id, host=e.host, port=e.port) for e in told]
-        topic = fetch_messages.FetchableTopicResponse(topic=METADATA_TOPIC, topic_id=METADATA_TOPIC_ID, partitions=[answer])
+        endpoints = [
+            fetch_messages.NodeEndpoint(node_id=self._controller.node_id, host=e.host, port=e.port)
+            for e in told
+        ]
+        topic = fetch_messages.FetchableTopicResponse(
+            topic=METADATA_TOPIC, topic_id=METADATA_TOPIC_ID, partitions=[answer]
+        )
         return fetch_messages.FetchResponse(responses=[topic], node_endpoints=endpoints)
 
-    def _asked(self, request: fetch_messages.FetchRequest, version: int) -> fetch_messages.FetchPartition:
+    def _asked(
+        self, request: fetch_messages.FetchRequest, version: int
+    ) -> fetch_messages.FetchPartition:
         """The one partition of a request. Raises BrokerError when it asks for anything else."""
         if request.cluster_id is not None and request.cluster_id != self._controller.cluster_id:
             raise BrokerError(ErrorCode.INCONSISTENT_CLUSTER_ID)
         if len(request.topics) == 1 and len(request.topics[0].partitions) == 1:
             topic = request.topics[0]
-            named = bytes(topic.topic_id) == METADATA_TOPIC_ID if version >= 13 else topic.topic == METADATA_TOPIC
+            named = (
+                bytes(topic.topic_id) == METADATA_TOPIC_ID
+                if version >= 13
+                else topic.topic == METADATA_TOPIC
+            )
             if named and topic.partitions[0].partition == 0:
                 return topic.partitions[0]
-        raise BrokerError(ErrorCode.INVALID_REQUEST, f"this listener serves {METADATA_TOPIC} and nothing else")
+        raise BrokerError(
+            ErrorCode.INVALID_REQUEST, f"this listener serves {METADATA_TOPIC} and nothing else"
+        )
 
-    def _answer(self, request: fetch_messages.FetchRequest, asked: fetch_messages.FetchPartition) -> fetch_messages.PartitionData:
+    def _answer(
+        self, request: fetch_messages.FetchRequest, asked: fetch_messages.FetchPartition
+    ) -> fetch_messages.PartitionData:
         log, epoch = self._log, self._controller.epoch
-        leader = fetch_messages.LeaderIdAndEpoch(leader_id=self._controller.node_id, leader_epoch=epoch)
-        answer = fetch_messages.PartitionData(high_watermark=log.high_watermark, log_start_offset=log.log.log_start_offset, current_leader=leader)
+        leader = fetch_messages.LeaderIdAndEpoch(
+            leader_id=self._controller.node_id, leader_epoch=epoch
+        )
+        answer = fetch_messages.PartitionData(
+            high_watermark=log.high_watermark,
+            log_start_offset=log.log.log_start_offset,
+            current_leader=leader,
+        )
         answer.error_code = self._epoch_error(request, asked)
         if answer.error_code != ErrorCode.NONE:
             answer.high_watermark = -1
@@ -97,18 +132,26 @@ class MetadataReaders:
         self._note(request, asked)
         snapshot = self._snapshot_instead(asked)
         if snapshot is not None:
-            answer.snapshot_id = fetch_messages.SnapshotId(end_offset=snapshot.end_offset, epoch=snapshot.epoch)
+            answer.snapshot_id = fetch_messages.SnapshotId(
+                end_offset=snapshot.end_offset, epoch=snapshot.epoch
+            )
             return answer
         diverging = self._diverging(asked)
         if diverging is not None:
-            answer.diverging_epoch = fetch_messages.EpochEndOffset(epoch=diverging[0], end_offset=diverging[1])
+            answer.diverging_epoch = fetch_messages.EpochEndOffset(
+                epoch=diverging[0], end_offset=diverging[1]
+            )
             return answer
         limit = min(asked.partition_max_bytes, request.max_bytes, MAX_FETCH_BYTES)
         if asked.fetch_offset < log.high_watermark:
-            answer.records = log.log.read(asked.fetch_offset, max(limit, 0), log.log.high_watermark_metadata).slice
+            answer.records = log.log.read(
+                asked.fetch_offset, max(limit, 0), log.log.high_watermark_metadata
+            ).slice
         return answer
 
-    def _epoch_error(self, request: fetch_messages.FetchRequest, asked: fetch_messages.FetchPartition) -> ErrorCode:
+    def _epoch_error(
+        self, request: fetch_messages.FetchRequest, asked: fetch_messages.FetchPartition
+    ) -> ErrorCode:
         epoch = asked.current_leader_epoch
         negative = min(request.max_wait_ms, asked.fetch_offset, asked.last_fetched_epoch, epoch) < 0
         if negative or asked.last_fetched_epoch > epoch:
@@ -116,17 +159,25 @@ class MetadataReaders:
         if self._log.failed is not None:
             return ErrorCode.NOT_LEADER_OR_FOLLOWER
         if epoch != self._controller.epoch:
-            return ErrorCode.FENCED_LEADER_EPOCH if epoch < self._controller.epoch else ErrorCode.UNKNOWN_LEADER_EPOCH
+            return (
+                ErrorCode.FENCED_LEADER_EPOCH
+                if epoch < self._controller.epoch
+                else ErrorCode.UNKNOWN_LEADER_EPOCH
+            )
         return ErrorCode.NONE
 
     def _snapshot_instead(self, asked: fetch_messages.FetchPartition) -> SnapshotId | None:
         snapshots = self._log.snapshots
-        if snapshots and (asked.fetch_offset == 0 or asked.fetch_offset < self._log.log.log_start_offset):
+        if snapshots and (
+            asked.fetch_offset == 0 or asked.fetch_offset < self._log.log.log_start_offset
+        ):
             return snapshots[-1]
         return None
 
     def _diverging(self, asked: fetch_messages.FetchPartition) -> tuple[int, int] | None:
-        """The end of the reader's last epoch here, when the reader is beyond it or that epoch is not known."""
+        """The end of the reader's last epoch here, when the reader is beyond it or that epoch is
+        not known.
+        """
         offset, epoch = asked.fetch_offset, asked.last_fetched_epoch
         if offset == 0:
             return None
@@ -135,9 +186,16 @@ class MetadataReaders:
         return None if known_epoch == epoch and offset <= end else (known_epoch, end)
 
     @staticmethod
-    def _has_news(answer: fetch_messages.PartitionData, asked: fetch_messages.FetchPartition) -> bool:
+    def _has_news(
+        answer: fetch_messages.PartitionData, asked: fetch_messages.FetchPartition
+    ) -> bool:
         behind = asked.high_watermark < answer.high_watermark
-        return behind or answer.records is not None or answer.diverging_epoch.epoch >= 0 or answer.snapshot_id.end_offset >= 0
+        return (
+            behind
+            or answer.records is not None
+            or answer.diverging_epoch.epoch >= 0
+            or answer.snapshot_id.end_offset >= 0
+        )
 
     def _moved(self, max_wait_ms: int) -> Deferred[None]:
         """Fires when the high watermark moves, or time is up."""
@@ -160,79 +218,151 @@ class MetadataReaders:
 
     # observers
 
-    def _note(self, request: fetch_messages.FetchRequest, asked: fetch_messages.FetchPartition) -> None:
-        replica = request.replica_id if request.replica_id >= 0 else request.replica_state.replica_id
+    def _note(
+        self, request: fetch_messages.FetchRequest, asked: fetch_messages.FetchPartition
+    ) -> None:
+        replica = (
+            request.replica_id if request.replica_id >= 0 else request.replica_state.replica_id
+        )
         if replica < 0:
             return
-        observer = self._observers[replica] = self._observers.pop(replica, _Observer())  # the last heard comes last
+        observer = self._observers[replica] = self._observers.pop(
+            replica, _Observer()
+        )  # the last heard comes last
         if len(self._observers) > MOST_OBSERVERS:
             del self._observers[next(iter(self._observers))]
-        observer.fetch_ms, observer.contact_ms = self._controller.runtime.wall_ms(), self._controller.runtime.now_ms()
-        observer.end_offset, observer.directory_id = asked.fetch_offset, bytes(asked.replica_directory_id)
+        observer.fetch_ms, observer.contact_ms = (
+            self._controller.runtime.wall_ms(),
+            self._controller.runtime.now_ms(),
+        )
+        observer.end_offset, observer.directory_id = (
+            asked.fetch_offset,
+            bytes(asked.replica_directory_id),
+        )
         if asked.fetch_offset >= self._log.high_watermark:
             observer.caught_up_ms = observer.fetch_ms
 
-    def describe(self, request: cluster_messages.DescribeQuorumRequest, version: int) -> cluster_messages.DescribeQuorumResponse:
-        """The quorum as its leader knows it. Asked for anything else, every partition named is unknown."""
+    def describe(
+        self, request: cluster_messages.DescribeQuorumRequest, version: int
+    ) -> cluster_messages.DescribeQuorumResponse:
+        """The quorum as its leader knows it.
+
+        Asked for anything else, every partition named is unknown.
+        """
         topics = request.topics
-        if not (len(topics) == 1 and topics[0].topic_name == METADATA_TOPIC and [p.partition_index for p in topics[0].partitions] == [0]):
-            return cluster_messages.DescribeQuorumResponse(topics=[_no_quorum(topic) for topic in topics])
+        if not (
+            len(topics) == 1
+            and topics[0].topic_name == METADATA_TOPIC
+            and [p.partition_index for p in topics[0].partitions] == [0]
+        ):
+            return cluster_messages.DescribeQuorumResponse(
+                topics=[_no_quorum(topic) for topic in topics]
+            )
         controller = self._controller
-        listeners = [cluster_messages.Listener(name=e.name, host=e.host, port=e.port) for e in controller.listeners]
+        listeners = [
+            cluster_messages.Listener(name=e.name, host=e.host, port=e.port)
+            for e in controller.listeners
+        ]
         return cluster_messages.DescribeQuorumResponse(
-            topics=[cluster_messages.DescribeQuorumResponseTopicData(topic_name=METADATA_TOPIC, partitions=[self._quorum(version)])],
-            nodes=[cluster_messages.Node(node_id=controller.node_id, listeners=listeners)] if version >= 2 else [],
+            topics=[
+                cluster_messages.DescribeQuorumResponseTopicData(
+                    topic_name=METADATA_TOPIC, partitions=[self._quorum(version)]
+                )
+            ],
+            nodes=[cluster_messages.Node(node_id=controller.node_id, listeners=listeners)]
+            if version >= 2
+            else [],
         )
 
     def _quorum(self, version: int) -> cluster_messages.DescribeQuorumResponsePartitionData:
         controller = self._controller
         now_ms, wall_ms = controller.runtime.now_ms(), controller.runtime.wall_ms()
-        for node in [node for node, seen in self._observers.items() if now_ms - seen.contact_ms > _FORGET_OBSERVER_MS]:
+        for node in [
+            node
+            for node, seen in self._observers.items()
+            if now_ms - seen.contact_ms > _FORGET_OBSERVER_MS
+        ]:
             del self._observers[node]
-        others = sorted((node, seen) for node, seen in self._observers.items() if node != controller.node_id)
+        others = sorted(
+            (node, seen) for node, seen in self._observers.items() if node != controller.node_id
+        )
         return cluster_messages.DescribeQuorumResponsePartitionData(
             leader_id=controller.node_id,
             leader_epoch=controller.epoch,
             high_watermark=self._log.high_watermark,
-            current_voters=[_state(version, controller.node_id, self._log.end_offset, wall_ms, wall_ms)],
-            observers=[_state(version, node, seen.end_offset, seen.fetch_ms, seen.caught_up_ms, seen.directory_id) for node, seen in others],
+            current_voters=[
+                _state(version, controller.node_id, self._log.end_offset, wall_ms, wall_ms)
+            ],
+            observers=[
+                _state(
+                    version,
+                    node,
+                    seen.end_offset,
+                    seen.fetch_ms,
+                    seen.caught_up_ms,
+                    seen.directory_id,
+                )
+                for node, seen in others
+            ],
         )
 
     # FetchSnapshot
 
-    def fetch_snapshot(self, request: quorum.FetchSnapshotRequest, version: int) -> quorum.FetchSnapshotResponse:
-        """A piece of a snapshot's bytes, not aligned to batches. BrokerError(INCONSISTENT_CLUSTER_ID); all other refusals are in the answer."""
+    def fetch_snapshot(
+        self, request: quorum.FetchSnapshotRequest, version: int
+    ) -> quorum.FetchSnapshotResponse:
+        """A piece of a snapshot's bytes, not aligned to batches.
+
+        BrokerError(INCONSISTENT_CLUSTER_ID); all other refusals are in the answer.
+        """
         if request.cluster_id is not None and request.cluster_id != self._controller.cluster_id:
             raise BrokerError(ErrorCode.INCONSISTENT_CLUSTER_ID)
         topics = []
         for topic in request.topics:
-            answers = [self._piece(topic.name, asked, request.max_bytes) for asked in topic.partitions]
-            topics.append(quorum.FetchSnapshotResponseTopicSnapshot(name=topic.name, partitions=answers))
+            answers = [
+                self._piece(topic.name, asked, request.max_bytes) for asked in topic.partitions
+            ]
+            topics.append(
+                quorum.FetchSnapshotResponseTopicSnapshot(name=topic.name, partitions=answers)
+            )
         node, at = self._controller.node_id, self._controller.listeners[:1] if version >= 1 else ()
-        endpoints = [quorum.FetchSnapshotResponseNodeEndpoint(node_id=node, host=e.host, port=e.port) for e in at]
+        endpoints = [
+            quorum.FetchSnapshotResponseNodeEndpoint(node_id=node, host=e.host, port=e.port)
+            for e in at
+        ]
         return quorum.FetchSnapshotResponse(topics=topics, node_endpoints=endpoints)
 
-    def _piece(self, topic: str, asked: quorum.FetchSnapshotRequestPartitionSnapshot, max_bytes: int) -> _Piece:
+    def _piece(
+        self, topic: str, asked: quorum.FetchSnapshotRequestPartitionSnapshot, max_bytes: int
+    ) -> _Piece:
         epoch = self._controller.epoch
         wanted = SnapshotId(asked.snapshot_id.end_offset, asked.snapshot_id.epoch)
         answer = quorum.FetchSnapshotResponsePartitionSnapshot(
             index=asked.partition,
-            snapshot_id=quorum.FetchSnapshotResponseSnapshotId(end_offset=wanted.end_offset, epoch=wanted.epoch),
-            current_leader=quorum.LeaderIdAndEpoch(leader_id=self._controller.node_id, leader_epoch=epoch),
+            snapshot_id=quorum.FetchSnapshotResponseSnapshotId(
+                end_offset=wanted.end_offset, epoch=wanted.epoch
+            ),
+            current_leader=quorum.LeaderIdAndEpoch(
+                leader_id=self._controller.node_id, leader_epoch=epoch
+            ),
             unaligned_records=b"",
         )
         if topic != METADATA_TOPIC or asked.partition != 0:
             answer.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         elif asked.current_leader_epoch != epoch:
             older = asked.current_leader_epoch < epoch
-            answer.error_code = ErrorCode.FENCED_LEADER_EPOCH if older else ErrorCode.UNKNOWN_LEADER_EPOCH
+            answer.error_code = (
+                ErrorCode.FENCED_LEADER_EPOCH if older else ErrorCode.UNKNOWN_LEADER_EPOCH
+            )
         elif wanted not in self._log.snapshots:
             answer.error_code = ErrorCode.SNAPSHOT_NOT_FOUND
         else:
             self._read_piece(answer, wanted, asked.position, max_bytes)
         return answer
 
-    def _read_piece(self, answer: _Piece, wanted: SnapshotId, position: int, max_bytes: int) -> None:
+    def _read_piece(
+        self, answer: _Piece, wanted: SnapshotId, position: int, max_bytes: int
+    ) -> None:
         file = self._log.files.open(self._log.snapshot_path(wanted), read_only=True)
         try:
             size = file.size()
@@ -240,12 +370,21 @@ class MetadataReaders:
                 answer.error_code = ErrorCode.POSITION_OUT_OF_RANGE
                 return
             answer.size, answer.position = size, position
-            answer.unaligned_records = file.read_at(position, max(1, min(max_bytes, MAX_SNAPSHOT_BYTES)))
+            answer.unaligned_records = file.read_at(
+                position, max(1, min(max_bytes, MAX_SNAPSHOT_BYTES))
+            )
         finally:
             file.close()
 
 
-def _state(version: int, node: int, end: int, fetch_ms: int, caught_up_ms: int, directory_id: bytes = NULL_UUID) -> cluster_messages.ReplicaState:
+def _state(
+    version: int,
+    node: int,
+    end: int,
+    fetch_ms: int,
+    caught_up_ms: int,
+    directory_id: bytes = NULL_UUID,
+) -> cluster_messages.ReplicaState:
     """A voter or an observer, as far as the version tells of it."""
     state = cluster_messages.ReplicaState(replica_id=node, log_end_offset=end)
     if version >= 1:
@@ -255,12 +394,21 @@ def _state(version: int, node: int, end: int, fetch_ms: int, caught_up_ms: int, 
     return state
 
 
-def _no_quorum(topic: cluster_messages.DescribeQuorumRequestTopicData) -> cluster_messages.DescribeQuorumResponseTopicData:
+def _no_quorum(
+    topic: cluster_messages.DescribeQuorumRequestTopicData,
+) -> cluster_messages.DescribeQuorumResponseTopicData:
     unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     partitions = [
         cluster_messages.DescribeQuorumResponsePartitionData(
-            partition_index=each.partition_index, error_code=unknown, error_message=unknown.sentence, leader_id=0, leader_epoch=0, high_watermark=0
+            partition_index=each.partition_index,
+            error_code=unknown,
+            error_message=unknown.sentence,
+            leader_id=0,
+            leader_epoch=0,
+            high_watermark=0,
         )
         for each in topic.partitions
     ]
-    return cluster_messages.DescribeQuorumResponseTopicData(topic_name=topic.topic_name, partitions=partitions)
+    return cluster_messages.DescribeQuorumResponseTopicData(
+        topic_name=topic.topic_name, partitions=partitions
+    )

@@ -1,10 +1,12 @@
 """What an observer has read of the metadata log, and the image it makes of it.
 
-Owns the place to read from next, the batches above the high watermark, and open transactions. No network: bytes in, deltas out.
+Owns the place to read from next, the batches above the high watermark, and open transactions. No
+network: bytes in, deltas out.
 
 1. Nothing is applied before the high watermark has passed it.
 2. Everything that one answer brings is applied at once and gives one delta.
-3. After a snapshot, or when the reader must start over, the delta comes from comparing images; the published image never goes back in between.
+3. After a snapshot, or when the reader must start over, the delta comes from comparing images; the
+   published image never goes back in between.
 
 Source: Kafka's `MetadataLoader`; KRAFT 3.2; `RL 8.2`. Left out: asking (`observer.py`).
 """
@@ -37,17 +39,25 @@ class MetadataLoader:
         self._transactions = TransactionBuffer()
 
     def batches(self, data: Buffer, high_watermark: int) -> MetadataDelta | None:
-        """Takes an answer's batches; gives what may be published now. WireError for what is not understood, CorruptRecordError for damage."""
+        """Takes an answer's batches; gives what may be published now.
+
+        WireError for what is not understood, CorruptRecordError for damage.
+        """
         for batch in iterate_batches(data, partial_tail=True, check_crc=True):
             if batch.last_offset < self.fetch_offset:
                 continue
             records = [] if batch.is_control else batch_records(batch)
-            self._pending.append((batch.last_offset, batch.partition_leader_epoch, batch.max_timestamp, records))
+            self._pending.append(
+                (batch.last_offset, batch.partition_leader_epoch, batch.max_timestamp, records)
+            )
             self.fetch_offset, self.last_epoch = batch.last_offset + 1, batch.partition_leader_epoch
         return self.advance(high_watermark)
 
     def advance(self, high_watermark: int) -> MetadataDelta | None:
-        """The high watermark is here; what lies below it is applied. None when nothing new is below it."""
+        """The high watermark is here; what lies below it is applied.
+
+        None when nothing new is below it.
+        """
         self.high_watermark = max(self.high_watermark, high_watermark)
         ready: list[Record] = []
         last: tuple[int, int, int, list[Record]] | None = None
@@ -60,8 +70,10 @@ class MetadataLoader:
         return self._publish(delta)
 
     def _publish(self, delta: MetadataDelta) -> MetadataDelta | None:
-        """Not while starting over has not come as far as what is published, and nothing before the first catch-up: the past (a topic that
-        was deleted and made anew) must not be acted upon as if it were news."""
+        """Not while starting over has not come as far as what is published, and nothing before the
+        first catch-up: the past (a topic that was deleted and made anew) must not be acted upon as
+        if it were news.
+        """
         if self._built.offset < self.image.offset:
             return None
         if self.image is EMPTY and self.fetch_offset < self.high_watermark:
@@ -80,7 +92,10 @@ class MetadataLoader:
         return self._publish(MetadataDelta(self.image, self._built))
 
     def diverged(self, end_offset: int) -> None:
-        """The leader's log differs from `end_offset` on. What was not applied is dropped; if that is not enough, reading starts over."""
+        """The leader's log differs from `end_offset` on.
+
+        What was not applied is dropped; if that is not enough, reading starts over.
+        """
         if end_offset > self._built.offset:
             self._pending = deque(entry for entry in self._pending if entry[0] < end_offset)
             last = self._pending[-1] if self._pending else None

@@ -2,13 +2,17 @@
 
 Owns the fetch loop, the knowledge who leads, and the publishing of images.
 
-1. The image only moves on; subscribers hear of every delta, in order, each before the image source gives the next.
-2. The leader is learnt from answers: errors carry its id, epoch and address. Without a leader the bootstrap addresses are asked in turn.
+1. The image only moves on; subscribers hear of every delta, in order, each before the image source
+   gives the next.
+2. The leader is learnt from answers: errors carry its id, epoch and address. Without a leader the
+   bootstrap addresses are asked in turn.
 3. A subscriber that raises is logged; the others hear.
-4. Another cluster's id, or a record that is not understood, ends it (`failed`): going on would be guessing. An answer that is not Kafka's protocol
-   comes from no controller (another program has its port now), and is tried again like silence.
+4. Another cluster's id, or a record that is not understood, ends it (`failed`): going on would be
+   guessing. An answer that is not Kafka's protocol comes from no controller (another program has
+   its port now), and is tried again like silence.
 
-Source: Kafka's `KafkaRaftClient` (observer), `MetadataLoader`; KRAFT 3.2; `RL 8.2`. Left out: what is done with an image.
+Source: Kafka's `KafkaRaftClient` (observer), `MetadataLoader`; KRAFT 3.2; `RL 8.2`. Left out: what
+is done with an image.
 """
 
 from __future__ import annotations
@@ -42,10 +46,18 @@ Subscriber = Callable[[MetadataDelta], None]
 
 
 class MetadataObserver:
-    """`bootstrap`: addresses of controllers. `failed(error)` is called once, when following has ended for good."""
+    """`bootstrap`: addresses of controllers.
+
+    `failed(error)` is called once, when following has ended for good.
+    """
 
     def __init__(
-        self, runtime: Runtime, config: BrokerConfig, cluster_id: str | None, bootstrap: Sequence[Address], directory_id: bytes = NULL_UUID
+        self,
+        runtime: Runtime,
+        config: BrokerConfig,
+        cluster_id: str | None,
+        bootstrap: Sequence[Address],
+        directory_id: bytes = NULL_UUID,
     ) -> None:
         self.cluster_id = cluster_id
         self.leader_id = self.leader_epoch = -1
@@ -72,7 +84,10 @@ class MetadataObserver:
         return self._loader.image
 
     def subscribe(self, subscriber: Subscriber) -> None:
-        """`subscriber(delta)` is called after each change of the image; `delta.after` is the image."""
+        """`subscriber(delta)` is called after each change of the image;
+
+        `delta.after` is the image.
+        """
         self._subscribers.append(subscriber)
 
     def reaches(self, offset: int) -> Deferred[None]:
@@ -111,7 +126,11 @@ class MetadataObserver:
                 if error.code is ErrorCode.INCONSISTENT_CLUSTER_ID:
                     self._end(error)
                     return
-                _log.warn("fetching metadata from {address}: {error}", address=self._address(), error=error)
+                _log.warn(
+                    "fetching metadata from {address}: {error}",
+                    address=self._address(),
+                    error=error,
+                )
                 self._refusals = 0
                 self._lost_leader()
                 settled = False
@@ -131,7 +150,12 @@ class MetadataObserver:
         if not self.unreachable and not self._stopped:
             self.unreachable = True
             host, port = self._address()
-            _log.warn("no controller answers, last asked {host}:{port}, trying on: {error}", host=host, port=port, error=error)
+            _log.warn(
+                "no controller answers, last asked {host}:{port}, trying on: {error}",
+                host=host,
+                port=port,
+                error=error,
+            )
 
     def _count_refusal(self, error: Exception) -> None:
         if not isinstance(error, ConnectionRefusedError):
@@ -143,8 +167,14 @@ class MetadataObserver:
 
     @property
     def refused_ms(self) -> int | None:
-        """For how long no process listens where a controller may be: every address was tried, and refused. None: somebody may be there."""
-        return None if self._refusals < len(self._bootstrap) else self._runtime.now_ms() - self._refused_since_ms
+        """For how long no process listens where a controller may be: every address was tried,
+        and refused. None: somebody may be there.
+        """
+        return (
+            None
+            if self._refusals < len(self._bootstrap)
+            else self._runtime.now_ms() - self._refused_since_ms
+        )
 
     def _end(self, error: BaseException) -> None:
         if not self._stopped:
@@ -156,7 +186,10 @@ class MetadataObserver:
         return self.leader_address or self._bootstrap[self._asked % len(self._bootstrap)]
 
     def _lost_leader(self) -> None:
-        """Nobody answers there: ask the next bootstrap address. The address stays known to channels until there is a better one."""
+        """Nobody answers there: ask the next bootstrap address.
+
+        The address stays known to channels until there is a better one.
+        """
         self._asked += 1
         if self._connection is not None:
             self._connection.close()
@@ -165,13 +198,20 @@ class MetadataObserver:
 
     def _connect(self) -> BrokerConnection:
         address = self._address()
-        if self._connection is not None and (self._connection.host, self._connection.port) != address:
+        if (
+            self._connection is not None
+            and (self._connection.host, self._connection.port) != address
+        ):
             self._connection.close()
             self._connection = None
         if self._connection is None:
             client_id, wait_ms = f"raft-client-{self._node_id}", self._timeout_ms
             self._connection = BrokerConnection(
-                self._runtime, *address, client_id, request_timeout_ms=wait_ms + _MAX_WAIT_MS, connect_timeout_ms=wait_ms
+                self._runtime,
+                *address,
+                client_id,
+                request_timeout_ms=wait_ms + _MAX_WAIT_MS,
+                connect_timeout_ms=wait_ms,
             )
         return self._connection
 
@@ -185,7 +225,11 @@ class MetadataObserver:
         check_answer(response.error_code)
         if self.unreachable:
             self.unreachable = False
-            _log.info("the controller at {host}:{port} answers again", host=connection.host, port=connection.port)
+            _log.info(
+                "the controller at {host}:{port} answers again",
+                host=connection.host,
+                port=connection.port,
+            )
         if not response.responses or not response.responses[0].partitions:
             return False
         answer = response.responses[0].partitions[0]
@@ -194,7 +238,9 @@ class MetadataObserver:
             return new_leader
         if answer.snapshot_id.end_offset >= 0:
             self._loader.high_watermark = max(self._loader.high_watermark, answer.high_watermark)
-            await self._load_snapshot(connection, SnapshotId(answer.snapshot_id.end_offset, answer.snapshot_id.epoch))
+            await self._load_snapshot(
+                connection, SnapshotId(answer.snapshot_id.end_offset, answer.snapshot_id.epoch)
+            )
         elif answer.diverging_epoch.epoch >= 0 or answer.diverging_epoch.end_offset >= 0:
             self._loader.diverged(answer.diverging_epoch.end_offset)
         elif answer.records is not None and len(answer.records):
@@ -219,7 +265,11 @@ class MetadataObserver:
             max_wait_ms=_MAX_WAIT_MS,
             min_bytes=0,
             max_bytes=_FETCH_BYTES,
-            topics=[fetch_messages.FetchTopic(topic=METADATA_TOPIC, topic_id=METADATA_TOPIC_ID, partitions=[partition])],
+            topics=[
+                fetch_messages.FetchTopic(
+                    topic=METADATA_TOPIC, topic_id=METADATA_TOPIC_ID, partitions=[partition]
+                )
+            ],
         )
         if version < 15:
             request.replica_id = self._node_id
@@ -227,7 +277,12 @@ class MetadataObserver:
             request.replica_state = fetch_messages.ReplicaState(replica_id=self._node_id)
         return request
 
-    def _note_leader(self, answer: fetch_messages.PartitionData, endpoints: Sequence[fetch_messages.NodeEndpoint], connection: BrokerConnection) -> bool:
+    def _note_leader(
+        self,
+        answer: fetch_messages.PartitionData,
+        endpoints: Sequence[fetch_messages.NodeEndpoint],
+        connection: BrokerConnection,
+    ) -> bool:
         """Learns who leads; True when that is news."""
         leader, epoch = answer.current_leader.leader_id, answer.current_leader.leader_epoch
         if epoch < self.leader_epoch or epoch < 0:
@@ -251,7 +306,9 @@ class MetadataObserver:
         content = bytearray()
         version = connection.highest_version(_FETCH_SNAPSHOT, 1)
         while True:
-            response = await _heard(connection.send(self._snapshot_request(snapshot, len(content)), version))
+            response = await _heard(
+                connection.send(self._snapshot_request(snapshot, len(content)), version)
+            )
             check_answer(response.error_code)
             answer = response.topics[0].partitions[0]
             check_answer(answer.error_code)
@@ -265,12 +322,21 @@ class MetadataObserver:
         partition = quorum.FetchSnapshotRequestPartitionSnapshot(
             partition=0,
             current_leader_epoch=self.leader_epoch,
-            snapshot_id=quorum.FetchSnapshotRequestSnapshotId(end_offset=snapshot.end_offset, epoch=snapshot.epoch),
+            snapshot_id=quorum.FetchSnapshotRequestSnapshotId(
+                end_offset=snapshot.end_offset, epoch=snapshot.epoch
+            ),
             position=position,
             replica_directory_id=self._directory_id,
         )
-        topic = quorum.FetchSnapshotRequestTopicSnapshot(name=METADATA_TOPIC, partitions=[partition])
-        return quorum.FetchSnapshotRequest(cluster_id=self.cluster_id, replica_id=self._node_id, max_bytes=_FETCH_BYTES, topics=[topic])
+        topic = quorum.FetchSnapshotRequestTopicSnapshot(
+            name=METADATA_TOPIC, partitions=[partition]
+        )
+        return quorum.FetchSnapshotRequest(
+            cluster_id=self.cluster_id,
+            replica_id=self._node_id,
+            max_bytes=_FETCH_BYTES,
+            topics=[topic],
+        )
 
     # publishing
 

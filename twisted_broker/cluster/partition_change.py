@@ -1,14 +1,20 @@
-"""The record that changes one partition: its replicas, its ISR, its eligible leader replicas, its leader.
+"""The record that changes one partition: its replicas, its ISR, its eligible leader replicas, its
+leader.
 
-Owns `change_partition`, which turns what is wanted of a partition into the smallest PartitionChangeRecord, or none.
+Owns `change_partition`, which turns what is wanted of a partition into the smallest
+PartitionChangeRecord, or none.
 
-1. With ELR (KIP-966) the ISR may become empty, and who leaves it below the minimum ISR stays eligible; without ELR the last member stays.
-2. After an unclean election the ISR is the new leader alone, nobody is eligible, and the partition is recovering.
-3. The leader is named exactly when it changes (which raises the leader epoch), or when a replica left the assignment.
+1. With ELR (KIP-966) the ISR may become empty, and who leaves it below the minimum ISR stays
+   eligible; without ELR the last member stays.
+2. After an unclean election the ISR is the new leader alone, nobody is eligible, and the partition
+   is recovering.
+3. The leader is named exactly when it changes (which raises the leader epoch), or when a replica
+   left the assignment.
 4. A reassignment whose target is in the ISR ends with this very record, whatever it was made for.
 5. Nothing changed: no record.
 
-Source: Kafka's `PartitionChangeBuilder`; KIP-455, KIP-966; `RL 8.3`. Left out: what a reassignment is (`reassignment.py`), who leads (`election.py`).
+Source: Kafka's `PartitionChangeBuilder`; KIP-455, KIP-966; `RL 8.3`. Left out: what a reassignment
+is (`reassignment.py`), who leads (`election.py`).
 """
 
 from __future__ import annotations
@@ -16,7 +22,13 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 
 from twisted_broker.cluster.election import Acceptable, Candidates, Elected, Election, elect
-from twisted_broker.cluster.image_entries import NO_LEADER, NO_LEADER_CHANGE, RECOVERING, UNASSIGNED, PartitionRegistration
+from twisted_broker.cluster.image_entries import (
+    NO_LEADER,
+    NO_LEADER_CHANGE,
+    RECOVERING,
+    UNASSIGNED,
+    PartitionRegistration,
+)
 from twisted_broker.cluster.reassignment import Assignment, completed
 from twisted_broker.wire.messages.metadata_records import PartitionChangeRecord
 
@@ -24,7 +36,8 @@ ELR_FEATURE = "eligible.leader.replicas.version"
 
 
 class PartitionRules:
-    """What holds for the partitions of one topic: who may lead, whether ELR is on, the minimum ISR, which elections are allowed.
+    """What holds for the partitions of one topic: who may lead, whether ELR is on, the minimum ISR,
+    which elections are allowed.
 
     `directory(broker)`: where a new replica on that broker lies.
     """
@@ -32,9 +45,20 @@ class PartitionRules:
     __slots__ = ("acceptable", "directory", "elr", "min_isr", "unclean")
 
     def __init__(
-        self, acceptable: Acceptable, elr: bool, min_isr: int, unclean: bool, directory: Callable[[int], bytes] = lambda broker: UNASSIGNED
+        self,
+        acceptable: Acceptable,
+        elr: bool,
+        min_isr: int,
+        unclean: bool,
+        directory: Callable[[int], bytes] = lambda broker: UNASSIGNED,
     ) -> None:
-        self.acceptable, self.elr, self.min_isr, self.unclean, self.directory = acceptable, elr, min_isr, unclean, directory
+        self.acceptable, self.elr, self.min_isr, self.unclean, self.directory = (
+            acceptable,
+            elr,
+            min_isr,
+            unclean,
+            directory,
+        )
 
     @property
     def election(self) -> Election:
@@ -56,7 +80,8 @@ def change_partition(
 ) -> PartitionChangeRecord | None:
     """The record for what is wanted (None: as it is), or None when nothing changes.
 
-    `unclean_shutdown`: brokers that may have lost what they had; they cannot be eligible. `directories`: of the replicas as they are now.
+    `unclean_shutdown`: brokers that may have lost what they had; they cannot be eligible.
+    `directories`: of the replicas as they are now.
     """
     record = PartitionChangeRecord(partition_id=number, topic_id=topic_id)
     target = assignment or Assignment.of(partition)
@@ -64,7 +89,11 @@ def change_partition(
     target, target_isr = completed(target, target_isr) or (target, target_isr)
     elr = _eligible(partition, target.replicas, target_isr, rules, unclean_shutdown)
     known = partition.last_known_elr if rules.elr else ()
-    elected = elect(Candidates(target.replicas, target_isr, elr, known, partition.leader), rules.acceptable, election or rules.election)
+    elected = elect(
+        Candidates(target.replicas, target_isr, elr, known, partition.leader),
+        rules.acceptable,
+        election or rules.election,
+    )
     unclean = _name_leader(record, partition, elected)
     if elected.leader != NO_LEADER and elected.leader not in target_isr:
         target_isr = [elected.leader]
@@ -81,14 +110,24 @@ def change_partition(
     if tuple(elr) != partition.elr:
         record.eligible_leader_replicas = elr
     _remember_leader(record, partition, rules)
-    if recovery_state is not None and not unclean and recovery_state != partition.leader_recovery_state:
+    if (
+        recovery_state is not None
+        and not unclean
+        and recovery_state != partition.leader_recovery_state
+    ):
         record.leader_recovery_state = recovery_state
     _assign(record, partition, target, directories, rules)
-    return None if record == PartitionChangeRecord(partition_id=number, topic_id=topic_id) else record
+    return (
+        None if record == PartitionChangeRecord(partition_id=number, topic_id=topic_id) else record
+    )
 
 
 def _eligible(
-    partition: PartitionRegistration, replicas: Sequence[int], isr: list[int], rules: PartitionRules, unclean_shutdown: Collection[int]
+    partition: PartitionRegistration,
+    replicas: Sequence[int],
+    isr: list[int],
+    rules: PartitionRules,
+    unclean_shutdown: Collection[int],
 ) -> list[int]:
     """The eligible leader replicas after the change."""
     if not rules.elr or len(isr) >= min(rules.min_isr, len(replicas)):
@@ -98,11 +137,26 @@ def _eligible(
 
 
 def _assign(
-    record: PartitionChangeRecord, partition: PartitionRegistration, target: Assignment, directories: Sequence[bytes] | None, rules: PartitionRules
+    record: PartitionChangeRecord,
+    partition: PartitionRegistration,
+    target: Assignment,
+    directories: Sequence[bytes] | None,
+    rules: PartitionRules,
 ) -> None:
-    """Writes what differs in the assignment into the record; a replica that stays keeps its directory."""
-    known = dict(zip(partition.replicas, partition.directories if directories is None else directories, strict=True))
-    places = tuple(known[replica] if replica in known else rules.directory(replica) for replica in target.replicas)
+    """Writes what differs in the assignment into the record; a replica that stays keeps its
+    directory.
+    """
+    known = dict(
+        zip(
+            partition.replicas,
+            partition.directories if directories is None else directories,
+            strict=True,
+        )
+    )
+    places = tuple(
+        known[replica] if replica in known else rules.directory(replica)
+        for replica in target.replicas
+    )
     if places != partition.directories:
         record.directories = list(places)
     if target.replicas != partition.replicas:
@@ -113,7 +167,9 @@ def _assign(
         record.adding_replicas = list(target.adding)
 
 
-def _name_leader(record: PartitionChangeRecord, partition: PartitionRegistration, elected: Elected) -> bool:
+def _name_leader(
+    record: PartitionChangeRecord, partition: PartitionRegistration, elected: Elected
+) -> bool:
     """Writes a changed leader into the record; returns whether the election was unclean."""
     if elected.leader == partition.leader:
         return False
@@ -123,11 +179,22 @@ def _name_leader(record: PartitionChangeRecord, partition: PartitionRegistration
     return elected.unclean
 
 
-def _remember_leader(record: PartitionChangeRecord, partition: PartitionRegistration, rules: PartitionRules) -> None:
-    """Keeps the last leader's name from the moment the ISR is empty until there is a leader again."""
+def _remember_leader(
+    record: PartitionChangeRecord, partition: PartitionRegistration, rules: PartitionRules
+) -> None:
+    """Keeps the last leader's name from the moment the ISR is empty until there is a leader
+    again.
+    """
     if not rules.elr:
         return
-    if record.isr is not None and not record.isr and partition.leader >= 0 and partition.last_known_elr != (partition.leader,):
+    if (
+        record.isr is not None
+        and not record.isr
+        and partition.leader >= 0
+        and partition.last_known_elr != (partition.leader,)
+    ):
         record.last_known_elr = [partition.leader]
-    elif partition.last_known_elr and (record.leader >= 0 or (partition.leader != NO_LEADER and record.leader != NO_LEADER)):
+    elif partition.last_known_elr and (
+        record.leader >= 0 or (partition.leader != NO_LEADER and record.leader != NO_LEADER)
+    ):
         record.last_known_elr = []

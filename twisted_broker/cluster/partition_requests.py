@@ -2,11 +2,14 @@
 
 Owns the decisions on ElectLeaders, AlterPartitionReassignments and ListPartitionReassignments.
 
-1. One partition's refusal does not touch the others of the request; a partition is changed once per request.
+1. One partition's refusal does not touch the others of the request; a partition is changed once per
+   request.
 2. ElectLeaders for all partitions is silent about those that have the leader wanted already.
-3. A reassignment back to replicas none of which is in sync needs `unclean.leader.election.enable`, and is recorded as recovering.
+3. A reassignment back to replicas none of which is in sync needs `unclean.leader.election.enable`,
+   and is recorded as recovering.
 
-Source: Kafka's `ReplicationControlManager`; KIP-455, KIP-460, KIP-860; `RL 8.3`, `RL 8.5`. Left out: how a reassignment ends (`partition_change.py`).
+Source: Kafka's `ReplicationControlManager`; KIP-455, KIP-460, KIP-860; `RL 8.3`, `RL 8.5`. Left
+out: how a reassignment ends (`partition_change.py`).
 """
 
 from __future__ import annotations
@@ -30,16 +33,22 @@ _ELECTIONS = {PREFERRED: Election.PREFERRED, UNCLEAN: Election.UNCLEAN}
 Seen = set[tuple[str, int]]
 
 
-def _partition(view: ClusterView, name: str, number: int, seen: Seen) -> tuple[TopicImage, PartitionRegistration]:
+def _partition(
+    view: ClusterView, name: str, number: int, seen: Seen
+) -> tuple[TopicImage, PartitionRegistration]:
     """Raises BrokerError for one that is not there, or was named before."""
     topic = view.image.topics_by_name.get(name)
     if topic is None:
         raise BrokerError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name}")
     partition = topic.partitions.get(number)
     if partition is None:
-        raise BrokerError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {name} has no partition {number}")
+        raise BrokerError(
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {name} has no partition {number}"
+        )
     if (name, number) in seen:
-        raise BrokerError(ErrorCode.INVALID_REQUEST, f"partition {number} of topic {name} is named twice")
+        raise BrokerError(
+            ErrorCode.INVALID_REQUEST, f"partition {number} of topic {name} is named twice"
+        )
     seen.add((name, number))
     return topic, partition
 
@@ -47,42 +56,73 @@ def _partition(view: ClusterView, name: str, number: int, seen: Seen) -> tuple[T
 # ElectLeaders
 
 
-def elect_leaders(view: ClusterView, request: reassignment_messages.ElectLeadersRequest) -> tuple[list[Record], reassignment_messages.ElectLeadersResponse]:
-    """The records of all elections, and the answer. Raises BrokerError(INVALID_REQUEST) for an unknown kind of election."""
+def elect_leaders(
+    view: ClusterView, request: reassignment_messages.ElectLeadersRequest
+) -> tuple[list[Record], reassignment_messages.ElectLeadersResponse]:
+    """The records of all elections, and the answer.
+
+    Raises BrokerError(INVALID_REQUEST) for an unknown kind of election.
+    """
     if request.election_type not in _ELECTIONS:
-        raise BrokerError(ErrorCode.INVALID_REQUEST, f"there is no election type {request.election_type}")
+        raise BrokerError(
+            ErrorCode.INVALID_REQUEST, f"there is no election type {request.election_type}"
+        )
     found: list[Record] = []
     seen: Seen = set()
     if request.topic_partitions is None:
         topics = view.image.topics_by_name
-        asked: Sequence[tuple[str, Sequence[int]]] = [(name, sorted(topics[name].partitions)) for name in sorted(topics)]
+        asked: Sequence[tuple[str, Sequence[int]]] = [
+            (name, sorted(topics[name].partitions)) for name in sorted(topics)
+        ]
     else:
         asked = [(each.topic, each.partitions) for each in request.topic_partitions]
     results = []
     for name, numbers in asked:
-        answers = [_elect(view, name, number, request.election_type, seen, found) for number in numbers]
+        answers = [
+            _elect(view, name, number, request.election_type, seen, found) for number in numbers
+        ]
         if request.topic_partitions is None:
-            answers = [answer for answer in answers if answer.error_code != ErrorCode.ELECTION_NOT_NEEDED]
-        results.append(reassignment_messages.ReplicaElectionResult(topic=name, partition_result=answers))
+            answers = [
+                answer for answer in answers if answer.error_code != ErrorCode.ELECTION_NOT_NEEDED
+            ]
+        results.append(
+            reassignment_messages.ReplicaElectionResult(topic=name, partition_result=answers)
+        )
     return found, reassignment_messages.ElectLeadersResponse(replica_election_results=results)
 
 
-def _elect(view: ClusterView, name: str, number: int, kind: int, seen: Seen, found: list[Record]) -> reassignment_messages.PartitionResult:
+def _elect(
+    view: ClusterView, name: str, number: int, kind: int, seen: Seen, found: list[Record]
+) -> reassignment_messages.PartitionResult:
     try:
         topic, partition = _partition(view, name, number, seen)
         found.append(_elected(view, topic, number, partition, kind))
     except BrokerError as error:
-        return reassignment_messages.PartitionResult(partition_id=number, error_code=error.code, error_message=error.message)
+        return reassignment_messages.PartitionResult(
+            partition_id=number, error_code=error.code, error_message=error.message
+        )
     return reassignment_messages.PartitionResult(partition_id=number, error_message=None)
 
 
-def _elected(view: ClusterView, topic: TopicImage, number: int, partition: PartitionRegistration, kind: int) -> PartitionChangeRecord:
-    is_well = partition.leader == partition.replicas[0] if kind == PREFERRED else partition.leader != NO_LEADER
+def _elected(
+    view: ClusterView, topic: TopicImage, number: int, partition: PartitionRegistration, kind: int
+) -> PartitionChangeRecord:
+    is_well = (
+        partition.leader == partition.replicas[0]
+        if kind == PREFERRED
+        else partition.leader != NO_LEADER
+    )
     if is_well:
         raise BrokerError(ErrorCode.ELECTION_NOT_NEEDED)
-    change = change_partition(partition, topic.id, number, view.rules(topic.name, partition), election=_ELECTIONS[kind])
+    change = change_partition(
+        partition, topic.id, number, view.rules(topic.name, partition), election=_ELECTIONS[kind]
+    )
     if change is None:
-        raise BrokerError(ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE if kind == PREFERRED else ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE)
+        raise BrokerError(
+            ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE
+            if kind == PREFERRED
+            else ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE
+        )
     return change
 
 
@@ -92,30 +132,44 @@ def _elected(view: ClusterView, topic: TopicImage, number: int, partition: Parti
 def alter_reassignments(
     view: ClusterView, request: reassignment_messages.AlterPartitionReassignmentsRequest
 ) -> tuple[list[Record], reassignment_messages.AlterPartitionReassignmentsResponse]:
-    """The records of all reassignments that begin, change, end or are cancelled, and the answer, which has the refusals."""
+    """The records of all reassignments that begin, change, end or are cancelled, and the answer,
+    which has the refusals.
+    """
     found: list[Record] = []
     seen: Seen = set()
     responses = []
     for topic in request.topics:
         answers = []
         for asked in topic.partitions:
-            answer = reassignment_messages.ReassignablePartitionResponse(partition_index=asked.partition_index, error_message=None)
+            answer = reassignment_messages.ReassignablePartitionResponse(
+                partition_index=asked.partition_index, error_message=None
+            )
             try:
-                change = _reassign(view, topic.name, asked, request.allow_replication_factor_change, seen)
+                change = _reassign(
+                    view, topic.name, asked, request.allow_replication_factor_change, seen
+                )
                 if change is not None:
                     found.append(change)
             except BrokerError as error:
                 answer.error_code, answer.error_message = error.code, error.message
             answers.append(answer)
-        responses.append(reassignment_messages.ReassignableTopicResponse(name=topic.name, partitions=answers))
+        responses.append(
+            reassignment_messages.ReassignableTopicResponse(name=topic.name, partitions=answers)
+        )
     response = reassignment_messages.AlterPartitionReassignmentsResponse(
-        allow_replication_factor_change=request.allow_replication_factor_change, error_message=None, responses=responses
+        allow_replication_factor_change=request.allow_replication_factor_change,
+        error_message=None,
+        responses=responses,
     )
     return found, response
 
 
 def _reassign(
-    view: ClusterView, name: str, asked: reassignment_messages.ReassignablePartition, may_change_factor: bool, seen: Seen
+    view: ClusterView,
+    name: str,
+    asked: reassignment_messages.ReassignablePartition,
+    may_change_factor: bool,
+    seen: Seen,
 ) -> PartitionChangeRecord | None:
     topic, partition = _partition(view, name, asked.partition_index, seen)
     if asked.replicas is None:
@@ -126,10 +180,19 @@ def _reassign(
         words = f"the replication factor would change from {factor} to {len(asked.replicas)}"
         raise BrokerError(ErrorCode.INVALID_REPLICATION_FACTOR, words)
     wanted, rules = reassigned(partition, asked.replicas), view.rules(name, partition)
-    return change_partition(partition, topic.id, asked.partition_index, rules, assignment=wanted, election=Election.ONLINE)
+    return change_partition(
+        partition,
+        topic.id,
+        asked.partition_index,
+        rules,
+        assignment=wanted,
+        election=Election.ONLINE,
+    )
 
 
-def _cancelled(view: ClusterView, topic: TopicImage, number: int, partition: PartitionRegistration) -> PartitionChangeRecord:
+def _cancelled(
+    view: ClusterView, topic: TopicImage, number: int, partition: PartitionRegistration
+) -> PartitionChangeRecord:
     if not Assignment.of(partition).in_progress:
         raise BrokerError(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS)
     assignment, isr = reverted(partition)
@@ -137,34 +200,55 @@ def _cancelled(view: ClusterView, topic: TopicImage, number: int, partition: Par
     change = change_partition(partition, topic.id, number, rules, isr=isr, assignment=assignment)
     assert change is not None
     if not isr and (not rules.unclean or partition.changed(change).leader == NO_LEADER):
-        raise BrokerError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, "none of the former replicas is in sync: going back would take an unclean election")
+        raise BrokerError(
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+            "none of the former replicas is in sync: going back would take an unclean election",
+        )
     return change
 
 
 # ListPartitionReassignments
 
 
-def list_reassignments(image: MetadataImage, request: reassignment_messages.ListPartitionReassignmentsRequest) -> reassignment_messages.ListPartitionReassignmentsResponse:
-    """The reassignments under way, of all topics or of those named; what is not there is left out."""
+def list_reassignments(
+    image: MetadataImage, request: reassignment_messages.ListPartitionReassignmentsRequest
+) -> reassignment_messages.ListPartitionReassignmentsResponse:
+    """The reassignments under way, of all topics or of those named; what is not there is left
+    out.
+    """
     topics = image.topics_by_name
     if request.topics is None:
-        asked: Sequence[tuple[str, Sequence[int]]] = [(name, sorted(topics[name].partitions)) for name in sorted(topics)]
+        asked: Sequence[tuple[str, Sequence[int]]] = [
+            (name, sorted(topics[name].partitions)) for name in sorted(topics)
+        ]
     else:
-        asked = [(each.name, each.partition_indexes) for each in request.topics if each.name in topics]
+        asked = [
+            (each.name, each.partition_indexes) for each in request.topics if each.name in topics
+        ]
     found = []
     for name, numbers in asked:
         partitions = topics[name].partitions
-        ongoing = [_ongoing(number, partitions[number]) for number in numbers if number in partitions and _moves(partitions[number])]
+        ongoing = [
+            _ongoing(number, partitions[number])
+            for number in numbers
+            if number in partitions and _moves(partitions[number])
+        ]
         if ongoing:
-            found.append(reassignment_messages.OngoingTopicReassignment(name=name, partitions=ongoing))
-    return reassignment_messages.ListPartitionReassignmentsResponse(error_message=None, topics=found)
+            found.append(
+                reassignment_messages.OngoingTopicReassignment(name=name, partitions=ongoing)
+            )
+    return reassignment_messages.ListPartitionReassignmentsResponse(
+        error_message=None, topics=found
+    )
 
 
 def _moves(partition: PartitionRegistration) -> bool:
     return Assignment.of(partition).in_progress
 
 
-def _ongoing(number: int, partition: PartitionRegistration) -> reassignment_messages.OngoingPartitionReassignment:
+def _ongoing(
+    number: int, partition: PartitionRegistration
+) -> reassignment_messages.OngoingPartitionReassignment:
     return reassignment_messages.OngoingPartitionReassignment(
         partition_index=number,
         replicas=list(partition.replicas),

@@ -1,10 +1,13 @@
 """Where the replicas of new partitions go: striped over racks and brokers.
 
-Owns `StripedPlacer`, a state machine fed by a seeded `Random`, and the check of assignments that people write by hand.
+Owns `StripedPlacer`, a state machine fed by a seeded `Random`, and the check of assignments that
+people write by hand.
 
 1. No broker holds two replicas of a partition; the first replica is on a broker that is not fenced.
-2. Racks take turns, and in a rack its brokers take turns: over a round of all brokers leadership is even.
-3. Fenced brokers are used only when the brokers that live are too few for the replication factor; cordoned ones never.
+2. Racks take turns, and in a rack its brokers take turns: over a round of all brokers leadership is
+   even.
+3. Fenced brokers are used only when the brokers that live are too few for the replication factor;
+   cordoned ones never.
 
 Source: Kafka's `StripedReplicaPlacer`; `RL 8.5`. Left out: choice of a log directory.
 """
@@ -55,7 +58,9 @@ class _Rack:
 
 
 class StripedPlacer:
-    """Places one partition after another on `brokers` (those that take new replicas): an unfenced one leads, racks take turns."""
+    """Places one partition after another on `brokers` (those that take new replicas): an
+    unfenced one leads, racks take turns.
+    """
 
     __slots__ = ("_epoch", "_offset", "_racks", "_random", "_total", "_unfenced")
 
@@ -82,13 +87,20 @@ class StripedPlacer:
         self._offset = 0
 
     def check(self, replication_factor: int) -> None:
-        """Raises BrokerError(INVALID_REPLICATION_FACTOR) when no assignment can have so many replicas."""
+        """Raises BrokerError(INVALID_REPLICATION_FACTOR) when no assignment can have so many
+        replicas.
+        """
         if replication_factor <= 0:
-            raise BrokerError(ErrorCode.INVALID_REPLICATION_FACTOR, "the replication factor must be positive")
+            raise BrokerError(
+                ErrorCode.INVALID_REPLICATION_FACTOR, "the replication factor must be positive"
+            )
         if self._unfenced == 0:
             raise BrokerError(ErrorCode.INVALID_REPLICATION_FACTOR, "all brokers are fenced now")
         if replication_factor > self._total:
-            words = f"replication factor {replication_factor} cannot be reached: {self._total} broker(s) are registered"
+            words = (
+                f"replication factor {replication_factor} cannot be reached: "
+                f"{self._total} broker(s) are registered"
+            )
             raise BrokerError(ErrorCode.INVALID_REPLICATION_FACTOR, words)
 
     def place(self, replication_factor: int) -> list[int]:
@@ -134,7 +146,9 @@ def default_directory(broker: BrokerRegistration | None) -> bytes:
     return broker.directories[0]
 
 
-def check_manual(replicas: Sequence[int], known: Collection[int], replication_factor: int | None) -> None:
+def check_manual(
+    replicas: Sequence[int], known: Collection[int], replication_factor: int | None
+) -> None:
     """Raises BrokerError(INVALID_REPLICA_ASSIGNMENT) for a list of replicas that cannot be."""
     words = ""
     if not replicas:
@@ -144,6 +158,9 @@ def check_manual(replicas: Sequence[int], known: Collection[int], replication_fa
     elif missing := [broker for broker in sorted(replicas) if broker not in known]:
         words = f"a manual assignment names broker {missing[0]}, which is not registered"
     elif replication_factor is not None and len(replicas) != replication_factor:
-        words = f"a manual assignment has {len(replicas)} replica(s) where others have {replication_factor}"
+        words = (
+            f"a manual assignment has {len(replicas)} replica(s) where others have "
+            f"{replication_factor}"
+        )
     if words:
         raise BrokerError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, words)

@@ -2,7 +2,8 @@
 
 1. The file is durable before a new epoch is used: no epoch is ever led twice.
 
-Source: Kafka's `FileQuorumStateStore`, `QuorumStateData` (data version 0 is written, as kraft.version 0 asks; 1 is read too).
+Source: Kafka's `FileQuorumStateStore`, `QuorumStateData` (data version 0 is written, as
+kraft.version 0 asks; 1 is read too).
 """
 
 from __future__ import annotations
@@ -51,4 +52,6 @@ def write_quorum_state(files: IFileSystem, directory: str, state: QuorumState) -
         "currentVoters": [{"voterId": state.leader_id}],
         "data_version": 0,
     }
-    write_aside(files, posixpath.join(directory, NAME), json.dumps(fields, separators=(",", ":")).encode())
+    write_aside(
+        files, posixpath.join(directory, NAME), json.dumps(fields, separators=(",", ":")).encode()
+    )

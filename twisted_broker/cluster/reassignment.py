@@ -1,15 +1,18 @@
 """How a partition moves from one set of replicas to another (KIP-455).
 
-    assigned --reassign--> merged: target, then those to be removed --(the target is in the ISR)--> the target alone
+    assigned --reassign--> merged: target, then those to be removed --(the target is in the ISR)-->
+    the target alone
         ^                                |
         +------------cancel--------------+   who was being added goes, who was to be removed stays
 
-1. While it lasts the replicas are the target followed by those to be removed; the first of the target is the preferred leader.
-2. It is over when every replica of the target is in the ISR; then those to be removed leave replicas and ISR in one record.
+1. While it lasts the replicas are the target followed by those to be removed; the first of the
+   target is the preferred leader.
+2. It is over when every replica of the target is in the ISR; then those to be removed leave
+   replicas and ISR in one record.
 3. Replicas never become empty, nor does the ISR by a reassignment.
 
-Source: Kafka's `PartitionReassignmentReplicas`, `PartitionReassignmentRevert`; KIP-455, KIP-860; `RL 8.5`.
-Left out: the record (`partition_change.py`), the requests (`partition_requests.py`).
+Source: Kafka's `PartitionReassignmentReplicas`, `PartitionReassignmentRevert`; KIP-455, KIP-860;
+`RL 8.5`. Left out: the record (`partition_change.py`), the requests (`partition_requests.py`).
 """
 
 from __future__ import annotations
@@ -43,7 +46,10 @@ class Assignment(NamedTuple):
 
 
 def reassigned(partition: PartitionRegistration, target: Sequence[int]) -> Assignment:
-    """The assignment when `target` is asked for. One that was under way is replaced; what it was adding stays known when nothing new is added."""
+    """The assignment when `target` is asked for.
+
+    One that was under way is replaced; what it was adding stays known when nothing new is added.
+    """
     removing = tuple(sorted(set(partition.replicas) - set(target)))
     adding = tuple(sorted(set(target) - set(partition.replicas)))
     replicas = (*target, *removing)
@@ -51,7 +57,10 @@ def reassigned(partition: PartitionRegistration, target: Sequence[int]) -> Assig
 
 
 def completed(assignment: Assignment, isr: Sequence[int]) -> tuple[Assignment, list[int]] | None:
-    """The assignment and the ISR when the reassignment ends with this ISR; None when it does not, or there is none."""
+    """The assignment and the ISR when the reassignment ends with this ISR;
+
+    None when it does not, or there is none.
+    """
     if not assignment.in_progress:
         return None
     target, members = assignment.target, list(_without(isr, assignment.removing))
@@ -61,7 +70,10 @@ def completed(assignment: Assignment, isr: Sequence[int]) -> tuple[Assignment, l
 
 
 class Reverted(NamedTuple):
-    """After a cancellation. An empty ISR: nobody who stays is in sync, so that going back takes an unclean election."""
+    """After a cancellation.
+
+    An empty ISR: nobody who stays is in sync, so that going back takes an unclean election.
+    """
 
     assignment: Assignment
     isr: Ids
@@ -70,7 +82,9 @@ class Reverted(NamedTuple):
 def reverted(partition: PartitionRegistration) -> Reverted:
     """Takes a reassignment back."""
     replicas = _without(partition.replicas, partition.adding) or partition.replicas
-    return Reverted(Assignment(replicas), tuple(member for member in partition.isr if member in replicas))
+    return Reverted(
+        Assignment(replicas), tuple(member for member in partition.isr if member in replicas)
+    )
 
 
 def replication_factor(partition: PartitionRegistration) -> int:

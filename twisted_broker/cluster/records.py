@@ -1,13 +1,17 @@
 """Records of the metadata log: their frame, their versions, and the transactions that bind them.
 
-Owns the frame (unsigned varints: frame version 1, record type, record version; then the body), the version in which each record is
-written under a metadata.version, and the buffering of metadata transactions.
+Owns the frame (unsigned varints: frame version 1, record type, record version; then the body), the
+version in which each record is written under a metadata.version, and the buffering of metadata
+transactions.
 
-1. A frame version, record type or record version that is not known stops the reader: a picture with a hole is worse than none.
-2. Records between BeginTransaction and EndTransaction are applied together or, after AbortTransaction, not at all.
+1. A frame version, record type or record version that is not known stops the reader: a picture with
+   a hole is worse than none.
+2. Records between BeginTransaction and EndTransaction are applied together or, after
+   AbortTransaction, not at all.
 3. What Kafka wrote is written again to the same bytes.
 
-Source: Kafka's `MetadataRecordSerde`, `MetadataVersion`, KIP-868; KRAFT 3.3; `RL 8.1`. Left out: batch headers (`wire.records`).
+Source: Kafka's `MetadataRecordSerde`, `MetadataVersion`, KIP-868; KRAFT 3.3; `RL 8.1`. Left out:
+batch headers (`wire.records`).
 """
 
 from __future__ import annotations
@@ -29,7 +33,10 @@ MAX_BATCH_BYTES = 1 << 24
 RECORD_TYPES: dict[int, type[Record]] = {
     cls.record_type: cls
     for cls in vars(metadata_records).values()
-    if isinstance(cls, type) and issubclass(cls, Record) and cls is not Record and cls.record_type >= 0
+    if isinstance(cls, type)
+    and issubclass(cls, Record)
+    and cls is not Record
+    and cls.record_type >= 0
 }
 
 
@@ -48,21 +55,37 @@ def decode_record(frame: Buffer | None) -> tuple[Record, int]:
     frame_version, record_type, version = numbers
     cls = RECORD_TYPES.get(record_type)
     if frame_version != FRAME_VERSION or cls is None or not cls.versions.holds(version):
-        raise WireError(f"metadata record of frame version {frame_version}, type {record_type}, version {version}: not known here")
+        raise WireError(
+            f"metadata record of frame version {frame_version}, type {record_type}, version "
+            f"{version}: not known here"
+        )
     return decode(cls, frame, version, position), version
 
 
 def encode_record(record: Record, version: int) -> bytes:
     """The framed record. ValueError when the version cannot carry what the record says."""
-    return uvarint(FRAME_VERSION) + uvarint(record.record_type) + uvarint(version) + encode(record, version)
+    return (
+        uvarint(FRAME_VERSION)
+        + uvarint(record.record_type)
+        + uvarint(version)
+        + encode(record, version)
+    )
 
 
 def record_version(record: Record, metadata_version: int) -> int:
     """The version in which Kafka writes this record under a finalised metadata.version."""
-    if isinstance(record, metadata_records.PartitionRecord | metadata_records.PartitionChangeRecord):
+    if isinstance(
+        record, metadata_records.PartitionRecord | metadata_records.PartitionChangeRecord
+    ):
         return 2 if metadata_version >= _ELR_LEVEL else int(metadata_version >= _DIRECTORIES_LEVEL)
     if isinstance(record, metadata_records.RegisterBrokerRecord):
-        return 4 if metadata_version >= _CORDON_LEVEL else 3 if metadata_version >= _DIRECTORIES_LEVEL else 1
+        return (
+            4
+            if metadata_version >= _CORDON_LEVEL
+            else 3
+            if metadata_version >= _DIRECTORIES_LEVEL
+            else 1
+        )
     if isinstance(record, metadata_records.BrokerRegistrationChangeRecord):
         if record.cordoned_log_dirs is not None:
             return 3
@@ -70,11 +93,19 @@ def record_version(record: Record, metadata_version: int) -> int:
     return 0
 
 
-def build_batch(records: Sequence[Record], base_offset: int, epoch: int, timestamp_ms: int, metadata_version: int) -> bytes:
+def build_batch(
+    records: Sequence[Record],
+    base_offset: int,
+    epoch: int,
+    timestamp_ms: int,
+    metadata_version: int,
+) -> bytes:
     """One record batch holding all of `records`: they become durable together."""
     builder = BatchBuilder(base_offset=base_offset, leader_epoch=epoch)
     for record in records:
-        builder.append(timestamp_ms, None, encode_record(record, record_version(record, metadata_version)))
+        builder.append(
+            timestamp_ms, None, encode_record(record, record_version(record, metadata_version))
+        )
     return builder.build()
 
 
@@ -84,7 +115,10 @@ def batch_records(batch: BatchView) -> list[Record]:
 
 
 class TransactionBuffer:
-    """Holds back what an open metadata transaction wrote. `pass_through` gives what may be applied now."""
+    """Holds back what an open metadata transaction wrote.
+
+    `pass_through` gives what may be applied now.
+    """
 
     __slots__ = ("_pending",)
 
@@ -96,14 +130,20 @@ class TransactionBuffer:
         return self._pending is not None
 
     def pass_through(self, records: Iterable[Record]) -> list[Record]:
-        """Records to apply, in order. WireError when transactions are nested, or end without a beginning."""
+        """Records to apply, in order.
+
+        WireError when transactions are nested, or end without a beginning.
+        """
         ready: list[Record] = []
         for record in records:
             if isinstance(record, metadata_records.BeginTransactionRecord):
                 if self._pending is not None:
                     raise WireError("a metadata transaction began inside another one")
                 self._pending = []
-            elif isinstance(record, metadata_records.EndTransactionRecord | metadata_records.AbortTransactionRecord):
+            elif isinstance(
+                record,
+                metadata_records.EndTransactionRecord | metadata_records.AbortTransactionRecord,
+            ):
                 if self._pending is None:
                     raise WireError("a metadata transaction ended that had not begun")
                 if isinstance(record, metadata_records.EndTransactionRecord):

@@ -1,13 +1,17 @@
-"""A broker's registration with the controller: asked for until it is granted, again when the controller has forgotten it.
+"""A broker's registration with the controller: asked for until it is granted, again when the
+controller has forgotten it.
 
 Owns `Registration`, and the words for a node id that another process has.
 
-1. A broker that starts waits for the session of whoever is registered under its id: mostly that is its own earlier incarnation, which died.
-2. A broker that runs and finds itself unknown (UnregisterBroker, a controller that lost its log) registers anew at once, under the same incarnation.
-   If another incarnation lives under its id then, it must end: two brokers of one id would answer for each other.
+1. A broker that starts waits for the session of whoever is registered under its id: mostly that is
+   its own earlier incarnation, which died.
+2. A broker that runs and finds itself unknown (UnregisterBroker, a controller that lost its log)
+   registers anew at once, under the same incarnation. If another incarnation lives under its id
+   then, it must end: two brokers of one id would answer for each other.
 3. What is refused for now is told once for each reason, not at each try.
 
-Source: Kafka's `BrokerLifecycleManager` (which does not register anew); KRAFT 3.4; `RL 8.2`. Left out: heartbeats (`lifecycle.py`).
+Source: Kafka's `BrokerLifecycleManager` (which does not register anew); KRAFT 3.4; `RL 8.2`. Left
+out: heartbeats (`lifecycle.py`).
 """
 
 from __future__ import annotations
@@ -26,14 +30,31 @@ from twisted_broker.wire.messages import broker_lifecycle as broker_lifecycle_me
 
 _log = Logger()
 _RETRY_MS = 100
-_HOPELESS = frozenset({ErrorCode.INCONSISTENT_CLUSTER_ID, ErrorCode.UNSUPPORTED_VERSION, ErrorCode.INVALID_REGISTRATION})
+_HOPELESS = frozenset(
+    {
+        ErrorCode.INCONSISTENT_CLUSTER_ID,
+        ErrorCode.UNSUPPORTED_VERSION,
+        ErrorCode.INVALID_REGISTRATION,
+    }
+)
 
 
 class Registration:
     """Of one node, over `channel`; `observer` knows who is registered."""
 
-    def __init__(self, runtime: Runtime, config: BrokerConfig, observer: MetadataObserver, channel: ControllerChannel) -> None:
-        self._runtime, self._config, self._observer, self._channel = runtime, config, observer, channel
+    def __init__(
+        self,
+        runtime: Runtime,
+        config: BrokerConfig,
+        observer: MetadataObserver,
+        channel: ControllerChannel,
+    ) -> None:
+        self._runtime, self._config, self._observer, self._channel = (
+            runtime,
+            config,
+            observer,
+            channel,
+        )
         self._request = broker_lifecycle_messages.BrokerRegistrationRequest()
         self._told: ErrorCode | None = None
 
@@ -46,17 +67,26 @@ class Registration:
         directories: Sequence[bytes],
         previous_broker_epoch: int,
     ) -> None:
-        """What is registered. `previous_broker_epoch`: from the clean-shutdown file, -1 after an unclean stop."""
+        """What is registered.
+
+        `previous_broker_epoch`: from the clean-shutdown file, -1 after an unclean stop.
+        """
         self._request = broker_lifecycle_messages.BrokerRegistrationRequest(
             broker_id=self._config.node_id,
             cluster_id=cluster_id,
             incarnation_id=incarnation_id,
             listeners=[
-                broker_lifecycle_messages.BrokerRegistrationRequestListener(name=e.name, host=e.host, port=e.port, security_protocol=e.security_protocol)
+                broker_lifecycle_messages.BrokerRegistrationRequestListener(
+                    name=e.name, host=e.host, port=e.port, security_protocol=e.security_protocol
+                )
                 for e in listeners
             ],
             features=[
-                broker_lifecycle_messages.BrokerRegistrationRequestFeature(name=name, min_supported_version=r.min_version, max_supported_version=r.max_version)
+                broker_lifecycle_messages.BrokerRegistrationRequestFeature(
+                    name=name,
+                    min_supported_version=r.min_version,
+                    max_supported_version=r.max_version,
+                )
                 for name, r in features.items()
             ],
             rack=self._config.text("broker.rack"),
@@ -65,8 +95,13 @@ class Registration:
         )
 
     async def first(self) -> int:
-        """The broker epoch, within `initial.broker.registration.timeout.ms`. Raises BrokerError: hopeless, or not in time."""
-        deadline = self._runtime.now_ms() + self._config.integer("initial.broker.registration.timeout.ms")
+        """The broker epoch, within `initial.broker.registration.timeout.ms`.
+
+        Raises BrokerError: hopeless, or not in time.
+        """
+        deadline = self._runtime.now_ms() + self._config.integer(
+            "initial.broker.registration.timeout.ms"
+        )
         while True:
             try:
                 return await self._ask(max(deadline - self._runtime.now_ms(), 1))
@@ -77,7 +112,10 @@ class Registration:
                 await self._channel.pause(_RETRY_MS)
 
     async def again(self) -> int:
-        """The new broker epoch of a broker that runs. Raises BrokerError: hopeless, or another process has the node id."""
+        """The new broker epoch of a broker that runs.
+
+        Raises BrokerError: hopeless, or another process has the node id.
+        """
         self._request.previous_broker_epoch = -1
         while True:
             try:
@@ -98,28 +136,54 @@ class Registration:
     def _tell_refused(self, error: BrokerError) -> None:
         if error.code is not self._told:
             self._told = error.code
-            _log.info("registration is refused for now, trying on: {error}", error=self._in_words(error))
+            _log.info(
+                "registration is refused for now, trying on: {error}", error=self._in_words(error)
+            )
 
     def _in_words(self, error: BrokerError) -> BrokerError:
         """With whose fault it is, and what to do, where the code alone does not say."""
         node_id = self._config.node_id
         if error.code is ErrorCode.INVALID_REGISTRATION:
-            words = f"the log directories of node {node_id} carry ids that another broker registered (a copy?): give this one directories of its own"
+            words = (
+                f"the log directories of node {node_id} carry ids that another broker "
+                "registered (a copy?): give this one directories of its own"
+            )
             return BrokerError(error.code, words)
         if error.code is ErrorCode.UNSUPPORTED_VERSION:
-            return BrokerError(error.code, f"the cluster has finalised {self._beyond_us()}: lower it with kafka-features, or start a newer broker")
+            return BrokerError(
+                error.code,
+                (
+                    f"the cluster has finalised {self._beyond_us()}: lower it with "
+                    "kafka-features, or start a newer broker"
+                ),
+            )
         if error.code is not ErrorCode.DUPLICATE_BROKER_REGISTRATION:
             return error
         known = self._observer.image.brokers.get(node_id)
-        where = "" if known is None else " at " + ", ".join(f"{each.host}:{each.port}" for each in known.listeners.values())
-        return BrokerError(error.code, f"node id {node_id} belongs to a running broker{where}: stop that one, or give this one another node.id")
+        where = (
+            ""
+            if known is None
+            else " at " + ", ".join(f"{each.host}:{each.port}" for each in known.listeners.values())
+        )
+        return BrokerError(
+            error.code,
+            (
+                f"node id {node_id} belongs to a running broker{where}: stop that one, or give "
+                "this one another node.id"
+            ),
+        )
 
     def _beyond_us(self) -> str:
         """The finalised features of which our ranges know nothing."""
         ranges = {each.name: each for each in self._request.features}
         found = []
         for name, level in sorted(self._observer.image.features.items()):
-            own = ranges.get(name, broker_lifecycle_messages.BrokerRegistrationRequestFeature(name=name))
+            own = ranges.get(
+                name, broker_lifecycle_messages.BrokerRegistrationRequestFeature(name=name)
+            )
             if not own.min_supported_version <= level <= own.max_supported_version:
-                found.append(f"{name}={level} (here {own.min_supported_version} to {own.max_supported_version})")
+                found.append(
+                    f"{name}={level} (here {own.min_supported_version} to "
+                    f"{own.max_supported_version})"
+                )
         return ", ".join(found) or "a feature that this broker does not support"

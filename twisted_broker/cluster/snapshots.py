@@ -1,11 +1,14 @@
 """Snapshots of the metadata log: a whole image in a file, so that the log before it may go.
 
-Owns the bytes of a snapshot (header, records, footer), its name, and the files in the log's directory.
+Owns the bytes of a snapshot (header, records, footer), its name, and the files in the log's
+directory.
 
-1. `<end offset>-<epoch>.checkpoint` says everything below the end offset. It appears under its name only when it is whole and durable.
+1. `<end offset>-<epoch>.checkpoint` says everything below the end offset. It appears under its name
+   only when it is whole and durable.
 2. Header and footer are control batches; a file without footer is no snapshot.
 
-Source: Kafka's `Snapshots`, `RecordsSnapshotWriter`; KIP-630; FILE_FORMATS 3. Left out: when to write one (`controller.py`).
+Source: Kafka's `Snapshots`, `RecordsSnapshotWriter`; KIP-630; FILE_FORMATS 3. Left out: when to
+write one (`controller.py`).
 """
 
 from __future__ import annotations
@@ -33,7 +36,9 @@ _RECORD_LIMIT = 1 << 24
 
 
 class SnapshotId(NamedTuple):
-    """What a snapshot reaches: offsets below `end_offset`, the last of them written under `epoch`."""
+    """What a snapshot reaches: offsets below `end_offset`, the last of them written under
+    `epoch`.
+    """
 
     end_offset: int
     epoch: int
@@ -50,26 +55,48 @@ def list_snapshots(files: IFileSystem, directory: str) -> list[SnapshotId]:
 
 
 def snapshot_bytes(image: MetadataImage, now_ms: int) -> Iterator[bytes]:
-    """The batches of a snapshot of `image`, one after another: a header, its records, a footer. `now_ms`: wall time, of the batches."""
-    header = encode(SnapshotHeaderRecord(version=0, last_contained_log_timestamp=image.timestamp_ms), 0)
-    yield build_control_batch(SNAPSHOT_HEADER, header, now_ms, base_offset=0, leader_epoch=image.epoch)
+    """The batches of a snapshot of `image`, one after another: a header, its records, a footer.
+
+    `now_ms`: wall time, of the batches.
+    """
+    header = encode(
+        SnapshotHeaderRecord(version=0, last_contained_log_timestamp=image.timestamp_ms), 0
+    )
+    yield build_control_batch(
+        SNAPSHOT_HEADER, header, now_ms, base_offset=0, leader_epoch=image.epoch
+    )
     offset = 1
     records = image_records(image)
     while chunk := list(islice(records, RECORDS_PER_BATCH)):
         yield build_batch(chunk, offset, image.epoch, now_ms, image.metadata_version)
         offset += len(chunk)
-    yield build_control_batch(SNAPSHOT_FOOTER, encode(SnapshotFooterRecord(version=0), 0), now_ms, base_offset=offset, leader_epoch=image.epoch)
+    yield build_control_batch(
+        SNAPSHOT_FOOTER,
+        encode(SnapshotFooterRecord(version=0), 0),
+        now_ms,
+        base_offset=offset,
+        leader_epoch=image.epoch,
+    )
 
 
-def write_snapshot(files: IFileSystem, directory: str, image: MetadataImage, now_ms: int) -> SnapshotId:
+def write_snapshot(
+    files: IFileSystem, directory: str, image: MetadataImage, now_ms: int
+) -> SnapshotId:
     """Writes the snapshot of an image, durably. OSError. Slow: for the disk worker."""
     snapshot = SnapshotId(image.offset + 1, image.epoch)
-    write_aside(files, posixpath.join(directory, snapshot.file_name), b"".join(snapshot_bytes(image, now_ms)))
+    write_aside(
+        files,
+        posixpath.join(directory, snapshot.file_name),
+        b"".join(snapshot_bytes(image, now_ms)),
+    )
     return snapshot
 
 
 def load_snapshot(files: IFileSystem, directory: str, snapshot: SnapshotId) -> MetadataImage:
-    """The image that a snapshot says. WireError or CorruptRecordError when it is damaged, OSError."""
+    """The image that a snapshot says.
+
+    WireError or CorruptRecordError when it is damaged, OSError.
+    """
     content = read_whole(files, posixpath.join(directory, snapshot.file_name))
     if content is None:
         raise FileNotFoundError(snapshot.file_name)
@@ -77,7 +104,10 @@ def load_snapshot(files: IFileSystem, directory: str, snapshot: SnapshotId) -> M
 
 
 def image_of(content: Buffer, snapshot: SnapshotId) -> MetadataImage:
-    """The image that the bytes of a snapshot say. WireError when header or footer is missing or anything between is not understood."""
+    """The image that the bytes of a snapshot say.
+
+    WireError when header or footer is missing or anything between is not understood.
+    """
     timestamp_ms = -1
     whole = False
     records: list[Record] = []
@@ -88,7 +118,9 @@ def image_of(content: Buffer, snapshot: SnapshotId) -> MetadataImage:
         for record in batch.records(_RECORD_LIMIT):
             kind = control_record_type(record.key)
             if kind == SNAPSHOT_HEADER:
-                timestamp_ms = decode(SnapshotHeaderRecord, record.value or b"", 0).last_contained_log_timestamp
+                timestamp_ms = decode(
+                    SnapshotHeaderRecord, record.value or b"", 0
+                ).last_contained_log_timestamp
             whole = whole or kind == SNAPSHOT_FOOTER
     if not whole:
         raise WireError(f"snapshot {snapshot.file_name} has no end")

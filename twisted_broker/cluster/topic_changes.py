@@ -1,12 +1,14 @@
 """Topics are created, grown and deleted: what the controller decides.
 
-Owns the decisions on CreateTopics, CreatePartitions and DeleteTopics. Each gives the records to write and the answer for when they are.
+Owns the decisions on CreateTopics, CreatePartitions and DeleteTopics. Each gives the records to
+write and the answer for when they are.
 
 1. A topic's records come together: the topic, its settings, its partitions.
 2. One topic's refusal does not touch the others of the request.
 3. `validate_only` decides everything and writes nothing.
 
-Source: Kafka's `ReplicationControlManager`, `ControllerApis`; `RL 8.5`. Left out: create policies (no class is ever loaded); permission.
+Source: Kafka's `ReplicationControlManager`, `ControllerApis`; `RL 8.5`. Left out: create policies
+(no class is ever loaded); permission.
 """
 
 from __future__ import annotations
@@ -34,7 +36,9 @@ Found = list[Record]
 
 
 def new_uuid(random: Random) -> bytes:
-    """A random id (version 4) that is none of the reserved ones and does not start with a dash in its text."""
+    """A random id (version 4) that is none of the reserved ones and does not start with a dash
+    in its text.
+    """
     while True:
         raw = bytearray(random.randbytes(16))
         raw[6], raw[8] = raw[6] & 0x0F | 0x40, raw[8] & 0x3F | 0x80
@@ -45,8 +49,13 @@ def new_uuid(random: Random) -> bytes:
 # CreateTopics
 
 
-def create_topics(view: ClusterView, request: topics_messages.CreateTopicsRequest, random: Random) -> tuple[Found, topics_messages.CreateTopicsResponse]:
-    """The records of all topics that can be created, and the answer, which has the refusals. `random` places replicas where the request does not."""
+def create_topics(
+    view: ClusterView, request: topics_messages.CreateTopicsRequest, random: Random
+) -> tuple[Found, topics_messages.CreateTopicsResponse]:
+    """The records of all topics that can be created, and the answer, which has the refusals.
+
+    `random` places replicas where the request does not.
+    """
     found: Found = []
     results: list[topics_messages.CreatableTopicResult] = []
     counts = Counter(topic.name for topic in request.topics)
@@ -61,16 +70,30 @@ def create_topics(view: ClusterView, request: topics_messages.CreateTopicsReques
             partitions = _new_partitions(view, topic, placer, budget)
             configs = _new_configs(topic)
         except BrokerError as error:
-            results.append(topics_messages.CreatableTopicResult(name=topic.name, error_code=error.code, error_message=error.message, configs=None))
+            results.append(
+                topics_messages.CreatableTopicResult(
+                    name=topic.name,
+                    error_code=error.code,
+                    error_message=error.message,
+                    configs=None,
+                )
+            )
             continue
         topic_id = new_uuid(random)
         budget -= len(partitions)
         taken[collision_key(topic.name)] = topic.name
         found.append(records.TopicRecord(name=topic.name, topic_id=topic_id))
-        found += [records.ConfigRecord(resource_type=TOPIC_RESOURCE, resource_name=topic.name, name=k, value=v) for k, v in sorted(configs.items())]
+        found += [
+            records.ConfigRecord(
+                resource_type=TOPIC_RESOURCE, resource_name=topic.name, name=k, value=v
+            )
+            for k, v in sorted(configs.items())
+        ]
         found += [partition.record(topic_id, number) for number, partition in enumerate(partitions)]
         results.append(_created(view, topic.name, topic_id, partitions, configs))
-    return ([] if request.validate_only else found), topics_messages.CreateTopicsResponse(topics=results)
+    return ([] if request.validate_only else found), topics_messages.CreateTopicsResponse(
+        topics=results
+    )
 
 
 def _collision_keys(view: ClusterView, names: Iterable[str]) -> dict[str, str]:
@@ -90,7 +113,9 @@ def _check_new_name(view: ClusterView, name: str, taken: dict[str, str]) -> None
         raise BrokerError(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {name} exists already")
     other = taken.get(collision_key(name))
     if other is not None and other != name:
-        raise BrokerError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"topic {name} collides with topic {other}")
+        raise BrokerError(
+            ErrorCode.INVALID_TOPIC_EXCEPTION, f"topic {name} collides with topic {other}"
+        )
 
 
 def _new_configs(topic: topics_messages.CreatableTopic) -> dict[str, str]:
@@ -106,33 +131,70 @@ def _new_configs(topic: topics_messages.CreatableTopic) -> dict[str, str]:
     return configs
 
 
-def _new_partitions(view: ClusterView, topic: topics_messages.CreatableTopic, placer: StripedPlacer, budget: int) -> list[PartitionRegistration]:
+def _new_partitions(
+    view: ClusterView, topic: topics_messages.CreatableTopic, placer: StripedPlacer, budget: int
+) -> list[PartitionRegistration]:
     if topic.assignments:
         return _assigned_by_hand(view, topic)
     if topic.replication_factor < -1 or topic.replication_factor == 0:
-        raise BrokerError(ErrorCode.INVALID_REPLICATION_FACTOR, "the replication factor must be above 0, or -1 for the default")
+        raise BrokerError(
+            ErrorCode.INVALID_REPLICATION_FACTOR,
+            "the replication factor must be above 0, or -1 for the default",
+        )
     if topic.num_partitions < -1 or topic.num_partitions == 0:
-        raise BrokerError(ErrorCode.INVALID_PARTITIONS, "the number of partitions must be above 0, or -1 for the default")
-    count = view.config.integer("num.partitions") if topic.num_partitions == -1 else topic.num_partitions
-    factor = view.config.integer("default.replication.factor") if topic.replication_factor == -1 else topic.replication_factor
+        raise BrokerError(
+            ErrorCode.INVALID_PARTITIONS,
+            "the number of partitions must be above 0, or -1 for the default",
+        )
+    count = (
+        view.config.integer("num.partitions")
+        if topic.num_partitions == -1
+        else topic.num_partitions
+    )
+    factor = (
+        view.config.integer("default.replication.factor")
+        if topic.replication_factor == -1
+        else topic.replication_factor
+    )
     if count > budget:
-        raise BrokerError(ErrorCode.POLICY_VIOLATION, f"more than {MAX_PARTITIONS_PER_REQUEST} partitions in one request")
+        raise BrokerError(
+            ErrorCode.POLICY_VIOLATION,
+            f"more than {MAX_PARTITIONS_PER_REQUEST} partitions in one request",
+        )
     placer.check(factor)
-    return [_fresh(view, placer.place(factor), ErrorCode.INVALID_REPLICATION_FACTOR) for _ in range(count)]
+    return [
+        _fresh(view, placer.place(factor), ErrorCode.INVALID_REPLICATION_FACTOR)
+        for _ in range(count)
+    ]
 
 
-def _assigned_by_hand(view: ClusterView, topic: topics_messages.CreatableTopic) -> list[PartitionRegistration]:
+def _assigned_by_hand(
+    view: ClusterView, topic: topics_messages.CreatableTopic
+) -> list[PartitionRegistration]:
     if topic.replication_factor != -1 or topic.num_partitions != -1:
-        raise BrokerError(ErrorCode.INVALID_REQUEST, "with a manual assignment, partitions and replication factor must both be -1")
+        raise BrokerError(
+            ErrorCode.INVALID_REQUEST,
+            "with a manual assignment, partitions and replication factor must both be -1",
+        )
     chosen: dict[int, Sequence[int]] = {}
     for assignment in topic.assignments:
         if assignment.partition_index in chosen:
-            raise BrokerError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"partition {assignment.partition_index} is assigned twice")
+            raise BrokerError(
+                ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+                f"partition {assignment.partition_index} is assigned twice",
+            )
         chosen[assignment.partition_index] = assignment.broker_ids
-        check_manual(assignment.broker_ids, view.image.brokers, len(topic.assignments[0].broker_ids))
+        check_manual(
+            assignment.broker_ids, view.image.brokers, len(topic.assignments[0].broker_ids)
+        )
     if sorted(chosen) != list(range(len(chosen))):
-        raise BrokerError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, "partitions must be numbered from 0 without a gap")
-    return [_fresh(view, chosen[number], ErrorCode.INVALID_REPLICA_ASSIGNMENT) for number in range(len(chosen))]
+        raise BrokerError(
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT, "partitions must be numbered from 0 without a gap"
+        )
+    return [
+        _fresh(view, chosen[number], ErrorCode.INVALID_REPLICA_ASSIGNMENT)
+        for number in range(len(chosen))
+    ]
 
 
 def _fresh(view: ClusterView, replicas: Sequence[int], refusal: ErrorCode) -> PartitionRegistration:
@@ -142,26 +204,45 @@ def _fresh(view: ClusterView, replicas: Sequence[int], refusal: ErrorCode) -> Pa
         raise BrokerError(refusal, f"all brokers of {list(replicas)} are fenced or shutting down")
     brokers = view.image.brokers
     directories = tuple(default_directory(brokers.get(broker)) for broker in replicas)
-    return PartitionRegistration(tuple(replicas), directories, isr, (), (), (), (), isr[0], RECOVERED, 0, 0)
+    return PartitionRegistration(
+        tuple(replicas), directories, isr, (), (), (), (), isr[0], RECOVERED, 0, 0
+    )
 
 
 def _created(
-    view: ClusterView, name: str, topic_id: bytes, partitions: Sequence[PartitionRegistration], configs: dict[str, str]
+    view: ClusterView,
+    name: str,
+    topic_id: bytes,
+    partitions: Sequence[PartitionRegistration],
+    configs: dict[str, str],
 ) -> topics_messages.CreatableTopicResult:
     entries = [
-        topics_messages.CreatableTopicConfigs(name=e.name, value=e.value, read_only=e.read_only, config_source=e.source, is_sensitive=False)
+        topics_messages.CreatableTopicConfigs(
+            name=e.name,
+            value=e.value,
+            read_only=e.read_only,
+            config_source=e.source,
+            is_sensitive=False,
+        )
         for e in topic_entries(view.config, configs)
     ]
     factor = len(partitions[0].replicas)
     return topics_messages.CreatableTopicResult(
-        name=name, topic_id=topic_id, error_message=None, num_partitions=len(partitions), replication_factor=factor, configs=entries
+        name=name,
+        topic_id=topic_id,
+        error_message=None,
+        num_partitions=len(partitions),
+        replication_factor=factor,
+        configs=entries,
     )
 
 
 # CreatePartitions
 
 
-def create_partitions(view: ClusterView, request: topics_messages.CreatePartitionsRequest, random: Random) -> tuple[Found, topics_messages.CreatePartitionsResponse]:
+def create_partitions(
+    view: ClusterView, request: topics_messages.CreatePartitionsRequest, random: Random
+) -> tuple[Found, topics_messages.CreatePartitionsResponse]:
     """Grows topics to the counts asked for."""
     found: Found = []
     results: list[topics_messages.CreatePartitionsTopicResult] = []
@@ -174,47 +255,93 @@ def create_partitions(view: ClusterView, request: topics_messages.CreatePartitio
             found += _grown(view, topic, placer)
             results.append(topics_messages.CreatePartitionsTopicResult(name=topic.name))
         except BrokerError as error:
-            results.append(topics_messages.CreatePartitionsTopicResult(name=topic.name, error_code=error.code, error_message=error.message))
-    return ([] if request.validate_only else found), topics_messages.CreatePartitionsResponse(results=results)
+            results.append(
+                topics_messages.CreatePartitionsTopicResult(
+                    name=topic.name, error_code=error.code, error_message=error.message
+                )
+            )
+    return ([] if request.validate_only else found), topics_messages.CreatePartitionsResponse(
+        results=results
+    )
 
 
-def _grown(view: ClusterView, request: topics_messages.CreatePartitionsTopic, placer: StripedPlacer) -> Found:
+def _grown(
+    view: ClusterView, request: topics_messages.CreatePartitionsTopic, placer: StripedPlacer
+) -> Found:
     topic = view.image.topics_by_name.get(request.name)
     if topic is None:
         raise BrokerError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
     has = len(topic.partitions)
     if request.count <= has:
-        raise BrokerError(ErrorCode.INVALID_PARTITIONS, f"topic {request.name} has {has} partition(s) already; {request.count} would be no increase")
+        raise BrokerError(
+            ErrorCode.INVALID_PARTITIONS,
+            (
+                f"topic {request.name} has {has} partition(s) already; {request.count} would be "
+                "no increase"
+            ),
+        )
     missing = request.count - has
     if missing > MAX_PARTITIONS_PER_REQUEST:
-        raise BrokerError(ErrorCode.POLICY_VIOLATION, f"more than {MAX_PARTITIONS_PER_REQUEST} partitions in one request")
-    fresh = _grown_by_hand(view, request, topic, missing) if request.assignments is not None else _placed(view, topic, placer, missing)
+        raise BrokerError(
+            ErrorCode.POLICY_VIOLATION,
+            f"more than {MAX_PARTITIONS_PER_REQUEST} partitions in one request",
+        )
+    fresh = (
+        _grown_by_hand(view, request, topic, missing)
+        if request.assignments is not None
+        else _placed(view, topic, placer, missing)
+    )
     return [partition.record(topic.id, has + number) for number, partition in enumerate(fresh)]
 
 
-def _placed(view: ClusterView, topic: TopicImage, placer: StripedPlacer, missing: int) -> list[PartitionRegistration]:
+def _placed(
+    view: ClusterView, topic: TopicImage, placer: StripedPlacer, missing: int
+) -> list[PartitionRegistration]:
     factor = replication_factor(topic.partitions[0])
-    return [_fresh(view, placer.place(factor), ErrorCode.INVALID_REPLICATION_FACTOR) for _ in range(missing)]
+    return [
+        _fresh(view, placer.place(factor), ErrorCode.INVALID_REPLICATION_FACTOR)
+        for _ in range(missing)
+    ]
 
 
-def _grown_by_hand(view: ClusterView, request: topics_messages.CreatePartitionsTopic, topic: TopicImage, missing: int) -> list[PartitionRegistration]:
+def _grown_by_hand(
+    view: ClusterView,
+    request: topics_messages.CreatePartitionsTopic,
+    topic: TopicImage,
+    missing: int,
+) -> list[PartitionRegistration]:
     assignments = request.assignments or []
     if len(assignments) != missing:
-        words = f"{missing} partition(s) are to be added, {len(assignments)} assignment(s) were given"
+        words = (
+            f"{missing} partition(s) are to be added, {len(assignments)} assignment(s) were given"
+        )
         raise BrokerError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, words)
     for assignment in assignments:
-        check_manual(assignment.broker_ids, view.image.brokers, replication_factor(topic.partitions[0]))
-    return [_fresh(view, assignment.broker_ids, ErrorCode.INVALID_REPLICA_ASSIGNMENT) for assignment in assignments]
+        check_manual(
+            assignment.broker_ids, view.image.brokers, replication_factor(topic.partitions[0])
+        )
+    return [
+        _fresh(view, assignment.broker_ids, ErrorCode.INVALID_REPLICA_ASSIGNMENT)
+        for assignment in assignments
+    ]
 
 
 # DeleteTopics
 
 
-def delete_topics(view: ClusterView, request: topics_messages.DeleteTopicsRequest, version: int) -> tuple[Found, topics_messages.DeleteTopicsResponse]:
+def delete_topics(
+    view: ClusterView, request: topics_messages.DeleteTopicsRequest, version: int
+) -> tuple[Found, topics_messages.DeleteTopicsResponse]:
     """Removes topics, named (or from version 6 on by id)."""
     if not view.config.boolean("delete.topic.enable"):
-        raise BrokerError(ErrorCode.INVALID_REQUEST if version < 3 else ErrorCode.TOPIC_DELETION_DISABLED)
-    asked = request.topics if version >= 6 else [topics_messages.DeleteTopicState(name=name) for name in request.topic_names]
+        raise BrokerError(
+            ErrorCode.INVALID_REQUEST if version < 3 else ErrorCode.TOPIC_DELETION_DISABLED
+        )
+    asked = (
+        request.topics
+        if version >= 6
+        else [topics_messages.DeleteTopicState(name=name) for name in request.topic_names]
+    )
     found: Found = []
     results: list[topics_messages.DeletableTopicResult] = []
     chosen = [_to_delete(view, state) for state in asked]
@@ -223,14 +350,23 @@ def delete_topics(view: ClusterView, request: topics_messages.DeleteTopicsReques
         if isinstance(topic, TopicImage) and times[topic.id] > 1:
             topic = BrokerError(ErrorCode.INVALID_REQUEST, f"topic {topic.name} is named twice")
         if isinstance(topic, BrokerError):
-            results.append(topics_messages.DeletableTopicResult(name=state.name, topic_id=state.topic_id, error_code=topic.code, error_message=topic.message))
+            results.append(
+                topics_messages.DeletableTopicResult(
+                    name=state.name,
+                    topic_id=state.topic_id,
+                    error_code=topic.code,
+                    error_message=topic.message,
+                )
+            )
         else:
             found.append(records.RemoveTopicRecord(topic_id=topic.id))
             results.append(topics_messages.DeletableTopicResult(name=topic.name, topic_id=topic.id))
     return found, topics_messages.DeleteTopicsResponse(responses=results)
 
 
-def _to_delete(view: ClusterView, state: topics_messages.DeleteTopicState) -> TopicImage | BrokerError:
+def _to_delete(
+    view: ClusterView, state: topics_messages.DeleteTopicState
+) -> TopicImage | BrokerError:
     topic_id = bytes(state.topic_id)
     if state.name is None:
         if topic_id == NULL_UUID:
@@ -238,6 +374,6 @@ def _to_delete(view: ClusterView, state: topics_messages.DeleteTopicState) -> To
         return view.image.topics_by_id.get(topic_id) or BrokerError(ErrorCode.UNKNOWN_TOPIC_ID)
     if topic_id != NULL_UUID:
         return BrokerError(ErrorCode.INVALID_REQUEST, "both a topic's name and its id")
-    return view.image.topics_by_name.get(state.name) or BrokerError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-
-
+    return view.image.topics_by_name.get(state.name) or BrokerError(
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    )

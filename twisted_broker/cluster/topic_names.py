@@ -1,6 +1,7 @@
 """Which names a topic may have.
 
-1. 1 to 249 characters of `a-z A-Z 0-9 . _ -`, neither `.` nor `..`: a name is also the name of a directory.
+1. 1 to 249 characters of `a-z A-Z 0-9 . _ -`, neither `.` nor `..`: a name is also the name of a
+   directory.
 2. Two names that differ only in `.` and `_` collide: metrics replace one by the other.
 
 Source: Kafka's `Topic`; docs/ARCHITECTURE.md 8. Left out: who may create which.
@@ -34,4 +35,3 @@ def name_problem(name: str) -> str | None:
 def collision_key(name: str) -> str:
     """Names with the same key collide."""
     return name.replace(".", "_")
-

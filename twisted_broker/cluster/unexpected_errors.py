@@ -1,9 +1,10 @@
-"""What goes wrong with a question to the controller, and is tried again: the network's ways, or a bug.
+"""What goes wrong with a question to the controller, and is tried again: the network's ways, or a
+bug.
 
 Owns `UnexpectedErrors`: who tries again for ever tells of what no network does.
 
-1. A connection that is refused, lost, late or closed here, an answer that cannot be read and a refusal are expected: the observer tells, once,
-   that the controller is away.
+1. A connection that is refused, lost, late or closed here, an answer that cannot be read and a
+   refusal are expected: the observer tells, once, that the controller is away.
 2. Anything else is a bug of ours: a traceback, once until it works again.
 
 Source: docs/ARCHITECTURE.md, 8. Leaves out: when to try again.
@@ -18,7 +19,14 @@ from twisted.python.failure import Failure
 
 from twisted_broker.wire.errors import BrokerError, WireError
 
-_EXPECTED = (BrokerError, WireError, ConnectError, ConnectionClosed, OSError, CancelledError)  # Twisted's TimeoutError is a ConnectError
+_EXPECTED = (
+    BrokerError,
+    WireError,
+    ConnectError,
+    ConnectionClosed,
+    OSError,
+    CancelledError,
+)  # Twisted's TimeoutError is a ConnectError
 _log = Logger()
 
 

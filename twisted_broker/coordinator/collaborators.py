@@ -1,9 +1,12 @@
 """What the group coordinator needs of the rest of the broker. Ring 1.
 
-Owns `IOffsetsStore`, the only door to `__consumer_offsets`, and the settings that the coordinator lives by.
+Owns `IOffsetsStore`, the only door to `__consumer_offsets`, and the settings that the coordinator
+lives by.
 
-1. `append` is synchronous up to the local log: two appends of one caller lie in the log in call order.
-2. Its Deferred fires when all in-sync replicas have the batch, or fails with BrokerError; it may have fired on return.
+1. `append` is synchronous up to the local log: two appends of one caller lie in the log in call
+   order.
+2. Its Deferred fires when all in-sync replicas have the batch, or fails with BrokerError; it may
+   have fired on return.
 3. `read` gives whole batches from `offset` on, at least one while there is any before the end.
 
 Real: `offsets_store.py` on the ReplicaManager; in tests: a memory twin.
@@ -32,11 +35,15 @@ class IOffsetsStore(Protocol):
         ...
 
     def append(self, index: int, batch: bytes, timeout_ms: int) -> Deferred[int]:
-        """Appends one batch to partition `index`; fires with its base offset or fails with BrokerError."""
+        """Appends one batch to partition `index`; fires with its base offset or fails with
+        BrokerError.
+        """
         ...
 
     def bounds(self, index: int) -> tuple[int, int]:
-        """(log start offset, log end offset); raises BrokerError when the partition is not led here."""
+        """(log start offset, log end offset); raises BrokerError when the partition is not led
+        here.
+        """
         ...
 
     def read(self, index: int, offset: int, max_bytes: int) -> bytes:
@@ -62,7 +69,9 @@ class CoordinatorSettings:
 def settings_of(config: BrokerConfig) -> CoordinatorSettings:
     """The coordinator's part of a broker's configuration."""
     return CoordinatorSettings(
-        group=GroupSettings(config.integer("group.initial.rebalance.delay.ms"), config.integer("group.max.size")),
+        group=GroupSettings(
+            config.integer("group.initial.rebalance.delay.ms"), config.integer("group.max.size")
+        ),
         min_session_timeout_ms=config.integer("group.min.session.timeout.ms"),
         max_session_timeout_ms=config.integer("group.max.session.timeout.ms"),
         offset_metadata_max_bytes=config.integer("offset.metadata.max.bytes"),
@@ -75,7 +84,10 @@ def settings_of(config: BrokerConfig) -> CoordinatorSettings:
 
 @dataclass(slots=True)
 class CoordinatorParts:
-    """Time, chance, storage and settings, shared by all shards of one coordinator; `settings` is replaced when they change."""
+    """Time, chance, storage and settings, shared by all shards of one coordinator;
+
+    `settings` is replaced when they change.
+    """
 
     clock: IClock
     wall_ms: Callable[[], int]

@@ -2,12 +2,15 @@
 
 Owns `load_steps`, a generator: each step is bounded work, and the reactor runs between two of them.
 
-1. The log is replayed up to the end that it had when the load began, batch after batch, last value per key winning.
+1. The log is replayed up to the end that it had when the load began, batch after batch, last value
+   per key winning.
 2. Offsets of a transaction stay apart until its marker; those of an aborted one never show.
-3. Records that cannot be read are counted and skipped; a batch that cannot be read ends the load with BrokerError.
+3. Records that cannot be read are counted and skipped; a batch that cannot be read ends the load
+   with BrokerError.
 4. Groups appear (and their sessions start) only when all is read.
 
-Source: Apache Kafka 4.3.1 `CoordinatorLoaderImpl`, `GroupMetadataManager.onLoaded`, `OffsetMetadataManager.replay*`.
+Source: Apache Kafka 4.3.1 `CoordinatorLoaderImpl`, `GroupMetadataManager.onLoaded`,
+`OffsetMetadataManager.replay*`.
 """
 
 from __future__ import annotations
@@ -19,7 +22,12 @@ from twisted.logger import Logger
 from twisted_broker.coordinator.coordinator_shard import CoordinatorShard, GroupEntry
 from twisted_broker.coordinator.effects import GroupSnapshot
 from twisted_broker.coordinator.group_core import GroupCore
-from twisted_broker.coordinator.group_records import GroupRecord, MalformedRecord, OffsetRecord, read_record
+from twisted_broker.coordinator.group_records import (
+    GroupRecord,
+    MalformedRecord,
+    OffsetRecord,
+    read_record,
+)
 from twisted_broker.coordinator.group_state import Group, group_from_snapshot
 from twisted_broker.coordinator.offsets import GroupOffsets
 from twisted_broker.wire.control_batch import ABORT, COMMIT, control_record_type
@@ -83,11 +91,15 @@ class _Picture:
 
 
 def load_steps(shard: CoordinatorShard) -> Iterator[None]:
-    """Fills `shard.groups` step by step; the caller makes the shard active at the end. Raises BrokerError."""
+    """Fills `shard.groups` step by step; the caller makes the shard active at the end.
+
+    Raises BrokerError.
+    """
     store, picture = shard.parts.store, _Picture()
     position, end = store.bounds(shard.index)
     if position < end:
-        yield  # whoever made us leader is in the middle of something: reading comes in a turn of its own
+        # whoever made us leader is in the middle of something: reading comes in a turn of its own
+        yield
     slice_bytes = min(SLICE_BYTES, shard.parts.settings.load_buffer_bytes)
     while position < end:
         try:
@@ -110,11 +122,20 @@ def load_steps(shard: CoordinatorShard) -> Iterator[None]:
 
 def _raise_groups(shard: CoordinatorShard, picture: _Picture) -> Iterator[None]:
     if picture.skipped:
-        _log.warn("__consumer_offsets-{index}: {count} unreadable records skipped", index=shard.index, count=picture.skipped)
+        _log.warn(
+            "__consumer_offsets-{index}: {count} unreadable records skipped",
+            index=shard.index,
+            count=picture.skipped,
+        )
     shard.open_transactions = picture.open_transactions
-    names = list(picture.snapshots | {name: None for name, offsets in picture.offsets.items() if not offsets.is_empty()})
+    names = list(
+        picture.snapshots
+        | {name: None for name, offsets in picture.offsets.items() if not offsets.is_empty()}
+    )
     for number, name in enumerate(names, 1):
-        core = GroupCore(_group(shard, name, picture.snapshots.get(name)), shard.parts.settings.group)
+        core = GroupCore(
+            _group(shard, name, picture.snapshots.get(name)), shard.parts.settings.group
+        )
         shard.groups[name] = GroupEntry(core, picture.offsets.get(name))
         if number % GROUPS_PER_STEP == 0:
             yield
@@ -127,5 +148,9 @@ def _group(shard: CoordinatorShard, group_id: str, snapshot: GroupSnapshot | Non
     try:
         return group_from_snapshot(snapshot, now_ms)
     except ValueError as error:
-        _log.warn("__consumer_offsets-{index}: {error}; the group starts empty", index=shard.index, error=error)
+        _log.warn(
+            "__consumer_offsets-{index}: {error}; the group starts empty",
+            index=shard.index,
+            error=error,
+        )
         return Group(group_id, now_ms)

@@ -1,14 +1,19 @@
-"""The partitions of `__consumer_offsets` that this broker leads: taking over, reading, serving, giving up, keeping clean. Ring 1.
+"""The partitions of `__consumer_offsets` that this broker leads: taking over, reading, serving,
+giving up, keeping clean. Ring 1.
 
-Owns `CoordinatorRuntime`: which shard serves a group, the loads in progress, the limit on groups, the walk over expired offsets.
+Owns `CoordinatorRuntime`: which shard serves a group, the loads in progress, the limit on groups,
+the walk over expired offsets.
 
-1. A group is served by the shard that its id hashes to, while this broker leads that partition: else NOT_COORDINATOR; while the partition
-   is read COORDINATOR_LOAD_IN_PROGRESS.
-2. Reading goes one step of one partition per turn of the reactor; an empty partition is served at once.
-3. Memory is bounded: beyond `max_groups` a new group takes the place of an idle one (no members, no offsets), or is refused.
+1. A group is served by the shard that its id hashes to, while this broker leads that partition:
+   else NOT_COORDINATOR; while the partition is read COORDINATOR_LOAD_IN_PROGRESS.
+2. Reading goes one step of one partition per turn of the reactor; an empty partition is served at
+   once.
+3. Memory is bounded: beyond `max_groups` a new group takes the place of an idle one (no members, no
+   offsets), or is refused.
 4. A partition that cannot be read is not served, until its next leader epoch.
 
-Source: Apache Kafka 4.3.1 `CoordinatorRuntime`, `GroupCoordinatorShard.cleanupGroupMetadata`. Leaves out requests (`group_coordinator.py`).
+Source: Apache Kafka 4.3.1 `CoordinatorRuntime`, `GroupCoordinatorShard.cleanupGroupMetadata`.
+Leaves out requests (`group_coordinator.py`).
 """
 
 from __future__ import annotations
@@ -22,7 +27,11 @@ from twisted.logger import Logger
 from twisted_broker.coordinator import offset_requests
 from twisted_broker.coordinator.collaborators import CoordinatorParts, CoordinatorSettings
 from twisted_broker.coordinator.coordinator_loader import load_steps
-from twisted_broker.coordinator.coordinator_shard import CoordinatorShard, CoordinatorState, GroupEntry
+from twisted_broker.coordinator.coordinator_shard import (
+    CoordinatorShard,
+    CoordinatorState,
+    GroupEntry,
+)
 from twisted_broker.coordinator.group_records import partition_for
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 
@@ -33,7 +42,11 @@ _log = Logger()
 
 def fits(*texts: str | None) -> bool:
     """Whether each could be a string of a record, whose length has 16 bits."""
-    return all(len(text) <= LONGEST_TEXT_BYTES // 4 or len(text.encode()) <= LONGEST_TEXT_BYTES for text in texts if text)
+    return all(
+        len(text) <= LONGEST_TEXT_BYTES // 4 or len(text.encode()) <= LONGEST_TEXT_BYTES
+        for text in texts
+        if text
+    )
 
 
 class CoordinatorRuntime:
@@ -66,9 +79,11 @@ class CoordinatorRuntime:
             self._expiry.stop()
             self.start()
 
-    # -- leadership --------------------------------------------------------------------------------------------------
+    # leadership
     def on_leadership(self, index: int, leader_epoch: int) -> None:
-        """This broker leads partition `index` of `__consumer_offsets` from `leader_epoch` on: reads it, then serves it."""
+        """This broker leads partition `index` of `__consumer_offsets` from `leader_epoch` on:
+        reads it, then serves it.
+        """
         before = self.shards.get(index)
         if before is not None and before.leader_epoch >= leader_epoch:
             return
@@ -89,7 +104,9 @@ class CoordinatorRuntime:
             shard.close()
 
     def _load_some(self) -> None:
-        """One step of one partition per turn of the reactor, so that fifty large ones do not block it together."""
+        """One step of one partition per turn of the reactor, so that fifty large ones do not
+        block it together.
+        """
         if self._loads and not self._load_step(*self._loads[0]):
             self._loads.popleft()
         if self._loads:
@@ -113,14 +130,22 @@ class CoordinatorRuntime:
         return False
 
     def _give_up(self, shard: CoordinatorShard, error: Exception) -> None:
-        _log.error("__consumer_offsets-{index} cannot be read, its groups are not served: {error}", index=shard.index, error=error)
+        _log.error(
+            "__consumer_offsets-{index} cannot be read, its groups are not served: {error}",
+            index=shard.index,
+            error=error,
+        )
         del self.shards[shard.index]
         shard.close()
 
     def _activate(self, shard: CoordinatorShard) -> None:
         shard.state = CoordinatorState.ACTIVE
         if shard.groups:
-            _log.info("__consumer_offsets-{index}: {count} groups loaded", index=shard.index, count=len(shard.groups))
+            _log.info(
+                "__consumer_offsets-{index}: {count} groups loaded",
+                index=shard.index,
+                count=len(shard.groups),
+            )
         for entry in shard.groups.values():
             shard.carry_out(entry, entry.core.loaded(self.parts.wall_ms()))
 
@@ -146,10 +171,16 @@ class CoordinatorRuntime:
         return shard.create(group_id)
 
     def _make_room(self) -> None:
-        """Forgets the longest idle group; raises COORDINATOR_NOT_AVAILABLE when none of those looked at is idle."""
+        """Forgets the longest idle group; raises COORDINATOR_NOT_AVAILABLE when none of those
+        looked at is idle.
+        """
         for shard in self.shards.values():
             for _, entry in zip(range(IDLE_GROUPS_LOOKED_AT), shard.groups.values(), strict=False):
-                if entry.is_idle and not entry.is_being_deleted and shard.state is CoordinatorState.ACTIVE:
+                if (
+                    entry.is_idle
+                    and not entry.is_being_deleted
+                    and shard.state is CoordinatorState.ACTIVE
+                ):
                     shard.forget(entry)
                     return
         if not self._groups_count_limit_warned:
@@ -157,11 +188,15 @@ class CoordinatorRuntime:
             _log.error("{count} groups: no more are taken", count=self.parts.settings.max_groups)
         raise BrokerError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
 
-    # -- expiry ------------------------------------------------------------------------------------------------------
+    # expiry
     def _expire(self) -> None:
         """Starts a walk over all groups unless the last one is still on its way."""
         if self._rounds is None:
-            self._rounds = (step for shard in list(self.shards.values()) for step in offset_requests.expiry_steps(shard))
+            self._rounds = (
+                step
+                for shard in list(self.shards.values())
+                for step in offset_requests.expiry_steps(shard)
+            )
             self._expire_some()
 
     def _expire_some(self) -> None:

@@ -1,16 +1,19 @@
-"""One partition of `__consumer_offsets` at work: its groups, their timers, and the carrying out of what the cores decide. Ring 1.
+"""One partition of `__consumer_offsets` at work: its groups, their timers, and the carrying out of
+what the cores decide. Ring 1.
 
 Owns `CoordinatorShard` and `GroupEntry`.
 
-1. Consequences run first in, first out, from a queue, after the core's call has returned: an answered request may come back with
-   the next one at once, and then finds the group in its new state.
-2. A timer belongs to an entry; when the entry is closed none of them fires any more. What this process did not hear while it stood still is
-   nobody's silence (`patience.py`).
+1. Consequences run first in, first out, from a queue, after the core's call has returned: an
+   answered request may come back with the next one at once, and then finds the group in its new
+   state.
+2. A timer belongs to an entry; when the entry is closed none of them fires any more. What this
+   process did not hear while it stood still is nobody's silence (`patience.py`).
 3. A record that cannot be made is a failed write like any other; the queue goes on.
 4. What an append answers after the shard is closed changes nothing.
 5. Offsets enter `GroupOffsets.committed` when their record is stored, in log order.
 
-Source: Apache Kafka 4.3.1 `CoordinatorRuntime` (its shard and timer), docs/ARCHITECTURE.md 4 (effects run from a queue).
+Source: Apache Kafka 4.3.1 `CoordinatorRuntime` (its shard and timer), docs/ARCHITECTURE.md 4
+(effects run from a queue).
 """
 
 from __future__ import annotations
@@ -24,9 +27,23 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from twisted_broker.coordinator.collaborators import CoordinatorParts
-from twisted_broker.coordinator.effects import Answered, Consequence, GroupWrite, Purpose, TimerCancelled, TimerKind, TimerSet
+from twisted_broker.coordinator.effects import (
+    Answered,
+    Consequence,
+    GroupWrite,
+    Purpose,
+    TimerCancelled,
+    TimerKind,
+    TimerSet,
+)
 from twisted_broker.coordinator.group_core import GroupCore
-from twisted_broker.coordinator.group_records import CommittedOffset, KeyValue, batch_of, group_record, offset_record
+from twisted_broker.coordinator.group_records import (
+    CommittedOffset,
+    KeyValue,
+    batch_of,
+    group_record,
+    offset_record,
+)
 from twisted_broker.coordinator.group_state import EMPTY, Group
 from twisted_broker.coordinator.offsets import GroupOffsets, TopicPartition
 from twisted_broker.coordinator.session_timer import SessionTimer
@@ -49,7 +66,9 @@ _GROUP_ERRORS = {
 
 
 def append_error(failure: Failure) -> ErrorCode:
-    """What a client of the coordinator is told when a record could not be stored; anything but a refusal is logged."""
+    """What a client of the coordinator is told when a record could not be stored; anything but a
+    refusal is logged.
+    """
     error = failure.value
     if isinstance(error, BrokerError):
         return _GROUP_ERRORS.get(error.code, error.code)
@@ -81,13 +100,24 @@ class GroupEntry:
     @property
     def is_idle(self) -> bool:
         """Holds nothing that anybody could miss."""
-        return self.group.state is EMPTY and not self.group.pending_joins and self.offsets.is_empty()
+        return (
+            self.group.state is EMPTY and not self.group.pending_joins and self.offsets.is_empty()
+        )
 
 
 class CoordinatorShard:
     """The groups of one partition, led here at `leader_epoch`."""
 
-    __slots__ = ("_draining", "_queue", "groups", "index", "leader_epoch", "open_transactions", "parts", "state")
+    __slots__ = (
+        "_draining",
+        "_queue",
+        "groups",
+        "index",
+        "leader_epoch",
+        "open_transactions",
+        "parts",
+        "state",
+    )
 
     def __init__(self, parts: CoordinatorParts, index: int, leader_epoch: int) -> None:
         self.parts, self.index, self.leader_epoch = parts, index, leader_epoch
@@ -97,9 +127,11 @@ class CoordinatorShard:
         self._queue: deque[tuple[GroupEntry, Consequence]] = deque()
         self._draining = False
 
-    # -- groups ------------------------------------------------------------------------------------------------------
+    # groups
     def usable(self, group_id: str) -> GroupEntry | None:
-        """The group's entry, None when there is none; raises COORDINATOR_NOT_AVAILABLE while it is being deleted."""
+        """The group's entry, None when there is none; raises COORDINATOR_NOT_AVAILABLE while it
+        is being deleted.
+        """
         entry = self.groups.get(group_id)
         if entry is not None and entry.is_being_deleted:
             raise BrokerError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
@@ -123,7 +155,7 @@ class CoordinatorShard:
         for entry in list(self.groups.values()):
             self.forget(entry)
 
-    # -- consequences ------------------------------------------------------------------------------------------------
+    # consequences
     def carry_out(self, entry: GroupEntry, consequences: list[Consequence]) -> None:
         self._queue.extend((entry, consequence) for consequence in consequences)
         if self._draining:
@@ -156,7 +188,9 @@ class CoordinatorShard:
         if running is not None:
             running.reset(timer.delay_ms / 1000)
         else:
-            entry.timers[key] = SessionTimer(self.parts.clock, timer.delay_ms / 1000, self._fired, entry, key)
+            entry.timers[key] = SessionTimer(
+                self.parts.clock, timer.delay_ms / 1000, self._fired, entry, key
+            )
 
     def _fired(self, entry: GroupEntry, key: tuple[TimerKind, str]) -> None:
         del entry.timers[key]
@@ -164,24 +198,44 @@ class CoordinatorShard:
         self.carry_out(entry, entry.core.timer_fired(*key, self.parts.wall_ms()))
 
     def _write_group(self, entry: GroupEntry, write: GroupWrite) -> None:
-        written = maybeDeferred(lambda: self.append([group_record(write.snapshot.group_id, write.snapshot)]))
-        written.addCallbacks(lambda _: ErrorCode.NONE, append_error).addCallback(self._group_written, entry, write.purpose)
+        written = maybeDeferred(
+            lambda: self.append([group_record(write.snapshot.group_id, write.snapshot)])
+        )
+        written.addCallbacks(lambda _: ErrorCode.NONE, append_error).addCallback(
+            self._group_written, entry, write.purpose
+        )
 
     def _group_written(self, error: ErrorCode, entry: GroupEntry, purpose: Purpose) -> None:
         if self.state is not CoordinatorState.CLOSED:
             self.carry_out(entry, entry.core.written(purpose, error, self.parts.wall_ms()))
 
-    # -- storage -----------------------------------------------------------------------------------------------------
+    # storage
     def append(self, records: Sequence[KeyValue]) -> Deferred[int]:
         """One batch; fires with its base offset, fails with BrokerError."""
-        return self.parts.store.append(self.index, batch_of(records, self.parts.wall_ms()), self.parts.settings.commit_timeout_ms)
+        return self.parts.store.append(
+            self.index,
+            batch_of(records, self.parts.wall_ms()),
+            self.parts.settings.commit_timeout_ms,
+        )
 
-    def write_offsets(self, entry: GroupEntry, changes: list[tuple[TopicPartition, CommittedOffset | None]], *tail: KeyValue) -> Deferred[None]:
-        """Appends offsets (None: tombstones) and then `tail` in one batch; memory follows when it is stored. Fails with BrokerError."""
+    def write_offsets(
+        self,
+        entry: GroupEntry,
+        changes: list[tuple[TopicPartition, CommittedOffset | None]],
+        *tail: KeyValue,
+    ) -> Deferred[None]:
+        """Appends offsets (None: tombstones) and then `tail` in one batch; memory follows when
+        it is stored. Fails with BrokerError.
+        """
         group_id = entry.group.group_id
         for place, _ in changes:
             entry.offsets.start_write(place)
-        written = maybeDeferred(lambda: self.append([offset_record(group_id, *place, committed) for place, committed in changes] + list(tail)))
+        written = maybeDeferred(
+            lambda: self.append(
+                [offset_record(group_id, *place, committed) for place, committed in changes]
+                + list(tail)
+            )
+        )
 
         def settle(result: int | Failure) -> Failure | None:
             for place, _ in changes:
@@ -195,10 +249,17 @@ class CoordinatorShard:
         return written.addBoth(settle)
 
     def delete_group(self, entry: GroupEntry) -> Deferred[None]:
-        """Tombstones for all offsets and the group itself, then forgets it; fails with BrokerError and the group is as before."""
+        """Tombstones for all offsets and the group itself, then forgets it; fails with
+        BrokerError and the group is as before.
+        """
         entry.is_being_deleted = True
         places = list(entry.offsets.committed)
-        places += {place: None for offsets in entry.offsets.transactional.values() for place in offsets if place not in entry.offsets.committed}
+        places += {
+            place: None
+            for offsets in entry.offsets.transactional.values()
+            for place in offsets
+            if place not in entry.offsets.committed
+        }
         tombstone = group_record(entry.group.group_id, None)
         deleted = self._write_tombstones(entry, places, [tombstone])
 
@@ -216,11 +277,17 @@ class CoordinatorShard:
         """Tombstones for these offsets; fails with BrokerError."""
         return self._write_tombstones(entry, places, [])
 
-    def _write_tombstones(self, entry: GroupEntry, places: Sequence[TopicPartition], tail: list[KeyValue]) -> Deferred[None]:
-        """In batches of bounded size, all appended before the first wait; the last one carries `tail`."""
+    def _write_tombstones(
+        self, entry: GroupEntry, places: Sequence[TopicPartition], tail: list[KeyValue]
+    ) -> Deferred[None]:
+        """In batches of bounded size, all appended before the first wait; the last one carries
+        `tail`.
+        """
         writes = []
         for start in range(0, len(places), TOMBSTONES_PER_BATCH) or range(1):
-            chunk: list[tuple[TopicPartition, CommittedOffset | None]] = [(place, None) for place in places[start : start + TOMBSTONES_PER_BATCH]]
+            chunk: list[tuple[TopicPartition, CommittedOffset | None]] = [
+                (place, None) for place in places[start : start + TOMBSTONES_PER_BATCH]
+            ]
             is_last = start + TOMBSTONES_PER_BATCH >= len(places)
             writes.append(self.write_offsets(entry, chunk, *(tail if is_last else [])))
         return gatherResults(writes, consumeErrors=True).addCallbacks(lambda _: None, _first_cause)
@@ -230,12 +297,25 @@ def _first_cause(failure: Failure) -> Failure:
     return failure.value.subFailure if isinstance(failure.value, FirstError) else failure
 
 
-def apply_offset(offsets: GroupOffsets, place: TopicPartition, committed: CommittedOffset | None, record_offset: int) -> None:
+def apply_offset(
+    offsets: GroupOffsets,
+    place: TopicPartition,
+    committed: CommittedOffset | None,
+    record_offset: int,
+) -> None:
     """What a stored record does to the offsets."""
     if committed is None:
         offsets.remove(place, record_offset)
     else:
-        offsets.put(place, CommittedOffset(
-            committed.offset, committed.leader_epoch, committed.metadata, committed.commit_timestamp_ms,
-            committed.expire_timestamp_ms, committed.topic_id, record_offset,
-        ))  # fmt: skip
+        offsets.put(
+            place,
+            CommittedOffset(
+                committed.offset,
+                committed.leader_epoch,
+                committed.metadata,
+                committed.commit_timestamp_ms,
+                committed.expire_timestamp_ms,
+                committed.topic_id,
+                record_offset,
+            ),
+        )

@@ -1,10 +1,14 @@
 """What a group's core wants done: answers, timers, records. Ring 0.
 
-Owns the vocabulary between the pure core (`rebalance.py`) and what carries it out (`group_coordinator.py`).
+Owns the vocabulary between the pure core (`rebalance.py`) and what carries it out
+(`group_coordinator.py`).
 
-1. A core call returns its consequences in the order in which they are to be carried out; it carries out none itself.
-2. A `token` stands for one parked request. The core never looks into it and answers each exactly once.
-3. A `GroupWrite` comes back as one `written(purpose, error)` call of the core, when the record is replicated or refused.
+1. A core call returns its consequences in the order in which they are to be carried out; it carries
+   out none itself.
+2. A `token` stands for one parked request. The core never looks into it and answers each exactly
+   once.
+3. A `GroupWrite` comes back as one `written(purpose, error)` call of the core, when the record is
+   replicated or refused.
 
 Source: Apache Kafka's `CoordinatorResult` and `CoordinatorTimer`, as plain data.
 """
@@ -22,7 +26,10 @@ NO_GENERATION = -1
 
 @dataclass(frozen=True, slots=True)
 class JoinAnswer:
-    """A JoinGroup answer: `members` is (member id, instance id, metadata) and filled for the leader only."""
+    """A JoinGroup answer:
+
+    `members` is (member id, instance id, metadata) and filled for the leader only.
+    """
 
     error: ErrorCode = ErrorCode.NONE
     member_id: str = ""
@@ -117,7 +124,9 @@ class GroupEmptied:
 
 @dataclass(frozen=True, slots=True)
 class AssignmentStored:
-    """The leader's assignment; success makes the generation stable, failure starts another round."""
+    """The leader's assignment; success makes the generation stable, failure starts another
+    round.
+    """
 
     generation: int
     assignment: dict[str, bytes] = field(default_factory=dict)
@@ -125,7 +134,9 @@ class AssignmentStored:
 
 @dataclass(frozen=True, slots=True)
 class StaticMemberReplaced:
-    """A static member came back under a new id without a rebalance; failure gives the old id its place back."""
+    """A static member came back under a new id without a rebalance; failure gives the old id its
+    place back.
+    """
 
     instance_id: str
     old_member_id: str

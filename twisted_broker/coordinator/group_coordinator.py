@@ -1,13 +1,16 @@
-"""The group coordinator of one broker, request by request: each finds its shard and its group, or its error. Ring 1.
+"""The group coordinator of one broker, request by request: each finds its shard and its group, or
+its error. Ring 1.
 
 Owns `GroupCoordinator`, whose methods the APIs of groups and offsets call.
 
 1. A call that raises or fails does so with BrokerError; nothing of it stays behind.
-2. Every text that ends up in a record fits the record's 16-bit length; a member id holds at most 255 characters of its client's id.
-3. A heartbeat while the group's partition is read is NONE: the member may well be alive, and is known only when all is read.
+2. Every text that ends up in a record fits the record's 16-bit length; a member id holds at most
+   255 characters of its client's id.
+3. A heartbeat while the group's partition is read is NONE: the member may well be alive, and is
+   known only when all is read.
 
-Source: Apache Kafka 4.3.1 `GroupCoordinatorService`. Leaves out permission and the wire (api/groups.py, api/offsets.py), transactions,
-groups of KIP-848.
+Source: Apache Kafka 4.3.1 `GroupCoordinatorService`. Leaves out permission and the wire
+(api/groups.py, api/offsets.py), transactions, groups of KIP-848.
 """
 
 from __future__ import annotations
@@ -46,7 +49,9 @@ class GroupListing:
 
 @dataclass(frozen=True, slots=True)
 class GroupDescription:
-    """`members` is (member id, instance id, client id, client host, metadata, assignment); the last two empty unless Stable."""
+    """`members` is (member id, instance id, client id, client host, metadata, assignment); the
+    last two empty unless Stable.
+    """
 
     group_id: str
     state: str
@@ -62,9 +67,12 @@ class GroupCoordinator(CoordinatorRuntime):
         super().__init__(parts)
         self.offsets_topic = offsets_topic
 
-    # -- membership --------------------------------------------------------------------------------------------------
+    # membership
     def join(self, group_id: str, request: JoinRequest) -> Deferred[JoinAnswer]:
-        """Fires when the round is complete, or with an error; `request.new_member_id` is filled in here."""
+        """Fires when the round is complete, or with an error;
+
+        `request.new_member_id` is filled in here.
+        """
         answer: Deferred[JoinAnswer] = Deferred()
         try:
             self._join(group_id, request, answer)
@@ -75,9 +83,15 @@ class GroupCoordinator(CoordinatorRuntime):
     def _join(self, group_id: str, request: JoinRequest, answer: Deferred[JoinAnswer]) -> None:
         shard = self.find(group_id)
         settings = self.parts.settings
-        if not settings.min_session_timeout_ms <= request.session_timeout_ms <= settings.max_session_timeout_ms:
+        if (
+            not settings.min_session_timeout_ms
+            <= request.session_timeout_ms
+            <= settings.max_session_timeout_ms
+        ):
             raise BrokerError(ErrorCode.INVALID_SESSION_TIMEOUT)
-        if request.rebalance_timeout_ms < 0 or not fits(request.instance_id, request.client_id, request.protocol_type, *request.protocols):
+        if request.rebalance_timeout_ms < 0 or not fits(
+            request.instance_id, request.client_id, request.protocol_type, *request.protocols
+        ):
             raise BrokerError(ErrorCode.INVALID_REQUEST)
         entry = self.entry_to_change(shard, group_id)
         is_new = entry is None
@@ -86,8 +100,11 @@ class GroupCoordinator(CoordinatorRuntime):
                 raise BrokerError(ErrorCode.UNKNOWN_MEMBER_ID)
             entry = self.create(shard, group_id)
         prefix = request.client_id if request.instance_id is None else request.instance_id
-        member_id = f"{prefix[:CLIENT_ID_CHARACTERS]}-{UUID(int=self.parts.random.getrandbits(128), version=4)}"
-        consequences = entry.core.join(replace(request, new_member_id=member_id), answer, self.parts.wall_ms())
+        unique = UUID(int=self.parts.random.getrandbits(128), version=4)
+        member_id = f"{prefix[:CLIENT_ID_CHARACTERS]}-{unique}"
+        consequences = entry.core.join(
+            replace(request, new_member_id=member_id), answer, self.parts.wall_ms()
+        )
         if is_new and entry.is_idle:
             del shard.groups[group_id]  # refused: a group that nobody is in leaves no trace
         elif is_new:
@@ -108,12 +125,18 @@ class GroupCoordinator(CoordinatorRuntime):
         shard.carry_out(entry, entry.core.sync(request, answer))
         return answer
 
-    def heartbeat(self, group_id: str, member_id: str, instance_id: str | None, generation: int) -> ErrorCode:
+    def heartbeat(
+        self, group_id: str, member_id: str, instance_id: str | None, generation: int
+    ) -> ErrorCode:
         try:
             shard = self.find(group_id)
             entry = self.entry_to_change(shard, group_id)
         except BrokerError as refusal:
-            return ErrorCode.NONE if refusal.code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS else refusal.code
+            return (
+                ErrorCode.NONE
+                if refusal.code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+                else refusal.code
+            )
         if entry is None:
             return ErrorCode.UNKNOWN_MEMBER_ID
         error, consequences = entry.core.heartbeat(member_id, instance_id, generation)
@@ -125,14 +148,17 @@ class GroupCoordinator(CoordinatorRuntime):
         shard = self.find(group_id)
         entry = self.entry_to_change(shard, group_id)
         if entry is None:
-            return [LeaveAnswer(member_id, instance_id, ErrorCode.UNKNOWN_MEMBER_ID) for member_id, instance_id in leavers]
+            return [
+                LeaveAnswer(member_id, instance_id, ErrorCode.UNKNOWN_MEMBER_ID)
+                for member_id, instance_id in leavers
+            ]
         error, answers, consequences = entry.core.leave(leavers, self.parts.wall_ms())
         if error:
             raise BrokerError(error)
         shard.carry_out(entry, consequences)
         return answers
 
-    # -- offsets -----------------------------------------------------------------------------------------------------
+    # offsets
     def commit(self, request: CommitRequest) -> Deferred[CommitAnswer]:
         """Fires with an error per place when the offsets are stored. Raises BrokerError."""
         shard = self.find(request.group_id, empty_allowed=True)
@@ -146,9 +172,15 @@ class GroupCoordinator(CoordinatorRuntime):
         return offset_requests.commit(shard, entry, request)
 
     def fetch_offsets(
-        self, group_id: str, places: Sequence[tuple[str, int, bytes]] | None, require_stable: bool = False
+        self,
+        group_id: str,
+        places: Sequence[tuple[str, int, bytes]] | None,
+        require_stable: bool = False,
     ) -> list[FetchedOffset]:
-        """(topic, partition, topic id or NULL_UUID) each, or None for all that is committed. Raises BrokerError."""
+        """(topic, partition, topic id or NULL_UUID) each, or None for all that is committed.
+
+        Raises BrokerError.
+        """
         entry = self.find(group_id, empty_allowed=True).groups.get(group_id)
         return offset_requests.fetch(entry, places, require_stable)
 
@@ -156,28 +188,43 @@ class GroupCoordinator(CoordinatorRuntime):
         """Raises the error that an OffsetDelete of this group gets as a whole."""
         offset_requests.check_delete_offsets(self.find(group_id).usable(group_id))
 
-    def delete_offsets(self, group_id: str, places: Sequence[TopicPartition]) -> Deferred[dict[TopicPartition, ErrorCode]]:
+    def delete_offsets(
+        self, group_id: str, places: Sequence[TopicPartition]
+    ) -> Deferred[dict[TopicPartition, ErrorCode]]:
         """Fires with an error per place; raises or fails with BrokerError."""
         shard = self.find(group_id)
         entry = offset_requests.check_delete_offsets(shard.usable(group_id))
         return offset_requests.delete_offsets(shard, entry, places)
 
     def on_topics_deleted(self, topics: dict[str, bytes]) -> None:
-        """Topics (name to id) are gone: what was committed for them goes too, but not what was committed for a later topic of that name."""
+        """Topics (name to id) are gone: what was committed for them goes too, but not what was
+        committed for a later topic of that name.
+        """
         for shard in self.shards.values():
-            for entry in list(shard.groups.values()) if shard.state is CoordinatorState.ACTIVE else ():
-                gone = [p for p, c in entry.offsets.committed.items() if p[0] in topics and c.topic_id in (NULL_UUID, topics[p[0]])]
+            for entry in (
+                list(shard.groups.values()) if shard.state is CoordinatorState.ACTIVE else ()
+            ):
+                gone = [
+                    p
+                    for p, c in entry.offsets.committed.items()
+                    if p[0] in topics and c.topic_id in (NULL_UUID, topics[p[0]])
+                ]
                 if gone and not entry.is_being_deleted:
                     shard.delete_offsets(entry, gone).addErrback(_note_failure)
 
-    # -- administration ----------------------------------------------------------------------------------------------
+    # administration
     def list_groups(self) -> tuple[ErrorCode, list[GroupListing]]:
-        """All groups served here; COORDINATOR_LOAD_IN_PROGRESS with those known so far when some are being read."""
+        """All groups served here;
+
+        COORDINATOR_LOAD_IN_PROGRESS with those known so far when some are being read.
+        """
         is_loading = any(shard.state is CoordinatorState.LOADING for shard in self.shards.values())
         listings = [
             GroupListing(name, entry.group.protocol_type or "", entry.group.state.value)
-            for shard in self.shards.values() if shard.state is CoordinatorState.ACTIVE for name, entry in shard.groups.items()
-        ]  # fmt: skip
+            for shard in self.shards.values()
+            if shard.state is CoordinatorState.ACTIVE
+            for name, entry in shard.groups.items()
+        ]
         return (ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if is_loading else ErrorCode.NONE), listings
 
     def describe(self, group_id: str) -> GroupDescription | None:
@@ -187,18 +234,31 @@ class GroupCoordinator(CoordinatorRuntime):
             return None
         group, is_stable = entry.group, entry.group.state is STABLE
         members = tuple(
-            (m.member_id, m.instance_id, m.client_id, m.client_host,
-             m.protocols[group.protocol_name] if is_stable and group.protocol_name in m.protocols else b"", m.assignment if is_stable else b"")
+            (
+                m.member_id,
+                m.instance_id,
+                m.client_id,
+                m.client_host,
+                m.protocols[group.protocol_name]
+                if is_stable and group.protocol_name in m.protocols
+                else b"",
+                m.assignment if is_stable else b"",
+            )
             for m in group.members.values()
-        )  # fmt: skip
-        return GroupDescription(group_id, group.state.value, group.protocol_type or "", (group.protocol_name or "") if is_stable else "", members)
+        )
+        return GroupDescription(
+            group_id,
+            group.state.value,
+            group.protocol_type or "",
+            (group.protocol_name or "") if is_stable else "",
+            members,
+        )
 
     def delete_group(self, group_id: str) -> Deferred[ErrorCode]:
         """Fires when the group's tombstones are stored, or with why not. Raises BrokerError."""
         shard = self.find(group_id, empty_allowed=True)
         entry = offset_requests.check_delete_group(shard.usable(group_id))
         return shard.delete_group(entry).addCallbacks(lambda _: ErrorCode.NONE, append_error)
-
 
 
 def _note_failure(failure: Failure) -> None:

@@ -2,11 +2,14 @@
 
 Owns which versions are written and what is made of what is read.
 
-1. Written as Apache Kafka 4.3.1 writes: an offset as value version 4 (topic id in a tagged field), version 1 when it carries an
-   expiry of its own; a group as version 3; a tombstone as a null value.
-2. Read: offset values 0-4 under key types 0 and 1, group values 0-4 under key type 2. Any other key type is another coordinator's
-   and is left alone (None); bytes that do not fit raise `MalformedRecord`, so that a load can skip and count them.
-3. Every group and all its offsets live in one partition: Java's hash of the group id modulo the number of partitions.
+1. Written as Apache Kafka 4.3.1 writes: an offset as value version 4 (topic id in a tagged field),
+   version 1 when it carries an expiry of its own; a group as version 3; a tombstone as a null
+   value.
+2. Read: offset values 0-4 under key types 0 and 1, group values 0-4 under key type 2. Any other key
+   type is another coordinator's and is left alone (None); bytes that do not fit raise
+   `MalformedRecord`, so that a load can skip and count them.
+3. Every group and all its offsets live in one partition: Java's hash of the group id modulo the
+   number of partitions.
 
 Source: FILE_FORMATS 4; `GroupCoordinatorRecordHelpers`, `GroupCoordinatorRecordSerde`, `Utils.abs`.
 """
@@ -44,7 +47,10 @@ class MalformedRecord(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class CommittedOffset:
-    """One committed offset; `record_offset` is where its record lies in the log, -1 while that is not known."""
+    """One committed offset;
+
+    `record_offset` is where its record lies in the log, -1 while that is not known.
+    """
 
     offset: int
     leader_epoch: int = -1
@@ -87,16 +93,26 @@ def partition_for(group_id: str, partitions_count: int) -> int:
     return (0 if hashed == -(1 << 31) else abs(hashed)) % partitions_count
 
 
-# -- writing -------------------------------------------------------------------------------------------------------------
-def offset_record(group_id: str, topic: str, partition: int, committed: CommittedOffset | None) -> KeyValue:
-    key = _SHORT.pack(OFFSET) + encode(OffsetCommitKey(group=group_id, topic=topic, partition=partition), 0)
+# writing
+def offset_record(
+    group_id: str, topic: str, partition: int, committed: CommittedOffset | None
+) -> KeyValue:
+    key = _SHORT.pack(OFFSET) + encode(
+        OffsetCommitKey(group=group_id, topic=topic, partition=partition), 0
+    )
     if committed is None:
         return key, None
-    version = OFFSET_VERSION if committed.expire_timestamp_ms == NO_EXPIRY else OFFSET_VERSION_WITH_EXPIRY
+    version = (
+        OFFSET_VERSION if committed.expire_timestamp_ms == NO_EXPIRY else OFFSET_VERSION_WITH_EXPIRY
+    )
     value = OffsetCommitValue(
-        offset=committed.offset, leader_epoch=committed.leader_epoch, metadata=committed.metadata,
-        commit_timestamp=committed.commit_timestamp_ms, expire_timestamp=committed.expire_timestamp_ms, topic_id=committed.topic_id,
-    )  # fmt: skip
+        offset=committed.offset,
+        leader_epoch=committed.leader_epoch,
+        metadata=committed.metadata,
+        commit_timestamp=committed.commit_timestamp_ms,
+        expire_timestamp=committed.expire_timestamp_ms,
+        topic_id=committed.topic_id,
+    )
     return key, _SHORT.pack(version) + encode(value, version)
 
 
@@ -105,18 +121,27 @@ def group_record(group_id: str, snapshot: GroupSnapshot | None) -> KeyValue:
     if snapshot is None:
         return key, None
     value = GroupMetadataValue(
-        protocol_type=snapshot.protocol_type, generation=snapshot.generation, protocol=snapshot.protocol, leader=snapshot.leader,
-        current_state_timestamp=snapshot.state_timestamp_ms, members=[_member_record(m) for m in snapshot.members],
-    )  # fmt: skip
+        protocol_type=snapshot.protocol_type,
+        generation=snapshot.generation,
+        protocol=snapshot.protocol,
+        leader=snapshot.leader,
+        current_state_timestamp=snapshot.state_timestamp_ms,
+        members=[_member_record(m) for m in snapshot.members],
+    )
     return key, _SHORT.pack(GROUP_VERSION) + encode(value, GROUP_VERSION)
 
 
 def _member_record(member: MemberSnapshot) -> MemberMetadata:
     return MemberMetadata(
-        member_id=member.member_id, group_instance_id=member.instance_id, client_id=member.client_id, client_host=member.client_host,
-        rebalance_timeout=member.rebalance_timeout_ms, session_timeout=member.session_timeout_ms,
-        subscription=member.subscription, assignment=member.assignment,
-    )  # fmt: skip
+        member_id=member.member_id,
+        group_instance_id=member.instance_id,
+        client_id=member.client_id,
+        client_host=member.client_host,
+        rebalance_timeout=member.rebalance_timeout_ms,
+        session_timeout=member.session_timeout_ms,
+        subscription=member.subscription,
+        assignment=member.assignment,
+    )
 
 
 def batch_of(records: Sequence[KeyValue], now_ms: int) -> bytes:
@@ -127,8 +152,10 @@ def batch_of(records: Sequence[KeyValue], now_ms: int) -> bytes:
     return builder.build()
 
 
-# -- reading -------------------------------------------------------------------------------------------------------------
-def read_record(key: bytes | None, value: bytes | None, record_offset: int = -1) -> OffsetRecord | GroupRecord | None:
+# reading
+def read_record(
+    key: bytes | None, value: bytes | None, record_offset: int = -1
+) -> OffsetRecord | GroupRecord | None:
     """One record; None when its key is of a type that is not ours. Raises MalformedRecord."""
     if key is None or len(key) < 2:
         raise MalformedRecord("a record without a key")
@@ -136,7 +163,9 @@ def read_record(key: bytes | None, value: bytes | None, record_offset: int = -1)
     try:
         if kind in (OFFSET, LEGACY_OFFSET):
             name = decode(OffsetCommitKey, key, 0, 2)
-            return OffsetRecord(name.group, name.topic, name.partition, _read_offset(value, record_offset))
+            return OffsetRecord(
+                name.group, name.topic, name.partition, _read_offset(value, record_offset)
+            )
         if kind == GROUP:
             group_id = decode(GroupMetadataKey, key, 0, 2).group
             return GroupRecord(group_id, _read_group(group_id, value))
@@ -158,15 +187,40 @@ def _read_offset(value: bytes | None, record_offset: int) -> CommittedOffset | N
     if value is None:
         return None
     v = _read_value(OffsetCommitValue, value, NEWEST_OFFSET_VERSION)
-    return CommittedOffset(v.offset, v.leader_epoch, v.metadata, v.commit_timestamp, v.expire_timestamp, v.topic_id, record_offset)
+    return CommittedOffset(
+        v.offset,
+        v.leader_epoch,
+        v.metadata,
+        v.commit_timestamp,
+        v.expire_timestamp,
+        v.topic_id,
+        record_offset,
+    )
 
 
 def _read_group(group_id: str, value: bytes | None) -> GroupSnapshot | None:
     if value is None:
         return None
     v = _read_value(GroupMetadataValue, value, NEWEST_GROUP_VERSION)
-    members = tuple(MemberSnapshot(
-        m.member_id, m.group_instance_id, m.client_id, m.client_host,
-        m.session_timeout if m.rebalance_timeout < 0 else m.rebalance_timeout, m.session_timeout, bytes(m.subscription), bytes(m.assignment),
-    ) for m in v.members)  # fmt: skip
-    return GroupSnapshot(group_id, v.protocol_type, v.generation, v.protocol, v.leader, v.current_state_timestamp, members)
+    members = tuple(
+        MemberSnapshot(
+            m.member_id,
+            m.group_instance_id,
+            m.client_id,
+            m.client_host,
+            m.session_timeout if m.rebalance_timeout < 0 else m.rebalance_timeout,
+            m.session_timeout,
+            bytes(m.subscription),
+            bytes(m.assignment),
+        )
+        for m in v.members
+    )
+    return GroupSnapshot(
+        group_id,
+        v.protocol_type,
+        v.generation,
+        v.protocol,
+        v.leader,
+        v.current_state_timestamp,
+        members,
+    )

@@ -6,20 +6,22 @@ Owns what is true of a group and which state may follow which; `rebalance.py` de
       PreparingRebalance --> CompletingRebalance   all joined, or the time for it is over
       PreparingRebalance --> Empty                 nobody is left
       CompletingRebalance --> Stable               the leader's assignment is stored
-      CompletingRebalance --> PreparingRebalance   a member joins, leaves, dies; the assignment cannot be stored
-      Stable             --> PreparingRebalance    a member joins, leaves, dies; the leader wants to assign anew
-      Empty              --> Dead                  the group is deleted, or its partition went to another broker
+      CompletingRebalance --> PreparingRebalance   a member joins or leaves; a write fails
+      Stable             --> PreparingRebalance    a member joins, leaves or dies
+      Empty              --> Dead                  it is deleted, or its partition moved
       PreparingRebalance --> Dead                  its partition went to another broker
       CompletingRebalance --> Dead                 its partition went to another broker
       Stable             --> Dead                  its partition went to another broker
 
-1. A group with members has a protocol type, the same for all of them, and at least one protocol that all of them know.
+1. A group with members has a protocol type, the same for all of them, and at least one protocol
+   that all of them know.
 2. A group with members has a leader, and the leader is a member.
 3. `awaiting_join_count` is the number of members with a parked join.
 4. An instance id names exactly one member.
 5. A generation is never used twice.
 
-Source: Apache Kafka 4.3.1 `ClassicGroup`, `ClassicGroupMember`, `ClassicGroupState`. Leaves out time, timers, records.
+Source: Apache Kafka 4.3.1 `ClassicGroup`, `ClassicGroupMember`, `ClassicGroupState`. Leaves out
+time, timers, records.
 """
 
 from __future__ import annotations
@@ -42,7 +44,11 @@ class GroupState(Enum):
     DEAD = "Dead"
 
 
-EMPTY, PREPARING, COMPLETING = GroupState.EMPTY, GroupState.PREPARING_REBALANCE, GroupState.COMPLETING_REBALANCE
+EMPTY, PREPARING, COMPLETING = (
+    GroupState.EMPTY,
+    GroupState.PREPARING_REBALANCE,
+    GroupState.COMPLETING_REBALANCE,
+)
 STABLE, DEAD = GroupState.STABLE, GroupState.DEAD
 
 NEXT_STATES: dict[GroupState, frozenset[GroupState]] = {
@@ -55,20 +61,42 @@ NEXT_STATES: dict[GroupState, frozenset[GroupState]] = {
 
 
 class Member:
-    """One member. `protocols` maps a protocol's name to the member's metadata for it, the preferred one first."""
+    """One member.
+
+    `protocols` maps a protocol's name to the member's metadata for it, the preferred one first.
+    """
 
     __slots__ = (
-        "assignment", "awaiting_join", "awaiting_sync", "client_host", "client_id", "instance_id", "is_new", "member_id",
-        "protocols", "rebalance_timeout_ms", "session_timeout_ms",
-    )  # fmt: skip
+        "assignment",
+        "awaiting_join",
+        "awaiting_sync",
+        "client_host",
+        "client_id",
+        "instance_id",
+        "is_new",
+        "member_id",
+        "protocols",
+        "rebalance_timeout_ms",
+        "session_timeout_ms",
+    )
 
     def __init__(
-        self, member_id: str, instance_id: str | None, client_id: str, client_host: str,
-        rebalance_timeout_ms: int, session_timeout_ms: int, protocols: dict[str, bytes], assignment: bytes = b"",
-    ) -> None:  # fmt: skip
+        self,
+        member_id: str,
+        instance_id: str | None,
+        client_id: str,
+        client_host: str,
+        rebalance_timeout_ms: int,
+        session_timeout_ms: int,
+        protocols: dict[str, bytes],
+        assignment: bytes = b"",
+    ) -> None:
         self.member_id, self.instance_id = member_id, instance_id
         self.client_id, self.client_host = client_id, client_host
-        self.rebalance_timeout_ms, self.session_timeout_ms = rebalance_timeout_ms, session_timeout_ms
+        self.rebalance_timeout_ms, self.session_timeout_ms = (
+            rebalance_timeout_ms,
+            session_timeout_ms,
+        )
         self.protocols, self.assignment = protocols, assignment
         self.awaiting_join: Token | None = None
         self.awaiting_sync: Token | None = None
@@ -82,18 +110,36 @@ class Member:
         raise AssertionError(f"member {self.member_id} supports none of {sorted(candidates)}")
 
     def has_satisfied_session(self) -> bool:
-        """A parked request is a sign of life, except of a member that was never answered (its client may be long gone)."""
-        return not self.is_new and (self.awaiting_join is not None or self.awaiting_sync is not None)
+        """A parked request is a sign of life, except of a member that was never answered (its
+        client may be long gone).
+        """
+        return not self.is_new and (
+            self.awaiting_join is not None or self.awaiting_sync is not None
+        )
 
 
 class Group:
     """What is true of one group; every change keeps the invariants of the card."""
 
     __slots__ = (
-        "awaiting_join_count", "generation", "group_id", "initial_delay_left_ms", "leader", "members", "new_member_added",
-        "pending_joins", "pending_syncs", "previous_state", "protocol_name", "protocol_type", "state", "state_timestamp_ms",
-        "static_members", "subscribed", "support",
-    )  # fmt: skip
+        "awaiting_join_count",
+        "generation",
+        "group_id",
+        "initial_delay_left_ms",
+        "leader",
+        "members",
+        "new_member_added",
+        "pending_joins",
+        "pending_syncs",
+        "previous_state",
+        "protocol_name",
+        "protocol_type",
+        "state",
+        "state_timestamp_ms",
+        "static_members",
+        "subscribed",
+        "support",
+    )
 
     def __init__(self, group_id: str, now_ms: int) -> None:
         self.group_id = group_id
@@ -113,16 +159,18 @@ class Group:
         self.new_member_added = False
         self.initial_delay_left_ms: int | None = None
 
-    # -- states ------------------------------------------------------------------------------------------------------
+    # states
     def transition_to(self, state: GroupState, now_ms: int) -> None:
-        assert state in NEXT_STATES[self.state], f"group {self.group_id}: {self.state.value} to {state.value}"
+        assert state in NEXT_STATES[self.state], (
+            f"group {self.group_id}: {self.state.value} to {state.value}"
+        )
         self.previous_state, self.state = self.state, state
         self.state_timestamp_ms = now_ms
 
     def can_rebalance(self) -> bool:
         return PREPARING in NEXT_STATES[self.state]
 
-    # -- members -----------------------------------------------------------------------------------------------------
+    # members
     def add(self, member: Member, protocol_type: str) -> None:
         assert member.instance_id is None or member.instance_id not in self.static_members
         if not self.members:
@@ -150,11 +198,20 @@ class Group:
         self.pending_joins.pop(member_id, None)
         self.pending_syncs.pop(member_id, None)
 
-    def update(self, member: Member, protocols: dict[str, bytes], rebalance_timeout_ms: int, session_timeout_ms: int) -> None:
+    def update(
+        self,
+        member: Member,
+        protocols: dict[str, bytes],
+        rebalance_timeout_ms: int,
+        session_timeout_ms: int,
+    ) -> None:
         self._count_support(member.protocols, -1)
         member.protocols = protocols
         self._count_support(protocols, 1)
-        member.rebalance_timeout_ms, member.session_timeout_ms = rebalance_timeout_ms, session_timeout_ms
+        member.rebalance_timeout_ms, member.session_timeout_ms = (
+            rebalance_timeout_ms,
+            session_timeout_ms,
+        )
 
     def park_join(self, member: Member, token: Token | None) -> Token | None:
         """Sets the member's parked join and returns the one it replaces."""
@@ -163,13 +220,21 @@ class Group:
         return before
 
     def rename_static(self, instance_id: str, old_member_id: str, new_member_id: str) -> Member:
-        """Gives a static member's place to a new member id; its parked requests must have been answered before."""
+        """Gives a static member's place to a new member id; its parked requests must have been
+        answered before.
+        """
         old = self.members.pop(old_member_id)
         assert old.awaiting_join is None and old.awaiting_sync is None
         new = Member(
-            new_member_id, instance_id, old.client_id, old.client_host,
-            old.rebalance_timeout_ms, old.session_timeout_ms, old.protocols, old.assignment,
-        )  # fmt: skip
+            new_member_id,
+            instance_id,
+            old.client_id,
+            old.client_host,
+            old.rebalance_timeout_ms,
+            old.session_timeout_ms,
+            old.protocols,
+            old.assignment,
+        )
         self.members[new_member_id] = new
         if self.leader == old_member_id:
             self.leader = new_member_id
@@ -180,7 +245,9 @@ class Group:
         return new
 
     def check_member(self, member_id: str, instance_id: str | None) -> None:
-        """Raises UNKNOWN_MEMBER_ID, or FENCED_INSTANCE_ID when the instance id belongs to another member by now."""
+        """Raises UNKNOWN_MEMBER_ID, or FENCED_INSTANCE_ID when the instance id belongs to
+        another member by now.
+        """
         if instance_id is not None:
             owner = self.static_members.get(instance_id)
             if owner is None:
@@ -197,16 +264,21 @@ class Group:
         return max((member.rebalance_timeout_ms for member in self.members.values()), default=0)
 
     def elect_joined_leader(self) -> bool:
-        """Keeps the leader if it joined, else takes the first member that did; False when nobody joined."""
+        """Keeps the leader if it joined, else takes the first member that did;
+
+        False when nobody joined.
+        """
         if self.leader is None:
             return False
         if self.members[self.leader].awaiting_join is not None:
             return True
-        joined = next((m.member_id for m in self.members.values() if m.awaiting_join is not None), None)
+        joined = next(
+            (m.member_id for m in self.members.values() if m.awaiting_join is not None), None
+        )
         self.leader = joined or self.leader
         return joined is not None
 
-    # -- protocols ---------------------------------------------------------------------------------------------------
+    # protocols
     def _count_support(self, protocols: Iterable[str], step: int) -> None:
         for name in protocols:
             count = self.support.get(name, 0) + step
@@ -219,10 +291,14 @@ class Group:
         """Whether a member with these could be in the group."""
         if self.state is EMPTY:
             return bool(protocol_type) and any(True for _ in protocols)
-        return protocol_type == self.protocol_type and any(self.support.get(name, 0) == len(self.members) for name in protocols)
+        return protocol_type == self.protocol_type and any(
+            self.support.get(name, 0) == len(self.members) for name in protocols
+        )
 
     def select_protocol(self) -> str:
-        """The protocol with most votes among those that all members know; of equals the one that was voted for first."""
+        """The protocol with most votes among those that all members know; of equals the one that
+        was voted for first.
+        """
         candidates = {name for name, count in self.support.items() if count == len(self.members)}
         votes: dict[str, int] = {}
         for member in self.members.values():
@@ -246,36 +322,68 @@ class Group:
         if self.protocol_name is None:
             return None
         try:
-            return frozenset(topic for member in self.members.values() for topic in subscribed_topics(member.protocols[self.protocol_name]))
+            return frozenset(
+                topic
+                for member in self.members.values()
+                for topic in subscribed_topics(member.protocols[self.protocol_name])
+            )
         except MalformedSubscription:
             return None
 
     def is_subscribed_to(self, topic: str) -> bool:
-        """A consumer group whose subscriptions cannot be read counts as subscribed to everything."""
-        return self.protocol_type == CONSUMER_PROTOCOL_TYPE if self.subscribed is None else topic in self.subscribed
+        """A consumer group whose subscriptions cannot be read counts as subscribed to
+        everything.
+        """
+        return (
+            self.protocol_type == CONSUMER_PROTOCOL_TYPE
+            if self.subscribed is None
+            else topic in self.subscribed
+        )
 
-    # -- pictures ----------------------------------------------------------------------------------------------------
+    # pictures
     def member_list(self) -> tuple[tuple[str, str | None, bytes], ...]:
         name = self.protocol_name
         assert name is not None
         return tuple((m.member_id, m.instance_id, m.protocols[name]) for m in self.members.values())
 
     def snapshot(self, assignment: dict[str, bytes] | None = None) -> GroupSnapshot:
-        """The group as a record, with `assignment` in place of the members' own where it is given."""
+        """The group as a record, with `assignment` in place of the members' own where it is
+        given.
+        """
         members = []
         for m in self.members.values():
             given = m.assignment if assignment is None else assignment.get(m.member_id, b"")
-            subscription = m.protocols[self.protocol_name] if self.protocol_name is not None else b""
-            members.append(MemberSnapshot(
-                m.member_id, m.instance_id, m.client_id, m.client_host, m.rebalance_timeout_ms, m.session_timeout_ms, subscription, given,
-            ))  # fmt: skip
+            subscription = (
+                m.protocols[self.protocol_name] if self.protocol_name is not None else b""
+            )
+            members.append(
+                MemberSnapshot(
+                    m.member_id,
+                    m.instance_id,
+                    m.client_id,
+                    m.client_host,
+                    m.rebalance_timeout_ms,
+                    m.session_timeout_ms,
+                    subscription,
+                    given,
+                )
+            )
         return GroupSnapshot(
-            self.group_id, self.protocol_type or "", self.generation, self.protocol_name, self.leader, self.state_timestamp_ms, tuple(members),
-        )  # fmt: skip
+            self.group_id,
+            self.protocol_type or "",
+            self.generation,
+            self.protocol_name,
+            self.leader,
+            self.state_timestamp_ms,
+            tuple(members),
+        )
 
 
 def group_from_snapshot(snapshot: GroupSnapshot, now_ms: int) -> Group:
-    """A group as its last record tells it: stable with members, else empty. Raises ValueError for a record that contradicts itself."""
+    """A group as its last record tells it: stable with members, else empty.
+
+    Raises ValueError for a record that contradicts itself.
+    """
     group = Group(snapshot.group_id, now_ms)
     group.generation, group.protocol_name = snapshot.generation, snapshot.protocol
     group.protocol_type = snapshot.protocol_type or None
@@ -283,13 +391,24 @@ def group_from_snapshot(snapshot: GroupSnapshot, now_ms: int) -> Group:
     if snapshot.members and (snapshot.protocol is None or not snapshot.protocol_type):
         raise ValueError(f"group {snapshot.group_id!r} has members and no protocol")
     for m in snapshot.members:
-        if m.member_id in group.members or (m.instance_id is not None and m.instance_id in group.static_members):
+        if m.member_id in group.members or (
+            m.instance_id is not None and m.instance_id in group.static_members
+        ):
             raise ValueError(f"group {snapshot.group_id!r} has a member twice")
         assert snapshot.protocol is not None
-        group.add(Member(
-            m.member_id, m.instance_id, m.client_id, m.client_host, m.rebalance_timeout_ms, m.session_timeout_ms,
-            {snapshot.protocol: m.subscription}, m.assignment,
-        ), snapshot.protocol_type)  # fmt: skip
+        group.add(
+            Member(
+                m.member_id,
+                m.instance_id,
+                m.client_id,
+                m.client_host,
+                m.rebalance_timeout_ms,
+                m.session_timeout_ms,
+                {snapshot.protocol: m.subscription},
+                m.assignment,
+            ),
+            snapshot.protocol_type,
+        )
     if snapshot.leader in group.members:
         group.leader = snapshot.leader
     group.state = group.previous_state = STABLE if group.members else EMPTY

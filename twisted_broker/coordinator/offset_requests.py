@@ -2,12 +2,14 @@
 
 Owns what these do to a group's offsets; who may do it is decided by the group's state.
 
-1. A commit is accepted for an empty group from anybody without a generation, else only from a member of this generation.
+1. A commit is accepted for an empty group from anybody without a generation, else only from a
+   member of this generation.
 2. Places of one commit succeed or fail together, but for those refused before anything is written.
 3. A fetch never waits; with `require_stable` it names places that are on their way.
 4. Expiry walks in bounded steps; a group goes with its last offset when it is empty.
 
-Source: Apache Kafka 4.3.1 `OffsetMetadataManager`, `ClassicGroup.validateOffset*` (KIP-211, 447, 496). Leaves out look-up of the shard.
+Source: Apache Kafka 4.3.1 `OffsetMetadataManager`, `ClassicGroup.validateOffset*` (KIP-211, 447,
+496). Leaves out look-up of the shard.
 """
 
 from __future__ import annotations
@@ -19,9 +21,20 @@ from twisted.internet.defer import Deferred, succeed
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from twisted_broker.coordinator.coordinator_shard import CoordinatorShard, CoordinatorState, GroupEntry, append_error
+from twisted_broker.coordinator.coordinator_shard import (
+    CoordinatorShard,
+    CoordinatorState,
+    GroupEntry,
+    append_error,
+)
 from twisted_broker.coordinator.group_records import NO_EXPIRY, CommittedOffset
-from twisted_broker.coordinator.group_state import COMPLETING, CONSUMER_PROTOCOL_TYPE, DEAD, EMPTY, Group
+from twisted_broker.coordinator.group_state import (
+    COMPLETING,
+    CONSUMER_PROTOCOL_TYPE,
+    DEAD,
+    EMPTY,
+    Group,
+)
 from twisted_broker.coordinator.offsets import TopicPartition
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.primitives import NULL_UUID
@@ -45,7 +58,9 @@ class OffsetToCommit:
 
 @dataclass(frozen=True, slots=True)
 class CommitRequest:
-    """`retention_ms` is what old clients may ask for (OffsetCommit v2-4), -1 for the broker's setting."""
+    """`retention_ms` is what old clients may ask for (OffsetCommit v2-4), -1 for the broker's
+    setting.
+    """
 
     group_id: str
     member_id: str = ""
@@ -67,7 +82,7 @@ class FetchedOffset:
 CommitAnswer = dict[TopicPartition, ErrorCode]
 
 
-# -- commit --------------------------------------------------------------------------------------------------------------
+# commit
 def check_commit(group: Group, request: CommitRequest) -> None:
     """Raises what keeps this committer from committing."""
     if group.state is DEAD:
@@ -83,8 +98,13 @@ def check_commit(group: Group, request: CommitRequest) -> None:
         raise BrokerError(ErrorCode.REBALANCE_IN_PROGRESS)
 
 
-def commit(shard: CoordinatorShard, entry: GroupEntry, request: CommitRequest) -> Deferred[CommitAnswer]:
-    """Stores the offsets; fires with an error per place. Raises BrokerError when the committer is refused."""
+def commit(
+    shard: CoordinatorShard, entry: GroupEntry, request: CommitRequest
+) -> Deferred[CommitAnswer]:
+    """Stores the offsets; fires with an error per place.
+
+    Raises BrokerError when the committer is refused.
+    """
     check_commit(entry.group, request)
     shard.carry_out(entry, entry.core.commits_offsets(request.member_id))
     answer: CommitAnswer = {}
@@ -98,44 +118,67 @@ def commit(shard: CoordinatorShard, entry: GroupEntry, request: CommitRequest) -
             changes[place] = _committed(wanted, shard.parts.wall_ms(), request.retention_ms)
     if not changes:
         return succeed(answer)
-    return shard.write_offsets(entry, list(changes.items())).addCallbacks(lambda _: answer, _commit_failed, errbackArgs=(answer, changes))
+    return shard.write_offsets(entry, list(changes.items())).addCallbacks(
+        lambda _: answer, _commit_failed, errbackArgs=(answer, changes)
+    )
 
 
 def _committed(wanted: OffsetToCommit, now_ms: int, retention_ms: int) -> CommittedOffset:
     expire_ms = NO_EXPIRY if retention_ms < 0 else now_ms + retention_ms
     commit_ms = now_ms if wanted.commit_timestamp_ms < 0 else wanted.commit_timestamp_ms
-    return CommittedOffset(wanted.offset, wanted.leader_epoch, wanted.metadata, commit_ms, expire_ms, wanted.topic_id)
+    return CommittedOffset(
+        wanted.offset, wanted.leader_epoch, wanted.metadata, commit_ms, expire_ms, wanted.topic_id
+    )
 
 
-_TOO_LARGE = (ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE, ErrorCode.INVALID_FETCH_SIZE)
+_TOO_LARGE = (
+    ErrorCode.MESSAGE_TOO_LARGE,
+    ErrorCode.RECORD_LIST_TOO_LARGE,
+    ErrorCode.INVALID_FETCH_SIZE,
+)
 
 
-def _commit_failed(failure: Failure, answer: CommitAnswer, changes: dict[TopicPartition, CommittedOffset | None]) -> CommitAnswer:
+def _commit_failed(
+    failure: Failure, answer: CommitAnswer, changes: dict[TopicPartition, CommittedOffset | None]
+) -> CommitAnswer:
     is_too_large = isinstance(failure.value, BrokerError) and failure.value.code in _TOO_LARGE
     error = ErrorCode.INVALID_COMMIT_OFFSET_SIZE if is_too_large else append_error(failure)
     return answer | dict.fromkeys(changes, error)
 
 
-# -- fetch ---------------------------------------------------------------------------------------------------------------
-def fetch(entry: GroupEntry | None, places: Sequence[tuple[str, int, bytes]] | None, require_stable: bool) -> list[FetchedOffset]:
-    """The offsets of (topic, partition, topic id or NULL_UUID) each, in order; of all that is committed for None."""
+# fetch
+def fetch(
+    entry: GroupEntry | None, places: Sequence[tuple[str, int, bytes]] | None, require_stable: bool
+) -> list[FetchedOffset]:
+    """The offsets of (topic, partition, topic id or NULL_UUID) each, in order; of all that is
+    committed for None.
+    """
     if entry is None or entry.group.state is DEAD:
-        return [FetchedOffset(topic, partition, ErrorCode.NONE, None) for topic, partition, _ in places or ()]
+        return [
+            FetchedOffset(topic, partition, ErrorCode.NONE, None)
+            for topic, partition, _ in places or ()
+        ]
     if places is None:
-        places = [(topic, partition, NULL_UUID) for topic, partition in sorted(entry.offsets.committed)]
+        places = [
+            (topic, partition, NULL_UUID) for topic, partition in sorted(entry.offsets.committed)
+        ]
     fetched = []
     for topic, partition, topic_id in places:
         place = (topic, partition)
         if require_stable and entry.offsets.is_unstable(place):
             fetched.append(FetchedOffset(topic, partition, ErrorCode.UNSTABLE_OFFSET_COMMIT, None))
         else:
-            fetched.append(FetchedOffset(topic, partition, ErrorCode.NONE, entry.offsets.get(place, topic_id)))
+            fetched.append(
+                FetchedOffset(topic, partition, ErrorCode.NONE, entry.offsets.get(place, topic_id))
+            )
     return fetched
 
 
-# -- delete --------------------------------------------------------------------------------------------------------------
+# delete
 def check_delete_offsets(entry: GroupEntry | None) -> GroupEntry:
-    """The entry, if offsets may be deleted from it; raises GROUP_ID_NOT_FOUND or NON_EMPTY_GROUP."""
+    """The entry, if offsets may be deleted from it; raises GROUP_ID_NOT_FOUND or
+    NON_EMPTY_GROUP.
+    """
     if entry is None or entry.group.state is DEAD:
         raise BrokerError(ErrorCode.GROUP_ID_NOT_FOUND)
     if entry.group.state is not EMPTY and entry.group.protocol_type != CONSUMER_PROTOCOL_TYPE:
@@ -151,11 +194,22 @@ def check_delete_group(entry: GroupEntry | None) -> GroupEntry:
     return entry
 
 
-def delete_offsets(shard: CoordinatorShard, entry: GroupEntry, places: Sequence[TopicPartition]) -> Deferred[dict[TopicPartition, ErrorCode]]:
-    """Deletes what nobody in the group is subscribed to; fires with an error per place, fails with BrokerError when storage refuses."""
+def delete_offsets(
+    shard: CoordinatorShard, entry: GroupEntry, places: Sequence[TopicPartition]
+) -> Deferred[dict[TopicPartition, ErrorCode]]:
+    """Deletes what nobody in the group is subscribed to; fires with an error per place, fails
+    with BrokerError when storage refuses.
+    """
     group, offsets = entry.group, entry.offsets
-    answer = {p: ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC if group.is_subscribed_to(p[0]) else ErrorCode.NONE for p in places}
-    present = [p for p, error in answer.items() if not error and (p in offsets.committed or offsets.is_unstable(p))]
+    answer = {
+        p: ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC if group.is_subscribed_to(p[0]) else ErrorCode.NONE
+        for p in places
+    }
+    present = [
+        p
+        for p, error in answer.items()
+        if not error and (p in offsets.committed or offsets.is_unstable(p))
+    ]
     if not present:
         return succeed(answer)
     return shard.delete_offsets(entry, present).addCallbacks(lambda _: answer, _refuse)
@@ -165,7 +219,7 @@ def _refuse(failure: Failure) -> Failure:
     return Failure(BrokerError(append_error(failure)))
 
 
-# -- expiry --------------------------------------------------------------------------------------------------------------
+# expiry
 def expiry_steps(shard: CoordinatorShard) -> Iterator[None]:
     """Removes what has expired from one shard, some groups at a step."""
     for number, group_id in enumerate(list(shard.groups), 1):
@@ -179,9 +233,20 @@ def expiry_steps(shard: CoordinatorShard) -> Iterator[None]:
 
 
 def _expire(shard: CoordinatorShard, entry: GroupEntry) -> None:
-    places = list(entry.offsets.expired(entry.group, shard.parts.wall_ms(), shard.parts.settings.offsets_retention_ms))
-    is_last = len(places) == len(entry.offsets.committed) and not any(map(entry.offsets.is_unstable, entry.offsets.committed))
-    if is_last and entry.group.state is EMPTY and not entry.group.pending_joins and not entry.offsets.transactional:
+    places = list(
+        entry.offsets.expired(
+            entry.group, shard.parts.wall_ms(), shard.parts.settings.offsets_retention_ms
+        )
+    )
+    is_last = len(places) == len(entry.offsets.committed) and not any(
+        map(entry.offsets.is_unstable, entry.offsets.committed)
+    )
+    if (
+        is_last
+        and entry.group.state is EMPTY
+        and not entry.group.pending_joins
+        and not entry.offsets.transactional
+    ):
         shard.delete_group(entry).addErrback(_note_failure, shard.index)
     elif places:
         shard.delete_offsets(entry, places).addErrback(_note_failure, shard.index)
@@ -189,4 +254,8 @@ def _expire(shard: CoordinatorShard, entry: GroupEntry) -> None:
 
 def _note_failure(failure: Failure, index: int) -> None:
     """The next round tries again."""
-    _log.warn("expired offsets of __consumer_offsets-{index} stay for now: {error}", index=index, error=failure.value)
+    _log.warn(
+        "expired offsets of __consumer_offsets-{index} stay for now: {error}",
+        index=index,
+        error=failure.value,
+    )

@@ -1,16 +1,20 @@
-"""A group's committed offsets: what a reader sees, what is still on its way, what has expired. Ring 0.
+"""A group's committed offsets: what a reader sees, what is still on its way, what has expired. Ring
+0.
 
 Owns `GroupOffsets` and the rule of expiry.
 
-1. `committed` holds only what is stored: a commit enters when its record is replicated, later records over earlier ones.
-2. Between append and replication a partition counts as in flight; a reader that asks for stable offsets is told to wait.
-3. An offset of an open transaction is invisible until the commit marker and gone with the abort marker; the marker's offsets win over
-   a plain commit only when their record is the later one.
-4. An offset expires when its own expiry has passed (old clients) or when retention has passed since the base that the group's state
-   gives: the group became empty, or the commit for groups that hold offsets only or are not subscribed to the topic. Never while in flight
-   or in a transaction.
+1. `committed` holds only what is stored: a commit enters when its record is replicated, later
+   records over earlier ones.
+2. Between append and replication a partition counts as in flight; a reader that asks for stable
+   offsets is told to wait.
+3. An offset of an open transaction is invisible until the commit marker and gone with the abort
+   marker; the marker's offsets win over a plain commit only when their record is the later one.
+4. An offset expires when its own expiry has passed (old clients) or when retention has passed since
+   the base that the group's state gives: the group became empty, or the commit for groups that hold
+   offsets only or are not subscribed to the topic. Never while in flight or in a transaction.
 
-Source: Apache Kafka 4.3.1 `OffsetMetadataManager`, `ClassicGroup.offsetExpirationCondition` (KIP-211). Leaves out records and storage.
+Source: Apache Kafka 4.3.1 `OffsetMetadataManager`, `ClassicGroup.offsetExpirationCondition`
+(KIP-211). Leaves out records and storage.
 """
 
 from __future__ import annotations
@@ -53,7 +57,9 @@ class GroupOffsets:
         return before is None
 
     def remove(self, place: TopicPartition, record_offset: int) -> bool:
-        """A tombstone at `record_offset`: removes what is older than it, in transactions too; whether something visible went."""
+        """A tombstone at `record_offset`: removes what is older than it, in transactions too;
+        whether something visible went.
+        """
         for offsets in self.transactional.values():
             offsets.pop(place, None)
         before = self.committed.get(place)
@@ -62,21 +68,31 @@ class GroupOffsets:
         del self.committed[place]
         return True
 
-    def put_transactional(self, producer_id: int, place: TopicPartition, committed: CommittedOffset) -> None:
+    def put_transactional(
+        self, producer_id: int, place: TopicPartition, committed: CommittedOffset
+    ) -> None:
         self.transactional.setdefault(producer_id, {})[place] = committed
 
     def end_transaction(self, producer_id: int, is_commit: bool) -> int:
         """A transaction's marker; the number of places that are new by it."""
         offsets = self.transactional.pop(producer_id, {})
-        return sum(self.put(place, committed) for place, committed in offsets.items()) if is_commit else 0
+        return (
+            sum(self.put(place, committed) for place, committed in offsets.items())
+            if is_commit
+            else 0
+        )
 
     def is_unstable(self, place: TopicPartition) -> bool:
-        return place in self._in_flight or any(place in offsets for offsets in self.transactional.values())
+        return place in self._in_flight or any(
+            place in offsets for offsets in self.transactional.values()
+        )
 
     def get(self, place: TopicPartition, topic_id: bytes = NULL_UUID) -> CommittedOffset | None:
         """The offset, unless it was committed for another topic of the same name."""
         found = self.committed.get(place)
-        if found is None or (topic_id != NULL_UUID != found.topic_id and topic_id != found.topic_id):
+        if found is None or (
+            topic_id != NULL_UUID != found.topic_id and topic_id != found.topic_id
+        ):
             return None
         return found
 
@@ -89,7 +105,11 @@ class GroupOffsets:
             base_ms = None
         elif group.state is EMPTY:
             base_ms = group.state_timestamp_ms if group.state_timestamp_ms >= 0 else None
-        elif group.protocol_type == CONSUMER_PROTOCOL_TYPE and group.state is STABLE and group.subscribed is not None:
+        elif (
+            group.protocol_type == CONSUMER_PROTOCOL_TYPE
+            and group.state is STABLE
+            and group.subscribed is not None
+        ):
             base_ms = None
         else:
             return
@@ -99,6 +119,9 @@ class GroupOffsets:
             if committed.expire_timestamp_ms != NO_EXPIRY:
                 due = now_ms >= committed.expire_timestamp_ms
             else:
-                due = now_ms - (committed.commit_timestamp_ms if base_ms is None else base_ms) >= retention_ms
+                due = (
+                    now_ms - (committed.commit_timestamp_ms if base_ms is None else base_ms)
+                    >= retention_ms
+                )
             if due:
                 yield place

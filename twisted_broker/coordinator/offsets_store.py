@@ -1,12 +1,16 @@
-"""`__consumer_offsets` on this broker's replicas, and the way from the metadata log to the group coordinator. Ring 1.
+"""`__consumer_offsets` on this broker's replicas, and the way from the metadata log to the group
+coordinator. Ring 1.
 
-Owns `ReplicaOffsetsStore` (the real `IOffsetsStore`), `GroupRoles` (tells the coordinator what this broker leads, and which topics are
-gone) and `group_coordinator`, which joins the parts.
+Owns `ReplicaOffsetsStore` (the real `IOffsetsStore`), `GroupRoles` (tells the coordinator what this
+broker leads, and which topics are gone) and `group_coordinator`, which joins the parts.
 
-1. Records of the coordinator are appended as COORDINATOR with acks=-1: the minimum ISR counts, clients' rules do not.
-2. A load reads up to the log end, beyond the high watermark too: what is there will be committed under this leader, or the load repeated.
+1. Records of the coordinator are appended as COORDINATOR with acks=-1: the minimum ISR counts,
+   clients' rules do not.
+2. A load reads up to the log end, beyond the high watermark too: what is there will be committed
+   under this leader, or the load repeated.
 
-Source: Apache Kafka 4.3.1 `CoordinatorPartitionWriter`, `CoordinatorLoaderImpl`, `BrokerMetadataPublisher`. Leaves out creating the topic (api).
+Source: Apache Kafka 4.3.1 `CoordinatorPartitionWriter`, `CoordinatorLoaderImpl`,
+`BrokerMetadataPublisher`. Leaves out creating the topic (api).
 """
 
 from __future__ import annotations
@@ -38,16 +42,28 @@ class ReplicaOffsetsStore:
 
     __slots__ = ("_config", "_image_source", "_replicas")
 
-    def __init__(self, replicas: ReplicaManager, image_source: ImageSource, config: BrokerConfig) -> None:
+    def __init__(
+        self, replicas: ReplicaManager, image_source: ImageSource, config: BrokerConfig
+    ) -> None:
         self._replicas, self._image_source, self._config = replicas, image_source, config
 
     def partitions_count(self) -> int:
         topic = self._image_source.image.topics_by_name.get(OFFSETS_TOPIC)
-        return len(topic.partitions) if topic is not None else self._config.integer("offsets.topic.num.partitions")
+        return (
+            len(topic.partitions)
+            if topic is not None
+            else self._config.integer("offsets.topic.num.partitions")
+        )
 
     def append(self, index: int, batch: bytes, timeout_ms: int) -> Deferred[int]:
-        outcomes = self._replicas.append([(TopicPartition(OFFSETS_TOPIC, index), batch)], ALL_REPLICAS, origin=AppendOrigin.COORDINATOR)
-        return self._replicas.wait_for_replicas(outcomes, timeout_ms).addCallback(lambda _: _base_offset(outcomes[0]))
+        outcomes = self._replicas.append(
+            [(TopicPartition(OFFSETS_TOPIC, index), batch)],
+            ALL_REPLICAS,
+            origin=AppendOrigin.COORDINATOR,
+        )
+        return self._replicas.wait_for_replicas(outcomes, timeout_ms).addCallback(
+            lambda _: _base_offset(outcomes[0])
+        )
 
     def bounds(self, index: int) -> tuple[int, int]:
         log = self._log(index)
@@ -76,7 +92,9 @@ def _base_offset(outcome: AppendOutcome) -> int:
 
 
 class GroupRoles:
-    """A `RoleObserver` of the ReplicaManager and a subscriber of the metadata image, on behalf of the group coordinator."""
+    """A `RoleObserver` of the ReplicaManager and a subscriber of the metadata image, on behalf
+    of the group coordinator.
+    """
 
     __slots__ = ("_coordinator",)
 
@@ -96,17 +114,28 @@ class GroupRoles:
         if self._coordinator.offsets_topic is not None:
             self._coordinator.offsets_topic.image_changed()
         if delta.removed_topics:
-            self._coordinator.on_topics_deleted({topic.name: topic.id for topic in delta.removed_topics.values()})
+            self._coordinator.on_topics_deleted(
+                {topic.name: topic.id for topic in delta.removed_topics.values()}
+            )
 
 
 def group_coordinator(
-    runtime: Runtime, config: BrokerConfig, replicas: ReplicaManager, image_source: Any, create_topics: CreateTopics
+    runtime: Runtime,
+    config: BrokerConfig,
+    replicas: ReplicaManager,
+    image_source: Any,
+    create_topics: CreateTopics,
 ) -> GroupCoordinator:
-    """A coordinator on these replicas, told what it leads from now on. `image_source` is a MetadataObserver (`image`, `subscribe`);
-    `start` and `stop` of the result are the caller's."""
+    """A coordinator on these replicas, told what it leads from now on. `image_source` is a
+    MetadataObserver (`image`, `subscribe`); `start` and `stop` of the result are the caller's.
+    """
     store = ReplicaOffsetsStore(replicas, image_source, config)
-    parts = CoordinatorParts(runtime.clock, runtime.wall_ms, runtime.random, store, settings_of(config))
-    coordinator = GroupCoordinator(parts, OffsetsTopic(image_source, config, create_topics, runtime.clock))
+    parts = CoordinatorParts(
+        runtime.clock, runtime.wall_ms, runtime.random, store, settings_of(config)
+    )
+    coordinator = GroupCoordinator(
+        parts, OffsetsTopic(image_source, config, create_topics, runtime.clock)
+    )
     roles = GroupRoles(coordinator)
     replicas.role_observers.append(roles)
     image_source.subscribe(roles.image_changed)

@@ -1,13 +1,17 @@
-"""Where a group's coordinator is, and the making of `__consumer_offsets` when the first group is looked for. Ring 1.
+"""Where a group's coordinator is, and the making of `__consumer_offsets` when the first group is
+looked for. Ring 1.
 
 Owns `OffsetsTopic`.
 
-1. One creation is on its way at a time; whoever asks meanwhile may wait for its leaders to be known, but no longer than `PATIENCE_MS`:
-   clients ask again by themselves, though some of them only after a second.
-2. The topic is compacted, as large and replicated as the settings say, with no more replicas than there are live brokers.
+1. One creation is on its way at a time; whoever asks meanwhile may wait for its leaders to be
+   known, but no longer than `PATIENCE_MS`: clients ask again by themselves, though some of them
+   only after a second.
+2. The topic is compacted, as large and replicated as the settings say, with no more replicas than
+   there are live brokers.
 3. A creation that fails is logged and tried again by the next who asks.
 
-Source: Apache Kafka 4.3.1 `AutoTopicCreationManager`, `GroupCoordinatorService.groupMetadataTopicConfigs`. Leaves out who may ask (api).
+Source: Apache Kafka 4.3.1 `AutoTopicCreationManager`,
+`GroupCoordinatorService.groupMetadataTopicConfigs`. Leaves out who may ask (api).
 """
 
 from __future__ import annotations
@@ -24,7 +28,12 @@ from twisted_broker.coordinator.collaborators import OFFSETS_TOPIC
 from twisted_broker.coordinator.group_records import partition_for
 from twisted_broker.interfaces import IClock
 from twisted_broker.wire.errors import ErrorCode
-from twisted_broker.wire.messages.topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest, CreateTopicsResponse
+from twisted_broker.wire.messages.topics import (
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+)
 
 if TYPE_CHECKING:
     from twisted_broker.cluster.image_entries import Endpoint
@@ -44,13 +53,23 @@ class OffsetsTopic:
 
     __slots__ = ("_clock", "_config", "_create", "_image_source", "_waiting", "is_being_created")
 
-    def __init__(self, image_source: ImageSource, config: BrokerConfig, create: CreateTopics, clock: IClock) -> None:
-        self._image_source, self._config, self._create, self._clock = image_source, config, create, clock
+    def __init__(
+        self, image_source: ImageSource, config: BrokerConfig, create: CreateTopics, clock: IClock
+    ) -> None:
+        self._image_source, self._config, self._create, self._clock = (
+            image_source,
+            config,
+            create,
+            clock,
+        )
         self._waiting: list[Deferred[None]] = []
         self.is_being_created = False
 
     def coordinator(self, group_id: str, listener: str) -> tuple[int, Endpoint] | None:
-        """(node id, where it is reached) of the broker that serves the group; None while there is none, then the topic is being made."""
+        """(node id, where it is reached) of the broker that serves the group;
+
+        None while there is none, then the topic is being made.
+        """
         image = self._image_source.image
         topic = image.topics_by_name.get(OFFSETS_TOPIC)
         if topic is None:
@@ -75,7 +94,9 @@ class OffsetsTopic:
         answer.addCallbacks(self._created, self._failed)
 
     def made(self) -> Deferred[None]:
-        """Fires when the topic has leaders, its creation failed, or `PATIENCE_MS` have passed; at once when there is nothing to wait for."""
+        """Fires when the topic has leaders, its creation failed, or `PATIENCE_MS` have passed;
+        at once when there is nothing to wait for.
+        """
         waiting: Deferred[None] = Deferred()
         if not self.is_being_created:
             waiting.callback(None)
@@ -91,7 +112,11 @@ class OffsetsTopic:
     def image_changed(self) -> None:
         """The metadata image is a new one, and this broker has taken over its roles in it."""
         topic = self._image_source.image.topics_by_name.get(OFFSETS_TOPIC)
-        if self._waiting and topic is not None and all(partition.leader >= 0 for partition in topic.partitions.values()):
+        if (
+            self._waiting
+            and topic is not None
+            and all(partition.leader >= 0 for partition in topic.partitions.values())
+        ):
             self._let_go()
 
     def _let_go(self) -> None:
@@ -101,21 +126,36 @@ class OffsetsTopic:
 
     def request(self) -> CreateTopicsRequest:
         config = self._config
-        replicas = min(config.integer("offsets.topic.replication.factor"), max(1, len(self._image_source.image.live_brokers())))
-        settings = {"cleanup.policy": "compact", "compression.type": "producer", "segment.bytes": str(config["offsets.topic.segment.bytes"])}
+        replicas = min(
+            config.integer("offsets.topic.replication.factor"),
+            max(1, len(self._image_source.image.live_brokers())),
+        )
+        settings = {
+            "cleanup.policy": "compact",
+            "compression.type": "producer",
+            "segment.bytes": str(config["offsets.topic.segment.bytes"]),
+        }
         return CreateTopicsRequest(
-            topics=[CreatableTopic(
-                name=OFFSETS_TOPIC, num_partitions=config.integer("offsets.topic.num.partitions"), replication_factor=replicas,
-                configs=[CreatableTopicConfig(name=name, value=value) for name, value in settings.items()],
-            )],
+            topics=[
+                CreatableTopic(
+                    name=OFFSETS_TOPIC,
+                    num_partitions=config.integer("offsets.topic.num.partitions"),
+                    replication_factor=replicas,
+                    configs=[
+                        CreatableTopicConfig(name=name, value=value)
+                        for name, value in settings.items()
+                    ],
+                )
+            ],
             timeout_ms=CREATION_TIMEOUT_MS,
-        )  # fmt: skip
+        )
 
     def _created(self, response: CreateTopicsResponse) -> None:
         self.is_being_created = False
         for topic in response.topics:
             if topic.error_code not in _HARMLESS:
-                _log.error("{topic} was not created: {error}", topic=OFFSETS_TOPIC, error=ErrorCode(topic.error_code).name)  # type: ignore[call-arg]
+                error = ErrorCode(topic.error_code).name  # type: ignore[call-arg]
+                _log.error("{topic} was not created: {error}", topic=OFFSETS_TOPIC, error=error)
                 self._let_go()
         self.image_changed()
 

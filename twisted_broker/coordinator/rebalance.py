@@ -1,13 +1,18 @@
-"""One round of a classic group: gather the joins, start a generation, spread its assignment. Ring 0.
+"""One round of a classic group: gather the joins, start a generation, spread its assignment. Ring
+0.
 
-Owns `Rebalance`: the part of a group's decisions that no request enters by itself; `group_core.py` adds the requests.
+Owns `Rebalance`: the part of a group's decisions that no request enters by itself; `group_core.py`
+adds the requests.
 
-1. Every parked request is answered exactly once: by completion, by an error when its member goes, or at unload.
+1. Every parked request is answered exactly once: by completion, by an error when its member goes,
+   or at unload.
 2. Every member and every pending one has a session timer running.
-3. While PreparingRebalance the join timer runs; while a generation has members that did not sync, the sync timer.
+3. While PreparingRebalance the join timer runs; while a generation has members that did not sync,
+   the sync timer.
 4. At the initial delay's end new arrivals prolong it, up to the rebalance timeout altogether.
 
-Source: Apache Kafka 4.3.1 `GroupMetadataManager`, methods `*ClassicGroup*` (KIP-62, 134, 559). Leaves out requests and records' fate.
+Source: Apache Kafka 4.3.1 `GroupMetadataManager`, methods `*ClassicGroup*` (KIP-62, 134, 559).
+Leaves out requests and records' fate.
 """
 
 from __future__ import annotations
@@ -26,7 +31,15 @@ from twisted_broker.coordinator.effects import (
     TimerSet,
     Token,
 )
-from twisted_broker.coordinator.group_state import COMPLETING, DEAD, EMPTY, PREPARING, STABLE, Group, Member
+from twisted_broker.coordinator.group_state import (
+    COMPLETING,
+    DEAD,
+    EMPTY,
+    PREPARING,
+    STABLE,
+    Group,
+    Member,
+)
 from twisted_broker.wire.errors import ErrorCode
 
 
@@ -51,7 +64,7 @@ class Rebalance:
         out, self._out = self._out, []
         return out
 
-    # -- the rebalance -----------------------------------------------------------------------------------------------
+    # the rebalance
     def _rebalance_or_complete(self, now_ms: int) -> None:
         if self.group.can_rebalance():
             self._prepare_rebalance(now_ms)
@@ -78,7 +91,11 @@ class Rebalance:
 
     def _maybe_complete_join(self, now_ms: int) -> None:
         group = self.group
-        if group.state is PREPARING and group.initial_delay_left_ms is None and group.has_all_joined():
+        if (
+            group.state is PREPARING
+            and group.initial_delay_left_ms is None
+            and group.has_all_joined()
+        ):
             self._complete_join(now_ms)
 
     def _join_time_is_over(self, now_ms: int) -> None:
@@ -98,11 +115,14 @@ class Rebalance:
         group = self.group
         group.initial_delay_left_ms = None
         self._cancel_timer(TimerKind.JOIN)
-        for member in [m for m in group.members.values() if m.awaiting_join is None and m.instance_id is None]:
+        for member in [
+            m for m in group.members.values() if m.awaiting_join is None and m.instance_id is None
+        ]:
             self._cancel_timer(TimerKind.SESSION, member.member_id)
             group.remove(member.member_id)
         if group.members and not group.elect_joined_leader():
-            # Only static members are left and none came: their sessions decide how long they are waited for.
+            # Only static members are left and none came: their sessions decide how long they are
+            # waited for.
             self._set_timer(TimerKind.JOIN, group.rebalance_timeout_ms())
             return
         group.start_generation(now_ms)
@@ -115,7 +135,9 @@ class Rebalance:
     def _answer_joins(self) -> None:
         group = self.group
         for member in group.members.values():
-            self._answer_join(member, self._joined(member, with_members=group.leader == member.member_id))
+            self._answer_join(
+                member, self._joined(member, with_members=group.leader == member.member_id)
+            )
             self._set_timer(TimerKind.SESSION, member.session_timeout_ms, member.member_id)
             member.is_new = False
             group.pending_syncs[member.member_id] = None
@@ -123,15 +145,23 @@ class Rebalance:
     def _joined(self, member: Member, with_members: bool) -> JoinAnswer:
         group = self.group
         return JoinAnswer(
-            member_id=member.member_id, generation=group.generation, protocol_type=group.protocol_type,
-            protocol_name=group.protocol_name, leader=group.leader or "", members=group.member_list() if with_members else (),
-        )  # fmt: skip
+            member_id=member.member_id,
+            generation=group.generation,
+            protocol_type=group.protocol_type,
+            protocol_name=group.protocol_name,
+            leader=group.leader or "",
+            members=group.member_list() if with_members else (),
+        )
 
     def _spread_assignment(self, assignment: dict[str, bytes], error: ErrorCode) -> None:
         group = self.group
         for member in group.members.values():
             member.assignment = assignment.get(member.member_id, b"")
-            answer = SyncAnswer(error) if error else SyncAnswer(error, group.protocol_type, group.protocol_name, member.assignment)
+            answer = (
+                SyncAnswer(error)
+                if error
+                else SyncAnswer(error, group.protocol_type, group.protocol_name, member.assignment)
+            )
             if self._answer_sync(member, answer):
                 self._set_timer(TimerKind.SESSION, member.session_timeout_ms, member.member_id)
 
@@ -142,7 +172,7 @@ class Rebalance:
                 self._drop(member_id, ErrorCode.UNKNOWN_MEMBER_ID)
             self._prepare_rebalance(now_ms)
 
-    # -- members and time --------------------------------------------------------------------------------------------------
+    # members and time
     def touch(self, member: Member) -> None:
         """Starts the member's session anew."""
         self._set_timer(TimerKind.SESSION, member.session_timeout_ms, member.member_id)
@@ -181,7 +211,7 @@ class Rebalance:
         else:
             self._maybe_complete_join(now_ms)
 
-    # -- consequences ------------------------------------------------------------------------------------------------
+    # consequences
     def _answer(self, token: Token, answer: JoinAnswer | SyncAnswer) -> None:
         self._out.append(Answered(token, answer))
 

@@ -1,17 +1,21 @@
-"""A timer over somebody's silence, fair to those whom this process did not hear because it stood still itself.
+"""A timer over somebody's silence, fair to those whom this process did not hear because it stood
+still itself.
 
 Owns `SessionTimer`, an `IDelayedCall`.
 
-1. When it is due, what has arrived is read first: a reactor runs its timers before it looks at its sockets, so after a stall a heartbeat may lie
-   there unread. The verdict falls one turn later.
-2. A timer that comes due `STOOD_STILL_SECONDS` late or more shows that this process stood still (SIGSTOP, a machine suspended, a slow disk).
-   Its client may have given its connection up meanwhile and be on its way back: once, `COMING_BACK_SECONDS` more are granted.
-3. It ends: `COMING_BACK_SECONDS` later than it would, and what the clock is late, at the latest. Setting it anew begins all over.
+1. When it is due, what has arrived is read first: a reactor runs its timers before it looks at its
+   sockets, so after a stall a heartbeat may lie there unread. The verdict falls one turn later.
+2. A timer that comes due `STOOD_STILL_SECONDS` late or more shows that this process stood still
+   (SIGSTOP, a machine suspended, a slow disk). Its client may have given its connection up
+   meanwhile and be on its way back: once, `COMING_BACK_SECONDS` more are granted.
+3. It ends: `COMING_BACK_SECONDS` later than it would, and what the clock is late, at the latest.
+   Setting it anew begins all over.
 
-Source: our own. Kafka does neither: after a SIGSTOP its reaper races its network threads, and a consumer may lose its place in the group because
-its broker stood still. A whole session more (what Kafka grants when another broker loads a group) would cost others more than it gives: Java's
-clients come back under the member id they had, within a second; librdkafka's give that id up by themselves when they heard nothing for a session,
-join anew, and the group would wait for their ghosts.
+Source: our own. Kafka does neither: after a SIGSTOP its reaper races its network threads, and a
+consumer may lose its place in the group because its broker stood still. A whole session more (what
+Kafka grants when another broker loads a group) would cost others more than it gives: Java's clients
+come back under the member id they had, within a second; librdkafka's give that id up by themselves
+when they heard nothing for a session, join anew, and the group would wait for their ghosts.
 """
 
 from __future__ import annotations
@@ -37,7 +41,9 @@ class SessionTimer:
 
     __slots__ = ("_args", "_call", "_clock", "_due", "_stage", "_timer")
 
-    def __init__(self, clock: IClock, seconds: float, call: Callable[..., None], *args: Any) -> None:
+    def __init__(
+        self, clock: IClock, seconds: float, call: Callable[..., None], *args: Any
+    ) -> None:
         self._clock, self._call, self._args = clock, call, args
         self._timer: IDelayedCall = clock.callLater(seconds, self._is_due)
         self._begin(seconds)

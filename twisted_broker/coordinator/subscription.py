@@ -1,8 +1,10 @@
-"""Topic names out of a consumer's subscription (what JoinGroup's metadata holds in a group of type "consumer"). Ring 0.
+"""Topic names out of a consumer's subscription (what JoinGroup's metadata holds in a group of type
+"consumer"). Ring 0.
 
 1. Versions only ever append fields, so version 0's layout reads all of them.
 
-Source: Apache Kafka 4.3.1 `ConsumerProtocol`. Leaves out owned partitions, generation, rack: clients' own business.
+Source: Apache Kafka 4.3.1 `ConsumerProtocol`. Leaves out owned partitions, generation, rack:
+clients' own business.
 """
 
 from __future__ import annotations

@@ -32,32 +32,63 @@ class RecordError(NamedTuple):
 
 
 class LogAppendInfo:
-    """Outcome of an append. `first_offset` -1: nothing was appended. A duplicate carries the offsets and time of the first arrival."""
+    """Outcome of an append.
+
+    `first_offset` -1: nothing was appended. A duplicate carries the offsets and time of the first
+    arrival.
+    """
 
     __slots__ = (
-        "bytes", "duplicate", "error_message", "first_offset", "last_leader_epoch", "last_offset", "log_append_time_ms",
-        "log_start_offset", "max_timestamp", "record_errors", "records_count",
-    )  # fmt: skip
+        "bytes",
+        "duplicate",
+        "error_message",
+        "first_offset",
+        "last_leader_epoch",
+        "last_offset",
+        "log_append_time_ms",
+        "log_start_offset",
+        "max_timestamp",
+        "record_errors",
+        "records_count",
+    )
 
     def __init__(
-        self, first_offset: int, last_offset: int, max_timestamp: int, log_append_time_ms: int, log_start_offset: int,
-        records_count: int, size_in_bytes: int, last_leader_epoch: int = -1, duplicate: bool = False,
-    ) -> None:  # fmt: skip
+        self,
+        first_offset: int,
+        last_offset: int,
+        max_timestamp: int,
+        log_append_time_ms: int,
+        log_start_offset: int,
+        records_count: int,
+        size_in_bytes: int,
+        last_leader_epoch: int = -1,
+        duplicate: bool = False,
+    ) -> None:
         self.first_offset, self.last_offset = first_offset, last_offset
         self.max_timestamp, self.log_append_time_ms = max_timestamp, log_append_time_ms
-        self.log_start_offset, self.records_count, self.bytes = log_start_offset, records_count, size_in_bytes
+        self.log_start_offset, self.records_count, self.bytes = (
+            log_start_offset,
+            records_count,
+            size_in_bytes,
+        )
         self.last_leader_epoch, self.duplicate = last_leader_epoch, duplicate
         self.record_errors: tuple[RecordError, ...] = ()
         self.error_message: str | None = None
 
 
 class FetchDataInfo:
-    """Outcome of a read: where it began, the bytes (None: none), the aborted transactions in them (None unless asked)."""
+    """Outcome of a read: where it began, the bytes (None: none), the aborted transactions in
+    them (None unless asked).
+    """
 
     __slots__ = ("aborted", "fetch_offset_metadata", "first_entry_incomplete", "slice")
 
     def __init__(
-        self, metadata: LogOffsetMetadata, file_slice: FileSlice | None, first_entry_incomplete: bool = False, aborted: list[AbortedTxn] | None = None
+        self,
+        metadata: LogOffsetMetadata,
+        file_slice: FileSlice | None,
+        first_entry_incomplete: bool = False,
+        aborted: list[AbortedTxn] | None = None,
     ) -> None:
         self.fetch_offset_metadata, self.slice = metadata, file_slice
         self.first_entry_incomplete, self.aborted = first_entry_incomplete, aborted

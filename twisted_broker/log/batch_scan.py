@@ -1,11 +1,14 @@
 """Walking the batches of a segment file: by header only, or with every CRC checked.
 
-Owns `scan` (where batches lie), `find_batch` (where one is), `valid_batches` (recovery's walk) and `read_batch`.
+Owns `scan` (where batches lie), `find_batch` (where one is), `valid_batches` (recovery's walk) and
+`read_batch`.
 
-1. No batch is bigger than what is left of the file; whatever claims otherwise is damage and never allocated.
+1. No batch is bigger than what is left of the file; whatever claims otherwise is damage and never
+   allocated.
 2. `valid_batches` ends at the first damaged byte; `scan` raises CorruptRecordError there.
 
-Source: Kafka's `FileLogInputStream`, `LogSegment.recover`; RL 3.3, 3.6. Entries of magic 0 and 1 (left by old brokers) are walked too.
+Source: Kafka's `FileLogInputStream`, `LogSegment.recover`; RL 3.3, 3.6. Entries of magic 0 and 1
+(left by old brokers) are walked too.
 """
 
 from __future__ import annotations
@@ -29,7 +32,10 @@ _RECOVERY_CHUNK = 4 << 20
 
 
 class BatchPlace(NamedTuple):
-    """Where a batch lies and which offsets it covers (magic 0 and 1: `base_offset` is the last one too)."""
+    """Where a batch lies and which offsets it covers (magic 0 and 1:
+
+    `base_offset` is the last one too).
+    """
 
     position: int
     size_in_bytes: int
@@ -39,11 +45,20 @@ class BatchPlace(NamedTuple):
 
 
 def place_at(buffer: bytes | memoryview, at: int, position: int, end: int) -> BatchPlace:
-    """The place of the batch whose first 27 bytes are at `at` of `buffer` and at `position` of a file that ends at `end`."""
+    """The place of the batch whose first 27 bytes are at `at` of `buffer` and at `position` of a
+    file that ends at `end`.
+    """
     base_offset, length, _, magic, _, _, delta = _HEAD.unpack_from(buffer, at)
     smallest = _SMALLEST_LENGTH if magic == 2 else _SMALLEST_LEGACY
-    if not 0 <= magic <= 2 or length < smallest or position + LOG_OVERHEAD + length > end or base_offset < 0:
-        raise CorruptRecordError(f"no batch: magic {magic}, length {length}, offset {base_offset}", position)
+    if (
+        not 0 <= magic <= 2
+        or length < smallest
+        or position + LOG_OVERHEAD + length > end
+        or base_offset < 0
+    ):
+        raise CorruptRecordError(
+            f"no batch: magic {magic}, length {length}, offset {base_offset}", position
+        )
     if magic < 2:
         return BatchPlace(position, LOG_OVERHEAD + length, base_offset, base_offset, magic)
     if delta < 0:
@@ -52,7 +67,9 @@ def place_at(buffer: bytes | memoryview, at: int, position: int, end: int) -> Ba
 
 
 def find_batch(file: IFile, position: int, end: int, offset: int) -> BatchPlace | None:
-    """The first batch from `position` on whose last offset is `offset` or above; the tight loop of every read that is not at the tail."""
+    """The first batch from `position` on whose last offset is `offset` or above; the tight loop
+    of every read that is not at the tail.
+    """
     chunk, start, size = b"", position, 0
     while position < end:
         at = position - start
@@ -63,10 +80,18 @@ def find_batch(file: IFile, position: int, end: int, offset: int) -> BatchPlace 
                 raise CorruptRecordError("file ends within a batch header", position)
         base_offset, length, magic, delta = _unpack_place(chunk, at)
         following = position + LOG_OVERHEAD + length
-        if magic != 2 or length < _SMALLEST_LENGTH or delta < 0 or following > end or base_offset < 0:
+        if (
+            magic != 2
+            or length < _SMALLEST_LENGTH
+            or delta < 0
+            or following > end
+            or base_offset < 0
+        ):
             delta = place_at(chunk, at, position, end).last_offset - base_offset
         if base_offset + delta >= offset:
-            return BatchPlace(position, LOG_OVERHEAD + length, base_offset, base_offset + delta, magic)
+            return BatchPlace(
+                position, LOG_OVERHEAD + length, base_offset, base_offset + delta, magic
+            )
         position = following
     return None
 
@@ -90,17 +115,32 @@ def read_batch(file: IFile, place: BatchPlace) -> BatchView:
     return BatchView(file.read_at(place.position, place.size_in_bytes))
 
 
-def valid_batches(file: IFile, end: int, position: int = 0) -> Iterator[tuple[BatchPlace, BatchView | None]]:
-    """Batches whose header and CRC are right, up to the first that is not; None stands for an entry of magic 0 or 1."""
+def valid_batches(
+    file: IFile, end: int, position: int = 0
+) -> Iterator[tuple[BatchPlace, BatchView | None]]:
+    """Batches whose header and CRC are right, up to the first that is not;
+
+    None stands for an entry of magic 0 or 1.
+    """
     chunk, start = b"", position
     while end - position >= _HEAD.size:
         at = position - start
         if at + _HEAD.size > len(chunk):
-            chunk, start, at = file.read_at(position, min(_RECOVERY_CHUNK, end - position)), position, 0
+            chunk, start, at = (
+                file.read_at(position, min(_RECOVERY_CHUNK, end - position)),
+                position,
+                0,
+            )
         try:
             place = place_at(chunk, at, position, end)
             if at + place.size_in_bytes > len(chunk):
-                chunk, start, at = file.read_at(position, max(place.size_in_bytes, min(_RECOVERY_CHUNK, end - position))), position, 0
+                chunk, start, at = (
+                    file.read_at(
+                        position, max(place.size_in_bytes, min(_RECOVERY_CHUNK, end - position))
+                    ),
+                    position,
+                    0,
+                )
             batch = _checked(chunk, at, place)
         except (CorruptRecordError, struct.error):
             return

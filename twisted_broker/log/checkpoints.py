@@ -1,12 +1,15 @@
 """The small text files of a log directory, and the way every small file is replaced.
 
-Owns `write_aside`, offset checkpoints (recovery point, log start, high watermark), the leader-epoch checkpoint's text,
-`partition.metadata` and `.kafka_cleanshutdown`.
+Owns `write_aside`, offset checkpoints (recovery point, log start, high watermark), the leader-epoch
+checkpoint's text, `partition.metadata` and `.kafka_cleanshutdown`.
 
-1. A reader sees the old content or the new one, whole: written to `.tmp`, synced, renamed, directory synced.
-2. A file of another version, or whose count does not match, is a `CheckpointError`; an absent one is empty.
+1. A reader sees the old content or the new one, whole: written to `.tmp`, synced, renamed,
+   directory synced.
+2. A file of another version, or whose count does not match, is a `CheckpointError`; an absent one
+   is empty.
 
-Source: Kafka's `CheckpointFile`, `OffsetCheckpointFile`, `LeaderEpochCheckpointFile`, `PartitionMetadata`, `CleanShutdownFileHandler`; FEATURES 5.
+Source: Kafka's `CheckpointFile`, `OffsetCheckpointFile`, `LeaderEpochCheckpointFile`,
+`PartitionMetadata`, `CleanShutdownFileHandler`; FEATURES 5.
 """
 
 from __future__ import annotations
@@ -30,7 +33,10 @@ _VERSION = "0"
 
 
 def write_aside(files: IFileSystem, path: str, content: bytes, sync: bool = True) -> None:
-    """Replaces the file at `path` by `content`, in one step for every reader and every crash. OSError."""
+    """Replaces the file at `path` by `content`, in one step for every reader and every crash.
+
+    OSError.
+    """
     aside = path + ".tmp"
     file = files.open(aside, create=True)
     try:
@@ -93,18 +99,26 @@ def _text(rows: list[str]) -> bytes:
 
 
 def read_offsets(files: IFileSystem, directory: str, name: str) -> dict[TopicPartition, int]:
-    """An offset checkpoint of a log directory; empty when absent or without content. CheckpointError, OSError."""
+    """An offset checkpoint of a log directory; empty when absent or without content.
+
+    CheckpointError, OSError.
+    """
     path = posixpath.join(directory, name)
     content = read_whole(files, path)
     if not content:  # Kafka makes the file before it first writes it
         return {}
     try:
-        return {TopicPartition(topic, int(partition)): int(offset) for topic, partition, offset in _rows(path, content, 3)}
+        return {
+            TopicPartition(topic, int(partition)): int(offset)
+            for topic, partition, offset in _rows(path, content, 3)
+        }
     except ValueError as error:
         raise CheckpointError(path, "holds a word that is no number") from error
 
 
-def write_offsets(files: IFileSystem, directory: str, name: str, offsets: Mapping[TopicPartition, int]) -> None:
+def write_offsets(
+    files: IFileSystem, directory: str, name: str, offsets: Mapping[TopicPartition, int]
+) -> None:
     """Writes an offset checkpoint durably. OSError."""
     rows = [f"{tp.topic} {tp.partition} {offset}" for tp, offset in sorted(offsets.items())]
     write_aside(files, posixpath.join(directory, name), _text(rows))
@@ -116,7 +130,9 @@ def epochs_text(epochs: list[int], start_offsets: list[int]) -> bytes:
 
 
 def read_epochs(files: IFileSystem, path: str) -> list[tuple[int, int]]:
-    """(epoch, start offset) rows of a leader-epoch checkpoint; empty when absent or without content. CheckpointError, OSError."""
+    """(epoch, start offset) rows of a leader-epoch checkpoint; empty when absent or without
+    content. CheckpointError, OSError.
+    """
     content = read_whole(files, path)
     if not content:  # Kafka makes the file before it first writes it
         return []
@@ -126,9 +142,16 @@ def read_epochs(files: IFileSystem, path: str) -> list[tuple[int, int]]:
         raise CheckpointError(path, "holds a word that is no number") from error
 
 
-def write_partition_metadata(files: IFileSystem, directory: str, topic_id: bytes, sync: bool = True) -> None:
+def write_partition_metadata(
+    files: IFileSystem, directory: str, topic_id: bytes, sync: bool = True
+) -> None:
     """Writes the topic id of the partition in `directory`. OSError."""
-    write_aside(files, posixpath.join(directory, PARTITION_METADATA), f"version: 0\ntopic_id: {uuid_text(topic_id)}".encode(), sync)
+    write_aside(
+        files,
+        posixpath.join(directory, PARTITION_METADATA),
+        f"version: 0\ntopic_id: {uuid_text(topic_id)}".encode(),
+        sync,
+    )
 
 
 def read_partition_metadata(files: IFileSystem, directory: str) -> bytes | None:
@@ -137,7 +160,11 @@ def read_partition_metadata(files: IFileSystem, directory: str) -> bytes | None:
     content = read_whole(files, path)
     if content is None:
         return None
-    fields = dict(line.split(": ", 1) for line in content.decode("utf-8", "replace").splitlines() if ": " in line)
+    fields = dict(
+        line.split(": ", 1)
+        for line in content.decode("utf-8", "replace").splitlines()
+        if ": " in line
+    )
     if fields.get("version") != _VERSION or "topic_id" not in fields:
         raise CheckpointError(path, "lacks version 0 and a topic id")
     try:
@@ -148,12 +175,16 @@ def read_partition_metadata(files: IFileSystem, directory: str) -> bytes | None:
 
 def write_clean_shutdown(files: IFileSystem, directory: str, broker_epoch: int) -> None:
     """Leaves the mark of a clean stop. OSError."""
-    content = json.dumps({"version": 0, "brokerEpoch": broker_epoch}, separators=(",", ":")).encode()
+    content = json.dumps(
+        {"version": 0, "brokerEpoch": broker_epoch}, separators=(",", ":")
+    ).encode()
     write_aside(files, posixpath.join(directory, CLEAN_SHUTDOWN), content)
 
 
 def read_clean_shutdown(files: IFileSystem, directory: str) -> int | None:
-    """Broker epoch of the clean stop, -1 when the mark does not tell, None when there is no mark. OSError."""
+    """Broker epoch of the clean stop, -1 when the mark does not tell, None when there is no
+    mark. OSError.
+    """
     content = read_whole(files, posixpath.join(directory, CLEAN_SHUTDOWN))
     if content is None:
         return None

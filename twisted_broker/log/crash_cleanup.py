@@ -1,10 +1,12 @@
 """What a crash left between the segments of a partition's directory.
 
-Owns the resolution of `.deleted`, `.cleaned`, `.swap` and `.tmp` files and of indexes without a log.
+Owns the resolution of `.deleted`, `.cleaned`, `.swap` and `.tmp` files and of indexes without a
+log.
 
 1. `.deleted`, `.cleaned`, `.tmp`: never happened, removed.
-2. `.swap`: the replacement was whole before its first file got that name, so it wins over the segments it covers; but swaps at or above the
-   smallest `.cleaned` base were still being made, and lose.
+2. `.swap`: the replacement was whole before its first file got that name, so it wins over the
+   segments it covers; but swaps at or above the smallest `.cleaned` base were still being made, and
+   lose.
 3. Running it again changes nothing.
 
 Source: Kafka's `LogLoader`; RL 3.6.
@@ -54,7 +56,9 @@ def _complete_swaps(files: IFileSystem, directory: str) -> None:
             base = base_offset_of(name)
             end = _next_offset(files, posixpath.join(directory, name), base)
             for other in files.listdir(directory):
-                if other.endswith(_SEGMENT_SUFFIXES) and base <= base_offset_of(other) < max(end, base + 1):
+                if other.endswith(_SEGMENT_SUFFIXES) and base <= base_offset_of(other) < max(
+                    end, base + 1
+                ):
                     files.remove(posixpath.join(directory, other))
     for name in swaps:
         path = posixpath.join(directory, name)

@@ -2,12 +2,16 @@
 
 Owns `DiskThread`, the port `IDiskWorker` in production.
 
-1. Jobs run one after another in the order given; each reports once, in that order, on the reactor's thread, through the function handed in.
+1. Jobs run one after another in the order given; each reports once, in that order, on the reactor's
+   thread, through the function handed in.
 2. `stop` lets what was submitted finish.
-3. Reports that come while the reactor is busy wake it once, not once each: a thousand new logs are a thousand jobs.
-4. What one job wants done `side_by_side` runs on a few threads of their own and is done when the job goes on.
+3. Reports that come while the reactor is busy wake it once, not once each: a thousand new logs are
+   a thousand jobs.
+4. What one job wants done `side_by_side` runs on a few threads of their own and is done when the
+   job goes on.
 
-Ring 2. Source: docs/ARCHITECTURE.md 7. Left out: the twins (`memory.InlineWorker`, `testing/sim/disk.py`).
+Ring 2. Source: docs/ARCHITECTURE.md 7. Left out: the twins (`memory.InlineWorker`,
+`testing/sim/disk.py`).
 """
 
 from __future__ import annotations
@@ -28,7 +32,10 @@ _log = Logger()
 
 
 class DiskThread:
-    """`from_thread(call, *arguments)` is `reactor.callFromThread`. The thread starts with the first job."""
+    """`from_thread(call, *arguments)` is `reactor.callFromThread`.
+
+    The thread starts with the first job.
+    """
 
     def __init__(self, from_thread: Callable[..., Any], name: str = "disk") -> None:
         self._from_thread, self._name = from_thread, name
@@ -36,7 +43,9 @@ class DiskThread:
         self._reports: deque[tuple[_Report, Any, BaseException | None]] = deque()
         self._thread: threading.Thread | None = None
 
-    def submit(self, job: Callable[[], T], done: Callable[[T | None, BaseException | None], None]) -> None:
+    def submit(
+        self, job: Callable[[], T], done: Callable[[T | None, BaseException | None], None]
+    ) -> None:
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
             self._thread.start()
@@ -50,9 +59,15 @@ class DiskThread:
             thread.join()
 
     def side_by_side(self, jobs: Sequence[Callable[[], object]]) -> None:
-        """Runs all, in any order; raises the first error when all have ended. Only within a job: syncs of many files cost one wait each otherwise."""
+        """Runs all, in any order; raises the first error when all have ended.
+
+        Only within a job: syncs of many files cost one wait each otherwise.
+        """
         todo, errors = deque(jobs), list[Exception]()
-        threads = [threading.Thread(target=_work_off, args=(todo, errors), name=self._name, daemon=True) for _ in jobs[:_THREADS]]
+        threads = [
+            threading.Thread(target=_work_off, args=(todo, errors), name=self._name, daemon=True)
+            for _ in jobs[:_THREADS]
+        ]
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -77,7 +92,11 @@ class DiskThread:
             self._from_thread(self._deliver)
 
     def _deliver(self) -> None:
-        """On the reactor's thread. A report leaves the queue last, so that one that comes meanwhile wakes nobody; what it raises stops no other."""
+        """On the reactor's thread.
+
+        A report leaves the queue last, so that one that comes meanwhile wakes nobody; what it
+        raises stops no other.
+        """
         reports = self._reports
         while reports:
             report, result, error = reports[0]

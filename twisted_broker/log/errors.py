@@ -1,10 +1,12 @@
 """Failures of a log beyond a refused request.
 
-Owns `LogDirFailure` (the disk failed), `UnexpectedAppendOffset` (a replica's records do not continue the log), and `refuse`.
+Owns `LogDirFailure` (the disk failed), `UnexpectedAppendOffset` (a replica's records do not
+continue the log), and `refuse`.
 
 1. A disk failure takes its log offline for good; every later call answers KAFKA_STORAGE_ERROR.
 
-Source: Kafka's `KafkaStorageException`, `UnexpectedAppendOffsetException`, `OffsetsOutOfOrderException`; RL 1.12.
+Source: Kafka's `KafkaStorageException`, `UnexpectedAppendOffsetException`,
+`OffsetsOutOfOrderException`; RL 1.12.
 """
 
 from __future__ import annotations
@@ -13,10 +15,19 @@ from twisted_broker.wire.errors import BrokerError, ErrorCode
 
 
 class LogDirFailure(BrokerError):
-    """A disk error in a log directory: `directory`, and `cause`, the OSError (None on a log that failed before)."""
+    """A disk error in a log directory:
+
+    `directory`, and `cause`, the OSError (None on a log that failed before).
+    """
 
     def __init__(self, directory: str, cause: OSError | None = None) -> None:
-        super().__init__(ErrorCode.KAFKA_STORAGE_ERROR, f"log directory {directory} is offline: {cause if cause is not None else 'it failed before'}")
+        super().__init__(
+            ErrorCode.KAFKA_STORAGE_ERROR,
+            (
+                f"log directory {directory} is offline: "
+                f"{cause if cause is not None else 'it failed before'}"
+            ),
+        )
         self.directory, self.cause = directory, cause
 
 
@@ -31,7 +42,10 @@ class UnexpectedAppendOffset(BrokerError):
     """A replica's records start below the log end."""
 
     def __init__(self, first_offset: int, last_offset: int, log_end_offset: int) -> None:
-        super().__init__(ErrorCode.UNKNOWN_SERVER_ERROR, f"records {first_offset}..{last_offset} start below the log end {log_end_offset}")
+        super().__init__(
+            ErrorCode.UNKNOWN_SERVER_ERROR,
+            f"records {first_offset}..{last_offset} start below the log end {log_end_offset}",
+        )
         self.first_offset, self.last_offset = first_offset, last_offset
 
 

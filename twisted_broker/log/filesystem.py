@@ -2,12 +2,13 @@
 
 Owns `OsFile` and `OsFileSystem`, the port `IFileSystem` over the operating system.
 
-1. Reads and writes carry their position: there is no cursor to share. A short write is completed or raises.
-2. A lock is held on the open file and gone with the process. Where the system can, it is a record lock as Java takes it, so that Apache Kafka and we
-   keep each other out.
+1. Reads and writes carry their position: there is no cursor to share. A short write is completed or
+   raises.
+2. A lock is held on the open file and gone with the process. Where the system can, it is a record
+   lock as Java takes it, so that Apache Kafka and we keep each other out.
 
-Ring 2. Source: `interfaces.IFileSystem`. Left out: the thread that syncs (`disk_worker.py`), the bounded set of open files
-(`segment_file.py`).
+Ring 2. Source: `interfaces.IFileSystem`. Left out: the thread that syncs (`disk_worker.py`), the
+bounded set of open files (`segment_file.py`).
 """
 
 from __future__ import annotations
@@ -90,7 +91,9 @@ class OsFileSystem:
     """The disk of this machine."""
 
     def open(self, path: str, *, create: bool = False, read_only: bool = False) -> OsFile:
-        flags = (os.O_RDONLY if read_only else os.O_RDWR) | os.O_CLOEXEC | (os.O_CREAT if create else 0)
+        flags = (
+            (os.O_RDONLY if read_only else os.O_RDWR) | os.O_CLOEXEC | (os.O_CREAT if create else 0)
+        )
         return OsFile(path, os.open(path, flags, 0o644))
 
     def exists(self, path: str) -> bool:

@@ -1,14 +1,17 @@
 """The two sparse indexes of a segment: offset -> position and timestamp -> offset.
 
-Owns `OffsetIndex` (`.index`, entries of 8 bytes) and `TimeIndex` (`.timeindex`, 12 bytes), base `Index`.
+Owns `OffsetIndex` (`.index`, entries of 8 bytes) and `TimeIndex` (`.timeindex`, 12 bytes), base
+`Index`.
 
-1. Entries grow strictly in every column but the time index's offsets, which never fall. Loading stops at the first entry that does
-   not, so a preallocated or torn tail counts as no entries.
-2. In memory an index is two compact arrays, loaded on first use and droppable; the file holds exactly the entries.
-3. An index is a hint: wrong or missing entries cost a longer scan or a rebuild, never a wrong record.
+1. Entries grow strictly in every column but the time index's offsets, which never fall. Loading
+   stops at the first entry that does not, so a preallocated or torn tail counts as no entries.
+2. In memory an index is two compact arrays, loaded on first use and droppable; the file holds
+   exactly the entries.
+3. An index is a hint: wrong or missing entries cost a longer scan or a rebuild, never a wrong
+   record.
 
-Source: Kafka's `OffsetIndex`, `TimeIndex`, `AbstractIndex`; RL 3.1. Left out: preallocation (Kafka maps its files into memory; we write ours),
-when an entry is due (`segment.py`).
+Source: Kafka's `OffsetIndex`, `TimeIndex`, `AbstractIndex`; RL 3.1. Left out: preallocation (Kafka
+maps its files into memory; we write ours), when an entry is due (`segment.py`).
 """
 
 from __future__ import annotations
@@ -25,11 +28,21 @@ _INT_MAX = 2**31 - 1
 
 
 class Index:
-    """Rows of (`keys`, `values`) beside a file. Offsets are relative to `base_offset` in both kinds, absolute in every answer."""
+    """Rows of (`keys`, `values`) beside a file.
+
+    Offsets are relative to `base_offset` in both kinds, absolute in every answer.
+    """
 
     __slots__ = ("_entry", "_key_type", "_keys", "_values", "base_offset", "file", "max_entries")
 
-    def __init__(self, file: SegmentFile, base_offset: int, max_bytes: int, entry: struct.Struct, key_type: str) -> None:
+    def __init__(
+        self,
+        file: SegmentFile,
+        base_offset: int,
+        max_bytes: int,
+        entry: struct.Struct,
+        key_type: str,
+    ) -> None:
         self.file, self.base_offset = file, base_offset
         self._entry, self._key_type = entry, key_type
         self.max_entries = max_bytes // entry.size
@@ -149,11 +162,16 @@ class OffsetIndex(Index):
 
     def append(self, offset: int, position: int) -> None:
         relative, keys = offset - self.base_offset, self._rows()
-        assert 0 <= relative <= _INT_MAX and (not keys or relative > keys[-1]), (offset, self.base_offset)
+        assert 0 <= relative <= _INT_MAX and (not keys or relative > keys[-1]), (
+            offset,
+            self.base_offset,
+        )
         self._write(relative, position)
 
     def lookup(self, offset: int) -> int:
-        """Position from which a scan finds `offset`: that of the last entry at or below it, else 0."""
+        """Position from which a scan finds `offset`: that of the last entry at or below it, else
+        0.
+        """
         row = bisect_right(self._rows(), offset - self.base_offset) - 1
         return self._values[row] if row >= 0 else 0
 
@@ -182,7 +200,9 @@ class TimeIndex(Index):
         return (keys[-1], self.base_offset + self._values[-1]) if keys else (-1, self.base_offset)
 
     def append(self, timestamp: int, offset: int, even_if_full: bool = False) -> None:
-        """Adds an entry if the timestamp grew; the last slot is kept for `even_if_full` (roll and close)."""
+        """Adds an entry if the timestamp grew; the last slot is kept for `even_if_full` (roll
+        and close).
+        """
         keys, relative = self._rows(), offset - self.base_offset
         if len(keys) >= self.max_entries - (0 if even_if_full else 1):
             return
@@ -190,10 +210,16 @@ class TimeIndex(Index):
             self._write(timestamp, relative)
 
     def lookup(self, timestamp: int) -> tuple[int, int]:
-        """(timestamp, offset) of the last entry at or below `timestamp`, (-1, base offset) without one."""
+        """(timestamp, offset) of the last entry at or below `timestamp`, (-1, base offset)
+        without one.
+        """
         keys = self._rows()
         row = bisect_right(keys, timestamp) - 1
-        return (keys[row], self.base_offset + self._values[row]) if row >= 0 else (-1, self.base_offset)
+        return (
+            (keys[row], self.base_offset + self._values[row])
+            if row >= 0
+            else (-1, self.base_offset)
+        )
 
     @property
     def is_full(self) -> bool:

@@ -1,12 +1,14 @@
 """Which leader epoch began at which offset.
 
-Owns `LeaderEpochCache`: the epochs of a log with their start offsets, and answers to "where does epoch E end".
+Owns `LeaderEpochCache`: the epochs of a log with their start offsets, and answers to "where does
+epoch E end".
 
 1. Epochs and start offsets both grow strictly.
-2. The list in memory is the truth; every change is handed to `changed`, which brings it to the checkpoint file. What the file misses
-   after a crash, recovery finds again in the batches.
+2. The list in memory is the truth; every change is handed to `changed`, which brings it to the
+   checkpoint file. What the file misses after a crash, recovery finds again in the batches.
 
-Source: Kafka's `LeaderEpochFileCache`, KIP-101, KIP-320; RL 3.5, 6.3. Left out: the file (`checkpoints.py`), the asking (`replication`).
+Source: Kafka's `LeaderEpochFileCache`, KIP-101, KIP-320; RL 3.5, 6.3. Left out: the file
+(`checkpoints.py`), the asking (`replication`).
 """
 
 from __future__ import annotations
@@ -18,11 +20,16 @@ UNDEFINED = (-1, -1)
 
 
 class LeaderEpochCache:
-    """`entries` are (epoch, start offset); the ones out of order are dropped. `changed()` is called after every change."""
+    """`entries` are (epoch, start offset); the ones out of order are dropped.
+
+    `changed()` is called after every change.
+    """
 
     __slots__ = ("_changed", "epochs", "start_offsets")
 
-    def __init__(self, entries: list[tuple[int, int]], changed: Callable[[], None] | None = None) -> None:
+    def __init__(
+        self, entries: list[tuple[int, int]], changed: Callable[[], None] | None = None
+    ) -> None:
         self.epochs: list[int] = []
         self.start_offsets: list[int] = []
         self._changed: Callable[[], None] | None = None
@@ -42,9 +49,16 @@ class LeaderEpochCache:
         return self.epochs[-1] if self.epochs else -1
 
     def assign(self, epoch: int, start_offset: int) -> bool:
-        """Notes that `epoch` begins at `start_offset`; entries that contradict go. False when nothing changed."""
+        """Notes that `epoch` begins at `start_offset`; entries that contradict go.
+
+        False when nothing changed.
+        """
         epochs, starts = self.epochs, self.start_offsets
-        if epoch < 0 or start_offset < 0 or (epochs and epochs[-1] == epoch and starts[-1] <= start_offset):
+        if (
+            epoch < 0
+            or start_offset < 0
+            or (epochs and epochs[-1] == epoch and starts[-1] <= start_offset)
+        ):
             return False
         while epochs and (epochs[-1] >= epoch or starts[-1] >= start_offset):
             epochs.pop()
@@ -55,7 +69,10 @@ class LeaderEpochCache:
         return True
 
     def end_offset_for(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
-        """(largest epoch known that is <= `epoch`, the offset at which it ends); `UNDEFINED` when it cannot be told."""
+        """(largest epoch known that is <= `epoch`, the offset at which it ends);
+
+        `UNDEFINED` when it cannot be told.
+        """
         epochs = self.epochs
         if epoch < 0 or not epochs or epoch > epochs[-1]:
             return UNDEFINED
@@ -72,7 +89,9 @@ class LeaderEpochCache:
     def start_offset_of(self, epoch: int) -> int:
         """-1 when the epoch is not here."""
         row = bisect_left(self.epochs, epoch)
-        return self.start_offsets[row] if row < len(self.epochs) and self.epochs[row] == epoch else -1
+        return (
+            self.start_offsets[row] if row < len(self.epochs) and self.epochs[row] == epoch else -1
+        )
 
     def previous_epoch(self, epoch: int) -> int:
         """The largest epoch below `epoch`, -1 without one."""

@@ -1,11 +1,13 @@
 """What logs need now and then.
 
-Owns `LogCare`: retention, checkpoints of recovery points and log starts, expiry of producers, syncs by age.
+Owns `LogCare`: retention, checkpoints of recovery points and log starts, expiry of producers, syncs
+by age.
 
 1. A task that fails is logged and comes again; none waits for the disk.
 2. After a cut the recovery point is on its way to the disk at once (RL 3.5).
 
-Ring 1. Source: Kafka's `LogManager.startup`; RL 3.2, 3.6, 3.7. Left out: the cleaner, high-watermark checkpoints (`replication`).
+Ring 1. Source: Kafka's `LogManager.startup`; RL 3.2, 3.6, 3.7. Left out: the cleaner,
+high-watermark checkpoints (`replication`).
 """
 
 from __future__ import annotations
@@ -38,12 +40,22 @@ class LogCare(LogDirectories):
         config = self.config
         tasks = (
             (config.integer("log.retention.check.interval.ms"), self.delete_old_segments),
-            (config.integer("log.flush.offset.checkpoint.interval.ms"), self.checkpoint_recovery_points),
-            (config.integer("log.flush.start.offset.checkpoint.interval.ms"), self.checkpoint_log_starts),
+            (
+                config.integer("log.flush.offset.checkpoint.interval.ms"),
+                self.checkpoint_recovery_points,
+            ),
+            (
+                config.integer("log.flush.start.offset.checkpoint.interval.ms"),
+                self.checkpoint_log_starts,
+            ),
             (config.integer("producer.id.expiration.check.interval.ms"), self.expire_producers),
             (config.integer("log.flush.scheduler.interval.ms"), self.flush_dirty_logs),
         )
-        self._loops = tuple(self._every(max(interval_ms, 1), task) for interval_ms, task in tasks if interval_ms < _NEVER_MS)
+        self._loops = tuple(
+            self._every(max(interval_ms, 1), task)
+            for interval_ms, task in tasks
+            if interval_ms < _NEVER_MS
+        )
 
     def stop_care(self) -> None:
         for loop in self._loops:
@@ -69,10 +81,17 @@ class LogCare(LogDirectories):
 
     def _checkpoint_recovery_points(self, directory: LogDirectory) -> None:
         offsets = {log.topic_partition: log.recovery_point for log in self._logs_of(directory)}
-        self._submit(directory, lambda: checkpoints.write_offsets(self.runtime.files, directory.path, checkpoints.RECOVERY_POINT, offsets))
+        self._submit(
+            directory,
+            lambda: checkpoints.write_offsets(
+                self.runtime.files, directory.path, checkpoints.RECOVERY_POINT, offsets
+            ),
+        )
 
     def checkpoint_log_starts(self) -> None:
-        """Writes the log starts that differ from the first segment's base, on each directory's worker."""
+        """Writes the log starts that differ from the first segment's base, on each directory's
+        worker.
+        """
         for directory in self.online():
             offsets = log_starts(self._logs_of(directory))
             self._submit(
@@ -113,4 +132,8 @@ class LogCare(LogDirectories):
 
 def log_starts(logs: list[Log]) -> dict[TopicPartition, int]:
     """The log starts that do not follow from the first segment."""
-    return {log.topic_partition: log.log_start_offset for log in logs if log.log_start_offset > log.segments.first.base_offset}
+    return {
+        log.topic_partition: log.log_start_offset
+        for log in logs
+        if log.log_start_offset > log.segments.first.base_offset
+    }

@@ -1,11 +1,15 @@
 """The log directories of a broker, and the logs found in them.
 
-Owns `LogDirectories`: which directories work, which logs they hold, jobs for their workers, files to be removed later.
+Owns `LogDirectories`: which directories work, which logs they hold, jobs for their workers, files
+to be removed later.
 
-1. A failing directory takes its own logs offline and no others; `directory_failed(path, error)` hears of it once.
-2. A job that fails for the disk's sake fails its directory; a file that is gone already is no failure.
+1. A failing directory takes its own logs offline and no others; `directory_failed(path, error)`
+   hears of it once.
+2. A job that fails for the disk's sake fails its directory; a file that is gone already is no
+   failure.
 
-Ring 1. Source: Kafka's `LogManager`, `LogDirFailureChannel`; RL 1.12. Left out: one directory's content (`log_directory.py`).
+Ring 1. Source: Kafka's `LogManager`, `LogDirFailureChannel`; RL 1.12. Left out: one directory's
+content (`log_directory.py`).
 """
 
 from __future__ import annotations
@@ -29,19 +33,29 @@ def _unknown(topic: str) -> LogConfig | None:
 
 
 class LogDirectories:
-    """`config_of(topic)` gives a topic's settings while loading; None: not known yet, the broker's own until `get_or_create`."""
+    """`config_of(topic)` gives a topic's settings while loading;
+
+    None: not known yet, the broker's own until `get_or_create`.
+    """
 
     def __init__(
-        self, runtime: Runtime, config: BrokerConfig, cluster_id: str, config_of: Callable[[str], LogConfig | None] | None = None,
+        self,
+        runtime: Runtime,
+        config: BrokerConfig,
+        cluster_id: str,
+        config_of: Callable[[str], LogConfig | None] | None = None,
         directory_failed: Callable[[str, OSError], None] | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.runtime, self.config, self.cluster_id = runtime, config, cluster_id
         self.config_of = config_of if config_of is not None else _unknown
         self.directory_failed = directory_failed
         paths = list(dict.fromkeys(posixpath.normpath(path) for path in config.log_directories))
         share = max(8, config.integer("replog.max.open.segments") // len(paths))
         self.directories: dict[str, LogDirectory] = {
-            path: LogDirectory(runtime.files, path, runtime.disk(path), share, runtime.random, self._warn) for path in paths
+            path: LogDirectory(
+                runtime.files, path, runtime.disk(path), share, runtime.random, self._warn
+            )
+            for path in paths
         }
         self.logs: dict[TopicPartition, Log] = {}
         self._delayed: set[IDelayedCall] = set()
@@ -53,14 +67,20 @@ class LogDirectories:
         return [directory for directory in self.directories.values() if directory.failed is None]
 
     def offline(self) -> list[str]:
-        return [path for path, directory in self.directories.items() if directory.failed is not None]
+        return [
+            path for path, directory in self.directories.items() if directory.failed is not None
+        ]
 
     def previous_broker_epoch(self) -> int:
-        """The broker epoch that the marks of a clean stop tell; -1 unless every directory is here, has one, and all tell the same.
+        """The broker epoch that the marks of a clean stop tell; -1 unless every directory is here,
+        has one, and all tell the same.
 
         A directory that was away tells of an older stop: what its logs lack since nobody knows.
         """
-        told = {each.previous_broker_epoch if each.failed is None else -1 for each in self.directories.values()}
+        told = {
+            each.previous_broker_epoch if each.failed is None else -1
+            for each in self.directories.values()
+        }
         return told.pop() if len(told) == 1 else -1
 
     def directory_of(self, log: LogState) -> LogDirectory:
@@ -79,7 +99,9 @@ class LogDirectories:
             return
         directory.failed = error
         _log.error("log directory {path} is offline: {error}", path=directory.path, error=error)
-        for log in [log for log in self.logs.values() if posixpath.dirname(log.directory) == directory.path]:
+        for log in [
+            log for log in self.logs.values() if posixpath.dirname(log.directory) == directory.path
+        ]:
             log.fail(error)
         if self.directory_failed is not None:
             self.directory_failed(directory.path, error)
@@ -96,7 +118,11 @@ class LogDirectories:
         return iter(list(self.logs.values()))
 
     def _logs_of(self, directory: LogDirectory) -> list[Log]:
-        return [log for log in self.logs.values() if log.failed is None and posixpath.dirname(log.directory) == directory.path]
+        return [
+            log
+            for log in self.logs.values()
+            if log.failed is None and posixpath.dirname(log.directory) == directory.path
+        ]
 
     def _submit(self, directory: LogDirectory, job: Callable[[], object]) -> None:
         def done(_: object, error: BaseException | None) -> None:
@@ -127,7 +153,9 @@ class LogDirectories:
                 if self.runtime.files.exists(path):
                     self.runtime.files.remove(path)
 
-        return lambda paths: self._later(delay, lambda: self._submit(directory, lambda: remove(paths)))
+        return lambda paths: self._later(
+            delay, lambda: self._submit(directory, lambda: remove(paths))
+        )
 
     def _remove_tree(self, directory: LogDirectory, path: str) -> None:
         self._submit(directory, lambda: self.runtime.files.remove_tree(path))

@@ -1,13 +1,16 @@
 """One entry of `log.dirs`: whose it is, what is in it, whether it still works.
 
-Owns `LogDirectory`: lock, meta.properties, the mark of a clean stop, checkpoints, and loading all logs of the directory.
+Owns `LogDirectory`: lock, meta.properties, the mark of a clean stop, checkpoints, and loading all
+logs of the directory.
 
 1. One process at a time: the lock is taken first and held to the end.
 2. The clean mark is removed before anything is loaded: a crash while loading counts as unclean.
-3. Only what is named like a partition is opened. `-delete` is finished, `-stray` and `-future` are left alone.
+3. Only what is named like a partition is opened. `-delete` is finished, `-stray` and `-future` are
+   left alone.
 4. A directory fails as a whole and alone.
 
-Source: Kafka's `LogManager.loadLogs`, `MetaPropertiesEnsemble`; RL 1.12, 3.6, 3.8. Left out: which partition lives where (`log_manager.py`).
+Source: Kafka's `LogManager.loadLogs`, `MetaPropertiesEnsemble`; RL 1.12, 3.6, 3.8. Left out: which
+partition lives where (`log_manager.py`).
 """
 
 from __future__ import annotations
@@ -23,7 +26,11 @@ from twisted_broker.interfaces import IDiskWorker, IFileSystem, TopicPartition
 from twisted_broker.log import checkpoints
 from twisted_broker.log.errors import CheckpointError
 from twisted_broker.log.log import Log
-from twisted_broker.log.meta_properties import MetaProperties, read_meta_properties, write_meta_properties
+from twisted_broker.log.meta_properties import (
+    MetaProperties,
+    read_meta_properties,
+    write_meta_properties,
+)
 from twisted_broker.log.recovery import load_log, new_log
 from twisted_broker.log.segment import OpenFiles
 
@@ -35,7 +42,9 @@ METADATA_TOPIC = "__cluster_metadata"
 
 
 class LogDirMismatch(Exception):
-    """A log directory belongs to another node or cluster, or is locked: the broker must not start."""
+    """A log directory belongs to another node or cluster, or is locked: the broker must not
+    start.
+    """
 
 
 def partition_of(name: str) -> TopicPartition | None:
@@ -47,9 +56,21 @@ def partition_of(name: str) -> TopicPartition | None:
 
 
 class LogDirectory:
-    """`warn(text)` takes one-line warnings. `failed` is the error that took it offline; `without_id` are new logs without `partition.metadata`."""
+    """`warn(text)` takes one-line warnings.
 
-    def __init__(self, files: IFileSystem, path: str, disk: IDiskWorker, open_files: int, random: Random, warn: Callable[[str], None]) -> None:
+    `failed` is the error that took it offline; `without_id` are new logs without
+    `partition.metadata`.
+    """
+
+    def __init__(
+        self,
+        files: IFileSystem,
+        path: str,
+        disk: IDiskWorker,
+        open_files: int,
+        random: Random,
+        warn: Callable[[str], None],
+    ) -> None:
         self.files, self.path, self.disk, self.random, self.warn = files, path, disk, random, warn
         self.pool = OpenFiles(files, open_files)
         self.directory_id = bytes(16)
@@ -63,7 +84,10 @@ class LogDirectory:
         self._release: Callable[[], None] | None = None
 
     def claim(self, node_id: int, cluster_id: str) -> None:
-        """Locks the directory and makes sure it is ours; formats a new one. LogDirMismatch, CheckpointError, OSError."""
+        """Locks the directory and makes sure it is ours; formats a new one.
+
+        LogDirMismatch, CheckpointError, OSError.
+        """
         if not self.files.is_directory(self.path):
             self.files.make_directories(self.path)
             self.files.sync_directory(posixpath.dirname(self.path))
@@ -73,29 +97,45 @@ class LogDirectory:
             raise LogDirMismatch(f"{self.path} is in use by another process") from error
         found = read_meta_properties(self.files, self.path)
         if found is not None and found.node_id not in (None, node_id):
-            raise LogDirMismatch(f"{self.path} belongs to node {found.node_id}, this is node {node_id}")
+            raise LogDirMismatch(
+                f"{self.path} belongs to node {found.node_id}, this is node {node_id}"
+            )
         if found is not None and found.cluster_id not in (None, cluster_id):
-            raise LogDirMismatch(f"{self.path} belongs to cluster {found.cluster_id}, this is cluster {cluster_id}")
-        self.directory_id = found.directory_id if found is not None and found.directory_id is not None else self._new_id()
+            raise LogDirMismatch(
+                f"{self.path} belongs to cluster {found.cluster_id}, this is cluster {cluster_id}"
+            )
+        self.directory_id = (
+            found.directory_id
+            if found is not None and found.directory_id is not None
+            else self._new_id()
+        )
         properties = MetaProperties(cluster_id, node_id, self.directory_id)
         if found != properties:
             write_meta_properties(self.files, self.path, properties)
 
     def _new_id(self) -> bytes:
-        """A random UUID (version 4) that does not begin with a dash in text and is none of the reserved ones."""
+        """A random UUID (version 4) that does not begin with a dash in text and is none of the
+        reserved ones.
+        """
         while True:
             raw = bytearray(self.random.randbytes(16))
             raw[6], raw[8] = raw[6] & 0x0F | 0x40, raw[8] & 0x3F | 0x80
             if raw[0] >> 2 != 0x3E:
                 return bytes(raw)
 
-    def load(self, config_of: Callable[[str], LogConfig | None], default: LogConfig, now_ms: int) -> list[Log]:
-        """Opens every log of the directory; `config_of(topic)` gives a topic's settings, None when they are not known yet.
+    def load(
+        self, config_of: Callable[[str], LogConfig | None], default: LogConfig, now_ms: int
+    ) -> list[Log]:
+        """Opens every log of the directory; `config_of(topic)` gives a topic's settings, None when
+        they are not known yet.
 
         Slow: runs on the disk worker. OSError.
         """
         epoch = checkpoints.read_clean_shutdown(self.files, self.path)
-        self.was_clean, self.previous_broker_epoch = epoch is not None, -1 if epoch is None else epoch
+        self.was_clean, self.previous_broker_epoch = (
+            epoch is not None,
+            -1 if epoch is None else epoch,
+        )
         if self.was_clean:
             self.files.remove(posixpath.join(self.path, checkpoints.CLEAN_SHUTDOWN))
             self.files.sync_directory(self.path)
@@ -112,7 +152,11 @@ class LogDirectory:
             partition = partition_of(name) if renamed is None else None
             if partition is not None and partition.topic != METADATA_TOPIC:
                 config = config_of(partition.topic)
-                logs.append(self.open(partition, None, config or default, now_ms, trust_holes=config is None))
+                logs.append(
+                    self.open(
+                        partition, None, config or default, now_ms, trust_holes=config is None
+                    )
+                )
         return logs
 
     def _offsets(self, name: str) -> dict[TopicPartition, int]:
@@ -123,18 +167,40 @@ class LogDirectory:
             return {}
 
     def open(
-        self, partition: TopicPartition, topic_id: bytes | None, config: LogConfig, now_ms: int, is_new: bool = False,
+        self,
+        partition: TopicPartition,
+        topic_id: bytes | None,
+        config: LogConfig,
+        now_ms: int,
+        is_new: bool = False,
         trust_holes: bool = False,
-    ) -> Log:  # fmt: skip
-        """Opens or makes one log; what it deletes while loading goes at once. OSError, BrokerError INCONSISTENT_TOPIC_ID."""
-        return load_log(
-            self.pool, posixpath.join(self.path, str(partition)), partition, topic_id, config, log_start_offset=self.log_starts.get(partition, 0),
-            recovery_point=self.recovery_points.get(partition, 0), clean=self.was_clean or is_new, now_ms=now_ms,
-            random=self.random, sync=not is_new, trust_holes=trust_holes,
-        )  # fmt: skip
+    ) -> Log:
+        """Opens or makes one log; what it deletes while loading goes at once.
 
-    def create(self, partition: TopicPartition, topic_id: bytes | None, config: LogConfig, now_ms: int) -> Log:
-        """A new log; one that somebody left in its place is opened. OSError, BrokerError INCONSISTENT_TOPIC_ID."""
+        OSError, BrokerError INCONSISTENT_TOPIC_ID.
+        """
+        return load_log(
+            self.pool,
+            posixpath.join(self.path, str(partition)),
+            partition,
+            topic_id,
+            config,
+            log_start_offset=self.log_starts.get(partition, 0),
+            recovery_point=self.recovery_points.get(partition, 0),
+            clean=self.was_clean or is_new,
+            now_ms=now_ms,
+            random=self.random,
+            sync=not is_new,
+            trust_holes=trust_holes,
+        )
+
+    def create(
+        self, partition: TopicPartition, topic_id: bytes | None, config: LogConfig, now_ms: int
+    ) -> Log:
+        """A new log; one that somebody left in its place is opened.
+
+        OSError, BrokerError INCONSISTENT_TOPIC_ID.
+        """
         path = posixpath.join(self.path, str(partition))
         if self.files.exists(path):
             log = self.open(partition, topic_id, config, now_ms, is_new=True)

@@ -2,10 +2,12 @@
 
 Owns `LogExtent`: rolling, truncation, the log start, retention's entry, closing, moving, deleting.
 
-1. After a cut nothing speaks of what was cut: epochs, producers, snapshots, indexes, recovery point, high watermark.
+1. After a cut nothing speaks of what was cut: epochs, producers, snapshots, indexes, recovery
+   point, high watermark.
 2. Files are taken away so that a crash in between leaves no hole (`segments.py`).
 
-Source: Kafka's `UnifiedLog.truncateTo`, `LocalLog.roll`; RL 3.1, 3.5, 3.7. Left out: when to roll on an append (`log.py`).
+Source: Kafka's `UnifiedLog.truncateTo`, `LocalLog.roll`; RL 3.1, 3.5, 3.7. Left out: when to roll
+on an append (`log.py`).
 """
 
 from __future__ import annotations
@@ -29,7 +31,9 @@ class LogExtent(LogReading):
     __slots__ = ()
 
     def roll(self, now_ms: int, expected_next_offset: int = 0) -> None:
-        """Starts a new segment at the log end (or the offset expected next, if above); nothing on an empty active one."""
+        """Starts a new segment at the log end (or the offset expected next, if above); nothing
+        on an empty active one.
+        """
         self.check_online()
         try:
             self._roll(now_ms, expected_next_offset)
@@ -56,7 +60,9 @@ class LogExtent(LogReading):
         self.check_online()
         assert offset >= 0
         if offset >= self.log_end_offset:
-            self.leader_epochs.truncate_from_end(self.log_end_offset)  # an epoch that was begun here and never written to
+            self.leader_epochs.truncate_from_end(
+                self.log_end_offset
+            )  # an epoch that was begun here and never written to
             return False
         if offset < self.segments.first.base_offset:
             self.truncate_fully_and_start_at(offset, now_ms)
@@ -73,8 +79,12 @@ class LogExtent(LogReading):
         self._after_cut()
         return True
 
-    def truncate_fully_and_start_at(self, offset: int, now_ms: int = 0, log_start_offset: int | None = None) -> None:
-        """Deletes everything and begins one segment at `offset`; the log start becomes `offset` unless given."""
+    def truncate_fully_and_start_at(
+        self, offset: int, now_ms: int = 0, log_start_offset: int | None = None
+    ) -> None:
+        """Deletes everything and begins one segment at `offset`; the log start becomes `offset`
+        unless given.
+        """
         self.check_online()
         try:
             self.segments.remove_all()
@@ -96,15 +106,23 @@ class LogExtent(LogReading):
     def _after_cut(self) -> None:
         self._unstable_metadata = None
         self._find_first_unstable()
-        self.set_high_watermark(max(self.log_start_offset, min(self.high_watermark, self.log_end_offset)))
+        self.set_high_watermark(
+            max(self.log_start_offset, min(self.high_watermark, self.log_end_offset))
+        )
         if self.truncated is not None:
             self.truncated(self)
 
     def increment_log_start_offset(self, offset: int) -> bool:
-        """Raises the log start (DeleteRecords, retention, the leader's word). OFFSET_OUT_OF_RANGE above the high watermark."""
+        """Raises the log start (DeleteRecords, retention, the leader's word).
+
+        OFFSET_OUT_OF_RANGE above the high watermark.
+        """
         self.check_online()
         if offset > self.high_watermark:
-            raise BrokerError(ErrorCode.OFFSET_OUT_OF_RANGE, f"log start {offset} would pass the high watermark {self.high_watermark}")
+            raise BrokerError(
+                ErrorCode.OFFSET_OUT_OF_RANGE,
+                f"log start {offset} would pass the high watermark {self.high_watermark}",
+            )
         if offset <= self.log_start_offset:
             return False
         self.log_start_offset = offset
@@ -114,9 +132,11 @@ class LogExtent(LogReading):
         return True
 
     def rebuild_producers(self, now_ms: int, recovered: frozenset[int] = frozenset()) -> None:
-        """Brings the producer state to the log end: newest snapshot, the batches since, and those before that may be sent again. OSError.
+        """Brings the producer state to the log end: newest snapshot, the batches since, and those
+        before that may be sent again. OSError.
 
-        `recovered` are base offsets of segments whose transaction index is empty and must be filled again.
+        `recovered` are base offsets of segments whose transaction index is empty and must be filled
+        again.
         """
         producers, end = self.producers, self.log_end_offset
         producers.truncate_and_reload(self.log_start_offset, end, now_ms)
@@ -125,7 +145,8 @@ class LogExtent(LogReading):
             if segment.base_offset > start:
                 producers.map_end_offset = segment.base_offset
                 producers.take_snapshot()
-            # Below the recovery point files are trusted: damage there costs memory of producers, and the reader of it sees the error.
+            # Below the recovery point files are trusted: damage there costs memory of producers,
+            # and the reader of it sees the error.
             with contextlib.suppress(CorruptRecordError):
                 self._replay_producers(segment, start, segment.base_offset in recovered)
         producers.map_end_offset = end
@@ -140,7 +161,15 @@ class LogExtent(LogReading):
                 continue
             if not attributes & CONTROL_FLAG:
                 transactional = attributes & TRANSACTIONAL_FLAG != 0
-                producers.add_data(producer_id, header[10], header[11], base_offset, header[6], header[8], transactional)
+                producers.add_data(
+                    producer_id,
+                    header[10],
+                    header[11],
+                    base_offset,
+                    header[6],
+                    header[8],
+                    transactional,
+                )
                 continue
             completed = producers.add_batch(segment.load(place))
             aborted = producers.complete(completed) if completed is not None else None
@@ -159,10 +188,12 @@ class LogExtent(LogReading):
         self.segments.active.index_interval_bytes = config.index_interval_bytes
 
     def finish(self) -> Callable[[], None]:
-        """Completes indexes and leaves a producer snapshot; returns what must then run on the disk worker. OSError.
+        """Completes indexes and leaves a producer snapshot; returns what must then run on the disk
+        worker. OSError.
 
-        When that has run, records, epochs, transactions and producers are durable; `release_files` comes last. Indexes are not synced:
-        lost ones are made anew. With the recovery point at the end nothing is left to do: an epoch that began since has no records.
+        When that has run, records, epochs, transactions and producers are durable; `release_files`
+        comes last. Indexes are not synced: lost ones are made anew. With the recovery point at the
+        end nothing is left to do: an epoch that began since has no records.
         """
         if self.failed is not None:
             return _nothing
@@ -183,7 +214,10 @@ class LogExtent(LogReading):
         self.release_files()
 
     def rename_directory(self, directory: str) -> None:
-        """Moves the log to another name in the same log directory; slices stay readable. OSError."""
+        """Moves the log to another name in the same log directory; slices stay readable.
+
+        OSError.
+        """
         self.pool.files.rename(self.directory, directory)
         self.directory = self.producers.directory = directory
         self.segments.move(directory)

@@ -1,14 +1,16 @@
 """All logs of this broker.
 
-Owns `LogManager`: loading, making and deleting logs, and a clean stop, over `LogDirectories` and `LogCare`.
+Owns `LogManager`: loading, making and deleting logs, and a clean stop, over `LogDirectories` and
+`LogCare`.
 
 1. A partition has one log, in one directory; a new one goes to the directory with the fewest logs.
-2. Loading, syncs, checkpoints and removal of files run on the directory's disk worker; nothing here waits for the disk but the making of
-   a log and the very end of a stop.
-3. A clean stop is: logs closed and synced, checkpoints, then the mark; a directory that failed gets no mark.
+2. Loading, syncs, checkpoints and removal of files run on the directory's disk worker; nothing here
+   waits for the disk but the making of a log and the very end of a stop.
+3. A clean stop is: logs closed and synced, checkpoints, then the mark; a directory that failed gets
+   no mark.
 
-Source: Kafka's `LogManager`; RL 1.5, 1.12, 3.6-3.8. Left out: high-watermark checkpoints (`replication.high_watermarks`), the cleaner,
-moving a log between directories.
+Source: Kafka's `LogManager`; RL 1.5, 1.12, 3.6-3.8. Left out: high-watermark checkpoints
+(`replication.high_watermarks`), the cleaner, moving a log between directories.
 """
 
 from __future__ import annotations
@@ -38,7 +40,8 @@ class LogManager(LogCare):
     _stopped = _checkpoint_due = False
 
     def start(self) -> Deferred[None]:
-        """Claims all directories (LogDirMismatch, CheckpointError raise at once) and loads their logs; fires when all are loaded.
+        """Claims all directories (LogDirMismatch, CheckpointError raise at once) and loads their
+        logs; fires when all are loaded.
 
         Errbacks with LogDirFailure when no directory is left.
         """
@@ -72,7 +75,10 @@ class LogManager(LogCare):
     def _take(self, directory: LogDirectory, log: Log) -> None:
         if log.topic_partition in self.logs:
             other = self.logs[log.topic_partition].directory
-            raise BrokerError(ErrorCode.KAFKA_STORAGE_ERROR, f"{log.topic_partition} is in {other} and in {log.directory}")
+            raise BrokerError(
+                ErrorCode.KAFKA_STORAGE_ERROR,
+                f"{log.topic_partition} is in {other} and in {log.directory}",
+            )
         log.disk, log.segments.remove_later = directory.disk, self._remover(directory)
         log.truncated = self._was_truncated
         log.failing = self._log_failed
@@ -85,23 +91,35 @@ class LogManager(LogCare):
         self.start_care()
 
     def get_or_create(
-        self, topic_partition: TopicPartition, topic_id: bytes | None, config: LogConfig, is_new: bool = False, directory_id: bytes | None = None
+        self,
+        topic_partition: TopicPartition,
+        topic_id: bytes | None,
+        config: LogConfig,
+        is_new: bool = False,
+        directory_id: bytes | None = None,
     ) -> Log:
         """The partition's log, made if need be.
 
-        BrokerError KAFKA_STORAGE_ERROR: a replica that is not new may be in a directory that is offline, or the disk fails now;
-        INCONSISTENT_TOPIC_ID: the log belongs to another topic of that name.
+        BrokerError KAFKA_STORAGE_ERROR: a replica that is not new may be in a directory that is
+        offline, or the disk fails now; INCONSISTENT_TOPIC_ID: the log belongs to another topic of
+        that name.
         """
         log = self.logs.get(topic_partition)
         if log is not None:
             if topic_id is not None and log.topic_id is not None and topic_id != log.topic_id:
-                raise BrokerError(ErrorCode.INCONSISTENT_TOPIC_ID, f"{topic_partition} is here with another topic id")
+                raise BrokerError(
+                    ErrorCode.INCONSISTENT_TOPIC_ID,
+                    f"{topic_partition} is here with another topic id",
+                )
             if topic_id is not None and log.topic_id is None:
                 self._give_id(log, topic_id)
             log.update_config(config)
             return log
         if not is_new and self.offline():
-            raise BrokerError(ErrorCode.KAFKA_STORAGE_ERROR, f"{topic_partition} may be in a directory that is offline")
+            raise BrokerError(
+                ErrorCode.KAFKA_STORAGE_ERROR,
+                f"{topic_partition} may be in a directory that is offline",
+            )
         return self._create(self._directory_for(directory_id), topic_partition, topic_id, config)
 
     def _directory_for(self, directory_id: bytes | None) -> LogDirectory:
@@ -119,7 +137,13 @@ class LogManager(LogCare):
                 counts[parent] += 1
         return min(online, key=lambda directory: counts[directory.path])
 
-    def _create(self, directory: LogDirectory, topic_partition: TopicPartition, topic_id: bytes | None, config: LogConfig) -> Log:
+    def _create(
+        self,
+        directory: LogDirectory,
+        topic_partition: TopicPartition,
+        topic_id: bytes | None,
+        config: LogConfig,
+    ) -> Log:
         directory.recovery_points.pop(topic_partition, None)
         directory.log_starts.pop(topic_partition, None)
         try:
@@ -142,7 +166,9 @@ class LogManager(LogCare):
         log.topic_id = topic_id
 
     def delete(self, topic_partition: TopicPartition) -> None:
-        """Takes the log out at once (directory renamed `-delete`); its files go after `file.delete.delay.ms`."""
+        """Takes the log out at once (directory renamed `-delete`); its files go after
+        `file.delete.delay.ms`.
+        """
         self._set_aside(topic_partition, DELETE_SUFFIX)
 
     def set_stray_aside(self, topic_partition: TopicPartition) -> None:
@@ -154,7 +180,10 @@ class LogManager(LogCare):
         if log is None or log.failed is not None:
             return
         directory = self.directory_of(log)
-        path = posixpath.join(directory.path, _aside_name(topic_partition, self.runtime.random.getrandbits(128), suffix))
+        path = posixpath.join(
+            directory.path,
+            _aside_name(topic_partition, self.runtime.random.getrandbits(128), suffix),
+        )
         directory.recovery_points.pop(topic_partition, None)
         directory.log_starts.pop(topic_partition, None)
         log.truncated = log.failing = None
@@ -167,7 +196,9 @@ class LogManager(LogCare):
         log.failed = FileNotFoundError(f"{topic_partition} was deleted")
         self._checkpoint_soon()
         if suffix == DELETE_SUFFIX:
-            self._later(log.config.file_delete_delay_ms / 1000, lambda: self._remove_tree(directory, path))
+            self._later(
+                log.config.file_delete_delay_ms / 1000, lambda: self._remove_tree(directory, path)
+            )
 
     def _checkpoint_soon(self) -> None:
         """The checkpoints without what was taken out: once for all that goes in this turn."""
@@ -181,7 +212,9 @@ class LogManager(LogCare):
         self.checkpoint_log_starts()
 
     def shutdown(self, broker_epoch: int = -1) -> Deferred[None]:
-        """A clean stop: fires when every directory is closed, marked and unlocked (those that failed only unlocked)."""
+        """A clean stop: fires when every directory is closed, marked and unlocked (those that
+        failed only unlocked).
+        """
         if self._stopped:
             return succeed(None)
         self._stopped = True
@@ -199,7 +232,11 @@ class LogManager(LogCare):
 
         def done(_: None, error: BaseException | None) -> None:
             if error is not None:
-                _log.error("log directory {path} did not close cleanly: {error!r}", path=directory.path, error=error)
+                _log.error(
+                    "log directory {path} did not close cleanly: {error!r}",
+                    path=directory.path,
+                    error=error,
+                )
             for log in logs:
                 log.release_files()
             directory.release()
@@ -212,8 +249,12 @@ class LogManager(LogCare):
 
         def job() -> None:
             directory.disk.side_by_side(jobs)
-            checkpoints.write_offsets(self.runtime.files, directory.path, checkpoints.RECOVERY_POINT, points)
-            checkpoints.write_offsets(self.runtime.files, directory.path, checkpoints.LOG_START_OFFSET, starts)
+            checkpoints.write_offsets(
+                self.runtime.files, directory.path, checkpoints.RECOVERY_POINT, points
+            )
+            checkpoints.write_offsets(
+                self.runtime.files, directory.path, checkpoints.LOG_START_OFFSET, starts
+            )
             directory.leave_clean_mark(broker_epoch)
 
         if directory.failed is None:
@@ -245,11 +286,18 @@ def _aside_name(topic_partition: TopicPartition, unique: int, suffix: str) -> st
 
 
 def _write_topic_ids(directory: LogDirectory) -> None:
-    """Writes `partition.metadata` of new logs: on the disk worker, for all that came since. Its sync is the log's first."""
+    """Writes `partition.metadata` of new logs: on the disk worker, for all that came since.
+
+    Its sync is the log's first.
+    """
     waiting = directory.without_id
     while waiting:
         log = waiting[0]
         with contextlib.suppress(FileNotFoundError):  # deleted meanwhile
             if log.topic_id is not None:
-                checkpoints.write_partition_metadata(directory.files, log.directory, log.topic_id, sync=False)
-        waiting.popleft()  # last: a log that comes before this needs no job of its own, one that comes after it gets one
+                checkpoints.write_partition_metadata(
+                    directory.files, log.directory, log.topic_id, sync=False
+                )
+        # last: a log that comes before this needs no job of its own, one that comes after it gets
+        # one
+        waiting.popleft()

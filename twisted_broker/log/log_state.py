@@ -1,12 +1,16 @@
 """What a log is at a moment, and how much of it is on the disk.
 
-Owns `LogState`: offsets and watermarks with their places, the last stable offset, syncing, the step offline.
+Owns `LogState`: offsets and watermarks with their places, the last stable offset, syncing, the step
+offline.
 
 1. log start <= last stable offset <= high watermark <= log end; recovery point <= log end.
-2. The recovery point moves only when everything below it was synced, names and leader epochs included; a cut meanwhile, or a failure, stops it.
-3. A disk error takes the log offline: this call and every later one raise `LogDirFailure`. A failed sync is not tried again.
+2. The recovery point moves only when everything below it was synced, names and leader epochs
+   included; a cut meanwhile, or a failure, stops it.
+3. A disk error takes the log offline: this call and every later one raise `LogDirFailure`. A failed
+   sync is not tried again.
 
-Source: Kafka's `UnifiedLog`, `LocalLog`; RL 3, RELIABILITY 6.1. Left out: reads (`log_reading.py`), extent (`log_extent.py`), appends (`log.py`).
+Source: Kafka's `UnifiedLog`, `LocalLog`; RL 3, RELIABILITY 6.1. Left out: reads (`log_reading.py`),
+extent (`log_extent.py`), appends (`log.py`).
 """
 
 from __future__ import annotations
@@ -35,28 +39,68 @@ class LogState:
     """
 
     __slots__ = (
-        "_cuts", "_end", "_epochs_dirty", "_epochs_synced", "_epochs_version", "_epochs_writing", "_first_unstable", "_hw", "_prepare",
-        "_unstable_metadata", "config", "directory", "disk", "failed", "failing", "high_watermark", "last_flush_ms", "leader_epochs",
-        "log_end_offset", "log_start_offset", "named", "pool", "producers", "recovery_point", "segments", "topic_id", "topic_partition",
-        "truncated", "unflushed_since",
-    )  # fmt: skip
+        "_cuts",
+        "_end",
+        "_epochs_dirty",
+        "_epochs_synced",
+        "_epochs_version",
+        "_epochs_writing",
+        "_first_unstable",
+        "_hw",
+        "_prepare",
+        "_unstable_metadata",
+        "config",
+        "directory",
+        "disk",
+        "failed",
+        "failing",
+        "high_watermark",
+        "last_flush_ms",
+        "leader_epochs",
+        "log_end_offset",
+        "log_start_offset",
+        "named",
+        "pool",
+        "producers",
+        "recovery_point",
+        "segments",
+        "topic_id",
+        "topic_partition",
+        "truncated",
+        "unflushed_since",
+    )
 
     def __init__(
-        self, pool: OpenFiles, directory: str, topic_partition: TopicPartition, topic_id: bytes | None, config: LogConfig,
-        remove_later: Callable[[list[str]], None] | None = None, random: Random | None = None,
-    ) -> None:  # fmt: skip
-        self.pool, self.directory, self.topic_partition, self.topic_id = pool, directory, topic_partition, topic_id
+        self,
+        pool: OpenFiles,
+        directory: str,
+        topic_partition: TopicPartition,
+        topic_id: bytes | None,
+        config: LogConfig,
+        remove_later: Callable[[list[str]], None] | None = None,
+        random: Random | None = None,
+    ) -> None:
+        self.pool, self.directory, self.topic_partition, self.topic_id = (
+            pool,
+            directory,
+            topic_partition,
+            topic_id,
+        )
         self.config = config
         self._prepare = needs_preparation(config)
         self.segments = Segments(pool, directory, config, remove_later, random)
-        self.producers = ProducerStateManager(pool.files, directory, config.producer_id_expiration_ms)
+        self.producers = ProducerStateManager(
+            pool.files, directory, config.producer_id_expiration_ms
+        )
         self.leader_epochs = LeaderEpochCache([], self.epochs_changed)
         self.disk: IDiskWorker | None = None
         self.truncated: Callable[[LogState], None] | None = None
         self.failing: Callable[[LogState], None] | None = None
         self.failed: OSError | None = None
         self._cuts = 0
-        self.named = True  # False: the directory's own name and `partition.metadata` are not durable yet
+        self.named = (
+            True  # False: the directory's own name and `partition.metadata` are not durable yet
+        )
         self.log_start_offset = self.log_end_offset = self.recovery_point = self.high_watermark = 0
         self.unflushed_since = self.last_flush_ms = 0
         self._hw = LogOffsetMetadata(0)
@@ -68,10 +112,18 @@ class LogState:
 
     @property
     def log_end(self) -> LogOffsetMetadata:
-        """The log end with its place; followers of an idle log ask for it again and again, so it is made once for each end."""
+        """The log end with its place; followers of an idle log ask for it again and again, so it
+        is made once for each end.
+        """
         active, known = self.segments.active, self._end
-        if known.offset != self.log_end_offset or known.position != active.size or known.segment_base_offset != active.base_offset:
-            known = self._end = LogOffsetMetadata(self.log_end_offset, active.base_offset, active.size)
+        if (
+            known.offset != self.log_end_offset
+            or known.position != active.size
+            or known.segment_base_offset != active.base_offset
+        ):
+            known = self._end = LogOffsetMetadata(
+                self.log_end_offset, active.base_offset, active.size
+            )
         return known
 
     @property
@@ -82,7 +134,10 @@ class LogState:
         return self._hw
 
     def set_high_watermark(self, metadata: LogOffsetMetadata | int) -> None:
-        """Moves the high watermark, into [log start, log end]. Whether it may go back is the caller's decision."""
+        """Moves the high watermark, into [log start, log end].
+
+        Whether it may go back is the caller's decision.
+        """
         offset = metadata if isinstance(metadata, int) else metadata.offset
         if offset >= self.log_end_offset:
             mark = self.log_end
@@ -98,7 +153,9 @@ class LogState:
 
     @property
     def last_stable_offset(self) -> int:
-        """Below it every transaction is decided: the first undecided one's start, at most the high watermark."""
+        """Below it every transaction is decided: the first undecided one's start, at most the
+        high watermark.
+        """
         first = self._first_unstable
         return first if 0 <= first < self.high_watermark else self.high_watermark
 
@@ -119,7 +176,10 @@ class LogState:
             self._first_unstable, self._unstable_metadata = first, None
 
     def offset_metadata(self, offset: int) -> LogOffsetMetadata:
-        """The place of `offset`: its batch's first byte. BrokerError OFFSET_OUT_OF_RANGE outside [log start, log end]."""
+        """The place of `offset`: its batch's first byte.
+
+        BrokerError OFFSET_OUT_OF_RANGE outside [log start, log end].
+        """
         self._check_range(offset)
         if offset == self.log_end_offset:
             return self.log_end
@@ -134,7 +194,10 @@ class LogState:
     def _check_range(self, offset: int) -> None:
         self.check_online()
         if not self.log_start_offset <= offset <= self.log_end_offset:
-            raise BrokerError(ErrorCode.OFFSET_OUT_OF_RANGE, f"offset {offset} is outside {self.log_start_offset}..{self.log_end_offset}")
+            raise BrokerError(
+                ErrorCode.OFFSET_OUT_OF_RANGE,
+                f"offset {offset} is outside {self.log_start_offset}..{self.log_end_offset}",
+            )
 
     def _locate(self, segment: Segment, offset: int) -> tuple[int, int] | None:
         """(position, size) of the batch that holds `offset` or follows it in the segment."""
@@ -164,7 +227,9 @@ class LogState:
     # -- durability
 
     def flush(self, disk: IDiskWorker | None, upto: int | None = None) -> None:
-        """Syncs everything below `upto` (the log end) and moves the recovery point there when done; never blocks with a `disk`."""
+        """Syncs everything below `upto` (the log end) and moves the recovery point there when
+        done; never blocks with a `disk`.
+        """
         upto = self.log_end_offset if upto is None else upto
         if upto <= self.recovery_point:
             return
@@ -182,13 +247,22 @@ class LogState:
             disk.submit(job, done)
 
     def _sync_job(self, upto: int, without_indexes: bool = False) -> Callable[[], None]:
-        """What must run on the disk worker so that all below `upto` is durable. It opens the files itself: no thread shares a descriptor.
+        """What must run on the disk worker so that all below `upto` is durable. It opens the files
+        itself: no thread shares a descriptor.
 
         `without_indexes` leaves out those of offsets and times: what is lost of them is made anew.
         """
         segments = self.segments.between(self.recovery_point, upto)
-        paths = [file.path for segment in segments for file in (segment.own_files() if without_indexes else segment.files())]
-        paths += [self.producers.path(offset) for offset in sorted(self.producers.snapshots) if self.recovery_point < offset <= upto]
+        paths = [
+            file.path
+            for segment in segments
+            for file in (segment.own_files() if without_indexes else segment.files())
+        ]
+        paths += [
+            self.producers.path(offset)
+            for offset in sorted(self.producers.snapshots)
+            if self.recovery_point < offset <= upto
+        ]
         files, directory = self.pool.files, self.directory
         epochs, version = None, self._epochs_version
         if version != self._epochs_synced:
@@ -199,7 +273,9 @@ class LogState:
 
         def job() -> None:
             if epochs is not None:
-                checkpoints.write_aside(files, posixpath.join(directory, checkpoints.LEADER_EPOCH), epochs)
+                checkpoints.write_aside(
+                    files, posixpath.join(directory, checkpoints.LEADER_EPOCH), epochs
+                )
             for path in paths:
                 checkpoints.sync_path(files, path)
             if files.is_directory(directory):
@@ -223,8 +299,8 @@ class LogState:
     def epochs_changed(self) -> None:
         """Brings the epochs to their checkpoint: one write at a time, the newest content.
 
-        It is synced with the next sync of the log, before the recovery point moves: until then a crash may take it, and recovery finds the
-        epochs in the batches.
+        It is synced with the next sync of the log, before the recovery point moves: until then a
+        crash may take it, and recovery finds the epochs in the batches.
         """
         self._epochs_version += 1
         if self._epochs_writing:
@@ -236,7 +312,10 @@ class LogState:
             checkpoints.write_aside(self.pool.files, path, content, sync=False)
             return
         self._epochs_writing, self._epochs_dirty = True, False
-        self.disk.submit(lambda: checkpoints.write_aside(self.pool.files, path, content, sync=False), self._epochs_written)
+        self.disk.submit(
+            lambda: checkpoints.write_aside(self.pool.files, path, content, sync=False),
+            self._epochs_written,
+        )
 
     def _epochs_written(self, _: None, error: BaseException | None) -> None:
         self._epochs_writing = False

@@ -1,6 +1,7 @@
 """A file system in memory: the twin of the disk, for `--data memory` and for tests.
 
-Owns `MemoryFileSystem` and its files, and `InlineWorker`, the disk worker that does each job at once.
+Owns `MemoryFileSystem` and its files, and `InlineWorker`, the disk worker that does each job at
+once.
 
 1. A removed or replaced file lives on for those who hold it open, as on a disk.
 2. A hole made by `truncate` costs no memory until it is written.
@@ -32,7 +33,13 @@ class Inode:
 class MemoryFile:
     """An open file of `MemoryFileSystem`."""
 
-    def __init__(self, path: str, node: Inode, read_only: bool = False, now_ms: Callable[[], int] | None = None) -> None:
+    def __init__(
+        self,
+        path: str,
+        node: Inode,
+        read_only: bool = False,
+        now_ms: Callable[[], int] | None = None,
+    ) -> None:
         self.path, self.node, self._read_only, self._now_ms = path, node, read_only, now_ms
         self.closed = False
 
@@ -142,7 +149,11 @@ class MemoryFileSystem:
         if path not in self.directories:
             raise FileNotFoundError(errno.ENOENT, "no such directory", path)
         prefix = path.rstrip("/") + "/"
-        names = (name[len(prefix) :] for name in (*self.nodes, *self.directories) if name.startswith(prefix) and name != prefix)
+        names = (
+            name[len(prefix) :]
+            for name in (*self.nodes, *self.directories)
+            if name.startswith(prefix) and name != prefix
+        )
         return sorted(name for name in names if name and "/" not in name)
 
     def make_directories(self, path: str) -> None:
@@ -172,7 +183,9 @@ class MemoryFileSystem:
         prefix = source + "/"
         for name in [name for name in self.nodes if name.startswith(prefix)]:
             self.nodes[target + name[len(source) :]] = self.nodes.pop(name)
-        for name in [name for name in self.directories if name == source or name.startswith(prefix)]:
+        for name in [
+            name for name in self.directories if name == source or name.startswith(prefix)
+        ]:
             self.directories.discard(name)
             self.directories.add(target + name[len(source) :])
 
@@ -221,9 +234,13 @@ class MemoryFileSystem:
 
 
 class InlineWorker:
-    """A disk worker that runs each job at once and reports before `submit` returns: right where the disk never stalls."""
+    """A disk worker that runs each job at once and reports before `submit` returns: right where
+    the disk never stalls.
+    """
 
-    def submit(self, job: Callable[[], T], done: Callable[[T | None, BaseException | None], None]) -> None:
+    def submit(
+        self, job: Callable[[], T], done: Callable[[T | None, BaseException | None], None]
+    ) -> None:
         try:
             result = job()
         except Exception as error:

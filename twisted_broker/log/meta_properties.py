@@ -5,7 +5,8 @@ Owns the reading and writing of node id, cluster id and directory id.
 1. A directory belongs to one node of one cluster for ever; its directory id never changes.
 2. Version 1 is written; version 0 (`broker.id`) is read too.
 
-Source: Kafka's `MetaProperties`; FILE_FORMATS 1. Left out: which directories must agree (`log_manager.py`).
+Source: Kafka's `MetaProperties`; FILE_FORMATS 1. Left out: which directories must agree
+(`log_manager.py`).
 """
 
 from __future__ import annotations
@@ -66,7 +67,12 @@ def _parse(text: str) -> MetaProperties:
 def write_meta_properties(files: IFileSystem, directory: str, properties: MetaProperties) -> None:
     """Writes version 1 durably. OSError."""
     assert properties.cluster_id is not None and properties.node_id is not None
-    lines = ["#", f"cluster.id={properties.cluster_id}", f"node.id={properties.node_id}", "version=1"]
+    lines = [
+        "#",
+        f"cluster.id={properties.cluster_id}",
+        f"node.id={properties.node_id}",
+        "version=1",
+    ]
     if properties.directory_id is not None:
         lines.insert(2, f"directory.id={uuid_text(properties.directory_id)}")
     write_aside(files, posixpath.join(directory, NAME), ("\n".join(lines) + "\n").encode())

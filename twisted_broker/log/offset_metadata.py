@@ -1,8 +1,10 @@
 """An offset with its place in the log.
 
-Owns `LogOffsetMetadata`: offset, base offset of its segment, byte position in it; the place may be unknown.
+Owns `LogOffsetMetadata`: offset, base offset of its segment, byte position in it; the place may be
+unknown.
 
-1. Two known places are on the same segment exactly when their base offsets are equal; only then do positions compare.
+1. Two known places are on the same segment exactly when their base offsets are equal; only then do
+   positions compare.
 
 Source: Kafka's `LogOffsetMetadata`, RL 2.2.
 """
@@ -25,11 +27,22 @@ class LogOffsetMetadata:
         return self.position >= 0
 
     def on_older_segment(self, other: LogOffsetMetadata) -> bool:
-        """Whether this place lies on an older segment than `other`; False when either is unknown."""
-        return self.position >= 0 and other.position >= 0 and self.segment_base_offset < other.segment_base_offset
+        """Whether this place lies on an older segment than `other`;
+
+        False when either is unknown.
+        """
+        return (
+            self.position >= 0
+            and other.position >= 0
+            and self.segment_base_offset < other.segment_base_offset
+        )
 
     def on_same_segment(self, other: LogOffsetMetadata) -> bool:
-        return self.position >= 0 and other.position >= 0 and self.segment_base_offset == other.segment_base_offset
+        return (
+            self.position >= 0
+            and other.position >= 0
+            and self.segment_base_offset == other.segment_base_offset
+        )
 
     def position_difference(self, other: LogOffsetMetadata) -> int:
         """Bytes from `other` to here; both on the same segment."""
@@ -39,7 +52,11 @@ class LogOffsetMetadata:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, LogOffsetMetadata):
             return NotImplemented
-        return (self.offset, self.segment_base_offset, self.position) == (other.offset, other.segment_base_offset, other.position)
+        return (self.offset, self.segment_base_offset, self.position) == (
+            other.offset,
+            other.segment_base_offset,
+            other.position,
+        )
 
     def __hash__(self) -> int:
         return hash((self.offset, self.segment_base_offset, self.position))

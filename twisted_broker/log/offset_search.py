@@ -2,7 +2,8 @@
 
 Owns the search over segments for ListOffsets by timestamp and for the largest timestamp.
 
-Source: Kafka's `UnifiedLog.fetchOffsetByTimestamp`; RL 3.4. Left out: the special timestamps that name watermarks (`replication`).
+Source: Kafka's `UnifiedLog.fetchOffsetByTimestamp`; RL 3.4. Left out: the special timestamps that
+name watermarks (`replication`).
 """
 
 from __future__ import annotations
@@ -11,7 +12,9 @@ from twisted_broker.log.append_info import TimestampAndOffset
 from twisted_broker.log.segments import Segments
 
 
-def find_by_timestamp(segments: Segments, target_ms: int, log_start_offset: int) -> TimestampAndOffset | None:
+def find_by_timestamp(
+    segments: Segments, target_ms: int, log_start_offset: int
+) -> TimestampAndOffset | None:
     """The first record at or above the log start with a timestamp of at least `target_ms`."""
     for segment in segments:
         if segment.largest_timestamp() >= target_ms:

@@ -1,15 +1,20 @@
-"""What a producer snapshot does not say: a producer's newest batches but the last, found again in the log's tail.
+"""What a producer snapshot does not say: a producer's newest batches but the last, found again in
+the log's tail.
 
 Owns `recover_producer_batches`.
 
-1. A producer has up to five requests in flight (KIP-98), and may send each of them again after a restart: each must be known as what it is.
-2. What is recalled is what memory held: batches of the producer's present epoch, newest first, until five are known.
-3. The cost is bounded: at most `MOST_HEADERS` batch headers a log, from its end back, and none when nobody has more batches than are known.
-   Who wrote nothing among those has nothing in flight that matters; its snapshot's last batch stays known.
+1. A producer has up to five requests in flight (KIP-98), and may send each of them again after a
+   restart: each must be known as what it is.
+2. What is recalled is what memory held: batches of the producer's present epoch, newest first,
+   until five are known.
+3. The cost is bounded: at most `MOST_HEADERS` batch headers a log, from its end back, and none when
+   nobody has more batches than are known. Who wrote nothing among those has nothing in flight that
+   matters; its snapshot's last batch stays known.
 4. Damage ends the search, never the loading: whoever reads it sees the error.
 
-Source: KIP-98; Kafka's `ProducerStateManager` (its snapshots hold one batch too, and it recalls nothing).
-Left out: the snapshot (`producer_snapshot.py`); batches before sequence 0 of an epoch, where 2^31 sequences were used up.
+Source: KIP-98; Kafka's `ProducerStateManager` (its snapshots hold one batch too, and it recalls
+nothing). Left out: the snapshot (`producer_snapshot.py`); batches before sequence 0 of an epoch,
+where 2^31 sequences were used up.
 """
 
 from __future__ import annotations
@@ -21,14 +26,23 @@ from twisted_broker.interfaces import IFile
 from twisted_broker.log.producer_snapshot import RETAINED_BATCHES, ProducerEntry
 from twisted_broker.log.segment import Segment
 from twisted_broker.wire.batch_header import HEADER_BYTES
-from twisted_broker.wire.records import CONTROL_FLAG, LOG_OVERHEAD, BatchHeader, CorruptRecordError, next_sequence, read_batch_header
+from twisted_broker.wire.records import (
+    CONTROL_FLAG,
+    LOG_OVERHEAD,
+    BatchHeader,
+    CorruptRecordError,
+    next_sequence,
+    read_batch_header,
+)
 
 MOST_HEADERS = 256
 _READ_WHOLE_BYTES = 1 << 16
 _MAX_SEQUENCE = 2**31 - 1
 
 
-def recover_producer_batches(segments: Iterable[Segment], producers: Iterable[ProducerEntry]) -> None:
+def recover_producer_batches(
+    segments: Iterable[Segment], producers: Iterable[ProducerEntry]
+) -> None:
     """Completes the batches of `producers` out of `segments`, newest first. OSError."""
     wanted = {entry.producer_id: entry for entry in producers if _has_more(entry)}
     if not wanted:
@@ -56,12 +70,18 @@ def _has_more(entry: ProducerEntry) -> bool:
 
 def _is_earlier_batch(entry: ProducerEntry, header: BatchHeader) -> bool:
     is_data = not header[5] & CONTROL_FLAG and header[11] >= 0
-    return is_data and header[10] == entry.producer_epoch and header[0] + header[6] < entry.batches[0][1]
+    return (
+        is_data
+        and header[10] == entry.producer_epoch
+        and header[0] + header[6] < entry.batches[0][1]
+    )
 
 
 def _put_before(entry: ProducerEntry, header: BatchHeader) -> None:
     base_offset, delta, max_timestamp, base_sequence = header[0], header[6], header[8], header[11]
-    entry.batches.insert(0, (next_sequence(base_sequence, delta), base_offset + delta, delta, max_timestamp))
+    entry.batches.insert(
+        0, (next_sequence(base_sequence, delta), base_offset + delta, delta, max_timestamp)
+    )
 
 
 def _headers_backwards(segments: Iterable[Segment]) -> Iterator[BatchHeader]:
@@ -81,12 +101,18 @@ def _headers_backwards(segments: Iterable[Segment]) -> Iterator[BatchHeader]:
 
 
 def _headers(file: IFile, start: int, end: int, most: int) -> list[BatchHeader]:
-    """Those from byte `start`, a batch's first, to `end`; one more than `most` when there are more. CorruptRecordError."""
+    """Those from byte `start`, a batch's first, to `end`; one more than `most` when there are
+    more. CorruptRecordError.
+    """
     found: list[BatchHeader] = []
     near = file.read_at(start, end - start) if end - start <= _READ_WHOLE_BYTES else b""
     position = start
     while position < end and len(found) <= most:
-        header = read_batch_header(near, position - start) if near else read_batch_header(file.read_at(position, HEADER_BYTES))
+        header = (
+            read_batch_header(near, position - start)
+            if near
+            else read_batch_header(file.read_at(position, HEADER_BYTES))
+        )
         found.append(header)
         position += LOG_OVERHEAD + header[1]
     return found

@@ -3,9 +3,11 @@
 Owns `ProducerEntry`, what is remembered of one producer, and `encode_snapshot`, `decode_snapshot`.
 
 1. A snapshot that does not match its CRC, count or size is refused whole.
-2. Only the last batch of a producer is in a snapshot; in memory there are up to five (`producer_recall.py` finds the others again).
+2. Only the last batch of a producer is in a snapshot; in memory there are up to five
+   (`producer_recall.py` finds the others again).
 
-Source: Kafka's `ProducerSnapshot.json`, `ProducerStateEntry`; Kafka's record formats. Left out: rules (`producer_state.py`).
+Source: Kafka's `ProducerSnapshot.json`, `ProducerStateEntry`; Kafka's record formats. Left out:
+rules (`producer_state.py`).
 """
 
 from __future__ import annotations
@@ -28,11 +30,26 @@ BatchMetadata = tuple[int, int, int, int]
 
 
 class ProducerEntry:
-    """Epochs, time of the last batch, the newest batches (oldest first), first offset of the open transaction (-1 none)."""
+    """Epochs, time of the last batch, the newest batches (oldest first), first offset of the
+    open transaction (-1 none).
+    """
 
-    __slots__ = ("batches", "coordinator_epoch", "current_txn_first_offset", "last_timestamp", "producer_epoch", "producer_id")
+    __slots__ = (
+        "batches",
+        "coordinator_epoch",
+        "current_txn_first_offset",
+        "last_timestamp",
+        "producer_epoch",
+        "producer_id",
+    )
 
-    def __init__(self, producer_id: int, producer_epoch: int = -1, coordinator_epoch: int = -1, last_timestamp: int = -1) -> None:
+    def __init__(
+        self,
+        producer_id: int,
+        producer_epoch: int = -1,
+        coordinator_epoch: int = -1,
+        last_timestamp: int = -1,
+    ) -> None:
         self.producer_id, self.producer_epoch = producer_id, producer_epoch
         self.coordinator_epoch, self.last_timestamp = coordinator_epoch, last_timestamp
         self.current_txn_first_offset = -1
@@ -46,11 +63,16 @@ class ProducerEntry:
     def last_offset(self) -> int:
         return self.batches[-1][1] if self.batches else -1
 
-    def duplicate_of(self, producer_epoch: int, first_sequence: int, last_sequence: int) -> BatchMetadata | None:
+    def duplicate_of(
+        self, producer_epoch: int, first_sequence: int, last_sequence: int
+    ) -> BatchMetadata | None:
         """The remembered batch with exactly these sequences under the same epoch."""
         if producer_epoch == self.producer_epoch:
             for batch in self.batches:
-                if batch[0] == last_sequence and (batch[0] - batch[2]) & _MAX_SEQUENCE == first_sequence:
+                if (
+                    batch[0] == last_sequence
+                    and (batch[0] - batch[2]) & _MAX_SEQUENCE == first_sequence
+                ):
                     return batch
         return None
 
@@ -73,11 +95,19 @@ def encode_snapshot(producers: list[ProducerEntry]) -> bytes:
     """The bytes of a snapshot file."""
     rows = bytearray()
     for entry in producers:
-        last_sequence, last_offset, delta, _ = entry.batches[-1] if entry.batches else (-1, -1, 0, -1)
+        last_sequence, last_offset, delta, _ = (
+            entry.batches[-1] if entry.batches else (-1, -1, 0, -1)
+        )
         rows += _ENTRY.pack(
-            entry.producer_id, entry.producer_epoch, last_sequence, last_offset, delta,
-            entry.last_timestamp, entry.coordinator_epoch, entry.current_txn_first_offset,
-        )  # fmt: skip
+            entry.producer_id,
+            entry.producer_epoch,
+            last_sequence,
+            last_offset,
+            delta,
+            entry.last_timestamp,
+            entry.coordinator_epoch,
+            entry.current_txn_first_offset,
+        )
     body = struct.pack(">i", len(producers)) + bytes(rows)
     return struct.pack(">hI", _VERSION, crc32c(body)) + body
 
@@ -95,7 +125,16 @@ def decode_snapshot(path: str, content: bytes) -> list[ProducerEntry]:
 
 
 def _entry(row: tuple[int, ...]) -> ProducerEntry:
-    producer_id, epoch, last_sequence, last_offset, delta, timestamp, coordinator_epoch, first_offset = row
+    (
+        producer_id,
+        epoch,
+        last_sequence,
+        last_offset,
+        delta,
+        timestamp,
+        coordinator_epoch,
+        first_offset,
+    ) = row
     entry = ProducerEntry(producer_id, epoch, coordinator_epoch, timestamp)
     entry.current_txn_first_offset = first_offset
     if last_offset >= 0:

@@ -2,12 +2,16 @@
 
 Owns `new_log`, `load_log`.
 
-1. After an unclean stop every batch from the recovery point's segment on is checked; at the first bad byte, or leader epoch that goes back, the
-   log ends: the segment is cut, later segments are deleted. Below the recovery point the files are trusted.
-2. Indexes, leader epochs, producer state and aborted transactions of what was checked are made anew; a missing or impossible index is too.
-3. Loading twice gives the same log and the same files. No damage makes it raise; only the disk itself does (OSError).
+1. After an unclean stop every batch from the recovery point's segment on is checked; at the first
+   bad byte, or leader epoch that goes back, the log ends: the segment is cut, later segments are
+   deleted. Below the recovery point the files are trusted.
+2. Indexes, leader epochs, producer state and aborted transactions of what was checked are made
+   anew; a missing or impossible index is too.
+3. Loading twice gives the same log and the same files. No damage makes it raise; only the disk
+   itself does (OSError).
 
-Source: Kafka's `LogLoader`; RL 3.6, RELIABILITY 6. Left out: which stop was clean, checkpoints (`log_manager.py`).
+Source: Kafka's `LogLoader`; RL 3.6, RELIABILITY 6. Left out: which stop was clean, checkpoints
+(`log_manager.py`).
 """
 
 from __future__ import annotations
@@ -32,11 +36,19 @@ _INT_MAX = 2**31 - 1
 
 
 def new_log(
-    pool: OpenFiles, directory: str, topic_partition: TopicPartition, topic_id: bytes | None, config: LogConfig, now_ms: int, random: Random
+    pool: OpenFiles,
+    directory: str,
+    topic_partition: TopicPartition,
+    topic_id: bytes | None,
+    config: LogConfig,
+    now_ms: int,
+    random: Random,
 ) -> Log:
-    """An empty log in a directory that is not there yet. `partition.metadata` is left to the caller. OSError.
+    """An empty log in a directory that is not there yet. `partition.metadata` is left to the
+    caller. OSError.
 
-    A topic may have a thousand partitions, all made in one turn of the reactor: nothing is read, listed or opened twice here.
+    A topic may have a thousand partitions, all made in one turn of the reactor: nothing is read,
+    listed or opened twice here.
     """
     pool.files.make_directories(directory)
     log = Log(pool, directory, topic_partition, topic_id, config, None, random)
@@ -48,15 +60,27 @@ def new_log(
 
 
 def load_log(
-    pool: OpenFiles, directory: str, topic_partition: TopicPartition, topic_id: bytes | None, config: LogConfig, *,
-    log_start_offset: int = 0, recovery_point: int = 0, clean: bool = False, now_ms: int = 0,
-    remove_later: Callable[[list[str]], None] | None = None, random: Random | None = None, sync: bool = True,
+    pool: OpenFiles,
+    directory: str,
+    topic_partition: TopicPartition,
+    topic_id: bytes | None,
+    config: LogConfig,
+    *,
+    log_start_offset: int = 0,
+    recovery_point: int = 0,
+    clean: bool = False,
+    now_ms: int = 0,
+    remove_later: Callable[[list[str]], None] | None = None,
+    random: Random | None = None,
+    sync: bool = True,
     trust_holes: bool = False,
-) -> Log:  # fmt: skip
-    """The log in `directory`, made when it is not there. `clean`: nothing needs checking. OSError; BrokerError INCONSISTENT_TOPIC_ID.
+) -> Log:
+    """The log in `directory`, made when it is not there. `clean`: nothing needs checking. OSError;
+    BrokerError INCONSISTENT_TOPIC_ID.
 
-    `trust_holes`: missing offsets before a segment are no damage (always so on compacted topics); for a caller that does not know the policy yet.
-    Without `sync` a new directory and its `partition.metadata` are left for the caller to sync.
+    `trust_holes`: missing offsets before a segment are no damage (always so on compacted topics);
+    for a caller that does not know the policy yet. Without `sync` a new directory and its
+    `partition.metadata` are left for the caller to sync.
     """
     files = pool.files
     if not files.is_directory(directory):
@@ -67,7 +91,9 @@ def load_log(
     topic_id = _settle_topic_id(pool, directory, topic_id, sync)
     log = Log(pool, directory, topic_partition, topic_id, config, remove_later, random)
     log.leader_epochs, epochs_lost = _load_epochs(log)
-    recovered = _load_segments(log, recovery_point, clean, log_start_offset, now_ms, trust_holes or config.compact)
+    recovered = _load_segments(
+        log, recovery_point, clean, log_start_offset, now_ms, trust_holes or config.compact
+    )
     _settle_offsets(log, log_start_offset, recovery_point, now_ms)
     _settle_epochs(log, epochs_lost)
     _load_producers(log, recovered, now_ms)
@@ -75,7 +101,9 @@ def load_log(
     return log
 
 
-def _settle_topic_id(pool: OpenFiles, directory: str, topic_id: bytes | None, sync: bool) -> bytes | None:
+def _settle_topic_id(
+    pool: OpenFiles, directory: str, topic_id: bytes | None, sync: bool
+) -> bytes | None:
     """The id in `partition.metadata`, which is written when it is missing or unreadable."""
     try:
         found = checkpoints.read_partition_metadata(pool.files, directory)
@@ -84,7 +112,9 @@ def _settle_topic_id(pool: OpenFiles, directory: str, topic_id: bytes | None, sy
     if found is None and topic_id is not None:
         checkpoints.write_partition_metadata(pool.files, directory, topic_id, sync)
     if found is not None and topic_id is not None and found != topic_id:
-        raise BrokerError(ErrorCode.INCONSISTENT_TOPIC_ID, f"{directory} belongs to another topic of this name")
+        raise BrokerError(
+            ErrorCode.INCONSISTENT_TOPIC_ID, f"{directory} belongs to another topic of this name"
+        )
     return topic_id if topic_id is not None else found
 
 
@@ -98,10 +128,21 @@ def _load_epochs(log: Log) -> tuple[LeaderEpochCache, bool]:
     return LeaderEpochCache(entries), not entries
 
 
-def _load_segments(log: Log, recovery_point: int, clean: bool, log_start_offset: int, now_ms: int, trust_holes: bool) -> frozenset[int]:
-    """Opens all segments, repairing those that need it; returns the base offsets of the repaired ones."""
+def _load_segments(
+    log: Log,
+    recovery_point: int,
+    clean: bool,
+    log_start_offset: int,
+    now_ms: int,
+    trust_holes: bool,
+) -> frozenset[int]:
+    """Opens all segments, repairing those that need it; returns the base offsets of the repaired
+    ones.
+    """
     names = log.pool.files.listdir(log.directory)
-    bases = sorted(base_offset_of(name) for name in names if name.endswith(LOG) and base_offset_of(name) >= 0)
+    bases = sorted(
+        base_offset_of(name) for name in names if name.endswith(LOG) and base_offset_of(name) >= 0
+    )
     recovered: set[int] = set()
     scanned = False
     for row, base in enumerate(bases):
@@ -160,7 +201,9 @@ def _delete_from(log: Log, bases: list[int], now_ms: int) -> None:
 
 
 def recover_segment(log: Log, segment: Segment) -> int:
-    """Checks every batch, makes the indexes and epochs anew, cuts at the first bad byte; returns the bytes cut. OSError."""
+    """Checks every batch, makes the indexes and epochs anew, cuts at the first bad byte; returns
+    the bytes cut. OSError.
+    """
     file = segment.log.open()
     end = file.size()
     segment.reset_indexes()
@@ -170,9 +213,13 @@ def recover_segment(log: Log, segment: Segment) -> int:
             break
         if batch is not None:
             if batch.partition_leader_epoch < newest_epoch:
-                break  # a cut was lost in the crash, what was written after it was not: the old batches behind it are not ours any more
+                # a cut was lost in the crash, what was written after it was not: the old batches
+                # behind it are not ours any more
+                break
             newest_epoch = batch.partition_leader_epoch
-        segment.note(place.size_in_bytes, place.last_offset, -1 if batch is None else batch.max_timestamp)
+        segment.note(
+            place.size_in_bytes, place.last_offset, -1 if batch is None else batch.max_timestamp
+        )
         if batch is not None and batch.partition_leader_epoch > log.leader_epochs.latest_epoch:
             log.leader_epochs.assign(batch.partition_leader_epoch, batch.base_offset)
         expected = place.last_offset + 1

@@ -23,10 +23,19 @@ _Old = Callable[[Segment, Segment | None], bool]
 
 
 def delete_old_segments(log: LogExtent, now_ms: int) -> int:
-    """Applies all rules that the log's policy allows; returns the number of segments deleted. BrokerError."""
+    """Applies all rules that the log's policy allows; returns the number of segments deleted.
+
+    BrokerError.
+    """
     log.check_online()
     try:
-        deleted = _delete_while(log, lambda segment, following: following is not None and following.base_offset <= log.log_start_offset, now_ms)
+        deleted = _delete_while(
+            log,
+            lambda segment, following: (
+                following is not None and following.base_offset <= log.log_start_offset
+            ),
+            now_ms,
+        )
         if log.config.delete:
             deleted += _delete_while(log, _by_size(log), now_ms)
             deleted += _delete_while(log, _by_time(log, now_ms), now_ms)
@@ -48,7 +57,9 @@ def _age_from(log: LogExtent, segment: Segment) -> int:
 
 
 def _by_size(log: LogExtent) -> _Old:
-    excess = log.size_in_bytes - log.config.retention_bytes if log.config.retention_bytes >= 0 else -1
+    excess = (
+        log.size_in_bytes - log.config.retention_bytes if log.config.retention_bytes >= 0 else -1
+    )
 
     def is_old(segment: Segment, following: Segment | None) -> bool:
         nonlocal excess
@@ -65,7 +76,11 @@ def _deletable(log: LogExtent, is_old: _Old) -> list[Segment]:
     for row, segment in enumerate(log.segments):
         following = log.segments.at(row + 1)
         upper = following.base_offset if following is not None else log.log_end_offset
-        if log.high_watermark < upper or (following is None and segment.size == 0) or not is_old(segment, following):
+        if (
+            log.high_watermark < upper
+            or (following is None and segment.size == 0)
+            or not is_old(segment, following)
+        ):
             break
         found.append(segment)
     return found

@@ -2,12 +2,15 @@
 
 Owns `Segment`, and names `FileSlice`, what reads give out.
 
-1. The published end is `size`: nothing behind it is ever read, and only whole batches lie before it.
-2. An index entry is due when more than `index.interval.bytes` came since the last one, decided batch by batch; it says last offset and first
-   byte of the batch.
-3. `tail` remembers the newest batches of the segment that is written, so a read near the end needs no scan.
+1. The published end is `size`: nothing behind it is ever read, and only whole batches lie before
+   it.
+2. An index entry is due when more than `index.interval.bytes` came since the last one, decided
+   batch by batch; it says last offset and first byte of the batch.
+3. `tail` remembers the newest batches of the segment that is written, so a read near the end needs
+   no scan.
 
-Source: Kafka 4.3.1's `LogSegment`; RL 3.1, 3.3. Left out: when to roll (`segments.py`), what recovery makes of a damaged one (`recovery.py`).
+Source: Kafka 4.3.1's `LogSegment`; RL 3.1, 3.3. Left out: when to roll (`segments.py`), what
+recovery makes of a damaged one (`recovery.py`).
 """
 
 from __future__ import annotations
@@ -22,7 +25,12 @@ from twisted_broker.log.batch_scan import BatchPlace, find_batch, read_batch, sc
 from twisted_broker.log.index import OffsetIndex, TimeIndex
 from twisted_broker.log.segment_file import FileSlice, OpenFiles, SegmentFile, SliceGone
 from twisted_broker.log.txn_index import TransactionIndex
-from twisted_broker.wire.records import BatchHeader, BatchView, CorruptRecordError, read_batch_header
+from twisted_broker.wire.records import (
+    BatchHeader,
+    BatchView,
+    CorruptRecordError,
+    read_batch_header,
+)
 
 __all__ = ["FileSlice", "OpenFiles", "Segment", "SegmentFile", "SliceGone", "file_name"]
 
@@ -37,20 +45,45 @@ def file_name(base_offset: int, suffix: str) -> str:
 
 
 class Segment:
-    """`base_offset` names the files; `max_timestamp` is -2 until `load_timestamps`; `full`: an index takes no more."""
+    """`base_offset` names the files;
+
+    `max_timestamp` is -2 until `load_timestamps`; `full`: an index takes no more.
+    """
 
     __slots__ = (
-        "_bytes_since_index", "_first_timestamp", "_tail_lasts", "_tail_positions", "base_offset", "created_ms", "full",
-        "index_interval_bytes", "jitter_ms", "log", "max_timestamp", "offset_index", "offset_of_max_timestamp", "size", "time_index", "txn_index",
-    )  # fmt: skip
+        "_bytes_since_index",
+        "_first_timestamp",
+        "_tail_lasts",
+        "_tail_positions",
+        "base_offset",
+        "created_ms",
+        "full",
+        "index_interval_bytes",
+        "jitter_ms",
+        "log",
+        "max_timestamp",
+        "offset_index",
+        "offset_of_max_timestamp",
+        "size",
+        "time_index",
+        "txn_index",
+    )
 
     def __init__(
-        self, pool: OpenFiles, directory: str, base_offset: int, index_bytes: int, index_interval_bytes: int, now_ms: int, jitter_ms: int = 0
+        self,
+        pool: OpenFiles,
+        directory: str,
+        base_offset: int,
+        index_bytes: int,
+        index_interval_bytes: int,
+        now_ms: int,
+        jitter_ms: int = 0,
     ) -> None:
         self.base_offset, self.index_interval_bytes = base_offset, index_interval_bytes
         self.created_ms, self.jitter_ms = now_ms, jitter_ms
         self.log, index, time_index, txn_index = (
-            SegmentFile(pool, posixpath.join(directory, file_name(base_offset, suffix))) for suffix in (LOG, INDEX, TIME_INDEX, TXN_INDEX)
+            SegmentFile(pool, posixpath.join(directory, file_name(base_offset, suffix)))
+            for suffix in (LOG, INDEX, TIME_INDEX, TXN_INDEX)
         )
         self.offset_index = OffsetIndex(index, base_offset, index_bytes)
         self.time_index = TimeIndex(time_index, base_offset, index_bytes)
@@ -88,7 +121,9 @@ class Segment:
         self._tail_lasts, self._tail_positions = [], []
 
     def has_indexes(self) -> bool:
-        """Whether both index files are there in a possible size, and the transaction index is whole."""
+        """Whether both index files are there in a possible size, and the transaction index is
+        whole.
+        """
         files = self.log.pool.files
         for index, entry_bytes in ((self.offset_index, 8), (self.time_index, 12)):
             if not files.exists(index.file.path) or files.size(index.file.path) % entry_bytes:
@@ -122,7 +157,10 @@ class Segment:
     # -- writing
 
     def write(self, buffers: Sequence[Buffer], size_in_bytes: int) -> None:
-        """Writes bytes behind the published end, in one call. `note` publishes their batches. OSError."""
+        """Writes bytes behind the published end, in one call.
+
+        `note` publishes their batches. OSError.
+        """
         self.log.open().write_at(self.size, buffers)
 
     def note(self, size_in_bytes: int, last_offset: int, max_timestamp: int) -> None:
@@ -152,13 +190,17 @@ class Segment:
             return -1
         if self._first_timestamp == _UNKNOWN_TIMESTAMP:
             header = self.log.open().read_at(0, 61)
-            self._first_timestamp = read_batch_header(header)[8] if len(header) == 61 and header[16] == 2 else -1
+            self._first_timestamp = (
+                read_batch_header(header)[8] if len(header) == 61 and header[16] == 2 else -1
+            )
         return self._first_timestamp
 
     def become_inactive(self) -> None:
         """Completes and trims the indexes of a segment that is written no more. OSError."""
         if self.max_timestamp >= 0:
-            self.time_index.append(self.max_timestamp, self.offset_of_max_timestamp, even_if_full=True)
+            self.time_index.append(
+                self.max_timestamp, self.offset_of_max_timestamp, even_if_full=True
+            )
         self.trim()
         self.offset_index.forget()
         self.time_index.forget()
@@ -174,7 +216,10 @@ class Segment:
     # -- finding
 
     def locate(self, offset: int) -> BatchPlace | None:
-        """The first batch whose last offset is `offset` or above. BrokerError CORRUPT_MESSAGE when the file is damaged."""
+        """The first batch whose last offset is `offset` or above.
+
+        BrokerError CORRUPT_MESSAGE when the file is damaged.
+        """
         lasts = self._tail_lasts
         # Before the first remembered batch there may be others, unless it begins the segment.
         if lasts and (offset > lasts[0] or not self._tail_positions[0]):
@@ -193,7 +238,12 @@ class Segment:
         if position >= self.size:
             position = 0
         place = find_batch(self.log.open(), position, self.size, offset)
-        if place is not None and position and place.base_offset > offset and place.position == position:
+        if (
+            place is not None
+            and position
+            and place.base_offset > offset
+            and place.position == position
+        ):
             return self._scan_from(0, offset)  # the index pointed too far
         return place
 
@@ -206,7 +256,11 @@ class Segment:
     def next_offset(self) -> int:
         """One above the last offset in the segment."""
         last = self.base_offset - 1
-        for place in scan(self.log.open(), self.offset_index.last_position if self.offset_index.last_position < self.size else 0, self.size):
+        for place in scan(
+            self.log.open(),
+            self.offset_index.last_position if self.offset_index.last_position < self.size else 0,
+            self.size,
+        ):
             last = place.last_offset
         return last + 1
 
@@ -222,7 +276,9 @@ class Segment:
             batch = read_batch(file, place)
             for record in batch.records():
                 if record.timestamp >= timestamp and record.offset >= start_offset:
-                    return TimestampAndOffset(record.timestamp, record.offset, batch.partition_leader_epoch)
+                    return TimestampAndOffset(
+                        record.timestamp, record.offset, batch.partition_leader_epoch
+                    )
         return None
 
     def headers(self) -> Iterator[BatchHeader]:
@@ -236,7 +292,10 @@ class Segment:
             return
 
     def headers_from(self, offset: int) -> Iterator[tuple[BatchPlace, BatchHeader]]:
-        """Place and header of each batch (magic 2) from the one that holds `offset` on. CorruptRecordError at damage."""
+        """Place and header of each batch (magic 2) from the one that holds `offset` on.
+
+        CorruptRecordError at damage.
+        """
         first = self.locate(offset) if self.size else None
         if first is not None:
             file = self.log.open()
@@ -251,7 +310,10 @@ class Segment:
     # -- cutting and removing
 
     def truncate_to(self, offset: int, now_ms: int) -> int:
-        """Drops the batch that holds `offset` and all behind it; returns the bytes dropped. OSError."""
+        """Drops the batch that holds `offset` and all behind it; returns the bytes dropped.
+
+        OSError.
+        """
         place = self.locate(offset)
         self.offset_index.truncate_to(offset)
         self.time_index.truncate_to(offset)

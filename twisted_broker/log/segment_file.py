@@ -1,12 +1,15 @@
 """Open files of the logs, few at a time, and slices of them that outlive what happens to the log.
 
-Owns `OpenFiles` (how many stay open), `SegmentFile` (one file, open or not) and `FileSlice` (bytes to be sent later).
+Owns `OpenFiles` (how many stay open), `SegmentFile` (one file, open or not) and `FileSlice` (bytes
+to be sent later).
 
-1. A referenced file is never closed; others are, oldest unused first, when more than `capacity` are open.
+1. A referenced file is never closed; others are, oldest unused first, when more than `capacity` are
+   open.
 2. A slice's bytes are those at its creation, or `SliceGone`: cutting a file raises its generation.
 3. A file that is removed or closed while referenced stays readable until the last reference goes.
 
-Source: docs/ARCHITECTURE.md 3 (slices), a bounded LRU of open files. Left out: how a slice is sent (`net`).
+Source: docs/ARCHITECTURE.md 3 (slices), a bounded LRU of open files. Left out: how a slice is sent
+(`net`).
 """
 
 from __future__ import annotations
@@ -147,7 +150,9 @@ class SegmentFile:
 
 
 class FileSlice:
-    """`length` bytes of a file from `position`, referenced until `release()`; counts as its length in an answer."""
+    """`length` bytes of a file from `position`, referenced until `release()`; counts as its
+    length in an answer.
+    """
 
     __slots__ = ("_released", "file", "generation", "length", "position")
 

@@ -3,10 +3,13 @@
 Owns `Segments`: looking up, rolling, and taking away from either end.
 
 1. There is always at least one segment; the last one is written ("active").
-2. Base offsets grow strictly; every batch of a segment lies at or above its base and below the next one's.
-3. Segments above a cut go from the top down, those below the log start from the bottom up: a crash in between leaves no hole.
+2. Base offsets grow strictly; every batch of a segment lies at or above its base and below the next
+   one's.
+3. Segments above a cut go from the top down, those below the log start from the bottom up: a crash
+   in between leaves no hole.
 
-Source: Kafka's `LogSegments`, `LocalLog`, `LogSegment.shouldRoll`; RL 3.1. Left out: watermarks and producers (`log.py`).
+Source: Kafka's `LogSegments`, `LocalLog`, `LogSegment.shouldRoll`; RL 3.1. Left out: watermarks and
+producers (`log.py`).
 """
 
 from __future__ import annotations
@@ -24,10 +27,24 @@ _INT_MAX = 2**31 - 1
 class Segments:
     """`remove_later(paths)` is told which renamed files may go after `file.delete.delay.ms`."""
 
-    __slots__ = ("_all", "_bases", "_random", "active", "config", "directory", "pool", "remove_later")
+    __slots__ = (
+        "_all",
+        "_bases",
+        "_random",
+        "active",
+        "config",
+        "directory",
+        "pool",
+        "remove_later",
+    )
 
     def __init__(
-        self, pool: OpenFiles, directory: str, config: LogConfig, remove_later: Callable[[list[str]], None] | None, random: Random | None = None
+        self,
+        pool: OpenFiles,
+        directory: str,
+        config: LogConfig,
+        remove_later: Callable[[list[str]], None] | None,
+        random: Random | None = None,
     ) -> None:
         self.pool, self.directory, self.config, self._random = pool, directory, config, random
         self.remove_later = remove_later
@@ -40,11 +57,22 @@ class Segments:
         config = self.config
         jitter = min(config.segment_jitter_ms, config.segment_ms)
         jitter_ms = self._random.randrange(jitter) if self._random is not None and jitter > 0 else 0
-        return Segment(self.pool, self.directory, base_offset, config.segment_index_bytes, config.index_interval_bytes, now_ms, jitter_ms)
+        return Segment(
+            self.pool,
+            self.directory,
+            base_offset,
+            config.segment_index_bytes,
+            config.index_interval_bytes,
+            now_ms,
+            jitter_ms,
+        )
 
     def add(self, segment: Segment) -> None:
         """Takes a segment above all others; it is the active one now."""
-        assert not self._bases or segment.base_offset > self._bases[-1], (segment.base_offset, self._bases[-1])
+        assert not self._bases or segment.base_offset > self._bases[-1], (
+            segment.base_offset,
+            self._bases[-1],
+        )
         self._bases.append(segment.base_offset)
         self._all.append(segment)
         self.active = segment
@@ -84,27 +112,43 @@ class Segments:
 
     def between(self, start: int, end: int) -> list[Segment]:
         """Segments that may hold offsets in [start, end)."""
-        return [segment for segment in self._all[max(0, self.row_of(start)) :] if segment.base_offset < end]
+        return [
+            segment
+            for segment in self._all[max(0, self.row_of(start)) :]
+            if segment.base_offset < end
+        ]
 
     def bases(self) -> list[int]:
         return list(self._bases)
 
-    def should_roll(self, size_in_bytes: int, last_offset: int, max_timestamp: int, now_ms: int) -> bool:
+    def should_roll(
+        self, size_in_bytes: int, last_offset: int, max_timestamp: int, now_ms: int
+    ) -> bool:
         """Whether records of this size must go to a new segment."""
         active, config = self.active, self.config
         size = active.size
-        if size > config.segment_bytes - size_in_bytes or last_offset - active.base_offset > _INT_MAX:
+        if (
+            size > config.segment_bytes - size_in_bytes
+            or last_offset - active.base_offset > _INT_MAX
+        ):
             return True
         if size == 0:
             return False
         if active.full:
             return True
         first = active.first_timestamp()
-        age_ms = max_timestamp - first if first >= 0 and max_timestamp >= 0 else now_ms - active.created_ms
+        age_ms = (
+            max_timestamp - first
+            if first >= 0 and max_timestamp >= 0
+            else now_ms - active.created_ms
+        )
         return age_ms > config.segment_ms - active.jitter_ms
 
     def remove_above(self, offset: int) -> None:
-        """Deletes the segments whose base offset is above `offset`; slices of them are gone. OSError."""
+        """Deletes the segments whose base offset is above `offset`; slices of them are gone.
+
+        OSError.
+        """
         while self._bases and self._bases[-1] > offset:
             segment = self._all[-1]
             segment.log.generation += 1

@@ -6,7 +6,8 @@ Owns `AbortedTxn` and `TransactionIndex` (`.txnindex`, 34 bytes an entry).
 2. The file is made with its first entry; no file means no entries.
 3. Entries are loaded on first use; a torn tail counts as none, and `is_sound` says so.
 
-Source: Kafka's `TransactionIndex`, `AbortedTxn`; RL 3.3. Left out: who computes the last stable offset (`producer_state.py`).
+Source: Kafka's `TransactionIndex`, `AbortedTxn`; RL 3.3. Left out: who computes the last stable
+offset (`producer_state.py`).
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ _VERSION = 0
 
 
 class AbortedTxn(NamedTuple):
-    """Offsets of the first record and of the marker, and the last stable offset when the marker was written."""
+    """Offsets of the first record and of the marker, and the last stable offset when the marker
+    was written.
+    """
 
     producer_id: int
     first_offset: int
@@ -50,9 +53,15 @@ class TransactionIndex:
         file = self.file.open()
         data = file.read_at(0, file.size())
         loaded: list[AbortedTxn] = []
-        for version, *fields in _ENTRY.iter_unpack(memoryview(data)[: len(data) - len(data) % _ENTRY.size]):
+        for version, *fields in _ENTRY.iter_unpack(
+            memoryview(data)[: len(data) - len(data) % _ENTRY.size]
+        ):
             entry = AbortedTxn(*fields)
-            if version != _VERSION or entry.first_offset > entry.last_offset or (loaded and entry.last_offset <= loaded[-1].last_offset):
+            if (
+                version != _VERSION
+                or entry.first_offset > entry.last_offset
+                or (loaded and entry.last_offset <= loaded[-1].last_offset)
+            ):
                 break
             loaded.append(entry)
         return loaded
@@ -64,7 +73,10 @@ class TransactionIndex:
         entries.append(entry)
 
     def collect(self, fetch_offset: int, upper_bound: int, found: list[AbortedTxn]) -> bool:
-        """Adds transactions that touch [fetch_offset, upper_bound); True when no later segment can hold another."""
+        """Adds transactions that touch [fetch_offset, upper_bound);
+
+        True when no later segment can hold another.
+        """
         for entry in self.entries():
             if entry.last_offset >= fetch_offset and entry.first_offset < upper_bound:
                 found.append(entry)
@@ -86,11 +98,15 @@ class TransactionIndex:
         self._entries = []
 
     def is_sound(self) -> bool:
-        """Whether the file, if any, holds whole, growing entries of this segment and nothing else."""
+        """Whether the file, if any, holds whole, growing entries of this segment and nothing
+        else.
+        """
         if not self.file.exists():
             return True
         entries = self.entries()
-        return len(entries) * _ENTRY.size == self.file.open().size() and (not entries or entries[0].last_offset >= self.base_offset)
+        return len(entries) * _ENTRY.size == self.file.open().size() and (
+            not entries or entries[0].last_offset >= self.base_offset
+        )
 
     def close(self) -> None:
         self._entries = None

@@ -1,12 +1,16 @@
 """What a leader lets into the log.
 
-Owns `check_header` (every batch), and `prepare` (batches whose records must be looked at or rewritten).
+Owns `check_header` (every batch), and `prepare` (batches whose records must be looked at or
+rewritten).
 
-1. A batch that needs nothing but its header is neither copied nor walked; base offset and leader epoch are written over its first 16 bytes.
-2. Records are walked only on compacted topics, on conversion of magic 0 and 1, on recompression, or with `replog.validate.records`.
+1. A batch that needs nothing but its header is neither copied nor walked; base offset and leader
+   epoch are written over its first 16 bytes.
+2. Records are walked only on compacted topics, on conversion of magic 0 and 1, on recompression, or
+   with `replog.validate.records`.
 3. Whatever is refused, is refused before a byte is written.
 
-Source: Kafka's `LogValidator`, `UnifiedLog.analyzeAndValidateRecords`; RL 3.2. Left out: producer sequences (`producer_state.py`).
+Source: Kafka's `LogValidator`, `UnifiedLog.analyzeAndValidateRecords`; RL 3.2. Left out: producer
+sequences (`producer_state.py`).
 """
 
 from __future__ import annotations
@@ -43,7 +47,9 @@ _CLIENT = AppendOrigin.CLIENT
 class RecordsRefused(BrokerError):
     """Some records of a batch are refused: `record_errors` says which."""
 
-    def __init__(self, code: ErrorCode, message: str, record_errors: tuple[RecordError, ...]) -> None:
+    def __init__(
+        self, code: ErrorCode, message: str, record_errors: tuple[RecordError, ...]
+    ) -> None:
         super().__init__(code, message)
         self.record_errors = record_errors
 
@@ -51,13 +57,34 @@ class RecordsRefused(BrokerError):
 def needs_preparation(config: LogConfig) -> bool:
     """Whether batches of this topic are always looked into or rewritten."""
     return (
-        config.compact or config.validate_records or config.message_timestamp_type != "CreateTime" or config.compression_type != "producer"
+        config.compact
+        or config.validate_records
+        or config.message_timestamp_type != "CreateTime"
+        or config.compression_type != "producer"
     )
 
 
-def check_header(header: BatchHeader, records: Buffer, config: LogConfig, origin: AppendOrigin, now_ms: int) -> None:
-    """Raises BrokerError unless a batch (magic 2, whole in `records`) may be appended by its header and CRC."""
-    base_offset, length, _, _, crc, attributes, delta, _, max_timestamp, producer_id, _, base_sequence, count = header
+def check_header(
+    header: BatchHeader, records: Buffer, config: LogConfig, origin: AppendOrigin, now_ms: int
+) -> None:
+    """Raises BrokerError unless a batch (magic 2, whole in `records`) may be appended by its
+    header and CRC.
+    """
+    (
+        base_offset,
+        length,
+        _,
+        _,
+        crc,
+        attributes,
+        delta,
+        _,
+        max_timestamp,
+        producer_id,
+        _,
+        base_sequence,
+        count,
+    ) = header
     if length + LOG_OVERHEAD > config.max_message_bytes:
         raise too_large(length + LOG_OVERHEAD, config)
     if crc32c(memoryview(records)[21:]) != crc:
@@ -86,16 +113,28 @@ def check_timestamp(timestamp: int, attributes: int, config: LogConfig, now_ms: 
     if timestamp == -1:
         return
     age_ms = now_ms - timestamp
-    if age_ms > config.message_timestamp_before_max_ms or -age_ms > config.message_timestamp_after_max_ms:
-        raise BrokerError(ErrorCode.INVALID_TIMESTAMP, f"timestamp {timestamp} is outside the bounds of the topic")
+    if (
+        age_ms > config.message_timestamp_before_max_ms
+        or -age_ms > config.message_timestamp_after_max_ms
+    ):
+        raise BrokerError(
+            ErrorCode.INVALID_TIMESTAMP, f"timestamp {timestamp} is outside the bounds of the topic"
+        )
 
 
 def too_large(size_in_bytes: int, config: LogConfig) -> BrokerError:
-    return BrokerError(ErrorCode.MESSAGE_TOO_LARGE, f"a batch of {size_in_bytes} bytes, but max.message.bytes is {config.max_message_bytes}")
+    return BrokerError(
+        ErrorCode.MESSAGE_TOO_LARGE,
+        f"a batch of {size_in_bytes} bytes, but max.message.bytes is {config.max_message_bytes}",
+    )
 
 
-def prepare(records: Buffer, config: LogConfig, origin: AppendOrigin, now_ms: int) -> list[bytes | bytearray | memoryview]:
-    """The batches to be appended, each whole and in its final form but for base offset and leader epoch. Raises BrokerError."""
+def prepare(
+    records: Buffer, config: LogConfig, origin: AppendOrigin, now_ms: int
+) -> list[bytes | bytearray | memoryview]:
+    """The batches to be appended, each whole and in its final form but for base offset and
+    leader epoch. Raises BrokerError.
+    """
     if len(records) < LOG_OVERHEAD + 5:
         raise CorruptRecordError("no batch")
     if records[16] < 2:
@@ -106,18 +145,33 @@ def prepare(records: Buffer, config: LogConfig, origin: AppendOrigin, now_ms: in
     return [_prepared(batch, config, origin, now_ms) for batch in batches]
 
 
-def _prepared(batch: BatchView, config: LogConfig, origin: AppendOrigin, now_ms: int) -> bytes | bytearray | memoryview:
+def _prepared(
+    batch: BatchView, config: LogConfig, origin: AppendOrigin, now_ms: int
+) -> bytes | bytearray | memoryview:
     whole = memoryview(batch.buffer)[batch.offset : batch.offset + batch.size_in_bytes]
     header: BatchHeader = (
-        batch.base_offset, batch.length, batch.partition_leader_epoch, batch.magic, batch.crc, batch.attributes, batch.last_offset_delta,
-        batch.base_timestamp, batch.max_timestamp, batch.producer_id, batch.producer_epoch, batch.base_sequence, batch.records_count,
-    )  # fmt: skip
+        batch.base_offset,
+        batch.length,
+        batch.partition_leader_epoch,
+        batch.magic,
+        batch.crc,
+        batch.attributes,
+        batch.last_offset_delta,
+        batch.base_timestamp,
+        batch.max_timestamp,
+        batch.producer_id,
+        batch.producer_epoch,
+        batch.base_sequence,
+        batch.records_count,
+    )
     check_header(header, whole, config, origin, now_ms)
     if batch.is_control:
         return whole
     target = target_codec(config, batch.codec)
     if target != batch.codec:
-        return _sized(_rebuilt(batch, list(_walked(batch, config, now_ms)), target, config, now_ms), config)
+        return _sized(
+            _rebuilt(batch, list(_walked(batch, config, now_ms)), target, config, now_ms), config
+        )
     if config.compact or config.validate_records:
         for _ in _walked(batch, config, now_ms):
             pass
@@ -133,11 +187,17 @@ def target_codec(config: LogConfig, source: int) -> int:
 
 
 def _level(config: LogConfig, codec: int) -> int | None:
-    return {1: config.compression_gzip_level, 3: config.compression_lz4_level, 4: config.compression_zstd_level}.get(codec)
+    return {
+        1: config.compression_gzip_level,
+        3: config.compression_lz4_level,
+        4: config.compression_zstd_level,
+    }.get(codec)
 
 
 def _walked(batch: BatchView, config: LogConfig, now_ms: int) -> list[Record]:
-    """The records of a batch, each checked; raises RecordsRefused with the index of every bad one."""
+    """The records of a batch, each checked; raises RecordsRefused with the index of every bad
+    one.
+    """
     found: list[Record] = []
     errors: list[RecordError] = []
     code = ErrorCode.INVALID_RECORD
@@ -156,11 +216,19 @@ def _walked(batch: BatchView, config: LogConfig, now_ms: int) -> list[Record]:
     return found
 
 
-def _rebuilt(batch: BatchView, records: list[Record], codec: int, config: LogConfig, now_ms: int) -> bytes:
+def _rebuilt(
+    batch: BatchView, records: list[Record], codec: int, config: LogConfig, now_ms: int
+) -> bytes:
     builder = BatchBuilder(
-        codec=codec, level=_level(config, codec), timestamp_type=_timestamp_type(config), log_append_time_ms=now_ms, producer_id=batch.producer_id,
-        producer_epoch=batch.producer_epoch, base_sequence=batch.base_sequence, is_transactional=batch.is_transactional,
-    )  # fmt: skip
+        codec=codec,
+        level=_level(config, codec),
+        timestamp_type=_timestamp_type(config),
+        log_append_time_ms=now_ms,
+        producer_id=batch.producer_id,
+        producer_epoch=batch.producer_epoch,
+        base_sequence=batch.base_sequence,
+        is_transactional=batch.is_transactional,
+    )
     for record in records:
         builder.append(record.timestamp, record.key, record.value, record.headers)
     return builder.build()
@@ -176,9 +244,17 @@ def _sized(batch: bytes, config: LogConfig) -> bytes:
     return batch
 
 
-def _converted(records: Buffer, config: LogConfig, origin: AppendOrigin, now_ms: int) -> bytes | bytearray | memoryview:
+def _converted(
+    records: Buffer, config: LogConfig, origin: AppendOrigin, now_ms: int
+) -> bytes | bytearray | memoryview:
     """A message set of magic 0 or 1 as one batch of magic 2."""
     codec = None if config.compression_type == "producer" else _CODECS[config.compression_type]
     level = None if codec is None else _level(config, codec)
-    batch = convert_up(records, codec=codec, level=level, timestamp_type=_timestamp_type(config), log_append_time_ms=now_ms)
+    batch = convert_up(
+        records,
+        codec=codec,
+        level=level,
+        timestamp_type=_timestamp_type(config),
+        log_append_time_ms=now_ms,
+    )
     return _prepared(BatchView(batch), config, origin, now_ms)

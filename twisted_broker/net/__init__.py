@@ -1,1 +1,3 @@
-"""Connections: frames, order of answers, back-pressure, listeners, and the client side between brokers."""
+"""Connections: frames, order of answers, back-pressure, listeners, and the client side between
+brokers.
+"""

@@ -1,17 +1,21 @@
-"""The asking side of a connection between brokers (and of tests): one connection, requests in a pipeline.
+"""The asking side of a connection between brokers (and of tests): one connection, requests in a
+pipeline.
 
-Owns correlation ids, the order of answers, and timeouts. Connects on the first `send` and again on the first one after a loss;
-waiting before another try is the caller's business.
+Owns correlation ids, the order of answers, and timeouts. Connects on the first `send` and again on
+the first one after a loss; waiting before another try is the caller's business.
 
-1. Answers come in the order of the requests; an answer with another correlation id closes the connection.
-2. A request that is not answered in time closes the connection and fails everything that was asked on it: nobody can know
-   which of it was done.
-3. Before that verdict everything that has arrived is read. A reactor runs its timers before it looks at its sockets: after a stall of this
-   process (SIGSTOP, a collection, a slow disk) the answer may lie there, and what stood still was not the other side.
+1. Answers come in the order of the requests; an answer with another correlation id closes the
+   connection.
+2. A request that is not answered in time closes the connection and fails everything that was asked
+   on it: nobody can know which of it was done.
+3. Before that verdict everything that has arrived is read. A reactor runs its timers before it
+   looks at its sockets: after a stall of this process (SIGSTOP, a collection, a slow disk) the
+   answer may lie there, and what stood still was not the other side.
 4. After `close()` nothing is sent and every waiting Deferred has failed.
 
-Source: Kafka's `NetworkClient` (whose `poll` reads before it looks for expired requests). Leaves out: choice of a broker, back-off,
-authentication; time for connecting is Twisted's own, and may end early after a stall: connecting is tried again anyway.
+Source: Kafka's `NetworkClient` (whose `poll` reads before it looks for expired requests). Leaves
+out: choice of a broker, back-off, authentication; time for connecting is Twisted's own, and may end
+early after a stall: connecting is tried again anyway.
 """
 
 from __future__ import annotations
@@ -22,7 +26,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from twisted.internet.defer import CancelledError, Deferred, fail, maybeDeferred
-from twisted.internet.error import ConnectingCancelledError, ConnectionClosed, ConnectionDone, ConnectionLost, TimeoutError
+from twisted.internet.error import (
+    ConnectingCancelledError,
+    ConnectionClosed,
+    ConnectionDone,
+    ConnectionLost,
+    TimeoutError,
+)
 from twisted.internet.protocol import ClientFactory, Protocol, connectionDone
 from twisted.python.failure import Failure
 
@@ -94,10 +104,20 @@ class _AnswersFactory(ClientFactory):
 
 
 class BrokerConnection:
-    """A connection to the broker at `host`:`port`. All times in ms. Deferreds fail with Twisted's connection errors or `TimeoutError`."""
+    """A connection to the broker at `host`:`port`.
+
+    All times in ms. Deferreds fail with Twisted's connection errors or `TimeoutError`.
+    """
 
     def __init__(
-        self, runtime: Runtime, host: str, port: int, client_id: str | None, *, request_timeout_ms: int = 30_000, connect_timeout_ms: int = 10_000
+        self,
+        runtime: Runtime,
+        host: str,
+        port: int,
+        client_id: str | None,
+        *,
+        request_timeout_ms: int = 30_000,
+        connect_timeout_ms: int = 10_000,
     ) -> None:
         self.host = host
         self.port = port
@@ -132,7 +152,13 @@ class BrokerConnection:
             return waiter
         self._connect_waiters.append(waiter)
         if self._connecting is None:
-            attempt = maybeDeferred(self._runtime.network.connect, self.host, self.port, _AnswersFactory(self), self.connect_timeout_ms / 1000)
+            attempt = maybeDeferred(
+                self._runtime.network.connect,
+                self.host,
+                self.port,
+                _AnswersFactory(self),
+                self.connect_timeout_ms / 1000,
+            )
             self._connecting = attempt
             attempt.addCallbacks(self._connected, self._not_connected)
         return waiter
@@ -141,7 +167,9 @@ class BrokerConnection:
         """Sends a message at `version`; the Deferred gives its answer's message."""
         correlation_id = self.next_correlation_id()
         api_key: int = request.api_key
-        header = encode_request_header(RequestHeader(api_key, version, correlation_id, self.client_id))
+        header = encode_request_header(
+            RequestHeader(api_key, version, correlation_id, self.client_id)
+        )
         answer = self._ask(correlation_id, [header, *encode_parts(request, version)], timeout_ms)
         answer.addCallback(_decode_answer, type(request), api_key, version)
         return answer
@@ -151,19 +179,33 @@ class BrokerConnection:
         return self._correlation_id
 
     def negotiate(
-        self, software_name: str = "twisted-broker", software_version: str = "0", *, timeout_ms: int | None = None
+        self,
+        software_name: str = "twisted-broker",
+        software_version: str = "0",
+        *,
+        timeout_ms: int | None = None,
     ) -> Deferred[dict[int, tuple[int, int]]]:
-        """Asks which versions the other side serves; the answer stays in `api_versions` until the connection is lost."""
+        """Asks which versions the other side serves; the answer stays in `api_versions` until
+        the connection is lost.
+        """
         from twisted_broker.wire.messages.api_versions import ApiVersionsRequest
 
-        request = ApiVersionsRequest(client_software_name=software_name, client_software_version=software_version)
+        request = ApiVersionsRequest(
+            client_software_name=software_name, client_software_version=software_version
+        )
         return self.send(request, 3, timeout_ms=timeout_ms).addCallback(self._versions_known)
 
     def highest_version(self, api_key: int, ours: int) -> int:
-        """The highest version that both sides know, `ours` at most. Raises BrokerError(UNSUPPORTED_VERSION)."""
+        """The highest version that both sides know, `ours` at most.
+
+        Raises BrokerError(UNSUPPORTED_VERSION).
+        """
         low, high = self.api_versions.get(api_key, (0, -1))
         if min(ours, high) < low:
-            raise BrokerError(ErrorCode.UNSUPPORTED_VERSION, f"{self.host}:{self.port} does not serve API {api_key} up to version {ours}")
+            raise BrokerError(
+                ErrorCode.UNSUPPORTED_VERSION,
+                f"{self.host}:{self.port} does not serve API {api_key} up to version {ours}",
+            )
         return min(ours, high)
 
     def close(self) -> None:
@@ -180,13 +222,17 @@ class BrokerConnection:
             self._lost(protocol, Failure(ConnectionDone("closed by its owner")))
             protocol.transport.abortConnection()  # type: ignore[union-attr]
 
-    def _ask(self, correlation_id: int, parts: Sequence[Any], timeout_ms: int | None) -> Deferred[Any]:
+    def _ask(
+        self, correlation_id: int, parts: Sequence[Any], timeout_ms: int | None
+    ) -> Deferred[Any]:
         waiting = _Waiting(correlation_id, Deferred())
         timeout = self.request_timeout_ms if timeout_ms is None else timeout_ms
         if self._protocol is not None:
             self._write(waiting, parts, timeout)
         else:
-            self.connect().addCallbacks(lambda _: self._write(waiting, parts, timeout), waiting.answer.errback)
+            self.connect().addCallbacks(
+                lambda _: self._write(waiting, parts, timeout), waiting.answer.errback
+            )
         return waiting.answer
 
     def _write(self, waiting: _Waiting, parts: Sequence[Any], timeout_ms: int) -> None:
@@ -195,7 +241,9 @@ class BrokerConnection:
             waiting.answer.errback(Failure(ConnectionLost("lost before the request was sent")))
             return
         self._waiting.append(waiting)
-        waiting.timer = self._runtime.clock.callLater(timeout_ms / 1000, self._time_is_up, protocol, waiting, timeout_ms)
+        waiting.timer = self._runtime.clock.callLater(
+            timeout_ms / 1000, self._time_is_up, protocol, waiting, timeout_ms
+        )
         length = sum(map(len, parts))
         transport: Any = protocol.transport
         transport.write(b"".join((length.to_bytes(4, "big"), *parts)))
@@ -211,7 +259,9 @@ class BrokerConnection:
             waiter.callback(None)
 
     def _not_connected(self, reason: Failure) -> None:
-        """A connection that is dropped while it is made fails like one that stood: who waits for it is not cancelled itself."""
+        """A connection that is dropped while it is made fails like one that stood: who waits for
+        it is not cancelled itself.
+        """
         if reason.check(CancelledError, ConnectingCancelledError):
             reason = Failure(ConnectionDone("closed by its owner"))
         self._connecting = None
@@ -232,14 +282,23 @@ class BrokerConnection:
             waiting.answer.callback(frame)
 
     def _time_is_up(self, protocol: _Answers, waiting: _Waiting, timeout_ms: int) -> None:
-        """One turn of the reactor for what has arrived; one more for as long as turns bring anything (an answer may be many reads long)."""
-        waiting.timer = self._runtime.clock.callLater(0, self._nothing_came, protocol, waiting, timeout_ms, protocol.received)
+        """One turn of the reactor for what has arrived; one more for as long as turns bring
+        anything (an answer may be many reads long).
+        """
+        waiting.timer = self._runtime.clock.callLater(
+            0, self._nothing_came, protocol, waiting, timeout_ms, protocol.received
+        )
 
-    def _nothing_came(self, protocol: _Answers, waiting: _Waiting, timeout_ms: int, received: int) -> None:
+    def _nothing_came(
+        self, protocol: _Answers, waiting: _Waiting, timeout_ms: int, received: int
+    ) -> None:
         if protocol.received != received:
             self._time_is_up(protocol, waiting, timeout_ms)
             return
-        self._lost(protocol, Failure(NoAnswer(f"{self.host}:{self.port} did not answer within {timeout_ms} ms")))
+        self._lost(
+            protocol,
+            Failure(NoAnswer(f"{self.host}:{self.port} did not answer within {timeout_ms} ms")),
+        )
         protocol.transport.abortConnection()  # type: ignore[union-attr]
 
     def _lost(self, protocol: _Answers, reason: Failure) -> None:
@@ -247,7 +306,9 @@ class BrokerConnection:
             return
         self._protocol = None
         self.api_versions = {}
-        if isinstance(reason.value, ConnectionClosed) and not isinstance(reason.value, ConnectionDone):
+        if isinstance(reason.value, ConnectionClosed) and not isinstance(
+            reason.value, ConnectionDone
+        ):
             reason = Failure(ConnectionLost(*reason.value.args))
         waiting, self._waiting = self._waiting, deque()
         for each in waiting:
@@ -260,7 +321,9 @@ class BrokerConnection:
     def _versions_known(self, response: Any) -> dict[int, tuple[int, int]]:
         if response.error_code:
             raise BrokerError(error_of(response.error_code))
-        self.api_versions = {each.api_key: (each.min_version, each.max_version) for each in response.api_keys}
+        self.api_versions = {
+            each.api_key: (each.min_version, each.max_version) for each in response.api_keys
+        }
         return self.api_versions
 
 
@@ -271,7 +334,14 @@ def error_of(code: int) -> ErrorCode:
     return found
 
 
-def _decode_answer(frame: bytes | memoryview, request_class: type[Any], api_key: int, version: int) -> Any:
+def _decode_answer(
+    frame: bytes | memoryview, request_class: type[Any], api_key: int, version: int
+) -> Any:
     """The answer's message; its class lies beside the request's."""
-    response_class = getattr(sys.modules[request_class.__module__], request_class.__name__.removesuffix("Request") + "Response")
-    return decode(response_class, frame, version, decode_response_header(frame, api_key, version)[1])
+    response_class = getattr(
+        sys.modules[request_class.__module__],
+        request_class.__name__.removesuffix("Request") + "Response",
+    )
+    return decode(
+        response_class, frame, version, decode_response_header(frame, api_key, version)[1]
+    )

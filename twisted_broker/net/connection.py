@@ -1,16 +1,21 @@
-"""One client's connection: frames in, answers out in their order, and never more work at a time than allowed.
+"""One client's connection: frames in, answers out in their order, and never more work at a time
+than allowed.
 
 Owns the order of one connection's requests.
 
 1. Answers leave in the order of their requests.
-2. Everything but Produce is a barrier: it starts when all before it are answered, and nothing starts until it is. Produce requests
-   may start while earlier ones wait for replicas, once those are in the logs (`appended`): at most `PIPELINED` of them, and
-   `PIPELINED_BYTES`.
-3. A client that does not read is not read from: nothing starts while the transport is full, and at most one read's worth waits here.
-4. Malformed input is one log line and the end of this connection. What a client calls itself is quoted.
-5. When the connection goes, a waiting request that only reads is cancelled; one that has appended finishes unanswered.
+2. Everything but Produce is a barrier: it starts when all before it are answered, and nothing
+   starts until it is. Produce requests may start while earlier ones wait for replicas, once those
+   are in the logs (`appended`): at most `PIPELINED` of them, and `PIPELINED_BYTES`.
+3. A client that does not read is not read from: nothing starts while the transport is full, and at
+   most one read's worth waits here.
+4. Malformed input is one log line and the end of this connection. What a client calls itself is
+   quoted.
+5. When the connection goes, a waiting request that only reads is cancelled; one that has appended
+   finishes unanswered.
 
-Source: docs/ARCHITECTURE.md 7 and 8. Leaves out: what a request means (`api/dispatch.py`), sockets (`transport.py`).
+Source: docs/ARCHITECTURE.md 7 and 8. Leaves out: what a request means (`api/dispatch.py`), sockets
+(`transport.py`).
 """
 
 from __future__ import annotations
@@ -63,13 +68,15 @@ class PendingResponse:
 
 
 class Dispatch(Protocol_):
-    """Starts one request: its answer with its length in front, None when there is none to give, or a PendingResponse that is done, or reports
-    `turn_done` later.
+    """Starts one request: its answer with its length in front, None when there is none to give, or
+    a PendingResponse that is done, or reports `turn_done` later.
 
     Raises WireError for a broken peer.
     """
 
-    def __call__(self, connection: KafkaConnection, frame: bytes | memoryview) -> Answer | PendingResponse: ...
+    def __call__(
+        self, connection: KafkaConnection, frame: bytes | memoryview
+    ) -> Answer | PendingResponse: ...
 
 
 class ListenerContext(Protocol_):
@@ -85,8 +92,10 @@ class ListenerContext(Protocol_):
 
 
 class KafkaConnection(Protocol):
-    """The protocol of an accepted connection. `active` is set by traffic and cleared by the idle watch; `held_since` is when the request that
-    is started now had come, on the clock, if it had to wait for those before it, else 0."""
+    """The protocol of an accepted connection. `active` is set by traffic and cleared by the idle
+    watch; `held_since` is when the request that is started now had come, on the clock, if it had to
+    wait for those before it, else 0.
+    """
 
     def __init__(self, door: ListenerContext, client_host: str) -> None:
         self.door = door
@@ -121,7 +130,9 @@ class KafkaConnection(Protocol):
         self.door.opened(self)
 
     def receive_space(self) -> memoryview | None:
-        """Where the transport may put bytes itself; then it calls `received`, else `dataReceived`."""
+        """Where the transport may put bytes itself; then it calls `received`, else
+        `dataReceived`.
+        """
         return self.frames.space()
 
     def received(self, count: int) -> None:
@@ -228,7 +239,11 @@ class KafkaConnection(Protocol):
     def broken(self, reason: Exception) -> None:
         """The peer, or what was announced to it, is broken: one line, and the end."""
         if not self.closing:
-            _log.warn("{client} is disconnected: {reason}", client=self.client_host, reason=one_line(reason))
+            _log.warn(
+                "{client} is disconnected: {reason}",
+                client=self.client_host,
+                reason=one_line(reason),
+            )
             self.close()
 
     def close(self) -> None:

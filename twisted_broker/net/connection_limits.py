@@ -2,12 +2,15 @@
 
 Owns the open connections of a listener.
 
-1. At most `max.connections` in all and `max.connections.per.ip` from one address: the next one is closed at once.
-2. A connection without traffic and without a waiting request for `connections.max.idle.ms` is closed, at most a tenth of that late.
-   One timer serves all connections of the listener. A round that comes late counts for nobody: this process stood still, and what was sent
-   to it meanwhile is not read yet.
+1. At most `max.connections` in all and `max.connections.per.ip` from one address: the next one is
+   closed at once.
+2. A connection without traffic and without a waiting request for `connections.max.idle.ms` is
+   closed, at most a tenth of that late. One timer serves all connections of the listener. A round
+   that comes late counts for nobody: this process stood still, and what was sent to it meanwhile is
+   not read yet.
 
-Source: Kafka's `SocketServer`, `ConnectionQuotas`, `Selector.IdleExpiryManager`. Leaves out: rates of new connections.
+Source: Kafka's `SocketServer`, `ConnectionQuotas`, `Selector.IdleExpiryManager`. Leaves out: rates
+of new connections.
 """
 
 from __future__ import annotations
@@ -55,7 +58,14 @@ class ConnectionFactory(Factory):
     noisy = False
 
     def __init__(
-        self, runtime: Runtime, dispatch: Dispatch, counts: ConnectionCounts, *, frame_limit: int, idle_ms: int, on_controller: bool = False
+        self,
+        runtime: Runtime,
+        dispatch: Dispatch,
+        counts: ConnectionCounts,
+        *,
+        frame_limit: int,
+        idle_ms: int,
+        on_controller: bool = False,
     ) -> None:
         self.runtime = runtime
         self.dispatch = dispatch
@@ -99,7 +109,9 @@ class ConnectionFactory(Factory):
 
     def _look(self) -> None:
         self._watch = None
-        if self.runtime.clock.seconds() - self._look_at < min(_STOOD_STILL_SECONDS, self.idle_ms / _ROUNDS / 1000):
+        if self.runtime.clock.seconds() - self._look_at < min(
+            _STOOD_STILL_SECONDS, self.idle_ms / _ROUNDS / 1000
+        ):
             self._close_silent()
         if self.connections:
             self._watch_later()

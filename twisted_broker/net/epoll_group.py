@@ -1,15 +1,19 @@
 """Many connections behind one entry of the reactor.
 
-Owns an epoll descriptor of its own that the reactor watches as one reader. An event of a connection then costs no turn of the
-reactor (and none of its per-event logging context), and several rounds of events are served per turn.
+Owns an epoll descriptor of its own that the reactor watches as one reader. An event of a connection
+then costs no turn of the reactor (and none of its per-event logging context), and several rounds of
+events are served per turn.
 
-1. A connection's events go to the connection's own `doRead` and `doWrite`, in the order in which epoll gives them.
+1. A connection's events go to the connection's own `doRead` and `doWrite`, in the order in which
+   epoll gives them.
 2. A turn ends after `_TURN_SECONDS` at the latest: timers and other readers are never starved.
-3. After the last event it looks again for `_SPIN_SECONDS` before it lets the reactor sleep: the next request of a waiting client
-   is cheaper than falling asleep and waking up. Nothing is spun when nothing came.
+3. After the last event it looks again for `_SPIN_SECONDS` before it lets the reactor sleep: the
+   next request of a waiting client is cheaper than falling asleep and waking up. Nothing is spun
+   when nothing came.
 4. An exception out of one connection is logged and closes that connection.
 
-Source: measured (the project's notes on speed, items 4 and 5). Leaves out: systems without epoll (the stock reactor serves there).
+Source: measured (the project's notes on speed, items 4 and 5). Leaves out: systems without epoll
+(the stock reactor serves there).
 """
 
 from __future__ import annotations
@@ -32,7 +36,10 @@ _LOST = Failure(ConnectionLost())
 
 @implementer(IReadDescriptor)
 class EpollGroup:
-    """Stands in for the reactor towards its transports: `addReader` and its kin, and `callLater` and the rest of the real one."""
+    """Stands in for the reactor towards its transports:
+
+    `addReader` and its kin, and `callLater` and the rest of the real one.
+    """
 
     def __init__(self, reactor: Any) -> None:
         self._reactor = reactor
@@ -118,7 +125,11 @@ class EpollGroup:
                 why = transport.doRead()
             elif event & (select.EPOLLHUP | select.EPOLLERR):
                 why = _LOST.value
-            if why is None and event & select.EPOLLOUT and self._masks.get(descriptor, 0) & select.EPOLLOUT:
+            if (
+                why is None
+                and event & select.EPOLLOUT
+                and self._masks.get(descriptor, 0) & select.EPOLLOUT
+            ):
                 why = transport.doWrite()
         except Exception:
             log.err(None, "a connection failed")

@@ -1,15 +1,18 @@
-"""Length-prefixed frames out of a stream of bytes, with memory that follows what arrived and not what was announced.
+"""Length-prefixed frames out of a stream of bytes, with memory that follows what arrived and not
+what was announced.
 
 Owns the bytes of one connection that are not yet a request.
 
-1. A declared length allocates nothing: the buffer is at most twice what has arrived (or as long as a frame that this
-   connection has completed before).
+1. A declared length allocates nothing: the buffer is at most twice what has arrived (or as long as
+   a frame that this connection has completed before).
 2. A negative length, or one above the limit, is a `WireError` at once.
-3. A frame that came in one piece is plain `bytes`; a long one is read straight into its buffer and handed out as a
-   `memoryview`. Its buffer goes to the pool, for any connection's next frame, only when nobody looks at it any more.
+3. A frame that came in one piece is plain `bytes`; a long one is read straight into its buffer and
+   handed out as a `memoryview`. Its buffer goes to the pool, for any connection's next frame, only
+   when nobody looks at it any more.
 4. The pool keeps `POOL_BYTES` at most.
 
-Source: Kafka's `NetworkReceive` (which allocates the declared size at once); the project's notes on speed, item 7.
+Source: Kafka's `NetworkReceive` (which allocates the declared size at once); the project's notes on
+speed, item 7.
 """
 
 from __future__ import annotations
@@ -44,7 +47,11 @@ class BufferPool:
 
     def give(self, buffer: bytearray) -> None:
         """Takes a buffer back, unless somebody still looks at it."""
-        if len(buffer) <= _POOLED and self.held_bytes + len(buffer) <= POOL_BYTES and _unseen(buffer):
+        if (
+            len(buffer) <= _POOLED
+            and self.held_bytes + len(buffer) <= POOL_BYTES
+            and _unseen(buffer)
+        ):
             self._free.append(buffer)
             self.held_bytes += len(buffer)
 
@@ -55,7 +62,17 @@ _POOL = BufferPool()
 class FrameReader:
     """Feed it bytes, take frames. `limit` (bytes) may be raised after authentication."""
 
-    __slots__ = ("_buffer", "_completed", "_data", "_filled", "_offset", "_pool", "_size", "_used", "limit")
+    __slots__ = (
+        "_buffer",
+        "_completed",
+        "_data",
+        "_filled",
+        "_offset",
+        "_pool",
+        "_size",
+        "_used",
+        "limit",
+    )
 
     def __init__(self, limit: int, pool: BufferPool = _POOL) -> None:
         self.limit = limit
@@ -90,7 +107,10 @@ class FrameReader:
             self._offset = 0
 
     def space(self) -> memoryview | None:
-        """Where the socket may write the rest of a long frame; None when bytes should come by `feed`. Release the view, then `filled(n)`."""
+        """Where the socket may write the rest of a long frame;
+
+        None when bytes should come by `feed`. Release the view, then `filled(n)`.
+        """
         if self._filled < _DIRECT or self._filled == self._size or self._offset < len(self._data):
             return None
         self._reserve(min(self._size - self._filled, self._filled))
@@ -102,7 +122,8 @@ class FrameReader:
         self._filled += count
 
     def next_frame(self) -> bytes | memoryview | None:
-        """The next whole frame without its length, or None. Let go of the last one first: its buffer is wanted.
+        """The next whole frame without its length, or None. Let go of the last one first: its
+        buffer is wanted.
 
         Raises WireError for a length that cannot be.
         """

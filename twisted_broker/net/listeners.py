@@ -2,13 +2,16 @@
 
 Owns the reading of `listeners` and its kin, and the open ports.
 
-1. A name is given once; a controller's listener is one named in `controller.listener.names`; the others are the broker's.
+1. A name is given once; a controller's listener is one named in `controller.listener.names`; the
+   others are the broker's.
 2. Port 0 becomes the port that the system gave, in what is advertised too.
-3. Nobody is told an address that cannot be reached: 0.0.0.0 and :: are refused where they would be advertised.
+3. Nobody is told an address that cannot be reached: 0.0.0.0 and :: are refused where they would be
+   advertised.
 4. Ports are bound before they are needed and let clients in when the broker can serve them.
 5. An address that cannot be bound is refused in one line: the setting, why, and what to change.
 
-Source: Kafka's `SocketServerConfigs`, `KafkaConfig.effectiveAdvertisedBrokerListeners`. Leaves out: TLS and SASL listeners.
+Source: Kafka's `SocketServerConfigs`, `KafkaConfig.effectiveAdvertisedBrokerListeners`. Leaves out:
+TLS and SASL listeners.
 """
 
 from __future__ import annotations
@@ -26,7 +29,9 @@ from twisted_broker.config import BrokerConfig
 from twisted_broker.interfaces import Runtime
 from twisted_broker.settings import ConfigError
 
-_ENTRY = re.compile(r"(?P<name>[A-Za-z0-9_-]+)://(?:\[(?P<six>[^\]]+)\]|(?P<host>[^:/\[\]]*)):(?P<port>\d{1,5})\Z")
+_ENTRY = re.compile(
+    r"(?P<name>[A-Za-z0-9_-]+)://(?:\[(?P<six>[^\]]+)\]|(?P<host>[^:/\[\]]*)):(?P<port>\d{1,5})\Z"
+)
 _META_ADDRESSES = ("0.0.0.0", "::")
 
 
@@ -87,40 +92,76 @@ def plan_listeners(config: BrokerConfig) -> ListenerPlan:
     controller = [each for each in endpoints if each.name in controller_names]
     roles = config.names("process.roles")
     if "broker" in roles and not broker:
-        raise ConfigError("listeners", ",".join(map(str, endpoints)), "at least one listener of the broker")
+        raise ConfigError(
+            "listeners", ",".join(map(str, endpoints)), "at least one listener of the broker"
+        )
     if "controller" in roles and not controller:
-        raise ConfigError("listeners", ",".join(map(str, endpoints)), "a listener named in controller.listener.names")
+        raise ConfigError(
+            "listeners",
+            ",".join(map(str, endpoints)),
+            "a listener named in controller.listener.names",
+        )
     _check_protocols(config, endpoints)
-    inter_broker = (config.text("inter.broker.listener.name") or (broker[0].name if broker else "")).upper()
+    inter_broker = (
+        config.text("inter.broker.listener.name") or (broker[0].name if broker else "")
+    ).upper()
     if broker and inter_broker not in {each.name for each in broker}:
-        raise ConfigError("inter.broker.listener.name", inter_broker, "the name of a listener of the broker")
-    return ListenerPlan(broker, controller if "controller" in roles else [], _advertised(config, broker, controller), inter_broker)
+        raise ConfigError(
+            "inter.broker.listener.name", inter_broker, "the name of a listener of the broker"
+        )
+    return ListenerPlan(
+        broker,
+        controller if "controller" in roles else [],
+        _advertised(config, broker, controller),
+        inter_broker,
+    )
 
 
 def _check_protocols(config: BrokerConfig, endpoints: Sequence[EndPoint]) -> None:
-    pairs = [pair.partition(":") for pair in (config.text("listener.security.protocol.map") or "").split(",")]
+    pairs = [
+        pair.partition(":")
+        for pair in (config.text("listener.security.protocol.map") or "").split(",")
+    ]
     protocols = {name.strip().upper(): protocol.strip().upper() for name, _, protocol in pairs}
     for each in endpoints:
         if protocols.get(each.name, each.name) not in ("PLAINTEXT", "CONTROLLER"):
-            raise ConfigError("listeners", str(each), "PLAINTEXT listeners: TLS and SASL are not served yet")
+            raise ConfigError(
+                "listeners", str(each), "PLAINTEXT listeners: TLS and SASL are not served yet"
+            )
 
 
-def _advertised(config: BrokerConfig, broker: Sequence[EndPoint], controller: Sequence[EndPoint]) -> dict[str, EndPoint]:
+def _advertised(
+    config: BrokerConfig, broker: Sequence[EndPoint], controller: Sequence[EndPoint]
+) -> dict[str, EndPoint]:
     entries = config.names("advertised.listeners")
-    told = {each.name: each for each in (parse_endpoints("advertised.listeners", entries) if entries else broker)}
+    told = {
+        each.name: each
+        for each in (parse_endpoints("advertised.listeners", entries) if entries else broker)
+    }
     names = {each.name for each in (*broker, *controller)}
     for each in told.values():
         if each.name not in names:
-            raise ConfigError("advertised.listeners", str(each), f"names that listeners has: {', '.join(sorted(names))}")
+            raise ConfigError(
+                "advertised.listeners",
+                str(each),
+                f"names that listeners has: {', '.join(sorted(names))}",
+            )
         if each.host in _META_ADDRESSES:
-            raise ConfigError("advertised.listeners", str(each), "an address that clients can reach")
+            raise ConfigError(
+                "advertised.listeners", str(each), "an address that clients can reach"
+            )
     if broker and not any(each.name in told for each in broker):
-        raise ConfigError("advertised.listeners", ",".join(entries), "at least one listener of the broker")
+        raise ConfigError(
+            "advertised.listeners", ",".join(entries), "at least one listener of the broker"
+        )
     return {each.name: each for each in controller} | told
 
 
 class CannotBind(CannotListenError):
-    """The address of `endpoint` cannot be bound. `str()` is one line: setting, value, why, and the remedy."""
+    """The address of `endpoint` cannot be bound.
+
+    `str()` is one line: setting, value, why, and the remedy.
+    """
 
     def __init__(self, endpoint: EndPoint, error: CannotListenError, is_controller: bool) -> None:
         super().__init__(error.interface, error.port, error.socketError)  # type: ignore[no-untyped-call]
@@ -135,7 +176,9 @@ class CannotBind(CannotListenError):
         elif number == EACCES:
             what, option = "a port that this user may open (as a rule 1024 or more)", "--port"
         where = "listeners" if self._is_controller else f"listeners or with {option}"
-        return f"listeners: {self.endpoint} cannot be listened on ({reason}): give {what} in {where}"
+        return (
+            f"listeners: {self.endpoint} cannot be listened on ({reason}): give {what} in {where}"
+        )
 
 
 class OpenListeners:
@@ -145,17 +188,32 @@ class OpenListeners:
         self._runtime = runtime
         self._ports: list[tuple[Listener, Any]] = []
 
-    async def open(self, endpoint: EndPoint, factory: Any, advertised: EndPoint, is_controller: bool, let_in: bool = True) -> Listener:
-        """Listens; gives the listener as clients are told of it. `let_in` False: clients connect, and wait until `let_in()`.
+    async def open(
+        self,
+        endpoint: EndPoint,
+        factory: Any,
+        advertised: EndPoint,
+        is_controller: bool,
+        let_in: bool = True,
+    ) -> Listener:
+        """Listens; gives the listener as clients are told of it. `let_in` False: clients connect,
+        and wait until `let_in()`.
 
         Fails with `CannotBind`.
         """
         try:
-            port = await maybeDeferred(self._runtime.network.listen, endpoint.host, endpoint.port, factory)
+            port = await maybeDeferred(
+                self._runtime.network.listen, endpoint.host, endpoint.port, factory
+            )
         except CannotListenError as error:
             raise CannotBind(endpoint, error, is_controller) from None
         real = port.getHost().port
-        listener = Listener(endpoint.name, advertised.host or socket.gethostname(), advertised.port or real, is_controller)
+        listener = Listener(
+            endpoint.name,
+            advertised.host or socket.gethostname(),
+            advertised.port or real,
+            is_controller,
+        )
         self._ports.append((listener, port))
         if not let_in and hasattr(port, "stopReading"):
             port.stopReading()
@@ -171,4 +229,6 @@ class OpenListeners:
         """Closes those of `which`; fires when they are."""
         closing = [port for listener, port in self._ports if which(listener)]
         self._ports = [(listener, port) for listener, port in self._ports if not which(listener)]
-        return DeferredList([maybeDeferred(port.stopListening) for port in closing], consumeErrors=True)
+        return DeferredList(
+            [maybeDeferred(port.stopListening) for port in closing], consumeErrors=True
+        )

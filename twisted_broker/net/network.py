@@ -1,8 +1,10 @@
 """The network port over the real reactor.
 
-Owns listening, connecting and the sending of file slices; `testing/sim/network.py` is its twin in memory.
+Owns listening, connecting and the sending of file slices; `testing/sim/network.py` is its twin in
+memory.
 
-1. A slice goes by `sendfile` on our own transport, and by read and write on any other or where the file has no descriptor.
+1. A slice goes by `sendfile` on our own transport, and by read and write on any other or where the
+   file has no descriptor.
 
 Ring 2. Source: `interfaces.INetwork`.
 """
@@ -22,13 +24,22 @@ from twisted_broker.net.transport import ThinPort, ThinServer
 
 _COPIED_BYTES = 131072
 SEND_BUFFER_BYTES = 204_800
-"""Measured with `sendfile` on loopback: less wakes too often, above 256 KiB the rate falls into one of two modes."""
+"""Measured with `sendfile` on loopback: less wakes too often, above 256 KiB the rate falls into
+one of two modes.
+"""
 
 
 class ReactorNetwork:
     """`send_buffer` and `receive_buffer` in bytes, 0 or less leaves them to the system."""
 
-    def __init__(self, reactor: Any, *, backlog: int = 50, send_buffer: int = SEND_BUFFER_BYTES, receive_buffer: int = -1) -> None:
+    def __init__(
+        self,
+        reactor: Any,
+        *,
+        backlog: int = 50,
+        send_buffer: int = SEND_BUFFER_BYTES,
+        receive_buffer: int = -1,
+    ) -> None:
         self._reactor = reactor
         self._backlog = backlog
         self._buffers = (send_buffer, receive_buffer)
@@ -42,18 +53,25 @@ class ReactorNetwork:
         if self._group is None and hasattr(select, "epoll"):
             self._group = EpollGroup(self._reactor)
             self._group.start()
-        listening = ThinPort(port, factory, self._backlog, host, self._reactor, self._group, self._buffers)
+        listening = ThinPort(
+            port, factory, self._backlog, host, self._reactor, self._group, self._buffers
+        )
         listening.startListening()
         return listening
 
     def connect(self, host: str, port: int, factory: Any, timeout: float) -> Deferred[Any]:
         """`timeout` in seconds. Fires with the protocol; fails with Twisted's `ConnectError`s."""
         endpoint_class = TCP6ClientEndpoint if isIPv6Address(host) else TCP4ClientEndpoint
-        connected: Deferred[Any] = endpoint_class(self._reactor, host, port, timeout=timeout).connect(factory)
+        connected: Deferred[Any] = endpoint_class(
+            self._reactor, host, port, timeout=timeout
+        ).connect(factory)
         return connected
 
     def send_slice(self, transport: Any, file: IFile, position: int, length: int) -> int:
-        """Bytes sent; 0 means full, and the transport's producer is resumed when it is not. Raises EOFError when the file is shorter, OSError."""
+        """Bytes sent; 0 means full, and the transport's producer is resumed when it is not.
+
+        Raises EOFError when the file is shorter, OSError.
+        """
         descriptor = file.fileno()
         if descriptor >= 0 and isinstance(transport, ThinServer):
             return transport.send_stretch(descriptor, position, length)
@@ -61,7 +79,9 @@ class ReactorNetwork:
 
 
 def copy_slice(transport: Any, file: IFile, position: int, length: int) -> int:
-    """Reads a piece and writes it to any transport; the transport pauses its producer when it has enough."""
+    """Reads a piece and writes it to any transport; the transport pauses its producer when it
+    has enough.
+    """
     data = file.read_at(position, min(length, _COPIED_BYTES))
     if not data:
         raise EOFError(f"the file ends before {position + length}")

@@ -1,14 +1,18 @@
-"""Answers on their way out of one connection: bytes, and slices of files whose bytes are loaded when the socket takes them.
+"""Answers on their way out of one connection: bytes, and slices of files whose bytes are loaded
+when the socket takes them.
 
 Owns what was answered and not yet handed to the transport.
 
 1. Parts leave in the order in which they came.
 2. Each slice is released exactly once: when sent, or when the connection goes.
-3. While the transport is full (`full`), nothing is handed to it; it says when it is ready by `resume()`.
-4. One call hands over at most `TURN_BYTES` of slices; the rest follows in the next turn of the reactor.
+3. While the transport is full (`full`), nothing is handed to it; it says when it is ready by
+   `resume()`.
+4. One call hands over at most `TURN_BYTES` of slices; the rest follows in the next turn of the
+   reactor.
 5. A slice that is gone or too short breaks the connection: its length has been announced already.
 
-Source: docs/ARCHITECTURE.md 3 (slices), the project's notes on speed, item 6. Leaves out: how bytes reach the socket (`INetwork.send_slice`).
+Source: docs/ARCHITECTURE.md 3 (slices), the project's notes on speed, item 6. Leaves out: how bytes
+reach the socket (`INetwork.send_slice`).
 """
 
 from __future__ import annotations
@@ -24,14 +28,27 @@ TURN_BYTES = 16 << 20
 
 
 class SendQueue:
-    """`owner.broken(reason)` is called when a slice cannot be sent as announced, `owner.resumeProducing()` when a turn's budget was used up."""
+    """`owner.broken(reason)` is called when a slice cannot be sent as announced,
+    `owner.resumeProducing()` when a turn's budget was used up.
+    """
 
-    __slots__ = ("_owner", "_parts", "_runtime", "_sent", "_transport", "_write", "_write_more", "full")
+    __slots__ = (
+        "_owner",
+        "_parts",
+        "_runtime",
+        "_sent",
+        "_transport",
+        "_write",
+        "_write_more",
+        "full",
+    )
 
     def __init__(self, transport: Any, runtime: Runtime, owner: Any) -> None:
         self._transport = transport
         self._write: Callable[[bytes], None] = transport.write
-        self._write_more: Callable[[bytes], None] = getattr(transport, "write_more", transport.write)
+        self._write_more: Callable[[bytes], None] = getattr(
+            transport, "write_more", transport.write
+        )
         self._runtime = runtime
         self._owner = owner
         self._parts: deque[Any] = deque()
@@ -73,7 +90,9 @@ class SendQueue:
             part = parts[0]
             if not isinstance(part, FileSlice):
                 parts.popleft()
-                (self._write_more if parts else self._write)(part if type(part) is bytes else bytes(part))
+                (self._write_more if parts else self._write)(
+                    part if type(part) is bytes else bytes(part)
+                )
                 continue
             if budget <= 0:
                 self._go_on_later()
@@ -92,7 +111,9 @@ class SendQueue:
         rest = part.length - self._sent
         sent = 0
         if rest:
-            sent = self._runtime.network.send_slice(self._transport, part.open_file(), part.position + self._sent, min(rest, budget))
+            sent = self._runtime.network.send_slice(
+                self._transport, part.open_file(), part.position + self._sent, min(rest, budget)
+            )
         self._sent += sent
         if self._sent == part.length:
             self._parts.popleft()

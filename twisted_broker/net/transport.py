@@ -1,9 +1,12 @@
 """Our own thin side of an accepted TCP connection.
 
-Owns the socket calls of a server connection: read straight into the frame's buffer, send at once, send a stretch of a file.
+Owns the socket calls of a server connection: read straight into the frame's buffer, send at once,
+send a stretch of a file.
 
-1. With nothing queued, `write` sends in the same call; what the socket did not take is queued as Twisted does.
-2. A failed send closes nothing here: the reactor sees the hang-up, and the protocol hears of it once.
+1. With nothing queued, `write` sends in the same call; what the socket did not take is queued as
+   Twisted does.
+2. A failed send closes nothing here: the reactor sees the hang-up, and the protocol hears of it
+   once.
 3. Bytes leave in the order of the calls: `send_stretch` sends nothing while anything is queued.
 
 Source: `twisted.internet.tcp.Server`; the project's notes on speed, items 3, 6, 7. Leaves out: TLS.
@@ -51,8 +54,15 @@ class ThinServer(tcp.Server):
         return None
 
     def doWrite(self) -> Any:
-        """With nothing queued the producer goes on at once: interest in writing stays while a file is on its way."""
-        if self.dataBuffer or self._tempDataBuffer or self.producer is None or not self.producerPaused:
+        """With nothing queued the producer goes on at once: interest in writing stays while a
+        file is on its way.
+        """
+        if (
+            self.dataBuffer
+            or self._tempDataBuffer
+            or self.producer is None
+            or not self.producerPaused
+        ):
             return tcp.Server.doWrite(self)
         self.producerPaused = False
         self.producer.resumeProducing()  # type: ignore[attr-defined]
@@ -85,7 +95,9 @@ class ThinServer(tcp.Server):
             tcp.Server.write(self, data[sent:] if sent else data)
 
     def send_stretch(self, descriptor: int, position: int, length: int) -> int:
-        """Sends from an open file; 0 when the socket is full: the producer is resumed when it is not. Raises EOFError, OSError (the file's)."""
+        """Sends from an open file; 0 when the socket is full: the producer is resumed when it is
+        not. Raises EOFError, OSError (the file's).
+        """
         if not self.connected:
             return 0
         if self._tempDataBuffer or self.dataBuffer:
@@ -116,18 +128,31 @@ class ThinServer(tcp.Server):
 
 
 class ThinPort(tcp.Port):
-    """A listening port whose connections are `ThinServer`s, all in one group where the system has epoll."""
+    """A listening port whose connections are `ThinServer`s, all in one group where the system
+    has epoll.
+    """
 
     transport = ThinServer
 
-    def __init__(self, port: int, factory: Any, backlog: int, interface: str, reactor: Any, group: Any, buffers: tuple[int, int]) -> None:
+    def __init__(
+        self,
+        port: int,
+        factory: Any,
+        backlog: int,
+        interface: str,
+        reactor: Any,
+        group: Any,
+        buffers: tuple[int, int],
+    ) -> None:
         tcp.Port.__init__(self, port, factory, backlog, interface, reactor)
         self._buffers = ((socket.SO_SNDBUF, buffers[0]), (socket.SO_RCVBUF, buffers[1]))
         if group is not None:
             self.transport = self._grouped  # type: ignore[assignment]
         self._group = group
 
-    def _grouped(self, accepted: Any, protocol: Any, address: Any, port: Any, number: int, reactor: Any) -> ThinServer:
+    def _grouped(
+        self, accepted: Any, protocol: Any, address: Any, port: Any, number: int, reactor: Any
+    ) -> ThinServer:
         return ThinServer(accepted, protocol, address, port, number, self._group)
 
     def createInternetSocket(self) -> Any:

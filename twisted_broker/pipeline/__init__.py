@@ -1,1 +1,4 @@
-"""Topics as tables: jobs on Spark over brokers and log directories. The broker imports none of it."""
+"""Topics as tables: jobs on Spark over brokers and log directories.
+
+The broker imports none of it.
+"""

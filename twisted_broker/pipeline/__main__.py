@@ -1,4 +1,6 @@
-"""`replog pipeline` as a file that `spark-submit` can run, and as `python -m twisted_broker.pipeline`."""
+"""`replog pipeline` as a file that `spark-submit` can run, and as `python -m
+twisted_broker.pipeline`.
+"""
 
 from twisted_broker.pipeline.cli import pipeline
 

@@ -1,6 +1,7 @@
 """`replog pipeline`: the group of the jobs' commands, each loaded when it is asked for.
 
-1. `replog --help` and `replog pipeline --help` import no Spark; without Spark a command is one line that says how to install it.
+1. `replog --help` and `replog pipeline --help` import no Spark; without Spark a command is one line
+   that says how to install it.
 2. Exit status: 0 all is well, 1 findings, 2 a wrong argument or something missing.
 """
 
@@ -16,15 +17,36 @@ from twisted_broker.pipeline.errors import PipelineError, from_spark, raised_in_
 
 PACKAGE = "twisted_broker.pipeline"
 COMMANDS = {
-    "archive": (".jobs.archive.command", "Copy a topic into a partitioned Delta or Parquet table, each record exactly once."),
-    "replay": (".jobs.replay.command", "Produce a table or a log directory back into a topic: keys, headers, timestamps, partitions, order."),
-    "audit": (".jobs.audit.command", "Look for gaps, duplicates, sequence jumps, damaged batches and hanging transactions."),
-    "compare": (".jobs.compare.command", "Compare the replicas in several log directories up to the high watermark."),
+    "archive": (
+        ".jobs.archive.command",
+        "Copy a topic into a partitioned Delta or Parquet table, each record exactly once.",
+    ),
+    "replay": (
+        ".jobs.replay.command",
+        (
+            "Produce a table or a log directory back into a topic: keys, headers, timestamps, "
+            "partitions, order."
+        ),
+    ),
+    "audit": (
+        ".jobs.audit.command",
+        "Look for gaps, duplicates, sequence jumps, damaged batches and hanging transactions.",
+    ),
+    "compare": (
+        ".jobs.compare.command",
+        "Compare the replicas in several log directories up to the high watermark.",
+    ),
     "report": (".jobs.report.command", "Tell what is in a topic, as tables and as an HTML page."),
-    "demo": (".demo.command", "A year of flights through a cluster, into a table, back into a topic, into a table again."),
+    "demo": (
+        ".demo.command",
+        "A year of flights through a cluster, into a table, back into a topic, into a table again.",
+    ),
     "submit": (".submit", "Run one of these jobs on a cluster, through spark-submit."),
     "jars": (".machine.jars_command", "Fetch the jars that Spark needs for Kafka and Delta, once."),
-    "doctor": (".machine.doctor", "Say what is missing on this machine, and the command that cures it."),
+    "doctor": (
+        ".machine.doctor",
+        "Say what is missing on this machine, and the command that cures it.",
+    ),
 }
 INSTALL = "pip install 'twisted-broker[spark]'"
 
@@ -39,7 +61,9 @@ class Jobs(click.Group):
         if name not in COMMANDS:
             return None
         try:
-            command: click.Command = importlib.import_module(PACKAGE + COMMANDS[name][0], PACKAGE).command
+            command: click.Command = importlib.import_module(
+                PACKAGE + COMMANDS[name][0], PACKAGE
+            ).command
         except ModuleNotFoundError as error:
             if (error.name or "").startswith("twisted_broker"):
                 raise
@@ -71,4 +95,7 @@ def stop(line: str) -> None:
 
 @click.command("pipeline", cls=Jobs)
 def pipeline() -> None:
-    """Topics as tables: archive, replay, audit, compare and report, on Spark. `doctor` says whether this machine can."""
+    """Topics as tables: archive, replay, audit, compare and report, on Spark.
+
+    `doctor` says whether this machine can.
+    """

@@ -1,10 +1,15 @@
-"""The columns of a topic as a table: their names, their order and their SQL types; and places in topics. Plain data; imports nothing.
+"""The columns of a topic as a table: their names, their order and their SQL types; and places in
+topics. Plain data; imports nothing.
 
-1. `COLUMNS` are the official Kafka connector's (with headers), name for name and type for type, so that a query runs over either source.
-2. `BATCH_COLUMNS` come after them and are the segments source's alone: what the batch around a record says.
-3. Byte lengths, offsets and ids are as on disk; timestamps are microseconds since the epoch in UTC, of milliseconds precision.
+1. `COLUMNS` are the official Kafka connector's (with headers), name for name and type for type, so
+   that a query runs over either source.
+2. `BATCH_COLUMNS` come after them and are the segments source's alone: what the batch around a
+   record says.
+3. Byte lengths, offsets and ids are as on disk; timestamps are microseconds since the epoch in UTC,
+   of milliseconds precision.
 
-Source: SPARK.md 5 and 9, KafkaRecordToRowConverter's schema (Spark 4.2). Left out: Arrow types (`decoder.arrow_types`).
+Source: SPARK.md 5 and 9, KafkaRecordToRowConverter's schema (Spark 4.2). Left out: Arrow types
+(`decoder.arrow_types`).
 """
 
 from __future__ import annotations
@@ -46,5 +51,8 @@ SQL_TYPES: Final = _KAFKA | _BATCH
 
 
 def ddl(columns: Sequence[str] = ALL_COLUMNS) -> str:
-    """The columns as a schema string for Spark, in this order. `KeyError` for a name that is none of ours."""
+    """The columns as a schema string for Spark, in this order.
+
+    `KeyError` for a name that is none of ours.
+    """
     return ", ".join(f"`{name}` {SQL_TYPES[name]}" for name in columns)

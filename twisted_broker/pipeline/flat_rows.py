@@ -1,6 +1,8 @@
-"""Flat rows between Spark and Python workers: one description ("name type, name type") is Spark's schema and Arrow's.
+"""Flat rows between Spark and Python workers: one description ("name type, name type") is Spark's
+schema and Arrow's.
 
-A worker has no JVM to ask, so Arrow's schema is made from the same text here. Types: string, int, bigint, double, binary, boolean.
+A worker has no JVM to ask, so Arrow's schema is made from the same text here. Types: string, int,
+bigint, double, binary, boolean.
 """
 
 from __future__ import annotations
@@ -11,12 +13,21 @@ from typing import Any
 import pyarrow as pa
 
 Row = Mapping[str, Any]
-TYPES = {"string": pa.string(), "int": pa.int32(), "bigint": pa.int64(), "double": pa.float64(), "binary": pa.large_binary(), "boolean": pa.bool_()}
+TYPES = {
+    "string": pa.string(),
+    "int": pa.int32(),
+    "bigint": pa.int64(),
+    "double": pa.float64(),
+    "binary": pa.large_binary(),
+    "boolean": pa.bool_(),
+}
 
 
 def arrow_schema(description: str) -> pa.Schema:
     """`KeyError` for a type that is not listed."""
-    return pa.schema([(name, TYPES[kind]) for name, kind in (field.split() for field in description.split(","))])
+    return pa.schema(
+        [(name, TYPES[kind]) for name, kind in (field.split() for field in description.split(","))]
+    )
 
 
 def table(rows: Iterable[Row], description: str) -> pa.Table:
@@ -24,8 +35,13 @@ def table(rows: Iterable[Row], description: str) -> pa.Table:
     return pa.Table.from_pylist(list(rows), schema=arrow_schema(description))
 
 
-def mapper(each: Callable[[dict[str, Any]], Iterable[Row]], description: str) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """A function for `mapInArrow` that makes rows of every row. One batch of rows comes back per row that comes in."""
+def mapper(
+    each: Callable[[dict[str, Any]], Iterable[Row]], description: str
+) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """A function for `mapInArrow` that makes rows of every row.
+
+    One batch of rows comes back per row that comes in.
+    """
 
     def rows(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         schema = arrow_schema(description)

@@ -1,4 +1,5 @@
-"""Tells on standard error what a job is doing: a moving line on a terminal, one line per step elsewhere, nothing with `--quiet`.
+"""Tells on standard error what a job is doing: a moving line on a terminal, one line per step
+elsewhere, nothing with `--quiet`.
 
 Standard output belongs to the result alone.
 """
@@ -35,7 +36,9 @@ class Progress:
 
     @contextmanager
     def step(self, what: str, spark: SparkSession | None = None) -> Iterator[Update]:
-        """Names a step while it runs and the seconds it took; with `spark` also the tasks that are done, as Spark counts them."""
+        """Names a step while it runs and the seconds it took; with `spark` also the tasks that
+        are done, as Spark counts them.
+        """
         began = time.monotonic()
         with self._moving(what) as update, counting_tasks(spark, update):
             yield update
@@ -54,12 +57,16 @@ class Progress:
 
 @contextmanager
 def counting_tasks(spark: SparkSession | None, update: Update) -> Iterator[None]:
-    """While the block runs, a thread tells `update` how many tasks of the active stages are done."""
+    """While the block runs, a thread tells `update` how many tasks of the active stages are
+    done.
+    """
     if spark is None:
         yield
         return
     enough = Event()
-    thread = Thread(target=watch, args=(spark.sparkContext.statusTracker(), update, enough), daemon=True)
+    thread = Thread(
+        target=watch, args=(spark.sparkContext.statusTracker(), update, enough), daemon=True
+    )
     thread.start()
     try:
         yield
@@ -70,6 +77,11 @@ def counting_tasks(spark: SparkSession | None, update: Update) -> Iterator[None]
 
 def watch(tracker: Any, update: Update, enough: Event) -> None:
     while not enough.wait(LOOK_SECONDS):
-        stages = [stage for stage in map(tracker.getStageInfo, tracker.getActiveStageIds()) if stage]
+        stages = [
+            stage for stage in map(tracker.getStageInfo, tracker.getActiveStageIds()) if stage
+        ]
         if stages:
-            update(f"{sum(stage.numCompletedTasks for stage in stages)} of {sum(stage.numTasks for stage in stages)} tasks")
+            update(
+                f"{sum(stage.numCompletedTasks for stage in stages)} of "
+                f"{sum(stage.numTasks for stage in stages)} tasks"
+            )

@@ -1,10 +1,12 @@
 """Builds the Spark session in which every job runs.
 
-1. No master is named here. Spark's own rules decide: `spark-submit --master`, MASTER, PYSPARK_SUBMIT_ARGS, spark-defaults.conf, else
-   all cores of this machine.
-2. What only the JVM's start can set (the jars on its class path) goes to its command line. Under `spark-submit` the JVM runs already: then the jars
-   must have come with `--jars`, and one line says so when they did not.
-3. On this machine alone nothing listens but on loopback, and the workers run the Python that runs this. On a cluster both are Spark's business.
+1. No master is named here. Spark's own rules decide: `spark-submit --master`, MASTER,
+   PYSPARK_SUBMIT_ARGS, spark-defaults.conf, else all cores of this machine.
+2. What only the JVM's start can set (the jars on its class path) goes to its command line. Under
+   `spark-submit` the JVM runs already: then the jars must have come with `--jars`, and one line
+   says so when they did not.
+3. On this machine alone nothing listens but on loopback, and the workers run the Python that runs
+   this. On a cluster both are Spark's business.
 4. What the caller or the user's spark-defaults.conf sets is left as it is.
 """
 
@@ -39,12 +41,17 @@ ALONE = {
     "spark.sql.shuffle.partitions": "16",
     "spark.databricks.delta.snapshotPartitions": "4",
 }
-"""On this machine alone: loopback, and not hundreds of tasks for what a few do (Spark's defaults are 200 and Delta's 50)."""
+"""On this machine alone: loopback, and not hundreds of tasks for what a few do (Spark's defaults
+are 200 and Delta's 50).
+"""
 DELTA = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
 }
-PROOFS = {"kafka": "org.apache.spark.sql.kafka010.KafkaSourceProvider", "delta": "io.delta.sql.DeltaSparkSessionExtension"}
+PROOFS = {
+    "kafka": "org.apache.spark.sql.kafka010.KafkaSourceProvider",
+    "delta": "io.delta.sql.DeltaSparkSessionExtension",
+}
 """A class of each format, by which it is seen whether its jars are loaded."""
 
 
@@ -52,8 +59,15 @@ def silent(line: str) -> None:
     """Tells nobody."""
 
 
-def build(app: str, *, conf: Mapping[str, str] | None = None, formats: Sequence[str] = ("kafka",), tell: jars.Tell = silent) -> SparkSession:
-    """A session named `app` that can read and write `formats` ("kafka", "delta") and `kafka-segments`; the running one, if there is one.
+def build(
+    app: str,
+    *,
+    conf: Mapping[str, str] | None = None,
+    formats: Sequence[str] = ("kafka",),
+    tell: jars.Tell = silent,
+) -> SparkSession:
+    """A session named `app` that can read and write `formats` ("kafka", "delta") and
+    `kafka-segments`; the running one, if there is one.
 
     Raises PipelineError with one line when Spark, Java or a jar is missing.
     """
@@ -62,7 +76,9 @@ def build(app: str, *, conf: Mapping[str, str] | None = None, formats: Sequence[
     from pyspark.logger import PySparkLogger
     from pyspark.sql import SparkSession
 
-    PySparkLogger.getLogger("SQLQueryContextLogger").setLevel("CRITICAL")  # it prints every error's Java stack; the error itself is raised
+    PySparkLogger.getLogger("SQLQueryContextLogger").setLevel(
+        "CRITICAL"
+    )  # it prints every error's Java stack; the error itself is raised
 
     if SparkContext._active_spark_context is None:
         wanted = {"spark.app.name": app} | dict(conf or {})
@@ -84,7 +100,10 @@ def check_spark() -> None:
     except ImportError:
         raise PipelineError(f"Spark is not installed: {INSTALL}") from None
     if not pyspark.__version__.startswith(f"{VERSION}."):
-        raise PipelineError(f"pyspark {pyspark.__version__} is installed, the connector's jars are for {VERSION}: {INSTALL}")
+        raise PipelineError(
+            f"pyspark {pyspark.__version__} is installed, the connector's jars are for "
+            f"{VERSION}: {INSTALL}"
+        )
 
 
 def launch(wanted: Mapping[str, str], formats: Sequence[str], tell: jars.Tell) -> None:
@@ -95,10 +114,18 @@ def launch(wanted: Mapping[str, str], formats: Sequence[str], tell: jars.Tell) -
         return
     os.environ["JAVA_HOME"] = str(java.find().for_spark())
     paths = jars.provide(jars.of(formats), tell)
-    own = {"spark.jars": ",".join([*map(str, paths), *filter(None, [wanted.get("spark.jars")])])} if paths else {}
+    own = (
+        {"spark.jars": ",".join([*map(str, paths), *filter(None, [wanted.get("spark.jars")])])}
+        if paths
+        else {}
+    )
     if "SPARK_CONF_DIR" not in os.environ and "spark.driver.extraJavaOptions" not in wanted:
-        own["spark.driver.extraJavaOptions"] = f"-Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.properties').as_uri()}"
-    SparkContext._ensure_initialized(conf=SparkConf(loadDefaults=False).setAll(list((dict(wanted) | own).items())))
+        own["spark.driver.extraJavaOptions"] = (
+            f"-Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.properties').as_uri()}"
+        )
+    SparkContext._ensure_initialized(
+        conf=SparkConf(loadDefaults=False).setAll(list((dict(wanted) | own).items()))
+    )
 
 
 def started_by_spark_submit() -> bool:
@@ -115,24 +142,35 @@ def complete(wanted: Mapping[str, str], formats: Sequence[str]) -> dict[str, str
     if local:
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     defaults = DEFAULTS | (ALONE if local else {}) | (DELTA if "delta" in formats else {})
-    return {name: value for name, value in defaults.items() if not given.contains(name)} | OURS | dict(wanted)
+    return (
+        {name: value for name, value in defaults.items() if not given.contains(name)}
+        | OURS
+        | dict(wanted)
+    )
 
 
 def is_local(given: SparkConf, wanted: Mapping[str, str]) -> bool:
     """Whether nothing but this machine takes part."""
     master = wanted.get("spark.master") or given.get("spark.master", "local") or "local"
-    return master.startswith("local") or master.startswith(("spark://127.0.0.1:", "spark://localhost:"))
+    return master.startswith("local") or master.startswith(
+        ("spark://127.0.0.1:", "spark://localhost:")
+    )
 
 
 def check_loaded(spark: SparkSession, name: str) -> None:
     """Raises PipelineError if the JVM has not the classes of a format."""
     java_lang = spark._jvm.java.lang  # type: ignore[union-attr]
     try:
-        java_lang.Class.forName(PROOFS[name], False, java_lang.Thread.currentThread().getContextClassLoader())
+        java_lang.Class.forName(
+            PROOFS[name], False, java_lang.Thread.currentThread().getContextClassLoader()
+        )
     except Exception as error:
         if "ClassNotFoundException" not in str(error):
             raise
-        cure = 'start it by `replog pipeline submit`, or with spark-submit --jars "$(replog pipeline jars --list)"'
+        cure = (
+            'start it by `replog pipeline submit`, or with spark-submit --jars "$(replog '
+            'pipeline jars --list)"'
+        )
         raise PipelineError(f"this Spark runs without the jars for {name!r}: {cure}") from None
 
 

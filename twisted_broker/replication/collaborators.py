@@ -1,6 +1,7 @@
 """What the replica manager needs from the parts around it, as it sees them.
 
-Owns the protocols `IAlterPartitionManager` (met by `cluster.isr_changes`), `RoleObserver` (the coordinators) and `ImageSource` (`cluster.observer`).
+Owns the protocols `IAlterPartitionManager` (met by `cluster.isr_changes`), `RoleObserver` (the
+coordinators) and `ImageSource` (`cluster.observer`).
 """
 
 from __future__ import annotations
@@ -27,7 +28,9 @@ class IAlterPartitionManager(Protocol):
     """Takes ISR changes to the controller (AlterPartition)."""
 
     def submit(self, proposal: IsrProposal) -> Deferred[IsrAnswer]:
-        """Fires with the controller's answer; what failed on the way is tried again below, so it never fails."""
+        """Fires with the controller's answer; what failed on the way is tried again below, so it
+        never fails.
+        """
         ...
 
     def withdraw(self, topic_id: bytes, partition: int) -> None:

@@ -2,19 +2,24 @@
 
 Owns the sessions and their cache, and decides which partitions an answer shows.
 
-1. A session is named by a positive random id; its epoch counts its requests, 1 to 2^31-1 and round again. A request with another epoch
-   than the next gets INVALID_FETCH_SESSION_EPOCH and changes nothing.
-2. An incremental answer shows a partition when it has records, an error, a diverging epoch, a preferred replica, or when its high
-   watermark or log start moved. After an error or a divergence it is shown again when that is
-   gone: a follower takes no marks that come beside them.
-3. A partition that had records goes to the end of its session's order, so that every partition gets its turn under the byte limit.
-4. A follower's session reads what is awake; what has nothing to tell rests (`resting`) until something happens to it.
-5. The cache holds at most `slots` sessions. A new one takes the place of one unused for 120 s, or else of the least valuable one older
-   than 120 s that is worth less than it; followers' sessions are worth more than consumers', large ones more than small ones. A
-   follower may also take the place of a consumer's young session.
+1. A session is named by a positive random id; its epoch counts its requests, 1 to 2^31-1 and round
+   again. A request with another epoch than the next gets INVALID_FETCH_SESSION_EPOCH and changes
+   nothing.
+2. An incremental answer shows a partition when it has records, an error, a diverging epoch, a
+   preferred replica, or when its high watermark or log start moved. After an error or a divergence
+   it is shown again when that is gone: a follower takes no marks that come beside them.
+3. A partition that had records goes to the end of its session's order, so that every partition gets
+   its turn under the byte limit.
+4. A follower's session reads what is awake; what has nothing to tell rests (`resting`) until
+   something happens to it.
+5. The cache holds at most `slots` sessions. A new one takes the place of one unused for 120 s, or
+   else of the least valuable one older than 120 s that is worth less than it; followers' sessions
+   are worth more than consumers', large ones more than small ones. A follower may also take the
+   place of a consumer's young session.
 6. A session is of names or of ids: the other kind of request gets FETCH_SESSION_TOPIC_ID_ERROR.
 
-Source: KIP-227, Kafka's `FetchSession`; RL 5.2. Leaves out: reading (`replica_manager`), permission (`api/fetch`).
+Source: KIP-227, Kafka's `FetchSession`; RL 5.2. Leaves out: reading (`replica_manager`), permission
+(`api/fetch`).
 """
 
 from __future__ import annotations
@@ -23,7 +28,10 @@ from collections.abc import Callable, Iterable, Sequence
 from random import Random
 
 from twisted_broker.replication.idle_partitions import IdlePartitions, IdleRead, PartitionKey
-from twisted_broker.replication.partition.fetch_data import FetchPartitionRequest, FetchPartitionResult
+from twisted_broker.replication.partition.fetch_data import (
+    FetchPartitionRequest,
+    FetchPartitionResult,
+)
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 
 NO_SESSION = 0
@@ -44,7 +52,9 @@ def next_epoch(epoch: int) -> int:
 
 
 class CachedPartition:
-    """What a session remembers of one partition: what is asked, and what its client was last told."""
+    """What a session remembers of one partition: what is asked, and what its client was last
+    told.
+    """
 
     __slots__ = ("high_watermark", "log_start_offset", "request")
 
@@ -54,7 +64,10 @@ class CachedPartition:
         self.log_start_offset = -1
 
     def ask(self, request: FetchPartitionRequest) -> None:
-        """Takes another request in. Under another leader epoch its client may have dropped the last answer, marks and all."""
+        """Takes another request in.
+
+        Under another leader epoch its client may have dropped the last answer, marks and all.
+        """
         if request.current_leader_epoch != self.request.current_leader_epoch:
             self.high_watermark = self.log_start_offset = -1
         self.request = request
@@ -78,9 +91,27 @@ class CachedPartition:
 class FetchSession:
     """One client's partitions, in the order in which they are read."""
 
-    __slots__ = ("awake", "created_ms", "epoch", "last_used_ms", "partitions", "privileged", "resting", "session_id", "size", "uses_topic_ids")
+    __slots__ = (
+        "awake",
+        "created_ms",
+        "epoch",
+        "last_used_ms",
+        "partitions",
+        "privileged",
+        "resting",
+        "session_id",
+        "size",
+        "uses_topic_ids",
+    )
 
-    def __init__(self, session_id: int, privileged: bool, uses_topic_ids: bool, partitions: dict[PartitionKey, CachedPartition], now_ms: int) -> None:
+    def __init__(
+        self,
+        session_id: int,
+        privileged: bool,
+        uses_topic_ids: bool,
+        partitions: dict[PartitionKey, CachedPartition],
+        now_ms: int,
+    ) -> None:
         self.session_id = session_id
         self.privileged = privileged
         self.uses_topic_ids = uses_topic_ids
@@ -91,7 +122,9 @@ class FetchSession:
         self.size = len(partitions)
         self.epoch = 1
 
-    def update(self, requests: Iterable[FetchPartitionRequest], forgotten: Iterable[PartitionKey]) -> None:
+    def update(
+        self, requests: Iterable[FetchPartitionRequest], forgotten: Iterable[PartitionKey]
+    ) -> None:
         """Takes an incremental request in: new and changed partitions, then forgotten ones."""
         for request in requests:
             key = request.key
@@ -125,7 +158,10 @@ class FetchSession:
 
 
 class FetchSessionCache:
-    """All sessions of a broker, the longest unused first. `slots` is `max.incremental.fetch.session.cache.slots`."""
+    """All sessions of a broker, the longest unused first.
+
+    `slots` is `max.incremental.fetch.session.cache.slots`.
+    """
 
     __slots__ = ("_partitions", "_random", "_sessions", "evictions", "slots")
 
@@ -163,9 +199,18 @@ class FetchSessionCache:
         self._partitions += len(session.partitions) - session.size
         session.size = len(session.partitions)
 
-    def create(self, privileged: bool, uses_topic_ids: bool, partitions: dict[PartitionKey, CachedPartition], now_ms: int) -> int:
+    def create(
+        self,
+        privileged: bool,
+        uses_topic_ids: bool,
+        partitions: dict[PartitionKey, CachedPartition],
+        now_ms: int,
+    ) -> int:
         """The new session's id, or 0 when there is no room for it."""
-        if not partitions or (len(self._sessions) >= self.slots and not self._make_room(privileged, len(partitions), now_ms)):
+        if not partitions or (
+            len(self._sessions) >= self.slots
+            and not self._make_room(privileged, len(partitions), now_ms)
+        ):
             return NO_SESSION
         session = FetchSession(self._new_id(), privileged, uses_topic_ids, partitions, now_ms)
         self._sessions[session.session_id] = session
@@ -221,8 +266,13 @@ class FetchContext:
         """What rests in its session; None for one where nothing ever does."""
         return None
 
-    def finish(self, results: list[FetchPartitionResult], quiet: IdleReadOf | None = None) -> Answer:
-        """(error, session id, results to show). `results` are of all of `requests`, in their order; `quiet` tells which of them may rest."""
+    def finish(
+        self, results: list[FetchPartitionResult], quiet: IdleReadOf | None = None
+    ) -> Answer:
+        """(error, session id, results to show).
+
+        `results` are of all of `requests`, in their order; `quiet` tells which of them may rest.
+        """
         return ErrorCode.NONE, NO_SESSION, results
 
 
@@ -232,7 +282,12 @@ class FullContext(FetchContext):
     __slots__ = ("_cache", "_now_ms", "_privileged", "_uses_topic_ids")
 
     def __init__(
-        self, requests: Sequence[FetchPartitionRequest], cache: FetchSessionCache, privileged: bool, uses_topic_ids: bool, now_ms: int
+        self,
+        requests: Sequence[FetchPartitionRequest],
+        cache: FetchSessionCache,
+        privileged: bool,
+        uses_topic_ids: bool,
+        now_ms: int,
     ) -> None:
         super().__init__(requests)
         self._now_ms = now_ms
@@ -240,12 +295,16 @@ class FullContext(FetchContext):
         self._privileged = privileged
         self._uses_topic_ids = uses_topic_ids
 
-    def finish(self, results: list[FetchPartitionResult], quiet: IdleReadOf | None = None) -> Answer:
+    def finish(
+        self, results: list[FetchPartitionResult], quiet: IdleReadOf | None = None
+    ) -> Answer:
         partitions: dict[PartitionKey, CachedPartition] = {}
         for result in results:
             cached = partitions[result.request.key] = CachedPartition(result.request)
             cached.worth_telling(result)
-        session_id = self._cache.create(self._privileged, self._uses_topic_ids, partitions, self._now_ms)
+        session_id = self._cache.create(
+            self._privileged, self._uses_topic_ids, partitions, self._now_ms
+        )
         return ErrorCode.NONE, session_id, results
 
 
@@ -271,7 +330,9 @@ class IncrementalContext(FetchContext):
     def resting(self) -> IdlePartitions | None:
         return self._session.resting
 
-    def finish(self, results: list[FetchPartitionResult], quiet: IdleReadOf | None = None) -> Answer:
+    def finish(
+        self, results: list[FetchPartitionResult], quiet: IdleReadOf | None = None
+    ) -> Answer:
         session = self._session
         if not self.is_current:
             return ErrorCode.INVALID_FETCH_SESSION_EPOCH, session.session_id, []
@@ -298,12 +359,17 @@ def open_context(
     forgotten: Iterable[PartitionKey],
     now_ms: int,
 ) -> FetchContext:
-    """The context of a request. Raises `BrokerError` with FETCH_SESSION_ID_NOT_FOUND, INVALID_FETCH_SESSION_EPOCH or
-    FETCH_SESSION_TOPIC_ID_ERROR: errors of the whole request."""
+    """The context of a request. Raises `BrokerError` with FETCH_SESSION_ID_NOT_FOUND,
+    INVALID_FETCH_SESSION_EPOCH or FETCH_SESSION_TOPIC_ID_ERROR: errors of the whole request.
+    """
     if epoch in (INITIAL_EPOCH, FINAL_EPOCH):
         if session_id != NO_SESSION:
             cache.remove(session_id)
-        return FetchContext(requests) if epoch == FINAL_EPOCH else FullContext(requests, cache, privileged, uses_topic_ids, now_ms)
+        return (
+            FetchContext(requests)
+            if epoch == FINAL_EPOCH
+            else FullContext(requests, cache, privileged, uses_topic_ids, now_ms)
+        )
     session = cache.get(session_id)
     if session is None:
         raise BrokerError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)

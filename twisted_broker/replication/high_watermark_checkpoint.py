@@ -2,9 +2,12 @@
 
 Owns reading them once and writing them now and then, for leaders and followers alike.
 
-1. A log created at start begins with its checkpointed high watermark, not above its end and not below its start.
-2. A write happens aside on the directory's disk worker, at most one at a time per directory; the values are those of its start.
-3. A directory that cannot be written is reported; the others go on. A checkpoint that cannot be read counts as empty.
+1. A log created at start begins with its checkpointed high watermark, not above its end and not
+   below its start.
+2. A write happens aside on the directory's disk worker, at most one at a time per directory; the
+   values are those of its start.
+3. A directory that cannot be written is reported; the others go on. A checkpoint that cannot be
+   read counts as empty.
 
 Source: RL 1.12. Leaves out: the file's format (`log.checkpoints`).
 """
@@ -29,11 +32,19 @@ _log = Logger()
 
 
 class HighWatermarkCheckpoint:
-    """`worker_of(directory)` is where writes run; `failed(directory, error)` is told of a directory that cannot be written."""
+    """`worker_of(directory)` is where writes run;
+
+    `failed(directory, error)` is told of a directory that cannot be written.
+    """
 
     __slots__ = ("_failed", "_files", "_loaded", "_worker_of", "_writing", "_written")
 
-    def __init__(self, files: IFileSystem, worker_of: Callable[[str], IDiskWorker], failed: Callable[[str, OSError], None]) -> None:
+    def __init__(
+        self,
+        files: IFileSystem,
+        worker_of: Callable[[str], IDiskWorker],
+        failed: Callable[[str, OSError], None],
+    ) -> None:
         self._files = files
         self._worker_of = worker_of
         self._failed = failed
@@ -70,7 +81,8 @@ class HighWatermarkCheckpoint:
     def _submit(self, directory: str, offsets: dict[TopicPartition, int]) -> None:
         self._writing.add(directory)
         self._worker_of(directory).submit(
-            lambda: write_offsets(self._files, directory, HIGH_WATERMARK, offsets), lambda _, error: self._done(directory, offsets, error)
+            lambda: write_offsets(self._files, directory, HIGH_WATERMARK, offsets),
+            lambda _, error: self._done(directory, offsets, error),
         )
 
     def _by_directory(self, logs: Iterable[Log]) -> dict[str, dict[TopicPartition, int]]:
@@ -83,11 +95,17 @@ class HighWatermarkCheckpoint:
                 offsets.setdefault(topic_partition, offset)
         return found
 
-    def _done(self, directory: str, offsets: dict[TopicPartition, int], error: BaseException | None) -> None:
+    def _done(
+        self, directory: str, offsets: dict[TopicPartition, int], error: BaseException | None
+    ) -> None:
         self._writing.discard(directory)
         if error is None:
             self._written[directory] = offsets
         elif isinstance(error, OSError):
             self._failed(directory, error)
         else:
-            _log.error("the high watermarks of {directory} were not written: {error!r}", directory=directory, error=error)
+            _log.error(
+                "the high watermarks of {directory} were not written: {error!r}",
+                directory=directory,
+                error=error,
+            )

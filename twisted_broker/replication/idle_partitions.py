@@ -1,31 +1,45 @@
-"""What rests in a follower's fetch session: partitions whose last read found nothing, and would find nothing again.
+"""What rests in a follower's fetch session: partitions whose last read found nothing, and would
+find nothing again.
 
-Owns `IdleRead` (one such read, and what it depends on) and `IdlePartitions` (those of one session). A follower of a thousand partitions asks for all of
-them twice a second, and mostly nobody wrote to any: what rests costs a round nothing at all, neither a look nor a place in the answer.
+Owns `IdleRead` (one such read, and what it depends on) and `IdlePartitions` (those of one session).
+A follower of a thousand partitions asks for all of them twice a second, and mostly nobody wrote to
+any: what rests costs a round nothing at all, neither a look nor a place in the answer.
 
-        read, nothing found --(answered, and it still holds)--> rests --(something happened in the partition)--> woken --(next round)--> read
+        read, nothing found --(answered, and it still holds)--> rests --(something happened in the
+        partition)--> woken --(next round)--> read
 
-    something happened:      event table -> Partition.wake -> IdleRead.wake -> IdlePartitions.woken_by
-    the session wants it so: IdlePartitions.forget, wake_all -> IdleRead.leave -> Partition.let_go, IdleRead.wake
+    something happened:      event table -> Partition.wake -> IdleRead.wake ->
+    IdlePartitions.woken_by the session wants it so: IdlePartitions.forget, wake_all ->
+    IdleRead.leave -> Partition.let_go, IdleRead.wake
 
-1. A read rests only while a new one would say the same: the replica is in the ISR and at the leader's end, and its session was told the watermarks.
-2. Whatever may change that is an event of the partition, and the event table stirs what rests there first of all.
-3. A replica rests in one session at a time: a fetch in another one wakes what rested in the old. A request that still waits in that one, or in one
-   that was evicted, is answered when its time is up.
-4. Each round counts as a fetch of everything that rests: the follower is caught up now (RL 1.10). One number, the session's pulse, says so for all.
-5. What was woken belongs to the session's last request, when that waits (RL 1.9), and is read when it is answered or in the next round.
-6. Nothing rests for a follower that may not fetch, or is another one, or fetches under another broker epoch than before: all of it is woken, and
-   refused or read. Nothing comes to rest in a session that is over.
+1. A read rests only while a new one would say the same: the replica is in the ISR and at the
+   leader's end, and its session was told the watermarks.
+2. Whatever may change that is an event of the partition, and the event table stirs what rests there
+   first of all.
+3. A replica rests in one session at a time: a fetch in another one wakes what rested in the old. A
+   request that still waits in that one, or in one that was evicted, is answered when its time is
+   up.
+4. Each round counts as a fetch of everything that rests: the follower is caught up now (RL 1.10).
+   One number, the session's pulse, says so for all.
+5. What was woken belongs to the session's last request, when that waits (RL 1.9), and is read when
+   it is answered or in the next round.
+6. Nothing rests for a follower that may not fetch, or is another one, or fetches under another
+   broker epoch than before: all of it is woken, and refused or read. Nothing comes to rest in a
+   session that is over.
 
-Source: RL 1.8-1.10, 5.2. Kafka reads every partition of a session in every round; what it answers is the same. Leaves out: consumers' sessions, whose
-answers depend on more (permission, rack, transactions), and who decides that a session may rest (`fetch_session`).
+Source: RL 1.8-1.10, 5.2. Kafka reads every partition of a session in every round; what it answers
+is the same. Leaves out: consumers' sessions, whose answers depend on more (permission, rack,
+transactions), and who decides that a session may rest (`fetch_session`).
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from twisted_broker.replication.partition.fetch_data import FetchPartitionRequest, FetchPartitionResult
+from twisted_broker.replication.partition.fetch_data import (
+    FetchPartitionRequest,
+    FetchPartitionResult,
+)
 from twisted_broker.replication.partition.remote_replica import LastRound
 
 if TYPE_CHECKING:
@@ -39,11 +53,16 @@ PartitionKey = tuple[object, int]
 
 
 class IdleRead:
-    """A read of `log` by `replica` that found nothing: `result` carries no records, no error and no divergence."""
+    """A read of `log` by `replica` that found nothing:
+
+    `result` carries no records, no error and no divergence.
+    """
 
     __slots__ = ("_log", "key", "partition", "replica", "result", "session")
 
-    def __init__(self, partition: Partition, log: Log, replica: RemoteReplica, result: FetchPartitionResult) -> None:
+    def __init__(
+        self, partition: Partition, log: Log, replica: RemoteReplica, result: FetchPartitionResult
+    ) -> None:
         self.partition = partition
         self._log = log
         self.replica = replica
@@ -77,7 +96,10 @@ class IdleRead:
         self.replica.keep_pace(session.pulse)
 
     def wake(self) -> IdlePartitions | None:
-        """It is read again from now on, and belongs to its session's woken ones. The partition has let go of it."""
+        """It is read again from now on, and belongs to its session's woken ones.
+
+        The partition has let go of it.
+        """
         session, self.session = self.session, None
         if session is not None:
             self.replica.leave_pace(session.pulse)
@@ -85,14 +107,18 @@ class IdleRead:
         return session
 
     def leave(self) -> None:
-        """It is read again from now on, though nothing happened in its partition: who waits there is not told."""
+        """It is read again from now on, though nothing happened in its partition: who waits
+        there is not told.
+        """
         self.partition.let_go(self)
         self.wake()
 
 
 class IdlePartitions:
-    """What rests in one session. `woken`: what does no longer, until `take_woken`: what is asked, and where in the log that was. It holds no
-    partition: the session of a follower that is gone outlives them."""
+    """What rests in one session. `woken`: what does no longer, until `take_woken`: what is asked,
+    and where in the log that was. It holds no partition: the session of a follower that is gone
+    outlives them.
+    """
 
     __slots__ = ("_asker", "_fetches", "_reads", "is_over", "pulse", "woken")
 

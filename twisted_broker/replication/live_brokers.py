@@ -1,6 +1,7 @@
 """Other brokers as the metadata image shows them: the answers a leader needs for its ISR.
 
-Source: KRAFT 3.6; Kafka's `Partition.isReplicaIsrEligible`. Leaves out: the image (`cluster.image`).
+Source: KRAFT 3.6; Kafka's `Partition.isReplicaIsrEligible`. Leaves out: the image
+(`cluster.image`).
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Tasks that run again and again on a clock.
 
 1. A task that raises is logged and runs again: a bare `LoopingCall` would stop for good.
-2. A run that comes late by more than half its interval is left out, and the next one comes a whole interval later: this process stood still, and
-   what the others sent meanwhile is not read yet. A leader would else drop from the ISR everybody whom it could not hear.
+2. A run that comes late by more than half its interval is left out, and the next one comes a whole
+   interval later: this process stood still, and what the others sent meanwhile is not read yet. A
+   leader would else drop from the ISR everybody whom it could not hear.
 3. The clock is the one handed in, never the global reactor.
 """
 

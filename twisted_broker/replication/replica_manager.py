@@ -1,14 +1,19 @@
-"""All partitions of this broker: appends, fetches, what waits for them, and what follows from what happened.
+"""All partitions of this broker: appends, fetches, what waits for them, and what follows from what
+happened.
 
-Owns the partitions, the event queue with its table, the three purgatories, the fetch sessions and the periodic tasks.
+Owns the partitions, the event queue with its table, the three purgatories, the fetch sessions and
+the periodic tasks.
 
-1. Partitions put what happened into `events`; effects run from there, first in, first out, to empty, never inside a partition's
-   transition. `produce`, `fetch`, timers and role changes drain before they return; `append` (for coordinators, in the middle of
-   transitions of their own) leaves it to `drain`, which is called at the latest in the reactor's next turn.
-2. An effect that raises fails its partition only. A failing directory fails the partitions in it only.
+1. Partitions put what happened into `events`; effects run from there, first in, first out, to
+   empty, never inside a partition's transition. `produce`, `fetch`, timers and role changes drain
+   before they return; `append` (for coordinators, in the middle of transitions of their own) leaves
+   it to `drain`, which is called at the latest in the reactor's next turn.
+2. An effect that raises fails its partition only. A failing directory fails the partitions in it
+   only.
 3. Errors are per partition: the others of a request go on.
 
-Source: RL 1; Kafka's `ReplicaManager`; docs/ARCHITECTURE.md 4. Leaves out: role changes (`role_change`), the rules of one partition (`partition`).
+Source: RL 1; Kafka's `ReplicaManager`; docs/ARCHITECTURE.md 4. Leaves out: role changes
+(`role_change`), the rules of one partition (`partition`).
 """
 
 from __future__ import annotations
@@ -26,7 +31,11 @@ from twisted_broker.interfaces import Buffer, Runtime, TopicPartition
 from twisted_broker.log.append_info import AppendOrigin
 from twisted_broker.log.errors import LogDirFailure
 from twisted_broker.replication import role_change
-from twisted_broker.replication.collaborators import IAlterPartitionManager, ImageSource, RoleObserver
+from twisted_broker.replication.collaborators import (
+    IAlterPartitionManager,
+    ImageSource,
+    RoleObserver,
+)
 from twisted_broker.replication.fetch_session import FetchSessionCache
 from twisted_broker.replication.high_watermark_checkpoint import HighWatermarkCheckpoint
 from twisted_broker.replication.idle_partitions import IdlePartitions, IdleRead
@@ -44,13 +53,23 @@ from twisted_broker.replication.partition.events import (
     LogStartAdvanced,
     PartitionFailed,
 )
-from twisted_broker.replication.partition.fetch_data import FetchParams, FetchPartitionRequest, FetchPartitionResult
+from twisted_broker.replication.partition.fetch_data import (
+    FetchParams,
+    FetchPartitionRequest,
+    FetchPartitionResult,
+)
 from twisted_broker.replication.partition.isr import IsrAnswer, PendingIsr
 from twisted_broker.replication.partition.partition import Partition, is_registered
 from twisted_broker.replication.partition.topic_stats import BrokerStats
 from twisted_broker.replication.periodic_tasks import PeriodicTasks
 from twisted_broker.replication.preferred_read_replica import reads_nearby, redirected
-from twisted_broker.replication.purgatory.delayed_operations import AppendOutcome, DelayedDeleteRecords, DelayedFetch, DelayedProduce, DeleteOutcome
+from twisted_broker.replication.purgatory.delayed_operations import (
+    AppendOutcome,
+    DelayedDeleteRecords,
+    DelayedFetch,
+    DelayedProduce,
+    DeleteOutcome,
+)
 from twisted_broker.replication.purgatory.purgatory import Purgatory
 from twisted_broker.replication.purgatory.timing_wheel import TimingWheel
 from twisted_broker.wire.errors import BrokerError, ErrorCode
@@ -134,13 +153,25 @@ class ReplicaManager:
         self._image_source = image_source
         self._brokers = LiveBrokers(image_source)
         self._wheel = TimingWheel(runtime.clock)
-        self.produce_purgatory = Purgatory("Produce", self._wheel, config.integer("producer.purgatory.purge.interval.requests"))
-        self.fetch_purgatory = Purgatory("Fetch", self._wheel, config.integer("fetch.purgatory.purge.interval.requests"))
-        self.delete_records_purgatory = Purgatory("DeleteRecords", self._wheel, config.integer("delete.records.purgatory.purge.interval.requests"))
+        self.produce_purgatory = Purgatory(
+            "Produce", self._wheel, config.integer("producer.purgatory.purge.interval.requests")
+        )
+        self.fetch_purgatory = Purgatory(
+            "Fetch", self._wheel, config.integer("fetch.purgatory.purge.interval.requests")
+        )
+        self.delete_records_purgatory = Purgatory(
+            "DeleteRecords",
+            self._wheel,
+            config.integer("delete.records.purgatory.purge.interval.requests"),
+        )
         self.fetch_max_bytes = config.integer("fetch.max.bytes")
         self.reads_nearby = reads_nearby(config)
-        self.sessions = FetchSessionCache(config.integer("max.incremental.fetch.session.cache.slots"), runtime.random)
-        self._high_watermarks = HighWatermarkCheckpoint(runtime.files, log_manager.worker, log_manager.fail_directory)
+        self.sessions = FetchSessionCache(
+            config.integer("max.incremental.fetch.session.cache.slots"), runtime.random
+        )
+        self._high_watermarks = HighWatermarkCheckpoint(
+            runtime.files, log_manager.worker, log_manager.fail_directory
+        )
         self._partition_of = self.partition  # one for all that waits
         self._draining = False
         self._drain_call: Any = None
@@ -154,17 +185,35 @@ class ReplicaManager:
         checks = (self._check_produces, self._check_fetches, self._check_delete_records)
         return {
             LogEndAdvanced: (self._wake_idle, self._check_fetches),
-            HighWatermarkAdvanced: (self._wake_idle, self._check_produces, self._check_fetches, self._check_delete_records),
-            LogStartAdvanced: (self._wake_idle, self._ask_anew, self._check_delete_records, self._check_fetches),
+            HighWatermarkAdvanced: (
+                self._wake_idle,
+                self._check_produces,
+                self._check_fetches,
+                self._check_delete_records,
+            ),
+            LogStartAdvanced: (
+                self._wake_idle,
+                self._ask_anew,
+                self._check_delete_records,
+                self._check_fetches,
+            ),
             IsrChangeWanted: (self._propose_isr,),
-            IsrChanged: (self._wake_idle, self._mark_isr_rate, self._check_produces, self._check_fetches),
+            IsrChanged: (
+                self._wake_idle,
+                self._mark_isr_rate,
+                self._check_produces,
+                self._check_fetches,
+            ),
             LeaderEpochBegan: (self._wake_idle, self._check_fetches),
             LeadershipLost: (self._wake_idle, self._withdraw_isr, *checks),
             PartitionFailed: (self._wake_idle, self._note_failure, self._stop_fetcher, *checks),
         }
 
     def drain(self) -> None:
-        """Runs the effects of all that happened, and of what they make happen. Within a drain it leaves the rest to that one."""
+        """Runs the effects of all that happened, and of what they make happen.
+
+        Within a drain it leaves the rest to that one.
+        """
         events = self.events
         if self._draining or not events:
             return
@@ -202,7 +251,8 @@ class ReplicaManager:
             self.fetch_purgatory.watch_too(session, partition.topic_partition)
 
     def wake_what_changed(self, params: FetchParams, resting: IdlePartitions) -> None:
-        """Before the effects of it had their turn: a follower's fetch that one of them answers reads all of it (RL 1.9).
+        """Before the effects of it had their turn: a follower's fetch that one of them answers
+        reads all of it (RL 1.9).
 
         Everything, when it registered anew since: each partition refuses it.
         """
@@ -229,15 +279,21 @@ class ReplicaManager:
 
     def _propose_isr(self, event: IsrChangeWanted) -> None:
         if self.alter_partition is not None:
-            answer = self.alter_partition.submit(leader_isr.proposal(event.partition, event.pending))
+            answer = self.alter_partition.submit(
+                leader_isr.proposal(event.partition, event.pending)
+            )
             answer.addCallback(self._isr_change_answered, event.partition, event.pending)
             answer.addErrback(lambda failure: _log.failure("an ISR change was lost", failure))
 
     def _withdraw_isr(self, event: LeadershipLost) -> None:
         if self.alter_partition is not None:
-            self.alter_partition.withdraw(event.partition.topic_id, event.partition.topic_partition.partition)
+            self.alter_partition.withdraw(
+                event.partition.topic_id, event.partition.topic_partition.partition
+            )
 
-    def _isr_change_answered(self, answer: IsrAnswer, partition: Partition, pending: PendingIsr) -> None:
+    def _isr_change_answered(
+        self, answer: IsrAnswer, partition: Partition, pending: PendingIsr
+    ) -> None:
         if answer.error is not _NONE:
             self.failed_isr_updates += 1
         if leader_isr.answered(partition, pending, answer, self.runtime.now_ms()):
@@ -251,14 +307,21 @@ class ReplicaManager:
             self.isr_shrinks += 1
 
     def _note_failure(self, event: PartitionFailed) -> None:
-        _log.error("{partition} is offline: {reason}", partition=event.partition.topic_partition, reason=event.reason)
+        _log.error(
+            "{partition} is offline: {reason}",
+            partition=event.partition.topic_partition,
+            reason=event.reason,
+        )
 
     def _stop_fetcher(self, event: PartitionFailed) -> None:
         self.stop_fetching([event.partition.topic_partition])
 
     # following
     def start_fetching(self, partitions: Iterable[Partition]) -> None:
-        """RL 1.4: these follow a new leader epoch. Without fetchers (a lone broker, tests) nothing is fetched."""
+        """RL 1.4: these follow a new leader epoch.
+
+        Without fetchers (a lone broker, tests) nothing is fetched.
+        """
         if self.fetchers is not None:
             self.fetchers.follow(partitions)
             self.fetchers.shutdown_idle()
@@ -270,17 +333,30 @@ class ReplicaManager:
 
     # partitions
     def partition(self, topic_partition: TopicPartition) -> Partition:
-        """The partition held here. Raises UNKNOWN_TOPIC_OR_PARTITION, or NOT_LEADER_OR_FOLLOWER when it exists elsewhere."""
+        """The partition held here.
+
+        Raises UNKNOWN_TOPIC_OR_PARTITION, or NOT_LEADER_OR_FOLLOWER when it exists elsewhere.
+        """
         found = self.partitions.get(topic_partition)
         if found is None:
-            known = self._image_source.image.partition(topic_partition.topic, topic_partition.partition) is not None
-            raise BrokerError(ErrorCode.NOT_LEADER_OR_FOLLOWER if known else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+            known = (
+                self._image_source.image.partition(topic_partition.topic, topic_partition.partition)
+                is not None
+            )
+            raise BrokerError(
+                ErrorCode.NOT_LEADER_OR_FOLLOWER if known else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            )
         return found
 
     def new_partition(self, topic_partition: TopicPartition, topic_id: bytes) -> Partition:
         """A partition without a role, noted as held here."""
-        max_lag_ms, stats = self.config.integer("replica.lag.time.max.ms"), self.stats.hold(topic_partition.topic)
-        made = Partition(topic_partition, topic_id, self.node_id, self.events, self._brokers, max_lag_ms, stats)
+        max_lag_ms, stats = (
+            self.config.integer("replica.lag.time.max.ms"),
+            self.stats.hold(topic_partition.topic),
+        )
+        made = Partition(
+            topic_partition, topic_id, self.node_id, self.events, self._brokers, max_lag_ms, stats
+        )
         self.partitions[topic_partition] = made
         return made
 
@@ -296,25 +372,40 @@ class ReplicaManager:
     def stores_zstd(self, topic_partition: TopicPartition) -> bool:
         """Whether its topic is set to zstd: a reader too old for that is told so."""
         partition = self.partitions.get(topic_partition)
-        return partition is not None and partition.log is not None and partition.log.config.compression_type == "zstd"
+        return (
+            partition is not None
+            and partition.log is not None
+            and partition.log.config.compression_type == "zstd"
+        )
 
     def logs(self) -> Iterator[Log]:
-        return (partition.log for partition in self.partitions.values() if partition.log is not None and not partition.offline)
+        return (
+            partition.log
+            for partition in self.partitions.values()
+            if partition.log is not None and not partition.offline
+        )
 
     def leaders(self) -> list[Partition]:
         return [partition for partition in self.partitions.values() if partition.is_leader]
 
     def _log_start_moved(self, log: Log) -> None:
-        """Retention deleted segments: followers and those who wait for deletions hear of it as of any other move."""
+        """Retention deleted segments: followers and those who wait for deletions hear of it as
+        of any other move.
+        """
         partition = self.partitions.get(log.topic_partition)
         if partition is not None and partition.log is log:
             self.events.append(LogStartAdvanced(partition))
             self._drain_soon()
 
     def directory_failed(self, directory: str, error: OSError | None) -> None:
-        """A log directory cannot be used any more: its partitions go offline, no others (RL 1.12)."""
+        """A log directory cannot be used any more: its partitions go offline, no others (RL
+        1.12).
+        """
         for partition in self.partitions.values():
-            if partition.log is not None and posixpath.dirname(partition.log.directory) == directory:
+            if (
+                partition.log is not None
+                and posixpath.dirname(partition.log.directory) == directory
+            ):
                 partition.fail(f"log directory {directory} failed: {error}")
         self._drain_soon()
 
@@ -323,30 +414,51 @@ class ReplicaManager:
         role_change.apply_delta(self, delta, image)
         self.drain()
         if self.delete_records_purgatory.waiting:
-            self.delete_records_purgatory.check_all()  # it waits for living replicas only (RL 2.8): one may have died, or left
+            # it waits for living replicas only (RL 2.8): one may have died, or left
+            self.delete_records_purgatory.check_all()
         if not self._periodic.running:
-            self._periodic.every(self.config.integer("replica.lag.time.max.ms") / 2000, self.shrink_isrs)
-            self._periodic.every(self.config.integer("replica.high.watermark.checkpoint.interval.ms") / 1000, self.checkpoint_high_watermarks)
+            self._periodic.every(
+                self.config.integer("replica.lag.time.max.ms") / 2000, self.shrink_isrs
+            )
+            self._periodic.every(
+                self.config.integer("replica.high.watermark.checkpoint.interval.ms") / 1000,
+                self.checkpoint_high_watermarks,
+            )
 
     # producing
-    def produce(self, entries: Iterable[tuple[TopicPartition, Buffer]], acks: int) -> list[AppendOutcome]:
-        """A client's append (RL 1.6); everything that follows from it has happened when it returns."""
+    def produce(
+        self, entries: Iterable[tuple[TopicPartition, Buffer]], acks: int
+    ) -> list[AppendOutcome]:
+        """A client's append (RL 1.6); everything that follows from it has happened when it
+        returns.
+        """
         outcomes = self._append(entries, acks, _CLIENT)
         if self.events:
             self.drain()
         return outcomes
 
     def append(
-        self, entries: Iterable[tuple[TopicPartition, Buffer]], acks: int, *, origin: AppendOrigin = _CLIENT
+        self,
+        entries: Iterable[tuple[TopicPartition, Buffer]],
+        acks: int,
+        *,
+        origin: AppendOrigin = _CLIENT,
     ) -> list[AppendOutcome]:
-        """As `produce`, but what follows from it happens later: for callers in the middle of something."""
+        """As `produce`, but what follows from it happens later: for callers in the middle of
+        something.
+        """
         outcomes = self._append(entries, acks, origin)
         self._drain_soon()
         return outcomes
 
-    def _append(self, entries: Iterable[tuple[TopicPartition, Buffer]], acks: int, origin: AppendOrigin) -> list[AppendOutcome]:
+    def _append(
+        self, entries: Iterable[tuple[TopicPartition, Buffer]], acks: int, origin: AppendOrigin
+    ) -> list[AppendOutcome]:
         if not -1 <= acks <= 1:
-            return [AppendOutcome(topic_partition, ErrorCode.INVALID_REQUIRED_ACKS) for topic_partition, _ in entries]
+            return [
+                AppendOutcome(topic_partition, ErrorCode.INVALID_REQUIRED_ACKS)
+                for topic_partition, _ in entries
+            ]
         wall_ms = self.runtime.wall_ms()
         outcomes: list[AppendOutcome] = []
         for topic_partition, records in entries:
@@ -362,10 +474,21 @@ class ReplicaManager:
                 outcomes.append(self._append_failed(topic_partition, error, len(records)))
                 continue
             start = info.log_start_offset
-            outcomes.append(AppendOutcome(topic_partition, _NONE, info.first_offset, info.last_offset, info.log_append_time_ms, start))
+            outcomes.append(
+                AppendOutcome(
+                    topic_partition,
+                    _NONE,
+                    info.first_offset,
+                    info.last_offset,
+                    info.log_append_time_ms,
+                    start,
+                )
+            )
         return outcomes
 
-    def _append_failed(self, topic_partition: TopicPartition, error: Exception, size: int) -> AppendOutcome:
+    def _append_failed(
+        self, topic_partition: TopicPartition, error: Exception, size: int
+    ) -> AppendOutcome:
         partition = self.partitions.get(topic_partition)
         log = None if partition is None else partition.log
         self._count_failed_append(topic_partition, partition, error, size)
@@ -375,11 +498,23 @@ class ReplicaManager:
             start = -1 if log is None or error.code in _WITHOUT_LOG_START else log.log_start_offset
             message = None if error.message == error.code.sentence else error.message
             refused = getattr(error, "record_errors", ())
-            return AppendOutcome(topic_partition, error.code, log_start_offset=start, error_message=message, record_errors=refused)
+            return AppendOutcome(
+                topic_partition,
+                error.code,
+                log_start_offset=start,
+                error_message=message,
+                record_errors=refused,
+            )
         _log.failure("an append to {partition} failed", partition=topic_partition)
         return AppendOutcome(topic_partition, ErrorCode.UNKNOWN_SERVER_ERROR)
 
-    def _count_failed_append(self, topic_partition: TopicPartition, partition: Partition | None, error: Exception, size: int) -> None:
+    def _count_failed_append(
+        self,
+        topic_partition: TopicPartition,
+        partition: Partition | None,
+        error: Exception,
+        size: int,
+    ) -> None:
         stats = self.stats.of(topic_partition.topic)
         if partition is None:
             stats.produces += 1  # else it counted itself
@@ -390,17 +525,35 @@ class ReplicaManager:
             stats.failed_produces += 1
 
     def must_wait(self, outcomes: Sequence[AppendOutcome]) -> bool:
-        """RL 1.7, after an append with acks=-1: whether its answer waits for replicas. Settles at once what can be."""
+        """RL 1.7, after an append with acks=-1: whether its answer waits for replicas.
+
+        Settles at once what can be.
+        """
         return not DelayedProduce(outcomes, self._partition_of).is_complete()
 
-    def wait_for_replicas(self, outcomes: Sequence[AppendOutcome], timeout_ms: int) -> Deferred[None]:
-        """RL 1.7: fires when all is on enough replicas or refused, or after `timeout_ms`; `outcomes` then say what became of each."""
+    def wait_for_replicas(
+        self, outcomes: Sequence[AppendOutcome], timeout_ms: int
+    ) -> Deferred[None]:
+        """RL 1.7: fires when all is on enough replicas or refused, or after `timeout_ms`;
+
+        `outcomes` then say what became of each.
+        """
         operation = DelayedProduce(outcomes, self._partition_of)
-        return self.produce_purgatory.wait(operation, operation.keys, max(0, timeout_ms)) or _fired()
+        return (
+            self.produce_purgatory.wait(operation, operation.keys, max(0, timeout_ms)) or _fired()
+        )
 
     # fetching
-    def fetch(self, params: FetchParams, requests: Sequence[FetchPartitionRequest], record_progress: bool = True) -> list[FetchPartitionResult]:
-        """RL 1.8: reads in the order of the request under the shrinking limit. Results own file slices. `record_progress` False: a second read."""
+    def fetch(
+        self,
+        params: FetchParams,
+        requests: Sequence[FetchPartitionRequest],
+        record_progress: bool = True,
+    ) -> list[FetchPartitionResult]:
+        """RL 1.8: reads in the order of the request under the shrinking limit.
+
+        Results own file slices. `record_progress` False: a second read.
+        """
         now_ms = self.runtime.now_ms() if params.replica_id >= 0 else 0
         limit = params.max_bytes
         min_one_message = not params.hard_max_bytes
@@ -409,10 +562,17 @@ class ReplicaManager:
         for request in requests:
             max_bytes = request.max_bytes
             try:
-                partition = self.partitions.get(request.topic_partition) or self.partition(request.topic_partition)
+                partition = self.partitions.get(request.topic_partition) or self.partition(
+                    request.topic_partition
+                )
                 nearer = redirected(partition, request, rack, self._brokers) if rack else None
                 result = nearer or partition.read(
-                    request, params, limit if limit < max_bytes else max_bytes, min_one_message, now_ms, record_progress
+                    request,
+                    params,
+                    limit if limit < max_bytes else max_bytes,
+                    min_one_message,
+                    now_ms,
+                    record_progress,
                 )
             except Exception as error:
                 result = self._read_failed(request, error)
@@ -424,7 +584,9 @@ class ReplicaManager:
             self.drain()
         return results
 
-    def _read_failed(self, request: FetchPartitionRequest, error: Exception) -> FetchPartitionResult:
+    def _read_failed(
+        self, request: FetchPartitionRequest, error: Exception
+    ) -> FetchPartitionResult:
         stats = self.stats.of(request.topic_partition.topic)
         if request.topic_partition not in self.partitions:
             stats.fetches += 1  # else it counted itself
@@ -436,44 +598,66 @@ class ReplicaManager:
         _log.failure("a read of {partition} failed", partition=request.topic_partition)
         return FetchPartitionResult(request, ErrorCode.UNKNOWN_SERVER_ERROR)
 
-    def begin_round(self, params: FetchParams, resting: IdlePartitions, may_replicate: bool) -> None:
+    def begin_round(
+        self, params: FetchParams, resting: IdlePartitions, may_replicate: bool
+    ) -> None:
         """A follower asks again for what rests in its session."""
         self.drain()
         self.wake_what_changed(params, resting)
-        resting.begin(self.runtime.now_ms(), (params.replica_id, params.replica_epoch), may_replicate)
+        resting.begin(
+            self.runtime.now_ms(), (params.replica_id, params.replica_epoch), may_replicate
+        )
 
     def idle_read(self, params: FetchParams, result: FetchPartitionResult) -> IdleRead | None:
         """What a follower was just told of a partition, if it may rest now."""
         partition = self.partitions.get(result.request.topic_partition)
         log = None if partition is None else partition.leader_log
         replica = None if partition is None else partition.remote_replicas.get(params.replica_id)
-        if partition is None or log is None or replica is None or replica.keeps_pace:  # it rests in another session
+        if (
+            partition is None or log is None or replica is None or replica.keeps_pace
+        ):  # it rests in another session
             return None
         quiet = IdleRead(partition, log, replica, result)
         return quiet if quiet.holds() else None
 
     @staticmethod
-    def answers_at_once(params: FetchParams, results: Sequence[FetchPartitionResult], resting: IdlePartitions | None = None) -> bool:
+    def answers_at_once(
+        params: FetchParams,
+        results: Sequence[FetchPartitionResult],
+        resting: IdlePartitions | None = None,
+    ) -> bool:
         """RL 1.8: whether a first read is the answer."""
         if params.max_wait_ms <= 0 or not (results or resting):
             return True
         readable = 0
         for result in results:
-            if result.error is not _NONE or result.diverging_epoch is not None or result.preferred_read_replica >= 0:
+            if (
+                result.error is not _NONE
+                or result.diverging_epoch is not None
+                or result.preferred_read_replica >= 0
+            ):
                 return True
             readable += result.size
         return readable >= params.min_bytes
 
     def delayed_fetch(
-        self, params: FetchParams, first_read: Sequence[FetchPartitionResult], resting: IdlePartitions | None = None
+        self,
+        params: FetchParams,
+        first_read: Sequence[FetchPartitionResult],
+        resting: IdlePartitions | None = None,
     ) -> Deferred[Sequence[FetchPartitionResult] | None]:
-        """RL 1.9: fires when the fetch should be read anew; with what that would give where it is known, else None. Gives slices back."""
+        """RL 1.9: fires when the fetch should be read anew; with what that would give where it
+        is known, else None. Gives slices back.
+        """
         for result in first_read:
             if result.size:
                 self._read_given_back(params, result)
             result.release()
         operation = DelayedFetch(params, first_read, self._partition_of, resting)
-        waiting = self.fetch_purgatory.wait(operation, operation.keys, params.max_wait_ms, tried=True) or _fired()  # the read was the first try
+        waiting = (
+            self.fetch_purgatory.wait(operation, operation.keys, params.max_wait_ms, tried=True)
+            or _fired()
+        )  # the read was the first try
         return waiting.addCallback(lambda _: operation.unchanged)
 
     def _read_given_back(self, params: FetchParams, result: FetchPartitionResult) -> None:
@@ -483,8 +667,12 @@ class ReplicaManager:
 
     # deleting records
     def delete_records(self, offsets: Iterable[tuple[TopicPartition, int]]) -> list[DeleteOutcome]:
-        """RL 2.8: moves the log start of each partition up to its offset (-1: the high watermark)."""
-        outcomes = [self._delete_records(topic_partition, offset) for topic_partition, offset in offsets]
+        """RL 2.8: moves the log start of each partition up to its offset (-1: the high
+        watermark).
+        """
+        outcomes = [
+            self._delete_records(topic_partition, offset) for topic_partition, offset in offsets
+        ]
         self.drain()
         return outcomes
 
@@ -499,16 +687,22 @@ class ReplicaManager:
             return DeleteOutcome(topic_partition, refusal.code, error_message=refusal.message)
         return DeleteOutcome(topic_partition, ErrorCode.NONE, low_watermark, required)
 
-    def wait_for_deletion(self, outcomes: Sequence[DeleteOutcome], timeout_ms: int) -> Deferred[None]:
+    def wait_for_deletion(
+        self, outcomes: Sequence[DeleteOutcome], timeout_ms: int
+    ) -> Deferred[None]:
         """Fires when all live replicas moved, or after `timeout_ms`."""
         operation = DelayedDeleteRecords(outcomes, self._partition_of)
-        return self.delete_records_purgatory.wait(operation, operation.keys, max(0, timeout_ms)) or _fired()
+        return (
+            self.delete_records_purgatory.wait(operation, operation.keys, max(0, timeout_ms))
+            or _fired()
+        )
 
     # periodic tasks, stopping
     def shrink_isrs(self) -> None:
         """isr-expiration: looks for followers that fell behind (RL 1.1, 2.4).
 
-        One outside the ISR that fell silent stops holding the high watermark back (RL 2.3) by time alone: nothing else would tell.
+        One outside the ISR that fell silent stops holding the high watermark back (RL 2.3) by time
+        alone: nothing else would tell.
         """
         now_ms = self.runtime.now_ms()
         for partition in self.partitions.values():
@@ -523,11 +717,17 @@ class ReplicaManager:
         self._high_watermarks.write(self.logs())
 
     def shutdown(self) -> None:
-        """Stops fetchers and the periodic tasks, answers all that waits as if its time were up, and has the high watermarks written."""
+        """Stops fetchers and the periodic tasks, answers all that waits as if its time were up,
+        and has the high watermarks written.
+        """
         if self.fetchers is not None:
             self.fetchers.shutdown()
         self._periodic.stop()
-        for purgatory in (self.produce_purgatory, self.fetch_purgatory, self.delete_records_purgatory):
+        for purgatory in (
+            self.produce_purgatory,
+            self.fetch_purgatory,
+            self.delete_records_purgatory,
+        ):
             purgatory.complete_all()
         self.drain()
         self._wheel.stop()

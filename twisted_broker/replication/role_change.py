@@ -2,13 +2,16 @@
 
 Owns the order in which roles change.
 
-1. What goes, goes first (a topic may be deleted and made anew under its name in one delta); then leaders, then followers, then settings.
+1. What goes, goes first (a topic may be deleted and made anew under its name in one delta); then
+   leaders, then followers, then settings.
 2. A partition whose log cannot be opened is held offline; the others go on.
 3. Older news changes nothing; leader updates may be missed in between.
 4. Coordinators hear of their partitions last, when all of them have their new roles.
-5. Fetchers let go of a partition before its role changes, and take up followers when all of them have theirs; only where the leader epoch rose.
+5. Fetchers let go of a partition before its role changes, and take up followers when all of them
+   have theirs; only where the leader epoch rose.
 
-Source: RL 1.3-1.5; Kafka's `ReplicaManager.applyDelta`, `LocalReplicaChanges`. Leaves out: fetching (`replica_fetchers`).
+Source: RL 1.3-1.5; Kafka's `ReplicaManager.applyDelta`, `LocalReplicaChanges`. Leaves out: fetching
+(`replica_fetchers`).
 """
 
 from __future__ import annotations
@@ -18,7 +21,13 @@ from typing import TYPE_CHECKING
 
 from twisted.logger import Logger
 
-from twisted_broker.cluster.image import BROKER_RESOURCE, TOPIC_RESOURCE, MetadataDelta, MetadataImage, PartitionDelta
+from twisted_broker.cluster.image import (
+    BROKER_RESOURCE,
+    TOPIC_RESOURCE,
+    MetadataDelta,
+    MetadataImage,
+    PartitionDelta,
+)
 from twisted_broker.cluster.image_entries import PartitionRegistration, is_reserved_directory
 from twisted_broker.config import LogConfig, topic_config
 from twisted_broker.interfaces import TopicPartition
@@ -34,22 +43,36 @@ _log = Logger()
 
 
 def apply_delta(replicas: ReplicaManager, delta: MetadataDelta, image: MetadataImage) -> None:
-    """Applies a delta; `image` is the picture after it. The first one of a start also sets strays aside."""
+    """Applies a delta;
+
+    `image` is the picture after it. The first one of a start also sets strays aside.
+    """
     if delta.before.offset < 0:
         _set_strays_aside(replicas, image)
     gained: list[tuple[TopicPartition, int]] = []
     lost: list[tuple[TopicPartition, int]] = []
-    changes = [delta.partitions[key] for key in sorted(delta.partitions, key=lambda key: (delta.partitions[key].topic, key[1], key[0]))]
+    changes = [
+        delta.partitions[key]
+        for key in sorted(
+            delta.partitions, key=lambda key: (delta.partitions[key].topic, key[1], key[0])
+        )
+    ]
     for change in changes:
         if change.after is None or replicas.node_id not in change.after.replicas:
             _stop(replicas, change, lost)
     settings = _Settings(replicas, image)
-    leading = [(change, state) for change, state in _held(replicas, changes) if state.leader == replicas.node_id]
+    leading = [
+        (change, state)
+        for change, state in _held(replicas, changes)
+        if state.leader == replicas.node_id
+    ]
     replicas.stop_fetching(TopicPartition(change.topic, change.partition) for change, _ in leading)
     for change, state in leading:
         _lead(replicas, change, state, delta, settings, gained)
     following = [
-        _follow(replicas, change, state, delta, settings, lost) for change, state in _held(replicas, changes) if state.leader != replicas.node_id
+        _follow(replicas, change, state, delta, settings, lost)
+        for change, state in _held(replicas, changes)
+        if state.leader != replicas.node_id
     ]
     _fetch(replicas, [partition for partition in following if partition is not None], image)
     _apply_settings(replicas, delta, image)
@@ -73,12 +96,16 @@ class _Settings:
     def of(self, topic: str) -> LogConfig:
         found = self._known.get(topic)
         if found is None:
-            found = self._known[topic] = topic_config(self._config, self._image.config(TOPIC_RESOURCE, topic))
+            found = self._known[topic] = topic_config(
+                self._config, self._image.config(TOPIC_RESOURCE, topic)
+            )
         return found
 
 
 def _set_strays_aside(replicas: ReplicaManager, image: MetadataImage) -> None:
-    """Logs that the picture does not place here (their topic was deleted meanwhile, or moved): kept as `-stray`, served by nobody."""
+    """Logs that the picture does not place here (their topic was deleted meanwhile, or moved):
+    kept as `-stray`, served by nobody.
+    """
     for log in list(replicas.log_manager):
         if log.topic_partition.topic == METADATA_TOPIC:
             continue
@@ -86,15 +113,26 @@ def _set_strays_aside(replicas: ReplicaManager, image: MetadataImage) -> None:
         state = None if topic is None else topic.partitions.get(log.topic_partition.partition)
         same_topic = topic is not None and log.topic_id in (None, topic.id)
         if not same_topic or state is None or replicas.node_id not in state.replicas:
-            _log.warn("{partition} is not placed here: its log is set aside", partition=log.topic_partition)
+            _log.warn(
+                "{partition} is not placed here: its log is set aside",
+                partition=log.topic_partition,
+            )
             replicas.log_manager.set_stray_aside(log.topic_partition)
 
 
-def _held(replicas: ReplicaManager, changes: Iterable[PartitionDelta]) -> Iterable[tuple[PartitionDelta, PartitionRegistration]]:
-    return [(change, change.after) for change in changes if change.after is not None and replicas.node_id in change.after.replicas]
+def _held(
+    replicas: ReplicaManager, changes: Iterable[PartitionDelta]
+) -> Iterable[tuple[PartitionDelta, PartitionRegistration]]:
+    return [
+        (change, change.after)
+        for change in changes
+        if change.after is not None and replicas.node_id in change.after.replicas
+    ]
 
 
-def _stop(replicas: ReplicaManager, change: PartitionDelta, lost: list[tuple[TopicPartition, int]]) -> None:
+def _stop(
+    replicas: ReplicaManager, change: PartitionDelta, lost: list[tuple[TopicPartition, int]]
+) -> None:
     topic_partition = TopicPartition(change.topic, change.partition)
     partition = replicas.partitions.get(topic_partition)
     if partition is None or partition.topic_id != change.topic_id:
@@ -104,20 +142,29 @@ def _stop(replicas: ReplicaManager, change: PartitionDelta, lost: list[tuple[Top
     epoch = partition.leader_epoch
     partition.stop()
     log = replicas.log_manager.get(topic_partition)
-    if log is not None and log.topic_id in (None, change.topic_id):  # never the log of another topic of that name
+    if log is not None and log.topic_id in (
+        None,
+        change.topic_id,
+    ):  # never the log of another topic of that name
         replicas.log_manager.delete(topic_partition)
     lost.append((topic_partition, epoch))
 
 
 def _lead(
-    replicas: ReplicaManager, change: PartitionDelta, state: PartitionRegistration, delta: MetadataDelta, settings: _Settings,
+    replicas: ReplicaManager,
+    change: PartitionDelta,
+    state: PartitionRegistration,
+    delta: MetadataDelta,
+    settings: _Settings,
     gained: list[tuple[TopicPartition, int]],
-) -> None:  # fmt: skip
+) -> None:
     partition, log = _open(replicas, change, state, delta, settings)
     if log is None:
         return
     try:
-        replicas.wake(partition)  # also where no leader epoch begins: the assignment or the ISR is another
+        replicas.wake(
+            partition
+        )  # also where no leader epoch begins: the assignment or the ISR is another
         if partition.make_leader(state, log, replicas.runtime.now_ms()):
             gained.append((partition.topic_partition, state.leader_epoch))
     except Exception as error:
@@ -126,9 +173,13 @@ def _lead(
 
 
 def _follow(
-    replicas: ReplicaManager, change: PartitionDelta, state: PartitionRegistration, delta: MetadataDelta, settings: _Settings,
+    replicas: ReplicaManager,
+    change: PartitionDelta,
+    state: PartitionRegistration,
+    delta: MetadataDelta,
+    settings: _Settings,
     lost: list[tuple[TopicPartition, int]],
-) -> Partition | None:  # fmt: skip
+) -> Partition | None:
     """The partition, when it must be fetched anew: its leader epoch is new."""
     partition, log = _open(replicas, change, state, delta, settings)
     led = partition.is_leader
@@ -139,7 +190,10 @@ def _follow(
 
 
 def _fetch(replicas: ReplicaManager, partitions: Iterable[Partition], image: MetadataImage) -> None:
-    """RL 1.4. A broker that leaves does not catch up any more with what it is no longer in the ISR of."""
+    """RL 1.4.
+
+    A broker that leaves does not catch up any more with what it is no longer in the ISR of.
+    """
     own = image.brokers.get(replicas.node_id)
     if own is None or not own.in_controlled_shutdown:
         replicas.start_fetching(partitions)
@@ -155,20 +209,32 @@ def _fetch(replicas: ReplicaManager, partitions: Iterable[Partition], image: Met
 
 
 def _open(
-    replicas: ReplicaManager, change: PartitionDelta, state: PartitionRegistration, delta: MetadataDelta, settings: _Settings
+    replicas: ReplicaManager,
+    change: PartitionDelta,
+    state: PartitionRegistration,
+    delta: MetadataDelta,
+    settings: _Settings,
 ) -> tuple[Partition, Log | None]:
-    """The partition and its log, made when they are not there yet. A log that cannot be opened leaves the partition offline."""
+    """The partition and its log, made when they are not there yet.
+
+    A log that cannot be opened leaves the partition offline.
+    """
     topic_partition = TopicPartition(change.topic, change.partition)
-    partition = replicas.partitions.get(topic_partition) or replicas.new_partition(topic_partition, change.topic_id)
+    partition = replicas.partitions.get(topic_partition) or replicas.new_partition(
+        topic_partition, change.topic_id
+    )
     if partition.log is not None or partition.offline:
         return partition, None if partition.offline else partition.log
     directory_id = state.directory_of(replicas.node_id)
     config = settings.of(change.topic)
-    # The first delta of a start shows old partitions as new: their logs may be in a directory that is offline.
+    # The first delta of a start shows old partitions as new: their logs may be in a directory that
+    # is offline.
     is_new = change.before is None and delta.before.offset >= 0
     try:
         wanted = None if is_reserved_directory(directory_id) else directory_id
-        log = replicas.log_manager.get_or_create(topic_partition, change.topic_id, config, is_new, wanted)
+        log = replicas.log_manager.get_or_create(
+            topic_partition, change.topic_id, config, is_new, wanted
+        )
         replicas.start_log(log)
         return partition, log
     except LogDirFailure as failure:
@@ -181,10 +247,15 @@ def _open(
 
 
 def _apply_settings(replicas: ReplicaManager, delta: MetadataDelta, image: MetadataImage) -> None:
-    """RL 1.11: settings of topics act at once; a change of the broker's own may change all of its topics."""
+    """RL 1.11: settings of topics act at once; a change of the broker's own may change all of
+    its topics.
+    """
     named = {name for kind, name in delta.configs if kind == TOPIC_RESOURCE}
     settings = _Settings(replicas, image)
-    everything = any(kind == BROKER_RESOURCE and name in ("", str(replicas.node_id)) for kind, name in delta.configs)
+    everything = any(
+        kind == BROKER_RESOURCE and name in ("", str(replicas.node_id))
+        for kind, name in delta.configs
+    )
     for partition in replicas.partitions.values():
         topic = partition.topic_partition.topic
         if everything or topic in named:

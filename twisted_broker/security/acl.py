@@ -1,6 +1,7 @@
 """What a principal may do to a resource.
 
-Owns the question; every API asks it before it looks whether a resource exists (RL 5.1), so that a refusal tells nothing.
+Owns the question; every API asks it before it looks whether a resource exists (RL 5.1), so that a
+refusal tells nothing.
 
 Source: Kafka's `Authorizer`, codes of `AclOperation` and `ResourceType`. Leaves out: stored ACLs.
 """
@@ -60,7 +61,13 @@ SUPPORTED_OPERATIONS: dict[ResourceType, tuple[Operation, ...]] = {
         Operation.DESCRIBE_CONFIGS,
         Operation.ALTER_CONFIGS,
     ),
-    ResourceType.GROUP: (Operation.READ, Operation.DELETE, Operation.DESCRIBE, Operation.DESCRIBE_CONFIGS, Operation.ALTER_CONFIGS),
+    ResourceType.GROUP: (
+        Operation.READ,
+        Operation.DELETE,
+        Operation.DESCRIBE,
+        Operation.DESCRIBE_CONFIGS,
+        Operation.ALTER_CONFIGS,
+    ),
     ResourceType.CLUSTER: (
         Operation.CREATE,
         Operation.ALTER,
@@ -76,17 +83,33 @@ SUPPORTED_OPERATIONS: dict[ResourceType, tuple[Operation, ...]] = {
 class Authorizer(Protocol):
     """Answers at once; it never waits."""
 
-    def authorize(self, principal: Principal, host: str, operation: Operation, resource: ResourceType, name: str) -> bool: ...
+    def authorize(
+        self,
+        principal: Principal,
+        host: str,
+        operation: Operation,
+        resource: ResourceType,
+        name: str,
+    ) -> bool: ...
 
 
 class AllowAll:
     """Everybody may do everything."""
 
-    def authorize(self, principal: Principal, host: str, operation: Operation, resource: ResourceType, name: str) -> bool:
+    def authorize(
+        self,
+        principal: Principal,
+        host: str,
+        operation: Operation,
+        resource: ResourceType,
+        name: str,
+    ) -> bool:
         return True
 
 
-def authorized_operations(authorizer: Authorizer, principal: Principal, host: str, resource: ResourceType, name: str) -> int:
+def authorized_operations(
+    authorizer: Authorizer, principal: Principal, host: str, resource: ResourceType, name: str
+) -> int:
     """The bit field of the `authorized_operations` fields: bit n is the operation with code n."""
     bits = 0
     for operation in SUPPORTED_OPERATIONS.get(resource, ()):

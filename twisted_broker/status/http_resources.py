@@ -64,7 +64,13 @@ class StatusResource(Resource):
         parts = [unquote(part.decode("latin-1")) for part in (request.path or b"").split(b"/")[1:]]
         if parts == [""]:
             topics = (request.args or {}).get(b"topic")
-            return 200, _HTML, page(self._view, None if not topics else topics[0].decode(errors="replace")).encode()
+            return (
+                200,
+                _HTML,
+                page(
+                    self._view, None if not topics else topics[0].decode(errors="replace")
+                ).encode(),
+            )
         if parts == ["metrics"]:
             return 200, CONTENT_TYPE_LATEST, text_of(self._numbers)
         if len(parts) == 3 and parts[0] == "explain":
@@ -72,14 +78,28 @@ class StatusResource(Resource):
         return 404, _TEXT, b"there are /, /metrics and /explain/TOPIC/PARTITION\n"
 
     def _explain(self, topic: str, number: str) -> tuple[int, str, bytes]:
-        found = self._view.told(TopicPartition(topic, int(number))) if number.isascii() and number.isdecimal() else None
+        found = (
+            self._view.told(TopicPartition(topic, int(number)))
+            if number.isascii() and number.isdecimal()
+            else None
+        )
         if found is None:
-            return 404, _TEXT, f"broker {self._view.parts.node_id} knows no partition {number!r} of {topic!r}\n".encode()
+            return (
+                404,
+                _TEXT,
+                (
+                    f"broker {self._view.parts.node_id} knows no partition {number!r} of "
+                    f"{topic!r}\n"
+                ).encode(),
+            )
         return 200, _JSON, json.dumps(found, indent=1).encode() + b"\n"
 
 
 class StatusChannel(HTTPChannel):
-    """A connection. Stands on the broker's own transport too, which asks where to put what it reads."""
+    """A connection.
+
+    Stands on the broker's own transport too, which asks where to put what it reads.
+    """
 
     factory: Any
 
@@ -102,5 +122,11 @@ class StatusSite(Site):
     protocol = StatusChannel  # type: ignore[assignment]
 
     def __init__(self, view: BrokerView, clock: IClock) -> None:
-        Site.__init__(self, StatusResource(view), reactor=clock, timeout=_IDLE_SECONDS, parsePOSTFormSubmission=False)
+        Site.__init__(
+            self,
+            StatusResource(view),
+            reactor=clock,
+            timeout=_IDLE_SECONDS,
+            parsePOSTFormSubmission=False,
+        )
         self.channels: set[Protocol] = set()

@@ -3,8 +3,8 @@
 Owns the listening port and the connections on it.
 
 1. On 127.0.0.1 only; `replog.status.port` says where, 0 takes a free port, -1 none.
-2. Nothing of HTTP, Prometheus or explanations is loaded before the first connection: neither the start nor an idle broker pays for it
-   (measured: about 6 MB, and a tenth of a second once).
+2. Nothing of HTTP, Prometheus or explanations is loaded before the first connection: neither the
+   start nor an idle broker pays for it (measured: about 6 MB, and a tenth of a second once).
 3. A port that cannot be had is a warning: the broker serves all the same.
 
 Source: issue "Replication", explain. Leaves out: what is told (`pages`).
@@ -47,7 +47,9 @@ class StatusFactory(Factory):
             from twisted_broker.status.http_resources import StatusSite
             from twisted_broker.status.view import BrokerView
 
-            self._site = StatusSite(BrokerView(self._parts, self._served), self._parts.runtime.clock)
+            self._site = StatusSite(
+                BrokerView(self._parts, self._served), self._parts.runtime.clock
+            )
         made: Protocol | None = self._site.buildProtocol(addr)
         return made
 
@@ -72,7 +74,9 @@ class StatusPort:
         if self._wanted == OFF:
             return
         try:
-            self._port = await maybeDeferred(self._runtime.network.listen, HOST, self._wanted, self._factory)
+            self._port = await maybeDeferred(
+                self._runtime.network.listen, HOST, self._wanted, self._factory
+            )
         except CannotListenError as error:
             _log.warn("this broker tells nothing of itself over HTTP: {error}", error=error)
             return

@@ -2,15 +2,18 @@
 
 Owns the collector: it reads the broker's counters when it is scraped.
 
-1. Names are Kafka's MBeans by the rules of jmx_exporter's sample for Kafka, so that dashboards made for Kafka work:
-   `kafka.server:type=T,name=N,key=V` is `kafka_server_T_N{key="V"}` in lower case; a meter `NPerSec` is the counter `N_total`; a timer is a
-   summary, in ms. Per topic with the label `topic`, in total without it.
+1. Names are Kafka's MBeans by the rules of jmx_exporter's sample for Kafka, so that dashboards made
+   for Kafka work: `kafka.server:type=T,name=N,key=V` is `kafka_server_T_N{key="V"}` in lower case;
+   a meter `NPerSec` is the counter `N_total`; a timer is a summary, in ms. Per topic with the label
+   `topic`, in total without it.
 2. A counter counts from the start of the process, and never falls.
-3. Of a request's time, what is queued behind others of its connection (`requestqueuetimems`) and what is worked on it (`localtimems`) are
-   measured in one request of 64, its wait always (`remotetimems`), and the way of its answer to the socket, its turn in order included, of
-   these two kinds (`responsesendtimems`). Nothing is throttled yet: `throttletimems` is 0.
+3. Of a request's time, what is queued behind others of its connection (`requestqueuetimems`) and
+   what is worked on it (`localtimems`) are measured in one request of 64, its wait always
+   (`remotetimems`), and the way of its answer to the socket, its turn in order included, of these
+   two kinds (`responsesendtimems`). Nothing is throttled yet: `throttletimems` is 0.
 
-Source: RL 1.13; Kafka's MBeans. Leaves out: the page (`pages`). Imports prometheus-client: loaded with the first look at a broker.
+Source: RL 1.13; Kafka's MBeans. Leaves out: the page (`pages`). Imports prometheus-client: loaded
+with the first look at a broker.
 """
 
 from __future__ import annotations
@@ -19,7 +22,12 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric, SummaryMetricFamily
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    Metric,
+    SummaryMetricFamily,
+)
 
 from twisted_broker.replication.partition.partition import Partition
 from twisted_broker.replication.partition.topic_stats import TopicStats
@@ -40,11 +48,27 @@ _TOPIC_COUNTERS = (
     ("reassignmentbytesout", "reassignment_bytes_out", "Bytes read for a reassignment."),
 )
 _REQUEST_TIMES = {
-    "requestqueuetimems": ("Time behind others of the connection; of one request in 64.", "timed", "queue_seconds"),
-    "localtimems": ("Time until the answer, or until it waits; of one request in 64.", "timed", "local_seconds"),
+    "requestqueuetimems": (
+        "Time behind others of the connection; of one request in 64.",
+        "timed",
+        "queue_seconds",
+    ),
+    "localtimems": (
+        "Time until the answer, or until it waits; of one request in 64.",
+        "timed",
+        "local_seconds",
+    ),
     "remotetimems": ("Time for which requests waited.", "waits", "remote_seconds"),
-    "throttletimems": ("Time for which answers were held back by quotas; of one request in 64.", "timed", ""),
-    "responsesendtimems": ("Time from an answer until the socket has it; of those timed.", "responses", "response_seconds"),
+    "throttletimems": (
+        "Time for which answers were held back by quotas; of one request in 64.",
+        "timed",
+        "",
+    ),
+    "responsesendtimems": (
+        "Time from an answer until the socket has it; of those timed.",
+        "responses",
+        "response_seconds",
+    ),
 }
 _REPLICA = ["Replica"]
 
@@ -70,10 +94,27 @@ class BrokerCollector:
     def _fetchers(self, manager: Any) -> Iterator[Metric]:
         now_ms = self._view.now().monotonic_ms
         name, labels = "kafka_server_replicafetchermanager_", ["clientId"]
-        yield _gauge(name + "maxlag", "Offsets that the slowest follower here is behind.", labels, [(_REPLICA, manager.max_lag)])
-        rate = self._rates.least({key: fetcher.requests for key, fetcher in manager.fetchers.items()}, now_ms)
-        yield _gauge(name + "minfetchrate", "Fetches per second of the slowest fetcher, since the scrape before.", labels, [(_REPLICA, rate)])
-        yield _gauge(name + "failedpartitionscount", "Partitions given up until a new role.", labels, [(_REPLICA, len(manager.failed))])
+        yield _gauge(
+            name + "maxlag",
+            "Offsets that the slowest follower here is behind.",
+            labels,
+            [(_REPLICA, manager.max_lag)],
+        )
+        rate = self._rates.least(
+            {key: fetcher.requests for key, fetcher in manager.fetchers.items()}, now_ms
+        )
+        yield _gauge(
+            name + "minfetchrate",
+            "Fetches per second of the slowest fetcher, since the scrape before.",
+            labels,
+            [(_REPLICA, rate)],
+        )
+        yield _gauge(
+            name + "failedpartitionscount",
+            "Partitions given up until a new role.",
+            labels,
+            [(_REPLICA, len(manager.failed))],
+        )
         yield from _fetcher_stats(manager)
 
 
@@ -90,20 +131,28 @@ class FetchRates:
         elapsed_ms = now_ms - self._at_ms
         if self._at_ms >= 0 and elapsed_ms < 1000:
             return self._least
-        rates = [(count - self._before[key]) * 1000 / elapsed_ms for key, count in requests.items() if key in self._before]
+        rates = [
+            (count - self._before[key]) * 1000 / elapsed_ms
+            for key, count in requests.items()
+            if key in self._before
+        ]
         self._before, self._at_ms = dict(requests), now_ms
         self._least = min(rates, default=0.0)
         return self._least
 
 
-def _gauge(name: str, doc: str, labels: list[str], rows: Iterable[tuple[list[str], float]]) -> Metric:
+def _gauge(
+    name: str, doc: str, labels: list[str], rows: Iterable[tuple[list[str], float]]
+) -> Metric:
     family = GaugeMetricFamily(name, doc, labels=labels)
     for values, number in rows:
         family.add_metric(values, number)
     return family
 
 
-def _counter(name: str, doc: str, labels: list[str], rows: Iterable[tuple[list[str], float]]) -> Metric:
+def _counter(
+    name: str, doc: str, labels: list[str], rows: Iterable[tuple[list[str], float]]
+) -> Metric:
     family = CounterMetricFamily(name, doc, labels=labels)
     for values, number in rows:
         family.add_metric(values, number)
@@ -114,7 +163,10 @@ def _topics(replicas: Any) -> Iterator[Metric]:
     total: TopicStats = replicas.stats.total()
     for name, counter, doc in _TOPIC_COUNTERS:
         rows: list[tuple[list[str], float]] = [([], getattr(total, counter))]
-        rows += [([topic], getattr(stats, counter)) for topic, stats in sorted(replicas.stats.topics.items())]
+        rows += [
+            ([topic], getattr(stats, counter))
+            for topic, stats in sorted(replicas.stats.topics.items())
+        ]
         yield _counter(f"kafka_server_brokertopicmetrics_{name}", doc, ["topic"], rows)
 
 
@@ -134,9 +186,21 @@ def _partitions(partitions: Iterable[Partition]) -> Iterator[Metric]:
     for name, number, doc in (
         ("partitioncount", count, "Replicas held here."),
         ("leadercount", leaders, "Partitions led here."),
-        ("underreplicatedpartitions", under_replicated, "Partitions led here with replicas out of sync."),
-        ("underminisrpartitioncount", under_minimum, "Partitions led here with fewer in sync than the minimum."),
-        ("atminisrpartitioncount", at_minimum, "Partitions led here with just the minimum in sync."),
+        (
+            "underreplicatedpartitions",
+            under_replicated,
+            "Partitions led here with replicas out of sync.",
+        ),
+        (
+            "underminisrpartitioncount",
+            under_minimum,
+            "Partitions led here with fewer in sync than the minimum.",
+        ),
+        (
+            "atminisrpartitioncount",
+            at_minimum,
+            "Partitions led here with just the minimum in sync.",
+        ),
         ("offlinereplicacount", offline, "Replicas whose log cannot be used."),
         ("reassigningpartitions", reassigning, "Partitions led here that are moved."),
     ):
@@ -144,30 +208,70 @@ def _partitions(partitions: Iterable[Partition]) -> Iterator[Metric]:
 
 
 def _isr_changes(replicas: Any) -> Iterator[Metric]:
-    yield CounterMetricFamily("kafka_server_replicamanager_isrshrinks", "ISRs that shrank.", replicas.isr_shrinks)
-    yield CounterMetricFamily("kafka_server_replicamanager_isrexpands", "ISRs that grew.", replicas.isr_expands)
-    yield CounterMetricFamily("kafka_server_replicamanager_failedisrupdates", "ISR changes that were refused.", replicas.failed_isr_updates)
+    yield CounterMetricFamily(
+        "kafka_server_replicamanager_isrshrinks", "ISRs that shrank.", replicas.isr_shrinks
+    )
+    yield CounterMetricFamily(
+        "kafka_server_replicamanager_isrexpands", "ISRs that grew.", replicas.isr_expands
+    )
+    yield CounterMetricFamily(
+        "kafka_server_replicamanager_failedisrupdates",
+        "ISR changes that were refused.",
+        replicas.failed_isr_updates,
+    )
 
 
 def _purgatories(replicas: Any) -> Iterator[Metric]:
-    found = (replicas.produce_purgatory, replicas.fetch_purgatory, replicas.delete_records_purgatory)
+    found = (
+        replicas.produce_purgatory,
+        replicas.fetch_purgatory,
+        replicas.delete_records_purgatory,
+    )
     name, labels = "kafka_server_delayedoperationpurgatory_", ["delayedOperation"]
-    yield _gauge(name + "purgatorysize", "Entries in the waiting lists.", labels, [([each.name], each.size) for each in found])
-    yield _gauge(name + "numdelayedoperations", "Requests that wait.", labels, [([each.name], each.waiting) for each in found])
+    yield _gauge(
+        name + "purgatorysize",
+        "Entries in the waiting lists.",
+        labels,
+        [([each.name], each.size) for each in found],
+    )
+    yield _gauge(
+        name + "numdelayedoperations",
+        "Requests that wait.",
+        labels,
+        [([each.name], each.waiting) for each in found],
+    )
 
 
 def _fetcher_stats(manager: Any) -> Iterator[Metric]:
-    rows = [(fetcher_name(*key), _address(fetcher.leader.endpoint), fetcher) for key, fetcher in manager.fetchers.items()]
+    rows = [
+        (fetcher_name(*key), _address(fetcher.leader.endpoint), fetcher)
+        for key, fetcher in manager.fetchers.items()
+    ]
     labels = ["clientId", "broker"]
-    yield _counter("kafka_server_fetcherstats_requests", "Fetches sent.", labels, [([name, at], fetcher.requests) for name, at, fetcher in rows])
-    yield _counter("kafka_server_fetcherstats_bytes", "Bytes fetched.", labels, [([name, at], fetcher.bytes_fetched) for name, at, fetcher in rows])
+    yield _counter(
+        "kafka_server_fetcherstats_requests",
+        "Fetches sent.",
+        labels,
+        [([name, at], fetcher.requests) for name, at, fetcher in rows],
+    )
+    yield _counter(
+        "kafka_server_fetcherstats_bytes",
+        "Bytes fetched.",
+        labels,
+        [([name, at], fetcher.bytes_fetched) for name, at, fetcher in rows],
+    )
     lags = [
         ([name, topic_partition.topic, str(topic_partition.partition)], state.lag)
         for name, _, fetcher in rows
         for topic_partition, state in fetcher.state.partitions.items()
         if state.lag is not None
     ]
-    yield _gauge("kafka_server_fetcherlagmetrics_consumerlag", "Offsets behind the leader.", ["clientId", "topic", "partition"], lags)
+    yield _gauge(
+        "kafka_server_fetcherlagmetrics_consumerlag",
+        "Offsets behind the leader.",
+        ["clientId", "topic", "partition"],
+        lags,
+    )
 
 
 def _address(endpoint: Any) -> str:
@@ -181,7 +285,9 @@ def _requests(served: Iterable[Any]) -> Iterator[Metric]:
     times: dict[str, dict[str, list[float]]] = {name: {} for name in _REQUEST_TIMES}
     for each in served:
         name = each.route.name
-        requests[name, str(each.version)] = requests.get((name, str(each.version)), 0) + each.requests
+        requests[name, str(each.version)] = (
+            requests.get((name, str(each.version)), 0) + each.requests
+        )
         for code, count in each.errors.items():
             errors[name, code.name] = errors.get((name, code.name), 0) + count
         for kind, (_, count, seconds) in _REQUEST_TIMES.items():
@@ -189,8 +295,12 @@ def _requests(served: Iterable[Any]) -> Iterator[Metric]:
             row[0] += getattr(each, count)
             row[1] += getattr(each, seconds) * 1000 if seconds else 0.0
     prefix = "kafka_network_requestmetrics_"
-    yield _counter(prefix + "requests", "Requests by API and version.", ["request", "version"], _rows(requests))
-    yield _counter(prefix + "errors", "Requests refused as a whole.", ["request", "error"], _rows(errors))
+    yield _counter(
+        prefix + "requests", "Requests by API and version.", ["request", "version"], _rows(requests)
+    )
+    yield _counter(
+        prefix + "errors", "Requests refused as a whole.", ["request", "error"], _rows(errors)
+    )
     for kind, table in times.items():
         yield _summary(prefix + kind, _REQUEST_TIMES[kind][0], table)
 

@@ -17,10 +17,21 @@ from twisted_broker.replication.explain.reasons import Now
 from twisted_broker.status.view import BrokerView
 
 ROWS_SHOWN = 500
-_COLUMNS = ("partition", "role here", "leader", "epoch", "replicas", "in sync", "log", "high watermark", "what waits, and for what")
+_COLUMNS = (
+    "partition",
+    "role here",
+    "leader",
+    "epoch",
+    "replicas",
+    "in sync",
+    "log",
+    "high watermark",
+    "what waits, and for what",
+)
 _STYLE = (
     "body{font:14px/1.4 system-ui,sans-serif;margin:2em;color:#222}table{border-collapse:collapse}"
-    "th,td{text-align:left;vertical-align:top;padding:.2em .8em;border-bottom:1px solid #ddd}th{font-weight:600}.wait{color:#8a4b00}"
+    "th,td{text-align:left;vertical-align:top;padding:.2em .8em;border-bottom:1px solid "
+    "#ddd}th{font-weight:600}.wait{color:#8a4b00}"
 )
 
 
@@ -28,19 +39,32 @@ def page(view: BrokerView, topic: str | None) -> str:
     """The whole document. `topic` None: of all topics."""
     names = [name for name in view.partitions() if topic is None or name.topic == topic]
     shown, now = list(islice(names, ROWS_SHOWN)), view.now()
-    node = f"Broker {view.parts.node_id}" if view.replicas is not None else f"Controller {view.parts.node_id}"
+    node = (
+        f"Broker {view.parts.node_id}"
+        if view.replicas is not None
+        else f"Controller {view.parts.node_id}"
+    )
     return (
-        f"<!DOCTYPE html><html lang='en'><head><meta charset='utf-8'><title>{node}</title><style>{_STYLE}</style></head><body>"
-        f"<h1>{node} of cluster {escape(view.parts.cluster_id)}</h1><p>{_summary(view, names, shown)}</p>"
+        "<!DOCTYPE html><html lang='en'><head><meta "
+        f"charset='utf-8'><title>{node}</title><style>{_STYLE}</style></head><body>"
+        f"<h1>{node} of cluster "
+        f"{escape(view.parts.cluster_id)}</h1><p>{_summary(view, names, shown)}</p>"
         f"<table><tr>{''.join(f'<th>{column}</th>' for column in _COLUMNS)}</tr>"
         f"{''.join(_row(view, name, now) for name in shown)}</table></body></html>\n"
     )
 
 
 def _summary(view: BrokerView, names: list[TopicPartition], shown: list[TopicPartition]) -> str:
-    more = "" if len(names) == len(shown) else f"; the first {len(shown)} are shown, <code>?topic=NAME</code> shows those of one"
+    more = (
+        ""
+        if len(names) == len(shown)
+        else f"; the first {len(shown)} are shown, <code>?topic=NAME</code> shows those of one"
+    )
     topics = len({name.topic for name in names})
-    return f"{topics} topics, {len(names)} partitions{more}. Numbers for Prometheus: <a href='/metrics'>/metrics</a>."
+    return (
+        f"{topics} topics, {len(names)} partitions{more}. Numbers for Prometheus: <a "
+        "href='/metrics'>/metrics</a>."
+    )
 
 
 def _row(view: BrokerView, name: TopicPartition, now: Now) -> str:
@@ -49,15 +73,32 @@ def _row(view: BrokerView, name: TopicPartition, now: Now) -> str:
     known = view.metadata(name)
     if held is None:
         assert known is not None
-        cells = [link, "none", str(known["leader"]), str(known["leader_epoch"]), _list(known["replicas"]), _list(known["isr"]), "", "", ""]
+        cells = [
+            link,
+            "none",
+            str(known["leader"]),
+            str(known["leader_epoch"]),
+            _list(known["replicas"]),
+            _list(known["isr"]),
+            "",
+            "",
+            "",
+        ]
     else:
         told = view.explanation(held, now, waiting=False)
         in_sync = told.isr if told.role == "leader" or known is None else known["isr"]
         log = f"{told.log_start} to {told.log_end}"
         cells = [
-            link, told.role, str(told.leader), str(told.leader_epoch), _list(told.replicas), _list(in_sync), log, str(told.high_watermark),
+            link,
+            told.role,
+            str(told.leader),
+            str(told.leader_epoch),
+            _list(told.replicas),
+            _list(in_sync),
+            log,
+            str(told.high_watermark),
             _waits(told, len(view.watching(name))),
-        ]  # fmt: skip
+        ]
     return f"<tr>{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>"
 
 

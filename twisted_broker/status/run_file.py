@@ -4,8 +4,9 @@
 2. Who waits for the file finds no dead broker: what a killed process left goes at the next start.
 3. A start that is refused leaves the file of the running process alone.
 
-JSON: `pid`, `cluster_id`, `bootstrap` (HOST:PORT, comma-separated), `controller` (HOST:PORT or null), `brokers` (node id -> `listeners`:
-name -> HOST:PORT, `directory`, `status`: HOST:PORT or null), `status` (all of these, comma-separated). Ring 2.
+JSON: `pid`, `cluster_id`, `bootstrap` (HOST:PORT, comma-separated), `controller` (HOST:PORT or
+null), `brokers` (node id -> `listeners`: name -> HOST:PORT, `directory`, `status`: HOST:PORT or
+null), `status` (all of these, comma-separated). Ring 2.
 """
 
 from __future__ import annotations
@@ -17,19 +18,28 @@ from collections.abc import Mapping
 from typing import Any
 
 
-def broker_entry(listeners: Mapping[str, str], directory: str, status: str | None = None) -> dict[str, Any]:
-    """What is told of one broker; `listeners` is name -> HOST:PORT; `status`: where it tells of itself over HTTP."""
+def broker_entry(
+    listeners: Mapping[str, str], directory: str, status: str | None = None
+) -> dict[str, Any]:
+    """What is told of one broker;
+
+    `listeners` is name -> HOST:PORT; `status`: where it tells of itself over HTTP.
+    """
     return {"listeners": dict(listeners), "directory": directory, "status": status}
 
 
-def write_run_file(path: str, cluster_id: str, bootstrap: str, controller: str | None, brokers: Mapping[int, Any]) -> None:
+def write_run_file(
+    path: str, cluster_id: str, bootstrap: str, controller: str | None, brokers: Mapping[int, Any]
+) -> None:
     """OSError when it cannot be written."""
     content = {
         "pid": os.getpid(),
         "cluster_id": cluster_id,
         "bootstrap": bootstrap,
         "controller": controller,
-        "status": ",".join(entry["status"] for _, entry in sorted(brokers.items()) if entry["status"]),
+        "status": ",".join(
+            entry["status"] for _, entry in sorted(brokers.items()) if entry["status"]
+        ),
         "brokers": {str(node_id): entry for node_id, entry in sorted(brokers.items())},
     }
     aside = f"{path}.{os.getpid()}.tmp"
@@ -47,7 +57,9 @@ def remove_run_file(path: str) -> None:
 
 
 def remove_stale_run_file(path: str) -> None:
-    """Gone afterwards, if the process that wrote it is (or had this one's id, as in a container started again)."""
+    """Gone afterwards, if the process that wrote it is (or had this one's id, as in a container
+    started again).
+    """
     owner = _owner(path)
     if owner is not None and (owner == os.getpid() or not _lives(owner)):
         with contextlib.suppress(OSError):

@@ -1,11 +1,14 @@
 """What a broker tells of itself: its parts, asked when somebody looks.
 
-Owns `BrokerView`: explanations gathered out of replica manager, purgatories, fetchers and metadata, and the list of all partitions.
+Owns `BrokerView`: explanations gathered out of replica manager, purgatories, fetchers and metadata,
+and the list of all partitions.
 
 1. Looking changes nothing, and costs nothing while nobody looks.
-2. A partition is told of when the metadata knows it or this broker holds it; `metadata` is the controller's word as it has come here.
+2. A partition is told of when the metadata knows it or this broker holds it; `metadata` is the
+   controller's word as it has come here.
 
-Source: issue "Replication", explain. Leaves out: the reasons (`replication.explanation`), HTTP (`pages`), numbers (`metrics`).
+Source: issue "Replication", explain. Leaves out: the reasons (`replication.explanation`), HTTP
+(`pages`), numbers (`metrics`).
 """
 
 from __future__ import annotations
@@ -15,7 +18,12 @@ from dataclasses import asdict
 from typing import Any
 
 from twisted_broker.interfaces import TopicPartition
-from twisted_broker.replication.explain.explanation import Explanation, Fetching, explain, fetching_now
+from twisted_broker.replication.explain.explanation import (
+    Explanation,
+    Fetching,
+    explain,
+    fetching_now,
+)
 from twisted_broker.replication.explain.reasons import Now
 from twisted_broker.replication.partition.partition import Partition
 
@@ -39,16 +47,32 @@ class BrokerView:
         return Now(runtime.now_ms(), runtime.wall_ms())
 
     def explanation(self, partition: Partition, now: Now, waiting: bool = True) -> Explanation:
-        """Of a partition that is held here. `waiting` False leaves out what requests wait for: each looks at all of its partitions."""
+        """Of a partition that is held here.
+
+        `waiting` False leaves out what requests wait for: each looks at all of its partitions.
+        """
         watching = self.watching(partition.topic_partition) if waiting else []
-        return explain(partition, now, watching, None if partition.is_leader else self._fetching(partition, now))
+        return explain(
+            partition,
+            now,
+            watching,
+            None if partition.is_leader else self._fetching(partition, now),
+        )
 
     def watching(self, topic_partition: TopicPartition) -> list[tuple[Any, int]]:
         """What waits for a partition, and the ms left to each."""
-        watching = [each for purgatory in _PURGATORIES for each in getattr(self.replicas, purgatory).watching(topic_partition)]
+        watching = [
+            each
+            for purgatory in _PURGATORIES
+            for each in getattr(self.replicas, purgatory).watching(topic_partition)
+        ]
         partition = self.replicas.partitions.get(topic_partition)
         if partition is not None:
-            watching += [each for quiet in partition.resting for each in self.replicas.fetch_purgatory.watching(quiet.session)]
+            watching += [
+                each
+                for quiet in partition.resting
+                for each in self.replicas.fetch_purgatory.watching(quiet.session)
+            ]
         return watching
 
     def _fetching(self, partition: Partition, now: Now) -> Fetching:
@@ -56,7 +80,9 @@ class BrokerView:
         for (leader_id, number), fetcher in {} if fetchers is None else fetchers.fetchers.items():
             state = fetcher.state.partitions.get(partition.topic_partition)
             if state is not None:
-                leader = str(fetcher.leader.endpoint) + ("" if fetcher.reaches_leader else ", which is not reached,")
+                leader = str(fetcher.leader.endpoint) + (
+                    "" if fetcher.reaches_leader else ", which is not reached,"
+                )
                 return fetching_now(partition, fetcher_name(leader_id, number), leader, state, now)
         return fetching_now(partition, "", "", None, now)
 
@@ -75,7 +101,13 @@ class BrokerView:
             return None
         topic, number = topic_partition
         if held is None:
-            found: dict[str, Any] = {"topic": topic, "partition": number, "broker": self.parts.node_id, "role": "none", "at_ms": self.now().wall_ms}
+            found: dict[str, Any] = {
+                "topic": topic,
+                "partition": number,
+                "broker": self.parts.node_id,
+                "role": "none",
+                "at_ms": self.now().wall_ms,
+            }
         else:
             found = asdict(self.explanation(held, self.now()))
         return found | {"metadata": metadata}
@@ -90,7 +122,11 @@ class BrokerView:
         state = None if image is None else image.partition(*topic_partition)
         if state is None:
             return None
-        fenced = sorted(broker for broker in state.replicas if broker not in image.brokers or image.brokers[broker].fenced)
+        fenced = sorted(
+            broker
+            for broker in state.replicas
+            if broker not in image.brokers or image.brokers[broker].fenced
+        )
         return {
             "offset": image.offset,
             "leader": state.leader,

@@ -1,9 +1,12 @@
 """A leader in the same process: the memory twin of `replication.leader.RemoteLeaderEndPoint`.
 
-Owns `MemoryLeaderEndPoint`, which answers out of another broker's `Partition` objects at once, as its Fetch, ListOffsets and OffsetForLeaderEpoch would.
+Owns `MemoryLeaderEndPoint`, which answers out of another broker's `Partition` objects at once, as
+its Fetch, ListOffsets and OffsetForLeaderEpoch would.
 
-1. What it answers comes from the production partition, refusals included; only the wire is left out.
-2. `broken` (an exception) is what every call raises while it is set; `held` keeps the next answers back until `release()`.
+1. What it answers comes from the production partition, refusals included; only the wire is left
+   out.
+2. `broken` (an exception) is what every call raises while it is set; `held` keeps the next answers
+   back until `release()`.
 
 Source: RL 6.2, 7.1. Leaves out: sessions (`fetcher_session`), waiting for records.
 """
@@ -18,16 +21,26 @@ from twisted.internet.defer import Deferred
 from twisted_broker.interfaces import TopicPartition
 from twisted_broker.replication.fetcher.fetcher_state import FetchedPartition
 from twisted_broker.replication.fetcher.leader_endpoint import BrokerEndPoint
-from twisted_broker.replication.fetcher.requested_partitions import RequestedPartition, RequestedPartitions
+from twisted_broker.replication.fetcher.requested_partitions import (
+    RequestedPartition,
+    RequestedPartitions,
+)
 from twisted_broker.replication.fetcher.truncation import EpochEnd, LeaderEpochRequest
-from twisted_broker.replication.partition.fetch_data import LOG_END, FetchParams, FetchPartitionRequest
+from twisted_broker.replication.partition.fetch_data import (
+    LOG_END,
+    FetchParams,
+    FetchPartitionRequest,
+)
 from twisted_broker.replication.partition.offset_lookup import end_offset_for_epoch, list_offset
 from twisted_broker.replication.partition.partition import Partition
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 
 
 class MemoryLeaderEndPoint:
-    """`partitions` are those of the leading broker; `now_ms` is its clock. `asked` keeps what was asked: ("fetch" | "offset" | "epochs", what)."""
+    """`partitions` are those of the leading broker;
+
+    `now_ms` is its clock. `asked` keeps what was asked: ("fetch" | "offset" | "epochs", what).
+    """
 
     def __init__(
         self,
@@ -68,28 +81,59 @@ class MemoryLeaderEndPoint:
         limit = self._params.max_bytes
         answers: dict[TopicPartition, FetchedPartition] = {}
         for name, ask in asked.items():
-            answers[name] = answer = self._read(name, ask, limit, not any(len(each.records) for each in answers.values()))
+            answers[name] = answer = self._read(
+                name, ask, limit, not any(len(each.records) for each in answers.values())
+            )
             limit = max(0, limit - len(answer.records))
         if self._gate is not None:
             await self._gate
         return answers
 
-    def _read(self, name: TopicPartition, ask: RequestedPartition, limit: int, min_one_message: bool) -> FetchedPartition:
+    def _read(
+        self, name: TopicPartition, ask: RequestedPartition, limit: int, min_one_message: bool
+    ) -> FetchedPartition:
         epoch = ask.last_fetched_epoch if self.truncates_on_fetch else -1
-        request = FetchPartitionRequest(name, ask.topic_id, ask.fetch_offset, ask.max_bytes, ask.leader_epoch, epoch, ask.log_start_offset)
+        request = FetchPartitionRequest(
+            name,
+            ask.topic_id,
+            ask.fetch_offset,
+            ask.max_bytes,
+            ask.leader_epoch,
+            epoch,
+            ask.log_start_offset,
+        )
         try:
-            result = self._partition(name).read(request, self._params, min(limit, ask.max_bytes), min_one_message, self._now_ms(), True)
+            result = self._partition(name).read(
+                request,
+                self._params,
+                min(limit, ask.max_bytes),
+                min_one_message,
+                self._now_ms(),
+                True,
+            )
         except BrokerError as refusal:
             return FetchedPartition(refusal.code)
         records = b"" if result.slice is None else result.slice.read()
         result.release()
-        return FetchedPartition(result.error, result.high_watermark, result.log_start_offset, records, result.diverging_epoch)
+        return FetchedPartition(
+            result.error,
+            result.high_watermark,
+            result.log_start_offset,
+            records,
+            result.diverging_epoch,
+        )
 
-    async def offset_at(self, topic_partition: TopicPartition, leader_epoch: int, timestamp: int) -> int:
+    async def offset_at(
+        self, topic_partition: TopicPartition, leader_epoch: int, timestamp: int
+    ) -> int:
         self._note("offset", (topic_partition, leader_epoch, timestamp))
-        return list_offset(self._partition(topic_partition), timestamp, LOG_END, leader_epoch, True).offset
+        return list_offset(
+            self._partition(topic_partition), timestamp, LOG_END, leader_epoch, True
+        ).offset
 
-    async def epoch_ends(self, asks: Mapping[TopicPartition, LeaderEpochRequest]) -> dict[TopicPartition, EpochEnd]:
+    async def epoch_ends(
+        self, asks: Mapping[TopicPartition, LeaderEpochRequest]
+    ) -> dict[TopicPartition, EpochEnd]:
         self._note("epochs", dict(asks))
         answers = {name: self._epoch_end(name, ask) for name, ask in asks.items()}
         if self._gate is not None:
@@ -98,7 +142,10 @@ class MemoryLeaderEndPoint:
 
     def _epoch_end(self, name: TopicPartition, ask: LeaderEpochRequest) -> EpochEnd:
         try:
-            return EpochEnd(ErrorCode.NONE, *end_offset_for_epoch(self._partition(name), ask.leader_epoch, ask.epoch))
+            return EpochEnd(
+                ErrorCode.NONE,
+                *end_offset_for_epoch(self._partition(name), ask.leader_epoch, ask.epoch),
+            )
         except BrokerError as refusal:
             return EpochEnd(refusal.code)
 

@@ -1,12 +1,18 @@
-"""The network in memory where nothing goes wrong: listening, connecting and bytes that travel on a clock.
+"""The network in memory where nothing goes wrong: listening, connecting and bytes that travel on a
+clock.
 
-Owns the ports that are listened on and the pipes between transports. The production protocols run on it unchanged.
+Owns the ports that are listened on and the pipes between transports. The production protocols run
+on it unchanged.
 
-1. Bytes arrive in the order in which they were written, `latency_seconds` after, never in the same call.
-2. A transport whose far side does not read keeps at most `window_bytes` before it pauses its producer.
-3. A side that closes is told `ConnectionDone`, its peer too, after the bytes that were on the way; an abort drops them.
+1. Bytes arrive in the order in which they were written, `latency_seconds` after, never in the same
+   call.
+2. A transport whose far side does not read keeps at most `window_bytes` before it pauses its
+   producer.
+3. A side that closes is told `ConnectionDone`, its peer too, after the bytes that were on the way;
+   an abort drops them.
 
-The twin of `net/network.py` for tests of one broker. Leaves out: delays of its own, loss, partitions (`sim_network`).
+The twin of `net/network.py` for tests of one broker. Leaves out: delays of its own, loss,
+partitions (`sim_network`).
 """
 
 from __future__ import annotations
@@ -16,7 +22,12 @@ from typing import Any
 
 from twisted.internet.address import IPv4Address
 from twisted.internet.defer import Deferred, fail, succeed
-from twisted.internet.error import CannotListenError, ConnectionAborted, ConnectionDone, ConnectionRefusedError
+from twisted.internet.error import (
+    CannotListenError,
+    ConnectionAborted,
+    ConnectionDone,
+    ConnectionRefusedError,
+)
 from twisted.python.failure import Failure
 
 from twisted_broker.interfaces import IClock, IFile
@@ -58,7 +69,11 @@ class MemoryTransport:
             return
         self.in_window += len(data)
         self.network.later(self.peer.arrive, bytes(data))
-        if self.in_window > self.network.window_bytes and self.producer is not None and not self.producer_paused:
+        if (
+            self.in_window > self.network.window_bytes
+            and self.producer is not None
+            and not self.producer_paused
+        ):
             self.producer_paused = True
             self.producer.pauseProducing()
 
@@ -141,7 +156,9 @@ class MemoryPort:
 class MemoryNetwork:
     """Implements `INetwork` for all that share it."""
 
-    def __init__(self, clock: IClock, latency_seconds: float = 0.0, window_bytes: int = 65536) -> None:
+    def __init__(
+        self, clock: IClock, latency_seconds: float = 0.0, window_bytes: int = 65536
+    ) -> None:
         self.clock = clock
         self.latency_seconds = latency_seconds
         self.window_bytes = window_bytes
@@ -162,7 +179,10 @@ class MemoryNetwork:
 
     def _connect(self, host: str, port: int, factory: Any, answer: Deferred[Any]) -> None:
         listening = self.ports.get((host, port))
-        here, there = IPv4Address("TCP", "127.0.0.1", self._free_port()), IPv4Address("TCP", host, port)
+        here, there = (
+            IPv4Address("TCP", "127.0.0.1", self._free_port()),
+            IPv4Address("TCP", host, port),
+        )
         accepted = None if listening is None else listening.factory.buildProtocol(here)
         if accepted is None:
             answer.errback(Failure(ConnectionRefusedError()))

@@ -1,1 +1,4 @@
-"""Kafka's bytes and what they mean: primitives, messages, headers, frames, record batches. Imports nothing else of this package."""
+"""Kafka's bytes and what they mean: primitives, messages, headers, frames, record batches.
+
+Imports nothing else of this package.
+"""

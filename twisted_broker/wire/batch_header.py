@@ -1,8 +1,11 @@
-"""The 61-byte header of a record batch (magic 2): layout, one-struct read, CRC, and the three patches a leader makes.
+"""The 61-byte header of a record batch (magic 2): layout, one-struct read, CRC, and the three
+patches a leader makes.
 
-1. Base offset and partition leader epoch lie outside the CRC: the leader writes both without computing it again.
+1. Base offset and partition leader epoch lie outside the CRC: the leader writes both without
+   computing it again.
 2. The CRC is CRC-32C of every byte from the attributes to the batch's end.
-3. `size_in_bytes` always means the whole batch, `length` the field: the bytes after it (`size_in_bytes` = 12 + `length`).
+3. `size_in_bytes` always means the whole batch, `length` the field: the bytes after it
+   (`size_in_bytes` = 12 + `length`).
 4. Nothing here copies record bytes.
 
 Source: Kafka's record formats; Kafka's DefaultRecordBatch. Left out: the records
@@ -19,8 +22,8 @@ from crc32c import crc32c
 from .corrupt_record import CorruptRecordError
 
 Buffer = bytes | bytearray | memoryview
-# base_offset, length, partition_leader_epoch, magic, crc, attributes, last_offset_delta, base_timestamp, max_timestamp,
-# producer_id, producer_epoch, base_sequence, records_count
+# base_offset, length, partition_leader_epoch, magic, crc, attributes, last_offset_delta,
+# base_timestamp, max_timestamp, producer_id, producer_epoch, base_sequence, records_count
 BatchHeader = tuple[int, int, int, int, int, int, int, int, int, int, int, int, int]
 
 MAGIC: Final = 2
@@ -67,7 +70,8 @@ _unpack_header = HEADER.unpack_from
 
 
 def read_batch_header(buffer: Buffer, offset: int = 0) -> BatchHeader:
-    """The 13 header fields (see `BatchHeader`). `CorruptRecordError`: fewer than 61 bytes, a length too small for the header, another magic.
+    """The 13 header fields (see `BatchHeader`). `CorruptRecordError`: fewer than 61 bytes, a length
+    too small for the header, another magic.
 
     The record bytes need not be in the buffer; neither they nor the CRC are looked at.
     """
@@ -83,11 +87,15 @@ def read_batch_header(buffer: Buffer, offset: int = 0) -> BatchHeader:
 
 
 def read_valid_batch(buffer: Buffer, offset: int = 0) -> BatchHeader:
-    """The header of a batch that is wholly in the buffer and whose CRC is right; else `CorruptRecordError`."""
+    """The header of a batch that is wholly in the buffer and whose CRC is right; else
+    `CorruptRecordError`.
+    """
     header = read_batch_header(buffer, offset)
     end = offset + LOG_OVERHEAD + header[1]
     if end > len(buffer):
-        raise CorruptRecordError(f"batch of {end - offset} bytes, but only {len(buffer) - offset} are there", offset)
+        raise CorruptRecordError(
+            f"batch of {end - offset} bytes, but only {len(buffer) - offset} are there", offset
+        )
     crc = crc32c(memoryview(buffer)[offset + ATTRIBUTES_AT : end])
     if crc != header[4]:
         raise CorruptRecordError(f"CRC is {crc}, the header says {header[4]}", offset)
@@ -95,19 +103,28 @@ def read_valid_batch(buffer: Buffer, offset: int = 0) -> BatchHeader:
 
 
 def batch_crc(buffer: Buffer, offset: int, size_in_bytes: int) -> int:
-    """CRC-32C of the batch of `size_in_bytes` at `offset`, as it must stand in its header. Copies nothing."""
+    """CRC-32C of the batch of `size_in_bytes` at `offset`, as it must stand in its header.
+
+    Copies nothing.
+    """
     return crc32c(memoryview(buffer)[offset + ATTRIBUTES_AT : offset + size_in_bytes])
 
 
 def peek_magic(buffer: Buffer, offset: int = 0) -> int:
-    """The format of the entry at `offset`: 2 for a batch, 0 or 1 for a message set. `CorruptRecordError` when the buffer ends before it."""
+    """The format of the entry at `offset`: 2 for a batch, 0 or 1 for a message set.
+
+    `CorruptRecordError` when the buffer ends before it.
+    """
     if offset + MAGIC_AT >= len(buffer):
         raise CorruptRecordError("fewer bytes than any batch or message has", offset)
     return buffer[offset + MAGIC_AT]
 
 
 def peek_offset_and_length(buffer: Buffer, offset: int = 0) -> tuple[int, int]:
-    """The first two fields of an entry of any format: (base) offset, and the length of what follows them."""
+    """The first two fields of an entry of any format:
+
+    (base) offset, and the length of what follows them.
+    """
     try:
         base_offset, length = _OFFSET_AND_LENGTH.unpack_from(buffer, offset)
     except struct.error:
@@ -116,28 +133,47 @@ def peek_offset_and_length(buffer: Buffer, offset: int = 0) -> tuple[int, int]:
 
 
 def is_cut_short(buffer: Buffer, position: int, end: int) -> bool:
-    """Whether the entry at `position`, of any format, goes on beyond `end`: the last one of a fetch answer may."""
+    """Whether the entry at `position`, of any format, goes on beyond `end`: the last one of a
+    fetch answer may.
+    """
     if end - position < LOG_OVERHEAD:
         return True
     return position + LOG_OVERHEAD + max(peek_offset_and_length(buffer, position)[1], 0) > end
 
 
 def batch_head(base_offset: int, length: int, leader_epoch: int) -> bytes:
-    """The first 16 bytes of a batch, for a vectored write in front of untouched bytes from 16 on."""
+    """The first 16 bytes of a batch, for a vectored write in front of untouched bytes from 16
+    on.
+    """
     return _HEAD.pack(base_offset, length, leader_epoch)
 
 
-def set_offsets_and_epoch(buffer: bytearray | memoryview, base_offset: int, leader_epoch: int, position: int = 0) -> None:
-    """Write base offset and partition leader epoch of the batch at `position`; the CRC stays right."""
+def set_offsets_and_epoch(
+    buffer: bytearray | memoryview, base_offset: int, leader_epoch: int, position: int = 0
+) -> None:
+    """Write base offset and partition leader epoch of the batch at `position`; the CRC stays
+    right.
+    """
     _BASE_OFFSET.pack_into(buffer, position, base_offset)
     _INT32.pack_into(buffer, position + LEADER_EPOCH_AT, leader_epoch)
 
 
-def set_max_timestamp(buffer: bytearray | memoryview, timestamp_type: int, max_timestamp: int, position: int = 0) -> None:
-    """Write timestamp type and max timestamp of the whole batch at `position`; the CRC is computed again if either changed."""
+def set_max_timestamp(
+    buffer: bytearray | memoryview, timestamp_type: int, max_timestamp: int, position: int = 0
+) -> None:
+    """Write timestamp type and max timestamp of the whole batch at `position`; the CRC is
+    computed again if either changed.
+    """
     attributes: int = _INT16.unpack_from(buffer, position + ATTRIBUTES_AT)[0]
-    wanted = attributes | LOG_APPEND_TIME_FLAG if timestamp_type == LOG_APPEND_TIME else attributes & ~LOG_APPEND_TIME_FLAG
-    if wanted == attributes and _BASE_OFFSET.unpack_from(buffer, position + MAX_TIMESTAMP_AT)[0] == max_timestamp:
+    wanted = (
+        attributes | LOG_APPEND_TIME_FLAG
+        if timestamp_type == LOG_APPEND_TIME
+        else attributes & ~LOG_APPEND_TIME_FLAG
+    )
+    if (
+        wanted == attributes
+        and _BASE_OFFSET.unpack_from(buffer, position + MAX_TIMESTAMP_AT)[0] == max_timestamp
+    ):
         return
     _INT16.pack_into(buffer, position + ATTRIBUTES_AT, wanted)
     _BASE_OFFSET.pack_into(buffer, position + MAX_TIMESTAMP_AT, max_timestamp)
@@ -145,6 +181,10 @@ def set_max_timestamp(buffer: bytearray | memoryview, timestamp_type: int, max_t
     _UINT32.pack_into(buffer, position + CRC_AT, batch_crc(buffer, position, size_in_bytes))
 
 
-def set_log_append_time(buffer: bytearray | memoryview, log_append_time_ms: int, position: int = 0) -> None:
-    """Make the batch at `position` one of LogAppendTime: all its records then carry `log_append_time_ms`."""
+def set_log_append_time(
+    buffer: bytearray | memoryview, log_append_time_ms: int, position: int = 0
+) -> None:
+    """Make the batch at `position` one of LogAppendTime: all its records then carry
+    `log_append_time_ms`.
+    """
     set_max_timestamp(buffer, LOG_APPEND_TIME, log_append_time_ms, position)

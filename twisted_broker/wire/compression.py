@@ -1,13 +1,18 @@
-"""The five codecs of Kafka, by their number in the attributes, each with a limit on what it may inflate to.
+"""The five codecs of Kafka, by their number in the attributes, each with a limit on what it may
+inflate to.
 
-1. No decompressor makes more than `max_output_bytes` plus a bounded piece, whatever its input declares: `OutputLimitError` beyond it, after work
-   bounded by the limit and the input's size.
-2. What cannot be inflated, or ends too early, is an `InvalidRecordError`; a number that is no codec an `UnsupportedCodecError`.
-3. A library is loaded when its codec is first used: a broker that never meets lz4 never pays for it.
-4. What we write, the Java client reads: lz4 in independent blocks of 64 KiB without checksums, snappy in xerial's stream framing.
+1. No decompressor makes more than `max_output_bytes` plus a bounded piece, whatever its input
+   declares: `OutputLimitError` beyond it, after work bounded by the limit and the input's size.
+2. What cannot be inflated, or ends too early, is an `InvalidRecordError`; a number that is no codec
+   an `UnsupportedCodecError`.
+3. A library is loaded when its codec is first used: a broker that never meets lz4 never pays for
+   it.
+4. What we write, the Java client reads: lz4 in independent blocks of 64 KiB without checksums,
+   snappy in xerial's stream framing.
 
-Source: Kafka's record formats "snappy, lz4", RELIABILITY 5.3 "decompression bomb"; Kafka's `compress` package. Left out: snappy's and old lz4's
-framing (`snappy_framing`, `lz4_framing`), when to compress.
+Source: Kafka's record formats "snappy, lz4", RELIABILITY 5.3 "decompression bomb"; Kafka's
+`compress` package. Left out: snappy's and old lz4's framing (`snappy_framing`, `lz4_framing`), when
+to compress.
 """
 
 from __future__ import annotations
@@ -28,7 +33,14 @@ LZ4: Final = 3
 ZSTD: Final = 4
 
 CODEC_NAMES: Final = ("none", "gzip", "snappy", "lz4", "zstd")
-CODEC_IDS: Final = {"none": NONE, "uncompressed": NONE, "gzip": GZIP, "snappy": SNAPPY, "lz4": LZ4, "zstd": ZSTD}
+CODEC_IDS: Final = {
+    "none": NONE,
+    "uncompressed": NONE,
+    "gzip": GZIP,
+    "snappy": SNAPPY,
+    "lz4": LZ4,
+    "zstd": ZSTD,
+}
 
 MAX_FRAMES: Final = 16  # concatenated gzip members or frames in one payload: nobody writes two
 _GZIP_WINDOW: Final = 31
@@ -38,7 +50,10 @@ _FIRST_OUTPUT: Final = 64 * 1024
 
 
 def compress(codec: int, data: Buffer, level: int | None = None) -> bytes:
-    """`data` as one payload of this codec. `level`: gzip 1-9 (-1 default), lz4 1-17, zstd up to 22; None is the library's default."""
+    """`data` as one payload of this codec.
+
+    `level`: gzip 1-9 (-1 default), lz4 1-17, zstd up to 22; None is the library's default.
+    """
     if codec == GZIP:
         return _gzip_compress(data, level)
     if codec == SNAPPY:
@@ -53,7 +68,10 @@ def compress(codec: int, data: Buffer, level: int | None = None) -> bytes:
 
 
 def decompress(codec: int, data: Buffer, max_output_bytes: int) -> bytes:
-    """What `data` inflates to. `OutputLimitError` beyond `max_output_bytes`, `InvalidRecordError`, `UnsupportedCodecError`."""
+    """What `data` inflates to.
+
+    `OutputLimitError` beyond `max_output_bytes`, `InvalidRecordError`, `UnsupportedCodecError`.
+    """
     if codec == GZIP:
         return _gzip_decompress(data, max_output_bytes)
     if codec == SNAPPY:
@@ -70,7 +88,9 @@ def decompress(codec: int, data: Buffer, max_output_bytes: int) -> bytes:
 
 
 def compress_legacy(codec: int, data: Buffer, magic: int, level: int | None = None) -> bytes:
-    """As `compress`, for a message set: no zstd, and lz4 in format 0 with the header checksum that old clients expect."""
+    """As `compress`, for a message set: no zstd, and lz4 in format 0 with the header checksum
+    that old clients expect.
+    """
     if codec == ZSTD:
         raise UnsupportedCodecError(f"zstd is not allowed in message format {magic}")
     payload = compress(codec, data, level)
@@ -81,7 +101,9 @@ def decompress_legacy(codec: int, data: Buffer, magic: int, max_output_bytes: in
     """As `decompress`, for a message set: no zstd, and in format 0 any lz4 header checksum."""
     if codec == ZSTD:
         raise UnsupportedCodecError(f"zstd is not allowed in message format {magic}")
-    return decompress(codec, broken_to_standard(data) if codec == LZ4 and magic == 0 else data, max_output_bytes)
+    return decompress(
+        codec, broken_to_standard(data) if codec == LZ4 and magic == 0 else data, max_output_bytes
+    )
 
 
 def _gzip_compress(data: Buffer, level: int | None) -> bytes:
@@ -113,9 +135,15 @@ def _gzip_decompress(data: Buffer, max_output_bytes: int) -> bytes:
 def _lz4_compress(data: Buffer, level: int | None) -> bytes:
     import lz4.frame
 
-    return bytes(lz4.frame.compress(
-        data, compression_level=level or 0, block_size=lz4.frame.BLOCKSIZE_MAX64KB, block_linked=False, store_size=False
-    ))  # fmt: skip
+    return bytes(
+        lz4.frame.compress(
+            data,
+            compression_level=level or 0,
+            block_size=lz4.frame.BLOCKSIZE_MAX64KB,
+            block_linked=False,
+            store_size=False,
+        )
+    )
 
 
 def _lz4_decompress(data: Buffer, max_output_bytes: int) -> bytes:

@@ -1,11 +1,13 @@
 """Control batches: transaction end markers, and the quorum's leader change and snapshot frames.
 
 1. A control batch holds one control record here; its key is version 0 and a type, both int16.
-2. An end marker is transactional and carries the producer's id and epoch but no sequence; a quorum's control batch carries no producer.
+2. An end marker is transactional and carries the producer's id and epoch but no sequence; a
+   quorum's control batch carries no producer.
 3. Keys and values of a later version are read by their leading fields.
 
-Source: Kafka's record formats "control record"; Kafka's ControlRecordType, EndTransactionMarker, MemoryRecords.withEndTransactionMarker.
-Left out: the bodies of quorum control records, which are messages (`messages/control_records`) and come here as bytes.
+Source: Kafka's record formats "control record"; Kafka's ControlRecordType, EndTransactionMarker,
+MemoryRecords.withEndTransactionMarker. Left out: the bodies of quorum control records, which are
+messages (`messages/control_records`) and come here as bytes.
 """
 
 from __future__ import annotations
@@ -35,7 +37,10 @@ def control_key(record_type: int) -> bytes:
 
 
 def control_record_type(key: bytes | None) -> int:
-    """The type in a control record's key; it may be one we do not know. `InvalidRecordError`: no key, a short one, a negative version."""
+    """The type in a control record's key; it may be one we do not know.
+
+    `InvalidRecordError`: no key, a short one, a negative version.
+    """
     return _after_version(_KEY, key, "a control record's key", "type")
 
 
@@ -49,23 +54,44 @@ def build_control_batch(
     producer_id: int = NO_PRODUCER_ID,
     producer_epoch: int = NO_PRODUCER_EPOCH,
 ) -> bytes:
-    """A control batch of one record with this value. It is transactional exactly when there is a producer."""
+    """A control batch of one record with this value.
+
+    It is transactional exactly when there is a producer.
+    """
     builder = BatchBuilder(
-        base_offset=base_offset, producer_id=producer_id, producer_epoch=producer_epoch, leader_epoch=leader_epoch,
-        is_control=True, is_transactional=producer_id != NO_PRODUCER_ID,
-    )  # fmt: skip
+        base_offset=base_offset,
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        leader_epoch=leader_epoch,
+        is_control=True,
+        is_transactional=producer_id != NO_PRODUCER_ID,
+    )
     builder.append(timestamp_ms, control_key(record_type), value)
     return builder.build()
 
 
 def build_end_marker(
-    producer_id: int, producer_epoch: int, is_commit: bool, coordinator_epoch: int, timestamp_ms: int, *, base_offset: int = 0, leader_epoch: int = -1
+    producer_id: int,
+    producer_epoch: int,
+    is_commit: bool,
+    coordinator_epoch: int,
+    timestamp_ms: int,
+    *,
+    base_offset: int = 0,
+    leader_epoch: int = -1,
 ) -> bytes:
-    """The marker that commits or aborts what this producer wrote to the partition in its open transaction."""
+    """The marker that commits or aborts what this producer wrote to the partition in its open
+    transaction.
+    """
     return build_control_batch(
-        COMMIT if is_commit else ABORT, _END_MARKER.pack(0, coordinator_epoch), timestamp_ms,
-        base_offset=base_offset, leader_epoch=leader_epoch, producer_id=producer_id, producer_epoch=producer_epoch,
-    )  # fmt: skip
+        COMMIT if is_commit else ABORT,
+        _END_MARKER.pack(0, coordinator_epoch),
+        timestamp_ms,
+        base_offset=base_offset,
+        leader_epoch=leader_epoch,
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+    )
 
 
 def end_marker_coordinator_epoch(value: bytes | None) -> int:

@@ -1,7 +1,10 @@
-"""The ways a request can fail: Kafka's error codes, and the two exceptions that carry a failure inside.
+"""The ways a request can fail: Kafka's error codes, and the two exceptions that carry a failure
+inside.
 
-1. `BrokerError` is an expected refusal; it becomes a code in the answer. `WireError` is a broken peer; its connection closes.
-2. Numbers, names and which codes a client may retry are those of Kafka 4.3.1 (`org.apache.kafka.common.protocol.Errors`); sentences are ours.
+1. `BrokerError` is an expected refusal; it becomes a code in the answer. `WireError` is a broken
+   peer; its connection closes.
+2. Numbers, names and which codes a client may retry are those of Kafka 4.3.1
+   (`org.apache.kafka.common.protocol.Errors`); sentences are ours.
 Leaves out: which API answers what (api/).
 """
 
@@ -9,7 +12,9 @@ from enum import IntEnum
 
 
 class ErrorCode(IntEnum):
-    """Each has `.retriable` (the same request may succeed later) and `.sentence` (for people; sent where the protocol has a message field)."""
+    """Each has `.retriable` (the same request may succeed later) and `.sentence` (for people;
+    sent where the protocol has a message field).
+    """
 
     retriable: bool
     sentence: str
@@ -24,11 +29,19 @@ class ErrorCode(IntEnum):
     UNKNOWN_SERVER_ERROR = -1, 0, "The server failed while it worked on this request."
     NONE = 0, 0, "No error."
     OFFSET_OUT_OF_RANGE = 1, 0, "The offset lies outside the range this replica holds."
-    CORRUPT_MESSAGE = 2, 1, "The records fail their checksum, have a bad size, or are otherwise damaged."
+    CORRUPT_MESSAGE = (
+        2,
+        1,
+        "The records fail their checksum, have a bad size, or are otherwise damaged.",
+    )
     UNKNOWN_TOPIC_OR_PARTITION = 3, 1, "This server does not host this topic partition."
     INVALID_FETCH_SIZE = 4, 0, "The fetch size is not valid."
     LEADER_NOT_AVAILABLE = 5, 1, "The partition has no leader at the moment."
-    NOT_LEADER_OR_FOLLOWER = 6, 1, "This broker is not the leader, or not a replica, of this partition."
+    NOT_LEADER_OR_FOLLOWER = (
+        6,
+        1,
+        "This broker is not the leader, or not a replica, of this partition.",
+    )
     REQUEST_TIMED_OUT = 7, 1, "The time allowed for the request is over."
     BROKER_NOT_AVAILABLE = 8, 0, "The broker is not available."
     REPLICA_NOT_AVAILABLE = 9, 1, "The replica is not available on this broker."
@@ -41,11 +54,23 @@ class ErrorCode(IntEnum):
     NOT_COORDINATOR = 16, 1, "This broker is not the coordinator asked for."
     INVALID_TOPIC_EXCEPTION = 17, 0, "The operation is not allowed on a topic of this name."
     RECORD_LIST_TOO_LARGE = 18, 0, "The records are larger than a segment of the log may be."
-    NOT_ENOUGH_REPLICAS = 19, 1, "Fewer replicas are in sync than the topic demands; nothing was written."
-    NOT_ENOUGH_REPLICAS_AFTER_APPEND = 20, 1, "The records were written, but fewer replicas were in sync than the topic demands."
+    NOT_ENOUGH_REPLICAS = (
+        19,
+        1,
+        "Fewer replicas are in sync than the topic demands; nothing was written.",
+    )
+    NOT_ENOUGH_REPLICAS_AFTER_APPEND = (
+        20,
+        1,
+        "The records were written, but fewer replicas were in sync than the topic demands.",
+    )
     INVALID_REQUIRED_ACKS = 21, 0, "Acks must be -1, 0 or 1."
     ILLEGAL_GENERATION = 22, 0, "The generation is not the group's current one."
-    INCONSISTENT_GROUP_PROTOCOL = 23, 0, "The member's protocols fit none that the group's other members have."
+    INCONSISTENT_GROUP_PROTOCOL = (
+        23,
+        0,
+        "The member's protocols fit none that the group's other members have.",
+    )
     INVALID_GROUP_ID = 24, 0, "The group id is not valid."
     UNKNOWN_MEMBER_ID = 25, 0, "The group does not know this member."
     INVALID_SESSION_TIMEOUT = 26, 0, "The session timeout is outside the range the broker allows."
@@ -53,29 +78,53 @@ class ErrorCode(IntEnum):
     INVALID_COMMIT_OFFSET_SIZE = 28, 0, "The offsets to commit do not fit into one batch."
     TOPIC_AUTHORIZATION_FAILED = 29, 0, "The principal has no permission for this topic."
     GROUP_AUTHORIZATION_FAILED = 30, 0, "The principal has no permission for this group."
-    CLUSTER_AUTHORIZATION_FAILED = 31, 0, "The principal has no permission for this operation on the cluster."
+    CLUSTER_AUTHORIZATION_FAILED = (
+        31,
+        0,
+        "The principal has no permission for this operation on the cluster.",
+    )
     INVALID_TIMESTAMP = 32, 0, "The timestamp of a record is outside the range the topic allows."
     UNSUPPORTED_SASL_MECHANISM = 33, 0, "The broker does not offer this SASL mechanism."
     ILLEGAL_SASL_STATE = 34, 0, "The request does not fit the state of the authentication."
     UNSUPPORTED_VERSION = 35, 0, "The broker does not serve this version of the API."
     TOPIC_ALREADY_EXISTS = 36, 0, "A topic of this name exists already."
     INVALID_PARTITIONS = 37, 0, "The number of partitions is not valid."
-    INVALID_REPLICATION_FACTOR = 38, 0, "The replication factor is below 1 or above the number of usable brokers."
+    INVALID_REPLICATION_FACTOR = (
+        38,
+        0,
+        "The replication factor is below 1 or above the number of usable brokers.",
+    )
     INVALID_REPLICA_ASSIGNMENT = 39, 0, "The assignment of replicas is not valid."
     INVALID_CONFIG = 40, 0, "The configuration is not valid."
     NOT_CONTROLLER = 41, 1, "This node is not the active controller."
     INVALID_REQUEST = 42, 0, "The request contradicts itself or the protocol."
-    UNSUPPORTED_FOR_MESSAGE_FORMAT = 43, 0, "The format of the stored records does not support this."
+    UNSUPPORTED_FOR_MESSAGE_FORMAT = (
+        43,
+        0,
+        "The format of the stored records does not support this.",
+    )
     POLICY_VIOLATION = 44, 0, "A policy of the cluster forbids this."
-    OUT_OF_ORDER_SEQUENCE_NUMBER = 45, 0, "The sequence number does not follow the producer's last one."
+    OUT_OF_ORDER_SEQUENCE_NUMBER = (
+        45,
+        0,
+        "The sequence number does not follow the producer's last one.",
+    )
     DUPLICATE_SEQUENCE_NUMBER = 46, 0, "The broker has this sequence number already."
-    INVALID_PRODUCER_EPOCH = 47, 0, "A newer producer of the same id has written with a higher epoch."
+    INVALID_PRODUCER_EPOCH = (
+        47,
+        0,
+        "A newer producer of the same id has written with a higher epoch.",
+    )
     INVALID_TXN_STATE = 48, 0, "The transaction is not in a state that allows this."
     INVALID_PRODUCER_ID_MAPPING = 49, 0, "The transactional id belongs to another producer id."
     INVALID_TRANSACTION_TIMEOUT = 50, 0, "The transaction timeout is longer than the broker allows."
     CONCURRENT_TRANSACTIONS = 51, 1, "The producer's previous transaction is not finished yet."
     TRANSACTION_COORDINATOR_FENCED = 52, 0, "A newer transaction coordinator has taken over."
-    TRANSACTIONAL_ID_AUTHORIZATION_FAILED = 53, 0, "The principal has no permission for this transactional id."
+    TRANSACTIONAL_ID_AUTHORIZATION_FAILED = (
+        53,
+        0,
+        "The principal has no permission for this transactional id.",
+    )
     SECURITY_DISABLED = 54, 0, "The broker has no authorizer configured."
     OPERATION_NOT_ATTEMPTED = 55, 0, "Not attempted, because another part of the request failed."
     KAFKA_STORAGE_ERROR = 56, 1, "The disk holding this log failed."
@@ -85,15 +134,31 @@ class ErrorCode(IntEnum):
     REASSIGNMENT_IN_PROGRESS = 60, 0, "The partition is being reassigned already."
     DELEGATION_TOKEN_AUTH_DISABLED = 61, 0, "Delegation tokens are not enabled."
     DELEGATION_TOKEN_NOT_FOUND = 62, 0, "The server knows no such delegation token."
-    DELEGATION_TOKEN_OWNER_MISMATCH = 63, 0, "The principal is neither owner nor renewer of the token."
-    DELEGATION_TOKEN_REQUEST_NOT_ALLOWED = 64, 0, "Delegation tokens cannot be asked for over this connection."
-    DELEGATION_TOKEN_AUTHORIZATION_FAILED = 65, 0, "The principal has no permission for this delegation token."
+    DELEGATION_TOKEN_OWNER_MISMATCH = (
+        63,
+        0,
+        "The principal is neither owner nor renewer of the token.",
+    )
+    DELEGATION_TOKEN_REQUEST_NOT_ALLOWED = (
+        64,
+        0,
+        "Delegation tokens cannot be asked for over this connection.",
+    )
+    DELEGATION_TOKEN_AUTHORIZATION_FAILED = (
+        65,
+        0,
+        "The principal has no permission for this delegation token.",
+    )
     DELEGATION_TOKEN_EXPIRED = 66, 0, "The delegation token has expired."
     INVALID_PRINCIPAL_TYPE = 67, 0, "Principals of this type are not supported."
     NON_EMPTY_GROUP = 68, 0, "The group has members."
     GROUP_ID_NOT_FOUND = 69, 0, "There is no such group."
     FETCH_SESSION_ID_NOT_FOUND = 70, 1, "The broker has no fetch session of this id."
-    INVALID_FETCH_SESSION_EPOCH = 71, 1, "The epoch is not the one that comes next in the fetch session."
+    INVALID_FETCH_SESSION_EPOCH = (
+        71,
+        1,
+        "The epoch is not the one that comes next in the fetch session.",
+    )
     LISTENER_NOT_FOUND = 72, 1, "The leader has no listener matching the one asked over."
     TOPIC_DELETION_DISABLED = 73, 0, "Deleting topics is not enabled."
     FENCED_LEADER_EPOCH = 74, 1, "The request names an older leader epoch than the broker's."
@@ -136,22 +201,38 @@ class ErrorCode(IntEnum):
     UNRELEASED_INSTANCE_ID = 111, 0, "The group instance id is still held by another member."
     UNSUPPORTED_ASSIGNOR = 112, 0, "The group cannot use this assignor."
     STALE_MEMBER_EPOCH = 113, 0, "The member epoch is behind; take the current one and try again."
-    MISMATCHED_ENDPOINT_TYPE = 114, 0, "The request reached an endpoint of another kind than it was meant for."
+    MISMATCHED_ENDPOINT_TYPE = (
+        114,
+        0,
+        "The request reached an endpoint of another kind than it was meant for.",
+    )
     UNSUPPORTED_ENDPOINT_TYPE = 115, 0, "Endpoints of this kind are not supported."
     UNKNOWN_CONTROLLER_ID = 116, 0, "No controller of this id is known."
     UNKNOWN_SUBSCRIPTION_ID = 117, 0, "The subscription id of these client metrics is out of date."
     TELEMETRY_TOO_LARGE = 118, 0, "The client metrics are larger than the broker accepts."
     INVALID_REGISTRATION = 119, 0, "The controller refuses this broker registration."
-    TRANSACTION_ABORTABLE = 120, 0, "The transaction must be aborted; the producer may go on after that."
+    TRANSACTION_ABORTABLE = (
+        120,
+        0,
+        "The transaction must be aborted; the producer may go on after that.",
+    )
     INVALID_RECORD_STATE = 121, 0, "The record is not in a state that allows this acknowledgement."
     SHARE_SESSION_NOT_FOUND = 122, 1, "The broker has no such share session."
-    INVALID_SHARE_SESSION_EPOCH = 123, 1, "The epoch is not the one that comes next in the share session."
+    INVALID_SHARE_SESSION_EPOCH = (
+        123,
+        1,
+        "The epoch is not the one that comes next in the share session.",
+    )
     FENCED_STATE_EPOCH = 124, 0, "The share coordinator's state epoch is newer."
     INVALID_VOTER_KEY = 125, 0, "The voter's id or directory is not the receiver's."
     DUPLICATE_VOTER = 126, 0, "The voter is in the voter set already."
     VOTER_NOT_FOUND = 127, 0, "The voter is not in the voter set."
     INVALID_REGULAR_EXPRESSION = 128, 0, "The regular expression is not valid."
-    REBOOTSTRAP_REQUIRED = 129, 0, "The client's metadata is of no use any more; start again from the bootstrap servers."
+    REBOOTSTRAP_REQUIRED = (
+        129,
+        0,
+        "The client's metadata is of no use any more; start again from the bootstrap servers.",
+    )
     STREAMS_INVALID_TOPOLOGY = 130, 0, "The topology of the streams application is not valid."
     STREAMS_INVALID_TOPOLOGY_EPOCH = 131, 0, "The epoch of the streams topology is not valid."
     STREAMS_TOPOLOGY_FENCED = 132, 0, "The epoch of the streams topology is out of date."
@@ -159,7 +240,11 @@ class ErrorCode(IntEnum):
 
 
 class BrokerError(Exception):
-    """An expected refusal: `code` goes into the answer, `message` (the code's sentence unless given) where the protocol has a place for it."""
+    """An expected refusal:
+
+    `code` goes into the answer, `message` (the code's sentence unless given) where the protocol has
+    a place for it.
+    """
 
     def __init__(self, code: ErrorCode, message: str | None = None) -> None:
         super().__init__(code, message)

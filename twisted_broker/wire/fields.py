@@ -1,6 +1,8 @@
-"""The fields a description is written with: kind, versions, default, and what else Kafka's JSON says of one.
+"""The fields a description is written with: kind, versions, default, and what else Kafka's JSON
+says of one.
 
-1. A field is data; nothing is computed while descriptions are imported. `versions` and `nullable` stay texts until a codec is written.
+1. A field is data; nothing is computed while descriptions are imported. `versions` and `nullable`
+   stay texts until a codec is written.
 2. The functions return Any, so that the annotation beside a field is what type checkers see.
 Leaves out: the classes that fields make up, and reading and writing them (schema.py).
 """
@@ -9,7 +11,9 @@ from typing import Any, NamedTuple
 
 from twisted_broker.wire.primitives import NULL_UUID
 
-FRESH: Any = object()  # stands for a default made anew for each message: an empty list, a struct of defaults
+FRESH: Any = (
+    object()
+)  # stands for a default made anew for each message: an empty list, a struct of defaults
 NEWEST = 32767
 
 
@@ -34,12 +38,22 @@ def version_range(text: str | None) -> VersionRange:
 
 
 class Field:
-    """One field of a description. `kind` is one of the functions' names below; `element` the class of a struct, the class or kind of an array's
-    elements."""
+    """One field of a description. `kind` is one of the functions' names below; `element` the class
+    of a struct, the class or kind of an array's elements.
+    """
 
     __slots__ = ("default", "element", "ignorable", "kind", "name", "nullable", "tag", "versions")
 
-    def __init__(self, kind: str, versions: str, default: Any, nullable: str | None, tag: int | None, ignorable: bool, element: Any = None) -> None:
+    def __init__(
+        self,
+        kind: str,
+        versions: str,
+        default: Any,
+        nullable: str | None,
+        tag: int | None,
+        ignorable: bool,
+        element: Any = None,
+    ) -> None:
         self.name = ""
         self.kind = kind
         self.versions = versions
@@ -56,7 +70,9 @@ class Field:
         return version_range(self.nullable).holds(version)
 
 
-def boolean(versions: str, default: bool = False, tag: int | None = None, ignorable: bool = False) -> Any:
+def boolean(
+    versions: str, default: bool = False, tag: int | None = None, ignorable: bool = False
+) -> Any:
     return Field("boolean", versions, default, None, tag, ignorable)
 
 
@@ -80,36 +96,72 @@ def int64(versions: str, default: int = 0, tag: int | None = None, ignorable: bo
     return Field("int64", versions, default, None, tag, ignorable)
 
 
-def float64(versions: str, default: float = 0.0, tag: int | None = None, ignorable: bool = False) -> Any:
+def float64(
+    versions: str, default: float = 0.0, tag: int | None = None, ignorable: bool = False
+) -> Any:
     return Field("float64", versions, default, None, tag, ignorable)
 
 
-def uuid(versions: str, default: bytes = NULL_UUID, tag: int | None = None, ignorable: bool = False) -> Any:
+def uuid(
+    versions: str, default: bytes = NULL_UUID, tag: int | None = None, ignorable: bool = False
+) -> Any:
     return Field("uuid", versions, default, None, tag, ignorable)
 
 
-def string(versions: str, default: str | None = "", nullable: str | None = None, tag: int | None = None, ignorable: bool = False) -> Any:
+def string(
+    versions: str,
+    default: str | None = "",
+    nullable: str | None = None,
+    tag: int | None = None,
+    ignorable: bool = False,
+) -> Any:
     return Field("string", versions, default, nullable, tag, ignorable)
 
 
-def binary(versions: str, default: bytes | None = b"", nullable: str | None = None, tag: int | None = None, ignorable: bool = False) -> Any:
+def binary(
+    versions: str,
+    default: bytes | None = b"",
+    nullable: str | None = None,
+    tag: int | None = None,
+    ignorable: bool = False,
+) -> Any:
     """Kafka's `bytes`: copied out of the frame."""
     return Field("binary", versions, default, nullable, tag, ignorable)
 
 
 def record_bytes(versions: str, nullable: str | None = None, ignorable: bool = False) -> Any:
-    """Kafka's `records`: a memoryview of the frame when read; written from None, bytes-like, anything with a length, or a list of such."""
+    """Kafka's `records`: a memoryview of the frame when read; written from None, bytes-like,
+    anything with a length, or a list of such.
+    """
     return Field("record_bytes", versions, None, nullable, None, ignorable)
 
 
 def array(
-    element: Any, versions: str, default: None = FRESH, nullable: str | None = None, tag: int | None = None, ignorable: bool = False
+    element: Any,
+    versions: str,
+    default: None = FRESH,
+    nullable: str | None = None,
+    tag: int | None = None,
+    ignorable: bool = False,
 ) -> Any:
     """Of a Struct class, or of one of the functions above: array(int32, "0+")."""
-    return Field("array", versions, default, nullable, tag, ignorable, element if isinstance(element, type) else element.__name__)
+    return Field(
+        "array",
+        versions,
+        default,
+        nullable,
+        tag,
+        ignorable,
+        element if isinstance(element, type) else element.__name__,
+    )
 
 
 def structure(
-    element: type, versions: str, default: None = FRESH, nullable: str | None = None, tag: int | None = None, ignorable: bool = False
+    element: type,
+    versions: str,
+    default: None = FRESH,
+    nullable: str | None = None,
+    tag: int | None = None,
+    ignorable: bool = False,
 ) -> Any:
     return Field("structure", versions, default, nullable, tag, ignorable, element)

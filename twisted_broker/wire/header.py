@@ -1,11 +1,14 @@
 """Request and response headers, which every frame starts with.
 
-1. A request header is v2 (tagged fields) for a flexible version, else v1. (v0, without a client id, was ControlledShutdown v0 only: not spoken.)
-2. A response header is v1 (tagged fields) for a flexible version, else v0; that of ApiVersions is always v0, so that a client can read it before
-   it knows what the server speaks.
-3. The client id keeps its classic form in v2 as well. Tagged fields of headers are skipped, never kept.
-Source: RequestHeader.json, ResponseHeader.json, KIP-482, KIP-511; FLEXIBLE_FROM says in one place what the descriptions say one by one (a test
-holds them together), so that reading a header needs no family of messages.
+1. A request header is v2 (tagged fields) for a flexible version, else v1. (v0, without a client id,
+   was ControlledShutdown v0 only: not spoken.)
+2. A response header is v1 (tagged fields) for a flexible version, else v0; that of ApiVersions is
+   always v0, so that a client can read it before it knows what the server speaks.
+3. The client id keeps its classic form in v2 as well. Tagged fields of headers are skipped, never
+   kept.
+Source: RequestHeader.json, ResponseHeader.json, KIP-482, KIP-511; FLEXIBLE_FROM says in one place
+what the descriptions say one by one (a test holds them together), so that reading a header needs no
+family of messages.
 """
 
 import struct
@@ -36,19 +39,26 @@ class RequestHeader:
 
     __slots__ = ("api_key", "api_version", "client_id", "correlation_id")
 
-    def __init__(self, api_key: int, api_version: int, correlation_id: int, client_id: str | None = None) -> None:
+    def __init__(
+        self, api_key: int, api_version: int, correlation_id: int, client_id: str | None = None
+    ) -> None:
         self.api_key = api_key
         self.api_version = api_version
         self.correlation_id = correlation_id
         self.client_id = client_id
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, RequestHeader) and all(getattr(self, name) == getattr(other, name) for name in self.__slots__)
+        return isinstance(other, RequestHeader) and all(
+            getattr(self, name) == getattr(other, name) for name in self.__slots__
+        )
 
     __hash__ = None  # type: ignore[assignment]
 
     def __repr__(self) -> str:
-        return f"RequestHeader({self.api_key}, {self.api_version}, {self.correlation_id}, {self.client_id!r})"
+        return (
+            f"RequestHeader({self.api_key}, {self.api_version}, {self.correlation_id}, "
+            f"{self.client_id!r})"
+        )
 
 
 def is_flexible(api_key: int, api_version: int) -> bool:
@@ -64,12 +74,17 @@ def request_header_version(api_key: int, api_version: int) -> int:
 
 
 def response_header_version(api_key: int, api_version: int) -> int:
-    """1 with tagged fields, else 0; always 0 for ApiVersions, whose asker does not know yet what the broker speaks (KIP-511)."""
+    """1 with tagged fields, else 0; always 0 for ApiVersions, whose asker does not know yet what
+    the broker speaks (KIP-511).
+    """
     return 1 if is_flexible(api_key, api_version) and api_key != API_VERSIONS else 0
 
 
 def decode_request_header(frame: Buffer) -> tuple[RequestHeader, int]:
-    """The header and the offset of the body. WireError for what is not a header, an API key that does not exist included."""
+    """The header and the offset of the body.
+
+    WireError for what is not a header, an API key that does not exist included.
+    """
     try:
         api_key, api_version, correlation_id, length = _FIXED.unpack_from(frame)
         if not 0 <= api_key < len(FLEXIBLE_FROM):
@@ -91,7 +106,10 @@ def decode_request_header(frame: Buffer) -> tuple[RequestHeader, int]:
 
 
 def encode_request_header(header: RequestHeader) -> bytes:
-    """A request up to its body, without the length in front; WireError for an API key that does not exist."""
+    """A request up to its body, without the length in front;
+
+    WireError for an API key that does not exist.
+    """
     raw = b"" if header.client_id is None else header.client_id.encode()
     length = -1 if header.client_id is None else len(raw)
     fixed = _FIXED.pack(header.api_key, header.api_version, header.correlation_id, length)
@@ -104,7 +122,10 @@ def encode_response_header(correlation_id: int, api_key: int, api_version: int) 
 
 
 def decode_response_header(frame: Buffer, api_key: int, api_version: int) -> tuple[int, int]:
-    """(correlation id, offset of the body) of a frame without its length. WireError when it ends too early."""
+    """(correlation id, offset of the body) of a frame without its length.
+
+    WireError when it ends too early.
+    """
     try:
         (correlation_id,) = _RESPONSE.unpack_from(frame)
         if response_header_version(api_key, api_version) == 0:

@@ -13,8 +13,13 @@ from twisted_broker.wire.structs import Struct
 
 
 def init_source(cls: type[Struct]) -> str:
-    """The text of `__init__`: every field a keyword; what is made anew for each object (lists, structs) is FRESH until then."""
-    arguments = "".join(f", {field.name}={'FRESH' if field.default is FRESH else literal(field.default)}" for field in cls.FIELDS)
+    """The text of `__init__`: every field a keyword; what is made anew for each object (lists,
+    structs) is FRESH until then.
+    """
+    arguments = "".join(
+        f", {field.name}={'FRESH' if field.default is FRESH else literal(field.default)}"
+        for field in cls.FIELDS
+    )
     lines = [f"def __init__(self{', *' if arguments else ''}{arguments}):"]
     for field in cls.FIELDS:
         if field.default is FRESH:
@@ -25,7 +30,9 @@ def init_source(cls: type[Struct]) -> str:
 
 
 def _fresh(field: Field, target: str) -> list[str]:
-    """Lines that make a default; a struct of defaults is filled in place, a call for each would cost more than all the rest."""
+    """Lines that make a default; a struct of defaults is filled in place, a call for each would
+    cost more than all the rest.
+    """
     if field.default is not FRESH:
         return [f"{target} = {literal(field.default)}"]
     if field.kind == "array":

@@ -1,15 +1,20 @@
-"""Old clients and old files: message sets (magic 0 and 1) to batches on produce, batches to message sets on fetch.
+"""Old clients and old files: message sets (magic 0 and 1) to batches on produce, batches to message
+sets on fetch.
 
-1. Up: everything in one produced set becomes one batch, in order; v1 keeps its timestamps, v0 has none. Every CRC is checked, offsets are given anew
-   (some old clients number inner messages wrongly), and a compressed set must be one wrapper.
-2. Down: headers are lost, control batches are skipped. Records below the wanted offset are dropped from uncompressed batches, for some versions of
-   librdkafka count on it; a compressed batch keeps them.
-3. Down works batch by batch, and never holds more than one inflated batch: pieces come out as they are made.
+1. Up: everything in one produced set becomes one batch, in order; v1 keeps its timestamps, v0 has
+   none. Every CRC is checked, offsets are given anew (some old clients number inner messages
+   wrongly), and a compressed set must be one wrapper.
+2. Down: headers are lost, control batches are skipped. Records below the wanted offset are dropped
+   from uncompressed batches, for some versions of librdkafka count on it; a compressed batch keeps
+   them.
+3. Down works batch by batch, and never holds more than one inflated batch: pieces come out as they
+   are made.
 4. zstd cannot go down: `UnsupportedCodecError`.
 
 This is the module to import from: it names what `message_set` and `message_set_builder` own.
-Source: RELIABILITY 3.2 LogValidatorTest, KIP-32, KIP-110; Kafka's LogValidator, RecordsUtil.downConvert. Left out: bounds on timestamps, keys on
-compacted topics: the log validates the batch that comes out.
+Source: RELIABILITY 3.2 LogValidatorTest, KIP-32, KIP-110; Kafka's LogValidator,
+RecordsUtil.downConvert. Left out: bounds on timestamps, keys on compacted topics: the log validates
+the batch that comes out.
 """
 
 from __future__ import annotations
@@ -17,7 +22,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from .batch_header import CREATE_TIME, LOG_APPEND_TIME, MAGIC, NO_LEADER_EPOCH, NO_TIMESTAMP, Buffer, is_cut_short, peek_magic
+from .batch_header import (
+    CREATE_TIME,
+    LOG_APPEND_TIME,
+    MAGIC,
+    NO_LEADER_EPOCH,
+    NO_TIMESTAMP,
+    Buffer,
+    is_cut_short,
+    peek_magic,
+)
 from .compression import NONE, ZSTD
 from .corrupt_record import CorruptRecordError, InvalidRecordError, UnsupportedCodecError
 from .message_set import MessageView, iterate_messages
@@ -55,19 +69,31 @@ def convert_up(
 ) -> bytes:
     """A produced message set as one batch. `codec` None keeps the set's own.
 
-    Raises `CorruptRecordError` (CRC, size), `InvalidRecordError` (empty, several wrappers, broken inside), `OutputLimitError`.
+    Raises `CorruptRecordError` (CRC, size), `InvalidRecordError` (empty, several wrappers, broken
+    inside), `OutputLimitError`.
     """
     messages = list(iterate_messages(buffer, check_crc=True))
     source = _only_codec(messages)
     builder = BatchBuilder(
-        base_offset=base_offset, codec=source if codec is None else codec, level=level, timestamp_type=timestamp_type,
-        log_append_time_ms=log_append_time_ms, leader_epoch=leader_epoch,
-    )  # fmt: skip
+        base_offset=base_offset,
+        codec=source if codec is None else codec,
+        level=level,
+        timestamp_type=timestamp_type,
+        log_append_time_ms=log_append_time_ms,
+        leader_epoch=leader_epoch,
+    )
     for message in messages:
         if message.magic != messages[0].magic:
-            raise InvalidRecordError(f"magic {message.magic} after magic {messages[0].magic} in one set", message.position)
+            raise InvalidRecordError(
+                f"magic {message.magic} after magic {messages[0].magic} in one set",
+                message.position,
+            )
         for record in message.records(max_output_bytes, check_crc=True):
-            builder.append(log_append_time_ms if timestamp_type == LOG_APPEND_TIME else record.timestamp, record.key, record.value)
+            builder.append(
+                log_append_time_ms if timestamp_type == LOG_APPEND_TIME else record.timestamp,
+                record.key,
+                record.value,
+            )
     return builder.build()
 
 
@@ -80,24 +106,43 @@ def _only_codec(messages: list[MessageView]) -> int:
     return codecs[0] if codecs else NONE
 
 
-def iterate_entries(buffer: Buffer, start: int = 0, end: int | None = None, *, partial_tail: bool = False) -> Iterator[Entry]:
-    """Batches and messages as they follow each other in a log that has lived through upgrades. Errors as in `iterate_batches`."""
+def iterate_entries(
+    buffer: Buffer, start: int = 0, end: int | None = None, *, partial_tail: bool = False
+) -> Iterator[Entry]:
+    """Batches and messages as they follow each other in a log that has lived through upgrades.
+
+    Errors as in `iterate_batches`.
+    """
     limit = len(buffer) if end is None else end
     position = start
     while position < limit:
         if partial_tail and is_cut_short(buffer, position, limit):
             return
-        entry: Entry = BatchView(buffer, position) if peek_magic(buffer, position) == MAGIC else MessageView(buffer, position)
+        entry: Entry = (
+            BatchView(buffer, position)
+            if peek_magic(buffer, position) == MAGIC
+            else MessageView(buffer, position)
+        )
         if position + entry.size_in_bytes > limit:
-            raise CorruptRecordError(f"entry of {entry.size_in_bytes} bytes, but only {limit - position} are there", position)
+            raise CorruptRecordError(
+                f"entry of {entry.size_in_bytes} bytes, but only {limit - position} are there",
+                position,
+            )
         position += entry.size_in_bytes
         yield entry
 
 
-def convert_down(entries: Iterable[Entry], to_magic: int, first_offset: int, max_output_bytes: int = MAX_OUTPUT_BYTES) -> Iterator[bytes]:
-    """The entries in format `to_magic` (0 or 1), piece by piece; each piece is whole messages. `first_offset` is the offset asked for.
+def convert_down(
+    entries: Iterable[Entry],
+    to_magic: int,
+    first_offset: int,
+    max_output_bytes: int = MAX_OUTPUT_BYTES,
+) -> Iterator[bytes]:
+    """The entries in format `to_magic` (0 or 1), piece by piece; each piece is whole messages.
+    `first_offset` is the offset asked for.
 
-    There may be no piece at all (only control batches). Raises `UnsupportedCodecError` when it meets zstd, `InvalidRecordError`, `OutputLimitError`.
+    There may be no piece at all (only control batches). Raises `UnsupportedCodecError` when it
+    meets zstd, `InvalidRecordError`, `OutputLimitError`.
     """
     for entry in entries:
         if entry.magic <= to_magic:
@@ -106,10 +151,14 @@ def convert_down(entries: Iterable[Entry], to_magic: int, first_offset: int, max
             yield from _convert_entry_down(entry, to_magic, first_offset, max_output_bytes)
 
 
-def _convert_entry_down(entry: Entry, to_magic: int, first_offset: int, max_output_bytes: int) -> Iterator[bytes]:
+def _convert_entry_down(
+    entry: Entry, to_magic: int, first_offset: int, max_output_bytes: int
+) -> Iterator[bytes]:
     codec = entry.codec
     if codec == ZSTD:
-        raise UnsupportedCodecError(f"records compressed with zstd cannot be read in message format {to_magic}")
+        raise UnsupportedCodecError(
+            f"records compressed with zstd cannot be read in message format {to_magic}"
+        )
     append_time_ms = _append_time(entry)
     records = entry.records(max_output_bytes)
     if codec != NONE:
@@ -126,7 +175,13 @@ def _append_time(entry: Entry) -> int:
     return entry.max_timestamp if isinstance(entry, BatchView) else entry.timestamp
 
 
-def _chunked(records: Iterator[Record], to_magic: int, first_offset: int, timestamp_type: int, append_time_ms: int) -> Iterator[bytes]:
+def _chunked(
+    records: Iterator[Record],
+    to_magic: int,
+    first_offset: int,
+    timestamp_type: int,
+    append_time_ms: int,
+) -> Iterator[bytes]:
     chunk: list[bytes] = []
     size = 0
     for record in records:

@@ -1,7 +1,10 @@
-"""The header checksum of an lz4 frame, right and wrong: message format 0 carries the wrong one on purpose.
+"""The header checksum of an lz4 frame, right and wrong: message format 0 carries the wrong one on
+purpose.
 
-1. Right: the second byte of XXH32 over the frame descriptor. Wrong, as the first clients wrote it and format 0 keeps: over magic and descriptor.
-2. On reading format 0 the byte is not judged, it is put right; what is no lz4 frame passes through, for the decoder to refuse.
+1. Right: the second byte of XXH32 over the frame descriptor. Wrong, as the first clients wrote it
+   and format 0 keeps: over magic and descriptor.
+2. On reading format 0 the byte is not judged, it is put right; what is no lz4 frame passes through,
+   for the decoder to refuse.
 
 Source: KIP-57, Kafka's Lz4BlockInputStream and Lz4BlockOutputStream. Left out: the blocks.
 """
@@ -45,7 +48,9 @@ def xxh32_of_short(data: bytes) -> int:
     value = (374761393 + len(data)) & _MASK
     position = 0
     while position + 4 <= len(data):
-        value = (value + int.from_bytes(data[position : position + 4], "little") * 3266489917) & _MASK
+        value = (
+            value + int.from_bytes(data[position : position + 4], "little") * 3266489917
+        ) & _MASK
         value = _rotate(value, 17) * 668265263 & _MASK
         position += 4
     for byte in data[position:]:

@@ -1,12 +1,16 @@
-"""Kafka's primitive types: what the generated readers and writers, the headers and the record batches are made of.
+"""Kafka's primitive types: what the generated readers and writers, the headers and the record
+batches are made of.
 
-Owns the byte layout of varints, strings, byte strings, arrays of numbers, uuids and the section of tagged fields.
-1. A reader takes (buffer, position) and returns (value, next position); it raises WireError, IndexError or struct.error on what is not there.
-   Entry points (`schema.decode`, `header.decode_request_header`) turn the last two into WireError.
+Owns the byte layout of varints, strings, byte strings, arrays of numbers, uuids and the section of
+tagged fields.
+1. A reader takes (buffer, position) and returns (value, next position); it raises WireError,
+   IndexError or struct.error on what is not there. Entry points (`schema.decode`,
+   `header.decode_request_header`) turn the last two into WireError.
 2. No reader allocates for a declared length before it has seen that the bytes are there.
-3. Unknown tagged fields are stepped over by their length; nothing of them is kept (CVE-2026-111115 is what happens otherwise).
-Source: Kafka protocol guide, KIP-482 (compact types, tagged fields); Kafka's ByteUtils for the varints.
-Leaves out: messages (schema.py), record batches (records.py).
+3. Unknown tagged fields are stepped over by their length; nothing of them is kept (CVE-2026-111115
+   is what happens otherwise).
+Source: Kafka protocol guide, KIP-482 (compact types, tagged fields); Kafka's ByteUtils for the
+varints. Leaves out: messages (schema.py), record batches (records.py).
 """
 
 import base64
@@ -18,10 +22,12 @@ from twisted_broker.wire.errors import WireError
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
 NULL_UUID = bytes(16)
-# Tags are handed out from 0 upwards by Kafka's own schemas, a dozen in the largest one. An honest peer of any later version stays far
-# below this; without a limit a 100 MiB frame of empty tags would hold the reactor for seconds.
+# Tags are handed out from 0 upwards by Kafka's own schemas, a dozen in the largest one. An honest
+# peer of any later version stays far below this; without a limit a 100 MiB frame of empty tags
+# would hold the reactor for seconds.
 MAX_TAGGED_FIELDS = 1024
-# Elements of all arrays of one request: far above a fetch of every partition a broker can host, and 100 MB of objects at most.
+# Elements of all arrays of one request: far above a fetch of every partition a broker can host, and
+# 100 MB of objects at most.
 MAX_ELEMENTS = 500_000
 MAX_UINT32 = 0xFFFFFFFF
 
@@ -31,11 +37,15 @@ _SHORT = 17
 INT8_READERS, INT16_READERS, INT32_READERS, INT64_READERS = (
     tuple(Struct(f">{count}{letter}").unpack_from for count in range(_SHORT)) for letter in "bhiq"
 )
-INT8_WRITERS, INT16_WRITERS, INT32_WRITERS, INT64_WRITERS = (tuple(Struct(f">{count}{letter}").pack for count in range(_SHORT)) for letter in "bhiq")
+INT8_WRITERS, INT16_WRITERS, INT32_WRITERS, INT64_WRITERS = (
+    tuple(Struct(f">{count}{letter}").pack for count in range(_SHORT)) for letter in "bhiq"
+)
 
 
 def bad_length(field: str, length: int, remaining: int) -> WireError:
-    """For a length or count that is negative, null where null is not allowed, or larger than what is left of the frame."""
+    """For a length or count that is negative, null where null is not allowed, or larger than
+    what is left of the frame.
+    """
     return WireError(f"{field}: length {length} with {remaining} bytes left")
 
 
@@ -43,7 +53,9 @@ def bad_length(field: str, length: int, remaining: int) -> WireError:
 
 
 def more_uvarint(buffer: Buffer, position: int, first: int) -> tuple[int, int]:
-    """The rest of an unsigned varint whose first byte (above 127) was already read; at most five bytes and 32 bits in all."""
+    """The rest of an unsigned varint whose first byte (above 127) was already read; at most five
+    bytes and 32 bits in all.
+    """
     value = first & 0x7F
     for shift in (7, 14, 21, 28):
         byte = buffer[position]
@@ -208,7 +220,9 @@ def compact_bytes(value: Buffer | None) -> bytes:
 
 
 def read_numbers(buffer: Buffer, position: int, count: int, letter: str) -> list[Any]:
-    """`count` big-endian numbers; the caller has looked that they are there, and steps over them."""
+    """`count` big-endian numbers; the caller has looked that they are there, and steps over
+    them.
+    """
     return list(unpack_from(f">{count}{letter}", buffer, position))
 
 
@@ -220,7 +234,9 @@ def numbers(values: list[Any], letter: str) -> bytes:
 
 
 def tag_count(buffer: Buffer, position: int, first: int) -> tuple[int, int]:
-    """The number of tagged fields, whose first byte was already read; refuses a number no honest peer sends."""
+    """The number of tagged fields, whose first byte was already read; refuses a number no honest
+    peer sends.
+    """
     count = first
     if first > 127:
         count, position = more_uvarint(buffer, position, first)
@@ -230,7 +246,9 @@ def tag_count(buffer: Buffer, position: int, first: int) -> tuple[int, int]:
 
 
 def skip_tagged_fields(buffer: Buffer, position: int, first: int) -> int:
-    """Steps over a section of tagged fields none of which is known, its first byte already read; the position after it."""
+    """Steps over a section of tagged fields none of which is known, its first byte already read;
+    the position after it.
+    """
     count, position = tag_count(buffer, position, first)
     end = len(buffer)
     last = -1
@@ -245,7 +263,9 @@ def skip_tagged_fields(buffer: Buffer, position: int, first: int) -> int:
 
 
 def bad_tag(tag: int) -> WireError:
-    """For a tagged field out of order, given twice, reaching beyond the frame, or not as long as it says."""
+    """For a tagged field out of order, given twice, reaching beyond the frame, or not as long as
+    it says.
+    """
     return WireError(f"tagged field {tag} is misplaced or of a wrong length")
 
 

@@ -1,21 +1,36 @@
-"""Writes the source text of a reader: `read(buf, p, end) -> (message, position after it)` for one message at one version.
+"""Writes the source text of a reader: `read(buf, p, end) -> (message, position after it)` for one
+message at one version.
 
-1. Neighbouring values of fixed width, with the length byte or bytes that follow them, are one `unpack`.
-2. Nested structs and arrays are written out in place: one function, plain locals, slots stored directly.
-3. `n` is a length or count just read, `t` the first byte of a section of tagged fields, `q` where a value ends. A length is compared with what is
-   left before anything is sliced; a count is compared with remaining // smallest element before anything is made. A request may hold MAX_ELEMENTS
-   in all (`left` of them still): three bytes of a frame can become a hundred of objects, and everybody may send requests.
+1. Neighbouring values of fixed width, with the length byte or bytes that follow them, are one
+   `unpack`.
+2. Nested structs and arrays are written out in place: one function, plain locals, slots stored
+   directly.
+3. `n` is a length or count just read, `t` the first byte of a section of tagged fields, `q` where a
+   value ends. A length is compared with what is left before anything is sliced; a count is compared
+   with remaining // smallest element before anything is made. A request may hold MAX_ELEMENTS in
+   all (`left` of them still): three bytes of a frame can become a hundred of objects, and everybody
+   may send requests.
 4. Every slot is set: fields of other versions get their defaults.
 """
 
 from twisted_broker.wire.fields import FRESH, Field
 from twisted_broker.wire.primitives import NULL_UUID
-from twisted_broker.wire.source import FIXED, NUMBER_ARRAYS, SourceText, element_size, fields_of, literal
+from twisted_broker.wire.source import (
+    FIXED,
+    NUMBER_ARRAYS,
+    SourceText,
+    element_size,
+    fields_of,
+    literal,
+)
 from twisted_broker.wire.structs import Message, Request, Struct
 
 
 def reader_source(cls: type[Message], version: int) -> str:
-    """A module with `read(buf, p, end) -> (message, next position)` for one version. `read` raises WireError, IndexError or struct.error."""
+    """A module with `read(buf, p, end) -> (message, next position)` for one version.
+
+    `read` raises WireError, IndexError or struct.error.
+    """
     writer = _ReaderText(cls.__name__, version, cls.flexible.holds(version))
     name = writer.text.class_name(cls)
     writer.text.line(f"o = new({name})")
@@ -27,7 +42,9 @@ def reader_source(cls: type[Message], version: int) -> str:
     writer.text.line("return o, p")
     if writer.uses_view:
         writer.text.lines.insert(0, "    view = memoryview(buf)")
-    text = writer.text.module(f"def read(buf: Buffer, p: int, end: int) -> tuple[{name}, int]:", "unpack")
+    text = writer.text.module(
+        f"def read(buf: Buffer, p: int, end: int) -> tuple[{name}, int]:", "unpack"
+    )
     return text.replace("\n\n\ndef ", "\nnew = object.__new__\n\n\ndef ", 1)
 
 
@@ -57,7 +74,10 @@ class _ReaderText:
             self.text.line(f"{self.targets[0]} = buf[p]")
         else:
             comma = "," if len(self.targets) == 1 else ""
-            self.text.line(f"{', '.join(self.targets)}{comma} = {self.text.format(self.letters, 'unpack')}(buf, p)")
+            self.text.line(
+                f"{', '.join(self.targets)}{comma} = "
+                f"{self.text.format(self.letters, 'unpack')}(buf, p)"
+            )
         self.text.line(f"p += {self.size}")
         self.letters, self.targets, self.size = "", [], 0
 
@@ -211,8 +231,13 @@ class _ReaderText:
 
     def numbers(self, field: Field, target: str) -> None:
         letter, size = FIXED[field.element]
-        short, long = self.text.primitive(f"{field.element.upper()}_READERS"), self.text.primitive("read_numbers")
-        self.text.line(f'{target} = list({short}[n](buf, p)) if n < 17 else {long}(buf, p, n, "{letter}")')
+        short, long = (
+            self.text.primitive(f"{field.element.upper()}_READERS"),
+            self.text.primitive("read_numbers"),
+        )
+        self.text.line(
+            f'{target} = list({short}[n](buf, p)) if n < 17 else {long}(buf, p, n, "{letter}")'
+        )
         self.text.line(f"p += n * {size}" if size > 1 else "p += n")
 
     def loop_of_values(self, kind: str, target: str, label: str) -> None:

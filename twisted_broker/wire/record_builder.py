@@ -1,11 +1,15 @@
-"""Writing record batches (magic 2): records one by one, control batches, and the empty batch that compaction leaves.
+"""Writing record batches (magic 2): records one by one, control batches, and the empty batch that
+compaction leaves.
 
-1. The bytes are those Kafka writes for the same records; what a codec makes of them may differ, what it inflates to does not.
-2. The base timestamp is the first record's. With LogAppendTime the max timestamp is the append time, else the largest of the records.
+1. The bytes are those Kafka writes for the same records; what a codec makes of them may differ,
+   what it inflates to does not.
+2. The base timestamp is the first record's. With LogAppendTime the max timestamp is the append
+   time, else the largest of the records.
 3. A batch holds at least one record; only `build_empty_batch` writes one without.
 
-Source: Kafka's record formats; Kafka's MemoryRecordsBuilder, DefaultRecordBatch.writeHeader and writeEmptyHeader.
-Left out: batch size limits (the caller asks `size_estimate`), the values of control records (`control_batch`).
+Source: Kafka's record formats; Kafka's MemoryRecordsBuilder, DefaultRecordBatch.writeHeader and
+writeEmptyHeader. Left out: batch size limits (the caller asks `size_estimate`), the values of
+control records (`control_batch`).
 """
 
 from __future__ import annotations
@@ -52,7 +56,14 @@ def append_varint(out: bytearray, value: int) -> None:
     out.append(raw)
 
 
-def append_record(out: bytearray, timestamp_delta: int, offset_delta: int, key: bytes | None, value: bytes | None, headers: HeaderItems) -> None:
+def append_record(
+    out: bytearray,
+    timestamp_delta: int,
+    offset_delta: int,
+    key: bytes | None,
+    value: bytes | None,
+    headers: HeaderItems,
+) -> None:
     """Append one record with its length in front."""
     body = bytearray(1)  # attributes
     append_varint(body, timestamp_delta)
@@ -61,7 +72,9 @@ def append_record(out: bytearray, timestamp_delta: int, offset_delta: int, key: 
     _append_nullable(body, value)
     append_varint(body, len(headers))
     for name, content in headers:
-        _append_nullable(body, name if isinstance(name, bytes) else name.encode("utf-8", "surrogateescape"))
+        _append_nullable(
+            body, name if isinstance(name, bytes) else name.encode("utf-8", "surrogateescape")
+        )
         _append_nullable(body, content)
     append_varint(out, len(body))
     out += body
@@ -80,12 +93,27 @@ def _append_nullable(out: bytearray, content: bytes | None) -> None:
 
 
 class BatchBuilder:
-    """Collects records and builds one batch. All times are ms; `log_append_time_ms` is needed when `timestamp_type` is LogAppendTime."""
+    """Collects records and builds one batch.
+
+    All times are ms; `log_append_time_ms` is needed when `timestamp_type` is LogAppendTime.
+    """
 
     __slots__ = (
-        "_records", "attributes", "base_offset", "base_sequence", "base_timestamp", "codec", "count", "last_offset_delta", "leader_epoch", "level",
-        "log_append_time_ms", "max_timestamp", "producer_epoch", "producer_id",
-    )  # fmt: skip
+        "_records",
+        "attributes",
+        "base_offset",
+        "base_sequence",
+        "base_timestamp",
+        "codec",
+        "count",
+        "last_offset_delta",
+        "leader_epoch",
+        "level",
+        "log_append_time_ms",
+        "max_timestamp",
+        "producer_epoch",
+        "producer_id",
+    )
 
     def __init__(
         self,
@@ -110,7 +138,9 @@ class BatchBuilder:
         self.base_offset = base_offset
         self.codec = codec
         self.level = level
-        self.attributes = batch_attributes(codec, timestamp_type, is_transactional, is_control, delete_horizon_ms is not None)
+        self.attributes = batch_attributes(
+            codec, timestamp_type, is_transactional, is_control, delete_horizon_ms is not None
+        )
         self.log_append_time_ms = log_append_time_ms
         self.producer_id = producer_id
         self.producer_epoch = producer_epoch
@@ -122,7 +152,14 @@ class BatchBuilder:
         self.count = 0
         self._records = bytearray()
 
-    def append(self, timestamp: int, key: bytes | None, value: bytes | None, headers: HeaderItems = (), offset_delta: int | None = None) -> None:
+    def append(
+        self,
+        timestamp: int,
+        key: bytes | None,
+        value: bytes | None,
+        headers: HeaderItems = (),
+        offset_delta: int | None = None,
+    ) -> None:
         """Add a record at `offset_delta` (default: the one after the last), which must grow."""
         if offset_delta is None:
             offset_delta = self.last_offset_delta + 1
@@ -134,7 +171,9 @@ class BatchBuilder:
             self.max_timestamp = timestamp
         timestamp_delta = timestamp - self.base_timestamp
         if timestamp_delta > MAX_INT64 or timestamp_delta < MIN_INT64:
-            raise InvalidRecordError(f"timestamps {self.base_timestamp} and {timestamp} are too far apart for one batch")
+            raise InvalidRecordError(
+                f"timestamps {self.base_timestamp} and {timestamp} are too far apart for one batch"
+            )
         append_record(self._records, timestamp_delta, offset_delta, key, value, headers)
         self.last_offset_delta = offset_delta
         self.count += 1
@@ -145,19 +184,40 @@ class BatchBuilder:
         return HEADER_BYTES + len(self._records)
 
     def build(self, last_offset_delta: int | None = None) -> bytes:
-        """The batch. `last_offset_delta` overrides the last record's: compaction keeps the one of the batch it rewrites."""
+        """The batch.
+
+        `last_offset_delta` overrides the last record's: compaction keeps the one of the batch it
+        rewrites.
+        """
         if self.count == 0 or self.base_timestamp is None:
             raise ValueError("a batch without records")
-        payload = self._records if self.codec == NONE else compress(self.codec, self._records, self.level)
+        payload = (
+            self._records if self.codec == NONE else compress(self.codec, self._records, self.level)
+        )
         return build_batch(
-            self.base_offset, self.leader_epoch, self.attributes,
+            self.base_offset,
+            self.leader_epoch,
+            self.attributes,
             self.last_offset_delta if last_offset_delta is None else last_offset_delta,
-            self.base_timestamp, self.log_append_time_ms if self.attributes & LOG_APPEND_TIME_FLAG else self.max_timestamp,
-            self.producer_id, self.producer_epoch, self.base_sequence, self.count, payload,
-        )  # fmt: skip
+            self.base_timestamp,
+            self.log_append_time_ms
+            if self.attributes & LOG_APPEND_TIME_FLAG
+            else self.max_timestamp,
+            self.producer_id,
+            self.producer_epoch,
+            self.base_sequence,
+            self.count,
+            payload,
+        )
 
 
-def batch_attributes(codec: int, timestamp_type: int, is_transactional: bool, is_control: bool, has_delete_horizon: bool = False) -> int:
+def batch_attributes(
+    codec: int,
+    timestamp_type: int,
+    is_transactional: bool,
+    is_control: bool,
+    has_delete_horizon: bool = False,
+) -> int:
     """The attribute bits of a batch."""
     bits = codec
     if timestamp_type == LOG_APPEND_TIME:
@@ -170,27 +230,70 @@ def batch_attributes(codec: int, timestamp_type: int, is_transactional: bool, is
 
 
 def build_batch(
-    base_offset: int, leader_epoch: int, attributes: int, last_offset_delta: int, base_timestamp: int, max_timestamp: int,
-    producer_id: int, producer_epoch: int, base_sequence: int, count: int, payload: bytes | bytearray,
-) -> bytes:  # fmt: skip
-    """A batch from its fields and its (already compressed) records; length and CRC follow from them."""
+    base_offset: int,
+    leader_epoch: int,
+    attributes: int,
+    last_offset_delta: int,
+    base_timestamp: int,
+    max_timestamp: int,
+    producer_id: int,
+    producer_epoch: int,
+    base_sequence: int,
+    count: int,
+    payload: bytes | bytearray,
+) -> bytes:
+    """A batch from its fields and its (already compressed) records; length and CRC follow from
+    them.
+    """
     size_in_bytes = HEADER_BYTES + len(payload)
-    out = bytearray(HEADER.pack(
-        base_offset, size_in_bytes - LOG_OVERHEAD, leader_epoch, MAGIC, 0, attributes, last_offset_delta, base_timestamp, max_timestamp,
-        producer_id, producer_epoch, base_sequence, count,
-    ))  # fmt: skip
+    out = bytearray(
+        HEADER.pack(
+            base_offset,
+            size_in_bytes - LOG_OVERHEAD,
+            leader_epoch,
+            MAGIC,
+            0,
+            attributes,
+            last_offset_delta,
+            base_timestamp,
+            max_timestamp,
+            producer_id,
+            producer_epoch,
+            base_sequence,
+            count,
+        )
+    )
     crc = crc32c(payload, crc32c(memoryview(out)[ATTRIBUTES_AT:]))
     out[CRC_AT:ATTRIBUTES_AT] = crc.to_bytes(4, "big")
     return b"".join((out, payload))
 
 
 def build_empty_batch(
-    base_offset: int, last_offset: int, leader_epoch: int, timestamp_type: int, max_timestamp: int,
-    producer_id: int, producer_epoch: int, base_sequence: int, is_transactional: bool, is_control: bool,
-) -> bytes:  # fmt: skip
-    """The header alone that compaction keeps, so that a producer's last sequence and the range of offsets survive its records."""
+    base_offset: int,
+    last_offset: int,
+    leader_epoch: int,
+    timestamp_type: int,
+    max_timestamp: int,
+    producer_id: int,
+    producer_epoch: int,
+    base_sequence: int,
+    is_transactional: bool,
+    is_control: bool,
+) -> bytes:
+    """The header alone that compaction keeps, so that a producer's last sequence and the range
+    of offsets survive its records.
+    """
     attributes = batch_attributes(NONE, timestamp_type, is_transactional, is_control)
     return build_batch(
-        base_offset, leader_epoch, attributes, last_offset - base_offset, NO_TIMESTAMP, max_timestamp,
-        producer_id, producer_epoch, base_sequence, 0, b"",
-    )  # fmt: skip
+        base_offset,
+        leader_epoch,
+        attributes,
+        last_offset - base_offset,
+        NO_TIMESTAMP,
+        max_timestamp,
+        producer_id,
+        producer_epoch,
+        base_sequence,
+        0,
+        b"",
+    )

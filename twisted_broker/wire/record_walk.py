@@ -1,14 +1,17 @@
-"""The records inside a batch (magic 2): a lazy walk over uncompressed record bytes, and the varints they are made of.
+"""The records inside a batch (magic 2): a lazy walk over uncompressed record bytes, and the varints
+they are made of.
 
-1. A record's fields end exactly where its length says; all records together end exactly where the section ends. Anything else is an
-   `InvalidRecordError`.
-2. A length, a count or a varint allocates nothing before it is checked against the bytes that are left. An int is at most 5 varint bytes and 32
-   bits, a long 10 and 64: Python's integers do not grow with the input.
+1. A record's fields end exactly where its length says; all records together end exactly where the
+   section ends. Anything else is an `InvalidRecordError`.
+2. A length, a count or a varint allocates nothing before it is checked against the bytes that are
+   left. An int is at most 5 varint bytes and 32 bits, a long 10 and 64: Python's integers do not
+   grow with the input.
 3. Any negative key or value length is null, as Kafka reads it; a header key cannot be null.
-4. Header keys are text; bytes that are not UTF-8 pass through unchanged (surrogateescape), so that a rewritten batch is the same bytes.
+4. Header keys are text; bytes that are not UTF-8 pass through unchanged (surrogateescape), so that
+   a rewritten batch is the same bytes.
 
-Source: Kafka's record formats "record in v2", RELIABILITY 5.3 "varints", "record batches"; Kafka's DefaultRecord. Left out: decompression,
-the header.
+Source: Kafka's record formats "record in v2", RELIABILITY 5.3 "varints", "record batches"; Kafka's
+DefaultRecord. Left out: decompression, the header.
 """
 
 from __future__ import annotations
@@ -25,11 +28,15 @@ MIN_INT64: Final = -(2**63)
 
 
 class Record:
-    """One record as a reader sees it: absolute offset, timestamp in ms, `None` for a null key or value."""
+    """One record as a reader sees it: absolute offset, timestamp in ms, `None` for a null key or
+    value.
+    """
 
     __slots__ = ("headers", "key", "offset", "timestamp", "value")
 
-    def __init__(self, offset: int, timestamp: int, key: bytes | None, value: bytes | None, headers: Headers) -> None:
+    def __init__(
+        self, offset: int, timestamp: int, key: bytes | None, value: bytes | None, headers: Headers
+    ) -> None:
         self.offset = offset
         self.timestamp = timestamp
         self.key = key
@@ -40,14 +47,25 @@ class Record:
         if not isinstance(other, Record):
             return NotImplemented
         same_place = self.offset == other.offset and self.timestamp == other.timestamp
-        return same_place and self.key == other.key and self.value == other.value and self.headers == other.headers
+        return (
+            same_place
+            and self.key == other.key
+            and self.value == other.value
+            and self.headers == other.headers
+        )
 
     def __repr__(self) -> str:
-        return f"Record(offset={self.offset}, timestamp={self.timestamp}, key={self.key!r}, value={self.value!r}, headers={self.headers!r})"
+        return (
+            f"Record(offset={self.offset}, timestamp={self.timestamp}, key={self.key!r}, "
+            f"value={self.value!r}, headers={self.headers!r})"
+        )
 
 
 def _read_raw(data: bytes | memoryview, position: int, most_bytes: int) -> tuple[int, int]:
-    """A varint before zigzag, of at most 5 bytes (32 bits) or 10 (64): (number, position after it)."""
+    """A varint before zigzag, of at most 5 bytes (32 bits) or 10 (64):
+
+    (number, position after it).
+    """
     byte = data[position]
     number = byte & 0x7F
     shift = 7
@@ -57,38 +75,57 @@ def _read_raw(data: bytes | memoryview, position: int, most_bytes: int) -> tuple
         byte = data[position]
         number |= (byte & 0x7F) << shift
         if shift >= last_shift and byte > (0x0F if most_bytes == 5 else 0x01):
-            raise InvalidRecordError(f"a varint is longer than {32 if most_bytes == 5 else 64} bits", position)
+            raise InvalidRecordError(
+                f"a varint is longer than {32 if most_bytes == 5 else 64} bits", position
+            )
         shift += 7
     return number, position + 1
 
 
 def read_varint(data: bytes | memoryview, position: int) -> tuple[int, int]:
-    """A zigzag int of at most 5 bytes: (value, position after it). `InvalidRecordError` when longer, `IndexError` when the bytes end."""
+    """A zigzag int of at most 5 bytes:
+
+    (value, position after it). `InvalidRecordError` when longer, `IndexError` when the bytes end.
+    """
     number, position = _read_raw(data, position, 5)
     return (number >> 1) ^ -(number & 1), position
 
 
 def read_varlong(data: bytes, position: int) -> tuple[int, int]:
-    """A zigzag long of at most 10 bytes: (value, position after it). `InvalidRecordError` when longer, `IndexError` when the bytes end."""
+    """A zigzag long of at most 10 bytes:
+
+    (value, position after it). `InvalidRecordError` when longer, `IndexError` when the bytes end.
+    """
     number, position = _read_raw(data, position, 10)
     return (number >> 1) ^ -(number & 1), position
 
 
 def walk_records(
-    data: bytes, start: int, end: int, count: int, base_offset: int, base_timestamp: int, log_append_time: int | None, sequential: bool = False
+    data: bytes,
+    start: int,
+    end: int,
+    count: int,
+    base_offset: int,
+    base_timestamp: int,
+    log_append_time: int | None,
+    sequential: bool = False,
 ) -> Iterator[Record]:
     """The `count` records in `data[start:end]`, in order, decoded as they are asked for.
 
-    `log_append_time` (ms), when given, is every record's timestamp. `sequential`: the offset deltas must be exactly 0, 1, 2 ..., as a producer
-    must number them; otherwise (compacted batches have holes) they are taken as they come.
-    Raises `InvalidRecordError` at the first record that is broken, after the good ones before it.
+    `log_append_time` (ms), when given, is every record's timestamp. `sequential`: the offset deltas
+    must be exactly 0, 1, 2 ..., as a producer must number them; otherwise (compacted batches have
+    holes) they are taken as they come. Raises `InvalidRecordError` at the first record that is
+    broken, after the good ones before it.
     """
-    if count < 0 or count > (end - start) // 7:  # the smallest record: length, attributes, two deltas, two null lengths, header count
+    if (
+        count < 0 or count > (end - start) // 7
+    ):  # the smallest record: length, attributes, two deltas, two null lengths, header count
         raise InvalidRecordError(f"{count} records cannot be in {end - start} bytes", start)
     position = start
     first = 0
     try:
-        # One body for all fields, and varints of one or two bytes read in line: a call costs as much as the rest of a field.
+        # One body for all fields, and varints of one or two bytes read in line: a call costs as
+        # much as the rest of a field.
         for index in range(count):
             first = position
             number = data[position]
@@ -102,7 +139,11 @@ def walk_records(
                     number, position = _read_raw(data, first, 5)
             record_end = position + (number >> 1)
             if number & 1 or record_end > end:
-                raise InvalidRecordError(f"record length {(number >> 1) ^ -(number & 1)}, {end - position} bytes are left", first)
+                raise InvalidRecordError(
+                    f"record length {(number >> 1) ^ -(number & 1)}, {end - position} bytes "
+                    "are left",
+                    first,
+                )
             position += 1  # attributes: unused, whatever they say
 
             number = data[position]
@@ -131,7 +172,9 @@ def walk_records(
                     number, position = _read_raw(data, position - 1, 5)
             offset_delta = (number >> 1) ^ -(number & 1)
             if sequential and offset_delta != index:
-                raise InvalidRecordError(f"record {index} of the batch has offset delta {offset_delta}", first)
+                raise InvalidRecordError(
+                    f"record {index} of the batch has offset delta {offset_delta}", first
+                )
 
             key: bytes | None = None
             number = data[position]
@@ -141,7 +184,10 @@ def walk_records(
             if not number & 1:
                 field_end = position + (number >> 1)
                 if field_end > record_end:
-                    raise InvalidRecordError(f"key of {number >> 1} bytes in a record with {record_end - position} left", first)
+                    raise InvalidRecordError(
+                        f"key of {number >> 1} bytes in a record with {record_end - position} left",
+                        first,
+                    )
                 key = data[position:field_end]
                 position = field_end
 
@@ -158,7 +204,11 @@ def walk_records(
             if not number & 1:
                 field_end = position + (number >> 1)
                 if field_end > record_end:
-                    raise InvalidRecordError(f"value of {number >> 1} bytes in a record with {record_end - position} left", first)
+                    raise InvalidRecordError(
+                        f"value of {number >> 1} bytes in a record with "
+                        f"{record_end - position} left",
+                        first,
+                    )
                 value = data[position:field_end]
                 position = field_end
 
@@ -168,7 +218,9 @@ def walk_records(
             else:
                 position += 1
             if position != record_end:
-                raise InvalidRecordError(f"a record's fields end {position - record_end} bytes behind its length", first)
+                raise InvalidRecordError(
+                    f"a record's fields end {position - record_end} bytes behind its length", first
+                )
             yield Record(base_offset + offset_delta, timestamp, key, value, headers)
     except IndexError:
         raise InvalidRecordError("a record goes on beyond its batch", first) from None
@@ -180,7 +232,9 @@ def _read_headers(data: bytes, position: int, end: int, headers: Headers) -> int
     """Read the header count and the headers into `headers`; the position after them."""
     count, position = read_varint(data, position)
     if count < 0 or count > (end - position) // 2:  # the smallest header: empty key, null value
-        raise InvalidRecordError(f"{count} headers in a record with {end - position} bytes left", position)
+        raise InvalidRecordError(
+            f"{count} headers in a record with {end - position} bytes left", position
+        )
     for _ in range(count):
         number = data[position]
         position += 1
@@ -188,7 +242,11 @@ def _read_headers(data: bytes, position: int, end: int, headers: Headers) -> int
             number, position = _read_raw(data, position - 1, 5)
         field_end = position + (number >> 1)
         if number & 1 or field_end > end:
-            raise InvalidRecordError(f"header key length {(number >> 1) ^ -(number & 1)}, {end - position} bytes are left", position)
+            raise InvalidRecordError(
+                f"header key length {(number >> 1) ^ -(number & 1)}, {end - position} bytes "
+                "are left",
+                position,
+            )
         key = data[position:field_end].decode("utf-8", "surrogateescape")
         number = data[field_end]
         position = field_end + 1
@@ -199,7 +257,9 @@ def _read_headers(data: bytes, position: int, end: int, headers: Headers) -> int
             continue
         field_end = position + (number >> 1)
         if field_end > end:
-            raise InvalidRecordError(f"header value length {number >> 1}, {end - position} bytes are left", position)
+            raise InvalidRecordError(
+                f"header value length {number >> 1}, {end - position} bytes are left", position
+            )
         headers.append((key, data[position:field_end]))
         position = field_end
     return position

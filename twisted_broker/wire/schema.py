@@ -1,4 +1,5 @@
-"""Declarative descriptions of Kafka's messages, and the four calls that turn them into bytes and back.
+"""Declarative descriptions of Kafka's messages, and the four calls that turn them into bytes and
+back.
 
     class FetchTopic(Struct):
         topic: str = string("0-12", ignorable=True)
@@ -7,15 +8,19 @@
 
     class FetchRequest(Request, api_key=1, versions="0-18", flexible="12+"): ...
 
-1. One class serves all versions of a message; a field says which versions carry it. Names are those of Kafka's JSON in snake_case.
+1. One class serves all versions of a message; a field says which versions carry it. Names are those
+   of Kafka's JSON in snake_case.
 2. A class is nothing but its fields (structs.py). Importing descriptions compiles nothing.
-3. A reader and a writer per (class, version) are written as typed source text (reader_source.py, writer_source.py), compiled when first used and
-   kept. Everything about a field is decided while the text is written, nothing while it runs.
-4. What a peer sent raises WireError and nothing else; counts never exceed remaining bytes / smallest element; unknown tagged fields are skipped.
-5. A field that holds something, but that the version has no place for, is dropped when `ignorable`; otherwise encoding raises ValueError.
-Source: Kafka's message JSON (4.3.1; 3.9 for versions 4.0 removed), MessageDataGenerator for rules 4 and 5, KIP-482.
-Leaves out: frames (net/), headers (header.py), record batches: a `record_bytes` field is read as a view of the frame, written from
-bytes-like parts or anything with a length.
+3. A reader and a writer per (class, version) are written as typed source text (reader_source.py,
+   writer_source.py), compiled when first used and kept. Everything about a field is decided while
+   the text is written, nothing while it runs.
+4. What a peer sent raises WireError and nothing else; counts never exceed remaining bytes /
+   smallest element; unknown tagged fields are skipped.
+5. A field that holds something, but that the version has no place for, is dropped when `ignorable`;
+   otherwise encoding raises ValueError.
+Source: Kafka's message JSON (4.3.1; 3.9 for versions 4.0 removed), MessageDataGenerator for rules 4
+and 5, KIP-482. Leaves out: frames (net/), headers (header.py), record batches: a `record_bytes`
+field is read as a view of the frame, written from bytes-like parts or anything with a length.
 """
 
 import struct
@@ -42,7 +47,16 @@ from twisted_broker.wire.fields import (
     version_range,
 )
 from twisted_broker.wire.primitives import Buffer
-from twisted_broker.wire.structs import Message, Reader, Record, Request, Response, Struct, StructType, Writer
+from twisted_broker.wire.structs import (
+    Message,
+    Reader,
+    Record,
+    Request,
+    Response,
+    Struct,
+    StructType,
+    Writer,
+)
 
 __all__ = [
     "FRESH",
@@ -86,7 +100,9 @@ M = TypeVar("M", bound=Message)
 
 
 def decode(cls: type[M], buffer: Buffer, version: int, offset: int = 0) -> M:
-    """The message that starts at `offset` and, unless `allows_trailing_bytes`, fills `buffer` to its end. WireError when it does not."""
+    """The message that starts at `offset` and, unless `allows_trailing_bytes`, fills `buffer` to
+    its end. WireError when it does not.
+    """
     reader = cls.readers.get(version) or compile_reader(cls, version)
     end = len(buffer)
     try:
@@ -130,14 +146,18 @@ def encode_into(message: Message, version: int, parts: list[Any]) -> None:
 
 
 def encode_parts(message: Message, version: int) -> list[Any]:
-    """Bytes and opaque objects in the order of the wire, neighbouring bytes joined; the whole is sum(map(len, parts)) long."""
+    """Bytes and opaque objects in the order of the wire, neighbouring bytes joined; the whole is
+    sum(map(len, parts)) long.
+    """
     parts: list[Any] = []
     encode_into(message, version, parts)
     return join_bytes(parts)
 
 
 def join_bytes(parts: list[Any]) -> list[Any]:
-    """Runs of small `bytes` made one, so that a gathered write has few pieces; large ones and other objects are left alone."""
+    """Runs of small `bytes` made one, so that a gathered write has few pieces; large ones and
+    other objects are left alone.
+    """
     joined: list[Any] = []
     run: list[bytes] = []
     for part in parts:
@@ -154,23 +174,33 @@ def join_bytes(parts: list[Any]) -> list[Any]:
 
 
 def compile_reader(cls: type[Message], version: int) -> Reader:
-    """The function that reads this version, kept in `cls.readers`. `WireError` for a version that it does not have."""
+    """The function that reads this version, kept in `cls.readers`.
+
+    `WireError` for a version that it does not have.
+    """
     from twisted_broker.wire.reader_source import reader_source
 
     if not cls.versions.holds(version):
         raise WireError(f"{cls.__name__} has no version {version}")
-    reader: Reader = _run(reader_source(cls, version), f"<reader of {cls.__name__} v{version}>")["read"]
+    reader: Reader = _run(reader_source(cls, version), f"<reader of {cls.__name__} v{version}>")[
+        "read"
+    ]
     cls.readers[version] = reader
     return reader
 
 
 def compile_writer(cls: type[Message], version: int) -> Writer:
-    """The function that writes this version, kept in `cls.writers`. ValueError for a version that it does not have: the caller's mistake."""
+    """The function that writes this version, kept in `cls.writers`.
+
+    ValueError for a version that it does not have: the caller's mistake.
+    """
     from twisted_broker.wire.writer_source import writer_source
 
     if not cls.versions.holds(version):
         raise ValueError(f"{cls.__name__} has no version {version}")
-    writer: Writer = _run(writer_source(cls, version), f"<writer of {cls.__name__} v{version}>")["write"]
+    writer: Writer = _run(writer_source(cls, version), f"<writer of {cls.__name__} v{version}>")[
+        "write"
+    ]
     cls.writers[version] = writer
     return writer
 
@@ -191,7 +221,9 @@ def source_text(cls: type[Message], version: int) -> str:
 
 
 def smallest_size(cls: type[Struct], version: int, flexible: bool | None = None) -> int:
-    """The fewest bytes an encoded struct can have; a message knows itself whether the version is flexible, a nested struct has to be told."""
+    """The fewest bytes an encoded struct can have; a message knows itself whether the version is
+    flexible, a nested struct has to be told.
+    """
     from twisted_broker.wire.source import struct_size
 
     if flexible is None:

@@ -1,10 +1,12 @@
-"""Snappy as Kafka's clients use it: xerial's stream framing around raw blocks; read also without the framing.
+"""Snappy as Kafka's clients use it: xerial's stream framing around raw blocks; read also without
+the framing.
 
-1. A block's declared length is checked against what is left of the limit before the block is touched.
+1. A block's declared length is checked against what is left of the limit before the block is
+   touched.
 2. We always write the framing, in blocks of 32 KiB as the Java client does.
 
-Source: Kafka's record formats "snappy, lz4"; snappy-java's SnappyCodec, SnappyOutputStream. Left out: snappy's own framing format,
-which Kafka does not use.
+Source: Kafka's record formats "snappy, lz4"; snappy-java's SnappyCodec, SnappyOutputStream. Left
+out: snappy's own framing format, which Kafka does not use.
 """
 
 from __future__ import annotations
@@ -36,7 +38,10 @@ def snappy_compress(data: Buffer) -> bytes:
 
 
 def snappy_decompress(data: Buffer, max_output_bytes: int) -> bytes:
-    """What framed or raw snappy inflates to. `InvalidRecordError` when broken, `OutputLimitError` when it declares more than the limit."""
+    """What framed or raw snappy inflates to.
+
+    `InvalidRecordError` when broken, `OutputLimitError` when it declares more than the limit.
+    """
     view = memoryview(data)
     if bytes(view[: len(XERIAL_MAGIC)]) != XERIAL_MAGIC:
         return _inflate_block(view, max_output_bytes, max_output_bytes)

@@ -1,4 +1,5 @@
-"""What the writers of source text share: lines with indentation, the `struct` formats in use, sizes, literals.
+"""What the writers of source text share: lines with indentation, the `struct` formats in use,
+sizes, literals.
 
 Leaves out: what the lines say (reader_source.py, writer_source.py, init_source.py).
 """
@@ -23,7 +24,9 @@ NUMBER_ARRAYS = ("int8", "int16", "int32", "int64")
 
 
 class SourceText:
-    """Lines of a function body, with the classes, names and `struct` formats that its module must have ahead of it."""
+    """Lines of a function body, with the classes, names and `struct` formats that its module
+    must have ahead of it.
+    """
 
     def __init__(self) -> None:
         self.lines: list[str] = []
@@ -59,11 +62,20 @@ class SourceText:
         by_module: dict[str, list[str]] = {}
         for name, module in self.classes.items():
             by_module.setdefault(module, []).append(name)
-        head += [f"from {module} import {', '.join(sorted(names))}" for module, names in sorted(by_module.items())]
+        head += [
+            f"from {module} import {', '.join(sorted(names))}"
+            for module, names in sorted(by_module.items())
+        ]
         head.append("from typing import Any")
-        head.append(f"from twisted_broker.wire.primitives import {', '.join(sorted(self.primitives | {'Buffer'}))}")
+        head.append(
+            "from twisted_broker.wire.primitives import "
+            f"{', '.join(sorted(self.primitives | {'Buffer'}))}"
+        )
         attribute = "unpack_from" if method == "unpack" else method
-        head += [f'S{index}_{method} = Struct(">{letters}").{attribute}' for letters, index in self.formats.items()]
+        head += [
+            f'S{index}_{method} = Struct(">{letters}").{attribute}'
+            for letters, index in self.formats.items()
+        ]
         return "\n".join([*head, "", "", signature, *self.lines, ""])
 
 
@@ -74,12 +86,20 @@ def literal(value: Any) -> str:
 
 
 def differs(field: Field, expression: str, source: SourceText) -> str:
-    """An expression that is true when `expression` holds something else than the field's default."""
+    """An expression that is true when `expression` holds something else than the field's
+    default.
+    """
     if field.default is None:
         return f"{expression} is not None"
     if field.kind == "structure":
         null = [f"{expression} is None"] if field.nullable else []
-        return " or ".join(null + [differs(inner, f"{expression}.{inner.name}", source) for inner in field.element.FIELDS])
+        return " or ".join(
+            null
+            + [
+                differs(inner, f"{expression}.{inner.name}", source)
+                for inner in field.element.FIELDS
+            ]
+        )
     if field.kind == "boolean":
         return f"not {expression}" if field.default else expression
     if field.kind == "array" or field.default in ("", b"", 0):
@@ -89,7 +109,9 @@ def differs(field: Field, expression: str, source: SourceText) -> str:
     return f"{expression} != {literal(field.default)}"
 
 
-def fields_of(cls: type[Struct], version: int, flexible: bool) -> tuple[list[Field], list[Field], list[Field]]:
+def fields_of(
+    cls: type[Struct], version: int, flexible: bool
+) -> tuple[list[Field], list[Field], list[Field]]:
     """(plain, tagged in order of their tags, missing) at a version."""
     plain: list[Field] = []
     tagged: list[Field] = []
@@ -119,7 +141,9 @@ def field_size(field: Field, version: int, flexible: bool) -> int:
 
 
 def kind_size(kind: str, flexible: bool) -> int:
-    """The fewest bytes of a primitive: those of a fixed kind, the length of an empty one of any other."""
+    """The fewest bytes of a primitive: those of a fixed kind, the length of an empty one of any
+    other.
+    """
     if kind in FIXED:
         return FIXED[kind][1]
     if flexible:
@@ -129,4 +153,8 @@ def kind_size(kind: str, flexible: bool) -> int:
 
 def element_size(field: Field, version: int, flexible: bool) -> int:
     """Of an array's element."""
-    return kind_size(field.element, flexible) if isinstance(field.element, str) else struct_size(field.element, version, flexible)
+    return (
+        kind_size(field.element, flexible)
+        if isinstance(field.element, str)
+        else struct_size(field.element, version, flexible)
+    )

@@ -2,10 +2,12 @@
 
 Owns `Struct` and what is made of it: `Message`, and its kinds `Request`, `Response`, `Record`.
 
-1. A class is nothing but slots, Kafka's defaults, keyword arguments, equality and a repr. Importing descriptions compiles nothing.
+1. A class is nothing but slots, Kafka's defaults, keyword arguments, equality and a repr. Importing
+   descriptions compiles nothing.
 2. A field that is FRESH by default is made anew for each object.
 
-Leaves out: the fields (fields.py); bytes (schema.py, which hands all of this on: descriptions import from there).
+Leaves out: the fields (fields.py); bytes (schema.py, which hands all of this on: descriptions
+import from there).
 """
 
 from collections.abc import Callable
@@ -24,7 +26,9 @@ class StructType(type):
 
     FIELDS: tuple[Field, ...]
 
-    def __new__(mcs, name: str, bases: tuple[type, ...], namespace: dict[str, Any], **facts: Any) -> "StructType":
+    def __new__(
+        mcs, name: str, bases: tuple[type, ...], namespace: dict[str, Any], **facts: Any
+    ) -> "StructType":
         fields = []
         for key, value in list(namespace.items()):
             if type(value) is Field:
@@ -37,7 +41,10 @@ class StructType(type):
 
 
 class Struct(metaclass=StructType):
-    """Base of every description. The real `__init__`, with Kafka's defaults, is compiled when the class is first called."""
+    """Base of every description.
+
+    The real `__init__`, with Kafka's defaults, is compiled when the class is first called.
+    """
 
     FIELDS: ClassVar[tuple[Field, ...]]
 
@@ -56,8 +63,12 @@ class Struct(metaclass=StructType):
     __hash__ = None  # type: ignore[assignment]
 
     def __repr__(self) -> str:
-        """For logs: bytes only by their number, since they may be passwords and are never worth reading."""
-        values = ", ".join(f"{field.name}={_shown(field, getattr(self, field.name))}" for field in self.FIELDS)
+        """For logs: bytes only by their number, since they may be passwords and are never worth
+        reading.
+        """
+        values = ", ".join(
+            f"{field.name}={_shown(field, getattr(self, field.name))}" for field in self.FIELDS
+        )
         return f"{type(self).__name__}({values})"
 
 
@@ -68,7 +79,10 @@ def _shown(field: Field, value: Any) -> str:
 
 
 class Message(Struct):
-    """What can be encoded by itself, at a version. `readers` and `writers` hold the compiled codecs."""
+    """What can be encoded by itself, at a version.
+
+    `readers` and `writers` hold the compiled codecs.
+    """
 
     versions: ClassVar[VersionRange]
     flexible: ClassVar[VersionRange]
@@ -85,12 +99,16 @@ class Message(Struct):
 
 
 class Request(Message):
-    """Kafka does not look behind a request either: librdkafka's Metadata v9+ for all topics is three bytes too long."""
+    """Kafka does not look behind a request either: librdkafka's Metadata v9+ for all topics is
+    three bytes too long.
+    """
 
     api_key: ClassVar[int] = -1
     allows_trailing_bytes: ClassVar[bool] = True
 
-    def __init_subclass__(cls, api_key: int = -1, versions: str = "none", flexible: str = "none") -> None:
+    def __init_subclass__(
+        cls, api_key: int = -1, versions: str = "none", flexible: str = "none"
+    ) -> None:
         super().__init_subclass__(versions, flexible)
         cls.api_key = api_key
 
@@ -101,16 +119,23 @@ class Response(Message):
     api_key: ClassVar[int] = -1
     allows_trailing_bytes: ClassVar[bool] = True
 
-    def __init_subclass__(cls, api_key: int = -1, versions: str = "none", flexible: str = "none") -> None:
+    def __init_subclass__(
+        cls, api_key: int = -1, versions: str = "none", flexible: str = "none"
+    ) -> None:
         super().__init_subclass__(versions, flexible)
         cls.api_key = api_key
 
 
 class Record(Message):
-    """Key or value of a record that Kafka itself stores. `record_type` is what tells its kinds apart in one log; -1 where there is only one."""
+    """Key or value of a record that Kafka itself stores.
+
+    `record_type` is what tells its kinds apart in one log; -1 where there is only one.
+    """
 
     record_type: ClassVar[int] = -1
 
-    def __init_subclass__(cls, record_type: int = -1, versions: str = "none", flexible: str = "none") -> None:
+    def __init_subclass__(
+        cls, record_type: int = -1, versions: str = "none", flexible: str = "none"
+    ) -> None:
         super().__init_subclass__(versions, flexible)
         cls.record_type = record_type

@@ -1,8 +1,11 @@
-"""Writes the source text of a writer: `write(o, parts) -> None` appends one message at one version to a list of byte strings.
+"""Writes the source text of a writer: `write(o, parts) -> None` appends one message at one version
+to a list of byte strings.
 
-1. Neighbouring values of fixed width, with a length or count that follows them, are one `pack`; the byte that says "no tagged fields" is its padding.
+1. Neighbouring values of fixed width, with a length or count that follows them, are one `pack`; the
+   byte that says "no tagged fields" is its padding.
 2. Nested structs and arrays are written out in place.
-3. `n` is a length or count as it goes out: compact ones carry their plus one, 0 is null. A varint above 127 takes a second way.
+3. `n` is a length or count as it goes out: compact ones carry their plus one, 0 is null. A varint
+   above 127 takes a second way.
 4. Tagged fields go out when they differ from their default, in the order of their tags.
 """
 
@@ -13,7 +16,9 @@ from twisted_broker.wire.structs import Message, Struct
 
 
 def writer_source(cls: type[Message], version: int) -> str:
-    """A module with `write(o, parts)` for one version: appends the message's bytes, and opaque records as they are."""
+    """A module with `write(o, parts)` for one version: appends the message's bytes, and opaque
+    records as they are.
+    """
     writer = _WriterText(version, cls.flexible.holds(version))
     name = writer.text.class_name(cls)
     writer.struct(cls, "o", cls.__name__)
@@ -70,7 +75,9 @@ class _WriterText:
         for field in missing:
             if not field.ignorable:
                 self.text.line(f"if {differs(field, f'{value}.{field.name}', self.text)}:")
-                self.text.line(f"    raise ValueError(\"{label} v{self.version} cannot carry {field.name}\")")
+                self.text.line(
+                    f'    raise ValueError("{label} v{self.version} cannot carry {field.name}")'
+                )
         for field in plain:
             self.field(field, f"{value}.{field.name}", f"{label}.{field.name}")
         if tagged:
@@ -95,7 +102,10 @@ class _WriterText:
             self.text.line(f"{self.parts}: list[Any] = []")
             self.field(field, f"{value}.{field.name}", f"{label}.{field.name}")
             self.flush()
-            self.text.line(f"{section}.append({bytes((field.tag or 0,))!r} + {self.text.primitive('uvarint')}(sum(map(len, {self.parts}))))")
+            self.text.line(
+                f"{section}.append({bytes((field.tag or 0,))!r} + "
+                f"{self.text.primitive('uvarint')}(sum(map(len, {self.parts}))))"
+            )
             self.text.line(f"{section} += {self.parts}")
             self.text.depth -= 1
         self.parts = parts
@@ -168,7 +178,9 @@ class _WriterText:
             self.text.line(f"is_list = type({name}) is list or type({name}) is tuple")
             self.text.line(f"n = (sum(map(len, {name})) if is_list else len({name})){plus_one}")
             self.length("i")
-            self.text.line(f"{self.parts}.extend({name}) if is_list else {self.parts}.append({name})")
+            self.text.line(
+                f"{self.parts}.extend({name}) if is_list else {self.parts}.append({name})"
+            )
             return
         if kind == "string":
             self.text.line(f"b{name} = {name}.encode()")
@@ -193,9 +205,13 @@ class _WriterText:
         self.text.line(f"n = len({items}){' + 1' if self.flexible else ''}")
         self.length("i")
         if field.element in NUMBER_ARRAYS:
-            short, long = self.text.primitive(f"{field.element.upper()}_WRITERS"), self.text.primitive("numbers")
+            short, long = (
+                self.text.primitive(f"{field.element.upper()}_WRITERS"),
+                self.text.primitive("numbers"),
+            )
             self.text.line(
-                f'{self.parts}.append({short}[len({items})](*{items}) if len({items}) < 17 else {long}({items}, "{FIXED[field.element][0]}"))'
+                f"{self.parts}.append({short}[len({items})](*{items}) if len({items}) < 17 "
+                f'else {long}({items}, "{FIXED[field.element][0]}"))'
             )
         else:
             self.loop(field, items, label)

@@ -1,4 +1,6 @@
-"""aiokafka: an idempotent producer, a consumer on its own, and a member of a group that commits as it goes."""
+"""aiokafka: an idempotent producer, a consumer on its own, and a member of a group that commits
+as it goes.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,9 @@ from aiokafka.errors import KafkaError
 from tests.faults.clients.job import HEARTBEAT_MS, PACE_SECONDS, REQUEST_MS, SESSION_MS, Work
 
 _EXPIRY_MS = 60_000
-"""A batch that finds no leader for as long as a request may take is dropped, sequence and all: that must be longer than any fault."""
+"""A batch that finds no leader for as long as a request may take is dropped, sequence and all:
+that must be longer than any fault.
+"""
 
 
 def _settings(work: Work, request_ms: int = REQUEST_MS) -> dict[str, Any]:
@@ -30,7 +34,13 @@ def produce(work: Work) -> None:
 
 async def _produce(work: Work) -> None:
     acks: Any = work.job.acks if work.job.idempotent else int(work.job.acks)
-    producer = AIOKafkaProducer(acks=acks, enable_idempotence=work.job.idempotent, linger_ms=5, max_batch_size=1 << 18, **_settings(work, _EXPIRY_MS))
+    producer = AIOKafkaProducer(
+        acks=acks,
+        enable_idempotence=work.job.idempotent,
+        linger_ms=5,
+        max_batch_size=1 << 18,
+        **_settings(work, _EXPIRY_MS),
+    )
     await producer.start()
 
     def told(sent: Future[Any], value: str) -> None:
@@ -69,7 +79,11 @@ def consume(work: Work) -> None:
 
 async def _consume(work: Work) -> None:
     job = work.job
-    group: dict[str, Any] = {"group_id": job.group or None, "enable_auto_commit": bool(job.group), "auto_commit_interval_ms": 500}
+    group: dict[str, Any] = {
+        "group_id": job.group or None,
+        "enable_auto_commit": bool(job.group),
+        "auto_commit_interval_ms": 500,
+    }
     times = {"session_timeout_ms": SESSION_MS, "heartbeat_interval_ms": HEARTBEAT_MS}
     consumer = AIOKafkaConsumer(auto_offset_reset="earliest", **group, **times, **_settings(work))
     if job.group:
@@ -83,5 +97,10 @@ async def _consume(work: Work) -> None:
         work.recorder.assigned()
     while not work.enough.is_set():
         found = await consumer.getmany(timeout_ms=200)
-        work.recorder.poll({(tp.topic, tp.partition): [(each.offset, each.value.decode()) for each in records] for tp, records in found.items()})
+        work.recorder.poll(
+            {
+                (tp.topic, tp.partition): [(each.offset, each.value.decode()) for each in records]
+                for tp, records in found.items()
+            }
+        )
     await consumer.stop()

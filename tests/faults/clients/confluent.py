@@ -1,13 +1,29 @@
-"""confluent-kafka (librdkafka): an idempotent producer, a consumer on its own, and a member of a group that commits as it goes."""
+"""confluent-kafka (librdkafka): an idempotent producer, a consumer on its own, and a member of a
+group that commits as it goes.
+"""
 
 from __future__ import annotations
 
 from contextlib import suppress
 from typing import Any
 
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, Message, Producer, TopicPartition
+from confluent_kafka import (
+    OFFSET_BEGINNING,
+    Consumer,
+    KafkaException,
+    Message,
+    Producer,
+    TopicPartition,
+)
 
-from tests.faults.clients.job import HEARTBEAT_MS, PACE_SECONDS, PATIENCE_MS, REQUEST_MS, SESSION_MS, Work
+from tests.faults.clients.job import (
+    HEARTBEAT_MS,
+    PACE_SECONDS,
+    PATIENCE_MS,
+    REQUEST_MS,
+    SESSION_MS,
+    Work,
+)
 
 _MOST_OF_A_POLL = 200
 
@@ -24,7 +40,9 @@ def _settings(work: Work) -> dict[str, Any]:
 
 def produce(work: Work) -> None:
     safety = {"acks": work.job.acks, "enable.idempotence": work.job.idempotent}
-    producer = Producer(_settings(work) | safety | {"linger.ms": 5, "message.timeout.ms": PATIENCE_MS})
+    producer = Producer(
+        _settings(work) | safety | {"linger.ms": 5, "message.timeout.ms": PATIENCE_MS}
+    )
 
     def told(error: Any, message: Message, value: str) -> None:
         if error is None:
@@ -35,7 +53,10 @@ def produce(work: Work) -> None:
     while not work.enough.wait(PACE_SECONDS):
         for partition, value in work.burst():
             producer.produce(
-                work.job.topic, value.encode(), partition=partition, on_delivery=lambda error, message, value=value: told(error, message, value)
+                work.job.topic,
+                value.encode(),
+                partition=partition,
+                on_delivery=lambda error, message, value=value: told(error, message, value),
             )
         producer.poll(0)
     producer.flush(PATIENCE_MS / 1000)
@@ -68,13 +89,18 @@ class _Reading:
     def note(self) -> None:
         found, self.found = self.found, {}
         self.work.recorder.poll(found)
-        ends = [TopicPartition(topic, partition, records[-1][0] + 1) for (topic, partition), records in found.items()]
+        ends = [
+            TopicPartition(topic, partition, records[-1][0] + 1)
+            for (topic, partition), records in found.items()
+        ]
         if ends and self.work.job.group:
             with suppress(KafkaException):  # they have gone to another member meanwhile
                 self.consumer.store_offsets(offsets=ends)
 
     def poll(self) -> None:
-        """What is there, one by one: a batch could hold what came before partitions changed hands."""
+        """What is there, one by one: a batch could hold what came before partitions changed
+        hands.
+        """
         wait = 0.2
         for _ in range(_MOST_OF_A_POLL):
             message = self.consumer.poll(wait)
@@ -83,16 +109,28 @@ class _Reading:
             wait = 0.0
             if message.error() is None:
                 place = (message.topic() or "", message.partition() or 0)
-                self.found.setdefault(place, []).append((message.offset() or 0, (message.value() or b"").decode()))
+                self.found.setdefault(place, []).append(
+                    (message.offset() or 0, (message.value() or b"").decode())
+                )
         self.note()
 
 
 def consume(work: Work) -> None:
     reading = _Reading(work)
     if work.job.group:
-        reading.consumer.subscribe([work.job.topic], on_assign=reading.changed, on_revoke=reading.changed, on_lost=reading.changed)
+        reading.consumer.subscribe(
+            [work.job.topic],
+            on_assign=reading.changed,
+            on_revoke=reading.changed,
+            on_lost=reading.changed,
+        )
     else:
-        reading.consumer.assign([TopicPartition(work.job.topic, number, OFFSET_BEGINNING) for number in range(work.job.partitions)])
+        reading.consumer.assign(
+            [
+                TopicPartition(work.job.topic, number, OFFSET_BEGINNING)
+                for number in range(work.job.partitions)
+            ]
+        )
         work.recorder.assigned()
     while not work.enough.is_set():
         reading.poll()

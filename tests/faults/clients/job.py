@@ -1,8 +1,10 @@
 """What a client is to do, what it notes, and when it stops.
 
-1. Every client notes what it does before it does it, and what it is told when it is told (`testing.history.Recorder`).
+1. Every client notes what it does before it does it, and what it is told when it is told
+   (`testing.history.Recorder`).
 2. It stops when its standard input ends: when it is told to, and when who started it is no more.
-3. A producer sends small bursts at a pace, waits with the next while many records are on the way, and waits for all answers when it stops.
+3. A producer sends small bursts at a pace, waits with the next while many records are on the way,
+   and waits for all answers when it stops.
 """
 
 from __future__ import annotations
@@ -25,7 +27,11 @@ REQUEST_MS, SESSION_MS, HEARTBEAT_MS = 7_000, 6_000, 1_000
 
 @dataclass(frozen=True)
 class Job:
-    """`role`: produce or consume; `group` "": all partitions, assigned. `file` is where the history goes. `acks` other than all: no idempotence."""
+    """`role`: produce or consume;
+
+    `group` "": all partitions, assigned. `file` is where the history goes. `acks` other than all:
+    no idempotence.
+    """
 
     name: str
     library: str
@@ -72,7 +78,9 @@ class Work:
         records = []
         for _ in range(BURST):
             self._count += 1
-            records.append((self._random.randrange(self.job.partitions), f"{self.job.name}:{self._count}"))
+            records.append(
+                (self._random.randrange(self.job.partitions), f"{self.job.name}:{self._count}")
+            )
         self.on_the_way.update(value for _, value in records)
         self.recorder.send(self.job.topic, records)
         yield from records

@@ -1,4 +1,6 @@
-"""kafka-python: an idempotent producer, a consumer on its own, and a member of a group that commits as it goes."""
+"""kafka-python: an idempotent producer, a consumer on its own, and a member of a group that
+commits as it goes.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,14 @@ from typing import Any
 from kafka import ConsumerRebalanceListener, KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.errors import KafkaError
 
-from tests.faults.clients.job import HEARTBEAT_MS, PACE_SECONDS, PATIENCE_MS, REQUEST_MS, SESSION_MS, Work
+from tests.faults.clients.job import (
+    HEARTBEAT_MS,
+    PACE_SECONDS,
+    PATIENCE_MS,
+    REQUEST_MS,
+    SESSION_MS,
+    Work,
+)
 
 
 def _settings(work: Work) -> dict[str, Any]:
@@ -22,7 +31,11 @@ def _settings(work: Work) -> dict[str, Any]:
 
 def produce(work: Work) -> None:
     acks: Any = work.job.acks if work.job.idempotent else int(work.job.acks)
-    more = _settings(work) | {"delivery_timeout_ms": PATIENCE_MS, "max_block_ms": PATIENCE_MS, "linger_ms": 5}
+    more = _settings(work) | {
+        "delivery_timeout_ms": PATIENCE_MS,
+        "max_block_ms": PATIENCE_MS,
+        "linger_ms": 5,
+    }
     producer = KafkaProducer(acks=acks, enable_idempotence=work.job.idempotent, **more)
     while not work.enough.wait(PACE_SECONDS):
         for partition, value in work.burst():
@@ -57,7 +70,9 @@ def consume(work: Work) -> None:
         )
         consumer.subscribe([job.topic], listener=_Listener(work))
     else:
-        consumer = KafkaConsumer(group_id=None, auto_offset_reset="earliest", enable_auto_commit=False, **_settings(work))
+        consumer = KafkaConsumer(
+            group_id=None, auto_offset_reset="earliest", enable_auto_commit=False, **_settings(work)
+        )
         consumer.assign([TopicPartition(job.topic, number) for number in range(job.partitions)])
         consumer.seek_to_beginning()
         work.recorder.assigned()
@@ -69,5 +84,10 @@ def consume(work: Work) -> None:
                 raise
             print(f"polled again after {error!r}", flush=True)
             continue
-        work.recorder.poll({(tp.topic, tp.partition): [(each.offset, each.value.decode()) for each in records] for tp, records in found.items()})
+        work.recorder.poll(
+            {
+                (tp.topic, tp.partition): [(each.offset, each.value.decode()) for each in records]
+                for tp, records in found.items()
+            }
+        )
     consumer.close()

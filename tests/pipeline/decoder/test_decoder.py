@@ -1,4 +1,6 @@
-"""The vectors of the decoder against the plain walk of the wire package, record by record and fault by fault."""
+"""The vectors of the decoder against the plain walk of the wire package, record by record and
+fault by fault.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,16 @@ from hypothesis import strategies as st
 
 from tests.pipeline.decoding import FIRST_MS, decoded, segment, walked, with_crc
 from twisted_broker.pipeline.columns import ALL_COLUMNS, COLUMNS
-from twisted_broker.pipeline.decoder import FLAG, HEADER, AbortedTransaction, Stop, TransactionLog, crc_ok, headers, scan
+from twisted_broker.pipeline.decoder import (
+    FLAG,
+    HEADER,
+    AbortedTransaction,
+    Stop,
+    TransactionLog,
+    crc_ok,
+    headers,
+    scan,
+)
 from twisted_broker.pipeline.decoder.arrow_types import TYPES
 from twisted_broker.wire.control_batch import build_end_marker
 from twisted_broker.wire.legacy import build_message_set
@@ -33,37 +44,67 @@ def batch(count: int = 3, base_offset: int = 0, value: bytes = b"v", **more: obj
 @settings(max_examples=25, deadline=None)
 @given(SEEDS)
 def test_every_column_is_what_the_plain_walk_says(seed: int) -> None:
-    """All codecs, nulls, headers, holes, LogAppendTime, producers; enough batches to walk in lock-step."""
+    """All codecs, nulls, headers, holes, LogAppendTime, producers; enough batches to walk in
+    lock-step.
+    """
     data = segment(seed)
     assert decoded(data) == walked(data)
 
 
 @settings(max_examples=30, deadline=None)
-@given(SEEDS, st.lists(st.sampled_from(ALL_COLUMNS), min_size=1, unique=True), st.integers(0, 6000), st.integers(0, 6000))
-def test_columns_and_offsets_are_cut_exactly(seed: int, columns: list[str], start: int, end: int) -> None:
+@given(
+    SEEDS,
+    st.lists(st.sampled_from(ALL_COLUMNS), min_size=1, unique=True),
+    st.integers(0, 6000),
+    st.integers(0, 6000),
+)
+def test_columns_and_offsets_are_cut_exactly(
+    seed: int, columns: list[str], start: int, end: int
+) -> None:
     data = segment(seed, batches=30, most_records=4)
-    wanted = [{name: row[name] for name in columns} for row in walked(data) if start <= row["offset"] < end]
+    wanted = [
+        {name: row[name] for name in columns}
+        for row in walked(data)
+        if start <= row["offset"] < end
+    ]
     assert decoded(data, columns, start=start, end=end) == wanted
 
 
 def test_offsets_come_from_headers_where_no_offset_is_missing() -> None:
-    """A batch whose records cannot even be inflated has its offsets told; its values are refused."""
+    """A batch whose records cannot even be inflated has its offsets told; its values are
+    refused.
+    """
     whole = bytearray(batch(5, codec=1))
     whole[70:80] = bytes(10)
     data = batch(2) + with_crc(whole)
-    assert [row["offset"] for row in decoded(data, ("partition", "offset"))] == [0, 1, 0, 1, 2, 3, 4]
+    assert [row["offset"] for row in decoded(data, ("partition", "offset"))] == [
+        0,
+        1,
+        0,
+        1,
+        2,
+        3,
+        4,
+    ]
     with pytest.raises(CorruptRecordError, match="the batch of offset 0 cannot be read: gzip"):
         decoded(data, ("value",))
 
 
 @settings(max_examples=60, deadline=None)
 @given(SEEDS, st.data())
-def test_changed_bytes_are_refused_exactly_when_the_plain_walk_refuses(seed: int, chosen: st.DataObject) -> None:
+def test_changed_bytes_are_refused_exactly_when_the_plain_walk_refuses(
+    seed: int, chosen: st.DataObject
+) -> None:
     """Bytes of records changed under a right CRC: the same rows, or an error in both."""
-    batches = [bytearray(each.to_bytes()) for each in iterate_batches(segment(seed, batches=30, most_records=3))]
+    batches = [
+        bytearray(each.to_bytes())
+        for each in iterate_batches(segment(seed, batches=30, most_records=3))
+    ]
     for _ in range(chosen.draw(st.integers(1, 3))):
         victim = chosen.draw(st.sampled_from(batches))
-        victim[chosen.draw(st.integers(57, min(len(victim), 140) - 1))] = chosen.draw(st.integers(0, 255))
+        victim[chosen.draw(st.integers(57, min(len(victim), 140) - 1))] = chosen.draw(
+            st.integers(0, 255)
+        )
     data = b"".join(map(with_crc, batches))
     assert outcome(decoded, data) == outcome(walked, data)
 
@@ -91,11 +132,37 @@ def varint(value: int) -> bytes:
 INFLATING = batch(1, value=bytes(4 << 20), codec=4)
 GREEDY = {
     "records without bytes": build_batch(0, 0, 0, 2**31 - 2, 0, 0, -1, -1, -1, 2**31 - 1, b""),
-    "records in a small gzip": bytes(batch(1, codec=1)[:57]) + struct.pack(">i", 2**31 - 1) + batch(1, codec=1)[61:],
-    "headers without bytes": build_batch(0, 0, 0, 0, 0, 0, -1, -1, -1, 1, varint(20) + b"\x00\x00\x00\x01\x01" + varint(2**31 - 1) + bytes(10)),
-    "a value beyond the batch": build_batch(0, 0, 0, 0, 0, 0, -1, -1, -1, 1, varint(12) + b"\x00\x00\x00\x01" + varint(2**31 - 1) + bytes(3)),
+    "records in a small gzip": bytes(batch(1, codec=1)[:57])
+    + struct.pack(">i", 2**31 - 1)
+    + batch(1, codec=1)[61:],
+    "headers without bytes": build_batch(
+        0,
+        0,
+        0,
+        0,
+        0,
+        0,
+        -1,
+        -1,
+        -1,
+        1,
+        varint(20) + b"\x00\x00\x00\x01\x01" + varint(2**31 - 1) + bytes(10),
+    ),
+    "a value beyond the batch": build_batch(
+        0,
+        0,
+        0,
+        0,
+        0,
+        0,
+        -1,
+        -1,
+        -1,
+        1,
+        varint(12) + b"\x00\x00\x00\x01" + varint(2**31 - 1) + bytes(3),
+    ),
     "zeros that inflate without end": INFLATING[:57] + struct.pack(">i", 2**30) + INFLATING[61:],
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", GREEDY)
@@ -148,7 +215,9 @@ def test_a_wrong_crc_fails_with_offset_and_byte() -> None:
 
 
 def test_a_length_that_damage_hid_from_the_range_is_still_found() -> None:
-    """A last offset delta is believed only after the CRC: a damaged one does not put its batch outside the range."""
+    """A last offset delta is believed only after the CRC: a damaged one does not put its batch
+    outside the range.
+    """
     data = bytearray(batch(3) + batch(3, 3))
     data[23:27] = (-1000).to_bytes(4, "big", signed=True)
     with pytest.raises(CorruptRecordError, match="wrong CRC at offset 0"):
@@ -156,7 +225,9 @@ def test_a_length_that_damage_hid_from_the_range_is_still_found() -> None:
 
 
 def test_damage_is_flagged_row_by_row() -> None:
-    """A changed value still reads; a batch that does not is one row; so are bytes that are none; others are untouched."""
+    """A changed value still reads; a batch that does not is one row; so are bytes that are none;
+    others are untouched.
+    """
     changed = bytearray(batch(2))
     changed[-2] ^= 1
     broken = bytearray(batch(2, 2))
@@ -164,8 +235,12 @@ def test_damage_is_flagged_row_by_row() -> None:
     data = bytes(changed + broken) + batch(1, 4) + b"no batch" * 20
     rows = decoded(data, crc=FLAG)
     assert [(row["offset"], row["crcOk"], row["value"] is None) for row in rows] == [
-        (0, False, False), (1, False, False), (2, False, True), (4, True, False), (5, False, True),
-    ]  # fmt: skip
+        (0, False, False),
+        (1, False, False),
+        (2, False, True),
+        (4, True, False),
+        (5, False, True),
+    ]
 
 
 @pytest.mark.parametrize("magic", [0, 1])
@@ -190,9 +265,17 @@ def test_control_records_and_aborted_ones_come_when_asked_for() -> None:
     assert log.aborted == [AbortedTransaction(7, 0, 3)] and log.open == {8: 2}
     rows = decoded(data, control=True, aborted=log.aborted)
     assert [(row["offset"], row["control"], row["aborted"]) for row in rows] == [
-        (0, False, True), (1, False, True), (2, False, False), (3, True, False), (4, False, False), (5, True, False),
-    ]  # fmt: skip
-    assert [row["offset"] for row in decoded(data, aborted=log.aborted, committed_only=True)] == [2, 4]
+        (0, False, True),
+        (1, False, True),
+        (2, False, False),
+        (3, True, False),
+        (4, False, False),
+        (5, True, False),
+    ]
+    assert [row["offset"] for row in decoded(data, aborted=log.aborted, committed_only=True)] == [
+        2,
+        4,
+    ]
 
 
 def test_many_small_and_few_large_batches() -> None:
@@ -200,7 +283,9 @@ def test_many_small_and_few_large_batches() -> None:
     alone = batch(40_000, value=b"x" * 3)
     many = b"".join(batch(3, base * 3) for base in range(4000))
     for data in (alone, many):
-        assert decoded(data, ("offset", "value", "key")) == [{name: row[name] for name in ("offset", "value", "key")} for row in walked(data)]
+        assert decoded(data, ("offset", "value", "key")) == [
+            {name: row[name] for name in ("offset", "value", "key")} for row in walked(data)
+        ]
 
 
 def test_headers_are_the_fields_of_the_batch_view() -> None:
@@ -208,8 +293,17 @@ def test_headers_are_the_fields_of_the_batch_view() -> None:
     table, views = headers(data), list(iterate_batches(data))
     assert table.dtype == HEADER and len(table) == len(views)
     for row, view in zip(table, views, strict=True):
-        assert (row["baseOffset"], row["crc"], row["producerId"], row["position"]) == (view.base_offset, view.crc, view.producer_id, view.offset)
-        assert (row["maxTimestamp"], row["recordCount"], row["attributes"]) == (view.max_timestamp, view.records_count, view.attributes)
+        assert (row["baseOffset"], row["crc"], row["producerId"], row["position"]) == (
+            view.base_offset,
+            view.crc,
+            view.producer_id,
+            view.offset,
+        )
+        assert (row["maxTimestamp"], row["recordCount"], row["attributes"]) == (
+            view.max_timestamp,
+            view.records_count,
+            view.attributes,
+        )
 
 
 def test_a_column_that_is_none_is_named() -> None:
@@ -223,8 +317,14 @@ def test_types_are_there_for_every_column() -> None:
 
 def test_the_decoder_imports_only_wire_of_ours_and_no_spark() -> None:
     code = "import sys, twisted_broker.pipeline.decoder; print(*sys.modules)"
-    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    loaded = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    ).stdout.split()
     assert not [name for name in loaded if name.split(".")[0] in ("pyspark", "twisted", "pandas")]
     allowed = ("twisted_broker.wire", "twisted_broker.pipeline.decoder")
-    ours = {name for name in loaded if name.startswith("twisted_broker.") and not name.startswith(allowed)}
+    ours = {
+        name
+        for name in loaded
+        if name.startswith("twisted_broker.") and not name.startswith(allowed)
+    }
     assert ours == {"twisted_broker.pipeline"}

@@ -38,8 +38,20 @@ def rows(frame: DataFrame) -> list[Fields]:
     """All records, by partition and offset."""
     from pyspark.sql.functions import col, unix_millis
 
-    found = frame.select("partition", "offset", "key", "value", unix_millis(col("timestamp")).alias("ms"), "headers").collect()
-    taken = [(row.partition, row.offset, binary(row.key), binary(row.value), row.ms, headers(row.headers)) for row in found]
+    found = frame.select(
+        "partition", "offset", "key", "value", unix_millis(col("timestamp")).alias("ms"), "headers"
+    ).collect()
+    taken = [
+        (
+            row.partition,
+            row.offset,
+            binary(row.key),
+            binary(row.value),
+            row.ms,
+            headers(row.headers),
+        )
+        for row in found
+    ]
     return sorted(taken, key=lambda each: each[:2])
 
 

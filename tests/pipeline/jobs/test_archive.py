@@ -1,4 +1,6 @@
-"""`archive` on Spark: every record once in the table, whatever happened before; and what it refuses."""
+"""`archive` on Spark: every record once in the table, whatever happened before; and what it
+refuses.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,9 @@ def more(broker: BrokerProcess, topic: str) -> None:
 
 
 @FORMATS
-def test_a_table_grows_by_what_is_new(spark: SparkSession, broker: BrokerProcess, topic: str, filled: str, tmp_path: Path, form: str) -> None:
+def test_a_table_grows_by_what_is_new(
+    spark: SparkSession, broker: BrokerProcess, topic: str, filled: str, tmp_path: Path, form: str
+) -> None:
     config = archive.ArchiveConfig(filled, str(tmp_path / "lake"), form, max_records=30)
     first = archive.run(spark, config)
     assert (first.rows, first.batches, first.findings) == (40, 2, [])
@@ -67,7 +71,14 @@ POINTS: list[tuple[str, type, str, bool]] = [
 
 @pytest.mark.parametrize("form, kind, method, after", POINTS)
 def test_a_run_that_ends_at_any_point_is_started_again(
-    spark: SparkSession, filled: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str, kind: type, method: str, after: bool
+    spark: SparkSession,
+    filled: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    form: str,
+    kind: type,
+    method: str,
+    after: bool,
 ) -> None:
     config = archive.ArchiveConfig(filled, str(tmp_path / "lake"), form, max_records=25)
     with monkeypatch.context() as patch:
@@ -89,7 +100,12 @@ def killing(method: Callable[..., Any], after: bool) -> Callable[..., Any]:
 
 @FORMATS
 def test_of_two_writers_each_record_comes_from_one(
-    spark: SparkSession, topic: str, filled: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str
+    spark: SparkSession,
+    topic: str,
+    filled: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    form: str,
 ) -> None:
     """Another one commits batch 1, the first two records of each partition, right before ours."""
     kind = DeltaTable if form == "delta" else ParquetTable
@@ -103,7 +119,9 @@ def test_of_two_writers_each_record_comes_from_one(
         return append(self, records, after)
 
     monkeypatch.setattr(kind, "append", overtaken)
-    assert archive.run(spark, archive.ArchiveConfig(filled, str(tmp_path / "lake"), form)).rows == 36
+    assert (
+        archive.run(spark, archive.ArchiveConfig(filled, str(tmp_path / "lake"), form)).rows == 36
+    )
     assert tables.table_rows(spark, tmp_path / "lake") == tables.expected(numbered(40, 2))
 
 
@@ -122,12 +140,18 @@ def test_a_continuous_archive_takes_what_comes_and_ends_after_a_batch(
                 more(broker, topic)
             return self.looks == 2
 
-    result = archive.run(spark, archive.ArchiveConfig(filled, str(tmp_path / "lake"), form, interval=0.1), stopper=Told())
+    result = archive.run(
+        spark,
+        archive.ArchiveConfig(filled, str(tmp_path / "lake"), form, interval=0.1),
+        stopper=Told(),
+    )
     assert (result.rows, result.batches) == (60, 2)
     assert tables.table_rows(spark, tmp_path / "lake") == tables.expected(numbered(60, 2))
 
 
-def test_a_topic_that_was_created_anew_stops(spark: SparkSession, broker: BrokerProcess, topic: str, filled: str, tmp_path: Path) -> None:
+def test_a_topic_that_was_created_anew_stops(
+    spark: SparkSession, broker: BrokerProcess, topic: str, filled: str, tmp_path: Path
+) -> None:
     config = archive.ArchiveConfig(filled, str(tmp_path / "lake"))
     archive.run(spark, config)
     tables.delete(broker.bootstrap, topic)
@@ -142,7 +166,9 @@ def test_a_topic_that_was_created_anew_stops(spark: SparkSession, broker: Broker
 def test_delta_without_the_commits_of_archive_still_knows_where_it_ends(
     spark: SparkSession, broker: BrokerProcess, topic: str, filled: str, tmp_path: Path
 ) -> None:
-    """Somebody joined the small files; then Delta cleaned its log of what is older than its checkpoint."""
+    """Somebody joined the small files; then Delta cleaned its log of what is older than its
+    checkpoint.
+    """
     lake = tmp_path / "lake"
     config = archive.ArchiveConfig(filled, str(lake), max_records=15)
     archive.run(spark, config)
@@ -157,11 +183,18 @@ def test_delta_without_the_commits_of_archive_still_knows_where_it_ends(
     assert tables.table_rows(spark, lake) == tables.expected(numbered(60, 2))
 
 
-def test_read_committed_is_the_same_over_both_sources(spark: SparkSession, kafka_files: KafkaFiles, tmp_path: Path) -> None:
-    urls = {"wire": f"kafka://{kafka_files.broker.bootstrap}/rich", "disk": f"segments:{kafka_files.directory}?topics=rich"}
+def test_read_committed_is_the_same_over_both_sources(
+    spark: SparkSession, kafka_files: KafkaFiles, tmp_path: Path
+) -> None:
+    urls = {
+        "wire": f"kafka://{kafka_files.broker.bootstrap}/rich",
+        "disk": f"segments:{kafka_files.directory}?topics=rich",
+    }
     found = {}
     for name, url in urls.items():
-        archive.run(spark, archive.ArchiveConfig(url, str(tmp_path / name), isolation="read_committed"))
+        archive.run(
+            spark, archive.ArchiveConfig(url, str(tmp_path / name), isolation="read_committed")
+        )
         found[name] = tables.table_rows(spark, tmp_path / name)
     everything = tables.rows(sources.read(spark, sources.parse(urls["wire"])))
     assert found["wire"] == found["disk"]
@@ -176,17 +209,25 @@ def refused(*arguments: str) -> str:
     return result.stderr
 
 
-def test_what_cannot_be_archived_is_one_line_and_nothing_is_written(spark: SparkSession, filled: str, tmp_path: Path) -> None:
+def test_what_cannot_be_archived_is_one_line_and_nothing_is_written(
+    spark: SparkSession, filled: str, tmp_path: Path
+) -> None:
     lake, bootstrap = str(tmp_path / "lake"), filled.split("/")[2]
     (tmp_path / "file").write_text("")
     (tmp_path / "notes").mkdir()
     (tmp_path / "notes" / "a.txt").write_text("")
     assert "is no source" in refused("--from", "mysql://x", "--to", lake)
-    assert "is not on the brokers" in refused("--from", f"kafka://{bootstrap}/nothing", "--to", lake)
+    assert "is not on the brokers" in refused(
+        "--from", f"kafka://{bootstrap}/nothing", "--to", lake
+    )
     assert "is no directory" in refused("--from", f"segments:{tmp_path}/none", "--to", lake)
     assert "is a file, not a table" in refused("--from", filled, "--to", str(tmp_path / "file"))
-    assert "holds a.txt and is no table" in refused("--from", filled, "--to", str(tmp_path / "notes"))
-    assert "exclude one another" in refused("--from", filled, "--to", lake, "--continuous", "--available-now")
+    assert "holds a.txt and is no table" in refused(
+        "--from", filled, "--to", str(tmp_path / "notes")
+    )
+    assert "exclude one another" in refused(
+        "--from", filled, "--to", lake, "--continuous", "--available-now"
+    )
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "notes"]
 
 
@@ -194,7 +235,9 @@ def test_what_cannot_be_archived_is_one_line_and_nothing_is_written(spark: Spark
 def test_a_damaged_segment_stops_and_nothing_is_committed(
     spark: SparkSession, broker: BrokerProcess, topic: str, filled: str, tmp_path: Path, form: str
 ) -> None:
-    """Delta leaves files that no commit names; a Parquet table has none that a reader could take for its own."""
+    """Delta leaves files that no commit names; a Parquet table has none that a reader could take
+    for its own.
+    """
     copy = tmp_path / f"{topic}-0"
     copy.mkdir()
     raw = bytearray((Path(broker.data) / f"{topic}-0" / f"{0:020d}.log").read_bytes())
@@ -202,19 +245,43 @@ def test_a_damaged_segment_stops_and_nothing_is_committed(
     (copy / f"{0:020d}.log").write_bytes(raw)
     (tmp_path / "replication-offset-checkpoint").write_text(f"0\n1\n{topic} 0 20\n")
     lake = tmp_path / "lake"
-    assert "crc" in refused("--from", f"segments:{tmp_path}", "--to", str(lake), "--format", form).lower()
+    assert (
+        "crc"
+        in refused("--from", f"segments:{tmp_path}", "--to", str(lake), "--format", form).lower()
+    )
     assert [*lake.glob("_delta_log/*.json"), *lake.glob("_replog/ledger/*")] == []
     assert form == "delta" or list(lake.rglob("*.parquet")) == []
-    (copy / f"{0:020d}.log").write_bytes((Path(broker.data) / f"{topic}-0" / f"{0:020d}.log").read_bytes())
+    (copy / f"{0:020d}.log").write_bytes(
+        (Path(broker.data) / f"{topic}-0" / f"{0:020d}.log").read_bytes()
+    )
     archive.run(spark, archive.ArchiveConfig(f"segments:{tmp_path}", str(lake)))
-    assert tables.table_rows(spark, lake) == [row for row in tables.expected(numbered(40, 2)) if row[0] == 0]
+    assert tables.table_rows(spark, lake) == [
+        row for row in tables.expected(numbered(40, 2)) if row[0] == 0
+    ]
 
 
-def test_the_command_tells_its_result_as_json(spark: SparkSession, topic: str, filled: str, tmp_path: Path) -> None:
+def test_the_command_tells_its_result_as_json(
+    spark: SparkSession, topic: str, filled: str, tmp_path: Path
+) -> None:
     lake = tmp_path / "lake"
-    result = CliRunner().invoke(pipeline, ["archive", "--from", filled, "--to", str(lake), "--format", "parquet", "--json", "--quiet"])
+    result = CliRunner().invoke(
+        pipeline,
+        [
+            "archive",
+            "--from",
+            filled,
+            "--to",
+            str(lake),
+            "--format",
+            "parquet",
+            "--json",
+            "--quiet",
+        ],
+    )
     assert result.exit_code == 0, result.output
     told = json.loads(result.stdout)
     assert (told["rows"], told["batches"], told["format"]) == (40, 1, "parquet")
     assert told["topics"][topic]["next"] == {"0": 20, "1": 20}
-    assert "--format delta: the table" in refused("--from", filled, "--to", str(lake), "--format", "delta")
+    assert "--format delta: the table" in refused(
+        "--from", filled, "--to", str(lake), "--format", "delta"
+    )

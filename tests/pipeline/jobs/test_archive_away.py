@@ -25,8 +25,11 @@ if TYPE_CHECKING:
 BACK = "the brokers are back"
 SHORT_MS, LONG_MS = 2_000, 60_000
 IMPATIENT = {
-    "kafka.default.api.timeout.ms": "2000", "kafka.request.timeout.ms": "1000", "fetchOffset.numRetries": "1", "kafkaConsumer.pollTimeoutMs": "2000",
-}  # fmt: skip
+    "kafka.default.api.timeout.ms": "2000",
+    "kafka.request.timeout.ms": "1000",
+    "fetchOffset.numRetries": "1",
+    "kafkaConsumer.pollTimeoutMs": "2000",
+}
 
 
 @pytest.fixture
@@ -40,12 +43,18 @@ def house(tmp_path: Path, topic: str) -> Iterator[BrokerProcess]:
 
 
 def test_it_waits_for_them_and_takes_what_came_meanwhile(
-    spark: SparkSession, house: BrokerProcess, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession,
+    house: BrokerProcess,
+    topic: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     said = io.StringIO()
 
     class Told(Stopper):
-        """The brokers go after the first look and come back after the next; told to stop when the archive has seen that."""
+        """The brokers go after the first look and come back after the next; told to stop when
+        the archive has seen that.
+        """
 
         looks = 0
 
@@ -61,16 +70,22 @@ def test_it_waits_for_them_and_takes_what_came_meanwhile(
                 produce(house.bootstrap, topic, numbered(20, 2, first=40))
             return BACK in said.getvalue()
 
-    config = archive.ArchiveConfig(f"kafka://{house.bootstrap}/{topic}", str(tmp_path / "lake"), "parquet", interval=0.1)
+    config = archive.ArchiveConfig(
+        f"kafka://{house.bootstrap}/{topic}", str(tmp_path / "lake"), "parquet", interval=0.1
+    )
     assert archive.run(spark, config, Progress(stream=said), Told()).rows == 60
     assert tables.table_rows(spark, tmp_path / "lake") == tables.expected(numbered(60, 2))
     assert (said.getvalue().count("do not answer"), said.getvalue().count(BACK)) == (1, 1)
 
 
-def test_a_read_that_loses_its_brokers_is_told_from_other_failures(spark: SparkSession, house: BrokerProcess, topic: str) -> None:
+def test_a_read_that_loses_its_brokers_is_told_from_other_failures(
+    spark: SparkSession, house: BrokerProcess, topic: str
+) -> None:
     source = sources.KafkaSource(house.bootstrap, (topic,))
     ends = {(topic, 0): 20, (topic, 1): 20}
-    frame = sources.read(spark, source, sources.Wanted(start=dict.fromkeys(ends, 0), end=ends, options=IMPATIENT))
+    frame = sources.read(
+        spark, source, sources.Wanted(start=dict.fromkeys(ends, 0), end=ends, options=IMPATIENT)
+    )
     house.kill()
     with pytest.raises(Exception) as failed:
         frame.collect()

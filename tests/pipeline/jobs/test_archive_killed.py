@@ -1,4 +1,6 @@
-"""`archive` as a process that is killed: whatever it was doing, and whatever its JVM still does, each record is in the table once."""
+"""`archive` as a process that is killed: whatever it was doing, and whatever its JVM still does,
+each record is in the table once.
+"""
 
 from __future__ import annotations
 
@@ -29,9 +31,24 @@ LEDGERS = {"delta": "_delta_log", "parquet": "_replog/ledger"}
 
 
 @contextmanager
-def running(url: str, lake: Path, form: str, *more: str, batches: int = 1) -> Iterator[subprocess.Popen[bytes]]:
+def running(
+    url: str, lake: Path, form: str, *more: str, batches: int = 1
+) -> Iterator[subprocess.Popen[bytes]]:
     """The command, from its `batches`-th commit on; killed at the end, if it is still there."""
-    line = [sys.executable, "-m", "twisted_broker.cli.main", "pipeline", "archive", "--from", url, "--to", str(lake), "--format", form, *more]
+    line = [
+        sys.executable,
+        "-m",
+        "twisted_broker.cli.main",
+        "pipeline",
+        "archive",
+        "--from",
+        url,
+        "--to",
+        str(lake),
+        "--format",
+        form,
+        *more,
+    ]
     child = subprocess.Popen(line, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         await_batches(lake, form, batches, child)
@@ -42,7 +59,9 @@ def running(url: str, lake: Path, form: str, *more: str, batches: int = 1) -> It
 
 
 def committed(lake: Path, form: str) -> int:
-    return len([path for path in (lake / LEDGERS[form]).glob("*.json") if not path.name.startswith(".")])
+    return len(
+        [path for path in (lake / LEDGERS[form]).glob("*.json") if not path.name.startswith(".")]
+    )
 
 
 def await_batches(lake: Path, form: str, count: int, child: subprocess.Popen[bytes]) -> None:
@@ -73,7 +92,9 @@ def assert_complete(spark: SparkSession, url: str, lake: Path, written: list[Wri
     assert tables.table_rows(spark, lake) == tables.expected(written)
 
 
-def test_kill_9_amid_batches(spark: SparkSession, url: str, written: list[Written], tmp_path: Path) -> None:
+def test_kill_9_amid_batches(
+    spark: SparkSession, url: str, written: list[Written], tmp_path: Path
+) -> None:
     with running(url, tmp_path / "lake", "delta", "--max-records", "20", batches=2):
         pass
     assert_complete(spark, url, tmp_path / "lake", written)
@@ -82,18 +103,28 @@ def test_kill_9_amid_batches(spark: SparkSession, url: str, written: list[Writte
 @pytest.mark.long
 @FORMATS
 @pytest.mark.parametrize("seed", range(5))
-def test_kill_9_at_random_again_and_again(spark: SparkSession, url: str, written: list[Written], tmp_path: Path, form: str, seed: int) -> None:
+def test_kill_9_at_random_again_and_again(
+    spark: SparkSession, url: str, written: list[Written], tmp_path: Path, form: str, seed: int
+) -> None:
     chance = random.Random(seed)
     for number in range(1, 5):
         with running(url, tmp_path / "lake", form, "--max-records", "20", batches=number):
-            time.sleep(chance.uniform(0, 3))  # the moment of the kill is what is random here; nothing waits for it
+            time.sleep(
+                chance.uniform(0, 3)
+            )  # the moment of the kill is what is random here; nothing waits for it
     assert_complete(spark, url, tmp_path / "lake", written)
 
 
 @pytest.mark.long
 @FORMATS
 def test_sigterm_ends_a_continuous_archive_after_its_batch(
-    spark: SparkSession, broker: BrokerProcess, topic: str, url: str, written: list[Written], tmp_path: Path, form: str
+    spark: SparkSession,
+    broker: BrokerProcess,
+    topic: str,
+    url: str,
+    written: list[Written],
+    tmp_path: Path,
+    form: str,
 ) -> None:
     lake, more = tmp_path / "lake", numbered(100, 2, first=600)
     with running(url, lake, form, "--continuous", "--interval", "0.5") as child:

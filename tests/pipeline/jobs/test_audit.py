@@ -1,4 +1,6 @@
-"""`audit` through Spark: planted damage in log directories, Apache Kafka's own files, the same over the wire; and what is refused without Spark."""
+"""`audit` through Spark: planted damage in log directories, Apache Kafka's own files, the same
+over the wire; and what is refused without Spark.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,13 @@ from twisted_broker.pipeline.jobs import audit
 from twisted_broker.pipeline.jobs.audit import AuditConfig, cleanup
 from twisted_broker.pipeline.jobs.audit.check import Facts
 from twisted_broker.pipeline.jobs.audit.command import command
-from twisted_broker.pipeline.jobs.audit.directories import SEGMENT, gathered, judge, scan, segment_rows
+from twisted_broker.pipeline.jobs.audit.directories import (
+    SEGMENT,
+    gathered,
+    judge,
+    scan,
+    segment_rows,
+)
 from twisted_broker.pipeline.segments.log_folder import folders
 
 AGES = 10**9
@@ -24,7 +32,13 @@ AGES = 10**9
 
 
 def idempotent(base, sequence, inside=False, producer=7):
-    return batch(base, producer_id=producer, producer_epoch=0, base_sequence=sequence, is_transactional=inside)
+    return batch(
+        base,
+        producer_id=producer,
+        producer_epoch=0,
+        base_sequence=sequence,
+        is_transactional=inside,
+    )
 
 
 def flipped(made):
@@ -46,19 +60,44 @@ DAMAGE = {
     "short": {0: [batch(0)]},
     "cleaned": {0: [batch(0), batch(500)]},
 }
-ENDS = {"duplicate": 20, "order": 30, "crc": 30, "torn": 30, "cleaned": 510, "gap": 25, "hanging": 10, "epoch": 20, "short": 20}
+ENDS = {
+    "duplicate": 20,
+    "order": 30,
+    "crc": 30,
+    "torn": 30,
+    "cleaned": 510,
+    "gap": 25,
+    "hanging": 10,
+    "epoch": 20,
+    "short": 20,
+}
 FOUND = {
-    "gap": {"gap"}, "duplicate": {"duplicate"}, "order": {"order"}, "sequence": {"sequence"}, "repeated": {"duplicate"}, "epoch": {"epoch"},
-    "crc": {"crc"}, "torn": {"torn segment", "gap"}, "hanging": {"hanging transaction"}, "mixed": {"torn transaction", "hanging transaction"},
+    "gap": {"gap"},
+    "duplicate": {"duplicate"},
+    "order": {"order"},
+    "sequence": {"sequence"},
+    "repeated": {"duplicate"},
+    "epoch": {"epoch"},
+    "crc": {"crc"},
+    "torn": {"torn segment", "gap"},
+    "hanging": {"hanging transaction"},
+    "mixed": {"torn transaction", "hanging transaction"},
     "short": {"short"},
-}  # fmt: skip
+}
 
 
 @pytest.fixture
 def damaged(tmp_path):
     for name, segments in DAMAGE.items():
         partition(tmp_path, f"{name}-0", segments)
-    high_watermarks(tmp_path, {f"{name}-0": ENDS.get(name, 20 if name in ("sequence", "mixed") else 30) for name in DAMAGE} | {"sound-0": 40})
+    high_watermarks(
+        tmp_path,
+        {
+            f"{name}-0": ENDS.get(name, 20 if name in ("sequence", "mixed") else 30)
+            for name in DAMAGE
+        }
+        | {"sound-0": 40},
+    )
     checkpoint(tmp_path, "cleaner-offset-checkpoint", {"cleaned-0": 510})
     return tmp_path
 
@@ -76,9 +115,21 @@ def test_every_kind_of_damage_is_found_where_it_was_planted_and_nothing_else(spa
 def test_the_command_tells_as_json_and_by_its_exit_status(spark, damaged):
     status, told = commanded("--from", f"segments:{damaged}?topics=crc,sound", "--json", "--quiet")
     (finding,) = told["findings"]
-    assert (status, finding["kind"], finding["offset"], finding["position"]) == (1, "crc", 10, len(batch(0)))
+    assert (status, finding["kind"], finding["offset"], finding["position"]) == (
+        1,
+        "crc",
+        10,
+        len(batch(0)),
+    )
     assert finding["file"] == f"{0:020d}.log"
-    status, told = commanded("--from", f"segments:{damaged}?topics=gap", "--cleanup-policy", "gap=compact", "--json", "--quiet")
+    status, told = commanded(
+        "--from",
+        f"segments:{damaged}?topics=gap",
+        "--cleanup-policy",
+        "gap=compact",
+        "--json",
+        "--quiet",
+    )
     assert (status, told["findings"], told["partitions"][0]["holes"]) == (0, [], 5)
     assert told["remarks"] == ["gap: cleanup.policy compact (the option)"]
 
@@ -91,8 +142,12 @@ def commanded(*arguments):
 
 def test_kafkas_own_files_are_sound_but_for_the_open_transaction(spark, kafka_files):
     result = audit.run(spark, AuditConfig(sources.parse(f"segments:{kafka_files.directory}")))
-    assert [(finding.kind, finding.topic) for finding in result.findings] == [("hanging transaction", "rich")]
-    result = audit.run(spark, AuditConfig(sources.parse(f"segments:{kafka_files.directory}"), hanging_after=AGES))
+    assert [(finding.kind, finding.topic) for finding in result.findings] == [
+        ("hanging transaction", "rich")
+    ]
+    result = audit.run(
+        spark, AuditConfig(sources.parse(f"segments:{kafka_files.directory}"), hanging_after=AGES)
+    )
     assert (result.findings, sum(each.open for each in result.partitions)) == ([], 1)
 
 
@@ -105,7 +160,9 @@ def test_over_the_wire_markers_are_holes_and_are_allowed_for(spark, kafka_files)
 
 
 def test_segments_that_retention_took_meanwhile_only_move_the_start(tmp_path):
-    folder = partition(tmp_path, "orders-0", {0: [batch(0)], 10: [batch(10)], 20: [idempotent(20, 40)]})
+    folder = partition(
+        tmp_path, "orders-0", {0: [batch(0)], 10: [batch(10)], 20: [idempotent(20, 40)]}
+    )
     high_watermarks(tmp_path, {"orders-0": 30})
     (found,) = folders(str(tmp_path))
     names = [field.split()[0] for field in SEGMENT.split(",")]
@@ -113,8 +170,20 @@ def test_segments_that_retention_took_meanwhile_only_move_the_start(tmp_path):
     for base in (0, 10):
         (folder / f"{base:020d}.log").unlink()
     scanned = [each for row in rows for each in scan(row)]
-    facts = Facts(str(tmp_path), "orders", 0, 0, 30, compacted=False, assumed=True, now_ms=0, hanging_after_ms=0)
-    findings, (summary,) = gathered({"finding": None, "summary": None} | row for row in judge(facts, scanned))
+    facts = Facts(
+        str(tmp_path),
+        "orders",
+        0,
+        0,
+        30,
+        compacted=False,
+        assumed=True,
+        now_ms=0,
+        hanging_after_ms=0,
+    )
+    findings, (summary,) = gathered(
+        {"finding": None, "summary": None} | row for row in judge(facts, scanned)
+    )
     assert (findings, summary.start, summary.records) == ([], 20, 10)
 
 
@@ -126,13 +195,19 @@ def no_spark(monkeypatch):
     monkeypatch.setattr(session, "build", refuse)
 
 
-@pytest.mark.parametrize("arguments, words", [
-    (["--from", "segments:/etc"], "no TOPIC-PARTITION folder in /etc"),
-    (["--from", "segments:/nowhere/at/all"], "is no directory"),
-    (["--from", "files:/etc"], "is no source"),
-    (["--from", "segments:{log}?topics=missing"], "no partition of missing"),
-    (["--from", "segments:{log}", "--cleanup-policy", "gap=shred"], "'shred' is no cleanup policy"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "arguments, words",
+    [
+        (["--from", "segments:/etc"], "no TOPIC-PARTITION folder in /etc"),
+        (["--from", "segments:/nowhere/at/all"], "is no directory"),
+        (["--from", "files:/etc"], "is no source"),
+        (["--from", "segments:{log}?topics=missing"], "no partition of missing"),
+        (
+            ["--from", "segments:{log}", "--cleanup-policy", "gap=shred"],
+            "'shred' is no cleanup policy",
+        ),
+    ],
+)
 def test_what_is_wrong_is_said_before_spark_starts(no_spark, damaged, arguments, words):
     done = CliRunner().invoke(command, [each.format(log=damaged) for each in arguments])
     assert isinstance(done.exception, PipelineError)
@@ -145,10 +220,21 @@ def test_a_policy_may_be_said_for_all_or_one():
     assert str(said["a"]) == "compact,delete"
 
 
-def test_a_topics_policy_is_known_over_the_wire_and_from_the_brokers_own_directory(spark, broker, topic):
+def test_a_topics_policy_is_known_over_the_wire_and_from_the_brokers_own_directory(
+    spark, broker, topic
+):
     admin = KafkaAdminClient(bootstrap_servers=broker.bootstrap)
     try:
-        admin.create_topics([NewTopic(name=topic, num_partitions=1, replication_factor=1, topic_configs={"cleanup.policy": "compact"})])
+        admin.create_topics(
+            [
+                NewTopic(
+                    name=topic,
+                    num_partitions=1,
+                    replication_factor=1,
+                    topic_configs={"cleanup.policy": "compact"},
+                )
+            ]
+        )
     finally:
         admin.close()
     records = [each for each in numbered(30) if each.key is not None]

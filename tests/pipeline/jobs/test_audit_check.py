@@ -1,4 +1,6 @@
-"""One partition audited by its headers: every kind of finding planted, and nothing found where nothing is wrong."""
+"""One partition audited by its headers: every kind of finding planted, and nothing found where
+nothing is wrong.
+"""
 
 from __future__ import annotations
 
@@ -16,14 +18,26 @@ SOUND = [data(0, 7, 0), data(10, 7, 10), batch(20), data(30, 7, 20, inside=False
 
 
 def facts(**changes):
-    known = Facts("/log", "orders", 3, 0, None, compacted=False, assumed=True, now_ms=NOW, hanging_after_ms=900_000)
+    known = Facts(
+        "/log",
+        "orders",
+        3,
+        0,
+        None,
+        compacted=False,
+        assumed=True,
+        now_ms=NOW,
+        hanging_after_ms=900_000,
+    )
     return replace(known, **changes)
 
 
 def segment(*rows, base=0, faults=(), stop=Stop.END, torn=0):
     made = table(*rows)
     end = int((made["length"] + 12).sum())
-    return Segment(base, f"/log/orders-3/{base:020d}.log", made, list(faults), end, end + torn, stop)
+    return Segment(
+        base, f"/log/orders-3/{base:020d}.log", made, list(faults), end, end + torn, stop
+    )
 
 
 def found(*segments, **changes):
@@ -32,9 +46,18 @@ def found(*segments, **changes):
 
 
 def test_a_sound_log_over_two_segments():
-    findings, summary = check_partition(facts(), [segment(*SOUND), segment(data(40, 7, 30), base=40)])
+    findings, summary = check_partition(
+        facts(), [segment(*SOUND), segment(data(40, 7, 30), base=40)]
+    )
     assert findings == []
-    assert (summary.batches, summary.records, summary.end, summary.holes, summary.open, summary.policy) == (5, 50, 50, 0, 0, "delete")
+    assert (
+        summary.batches,
+        summary.records,
+        summary.end,
+        summary.holes,
+        summary.open,
+        summary.policy,
+    ) == (5, 50, 50, 0, 0, "delete")
 
 
 def test_an_empty_log_is_sound():
@@ -49,9 +72,18 @@ def test_what_parts_segments_is_found_too():
 
 
 def test_a_finding_says_where():
-    (finding,), _ = check_partition(facts(), [segment(*SOUND), segment(data(40, 7, 35), batch(50), base=40)])
-    assert (finding.file, finding.position, finding.producer_id, finding.leader_epoch) == (f"{40:020d}.log", 0, 7, 0)
-    assert str(finding).startswith("orders-3 offset 40: sequence: producer 7 epoch 0 jumps to sequence 35, 30 is due (000")
+    (finding,), _ = check_partition(
+        facts(), [segment(*SOUND), segment(data(40, 7, 35), batch(50), base=40)]
+    )
+    assert (finding.file, finding.position, finding.producer_id, finding.leader_epoch) == (
+        f"{40:020d}.log",
+        0,
+        7,
+        0,
+    )
+    assert str(finding).startswith(
+        "orders-3 offset 40: sequence: producer 7 epoch 0 jumps to sequence 35, 30 is due (000"
+    )
 
 
 @pytest.mark.parametrize("fault", [Fault("crc", 1, "wrong"), Fault("records", 1, "not so many")])
@@ -97,11 +129,18 @@ def test_compaction_by_policy_or_by_what_the_batches_show():
     assert found(segment(*holes), compacted=True, assumed=False) == []
     cleaned = [holes[0] | {"recordCount": 4}, holes[1]]
     assert found(segment(*cleaned)) == []
-    assert found(segment(*cleaned), assumed=False) == [("count", 0), ("gap", 100), ("sequence", 100)]
+    assert found(segment(*cleaned), assumed=False) == [
+        ("count", 0),
+        ("gap", 100),
+        ("sequence", 100),
+    ]
 
 
 def test_open_transactions_hang_after_a_while():
-    rows = [data(0, 7, 0, inside=True), data(10, 7, 10, inside=True) | {"maxTimestamp": NOW - 1_000_000}]
+    rows = [
+        data(0, 7, 0, inside=True),
+        data(10, 7, 10, inside=True) | {"maxTimestamp": NOW - 1_000_000},
+    ]
     assert found(segment(*rows)) == [("hanging transaction", 0)]
     findings, summary = check_partition(facts(hanging_after_ms=1_100_000), [segment(*rows)])
     assert (findings, summary.open) == ([], 1)
@@ -112,7 +151,12 @@ def test_an_end_marker_beyond_the_high_watermark_ends_a_transaction():
 
 
 def test_a_torn_transaction_and_a_fenced_producer():
-    rows = [data(0, 7, 0, inside=True), data(10, 7, 0, epoch=1, inside=True), marker(20, 7, 1), data(21, 7, 10, epoch=0)]
+    rows = [
+        data(0, 7, 0, inside=True),
+        data(10, 7, 0, epoch=1, inside=True),
+        marker(20, 7, 1),
+        data(21, 7, 10, epoch=0),
+    ]
     assert found(segment(*rows)) == [("epoch", 21), ("torn transaction", 10)]
 
 

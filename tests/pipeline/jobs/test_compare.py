@@ -1,4 +1,6 @@
-"""`compare`: replicas in several log directories, alike and parted in every way; in this process, and once through Spark and the command."""
+"""`compare`: replicas in several log directories, alike and parted in every way; in this
+process, and once through Spark and the command.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,12 @@ def compared(*places, **config) -> tuple[list[Partition], list[Parting], list[di
     """What a run does, without Spark: plan, every piece, findings."""
     partitions = planned(CompareConfig(tuple(map(str, places)), **config))
     empty = dict.fromkeys(arrow_schema(ROW).names)
-    rows = [empty | row for each in partitions for piece in ranges.pieces(each) for row in compare_piece(piece)]
+    rows = [
+        empty | row
+        for each in partitions
+        for piece in ranges.pieces(each)
+        for row in compare_piece(piece)
+    ]
     return partitions, list(partings(rows)), rows
 
 
@@ -52,14 +59,25 @@ def test_replicas_that_are_alike_though_their_segments_are_cut_elsewhere(places)
 
 def test_where_and_under_which_epoch_they_part(places):
     log(places[0], SAME, 40)
-    other = log(places[1], {0: [*SAME[0], batch(20, epoch=1, text="other"), batch(30, epoch=3)]}, 40)
+    other = log(
+        places[1], {0: [*SAME[0], batch(20, epoch=1, text="other"), batch(30, epoch=3)]}, 40
+    )
     _, (finding,), _ = compared(*places[:2])
     assert (finding.offset, finding.common_last, finding.common_epoch) == (20, 19, 1)
     mine, theirs = finding.copies
-    assert (mine.file, mine.position, mine.epoch, mine.base, mine.last) == (str(places[0] / "orders-0" / f"{20:020d}.log"), 0, 1, 20, 29)
+    assert (mine.file, mine.position, mine.epoch, mine.base, mine.last) == (
+        str(places[0] / "orders-0" / f"{20:020d}.log"),
+        0,
+        1,
+        20,
+        29,
+    )
     assert (theirs.file, theirs.position) == (str(other / f"{0:020d}.log"), sum(map(len, SAME[0])))
     assert (mine.differing, theirs.differing) == (0, 2)
-    assert "the replicas part at offset 20; the last batch they share ends at 19, leader epoch 1" in str(finding)
+    assert (
+        "the replicas part at offset 20; the last batch they share ends at 19, leader epoch 1"
+        in str(finding)
+    )
 
 
 def test_one_of_three_parts_in_its_epoch(places):
@@ -67,7 +85,11 @@ def test_one_of_three_parts_in_its_epoch(places):
         log(place, SAME, 40)
     log(places[2], {0: [batch(0)], 10: [batch(10, epoch=0)], 20: SAME[20]}, 40)
     _, (finding,), _ = compared(*places)
-    assert (finding.offset, [copy.epoch for copy in finding.copies], [copy.differing for copy in finding.copies]) == (10, [1, 1, 0], [0, 0, 1])
+    assert (
+        finding.offset,
+        [copy.epoch for copy in finding.copies],
+        [copy.differing for copy in finding.copies],
+    ) == (10, [1, 1, 0], [0, 0, 1])
 
 
 def test_only_up_to_the_lowest_high_watermark_and_it_says_whose(places):
@@ -100,7 +122,10 @@ def test_missing_partitions_and_different_starts_are_remarks(places):
     partition(places[0], "other-1", {0: [batch(0)]})
     (orders, other), findings, _ = compared(*places[:2])
     assert findings == []
-    assert (orders.start, orders.remarks) == (20, [f"log starts differ: 0 in {places[0]}, 20 in {places[1]}"])
+    assert (orders.start, orders.remarks) == (
+        20,
+        [f"log starts differ: 0 in {places[0]}, 20 in {places[1]}"],
+    )
     assert (other.compared, other.remarks) == (False, [f"not in {places[1]}"])
 
 
@@ -135,14 +160,17 @@ def test_pieces_cover_a_long_log_once_whatever_their_size(places, monkeypatch):
         assert sum(row["batches"] for row in rows if row["kind"] == READ) == 120
 
 
-@pytest.mark.parametrize("wrong, words", [
-    (["a"], "two or more different log directories"),
-    (["a", "a"], "two or more different log directories"),
-    (["a", "nowhere"], "is no directory"),
-    (["a", "empty"], "no TOPIC-PARTITION folder"),
-    (["a", "b"], "no replication-offset-checkpoint"),
-    (["a", "c"], "no partition is in two of these"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "wrong, words",
+    [
+        (["a"], "two or more different log directories"),
+        (["a", "a"], "two or more different log directories"),
+        (["a", "nowhere"], "is no directory"),
+        (["a", "empty"], "no TOPIC-PARTITION folder"),
+        (["a", "b"], "no replication-offset-checkpoint"),
+        (["a", "c"], "no partition is in two of these"),
+    ],
+)
 def test_wrong_directories_are_one_line(places, tmp_path, wrong, words):
     log(places[0], SAME, 40)
     log(places[1], SAME)
@@ -161,14 +189,20 @@ def test_a_segment_that_retention_took_meanwhile_is_a_remark(places):
     rows = list(compare_piece(piece))
     assert [row["kind"] for row in rows] == [GONE]
     note_gone([plan], rows)
-    assert plan.remarks == [f"{places[1] / 'orders-0' / f'{0:020d}.log'} was deleted meanwhile: not compared there"]
+    assert plan.remarks == [
+        f"{places[1] / 'orders-0' / f'{0:020d}.log'} was deleted meanwhile: not compared there"
+    ]
 
 
 def test_nothing_below_the_high_watermark_is_said(places):
     log(places[0], SAME, 40)
     log(places[1], SAME, 0)
     (plan,), _, rows = compared(*places[:2])
-    assert (rows, plan.compared, plan.remarks) == ([], False, [f"nothing to compare: from 0 to 0, which {places[1]} recorded"])
+    assert (rows, plan.compared, plan.remarks) == (
+        [],
+        False,
+        [f"nothing to compare: from 0 to 0, which {places[1]} recorded"],
+    )
 
 
 def findings_of(spark, places, *arguments) -> tuple[int, dict]:
@@ -184,5 +218,9 @@ def test_the_command_tells_as_json_and_by_its_exit_status(spark, places):
     assert (status, told["findings"], told["batches"]) == (0, [], 8)
     log(places[2], {0: SAME[0], 20: [SAME[20][0], batch(30, epoch=5)]}, 40)
     status, told = findings_of(spark, places)
-    assert (status, told["findings"][0]["offset"], told["findings"][0]["copies"][2]["epoch"]) == (1, 30, 5)
+    assert (status, told["findings"][0]["offset"], told["findings"][0]["copies"][2]["epoch"]) == (
+        1,
+        30,
+        5,
+    )
     assert told["partitions"][0]["end"] == 40

@@ -7,7 +7,11 @@ from twisted_broker.cluster.records import encode_record
 from twisted_broker.pipeline.jobs.audit import cleanup
 from twisted_broker.pipeline.jobs.audit.metadata_policies import cleanup_policies
 from twisted_broker.pipeline.segments.log_folder import folders
-from twisted_broker.wire.messages.metadata_records import ConfigRecord, RemoveTopicRecord, TopicRecord
+from twisted_broker.wire.messages.metadata_records import (
+    ConfigRecord,
+    RemoveTopicRecord,
+    TopicRecord,
+)
 from twisted_broker.wire.records import BatchBuilder, set_offsets_and_epoch
 
 BROKER, TOPIC = 4, 2
@@ -35,25 +39,50 @@ def written(place, segments, snapshot=None):
 
 def test_the_last_word_on_a_topic_counts(tmp_path):
     log = [
-        batch(0, TopicRecord(name="a"), config("a", "delete"), config("a", "compact"), config("a", "7", name="segment.bytes")),
-        batch(4, TopicRecord(name="b"), config("b", "compact"), config("b", None), config("c", "compact"), config("c", "compact", kind=BROKER)),
+        batch(
+            0,
+            TopicRecord(name="a"),
+            config("a", "delete"),
+            config("a", "compact"),
+            config("a", "7", name="segment.bytes"),
+        ),
+        batch(
+            4,
+            TopicRecord(name="b"),
+            config("b", "compact"),
+            config("b", None),
+            config("c", "compact"),
+            config("c", "compact", kind=BROKER),
+        ),
         batch(9, RemoveTopicRecord(topic_id=bytes(16)), TopicRecord(name="c")),
     ]
     assert written(tmp_path, {0: log}) == {"a": "compact"}
 
 
 def test_a_snapshot_comes_before_the_log(tmp_path):
-    assert written(tmp_path, {50: [batch(50, config("a", "compact,delete"))]}, batch(0, config("a", "delete"), config("b", "compact"))) == {
-        "a": "compact,delete", "b": "compact",
-    }  # fmt: skip
+    assert written(
+        tmp_path,
+        {50: [batch(50, config("a", "compact,delete"))]},
+        batch(0, config("a", "delete"), config("b", "compact")),
+    ) == {
+        "a": "compact,delete",
+        "b": "compact",
+    }
 
 
 def test_what_cannot_be_read_is_passed_over(tmp_path):
     broken = bytearray(batch(10, config("b", "compact")))
     broken[61:] = b"\xff" * (len(broken) - 61)
-    assert written(tmp_path, {0: [batch(0, config("a", "compact")), bytes(broken)], 20: [batch(20, config("c", "compact"))]}) == {
-        "a": "compact", "c": "compact",
-    }  # fmt: skip
+    assert written(
+        tmp_path,
+        {
+            0: [batch(0, config("a", "compact")), bytes(broken)],
+            20: [batch(20, config("c", "compact"))],
+        },
+    ) == {
+        "a": "compact",
+        "c": "compact",
+    }
 
 
 def test_no_metadata_log_knows_nothing(tmp_path):
@@ -72,4 +101,7 @@ def test_who_says_a_policy_and_in_which_order(tmp_path):
     assert said(orders) == ("delete", "assumed")
     assert said(internal) == ("compact", "an internal topic")
     assert said(orders, recorded={"orders": "compact"}) == ("compact", "the metadata log")
-    assert said(orders, ["orders=delete", "compact"], {"orders": "compact"}) == ("delete", "the option")
+    assert said(orders, ["orders=delete", "compact"], {"orders": "compact"}) == (
+        "delete",
+        "the option",
+    )

@@ -1,4 +1,6 @@
-"""`replay` on Spark: records come back as they were, each once, however often it is started; and what it refuses."""
+"""`replay` on Spark: records come back as they were, each once, however often it is started; and
+what it refuses.
+"""
 
 from __future__ import annotations
 
@@ -41,17 +43,31 @@ def filled(broker: BrokerProcess, topic: str) -> str:
     return f"kafka://{broker.bootstrap}/{topic}"
 
 
-def test_archive_replay_archive_is_the_same_table(spark: SparkSession, broker: BrokerProcess, topic: str, filled: str, tmp_path: Path) -> None:
+def test_archive_replay_archive_is_the_same_table(
+    spark: SparkSession, broker: BrokerProcess, topic: str, filled: str, tmp_path: Path
+) -> None:
     first, second, said = tmp_path / "first", tmp_path / "second", io.StringIO()
     archive.run(spark, archive.ArchiveConfig(filled, str(first)))
     config = replay.ReplayConfig(str(first), f"{filled}-again", compression="lz4")
     assert replay.run(spark, config, Progress(stream=said)).written == 40
-    assert f"topic {topic}-again is created with 3 partitions and retention.ms=-1, because records are up to" in said.getvalue()
+    assert (
+        f"topic {topic}-again is created with 3 partitions and retention.ms=-1, because "
+        "records are up to" in said.getvalue()
+    )
     assert replay.run(spark, config).to_json() | {"to": ""} == {
-        "to": "", "topic": topic, "partitions": 3, "records": 40, "written": 0, "findings": [],
-    }  # fmt: skip
+        "to": "",
+        "topic": topic,
+        "partitions": 3,
+        "records": 40,
+        "written": 0,
+        "findings": [],
+    }
     archive.run(spark, archive.ArchiveConfig(f"{filled}-again", str(second), "parquet"))
-    assert tables.table_rows(spark, second) == tables.table_rows(spark, first) == tables.expected(numbered(40, 2))
+    assert (
+        tables.table_rows(spark, second)
+        == tables.table_rows(spark, first)
+        == tables.expected(numbered(40, 2))
+    )
 
 
 def test_a_replay_goes_on_with_what_the_table_got_meanwhile(
@@ -63,7 +79,9 @@ def test_a_replay_goes_on_with_what_the_table_got_meanwhile(
         replay.run(spark, replay.ReplayConfig(str(lake), f"{filled}-again"))
         if number == 0:
             produce(broker.bootstrap, topic, numbered(20, 2, first=40))
-    assert tables.rows(sources.read(spark, sources.parse(f"{filled}-again"))) == tables.expected(numbered(60, 2))
+    assert tables.rows(sources.read(spark, sources.parse(f"{filled}-again"))) == tables.expected(
+        numbered(60, 2)
+    )
 
 
 def test_log_directories_of_apache_kafka_come_back_without_control_records(
@@ -74,7 +92,9 @@ def test_log_directories_of_apache_kafka_come_back_without_control_records(
     before = tables.rows(sources.read(spark, sources.parse(url)))
     found = tables.rows(sources.read(spark, sources.parse(f"kafka://{broker.bootstrap}/{topic}")))
     assert [(row[0], *row[2:]) for row in found] == [(row[0], *row[2:]) for row in before]
-    assert len(found) > 0 and [row[1] for row in found if row[0] == 0] == list(range(sum(row[0] == 0 for row in found)))
+    assert len(found) > 0 and [row[1] for row in found if row[0] == 0] == list(
+        range(sum(row[0] == 0 for row in found))
+    )
 
 
 SLOW_REPLAY = """
@@ -87,29 +107,47 @@ replay.run(spark, replay.ReplayConfig(sys.argv[1], sys.argv[2]))
 """
 
 
-def test_a_replay_that_is_killed_repeats_nothing(spark: SparkSession, broker: BrokerProcess, topic: str, tmp_path: Path) -> None:
-    """Small batches make it slow; it is killed as soon as the first records are there. Some of its requests may still be on their way then."""
-    many = [Written(0, b"%d" % number, b"v" * 10, 1_700_000_000_000 + number) for number in range(30_000)]
+def test_a_replay_that_is_killed_repeats_nothing(
+    spark: SparkSession, broker: BrokerProcess, topic: str, tmp_path: Path
+) -> None:
+    """Small batches make it slow; it is killed as soon as the first records are there.
+
+    Some of its requests may still be on their way then.
+    """
+    many = [
+        Written(0, b"%d" % number, b"v" * 10, 1_700_000_000_000 + number)
+        for number in range(30_000)
+    ]
     tables.create(broker.bootstrap, topic, 1)
     produce(broker.bootstrap, topic, many)
     url, again = f"kafka://{broker.bootstrap}/{topic}", f"{topic}-again"
     tables.create(broker.bootstrap, again, 1)
-    child = subprocess.Popen([sys.executable, "-c", SLOW_REPLAY, url, f"kafka://{broker.bootstrap}/{again}"], stderr=subprocess.DEVNULL)
+    child = subprocess.Popen(
+        [sys.executable, "-c", SLOW_REPLAY, url, f"kafka://{broker.bootstrap}/{again}"],
+        stderr=subprocess.DEVNULL,
+    )
     try:
         await_records(broker.bootstrap, again, child)
     finally:
         child.send_signal(signal.SIGKILL)
         child.wait(PATIENCE_SECONDS)
     replay.run(spark, replay.ReplayConfig(url, f"kafka://{broker.bootstrap}/{again}"))
-    assert tables.rows(sources.read(spark, sources.parse(f"kafka://{broker.bootstrap}/{again}"))) == tables.expected(many)
+    assert tables.rows(
+        sources.read(spark, sources.parse(f"kafka://{broker.bootstrap}/{again}"))
+    ) == tables.expected(many)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("seed", range(5))
-def test_a_replay_and_its_broker_are_killed_again_and_again(spark: SparkSession, topic: str, tmp_path: Path, seed: int) -> None:
+def test_a_replay_and_its_broker_are_killed_again_and_again(
+    spark: SparkSession, topic: str, tmp_path: Path, seed: int
+) -> None:
     """A kill of the broker is survived by the replay itself, one of the replay by the next."""
     chance = random.Random(seed)
-    many = [Written(0, b"%d" % number, b"v" * 10, 1_700_000_000_000 + number) for number in range(30_000)]
+    many = [
+        Written(0, b"%d" % number, b"v" * 10, 1_700_000_000_000 + number)
+        for number in range(30_000)
+    ]
     own = BrokerProcess(tmp_path / "broker", {"log.retention.ms": "-1"}).start()
     own.port = int(own.bootstrap.rpartition(":")[2])
     try:
@@ -119,10 +157,14 @@ def test_a_replay_and_its_broker_are_killed_again_and_again(spark: SparkSession,
         url, again = f"kafka://{own.bootstrap}/{topic}", f"kafka://{own.bootstrap}/{topic}-again"
         there = 0
         for _ in range(3):
-            child = subprocess.Popen([sys.executable, "-c", SLOW_REPLAY, url, again], stderr=subprocess.DEVNULL)
+            child = subprocess.Popen(
+                [sys.executable, "-c", SLOW_REPLAY, url, again], stderr=subprocess.DEVNULL
+            )
             try:
                 there = await_records(own.bootstrap, f"{topic}-again", child, there)
-                time.sleep(chance.uniform(0, 1))  # the moment of the kill is what is random here; nothing waits for it
+                time.sleep(
+                    chance.uniform(0, 1)
+                )  # the moment of the kill is what is random here; nothing waits for it
                 own.kill()
                 own.start()
                 time.sleep(chance.uniform(0, 2))
@@ -135,9 +177,16 @@ def test_a_replay_and_its_broker_are_killed_again_and_again(spark: SparkSession,
         own.stop()
 
 
-def await_records(bootstrap: str, topic: str, child: subprocess.Popen[bytes], above: int = 0) -> int:
-    """Until the topic's first partition holds more than `above` records, or the replay is through; how many it holds."""
-    consumer, deadline = KafkaConsumer(bootstrap_servers=bootstrap), time.monotonic() + PATIENCE_SECONDS
+def await_records(
+    bootstrap: str, topic: str, child: subprocess.Popen[bytes], above: int = 0
+) -> int:
+    """Until the topic's first partition holds more than `above` records, or the replay is
+    through; how many it holds.
+    """
+    consumer, deadline = (
+        KafkaConsumer(bootstrap_servers=bootstrap),
+        time.monotonic() + PATIENCE_SECONDS,
+    )
     partition = TopicPartition(topic, 0)
     try:
         while (end := consumer.end_offsets([partition])[partition]) <= above and child.poll() != 0:
@@ -157,33 +206,51 @@ def refused(*arguments: str) -> str:
     return result.stderr
 
 
-def test_a_target_that_would_not_keep_the_records_is_refused(spark: SparkSession, broker: BrokerProcess, topic: str, filled: str) -> None:
-    settings = {"few": {}, "short": {"retention.ms": "1000"}, "compacted": {"cleanup.policy": "compact"}}
+def test_a_target_that_would_not_keep_the_records_is_refused(
+    spark: SparkSession, broker: BrokerProcess, topic: str, filled: str
+) -> None:
+    settings = {
+        "few": {},
+        "short": {"retention.ms": "1000"},
+        "compacted": {"cleanup.policy": "compact"},
+    }
     for name, setting in settings.items():
         tables.create(broker.bootstrap, f"{topic}-{name}", 1 if name == "few" else 3, **setting)
     assert "has 1 partitions, the source 3" in refused("--from", filled, "--to", f"{filled}-few")
     assert "set retention.ms=-1 of it" in refused("--from", filled, "--to", f"{filled}-short")
-    assert "cleanup.policy=compact, which removes records" in refused("--from", filled, "--to", f"{filled}-compacted")
+    assert "cleanup.policy=compact, which removes records" in refused(
+        "--from", filled, "--to", f"{filled}-compacted"
+    )
     ends = kafka_admin.offsets(spark, broker.bootstrap, [f"{topic}-{name}" for name in settings])
     assert set(ends.values()) == {0}
 
 
-def test_foreign_records_in_the_target_are_refused(spark: SparkSession, broker: BrokerProcess, topic: str, filled: str) -> None:
+def test_foreign_records_in_the_target_are_refused(
+    spark: SparkSession, broker: BrokerProcess, topic: str, filled: str
+) -> None:
     tables.create(broker.bootstrap, f"{topic}-used", 3)
     produce(broker.bootstrap, f"{topic}-used", numbered(1))
-    assert f"{topic}-used-0 holds records that no replay wrote" in refused("--from", filled, "--to", f"{filled}-used")
+    assert f"{topic}-used-0 holds records that no replay wrote" in refused(
+        "--from", filled, "--to", f"{filled}-used"
+    )
     assert len(tables.rows(sources.read(spark, sources.parse(f"{filled}-used")))) == 1
 
 
-def test_another_source_for_the_same_target_is_refused(spark: SparkSession, broker: BrokerProcess, topic: str, filled: str) -> None:
+def test_another_source_for_the_same_target_is_refused(
+    spark: SparkSession, broker: BrokerProcess, topic: str, filled: str
+) -> None:
     tables.create(broker.bootstrap, f"{topic}-other", 3)
     produce(broker.bootstrap, f"{topic}-other", numbered(60, 2, first=100))
     replay.run(spark, replay.ReplayConfig(filled, f"{filled}-again"))
-    assert "is not the source's: another source was replayed into it" in refused("--from", f"{filled}-other", "--to", f"{filled}-again")
+    assert "is not the source's: another source was replayed into it" in refused(
+        "--from", f"{filled}-other", "--to", f"{filled}-again"
+    )
     assert len(tables.rows(sources.read(spark, sources.parse(f"{filled}-again")))) == 40
 
 
-def test_a_wrong_question_is_one_line(spark: SparkSession, broker: BrokerProcess, topic: str, filled: str, tmp_path: Path) -> None:
+def test_a_wrong_question_is_one_line(
+    spark: SparkSession, broker: BrokerProcess, topic: str, filled: str, tmp_path: Path
+) -> None:
     lake, to = str(tmp_path / "none"), f"{filled}-again"
     assert "there is no table" in refused("--from", lake, "--to", to)
     assert "must name one topic" in refused("--from", filled, "--to", "segments:/tmp")

@@ -1,4 +1,6 @@
-"""`report` through Spark: a directory whose content is known, and the same tables over the wire; and what is refused without Spark."""
+"""`report` through Spark: a directory whose content is known, and the same tables over the wire;
+and what is refused without Spark.
+"""
 
 from __future__ import annotations
 
@@ -25,21 +27,47 @@ COUNT = 600
 
 def test_a_report_of_a_directory_tells_what_is_in_it(spark, tmp_path):
     report_folder.write(tmp_path / "log", COUNT)
-    done = CliRunner().invoke(command, ["--from", f"segments:{tmp_path / 'log'}", "--to", str(tmp_path / "out"), "--json", "--quiet"])
+    done = CliRunner().invoke(
+        command,
+        [
+            "--from",
+            f"segments:{tmp_path / 'log'}",
+            "--to",
+            str(tmp_path / "out"),
+            "--json",
+            "--quiet",
+        ],
+    )
     assert done.exception is None, done.exception
     told = json.loads(done.stdout)
-    assert [(row["topic"], row["partition"], row["records"], row["last_offset"]) for row in told["partitions"]] == [
-        ("metrics", 0, COUNT, COUNT - 1), ("orders", 0, COUNT, COUNT - 1), ("orders", 1, COUNT, COUNT - 1),
-    ]  # fmt: skip
+    assert [
+        (row["topic"], row["partition"], row["records"], row["last_offset"])
+        for row in told["partitions"]
+    ] == [
+        ("metrics", 0, COUNT, COUNT - 1),
+        ("orders", 0, COUNT, COUNT - 1),
+        ("orders", 1, COUNT, COUNT - 1),
+    ]
     assert {(row["topic"], row["codec"]): row["records"] for row in told["codecs"]} == {
-        ("metrics", "lz4"): COUNT, ("orders", "none"): COUNT, ("orders", "zstd"): COUNT,
-    }  # fmt: skip
+        ("metrics", "lz4"): COUNT,
+        ("orders", "none"): COUNT,
+        ("orders", "zstd"): COUNT,
+    }
     assert next(row["ratio"] for row in told["codecs"] if row["codec"] == "zstd") > 2
     metrics, orders = told["compaction"][:2]
-    assert (metrics["without_key"], metrics["live_bytes"], metrics["keys"]) == (COUNT, metrics["bytes"], 0)
-    assert orders["live"] + orders["deleted"] == orders["keys"] < COUNT and orders["live_bytes"] < orders["bytes"] / 2
+    assert (metrics["without_key"], metrics["live_bytes"], metrics["keys"]) == (
+        COUNT,
+        metrics["bytes"],
+        0,
+    )
+    assert (
+        orders["live"] + orders["deleted"] == orders["keys"] < COUNT
+        and orders["live_bytes"] < orders["bytes"] / 2
+    )
     assert [row["rank"] for row in told["keys"]] == list(range(1, len(told["keys"]) + 1))
-    committed = {(row["group"], row["topic"], row["partition"]): row["committed"] for row in told["lag"]}
+    committed = {
+        (row["group"], row["topic"], row["partition"]): row["committed"] for row in told["lag"]
+    }
     assert committed == report_folder.COMMITTED
     assert {row["lag"] for row in told["lag"]} == {COUNT - 300, COUNT - 10, COUNT - 500}
     with (tmp_path / "out" / "minutes.csv").open() as file:
@@ -52,7 +80,9 @@ def test_a_report_of_a_directory_tells_what_is_in_it(spark, tmp_path):
 def test_a_cluster_tells_the_same_as_its_files(spark, kafka_files, tmp_path):
     wire = sources.parse(f"kafka://{kafka_files.broker.bootstrap}/rich,stamped")
     told = report.run(spark, ReportConfig(wire, tmp_path / "wire")).tables
-    files = report.run(spark, ReportConfig(sources.parse(f"segments:{kafka_files.directory}"), tmp_path / "files")).tables
+    files = report.run(
+        spark, ReportConfig(sources.parse(f"segments:{kafka_files.directory}"), tmp_path / "files")
+    ).tables
     for name in ("minutes", "partitions", "keys", "compaction"):
         assert told[name] == files[name]
     assert told["codecs"].rows == [] and files["codecs"].rows
@@ -64,14 +94,24 @@ def test_an_earlier_report_is_replaced_and_other_files_are_not(tmp_path):
     assert checked(tmp_path) == tmp_path
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "thesis.txt").write_text("mine")
-    for wrong, words in ((tmp_path / "other", "holds other files"), (tmp_path / "report.html", "is a file")):
+    for wrong, words in (
+        (tmp_path / "other", "holds other files"),
+        (tmp_path / "report.html", "is a file"),
+    ):
         with pytest.raises(PipelineError, match=words):
             checked(wrong)
 
 
-@pytest.mark.parametrize("source, words", [("segments:/etc", "no TOPIC-PARTITION folder"), ("kafka://:1/t", "has no HOST:PORT")])
-def test_a_wrong_source_is_refused_before_spark_starts_and_nothing_is_written(monkeypatch, tmp_path, source, words):
-    monkeypatch.setattr(session, "build", lambda *arguments, **settings: pytest.fail("Spark was started"))
+@pytest.mark.parametrize(
+    "source, words",
+    [("segments:/etc", "no TOPIC-PARTITION folder"), ("kafka://:1/t", "has no HOST:PORT")],
+)
+def test_a_wrong_source_is_refused_before_spark_starts_and_nothing_is_written(
+    monkeypatch, tmp_path, source, words
+):
+    monkeypatch.setattr(
+        session, "build", lambda *arguments, **settings: pytest.fail("Spark was started")
+    )
     done = CliRunner().invoke(command, ["--from", source, "--to", str(tmp_path / "out")])
     assert isinstance(done.exception, PipelineError) and words in str(done.exception)
     assert not (tmp_path / "out").exists()
@@ -84,22 +124,43 @@ def row(record):
 def test_a_committed_offset_is_read_of_its_record():
     made = row(report_folder.commit("g", "t", 3, 42))
     (found,) = commit(made)
-    assert found == {"group": "g", "topic": "t", "partition": 3, "committed": 42, "written": report_folder.BEGIN_MS, "at": 9}
+    assert found == {
+        "group": "g",
+        "topic": "t",
+        "partition": 3,
+        "committed": 42,
+        "written": report_folder.BEGIN_MS,
+        "at": 9,
+    }
     (deleted,) = commit(row(report_folder.commit("g", "t", 3, None)))
     assert deleted["committed"] == -1
 
 
-@pytest.mark.parametrize("key, value", [
-    (None, b""), (b"", b""), (b"\0\2\0\1g", b"\0\0"), (b"\0\1\0\5g", b"\0\3"), (b"\0\x11anything", b"x"),
-    (row(report_folder.commit("g", "t", 0, 1))["key"], b"\0\x09zzzz"), (row(report_folder.commit("g", "t", 0, 1))["key"], b"\0"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "key, value",
+    [
+        (None, b""),
+        (b"", b""),
+        (b"\0\2\0\1g", b"\0\0"),
+        (b"\0\1\0\5g", b"\0\3"),
+        (b"\0\x11anything", b"x"),
+        (row(report_folder.commit("g", "t", 0, 1))["key"], b"\0\x09zzzz"),
+        (row(report_folder.commit("g", "t", 0, 1))["key"], b"\0"),
+    ],
+)
 def test_other_records_and_broken_ones_are_passed_over(key, value):
     assert list(commit({"key": key, "value": value, "offset": 0})) == []
 
 
 def test_tables_of_a_result_are_told_without_the_minutes(tmp_path):
     table = Table("minutes", ("a",), [(1,)])
-    result = report.ReportResult("s", "now", tmp_path / "report.html", [], {"minutes": table, "keys": replace(table, name="keys", rows=[(b"k",)])})
+    result = report.ReportResult(
+        "s",
+        "now",
+        tmp_path / "report.html",
+        [],
+        {"minutes": table, "keys": replace(table, name="keys", rows=[(b"k",)])},
+    )
     assert result.to_json()["keys"] == [{"a": "k"}]
     assert "minutes" not in result.to_json()
 
@@ -108,10 +169,28 @@ def test_batches_are_counted_within_the_offsets_that_the_report_is_of(tmp_path):
     records = [(report_folder.BEGIN_MS, b"k", b"v" * 50)] * 10
     file = tmp_path / f"{0:020d}.log"
     marker = report_folder.made(35, records[:1], is_control=True)
-    file.write_bytes(b"".join([*(report_folder.made(10 * at, records, codec=4 if at == 3 else 0) for at in range(5)), marker]))
-    found = {row["codec"]: row for row in sizes({"topic": "t", "path": str(file), "start": 15, "end": 40})}
+    file.write_bytes(
+        b"".join(
+            [
+                *(
+                    report_folder.made(10 * at, records, codec=4 if at == 3 else 0)
+                    for at in range(5)
+                ),
+                marker,
+            ]
+        )
+    )
+    found = {
+        row["codec"]: row
+        for row in sizes({"topic": "t", "path": str(file), "start": 15, "end": 40})
+    }
     plain = len(report_folder.made(0, records)) - 61
-    assert (found["none"]["batches"], found["none"]["records"], found["none"]["stored"], found["none"]["inflated"]) == (2, 20, 2 * plain, 2 * plain)
+    assert (
+        found["none"]["batches"],
+        found["none"]["records"],
+        found["none"]["stored"],
+        found["none"]["inflated"],
+    ) == (2, 20, 2 * plain, 2 * plain)
     assert found["none"]["bucket"] == (plain + 61).bit_length() - 1
     assert (found["zstd"]["batches"], found["zstd"]["inflated"]) == (1, plain)
     assert found["zstd"]["stored"] < plain / 2

@@ -1,4 +1,6 @@
-"""A continuous archive while the brokers are away: what it says, how long it waits, and what it does not wait for."""
+"""A continuous archive while the brokers are away: what it says, how long it waits, and what it
+does not wait for.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,10 @@ from twisted_broker.pipeline.jobs.archive.signals import Stopper
 from twisted_broker.pipeline.progress import Progress
 from twisted_broker.pipeline.sources.away import BrokersAwayError, are_away
 
-AWAY, BACK = "archive: the brokers do not answer; going on as soon as they do\n", "archive: the brokers are back\n"
+AWAY, BACK = (
+    "archive: the brokers do not answer; going on as soon as they do\n",
+    "archive: the brokers are back\n",
+)
 
 
 class Waits(Stopper):
@@ -29,7 +34,9 @@ class Waits(Stopper):
 
 
 def story(outcomes: str) -> tuple[list[float], str]:
-    """Looks that fail (`-`) or do not (`+`): the waits before each and before the end, and what was said."""
+    """Looks that fail (`-`) or do not (`+`): the waits before each and before the end, and what
+    was said.
+    """
     turns, said, stopper = iter(outcomes), io.StringIO(), Waits(len(outcomes))
 
     def look() -> None:
@@ -40,19 +47,26 @@ def story(outcomes: str) -> tuple[list[float], str]:
     return stopper.seconds, said.getvalue()
 
 
-@pytest.mark.parametrize("outcomes, seconds, said", [
-    ("", [5], ""),
-    ("++", [5, 5, 5], ""),
-    ("+-+", [5, 5, 1, 5], AWAY + BACK),
-    ("---+", [5, 1, 2, 4, 5], AWAY + BACK),
-    ("-+-", [5, 1, 5, 1], AWAY + BACK + AWAY),
-    ("-" * 9, [5, 1, 2, 4, 8, 16, 32, *[LONGEST_SECONDS] * 3], AWAY),
-])  # fmt: skip
-def test_it_says_when_the_waiting_begins_and_ends_and_waits_longer_each_time(outcomes: str, seconds: list[float], said: str) -> None:
+@pytest.mark.parametrize(
+    "outcomes, seconds, said",
+    [
+        ("", [5], ""),
+        ("++", [5, 5, 5], ""),
+        ("+-+", [5, 5, 1, 5], AWAY + BACK),
+        ("---+", [5, 1, 2, 4, 5], AWAY + BACK),
+        ("-+-", [5, 1, 5, 1], AWAY + BACK + AWAY),
+        ("-" * 9, [5, 1, 2, 4, 8, 16, 32, *[LONGEST_SECONDS] * 3], AWAY),
+    ],
+)
+def test_it_says_when_the_waiting_begins_and_ends_and_waits_longer_each_time(
+    outcomes: str, seconds: list[float], said: str
+) -> None:
     assert story(outcomes) == (seconds, said)
 
 
-@pytest.mark.parametrize("error", [PipelineError("the topic was created anew"), ValueError("a bug")])
+@pytest.mark.parametrize(
+    "error", [PipelineError("the topic was created anew"), ValueError("a bug")]
+)
 def test_any_other_failure_ends_it(error: Exception) -> None:
     def look() -> None:
         raise error
@@ -62,17 +76,34 @@ def test_any_other_failure_ends_it(error: Exception) -> None:
 
 
 def from_spark(said: str) -> Exception:
-    kind: Callable[[str], Exception] = type("Py4JJavaError", (Exception,), {"__module__": "py4j.protocol"})
+    kind: Callable[[str], Exception] = type(
+        "Py4JJavaError", (Exception,), {"__module__": "py4j.protocol"}
+    )
     return kind(said)
 
 
-@pytest.mark.parametrize("error, away", [
-    (BrokersAwayError("no answer"), True),
-    (from_spark("Caused by: java.util.concurrent.TimeoutException: Cannot fetch record for offset 17 in 120000 milliseconds"), True),
-    (from_spark("org.apache.kafka.common.errors.TimeoutException: Timeout of 60000ms expired before the position could be determined"), True),
-    (from_spark("java.lang.IllegalStateException: the offset was changed from 3 to 7"), False),
-    (ValueError("org.apache.kafka.common.errors.TimeoutException"), False),
-    (PipelineError("topic 'a' is not on the brokers"), False),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "error, away",
+    [
+        (BrokersAwayError("no answer"), True),
+        (
+            from_spark(
+                "Caused by: java.util.concurrent.TimeoutException: Cannot fetch record for "
+                "offset 17 in 120000 milliseconds"
+            ),
+            True,
+        ),
+        (
+            from_spark(
+                "org.apache.kafka.common.errors.TimeoutException: Timeout of 60000ms expired "
+                "before the position could be determined"
+            ),
+            True,
+        ),
+        (from_spark("java.lang.IllegalStateException: the offset was changed from 3 to 7"), False),
+        (ValueError("org.apache.kafka.common.errors.TimeoutException"), False),
+        (PipelineError("topic 'a' is not on the brokers"), False),
+    ],
+)
 def test_only_brokers_that_do_not_answer_are_away(error: Exception, away: bool) -> None:
     assert are_away(error) is away

@@ -102,7 +102,10 @@ def test_a_writer_that_died_after_its_commit_is_finished(table: ParquetTable, mo
 
 
 def test_the_second_of_two_writers_of_a_batch_loses(table: ParquetTable) -> None:
-    one, other = Ledger().after({"t": None}, {("t", 0): 2}), Ledger().after({"t": None}, {("t", 0): 3})
+    one, other = (
+        Ledger().after({"t": None}, {("t", 0): 2}),
+        Ledger().after({"t": None}, {("t", 0): 3}),
+    )
     entries = stage(table, one), stage(table, other, ["date=2013-01-01/part-9.parquet"])
     table.commit(one, entries[0])
     with pytest.raises(AnotherWriterError, match="batch 1"):
@@ -116,7 +119,9 @@ def test_a_file_of_the_table_that_is_gone_is_named(table: ParquetTable) -> None:
     entry = stage(table, after)
     table.commit(after, entry)
     Path(table.files.path(f"{entry['staging']}/{FILES[1]}")).unlink()
-    with pytest.raises(PipelineError, match=r"date=2013-01-02/part-1\.parquet is named by the table's ledger"):
+    with pytest.raises(
+        PipelineError, match=r"date=2013-01-02/part-1\.parquet is named by the table's ledger"
+    ):
         table.recover()
 
 

@@ -70,17 +70,28 @@ def test_a_partition_that_is_gone_stops() -> None:
 
 
 def test_what_retention_took_stops_unless_allowed() -> None:
-    assert "offsets 5 to 7 were deleted before they were archived (and 1 more partitions)" in refusal(ledger(5, 6), extent(8))
+    assert (
+        "offsets 5 to 7 were deleted before they were archived (and 1 more partitions)"
+        in refusal(ledger(5, 6), extent(8))
+    )
     found = plan(ledger(5, 6), extent(8), "/lake", allow_gaps=True)
-    assert found.gaps == (Gap("flights", 0, 5, 7), Gap("flights", 1, 6, 7)) and found.start == {A: 8, B: 8}
+    assert found.gaps == (Gap("flights", 0, 5, 7), Gap("flights", 1, 6, 7)) and found.start == {
+        A: 8,
+        B: 8,
+    }
 
 
 def test_a_goal_bounds_the_batch_and_never_moves_it_back() -> None:
     assert plan(ledger(7, 2), extent(), "/lake", goal={A: 5, B: 5}).end == {A: 7, B: 5}
 
 
-@given(st.lists(st.tuples(st.integers(0, 50), st.integers(0, 50)), min_size=1, max_size=6), st.integers(1, 80))
-def test_a_limit_is_used_up_exactly_and_never_passes_an_end(ranges: list[tuple[int, int]], most: int) -> None:
+@given(
+    st.lists(st.tuples(st.integers(0, 50), st.integers(0, 50)), min_size=1, max_size=6),
+    st.integers(1, 80),
+)
+def test_a_limit_is_used_up_exactly_and_never_passes_an_end(
+    ranges: list[tuple[int, int]], most: int
+) -> None:
     start = {("t", number): first for number, (first, _) in enumerate(ranges)}
     end = {("t", number): first + size for number, (first, size) in enumerate(ranges)}
     taken = limited(start, end, most)
@@ -94,7 +105,9 @@ def test_a_ledger_is_the_same_after_text() -> None:
     assert from_text(before.to_text()) == before
 
 
-@pytest.mark.parametrize("text", [None, "", "no json", "[1]", "{}", '{"replog": 1}', '{"job": "somebody else\'s"}'])
+@pytest.mark.parametrize(
+    "text", [None, "", "no json", "[1]", "{}", '{"replog": 1}', '{"job": "somebody else\'s"}']
+)
 def test_what_others_write_is_no_ledger(text: str | None) -> None:
     assert from_text(text) is None
 

@@ -1,4 +1,6 @@
-"""The same calls through Hadoop's FileSystem, here on the local one: what a URI with another scheme goes through."""
+"""The same calls through Hadoop's FileSystem, here on the local one: what a URI with another
+scheme goes through.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,11 @@ def test_calls_do_what_the_local_ones_do(spark: SparkSession, tmp_path: Path) ->
     assert hadoop.create("a/1.json", b"\0\xffone") and not hadoop.create("a/1.json", b"two")
     assert hadoop.read("a/1.json") == local.read("a/1.json") == b"\0\xffone"
     hadoop.create("a/b/2", b"")
-    assert hadoop.walk("a") == [name for name in local.walk("a") if not name.rpartition("/")[2].startswith(".")] == ["1.json", "b/2"]
+    assert (
+        hadoop.walk("a")
+        == [name for name in local.walk("a") if not name.rpartition("/")[2].startswith(".")]
+        == ["1.json", "b/2"]
+    )
     hadoop.move("a/b/2", "c/2")
     assert hadoop.names("c") == ["2"] and hadoop.walk("a") == ["1.json"]
     hadoop.remove("a")
@@ -40,14 +46,29 @@ def test_a_place_with_a_scheme_goes_through_hadoop(spark: SparkSession, tmp_path
 
 def test_a_parquet_table_through_it(spark: SparkSession, tmp_path: Path) -> None:
     table = ParquetTable(spark, HadoopFiles(spark, f"file://{tmp_path}/lake"))
-    rows = spark.range(3).selectExpr(
-        "cast(id as string) key", "binary('v') value", "'t' topic", "0 partition", "id offset", "timestamp'2023-01-01' timestamp", "0 timestampType",
-        "cast(null as array<struct<key:string,value:binary>>) headers", "date'2023-01-01' date",
-    ).selectExpr("binary(key) key", *COLUMNS[1:], "date")  # fmt: skip
+    rows = (
+        spark.range(3)
+        .selectExpr(
+            "cast(id as string) key",
+            "binary('v') value",
+            "'t' topic",
+            "0 partition",
+            "id offset",
+            "timestamp'2023-01-01' timestamp",
+            "0 timestampType",
+            "cast(null as array<struct<key:string,value:binary>>) headers",
+            "date'2023-01-01' date",
+        )
+        .selectExpr("binary(key) key", *COLUMNS[1:], "date")
+    )
     after = Ledger().after({"t": None}, {("t", 0): 3})
     assert table.append(rows, after) == 3
     assert table.ledger() == after
-    assert [(row.offset, bytes(row.key)) for row in table.read().orderBy("offset").collect()] == [(0, b"0"), (1, b"1"), (2, b"2")]
+    assert [(row.offset, bytes(row.key)) for row in table.read().orderBy("offset").collect()] == [
+        (0, b"0"),
+        (1, b"1"),
+        (2, b"2"),
+    ]
     assert table.read().schema == spark.createDataFrame([], SCHEMA).schema
     with pytest.raises(AnotherWriterError):
         table.append(rows, Ledger().after({"t": None}, {("t", 0): 3}))

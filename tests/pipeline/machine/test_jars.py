@@ -1,4 +1,6 @@
-"""Jars: what is pinned, what is accepted, where it comes from, and what is left behind when it does not come."""
+"""Jars: what is pinned, what is accepted, where it comes from, and what is left behind when it
+does not come.
+"""
 
 from __future__ import annotations
 
@@ -26,19 +28,27 @@ def mirror(tmp_path) -> Path:
 
 @pytest.fixture
 def environment(tmp_path) -> dict[str, str]:
-    return {"REPLOG_JARS": str(tmp_path / "kept"), "REPLOG_JARS_URL": (tmp_path / "mirror").as_uri(), "PATH": "/usr/bin:/bin"}
+    return {
+        "REPLOG_JARS": str(tmp_path / "kept"),
+        "REPLOG_JARS_URL": (tmp_path / "mirror").as_uri(),
+        "PATH": "/usr/bin:/bin",
+    }
 
 
 def test_a_mirror_is_asked_once(mirror, environment):
     told: list[str] = []
     paths = jars.provide([JAR], told.append, environment)
-    assert [path.read_bytes() for path in paths] == [CONTENT] and told == ["fetching thing_2.13-1.0.jar"]
+    assert [path.read_bytes() for path in paths] == [CONTENT] and told == [
+        "fetching thing_2.13-1.0.jar"
+    ]
     mirror.unlink()
     assert jars.provide([JAR], told.append, environment) == paths and len(told) == 1
 
 
 @pytest.mark.parametrize("content", [b"", b"other classes"])
-def test_what_is_not_the_pinned_file_is_refused_and_not_kept(mirror, environment, tmp_path, content):
+def test_what_is_not_the_pinned_file_is_refused_and_not_kept(
+    mirror, environment, tmp_path, content
+):
     mirror.write_bytes(content)
     with pytest.raises(PipelineError, match=r"thing_2.13-1.0.jar has SHA-256 .* nothing was kept"):
         jars.provide([JAR], lambda line: None, environment)
@@ -47,7 +57,9 @@ def test_what_is_not_the_pinned_file_is_refused_and_not_kept(mirror, environment
 
 def test_a_mirror_without_it_is_one_line_that_names_the_setting(mirror, environment, tmp_path):
     mirror.unlink()
-    with pytest.raises(PipelineError, match=r"^REPLOG_JARS_URL: file://.*thing_2.13-1.0.jar cannot be read"):
+    with pytest.raises(
+        PipelineError, match=r"^REPLOG_JARS_URL: file://.*thing_2.13-1.0.jar cannot be read"
+    ):
         jars.provide([JAR], lambda line: None, environment)
     assert list((tmp_path / "kept").iterdir()) == []
 
@@ -60,7 +72,9 @@ def test_damage_of_what_is_kept_is_seen(mirror, environment):
 
 
 def test_an_unknown_format_is_named():
-    with pytest.raises(PipelineError, match="no jars are known for 'iceberg'; known are kafka, delta"):
+    with pytest.raises(
+        PipelineError, match="no jars are known for 'iceberg'; known are kafka, delta"
+    ):
         jars.of(["kafka", "iceberg"])
 
 
@@ -71,7 +85,10 @@ def test_no_registry_is_written_into_the_code():
 
 def test_the_resolver_is_asked_for_exactly_these_and_nothing_they_depend_on():
     told = ivy.module([("org.example", "a&b", "1"), ("org.other", "c", "2")])
-    assert 'org="org.example" name="a&amp;b" rev="1" transitive="false"' in told and told.count("<dependency ") == 2
+    assert (
+        'org="org.example" name="a&amp;b" rev="1" transitive="false"' in told
+        and told.count("<dependency ") == 2
+    )
 
 
 def test_a_java_that_does_not_trust_the_machine_is_given_what_the_machine_trusts(tmp_path):
@@ -99,15 +116,26 @@ def test_java_reads_the_key_store(spark, tmp_path):
     password = java.io.CharArrayWriter()
     password.write(trust.PASSWORD)
     store.load(java.io.FileInputStream(str(tmp_path / "store")), password.toCharArray())
-    assert [bytes(store.getCertificate(str(number)).getEncoded()) for number in range(store.size())] == trusted != []
+    assert (
+        [bytes(store.getCertificate(str(number)).getEncoded()) for number in range(store.size())]
+        == trusted
+        != []
+    )
 
 
 def test_why_the_resolver_failed_is_one_line(tmp_path):
     pytest.importorskip("pyspark")
     home = fake_java(tmp_path / "java", "17.0.1")
     script = home / "bin" / "java"
-    script.write_text(script.read_text().replace("else ", "else echo ':: problems'; echo '  module not found: org.example#thing;1.0'; exit 1; "))
+    script.write_text(
+        script.read_text().replace(
+            "else ",
+            "else echo ':: problems'; echo '  module not found: org.example#thing;1.0'; exit 1; ",
+        )
+    )
     environment = {"JAVA_HOME": str(home), "PATH": "/bin", "REPLOG_JARS": str(tmp_path / "kept")}
-    with pytest.raises(PipelineError, match=r"^jars: module not found: org.example#thing;1.0; is there a network") as raised:
+    with pytest.raises(
+        PipelineError, match=r"^jars: module not found: org.example#thing;1.0; is there a network"
+    ) as raised:
         jars.provide([JAR], lambda line: None, environment)
     assert "REPLOG_JARS_URL" in str(raised.value) and list((tmp_path / "kept").iterdir()) == []

@@ -1,8 +1,10 @@
-"""One partition of a broker in memory, as far as a replay sees it, with the troubles of a network on command.
+"""One partition of a broker in memory, as far as a replay sees it, with the troubles of a network
+on command.
 
-It keeps the broker's rule for sequences (five remembered batches; known producers must follow on; unknown ones may begin anywhere). Requests are
-the real bytes' content: batches are parsed back with `wire`. A request may be appended with its answer lost, be lost itself, or stay behind on
-the way and arrive after the connection that sent it is gone.
+It keeps the broker's rule for sequences (five remembered batches; known producers must follow on;
+unknown ones may begin anywhere). Requests are the real bytes' content: batches are parsed back with
+`wire`. A request may be appended with its answer lost, be lost itself, or stay behind on the way
+and arrive after the connection that sent it is gone.
 """
 
 from __future__ import annotations
@@ -12,22 +14,41 @@ from collections.abc import Iterator
 
 from twisted_broker.pipeline.replay.cluster import Topic
 from twisted_broker.wire.errors import ErrorCode
-from twisted_broker.wire.messages.fetch import FetchableTopicResponse, FetchRequest, FetchResponse, PartitionData
+from twisted_broker.wire.messages.fetch import (
+    FetchableTopicResponse,
+    FetchRequest,
+    FetchResponse,
+    PartitionData,
+)
 from twisted_broker.wire.messages.list_offsets import (
     ListOffsetsPartitionResponse,
     ListOffsetsRequest,
     ListOffsetsResponse,
     ListOffsetsTopicResponse,
 )
-from twisted_broker.wire.messages.produce import PartitionProduceResponse, ProduceRequest, ProduceResponse, TopicProduceResponse
+from twisted_broker.wire.messages.produce import (
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceResponse,
+)
 from twisted_broker.wire.records import BatchView, Record, set_offsets_and_epoch
 
-FINE, ANSWER_LOST, REQUEST_LOST, LATE, REFUSED = "fine", "answer lost", "request lost", "late", "refused"
+FINE, ANSWER_LOST, REQUEST_LOST, LATE, REFUSED = (
+    "fine",
+    "answer lost",
+    "request lost",
+    "late",
+    "refused",
+)
 TROUBLES = (FINE, ANSWER_LOST, REQUEST_LOST, LATE, REFUSED)
 
 
 class ModelPartition:
-    """`troubles`: what happens to one Produce after another; all is fine after the last. `late`: requests that are still on their way."""
+    """`troubles`: what happens to one Produce after another; all is fine after the last.
+
+    `late`: requests that are still on their way.
+    """
 
     def __init__(self, troubles: list[str] | None = None) -> None:
         self.troubles = deque(troubles or [])
@@ -86,25 +107,45 @@ class ModelConnection:
 
     def answer(self, error: int, offset: int) -> None:
         told = PartitionProduceResponse(index=0, error_code=error, base_offset=offset)
-        self.answers.append(ProduceResponse(responses=[TopicProduceResponse(name="t", partition_responses=[told])]))
+        self.answers.append(
+            ProduceResponse(responses=[TopicProduceResponse(name="t", partition_responses=[told])])
+        )
 
     def receive(self, kind: type[ProduceResponse]) -> ProduceResponse:
         if not self.answers:
             raise ConnectionError("closed")
         return self.answers.popleft()
 
-    def call(self, request: ListOffsetsRequest | FetchRequest, kind: type) -> ListOffsetsResponse | FetchResponse:
+    def call(
+        self, request: ListOffsetsRequest | FetchRequest, kind: type
+    ) -> ListOffsetsResponse | FetchResponse:
         if isinstance(request, ListOffsetsRequest):
             earliest = request.topics[0].partitions[0].timestamp == -2
-            told = ListOffsetsPartitionResponse(partition_index=0, offset=self.partition.start if earliest else self.partition.end)
-            return ListOffsetsResponse(topics=[ListOffsetsTopicResponse(name="t", partitions=[told])])
+            told = ListOffsetsPartitionResponse(
+                partition_index=0, offset=self.partition.start if earliest else self.partition.end
+            )
+            return ListOffsetsResponse(
+                topics=[ListOffsetsTopicResponse(name="t", partitions=[told])]
+            )
         offset = request.topics[0].partitions[0].fetch_offset
-        found = next(batch for batch in self.partition.batches if BatchView(batch).last_offset >= offset)
-        return FetchResponse(responses=[FetchableTopicResponse(topic="t", partitions=[PartitionData(partition_index=0, records=found)])])
+        found = next(
+            batch for batch in self.partition.batches if BatchView(batch).last_offset >= offset
+        )
+        return FetchResponse(
+            responses=[
+                FetchableTopicResponse(
+                    topic="t", partitions=[PartitionData(partition_index=0, records=found)]
+                )
+            ]
+        )
 
 
 class ModelCluster:
-    """As `cluster.Cluster`. Whatever was late arrives when a connection is opened again: at the worst moment, after the position may be asked."""
+    """As `cluster.Cluster`.
+
+    Whatever was late arrives when a connection is opened again: at the worst moment, after the
+    position may be asked.
+    """
 
     topic = "t"
     topic_id = bytes(range(16))

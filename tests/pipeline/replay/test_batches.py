@@ -18,7 +18,9 @@ CELLS = st.lists(st.none() | st.binary(max_size=12), max_size=20)
 
 @pytest.mark.parametrize("kind", [pa.binary(), pa.large_binary()])
 @given(CELLS, st.integers(0, 20), st.integers(0, 20))
-def test_cells_of_any_slice(kind: pa.DataType, content: list[bytes | None], first: int, count: int) -> None:
+def test_cells_of_any_slice(
+    kind: pa.DataType, content: list[bytes | None], first: int, count: int
+) -> None:
     column = pa.array(content, kind).slice(min(first, len(content)), count)
     assert cells(column) == column.to_pylist()
 
@@ -32,7 +34,9 @@ def test_times_before_1970_are_whole_milliseconds() -> None:
     times = pa.array([-1000, -1, 1_999], pa.int64()).cast(pa.timestamp("us", "UTC"))
     nothing = pa.nulls(3, pa.binary())
     headers = pa.nulls(3, pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())])))
-    piece = pa.RecordBatch.from_arrays([times, nothing, nothing, headers], ["timestamp", "key", "value", "headers"])
+    piece = pa.RecordBatch.from_arrays(
+        [times, nothing, nothing, headers], ["timestamp", "key", "value", "headers"]
+    )
     assert [row[0] for row in rows_of(piece)] == [-1, -1, 1]
 
 
@@ -47,7 +51,11 @@ def test_batches_keep_their_limit_and_number_on(sizes: list[int], limit: int, fi
         assert batch.first == expected
         assert len(batch.rows) == 1 or sum(map(size_of, batch.rows)) <= limit
         view = BatchView(batch.encoded(7, 0))
-        assert (view.producer_id, view.base_sequence, view.records_count) == (7, batch.first & 0x7FFFFFFF, len(batch.rows))
+        assert (view.producer_id, view.base_sequence, view.records_count) == (
+            7,
+            batch.first & 0x7FFFFFFF,
+            len(batch.rows),
+        )
         assert view.size_in_bytes <= 61 + sum(map(size_of, batch.rows))
         expected = batch.after
 

@@ -1,4 +1,6 @@
-"""A replay against a partition in memory: each record once, in order, whatever happens on the way."""
+"""A replay against a partition in memory: each record once, in order, whatever happens on the
+way.
+"""
 
 from __future__ import annotations
 
@@ -12,40 +14,60 @@ from twisted_broker.pipeline.errors import PipelineError
 from twisted_broker.pipeline.replay import identity, task, writer
 from twisted_broker.wire.records import BatchBuilder
 
-SCHEMA = pa.schema([
-    ("key", pa.binary()), ("value", pa.binary()), ("partition", pa.int32()), ("offset", pa.int64()), ("timestamp", pa.timestamp("us", "UTC")),
-    ("headers", pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))),
-])  # fmt: skip
+SCHEMA = pa.schema(
+    [
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+        ("partition", pa.int32()),
+        ("offset", pa.int64()),
+        ("timestamp", pa.timestamp("us", "UTC")),
+        ("headers", pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))),
+    ]
+)
 
 
 def source(count: int, first: int = 0) -> pa.RecordBatch:
     """Records with offsets that have holes, nulls and headers here and there."""
     rows = [
         {
-            "key": None if number % 5 == 0 else b"k%d" % number, "value": None if number % 7 == 0 else b"v%d" % number, "partition": 0,
-            "offset": 3 * number, "timestamp": (1_400_000_000_000 + number) * 1000,
+            "key": None if number % 5 == 0 else b"k%d" % number,
+            "value": None if number % 7 == 0 else b"v%d" % number,
+            "partition": 0,
+            "offset": 3 * number,
+            "timestamp": (1_400_000_000_000 + number) * 1000,
             "headers": [{"key": "n", "value": None}] if number % 3 == 0 else None,
         }
         for number in range(first, count)
-    ]  # fmt: skip
+    ]
     return pa.RecordBatch.from_pylist(rows, SCHEMA)
 
 
 def expected(count: int) -> list[tuple[object, ...]]:
     return [
         (
-            number, 1_400_000_000_000 + number, None if number % 5 == 0 else b"k%d" % number, None if number % 7 == 0 else b"v%d" % number,
+            number,
+            1_400_000_000_000 + number,
+            None if number % 5 == 0 else b"k%d" % number,
+            None if number % 7 == 0 else b"v%d" % number,
             [("n", None)] if number % 3 == 0 else [],
         )
         for number in range(count)
-    ]  # fmt: skip
+    ]
 
 
 def held(partition: ModelPartition) -> list[tuple[object, ...]]:
-    return [(each.offset, each.timestamp, each.key, each.value, each.headers) for each in partition.records()]
+    return [
+        (each.offset, each.timestamp, each.key, each.value, each.headers)
+        for each in partition.records()
+    ]
 
 
-def run(partition: ModelPartition, pieces: list[pa.RecordBatch], arrivals: list[bool] | None = None, batch_bytes: int = 200) -> list[task.Done]:
+def run(
+    partition: ModelPartition,
+    pieces: list[pa.RecordBatch],
+    arrivals: list[bool] | None = None,
+    batch_bytes: int = 200,
+) -> list[task.Done]:
     cluster = ModelCluster(partition, iter(arrivals or []))
     found = task.PartitionReplay(task.Orders("", "t", 0, batch_bytes), cluster, 0)  # type: ignore[arg-type]  # the model's cluster
     for piece in pieces:
@@ -73,8 +95,14 @@ def test_a_second_run_writes_nothing_and_a_longer_source_the_rest() -> None:
 
 
 @settings(max_examples=300, deadline=None)
-@given(st.lists(st.sampled_from(TROUBLES), max_size=12), st.lists(st.booleans(), max_size=40), st.integers(60, 400))
-def test_whatever_is_lost_or_late_no_record_is_there_twice(troubles: list[str], arrivals: list[bool], batch_bytes: int) -> None:
+@given(
+    st.lists(st.sampled_from(TROUBLES), max_size=12),
+    st.lists(st.booleans(), max_size=40),
+    st.integers(60, 400),
+)
+def test_whatever_is_lost_or_late_no_record_is_there_twice(
+    troubles: list[str], arrivals: list[bool], batch_bytes: int
+) -> None:
     partition = ModelPartition(troubles)
     run(partition, [source(25), source(40, 25)], arrivals, batch_bytes)
     partition.arrive()
@@ -82,7 +110,12 @@ def test_whatever_is_lost_or_late_no_record_is_there_twice(troubles: list[str], 
 
 
 @settings(max_examples=200, deadline=None)
-@given(st.integers(1, 40), st.lists(st.sampled_from(TROUBLES), max_size=6), st.lists(st.booleans(), max_size=30), st.integers(60, 400))
+@given(
+    st.integers(1, 40),
+    st.lists(st.sampled_from(TROUBLES), max_size=6),
+    st.lists(st.booleans(), max_size=30),
+    st.integers(60, 400),
+)
 def test_a_writer_that_was_killed_is_followed_by_one_that_cuts_its_batches_elsewhere(
     killed_after: int, troubles: list[str], arrivals: list[bool], batch_bytes: int
 ) -> None:
@@ -153,7 +186,9 @@ def test_deleted_records_are_seen() -> None:
 
 
 def test_an_offset_that_the_source_holds_twice_is_refused() -> None:
-    assert "holds an offset of partition 0 twice" in refusal(ModelPartition(), [source(10), source(10, 9)])
+    assert "holds an offset of partition 0 twice" in refusal(
+        ModelPartition(), [source(10), source(10, 9)]
+    )
 
 
 def test_no_progress_ends_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -162,7 +197,9 @@ def test_no_progress_ends_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "t-0: no progress for" in refusal(partition, [source(30)])
 
 
-@pytest.mark.parametrize("offset, sequence", [(0, 0), (2**31 - 1, 2**31 - 1), (2**31, 0), (2**32 + 5, 5)])
+@pytest.mark.parametrize(
+    "offset, sequence", [(0, 0), (2**31 - 1, 2**31 - 1), (2**31, 0), (2**32 + 5, 5)]
+)
 def test_sequences_wrap_as_kafkas_do(offset: int, sequence: int) -> None:
     assert identity.sequence(offset) == sequence
 

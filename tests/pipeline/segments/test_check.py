@@ -74,4 +74,9 @@ def test_bytes_that_do_not_inflate_are_told_of_their_batch(tmp_path):
 def test_a_torn_tail_is_not_a_fault_of_a_batch(tmp_path):
     made = batches([0, 0])
     found = check(written(tmp_path, [made[0], made[1][:-10]]))
-    assert (len(found.headers), found.faults, found.end, found.stop) == (1, [], len(made[0]), Stop.CUT_SHORT)
+    assert (len(found.headers), found.faults, found.end, found.stop) == (
+        1,
+        [],
+        len(made[0]),
+        Stop.CUT_SHORT,
+    )

@@ -31,7 +31,10 @@ def file(tmp_path):
 
 
 @pytest.mark.parametrize("size", [61, 100, 1000, 4096, 65536, 1 << 20])
-@pytest.mark.parametrize("tail", [b"", bytes(500), b"\0" * 5, segment([30])[:-3], b"no batch at all " * 9, segment([9])[:20]])
+@pytest.mark.parametrize(
+    "tail",
+    [b"", bytes(500), b"\0" * 5, segment([30])[:-3], b"no batch at all " * 9, segment([9])[:20]],
+)
 def test_chunks_of_any_size_show_the_whole_file(file, size, tail):
     content = segment(SIZES) + tail
     file.write_bytes(content)

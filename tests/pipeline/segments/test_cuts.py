@@ -1,4 +1,6 @@
-"""A large segment in pieces gives the rows of the whole, whatever its index says; and the pieces are where a sound index allows them."""
+"""A large segment in pieces gives the rows of the whole, whatever its index says; and the pieces
+are where a sound index allows them.
+"""
 
 from __future__ import annotations
 
@@ -63,7 +65,12 @@ def tasks(place: Path, **options: str) -> list[FileTask]:
 
 def offsets(found: list[FileTask]) -> list[int]:
     """As the tasks read them, one after the other."""
-    return [offset for task in found for rows in segment_rows(*task) for offset in rows.column("offset").to_pylist()]
+    return [
+        offset
+        for task in found
+        for rows in segment_rows(*task)
+        for offset in rows.column("offset").to_pylist()
+    ]
 
 
 def test_pieces_are_about_as_large_as_wanted_and_follow_on(tmp_path: Path, sound: Entries) -> None:
@@ -77,10 +84,17 @@ def test_pieces_are_about_as_large_as_wanted_and_follow_on(tmp_path: Path, sound
     assert offsets(found) == list(range(BASE, END))
 
 
-@pytest.mark.parametrize("start, end", [(BASE + 7, END - 3), (BASE + 90, BASE + 110), (END - 1, END), (BASE, BASE + 1)])
-def test_a_range_takes_the_pieces_that_hold_it(tmp_path: Path, sound: Entries, start: int, end: int) -> None:
+@pytest.mark.parametrize(
+    "start, end", [(BASE + 7, END - 3), (BASE + 90, BASE + 110), (END - 1, END), (BASE, BASE + 1)]
+)
+def test_a_range_takes_the_pieces_that_hold_it(
+    tmp_path: Path, sound: Entries, start: int, end: int
+) -> None:
     write(tmp_path, sound)
-    said = {"startingOffsets": f'{{"orders": {{"0": {start}}}}}', "endingOffsets": f'{{"orders": {{"0": {end}}}}}'}
+    said = {
+        "startingOffsets": f'{{"orders": {{"0": {start}}}}}',
+        "endingOffsets": f'{{"orders": {{"0": {end}}}}}',
+    }
     found = tasks(tmp_path, **said)
     assert len(found) < len(tasks(tmp_path)) or end - start > 100
     assert offsets(found) == list(range(start, end))
@@ -88,8 +102,12 @@ def test_a_range_takes_the_pieces_that_hold_it(tmp_path: Path, sound: Entries, s
 
 WRONG = {
     "none": lambda entries: [],
-    "into the middle of batches": lambda entries: [(offset, position + 70) for offset, position in entries],
-    "offsets before those batches": lambda entries: [(offset - RECORDS, position) for offset, position in entries if offset > RECORDS],
+    "into the middle of batches": lambda entries: [
+        (offset, position + 70) for offset, position in entries
+    ],
+    "offsets before those batches": lambda entries: [
+        (offset - RECORDS, position) for offset, position in entries if offset > RECORDS
+    ],
     "beyond the file": lambda entries: [(offset, position + 10**6) for offset, position in entries],
     "not growing": lambda entries: entries[:1] * 40,
     "negative": lambda entries: [(-offset, -position) for offset, position in entries],
@@ -97,21 +115,27 @@ WRONG = {
 
 
 @pytest.mark.parametrize("wrong", WRONG.values(), ids=WRONG)
-def test_an_index_that_is_wrong_makes_no_cut_and_loses_nothing(tmp_path: Path, sound: Entries, wrong) -> None:
+def test_an_index_that_is_wrong_makes_no_cut_and_loses_nothing(
+    tmp_path: Path, sound: Entries, wrong
+) -> None:
     write(tmp_path, wrong(sound))
     found = tasks(tmp_path)
     assert len(found) == 1
     assert offsets(found) == list(range(BASE, END))
 
 
-def test_an_index_of_appends_of_many_batches_cuts_where_they_begin(tmp_path: Path, sound: Entries) -> None:
+def test_an_index_of_appends_of_many_batches_cuts_where_they_begin(
+    tmp_path: Path, sound: Entries
+) -> None:
     """Its entries have the last offset of the whole append."""
     write(tmp_path, [(sound[at + 3][0], sound[at][1]) for at in range(0, len(sound) - 4, 4)])
     found = tasks(tmp_path)
     assert len(found) > 3 and offsets(found) == list(range(BASE, END))
 
 
-def test_without_an_index_or_with_few_bytes_there_is_one_task(tmp_path: Path, sound: Entries, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_an_index_or_with_few_bytes_there_is_one_task(
+    tmp_path: Path, sound: Entries, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert len(tasks(tmp_path)) == 1
     write(tmp_path, sound)
     monkeypatch.setattr(cuts, "LARGE_BYTES", 1 << 20)
@@ -140,16 +164,36 @@ def test_apache_kafkas_indexes_are_read(tmp_path: Path, monkeypatch: pytest.Monk
     """Wherever its files have entries, each names a batch."""
     monkeypatch.setattr(cuts, "LARGE_BYTES", 0)
     monkeypatch.setattr(cuts, "TASK_BYTES", 1)
-    segments = [segment for folder in folders(str(unpack(tmp_path))) for segment in folder.segments if segment.size]
-    entries = {segment: len(indexed(Path(segment.path).with_suffix(".index"))) for segment in segments}
+    segments = [
+        segment
+        for folder in folders(str(unpack(tmp_path)))
+        for segment in folder.segments
+        if segment.size
+    ]
+    entries = {
+        segment: len(indexed(Path(segment.path).with_suffix(".index"))) for segment in segments
+    }
     assert sum(entries.values()) > 0
     for segment, count in entries.items():
         assert len(list(pieces(segment, 0, 1 << 62))) == count + 1
 
 
-def test_a_segment_that_retention_took_since_it_was_listed_is_one_task_which_will_tell(tmp_path: Path, sound: Entries) -> None:
+def test_a_segment_that_retention_took_since_it_was_listed_is_one_task_which_will_tell(
+    tmp_path: Path, sound: Entries
+) -> None:
     write(tmp_path, sound)
     (piece,) = pieces(Segment(7, str(tmp_path / "orders-0" / "gone.log"), 9 * TASK), 0, 1 << 62)
     assert piece == (7, 1 << 62, 0)
     (tmp_path / "orders-0" / f"{BASE:020d}.log").unlink()
-    assert len(list(pieces(Segment(BASE, str(tmp_path / "orders-0" / f"{BASE:020d}.log"), 9 * TASK), 0, 1 << 62))) == 1
+    assert (
+        len(
+            list(
+                pieces(
+                    Segment(BASE, str(tmp_path / "orders-0" / f"{BASE:020d}.log"), 9 * TASK),
+                    0,
+                    1 << 62,
+                )
+            )
+        )
+        == 1
+    )

@@ -1,4 +1,6 @@
-"""`kafka-segments` in Spark: the same rows as through the connector, push-down, pruning, streaming; one line for what is wrong."""
+"""`kafka-segments` in Spark: the same rows as through the connector, push-down, pruning,
+streaming; one line for what is wrong.
+"""
 
 from __future__ import annotations
 
@@ -31,22 +33,38 @@ def segments(*directories: object, topics: tuple[str, ...] = ()) -> sources.Segm
 
 def rows(frame) -> list[Row]:
     """Every column as plain values, in order; timestamps as Spark writes them."""
-    text = [f"cast({name} as string) {name}" if name == "timestamp" else name for name in frame.columns]
+    text = [
+        f"cast({name} as string) {name}" if name == "timestamp" else name for name in frame.columns
+    ]
     found = [row.asDict(recursive=True) for row in frame.selectExpr(*text).collect()]
     return sorted(found, key=lambda row: (row["topic"], row["partition"], row["offset"]))
 
 
 @pytest.mark.parametrize("isolation", ["read_uncommitted", "read_committed"])
-def test_both_sources_give_the_same_rows_of_kafkas_files(spark, kafka_files, isolation: str) -> None:
-    """All codecs, headers, transactions that committed, aborted and stayed open, a log start behind the first record."""
-    wire = sources.read(spark, sources.KafkaSource(kafka_files.broker.bootstrap, TOPICS), sources.Wanted(isolation=isolation))
-    disk = sources.read(spark, segments(kafka_files.directory, topics=TOPICS), sources.Wanted(isolation=isolation, options={"upto": "log_end"}))
+def test_both_sources_give_the_same_rows_of_kafkas_files(
+    spark, kafka_files, isolation: str
+) -> None:
+    """All codecs, headers, transactions that committed, aborted and stayed open, a log start
+    behind the first record.
+    """
+    wire = sources.read(
+        spark,
+        sources.KafkaSource(kafka_files.broker.bootstrap, TOPICS),
+        sources.Wanted(isolation=isolation),
+    )
+    disk = sources.read(
+        spark,
+        segments(kafka_files.directory, topics=TOPICS),
+        sources.Wanted(isolation=isolation, options={"upto": "log_end"}),
+    )
     assert disk.schema == wire.schema
     assert rows(disk) == rows(wire) != []
 
 
 def test_both_sources_give_the_same_rows_of_our_broker(spark, broker, topic: str) -> None:
-    """While the broker runs: everything up to the high watermark, as soon as its checkpoint says so."""
+    """While the broker runs: everything up to the high watermark, as soon as its checkpoint says
+    so.
+    """
     kafka_admin.create_topic(spark, broker.bootstrap, topic, 3, config={"retention.ms": "-1"})
     for codec in ("gzip", "snappy", "lz4", "zstd", None):
         produce(broker.bootstrap, topic, numbered(30, 3), compression_type=codec)
@@ -70,9 +88,20 @@ def test_all_columns_arrive_with_their_types(spark, golden: Path) -> None:
     assert tuple(frame.columns) == ALL_COLUMNS
     found = rows(frame)
     transactions = [row for row in found if row["topic"] == "transactions"]
-    assert sum(row["control"] for row in transactions) == 5 and sum(row["aborted"] for row in transactions) == 8
-    assert {row["codec"] for row in found if row["topic"] == "codecs"} == {"none", "gzip", "snappy", "lz4", "zstd"}
-    assert all(row["crcOk"] for row in found) and len([row for row in found if not row["control"]]) == len(expected())
+    assert (
+        sum(row["control"] for row in transactions) == 5
+        and sum(row["aborted"] for row in transactions) == 8
+    )
+    assert {row["codec"] for row in found if row["topic"] == "codecs"} == {
+        "none",
+        "gzip",
+        "snappy",
+        "lz4",
+        "zstd",
+    }
+    assert all(row["crcOk"] for row in found) and len(
+        [row for row in found if not row["control"]]
+    ) == len(expected())
 
 
 FILTERS = {
@@ -83,12 +112,19 @@ FILTERS = {
     "topic = 'codecs' and offset > 3 and offset < 17": 10,
     "topic = 'codecs' and offset is not null and partition <=> 4 and offset <= 15": 1,
 }
-KEPT_BY_SPARK = ("topic like 'c%s'", "offset in (3, 30) and topic = 'codecs'", "topic <> 'codecs'", "partition = 1 or offset = 3")
+KEPT_BY_SPARK = (
+    "topic like 'c%s'",
+    "offset in (3, 30) and topic = 'codecs'",
+    "topic <> 'codecs'",
+    "partition = 1 or offset = 3",
+)
 
 
 @pytest.mark.parametrize("condition", FILTERS)
 def test_filters_are_pushed_down_and_prune_files(spark, golden: Path, condition: str) -> None:
-    """Spark applies no filter of its own, reads the files that can match, and the rows are those of the filter."""
+    """Spark applies no filter of its own, reads the files that can match, and the rows are those
+    of the filter.
+    """
     frame = sources.read(spark, segments(golden)).where(condition)
     plan = frame._jdf.queryExecution().executedPlan().toString()
     assert "Filter" not in plan.replace("RuntimeFilters", "").replace("PushedFilters", "")
@@ -98,7 +134,11 @@ def test_filters_are_pushed_down_and_prune_files(spark, golden: Path, condition:
 
 @pytest.mark.parametrize("condition", KEPT_BY_SPARK)
 def test_other_filters_are_left_to_spark(spark, golden: Path, condition: str) -> None:
-    assert rows(sources.read(spark, segments(golden)).where(condition)) == unpushed(spark, golden, condition) != []
+    assert (
+        rows(sources.read(spark, segments(golden)).where(condition))
+        == unpushed(spark, golden, condition)
+        != []
+    )
 
 
 def unpushed(spark, golden: Path, condition: str) -> list[Row]:
@@ -116,15 +156,21 @@ def test_offset_filters_on_flagged_rows_are_exact(spark, golden: Path, tmp_path:
     shutil.copytree(golden, tmp_path, dirs_exist_ok=True)
     path = tmp_path / "codecs-1" / "00000000000000000016.log"
     path.write_bytes(path.read_bytes()[:70] + bytes(20) + path.read_bytes()[90:])
-    wanted = sources.Wanted(columns=("partition", "offset", "value", "crcOk"), options={"crc": "flag"})
+    wanted = sources.Wanted(
+        columns=("partition", "offset", "value", "crcOk"), options={"crc": "flag"}
+    )
     frame = sources.read(spark, segments(tmp_path, topics=("codecs",)), wanted)
     damaged = frame.where("not crcOk").collect()
     assert [(row.partition, row.offset, row.value) for row in damaged] == [(1, 16, None)]
-    assert frame.where("partition = 1 and offset > 16 and offset < 20").where("not crcOk").count() == 0
+    assert (
+        frame.where("partition = 1 and offset > 16 and offset < 20").where("not crcOk").count() == 0
+    )
 
 
 def test_a_schema_names_the_columns_that_are_read(spark, golden: Path) -> None:
-    frame = spark.read.format("kafka-segments").schema("offset long, codec string").load(str(golden))
+    frame = (
+        spark.read.format("kafka-segments").schema("offset long, codec string").load(str(golden))
+    )
     assert frame.columns == ["offset", "codec"] and frame.count() == len(expected())
 
 
@@ -136,22 +182,32 @@ def test_a_schema_names_the_columns_that_are_read(spark, golden: Path) -> None:
         ("offset long", {"crc": "maybe"}, "option crc: 'maybe' is none of fail, flag"),
     ],
 )
-def test_a_wrong_reader_is_one_line(spark, golden: Path, schema: str, options: dict[str, str], message: str) -> None:
+def test_a_wrong_reader_is_one_line(
+    spark, golden: Path, schema: str, options: dict[str, str], message: str
+) -> None:
     with pytest.raises(Exception, match=message):
-        spark.read.format("kafka-segments").schema(schema).options(**options).load(str(golden)).count()
+        spark.read.format("kafka-segments").schema(schema).options(**options).load(
+            str(golden)
+        ).count()
 
 
 def test_damage_in_a_task_names_file_and_byte(spark, golden: Path, tmp_path: Path) -> None:
     shutil.copytree(golden, tmp_path, dirs_exist_ok=True)
     path = tmp_path / "appended-0" / "00000000000000000000.log"
     path.write_bytes(path.read_bytes()[:-1] + b"?")
-    with pytest.raises(Exception, match=r"00000000000000000000.log, byte \d+: a batch has a wrong CRC at offset \d+") as raised:
+    with pytest.raises(
+        Exception,
+        match=r"00000000000000000000.log, byte \d+: a batch has a wrong CRC at offset \d+",
+    ) as raised:
         sources.read(spark, segments(tmp_path, topics=("appended",))).count()
     assert raised_in_task(raised.value).startswith("segments: ")
 
 
 def test_what_is_not_there_is_found_before_spark_plans(spark, golden: Path) -> None:
-    for source, message in ((segments("/nowhere"), "is no directory"), (segments(golden, topics=("nothing",)), "no partition of nothing")):
+    for source, message in (
+        (segments("/nowhere"), "is no directory"),
+        (segments(golden, topics=("nothing",)), "no partition of nothing"),
+    ):
         with pytest.raises(PipelineError, match=message):
             sources.read(spark, source)
     with pytest.raises(PipelineError, match="there is no column 'ofset'"):
@@ -165,10 +221,21 @@ def test_a_stream_reads_closed_segments_once(spark, golden: Path, tmp_path: Path
     closed = log / "codecs-0" / "00000000000000000048.log"
 
     def offsets() -> list[tuple[int, int]]:
-        stream = sources.read_stream(spark, segments(log, topics=("codecs",)), sources.Wanted(columns=("partition", "offset")))
-        query = stream.writeStream.format("parquet").option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start(str(table))
+        stream = sources.read_stream(
+            spark,
+            segments(log, topics=("codecs",)),
+            sources.Wanted(columns=("partition", "offset")),
+        )
+        query = (
+            stream.writeStream.format("parquet")
+            .option("checkpointLocation", str(checkpoint))
+            .trigger(availableNow=True)
+            .start(str(table))
+        )
         assert query.awaitTermination(PATIENCE_SECONDS)
-        return sorted((row.partition, row.offset) for row in spark.read.parquet(str(table)).collect())
+        return sorted(
+            (row.partition, row.offset) for row in spark.read.parquet(str(table)).collect()
+        )
 
     before = [(partition, offset) for partition in range(5) for offset in range(32)]
     assert offsets() == before
@@ -182,8 +249,15 @@ def test_a_stream_whose_topic_was_made_anew_stops(spark, golden: Path, tmp_path:
     shutil.copytree(golden, log)
 
     def run() -> None:
-        stream = sources.read_stream(spark, segments(log, topics=("codecs",)), sources.Wanted(columns=("offset",)))
-        query = stream.writeStream.format("noop").option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start()
+        stream = sources.read_stream(
+            spark, segments(log, topics=("codecs",)), sources.Wanted(columns=("offset",))
+        )
+        query = (
+            stream.writeStream.format("noop")
+            .option("checkpointLocation", str(checkpoint))
+            .trigger(availableNow=True)
+            .start()
+        )
         assert query.awaitTermination(PATIENCE_SECONDS)
 
     run()

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 from tests.pipeline.header_tables import batch, table
-from twisted_broker.pipeline.transforms.offsets import count_faults, misplaced, offset_faults, shows_compaction
+from twisted_broker.pipeline.transforms.offsets import (
+    count_faults,
+    misplaced,
+    offset_faults,
+    shows_compaction,
+)
 from twisted_broker.wire.records import DELETE_HORIZON_FLAG
 
 
@@ -12,7 +17,10 @@ def kinds(faults):
 
 
 def test_offsets_one_after_the_other_are_fine():
-    assert kinds(offset_faults(table(batch(5), batch(15), batch(25, 1), batch(26)), compacted=False)) == []
+    assert (
+        kinds(offset_faults(table(batch(5), batch(15), batch(25, 1), batch(26)), compacted=False))
+        == []
+    )
 
 
 def test_a_hole_is_a_gap_unless_the_log_is_compacted():
@@ -29,7 +37,9 @@ def test_offsets_that_come_twice_and_offsets_that_go_back():
 
 
 def test_counts_must_fit_the_offsets_and_a_cleaner_takes_some():
-    rows = table(batch(0), batch(10, recordCount=9), batch(20, recordCount=11), batch(30, recordCount=0))
+    rows = table(
+        batch(0), batch(10, recordCount=9), batch(20, recordCount=11), batch(30, recordCount=0)
+    )
     assert kinds(count_faults(rows, compacted=False)) == [("count", 1), ("count", 2), ("count", 3)]
     assert kinds(count_faults(rows, compacted=True)) == [("count", 2)]
 

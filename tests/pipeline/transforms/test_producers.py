@@ -15,7 +15,14 @@ def kinds(faults):
 
 
 def test_sequences_without_a_gap_are_fine_for_producers_side_by_side():
-    rows = [data(0, 7, 0), data(10, 8, 0), data(20, 7, 10), batch(30), data(40, 8, 10), data(50, 7, 20)]
+    rows = [
+        data(0, 7, 0),
+        data(10, 8, 0),
+        data(20, 7, 10),
+        batch(30),
+        data(40, 8, 10),
+        data(50, 7, 20),
+    ]
     assert kinds(sequence_faults(table(*rows), **COMPLETE)) == []
 
 
@@ -32,14 +39,33 @@ def test_what_comes_again_is_a_duplicate_and_what_follows_is_not_a_jump():
 
 
 def test_a_newer_epoch_begins_at_zero():
-    assert kinds(sequence_faults(table(data(0, 7, 0), data(10, 7, 0, epoch=1), data(20, 7, 10, epoch=1)), **COMPLETE)) == []
-    assert kinds(sequence_faults(table(data(0, 7, 0), data(10, 7, 10, epoch=1)), **COMPLETE)) == [("sequence", 1)]
+    assert (
+        kinds(
+            sequence_faults(
+                table(data(0, 7, 0), data(10, 7, 0, epoch=1), data(20, 7, 10, epoch=1)), **COMPLETE
+            )
+        )
+        == []
+    )
+    assert kinds(sequence_faults(table(data(0, 7, 0), data(10, 7, 10, epoch=1)), **COMPLETE)) == [
+        ("sequence", 1)
+    ]
 
 
 def test_sequences_go_round_after_two_to_the_31():
     near = 2**31 - 15
-    rows = [data(0, 7, near), data(10, 7, near + 10), data(20, 7, 5), data(30, 7, 15), data(40, 7, near + 10), data(50, 7, 26)]
-    assert kinds(sequence_faults(table(*rows), complete=False, compacted=False)) == [("duplicate", 4), ("sequence", 5)]
+    rows = [
+        data(0, 7, near),
+        data(10, 7, near + 10),
+        data(20, 7, 5),
+        data(30, 7, 15),
+        data(40, 7, near + 10),
+        data(50, 7, 26),
+    ]
+    assert kinds(sequence_faults(table(*rows), complete=False, compacted=False)) == [
+        ("duplicate", 4),
+        ("sequence", 5),
+    ]
 
 
 def test_a_producer_may_begin_anywhere_where_the_beginning_is_gone():
@@ -65,13 +91,25 @@ def test_a_marker_fences_what_its_epoch_overtakes():
 
 
 def test_leader_epochs_do_not_go_back():
-    rows = table(batch(0, leaderEpoch=2), batch(10, leaderEpoch=5), batch(20, leaderEpoch=4), batch(30, leaderEpoch=4))
+    rows = table(
+        batch(0, leaderEpoch=2),
+        batch(10, leaderEpoch=5),
+        batch(20, leaderEpoch=4),
+        batch(30, leaderEpoch=4),
+    )
     assert kinds(epoch_faults(rows)) == [("epoch", 2)]
 
 
-@pytest.mark.parametrize("step", [0, 1], ids=["version 1", "version 2: a marker brings a new epoch"])
+@pytest.mark.parametrize(
+    "step", [0, 1], ids=["version 1", "version 2: a marker brings a new epoch"]
+)
 def test_transactions_with_ends_are_closed(step):
-    rows = [data(0, 7, 0, inside=True), data(10, 8, 0), marker(20, 7, step), data(21, 7, 0 if step else 10, epoch=step, inside=True)]
+    rows = [
+        data(0, 7, 0, inside=True),
+        data(10, 8, 0),
+        marker(20, 7, step),
+        data(21, 7, 0 if step else 10, epoch=step, inside=True),
+    ]
     rows.append(marker(31, 7, 2 * step))
     assert transactions(table(*rows)) == ([], [])
     assert kinds(sequence_faults(table(*rows), **COMPLETE)) == []
@@ -86,7 +124,9 @@ def test_what_has_no_end_marker_is_open_from_its_first_batch_to_its_last():
 
 
 def test_a_new_epoch_within_an_open_transaction_tears_it():
-    opened, torn = transactions(table(data(0, 7, 0, inside=True), data(10, 7, 0, epoch=1, inside=True), marker(20, 7, 1)))
+    opened, torn = transactions(
+        table(data(0, 7, 0, inside=True), data(10, 7, 0, epoch=1, inside=True), marker(20, 7, 1))
+    )
     assert opened == []
     assert kinds(torn) == [("torn transaction", 1)]
 

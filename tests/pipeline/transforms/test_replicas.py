@@ -25,7 +25,12 @@ def test_every_field_of_the_identity_counts(field):
 
 
 def test_one_of_three_that_went_another_way():
-    diverged = [SAME[0], batch(10, leaderEpoch=1), batch(20, leaderEpoch=1), batch(30, leaderEpoch=1)]
+    diverged = [
+        SAME[0],
+        batch(10, leaderEpoch=1),
+        batch(20, leaderEpoch=1),
+        batch(30, leaderEpoch=1),
+    ]
     found = parting([table(*SAME), table(*SAME), table(*diverged)])
     assert (found.offset, found.rows, found.common) == (10, (1, 1, 1), 0)
     assert found.differing == (0, 0, 4)  # at 10, 20, 25 and 30

@@ -10,7 +10,18 @@ import pytest
 
 from twisted_broker.pipeline.jobs.audit.cleanup import Policy
 from twisted_broker.pipeline.jobs.audit.topics import ANY, judged
-from twisted_broker.pipeline.transforms.spans import DUPLICATE, GAP, HOLE, ORDER, SHOWN, SPANNED, Span, joined, runs, spans
+from twisted_broker.pipeline.transforms.spans import (
+    DUPLICATE,
+    GAP,
+    HOLE,
+    ORDER,
+    SHOWN,
+    SPANNED,
+    Span,
+    joined,
+    runs,
+    spans,
+)
 
 DELETE = {"t": Policy(frozenset({"delete"}), "the cluster")}
 COMPACT = {"t": Policy(frozenset({"compact"}), "the cluster")}
@@ -18,14 +29,22 @@ COMPACT = {"t": Policy(frozenset({"compact"}), "the cluster")}
 
 def rows(*parts):
     """A batch of (topic, partition, offsets)."""
-    columns = [[topic for topic, _, offsets in parts for _ in offsets], [number for _, number, offsets in parts for _ in offsets],
-               [offset for _, _, offsets in parts for offset in offsets]]  # fmt: skip
+    columns = [
+        [topic for topic, _, offsets in parts for _ in offsets],
+        [number for _, number, offsets in parts for _ in offsets],
+        [offset for _, _, offsets in parts for offset in offsets],
+    ]
     types = (pa.string(), pa.int32(), pa.int64())
-    return pa.RecordBatch.from_arrays([pa.array(c, t) for c, t in zip(columns, types, strict=True)], names=["topic", "partition", "offset"])
+    return pa.RecordBatch.from_arrays(
+        [pa.array(c, t) for c, t in zip(columns, types, strict=True)],
+        names=["topic", "partition", "offset"],
+    )
 
 
 def spanned(*batches, allowed=0):
-    return [Span(**row) for made in spans(iter(batches), {"t": allowed}) for row in made.to_pylist()]
+    return [
+        Span(**row) for made in spans(iter(batches), {"t": allowed}) for row in made.to_pylist()
+    ]
 
 
 def span(first, last, records=None, kind=SPANNED):
@@ -33,24 +52,32 @@ def span(first, last, records=None, kind=SPANNED):
 
 
 def test_rows_are_cut_where_topic_or_partition_change():
-    found = [(topic, number, offsets.tolist()) for topic, number, offsets in runs(rows(("t", 0, [1, 2]), ("t", 1, [3]), ("u", 1, [4, 5])))]
+    found = [
+        (topic, number, offsets.tolist())
+        for topic, number, offsets in runs(rows(("t", 0, [1, 2]), ("t", 1, [3]), ("u", 1, [4, 5])))
+    ]
     assert found == [("t", 0, [1, 2]), ("t", 1, [3]), ("u", 1, [4, 5])]
     assert list(runs(rows())) == []
 
 
 def test_a_span_goes_on_over_batches():
-    assert spanned(rows(("t", 0, [3, 4])), rows(), rows(("t", 0, [5])), rows(("t", 0, [6, 7]))) == [span(3, 7)]
+    assert spanned(rows(("t", 0, [3, 4])), rows(), rows(("t", 0, [5])), rows(("t", 0, [6, 7]))) == [
+        span(3, 7)
+    ]
 
 
 def test_no_rows_are_no_spans():
     assert spanned() == []
 
 
-@pytest.mark.parametrize("before, after, fault", [
-    ([1, 2], [5, 6], Span(GAP, "t", 0, 3, 4, 2)),
-    ([1, 2], [2, 3], Span(DUPLICATE, "t", 0, 2, 2, 1)),
-    ([1, 2, 3], [2, 4], Span(ORDER, "t", 0, 2, 2, 1)),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "before, after, fault",
+    [
+        ([1, 2], [5, 6], Span(GAP, "t", 0, 3, 4, 2)),
+        ([1, 2], [2, 3], Span(DUPLICATE, "t", 0, 2, 2, 1)),
+        ([1, 2, 3], [2, 4], Span(ORDER, "t", 0, 2, 2, 1)),
+    ],
+)
 def test_a_fault_is_the_same_within_a_batch_and_between_two(before, after, fault):
     assert fault in spanned(rows(("t", 0, [*before, *after])))
     assert fault in spanned(rows(("t", 0, before)), rows(("t", 0, after)))
@@ -67,7 +94,11 @@ def test_many_gaps_are_few_rows_that_count_all():
 
 def test_holes_that_are_allowed_are_one_row_however_many():
     many = rows(("t", 0, [3 * number for number in range(1000)] + [5000]))
-    assert spanned(many, allowed=2) == [span(0, 5000, 1001), span(0, 5000, 2 * 999, HOLE), span(2998, 4999, kind=GAP)]
+    assert spanned(many, allowed=2) == [
+        span(0, 5000, 1001),
+        span(0, 5000, 2 * 999, HOLE),
+        span(2998, 4999, kind=GAP),
+    ]
 
 
 def test_spans_of_several_readers_follow_on_or_do_not():
@@ -77,7 +108,9 @@ def test_spans_of_several_readers_follow_on_or_do_not():
 
 
 def told(found, start, end, policies=DELETE, allowed=0):
-    findings, (summary,) = judged(found, {("t", 0): start}, {("t", 0): end}, policies, {"t": allowed})
+    findings, (summary,) = judged(
+        found, {("t", 0): start}, {("t", 0): end}, policies, {"t": allowed}
+    )
     return [(finding.kind, finding.offset) for finding in findings], summary
 
 
@@ -90,7 +123,9 @@ def test_all_that_the_cluster_named_must_be_there():
 
 
 def test_a_compacted_topic_may_have_holes_but_nothing_twice():
-    found, summary = told([span(5, 9), span(12, 14), span(14, 19), span(14, 19, 3, HOLE)], 0, 30, COMPACT, ANY)
+    found, summary = told(
+        [span(5, 9), span(12, 14), span(14, 19), span(14, 19, 3, HOLE)], 0, 30, COMPACT, ANY
+    )
     assert found == [("duplicate", 14)]
     assert (summary.holes, summary.policy, summary.batches) == (5 + 2 + 10 + 3, "compact", -1)
 
@@ -98,7 +133,9 @@ def test_a_compacted_topic_may_have_holes_but_nothing_twice():
 def test_what_is_not_listed_is_counted():
     gaps = [span(10 * at, 10 * at, kind=GAP) for at in range(SHOWN + 5)]
     gaps[-1] = gaps[-1]._replace(more=7, more_records=70)
-    findings, (summary,) = judged([span(0, 999, 900), *gaps], {("t", 0): 0}, {("t", 0): 1000}, DELETE, {"t": 0})
+    findings, (summary,) = judged(
+        [span(0, 999, 900), *gaps], {("t", 0): 0}, {("t", 0): 1000}, DELETE, {"t": 0}
+    )
     assert (len(findings), findings[-1].more, summary.holes) == (SHOWN, 5 + 7, SHOWN + 5 + 70)
 
 
@@ -119,4 +156,6 @@ def test_random_rows_are_told_as_a_plain_loop_tells_them():
     records = sum(each.records for each in found if each.kind == SPANNED)
     assert (records, len([each for each in found if each.kind == SPANNED])) == (500, 1)
     assert sum(each.records + each.more_records for each in found if each.kind == GAP) == plain > 0
-    assert sum(each.records + each.more for each in found if each.kind == ORDER) == sum(after < before for before, after in pairwise(offsets))
+    assert sum(each.records + each.more for each in found if each.kind == ORDER) == sum(
+        after < before for before, after in pairwise(offsets)
+    )

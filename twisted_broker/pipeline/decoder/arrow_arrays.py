@@ -1,7 +1,8 @@
 """Arrow arrays from numpy vectors and raw bytes, without a Python loop over rows.
 
-1. `slices` copies the wanted bytes once, next to one another, and nothing else: the bytes between them are the odd elements of an array over the raw
-   buffer, and the even ones are filtered out of it.
+1. `slices` copies the wanted bytes once, next to one another, and nothing else: the bytes between
+   them are the odd elements of an array over the raw buffer, and the even ones are filtered out of
+   it.
 2. Positions must grow, and all must lie within 2 GiB of the first.
 3. Constant columns are made once for the most rows and sliced.
 
@@ -24,7 +25,9 @@ from .varints import Bytes, Ints
 
 
 def slices(data: Bytes, at: Ints, lengths: Ints) -> pa.Array:
-    """`data[at : at + length]` for each pair as a `binary` array; null where the length is negative."""
+    """`data[at : at + length]` for each pair as a `binary` array; null where the length is
+    negative.
+    """
     count = len(at)
     present = lengths >= 0
     nulls = count - int(np.count_nonzero(present))
@@ -33,9 +36,16 @@ def slices(data: Bytes, at: Ints, lengths: Ints) -> pa.Array:
     first = int(at[0])
     bounds = np.empty(2 * count, np.int32)
     np.subtract(at, first, out=bounds[0::2], casting="unsafe")
-    np.add(bounds[0::2], np.maximum(lengths, 0) if nulls else lengths, out=bounds[1::2], casting="unsafe")
+    np.add(
+        bounds[0::2],
+        np.maximum(lengths, 0) if nulls else lengths,
+        out=bounds[1::2],
+        casting="unsafe",
+    )
     raw = pa.py_buffer(data[first : first + int(bounds[-1])])
-    packed = pa.Array.from_buffers(pa.binary(), 2 * count - 1, [None, pa.py_buffer(bounds), raw]).filter(_even(count))
+    packed = pa.Array.from_buffers(
+        pa.binary(), 2 * count - 1, [None, pa.py_buffer(bounds), raw]
+    ).filter(_even(count))
     if not nulls:
         return packed
     return pa.Array.from_buffers(pa.binary(), count, [_bits(present), *packed.buffers()[1:]], nulls)
@@ -59,7 +69,11 @@ def booleans(values: NDArray[np.bool_]) -> pa.Array:
 
 def constant(value: str | int, kind: pa.DataType, count: int) -> pa.Array:
     """`count` times the same."""
-    return _constant(value, kind).slice(0, count) if count <= ROWS else pa.repeat(pa.scalar(value, kind), count)
+    return (
+        _constant(value, kind).slice(0, count)
+        if count <= ROWS
+        else pa.repeat(pa.scalar(value, kind), count)
+    )
 
 
 def nothing(kind: pa.DataType, count: int) -> pa.Array:
@@ -68,16 +82,28 @@ def nothing(kind: pa.DataType, count: int) -> pa.Array:
 
 
 def header_lists(data: Bytes, headers: RecordHeaders | None) -> pa.Array:
-    """The headers of each record; null, as the connector has it, for a record without headers. They must have been located."""
+    """The headers of each record; null, as the connector has it, for a record without headers.
+
+    They must have been located.
+    """
     assert headers is not None, "the headers column was asked for without locating headers"
     count = len(headers.first) - 1
     if headers.first[-1] == 0:
         return nothing(HEADERS, count)
-    keys, values = text(slices(data, headers.key_at, headers.key_length)), slices(data, headers.value_at, headers.value_length)
+    keys, values = (
+        text(slices(data, headers.key_at, headers.key_length)),
+        slices(data, headers.value_at, headers.value_length),
+    )
     entries = pa.StructArray.from_arrays([keys, values], fields=list(HEADER_ENTRY))
     some = np.diff(headers.first) > 0
     offsets = pa.py_buffer(headers.first.astype(np.int32))
-    return pa.Array.from_buffers(HEADERS, count, [_bits(some), offsets], count - int(np.count_nonzero(some)), children=[entries])
+    return pa.Array.from_buffers(
+        HEADERS,
+        count,
+        [_bits(some), offsets],
+        count - int(np.count_nonzero(some)),
+        children=[entries],
+    )
 
 
 def text(array: pa.Array) -> pa.Array:

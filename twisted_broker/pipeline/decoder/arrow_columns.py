@@ -1,10 +1,12 @@
 """Columns of a run of records: what the record says, and what its batch says repeated for it.
 
 1. Every column is made only when asked for; those of `FROM_BATCH` need no look at the records.
-2. A record's timestamp is the batch's maximum under LogAppendTime; its sequence is the batch's base advanced by the offset delta, modulo 2^31.
+2. A record's timestamp is the batch's maximum under LogAppendTime; its sequence is the batch's base
+   advanced by the offset delta, modulo 2^31.
 3. `crcOk` and `aborted` are the caller's findings, one per batch.
 
-Source: FILE_FORMATS 2, SPARK.md 3 and 5; Kafka's DefaultRecordBatch. Left out: where fields lie (`fields`), which batches (`segment`).
+Source: FILE_FORMATS 2, SPARK.md 3 and 5; Kafka's DefaultRecordBatch. Left out: where fields lie
+(`fields`), which batches (`segment`).
 """
 
 from __future__ import annotations
@@ -17,7 +19,12 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from twisted_broker.wire.compression import CODEC_NAMES
-from twisted_broker.wire.records import CONTROL_FLAG, LOG_APPEND_TIME_FLAG, NO_SEQUENCE, TRANSACTIONAL_FLAG
+from twisted_broker.wire.records import (
+    CONTROL_FLAG,
+    LOG_APPEND_TIME_FLAG,
+    NO_SEQUENCE,
+    TRANSACTIONAL_FLAG,
+)
 
 from .arrow_arrays import booleans, constant, header_lists, integers, slices, timestamps
 from .arrow_types import TYPES
@@ -31,7 +38,11 @@ FROM_RECORD: Final = frozenset({"key", "value", "headers"})
 
 
 class Run(NamedTuple):
-    """Records of some batches. `batch` is each record's row in `headers`; `fields` is None when no column needs the records themselves."""
+    """Records of some batches.
+
+    `batch` is each record's row in `headers`; `fields` is None when no column needs the records
+    themselves.
+    """
 
     topic: str
     partition: int
@@ -60,7 +71,9 @@ class Run(NamedTuple):
     def part(self, chosen: NDArray[np.bool_]) -> Run:
         """The chosen records."""
         fields = None if self.fields is None else self.fields.part(chosen)
-        return self._replace(batch=self.batch[chosen], offset_delta=self.offset_delta[chosen], fields=fields)
+        return self._replace(
+            batch=self.batch[chosen], offset_delta=self.offset_delta[chosen], fields=fields
+        )
 
 
 def column(run: Run, name: str) -> pa.Array:
@@ -76,7 +89,9 @@ def _milliseconds(run: Run) -> Ints:
     appended = run.headers["attributes"] & LOG_APPEND_TIME_FLAG != 0
     if appended.all():
         return _within(run, run.of_batch("maxTimestamp").astype(np.int64))
-    created = _within(run, run.of_batch("baseTimestamp").astype(np.int64)) + _within(run, run.located().timestamp_delta, 2)
+    created = _within(run, run.of_batch("baseTimestamp").astype(np.int64)) + _within(
+        run, run.located().timestamp_delta, 2
+    )
     if appended.any():
         created = np.where(appended[run.batch], run.of_batch("maxTimestamp"), created)
     return _within(run, created)
@@ -87,13 +102,18 @@ def _within(run: Run, milliseconds: Ints, times: int = 1) -> Ints:
     limit = MOST_MILLISECONDS * times
     if len(milliseconds) and (milliseconds.max() > limit or milliseconds.min() < -limit):
         index = int(np.argmax((milliseconds > limit) | (milliseconds < -limit)))
-        raise refusal(run.headers[run.batch[index]], f"a timestamp of {milliseconds[index]} ms is more than a table can hold")
+        raise refusal(
+            run.headers[run.batch[index]],
+            f"a timestamp of {milliseconds[index]} ms is more than a table can hold",
+        )
     return milliseconds
 
 
 def _sequence(run: Run) -> pa.Array:
     base = run.of_batch("baseSequence").astype(np.int64)
-    return integers(np.where(base == NO_SEQUENCE, NO_SEQUENCE, base + run.offset_delta & 0x7FFFFFFF), pa.int32())
+    return integers(
+        np.where(base == NO_SEQUENCE, NO_SEQUENCE, base + run.offset_delta & 0x7FFFFFFF), pa.int32()
+    )
 
 
 def _codec(run: Run) -> pa.Array:
@@ -109,7 +129,9 @@ def _header(name: str, kind: pa.DataType) -> Callable[[Run], pa.Array]:
 
 _MAKERS: Final[dict[str, Callable[[Run], pa.Array]]] = {
     "key": lambda run: slices(run.located().data, run.located().key_at, run.located().key_length),
-    "value": lambda run: slices(run.located().data, run.located().value_at, run.located().value_length),
+    "value": lambda run: slices(
+        run.located().data, run.located().value_at, run.located().value_length
+    ),
     "topic": lambda run: constant(run.topic, pa.string(), len(run.batch)),
     "partition": lambda run: constant(run.partition, pa.int32(), len(run.batch)),
     "offset": lambda run: integers(run.offsets, pa.int64()),

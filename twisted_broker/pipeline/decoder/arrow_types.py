@@ -1,7 +1,9 @@
-"""The Arrow type of every column, such that Spark takes the batches as they are (its own schema from `columns.SQL_TYPES`, field by field).
+"""The Arrow type of every column, such that Spark takes the batches as they are (its own schema
+from `columns.SQL_TYPES`, field by field).
 
-Spark 4.2 compares the first batch's schema with `to_arrow_schema(...)`: `binary` and `string` with 32-bit offsets, timestamps in microseconds of UTC,
-the list's element named `element`. A test holds both tables together. Left out: how columns are made (`arrow_columns`).
+Spark 4.2 compares the first batch's schema with `to_arrow_schema(...)`: `binary` and `string` with
+32-bit offsets, timestamps in microseconds of UTC, the list's element named `element`. A test holds
+both tables together. Left out: how columns are made (`arrow_columns`).
 """
 
 from __future__ import annotations
@@ -39,7 +41,10 @@ TYPES: Final[dict[str, pa.DataType]] = {
 
 
 def schema(columns: Sequence[str]) -> pa.Schema:
-    """The Arrow schema of these columns in this order. `ValueError` naming a column that there is none of."""
+    """The Arrow schema of these columns in this order.
+
+    `ValueError` naming a column that there is none of.
+    """
     for name in columns:
         if name not in TYPES:
             raise ValueError(f"there is no column {name!r}: choose from {', '.join(TYPES)}")

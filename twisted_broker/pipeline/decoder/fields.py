@@ -1,11 +1,15 @@
-"""Where the fields of many records lie: vectors of positions, lengths and numbers for a whole group of batches.
+"""Where the fields of many records lie: vectors of positions, lengths and numbers for a whole group
+of batches.
 
-1. A record's fields end exactly where its length says, those of a batch exactly where its section ends; else one error, the plain walk's own.
+1. A record's fields end exactly where its length says, those of a batch exactly where its section
+   ends; else one error, the plain walk's own.
 2. A negative key or value length is null and is kept as -1.
 3. Headers are looked at only when they are asked for; then every header lies inside its record.
-4. No array is longer than the group has records or headers, and neither can be more than its bytes allow.
+4. No array is longer than the group has records or headers, and neither can be more than its bytes
+   allow.
 
-Source: FILE_FORMATS 2 "record in v2"; `wire.record_walk`, whose findings these are, vector by vector. Left out: columns (`arrow_columns`).
+Source: FILE_FORMATS 2 "record in v2"; `wire.record_walk`, whose findings these are, vector by
+vector. Left out: columns (`arrow_columns`).
 """
 
 from __future__ import annotations
@@ -24,12 +28,19 @@ from .lanes import walk
 from .sections import Group, refusal
 from .varints import BEYOND, INT_BYTES, LONG_BYTES, Bytes, Ints, read
 
-ROWS: Final = 32768  # so many that numpy's calls cost nothing, so few that the vectors stay in the processor's cache
-SPAN_BYTES: Final = 64 * 1024 * 1024  # and of so few bytes that 32 bits hold every position: a record alone has fewer than 2 GiB
+# so many that numpy's calls cost nothing, so few that the vectors stay in the processor's cache
+ROWS: Final = 32768
+SPAN_BYTES: Final = (
+    64 * 1024 * 1024
+)  # and of so few bytes that 32 bits hold every position: a record alone has fewer than 2 GiB
 
 
 class Fields(NamedTuple):
-    """One entry per record, in order; `batch` is the row of its batch in the group's headers, lengths are -1 for null, positions are in `data`."""
+    """One entry per record, in order;
+
+    `batch` is the row of its batch in the group's headers, lengths are -1 for null, positions are
+    in `data`.
+    """
 
     data: Bytes
     batch: Ints
@@ -45,14 +56,19 @@ class Fields(NamedTuple):
     def part(self, chosen: slice | NDArray[np.bool_]) -> Self:
         """The chosen records."""
         headers = None if self.headers is None else self.headers.part(chosen)
-        return self._replace(**{name: getattr(self, name)[chosen] for name in _PER_RECORD}, headers=headers)
+        return self._replace(
+            **{name: getattr(self, name)[chosen] for name in _PER_RECORD}, headers=headers
+        )
 
 
 _PER_RECORD = tuple(name for name in Fields._fields if name not in ("data", "headers"))
 
 
 def locate(group: Group, with_headers: bool) -> Iterator[Fields]:
-    """The fields of the group's records, `ROWS` at a time. `InvalidRecordError` naming the first batch that is broken."""
+    """The fields of the group's records, `ROWS` at a time.
+
+    `InvalidRecordError` naming the first batch that is broken.
+    """
     starts, broken = walk(group.data, group.starts, group.ends, group.counts)
     if len(broken):
         _explain(group, int(broken.min()))
@@ -89,12 +105,25 @@ def _locate_some(group: Group, starts: Ints, ends: Ints, batch: Ints, with_heade
     if wrong.any():
         _explain(group, int(batch[wrong.argmax()]))
     return Fields(
-        data, batch, ends, timestamp_delta, offset_delta, key_at, np.maximum(key_length, -1), value_at, np.maximum(value_length, -1), headers
-    )  # fmt: skip
+        data,
+        batch,
+        ends,
+        timestamp_delta,
+        offset_delta,
+        key_at,
+        np.maximum(key_length, -1),
+        value_at,
+        np.maximum(value_length, -1),
+        headers,
+    )
 
 
-def _headers(data: Bytes, at: Ints, ends: Ints, wanted: bool) -> tuple[RecordHeaders | None, NDArray[np.bool_]]:
-    """The records' headers if they are wanted, and for each record whether its fields do not end where it does."""
+def _headers(
+    data: Bytes, at: Ints, ends: Ints, wanted: bool
+) -> tuple[RecordHeaders | None, NDArray[np.bool_]]:
+    """The records' headers if they are wanted, and for each record whether its fields do not end
+    where it does.
+    """
     count, after = read(data, np.minimum(at, BEYOND), INT_BYTES)
     bare = count == 0
     wrong = (at > ends) | np.where(bare, after != ends, (count < 0) | (after + 2 * count > ends))

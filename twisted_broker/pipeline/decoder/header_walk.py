@@ -1,10 +1,14 @@
-"""The headers of many records in lock-step, as `lanes` walks records: step k reads the k-th header of every record that has one.
+"""The headers of many records in lock-step, as `lanes` walks records: step k reads the k-th header
+of every record that has one.
 
-1. When few records are left that have so many headers, each is ended by the plain walk of the wire package.
+1. When few records are left that have so many headers, each is ended by the plain walk of the wire
+   package.
 2. A header key cannot be null; a negative value length is null and is kept as -1.
-3. `first` has one more entry than there are records: the headers of record i are entries first[i] to first[i + 1].
+3. `first` has one more entry than there are records: the headers of record i are entries first[i]
+   to first[i + 1].
 
-Source: FILE_FORMATS 2 "record in v2"; `wire.record_walk`. Left out: text decoding of keys (`arrow_columns`).
+Source: FILE_FORMATS 2 "record in v2"; `wire.record_walk`. Left out: text decoding of keys
+(`arrow_columns`).
 """
 
 from __future__ import annotations
@@ -44,11 +48,20 @@ class RecordHeaders(NamedTuple):
         mask[chosen] = True
         entries = np.repeat(mask, counts)
         first = np.concatenate(([0], np.cumsum(counts[mask])))
-        return type(self)(first, self.key_at[entries], self.key_length[entries], self.value_at[entries], self.value_length[entries])
+        return type(self)(
+            first,
+            self.key_at[entries],
+            self.key_length[entries],
+            self.value_at[entries],
+            self.value_length[entries],
+        )
 
 
-def walk_headers(data: Bytes, at: Ints, ends: Ints, counts: Ints) -> tuple[RecordHeaders, NDArray[np.bool_]]:
-    """`counts` headers of each record from `at` on, and for each record whether they do not end exactly at `ends`.
+def walk_headers(
+    data: Bytes, at: Ints, ends: Ints, counts: Ints
+) -> tuple[RecordHeaders, NDArray[np.bool_]]:
+    """`counts` headers of each record from `at` on, and for each record whether they do not end
+    exactly at `ends`.
 
     The counts must have been checked against the bytes of their records.
     """
@@ -60,14 +73,25 @@ def walk_headers(data: Bytes, at: Ints, ends: Ints, counts: Ints) -> tuple[Recor
     text = data.data
     for lane in range(min(FEW_RECORDS, len(order))):
         if counts[lane] > done:
-            position[lane] = _alone(text, int(position[lane]), int(ends[order[lane]]), found, int(slot[lane]), int(counts[lane]) - done)
+            position[lane] = _alone(
+                text,
+                int(position[lane]),
+                int(ends[order[lane]]),
+                found,
+                int(slot[lane]),
+                int(counts[lane]) - done,
+            )
     wrong = np.zeros(len(order), np.bool_)
     wrong[order] = position != ends[order]
     return found, wrong
 
 
-def _in_lockstep(data: Bytes, position: Ints, slot: Ints, found: RecordHeaders, counts: Ints) -> int:
-    """Read one header of every record after the other while more than a few records have one; the number of headers read of each."""
+def _in_lockstep(
+    data: Bytes, position: Ints, slot: Ints, found: RecordHeaders, counts: Ints
+) -> int:
+    """Read one header of every record after the other while more than a few records have one;
+    the number of headers read of each.
+    """
     steps = int(counts[FEW_RECORDS]) if len(counts) > FEW_RECORDS else 0
     walking = len(counts) - np.searchsorted(counts[::-1], np.arange(1, steps + 1))
     for active in walking.tolist():
@@ -76,13 +100,19 @@ def _in_lockstep(data: Bytes, position: Ints, slot: Ints, found: RecordHeaders, 
         value_length, value_at = read(data, key_at + np.maximum(key_length, 0), INT_BYTES)
         found.key_at[there], found.key_length[there] = key_at, key_length
         found.value_at[there], found.value_length[there] = value_at, np.maximum(value_length, -1)
-        position[:active] = np.where(key_length < 0, BEYOND, np.minimum(value_at + np.maximum(value_length, 0), BEYOND))
+        position[:active] = np.where(
+            key_length < 0, BEYOND, np.minimum(value_at + np.maximum(value_length, 0), BEYOND)
+        )
         there += 1
     return steps
 
 
-def _alone(text: memoryview, position: int, end: int, found: RecordHeaders, slot: int, count: int) -> int:
-    """Read the remaining headers of one record: the position after them, `BEYOND` when they are broken."""
+def _alone(
+    text: memoryview, position: int, end: int, found: RecordHeaders, slot: int, count: int
+) -> int:
+    """Read the remaining headers of one record: the position after them, `BEYOND` when they are
+    broken.
+    """
     try:
         for index in range(slot, slot + count):
             key_length, key_at = read_varint(text, position)

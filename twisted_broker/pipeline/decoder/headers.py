@@ -1,11 +1,16 @@
-"""Batch headers of a segment as one numpy table: the scan that looks at 61 bytes of every batch and at nothing else.
+"""Batch headers of a segment as one numpy table: the scan that looks at 61 bytes of every batch and
+at nothing else.
 
-1. `HEADER` has the fields of the header in native byte order and `position`, the byte where the batch begins. Rows are in file order.
-2. The scan goes from batch to batch by their lengths and stops at the first bytes that are no whole batch; it says why (`Stop`).
-3. Only lengths and magics are trusted before a CRC was checked: a length leads at most to the end of the data.
+1. `HEADER` has the fields of the header in native byte order and `position`, the byte where the
+   batch begins. Rows are in file order.
+2. The scan goes from batch to batch by their lengths and stops at the first bytes that are no whole
+   batch; it says why (`Stop`).
+3. Only lengths and magics are trusted before a CRC was checked: a length leads at most to the end
+   of the data.
 4. The result holds no reference to the data: a mapped file may be closed.
 
-Source: FILE_FORMATS 2; Kafka's FileLogInputStream. Left out: the records (`records`), what a gap or a CRC mismatch means (audit, compare).
+Source: FILE_FORMATS 2; Kafka's FileLogInputStream. Left out: the records (`records`), what a gap or
+a CRC mismatch means (audit, compare).
 """
 
 from __future__ import annotations
@@ -28,9 +33,20 @@ from twisted_broker.wire.records import (
 )
 
 _FIELDS: Final = (
-    ("baseOffset", "i8"), ("length", "i4"), ("leaderEpoch", "i4"), ("magic", "i1"), ("crc", "u4"), ("attributes", "i2"), ("lastOffsetDelta", "i4"),
-    ("baseTimestamp", "i8"), ("maxTimestamp", "i8"), ("producerId", "i8"), ("producerEpoch", "i2"), ("baseSequence", "i4"), ("recordCount", "i4"),
-)  # fmt: skip
+    ("baseOffset", "i8"),
+    ("length", "i4"),
+    ("leaderEpoch", "i4"),
+    ("magic", "i1"),
+    ("crc", "u4"),
+    ("attributes", "i2"),
+    ("lastOffsetDelta", "i4"),
+    ("baseTimestamp", "i8"),
+    ("maxTimestamp", "i8"),
+    ("producerId", "i8"),
+    ("producerEpoch", "i2"),
+    ("baseSequence", "i4"),
+    ("recordCount", "i4"),
+)
 _ON_DISK: Final = np.dtype([(name, ">" + kind) for name, kind in _FIELDS])
 HEADER: Final = np.dtype([*_FIELDS, ("position", "i8")])
 _SHORTEST: Final = HEADER_BYTES - LOG_OVERHEAD
@@ -57,7 +73,9 @@ class Scan(NamedTuple):
 
 
 def scan(data: Buffer, start: int = 0, end: int | None = None) -> Scan:
-    """The headers of the whole batches in `data[start:end]` (positions count from the beginning of `data`). Never raises for what it reads."""
+    """The headers of the whole batches in `data[start:end]` (positions count from the beginning
+    of `data`). Never raises for what it reads.
+    """
     limit = len(data) if end is None else min(end, len(data))
     positions, stopped, reason = _chain(data, start, limit)
     table = np.empty(len(positions), HEADER)
@@ -69,22 +87,34 @@ def scan(data: Buffer, start: int = 0, end: int | None = None) -> Scan:
 
 
 def headers(data: Buffer) -> NDArray[np.void]:
-    """The headers of all batches (dtype `HEADER`). A tail cut short or of zeros is left out; `CorruptRecordError` for other bytes."""
+    """The headers of all batches (dtype `HEADER`).
+
+    A tail cut short or of zeros is left out; `CorruptRecordError` for other bytes.
+    """
     found = scan(data)
     refuse(found)
     return found.headers
 
 
 def refuse(found: Scan) -> None:
-    """`CorruptRecordError` unless the scan ended where a segment may end: after a batch, in one cut short, at preallocated zeros."""
+    """`CorruptRecordError` unless the scan ended where a segment may end: after a batch, in one
+    cut short, at preallocated zeros.
+    """
     if found.stop in (Stop.LEGACY, Stop.NO_BATCH):
         raise CorruptRecordError(found.stop.value, found.end)
 
 
 def crc_ok(data: Buffer, table: NDArray[np.void]) -> NDArray[np.bool_]:
-    """For each header whether the CRC over its batch in `data` is the one it says. Reads every byte, copies none."""
+    """For each header whether the CRC over its batch in `data` is the one it says.
+
+    Reads every byte, copies none.
+    """
     sizes = (table["length"].astype(np.int64) + LOG_OVERHEAD).tolist()
-    found = np.fromiter(map(batch_crc, [data] * len(table), table["position"].tolist(), sizes), np.uint32, len(table))
+    found = np.fromiter(
+        map(batch_crc, [data] * len(table), table["position"].tolist(), sizes),
+        np.uint32,
+        len(table),
+    )
     return np.asarray(found == table["crc"])
 
 

@@ -1,12 +1,16 @@
-"""The chain of records inside batches, walked in lock-step: one numpy step moves every batch of a group to its next record.
+"""The chain of records inside batches, walked in lock-step: one numpy step moves every batch of a
+group to its next record.
 
-1. Batches are lanes, longest first, so that those still walking are a prefix; a lane has as many steps as its batch has records.
-2. When few lanes are left a plain loop ends them: a step of numpy costs as much as some twenty of its rounds. So the work is bounded by the bytes,
-   whatever a hostile batch says.
-3. A lane that goes wrong is sent `BEYOND`; it is found because it does not end where its section ends.
+1. Batches are lanes, longest first, so that those still walking are a prefix; a lane has as many
+   steps as its batch has records.
+2. When few lanes are left a plain loop ends them: a step of numpy costs as much as some twenty of
+   its rounds. So the work is bounded by the bytes, whatever a hostile batch says.
+3. A lane that goes wrong is sent `BEYOND`; it is found because it does not end where its section
+   ends.
 4. Starts of all records are correct only if `walk` returned no bad lane.
 
-Source: SPARK.md 5 (the chain is the only part that is serial). Left out: what is in a record (`fields`).
+Source: SPARK.md 5 (the chain is the only part that is serial). Left out: what is in a record
+(`fields`).
 """
 
 from __future__ import annotations
@@ -21,12 +25,15 @@ from twisted_broker.wire.records import InvalidRecordError
 from .varints import BEYOND, SHORT, Bytes, Ints, next_two
 
 FEW_LANES: Final = 24
-_STEP: Final = np.where((SHORT & 3 > 0) & (SHORT >> 2 >= 0), (SHORT >> 2) + (SHORT & 3), 0)  # 0: look closer
+_STEP: Final = np.where(
+    (SHORT & 3 > 0) & (SHORT >> 2 >= 0), (SHORT >> 2) + (SHORT & 3), 0
+)  # 0: look closer
 _STEP_BY_KEY: Final[list[int]] = _STEP.tolist()
 
 
 def walk(data: Bytes, starts: Ints, ends: Ints, counts: Ints) -> tuple[Ints, Ints]:
-    """The byte of each record's length, in order, for sections of `counts` records at `starts`..`ends`; and the indexes of broken sections.
+    """The byte of each record's length, in order, for sections of `counts` records at
+    `starts`..`ends`; and the indexes of broken sections.
 
     A count must have been checked against its section's bytes.
     """
@@ -37,12 +44,17 @@ def walk(data: Bytes, starts: Ints, ends: Ints, counts: Ints) -> tuple[Ints, Int
     text = data.data
     for lane in range(FEW_LANES):
         if lane < len(order) and counts[order[lane]] > done:
-            position[lane] = _alone(text, int(position[lane]), found, int(slot[lane]), int(counts[order[lane]]) - done)
+            position[lane] = _alone(
+                text, int(position[lane]), found, int(slot[lane]), int(counts[order[lane]]) - done
+            )
     return found, order[position != ends[order]]
 
 
 def _in_lockstep(data: Bytes, position: Ints, slot: Ints, found: Ints, counts: Ints) -> int:
-    """Move all lanes on while more than a few of them walk; the number of steps made. Changes `position`, `slot` and `found`."""
+    """Move all lanes on while more than a few of them walk; the number of steps made.
+
+    Changes `position`, `slot` and `found`.
+    """
     steps = int(counts[FEW_LANES]) if len(counts) > FEW_LANES else 0
     walking = len(counts) - np.searchsorted(counts[::-1], np.arange(1, steps + 1))
     for active in walking.tolist():
@@ -88,6 +100,10 @@ def _alone(text: memoryview, position: int, found: Ints, slot: int, count: int) 
 
 
 def every_start(first: Ints, counts: Ints) -> Ints:
-    """`first` of each group repeated and counted up within the group: 7, 8, 9, 20, 21 for (7, 20) and counts (3, 2)."""
+    """`first` of each group repeated and counted up within the group: 7, 8, 9, 20, 21 for (7,
+    20) and counts (3, 2).
+    """
     total = np.cumsum(counts)
-    return np.repeat(first - (total - counts), counts) + np.arange(int(total[-1]) if len(total) else 0)
+    return np.repeat(first - (total - counts), counts) + np.arange(
+        int(total[-1]) if len(total) else 0
+    )

@@ -1,8 +1,10 @@
 """The rows of whole batches whose CRCs are known, as Arrow record batches.
 
 1. Batches are decoded in groups; a record batch has `ROWS` rows at most and is never empty.
-2. Columns that the batch header answers are made without a look at the records: offsets too, where a batch has as many records as offsets.
-3. Under `crc="flag"` a group that cannot be read is read again batch by batch, and those at fault become one row each.
+2. Columns that the batch header answers are made without a look at the records: offsets too, where
+   a batch has as many records as offsets.
+3. Under `crc="flag"` a group that cannot be read is read again batch by batch, and those at fault
+   become one row each.
 
 Source: SPARK.md 5. Left out: where a segment ends (`segment`), columns (`arrow_columns`).
 """
@@ -17,7 +19,14 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from twisted_broker.wire.compression import CODEC_NAMES, NONE
-from twisted_broker.wire.records import CONTROL_FLAG, HEADER_BYTES, LOG_APPEND_TIME_FLAG, LOG_OVERHEAD, Buffer, CorruptRecordError
+from twisted_broker.wire.records import (
+    CONTROL_FLAG,
+    HEADER_BYTES,
+    LOG_APPEND_TIME_FLAG,
+    LOG_OVERHEAD,
+    Buffer,
+    CorruptRecordError,
+)
 
 from .arrow_columns import FROM_RECORD, Run, column
 from .arrow_types import TYPES
@@ -29,7 +38,9 @@ from .transactions import AbortedTransaction, aborted_batches
 FAIL: Final = "fail"
 FLAG: Final = "flag"
 _NUMBERED: Final = frozenset({"offset", "sequence"})
-_MOST_INFLATION: Final = 1024  # a compressed batch that claims more records for its bytes is looked into
+_MOST_INFLATION: Final = (
+    1024  # a compressed batch that claims more records for its bytes is looked into
+)
 
 
 class Request(NamedTuple):
@@ -48,7 +59,10 @@ class Request(NamedTuple):
 
     def cuts(self, part: NDArray[np.void]) -> bool:
         """Whether some of these batches may have offsets outside the range."""
-        return bool((part["baseOffset"] < self.start).any() or (self.end is not None and (last_offsets(part) >= self.end).any()))
+        return bool(
+            (part["baseOffset"] < self.start).any()
+            or (self.end is not None and (last_offsets(part) >= self.end).any())
+        )
 
 
 class Batches(NamedTuple):
@@ -63,8 +77,17 @@ class Batches(NamedTuple):
         return Batches(self.data, self.headers[chosen], self.crc_ok[chosen], self.aborted[chosen])
 
 
-def rows(data: Buffer, part: NDArray[np.void], right: NDArray[np.bool_], request: Request, wanted: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """The rows of the batches of `part`, whose CRCs are `right` or not. `CorruptRecordError` under `crc="fail"`."""
+def rows(
+    data: Buffer,
+    part: NDArray[np.void],
+    right: NDArray[np.bool_],
+    request: Request,
+    wanted: pa.Schema,
+) -> Iterator[pa.RecordBatch]:
+    """The rows of the batches of `part`, whose CRCs are `right` or not.
+
+    `CorruptRecordError` under `crc="fail"`.
+    """
     batches = Batches(data, part, right, aborted_batches(part, request.aborted))
     batches = batches.part(_kept(batches, request))
     if request.crc == FAIL:
@@ -95,13 +118,22 @@ def _one_by_one(batches: Batches, request: Request, wanted: pa.Schema) -> Iterat
 
 
 def _decoded(batches: Batches, request: Request, wanted: pa.Schema) -> Iterator[pa.RecordBatch]:
-    runs = _from_headers(batches, request) if _headers_answer(batches.headers, request) else _from_records(batches, request)
+    runs = (
+        _from_headers(batches, request)
+        if _headers_answer(batches.headers, request)
+        else _from_records(batches, request)
+    )
     for run in runs:
         if request.cuts(run.headers):
             offsets = run.offsets
-            run = run.part((offsets >= request.start) & (offsets < (2**63 - 1 if request.end is None else request.end)))
+            run = run.part(
+                (offsets >= request.start)
+                & (offsets < (2**63 - 1 if request.end is None else request.end))
+            )
         if len(run.batch):
-            yield pa.RecordBatch.from_arrays([column(run, name) for name in request.columns], schema=wanted)
+            yield pa.RecordBatch.from_arrays(
+                [column(run, name) for name in request.columns], schema=wanted
+            )
 
 
 def _from_records(batches: Batches, request: Request) -> Iterator[Run]:
@@ -109,7 +141,16 @@ def _from_records(batches: Batches, request: Request) -> Iterator[Run]:
     for group in groups(batches.data, batches.headers):
         here = batches.part(slice(first, first + len(group.headers)))
         for fields in locate(group, "headers" in request.columns):
-            yield Run(request.topic, request.partition, here.headers, here.crc_ok, here.aborted, fields.batch, fields.offset_delta, fields)
+            yield Run(
+                request.topic,
+                request.partition,
+                here.headers,
+                here.crc_ok,
+                here.aborted,
+                fields.batch,
+                fields.offset_delta,
+                fields,
+            )
         first += len(group.headers)
 
 
@@ -120,9 +161,13 @@ def _headers_answer(part: NDArray[np.void], request: Request) -> bool:
     if "timestamp" in request.columns and not (part["attributes"] & LOG_APPEND_TIME_FLAG).all():
         return False
     counts = part["recordCount"].astype(np.int64)
-    if (not _NUMBERED.isdisjoint(request.columns) or request.cuts(part)) and (counts != part["lastOffsetDelta"] + np.int64(1)).any():
+    if (not _NUMBERED.isdisjoint(request.columns) or request.cuts(part)) and (
+        counts != part["lastOffsetDelta"] + np.int64(1)
+    ).any():
         return False
-    room = (part["length"] - np.int64(HEADER_BYTES - LOG_OVERHEAD)) * np.where(codecs(part) == NONE, 1, _MOST_INFLATION)
+    room = (part["length"] - np.int64(HEADER_BYTES - LOG_OVERHEAD)) * np.where(
+        codecs(part) == NONE, 1, _MOST_INFLATION
+    )
     return bool(((counts >= 0) & (counts * SMALLEST_RECORD <= room)).all())
 
 
@@ -136,13 +181,40 @@ def _from_headers(batches: Batches, request: Request) -> Iterator[Run]:
         skipped = first - int(ends[low] - counts[low])
         batch = batch[skipped : skipped + ROWS]
         delta = np.arange(first, first + len(batch)) - (ends - counts)[batch]
-        yield Run(request.topic, request.partition, batches.headers, batches.crc_ok, batches.aborted, batch, delta, None)
+        yield Run(
+            request.topic,
+            request.partition,
+            batches.headers,
+            batches.crc_ok,
+            batches.aborted,
+            batch,
+            delta,
+            None,
+        )
 
 
 def damaged_row(header: NDArray[np.void], request: Request, wanted: pa.Schema) -> pa.RecordBatch:
-    """The one row that stands for a batch that cannot be read: its header's claims, crcOk false, no key, value, timestamp or headers."""
+    """The one row that stands for a batch that cannot be read: its header's claims, crcOk false,
+    no key, value, timestamp or headers.
+    """
     nothing = np.zeros(1, np.bool_)
-    run = Run(request.topic, request.partition, header, nothing, nothing, np.zeros(1, np.int64), np.zeros(1, np.int64), None)
-    unknown = FROM_RECORD | {"timestamp"} | ({"codec"} if codecs(header)[0] >= len(CODEC_NAMES) else set())
-    arrays = [pa.nulls(1, TYPES[name]) if name in unknown else column(run, name) for name in request.columns]
+    run = Run(
+        request.topic,
+        request.partition,
+        header,
+        nothing,
+        nothing,
+        np.zeros(1, np.int64),
+        np.zeros(1, np.int64),
+        None,
+    )
+    unknown = (
+        FROM_RECORD
+        | {"timestamp"}
+        | ({"codec"} if codecs(header)[0] >= len(CODEC_NAMES) else set())
+    )
+    arrays = [
+        pa.nulls(1, TYPES[name]) if name in unknown else column(run, name)
+        for name in request.columns
+    ]
     return pa.RecordBatch.from_arrays(arrays, schema=wanted)

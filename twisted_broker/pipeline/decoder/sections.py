@@ -1,10 +1,14 @@
-"""Groups of batches that are decoded together: their record sections in one buffer, inflated where they are compressed.
+"""Groups of batches that are decoded together: their record sections in one buffer, inflated where
+they are compressed.
 
-1. A group ends with the batch that brings it to `GROUP_BYTES`; uncompressed groups are views of the file, others one new buffer.
-2. A batch inflates to `MAX_OUTPUT_BYTES` at most, and its record count is checked against the bytes it has before anything is allocated for it.
+1. A group ends with the batch that brings it to `GROUP_BYTES`; uncompressed groups are views of the
+   file, others one new buffer.
+2. A batch inflates to `MAX_OUTPUT_BYTES` at most, and its record count is checked against the bytes
+   it has before anything is allocated for it.
 3. Faults are the wire package's errors, with the position of the batch in the segment.
 
-Source: SPARK.md 5, RELIABILITY 5.3 "decompression bomb". Left out: CRCs (`segment`), records (`fields`).
+Source: SPARK.md 5, RELIABILITY 5.3 "decompression bomb". Left out: CRCs (`segment`), records
+(`fields`).
 """
 
 from __future__ import annotations
@@ -16,7 +20,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from twisted_broker.wire.compression import NONE, decompress
-from twisted_broker.wire.records import HEADER_BYTES, LOG_OVERHEAD, MAX_OUTPUT_BYTES, Buffer, CorruptRecordError, InvalidRecordError
+from twisted_broker.wire.records import (
+    HEADER_BYTES,
+    LOG_OVERHEAD,
+    MAX_OUTPUT_BYTES,
+    Buffer,
+    CorruptRecordError,
+    InvalidRecordError,
+)
 
 from .headers import codecs
 from .varints import Bytes, Ints
@@ -40,7 +51,9 @@ class Group(NamedTuple):
 
 
 def parts(table: NDArray[np.void]) -> Iterator[NDArray[np.void]]:
-    """The headers in order, so many at a time as have `GROUP_BYTES` on disk, and always at least one."""
+    """The headers in order, so many at a time as have `GROUP_BYTES` on disk, and always at least
+    one.
+    """
     first = 0
     while first < len(table):
         sizes = np.cumsum(table["length"][first : first + _MOST_BATCHES], dtype=np.int64)
@@ -50,9 +63,16 @@ def parts(table: NDArray[np.void]) -> Iterator[NDArray[np.void]]:
 
 
 def groups(data: Buffer, table: NDArray[np.void]) -> Iterator[Group]:
-    """The batches of the table, in order, in groups. `InvalidRecordError` for a section that cannot be what its header says."""
+    """The batches of the table, in order, in groups.
+
+    `InvalidRecordError` for a section that cannot be what its header says.
+    """
     while len(table):
-        group = _inflated(data, table) if codecs(table).any() else _in_place(np.frombuffer(data, np.uint8), table)
+        group = (
+            _inflated(data, table)
+            if codecs(table).any()
+            else _in_place(np.frombuffer(data, np.uint8), table)
+        )
         _check_counts(group)
         yield group
         table = table[len(group.headers) :]
@@ -60,7 +80,13 @@ def groups(data: Buffer, table: NDArray[np.void]) -> Iterator[Group]:
 
 def _in_place(raw: Bytes, part: NDArray[np.void]) -> Group:
     starts = part["position"] + HEADER_BYTES
-    return Group(part, raw, starts, part["position"] + LOG_OVERHEAD + part["length"], part["recordCount"].astype(np.int64))
+    return Group(
+        part,
+        raw,
+        starts,
+        part["position"] + LOG_OVERHEAD + part["length"],
+        part["recordCount"].astype(np.int64),
+    )
 
 
 def _inflated(data: Buffer, part: NDArray[np.void]) -> Group:
@@ -75,13 +101,21 @@ def _inflated(data: Buffer, part: NDArray[np.void]) -> Group:
     part = part[: len(pieces)]
     sizes = np.fromiter(map(len, pieces), np.int64, len(pieces))
     ends = np.cumsum(sizes)
-    return Group(part, np.frombuffer(b"".join(pieces), np.uint8), ends - sizes, ends, part["recordCount"].astype(np.int64))
+    return Group(
+        part,
+        np.frombuffer(b"".join(pieces), np.uint8),
+        ends - sizes,
+        ends,
+        part["recordCount"].astype(np.int64),
+    )
 
 
 def _section(data: Buffer, codec: int, header: np.void) -> bytes:
     """The records of this batch, not compressed."""
     position = int(header["position"])
-    payload = memoryview(data)[position + HEADER_BYTES : position + LOG_OVERHEAD + int(header["length"])]
+    payload = memoryview(data)[
+        position + HEADER_BYTES : position + LOG_OVERHEAD + int(header["length"])
+    ]
     try:
         return bytes(payload) if codec == NONE else decompress(codec, payload, MAX_OUTPUT_BYTES)
     except CorruptRecordError as error:
@@ -91,11 +125,16 @@ def _section(data: Buffer, codec: int, header: np.void) -> bytes:
 def refusal(header: np.void, problem: CorruptRecordError | str) -> InvalidRecordError:
     """The one error for records that cannot be read, naming batch and byte."""
     text = problem.message if isinstance(problem, CorruptRecordError) else problem
-    return at_byte(InvalidRecordError(f"the batch of offset {header['baseOffset']} cannot be read: {text}"), int(header["position"]))
+    return at_byte(
+        InvalidRecordError(f"the batch of offset {header['baseOffset']} cannot be read: {text}"),
+        int(header["position"]),
+    )
 
 
 def at_byte(error: Error, position: int) -> Error:
-    """The same error, knowing its byte in the data without saying it: the data may be a piece of a file."""
+    """The same error, knowing its byte in the data without saying it: the data may be a piece of
+    a file.
+    """
     error.position = position
     return error
 
@@ -106,4 +145,6 @@ def _check_counts(group: Group) -> None:
     if impossible.any():
         index = int(impossible.argmax())
         size = int(group.ends[index] - group.starts[index])
-        raise refusal(group.headers[index], f"{group.counts[index]} records cannot be in {size} bytes")
+        raise refusal(
+            group.headers[index], f"{group.counts[index]} records cannot be in {size} bytes"
+        )

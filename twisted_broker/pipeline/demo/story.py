@@ -1,7 +1,10 @@
-"""The steps of the demo, each a job as `replog pipeline` runs it, told with the command that does the same.
+"""The steps of the demo, each a job as `replog pipeline` runs it, told with the command that does
+the same.
 
-1. Produce flights to a replicated topic, archive it, audit it, replay the table into a second topic, archive that: the two tables must be equal.
-2. Stop the cluster. Its log directories are data: compare the replicas, audit them, and write the report.
+1. Produce flights to a replicated topic, archive it, audit it, replay the table into a second
+   topic, archive that: the two tables must be equal.
+2. Stop the cluster. Its log directories are data: compare the replicas, audit them, and write the
+   report.
 3. The topics keep records for ever (`retention.ms=-1`): those of 2013 are older than any retention.
 """
 
@@ -34,14 +37,19 @@ SETTINGS = {"retention.ms": "-1", "min.insync.replicas": "2"}
 
 @dataclass
 class Outcome:
-    """`records`: produced and acknowledged. `findings`: of all audits and comparisons, and of the two tables; none when all is well."""
+    """`records`: produced and acknowledged.
+
+    `findings`: of all audits and comparisons, and of the two tables; none when all is well.
+    """
 
     records: int = 0
     findings: list[str] = field(default_factory=list)
     page: Path | None = None
 
 
-def run(spark: SparkSession, directory: Path, flights: int = ALL, progress: Progress | None = None) -> Outcome:
+def run(
+    spark: SparkSession, directory: Path, flights: int = ALL, progress: Progress | None = None
+) -> Outcome:
     """Tells the story below `directory`, which must be new or empty. Raises PipelineError."""
     if directory.exists() and any(directory.iterdir()):
         raise PipelineError(f"--data: {directory} is not empty; name a new folder")
@@ -56,7 +64,10 @@ def run(spark: SparkSession, directory: Path, flights: int = ALL, progress: Prog
 class Story:
     def __init__(self, spark: SparkSession, directory: Path, progress: Progress) -> None:
         self.spark, self.directory, self.progress = spark, directory, progress
-        self.first, self.second = str(directory / "tables" / TOPIC), str(directory / "tables" / AGAIN)
+        self.first, self.second = (
+            str(directory / "tables" / TOPIC),
+            str(directory / "tables" / AGAIN),
+        )
         self.outcome = Outcome()
 
     def produce(self, bootstrap: str, flights: int) -> None:
@@ -65,15 +76,31 @@ class Story:
         if not clients:
             raise PipelineError("no client to produce with: pip install 'twisted-broker[demo]'")
         kafka_admin.create_topic(self.spark, bootstrap, TOPIC, PARTITIONS, REPLICAS, SETTINGS)
-        self.progress.say(f"three brokers at {bootstrap}; topic {TOPIC}: {PARTITIONS} partitions on {REPLICAS} brokers each")
-        with self.progress.step(f"produced {flights:,} flights of 2013 with {' and '.join(clients)}, acks=all"):
-            self.outcome.records = sum(await_all([start(client, bootstrap, flights, part, len(clients)) for part, client in enumerate(clients)]))
+        self.progress.say(
+            f"three brokers at {bootstrap}; topic {TOPIC}: {PARTITIONS} partitions on "
+            f"{REPLICAS} brokers each"
+        )
+        with self.progress.step(
+            f"produced {flights:,} flights of 2013 with {' and '.join(clients)}, acks=all"
+        ):
+            self.outcome.records = sum(
+                await_all(
+                    [
+                        start(client, bootstrap, flights, part, len(clients))
+                        for part, client in enumerate(clients)
+                    ]
+                )
+            )
 
     def round_trip(self, bootstrap: str) -> None:
         source, again = f"kafka://{bootstrap}/{TOPIC}", f"kafka://{bootstrap}/{AGAIN}"
         self.archive(source, self.first)
         self.tell(f"audit --from {source}")
-        self.found(audit.run(self.spark, audit.AuditConfig(sources.parse(source), quiet=self.progress.quiet)))
+        self.found(
+            audit.run(
+                self.spark, audit.AuditConfig(sources.parse(source), quiet=self.progress.quiet)
+            )
+        )
         self.tell(f"replay --from {self.first} --to {again}")
         replay.run(self.spark, replay.ReplayConfig(self.first, again), self.progress)
         self.archive(again, self.second)
@@ -84,7 +111,9 @@ class Story:
         self.tell(f"archive --from {source} --to {target}")
         rows = archive.run(self.spark, archive.ArchiveConfig(source, target), self.progress).rows
         if rows != self.outcome.records:
-            self.outcome.findings.append(f"{target} has {rows:,} rows of {self.outcome.records:,} records")
+            self.outcome.findings.append(
+                f"{target} has {rows:,} rows of {self.outcome.records:,} records"
+            )
 
     def read(self, target: str) -> DataFrame:
         return table.existing(self.spark, target).read()
@@ -96,10 +125,18 @@ class Story:
         self.tell(f"compare {' '.join(names)}")
         self.found(compare.run(self.spark, compare.CompareConfig(names, quiet=self.progress.quiet)))
         self.tell(f"audit --from segments:{','.join(names)}")
-        self.found(audit.run(self.spark, audit.AuditConfig(sources.SegmentsSource(names), quiet=self.progress.quiet)))
+        self.found(
+            audit.run(
+                self.spark,
+                audit.AuditConfig(sources.SegmentsSource(names), quiet=self.progress.quiet),
+            )
+        )
         source = sources.SegmentsSource(names[:1], (TOPIC,))
         self.tell(f"report --from '{source}' --to {self.directory / 'report'}")
-        self.outcome.page = report.run(self.spark, report.ReportConfig(source, self.directory / "report", quiet=self.progress.quiet)).page
+        self.outcome.page = report.run(
+            self.spark,
+            report.ReportConfig(source, self.directory / "report", quiet=self.progress.quiet),
+        ).page
 
     def tell(self, command: str) -> None:
         self.progress.say(f"$ replog pipeline {command}")
@@ -110,8 +147,20 @@ class Story:
         self.outcome.findings += map(str, result.findings)
 
 
-def start(client: str, bootstrap: str, flights: int, part: int, parts: int) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "twisted_broker.pipeline.demo.producers", client, bootstrap, TOPIC, str(flights), str(part), str(parts)]
+def start(
+    client: str, bootstrap: str, flights: int, part: int, parts: int
+) -> subprocess.Popen[str]:
+    command = [
+        sys.executable,
+        "-m",
+        "twisted_broker.pipeline.demo.producers",
+        client,
+        bootstrap,
+        TOPIC,
+        str(flights),
+        str(part),
+        str(parts),
+    ]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
@@ -120,16 +169,22 @@ def await_all(producers: list[subprocess.Popen[str]]) -> list[int]:
     told = [producer.communicate() for producer in producers]
     for producer, (_, error) in zip(producers, told, strict=True):
         if producer.returncode:
-            raise PipelineError(f"a producer failed: {(error.strip().splitlines() or ['no reason given'])[-1]}")
+            raise PipelineError(
+                f"a producer failed: {(error.strip().splitlines() or ['no reason given'])[-1]}"
+            )
     return [int(output) for output, _ in told]
 
 
 def differences(first: DataFrame, second: DataFrame) -> list[str]:
-    """How many records of two tables are not alike, the topic's name aside; a partition and an offset say which belong together."""
+    """How many records of two tables are not alike, the topic's name aside; a partition and an
+    offset say which belong together.
+    """
     from pyspark.sql.functions import struct
 
     place = ["partition", "offset"]
     content = struct(*(name for name in COLUMNS if name not in (*place, "topic")))
-    both = first.select(*place, content.alias("first")).join(second.select(*place, content.alias("second")), place, "full_outer")
+    both = first.select(*place, content.alias("first")).join(
+        second.select(*place, content.alias("second")), place, "full_outer"
+    )
     unlike = both.where("not (first <=> second)").count()
     return [f"{unlike:,} records of the two tables differ"] if unlike else []

@@ -1,4 +1,6 @@
-"""Somebody else committed the batch that a writer was about to commit: nothing of this writer's rows is in the table."""
+"""Somebody else committed the batch that a writer was about to commit: nothing of this writer's
+rows is in the table.
+"""
 
 from __future__ import annotations
 
@@ -9,4 +11,7 @@ class AnotherWriterError(PipelineError):
     """The writer may read the ledger again and go on from there."""
 
     def __init__(self, place: str, batch: int) -> None:
-        super().__init__(f"another archive wrote batch {batch} of {place} meanwhile: a table has one writer; stop the other one")
+        super().__init__(
+            f"another archive wrote batch {batch} of {place} meanwhile: a table has one "
+            "writer; stop the other one"
+        )

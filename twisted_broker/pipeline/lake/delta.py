@@ -1,15 +1,19 @@
 """A Delta table whose commits carry the ledger.
 
-1. A batch is one Delta commit. Its `userMetadata` is the ledger's text; its transaction identifier (`txn`, of the application below) has the number
-   of the batch as version. Both are the commit's own, so they are there exactly when the rows are.
-2. The ledger is read from the newest commit that carries one: a listing and a small file, no Spark job. Commits of others (OPTIMIZE, VACUUM, DELETE)
-   are passed over.
-3. Delta skips a batch whose number was committed, and of two that commit the same number at once one fails: both are seen here as
-   `AnotherWriterError`, because the ledger found afterwards is not the writer's own.
-4. When the log was cleaned of all commits with a ledger (a checkpoint keeps only `txn`), the offsets are the largest in the table, read once from its
-   rows; topic ids are then not known until the next batch.
+1. A batch is one Delta commit. Its `userMetadata` is the ledger's text; its transaction identifier
+   (`txn`, of the application below) has the number of the batch as version. Both are the commit's
+   own, so they are there exactly when the rows are.
+2. The ledger is read from the newest commit that carries one: a listing and a small file, no Spark
+   job. Commits of others (OPTIMIZE, VACUUM, DELETE) are passed over.
+3. Delta skips a batch whose number was committed, and of two that commit the same number at once
+   one fails: both are seen here as `AnotherWriterError`, because the ledger found afterwards is not
+   the writer's own.
+4. When the log was cleaned of all commits with a ledger (a checkpoint keeps only `txn`), the
+   offsets are the largest in the table, read once from its rows; topic ids are then not known until
+   the next batch.
 
-Source: Delta's protocol ("Transaction Identifiers", "Commit Provenance Information"). Left out: joining small files (OPTIMIZE does it).
+Source: Delta's protocol ("Transaction Identifiers", "Commit Provenance Information"). Left out:
+joining small files (OPTIMIZE does it).
 """
 
 from __future__ import annotations
@@ -58,7 +62,10 @@ class DeltaTable:
         return None
 
     def ledger(self) -> Ledger:
-        """What the table has taken. PipelineError for a Delta table that no archive of ours wrote."""
+        """What the table has taken.
+
+        PipelineError for a Delta table that no archive of ours wrote.
+        """
         if not self.commit_names():
             return Ledger()
         found = self.newest()
@@ -68,10 +75,19 @@ class DeltaTable:
         """A Delta commit leaves nothing to finish."""
 
     def append(self, rows: DataFrame, after: Ledger) -> int:
-        """Append `rows` as the batch that `after` is the ledger of; how many they were. AnotherWriterError when that batch is taken."""
-        options = {"txnAppId": APPLICATION, "txnVersion": str(after.batch), "userMetadata": after.to_text()}
+        """Append `rows` as the batch that `after` is the ledger of; how many they were.
+
+        AnotherWriterError when that batch is taken.
+        """
+        options = {
+            "txnAppId": APPLICATION,
+            "txnVersion": str(after.batch),
+            "userMetadata": after.to_text(),
+        }
         try:
-            rows.write.format("delta").mode("append").partitionBy("date").options(**options).save(self.files.path())
+            rows.write.format("delta").mode("append").partitionBy("date").options(**options).save(
+                self.files.path()
+            )
         except Exception as error:
             if any(name in str(error) for name in CONFLICTS):
                 raise AnotherWriterError(self.files.path(), after.batch) from error
@@ -92,15 +108,33 @@ class DeltaTable:
         """The ledger by the rows themselves and the newest checkpoint."""
         from pyspark.sql import functions as f
 
-        checkpoints = [self.files.path(f"{LOG}/{name}") for name in self.files.names(LOG) if re.match(r"\d{20}\.checkpoint\..*parquet", name)]
+        checkpoints = [
+            self.files.path(f"{LOG}/{name}")
+            for name in self.files.names(LOG)
+            if re.match(r"\d{20}\.checkpoint\..*parquet", name)
+        ]
         batch = None
         if checkpoints:
-            transactions = self.spark.read.parquet(*checkpoints).where(f.col("txn.appId") == APPLICATION)
+            transactions = self.spark.read.parquet(*checkpoints).where(
+                f.col("txn.appId") == APPLICATION
+            )
             batch = transactions.agg(f.max("txn.version")).collect()[0][0]
         if batch is None:
-            raise PipelineError(f"{self.files.path()} is a Delta table that no `replog pipeline archive` wrote: name another")
-        ends = self.read().groupBy("topic", "partition").agg((f.max("offset") + 1).alias("next")).collect()
-        return Ledger(batch, {row.topic: None for row in ends}, {(row.topic, row.partition): row.next for row in ends})
+            raise PipelineError(
+                f"{self.files.path()} is a Delta table that no `replog pipeline archive` "
+                "wrote: name another"
+            )
+        ends = (
+            self.read()
+            .groupBy("topic", "partition")
+            .agg((f.max("offset") + 1).alias("next"))
+            .collect()
+        )
+        return Ledger(
+            batch,
+            {row.topic: None for row in ends},
+            {(row.topic, row.partition): row.next for row in ends},
+        )
 
     def read(self) -> DataFrame:
         """The committed rows."""

@@ -1,8 +1,11 @@
-"""The few calls on files that a table's ledger needs, on this machine's disk or through Hadoop's FileSystem.
+"""The few calls on files that a table's ledger needs, on this machine's disk or through Hadoop's
+FileSystem.
 
-1. `create` is the commit: the file appears whole under its name, or not at all; of two that create the same name one gets False.
+1. `create` is the commit: the file appears whole under its name, or not at all; of two that create
+   the same name one gets False.
 2. Locally that is a hard link of a synced file (through Hadoop: `hadoop_files`).
-3. `lock` keeps a second writer on this machine away and ends with the process, however it ends. Elsewhere only the commit decides.
+3. `lock` keeps a second writer on this machine away and ends with the process, however it ends.
+   Elsewhere only the commit decides.
 
 Names are relative to the table's folder, with `/`.
 """
@@ -127,7 +130,9 @@ def take_lock(descriptor: int, folder: Path) -> None:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        raise PipelineError(f"another archive writes to {folder}: a table has one writer; wait for it or stop it") from None
+        raise PipelineError(
+            f"another archive writes to {folder}: a table has one writer; wait for it or stop it"
+        ) from None
 
 
 def write_synced(path: Path, content: bytes) -> None:

@@ -1,8 +1,11 @@
-"""What an archive may append next, and what must stop it: decided from the table's ledger and the source's extent alone.
+"""What an archive may append next, and what must stop it: decided from the table's ledger and the
+source's extent alone.
 
-1. A batch begins where the table ends, per partition; a topic's first batch begins at the log start.
-2. It stops, and nothing is written, when the topic is another one (id), the source ends below the table, a partition is gone, or records
-   between the table and the log start were deleted. Only the last can be allowed, and is then reported.
+1. A batch begins where the table ends, per partition; a topic's first batch begins at the log
+   start.
+2. It stops, and nothing is written, when the topic is another one (id), the source ends below the
+   table, a partition is gone, or records between the table and the log start were deleted. Only the
+   last can be allowed, and is then reported.
 3. A table's topics are chosen by its first batch.
 
 Source: SPARK.md 6 and 7, KIP-516. Left out: reading either side.
@@ -28,12 +31,18 @@ class Gap:
     last: int
 
     def __str__(self) -> str:
-        return f"{self.topic}-{self.partition}: offsets {self.first} to {self.last} were deleted before they were archived"
+        return (
+            f"{self.topic}-{self.partition}: offsets {self.first} to {self.last} were "
+            "deleted before they were archived"
+        )
 
 
 @dataclass(frozen=True)
 class Plan:
-    """The ranges of the next batch, for all partitions of the source; `gaps` are those that were allowed."""
+    """The ranges of the next batch, for all partitions of the source;
+
+    `gaps` are those that were allowed.
+    """
 
     start: Offsets
     end: Offsets
@@ -46,9 +55,18 @@ class Plan:
 
 
 def plan(
-    ledger: Ledger, extent: Extent, place: str, *, allow_gaps: bool = False, max_records: int | None = None, goal: Offsets | None = None
+    ledger: Ledger,
+    extent: Extent,
+    place: str,
+    *,
+    allow_gaps: bool = False,
+    max_records: int | None = None,
+    goal: Offsets | None = None,
 ) -> Plan:
-    """The next batch of the table at `place`, up to `goal` and no further. The extent is newer than the ledger. PipelineError with the remedy."""
+    """The next batch of the table at `place`, up to `goal` and no further.
+
+    The extent is newer than the ledger. PipelineError with the remedy.
+    """
     if ledger.batch:
         check_topics(ledger, extent, place)
     start = {}
@@ -60,40 +78,58 @@ def plan(
             gaps.append(Gap(*key, start[key], log_start - 1))
             start[key] = log_start
     if gaps and not allow_gaps:
-        raise PipelineError(f"{gaps[0]}{and_more(gaps)}: retention is shorter than the time between two runs; go on without them with --allow-gaps")
-    end = extent.end if goal is None else {key: max(start[key], min(offset, goal.get(key, 0))) for key, offset in extent.end.items()}
+        raise PipelineError(
+            f"{gaps[0]}{and_more(gaps)}: retention is shorter than the time between two runs; "
+            "go on without them with --allow-gaps"
+        )
+    end = (
+        extent.end
+        if goal is None
+        else {
+            key: max(start[key], min(offset, goal.get(key, 0)))
+            for key, offset in extent.end.items()
+        }
+    )
     return Plan(start, limited(start, end, max_records), tuple(gaps))
 
 
 def check_topics(ledger: Ledger, extent: Extent, place: str) -> None:
     if set(ledger.ids) != set(extent.ids):
         raise PipelineError(
-            f"--to {place} is the table of {', '.join(ledger.topics)}, not of {', '.join(sorted(extent.ids))}: archive into another table"
+            f"--to {place} is the table of {', '.join(ledger.topics)}, not of "
+            f"{', '.join(sorted(extent.ids))}: archive into another table"
         )
     for topic, held in ledger.ids.items():
         found = extent.ids[topic]
         if held and found and held != found:
             raise PipelineError(
-                f"topic {topic} was created anew (its id is {found}, the table's {held}), so its offsets mean other records: "
+                f"topic {topic} was created anew (its id is {found}, the table's {held}), so "
+                "its offsets mean other records: "
                 f"archive it into another table than {place}"
             )
     gone = sorted(set(ledger.next) - set(extent.end))
     if gone:
         topic, partition = gone[0]
-        raise PipelineError(f"the table {place} holds partition {partition} of {topic}, which the source lacks: is --from another cluster or copy?")
+        raise PipelineError(
+            f"the table {place} holds partition {partition} of {topic}, which the source "
+            "lacks: is --from another cluster or copy?"
+        )
 
 
 def check_end(key: tuple[str, int], position: int, end: int, place: str) -> None:
     if end < position:
         topic, partition = key
         raise PipelineError(
-            f"{topic}-{partition} ends at offset {end}, below the {position} that the table {place} has reached: "
+            f"{topic}-{partition} ends at offset {end}, below the {position} that the table "
+            f"{place} has reached: "
             "the log was truncated, restored or is another copy; archive into another table"
         )
 
 
 def limited(start: Offsets, end: Offsets, max_records: int | None) -> Offsets:
-    """`end` moved back so that all ranges together span at most `max_records` offsets, each by its share but at least one in all."""
+    """`end` moved back so that all ranges together span at most `max_records` offsets, each by
+    its share but at least one in all.
+    """
     total = sum(end.values()) - sum(start.values())
     if max_records is None or total <= max_records:
         return dict(end)

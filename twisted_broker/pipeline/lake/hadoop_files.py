@@ -1,7 +1,7 @@
 """A table's files through Hadoop's FileSystem, on whatever Spark reaches.
 
-1. `create` renames a draft. HDFS and its likes refuse an existing name; not every object store does, so keep Parquet tables off those and use Delta,
-   which has its own way there.
+1. `create` renames a draft. HDFS and its likes refuse an existing name; not every object store
+   does, so keep Parquet tables off those and use Delta, which has its own way there.
 2. No lock: of two writers the commit decides.
 
 Left out: sync (the file system's own promise on close).
@@ -37,13 +37,23 @@ class HadoopFiles:
         return self.exists(name) and bool(self.system.getFileStatus(self._of(name)).isDirectory())
 
     def names(self, folder: str = "") -> list[str]:
-        return sorted(status.getPath().getName() for status in self.system.listStatus(self._of(folder))) if self.is_folder(folder) else []
+        return (
+            sorted(
+                status.getPath().getName() for status in self.system.listStatus(self._of(folder))
+            )
+            if self.is_folder(folder)
+            else []
+        )
 
     def walk(self, folder: str) -> list[str]:
         found = []
         for name in self.names(folder):
             inner = f"{folder}/{name}"
-            found += [f"{name}/{below}" for below in self.walk(inner)] if self.is_folder(inner) else [name]
+            found += (
+                [f"{name}/{below}" for below in self.walk(inner)]
+                if self.is_folder(inner)
+                else [name]
+            )
         return found
 
     def read(self, name: str) -> bytes:
@@ -68,7 +78,10 @@ class HadoopFiles:
     def move(self, source: str, target: str) -> None:
         self.system.mkdirs(self._of(target).getParent())
         if not self.system.rename(self._of(source), self._of(target)):
-            raise PipelineError(f"{self.path(source)} could not be renamed to {self.path(target)}: see the file system's log")
+            raise PipelineError(
+                f"{self.path(source)} could not be renamed to {self.path(target)}: see the "
+                "file system's log"
+            )
 
     def remove(self, name: str) -> None:
         self.system.delete(self._of(name), True)

@@ -1,10 +1,13 @@
-"""What a table has taken from its topics: per topic its id, per partition the next offset; and which batch said so.
+"""What a table has taken from its topics: per topic its id, per partition the next offset; and
+which batch said so.
 
-1. A ledger is committed by the same atomic act as the rows it speaks of: what it counts is in the table, what it does not is not.
+1. A ledger is committed by the same atomic act as the rows it speaks of: what it counts is in the
+   table, what it does not is not.
 2. Batches are numbered 1, 2, 3 ...; 0 is a table that does not exist yet.
 3. `attempt` is unique for every try to append, so that a writer recognises its own commit.
 
-Source: SPARK.md 6, "ledger way". Left out: where the text is kept (`delta`, `parquet`), what may come next (`guards`).
+Source: SPARK.md 6, "ledger way". Left out: where the text is kept (`delta`, `parquet`), what may
+come next (`guards`).
 """
 
 from __future__ import annotations
@@ -21,7 +24,10 @@ VERSION = 1
 
 @dataclass(frozen=True)
 class Ledger:
-    """`ids`: topic -> topic id as Kafka prints it, None where the source told none. `next`: the first offset that is not in the table."""
+    """`ids`: topic -> topic id as Kafka prints it, None where the source told none.
+
+    `next`: the first offset that is not in the table.
+    """
 
     batch: int = 0
     ids: Mapping[str, str | None] = field(default_factory=dict)
@@ -33,7 +39,10 @@ class Ledger:
         return tuple(sorted(self.ids))
 
     def after(self, ids: Mapping[str, str | None], end: Offsets) -> Ledger:
-        """The ledger of the next batch, which brings the table to `end`. An id once known is kept."""
+        """The ledger of the next batch, which brings the table to `end`.
+
+        An id once known is kept.
+        """
         known = {topic: topic_id or self.ids.get(topic) for topic, topic_id in ids.items()}
         return Ledger(self.batch + 1, {**self.ids, **known}, {**self.next, **end}, uuid.uuid4().hex)
 
@@ -42,7 +51,14 @@ class Ledger:
 
     def to_json(self) -> dict[str, object]:
         topics: dict[str, dict[str, object]] = {
-            topic: {"id": self.ids[topic], "next": {str(number): offset for (name, number), offset in sorted(self.next.items()) if name == topic}}
+            topic: {
+                "id": self.ids[topic],
+                "next": {
+                    str(number): offset
+                    for (name, number), offset in sorted(self.next.items())
+                    if name == topic
+                },
+            }
             for topic in self.topics
         }
         return {"version": VERSION, "batch": self.batch, "attempt": self.attempt, "topics": topics}
@@ -58,7 +74,18 @@ def from_text(text: str | None) -> Ledger | None:
     if not isinstance(body, dict):
         return None
     if body.get("version") != VERSION:
-        raise ValueError(f"a ledger of version {body.get('version')}, but this replog knows {VERSION}")
+        raise ValueError(
+            f"a ledger of version {body.get('version')}, but this replog knows {VERSION}"
+        )
     topics = body["topics"]
-    offsets = {(topic, int(number)): offset for topic, entry in topics.items() for number, offset in entry["next"].items()}
-    return Ledger(body["batch"], {topic: entry["id"] for topic, entry in topics.items()}, offsets, body["attempt"])
+    offsets = {
+        (topic, int(number)): offset
+        for topic, entry in topics.items()
+        for number, offset in entry["next"].items()
+    }
+    return Ledger(
+        body["batch"],
+        {topic: entry["id"] for topic, entry in topics.items()},
+        offsets,
+        body["attempt"],
+    )

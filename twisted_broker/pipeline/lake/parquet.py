@@ -4,13 +4,16 @@
     _replog/ledger/00000000000000000008.json    batch 8: its offsets and its files
     _replog/staging/8-ATTEMPT/…         rows of an attempt that is not committed, or just has been
 
-1. Rows are written to staging, which readers pass over (its name begins with `_`). Creating the ledger file commits them; then they are moved to
-   their places. A writer that finds moves undone after a crash does them first.
-2. So a reader that lists files (`spark.read.parquet`, DuckDB, pyarrow) sees committed rows only, each once; while a batch is being moved, or if its
-   writer died right then, a part of it. A reader that takes the files named in the ledgers, as `read` does, sees whole batches.
+1. Rows are written to staging, which readers pass over (its name begins with `_`). Creating the
+   ledger file commits them; then they are moved to their places. A writer that finds moves undone
+   after a crash does them first.
+2. So a reader that lists files (`spark.read.parquet`, DuckDB, pyarrow) sees committed rows only,
+   each once; while a batch is being moved, or if its writer died right then, a part of it. A reader
+   that takes the files named in the ledgers, as `read` does, sees whole batches.
 3. Of two writers of a batch one fails to create its ledger file, and its rows stay in staging.
 
-Left out: joining small files and ledgers; safety against a loss of power between Spark's write and the disk's.
+Left out: joining small files and ledgers; safety against a loss of power between Spark's write and
+the disk's.
 """
 
 from __future__ import annotations
@@ -42,14 +45,21 @@ class ParquetTable:
         self.spark, self.files = spark, files
 
     def batches(self) -> list[str]:
-        return [name for name in self.files.names(LEDGERS) if name.endswith(".json") and not name.startswith(".")]
+        return [
+            name
+            for name in self.files.names(LEDGERS)
+            if name.endswith(".json") and not name.startswith(".")
+        ]
 
     def entry(self, name: str) -> dict[str, object]:
         """A ledger file's content. PipelineError when it is damaged."""
         try:
             return dict(json.loads(self.files.read(f"{LEDGERS}/{name}")))
         except ValueError:
-            raise PipelineError(f"{self.files.path(LEDGERS)}/{name} is damaged: restore it, the table's rows are counted there") from None
+            raise PipelineError(
+                f"{self.files.path(LEDGERS)}/{name} is damaged: restore it, the table's rows "
+                "are counted there"
+            ) from None
 
     def ledger(self) -> Ledger:
         """What the table has taken."""
@@ -69,7 +79,10 @@ class ParquetTable:
         self.clean(len(names))
 
     def append(self, rows: DataFrame, after: Ledger) -> int:
-        """Append `rows` as the batch that `after` is the ledger of; how many they were. AnotherWriterError when that batch is taken."""
+        """Append `rows` as the batch that `after` is the ledger of; how many they were.
+
+        AnotherWriterError when that batch is taken.
+        """
         from pyspark.sql import Observation
         from pyspark.sql.functions import count, lit
 
@@ -82,7 +95,12 @@ class ParquetTable:
             self.files.remove(staging)
             raise
         written = [name for name in self.files.walk(staging) if name.endswith(".parquet")]
-        entry: dict[str, object] = {"replog": after.to_json(), "files": written, "staging": staging, "rows": observed.get["rows"]}
+        entry: dict[str, object] = {
+            "replog": after.to_json(),
+            "files": written,
+            "staging": staging,
+            "rows": observed.get["rows"],
+        }
         self.commit(after, entry)
         self.publish(entry)
         self.clean(after.batch)
@@ -94,12 +112,17 @@ class ParquetTable:
             raise AnotherWriterError(self.files.path(), after.batch)
 
     def publish(self, entry: dict[str, object]) -> None:
-        """Move the files of a committed batch to where they belong; those that are there already stay."""
+        """Move the files of a committed batch to where they belong; those that are there already
+        stay.
+        """
         for name in staged(entry):
             if self.files.exists(f"{entry['staging']}/{name}"):
                 self.files.move(f"{entry['staging']}/{name}", name)
             elif not self.files.exists(name):
-                raise PipelineError(f"{self.files.path(name)} is named by the table's ledger, but it is gone: restore it")
+                raise PipelineError(
+                    f"{self.files.path(name)} is named by the table's ledger, but it is gone: "
+                    "restore it"
+                )
 
     def clean(self, committed: int) -> None:
         """Remove the staging of batches up to this one: moved, or of attempts that lost."""
@@ -125,7 +148,11 @@ class ParquetTable:
         if not names:
             return self.spark.createDataFrame([], SCHEMA)
         prefix = f"{base}/" if base else ""
-        return self.spark.read.schema(SCHEMA).option("basePath", self.files.path(base)).parquet(*(self.files.path(prefix + name) for name in names))
+        return (
+            self.spark.read.schema(SCHEMA)
+            .option("basePath", self.files.path(base))
+            .parquet(*(self.files.path(prefix + name) for name in names))
+        )
 
 
 def staged(entry: dict[str, object]) -> list[str]:

@@ -1,7 +1,8 @@
 """Which table lies at a path, and what stands in the way of one.
 
-A Delta table has `_delta_log`, a Parquet table of ours `_replog/ledger`. A folder with anything else in it is nobody's table to append to, except
-what a first batch left behind that died: a folder is claimed (`_replog/format`) before anything else is written to it.
+A Delta table has `_delta_log`, a Parquet table of ours `_replog/ledger`. A folder with anything
+else in it is nobody's table to append to, except what a first batch left behind that died: a folder
+is claimed (`_replog/format`) before anything else is written to it.
 """
 
 from __future__ import annotations
@@ -34,7 +35,10 @@ class ITable(Protocol):
 
 
 def found_format(files: IFiles) -> str | None:
-    """The format of the table in `files`, None where there is nothing yet. PipelineError for anything else."""
+    """The format of the table in `files`, None where there is nothing yet.
+
+    PipelineError for anything else.
+    """
     if files.names(LOG):
         return "delta"
     if files.names(LEDGERS):
@@ -44,7 +48,10 @@ def found_format(files: IFiles) -> str | None:
     if files.exists("") and not files.is_folder():
         raise PipelineError(f"{files.path()} is a file, not a table: name a folder")
     if files.names():
-        raise PipelineError(f"{files.path()} holds {files.names()[0]} and is no table: name an empty folder or one that does not exist")
+        raise PipelineError(
+            f"{files.path()} holds {files.names()[0]} and is no table: name an empty folder "
+            "or one that does not exist"
+        )
     return None
 
 
@@ -54,7 +61,10 @@ def claim(table: ITable) -> None:
 
 
 def to_append(spark: SparkSession, place: str, wanted: str | None) -> ITable:
-    """The table at `place`, or a new one of the format `wanted` (delta unless said). PipelineError when it is of another format or no table."""
+    """The table at `place`, or a new one of the format `wanted` (delta unless said).
+
+    PipelineError when it is of another format or no table.
+    """
     files = lake_files.of(spark, place)
     found = found_format(files)
     if found and wanted and found != wanted:
@@ -67,7 +77,10 @@ def existing(spark: SparkSession, place: str, setting: str = "--from") -> ITable
     files = lake_files.of(spark, place)
     found = found_format(files)
     if found is None or not (files.names(LOG) or files.names(LEDGERS)):
-        raise PipelineError(f"{setting} {place}: there is no table; name the --to of an archive, kafka://HOST:PORT/TOPIC or segments:DIR")
+        raise PipelineError(
+            f"{setting} {place}: there is no table; name the --to of an archive, "
+            "kafka://HOST:PORT/TOPIC or segments:DIR"
+        )
     return of_format(spark, files, found)
 
 

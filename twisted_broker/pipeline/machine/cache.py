@@ -1,6 +1,7 @@
 """The folder where the pipeline keeps what it fetched: REPLOG_CACHE, else the user's cache folder.
 
-A file is written beside its place and renamed into it, so that one which is there is whole, whoever else fetches at the same time.
+A file is written beside its place and renamed into it, so that one which is there is whole, whoever
+else fetches at the same time.
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ def folder(environment: Mapping[str, str] = os.environ) -> Path:
     """It need not exist yet."""
     if environment.get("REPLOG_CACHE"):
         return Path(environment["REPLOG_CACHE"])
-    base = environment.get("XDG_CACHE_HOME") or Path(environment.get("HOME") or Path.home()) / ".cache"
+    base = (
+        environment.get("XDG_CACHE_HOME") or Path(environment.get("HOME") or Path.home()) / ".cache"
+    )
     return Path(base) / "twisted-broker"
 
 

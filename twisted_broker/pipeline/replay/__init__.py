@@ -1,13 +1,18 @@
-"""Records back into a topic, each once, without transactions: the broker itself refuses what it has.
+"""Records back into a topic, each once, without transactions: the broker itself refuses what it
+has.
 
-The n-th record of a source partition becomes offset n of the target partition, and is sent with sequence number n under a producer id that follows
-from the target's topic id. Every writer of a replay, in whatever process or attempt, says the same sequence for the same record; the broker's own
-check of sequences then is a compare-and-append: a batch that is there already is answered as a duplicate, one that does not follow the last is
-refused, and a request of a killed writer that arrives late is one of the two. Nothing about progress is kept outside the target:
+The n-th record of a source partition becomes offset n of the target partition, and is sent with
+sequence number n under a producer id that follows from the target's topic id. Every writer of a
+replay, in whatever process or attempt, says the same sequence for the same record; the broker's own
+check of sequences then is a compare-and-append: a batch that is there already is answered as a
+duplicate, one that does not follow the last is refused, and a request of a killed writer that
+arrives late is one of the two. Nothing about progress is kept outside the target:
 
-    position = end offset, and the last batch proves it: our producer id, and its base sequence is its base offset
+    position = end offset, and the last batch proves it: our producer id, and its base sequence is
+    its base offset
 
-A foreign record moves offsets away from sequences for ever, so the proof sees it wherever it stands.
+A foreign record moves offsets away from sequences for ever, so the proof sees it wherever it
+stands.
 
 | module | owns |
 |---|---|
@@ -19,5 +24,6 @@ A foreign record moves offsets away from sequences for ever, so the proof sees i
 | `task` | what one Spark task does |
 
 Of ours only `wire` and `pipeline.errors` are imported, and of Spark nothing: it runs in executors.
-Source: KIP-98 (idempotent producer), Kafka's ProducerAppendInfo. Left out: TLS and SASL; records with log append time get it as create time.
+Source: KIP-98 (idempotent producer), Kafka's ProducerAppendInfo. Left out: TLS and SASL; records
+with log append time get it as create time.
 """

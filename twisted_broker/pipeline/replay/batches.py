@@ -1,8 +1,9 @@
 """Records of one partition as batches for its target: from Arrow columns to the bytes of a Produce.
 
-1. Every batch says where it belongs: base sequence = sequence of its first offset. Key, value, headers and timestamp (ms) are the source's; null
-   stays null, empty stays empty.
-2. A batch is closed before it outgrows `limit` bytes, uncompressed; a record larger than that is alone in its batch.
+1. Every batch says where it belongs: base sequence = sequence of its first offset. Key, value,
+   headers and timestamp (ms) are the source's; null stays null, empty stays empty.
+2. A batch is closed before it outgrows `limit` bytes, uncompressed; a record larger than that is
+   alone in its batch.
 """
 
 from __future__ import annotations
@@ -41,8 +42,11 @@ class Batch:
 
     def encoded(self, producer_id: int, codec: int) -> bytes:
         builder = BatchBuilder(
-            codec=codec, producer_id=producer_id, producer_epoch=identity.EPOCH, base_sequence=identity.sequence(self.first)
-        )  # fmt: skip
+            codec=codec,
+            producer_id=producer_id,
+            producer_epoch=identity.EPOCH,
+            base_sequence=identity.sequence(self.first),
+        )
         for timestamp, key, value, headers in self.rows:
             builder.append(timestamp, key, value, headers)
         return builder.build()
@@ -55,7 +59,9 @@ def rows_of(table: pa.RecordBatch) -> list[Row]:
     column = table.column("headers")
     if column.null_count == len(column):
         return [(*each, []) for each in zip(timestamps, keys, values, strict=True)]
-    headers = [[(each["key"], each["value"]) for each in found or ()] for found in column.to_pylist()]
+    headers = [
+        [(each["key"], each["value"]) for each in found or ()] for found in column.to_pylist()
+    ]
     return list(zip(timestamps, keys, values, headers, strict=True))
 
 
@@ -68,7 +74,9 @@ def cells(column: pa.Array) -> list[bytes | None]:
     offsets = np.frombuffer(bounds, np.int64)[whole.offset : whole.offset + len(whole) + 1]
     start = int(offsets[0])
     raw = b"" if data is None else bytes(memoryview(data)[start : int(offsets[-1])])
-    found: list[bytes | None] = [raw[one:after] for one, after in pairwise((offsets - start).tolist())]
+    found: list[bytes | None] = [
+        raw[one:after] for one, after in pairwise((offsets - start).tolist())
+    ]
     for index in np.flatnonzero(whole.is_null().to_numpy(zero_copy_only=False)).tolist():
         found[index] = None
     return found

@@ -1,8 +1,8 @@
 """Who leads which partition, and connections to them.
 
 1. `leader` asks the cluster anew only after `forget`; a connection is used until then.
-2. What may pass (no leader yet, a broker that is away) is `OSError`, as a broken connection is: the caller waits and asks again. A refusal for good
-   is a PipelineError.
+2. What may pass (no leader yet, a broker that is away) is `OSError`, as a broken connection is: the
+   caller waits and asks again. A refusal for good is a PipelineError.
 """
 
 from __future__ import annotations
@@ -12,7 +12,11 @@ from dataclasses import dataclass
 from twisted_broker.pipeline.errors import PipelineError
 from twisted_broker.pipeline.replay.connection import Connection
 from twisted_broker.wire.errors import ErrorCode
-from twisted_broker.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
+from twisted_broker.wire.messages.metadata import (
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
+)
 
 ERRORS = {int(code): code for code in ErrorCode}
 
@@ -23,7 +27,10 @@ class NotNowError(OSError):
 
 @dataclass(frozen=True)
 class Topic:
-    """`leaders`: partition -> node id, -1 while there is none. `brokers`: node id -> (host, port)."""
+    """`leaders`: partition -> node id, -1 while there is none.
+
+    `brokers`: node id -> (host, port).
+    """
 
     id: bytes
     leaders: dict[int, int]
@@ -80,17 +87,25 @@ class Cluster:
     def _ask(self, host: str, port: int) -> Topic:
         connection = Connection(host, port)
         try:
-            request = MetadataRequest(topics=[MetadataRequestTopic(name=self.topic)], allow_auto_topic_creation=False)
+            request = MetadataRequest(
+                topics=[MetadataRequestTopic(name=self.topic)], allow_auto_topic_creation=False
+            )
             answer = connection.call(request, MetadataResponse)
         finally:
             connection.close()
         check(answer.topics[0].error_code, f"topic {self.topic}")
         leaders = {each.partition_index: each.leader_id for each in answer.topics[0].partitions}
-        return Topic(answer.topics[0].topic_id, leaders, {each.node_id: (each.host, each.port) for each in answer.brokers})
+        return Topic(
+            answer.topics[0].topic_id,
+            leaders,
+            {each.node_id: (each.host, each.port) for each in answer.brokers},
+        )
 
 
 def check(error_code: int, what: str) -> None:
-    """NotNowError for a code that may pass, PipelineError for one that does not; nothing for none."""
+    """NotNowError for a code that may pass, PipelineError for one that does not; nothing for
+    none.
+    """
     if error_code:
         code = ERRORS[error_code]
         if code.retriable:

@@ -1,7 +1,7 @@
 """A blocking connection to one broker: requests out, answers in the same order.
 
-1. Every call ends: an answer that takes longer than `TIMEOUT_SECONDS` is a `TimeoutError`, a connection that breaks a `ConnectionError`;
-   both are `OSError`.
+1. Every call ends: an answer that takes longer than `TIMEOUT_SECONDS` is a `TimeoutError`, a
+   connection that breaks a `ConnectionError`; both are `OSError`.
 2. Several requests may be on their way; answers are taken in order.
 3. Versions are fixed: those that brokers since Kafka 2.8 (topic ids) and ours serve.
 """
@@ -21,7 +21,12 @@ from twisted_broker.wire.messages.produce import ProduceRequest
 from twisted_broker.wire.schema import Request, Response, decode, encode
 
 TIMEOUT_SECONDS = 40.0  # above the 30 s that a Produce may wait for replicas
-VERSIONS: dict[type[Request], int] = {ProduceRequest: 7, FetchRequest: 11, ListOffsetsRequest: 5, MetadataRequest: 10}
+VERSIONS: dict[type[Request], int] = {
+    ProduceRequest: 7,
+    FetchRequest: 11,
+    ListOffsetsRequest: 5,
+    MetadataRequest: 10,
+}
 LARGEST_ANSWER = 128 << 20
 R = TypeVar("R", bound=Response)
 
@@ -42,7 +47,9 @@ class Connection:
         """Without waiting for the answer."""
         version = VERSIONS[type(request)]
         self._correlation += 1
-        frame = encode_request_header(RequestHeader(request.api_key, version, self._correlation, "replog-replay")) + encode(request, version)
+        frame = encode_request_header(
+            RequestHeader(request.api_key, version, self._correlation, "replog-replay")
+        ) + encode(request, version)
         self._waiting.append((self._correlation, request.api_key, version))
         self._socket.sendall(struct.pack(">i", len(frame)) + frame)
 

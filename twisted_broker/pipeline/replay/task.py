@@ -1,6 +1,8 @@
-"""What one Spark task does: rows, sorted by partition and offset, go to their partitions of the target.
+"""What one Spark task does: rows, sorted by partition and offset, go to their partitions of the
+target.
 
-1. The n-th row of a partition is offset n. Rows that are in the target already are passed over; the last of them must be equal to the target's last.
+1. The n-th row of a partition is offset n. Rows that are in the target already are passed over; the
+   last of them must be equal to the target's last.
 2. A task may be killed and run again, or run twice at once: see the package's card.
 3. Offsets must grow: a source that holds an offset twice is refused.
 """
@@ -94,14 +96,18 @@ class PartitionReplay:
 
         offsets = piece.column("offset").to_numpy(zero_copy_only=False)
         if offsets[0] <= self.offset or (np.diff(offsets) <= 0).any():
-            raise PipelineError(f"the source holds an offset of partition {self.partition} twice: look at it with `replog pipeline audit`")
+            raise PipelineError(
+                f"the source holds an offset of partition {self.partition} twice: look at it "
+                "with `replog pipeline audit`"
+            )
         self.offset = int(offsets[-1])
 
     def check_last(self, row: Row) -> None:
         last = self.writer.last
         if last is None or (last.timestamp, last.key, last.value, plain(last)) != row:
             raise PipelineError(
-                f"{self.writer.name}: its record at offset {self.begin - 1} is not the source's: another source was replayed into it; {ANOTHER}"
+                f"{self.writer.name}: its record at offset {self.begin - 1} is not the "
+                f"source's: another source was replayed into it; {ANOTHER}"
             )
 
     def finish(self) -> Done:
@@ -114,4 +120,7 @@ class PartitionReplay:
 
 
 def plain(record: Record) -> list[tuple[str, bytes | None]]:
-    return [(name if isinstance(name, str) else name.decode(), content) for name, content in record.headers]
+    return [
+        (name if isinstance(name, str) else name.decode(), content)
+        for name, content in record.headers
+    ]

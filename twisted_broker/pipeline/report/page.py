@@ -1,4 +1,5 @@
-"""The report as one HTML page: what and when, totals, and a section per question with its plot, its table and a word on how to read it.
+"""The report as one HTML page: what and when, totals, and a section per question with its plot, its
+table and a word on how to read it.
 
 1. One file: style and plots are in it, nothing is loaded from anywhere, no script runs.
 2. A section without data is left out, or says why there is none.
@@ -38,13 +39,18 @@ class Page:
 
 def render(page: Page) -> str:
     """The whole page."""
-    tiles = "".join(f'<div class="tile"><span class="soft">{escape(name)}</span><b>{escape(value)}</b></div>' for name, value in page.facts)
+    tiles = "".join(
+        f'<div class="tile"><span class="soft">{escape(name)}</span><b>{escape(value)}</b></div>'
+        for name, value in page.facts
+    )
     about = "".join(f'<p class="soft">{escape(line)}</p>' for line in page.about)
     sections = "".join(map(_section, page.sections))
     return (
-        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">'
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><meta name="viewport" '
+        'content="width=device-width, initial-scale=1">'
         f"<title>{escape(page.title)}</title><style>{STYLE}</style></head>\n"
-        f'<body><main><h1>{escape(page.title)}</h1>{about}<div class="tiles">{tiles}</div>\n{sections}</main></body></html>\n'
+        f"<body><main><h1>{escape(page.title)}</h1>{about}<div "
+        f'class="tiles">{tiles}</div>\n{sections}</main></body></html>\n'
     )
 
 
@@ -53,6 +59,10 @@ def _section(section: Section) -> str:
     if section.table is not None and section.table.rows:
         table = tables.html(section.table)
         if section.folded:
-            table = f"<details><summary>Table: {len(section.table.rows):,} rows</summary>{table}</details>"
+            table = (
+                f"<details><summary>Table: {len(section.table.rows):,} "
+                f"rows</summary>{table}</details>"
+            )
     note = f'<p class="note">{escape(section.note)}</p>' if section.note else ""
-    return f"<section><h2>{escape(section.title)}</h2>{note}{''.join(section.plots)}{table}</section>\n"
+    plots = "".join(section.plots)
+    return f"<section><h2>{escape(section.title)}</h2>{note}{plots}{table}</section>\n"

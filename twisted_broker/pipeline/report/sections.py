@@ -7,14 +7,38 @@ from html import escape
 from typing import Any
 
 from twisted_broker.pipeline.report import svg
-from twisted_broker.pipeline.report.numbers import count_text, key_text, minute_text, share_text, size_text
+from twisted_broker.pipeline.report.numbers import (
+    count_text,
+    key_text,
+    minute_text,
+    share_text,
+    size_text,
+)
 from twisted_broker.pipeline.report.page import Section
 from twisted_broker.pipeline.report.svg import Bar, Series
 from twisted_broker.pipeline.report.tables import Table
 
 Row = Mapping[str, Any]
 BINS = 400
-WIDTHS = (1, 2, 5, 10, 15, 30, 60, 120, 360, 720, 1440, 2880, 7 * 1440, 14 * 1440, 30 * 1440, 90 * 1440, 365 * 1440)
+WIDTHS = (
+    1,
+    2,
+    5,
+    10,
+    15,
+    30,
+    60,
+    120,
+    360,
+    720,
+    1440,
+    2880,
+    7 * 1440,
+    14 * 1440,
+    30 * 1440,
+    90 * 1440,
+    365 * 1440,
+)
 """Minutes that a bin of the time line may be wide."""
 LINES = 5
 TOP_BARS = 10
@@ -28,13 +52,28 @@ def traffic(minutes: Table) -> Section:
         return Section("Traffic", "No record has a timestamp.")
     width = bin_width(min(row[2] for row in dated), max(row[2] for row in dated))
     first, last = min(row[2] for row in dated) // width, max(row[2] for row in dated) // width
-    form = "%Y-%m-%d" if width >= 1440 else "%m-%d %H:%M" if (last - first) * width > 1440 else "%H:%M"
+    form = (
+        "%Y-%m-%d" if width >= 1440 else "%m-%d %H:%M" if (last - first) * width > 1440 else "%H:%M"
+    )
     places = [minute_text(at * width, form) for at in range(first, last + 1)]
     plots = []
-    for title, column, text in (("Records", 3, count_text), ("Bytes of keys and values", 4, size_text)):
+    for title, column, text in (
+        ("Records", 3, count_text),
+        ("Bytes of keys and values", 4, size_text),
+    ):
         series = binned(dated, column, width, first, last)
-        plots.append(f"<h3>{title} {bin_text(width)}</h3>" + svg.lines(places, series, text) + (svg.legend([s.name for s in series])))
-    return Section("Traffic", "By the records' own timestamps, in UTC. The file has every minute.", plots, minutes, folded=True)
+        plots.append(
+            f"<h3>{title} {bin_text(width)}</h3>"
+            + svg.lines(places, series, text)
+            + (svg.legend([s.name for s in series]))
+        )
+    return Section(
+        "Traffic",
+        "By the records' own timestamps, in UTC. The file has every minute.",
+        plots,
+        minutes,
+        folded=True,
+    )
 
 
 def bin_width(first: int, last: int) -> int:
@@ -51,7 +90,9 @@ def bin_text(width: int) -> str:
     return f"per {width} minutes"
 
 
-def binned(rows: Sequence[Sequence[Any]], column: int, width: int, first: int, last: int) -> list[Series]:
+def binned(
+    rows: Sequence[Sequence[Any]], column: int, width: int, first: int, last: int
+) -> list[Series]:
     """The topics with the most, and all others together."""
     sums: dict[str, list[float]] = {}
     for row in rows:
@@ -59,38 +100,68 @@ def binned(rows: Sequence[Sequence[Any]], column: int, width: int, first: int, l
     ranked = sorted(sums, key=lambda topic: -sum(sums[topic]))
     shown = ranked if len(ranked) <= LINES else ranked[: LINES - 1]
     others = [sums[topic] for topic in ranked[len(shown) :]]
-    rest = [Series(f"{len(others)} other topics", [sum(values) for values in zip(*others, strict=True)])] if others else []
+    rest = (
+        [
+            Series(
+                f"{len(others)} other topics", [sum(values) for values in zip(*others, strict=True)]
+            )
+        ]
+        if others
+        else []
+    )
     return [*(Series(topic, sums[topic]) for topic in shown), *rest]
 
 
 def partitions(table: Table) -> Section:
     """`table`: topic, partition, records, bytes, first_offset, last_offset."""
     largest = sorted(table.rows, key=lambda row: -row[2])[:PARTITION_BARS]
-    rows = [Bar(f"{row[0]}-{row[1]}", [row[2]], f"{count_text(row[2])}, {size_text(row[3])}") for row in sorted(largest)]
+    rows = [
+        Bar(f"{row[0]}-{row[1]}", [row[2]], f"{count_text(row[2])}, {size_text(row[3])}")
+        for row in sorted(largest)
+    ]
     uneven = [f"{topic} {skew:.2f}" for topic, skew in skews(table).items()]
-    note = "Records per partition. " + (f"The fullest partition against the mean: {', '.join(uneven)} (1 is even)." if uneven else "")
+    note = "Records per partition. " + (
+        f"The fullest partition against the mean: {', '.join(uneven)} (1 is even)."
+        if uneven
+        else ""
+    )
     return Section("Partitions", note, [svg.bars(rows)], table, folded=True)
 
 
 def skews(table: Table) -> dict[str, float]:
-    """topic -> records of its fullest partition against the mean, for topics of several partitions."""
+    """topic -> records of its fullest partition against the mean, for topics of several
+    partitions.
+    """
     counts: dict[str, list[int]] = {}
     for row in table.rows:
         counts.setdefault(row[0], []).append(row[2])
-    return {topic: max(each) * len(each) / total for topic, each in counts.items() if len(each) > 1 and (total := sum(each))}
+    return {
+        topic: max(each) * len(each) / total
+        for topic, each in counts.items()
+        if len(each) > 1 and (total := sum(each))
+    }
 
 
 def batches(sizes: Sequence[Row]) -> Section:
     """`sizes`: rows of `batch_sizes.SIZES`."""
     if not sizes:
-        return Section("Batches", "Batches are seen in log directories only: --from segments:DIRECTORY.")
-    count, records, stored = (sum(row[name] for row in sizes) for name in ("batches", "records", "stored"))
+        return Section(
+            "Batches", "Batches are seen in log directories only: --from segments:DIRECTORY."
+        )
+    count, records, stored = (
+        sum(row[name] for row in sizes) for name in ("batches", "records", "stored")
+    )
     span = range(min(row["bucket"] for row in sizes), max(row["bucket"] for row in sizes) + 1)
     values = [sum(row["batches"] for row in sizes if row["bucket"] == bucket) for bucket in span]
-    note = (f"{count:,} batches, on average {records / count:,.1f} records and {size_text(stored / count)}. Each small batch costs a request and "
-            "a header of 61 bytes: linger.ms and batch.size of the producers decide.")  # fmt: skip
+    note = (
+        f"{count:,} batches, on average {records / count:,.1f} records and "
+        f"{size_text(stored / count)}. Each small batch costs a request and "
+        "a header of 61 bytes: linger.ms and batch.size of the producers decide."
+    )
     names = [binary_text(2**bucket) for bucket in span]
-    return Section("Batch sizes", note, [f"<h3>Batches by size, from … on</h3>{svg.columns(names, values)}"])
+    return Section(
+        "Batch sizes", note, [f"<h3>Batches by size, from … on</h3>{svg.columns(names, values)}"]
+    )
 
 
 def binary_text(size: int) -> str:
@@ -109,27 +180,56 @@ def codec_table(sizes: Sequence[Row]) -> Table:
         total = sums.setdefault((row["topic"], row["codec"]), [0, 0, 0, 0])
         for at, name in enumerate(("batches", "records", "stored", "inflated")):
             total[at] += row[name]
-    rows = [(*key, *total, total[3] / total[2] if total[2] else 1.0) for key, total in sorted(sums.items())]
-    return Table("codecs", ("topic", "codec", "batches", "records", "stored_bytes", "uncompressed_bytes", "ratio"), rows)
+    rows = [
+        (*key, *total, total[3] / total[2] if total[2] else 1.0)
+        for key, total in sorted(sums.items())
+    ]
+    return Table(
+        "codecs",
+        ("topic", "codec", "batches", "records", "stored_bytes", "uncompressed_bytes", "ratio"),
+        rows,
+    )
 
 
 def compression(table: Table) -> Section:
     """`table` as `codec_table` makes it."""
-    rows = [Bar(f"{row[0]} {row[1]}", [row[6]], f"{row[6]:.2f} : 1, {size_text(row[4])} stored") for row in table.rows]
-    return Section("Compression", "Bytes of records before compression for each byte stored.", [svg.bars(rows)], table, folded=True)
+    rows = [
+        Bar(f"{row[0]} {row[1]}", [row[6]], f"{row[6]:.2f} : 1, {size_text(row[4])} stored")
+        for row in table.rows
+    ]
+    return Section(
+        "Compression",
+        "Bytes of records before compression for each byte stored.",
+        [svg.bars(rows)],
+        table,
+        folded=True,
+    )
 
 
 def keys(table: Table, totals: Table) -> Section:
     """`table`: topic, rank, key, records, bytes; `totals` as for `compaction`."""
-    records = {topic: sum(row[2] for row in totals.rows if row[0] == topic) for topic in {row[0] for row in totals.rows}}
+    records = {
+        topic: sum(row[2] for row in totals.rows if row[0] == topic)
+        for topic in {row[0] for row in totals.rows}
+    }
     if not table.rows:
         return Section("Keys", "No record has a key.")
     plots = []
     for topic in sorted({row[0] for row in table.rows}, key=lambda topic: -records[topic])[:LINES]:
         top = [row for row in table.rows if row[0] == topic][:TOP_BARS]
-        rows = [Bar(key_text(row[2]), [row[3]], f"{share_text(row[3], records[topic])}, {count_text(row[3])}") for row in top]
+        rows = [
+            Bar(
+                key_text(row[2]),
+                [row[3]],
+                f"{share_text(row[3], records[topic])}, {count_text(row[3])}",
+            )
+            for row in top
+        ]
         plots.append(f"<h3>{escape(topic)}</h3>{svg.bars(rows)}")
-    note = "The keys with the most records, and their share of the topic's. One partition, so one consumer of a group, gets all records of a key."
+    note = (
+        "The keys with the most records, and their share of the topic's. One partition, so "
+        "one consumer of a group, gets all records of a key."
+    )
     return Section("Key skew", note, plots, table, folded=True)
 
 
@@ -140,10 +240,18 @@ def compaction(table: Table) -> Section:
         total = sums.setdefault(row[0], [0, 0])
         total[0] += row[3]
         total[1] += row[7]
-    rows = [Bar(topic, [live, has - live], f"{share_text(has - live, has)} of {size_text(has)} go") for topic, (has, live) in sorted(sums.items())]
+    rows = [
+        Bar(topic, [live, has - live], f"{share_text(has - live, has)} of {size_text(has)} go")
+        for topic, (has, live) in sorted(sums.items())
+    ]
     names = ("the last record of each key", "older records and deleted keys")
-    note = "What cleanup.policy=compact would take away: records whose key has a newer one. Records without a key stay (compacted topics take none)."
-    return Section("Compaction", note, [svg.bars(rows, names), svg.legend(names)], table, folded=True)
+    note = (
+        "What cleanup.policy=compact would take away: records whose key has a newer one. "
+        "Records without a key stay (compacted topics take none)."
+    )
+    return Section(
+        "Compaction", note, [svg.bars(rows, names), svg.legend(names)], table, folded=True
+    )
 
 
 def lag(table: Table | None, why: str = "") -> Section:
@@ -154,6 +262,12 @@ def lag(table: Table | None, why: str = "") -> Section:
     for row in table.rows:
         sums[row[0], row[1]] = sums.get((row[0], row[1]), 0) + row[5]
     most = sorted(sums.items(), key=lambda item: -item[1])[:PARTITION_BARS]
-    rows = [Bar(f"{group} · {topic}", [behind], f"{count_text(behind)} records") for (group, topic), behind in most]
-    note = "End of the log minus the committed offset, summed over partitions; from the records of __consumer_offsets."
+    rows = [
+        Bar(f"{group} · {topic}", [behind], f"{count_text(behind)} records")
+        for (group, topic), behind in most
+    ]
+    note = (
+        "End of the log minus the committed offset, summed over partitions; from the "
+        "records of __consumer_offsets."
+    )
     return Section("Consumer lag", note, [svg.bars(rows, room=260)], table)

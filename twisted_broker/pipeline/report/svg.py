@@ -1,6 +1,8 @@
-"""Plots as inline SVG: lines over time, columns, and bars. Colours come from the page's style (classes c0, c1, …).
+"""Plots as inline SVG: lines over time, columns, and bars. Colours come from the page's style
+(classes c0, c1, …).
 
-1. A plot is text made of its numbers alone; nothing is loaded, no script runs. What a mark stands for shows when the pointer rests on it (`title`).
+1. A plot is text made of its numbers alone; nothing is loaded, no script runs. What a mark stands
+   for shows when the pointer rests on it (`title`).
 2. Coordinates are pixels of a plot WIDTH wide, which the page scales; names are escaped here.
 """
 
@@ -34,7 +36,9 @@ class Bar(NamedTuple):
     label: str
 
 
-def lines(places: Sequence[str], series: Sequence[Series], text: Text = count_text, height: int = 210) -> str:
+def lines(
+    places: Sequence[str], series: Sequence[Series], text: Text = count_text, height: int = 210
+) -> str:
     """Lines with filled ground over named places of one distance; the lines share the y axis."""
     scale = ticks(max((value for each in series for value in each.values), default=0))
     inner, across = height - TOP - BOTTOM, WIDTH - LEFT - RIGHT
@@ -48,15 +52,23 @@ def lines(places: Sequence[str], series: Sequence[Series], text: Text = count_te
         points = " ".join(point(at, value) for at, value in enumerate(each.values))
         ground = f"{point(0, 0)} {points} {point(len(places) - 1, 0)}"
         colour = f"c{number % COLOURS}"
-        drawn.append(f'<polygon class="{colour} ground" points="{ground}"/><polyline class="{colour} line" points="{points}"/>')
+        drawn.append(
+            f'<polygon class="{colour} ground" points="{ground}"/><polyline class="{colour} '
+            f'line" points="{points}"/>'
+        )
         if len(places) == 1:
             x, y = point(0, each.values[0]).split(",")
             drawn.append(f'<circle class="{colour}" cx="{x}" cy="{y}" r="4"/>')
-    drawn += [_hover(LEFT + (at - 0.5) * step, TOP, step, inner, _story(place, series, at, text)) for at, place in enumerate(places)]
+    drawn += [
+        _hover(LEFT + (at - 0.5) * step, TOP, step, inner, _story(place, series, at, text))
+        for at, place in enumerate(places)
+    ]
     return _plot(height, drawn)
 
 
-def columns(places: Sequence[str], values: Sequence[float], text: Text = count_text, height: int = 190) -> str:
+def columns(
+    places: Sequence[str], values: Sequence[float], text: Text = count_text, height: int = 190
+) -> str:
     """One column per place."""
     scale = ticks(max(values, default=0))
     inner, step = height - TOP - BOTTOM, (WIDTH - LEFT - RIGHT) / max(1, len(places))
@@ -70,16 +82,26 @@ def columns(places: Sequence[str], values: Sequence[float], text: Text = count_t
 
 
 def bars(rows: Sequence[Bar], names: Sequence[str] = (), room: int = 190) -> str:
-    """Horizontal bars, each of one or several parts side by side; `room` pixels for the names on the left."""
+    """Horizontal bars, each of one or several parts side by side;
+
+    `room` pixels for the names on the left.
+    """
     longest = max((sum(row.parts) for row in rows), default=0) or 1
     across = WIDTH - room - 130
     drawn = []
     for number, row in enumerate(rows):
         y, x = number * BAR + 4, float(room)
-        drawn.append(f'<text class="name" x="{room - 8}" y="{y + 14}">{escape(_short(row.name, room // 7))}</text>')
+        drawn.append(
+            f'<text class="name" x="{room - 8}" '
+            f'y="{y + 14}">{escape(_short(row.name, room // 7))}</text>'
+        )
         for part, value in enumerate(row.parts):
             wide = across * value / longest
-            told = f"{row.name}: {names[part]} {count_text(value)}" if names else f"{row.name}: {row.label}"
+            told = (
+                f"{row.name}: {names[part]} {count_text(value)}"
+                if names
+                else f"{row.name}: {row.label}"
+            )
             drawn.append(_rect(f"c{part}", x, y, max(wide, 1.0 if value else 0.0), BAR - 8, told))
             x += wide
         drawn.append(f'<text class="value" x="{x + 6:.1f}" y="{y + 14}">{escape(row.label)}</text>')
@@ -88,7 +110,10 @@ def bars(rows: Sequence[Bar], names: Sequence[str] = (), room: int = 190) -> str
 
 def legend(names: Sequence[str]) -> str:
     """The names beside their colours."""
-    marks = "".join(f'<span class="mark c{number % COLOURS}"></span>{escape(name)} ' for number, name in enumerate(names))
+    marks = "".join(
+        f'<span class="mark c{number % COLOURS}"></span>{escape(name)} '
+        for number, name in enumerate(names)
+    )
     return f'<p class="legend">{marks}</p>'
 
 
@@ -114,7 +139,10 @@ def _story(place: str, series: Sequence[Series], at: int, text: Text) -> str:
 
 
 def _hover(x: float, y: float, wide: float, tall: float, told: str) -> str:
-    return f'<rect class="hover" x="{x:.1f}" y="{y}" width="{max(wide, 1):.1f}" height="{tall}"><title>{escape(told)}</title></rect>'
+    return (
+        f'<rect class="hover" x="{x:.1f}" y="{y}" width="{max(wide, 1):.1f}" '
+        f'height="{tall}"><title>{escape(told)}</title></rect>'
+    )
 
 
 def _rect(kind: str, x: float, y: float, wide: float, tall: float, told: str) -> str:

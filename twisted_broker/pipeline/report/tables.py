@@ -22,7 +22,10 @@ class Table:
 
     def records(self) -> list[dict[str, Any]]:
         """The rows by column, fit for JSON: bytes become text."""
-        return [{column: _plain(value) for column, value in zip(self.columns, row, strict=True)} for row in self.rows]
+        return [
+            {column: _plain(value) for column, value in zip(self.columns, row, strict=True)}
+            for row in self.rows
+        ]
 
 
 def write(table: Table, directory: Path) -> Path:
@@ -31,17 +34,30 @@ def write(table: Table, directory: Path) -> Path:
     with path.open("w", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(table.columns)
-        writer.writerows([["" if value is None else _plain(value) for value in row] for row in table.rows])
+        writer.writerows(
+            [["" if value is None else _plain(value) for value in row] for row in table.rows]
+        )
     return path
 
 
 def html(table: Table, shown: int = 50) -> str:
     """The first `shown` rows as HTML; columns of bytes as sizes."""
-    numeric = [all(isinstance(row[at], (int, float)) for row in table.rows) for at in range(len(table.columns))]
+    numeric = [
+        all(isinstance(row[at], (int, float)) for row in table.rows)
+        for at in range(len(table.columns))
+    ]
     texts = [_text(column) for column in table.columns]
-    head = "".join(_cell("th", column.replace("_", " "), number) for column, number in zip(table.columns, numeric, strict=True))
+    head = "".join(
+        _cell("th", column.replace("_", " "), number)
+        for column, number in zip(table.columns, numeric, strict=True)
+    )
     body = "".join(
-        "<tr>" + "".join(_cell("td", text(value), number) for text, value, number in zip(texts, row, numeric, strict=True)) + "</tr>"
+        "<tr>"
+        + "".join(
+            _cell("td", text(value), number)
+            for text, value, number in zip(texts, row, numeric, strict=True)
+        )
+        + "</tr>"
         for row in table.rows[:shown]
     )
     rest = len(table.rows) - shown

@@ -1,4 +1,5 @@
-"""Log directories as data: what lies there, what a reader may see of it, and its rows, with no broker running.
+"""Log directories as data: what lies there, what a reader may see of it, and its rows, with no
+broker running.
 
 | module | owns |
 |---|---|

@@ -1,10 +1,14 @@
-"""Everything that can be checked in one segment alone: CRCs, and that each batch has the records that its header counts.
+"""Everything that can be checked in one segment alone: CRCs, and that each batch has the records
+that its header counts.
 
-1. Every byte is read once: CRC over the batch as it lies, then (inflated where compressed) the chain of its records.
+1. Every byte is read once: CRC over the batch as it lies, then (inflated where compressed) the
+   chain of its records.
 2. A batch whose CRC is wrong is told as such and not looked into.
-3. `inflated` is what the records of a batch measure before compression, in bytes; -1 where they cannot be read.
+3. `inflated` is what the records of a batch measure before compression, in bytes; -1 where they
+   cannot be read.
 
-Source: Kafka's DefaultRecordBatch.ensureValid and iterator. Left out: what holds between batches (`transforms`).
+Source: Kafka's DefaultRecordBatch.ensureValid and iterator. Left out: what holds between batches
+(`transforms`).
 """
 
 from __future__ import annotations
@@ -23,11 +27,15 @@ from twisted_broker.pipeline.segments.chunks import Chunk, chunks
 from twisted_broker.pipeline.transforms.faults import Fault
 from twisted_broker.wire.records import CorruptRecordError
 
-CHUNK_BYTES: Final = 16 << 20  # the walk over records is in lock-step over batches: many batches, few steps
+CHUNK_BYTES: Final = (
+    16 << 20
+)  # the walk over records is in lock-step over batches: many batches, few steps
 
 
 class Checked(NamedTuple):
-    """A segment: headers, sizes of its records, the faults found (rows of `headers`), the byte after the last whole batch, why there is no more."""
+    """A segment: headers, sizes of its records, the faults found (rows of `headers`), the byte
+    after the last whole batch, why there is no more.
+    """
 
     headers: NDArray[np.void]
     inflated: NDArray[np.int64]
@@ -52,25 +60,37 @@ def check(path: str | Path) -> Checked:
 
 
 def check_chunk(chunk: Chunk) -> tuple[NDArray[np.int64], list[Fault]]:
-    """Sizes of the records of each batch, and what is wrong with batches (rows of the chunk's headers)."""
+    """Sizes of the records of each batch, and what is wrong with batches (rows of the chunk's
+    headers).
+    """
     table = chunk.headers.copy()
     table["position"] -= chunk.position
     good = crc_ok(chunk.data, table)
-    faults = [Fault("crc", int(row), "the CRC is not that of the batch") for row in np.flatnonzero(~good)]
+    faults = [
+        Fault("crc", int(row), "the CRC is not that of the batch") for row in np.flatnonzero(~good)
+    ]
     sizes = np.full(len(table), -1, np.int64)
     faults.extend(_measure(chunk.data, table, np.flatnonzero(good), sizes))
     return sizes, faults
 
 
-def _measure(data: memoryview, table: NDArray[np.void], rows: NDArray[np.int64], sizes: NDArray[np.int64]) -> Iterator[Fault]:
-    """Fills in the sizes of these batches' records; the faults of those that cannot be read, found by halves when one spoils the rest."""
+def _measure(
+    data: memoryview, table: NDArray[np.void], rows: NDArray[np.int64], sizes: NDArray[np.int64]
+) -> Iterator[Fault]:
+    """Fills in the sizes of these batches' records; the faults of those that cannot be read,
+    found by halves when one spoils the rest.
+    """
     done = 0
     try:
         for group in groups(data, table[rows]):
             here = rows[done : done + len(group.counts)]
             sizes[here] = group.ends - group.starts
             for lane in walk(group.data, group.starts, group.ends, group.counts)[1]:
-                yield Fault("records", int(here[lane]), f"its bytes are not those of {group.counts[lane]} records")
+                yield Fault(
+                    "records",
+                    int(here[lane]),
+                    f"its bytes are not those of {group.counts[lane]} records",
+                )
             done += len(here)
     except CorruptRecordError as error:
         rest = rows[done:]

@@ -1,9 +1,13 @@
-"""Reads a segment from its first batch to its last, some megabytes at a time: each chunk holds whole batches, and their headers.
+"""Reads a segment from its first batch to its last, some megabytes at a time: each chunk holds
+whole batches, and their headers.
 
-1. Read with `pread`, not mapped: a broker may cut the file meanwhile, and a mapping would then kill the process.
+1. Read with `pread`, not mapped: a broker may cut the file meanwhile, and a mapping would then kill
+   the process.
 2. Memory is one chunk, or the largest batch; a length that leads beyond the file allocates nothing.
-3. Positions in a chunk's headers count from the beginning of the file; `Chunk.data` begins at `Chunk.position`.
-4. The last chunk says why there is no more (`Stop`); what follows its last whole batch is not looked at.
+3. Positions in a chunk's headers count from the beginning of the file; `Chunk.data` begins at
+   `Chunk.position`.
+4. The last chunk says why there is no more (`Stop`); what follows its last whole batch is not
+   looked at.
 
 Source: SPARK.md 5. Left out: what the batches mean.
 """
@@ -25,7 +29,10 @@ CHUNK_BYTES: Final = 4 << 20
 
 
 class Chunk(NamedTuple):
-    """Whole batches of a segment. `data` is overwritten when the next chunk is taken; `stop` is None until the last chunk."""
+    """Whole batches of a segment.
+
+    `data` is overwritten when the next chunk is taken; `stop` is None until the last chunk.
+    """
 
     headers: NDArray[np.void]
     data: memoryview
@@ -39,7 +46,10 @@ class Chunk(NamedTuple):
 
 
 def chunks(path: str | Path, size: int = CHUNK_BYTES, position: int = 0) -> Iterator[Chunk]:
-    """The segment from the batch at `position` on in chunks of about `size` bytes, at least one. OSError when the file cannot be read."""
+    """The segment from the batch at `position` on in chunks of about `size` bytes, at least one.
+
+    OSError when the file cannot be read.
+    """
     with open(path, "rb", buffering=0) as file:
         size = min(size, os.fstat(file.fileno()).st_size + HEADER_BYTES)
         buffer = memoryview(bytearray(size))
@@ -51,7 +61,9 @@ def chunks(path: str | Path, size: int = CHUNK_BYTES, position: int = 0) -> Iter
                 buffer = memoryview(bytearray(missing))
                 continue
             found.headers["position"] += position
-            yield Chunk(found.headers, buffer[: found.end], position, None if missing else found.stop)
+            yield Chunk(
+                found.headers, buffer[: found.end], position, None if missing else found.stop
+            )
             if not missing:
                 return
             position += found.end
@@ -78,7 +90,9 @@ def _fill(file: int, buffer: memoryview, position: int) -> int:
 
 
 def _missing(file: int, buffer: memoryview, filled: int, end: int, position: int) -> int:
-    """How many bytes from `end` on a reading must take in to show the next batch; 0 when there is none to be shown."""
+    """How many bytes from `end` on a reading must take in to show the next batch; 0 when there
+    is none to be shown.
+    """
     if filled < len(buffer):
         return 0
     rest = buffer[end:filled]

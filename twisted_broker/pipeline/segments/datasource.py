@@ -1,12 +1,17 @@
-"""`kafka-segments`: log directories as a Spark data source, batch and streaming, with no broker running.
+"""`kafka-segments`: log directories as a Spark data source, batch and streaming, with no broker
+running.
 
-1. One task is one segment file, or a piece of a large one. `.schema("offset long, value binary")` reads only these columns: Spark tells a source
-   of no others.
-2. Filters on topic, partition and offset leave out files and batches; `register` switches on what Spark needs for that.
-3. A stream reads segments that are closed, never the active one; its offsets are {"TOPIC-PARTITION": next offset}.
-4. Everything here runs in Python workers: executors need this package, and must see the directories.
+1. One task is one segment file, or a piece of a large one. `.schema("offset long, value binary")`
+   reads only these columns: Spark tells a source of no others.
+2. Filters on topic, partition and offset leave out files and batches; `register` switches on what
+   Spark needs for that.
+3. A stream reads segments that are closed, never the active one; its offsets are
+   {"TOPIC-PARTITION": next offset}.
+4. Everything here runs in Python workers: executors need this package, and must see the
+   directories.
 
-Source: SPARK.md 5; pyspark.sql.datasource of Spark 4.2. Left out: options (`options`), files (`plan`), rows (`rows`).
+Source: SPARK.md 5; pyspark.sql.datasource of Spark 4.2. Left out: options (`options`), files
+(`plan`), rows (`rows`).
 """
 
 from __future__ import annotations
@@ -14,8 +19,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, Filter, InputPartition
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, SupportsTriggerAvailableNow
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    Filter,
+    InputPartition,
+)
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    SupportsTriggerAvailableNow,
+)
 from pyspark.sql.types import StructType
 
 from twisted_broker.pipeline.columns import ALL_COLUMNS, SQL_TYPES, ddl
@@ -25,7 +40,13 @@ from twisted_broker.pipeline.segments.filters import Pruning
 from twisted_broker.pipeline.segments.options import SegmentOptions, parse_options
 from twisted_broker.pipeline.segments.plan import FileTask, plan
 from twisted_broker.pipeline.segments.rows import segment_rows
-from twisted_broker.pipeline.segments.stream import Positions, bounded, closed_ends, first_positions, stream_plan
+from twisted_broker.pipeline.segments.stream import (
+    Positions,
+    bounded,
+    closed_ends,
+    first_positions,
+    stream_plan,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -36,7 +57,9 @@ PUSH_DOWN = "spark.sql.python.filterPushdown.enabled"
 
 
 def register(spark: SparkSession) -> None:
-    """Make `kafka-segments` known to this session, and let Spark push filters down to it: without that Spark refuses a source that takes them."""
+    """Make `kafka-segments` known to this session, and let Spark push filters down to it:
+    without that Spark refuses a source that takes them.
+    """
     spark.conf.set(PUSH_DOWN, "true")
     spark.dataSource.register(KafkaSegments)
 
@@ -59,7 +82,9 @@ class KafkaSegments(DataSource):
 
 
 class SegmentsReader(DataSourceReader):
-    """A batch query: filters come first, then the list of files, then the rows of each in a worker."""
+    """A batch query: filters come first, then the list of files, then the rows of each in a
+    worker.
+    """
 
     def __init__(self, options: SegmentOptions, columns: Sequence[str]) -> None:
         self.options, self.columns, self.pruning = options, columns, Pruning()
@@ -95,7 +120,9 @@ class SegmentsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ends if self.target is None else bounded(ends, start, self.target)
 
     def partitions(self, start: Positions, end: Positions) -> Sequence[InputPartition]:
-        return [InputPartition(task) for task in stream_plan(self.options, self.columns, start, end)]
+        return [
+            InputPartition(task) for task in stream_plan(self.options, self.columns, start, end)
+        ]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return rows_of(partition)
@@ -109,11 +136,19 @@ def rows_of(partition: InputPartition) -> Iterator[pa.RecordBatch]:
 
 
 def checked_columns(schema: StructType) -> tuple[str, ...]:
-    """The names in a schema. PipelineError for a column that there is none of, or of another type."""
+    """The names in a schema.
+
+    PipelineError for a column that there is none of, or of another type.
+    """
     for column in schema.fields:
         if column.name not in SQL_TYPES:
-            raise PipelineError(f"schema: there is no column {column.name!r}: choose from {', '.join(SQL_TYPES)}")
+            raise PipelineError(
+                f"schema: there is no column {column.name!r}: choose from {', '.join(SQL_TYPES)}"
+            )
         kind = column.dataType.simpleString()
         if kind != SQL_TYPES[column.name]:
-            raise PipelineError(f"schema: {column.name} is {SQL_TYPES[column.name]}, not {kind}: read it so and cast it")
+            raise PipelineError(
+                f"schema: {column.name} is {SQL_TYPES[column.name]}, not {kind}: read it so "
+                "and cast it"
+            )
     return tuple(schema.fieldNames())

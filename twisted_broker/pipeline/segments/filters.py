@@ -1,6 +1,8 @@
-"""Filters on topic, partition and offset, as Spark pushes them down: which of them the source answers by itself, and what they leave to be read.
+"""Filters on topic, partition and offset, as Spark pushes them down: which of them the source
+answers by itself, and what they leave to be read.
 
-1. A filter that is kept is not applied again by Spark: only those are kept that `Pruning` answers exactly.
+1. A filter that is kept is not applied again by Spark: only those are kept that `Pruning` answers
+   exactly.
 2. Topic and partition are constant in a file, the offset has a range; none of them is ever null.
 3. Several filters are one conjunction.
 
@@ -40,17 +42,30 @@ class Pruning:
 
     def admits(self, topic: str, partition: int) -> bool:
         values = {"topic": topic, "partition": partition}
-        return all((_COMPARISONS | _OTHERS)[kind](values[column], wanted) for column, kind, wanted in self.tests)
+        return all(
+            (_COMPARISONS | _OTHERS)[kind](values[column], wanted)
+            for column, kind, wanted in self.tests
+        )
 
     def push(self, filters: Iterable[Filter], exact_offsets: bool = True) -> Iterator[Filter]:
-        """Take in what can be taken; those that Spark must still apply. `exact_offsets`: rows outside the range never come."""
+        """Take in what can be taken; those that Spark must still apply.
+
+        `exact_offsets`: rows outside the range never come.
+        """
         for each in filters:
             column = each.attribute[0] if len(getattr(each, "attribute", ())) == 1 else None  # type: ignore[attr-defined]
-            if column not in _NEVER_NULL or not self._take(str(column), each) or (column == OFFSET and not exact_offsets):
+            if (
+                column not in _NEVER_NULL
+                or not self._take(str(column), each)
+                or (column == OFFSET and not exact_offsets)
+            ):
                 yield each
 
     def _take(self, column: str, each: Filter) -> bool:
-        """Whether the filter is answered from now on. One that compares with null is left to Spark."""
+        """Whether the filter is answered from now on.
+
+        One that compares with null is left to Spark.
+        """
         kind, value = type(each).__name__, getattr(each, "value", None)
         if kind == "IsNotNull":
             return True
@@ -72,4 +87,3 @@ class Pruning:
             self.end = min(self.end, value + 1)
         if kind == "LessThan":
             self.end = min(self.end, value)
-

@@ -1,11 +1,17 @@
-"""What a consumer would see of partitions on disk: from which offset to which, and which transactions of it were aborted.
+"""What a consumer would see of partitions on disk: from which offset to which, and which
+transactions of it were aborted.
 
-1. Nothing past the high-watermark checkpoint, unless `upto="log_end"`; under read_committed nothing past the first open transaction either.
-2. Transactions are followed from the log's start to the end of the view, by headers, and only when somebody wants to know.
-3. Under `log_end` the end is None for a reader (it reads until the bytes end), and a number for whoever asks for offsets.
-4. The checkpoint is written every few seconds: the view of a running broker's directory lags behind by as much.
+1. Nothing past the high-watermark checkpoint, unless `upto="log_end"`; under read_committed nothing
+   past the first open transaction either.
+2. Transactions are followed from the log's start to the end of the view, by headers, and only when
+   somebody wants to know.
+3. Under `log_end` the end is None for a reader (it reads until the bytes end), and a number for
+   whoever asks for offsets.
+4. The checkpoint is written every few seconds: the view of a running broker's directory lags behind
+   by as much.
 
-Source: SPARK.md 5, RL 3.3; Kafka's ReplicaManager.checkpointHighWatermarks, UnifiedLog.lastStableOffset. Left out: rows (`rows`).
+Source: SPARK.md 5, RL 3.3; Kafka's ReplicaManager.checkpointHighWatermarks,
+UnifiedLog.lastStableOffset. Left out: rows (`rows`).
 """
 
 from __future__ import annotations
@@ -30,7 +36,9 @@ ISOLATION: Final = (UNCOMMITTED, COMMITTED)
 
 
 class View(NamedTuple):
-    """The visible offsets of a folder, `end` exclusive (None: to the last whole batch), and its aborted transactions if they were asked for."""
+    """The visible offsets of a folder, `end` exclusive (None: to the last whole batch), and its
+    aborted transactions if they were asked for.
+    """
 
     folder: Folder
     start: int
@@ -38,8 +46,16 @@ class View(NamedTuple):
     aborted: tuple[AbortedTransaction, ...] = ()
 
 
-def view(folder: Folder, isolation: str = UNCOMMITTED, upto: str = HIGH_WATERMARK, with_aborted: bool = False) -> View:
-    """What is visible of this folder. PipelineError: no high-watermark checkpoint, a control record that cannot be read."""
+def view(
+    folder: Folder,
+    isolation: str = UNCOMMITTED,
+    upto: str = HIGH_WATERMARK,
+    with_aborted: bool = False,
+) -> View:
+    """What is visible of this folder.
+
+    PipelineError: no high-watermark checkpoint, a control record that cannot be read.
+    """
     end = None if upto == LOG_END else committed_end(folder)
     if isolation != COMMITTED and not with_aborted:
         return View(folder, folder.start, end)
@@ -53,7 +69,8 @@ def committed_end(folder: Folder) -> int:
     """The high watermark of the checkpoint."""
     if folder.high_watermark is None:
         raise PipelineError(
-            f"segments: {folder.directory} has no replication-offset-checkpoint, so nobody knows what is committed: "
+            f"segments: {folder.directory} has no replication-offset-checkpoint, so nobody "
+            "knows what is committed: "
             "copy the file too, or read all that is there with the option upto=log_end"
         )
     return max(folder.high_watermark, folder.start)
@@ -67,12 +84,19 @@ def transactions(folder: Folder, end: int | None) -> TransactionLog:
             break
         try:
             for chunk in chunks(segment.path):
-                table = chunk.headers if end is None else chunk.headers[chunk.headers["baseOffset"] < end]
+                table = (
+                    chunk.headers
+                    if end is None
+                    else chunk.headers[chunk.headers["baseOffset"] < end]
+                )
                 table = table.copy()
                 table["position"] -= chunk.position
                 log.follow(chunk.data, table)
         except CorruptRecordError as error:
-            raise PipelineError(f"segments: {segment.path}: {error.message}: let the broker recover the log, or take another replica") from error
+            raise PipelineError(
+                f"segments: {segment.path}: {error.message}: let the broker recover the log, "
+                "or take another replica"
+            ) from error
     return log
 
 
@@ -88,23 +112,37 @@ def log_end(folder: Folder) -> int:
 
 
 def extents(
-    directories: Sequence[str], topics: Sequence[str] = (), isolation: str = UNCOMMITTED, upto: str = HIGH_WATERMARK
+    directories: Sequence[str],
+    topics: Sequence[str] = (),
+    isolation: str = UNCOMMITTED,
+    upto: str = HIGH_WATERMARK,
 ) -> dict[tuple[str, int], tuple[int, int]]:
-    """(topic, partition) -> (start, end), end exclusive, as a reader with these options sees it now."""
+    """(topic, partition) -> (start, end), end exclusive, as a reader with these options sees it
+    now.
+    """
     found = {}
     for folder in unique_folders(directories, topics):
         seen = view(folder, isolation, upto)
-        found[folder.topic, folder.partition] = seen.start, log_end(folder) if seen.end is None else seen.end
+        found[folder.topic, folder.partition] = (
+            seen.start,
+            log_end(folder) if seen.end is None else seen.end,
+        )
     return found
 
 
 def unique_folders(directories: Sequence[str], topics: Sequence[str] = ()) -> list[Folder]:
-    """The folders of all directories (those of one broker). PipelineError when two of them hold the same partition."""
+    """The folders of all directories (those of one broker).
+
+    PipelineError when two of them hold the same partition.
+    """
     found: dict[tuple[str, int], Folder] = {}
     for folder in _in_any(directories, topics):
         other = found.setdefault((folder.topic, folder.partition), folder)
         if other is not folder:
-            raise PipelineError(f"segments: {other.path} and {folder.path} are replicas of one partition: read one of them, or compare them")
+            raise PipelineError(
+                f"segments: {other.path} and {folder.path} are replicas of one partition: "
+                "read one of them, or compare them"
+            )
     return [found[key] for key in sorted(found)]
 
 
@@ -112,7 +150,12 @@ def _in_any(directories: Sequence[str], topics: Sequence[str]) -> list[Folder]:
     """The folders of the topics, each of which must be in at least one of the directories."""
     if len(directories) == 1:
         return folders(directories[0], topics)
-    found = [folder for directory in directories for folder in folders(directory) if not topics or folder.topic in topics]
+    found = [
+        folder
+        for directory in directories
+        for folder in folders(directory)
+        if not topics or folder.topic in topics
+    ]
     for topic in topics:
         if topic not in {folder.topic for folder in found}:
             raise PipelineError(f"segments: no partition of {topic} in {', '.join(directories)}")

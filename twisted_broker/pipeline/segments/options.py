@@ -1,4 +1,5 @@
-"""The options of the `kafka-segments` data source, checked: a wrong one is one line that names it and says what is right.
+"""The options of the `kafka-segments` data source, checked: a wrong one is one line that names it
+and says what is right.
 
     path         log directories or TOPIC-PARTITION folders, comma-separated
     topics       topics, comma-separated; none: all that are not internal
@@ -6,9 +7,11 @@
     upto         high_watermark (default) or log_end
     control      true: control records too (default false)
     crc          fail (default) or flag: damaged batches as rows with crcOk = false
-    startingOffsets, endingOffsets    {"TOPIC": {"0": 17}}, inclusive and exclusive; a partition that is not named: as far as there is
+    startingOffsets, endingOffsets    {"TOPIC": {"0": 17}}, inclusive and exclusive; a partition
+    that is not named: as far as there is
 
-Names are matched without case, as Spark does. Left out: what they mean on disk (`log_view`, `plan`).
+Names are matched without case, as Spark does. Left out: what they mean on disk (`log_view`,
+`plan`).
 """
 
 from __future__ import annotations
@@ -24,7 +27,16 @@ from twisted_broker.pipeline.errors import PipelineError
 from twisted_broker.pipeline.segments.log_view import HIGH_WATERMARK, ISOLATION, UNCOMMITTED, UPTO
 
 _BOOLEANS: Final = {"true": True, "false": False}
-_KNOWN: Final = ("path", "topics", "isolation", "upto", "control", "crc", "startingOffsets", "endingOffsets")
+_KNOWN: Final = (
+    "path",
+    "topics",
+    "isolation",
+    "upto",
+    "control",
+    "crc",
+    "startingOffsets",
+    "endingOffsets",
+)
 
 
 @dataclass(frozen=True)
@@ -47,10 +59,15 @@ def parse_options(given: Mapping[str, str]) -> SegmentOptions:
     options = {name.lower(): value for name, value in given.items()}
     unknown = sorted(options.keys() - known.keys())
     if unknown:
-        raise PipelineError(f"option {unknown[0]} is not known to kafka-segments: it knows {', '.join(_KNOWN)}")
+        raise PipelineError(
+            f"option {unknown[0]} is not known to kafka-segments: it knows {', '.join(_KNOWN)}"
+        )
     directories = _split(options.get("path", ""))
     if not directories:
-        raise PipelineError("option path: name the log directory, as in .load('/var/lib/kafka') or .option('path', ...)")
+        raise PipelineError(
+            "option path: name the log directory, as in .load('/var/lib/kafka') or "
+            ".option('path', ...)"
+        )
     return SegmentOptions(
         directories,
         _split(options.get("topics", "")),
@@ -86,6 +103,12 @@ def _offsets(name: str, options: Mapping[str, str]) -> Offsets:
     text = options.get(name.lower(), "{}")
     try:
         nested = json.loads(text)
-        return {(topic, int(partition)): int(offset) for topic, numbers in nested.items() for partition, offset in numbers.items()}
+        return {
+            (topic, int(partition)): int(offset)
+            for topic, numbers in nested.items()
+            for partition, offset in numbers.items()
+        }
     except (ValueError, AttributeError, TypeError):
-        raise PipelineError(f'option {name}: {text!r} is not of the form {{"TOPIC": {{"0": 17}}}}') from None
+        raise PipelineError(
+            f'option {name}: {text!r} is not of the form {{"TOPIC": {{"0": 17}}}}'
+        ) from None

@@ -1,7 +1,8 @@
-"""The rows of one segment file: read in chunks, decoded, damage told in one line that names the file and the byte.
+"""The rows of one segment file: read in chunks, decoded, damage told in one line that names the
+file and the byte.
 
-The chunk is large, so that many batches walk in lock-step, and small enough for memory: 32 MiB, or the largest batch.
-Source: SPARK.md 5. Left out: decoding (`decoder`), which files (`log_folder`).
+The chunk is large, so that many batches walk in lock-step, and small enough for memory: 32 MiB, or
+the largest batch. Source: SPARK.md 5. Left out: decoding (`decoder`), which files (`log_folder`).
 """
 
 from __future__ import annotations
@@ -21,7 +22,10 @@ CHUNK_BYTES: Final = 32 << 20
 
 
 class _Pieces:
-    """The chunks of a file as the decoder wants them; `position` is the byte where the latest begins."""
+    """The chunks of a file as the decoder wants them;
+
+    `position` is the byte where the latest begins.
+    """
 
     def __init__(self, path: str, position: int) -> None:
         self.path, self.position = path, position
@@ -38,7 +42,8 @@ def _scan(chunk: Chunk) -> Scan:
 
 
 def segment_rows(path: str, request: Request, position: int = 0) -> Iterator[pa.RecordBatch]:
-    """The rows of the segment at `path` from the batch at `position` on; see `decoder.decode_segment`.
+    """The rows of the segment at `path` from the batch at `position` on; see
+    `decoder.decode_segment`.
 
     PipelineError for damage, an old format, a file that is gone.
     """
@@ -48,9 +53,12 @@ def segment_rows(path: str, request: Request, position: int = 0) -> Iterator[pa.
     except CorruptRecordError as error:
         where = f"byte {pieces.position + max(error.position, 0)}"
         raise PipelineError(
-            f"segments: {path}, {where}: {error.message}: let the broker recover the log, take another replica, or read with the option crc=flag"
+            f"segments: {path}, {where}: {error.message}: let the broker recover the log, "
+            "take another replica, or read with the option crc=flag"
         ) from error
     except FileNotFoundError as error:
-        raise PipelineError(f"segments: {path} was deleted while it was to be read (retention): read again") from error
+        raise PipelineError(
+            f"segments: {path} was deleted while it was to be read (retention): read again"
+        ) from error
     except OSError as error:
         raise PipelineError(f"segments: {path}: {error.strerror}") from error

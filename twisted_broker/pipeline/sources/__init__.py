@@ -1,4 +1,5 @@
-"""The ways in: topics of a cluster through the official connector, log directories through our data source. Both give the same columns.
+"""The ways in: topics of a cluster through the official connector, log directories through our data
+source. Both give the same columns.
 
     source = parse("kafka://HOST:PORT/TOPIC")
     frame = read(spark, source, Wanted(columns=("offset", "value"), start={("TOPIC", 0): 17}))
@@ -16,7 +17,24 @@ No job looks at which of the two it reads; what is wanted of a source is said on
 """
 
 from twisted_broker.pipeline.sources.reading import read, read_stream
-from twisted_broker.pipeline.sources.urls import SHAPES, KafkaSource, SegmentsSource, Source, parse, split
+from twisted_broker.pipeline.sources.urls import (
+    SHAPES,
+    KafkaSource,
+    SegmentsSource,
+    Source,
+    parse,
+    split,
+)
 from twisted_broker.pipeline.sources.wanted import Wanted
 
-__all__ = ["SHAPES", "KafkaSource", "SegmentsSource", "Source", "Wanted", "parse", "read", "read_stream", "split"]
+__all__ = [
+    "SHAPES",
+    "KafkaSource",
+    "SegmentsSource",
+    "Source",
+    "Wanted",
+    "parse",
+    "read",
+    "read_stream",
+    "split",
+]

@@ -1,10 +1,12 @@
 """Reads topics of a running cluster through Spark's official Kafka connector.
 
-1. A range is fixed before the read: every partition has a start and an end offset in the connector's own JSON. A partition that vanished or was cut
-   below its start fails the job (`failOnDataLoss`); nothing is passed over silently.
-2. The consumer polls in large pieces. By default the connector asks ListOffsets twice for every 500 records; with
-   `max.poll.records` raised it hardly does.
-3. A topic that is not there, or a broker that does not answer, is found before Spark plans anything, and is one line.
+1. A range is fixed before the read: every partition has a start and an end offset in the
+   connector's own JSON. A partition that vanished or was cut below its start fails the job
+   (`failOnDataLoss`); nothing is passed over silently.
+2. The consumer polls in large pieces. By default the connector asks ListOffsets twice for every 500
+   records; with `max.poll.records` raised it hardly does.
+3. A topic that is not there, or a broker that does not answer, is found before Spark plans
+   anything, and is one line.
 """
 
 from __future__ import annotations
@@ -48,8 +50,17 @@ def read_stream(spark: SparkSession, source: KafkaSource, wanted: Wanted) -> Dat
     """What the topics hold from start on, and what comes; see `sources.read_stream`."""
     check(wanted)
     known = kafka_admin.partitions(spark, source.bootstrap, source.topics)
-    first = {"startingOffsets": offsets_json(known, wanted.start, EARLIEST) if wanted.start else "earliest"}
-    return spark.readStream.format("kafka").options(**first | settings(source, wanted)).load().select(*wanted.columns)
+    first = {
+        "startingOffsets": offsets_json(known, wanted.start, EARLIEST)
+        if wanted.start
+        else "earliest"
+    }
+    return (
+        spark.readStream.format("kafka")
+        .options(**first | settings(source, wanted))
+        .load()
+        .select(*wanted.columns)
+    )
 
 
 def settings(source: KafkaSource, wanted: Wanted) -> dict[str, str]:
@@ -64,18 +75,32 @@ def settings(source: KafkaSource, wanted: Wanted) -> dict[str, str]:
 
 
 def offsets_json(known: Mapping[str, Sequence[int]], given: Offsets, otherwise: int) -> str:
-    """{"topic": {"0": 17, "1": -2}} over every known partition. Raises PipelineError for a partition that is not there."""
+    """{"topic": {"0": 17, "1": -2}} over every known partition.
+
+    Raises PipelineError for a partition that is not there.
+    """
     for topic, partition in given:
         if partition not in known.get(topic, ()):
-            raise PipelineError(f"offsets: {topic}-{partition} is no partition of the topics that are read")
-    return json.dumps({topic: {str(number): given.get((topic, number), otherwise) for number in numbers} for topic, numbers in known.items()})
+            raise PipelineError(
+                f"offsets: {topic}-{partition} is no partition of the topics that are read"
+            )
+    return json.dumps(
+        {
+            topic: {str(number): given.get((topic, number), otherwise) for number in numbers}
+            for topic, numbers in known.items()
+        }
+    )
 
 
 def check(wanted: Wanted) -> None:
-    """Raises PipelineError for a column that the wire does not carry, or an isolation that there is none of."""
+    """Raises PipelineError for a column that the wire does not carry, or an isolation that there
+    is none of.
+    """
     unknown = [name for name in wanted.columns if name not in COLUMNS]
     if unknown:
         cure = f"read the log directory (segments:DIRECTORY), or one of {', '.join(COLUMNS)}"
         raise PipelineError(f"columns: {unknown[0]!r} cannot be read through a broker; {cure}")
     if wanted.isolation not in ISOLATION:
-        raise PipelineError(f"isolation: {wanted.isolation!r} is neither {ISOLATION[0]} nor {ISOLATION[1]}")
+        raise PipelineError(
+            f"isolation: {wanted.isolation!r} is neither {ISOLATION[0]} nor {ISOLATION[1]}"
+        )

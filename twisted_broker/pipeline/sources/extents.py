@@ -1,6 +1,7 @@
 """What a source holds now: asked of the brokers, or of the log directories.
 
-Under read_committed a log ends at its first open transaction: what comes after is not committed yet, and must not be counted as read.
+Under read_committed a log ends at its first open transaction: what comes after is not committed
+yet, and must not be counted as read.
 """
 
 from __future__ import annotations
@@ -38,11 +39,20 @@ def extent(spark: SparkSession, source: Source, isolation: str = UNCOMMITTED) ->
 def of_cluster(spark: SparkSession, source: KafkaSource, isolation: str = UNCOMMITTED) -> Extent:
     ids = kafka_admin.topic_ids(spark, source.bootstrap, source.topics)
     start = kafka_admin.offsets(spark, source.bootstrap, source.topics, "earliest")
-    return Extent(ids, start, kafka_admin.offsets(spark, source.bootstrap, source.topics, "latest", isolation))
+    return Extent(
+        ids, start, kafka_admin.offsets(spark, source.bootstrap, source.topics, "latest", isolation)
+    )
 
 
 def of_directories(source: SegmentsSource, isolation: str = UNCOMMITTED) -> Extent:
     """Reads no record; needs no Spark."""
-    ids = {folder.topic: folder.topic_id for folder in log_view.unique_folders(source.directories, source.topics)}
+    ids = {
+        folder.topic: folder.topic_id
+        for folder in log_view.unique_folders(source.directories, source.topics)
+    }
     spans = log_view.extents(source.directories, source.topics, isolation)
-    return Extent(ids, {key: start for key, (start, _) in spans.items()}, {key: end for key, (_, end) in spans.items()})
+    return Extent(
+        ids,
+        {key: start for key, (start, _) in spans.items()},
+        {key: end for key, (_, end) in spans.items()},
+    )

@@ -1,4 +1,7 @@
-"""A DataFrame of a source, by the way that leads into it. What cannot be read is one PipelineError, before Spark plans anything."""
+"""A DataFrame of a source, by the way that leads into it.
+
+What cannot be read is one PipelineError, before Spark plans anything.
+"""
 
 from __future__ import annotations
 

@@ -26,13 +26,18 @@ class KafkaSource:
 
 @dataclass(frozen=True)
 class SegmentsSource:
-    """Log directories (holding TOPIC-PARTITION folders), or such folders themselves. No `topics`: all but the internal ones."""
+    """Log directories (holding TOPIC-PARTITION folders), or such folders themselves.
+
+    No `topics`: all but the internal ones.
+    """
 
     directories: tuple[str, ...]
     topics: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        return f"segments:{','.join(self.directories)}" + (f"?topics={','.join(self.topics)}" if self.topics else "")
+        return f"segments:{','.join(self.directories)}" + (
+            f"?topics={','.join(self.topics)}" if self.topics else ""
+        )
 
 
 Source = KafkaSource | SegmentsSource
@@ -51,9 +56,13 @@ def parse_kafka(url: str, setting: str) -> KafkaSource:
     bootstrap, _, names = url.removeprefix("kafka://").partition("/")
     topics = split(names)
     if not bootstrap or not all(is_address(each) for each in bootstrap.split(",")):
-        raise PipelineError(f"{setting}: {url!r} has no HOST:PORT after kafka://; write kafka://HOST:PORT/TOPIC")
+        raise PipelineError(
+            f"{setting}: {url!r} has no HOST:PORT after kafka://; write kafka://HOST:PORT/TOPIC"
+        )
     if not topics:
-        raise PipelineError(f"{setting}: {url!r} names no topic; write kafka://{bootstrap}/TOPIC[,TOPIC]")
+        raise PipelineError(
+            f"{setting}: {url!r} names no topic; write kafka://{bootstrap}/TOPIC[,TOPIC]"
+        )
     return KafkaSource(bootstrap, topics)
 
 
@@ -70,7 +79,10 @@ def parse_segments(url: str, setting: str) -> SegmentsSource:
     if not directories:
         raise PipelineError(f"{setting}: {url!r} names no directory; write segments:DIRECTORY")
     if options:
-        raise PipelineError(f"{setting}: {next(iter(options))!r} in {url!r} is not known; known is topics=TOPIC[,TOPIC]")
+        raise PipelineError(
+            f"{setting}: {next(iter(options))!r} in {url!r} is not known; known is "
+            "topics=TOPIC[,TOPIC]"
+        )
     return SegmentsSource(directories, topics)
 
 

@@ -14,9 +14,11 @@ from twisted_broker.pipeline.segments.log_view import UNCOMMITTED
 
 @dataclass(frozen=True)
 class Wanted:
-    """`columns` in their order, from `start` to `end`; a partition that these do not name goes from its earliest to its latest offset.
+    """`columns` in their order, from `start` to `end`; a partition that these do not name goes from
+    its earliest to its latest offset.
 
-    A stream has no `end`. `isolation`: read_uncommitted or read_committed. `options` go to the source as they are.
+    A stream has no `end`. `isolation`: read_uncommitted or read_committed. `options` go to the
+    source as they are.
     """
 
     columns: Sequence[str] = COLUMNS

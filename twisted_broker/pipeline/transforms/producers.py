@@ -1,12 +1,16 @@
 """What the batch headers of one partition say of its producers: sequences, epochs and transactions.
 
-1. A producer's batches under one epoch carry sequences without a gap (modulo 2^31); a newer epoch begins at 0; an older one does not come again.
-2. An end marker is a control batch of a producer and ends its transaction; it may bring a newer epoch (the coordinator's abort, and every end since
-   transactions of version 2). Batches of a producer between two markers are one transaction.
-3. A producer's first batch must be sequence 0 only in a partition that still has its beginning and no holes.
+1. A producer's batches under one epoch carry sequences without a gap (modulo 2^31); a newer epoch
+   begins at 0; an older one does not come again.
+2. An end marker is a control batch of a producer and ends its transaction; it may bring a newer
+   epoch (the coordinator's abort, and every end since transactions of version 2). Batches of a
+   producer between two markers are one transaction.
+3. A producer's first batch must be sequence 0 only in a partition that still has its beginning and
+   no holes.
 4. A compacted log may have lost whole batches: a sequence may jump there, but not go back.
 
-Source: Kafka's ProducerAppendInfo and LogCleaner. Left out: whether a marker commits or aborts (its record says, not its header); coordinator epochs.
+Source: Kafka's ProducerAppendInfo and LogCleaner. Left out: whether a marker commits or aborts (its
+record says, not its header); coordinator epochs.
 """
 
 from __future__ import annotations
@@ -34,8 +38,17 @@ class Open(NamedTuple):
 
 
 def sequence_faults(table: Table, *, complete: bool, compacted: bool) -> Iterator[Fault]:
-    """Sequences that jump or come again. `complete`: nothing was deleted at the log's beginning; `compacted`: batches may be missing anywhere."""
-    rows = _by_producer(table, np.flatnonzero((table["producerId"] >= 0) & ~is_control(table) & (table["baseSequence"] >= 0)))
+    """Sequences that jump or come again.
+
+    `complete`: nothing was deleted at the log's beginning; `compacted`: batches may be missing
+    anywhere.
+    """
+    rows = _by_producer(
+        table,
+        np.flatnonzero(
+            (table["producerId"] >= 0) & ~is_control(table) & (table["baseSequence"] >= 0)
+        ),
+    )
     found = table[rows]
     first, older = _first_of_producer(found), _older(found)
     begins = first | older
@@ -52,7 +65,9 @@ def sequence_faults(table: Table, *, complete: bool, compacted: bool) -> Iterato
 
 
 def _unrolled(found: Table, begins: Mask) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The base sequence of each batch counted on over 2^31, and the one due: after the highest so far of its producer and epoch."""
+    """The base sequence of each batch counted on over 2^31, and the one due: after the highest
+    so far of its producer and epoch.
+    """
     base = found["baseSequence"].astype(np.int64)
     step = np.diff(base, prepend=0)
     step[begins] = 0
@@ -61,7 +76,8 @@ def _unrolled(found: Table, begins: Mask) -> tuple[NDArray[np.int64], NDArray[np
     at = np.flatnonzero(begins)
     base += _SEQUENCES * (wraps - wraps[at][run - 1])
     after = base + found["lastOffsetDelta"] + 1
-    # Runs are kept apart by a distance that no sequence reaches, so that one accumulation serves all.
+    # Runs are kept apart by a distance that no sequence reaches, so that one accumulation serves
+    # all.
     apart = run * (_SEQUENCES << 8)
     due = np.zeros(len(base), np.int64)
     due[1:] = (np.maximum.accumulate(after + apart) - apart)[:-1]
@@ -72,17 +88,27 @@ def _unrolled(found: Table, begins: Mask) -> tuple[NDArray[np.int64], NDArray[np
 def _sequence_fault(batch: np.void, row: int, expected: int, step: int) -> Fault:
     who = f"producer {batch['producerId']} epoch {batch['producerEpoch']}"
     if step < 0:
-        return Fault("duplicate", row, f"{who} repeats sequence {batch['baseSequence']}, {expected} is due")
-    return Fault("sequence", row, f"{who} jumps to sequence {batch['baseSequence']}, {expected} is due")
+        return Fault(
+            "duplicate", row, f"{who} repeats sequence {batch['baseSequence']}, {expected} is due"
+        )
+    return Fault(
+        "sequence", row, f"{who} jumps to sequence {batch['baseSequence']}, {expected} is due"
+    )
 
 
 def epoch_faults(table: Table) -> Iterator[Fault]:
-    """Batches under an older epoch than the batch before them: of their producer, or of the partition's leader."""
+    """Batches under an older epoch than the batch before them: of their producer, or of the
+    partition's leader.
+    """
     rows = _by_producer(table, np.flatnonzero(table["producerId"] >= 0))
     found = table[rows]
     for at in np.flatnonzero(_older(found)):
         after, before = found["producerEpoch"][at], found["producerEpoch"][at - 1]
-        yield Fault("epoch", int(rows[at]), f"producer {found['producerId'][at]} writes under epoch {after} after {before}")
+        yield Fault(
+            "epoch",
+            int(rows[at]),
+            f"producer {found['producerId'][at]} writes under epoch {after} after {before}",
+        )
     epochs = table["leaderEpoch"]
     for at in np.flatnonzero(epochs[1:] < epochs[:-1]) + 1:
         yield Fault("epoch", int(at), f"leader epoch {epochs[at]} after {epochs[at - 1]}")
@@ -111,7 +137,9 @@ def transactions(table: Table) -> tuple[list[Open], list[Fault]]:
 
 
 def _unusual(found: Table, starts: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Which runs need a look: those with records of a transaction that have no end, several epochs, or batches outside of the transaction too."""
+    """Which runs need a look: those with records of a transaction that have no end, several
+    epochs, or batches outside of the transaction too.
+    """
     control, inside = is_control(found), is_transactional(found)
     epochs = found["producerEpoch"].astype(np.int64)
     ended = np.maximum.reduceat(control, starts)
@@ -121,16 +149,25 @@ def _unusual(found: Table, starts: NDArray[np.int64]) -> NDArray[np.int64]:
     return np.flatnonzero((highest >= 0) & (~ended | (highest != lowest) | outside))
 
 
-def _torn(found: Table, rows: NDArray[np.int64], data: NDArray[np.int64], transactional: NDArray[np.int64]) -> Iterator[Fault]:
+def _torn(
+    found: Table, rows: NDArray[np.int64], data: NDArray[np.int64], transactional: NDArray[np.int64]
+) -> Iterator[Fault]:
     """Batches that do not belong inside the transaction which their producer has open."""
     who = f"producer {found['producerId'][data[0]]}"
     epochs = found["producerEpoch"][transactional]
     for at in np.flatnonzero(epochs[1:] != epochs[:-1]) + 1:
-        problem = f"{who} begins a transaction under epoch {epochs[at]}, that of epoch {epochs[at - 1]} has no end"
+        problem = (
+            f"{who} begins a transaction under epoch {epochs[at]}, that of epoch "
+            f"{epochs[at - 1]} has no end"
+        )
         yield Fault("torn transaction", int(rows[transactional[at]]), problem)
     plain = data[(data > transactional[0]) & ~is_transactional(found[data])]
     if len(plain):
-        yield Fault("torn transaction", int(rows[plain[0]]), f"{who} has a batch outside of any transaction within its open one")
+        yield Fault(
+            "torn transaction",
+            int(rows[plain[0]]),
+            f"{who} has a batch outside of any transaction within its open one",
+        )
 
 
 def _by_producer(table: Table, rows: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -145,7 +182,9 @@ def _first_of_producer(found: Table) -> Mask:
 
 def _older(found: Table) -> Mask:
     older = np.zeros(len(found), np.bool_)
-    older[1:] = (found["producerId"][1:] == found["producerId"][:-1]) & (found["producerEpoch"][1:] < found["producerEpoch"][:-1])
+    older[1:] = (found["producerId"][1:] == found["producerId"][:-1]) & (
+        found["producerEpoch"][1:] < found["producerEpoch"][:-1]
+    )
     return older
 
 
@@ -157,4 +196,3 @@ def is_control(table: Table) -> Mask:
 def is_transactional(table: Table) -> Mask:
     """Which batches hold records of a transaction (end markers are not records of it)."""
     return np.asarray((table["attributes"] & TRANSACTIONAL_FLAG != 0) & ~is_control(table))
-

@@ -2,9 +2,11 @@
 
 Owns `explain`, and the shape of its answer, which `status` tells as JSON.
 
-1. A pure function of the partition, what waits for it, how it is fetched, and the time. `dataclasses.asdict` of it is JSON.
+1. A pure function of the partition, what waits for it, how it is fetched, and the time.
+   `dataclasses.asdict` of it is JSON.
 
-Source: issue "Replication", explain; RL 1-2, 6. Leaves out: the single reasons (`reasons`, `waiting`), who asks (`status`).
+Source: issue "Replication", explain; RL 1-2, 6. Leaves out: the single reasons (`reasons`,
+`waiting`), who asks (`status`).
 """
 
 from __future__ import annotations
@@ -35,7 +37,10 @@ EPOCHS_SHOWN = 10
 
 @dataclass(frozen=True, slots=True)
 class TruncationInfo:
-    """A truncation. `below_high_watermark`: offsets that consumers may have seen and acks=all had acknowledged."""
+    """A truncation.
+
+    `below_high_watermark`: offsets that consumers may have seen and acks=all had acknowledged.
+    """
 
     at_ms: int
     from_offset: int
@@ -51,7 +56,10 @@ class TruncationInfo:
 
 @dataclass(frozen=True, slots=True)
 class Fetching:
-    """How this broker follows. `phase`: fetching, truncating, failed, or none; `lag` -1 before the first answer."""
+    """How this broker follows.
+
+    `phase`: fetching, truncating, failed, or none; `lag` -1 before the first answer.
+    """
 
     fetcher: str
     phase: str
@@ -73,7 +81,10 @@ class IsrChange:
 
 @dataclass(frozen=True, slots=True)
 class Replica:
-    """A follower as its leader sees it; offsets are -1 until it fetched under this leader. Times are the calendar's."""
+    """A follower as its leader sees it; offsets are -1 until it fetched under this leader.
+
+    Times are the calendar's.
+    """
 
     broker: int
     in_isr: bool
@@ -85,7 +96,11 @@ class Replica:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """One broker's view. `role`: leader, follower, offline. Offsets are -1 where there is no log. Only a leader knows an ISR."""
+    """One broker's view.
+
+    `role`: leader, follower, offline. Offsets are -1 where there is no log. Only a leader knows an
+    ISR.
+    """
 
     topic: str
     partition: int
@@ -119,9 +134,22 @@ class Explanation:
     truncations: list[TruncationInfo] = field(default_factory=list)
 
 
-def explain(partition: Partition, now: Now, watching: Sequence[tuple[Any, int]] = (), fetching: Fetching | None = None) -> Explanation:
-    """`watching`: the operations that wait for it, with the ms left to each; `fetching`: see `fetching_now`."""
-    log, leads, history, state = partition.log, partition.leader_log, partition.history, partition.isr_state
+def explain(
+    partition: Partition,
+    now: Now,
+    watching: Sequence[tuple[Any, int]] = (),
+    fetching: Fetching | None = None,
+) -> Explanation:
+    """`watching`: the operations that wait for it, with the ms left to each;
+
+    `fetching`: see `fetching_now`.
+    """
+    log, leads, history, state = (
+        partition.log,
+        partition.leader_log,
+        partition.history,
+        partition.isr_state,
+    )
     return Explanation(
         topic=partition.topic_partition.topic,
         partition=partition.topic_partition.partition,
@@ -185,11 +213,21 @@ def _followers(partition: Partition, now: Now) -> list[Replica]:
 def _truncation_info(cut: Truncation) -> TruncationInfo:
     below = max(0, min(cut.high_watermark, cut.from_offset) - cut.to_offset)
     if cut.to_offset > cut.from_offset:
-        why = f"everything went, and it began anew at {cut.to_offset}: its leader holds nothing older"
+        why = (
+            f"everything went, and it began anew at {cut.to_offset}: its leader holds nothing older"
+        )
     else:
         gone = f"{offsets(cut.from_offset - cut.to_offset)} went, {cut.size_in_bytes:,} bytes"
-        lost = f", {below:,} of them below its high watermark {cut.high_watermark}: acknowledged, and perhaps consumed" if below else ""
-        why = f"under leader epoch {cut.leader_epoch}, {gone}{lost or ', none of them below its high watermark'}"
+        lost = (
+            f", {below:,} of them below its high watermark {cut.high_watermark}: "
+            "acknowledged, and perhaps consumed"
+            if below
+            else ""
+        )
+        why = (
+            f"under leader epoch {cut.leader_epoch}, "
+            f"{gone}{lost or ', none of them below its high watermark'}"
+        )
     return TruncationInfo(
         cut.wall_ms,
         cut.from_offset,
@@ -204,16 +242,50 @@ def _truncation_info(cut: Truncation) -> TruncationInfo:
     )
 
 
-def fetching_now(partition: Partition, fetcher: str, leader: str, state: PartitionFetchState | None, now: Now) -> Fetching:
-    """How a follower is fetched. `state` None: no fetcher has it; `leader` names the broker that is asked."""
+def fetching_now(
+    partition: Partition, fetcher: str, leader: str, state: PartitionFetchState | None, now: Now
+) -> Fetching:
+    """How a follower is fetched.
+
+    `state` None: no fetcher has it; `leader` names the broker that is asked.
+    """
     failure = partition.history.failure
     if state is None and failure is not None:
-        why = f"given up {lasting(now.ago(failure.at_ms))} ago until the controller's next word: {failure.reason}"
+        why = (
+            f"given up {lasting(now.ago(failure.at_ms))} ago until the controller's next "
+            f"word: {failure.reason}"
+        )
         return Fetching("", "failed", -1, -1, 0, why)
     if state is None:
-        return Fetching("", "none", -1, -1, 0, "no leader is known that could be asked" if partition.leader_id < 0 else "it is not fetched")
-    delayed_ms = max(0, state.delayed_until_ms - now.monotonic_ms) if state.is_delayed(now.monotonic_ms) else 0
-    lag = "nothing answered yet" if state.lag is None else "at the leader's high watermark" if not state.lag else f"{offsets(state.lag)} behind"
+        return Fetching(
+            "",
+            "none",
+            -1,
+            -1,
+            0,
+            "no leader is known that could be asked"
+            if partition.leader_id < 0
+            else "it is not fetched",
+        )
+    delayed_ms = (
+        max(0, state.delayed_until_ms - now.monotonic_ms)
+        if state.is_delayed(now.monotonic_ms)
+        else 0
+    )
+    lag = (
+        "nothing answered yet"
+        if state.lag is None
+        else "at the leader's high watermark"
+        if not state.lag
+        else f"{offsets(state.lag)} behind"
+    )
     pause = f", paused for {lasting(delayed_ms)} after an error" if delayed_ms else ""
     why = f"{state.phase.value} from {leader} at {state.fetch_offset}, {lag}{pause}"
-    return Fetching(fetcher, state.phase.value, state.fetch_offset, -1 if state.lag is None else state.lag, delayed_ms, why)
+    return Fetching(
+        fetcher,
+        state.phase.value,
+        state.fetch_offset,
+        -1 if state.lag is None else state.lag,
+        delayed_ms,
+        why,
+    )

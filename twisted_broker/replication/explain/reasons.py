@@ -1,12 +1,15 @@
-"""Why a partition is as it is, found when asked: who is out of the ISR, for whom the high watermark waits.
+"""Why a partition is as it is, found when asked: who is out of the ISR, for whom the high watermark
+waits.
 
-Owns the shapes of the answers and the functions that find them, out of the partition as it stands and its `PartitionHistory`.
+Owns the shapes of the answers and the functions that find them, out of the partition as it stands
+and its `PartitionHistory`.
 
 1. Nothing is changed and nothing is kept: asking costs only whoever asks.
-2. A reason is a rule with its numbers, and `why`, the same in one sentence. Times come as monotonic milliseconds and leave as the
-   calendar's (`since_ms`, 0 unknown) and as a length (`for_ms`).
+2. A reason is a rule with its numbers, and `why`, the same in one sentence. Times come as monotonic
+   milliseconds and leave as the calendar's (`since_ms`, 0 unknown) and as a length (`for_ms`).
 
-Source: RL 2.3-2.5; KRAFT 3.6. Leaves out: what requests wait for (`waiting`), the whole of a partition (`explanation`).
+Source: RL 2.3-2.5; KRAFT 3.6. Leaves out: what requests wait for (`waiting`), the whole of a
+partition (`explanation`).
 """
 
 from __future__ import annotations
@@ -69,7 +72,11 @@ def names(brokers: Iterable[int]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class OutOfSync:
-    """A replica that is not in the ISR. `then_*`: when it left; `log_end` and `behind` now, -1 unknown; `holds_back`: what keeps it out now."""
+    """A replica that is not in the ISR.
+
+    `then_*`: when it left; `log_end` and `behind` now, -1 unknown; `holds_back`: what keeps it out
+    now.
+    """
 
     broker: int
     rule: str
@@ -88,7 +95,11 @@ class OutOfSync:
 def out_of_sync(partition: Partition, log: Log, now: Now) -> list[OutOfSync]:
     """RL 2.4: the assigned replicas outside of the ISR, with the rule that put each there."""
     isr = partition.isr_state.isr
-    return [_out(partition, log, replica, now) for broker, replica in sorted(partition.remote_replicas.items()) if broker not in isr]
+    return [
+        _out(partition, log, replica, now)
+        for broker, replica in sorted(partition.remote_replicas.items())
+        if broker not in isr
+    ]
 
 
 def _out(partition: Partition, log: Log, replica: RemoteReplica, now: Now) -> OutOfSync:
@@ -113,13 +124,28 @@ def _out(partition: Partition, log: Log, replica: RemoteReplica, now: Now) -> Ou
 
 def _why_out(partition: Partition, absence: Absence, now: Now) -> str:
     if absence.rule is Rule.LAG:
-        caught_up = "never" if absence.last_caught_up_ms <= 0 else f"last {lasting(absence.since_ms - absence.last_caught_up_ms)} before"
-        stood = f"it stood at {absence.log_end} of {absence.leader_end}" if absence.log_end >= 0 else "it had not fetched from this leader"
-        return f"it was not caught up for replica.lag.time.max.ms ({lasting(partition.max_lag_ms)}; {caught_up}), {stood}"
+        caught_up = (
+            "never"
+            if absence.last_caught_up_ms <= 0
+            else f"last {lasting(absence.since_ms - absence.last_caught_up_ms)} before"
+        )
+        stood = (
+            f"it stood at {absence.log_end} of {absence.leader_end}"
+            if absence.log_end >= 0
+            else "it had not fetched from this leader"
+        )
+        return (
+            "it was not caught up for replica.lag.time.max.ms "
+            f"({lasting(partition.max_lag_ms)}; {caught_up}), {stood}"
+        )
     return {
-        Rule.FENCED: "the controller took it out: it was fenced (no heartbeat, or it lost its session)",
+        Rule.FENCED: (
+            "the controller took it out: it was fenced (no heartbeat, or it lost its session)"
+        ),
         Rule.SHUTTING_DOWN: "the controller took it out: it was shutting down",
-        Rule.CONTROLLER: "the controller took it out: it registered anew, or its log directory failed",
+        Rule.CONTROLLER: (
+            "the controller took it out: it registered anew, or its log directory failed"
+        ),
         Rule.NEW_REPLICA: "it was assigned a short while ago and has yet to catch up",
         Rule.BEFORE_THIS_LEADER: "it was out of the ISR already when this broker became leader",
     }[absence.rule]
@@ -137,24 +163,48 @@ def _holds_back(partition: Partition, log: Log, replica: RemoteReplica, now: Now
         found.append("it has not fetched from this leader yet")
     else:
         if replica.broker_epoch not in (-1, brokers.epoch_of(broker)):
-            found.append(f"it fetches under broker epoch {replica.broker_epoch}, but is registered under {brokers.epoch_of(broker)}")
+            found.append(
+                f"it fetches under broker epoch {replica.broker_epoch}, but is registered "
+                f"under {brokers.epoch_of(broker)}"
+            )
         silent_ms = now.ago(replica.last_fetch_ms)
         if silent_ms > 2000:
             found.append(f"its last fetch was {lasting(silent_ms)} ago")
         if replica.log_end.offset < log.high_watermark:
-            found.append(f"its log end {replica.log_end.offset} is {offsets(log.high_watermark - replica.log_end.offset)} below the high watermark")
+            found.append(
+                f"its log end {replica.log_end.offset} is "
+                f"{offsets(log.high_watermark - replica.log_end.offset)} below the high "
+                "watermark"
+            )
         if replica.log_end.offset < partition.leader_epoch_start_offset:
-            found.append(f"its log end is below {partition.leader_epoch_start_offset}, the start of leader epoch {partition.leader_epoch}")
+            found.append(
+                f"its log end is below {partition.leader_epoch_start_offset}, the start of "
+                f"leader epoch {partition.leader_epoch}"
+            )
     return found + _change_holds_back(partition, broker, now)
 
 
 def _change_holds_back(partition: Partition, broker: int, now: Now) -> list[str]:
     state, history = partition.isr_state, partition.history
     if isinstance(state, PendingExpand | PendingShrink):
-        for_whom = "it joining" if isinstance(state, PendingExpand) and state.joining == broker else "another ISR change"
-        return [f"the controller has yet to answer about {for_whom} (asked {lasting(now.ago(history.proposed_ms))} ago)"]
+        for_whom = (
+            "it joining"
+            if isinstance(state, PendingExpand) and state.joining == broker
+            else "another ISR change"
+        )
+        return [
+            (
+                f"the controller has yet to answer about {for_whom} (asked "
+                f"{lasting(now.ago(history.proposed_ms))} ago)"
+            )
+        ]
     if history.refusal is not None:
-        return [f"the controller refused an ISR change {lasting(now.ago(history.refusal.at_ms))} ago: {history.refusal.error.name}"]
+        return [
+            (
+                f"the controller refused an ISR change {lasting(now.ago(history.refusal.at_ms))} "
+                f"ago: {history.refusal.error.name}"
+            )
+        ]
     return []
 
 
@@ -163,7 +213,10 @@ def _change_holds_back(partition: Partition, broker: int, now: Now) -> list[str]
 
 @dataclass(frozen=True, slots=True)
 class WaitedFor:
-    """A replica that holds the high watermark back. `counts_as`: why it counts; `since_ms`: when it last had everything."""
+    """A replica that holds the high watermark back.
+
+    `counts_as`: why it counts; `since_ms`: when it last had everything.
+    """
 
     broker: int
     log_end: int
@@ -175,7 +228,10 @@ class WaitedFor:
 
 @dataclass(frozen=True, slots=True)
 class HighWatermarkWait:
-    """`rule`: minimum isr, or slowest replica. `behind`: offsets between the high watermark and the log end."""
+    """`rule`: minimum isr, or slowest replica.
+
+    `behind`: offsets between the high watermark and the log end.
+    """
 
     rule: str
     behind: int
@@ -193,21 +249,44 @@ def high_watermark_wait(partition: Partition, log: Log, now: Now) -> HighWaterma
     isr, minimum = partition.isr_state.isr, partition.min_isr
     if len(isr) < minimum:
         since = partition.history.under_min_since_ms
-        why = f"{len(isr)} in sync, {minimum} demanded (min.insync.replicas): nothing is acknowledged to acks=all, and nothing more is shown"
-        return HighWatermarkWait("minimum isr", behind, [], now.calendar(since), now.ago(since), why)
+        why = (
+            f"{len(isr)} in sync, {minimum} demanded (min.insync.replicas): nothing is "
+            "acknowledged to acks=all, and nothing more is shown"
+        )
+        return HighWatermarkWait(
+            "minimum isr", behind, [], now.calendar(since), now.ago(since), why
+        )
     slowest = _slowest(partition, log, now)
     if not slowest:
-        return HighWatermarkWait("next fetch", behind, [], 0, 0, "it moves with the next fetch of a follower")
-    since = min((replica.last_caught_up_ms for replica, _ in slowest if replica.last_caught_up_ms > 0), default=partition.history.role_since_ms)
+        return HighWatermarkWait(
+            "next fetch", behind, [], 0, 0, "it moves with the next fetch of a follower"
+        )
+    since = min(
+        (replica.last_caught_up_ms for replica, _ in slowest if replica.last_caught_up_ms > 0),
+        default=partition.history.role_since_ms,
+    )
     brokers = [_waited_for(replica, counts_as, log, now) for replica, counts_as in slowest]
-    why = f"it waits for {names(each.broker for each in brokers)}, {offsets(behind)} behind, for {lasting(now.ago(since))}"
-    return HighWatermarkWait("slowest replica", behind, brokers, now.calendar(since), now.ago(since), why)
+    why = (
+        f"it waits for {names(each.broker for each in brokers)}, {offsets(behind)} behind, "
+        f"for {lasting(now.ago(since))}"
+    )
+    return HighWatermarkWait(
+        "slowest replica", behind, brokers, now.calendar(since), now.ago(since), why
+    )
 
 
 def _slowest(partition: Partition, log: Log, now: Now) -> list[tuple[RemoteReplica, str]]:
-    counted = [(replica, why) for replica in partition.remote_replicas.values() if (why := _counts_as(partition, replica, log, now)) is not None]
+    counted = [
+        (replica, why)
+        for replica in partition.remote_replicas.values()
+        if (why := _counts_as(partition, replica, log, now)) is not None
+    ]
     least = min((replica.log_end.offset for replica, _ in counted), default=log.log_end_offset)
-    return [(replica, why) for replica, why in counted if replica.log_end.offset == least < log.log_end_offset]
+    return [
+        (replica, why)
+        for replica, why in counted
+        if replica.log_end.offset == least < log.log_end_offset
+    ]
 
 
 def _counts_as(partition: Partition, replica: RemoteReplica, log: Log, now: Now) -> str | None:
@@ -218,7 +297,9 @@ def _counts_as(partition: Partition, replica: RemoteReplica, log: Log, now: Now)
         return "about to leave the ISR, not confirmed yet"
     if broker in state.isr:
         return "in the ISR"
-    if replica.is_caught_up(log.log_end_offset, now.monotonic_ms, partition.max_lag_ms) and partition.is_eligible(replica):
+    if replica.is_caught_up(
+        log.log_end_offset, now.monotonic_ms, partition.max_lag_ms
+    ) and partition.is_eligible(replica):
         return "caught up, about to be proposed"
     return None
 

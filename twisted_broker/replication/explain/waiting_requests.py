@@ -15,7 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 from twisted_broker.replication.explain.reasons import lasting, names
 from twisted_broker.replication.partition.fetch_data import HIGH_WATERMARK, TXN_COMMITTED
-from twisted_broker.replication.purgatory.delayed_operations import DelayedDeleteRecords, DelayedFetch, DelayedProduce
+from twisted_broker.replication.purgatory.delayed_operations import (
+    DelayedDeleteRecords,
+    DelayedFetch,
+    DelayedProduce,
+)
 
 if TYPE_CHECKING:
     from twisted_broker.log.log import Log
@@ -27,7 +31,11 @@ _READERS = {HIGH_WATERMARK: "the high watermark", TXN_COMMITTED: "the last stabl
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """A request that waits. `needs` and `has` are offsets (Produce, DeleteRecords) or bytes (Fetch); `broker`: the follower that fetches, or -1."""
+    """A request that waits.
+
+    `needs` and `has` are offsets (Produce, DeleteRecords) or bytes (Fetch); `broker`: the follower
+    that fetches, or -1.
+    """
 
     request: str
     needs: int
@@ -39,11 +47,16 @@ class Waiting:
 
 
 def waiting_requests(partition: Partition, watching: Sequence[tuple[Any, int]]) -> list[Waiting]:
-    """RL 1.7, 1.9, 2.8: what the operations (with the ms that are left to each) wait for in this partition; the first `WAITING_SHOWN`."""
+    """RL 1.7, 1.9, 2.8: what the operations (with the ms that are left to each) wait for in this
+    partition; the first `WAITING_SHOWN`.
+    """
     log = partition.log
     if log is None:
         return []
-    found = (_waiting(partition, log, operation, left_ms) for operation, left_ms in watching[:WAITING_SHOWN])
+    found = (
+        _waiting(partition, log, operation, left_ms)
+        for operation, left_ms in watching[:WAITING_SHOWN]
+    )
     return [each for each in found if each is not None]
 
 
@@ -52,21 +65,43 @@ def _waiting(partition: Partition, log: Log, operation: Any, left_ms: int) -> Wa
         return _waiting_produce(partition, log, operation, left_ms)
     if isinstance(operation, DelayedFetch):
         return _waiting_fetch(partition, operation, left_ms)
-    return _waiting_delete(partition, operation, left_ms) if isinstance(operation, DelayedDeleteRecords) else None
+    return (
+        _waiting_delete(partition, operation, left_ms)
+        if isinstance(operation, DelayedDeleteRecords)
+        else None
+    )
 
 
-def _waiting_produce(partition: Partition, log: Log, operation: DelayedProduce, left_ms: int) -> Waiting | None:
-    ends = [outcome.last_offset + 1 for outcome in operation.unsatisfied if outcome.topic_partition == partition.topic_partition]
+def _waiting_produce(
+    partition: Partition, log: Log, operation: DelayedProduce, left_ms: int
+) -> Waiting | None:
+    ends = [
+        outcome.last_offset + 1
+        for outcome in operation.unsatisfied
+        if outcome.topic_partition == partition.topic_partition
+    ]
     if not ends:
         return None
     needed, members = max(ends), partition.isr_state.maximal_isr
     remote = partition.remote_replicas
-    brokers = sorted(broker for broker, replica in remote.items() if broker in members and replica.log_end.offset < needed)
+    brokers = sorted(
+        broker
+        for broker, replica in remote.items()
+        if broker in members and replica.log_end.offset < needed
+    )
     for_whom = f", which waits for {names(brokers)}" if brokers else ""
     return Waiting(
-        "Produce", needed, log.high_watermark, -1, brokers, left_ms,
-        f"acks=all: the high watermark must reach {needed}, it is at {log.high_watermark}{for_whom}; {lasting(left_ms)} left",
-    )  # fmt: skip
+        "Produce",
+        needed,
+        log.high_watermark,
+        -1,
+        brokers,
+        left_ms,
+        (
+            f"acks=all: the high watermark must reach {needed}, it is at "
+            f"{log.high_watermark}{for_whom}; {lasting(left_ms)} left"
+        ),
+    )
 
 
 def _waiting_fetch(partition: Partition, operation: DelayedFetch, left_ms: int) -> Waiting:
@@ -74,21 +109,42 @@ def _waiting_fetch(partition: Partition, operation: DelayedFetch, left_ms: int) 
     offset, readable = operation.offset_in(partition.topic_partition), operation.readable_bytes()
     reader = f"follower {params.replica_id}" if params.from_follower else "a consumer"
     upto = "the log end" if params.from_follower else _READERS.get(params.isolation, "the log end")
-    why = f"{reader} reads from {offset} up to {upto}: {readable} of {params.min_bytes} bytes are there, over all its partitions"
+    why = (
+        f"{reader} reads from {offset} up to {upto}: {readable} of {params.min_bytes} bytes "
+        "are there, over all its partitions"
+    )
     broker = params.replica_id if params.from_follower else -1
-    return Waiting("Fetch", params.min_bytes, readable, broker, [], left_ms, f"{why}; {lasting(left_ms)} left")
+    return Waiting(
+        "Fetch", params.min_bytes, readable, broker, [], left_ms, f"{why}; {lasting(left_ms)} left"
+    )
 
 
-def _waiting_delete(partition: Partition, operation: DelayedDeleteRecords, left_ms: int) -> Waiting | None:
-    needed = [outcome.required_offset for outcome in operation.unsatisfied if outcome.topic_partition == partition.topic_partition]
+def _waiting_delete(
+    partition: Partition, operation: DelayedDeleteRecords, left_ms: int
+) -> Waiting | None:
+    needed = [
+        outcome.required_offset
+        for outcome in operation.unsatisfied
+        if outcome.topic_partition == partition.topic_partition
+    ]
     if not needed or not partition.is_leader:
         return None
     required = max(needed)
     behind = [
-        broker for broker, replica in partition.remote_replicas.items() if replica.log_start_offset < required and partition.brokers.is_alive(broker)
+        broker
+        for broker, replica in partition.remote_replicas.items()
+        if replica.log_start_offset < required and partition.brokers.is_alive(broker)
     ]
     low = partition.low_watermark()
     return Waiting(
-        "DeleteRecords", required, low, -1, sorted(behind), left_ms,
-        f"the log start must reach {required} on every live replica, {names(behind)} lacking; {lasting(left_ms)} left",
-    )  # fmt: skip
+        "DeleteRecords",
+        required,
+        low,
+        -1,
+        sorted(behind),
+        left_ms,
+        (
+            f"the log start must reach {required} on every live replica, {names(behind)} lacking; "
+            f"{lasting(left_ms)} left"
+        ),
+    )

@@ -1,1 +1,3 @@
-"""How a follower gets its leader's records: rounds of fetching, what an answer means, truncation."""
+"""How a follower gets its leader's records: rounds of fetching, what an answer means,
+truncation.
+"""

@@ -1,10 +1,12 @@
 """The asking side of a fetch session: what of a fetch must be said again.
 
-Owns the session's id and epoch. What the leader was told is in `RequestedPartitions`: what stands, without the news.
+Owns the session's id and epoch. What the leader was told is in `RequestedPartitions`: what stands,
+without the news.
 
-1. A full request (epoch 0) names all partitions; an incremental one only those that changed, and those to forget. Either says all the news.
-2. After an error of the session, or a lost answer, the next request is full: under the old id, so that the leader can drop that session;
-   under none when the leader does not know it.
+1. A full request (epoch 0) names all partitions; an incremental one only those that changed, and
+   those to forget. Either says all the news.
+2. After an error of the session, or a lost answer, the next request is full: under the old id, so
+   that the leader can drop that session; under none when the leader does not know it.
 3. A leader that answers with session 0 keeps none: every request is full.
 
 Source: KIP-227, Kafka's `FetchSessionHandler`; RL 6.2. The serving side is `fetch_session`.
@@ -17,16 +19,26 @@ from typing import NamedTuple
 
 from twisted_broker.interfaces import TopicPartition
 from twisted_broker.replication.fetch_session import INITIAL_EPOCH, NO_SESSION, next_epoch
-from twisted_broker.replication.fetcher.requested_partitions import RequestedPartition, RequestedPartitions
+from twisted_broker.replication.fetcher.requested_partitions import (
+    RequestedPartition,
+    RequestedPartitions,
+)
 from twisted_broker.wire.errors import ErrorCode
 
 SESSION_ERRORS = frozenset(
-    {ErrorCode.FETCH_SESSION_ID_NOT_FOUND, ErrorCode.INVALID_FETCH_SESSION_EPOCH, ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR}
+    {
+        ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
+        ErrorCode.INVALID_FETCH_SESSION_EPOCH,
+        ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR,
+    }
 )
 
 
 class SessionRequest(NamedTuple):
-    """What one request says. `forgotten` pairs each partition with the topic id under which it was asked."""
+    """What one request says.
+
+    `forgotten` pairs each partition with the topic id under which it was asked.
+    """
 
     session_id: int
     epoch: int

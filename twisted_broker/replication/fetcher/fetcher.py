@@ -2,12 +2,16 @@
 
 Owns `Fetcher`: rounds, pauses, errors.
 
-1. One round at a time, one request in flight: first truncate what is to be truncated, then fetch what is ready. A round costs what changed.
-2. With nothing to ask it waits for the backoff, for the end of a delay, or until something is added.
-3. What goes wrong with one partition delays or fails that one; a lost connection delays all of this fetcher, and nobody else's.
+1. One round at a time, one request in flight: first truncate what is to be truncated, then fetch
+   what is ready. A round costs what changed.
+2. With nothing to ask it waits for the backoff, for the end of a delay, or until something is
+   added.
+3. What goes wrong with one partition delays or fails that one; a lost connection delays all of this
+   fetcher, and nobody else's.
 
-Source: RL 6.2-6.5, 7.1; Kafka's `AbstractFetcherThread`. Leaves out: what becomes of an answer (`fetcher_state` judges it, `replica_fetcher`
-does it), which fetcher a partition belongs to (`fetcher_manager`).
+Source: RL 6.2-6.5, 7.1; Kafka's `AbstractFetcherThread`. Leaves out: what becomes of an answer
+(`fetcher_state` judges it, `replica_fetcher` does it), which fetcher a partition belongs to
+(`fetcher_manager`).
 """
 
 from __future__ import annotations
@@ -20,9 +24,18 @@ from twisted.logger import Logger
 from twisted_broker.interfaces import Runtime, TopicPartition
 from twisted_broker.log.append_info import LogAppendInfo
 from twisted_broker.log.errors import LogDirFailure
-from twisted_broker.replication.fetcher.fetcher_state import FetchedPartition, FetcherState, InitialFetchState, PartitionFetchState, Verdict
+from twisted_broker.replication.fetcher.fetcher_state import (
+    FetchedPartition,
+    FetcherState,
+    InitialFetchState,
+    PartitionFetchState,
+    Verdict,
+)
 from twisted_broker.replication.fetcher.leader_endpoint import LeaderEndPoint
-from twisted_broker.replication.fetcher.requested_partitions import RequestedPartition, RequestedPartitions
+from twisted_broker.replication.fetcher.requested_partitions import (
+    RequestedPartition,
+    RequestedPartitions,
+)
 from twisted_broker.replication.fetcher.truncation import EpochEnd
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.records import CorruptRecordError
@@ -40,10 +53,19 @@ _EXPECTED = frozenset(  # what a change of leadership looks like from here, for 
 
 
 class Fetcher:
-    """The base. A subclass supplies `ask`, `process_partition_data`, `out_of_range`, `latest_epoch`, and may extend `truncate`,
-    `partition_failed`, `partitions_with_errors` and `round_done`; fetching is the leader's."""
+    """The base. A subclass supplies `ask`, `process_partition_data`, `out_of_range`,
+    `latest_epoch`, and may extend `truncate`, `partition_failed`, `partitions_with_errors` and
+    `round_done`; fetching is the leader's.
+    """
 
-    def __init__(self, name: str, runtime: Runtime, leader: LeaderEndPoint, backoff_ms: int, failed: set[TopicPartition] | None = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        runtime: Runtime,
+        leader: LeaderEndPoint,
+        backoff_ms: int,
+        failed: set[TopicPartition] | None = None,
+    ) -> None:
         self.name = name
         self.leader = leader
         self.state = FetcherState(failed)
@@ -56,16 +78,26 @@ class Fetcher:
         self._unreachable = False
 
     # what a subclass supplies
-    def ask(self, topic_partition: TopicPartition, state: PartitionFetchState) -> RequestedPartition:
-        """What to ask for one that is ready. Raises `BrokerError`: `partitions_with_errors`. Asked again only after its state changed or was
-        marked: see `fetcher_state`."""
+    def ask(
+        self, topic_partition: TopicPartition, state: PartitionFetchState
+    ) -> RequestedPartition:
+        """What to ask for one that is ready. Raises `BrokerError`: `partitions_with_errors`. Asked
+        again only after its state changed or was marked: see `fetcher_state`.
+        """
         raise NotImplementedError
 
-    def process_partition_data(self, topic_partition: TopicPartition, asked: RequestedPartition, answer: FetchedPartition) -> LogAppendInfo | None:
-        """Takes an answer without error in. What was appended, None for nothing. `CorruptRecordError`: it is fetched again."""
+    def process_partition_data(
+        self, topic_partition: TopicPartition, asked: RequestedPartition, answer: FetchedPartition
+    ) -> LogAppendInfo | None:
+        """Takes an answer without error in.
+
+        What was appended, None for nothing. `CorruptRecordError`: it is fetched again.
+        """
         raise NotImplementedError
 
-    async def out_of_range(self, topic_partition: TopicPartition, asked: RequestedPartition) -> bool:
+    async def out_of_range(
+        self, topic_partition: TopicPartition, asked: RequestedPartition
+    ) -> bool:
         """Finds another place to go on from; False: later."""
         raise NotImplementedError
 
@@ -74,15 +106,25 @@ class Fetcher:
         raise NotImplementedError
 
     async def truncate(self) -> bool:
-        """Truncates what must be before it is fetched. True when anybody was asked or anything was done."""
+        """Truncates what must be before it is fetched.
+
+        True when anybody was asked or anything was done.
+        """
         return False
 
     def cut(self, topic_partition: TopicPartition, diverging: EpochEnd) -> None:
         """A fetch answer told where the logs part. Only replicas are told."""
 
-    def partition_failed(self, topic_partition: TopicPartition, reason: BaseException | str) -> None:
+    def partition_failed(
+        self, topic_partition: TopicPartition, reason: BaseException | str
+    ) -> None:
         """It is not fetched any more until it is added again."""
-        _log.error("{fetcher} gives {partition} up: {reason}", fetcher=self.name, partition=topic_partition, reason=reason)
+        _log.error(
+            "{fetcher} gives {partition} up: {reason}",
+            fetcher=self.name,
+            partition=topic_partition,
+            reason=reason,
+        )
         self.state.fail(topic_partition)
 
     def partitions_with_errors(self, topic_partitions: Iterable[TopicPartition]) -> None:
@@ -95,18 +137,38 @@ class Fetcher:
 
     # who is fetched
     def add(self, partitions: Mapping[TopicPartition, InitialFetchState]) -> None:
-        """RL 6.1: a partition already here at the same epoch keeps its state; a waiting fetcher wakes."""
+        """RL 6.1: a partition already here at the same epoch keeps its state; a waiting fetcher
+        wakes.
+        """
         for topic_partition, initial in partitions.items():
             try:
-                self.state.add(topic_partition, initial, self.latest_epoch(topic_partition), self.leader.truncates_on_fetch)
+                self.state.add(
+                    topic_partition,
+                    initial,
+                    self.latest_epoch(topic_partition),
+                    self.leader.truncates_on_fetch,
+                )
             except BrokerError as error:
-                _log.error("{fetcher} cannot fetch {partition}: {error}", fetcher=self.name, partition=topic_partition, error=error)
+                _log.error(
+                    "{fetcher} cannot fetch {partition}: {error}",
+                    fetcher=self.name,
+                    partition=topic_partition,
+                    error=error,
+                )
                 self.state.failed.add(topic_partition)
-        self._runtime.clock.callLater(0, self._wake)  # later: whoever adds is in the middle of a change of roles
+        self._runtime.clock.callLater(
+            0, self._wake
+        )  # later: whoever adds is in the middle of a change of roles
 
-    def remove(self, topic_partitions: Iterable[TopicPartition]) -> dict[TopicPartition, PartitionFetchState]:
+    def remove(
+        self, topic_partitions: Iterable[TopicPartition]
+    ) -> dict[TopicPartition, PartitionFetchState]:
         """Those that were here, with their states. Their answers in flight will not count."""
-        found = {name: state for name in topic_partitions if (state := self.state.remove(name)) is not None}
+        found = {
+            name: state
+            for name in topic_partitions
+            if (state := self.state.remove(name)) is not None
+        }
         return found
 
     @property
@@ -178,7 +240,9 @@ class Fetcher:
         await self._take_in(asks.current, answers)
         return True
 
-    async def _fetch(self, asks: RequestedPartitions) -> dict[TopicPartition, FetchedPartition] | None:
+    async def _fetch(
+        self, asks: RequestedPartitions
+    ) -> dict[TopicPartition, FetchedPartition] | None:
         self.requests += 1
         try:
             answers = await self.leader.fetch(asks)
@@ -189,25 +253,45 @@ class Fetcher:
             return None
         if self._unreachable:
             self._unreachable = False
-            _log.info("{fetcher} reaches {leader} again", fetcher=self.name, leader=self.leader.endpoint)
+            _log.info(
+                "{fetcher} reaches {leader} again", fetcher=self.name, leader=self.leader.endpoint
+            )
         return answers
 
     def connection_failed(self, error: Exception) -> None:
-        """RL 6.5: a lost connection delays the partitions of this fetcher only; told once until it works again."""
+        """RL 6.5: a lost connection delays the partitions of this fetcher only; told once until
+        it works again.
+        """
         if self._stopped:
             return
         if not self._unreachable:
             self._unreachable = True
-            _log.warn("{fetcher} does not reach {leader}, tries on: {error}", fetcher=self.name, leader=self.leader.endpoint, error=error)
+            _log.warn(
+                "{fetcher} does not reach {leader}, tries on: {error}",
+                fetcher=self.name,
+                leader=self.leader.endpoint,
+                error=error,
+            )
         self.partitions_with_errors(self.state.partitions)
 
-    async def _take_in(self, asks: Mapping[TopicPartition, RequestedPartition], answers: Mapping[TopicPartition, FetchedPartition]) -> None:
-        """RL 6.4: what an answer means for each partition. What must ask again comes last: records live only until then."""
+    async def _take_in(
+        self,
+        asks: Mapping[TopicPartition, RequestedPartition],
+        answers: Mapping[TopicPartition, FetchedPartition],
+    ) -> None:
+        """RL 6.4: what an answer means for each partition.
+
+        What must ask again comes last: records live only until then.
+        """
         errors: list[TopicPartition] = []
         elsewhere: list[TopicPartition] = []
         for topic_partition, answer in answers.items():
             asked = asks.get(topic_partition)
-            verdict = Verdict.STALE if asked is None else self.state.judge(topic_partition, asked, answer, self._runtime.now_ms())
+            verdict = (
+                Verdict.STALE
+                if asked is None
+                else self.state.judge(topic_partition, asked, answer, self._runtime.now_ms())
+            )
             if verdict is Verdict.STALE or asked is None:
                 continue
             if verdict is Verdict.APPEND:
@@ -225,12 +309,22 @@ class Fetcher:
         for topic_partition in elsewhere:
             await self._restart(topic_partition, asks[topic_partition])
 
-    def _append(self, topic_partition: TopicPartition, asked: RequestedPartition, answer: FetchedPartition) -> bool:
-        """False: try again later. Corrupt bytes may be the wire's fault; anything else that is wrong fails the partition."""
+    def _append(
+        self, topic_partition: TopicPartition, asked: RequestedPartition, answer: FetchedPartition
+    ) -> bool:
+        """False: try again later.
+
+        Corrupt bytes may be the wire's fault; anything else that is wrong fails the partition.
+        """
         try:
             info = self.process_partition_data(topic_partition, asked, answer)
         except CorruptRecordError as error:
-            _log.error("{partition} at {offset}: {error}", partition=topic_partition, offset=asked.fetch_offset, error=error)
+            _log.error(
+                "{partition} at {offset}: {error}",
+                partition=topic_partition,
+                offset=asked.fetch_offset,
+                error=error,
+            )
             return False
         except Exception as error:
             if not isinstance(error, BrokerError):
@@ -241,16 +335,33 @@ class Fetcher:
             self.state.appended(topic_partition, -1, -1, answer.high_watermark)
         else:
             self.bytes_fetched += info.bytes
-            self.state.appended(topic_partition, info.last_offset, info.last_leader_epoch, answer.high_watermark)
+            self.state.appended(
+                topic_partition, info.last_offset, info.last_leader_epoch, answer.high_watermark
+            )
         return True
 
-    def refused(self, topic_partition: TopicPartition, verdict: Verdict, error: ErrorCode, errors: list[TopicPartition]) -> None:
-        """FENCED fails the partition until the controller's news; everything else is tried again."""
+    def refused(
+        self,
+        topic_partition: TopicPartition,
+        verdict: Verdict,
+        error: ErrorCode,
+        errors: list[TopicPartition],
+    ) -> None:
+        """FENCED fails the partition until the controller's news; everything else is tried
+        again.
+        """
         if verdict is Verdict.FENCED:
-            self.partition_failed(topic_partition, "the leader's epoch is newer; the controller will tell")
+            self.partition_failed(
+                topic_partition, "the leader's epoch is newer; the controller will tell"
+            )
         elif verdict is Verdict.RETRY:
             if error not in _EXPECTED:
-                _log.error("{fetcher} is refused {partition}: {error}", fetcher=self.name, partition=topic_partition, error=error.name)
+                _log.error(
+                    "{fetcher} is refused {partition}: {error}",
+                    fetcher=self.name,
+                    partition=topic_partition,
+                    error=error.name,
+                )
             errors.append(topic_partition)
 
     async def _restart(self, topic_partition: TopicPartition, asked: RequestedPartition) -> None:
@@ -264,7 +375,12 @@ class Fetcher:
             if isinstance(error, LogDirFailure):
                 self.partition_failed(topic_partition, error)
             else:
-                self.refused(topic_partition, self.state.refused(topic_partition, asked.leader_epoch, error.code), error.code, errors)
+                self.refused(
+                    topic_partition,
+                    self.state.refused(topic_partition, asked.leader_epoch, error.code),
+                    error.code,
+                    errors,
+                )
             self.partitions_with_errors(errors)
         except Exception as error:
             self.connection_failed(error)

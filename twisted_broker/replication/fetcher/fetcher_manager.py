@@ -1,6 +1,7 @@
 """All fetchers of one kind: which partition belongs to which.
 
-Owns the fetchers by (leader broker, number), the hash that places partitions, and the partitions that failed.
+Owns the fetchers by (leader broker, number), the hash that places partitions, and the partitions
+that failed.
 
 1. A partition is with one fetcher at most: adding it takes it out of any other first.
 2. Fetchers are made for the first partition and shut down when they are idle.
@@ -34,7 +35,9 @@ class FollowedPartition(NamedTuple):
 
 
 def fetcher_number(topic_partition: TopicPartition, fetchers: int) -> int:
-    """RL 6.1: the same in every process and in Java: the 31-multiplier hash of the name's UTF-16, and the sum, in wrapping 32 bits."""
+    """RL 6.1: the same in every process and in Java: the 31-multiplier hash of the name's
+    UTF-16, and the sum, in wrapping 32 bits.
+    """
     code = 0
     units = topic_partition.topic.encode("utf-16-be")
     for high, low in zip(units[::2], units[1::2], strict=True):
@@ -45,9 +48,14 @@ def fetcher_number(topic_partition: TopicPartition, fetchers: int) -> int:
 
 
 class FetcherManager:
-    """`make(number, leader, failed)` makes a fetcher that is not started yet; `count`: fetchers per leader broker."""
+    """`make(number, leader, failed)` makes a fetcher that is not started yet;
 
-    def __init__(self, count: int, make: Callable[[int, BrokerEndPoint, set[TopicPartition]], Fetcher]) -> None:
+    `count`: fetchers per leader broker.
+    """
+
+    def __init__(
+        self, count: int, make: Callable[[int, BrokerEndPoint, set[TopicPartition]], Fetcher]
+    ) -> None:
         self.count = count
         self.fetchers: dict[tuple[int, int], Fetcher] = {}
         self.failed: set[TopicPartition] = set()
@@ -55,10 +63,14 @@ class FetcherManager:
         self._stopped = False
 
     def add(self, partitions: Mapping[TopicPartition, FollowedPartition]) -> None:
-        """RL 6.1: grouped by leader and number; a partition already there under the same leader epoch keeps its state."""
+        """RL 6.1: grouped by leader and number; a partition already there under the same leader
+        epoch keeps its state.
+        """
         if self._stopped:
             return
-        groups: dict[tuple[BrokerEndPoint, int], dict[TopicPartition, InitialFetchState]] = defaultdict(dict)
+        groups: dict[tuple[BrokerEndPoint, int], dict[TopicPartition, InitialFetchState]] = (
+            defaultdict(dict)
+        )
         for topic_partition, (leader, initial) in partitions.items():
             groups[leader, fetcher_number(topic_partition, self.count)][topic_partition] = initial
         for (leader, number), initials in groups.items():
@@ -72,7 +84,14 @@ class FetcherManager:
         known = self.fetchers.get(key)
         if known is not None and known.leader.endpoint == leader:
             return known
-        moved = {} if known is None else {name: state.initial for name, state in known.remove(list(known.state.partitions)).items()}
+        moved = (
+            {}
+            if known is None
+            else {
+                name: state.initial
+                for name, state in known.remove(list(known.state.partitions)).items()
+            }
+        )
         if known is not None:
             known.shutdown()
         made = self.fetchers[key] = self._make(key[1], leader, self.failed)
@@ -88,12 +107,16 @@ class FetcherManager:
         self.failed.difference_update(names)
 
     def ask_anew(self, topic_partition: TopicPartition) -> None:
-        """RL 2.8, 6.2: its own log start moved, and the leader is told where it is: with the next fetch."""
+        """RL 2.8, 6.2: its own log start moved, and the leader is told where it is: with the
+        next fetch.
+        """
         for fetcher in self.fetchers.values():
             fetcher.state.mark(topic_partition)
 
     def is_fetching(self, topic_partition: TopicPartition) -> bool:
-        return any(topic_partition in fetcher.state.partitions for fetcher in self.fetchers.values())
+        return any(
+            topic_partition in fetcher.state.partitions for fetcher in self.fetchers.values()
+        )
 
     def shutdown_idle(self) -> None:
         """RL 6.1: fetchers without partitions end."""
@@ -101,7 +124,9 @@ class FetcherManager:
             self.fetchers.pop(key).shutdown()
 
     def resize(self, count: int) -> None:
-        """`num.replica.fetchers` changed: every partition goes to its new fetcher and goes on there."""
+        """`num.replica.fetchers` changed: every partition goes to its new fetcher and goes on
+        there.
+        """
         if count == self.count:
             return
         _log.info("{before} fetchers per leader become {after}", before=self.count, after=count)

@@ -1,20 +1,24 @@
 """What a fetcher knows of its partitions, and what an answer of their leader means for each.
 
-Owns the state of every partition of one fetcher, their order, what the leader is asked for them, and the decisions: who may be fetched,
-whether an answer still counts, what it means.
+Owns the state of every partition of one fetcher, their order, what the leader is asked for them,
+and the decisions: who may be fetched, whether an answer still counts, what it means.
 
     (added) --epochs known, cut on fetch--> FETCHING <--complete-- TRUNCATING <--(added without)
        FETCHING --diverging epoch, cut not complete, no cut on fetch--> TRUNCATING
-       both --error--> delayed (the same phase, later)        both --fail--> out of here, in `failed`, until added again
+       both --error--> delayed (the same phase, later)
+       both --fail--> removed, in `failed`, until added again
 
-1. An answer counts only while its partition is here, not delayed, at the offset and under the leader epoch that were asked.
+1. An answer counts only while its partition is here, not delayed, at the offset and under the
+   leader epoch that were asked.
 2. Order is turn: what got records, was cut or was delayed goes to the end.
 3. A partition added again under the same leader epoch keeps its state.
-4. Whoever may have to be asked otherwise than it is, or not at all, is unsettled until it is: all that are truncating or delayed, gone, new,
-   answered, or marked. A round looks at those only, and makes `asks` those of all that are ready.
+4. Whoever may have to be asked otherwise than it is, or not at all, is unsettled until it is: all
+   that are truncating or delayed, gone, new, answered, or marked. A round looks at those only, and
+   makes `asks` those of all that are ready.
 
-Source: RL 6.2-6.5; Kafka's `AbstractFetcherThread`; KIP-320, KIP-595. Pure: times are monotonic milliseconds. Leaves out: asking
-(`fetcher`), where to cut and where to start anew (`truncation`), doing it (`replica_fetcher`), throttling.
+Source: RL 6.2-6.5; Kafka's `AbstractFetcherThread`; KIP-320, KIP-595. Pure: times are monotonic
+milliseconds. Leaves out: asking (`fetcher`), where to cut and where to start anew (`truncation`),
+doing it (`replica_fetcher`), throttling.
 """
 
 from __future__ import annotations
@@ -24,8 +28,16 @@ from enum import Enum
 from typing import NamedTuple
 
 from twisted_broker.interfaces import Buffer, TopicPartition
-from twisted_broker.replication.fetcher.requested_partitions import RequestedPartition, RequestedPartitions
-from twisted_broker.replication.fetcher.truncation import EpochEnd, LeaderEpochRequest, OffsetTruncationState, Restart
+from twisted_broker.replication.fetcher.requested_partitions import (
+    RequestedPartition,
+    RequestedPartitions,
+)
+from twisted_broker.replication.fetcher.truncation import (
+    EpochEnd,
+    LeaderEpochRequest,
+    OffsetTruncationState,
+    Restart,
+)
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 
 NO_EPOCH = -1
@@ -58,7 +70,10 @@ class InitialFetchState(NamedTuple):
 
 
 class FetchedPartition:
-    """What the leader answered for one partition. `records` are valid until the next answer is asked for."""
+    """What the leader answered for one partition.
+
+    `records` are valid until the next answer is asked for.
+    """
 
     __slots__ = ("diverging_epoch", "error", "high_watermark", "log_start_offset", "records")
 
@@ -80,9 +95,24 @@ class FetchedPartition:
 class PartitionFetchState:
     """One partition. `lag` is None before the first answer; `delayed_until_ms` -1: not delayed."""
 
-    __slots__ = ("delayed_until_ms", "fetch_offset", "lag", "last_fetched_epoch", "leader_epoch", "phase", "topic_id")
+    __slots__ = (
+        "delayed_until_ms",
+        "fetch_offset",
+        "lag",
+        "last_fetched_epoch",
+        "leader_epoch",
+        "phase",
+        "topic_id",
+    )
 
-    def __init__(self, topic_id: bytes, fetch_offset: int, leader_epoch: int, last_fetched_epoch: int, phase: FetchPhase) -> None:
+    def __init__(
+        self,
+        topic_id: bytes,
+        fetch_offset: int,
+        leader_epoch: int,
+        last_fetched_epoch: int,
+        phase: FetchPhase,
+    ) -> None:
         self.topic_id = topic_id
         self.fetch_offset = fetch_offset
         self.leader_epoch = leader_epoch
@@ -105,11 +135,17 @@ class PartitionFetchState:
 
     def __repr__(self) -> str:
         delayed = "" if self.delayed_until_ms < 0 else f" delayed until {self.delayed_until_ms}"
-        return f"<{self.phase.value} at {self.fetch_offset} epoch {self.leader_epoch} last {self.last_fetched_epoch} lag {self.lag}{delayed}>"
+        return (
+            f"<{self.phase.value} at {self.fetch_offset} epoch {self.leader_epoch} last "
+            f"{self.last_fetched_epoch} lag {self.lag}{delayed}>"
+        )
 
 
 class FetcherState:
-    """The partitions of one fetcher, in the order of their turns. `failed` may be shared by all fetchers of a manager."""
+    """The partitions of one fetcher, in the order of their turns.
+
+    `failed` may be shared by all fetchers of a manager.
+    """
 
     __slots__ = ("_unsettled", "asks", "failed", "partitions")
 
@@ -120,17 +156,33 @@ class FetcherState:
         self._unsettled: dict[TopicPartition, None] = {}
 
     # who is here
-    def add(self, topic_partition: TopicPartition, initial: InitialFetchState, latest_epoch: int, truncates_on_fetch: bool) -> None:
-        """RL 6.1. `latest_epoch`: of the own log's last entry, -1 when it knows no epochs; `truncates_on_fetch`: fetch answers tell where to cut."""
+    def add(
+        self,
+        topic_partition: TopicPartition,
+        initial: InitialFetchState,
+        latest_epoch: int,
+        truncates_on_fetch: bool,
+    ) -> None:
+        """RL 6.1.
+
+        `latest_epoch`: of the own log's last entry, -1 when it knows no epochs;
+        `truncates_on_fetch`: fetch answers tell where to cut.
+        """
         self.failed.discard(topic_partition)
         known = self.partitions.get(topic_partition)
         if known is not None and known.leader_epoch == initial.leader_epoch:
             known.topic_id = initial.topic_id
             self.mark(topic_partition)
             return
-        phase = FetchPhase.FETCHING if truncates_on_fetch and latest_epoch >= 0 else FetchPhase.TRUNCATING
+        phase = (
+            FetchPhase.FETCHING
+            if truncates_on_fetch and latest_epoch >= 0
+            else FetchPhase.TRUNCATING
+        )
         last = latest_epoch if phase is FetchPhase.FETCHING else NO_EPOCH
-        self.partitions[topic_partition] = PartitionFetchState(initial.topic_id, initial.offset, initial.leader_epoch, last, phase)
+        self.partitions[topic_partition] = PartitionFetchState(
+            initial.topic_id, initial.offset, initial.leader_epoch, last, phase
+        )
         self._to_the_end(topic_partition)
 
     def remove(self, topic_partition: TopicPartition) -> PartitionFetchState | None:
@@ -153,8 +205,14 @@ class FetcherState:
         if topic_partition in self.partitions:
             self._unsettled.setdefault(topic_partition)
 
-    def settle(self, now_ms: int, ask: Callable[[TopicPartition, PartitionFetchState], RequestedPartition]) -> list[TopicPartition]:
-        """A round begins: `asks` are those of all that are ready, made by `ask`. Those that it refuses with `BrokerError` are returned."""
+    def settle(
+        self, now_ms: int, ask: Callable[[TopicPartition, PartitionFetchState], RequestedPartition]
+    ) -> list[TopicPartition]:
+        """A round begins:
+
+        `asks` are those of all that are ready, made by `ask`. Those that it refuses with
+        `BrokerError` are returned.
+        """
         refused: list[TopicPartition] = []
         unsettled: dict[TopicPartition, None] = {}  # a new one: a dict that was large once stays so
         for name in self._unsettled:
@@ -175,15 +233,26 @@ class FetcherState:
 
     def truncating(self, now_ms: int) -> list[tuple[TopicPartition, PartitionFetchState]]:
         """Those to truncate now, in the order of their turns."""
-        return [(name, state) for name, state in self._open() if state.phase is FetchPhase.TRUNCATING and not state.is_delayed(now_ms)]
+        return [
+            (name, state)
+            for name, state in self._open()
+            if state.phase is FetchPhase.TRUNCATING and not state.is_delayed(now_ms)
+        ]
 
     def next_due_ms(self, now_ms: int) -> int | None:
         """When the first delay ends; None when nobody is delayed."""
-        return min((state.delayed_until_ms for _, state in self._open() if state.is_delayed(now_ms)), default=None)
+        return min(
+            (state.delayed_until_ms for _, state in self._open() if state.is_delayed(now_ms)),
+            default=None,
+        )
 
     def _open(self) -> list[tuple[TopicPartition, PartitionFetchState]]:
         """The unsettled that are here."""
-        return [(name, state) for name in self._unsettled if (state := self.partitions.get(name)) is not None]
+        return [
+            (name, state)
+            for name in self._unsettled
+            if (state := self.partitions.get(name)) is not None
+        ]
 
     def delay(self, topic_partitions: Iterable[TopicPartition], until_ms: int, now_ms: int) -> None:
         """RL 6.5. One that is delayed already keeps its time."""
@@ -200,7 +269,13 @@ class FetcherState:
         self._unsettled[topic_partition] = None
 
     # what answers mean
-    def judge(self, topic_partition: TopicPartition, asked: RequestedPartition, answer: FetchedPartition, now_ms: int) -> Verdict:
+    def judge(
+        self,
+        topic_partition: TopicPartition,
+        asked: RequestedPartition,
+        answer: FetchedPartition,
+        now_ms: int,
+    ) -> Verdict:
         """RL 6.4, 6.5: what a fetch answer means."""
         state = self.partitions.get(topic_partition)
         if state is None or state.phase is not FetchPhase.FETCHING or state.is_delayed(now_ms):
@@ -213,15 +288,30 @@ class FetcherState:
             return Verdict.OUT_OF_RANGE
         return self.refused(topic_partition, asked.leader_epoch, answer.error)
 
-    def judge_epoch_end(self, topic_partition: TopicPartition, asked: LeaderEpochRequest, answer: EpochEnd) -> Verdict:
+    def judge_epoch_end(
+        self, topic_partition: TopicPartition, asked: LeaderEpochRequest, answer: EpochEnd
+    ) -> Verdict:
         """RL 6.3: what an answer about an epoch's end means; DIVERGED: truncate by it."""
         state = self.partitions.get(topic_partition)
-        if state is None or state.phase is not FetchPhase.TRUNCATING or state.leader_epoch != asked.leader_epoch:
+        if (
+            state is None
+            or state.phase is not FetchPhase.TRUNCATING
+            or state.leader_epoch != asked.leader_epoch
+        ):
             return Verdict.STALE
-        return Verdict.DIVERGED if answer.error == ErrorCode.NONE else self.refused(topic_partition, asked.leader_epoch, answer.error)
+        return (
+            Verdict.DIVERGED
+            if answer.error == ErrorCode.NONE
+            else self.refused(topic_partition, asked.leader_epoch, answer.error)
+        )
 
-    def refused(self, topic_partition: TopicPartition, asked_epoch: int, error: ErrorCode) -> Verdict:
-        """RL 6.5: FENCED when the leader has moved on past the epoch that is still the newest here."""
+    def refused(
+        self, topic_partition: TopicPartition, asked_epoch: int, error: ErrorCode
+    ) -> Verdict:
+        """RL 6.5:
+
+        FENCED when the leader has moved on past the epoch that is still the newest here.
+        """
         state = self.partitions.get(topic_partition)
         if state is None:
             return Verdict.STALE
@@ -229,8 +319,17 @@ class FetcherState:
         return Verdict.FENCED if fenced else Verdict.RETRY
 
     # what was done
-    def appended(self, topic_partition: TopicPartition, last_offset: int, last_epoch: int, leader_high_watermark: int) -> None:
-        """RL 6.4. `last_offset` -1: the answer held no records. `last_epoch`: of the last batch appended."""
+    def appended(
+        self,
+        topic_partition: TopicPartition,
+        last_offset: int,
+        last_epoch: int,
+        leader_high_watermark: int,
+    ) -> None:
+        """RL 6.4.
+
+        `last_offset` -1: the answer held no records. `last_epoch`: of the last batch appended.
+        """
         state = self.partitions.get(topic_partition)
         if state is None:
             return
@@ -242,15 +341,31 @@ class FetcherState:
         state.lag = max(0, leader_high_watermark - state.fetch_offset)
         state.delayed_until_ms = -1
 
-    def truncated(self, topic_partition: TopicPartition, truncation: OffsetTruncationState, latest_epoch: int, truncates_on_fetch: bool) -> None:
-        """RL 6.3. When fetch answers tell where to cut, a cut that is not complete goes on with the next fetch."""
+    def truncated(
+        self,
+        topic_partition: TopicPartition,
+        truncation: OffsetTruncationState,
+        latest_epoch: int,
+        truncates_on_fetch: bool,
+    ) -> None:
+        """RL 6.3.
+
+        When fetch answers tell where to cut, a cut that is not complete goes on with the next
+        fetch.
+        """
         state = self.partitions[topic_partition]
         state.fetch_offset = truncation.offset
         state.last_fetched_epoch = latest_epoch
-        state.phase = FetchPhase.FETCHING if truncates_on_fetch or truncation.complete else FetchPhase.TRUNCATING
+        state.phase = (
+            FetchPhase.FETCHING
+            if truncates_on_fetch or truncation.complete
+            else FetchPhase.TRUNCATING
+        )
         self._to_the_end(topic_partition)
 
-    def restarted(self, topic_partition: TopicPartition, restart: Restart, latest_epoch: int) -> None:
+    def restarted(
+        self, topic_partition: TopicPartition, restart: Restart, latest_epoch: int
+    ) -> None:
         """RL 6.5: it goes on elsewhere."""
         state = self.partitions[topic_partition]
         state.fetch_offset, state.lag = restart.offset, restart.lag
@@ -262,4 +377,6 @@ class FetcherState:
     @property
     def max_lag(self) -> int:
         """The largest lag known, 0 without any."""
-        return max((state.lag for state in self.partitions.values() if state.lag is not None), default=0)
+        return max(
+            (state.lag for state in self.partitions.values() if state.lag is not None), default=0
+        )

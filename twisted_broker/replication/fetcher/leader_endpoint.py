@@ -1,14 +1,20 @@
 """The leader as its followers ask it.
 
-Owns `LeaderEndPoint`, what a fetcher needs of one, and `RemoteLeaderEndPoint`, which asks over a connection of its own.
+Owns `LeaderEndPoint`, what a fetcher needs of one, and `RemoteLeaderEndPoint`, which asks over a
+connection of its own.
 
-1. Between brokers nothing is negotiated: versions follow from the finalised metadata.version, read at each request.
-2. One connection and one fetch session per fetcher; an error of the session is no error of any partition: the next request is full.
-3. The request carries our broker epoch (from Fetch 15 on), never the high watermark (KIP-1166 is for the metadata log).
-4. A request and its answer cost what they name: with nothing new to say and nothing answered no partition is looked at.
+1. Between brokers nothing is negotiated: versions follow from the finalised metadata.version, read
+   at each request.
+2. One connection and one fetch session per fetcher; an error of the session is no error of any
+   partition: the next request is full.
+3. The request carries our broker epoch (from Fetch 15 on), never the high watermark (KIP-1166 is
+   for the metadata log).
+4. A request and its answer cost what they name: with nothing new to say and nothing answered no
+   partition is looked at.
 
-Source: RL 6.2, 8.6; KRAFT 3.7; Kafka's `LeaderEndPoint`, `RemoteLeaderEndPoint`, `MetadataVersion` of 4.3.1. The twin in memory is
-`testing.memory_leader`. Leaves out: what answers mean (`fetcher_state`).
+Source: RL 6.2, 8.6; KRAFT 3.7; Kafka's `LeaderEndPoint`, `RemoteLeaderEndPoint`, `MetadataVersion`
+of 4.3.1. The twin in memory is `testing.memory_leader`. Leaves out: what answers mean
+(`fetcher_state`).
 """
 
 from __future__ import annotations
@@ -19,9 +25,16 @@ from typing import Any, NamedTuple, Protocol
 from twisted.internet.defer import Deferred
 
 from twisted_broker.interfaces import TopicPartition
-from twisted_broker.replication.fetcher.fetch_session_handler import SESSION_ERRORS, FetchSessionHandler, SessionRequest
+from twisted_broker.replication.fetcher.fetch_session_handler import (
+    SESSION_ERRORS,
+    FetchSessionHandler,
+    SessionRequest,
+)
 from twisted_broker.replication.fetcher.fetcher_state import FetchedPartition
-from twisted_broker.replication.fetcher.requested_partitions import RequestedPartition, RequestedPartitions
+from twisted_broker.replication.fetcher.requested_partitions import (
+    RequestedPartition,
+    RequestedPartitions,
+)
 from twisted_broker.replication.fetcher.truncation import EpochEnd, LeaderEpochRequest
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.messages import fetch as fetch_wire
@@ -42,7 +55,9 @@ def fetch_version(metadata_version: int) -> int:
 
 def list_offsets_version(metadata_version: int) -> int:
     """RL 8.6: the same for ListOffsets."""
-    return next((version for level, version in _LIST_OFFSETS_VERSIONS if metadata_version >= level), 7)
+    return next(
+        (version for level, version in _LIST_OFFSETS_VERSIONS if metadata_version >= level), 7
+    )
 
 
 class BrokerEndPoint(NamedTuple):
@@ -57,7 +72,10 @@ class BrokerEndPoint(NamedTuple):
 
 
 class LeaderEndPoint(Protocol):
-    """One broker that leads partitions followed here. All methods raise `BrokerError`, `WireError` or what the connection raises."""
+    """One broker that leads partitions followed here.
+
+    All methods raise `BrokerError`, `WireError` or what the connection raises.
+    """
 
     @property
     def endpoint(self) -> BrokerEndPoint: ...
@@ -72,14 +90,21 @@ class LeaderEndPoint(Protocol):
         ...
 
     async def fetch(self, asks: RequestedPartitions) -> dict[TopicPartition, FetchedPartition]:
-        """Says the news of `asks`. What the leader has to say about all that stands; partitions without news may be left out."""
+        """Says the news of `asks`.
+
+        What the leader has to say about all that stands; partitions without news may be left out.
+        """
         ...
 
-    async def offset_at(self, topic_partition: TopicPartition, leader_epoch: int, timestamp: int) -> int:
+    async def offset_at(
+        self, topic_partition: TopicPartition, leader_epoch: int, timestamp: int
+    ) -> int:
         """The offset at LATEST (the log end) or EARLIEST (the log start)."""
         ...
 
-    async def epoch_ends(self, asks: Mapping[TopicPartition, LeaderEpochRequest]) -> dict[TopicPartition, EpochEnd]:
+    async def epoch_ends(
+        self, asks: Mapping[TopicPartition, LeaderEpochRequest]
+    ) -> dict[TopicPartition, EpochEnd]:
         """Where epochs end in the leader's log."""
         ...
 
@@ -152,8 +177,13 @@ class RemoteLeaderEndPoint:
             raise BrokerError(error)
         return self._fetched(response, asks.current)
 
-    def _note_names(self, said: SessionRequest, current: Mapping[TopicPartition, RequestedPartition]) -> None:
-        """Answers name topics by id. Those of which nothing is asked any more are dropped when something is forgotten."""
+    def _note_names(
+        self, said: SessionRequest, current: Mapping[TopicPartition, RequestedPartition]
+    ) -> None:
+        """Answers name topics by id.
+
+        Those of which nothing is asked any more are dropped when something is forgotten.
+        """
         if said.forgotten or self._session.is_full:
             self._names = {ask.topic_id: name.topic for name, ask in current.items()}
         else:
@@ -169,24 +199,35 @@ class RemoteLeaderEndPoint:
             session_epoch=session.epoch,
         )
         if version >= _REPLICA_STATE_FROM:
-            request.replica_state = fetch_wire.ReplicaState(replica_id=self._node_id, replica_epoch=self._broker_epoch())
+            request.replica_state = fetch_wire.ReplicaState(
+                replica_id=self._node_id, replica_epoch=self._broker_epoch()
+            )
         else:
             request.replica_id = self._node_id
         topics: dict[tuple[str, bytes], fetch_wire.FetchTopic] = {}
         for name, ask in session.asks.items():
             topic = topics.get((name.topic, ask.topic_id))
             if topic is None:
-                topic = topics[name.topic, ask.topic_id] = fetch_wire.FetchTopic(topic=name.topic, topic_id=ask.topic_id)
+                topic = topics[name.topic, ask.topic_id] = fetch_wire.FetchTopic(
+                    topic=name.topic, topic_id=ask.topic_id
+                )
             topic.partitions.append(_asked_partition(name.partition, ask))
         request.topics = list(topics.values())
         forgotten: dict[tuple[str, bytes], fetch_wire.ForgottenTopic] = {}
         for name, topic_id in session.forgotten:
-            gone = forgotten.setdefault((name.topic, topic_id), fetch_wire.ForgottenTopic(topic=name.topic, topic_id=topic_id))
+            gone = forgotten.setdefault(
+                (name.topic, topic_id),
+                fetch_wire.ForgottenTopic(topic=name.topic, topic_id=topic_id),
+            )
             gone.partitions.append(name.partition)
         request.forgotten_topics_data = list(forgotten.values())
         return request
 
-    def _fetched(self, response: fetch_wire.FetchResponse, current: Mapping[TopicPartition, RequestedPartition]) -> dict[TopicPartition, FetchedPartition]:
+    def _fetched(
+        self,
+        response: fetch_wire.FetchResponse,
+        current: Mapping[TopicPartition, RequestedPartition],
+    ) -> dict[TopicPartition, FetchedPartition]:
         """Of what stands under the topic id answered."""
         answers: dict[TopicPartition, FetchedPartition] = {}
         for topic in response.responses:
@@ -201,14 +242,23 @@ class RemoteLeaderEndPoint:
         return answers
 
     # offsets
-    async def offset_at(self, topic_partition: TopicPartition, leader_epoch: int, timestamp: int) -> int:
+    async def offset_at(
+        self, topic_partition: TopicPartition, leader_epoch: int, timestamp: int
+    ) -> int:
         partition = offsets_wire.ListOffsetsPartition(
-            partition_index=topic_partition.partition, current_leader_epoch=leader_epoch, timestamp=timestamp
+            partition_index=topic_partition.partition,
+            current_leader_epoch=leader_epoch,
+            timestamp=timestamp,
         )
         request = offsets_wire.ListOffsetsRequest(
-            replica_id=self._node_id, topics=[offsets_wire.ListOffsetsTopic(name=topic_partition.topic, partitions=[partition])]
+            replica_id=self._node_id,
+            topics=[
+                offsets_wire.ListOffsetsTopic(name=topic_partition.topic, partitions=[partition])
+            ],
         )
-        response = await self._connection.send(request, list_offsets_version(self._metadata_version()))
+        response = await self._connection.send(
+            request, list_offsets_version(self._metadata_version())
+        )
         for topic in response.topics:
             for answer in topic.partitions:
                 if (topic.name, answer.partition_index) == topic_partition:
@@ -216,19 +266,34 @@ class RemoteLeaderEndPoint:
                         raise BrokerError(error_of(answer.error_code))
                     offset: int = answer.offset
                     return offset
-        raise BrokerError(ErrorCode.UNKNOWN_SERVER_ERROR, f"broker {self.endpoint.id} left {topic_partition} out of its answer")
+        raise BrokerError(
+            ErrorCode.UNKNOWN_SERVER_ERROR,
+            f"broker {self.endpoint.id} left {topic_partition} out of its answer",
+        )
 
-    async def epoch_ends(self, asks: Mapping[TopicPartition, LeaderEpochRequest]) -> dict[TopicPartition, EpochEnd]:
+    async def epoch_ends(
+        self, asks: Mapping[TopicPartition, LeaderEpochRequest]
+    ) -> dict[TopicPartition, EpochEnd]:
         topics: dict[str, epochs_wire.OffsetForLeaderTopic] = {}
         for name, ask in asks.items():
-            topic = topics.setdefault(name.topic, epochs_wire.OffsetForLeaderTopic(topic=name.topic))
-            topic.partitions.append(
-                epochs_wire.OffsetForLeaderPartition(partition=name.partition, current_leader_epoch=ask.leader_epoch, leader_epoch=ask.epoch)
+            topic = topics.setdefault(
+                name.topic, epochs_wire.OffsetForLeaderTopic(topic=name.topic)
             )
-        request = epochs_wire.OffsetForLeaderEpochRequest(replica_id=self._node_id, topics=list(topics.values()))
+            topic.partitions.append(
+                epochs_wire.OffsetForLeaderPartition(
+                    partition=name.partition,
+                    current_leader_epoch=ask.leader_epoch,
+                    leader_epoch=ask.epoch,
+                )
+            )
+        request = epochs_wire.OffsetForLeaderEpochRequest(
+            replica_id=self._node_id, topics=list(topics.values())
+        )
         response = await self._connection.send(request, OFFSET_FOR_LEADER_EPOCH_VERSION)
         return {
-            TopicPartition(topic.topic, answer.partition): EpochEnd(error_of(answer.error_code), answer.leader_epoch, answer.end_offset)
+            TopicPartition(topic.topic, answer.partition): EpochEnd(
+                error_of(answer.error_code), answer.leader_epoch, answer.end_offset
+            )
             for topic in response.topics
             for answer in topic.partitions
         }

@@ -2,12 +2,16 @@
 
 Owns `ReplicaFetcher`.
 
-1. A truncation or an append happens only for a partition that is here under the epoch that was asked: see `fetcher_state`.
-2. Where epochs are known the leader is asked where one of them ends, until the logs agree; where none are, the high watermark is where to cut.
-3. A partition that cannot be truncated or appended to fails, and only that one; a failed directory is the replica manager's.
+1. A truncation or an append happens only for a partition that is here under the epoch that was
+   asked: see `fetcher_state`.
+2. Where epochs are known the leader is asked where one of them ends, until the logs agree; where
+   none are, the high watermark is where to cut.
+3. A partition that cannot be truncated or appended to fails, and only that one; a failed directory
+   is the replica manager's.
 
-Source: RL 6.3-6.5; Kafka's `ReplicaFetcherThread`. Leaves out: rounds, pauses and lost connections (`fetcher`), where to cut (`truncation`),
-the change to the log itself (`follower`), follower quotas.
+Source: RL 6.3-6.5; Kafka's `ReplicaFetcherThread`. Leaves out: rounds, pauses and lost connections
+(`fetcher`), where to cut (`truncation`), the change to the log itself (`follower`), follower
+quotas.
 """
 
 from __future__ import annotations
@@ -23,10 +27,21 @@ from twisted_broker.log.append_info import LogAppendInfo
 from twisted_broker.log.errors import LogDirFailure
 from twisted_broker.replication.fetcher import follower_log
 from twisted_broker.replication.fetcher.fetcher import Fetcher
-from twisted_broker.replication.fetcher.fetcher_state import FetchedPartition, PartitionFetchState, Verdict
+from twisted_broker.replication.fetcher.fetcher_state import (
+    FetchedPartition,
+    PartitionFetchState,
+    Verdict,
+)
 from twisted_broker.replication.fetcher.leader_endpoint import EARLIEST, LATEST, LeaderEndPoint
 from twisted_broker.replication.fetcher.requested_partitions import RequestedPartition
-from twisted_broker.replication.fetcher.truncation import EpochEnd, LeaderEpochRequest, OffsetTruncationState, Restart, restart_at, truncation_for
+from twisted_broker.replication.fetcher.truncation import (
+    EpochEnd,
+    LeaderEpochRequest,
+    OffsetTruncationState,
+    Restart,
+    restart_at,
+    truncation_for,
+)
 from twisted_broker.replication.partition.partition import Partition
 from twisted_broker.wire.errors import BrokerError
 
@@ -38,7 +53,10 @@ _log = Logger()
 
 
 class ReplicaFetcher(Fetcher):
-    """Brings the partitions that this broker follows up to their leader. `refuse_unclean`: `replog.refuse.unclean.truncation`, asked anew."""
+    """Brings the partitions that this broker follows up to their leader.
+
+    `refuse_unclean`: `replog.refuse.unclean.truncation`, asked anew.
+    """
 
     def __init__(
         self,
@@ -62,17 +80,28 @@ class ReplicaFetcher(Fetcher):
     def latest_epoch(self, topic_partition: TopicPartition) -> int:
         return self._followed(topic_partition)[1].leader_epochs.latest_epoch
 
-    def ask(self, topic_partition: TopicPartition, state: PartitionFetchState) -> RequestedPartition:
+    def ask(
+        self, topic_partition: TopicPartition, state: PartitionFetchState
+    ) -> RequestedPartition:
         log_start = self._followed(topic_partition)[1].log_start_offset
         return RequestedPartition(
-            state.topic_id, state.fetch_offset, state.leader_epoch, state.last_fetched_epoch, log_start, self._partition_max_bytes
+            state.topic_id,
+            state.fetch_offset,
+            state.leader_epoch,
+            state.last_fetched_epoch,
+            log_start,
+            self._partition_max_bytes,
         )
 
-    def process_partition_data(self, topic_partition: TopicPartition, asked: RequestedPartition, answer: FetchedPartition) -> LogAppendInfo | None:
+    def process_partition_data(
+        self, topic_partition: TopicPartition, asked: RequestedPartition, answer: FetchedPartition
+    ) -> LogAppendInfo | None:
         partition = self._replicas.partition(topic_partition)
         return follower_log.take_in(partition, asked, answer, self._runtime.wall_ms())
 
-    def partition_failed(self, topic_partition: TopicPartition, reason: BaseException | str) -> None:
+    def partition_failed(
+        self, topic_partition: TopicPartition, reason: BaseException | str
+    ) -> None:
         super().partition_failed(topic_partition, reason)
         held = self._replicas.partitions.get(topic_partition)
         if held is not None:
@@ -85,7 +114,9 @@ class ReplicaFetcher(Fetcher):
 
     # truncation
     async def truncate(self) -> bool:
-        """RL 6.3: all that are truncating and not delayed: by epochs where the own log knows any, else to the high watermark."""
+        """RL 6.3: all that are truncating and not delayed: by epochs where the own log knows
+        any, else to the high watermark.
+        """
         asks: dict[TopicPartition, LeaderEpochRequest] = {}
         done = False
         for name, state in self.state.truncating(self._runtime.now_ms()):
@@ -132,7 +163,10 @@ class ReplicaFetcher(Fetcher):
         except BrokerError as error:
             self.partition_failed(topic_partition, error)
             return
-        self._cut_to(topic_partition, truncation_for(diverging, self.state.partitions[topic_partition].fetch_offset, log))
+        self._cut_to(
+            topic_partition,
+            truncation_for(diverging, self.state.partitions[topic_partition].fetch_offset, log),
+        )
 
     def _cut_to(self, topic_partition: TopicPartition, truncation: OffsetTruncationState) -> bool:
         try:
@@ -141,24 +175,39 @@ class ReplicaFetcher(Fetcher):
         except Exception as error:
             self.partition_failed(topic_partition, error)
             return False
-        self.state.truncated(topic_partition, truncation, log.leader_epochs.latest_epoch, self.leader.truncates_on_fetch)
+        self.state.truncated(
+            topic_partition,
+            truncation,
+            log.leader_epochs.latest_epoch,
+            self.leader.truncates_on_fetch,
+        )
         return True
 
     # out of range
-    async def out_of_range(self, topic_partition: TopicPartition, asked: RequestedPartition) -> bool:
-        """RL 6.5: to the leader's end when that is below ours, else to its start when that is beyond ours."""
+    async def out_of_range(
+        self, topic_partition: TopicPartition, asked: RequestedPartition
+    ) -> bool:
+        """RL 6.5: to the leader's end when that is below ours, else to its start when that is
+        beyond ours.
+        """
         leader_end = await self.leader.offset_at(topic_partition, asked.leader_epoch, LATEST)
         own_end = self._own_end(topic_partition, asked)
         leader_start = None
         if own_end is not None and leader_end >= own_end:
-            leader_start = await self.leader.offset_at(topic_partition, asked.leader_epoch, EARLIEST)
+            leader_start = await self.leader.offset_at(
+                topic_partition, asked.leader_epoch, EARLIEST
+            )
             own_end = self._own_end(topic_partition, asked)
         if own_end is None:
             return True  # it went elsewhere while the leader was asked
         restart = restart_at(own_end, leader_end, leader_start)
         if restart.cut and self._refuse_unclean():
             self.partition_failed(
-                topic_partition, f"its leader ends at {leader_end}, below our {own_end}, and replog.refuse.unclean.truncation is on"
+                topic_partition,
+                (
+                    f"its leader ends at {leader_end}, below our {own_end}, and "
+                    "replog.refuse.unclean.truncation is on"
+                ),
             )
             return True
         return self._restart_at(topic_partition, restart)
@@ -166,14 +215,22 @@ class ReplicaFetcher(Fetcher):
     def _own_end(self, topic_partition: TopicPartition, asked: RequestedPartition) -> int | None:
         """None when the partition is not fetched here any more as it was when it was asked."""
         state = self.state.partitions.get(topic_partition)
-        if self._stopped or state is None or (state.leader_epoch, state.fetch_offset) != (asked.leader_epoch, asked.fetch_offset):
+        if (
+            self._stopped
+            or state is None
+            or (state.leader_epoch, state.fetch_offset) != (asked.leader_epoch, asked.fetch_offset)
+        ):
             return None
         return self._followed(topic_partition)[1].log_end_offset
 
     def _restart_at(self, topic_partition: TopicPartition, restart: Restart) -> bool:
         partition, log = self._followed(topic_partition)
         wall_ms = self._runtime.wall_ms()
-        _log.warn("{partition} is out of its leader's range: it goes on from {offset}", partition=topic_partition, offset=restart.offset)
+        _log.warn(
+            "{partition} is out of its leader's range: it goes on from {offset}",
+            partition=topic_partition,
+            offset=restart.offset,
+        )
         try:
             if restart.cut:
                 follower_log.truncate(partition, restart.offset, wall_ms)

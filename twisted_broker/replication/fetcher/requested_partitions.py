@@ -1,12 +1,17 @@
 """What a leader is being asked for, and what of it the next request must say.
 
-Owns `RequestedPartition`, one partition of a fetch, and `RequestedPartitions`, all partitions of one fetcher.
+Owns `RequestedPartition`, one partition of a fetch, and `RequestedPartitions`, all partitions of
+one fetcher.
 
-1. `current` changes only at the start of a round, and asks are immutable: while an answer is on its way it holds what was asked.
-2. What was said last, with `changed` put in and `gone` taken out, is `current`. Saying the news empties both; news not said stays.
-3. Nothing is done for an ask that stays as it is; only a full request names all, in the order of their turns.
+1. `current` changes only at the start of a round, and asks are immutable: while an answer is on its
+   way it holds what was asked.
+2. What was said last, with `changed` put in and `gone` taken out, is `current`. Saying the news
+   empties both; news not said stays.
+3. Nothing is done for an ask that stays as it is; only a full request names all, in the order of
+   their turns.
 
-Source: RL 6.2, 6.4; KIP-227. Leaves out: whose ask may be another one (`fetcher_state`), the session's id and epoch (`fetcher_session`).
+Source: RL 6.2, 6.4; KIP-227. Leaves out: whose ask may be another one (`fetcher_state`), the
+session's id and epoch (`fetcher_session`).
 """
 
 from __future__ import annotations
@@ -29,14 +34,19 @@ class RequestedPartition(NamedTuple):
 
 
 class RequestDelta(NamedTuple):
-    """What differs from what was said last. `gone` pairs each partition with the topic id under which it was asked."""
+    """What differs from what was said last.
+
+    `gone` pairs each partition with the topic id under which it was asked.
+    """
 
     changed: dict[TopicPartition, RequestedPartition]
     gone: list[tuple[TopicPartition, bytes]]
 
 
 class RequestedPartitions:
-    """`turns`: the partitions in the order of their turns, as they are when it is asked for; of others nothing is asked."""
+    """`turns`: the partitions in the order of their turns, as they are when it is asked for; of
+    others nothing is asked.
+    """
 
     __slots__ = ("_changed", "_gone", "_turns", "current")
 
@@ -47,7 +57,10 @@ class RequestedPartitions:
         self._gone: dict[tuple[TopicPartition, bytes], None] = {}
 
     def put(self, topic_partition: TopicPartition, ask: RequestedPartition) -> None:
-        """It is asked so from now on. Under another topic id it is another partition (KIP-516): the one before is gone."""
+        """It is asked so from now on.
+
+        Under another topic id it is another partition (KIP-516): the one before is gone.
+        """
         before = self.current.get(topic_partition)
         if before == ask:
             return

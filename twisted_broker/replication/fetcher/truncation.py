@@ -1,14 +1,18 @@
 """Where a follower's log stops agreeing with its leader's.
 
-Owns the question for an epoch's end (`LeaderEpochRequest`, `EpochEnd`), where to cut (`truncation_for`), and where to go on when the leader no longer has
-what is asked for (`restart_at`).
+Owns the question for an epoch's end (`LeaderEpochRequest`, `EpochEnd`), where to cut
+(`truncation_for`), and where to go on when the leader no longer has what is asked for
+(`restart_at`).
 
-1. A truncation never goes above the own end, and never above the leader's end of an epoch that both know.
-2. Told an epoch that is not known here, it cuts to the end of the next older one and is not complete: the leader is asked again, about that one.
+1. A truncation never goes above the own end, and never above the leader's end of an epoch that both
+   know.
+2. Told an epoch that is not known here, it cuts to the end of the next older one and is not
+   complete: the leader is asked again, about that one.
 3. What is restarted without a cut keeps all it has, or nothing of it.
 
-Source: RL 6.3, 6.5; KIP-101, KIP-279; Kafka's `AbstractFetcherThread.getOffsetTruncationState`, `fetchOffsetAndApplyTruncateAndBuild`. Pure: logs
-are asked through `OwnLog`. Leaves out: when, and for whom (`fetcher_state`, `replica_fetcher`), the cut itself (`follower`).
+Source: RL 6.3, 6.5; KIP-101, KIP-279; Kafka's `AbstractFetcherThread.getOffsetTruncationState`,
+`fetchOffsetAndApplyTruncateAndBuild`. Pure: logs are asked through `OwnLog`. Leaves out: when, and
+for whom (`fetcher_state`, `replica_fetcher`), the cut itself (`follower`).
 """
 
 from __future__ import annotations
@@ -52,7 +56,10 @@ class OffsetTruncationState(NamedTuple):
 
 
 class Restart(NamedTuple):
-    """Where to go on after OFFSET_OUT_OF_RANGE: `cut` the own log there first, or drop all of it (`fully`)."""
+    """Where to go on after OFFSET_OUT_OF_RANGE:
+
+    `cut` the own log there first, or drop all of it (`fully`).
+    """
 
     offset: int
     cut: bool
@@ -61,10 +68,14 @@ class Restart(NamedTuple):
 
 
 def truncation_for(leader: EpochEnd, fetch_offset: int, own: OwnLog) -> OffsetTruncationState:
-    """RL 6.3: where the own log stops agreeing with the leader's, told the leader's end of an epoch."""
+    """RL 6.3: where the own log stops agreeing with the leader's, told the leader's end of an
+    epoch.
+    """
     own_end = own.log_end_offset
     if leader.end_offset < 0:
-        return OffsetTruncationState(min(fetch_offset, own_end), True)  # the high watermark, where a partition without agreed epochs begins
+        return OffsetTruncationState(
+            min(fetch_offset, own_end), True
+        )  # the high watermark, where a partition without agreed epochs begins
     if leader.epoch < 0:
         return OffsetTruncationState(min(leader.end_offset, own_end), True)
     epoch, end_offset = own.end_offset_for_epoch(leader.epoch)
@@ -76,7 +87,10 @@ def truncation_for(leader: EpochEnd, fetch_offset: int, own: OwnLog) -> OffsetTr
 
 
 def restart_at(own_end: int, leader_end: int, leader_start: int | None) -> Restart:
-    """RL 6.5. `leader_start` is asked for, and not None, only when `leader_end` is not below the own end."""
+    """RL 6.5.
+
+    `leader_start` is asked for, and not None, only when `leader_end` is not below the own end.
+    """
     if leader_end < own_end:
         return Restart(leader_end, True, False, 0)
     assert leader_start is not None

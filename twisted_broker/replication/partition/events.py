@@ -1,7 +1,7 @@
 """What can happen to a partition: the left column of the event table in `replica_manager`.
 
-A partition puts events into the queue it was given and does nothing else about them; effects run after it returned, first in, first out.
-Source: docs/ARCHITECTURE.md 4.
+A partition puts events into the queue it was given and does nothing else about them; effects run
+after it returned, first in, first out. Source: docs/ARCHITECTURE.md 4.
 """
 
 from __future__ import annotations

@@ -1,11 +1,13 @@
 """What a fetch asks and what it gets, between `api/fetch`, the replica manager and the partitions.
 
-Owns `FetchParams` (one request), `FetchPartitionRequest` (one partition of it) and `FetchPartitionResult`.
+Owns `FetchParams` (one request), `FetchPartitionRequest` (one partition of it) and
+`FetchPartitionResult`.
 
 1. A result of an error carries -1 for the watermarks and no records (RL 5.1).
 2. A result owns its file slice until `release()` is called or the connection took the slice over.
 
-Source: Kafka's `FetchParams`, `FetchRequest.PartitionData`, `LogReadResult`. Leaves out: sessions (`fetch_session`).
+Source: Kafka's `FetchParams`, `FetchRequest.PartitionData`, `LogReadResult`. Leaves out: sessions
+(`fetch_session`).
 """
 
 from __future__ import annotations
@@ -26,9 +28,23 @@ NO_EPOCH = -1
 
 
 class FetchParams:
-    """One fetch. `max_bytes` bounds the answer; with `hard_max_bytes` (version <= 2) a partition's own limit cuts even its first batch."""
+    """One fetch.
 
-    __slots__ = ("hard_max_bytes", "isolation", "max_bytes", "max_wait_ms", "min_bytes", "only_leader", "rack", "replica_epoch", "replica_id")
+    `max_bytes` bounds the answer; with `hard_max_bytes` (version <= 2) a partition's own limit cuts
+    even its first batch.
+    """
+
+    __slots__ = (
+        "hard_max_bytes",
+        "isolation",
+        "max_bytes",
+        "max_wait_ms",
+        "min_bytes",
+        "only_leader",
+        "rack",
+        "replica_epoch",
+        "replica_id",
+    )
 
     def __init__(
         self,
@@ -58,9 +74,21 @@ class FetchParams:
 
 
 class FetchPartitionRequest:
-    """One partition of a fetch. `topic_partition.topic` is "" while its `topic_id` is not known here. Epochs are -1 when not sent."""
+    """One partition of a fetch.
 
-    __slots__ = ("current_leader_epoch", "fetch_offset", "last_fetched_epoch", "log_start_offset", "max_bytes", "topic_id", "topic_partition")
+    `topic_partition.topic` is "" while its `topic_id` is not known here. Epochs are -1 when not
+    sent.
+    """
+
+    __slots__ = (
+        "current_leader_epoch",
+        "fetch_offset",
+        "last_fetched_epoch",
+        "log_start_offset",
+        "max_bytes",
+        "topic_id",
+        "topic_partition",
+    )
 
     def __init__(
         self,
@@ -87,12 +115,17 @@ class FetchPartitionRequest:
         return (self.topic_id or topic, partition)
 
     def __repr__(self) -> str:
-        return f"<fetch {self.topic_partition} from {self.fetch_offset} at most {self.max_bytes} bytes>"
+        return (
+            f"<fetch {self.topic_partition} from {self.fetch_offset} at most "
+            f"{self.max_bytes} bytes>"
+        )
 
 
 class FetchPartitionResult:
-    """What one partition answered. `fetch_offset` is where the reader stood, in full, for a fetch that goes on to wait; `cut_short`: the first
-    batch is not whole; `converted`: the records in an old client's format, instead of the slice."""
+    """What one partition answered. `fetch_offset` is where the reader stood, in full, for a fetch
+    that goes on to wait; `cut_short`: the first batch is not whole; `converted`: the records in an
+    old client's format, instead of the slice.
+    """
 
     __slots__ = (
         "aborted_transactions",

@@ -1,4 +1,5 @@
-"""The in-sync replicas of a partition as its leader holds them, with at most one change on its way to the controller.
+"""The in-sync replicas of a partition as its leader holds them, with at most one change on its way
+to the controller.
 
 Owns three sealed states:
 
@@ -6,11 +7,12 @@ Owns three sealed states:
         |                      '------refused-------> Committed (the old one)
         '------shrink--> PendingShrink --(the same)
 
-1. `isr` is what the controller last confirmed; `maximal_isr` is the union with what was asked for: the high watermark and "enough
-   replicas" use it, the check before an append uses `isr` (RL 2.5).
+1. `isr` is what the controller last confirmed; `maximal_isr` is the union with what was asked for:
+   the high watermark and "enough replicas" use it, the check before an append uses `isr` (RL 2.5).
 2. A state is immutable; a pending one remembers the committed one it came from.
 
-Source: RL 2.5; Kafka's `PartitionState`, KIP-497. Leaves out: who may join or must leave (`partition`).
+Source: RL 2.5; Kafka's `PartitionState`, KIP-497. Leaves out: who may join or must leave
+(`partition`).
 """
 
 from __future__ import annotations
@@ -41,7 +43,9 @@ class CommittedIsr:
 
 @final
 class PendingExpand:
-    """`joining` was proposed; until the answer it may or may not be a member, so it counts where that is safer."""
+    """`joining` was proposed; until the answer it may or may not be a member, so it counts where
+    that is safer.
+    """
 
     __slots__ = ("isr", "joining", "last_committed", "maximal_isr", "proposed")
     in_flight = True
@@ -79,7 +83,10 @@ EMPTY_ISR = CommittedIsr(frozenset())
 
 
 class IsrProposal(NamedTuple):
-    """What AlterPartition says of one partition. `members` are (broker id, broker epoch; -1 unknown), by id."""
+    """What AlterPartition says of one partition.
+
+    `members` are (broker id, broker epoch; -1 unknown), by id.
+    """
 
     topic_partition: TopicPartition
     topic_id: bytes

@@ -2,10 +2,13 @@
 
 Owns ListOffsets and OffsetForLeaderEpoch for one partition, as functions over `Partition`.
 
-1. A client sees nothing above its own end: the high watermark, or the last stable offset when it reads committed.
-2. A leader whose high watermark is below the start of its epoch cannot tell a client the end yet: OFFSET_NOT_AVAILABLE (RL 2.7).
+1. A client sees nothing above its own end: the high watermark, or the last stable offset when it
+   reads committed.
+2. A leader whose high watermark is below the start of its epoch cannot tell a client the end yet:
+   OFFSET_NOT_AVAILABLE (RL 2.7).
 
-Source: RL 2.7, 3.4; Kafka's `Partition.fetchOffsetForTimestamp`, `UnifiedLog.fetchOffsetByTimestamp`. Leaves out: the search (`log`).
+Source: RL 2.7, 3.4; Kafka's `Partition.fetchOffsetForTimestamp`,
+`UnifiedLog.fetchOffsetByTimestamp`. Leaves out: the search (`log`).
 """
 
 from __future__ import annotations
@@ -20,24 +23,48 @@ from twisted_broker.wire.errors import BrokerError, ErrorCode
 if TYPE_CHECKING:
     from twisted_broker.log.log import Log
 
-LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD = -1, -2, -3, -4, -5, -6
+LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD = (
+    -1,
+    -2,
+    -3,
+    -4,
+    -5,
+    -6,
+)
 NOT_FOUND = TimestampAndOffset(-1, -1, -1)
 
 
-def list_offset(partition: Partition, timestamp: int, isolation: int, current_leader_epoch: int, only_leader: bool) -> TimestampAndOffset:
-    """The offset for `timestamp` (ms, or one of the special ones); `NOT_FOUND` when there is none. Raises `BrokerError` as the card says."""
+def list_offset(
+    partition: Partition,
+    timestamp: int,
+    isolation: int,
+    current_leader_epoch: int,
+    only_leader: bool,
+) -> TimestampAndOffset:
+    """The offset for `timestamp` (ms, or one of the special ones);
+
+    `NOT_FOUND` when there is none. Raises `BrokerError` as the card says.
+    """
     log = partition.log_for(current_leader_epoch, only_leader)
     end_offset = partition.end_for(isolation).offset
-    end_is_unsure = isolation != LOG_END and partition.leader_epoch_start_offset > log.high_watermark
+    end_is_unsure = (
+        isolation != LOG_END and partition.leader_epoch_start_offset > log.high_watermark
+    )
     if timestamp == LATEST:
         if end_is_unsure:
             raise _unsure(partition)
         return TimestampAndOffset(-1, end_offset, partition.leader_epoch)
     if timestamp in (EARLIEST, EARLIEST_LOCAL):
-        return TimestampAndOffset(-1, log.log_start_offset, log.leader_epochs.epoch_for_offset(log.log_start_offset))
+        return TimestampAndOffset(
+            -1, log.log_start_offset, log.leader_epochs.epoch_for_offset(log.log_start_offset)
+        )
     if timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
         return NOT_FOUND
-    found = log.max_timestamp_offset() if timestamp == MAX_TIMESTAMP else log.find_offset_by_timestamp(timestamp, end_offset)
+    found = (
+        log.max_timestamp_offset()
+        if timestamp == MAX_TIMESTAMP
+        else log.find_offset_by_timestamp(timestamp, end_offset)
+    )
     if found is not None and found.offset < end_offset:
         return found
     if end_is_unsure:
@@ -46,16 +73,28 @@ def list_offset(partition: Partition, timestamp: int, isolation: int, current_le
 
 
 def _unsure(partition: Partition) -> BrokerError:
-    return BrokerError(ErrorCode.OFFSET_NOT_AVAILABLE, f"the high watermark of {partition.topic_partition} has not reached its leader epoch yet")
+    return BrokerError(
+        ErrorCode.OFFSET_NOT_AVAILABLE,
+        f"the high watermark of {partition.topic_partition} has not reached its leader epoch yet",
+    )
 
 
-def end_offset_for_epoch(partition: Partition, current_leader_epoch: int, epoch: int) -> tuple[int, int]:
-    """(epoch, end offset) of the largest epoch up to `epoch`, (-1, -1) when it cannot be told. Raises `BrokerError`; leaders only."""
+def end_offset_for_epoch(
+    partition: Partition, current_leader_epoch: int, epoch: int
+) -> tuple[int, int]:
+    """(epoch, end offset) of the largest epoch up to `epoch`, (-1, -1) when it cannot be told.
+
+    Raises `BrokerError`; leaders only.
+    """
     return partition.log_for(current_leader_epoch, True).end_offset_for_epoch(epoch)
 
 
-def segment_offsets_before(partition: Partition, timestamp: int, max_offsets: int, ordinary: bool, wall_ms: int) -> list[int]:
-    """ListOffsets v0: starts of segments last written at or before `timestamp`, newest first, the end before them. `ordinary`: a client asks."""
+def segment_offsets_before(
+    partition: Partition, timestamp: int, max_offsets: int, ordinary: bool, wall_ms: int
+) -> list[int]:
+    """ListOffsets v0: starts of segments last written at or before `timestamp`, newest first,
+    the end before them. `ordinary`: a client asks.
+    """
     log = partition.log_for(-1, True)
     points = _segment_points(log, wall_ms)
     if timestamp == LATEST:
@@ -63,7 +102,10 @@ def segment_offsets_before(partition: Partition, timestamp: int, max_offsets: in
     elif timestamp == EARLIEST:
         last = 0
     else:
-        last = max((index for index, (_, modified_ms) in enumerate(points) if modified_ms <= timestamp), default=-1)
+        last = max(
+            (index for index, (_, modified_ms) in enumerate(points) if modified_ms <= timestamp),
+            default=-1,
+        )
     offsets = [points[index][0] for index in range(last, -1, -1)][: max(0, max_offsets)]
     visible = log.high_watermark
     if not ordinary or all(offset <= visible for offset in offsets):
@@ -72,9 +114,14 @@ def segment_offsets_before(partition: Partition, timestamp: int, max_offsets: in
 
 
 def _segment_points(log: Log, wall_ms: int) -> list[tuple[int, int]]:
-    """(offset, last written at, in ms): the start of each segment, and the end of a last segment that is not empty."""
+    """(offset, last written at, in ms): the start of each segment, and the end of a last segment
+    that is not empty.
+    """
     files = log.pool.files
-    points = [(max(segment.base_offset, log.log_start_offset), files.modified_ms(segment.log.path)) for segment in log.segments]
+    points = [
+        (max(segment.base_offset, log.log_start_offset), files.modified_ms(segment.log.path))
+        for segment in log.segments
+    ]
     if points and log.log_end_offset > points[-1][0]:
         points.append((log.log_end_offset, wall_ms))
     return points

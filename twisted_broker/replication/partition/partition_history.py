@@ -1,14 +1,15 @@
 """What a partition remembers of its own changes, for whoever asks why it is as it is.
 
-Owns `PartitionHistory`: why each absent replica is out of the ISR, since when the ISR is below its minimum, what was proposed and refused, what
-truncations cut, why following stopped.
+Owns `PartitionHistory`: why each absent replica is out of the ISR, since when the ISR is below its
+minimum, what was proposed and refused, what truncations cut, why following stopped.
 
-1. Written at transitions only (role, ISR, minimum ISR, cut, failure); an append, a read or a follower's fetch never touches it.
+1. Written at transitions only (role, ISR, minimum ISR, cut, failure); an append, a read or a
+   follower's fetch never touches it.
 2. It decides nothing: without it everything would go the same way.
 3. Its size is bounded: the last `TRUNCATIONS_KEPT` truncations, and one absence per absent replica.
 
-Source: RL 2.3-2.5, 6.3; issue "Replication", explain. Times are monotonic milliseconds, -1 never; truncations carry the calendar's. Leaves out:
-telling (`explanation`).
+Source: RL 2.3-2.5, 6.3; issue "Replication", explain. Times are monotonic milliseconds, -1 never;
+truncations carry the calendar's. Leaves out: telling (`explanation`).
 """
 
 from __future__ import annotations
@@ -41,7 +42,10 @@ class Rule(Enum):
 
 
 class Absence(NamedTuple):
-    """A replica that left, or was never in: by which rule, since when, and how it stood then. Offsets are -1 where nothing was known."""
+    """A replica that left, or was never in: by which rule, since when, and how it stood then.
+
+    Offsets are -1 where nothing was known.
+    """
 
     rule: Rule
     since_ms: int
@@ -70,7 +74,17 @@ _NOBODY: Mapping[int, Absence] = {}
 class PartitionHistory:
     """See the module's card."""
 
-    __slots__ = ("_leaving", "absences", "failure", "isr_since_ms", "proposed_ms", "refusal", "role_since_ms", "truncations", "under_min_since_ms")
+    __slots__ = (
+        "_leaving",
+        "absences",
+        "failure",
+        "isr_since_ms",
+        "proposed_ms",
+        "refusal",
+        "role_since_ms",
+        "truncations",
+        "under_min_since_ms",
+    )
 
     def __init__(self) -> None:
         self.absences: Mapping[int, Absence] = _NOBODY
@@ -81,8 +95,17 @@ class PartitionHistory:
         self._leaving: Mapping[int, Absence] = _NOBODY
 
     # roles
-    def leads(self, partition: Partition, before: IsrState, leader_before: int | None, epoch_is_new: bool, now_ms: int) -> None:
-        """The controller's word made it leader after `leader_before` (None: it led already), or changed what it leads."""
+    def leads(
+        self,
+        partition: Partition,
+        before: IsrState,
+        leader_before: int | None,
+        epoch_is_new: bool,
+        now_ms: int,
+    ) -> None:
+        """The controller's word made it leader after `leader_before` (None: it led already), or
+        changed what it leads.
+        """
         if leader_before is not None:
             self.absences = self._leaving = _NOBODY
             self.failure = self.refusal = None
@@ -99,12 +122,18 @@ class PartitionHistory:
 
     # the ISR
     def proposed(self, partition: Partition, pending: PendingIsr, now_ms: int) -> None:
-        """A change goes to the controller; how those stand that are to leave is kept until it is confirmed."""
+        """A change goes to the controller; how those stand that are to leave is kept until it is
+        confirmed.
+        """
         self.proposed_ms = now_ms
         self._leaving = _NOBODY
         if isinstance(pending, PendingShrink):
             remote, leader_end = partition.remote_replicas, _leader_end(partition)
-            self._leaving = {broker: _absence(Rule.LAG, remote[broker], leader_end, now_ms) for broker in pending.leaving if broker in remote}
+            self._leaving = {
+                broker: _absence(Rule.LAG, remote[broker], leader_end, now_ms)
+                for broker in pending.leaving
+                if broker in remote
+            }
 
     def confirmed(self, partition: Partition, before: IsrState, now_ms: int) -> None:
         """The controller took the change; `before` is the state it was proposed from."""
@@ -114,7 +143,9 @@ class PartitionHistory:
     def refused(self, error: ErrorCode, now_ms: int) -> None:
         self.refusal = Refusal(error, now_ms)
 
-    def _isr_is(self, partition: Partition, before: IsrState, leader_before: int | None, now_ms: int) -> None:
+    def _isr_is(
+        self, partition: Partition, before: IsrState, leader_before: int | None, now_ms: int
+    ) -> None:
         isr, leader_end = partition.isr_state.isr, _leader_end(partition)
         if leader_before is not None or isr != before.isr:
             self.isr_since_ms = now_ms
@@ -122,7 +153,9 @@ class PartitionHistory:
         for broker, replica in partition.remote_replicas.items():
             if broker not in isr:
                 known = self.absences.get(broker) or self._leaving.get(broker)
-                absences[broker] = known or _absence(_rule(partition, broker, before, leader_before), replica, leader_end, now_ms)
+                absences[broker] = known or _absence(
+                    _rule(partition, broker, before, leader_before), replica, leader_end, now_ms
+                )
         self.absences = absences or _NOBODY
         self._leaving = _NOBODY
         self.proposed_ms = -1
@@ -148,13 +181,23 @@ def _leader_end(partition: Partition) -> int:
 
 
 def _absence(rule: Rule, replica: RemoteReplica, leader_end: int, now_ms: int) -> Absence:
-    return Absence(rule, now_ms, replica.last_caught_up_ms or -1, replica.log_end.offset, leader_end)
+    return Absence(
+        rule, now_ms, replica.last_caught_up_ms or -1, replica.log_end.offset, leader_end
+    )
 
 
 def _rule(partition: Partition, broker: int, before: IsrState, leader_before: int | None) -> Rule:
-    """What took a replica out that this leader did not propose to leave out. Who led until now was in the ISR until now."""
+    """What took a replica out that this leader did not propose to leave out.
+
+    Who led until now was in the ISR until now.
+    """
     led_already = leader_before is None
-    if broker == leader_before or (led_already and (broker in before.isr or (isinstance(before, PendingExpand) and broker == before.joining))):
+    if broker == leader_before or (
+        led_already
+        and (
+            broker in before.isr or (isinstance(before, PendingExpand) and broker == before.joining)
+        )
+    ):
         if not partition.brokers.is_alive(broker):
             return Rule.FENCED
         return Rule.CONTROLLER if partition.brokers.may_be_in_isr(broker) else Rule.SHUTTING_DOWN

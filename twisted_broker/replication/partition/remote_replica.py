@@ -1,13 +1,17 @@
 """What a leader knows of one follower.
 
-Owns the follower's log end and start as of its last fetch, when it was last caught up, and under which broker epoch it fetches.
+Owns the follower's log end and start as of its last fetch, when it was last caught up, and under
+which broker epoch it fetches.
 
-1. Caught up now: the fetch offset reached the leader's end. Caught up then: it reached the leader's end as of its previous fetch; so a
-   follower that always reads all there was stays in sync under constant load.
+1. Caught up now: the fetch offset reached the leader's end. Caught up then: it reached the leader's
+   end as of its previous fetch; so a follower that always reads all there was stays in sync under
+   constant load.
 2. `last_caught_up_ms` never goes back within a leader epoch.
-3. While it keeps pace with its session (`resting`), every round of that session is a fetch at the leader's end: the pulse tells when.
+3. While it keeps pace with its session (`resting`), every round of that session is a fetch at the
+   leader's end: the pulse tells when.
 
-Source: RL 1.10, 2.2; Kafka's `Replica`. Times are monotonic milliseconds. Leaves out: the local log (`partition`).
+Source: RL 1.10, 2.2; Kafka's `Replica`. Times are monotonic milliseconds. Leaves out: the local log
+(`partition`).
 """
 
 from __future__ import annotations
@@ -53,7 +57,9 @@ class RemoteReplica:
 
     @property
     def last_caught_up_ms(self) -> int:
-        return self._caught_up_ms if self._pulse is None else max(self._caught_up_ms, self._pulse.ms)
+        return (
+            self._caught_up_ms if self._pulse is None else max(self._caught_up_ms, self._pulse.ms)
+        )
 
     @property
     def log_end_offset(self) -> int:
@@ -63,7 +69,14 @@ class RemoteReplica:
         """RL 2.4: at the leader's end, or not behind for longer than `max_lag_ms`."""
         return leader_end == self.log_end.offset or now_ms - self.last_caught_up_ms <= max_lag_ms
 
-    def fetched(self, log_end: LogOffsetMetadata, log_start_offset: int, now_ms: int, leader_end: int, broker_epoch: int) -> None:
+    def fetched(
+        self,
+        log_end: LogOffsetMetadata,
+        log_start_offset: int,
+        now_ms: int,
+        leader_end: int,
+        broker_epoch: int,
+    ) -> None:
         """Takes a fetch in: `log_end` is where it reads, hence its own end."""
         if self._pulse is not None:
             self.leave_pace(self._pulse)
@@ -82,7 +95,10 @@ class RemoteReplica:
         return self._pulse is not None
 
     def keep_pace(self, pulse: LastRound) -> None:
-        """It stands at the leader's end, and fetches there whenever `pulse` says so. Only while it keeps pace with nobody else."""
+        """It stands at the leader's end, and fetches there whenever `pulse` says so.
+
+        Only while it keeps pace with nobody else.
+        """
         self._pulse = pulse
 
     def leave_pace(self, pulse: LastRound) -> None:
@@ -92,7 +108,9 @@ class RemoteReplica:
             self._pulse = None
 
     def reset(self, now_ms: int, leader_end: int, leader_is_new: bool, in_isr: bool) -> None:
-        """RL 2.2: at a new leader epoch: caught up now if in the ISR, else never; offsets are forgotten when the leader is new."""
+        """RL 2.2: at a new leader epoch: caught up now if in the ISR, else never; offsets are
+        forgotten when the leader is new.
+        """
         self._pulse = None
         self._caught_up_ms = now_ms if in_isr else 0
         self._fetch_ms = now_ms if in_isr and not leader_is_new else 0

@@ -2,7 +2,8 @@
 
 Owns the counters that appends and reads raise.
 
-1. A counter is a slot of a topic's `TopicStats`, shared by its partitions here; raising it is one addition.
+1. A counter is a slot of a topic's `TopicStats`, shared by its partitions here; raising it is one
+   addition.
 2. When the last partition of a topic leaves, its counts go into `gone`: the total never falls.
 
 Source: RL 1.13; Kafka's `BrokerTopicStats`. Leaves out: names and rates (`status.metrics`).
@@ -12,18 +13,34 @@ from __future__ import annotations
 
 
 class TopicStats:
-    """Counts since the start. Bytes are those of record batches; requests are counted per partition asked, before any check."""
+    """Counts since the start.
+
+    Bytes are those of record batches; requests are counted per partition asked, before any check.
+    """
 
     __slots__ = (
-        "bytes_in", "bytes_out", "bytes_rejected", "failed_fetches", "failed_produces", "fetches", "messages_in", "partitions", "produces",
-        "reassignment_bytes_in", "reassignment_bytes_out", "replication_bytes_in", "replication_bytes_out",
-    )  # fmt: skip
+        "bytes_in",
+        "bytes_out",
+        "bytes_rejected",
+        "failed_fetches",
+        "failed_produces",
+        "fetches",
+        "messages_in",
+        "partitions",
+        "produces",
+        "reassignment_bytes_in",
+        "reassignment_bytes_out",
+        "replication_bytes_in",
+        "replication_bytes_out",
+    )
 
     def __init__(self) -> None:
         self.partitions = 0
         self.messages_in = self.bytes_in = self.bytes_out = self.bytes_rejected = 0
         self.produces = self.fetches = self.failed_produces = self.failed_fetches = 0
-        self.replication_bytes_in = self.replication_bytes_out = self.reassignment_bytes_in = self.reassignment_bytes_out = 0
+        self.replication_bytes_in = self.replication_bytes_out = self.reassignment_bytes_in = (
+            self.reassignment_bytes_out
+        ) = 0
 
     def add(self, other: TopicStats) -> None:
         for name in COUNTERS:

@@ -1,11 +1,15 @@
 """What can wait, and when it need not wait any longer.
 
-Owns the conditions of a delayed produce, a delayed fetch and a delayed DeleteRecords, and the outcomes they complete.
+Owns the conditions of a delayed produce, a delayed fetch and a delayed DeleteRecords, and the
+outcomes they complete.
 
-1. A condition is asked any number of times; what it found out about one partition it does not ask again.
-2. Time-out is an answer too: what is not satisfied gets REQUEST_TIMED_OUT; a fetch is simply read again.
+1. A condition is asked any number of times; what it found out about one partition it does not ask
+   again.
+2. Time-out is an answer too: what is not satisfied gets REQUEST_TIMED_OUT; a fetch is simply read
+   again.
 
-Source: RL 1.7, 1.9, 2.8; Kafka's `DelayedProduce`, `DelayedFetch`, `DelayedDeleteRecords`. Leaves out: waiting (`purgatory`).
+Source: RL 1.7, 1.9, 2.8; Kafka's `DelayedProduce`, `DelayedFetch`, `DelayedDeleteRecords`. Leaves
+out: waiting (`purgatory`).
 """
 
 from __future__ import annotations
@@ -17,7 +21,12 @@ from twisted_broker.interfaces import TopicPartition
 from twisted_broker.log.append_info import RecordError
 from twisted_broker.log.offset_metadata import LogOffsetMetadata
 from twisted_broker.replication.idle_partitions import IdlePartitions
-from twisted_broker.replication.partition.fetch_data import LOG_END, FetchParams, FetchPartitionRequest, FetchPartitionResult
+from twisted_broker.replication.partition.fetch_data import (
+    LOG_END,
+    FetchParams,
+    FetchPartitionRequest,
+    FetchPartitionResult,
+)
 from twisted_broker.replication.partition.partition import Partition
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 
@@ -36,9 +45,21 @@ Settled = TypeVar("Settled", bound=Outcome)
 
 
 class AppendOutcome:
-    """What became of one partition's records. Offsets and times are -1 where nothing was appended; `error` may change while it waits."""
+    """What became of one partition's records.
 
-    __slots__ = ("base_offset", "error", "error_message", "last_offset", "log_append_time_ms", "log_start_offset", "record_errors", "topic_partition")
+    Offsets and times are -1 where nothing was appended; `error` may change while it waits.
+    """
+
+    __slots__ = (
+        "base_offset",
+        "error",
+        "error_message",
+        "last_offset",
+        "log_append_time_ms",
+        "log_start_offset",
+        "record_errors",
+        "topic_partition",
+    )
 
     def __init__(
         self,
@@ -65,7 +86,9 @@ class AppendOutcome:
 
 
 class DelayedOutcomes(Generic[Settled]):
-    """What waits for every partition of a request: outcomes leave as they are satisfied, refused ones never come in."""
+    """What waits for every partition of a request: outcomes leave as they are satisfied, refused
+    ones never come in.
+    """
 
     __slots__ = ("_partition_of", "_waiting")
 
@@ -87,7 +110,9 @@ class DelayedOutcomes(Generic[Settled]):
         return not self._waiting
 
     def _satisfied(self, outcome: Settled) -> bool:
-        """Whether its partition need not be waited for any longer; then the outcome says what became of it."""
+        """Whether its partition need not be waited for any longer; then the outcome says what
+        became of it.
+        """
         raise NotImplementedError
 
 
@@ -102,7 +127,9 @@ class DelayedProduce(DelayedOutcomes[AppendOutcome]):
 
     def _satisfied(self, outcome: AppendOutcome) -> bool:
         try:
-            error = self._partition_of(outcome.topic_partition).enough_replicas_reached(outcome.last_offset + 1)
+            error = self._partition_of(outcome.topic_partition).enough_replicas_reached(
+                outcome.last_offset + 1
+            )
         except BrokerError as refusal:
             error = refusal.code
         if error is None:
@@ -114,19 +141,26 @@ class DelayedProduce(DelayedOutcomes[AppendOutcome]):
 class DelayedFetch:
     """RL 1.9: waits until there is enough to answer with, or something to tell.
 
-    `unchanged`: a follower's first read, when time is up and reading anew would say the same: mostly so with partitions that nobody writes to.
+    `unchanged`: a follower's first read, when time is up and reading anew would say the same:
+    mostly so with partitions that nobody writes to.
     """
 
     __slots__ = ("_first_read", "_params", "_partition_of", "_resting", "_waiting", "unchanged")
 
     def __init__(
-        self, params: FetchParams, first_read: Sequence[FetchPartitionResult], partition_of: PartitionOf, resting: IdlePartitions | None = None
+        self,
+        params: FetchParams,
+        first_read: Sequence[FetchPartitionResult],
+        partition_of: PartitionOf,
+        resting: IdlePartitions | None = None,
     ) -> None:
         self._params = params
         self._partition_of = partition_of
         self._resting = resting
         self._waiting = tuple([(result.request, result.fetch_offset) for result in first_read])
-        self._first_read = first_read if params.replica_id >= 0 else None  # many consumers may wait: theirs are not kept
+        self._first_read = (
+            first_read if params.replica_id >= 0 else None
+        )  # many consumers may wait: theirs are not kept
         self.unchanged: Sequence[FetchPartitionResult] | None = None
 
     @property
@@ -140,14 +174,25 @@ class DelayedFetch:
         return self._params
 
     def offset_in(self, topic_partition: TopicPartition) -> int:
-        """Where it reads one of its partitions; -1 for one that a later request of its session took over."""
+        """Where it reads one of its partitions; -1 for one that a later request of its session
+        took over.
+        """
         requests = [request for request, _ in self._asked()]
         if self._resting is not None:
             requests += self._resting.requests
-        return next((request.fetch_offset for request in requests if request.topic_partition == topic_partition), -1)
+        return next(
+            (
+                request.fetch_offset
+                for request in requests
+                if request.topic_partition == topic_partition
+            ),
+            -1,
+        )
 
     def readable_bytes(self) -> int:
-        """What it could read now, over all its partitions; those that it cannot read count nothing."""
+        """What it could read now, over all its partitions; those that it cannot read count
+        nothing.
+        """
         total = 0
         for request, fetch_offset in self._asked():
             try:
@@ -175,9 +220,15 @@ class DelayedFetch:
         return len(self._waiting) + (0 if self._resting is None else len(self._resting.woken)) > 1
 
     def _adds(self, changed: Hashable) -> bool:
-        """Whether what happened there may complete it: most often a high watermark moved, which followers do not wait for."""
+        """Whether what happened there may complete it: most often a high watermark moved, which
+        followers do not wait for.
+        """
         try:
-            return any(self._readable(request, offset) for request, offset in self._asked() if request.topic_partition == changed)
+            return any(
+                self._readable(request, offset)
+                for request, offset in self._asked()
+                if request.topic_partition == changed
+            )
         except BrokerError:
             return True
 
@@ -210,7 +261,10 @@ class DelayedFetch:
         )
 
     def _readable(self, request: FetchPartitionRequest, fetch_offset: LogOffsetMetadata) -> int:
-        """Bytes that wait in one partition, -1 when it should be answered now. Raises `BrokerError` likewise."""
+        """Bytes that wait in one partition, -1 when it should be answered now.
+
+        Raises `BrokerError` likewise.
+        """
         partition = self._partition_of(request.topic_partition)
         log = partition.log_for(request.current_leader_epoch, self._params.only_leader)
         if request.topic_id is not None and request.topic_id != partition.topic_id:
@@ -227,11 +281,19 @@ class DelayedFetch:
         return found
 
     @staticmethod
-    def _readable_to(end: LogOffsetMetadata, fetch_offset: LogOffsetMetadata, log_end_offset: int, max_bytes: int) -> int:
-        """Bytes between a reader and the end it may see, -1 for case F and where only reading can tell."""
+    def _readable_to(
+        end: LogOffsetMetadata, fetch_offset: LogOffsetMetadata, log_end_offset: int, max_bytes: int
+    ) -> int:
+        """Bytes between a reader and the end it may see, -1 for case F and where only reading
+        can tell.
+        """
         found = 0
         if end.offset != fetch_offset.offset:
-            if end.on_older_segment(fetch_offset) or fetch_offset.on_older_segment(end) or fetch_offset.offset > log_end_offset:
+            if (
+                end.on_older_segment(fetch_offset)
+                or fetch_offset.on_older_segment(end)
+                or fetch_offset.offset > log_end_offset
+            ):
                 return -1
             if end.offset > fetch_offset.offset:
                 if not end.on_same_segment(fetch_offset):
@@ -246,7 +308,12 @@ class DeleteOutcome:
     __slots__ = ("error", "error_message", "low_watermark", "required_offset", "topic_partition")
 
     def __init__(
-        self, topic_partition: TopicPartition, error: ErrorCode, low_watermark: int = -1, required_offset: int = -1, error_message: str | None = None
+        self,
+        topic_partition: TopicPartition,
+        error: ErrorCode,
+        low_watermark: int = -1,
+        required_offset: int = -1,
+        error_message: str | None = None,
     ) -> None:
         self.topic_partition = topic_partition
         self.error = error

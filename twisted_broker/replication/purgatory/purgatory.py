@@ -2,14 +2,17 @@
 
 Owns the lists of what waits, by key, and the Deferreds that are fired when it waits no more.
 
-1. An operation completes exactly once: by its condition, by its time, or because its waiter gave up (`cancel()`).
+1. An operation completes exactly once: by its condition, by its time, or because its waiter gave up
+   (`cancel()`).
 2. Try, watch on every key, try again: no event between is lost.
-3. `check` looks at everything under a key first and fires Deferreds afterwards; it is called from the event queue only, so completing an
-   operation never re-enters the code that caused it.
-4. Completed operations leave the lists when their number passes `purge_interval`, or when their key is looked at.
+3. `check` looks at everything under a key first and fires Deferreds afterwards; it is called from
+   the event queue only, so completing an operation never re-enters the code that caused it.
+4. Completed operations leave the lists when their number passes `purge_interval`, or when their key
+   is looked at.
 5. One that raises when tried is completed and logged; the others go on.
 
-Source: RL 4.1, 4.3; Kafka's `DelayedOperationPurgatory`. Leaves out: the conditions (`delayed`), time (`timing_wheel`).
+Source: RL 4.1, 4.3; Kafka's `DelayedOperationPurgatory`. Leaves out: the conditions (`delayed`),
+time (`timing_wheel`).
 """
 
 from __future__ import annotations
@@ -26,9 +29,11 @@ _log = Logger()
 
 
 class Operation(Protocol):
-    """What can wait. `is_complete` may be asked any number of times until it says yes; `expire` is called instead of a yes when time is up.
+    """What can wait. `is_complete` may be asked any number of times until it says yes; `expire` is
+    called instead of a yes when time is up.
 
-    `changed`: the key under which something happened, when nothing else did since it was asked last.
+    `changed`: the key under which something happened, when nothing else did since it was asked
+    last.
     """
 
     def is_complete(self, changed: Hashable = None) -> bool: ...
@@ -93,7 +98,15 @@ class DelayedOperation(Timer):
 class Purgatory:
     """`name` is for metrics: Produce, Fetch, DeleteRecords."""
 
-    __slots__ = ("_completed", "_purge_interval", "_watched", "_wheel", "expired_count", "name", "waiting")
+    __slots__ = (
+        "_completed",
+        "_purge_interval",
+        "_watched",
+        "_wheel",
+        "expired_count",
+        "name",
+        "waiting",
+    )
 
     def __init__(self, name: str, wheel: TimingWheel, purge_interval: int) -> None:
         self.name = name
@@ -109,8 +122,11 @@ class Purgatory:
         """PurgatorySize: entries in the lists, completed ones not yet purged among them."""
         return sum(map(len, self._watched.values()))
 
-    def wait(self, operation: Operation, keys: Iterable[Hashable], timeout_ms: int, tried: bool = False) -> Deferred[None] | None:
-        """None when it is complete at once, else a Deferred that fires when it is, or when `timeout_ms` passed (after `expire()`).
+    def wait(
+        self, operation: Operation, keys: Iterable[Hashable], timeout_ms: int, tried: bool = False
+    ) -> Deferred[None] | None:
+        """None when it is complete at once, else a Deferred that fires when it is, or when
+        `timeout_ms` passed (after `expire()`).
 
         `tried`: the caller has just made the first try.
         """
@@ -154,7 +170,11 @@ class Purgatory:
 
     def watching(self, key: Hashable) -> list[tuple[Operation, int]]:
         """What waits under `key`, oldest first, and in how many ms its time is up."""
-        return [(parked.operation, self._wheel.remaining_ms(parked)) for parked in self._watched.get(key, ()) if parked.operation is not None]
+        return [
+            (parked.operation, self._wheel.remaining_ms(parked))
+            for parked in self._watched.get(key, ())
+            if parked.operation is not None
+        ]
 
     def complete_all(self) -> None:
         """Lets everything go as if its time were up (shutdown)."""

@@ -1,16 +1,22 @@
 """Timers by the hundred thousand, at constant cost each.
 
-Owns the wheel on which everything waits that has a time limit in the replica layer: one clock call for all of them.
+Owns the wheel on which everything waits that has a time limit in the replica layer: one clock call
+for all of them.
 
-1. Adding and cancelling a timer is O(1): timers are links of a circular list per slot, and a bit per slot says that it is not empty.
+1. Adding and cancelling a timer is O(1): timers are links of a circular list per slot, and a bit
+   per slot says that it is not empty.
 2. A timer is never early; it is late by less than a tick (1 ms) plus what the clock is late.
-3. A timer fires at most once; one that was cancelled never fires. Timers of one millisecond fire in the order of their adding.
-4. When the clock itself is late by `STOOD_STILL_MS` or more (this process was stopped, or its disk was slow), a turn of the reactor goes by before
-   anything fires: what has arrived meanwhile, a follower's fetch that completes a produce, is read first.
-5. At most one call is pending on the clock: at the earliest slot in use, or earlier when that slot's timers were cancelled since.
+3. A timer fires at most once; one that was cancelled never fires. Timers of one millisecond fire in
+   the order of their adding.
+4. When the clock itself is late by `STOOD_STILL_MS` or more (this process was stopped, or its disk
+   was slow), a turn of the reactor goes by before anything fires: what has arrived meanwhile, a
+   follower's fetch that completes a produce, is read first.
+5. At most one call is pending on the clock: at the earliest slot in use, or earlier when that
+   slot's timers were cancelled since.
 
-Levels hold 64 slots of 64**level ms each; a slot of a higher level is dealt out to lower ones when its time comes, so a timer moves at
-most five times in its life. Source: RL 4.1, 4.2; Varghese and Lauck's hierarchical wheel. Leaves out: what a timer means (`purgatory`).
+Levels hold 64 slots of 64**level ms each; a slot of a higher level is dealt out to lower ones when
+its time comes, so a timer moves at most five times in its life. Source: RL 4.1, 4.2; Varghese and
+Lauck's hierarchical wheel. Leaves out: what a timer means (`purgatory`).
 """
 
 from __future__ import annotations
@@ -33,7 +39,10 @@ STOOD_STILL_MS = 100
 
 
 class Timer:
-    """A link of a slot's circle. `expired()` is what it does when its time comes; it may add and cancel timers."""
+    """A link of a slot's circle.
+
+    `expired()` is what it does when its time comes; it may add and cancel timers.
+    """
 
     __slots__ = ("_next", "_previous", "deadline_ms")
     deadline_ms: int
@@ -69,13 +78,26 @@ class _Slot(Timer):
 class TimingWheel:
     """All timers of one broker, driven by one `callLater` of its clock."""
 
-    __slots__ = ("_call", "_call_at_ms", "_clock", "_elapsed_ms", "_levels", "_log", "_occupied", "_origin", "_reading", "size")
+    __slots__ = (
+        "_call",
+        "_call_at_ms",
+        "_clock",
+        "_elapsed_ms",
+        "_levels",
+        "_log",
+        "_occupied",
+        "_origin",
+        "_reading",
+        "size",
+    )
 
     def __init__(self, clock: IClock) -> None:
         self._clock = clock
         self._origin = clock.seconds()
         self._elapsed_ms = 0
-        self._levels = [[_Slot(level, index) for index in range(_SLOTS)] for level in range(_LEVELS)]
+        self._levels = [
+            [_Slot(level, index) for index in range(_SLOTS)] for level in range(_LEVELS)
+        ]
         self._occupied = [0] * _LEVELS
         self._call: IDelayedCall | None = None
         self._call_at_ms = -1
@@ -84,7 +106,9 @@ class TimingWheel:
         self.size = 0
 
     def add(self, timer: Timer, delay_ms: int) -> None:
-        """`timer.expired()` is called once, `delay_ms` from now (>= 0) or soon after, unless it is cancelled before."""
+        """`timer.expired()` is called once, `delay_ms` from now (>= 0) or soon after, unless it
+        is cancelled before.
+        """
         assert timer._next is None, "a timer is added once"
         now_ms = (self._clock.seconds() - self._origin) * 1000
         deadline_ms = max(ceil(now_ms - _ROUNDING_MS) + delay_ms, self._elapsed_ms + 1)
@@ -118,7 +142,10 @@ class TimingWheel:
 
     def _insert(self, timer: Timer) -> None:
         deadline_ms = timer.deadline_ms
-        level = min((self._elapsed_ms ^ deadline_ms | _MASK).bit_length() - 1, _LEVELS * _BITS - 1) // _BITS
+        level = (
+            min((self._elapsed_ms ^ deadline_ms | _MASK).bit_length() - 1, _LEVELS * _BITS - 1)
+            // _BITS
+        )
         slot = self._levels[level][(deadline_ms >> level * _BITS) & _MASK]
         last = slot._previous
         assert last is not None
@@ -127,7 +154,9 @@ class TimingWheel:
         self._occupied[level] |= slot.bit
 
     def _earliest(self) -> tuple[int, _Slot] | None:
-        """The start of the earliest slot in use, and the slot: lower levels always come before higher ones."""
+        """The start of the earliest slot in use, and the slot: lower levels always come before
+        higher ones.
+        """
         for level, occupied in enumerate(self._occupied):
             if not occupied:
                 continue
@@ -165,7 +194,9 @@ class TimingWheel:
             self._wake_at(found[0], now_ms)
 
     def _empty(self, slot: _Slot) -> None:
-        """Fires the timers of a slot whose time has come, and deals the others out to lower levels."""
+        """Fires the timers of a slot whose time has come, and deals the others out to lower
+        levels.
+        """
         timers = []
         timer = slot._next
         while timer is not slot:

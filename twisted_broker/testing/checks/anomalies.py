@@ -1,7 +1,8 @@
 """What a history must not show: Jepsen's anomalies of a log, under Jepsen's names.
 
-Owns `find_anomalies`. Each partition's order of values is rebuilt from every (offset, value) that any client was told; gaps between offsets are fine,
-so skips are counted in that order and not in offsets.
+Owns `find_anomalies`. Each partition's order of values is rebuilt from every (offset, value) that
+any client was told; gaps between offsets are fine, so skips are counted in that order and not in
+offsets.
 
 | name | an anomaly is |
 |---|---|
@@ -11,13 +12,14 @@ so skips are counted in that order and not in offsets.
 | unseen | an acknowledged value that nobody polled by the end |
 | aborted-read | a refused value that somebody polled (Jepsen's G1a) |
 | unsent-read | a polled value that nobody sent |
-| poll-skip, nonmonotonic-poll | between two polls of a consumer within a tenure, values are passed over, or given again |
+| poll-skip, nonmonotonic-poll | between two polls of a consumer, values are skipped or repeated |
 | int-poll-skip, int-nonmonotonic-poll | the same within one poll |
-| nonmonotonic-send, int-nonmonotonic-send | a producer's later send at a lower offset than an earlier one; int-: of the same op |
-| group-skip | an acknowledged value that no member of a group (groups read from the beginning) polled, though one polled beyond it |
+| nonmonotonic-send, int-nonmonotonic-send | a producer's later send below an earlier one |
+| group-skip | no member of a group polled an acknowledged value, yet one polled beyond |
 
-Near linear in the number of facts. Source: RELIABILITY 1.2; `jepsen.tests.kafka`. Leaves out what only transactions have: precommitted-read,
-int-send-skip, G0, G1c; and gaps between tenures, which are a group's right (group-skip looks at what they must not do).
+Near linear in the number of facts. Source: RELIABILITY 1.2; `jepsen.tests.kafka`. Leaves out what
+only transactions have: precommitted-read, int-send-skip, G0, G1c; and gaps between tenures, which
+are a group's right (group-skip looks at what they must not do).
 """
 
 from __future__ import annotations
@@ -30,9 +32,20 @@ from twisted_broker.interfaces import TopicPartition
 from twisted_broker.testing.checks.history import Fate, History, Record, Send
 
 NAMES = (
-    "inconsistent-offsets", "duplicate", "lost-write", "unseen", "aborted-read", "unsent-read", "poll-skip", "nonmonotonic-poll",
-    "int-poll-skip", "int-nonmonotonic-poll", "nonmonotonic-send", "int-nonmonotonic-send", "group-skip",
-)  # fmt: skip
+    "inconsistent-offsets",
+    "duplicate",
+    "lost-write",
+    "unseen",
+    "aborted-read",
+    "unsent-read",
+    "poll-skip",
+    "nonmonotonic-poll",
+    "int-poll-skip",
+    "int-nonmonotonic-poll",
+    "nonmonotonic-send",
+    "int-nonmonotonic-send",
+    "group-skip",
+)
 
 
 class Anomaly(NamedTuple):
@@ -48,7 +61,10 @@ class Anomaly(NamedTuple):
 
 
 def find_anomalies(history: History, ended: bool = True) -> list[Anomaly]:
-    """All of them, by partition. `ended`: everything was read to the end, so what was not seen is an anomaly."""
+    """All of them, by partition.
+
+    `ended`: everything was read to the end, so what was not seen is an anomaly.
+    """
     partitions: dict[TopicPartition, _Partition] = {}
     for send in history.sends:
         partitions.setdefault(send.partition, _Partition(send.partition)).sends.append(send)
@@ -82,8 +98,17 @@ class _Partition:
         self._rebuild()
         for value, offsets in self.offsets.items():
             if len(offsets) > 1:
-                yield Anomaly("duplicate", self.name, f"{value!r} is at offsets {sorted(offsets)}", value)
-        for check in (self._places(), self._writes(ended), self._reads(), self._polls(), self._send_order(), self._groups()):
+                yield Anomaly(
+                    "duplicate", self.name, f"{value!r} is at offsets {sorted(offsets)}", value
+                )
+        for check in (
+            self._places(),
+            self._writes(ended),
+            self._reads(),
+            self._polls(),
+            self._send_order(),
+            self._groups(),
+        ):
             for name, what in check:
                 yield Anomaly(name, self.name, what)
 
@@ -112,7 +137,9 @@ class _Partition:
                 yield "inconsistent-offsets", f"offset {offset} holds {values}"
 
     def _writes(self, ended: bool) -> Iterator[tuple[str, str]]:
-        highest = max((offset for _, _, _, records in self.readings for offset, _ in records), default=-1)
+        highest = max(
+            (offset for _, _, _, records in self.readings for offset, _ in records), default=-1
+        )
         for send in self.sends:
             if send.fate is not Fate.ACKED or send.value in self.polled:
                 continue
@@ -144,7 +171,10 @@ class _Partition:
     def _step(self, who: str, before: int, offset: int, prefix: str) -> Iterator[tuple[str, str]]:
         passed = self.ranks[offset] - self.ranks[before] - 1
         if passed > 0:
-            yield f"{prefix}poll-skip", f"{who} was given {offset} after {before}: {passed} between them were passed over"
+            yield (
+                f"{prefix}poll-skip",
+                f"{who} was given {offset} after {before}: {passed} between them were passed over",
+            )
         elif passed < 0:
             yield f"{prefix}nonmonotonic-poll", f"{who} was given {offset} after {before}"
 
@@ -162,8 +192,20 @@ class _Partition:
 
     def _groups(self) -> Iterator[tuple[str, str]]:
         for group in sorted({group for _, group, _, _ in self.readings if group}):
-            seen = {offset for _, member, _, records in self.readings if member == group for offset, _ in records}
+            seen = {
+                offset
+                for _, member, _, records in self.readings
+                if member == group
+                for offset, _ in records
+            }
             highest = max(seen, default=-1)
             for send in self.sends:
-                if send.fate is Fate.ACKED and 0 <= send.offset < highest and send.offset not in seen:
-                    yield "group-skip", f"{send!r}, was passed over by {group}, which read up to {highest}"
+                if (
+                    send.fate is Fate.ACKED
+                    and 0 <= send.offset < highest
+                    and send.offset not in seen
+                ):
+                    yield (
+                        "group-skip",
+                        f"{send!r}, was passed over by {group}, which read up to {highest}",
+                    )

@@ -2,8 +2,10 @@
 
 Owns `ClientChecker`: each fact as it becomes known, and at the end what became of every batch.
 
-1. What it finds goes to the cluster's checker, which raises it after the step: a check must not raise through a client.
-2. Where an unclean election took something, or may have, less is owed; everything else is owed as always.
+1. What it finds goes to the cluster's checker, which raises it after the step: a check must not
+   raise through a client.
+2. Where an unclean election took something, or may have, less is owed; everything else is owed as
+   always.
 
 Source: RL 9; RELIABILITY 2.4. Leaves out: what brokers hold (`check_cluster`), transactions.
 """
@@ -41,12 +43,23 @@ class ClientChecker:
         self.last_ack_seconds = self.checker.cluster.sim.now
         line = self.checker.truth.line_of(attempt.partition)
         if attempt.epoch < line.unclean_epoch:
-            return  # a leader that an unclean election left behind, and that does not know it yet: nothing is owed
+            # a leader that an unclean election left behind, and that does not know it yet: nothing
+            # is owed
+            return
         if attempt.base_offset < 0 or attempt.base_offset + len(attempt.values) > line.top:
             self._broken(f"{attempt!r} was acknowledged, but only {line.top} was ever committed")
         self._note_values(attempt.partition, attempt.base_offset, attempt.values, "the producer")
 
-    def consumed(self, who: str, name: TopicPartition, base: int, last: int, epoch: int, crc: int, values: Sequence[bytes]) -> None:
+    def consumed(
+        self,
+        who: str,
+        name: TopicPartition,
+        base: int,
+        last: int,
+        epoch: int,
+        crc: int,
+        values: Sequence[bytes],
+    ) -> None:
         """RL 9: nothing uncommitted, no gap, no reordering."""
         self._told.consumed(who, name, base, values)
         line = self.checker.truth.line_of(name)
@@ -59,19 +72,29 @@ class ClientChecker:
         self._positions[who] = last + 1
         self._note_values(name, base, values, who)
 
-    def _note_values(self, name: TopicPartition, base: int, values: Sequence[bytes], who: str) -> None:
+    def _note_values(
+        self, name: TopicPartition, base: int, values: Sequence[bytes], who: str
+    ) -> None:
         known = self.values.setdefault(name, {})
         for offset, value in enumerate(values, base):
             if known.setdefault(offset, value) != value:
                 if self.checker.truth.line_of(name).is_whole:
-                    self._broken(f"{name} at {offset}: {who} was told {value!r}, before it was {known[offset]!r}")
+                    self._broken(
+                        f"{name} at {offset}: {who} was told {value!r}, before it was "
+                        f"{known[offset]!r}"
+                    )
                 known[offset] = value
 
     def mark_seen(self, who: str, name: TopicPartition, epoch: int, mark: int) -> None:
-        """RL 9: the high watermark that a client saw never goes back under the same leader; the end that ListOffsets says never at all."""
+        """RL 9: the high watermark that a client saw never goes back under the same leader; the
+        end that ListOffsets says never at all.
+        """
         line = self.checker.truth.line_of(name)
         if mark < self._marks.get((who, name, epoch), -1) and epoch >= 0:
-            self._broken(f"{who} saw the mark {mark} of {name} in epoch {epoch} after {self._marks[who, name, epoch]}")
+            self._broken(
+                f"{who} saw the mark {mark} of {name} in epoch {epoch} after "
+                f"{self._marks[who, name, epoch]}"
+            )
         self._marks[who, name, epoch] = mark
         consumer, _, is_end = who.partition(" ")
         highest = self._ends.get((consumer, name), -1)
@@ -82,24 +105,34 @@ class ClientChecker:
     def out_of_range(self, who: str, name: TopicPartition, epoch: int, offset: int) -> None:
         """Without an unclean election nothing that a consumer reached may vanish."""
         if self.checker.truth.line_of(name).is_whole and epoch >= 0:
-            self._broken(f"{who} reads {name} at {offset} in epoch {epoch}: out of range, and no unclean election was recorded")
+            self._broken(
+                f"{who} reads {name} at {offset} in epoch {epoch}: out of range, and no "
+                "unclean election was recorded"
+            )
         self._told.moved(who)
         self._positions[who] = 0
         self._resets[name] = -1
 
     def at_the_end(self) -> None:
-        """RL 9, after healing: what was acknowledged and is owed is there once, what was refused is not there."""
+        """RL 9, after healing: what was acknowledged and is owed is there once, what was refused
+        is not there.
+        """
         finals = _Finals(self.checker, self.notes.attempts)
         for attempt in self.notes.attempts:
             self._attempt_at_the_end(attempt, finals)
-        unclean = {name for name in finals.values if self.checker.truth.line_of(name).unclean_epoch >= 0}
+        unclean = {
+            name for name in finals.values if self.checker.truth.line_of(name).unclean_epoch >= 0
+        }
         for anomaly in self._told.anomalies(self.notes.attempts, unclean):
             self._broken(str(anomaly))
 
     def _attempt_at_the_end(self, attempt: Attempt, finals: _Finals) -> None:
         name = attempt.partition
         for index, value in enumerate(attempt.values):
-            found, place = finals.values[name].get(attempt.base_offset + index), finals.places.get((name, value))
+            found, place = (
+                finals.values[name].get(attempt.base_offset + index),
+                finals.places.get((name, value)),
+            )
             if attempt.fate is Fate.ACKED and self._is_owed(attempt) and found != value:
                 self._broken(f"{attempt!r} was acknowledged and is lost: {found!r} is there")
             if attempt.fate is Fate.REFUSED and place is not None:
@@ -117,10 +150,16 @@ class ClientChecker:
 
 
 class _Finals:
-    """What the logs hold at the end. `values`: partition -> offset -> value; `places`: (partition, value) -> its last offset."""
+    """What the logs hold at the end.
+
+    `values`: partition -> offset -> value; `places`: (partition, value) -> its last offset.
+    """
 
     def __init__(self, checker: ClusterChecker, attempts: Sequence[Attempt]) -> None:
-        self.values = {name: final_values(checker, name) for name in sorted({attempt.partition for attempt in attempts})}
+        self.values = {
+            name: final_values(checker, name)
+            for name in sorted({attempt.partition for attempt in attempts})
+        }
         self.places: dict[tuple[TopicPartition, bytes], int] = {}
         self.twice: set[tuple[TopicPartition, bytes]] = set()
         for name, values in self.values.items():

@@ -2,11 +2,12 @@
 
 Owns `ClusterChecker`: which rules are looked at when.
 
-1. A step costs a comparison of a few numbers per partition of the machine that ran; only what changed is looked at.
+1. A step costs a comparison of a few numbers per partition of the machine that ran; only what
+   changed is looked at.
 2. A violation raises `Violation`: the run ends there, at the step that broke the rule.
 
-Source: RL 9; RELIABILITY 2.2, 2.4. Leaves out: the rules (`check_truth`, `check_replicas`, `check_members`), what clients are told
-(`check_clients`), transactions.
+Source: RL 9; RELIABILITY 2.2, 2.4. Leaves out: the rules (`check_truth`, `check_replicas`,
+`check_members`), what clients are told (`check_clients`), transactions.
 """
 
 from __future__ import annotations

@@ -1,9 +1,13 @@
-"""What the controller has committed, and what leaders have exposed: the truth that brokers and clients are held to.
+"""What the controller has committed, and what leaders have exposed: the truth that brokers and
+clients are held to.
 
-Owns `CommittedState` and `Violation`. A partition is named by its topic's id and its number, for a topic may be deleted and made anew.
+Owns `CommittedState` and `Violation`. A partition is named by its topic's id and its number, for a
+topic may be deleted and made anew.
 
-1. The controller's committed image is the truth about leaders and ISRs. It only grows, and so do all epochs in it.
-2. What was committed of a partition is its `Line`; an unclean election is noted here, and only then may a line lose something.
+1. The controller's committed image is the truth about leaders and ISRs. It only grows, and so do
+   all epochs in it.
+2. What was committed of a partition is its `Line`; an unclean election is noted here, and only then
+   may a line lose something.
 3. `touched` are the partitions of which something changed since they were last held to StrongIsr.
 
 Source: RL 9; RELIABILITY 2.2 (TypeOk, LeaderInIsr). Leaves out: logs (`check_replicas`).
@@ -26,7 +30,10 @@ class Violation(Exception):
 
 
 class CommittedState:
-    """`image`: what is committed now, None before anything is. `note` is told of unclean elections."""
+    """`image`: what is committed now, None before anything is.
+
+    `note` is told of unclean elections.
+    """
 
     def __init__(self, note: Callable[[str], None]) -> None:
         self.image: Any = None
@@ -62,21 +69,33 @@ class CommittedState:
         return None if topic is None else topic.partitions.get(key[1])
 
     def without_candidates(self) -> list[str]:
-        """Topics with a partition that has no leader and nobody to elect: a changed minimum ISR made the controller forget (KIP-966)."""
+        """Topics with a partition that has no leader and nobody to elect: a changed minimum ISR
+        made the controller forget (KIP-966).
+        """
         topics = () if self.image is None else self.image.topics_by_id.values()
-        return sorted(topic.name for topic in topics if any(_is_without_candidates(each) for each in topic.partitions.values()))
+        return sorted(
+            topic.name
+            for topic in topics
+            if any(_is_without_candidates(each) for each in topic.partitions.values())
+        )
 
     # changes
 
     def look(self, image: Any) -> None:
-        """What the controller has committed now; costs nothing while that is the same image. Raises `Violation`."""
+        """What the controller has committed now; costs nothing while that is the same image.
+
+        Raises `Violation`.
+        """
         if image is self._looked_at:
             return
         before, self._looked_at = self.image, image
         if image.offset < 0:
             return
         if before is not None and image.offset < before.offset:
-            raise Violation(f"the controller lost metadata: {before.offset} was committed, now it ends at {image.offset}")
+            raise Violation(
+                f"the controller lost metadata: {before.offset} was committed, now it ends at "
+                f"{image.offset}"
+            )
         self.image = image
         self._check_brokers(image)
         for topic_id, topic in image.topics_by_id.items():
@@ -87,14 +106,19 @@ class CommittedState:
     def _check_brokers(self, image: Any) -> None:
         for broker in image.brokers.values():
             if broker.epoch < self._broker_epochs.get(broker.id, -1):
-                raise Violation(f"broker {broker.id} has epoch {broker.epoch}, it had {self._broker_epochs[broker.id]}")
+                raise Violation(
+                    f"broker {broker.id} has epoch {broker.epoch}, it had "
+                    f"{self._broker_epochs[broker.id]}"
+                )
             self._broker_epochs[broker.id] = broker.epoch
 
     def _check_topic(self, topic_id: bytes, old: Any, topic: Any) -> None:
         for number, partition in topic.partitions.items():
             known = None if old is None else old.partitions.get(number)
             if known != partition:
-                self._check_partition((topic_id, number), TopicPartition(topic.name, number), known, partition)
+                self._check_partition(
+                    (topic_id, number), TopicPartition(topic.name, number), known, partition
+                )
 
     def _check_partition(self, key: Key, name: TopicPartition, old: Any, new: Any) -> None:
         self.names[key] = name
@@ -109,7 +133,9 @@ class CommittedState:
             return
         if new.leader_epoch < old.leader_epoch or new.partition_epoch <= old.partition_epoch:
             raise Violation(f"{where}: epochs did not grow, before: {old}")
-        elected = new.leader >= 0 and (new.leader != old.leader or new.leader_epoch != old.leader_epoch)
+        elected = new.leader >= 0 and (
+            new.leader != old.leader or new.leader_epoch != old.leader_epoch
+        )
         if elected and new.leader not in (*old.isr, *old.elr):
             self._elected_uncleanly(key, new.leader_epoch, f"{name}: {old} -> {new}")
 
@@ -121,4 +147,6 @@ class CommittedState:
 
 
 def _is_without_candidates(registration: Any) -> bool:
-    return registration.leader < 0 and not (registration.isr or registration.elr or registration.last_known_elr)
+    return registration.leader < 0 and not (
+        registration.isr or registration.elr or registration.last_known_elr
+    )

@@ -1,6 +1,7 @@
 """How a cluster is after it healed: at rest, with all replicas equal.
 
-Owns `what_is_missing` for that, and `final_values`. Source: RL 9. Leaves out: what holds at every step (`check_cluster`).
+Owns `what_is_missing` for that, and `final_values`. Source: RL 9. Leaves out: what holds at every
+step (`check_cluster`).
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ _RECORD_BYTES = 1 << 20
 
 
 def what_is_missing(checker: ClusterChecker) -> str:
-    """Empty when every replica is back in its ISR and all logs are equal and committed; else the first that is not."""
+    """Empty when every replica is back in its ISR and all logs are equal and committed; else the
+    first that is not.
+    """
     image = checker.truth.image
     if image is None:
         return "no metadata"
@@ -37,8 +40,13 @@ def _missing(checker: ClusterChecker, key: Key, registration: Any) -> str:
         seen = checker.members.seen[f"n{replica}"].get(name)
         if seen is None:
             return f"{name}: n{replica} does not hold it"
-        if replica == registration.leader and (not seen.leads or seen.high_watermark != seen.mirror.end):
-            return f"{name}: n{replica} leads {seen.leads}, high watermark {seen.high_watermark}, log end {seen.mirror.end}"
+        if replica == registration.leader and (
+            not seen.leads or seen.high_watermark != seen.mirror.end
+        ):
+            return (
+                f"{name}: n{replica} leads {seen.leads}, high watermark "
+                f"{seen.high_watermark}, log end {seen.mirror.end}"
+            )
         found.append((seen.mirror.end, seen.mirror.chain_at(seen.mirror.end), seen.mirror.lasts))
     if any(each != found[0] for each in found):
         return f"{name}: the replicas differ, they end at {[each[0] for each in found]}"
@@ -53,5 +61,7 @@ def final_values(checker: ClusterChecker, name: TopicPartition) -> dict[int, byt
     for segment in checker.members.seen[node.name][name].log.segments:
         data = bytes(node.disk.nodes[segment.log.path].data[: segment.size])
         for batch in iterate_batches(data, check_crc=True):
-            values |= {record.offset: bytes(record.value or b"") for record in batch.records(_RECORD_BYTES)}
+            values |= {
+                record.offset: bytes(record.value or b"") for record in batch.records(_RECORD_BYTES)
+            }
     return values

@@ -1,14 +1,18 @@
 """What clients asked for and what they were told: the facts that `anomalies` judges.
 
-Owns `History` with its `Send`s and `Poll`s, and `Recorder`, with which a client in a process of its own writes its part of one to a file.
+Owns `History` with its `Send`s and `Poll`s, and `Recorder`, with which a client in a process of its
+own writes its part of one to a file.
 
-1. A value is sent once in a run. A send is acknowledged at an offset (-1: it was not told which), refused (surely not written), or unknown.
-2. `op` numbers what one client asked for in one go: sends of one op go out together, in the order of invocation.
-3. A poll is what one call gave, per partition in the order given. `tenure` grows whenever the consumer was told, or chose, where to read on.
+1. A value is sent once in a run. A send is acknowledged at an offset (-1: it was not told which),
+   refused (surely not written), or unknown.
+2. `op` numbers what one client asked for in one go: sends of one op go out together, in the order
+   of invocation.
+3. A poll is what one call gave, per partition in the order given. `tenure` grows whenever the
+   consumer was told, or chose, where to read on.
 4. A line of a file is whole or not there: a client that is killed leaves what it knew.
 
-Times are ns of one clock that all clients of a run share. Source: the operations of Jepsen's kafka workload (RELIABILITY 1.2).
-Leaves out: transactions.
+Times are ns of one clock that all clients of a run share. Source: the operations of Jepsen's kafka
+workload (RELIABILITY 1.2). Leaves out: transactions.
 """
 
 from __future__ import annotations
@@ -38,8 +42,16 @@ class Send:
 
     __slots__ = ("completed", "fate", "invoked", "offset", "op", "partition", "value", "who")
 
-    def __init__(self, who: str, partition: TopicPartition, value: str, op: int, invoked: int = 0) -> None:
-        self.who, self.partition, self.value, self.op, self.invoked = who, partition, value, op, invoked
+    def __init__(
+        self, who: str, partition: TopicPartition, value: str, op: int, invoked: int = 0
+    ) -> None:
+        self.who, self.partition, self.value, self.op, self.invoked = (
+            who,
+            partition,
+            value,
+            op,
+            invoked,
+        )
         self.fate, self.offset, self.completed = Fate.UNKNOWN, -1, 0
 
     def __repr__(self) -> str:
@@ -52,7 +64,9 @@ class Poll:
 
     __slots__ = ("at", "records", "tenure", "who")
 
-    def __init__(self, who: str, tenure: int, records: Mapping[TopicPartition, Sequence[Record]], at: int = 0) -> None:
+    def __init__(
+        self, who: str, tenure: int, records: Mapping[TopicPartition, Sequence[Record]], at: int = 0
+    ) -> None:
         self.who, self.tenure, self.records, self.at = who, tenure, records, at
 
 
@@ -72,9 +86,14 @@ class History:
         self._open: dict[str, Send] = {}
 
     def send(self, who: str, partition: TopicPartition, value: str, op: int, at: int = 0) -> Send:
-        """A client sends a value. ValueError when it was sent before: that run could not be judged."""
+        """A client sends a value.
+
+        ValueError when it was sent before: that run could not be judged.
+        """
         if value in self._open:
-            raise ValueError(f"{who} sends {value!r}, which is on its way already: values are sent once")
+            raise ValueError(
+                f"{who} sends {value!r}, which is on its way already: values are sent once"
+            )
         sent = self._open[value] = Send(who, partition, value, op, at)
         self.sends.append(sent)
         return sent
@@ -91,12 +110,16 @@ class History:
         """The consumer reads on from where it was told to."""
         self.tenures[who] = self.tenures.get(who, 0) + 1
 
-    def poll(self, who: str, records: Mapping[TopicPartition, Sequence[Record]], at: int = 0) -> None:
+    def poll(
+        self, who: str, records: Mapping[TopicPartition, Sequence[Record]], at: int = 0
+    ) -> None:
         self.polls.append(Poll(who, self.tenures.get(who, 0), records, at))
         for partition, found in records.items():
             for name in (who, self.groups.get(who)):
                 if name is not None and found:
-                    self.positions[name, partition] = max(self.positions.get((name, partition), 0), found[-1][0] + 1)
+                    self.positions[name, partition] = max(
+                        self.positions.get((name, partition), 0), found[-1][0] + 1
+                    )
 
     def take(self, who: str, lines: Iterable[str]) -> int:
         """Takes a client's lines, as a `Recorder` wrote them; gives how many."""
@@ -107,7 +130,9 @@ class History:
             count += 1
         return count
 
-    def _take_send(self, who: str, at: int, topic: str, op: int, sent: Sequence[tuple[int, str]]) -> None:
+    def _take_send(
+        self, who: str, at: int, topic: str, op: int, sent: Sequence[tuple[int, str]]
+    ) -> None:
         for partition, value in sent:
             self.send(who, TopicPartition(topic, partition), value, op, at)
 
@@ -117,13 +142,21 @@ class History:
     def _take_assigned(self, who: str, at: int) -> None:
         self.assigned(who)
 
-    def _take_poll(self, who: str, at: int, found: Sequence[tuple[str, int, Sequence[int], Sequence[str]]]) -> None:
-        records = {TopicPartition(topic, partition): list(zip(offsets, values, strict=True)) for topic, partition, offsets, values in found}
+    def _take_poll(
+        self, who: str, at: int, found: Sequence[tuple[str, int, Sequence[int], Sequence[str]]]
+    ) -> None:
+        records = {
+            TopicPartition(topic, partition): list(zip(offsets, values, strict=True))
+            for topic, partition, offsets, values in found
+        }
         self.poll(who, records, at)
 
 
 class Recorder:
-    """One client's part of a history, written line by line, from any thread. `now_ns`: the run's clock."""
+    """One client's part of a history, written line by line, from any thread.
+
+    `now_ns`: the run's clock.
+    """
 
     def __init__(self, file: TextIO, now_ns: Callable[[], int]) -> None:
         self._file, self._now_ns = file, now_ns
@@ -131,7 +164,9 @@ class Recorder:
         self._lock = Lock()
 
     def send(self, topic: str, records: Sequence[tuple[int, str]]) -> None:
-        """About to send these (partition, value)s in this order; to be called before they are sent."""
+        """About to send these (partition, value)s in this order; to be called before they are
+        sent.
+        """
         self._op += 1
         self._write("send", topic, self._op, records)
 
@@ -143,12 +178,20 @@ class Recorder:
         self._write("assigned")
 
     def poll(self, records: Mapping[tuple[str, int], Sequence[Record]]) -> None:
-        """(topic, partition) -> what one call gave. To be called before anything of it is committed."""
-        found = [[topic, partition, [each[0] for each in given], [each[1] for each in given]] for (topic, partition), given in records.items()]
+        """(topic, partition) -> what one call gave.
+
+        To be called before anything of it is committed.
+        """
+        found = [
+            [topic, partition, [each[0] for each in given], [each[1] for each in given]]
+            for (topic, partition), given in records.items()
+        ]
         if found:
             self._write("poll", found)
 
     def _write(self, kind: str, *facts: Any) -> None:
         with self._lock:
-            self._file.write(json.dumps([kind, self._now_ns(), *facts], separators=(",", ":")) + "\n")
+            self._file.write(
+                json.dumps([kind, self._now_ns(), *facts], separators=(",", ":")) + "\n"
+            )
             self._file.flush()

@@ -2,10 +2,11 @@
 
 Owns `Seen`, one partition on one machine as of its last step, and `Members`, all of them.
 
-A broker counts as a member while it runs under the broker epoch that is registered: one that restarted may have lost data, and its registration
-takes it out.
+A broker counts as a member while it runs under the broker epoch that is registered: one that
+restarted may have lost data, and its registration takes it out.
 
-Source: RELIABILITY 2.2 (WeakIsr, StrongIsr). Leaves out: what one replica must be by itself (`check_replicas`).
+Source: RELIABILITY 2.2 (WeakIsr, StrongIsr). Leaves out: what one replica must be by itself
+(`check_replicas`).
 """
 
 from __future__ import annotations
@@ -23,7 +24,18 @@ from twisted_broker.testing.sim.node import SimNode
 class Seen:
     """One partition on one machine as of its last step. -1 and None: not looked at yet."""
 
-    __slots__ = ("cuts", "end", "high_watermark", "isr_state", "leader_epoch", "leads", "log", "min_isr", "mirror", "partition")
+    __slots__ = (
+        "cuts",
+        "end",
+        "high_watermark",
+        "isr_state",
+        "leader_epoch",
+        "leads",
+        "log",
+        "min_isr",
+        "mirror",
+        "partition",
+    )
 
     def __init__(self, partition: Partition, log: Any, mirror: Mirror) -> None:
         self.partition, self.log, self.mirror = partition, log, mirror
@@ -53,33 +65,53 @@ class Members:
             found = self._log_of(self.cluster.nodes[f"n{member}"], key)
             if found is not None and (found.end < line.end or not line.agrees(found, line.end)):
                 raise Violation(
-                    f"{self.truth.names[key]}: n{member} is in the ISR {registration.isr} (partition epoch {registration.partition_epoch}), ends at"
+                    f"{self.truth.names[key]}: n{member} is in the ISR {registration.isr} "
+                    f"(partition epoch {registration.partition_epoch}), ends at"
                     f" {found.end}, and lacks what was committed up to {line.end}"
                 )
 
     def check_weak(self, leader: SimNode, seen: Seen, mark: int, where: str) -> None:
-        """WeakIsr: what a leader exposes is on all members of the ISR as it knows it, of which it knows that they run."""
+        """WeakIsr: what a leader exposes is on all members of the ISR as it knows it, of which
+        it knows that they run.
+        """
         key = self.truth.key_of(seen.partition)
         for member in sorted(seen.partition.isr_state.isr):
             node = self.cluster.nodes[f"n{member}"]
             found = self._log_of(node, key) if _is_known_to(leader, node) else None
-            if found is not None and (found.end < mark or found.chain_at(mark) != seen.mirror.chain_at(mark)):
-                raise Violation(f"{where}: its high watermark is {mark}, but member n{member} does not hold that, it ends at {found.end}")
+            if found is not None and (
+                found.end < mark or found.chain_at(mark) != seen.mirror.chain_at(mark)
+            ):
+                raise Violation(
+                    f"{where}: its high watermark is {mark}, but member n{member} does not "
+                    f"hold that, it ends at {found.end}"
+                )
 
     def _log_of(self, node: SimNode, key: Key) -> Mirror | None:
-        """The log of a broker that runs under its registered epoch; None when there is nothing to hold it to."""
+        """The log of a broker that runs under its registered epoch;
+
+        None when there is nothing to hold it to.
+        """
         if node.broker is None or node.broker._lifecycle is None or self.truth.image is None:
             return None
         registered = self.truth.image.brokers.get(node.node_id)
         if registered is None or registered.epoch != node.broker._lifecycle.broker_epoch:
             return None
         seen = self.seen[node.name].get(self.truth.names[key])
-        return None if seen is None or self.truth.key_of(seen.partition) != key or seen.partition.offline else seen.mirror
+        return (
+            None
+            if seen is None or self.truth.key_of(seen.partition) != key or seen.partition.offline
+            else seen.mirror
+        )
 
 
 def _is_known_to(leader: SimNode, node: SimNode) -> bool:
     """Whether another broker runs under the epoch that the leader's image has of it."""
-    if node is leader or leader.broker is None or node.broker is None or node.broker._lifecycle is None:
+    if (
+        node is leader
+        or leader.broker is None
+        or node.broker is None
+        or node.broker._lifecycle is None
+    ):
         return False
     known = leader.broker._observer.image.brokers.get(node.node_id)
     return known is not None and known.epoch == node.broker._lifecycle.broker_epoch

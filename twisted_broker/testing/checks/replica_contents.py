@@ -1,11 +1,14 @@
-"""What a replica's log holds, read past the production code, and the one line of what was committed.
+"""What a replica's log holds, read past the production code, and the one line of what was
+committed.
 
-Owns `Mirror`, the batches of one log as its file has them, and `Line`, the committed history of one partition.
+Owns `Mirror`, the batches of one log as its file has them, and `Line`, the committed history of one
+partition.
 
-1. A batch stands for its bytes by (base, last offset, leader epoch, CRC), and each batch's `chain` for everything up to it: equal chains are
-   equal logs.
+1. A batch stands for its bytes by (base, last offset, leader epoch, CRC), and each batch's `chain`
+   for everything up to it: equal chains are equal logs.
 2. A mirror follows its log by what was appended; after a cut it is read anew.
-3. A line only grows, except where an unclean election was recorded: then it is what the new leader holds of it.
+3. A line only grows, except where an unclean election was recorded: then it is what the new leader
+   holds of it.
 
 Source: RELIABILITY 2.1. Leaves out: judging (`check_*`); logs that do not begin at offset 0.
 """
@@ -40,7 +43,9 @@ class Mirror:
         self._at = (-1, 0)
 
     def follow(self) -> int:
-        """Reads what is new; returns the row of the first batch that was not here before (all of them after a cut)."""
+        """Reads what is new; returns the row of the first batch that was not here before (all of
+        them after a cut).
+        """
         log = self.log
         if log._cuts != self.cuts:
             self._clear()
@@ -118,7 +123,9 @@ class Line:
 
     def reset(self, mirror: Mirror, epoch: int) -> None:
         """After an unclean election: only what the new leader holds stays."""
-        while self.ends and (self.ends[-1] > mirror.end or mirror.chain_at(self.ends[-1]) != self.chains[-1]):
+        while self.ends and (
+            self.ends[-1] > mirror.end or mirror.chain_at(self.ends[-1]) != self.chains[-1]
+        ):
             self.ends.pop()
             self.chains.pop()
         self.resets.append((epoch, self.end))

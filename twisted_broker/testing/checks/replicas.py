@@ -2,8 +2,8 @@
 
 Owns `ReplicaChecker`. The files are the truth about logs.
 
-Source: RL 9; RELIABILITY 2.2 (TypeOk, LeaderInIsr, ValidHighWatermark), log matching. Leaves out: what other members hold (`check_members`),
-retention.
+Source: RL 9; RELIABILITY 2.2 (TypeOk, LeaderInIsr, ValidHighWatermark), log matching. Leaves out:
+what other members hold (`check_members`), retention.
 """
 
 from __future__ import annotations
@@ -26,7 +26,9 @@ class ReplicaChecker:
         self.leaders: dict[tuple[Key, int], tuple[str, int]] = {}
         """(partition, leader epoch) -> (machine, its process) that leads then"""
         self.matching: dict[Key, dict[tuple[int, int], int]] = {}
-        """partition -> (last offset, epoch) of each batch that anybody held -> what stands for the log up to it"""
+        """partition -> (last offset, epoch) of each batch that anybody held -> what stands for
+        the log up to it
+        """
 
     # the log
 
@@ -35,7 +37,9 @@ class ReplicaChecker:
         first = seen.mirror.follow()
         key, where = self.truth.key_of(seen.partition), f"{node.name} {seen.partition!r}"
         if seen.mirror.end != seen.log.log_end_offset:
-            raise Violation(f"{where}: the log ends at {seen.log.log_end_offset}, its file at {seen.mirror.end}")
+            raise Violation(
+                f"{where}: the log ends at {seen.log.log_end_offset}, its file at {seen.mirror.end}"
+            )
         for row in range(first, len(seen.mirror.lasts)):
             self._check_batch(key, seen, row, where)
         _check_epochs(seen.log, where)
@@ -45,26 +49,45 @@ class ReplicaChecker:
     def _check_batch(self, key: Key, seen: Seen, row: int, where: str) -> None:
         log, mirror = seen.log, seen.mirror
         last, epoch, base = mirror.lasts[row], mirror.epochs[row], mirror.bases[row]
-        if self.matching.setdefault(key, {}).setdefault((last, epoch), mirror.chains[row]) != mirror.chains[row]:
-            raise Violation(f"{where}: offset {last} of epoch {epoch} is not what others hold there")
+        if (
+            self.matching.setdefault(key, {}).setdefault((last, epoch), mirror.chains[row])
+            != mirror.chains[row]
+        ):
+            raise Violation(
+                f"{where}: offset {last} of epoch {epoch} is not what others hold there"
+            )
         if log.leader_epochs.epoch_for_offset(base) != epoch:
             raise Violation(f"{where}: batch at {base} of epoch {epoch}, epochs {_epochs(log)}")
 
     # marks and leadership
 
     def check_resting(self, node: SimNode, partition: Partition) -> None:
-        """What rests in a follower's session would be read as it was: whatever happened woken it (`replication.resting`)."""
+        """What rests in a follower's session would be read as it was: whatever happened woken it
+        (`replication.resting`).
+        """
         for quiet in partition.resting:
             if not quiet.holds():
-                raise Violation(f"{node.name} {partition!r}: something happened, but a follower's read at {quiet.request.fetch_offset} rests")
+                raise Violation(
+                    f"{node.name} {partition!r}: something happened, but a follower's read at "
+                    f"{quiet.request.fetch_offset} rests"
+                )
 
     def state_changed(self, node: SimNode, seen: Seen, leads: bool) -> None:
         partition, log = seen.partition, seen.log
         where = f"{node.name} {partition!r}"
         if not 0 <= log.high_watermark <= log.log_end_offset:
-            raise Violation(f"{where}: high watermark {log.high_watermark}, log end {log.log_end_offset}")
-        if not log.log_start_offset <= log.last_stable_offset <= max(log.high_watermark, log.log_start_offset):
-            raise Violation(f"{where}: last stable offset {log.last_stable_offset} outside {log.log_start_offset}..{log.high_watermark}")
+            raise Violation(
+                f"{where}: high watermark {log.high_watermark}, log end {log.log_end_offset}"
+            )
+        if (
+            not log.log_start_offset
+            <= log.last_stable_offset
+            <= max(log.high_watermark, log.log_start_offset)
+        ):
+            raise Violation(
+                f"{where}: last stable offset {log.last_stable_offset} outside "
+                f"{log.log_start_offset}..{log.high_watermark}"
+            )
         if partition.leader_epoch < seen.leader_epoch:
             raise Violation(f"{where}: leader epoch was {seen.leader_epoch}")
         if leads:
@@ -78,14 +101,20 @@ class ReplicaChecker:
         partition, log, epoch = seen.partition, seen.log, seen.partition.leader_epoch
         key = self.truth.key_of(partition)
         line = self.truth.line(key)
-        if self.leaders.setdefault((key, epoch), (node.name, node.incarnation)) != (node.name, node.incarnation):
+        if self.leaders.setdefault((key, epoch), (node.name, node.incarnation)) != (
+            node.name,
+            node.incarnation,
+        ):
             raise Violation(f"{where}: {self.leaders[key, epoch]} leads it in the same epoch")
         if partition.leader_id not in partition.isr_state.isr:
             raise Violation(f"{where}: the leader is not in its ISR")
         if not seen.leads or epoch != seen.leader_epoch:
             self._new_leader(seen, line, where)
         elif log.high_watermark < seen.high_watermark:
-            raise Violation(f"{where}: its high watermark went back from {seen.high_watermark} to {log.high_watermark}")
+            raise Violation(
+                f"{where}: its high watermark went back from {seen.high_watermark} to "
+                f"{log.high_watermark}"
+            )
         if log.high_watermark > max(seen.high_watermark, 0) and epoch >= line.unclean_epoch:
             self._advanced(node, seen, line, where)
 
@@ -96,18 +125,33 @@ class ReplicaChecker:
         registration = self.truth.registration(self.truth.key_of(seen.partition))
         current = registration is not None and registration.leader_epoch == epoch
         if current and (mirror.end < line.end or not line.agrees(mirror, line.end)):
-            raise Violation(f"{where}: leads without all that was committed up to {line.end}, it ends at {mirror.end}")
+            raise Violation(
+                f"{where}: leads without all that was committed up to {line.end}, it ends at "
+                f"{mirror.end}"
+            )
 
     def _advanced(self, node: SimNode, seen: Seen, line: Line, where: str) -> None:
-        """A leader exposed more: only with enough replicas, only what is committed, and held by its own ISR."""
+        """A leader exposed more: only with enough replicas, only what is committed, and held by
+        its own ISR.
+        """
         partition, mirror, mark = seen.partition, seen.mirror, seen.log.high_watermark
         was_led = seen.leads and seen.leader_epoch == partition.leader_epoch
-        if was_led and len(partition.isr_state.isr) < partition.min_isr and len(seen.isr_state.isr) < seen.min_isr:
-            raise Violation(f"{where}: the high watermark moved to {mark} below the minimum ISR {partition.min_isr}")
+        if (
+            was_led
+            and len(partition.isr_state.isr) < partition.min_isr
+            and len(seen.isr_state.isr) < seen.min_isr
+        ):
+            raise Violation(
+                f"{where}: the high watermark moved to {mark} below the minimum ISR "
+                f"{partition.min_isr}"
+            )
         if line.waits_for_leader:
             return
         if not line.agrees(mirror, min(mark, line.end)):
-            raise Violation(f"{where}: exposes up to {mark} what differs from what was committed before, up to {line.end}")
+            raise Violation(
+                f"{where}: exposes up to {mark} what differs from what was committed before, "
+                f"up to {line.end}"
+            )
         line.extend(mirror, mark)
         if was_led:
             self.members.check_weak(node, seen, mark, where)
@@ -116,7 +160,9 @@ class ReplicaChecker:
 def _check_epochs(log: Any, where: str) -> None:
     epochs, starts = log.leader_epochs.epochs, log.leader_epochs.start_offsets
     if starts and starts[-1] > log.log_end_offset:
-        raise Violation(f"{where}: epochs {_epochs(log)} go beyond the log end {log.log_end_offset}")
+        raise Violation(
+            f"{where}: epochs {_epochs(log)} go beyond the log end {log.log_end_offset}"
+        )
     if any(a >= b for a, b in pairwise(epochs)) or any(a >= b for a, b in pairwise(starts)):
         raise Violation(f"{where}: epochs {_epochs(log)} do not grow")
 

@@ -1,7 +1,9 @@
-"""What faults share: whom they may strike, their randomness and clock, and how what they did is put right again.
+"""What faults share: whom they may strike, their randomness and clock, and how what they did is put
+right again.
 
-Owns `Trouble`. A fault is a function `(trouble, node)`: it strikes a machine now and sees to it that the machine is put right later, even when
-all faults have ended meanwhile. Leaves out: which fault strikes when (`sim_faults`).
+Owns `Trouble`. A fault is a function `(trouble, node)`: it strikes a machine now and sees to it
+that the machine is put right later, even when all faults have ended meanwhile. Leaves out: which
+fault strikes when (`sim_faults`).
 """
 
 from __future__ import annotations
@@ -18,7 +20,10 @@ from twisted_broker.testing.sim.options import Options
 
 
 class Trouble:
-    """`over`: nothing new goes wrong any more. `victims`: the names of machines that may be struck."""
+    """`over`: nothing new goes wrong any more.
+
+    `victims`: the names of machines that may be struck.
+    """
 
     def __init__(self, cluster: SimCluster, options: Options) -> None:
         self.cluster = cluster

@@ -1,6 +1,7 @@
 """Faults of disks: they stand still, grow slow, and fail.
 
-Owns those faults (`fault_base` says what a fault is) and `mend`. Leaves out: what a loss of power does to unsynced writes (`sim_disk`).
+Owns those faults (`fault_base` says what a fault is) and `mend`. Leaves out: what a loss of power
+does to unsynced writes (`sim_disk`).
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ def stall(trouble: Trouble, node: SimNode) -> None:
     if node.is_up and not node.stalled:
         clock = node.clock
         node.stall_disk()
-        trouble.soon(lambda: node.resume_disk() if node.clock is clock and node.stalled else None, 12.0)
+        trouble.soon(
+            lambda: node.resume_disk() if node.clock is clock and node.stalled else None, 12.0
+        )
 
 
 def slow_disk(trouble: Trouble, node: SimNode) -> None:
@@ -28,7 +31,11 @@ def slow_disk(trouble: Trouble, node: SimNode) -> None:
 def disk_error(trouble: Trouble, node: SimNode) -> None:
     """The only log directory fails: the broker ends itself."""
     if node.is_up:
-        fault = Fault(trouble.random.choice((EIO, ENOSPC)), trouble.random.choice(("write", "sync", "rename")), times=1)
+        fault = Fault(
+            trouble.random.choice((EIO, ENOSPC)),
+            trouble.random.choice(("write", "sync", "rename")),
+            times=1,
+        )
         trouble.note(f"disk of {node.name}: error {fault.error} in the next {fault.operation}")
         node.disk.faults.append(fault)
     trouble.clock.callLater(5 + trouble.random.random() * 5, _replace, trouble, node)
@@ -36,7 +43,13 @@ def disk_error(trouble: Trouble, node: SimNode) -> None:
 
 def _replace(trouble: Trouble, node: SimNode) -> None:
     """A process that goes on without its disk is replaced, as an operator would."""
-    if node.is_up and not node.clock.paused and not node.stopping and node.broker is not None and not node.broker.log_manager.online():
+    if (
+        node.is_up
+        and not node.clock.paused
+        and not node.stopping
+        and node.broker is not None
+        and not node.broker.log_manager.online()
+    ):
         node.kill()
     trouble.again(node)
 

@@ -1,6 +1,7 @@
 """Faults of machines: processes die, stop and stand still, power goes.
 
-Owns those faults (`fault_base` says what a fault is). Leaves out: wires, disks, and faults that wait for a moment (`fault_ambushes`).
+Owns those faults (`fault_base` says what a fault is). Leaves out: wires, disks, and faults that
+wait for a moment (`fault_ambushes`).
 """
 
 from __future__ import annotations

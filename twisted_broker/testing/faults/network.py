@@ -1,6 +1,7 @@
 """Faults of the network: ways that are blocked, connections that die.
 
-Owns those faults (`fault_base` says what a fault is). Leaves out: delays, which are the weather's (`sim_network`).
+Owns those faults (`fault_base` says what a fault is). Leaves out: delays, which are the weather's
+(`sim_network`).
 """
 
 from __future__ import annotations
@@ -11,7 +12,11 @@ from twisted_broker.testing.sim.node import SimNode
 
 def partition(trouble: Trouble, node: SimNode) -> None:
     """A machine is cut off from some others and some producers, both ways."""
-    others = [name for name in (*trouble.cluster.nodes, *trouble.producers) if name != node.name and trouble.random.random() < 0.7]
+    others = [
+        name
+        for name in (*trouble.cluster.nodes, *trouble.producers)
+        if name != node.name and trouble.random.random() < 0.7
+    ]
     trouble.note(f"{node.name} is cut off from {others}")
     for other in others:
         trouble.cluster.network.block(node.name, other)
@@ -20,7 +25,9 @@ def partition(trouble: Trouble, node: SimNode) -> None:
 
 
 def one_way(trouble: Trouble, node: SimNode) -> None:
-    other = trouble.random.choice([name for name in trouble.cluster.nodes if name != node.name] or ["p0"])
+    other = trouble.random.choice(
+        [name for name in trouble.cluster.nodes if name != node.name] or ["p0"]
+    )
     way = (node.name, other) if trouble.random.random() < 0.5 else (other, node.name)
     trouble.note(f"nothing gets from {way[0]} to {way[1]}")
     trouble.cluster.network.block(*way)

@@ -2,15 +2,19 @@
 
 Owns the performance of one story, and the command
 
-    python -m twisted_broker.testing.scenario.__main__ FILE      performs it and prints it with what happened
+    python -m twisted_broker.testing.scenario.__main__ FILE      performs it and prints it with what
+    happened
     python -m twisted_broker.testing.scenario.__main__           prints the vocabulary
 
-1. A line that does something is done when it was said; a request is waited for, unless it was given a name: `p = produce a`, then
-   `p waits`, and at last `p -> at 0`.
-2. After `->` stand facts of the answer that must be there; without it an answer must not be an error.
-3. The first line that fails ends the story: which story, which line, what was expected and what was found.
+1. A line that does something is done when it was said; a request is waited for, unless it was given
+   a name: `p = produce a`, then `p waits`, and at last `p -> at 0`.
+2. After `->` stand facts of the answer that must be there; without it an answer must not be an
+   error.
+3. The first line that fails ends the story: which story, which line, what was expected and what was
+   found.
 
-Source: RL 1, 2, 6, 8; the stories are in tests/scenarios. Leaves out: the vocabulary (`scenario_*`).
+Source: RL 1, 2, 6, 8; the stories are in tests/scenarios. Leaves out: the vocabulary
+(`scenario_*`).
 """
 
 from __future__ import annotations
@@ -82,8 +86,15 @@ class Performance:
                     stage.check()
                 except (ScenarioError, ValueError, KeyError) as error:
                     self._print(stage, f"{line.text}    <- {error}")
-                    raise ScenarioFailed(f"{self.name}, line {line.number}: {line.text}\n  {_why(error)}") from None
-                self._print(stage, line.text if not found or line.answer is not None else f"{line.text} -> {found}")
+                    raise ScenarioFailed(
+                        f"{self.name}, line {line.number}: {line.text}\n  {_why(error)}"
+                    ) from None
+                self._print(
+                    stage,
+                    line.text
+                    if not found or line.answer is not None
+                    else f"{line.text} -> {found}",
+                )
 
     def _perform(self, stage: Stage, line: Line) -> str:
         verb, said = self.words.find(line.words)

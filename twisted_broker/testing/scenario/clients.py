@@ -1,9 +1,11 @@
 """What clients and strangers ask brokers in stories, and what they are told.
 
-Owns requests about records: Produce, Fetch (as a consumer or as a replica), ListOffsets, OffsetForLeaderEpoch, DeleteRecords. Each gives a
-Deferred of its answer as text: facts, or the name of an error.
+Owns requests about records: Produce, Fetch (as a consumer or as a replica), ListOffsets,
+OffsetForLeaderEpoch, DeleteRecords. Each gives a Deferred of its answer as text: facts, or the name
+of an error.
 
-Source: the APIs' versions in `_VERSIONS`: Fetch 12 names topics, Fetch 17 carries a replica's broker epoch (KIP-903). Leaves out: sessions.
+Source: the APIs' versions in `_VERSIONS`: Fetch 12 names topics, Fetch 17 carries a replica's
+broker epoch (KIP-903). Leaves out: sessions.
 """
 
 from __future__ import annotations
@@ -20,7 +22,13 @@ from twisted_broker.testing.scenario.replicas import values_of
 from twisted_broker.testing.scenario.stage import Stage
 from twisted_broker.testing.sim.clock import START_WALL_MS
 from twisted_broker.wire.errors import ErrorCode
-from twisted_broker.wire.messages import fetch, list_offsets, offset_for_leader_epoch, produce, topics
+from twisted_broker.wire.messages import (
+    fetch,
+    list_offsets,
+    offset_for_leader_epoch,
+    produce,
+    topics,
+)
 from twisted_broker.wire.records import BatchBuilder
 
 _PRODUCE, _FETCH, _FETCH_WITH_IDS, _LIST_OFFSETS, _EPOCHS, _DELETE_RECORDS = 9, 12, 17, 5, 4, 2
@@ -31,14 +39,22 @@ _ACKS = {"all": -1, "1": 1}
 
 def teach(words: Vocabulary) -> None:
     """All lines of this module."""
-    words.teach("produce <values..> [to <topic>] [at <broker>] [acks <acks>] [within <seconds> s]")(produce_batch)
+    words.teach("produce <values..> [to <topic>] [at <broker>] [acks <acks>] [within <seconds> s]")(
+        produce_batch
+    )
     words.teach(
-        "fetch <offset> [of <topic>] [at <broker>] [as <replica>] [of incarnation <incarnation>] [under epoch <epoch>] [after epoch <last>]"
-        " [starting at <start>] [min <minimum>] [max <maximum>] [from rack <rack>] [within <seconds> s]"
+        "fetch <offset> [of <topic>] [at <broker>] [as <replica>] [of incarnation "
+        "<incarnation>] [under epoch <epoch>] [after epoch <last>]"
+        " [starting at <start>] [min <minimum>] [max <maximum>] [from rack <rack>] [within "
+        "<seconds> s]"
     )(fetch_records)
     words.teach("offset <moment> [of <topic>] [at <broker>] [under epoch <epoch>]")(offset_of)
-    words.teach("end of epoch <asked> [of <topic>] [at <broker>] [under epoch <epoch>]")(end_of_epoch)
-    words.teach("delete records before <offset> [of <topic>] [at <broker>] [within <seconds> s]")(delete_records)
+    words.teach("end of epoch <asked> [of <topic>] [at <broker>] [under epoch <epoch>]")(
+        end_of_epoch
+    )
+    words.teach("delete records before <offset> [of <topic>] [at <broker>] [within <seconds> s]")(
+        delete_records
+    )
 
 
 def _leader(stage: Stage, topic: str, broker: str) -> int:
@@ -58,15 +74,29 @@ def _error(code: int) -> str:
 # records in
 
 
-def produce_batch(stage: Stage, values: str, topic: str = THE_TOPIC, broker: str = "", acks: str = "all", seconds: str = "30") -> Deferred[str]:
-    """One batch with these values to the leader (or to the broker named); `a:500` is a record of 500 bytes. Answer: at <offset>."""
+def produce_batch(
+    stage: Stage,
+    values: str,
+    topic: str = THE_TOPIC,
+    broker: str = "",
+    acks: str = "all",
+    seconds: str = "30",
+) -> Deferred[str]:
+    """One batch with these values to the leader (or to the broker named);
+
+    `a:500` is a record of 500 bytes. Answer: at <offset>.
+    """
     builder = BatchBuilder()
     for value in values.split():
         text, _, size = value.partition(":")
-        builder.append(START_WALL_MS + int(stage.now * 1000), None, text.encode().ljust(int(size or 0), b"."))
+        builder.append(
+            START_WALL_MS + int(stage.now * 1000), None, text.encode().ljust(int(size or 0), b".")
+        )
     data = produce.PartitionProduceData(index=0, records=bytes(builder.build()))
     request = produce.ProduceRequest(
-        acks=_ACKS[acks], timeout_ms=int(float(seconds) * 1000), topic_data=[produce.TopicProduceData(name=topic, partition_data=[data])]
+        acks=_ACKS[acks],
+        timeout_ms=int(float(seconds) * 1000),
+        topic_data=[produce.TopicProduceData(name=topic, partition_data=[data])],
     )
     return stage.ask(_leader(stage, topic, broker), request, _PRODUCE).addCallback(_produced)
 
@@ -79,10 +109,17 @@ def _produced(answer: Any) -> str:
 # records out
 
 
-def fetch_records(stage: Stage, topic: str = THE_TOPIC, broker: str = "", incarnation: str = "", **asked: str) -> Deferred[str]:
-    """A consumer's fetch, or a replica's. Answer: records .., hw, start; diverges <epoch>@<end>; or read at <broker>."""
+def fetch_records(
+    stage: Stage, topic: str = THE_TOPIC, broker: str = "", incarnation: str = "", **asked: str
+) -> Deferred[str]:
+    """A consumer's fetch, or a replica's.
+
+    Answer: records .., hw, start; diverges <epoch>@<end>; or read at <broker>.
+    """
     replica = int(asked.get("replica", -1))
-    named = fetch.FetchTopic(topic=topic, topic_id=stage.topic_ids[topic], partitions=[_fetched_partition(asked)])
+    named = fetch.FetchTopic(
+        topic=topic, topic_id=stage.topic_ids[topic], partitions=[_fetched_partition(asked)]
+    )
     request = fetch.FetchRequest(
         max_wait_ms=int(float(asked.get("seconds", 0)) * 1000),
         min_bytes=int(asked.get("minimum", 1)),
@@ -91,7 +128,9 @@ def fetch_records(stage: Stage, topic: str = THE_TOPIC, broker: str = "", incarn
         topics=[named],
     )
     if incarnation:
-        request.replica_state = fetch.ReplicaState(replica_id=replica, replica_epoch=_broker_epoch(stage, incarnation, replica))
+        request.replica_state = fetch.ReplicaState(
+            replica_id=replica, replica_epoch=_broker_epoch(stage, incarnation, replica)
+        )
     else:
         request.replica_id = replica
     version = _FETCH_WITH_IDS if incarnation else _FETCH
@@ -126,16 +165,25 @@ def _fetched(answer: Any, offset: int) -> str:
         return f"diverges {found.diverging_epoch.epoch}@{found.diverging_epoch.end_offset}"
     if found.preferred_read_replica >= 0:
         return f"read at {found.preferred_read_replica}"
-    return f"records {' '.join(values_of(found.records, offset)) or 'none'}, hw {found.high_watermark}, start {found.log_start_offset}"
+    return (
+        f"records {' '.join(values_of(found.records, offset)) or 'none'}, hw "
+        f"{found.high_watermark}, start {found.log_start_offset}"
+    )
 
 
 # offsets
 
 
-def offset_of(stage: Stage, moment: str, topic: str = THE_TOPIC, broker: str = "", epoch: str = "-1") -> Deferred[str]:
+def offset_of(
+    stage: Stage, moment: str, topic: str = THE_TOPIC, broker: str = "", epoch: str = "-1"
+) -> Deferred[str]:
     """ListOffsets of a client: `latest`, `earliest`. Answer: offset <offset>."""
-    asked = list_offsets.ListOffsetsPartition(partition_index=0, current_leader_epoch=int(epoch), timestamp=_MOMENTS[moment])
-    request = list_offsets.ListOffsetsRequest(replica_id=-1, topics=[list_offsets.ListOffsetsTopic(name=topic, partitions=[asked])])
+    asked = list_offsets.ListOffsetsPartition(
+        partition_index=0, current_leader_epoch=int(epoch), timestamp=_MOMENTS[moment]
+    )
+    request = list_offsets.ListOffsetsRequest(
+        replica_id=-1, topics=[list_offsets.ListOffsetsTopic(name=topic, partitions=[asked])]
+    )
 
     def told(answer: Any) -> str:
         found = answer.topics[0].partitions[0]
@@ -144,11 +192,16 @@ def offset_of(stage: Stage, moment: str, topic: str = THE_TOPIC, broker: str = "
     return stage.ask(_leader(stage, topic, broker), request, _LIST_OFFSETS).addCallback(told)
 
 
-def end_of_epoch(stage: Stage, asked: str, topic: str = THE_TOPIC, broker: str = "", epoch: str = "-1") -> Deferred[str]:
+def end_of_epoch(
+    stage: Stage, asked: str, topic: str = THE_TOPIC, broker: str = "", epoch: str = "-1"
+) -> Deferred[str]:
     """OffsetForLeaderEpoch. Answer: <epoch>@<end>, -1@-1 when it cannot be told."""
-    partition = offset_for_leader_epoch.OffsetForLeaderPartition(partition=0, current_leader_epoch=int(epoch), leader_epoch=int(asked))
+    partition = offset_for_leader_epoch.OffsetForLeaderPartition(
+        partition=0, current_leader_epoch=int(epoch), leader_epoch=int(asked)
+    )
     request = offset_for_leader_epoch.OffsetForLeaderEpochRequest(
-        replica_id=-1, topics=[offset_for_leader_epoch.OffsetForLeaderTopic(topic=topic, partitions=[partition])]
+        replica_id=-1,
+        topics=[offset_for_leader_epoch.OffsetForLeaderTopic(topic=topic, partitions=[partition])],
     )
 
     def told(answer: Any) -> str:
@@ -158,11 +211,14 @@ def end_of_epoch(stage: Stage, asked: str, topic: str = THE_TOPIC, broker: str =
     return stage.ask(_leader(stage, topic, broker), request, _EPOCHS).addCallback(told)
 
 
-def delete_records(stage: Stage, offset: str, topic: str = THE_TOPIC, broker: str = "", seconds: str = "30") -> Deferred[str]:
+def delete_records(
+    stage: Stage, offset: str, topic: str = THE_TOPIC, broker: str = "", seconds: str = "30"
+) -> Deferred[str]:
     """DeleteRecords. Answer: low <low watermark>."""
     partition = topics.DeleteRecordsPartition(partition_index=0, offset=int(offset))
     request = topics.DeleteRecordsRequest(
-        topics=[topics.DeleteRecordsTopic(name=topic, partitions=[partition])], timeout_ms=int(float(seconds) * 1000)
+        topics=[topics.DeleteRecordsTopic(name=topic, partitions=[partition])],
+        timeout_ms=int(float(seconds) * 1000),
     )
 
     def told(answer: Any) -> str:

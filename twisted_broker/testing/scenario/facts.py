@@ -1,13 +1,16 @@
-"""What stories say must be true: of a replica, of a partition as the controller has it, of a broker.
+"""What stories say must be true: of a replica, of a partition as the controller has it, of a
+broker.
 
-Owns the facts. A line tells a subject and some facts of it, `2: leads, end 3, hw 2`; each fact begins with the word that says which it is, and
-is compared with what is found under that word.
+Owns the facts. A line tells a subject and some facts of it, `2: leads, end 3, hw 2`; each fact
+begins with the word that says which it is, and is compared with what is found under that word.
 
-    2: ...          the replica of topic t on broker 2, as its production objects have it (`2 of u: ...` for topic u)
+    2: ...          the replica of topic t on broker 2, as its production objects have it (`2 of u:
+    ...` for topic u)
     topic t: ...    partition 0 of t as the controller has committed it
     broker 2: ...   the machine, and the controller's picture of it
 
-Leaves out: how a replica is looked at (`scenario_replicas`), answers to clients (`scenario_clients`).
+Leaves out: how a replica is looked at (`scenario_replicas`), answers to clients
+(`scenario_clients`).
 """
 
 from __future__ import annotations
@@ -121,5 +124,8 @@ def _process(asked: Any) -> str:
 
 _BROKER = Facts(
     values={},
-    states={**dict.fromkeys(("unregistered", "fenced", "leaving", "unfenced"), _fencing), **dict.fromkeys(("up", "down"), _process)},
+    states={
+        **dict.fromkeys(("unregistered", "fenced", "leaving", "unfenced"), _fencing),
+        **dict.fromkeys(("up", "down"), _process),
+    },
 )

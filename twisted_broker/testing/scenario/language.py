@@ -5,11 +5,13 @@ Owns `Line`, `Vocabulary`, `Facts` and the form of a pattern:
     <name>      one word                        <name..>    one word or more
     [...]       may be left out                 all else    as it stands
 
-1. A line is matched by exactly one pattern; a line that none matches is an error of the story, told with the words nearest to it.
+1. A line is matched by exactly one pattern; a line that none matches is an error of the story, told
+   with the words nearest to it.
 2. A comment begins with #; it is part of the story and is printed with it.
 3. A fact begins with the word that says which it is.
 
-Leaves out: what the lines do (`scenario_machines`, `scenario_topics`, `scenario_clients`, `scenario_facts`).
+Leaves out: what the lines do (`scenario_machines`, `scenario_topics`, `scenario_clients`,
+`scenario_facts`).
 """
 
 from __future__ import annotations
@@ -28,7 +30,10 @@ class ScenarioError(Exception):
 
 
 class Line(NamedTuple):
-    """One line that is to be performed. `answer`: what it says after `->`, None without; `name`: of a request that goes on meanwhile."""
+    """One line that is to be performed.
+
+    `answer`: what it says after `->`, None without; `name`: of a request that goes on meanwhile.
+    """
 
     number: int
     text: str
@@ -47,15 +52,25 @@ class Word(NamedTuple):
 
 
 class Facts(NamedTuple):
-    """What can be told of one kind of subject. `values`: word -> what stands behind it; `states`: each word of a state -> what is the case."""
+    """What can be told of one kind of subject.
+
+    `values`: word -> what stands behind it; `states`: each word of a state -> what is the case.
+    """
 
     values: Mapping[str, Callable[[Any], object]]
     states: Mapping[str, Callable[[Any], str]]
 
     def tell(self, word: str, subject: Any) -> str:
-        """The fact under this word, as it is found. Raises `ScenarioError` for a word that is no fact."""
+        """The fact under this word, as it is found.
+
+        Raises `ScenarioError` for a word that is no fact.
+        """
         self.check(word)
-        return self.states[word](subject) if word in self.states else f"{word} {self.values[word](subject)}"
+        return (
+            self.states[word](subject)
+            if word in self.states
+            else f"{word} {self.values[word](subject)}"
+        )
 
     def check(self, word: str) -> None:
         """Raises `ScenarioError` for a word that is no fact."""
@@ -89,23 +104,34 @@ class Vocabulary:
         self.words: list[Word] = []
 
     def teach(self, pattern: str) -> Callable[[Verb], Verb]:
-        """The decorated function performs lines of this form; the first line of its docstring is its meaning."""
+        """The decorated function performs lines of this form; the first line of its docstring is
+        its meaning.
+        """
 
         def taught(verb: Verb) -> Verb:
             meaning = (verb.__doc__ or "").strip().splitlines()
-            self.words.append(Word(pattern, meaning[0] if meaning else "", re.compile(_expression(pattern)), verb))
+            self.words.append(
+                Word(pattern, meaning[0] if meaning else "", re.compile(_expression(pattern)), verb)
+            )
             return verb
 
         return taught
 
     def find(self, words: str) -> tuple[Verb, dict[str, str]]:
-        """What performs these words, and what they fill its pattern with. Raises `ScenarioError`."""
+        """What performs these words, and what they fill its pattern with.
+
+        Raises `ScenarioError`.
+        """
         for word in self.words:
             found = word.matches.fullmatch(words)
             if found is not None:
-                return word.verb, {name: said for name, said in found.groupdict().items() if said is not None}
+                return word.verb, {
+                    name: said for name, said in found.groupdict().items() if said is not None
+                }
         known = difflib.get_close_matches(words, [word.pattern for word in self.words], 1, 0.0)
-        raise ScenarioError(f"nobody knows how to do this; the nearest is: {known[0] if known else 'nothing'}")
+        raise ScenarioError(
+            f"nobody knows how to do this; the nearest is: {known[0] if known else 'nothing'}"
+        )
 
     def page(self) -> str:
         """All that can be said."""
@@ -122,7 +148,9 @@ def _expression(pattern: str) -> str:
         elif text == "]":
             parts.append(")?")
         elif token[1]:
-            parts.append(f"(?P<{token[1]}>\\S+(?: \\S+)*?)" if token[2] else f"(?P<{token[1]}>[^\\s:,]+)")
+            parts.append(
+                f"(?P<{token[1]}>\\S+(?: \\S+)*?)" if token[2] else f"(?P<{token[1]}>[^\\s:,]+)"
+            )
         else:
             parts.append(re.escape(text).replace("\\ ", " "))
     return "".join(parts)

@@ -1,6 +1,7 @@
 """What stories do to machines, wires and disks, and with time.
 
-Owns the lines that start, kill, pause and cut off. Leaves out: what must be true then (`scenario_facts`).
+Owns the lines that start, kill, pause and cut off. Leaves out: what must be true then
+(`scenario_facts`).
 """
 
 from __future__ import annotations

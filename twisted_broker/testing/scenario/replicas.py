@@ -1,6 +1,7 @@
 """What can be told of a replica: the facts after `2: ..` in stories.
 
-Owns how each fact is read off the production objects of a broker. Values of records are shown without the dots that pad them.
+Owns how each fact is read off the production objects of a broker. Values of records are shown
+without the dots that pad them.
 
 Source: RL 1, 2, 6. Leaves out: comparing (`scenario_facts`).
 """
@@ -19,7 +20,10 @@ _READ_BYTES = 1 << 20
 
 
 def of_replica(word: str, stage: Stage, number: int, name: TopicPartition) -> str:
-    """The fact that begins with `word`, as it is found on broker `number`. Raises `ScenarioError` for a word that is no fact."""
+    """The fact that begins with `word`, as it is found on broker `number`.
+
+    Raises `ScenarioError` for a word that is no fact.
+    """
     broker = stage.node(number).broker
     replicas = None if broker is None else broker.parts.replica_manager
     partition = None if replicas is None else replicas.partitions.get(name)
@@ -47,7 +51,11 @@ def values_of(records: Any, start: int = 0) -> list[str]:
     """The values of records from offset `start` on; padding is left out."""
     found = []
     for batch in iterate_batches(records or b"", partial_tail=True):
-        found += [bytes(record.value or b"").rstrip(b".").decode() for record in batch.records(_READ_BYTES) if record.offset >= start]
+        found += [
+            bytes(record.value or b"").rstrip(b".").decode()
+            for record in batch.records(_READ_BYTES)
+            if record.offset >= start
+        ]
     return found
 
 
@@ -82,7 +90,11 @@ def _fetcher(asked: Any) -> str:
 
 def _delayed(asked: Any) -> str:
     replicas, _ = asked
-    purgatories = (replicas.produce_purgatory, replicas.fetch_purgatory, replicas.delete_records_purgatory)
+    purgatories = (
+        replicas.produce_purgatory,
+        replicas.fetch_purgatory,
+        replicas.delete_records_purgatory,
+    )
     return " ".join(str(purgatory.waiting) for purgatory in purgatories)
 
 

@@ -1,14 +1,17 @@
-"""Where stories are performed: production brokers and our controller on the simulated clock, network and disk.
+"""Where stories are performed: production brokers and our controller on the simulated clock,
+network and disk.
 
-Owns `Stage`: the machines, the controller's truth, the running of time, what clients asked, and what happened between two lines.
+Owns `Stage`: the machines, the controller's truth, the running of time, what clients asked, and
+what happened between two lines.
 
-1. Nothing is left to chance: one seed, connections that take the same time always, calls in the order of asking. A story happens the same
-   way every time.
-2. Time runs only while a line waits for something; `until` stops at the very call that made a condition true.
+1. Nothing is left to chance: one seed, connections that take the same time always, calls in the
+   order of asking. A story happens the same way every time.
+2. Time runs only while a line waits for something; `until` stops at the very call that made a
+   condition true.
 3. What the production code logs as a failure spoils the story.
 
-n1 is the controller (and a broker); stories place their topics on the others, so that they may die without taking it along. Leaves out: what
-lines say (`scenario_lines`), what they do.
+n1 is the controller (and a broker); stories place their topics on the others, so that they may die
+without taking it along. Leaves out: what lines say (`scenario_lines`), what they do.
 """
 
 from __future__ import annotations
@@ -77,7 +80,9 @@ class Stage:
 
     # the cluster
 
-    def build(self, brokers: int, settings: Mapping[str, str], per_broker: Mapping[int, Mapping[str, str]]) -> None:
+    def build(
+        self, brokers: int, settings: Mapping[str, str], per_broker: Mapping[int, Mapping[str, str]]
+    ) -> None:
         """Machines 1..`brokers`; all of them run when it returns."""
         if self._cluster is not None:
             raise ScenarioError("there is a cluster already")
@@ -98,7 +103,8 @@ class Stage:
     def _all_unfenced(self) -> bool:
         image = self.image
         return image is not None and all(
-            node.ready and node.node_id in image.brokers and not image.brokers[node.node_id].fenced for node in self.cluster.nodes.values()
+            node.ready and node.node_id in image.brokers and not image.brokers[node.node_id].fenced
+            for node in self.cluster.nodes.values()
         )
 
     @property
@@ -110,7 +116,10 @@ class Stage:
     def node(self, number: int) -> SimNode:
         found = self.cluster.nodes.get(f"n{number}")
         if found is None:
-            raise ScenarioError(f"there is no broker {number}, only {', '.join(name[1:] for name in self.cluster.nodes)}")
+            raise ScenarioError(
+                f"there is no broker {number}, only "
+                f"{', '.join(name[1:] for name in self.cluster.nodes)}"
+            )
         return found
 
     @property
@@ -121,7 +130,10 @@ class Stage:
         return None if controller is None else controller.committed
 
     def registration(self, name: TopicPartition) -> Any:
-        """A partition as the controller has it; None when there is none, or while the controller is down."""
+        """A partition as the controller has it;
+
+        None when there is none, or while the controller is down.
+        """
         image = self.image
         topic = None if image is None else image.topics_by_name.get(name.topic)
         return None if topic is None else topic.partitions.get(name.partition)
@@ -135,7 +147,9 @@ class Stage:
     def run(self, seconds: float) -> None:
         self.cluster.run_until(self.now + seconds)
 
-    def until(self, condition: Callable[[], bool], what: str, seconds: float = PATIENCE_SECONDS) -> None:
+    def until(
+        self, condition: Callable[[], bool], what: str, seconds: float = PATIENCE_SECONDS
+    ) -> None:
         """Runs to the call that makes it true. Raises `ScenarioError`."""
         end = self.now + seconds
         while not condition():
@@ -164,5 +178,12 @@ class Stage:
 
     def _ask(self, broker: int, port: int, request: Any, version: int) -> Deferred[Any]:
         host = self.node(broker).name
-        connection = BrokerConnection(self._client, host, port, "story", request_timeout_ms=_REQUEST_TIMEOUT_MS, connect_timeout_ms=2_000)
+        connection = BrokerConnection(
+            self._client,
+            host,
+            port,
+            "story",
+            request_timeout_ms=_REQUEST_TIMEOUT_MS,
+            connect_timeout_ms=2_000,
+        )
         return connection.send(request, version)

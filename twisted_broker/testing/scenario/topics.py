@@ -1,7 +1,8 @@
-"""What stories ask of the controller: topics, settings, elections, reassignments, and ISR changes as brokers propose them.
+"""What stories ask of the controller: topics, settings, elections, reassignments, and ISR changes
+as brokers propose them.
 
-Owns the administrative lines. Requests go to broker 1, which passes them on to the controller. Each gives a Deferred of `done` or the name of an
-error. Leaves out: records (`scenario_clients`).
+Owns the administrative lines. Requests go to broker 1, which passes them on to the controller. Each
+gives a Deferred of `done` or the name of an error. Leaves out: records (`scenario_clients`).
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ def teach(words: Vocabulary) -> None:
     words.teach("reassign <topic> to <replicas..>")(reassign)
     words.teach("cancel reassignment of <topic>")(cancel_reassignment)
     words.teach(
-        "broker <broker> proposes isr <members..> [of <topic>] [under epoch <epoch>] [after change <change>] [with old incarnation of <old>]"
+        "broker <broker> proposes isr <members..> [of <topic>] [under epoch <epoch>] [after "
+        "change <change>] [with old incarnation of <old>]"
     )(propose_isr)
 
 
@@ -42,16 +44,32 @@ def _told(code: int) -> str:
 
 
 def make_topic(stage: Stage, topic: str, replicas: str, settings: str = "") -> Deferred[str]:
-    """A topic of one partition on these brokers, the first of which leads; it is held by all of them when the line ends."""
+    """A topic of one partition on these brokers, the first of which leads; it is held by all of
+    them when the line ends.
+    """
     numbers = numbers_of(replicas)
     assignment = topics.CreatableReplicaAssignment(partition_index=0, broker_ids=numbers)
-    pairs = [topics.CreatableTopicConfig(name=name, value=value) for name, value in settings_of(settings).items()]
-    wanted = topics.CreatableTopic(name=topic, num_partitions=-1, replication_factor=-1, assignments=[assignment], configs=pairs)
-    asked = stage.ask(1, topics.CreateTopicsRequest(topics=[wanted], timeout_ms=_TIMEOUT_MS), _CREATE)
+    pairs = [
+        topics.CreatableTopicConfig(name=name, value=value)
+        for name, value in settings_of(settings).items()
+    ]
+    wanted = topics.CreatableTopic(
+        name=topic,
+        num_partitions=-1,
+        replication_factor=-1,
+        assignments=[assignment],
+        configs=pairs,
+    )
+    asked = stage.ask(
+        1, topics.CreateTopicsRequest(topics=[wanted], timeout_ms=_TIMEOUT_MS), _CREATE
+    )
     answer: list[str] = []
     asked.addCallback(lambda response: answer.append(_told(response.topics[0].error_code)))
     name = TopicPartition(topic, 0)
-    stage.until(lambda: bool(answer) and (answer[0] != "done" or _is_held(stage, name, numbers)), f"{topic} is held by {replicas}")
+    stage.until(
+        lambda: bool(answer) and (answer[0] != "done" or _is_held(stage, name, numbers)),
+        f"{topic} is held by {replicas}",
+    )
     if answer[0] == "done":
         stage.topic_ids[topic] = stage.image.topics_by_name[topic].id
     done: Deferred[str] = Deferred()
@@ -66,7 +84,9 @@ def _is_held(stage: Stage, name: TopicPartition, numbers: list[int]) -> bool:
         partition = None if broker is None else broker.parts.replica_manager.partitions.get(name)
         if partition is None:
             return False
-        if partition.is_leader and any(replica.log_end.offset < 0 for replica in partition.remote_replicas.values()):
+        if partition.is_leader and any(
+            replica.log_end.offset < 0 for replica in partition.remote_replicas.values()
+        ):
             return False
     return True
 
@@ -74,18 +94,26 @@ def _is_held(stage: Stage, name: TopicPartition, numbers: list[int]) -> bool:
 def delete_topic(stage: Stage, topic: str) -> Deferred[str]:
     """The topic is deleted."""
     request = topics.DeleteTopicsRequest(topic_names=[topic], timeout_ms=_TIMEOUT_MS)
-    return stage.ask(1, request, _DELETE).addCallback(lambda answer: _told(answer.responses[0].error_code))
+    return stage.ask(1, request, _DELETE).addCallback(
+        lambda answer: _told(answer.responses[0].error_code)
+    )
 
 
 def set_topic(stage: Stage, topic: str, settings: str) -> Deferred[str]:
     """Settings of a topic change while it runs."""
     changes = [
-        configs.IncrementalAlterConfigsRequestAlterableConfig(name=name, config_operation=_SET, value=value)
+        configs.IncrementalAlterConfigsRequestAlterableConfig(
+            name=name, config_operation=_SET, value=value
+        )
         for name, value in settings_of(settings).items()
     ]
-    resource = configs.IncrementalAlterConfigsRequestAlterConfigsResource(resource_type=_TOPIC_RESOURCE, resource_name=topic, configs=changes)
+    resource = configs.IncrementalAlterConfigsRequestAlterConfigsResource(
+        resource_type=_TOPIC_RESOURCE, resource_name=topic, configs=changes
+    )
     request = configs.IncrementalAlterConfigsRequest(resources=[resource])
-    return stage.ask(1, request, _CONFIGS).addCallback(lambda answer: _told(answer.responses[0].error_code))
+    return stage.ask(1, request, _CONFIGS).addCallback(
+        lambda answer: _told(answer.responses[0].error_code)
+    )
 
 
 def elect(stage: Stage, kind: str, topic: str = THE_TOPIC) -> Deferred[str]:
@@ -93,10 +121,14 @@ def elect(stage: Stage, kind: str, topic: str = THE_TOPIC) -> Deferred[str]:
     if kind not in _ELECTIONS:
         raise ScenarioError(f"an election is {' or '.join(_ELECTIONS)}, not {kind}")
     named = [reassignment.TopicPartitions(topic=topic, partitions=[0])]
-    request = reassignment.ElectLeadersRequest(election_type=_ELECTIONS[kind], topic_partitions=named, timeout_ms=_TIMEOUT_MS)
+    request = reassignment.ElectLeadersRequest(
+        election_type=_ELECTIONS[kind], topic_partitions=named, timeout_ms=_TIMEOUT_MS
+    )
 
     def told(answer: Any) -> str:
-        return _told(answer.error_code or answer.replica_election_results[0].partition_result[0].error_code)
+        return _told(
+            answer.error_code or answer.replica_election_results[0].partition_result[0].error_code
+        )
 
     return stage.ask(1, request, _ELECT).addCallback(told)
 
@@ -118,15 +150,31 @@ def _reassigned(stage: Stage, topic: str, replicas: list[int] | None) -> Deferre
     def told(answer: Any) -> str:
         return _told(answer.error_code or answer.responses[0].partitions[0].error_code)
 
-    request = reassignment.AlterPartitionReassignmentsRequest(timeout_ms=_TIMEOUT_MS, topics=[wanted])
+    request = reassignment.AlterPartitionReassignmentsRequest(
+        timeout_ms=_TIMEOUT_MS, topics=[wanted]
+    )
     return stage.ask(1, request, _REASSIGN).addCallback(told)
 
 
-def propose_isr(stage: Stage, broker: str, members: str, topic: str = THE_TOPIC, epoch: str = "", change: str = "", old: str = "") -> Deferred[str]:
-    """AlterPartition in a broker's name, with the newest epochs unless others are told. Answer: isr .., or an error."""
+def propose_isr(
+    stage: Stage,
+    broker: str,
+    members: str,
+    topic: str = THE_TOPIC,
+    epoch: str = "",
+    change: str = "",
+    old: str = "",
+) -> Deferred[str]:
+    """AlterPartition in a broker's name, with the newest epochs unless others are told.
+
+    Answer: isr .., or an error.
+    """
     image, registration = stage.image, stage.registration(TopicPartition(topic, 0))
     states = [
-        broker_lifecycle.BrokerState(broker_id=number, broker_epoch=image.brokers[number].epoch - (str(number) in old.split()))
+        broker_lifecycle.BrokerState(
+            broker_id=number,
+            broker_epoch=image.brokers[number].epoch - (str(number) in old.split()),
+        )
         for number in numbers_of(members)
     ]
     partition = broker_lifecycle.AlterPartitionRequestPartitionData(
@@ -135,9 +183,13 @@ def propose_isr(stage: Stage, broker: str, members: str, topic: str = THE_TOPIC,
         partition_epoch=int(change or registration.partition_epoch),
         new_isr_with_epochs=states,
     )
-    data = broker_lifecycle.AlterPartitionRequestTopicData(topic_id=image.topics_by_name[topic].id, partitions=[partition])
+    data = broker_lifecycle.AlterPartitionRequestTopicData(
+        topic_id=image.topics_by_name[topic].id, partitions=[partition]
+    )
     sender = image.brokers[int(broker)]
-    request = broker_lifecycle.AlterPartitionRequest(broker_id=sender.id, broker_epoch=sender.epoch, topics=[data])
+    request = broker_lifecycle.AlterPartitionRequest(
+        broker_id=sender.id, broker_epoch=sender.epoch, topics=[data]
+    )
     return stage.ask_controller(request, _ALTER_PARTITION).addCallback(_isr_told)
 
 
@@ -145,4 +197,8 @@ def _isr_told(answer: Any) -> str:
     if answer.error_code:
         return _told(answer.error_code)
     found = answer.topics[0].partitions[0]
-    return _told(found.error_code) if found.error_code else f"isr {' '.join(map(str, sorted(found.isr)))}"
+    return (
+        _told(found.error_code)
+        if found.error_code
+        else f"isr {' '.join(map(str, sorted(found.isr)))}"
+    )

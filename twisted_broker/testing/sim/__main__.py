@@ -1,9 +1,11 @@
-"""`make simulate`: runs of a whole cluster under seeds, with faults, until a rule is broken or everything has healed.
+"""`make simulate`: runs of a whole cluster under seeds, with faults, until a rule is broken or
+everything has healed.
 
-Owns `run_seed`, its `Verdict`, and the command line. A seed is the run, to the byte of its trace; one that fails prints its options and how to
-replay it.
+Owns `run_seed`, its `Verdict`, and the command line. A seed is the run, to the byte of its trace;
+one that fails prints its options and how to replay it.
 
-Source: RELIABILITY 4. Leaves out: what a seed means (`sim_options`), the run (`sim_run`), the rules (`check_*`).
+Source: RELIABILITY 4. Leaves out: what a seed means (`sim_options`), the run (`sim_run`), the rules
+(`check_*`).
 """
 
 from __future__ import annotations
@@ -22,27 +24,44 @@ from twisted_broker.testing.sim.run import Run
 
 
 class Verdict:
-    """What became of a seed. `violation`: None when all was well; `wall_seconds`: how long it took to compute."""
+    """What became of a seed.
 
-    def __init__(self, options: Options, run: Run, violation: Violation | None, wall_seconds: float) -> None:
-        self.options, self.run, self.violation, self.wall_seconds = options, run, violation, wall_seconds
+    `violation`: None when all was well; `wall_seconds`: how long it took to compute.
+    """
+
+    def __init__(
+        self, options: Options, run: Run, violation: Violation | None, wall_seconds: float
+    ) -> None:
+        self.options, self.run, self.violation, self.wall_seconds = (
+            options,
+            run,
+            violation,
+            wall_seconds,
+        )
 
     def __str__(self) -> str:
         sim, notes = self.run.cluster.sim, self.run.notes
         kind = "liveness" if self.options.liveness else "safety"
         return (
-            f"seed {self.options.seed} {kind}: {sim.now:.0f} s, {sim.steps} steps, {notes.acked_records} acknowledged,"
-            f" {notes.consumed_records} read, {self.run.checker.truth.unclean_elections} unclean elections, {self.wall_seconds:.1f} s"
+            f"seed {self.options.seed} {kind}: {sim.now:.0f} s, {sim.steps} steps, "
+            f"{notes.acked_records} acknowledged,"
+            f" {notes.consumed_records} read, {self.run.checker.truth.unclean_elections} "
+            f"unclean elections, {self.wall_seconds:.1f} s"
         )
 
     def failure(self) -> str:
         """What was found, the options, and how to see it again."""
         options = self.options
         replay = f"make simulate SEEDS=1 FROM={options.seed} NODES={options.brokers} TRACE=1"
-        return f"{self}\n  FAILED at {self.run.cluster.sim.now:.3f}: {self.violation}\n{options}\n  replay: {replay}"
+        return (
+            f"{self}\n  FAILED at {self.run.cluster.sim.now:.3f}: "
+            f"{self.violation}\n{options}\n  replay: {replay}"
+        )
 
 
-def run_seed(seed: int, brokers: int = 3, trace: bool = False, options: Options | None = None) -> Verdict:
+def run_seed(
+    seed: int, brokers: int = 3, trace: bool = False, options: Options | None = None
+) -> Verdict:
     """Runs one seed. `options`: instead of what the seed means."""
     run = Run(options if options is not None else options_of(seed, brokers), trace)
     began = time.perf_counter()
@@ -59,7 +78,10 @@ def run_seed(seed: int, brokers: int = 3, trace: bool = False, options: Options 
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="simulate", description="Runs a cluster in memory under seeds, with faults, checking every step.")
+    parser = argparse.ArgumentParser(
+        prog="simulate",
+        description="Runs a cluster in memory under seeds, with faults, checking every step.",
+    )
     parser.add_argument("--seeds", type=int, default=20, help="how many seeds")
     parser.add_argument("--from", type=int, default=0, dest="first", help="the first seed")
     parser.add_argument("--brokers", type=int, default=3)
@@ -81,7 +103,10 @@ def main(arguments: list[str] | None = None, out: TextIO = sys.stdout) -> int:
         if verdict.violation is not None:
             failed.append(seed)
         _tell(verdict, chosen.trace, chosen.quiet, out)
-    out.write(f"{chosen.seeds - len(failed)} passed, {len(failed)} failed{': ' + ' '.join(map(str, failed)) if failed else ''}\n")
+    out.write(
+        f"{chosen.seeds - len(failed)} passed, {len(failed)} "
+        f"failed{': ' + ' '.join(map(str, failed)) if failed else ''}\n"
+    )
     return 1 if failed else 0
 
 

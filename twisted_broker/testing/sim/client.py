@@ -1,6 +1,7 @@
 """Clients of a simulated cluster: they speak the protocol, and nothing else.
 
-Owns `Client`, what all of them can do, and `Admin`. Leaves out: records (`sim_producer`, `sim_consumer`), groups, transactions.
+Owns `Client`, what all of them can do, and `Admin`. Leaves out: records (`sim_producer`,
+`sim_consumer`), groups, transactions.
 """
 
 from __future__ import annotations
@@ -26,9 +27,13 @@ Address = tuple[str, int]
 
 
 class Client:
-    """Knows the brokers, the leaders as of the last time it asked, and keeps a connection to each broker."""
+    """Knows the brokers, the leaders as of the last time it asked, and keeps a connection to
+    each broker.
+    """
 
-    def __init__(self, runtime: Runtime, name: str, brokers: Sequence[Address], notes: Notes) -> None:
+    def __init__(
+        self, runtime: Runtime, name: str, brokers: Sequence[Address], notes: Notes
+    ) -> None:
         self.runtime, self.name, self.brokers, self.notes = runtime, name, list(brokers), notes
         self.random: Random = runtime.random
         self.leaders: dict[TopicPartition, tuple[int, int]] = {}
@@ -39,7 +44,13 @@ class Client:
     def connection(self, address: Address) -> BrokerConnection:
         found = self._connections.get(address)
         if found is None:
-            found = BrokerConnection(self.runtime, *address, self.name, request_timeout_ms=_REQUEST_TIMEOUT_MS, connect_timeout_ms=2_000)
+            found = BrokerConnection(
+                self.runtime,
+                *address,
+                self.name,
+                request_timeout_ms=_REQUEST_TIMEOUT_MS,
+                connect_timeout_ms=2_000,
+            )
             self._connections[address] = found
         return found
 
@@ -70,7 +81,9 @@ class Client:
 
     async def refresh(self, topic: str) -> None:
         """Learns the leaders of a topic; older news than what is known changes nothing."""
-        request = meta.MetadataRequest(topics=[meta.MetadataRequestTopic(name=topic)], allow_auto_topic_creation=False)
+        request = meta.MetadataRequest(
+            topics=[meta.MetadataRequestTopic(name=topic)], allow_auto_topic_creation=False
+        )
         answer = await self.ask_any(request, 9)
         if answer is None:
             return
@@ -96,14 +109,27 @@ class Client:
 class Admin(Client):
     """Makes topics and changes their settings; tries until it is done."""
 
-    async def create(self, name: str, partitions: int, replicas: int, settings: dict[str, str]) -> bool:
+    async def create(
+        self, name: str, partitions: int, replicas: int, settings: dict[str, str]
+    ) -> bool:
         wanted = topics.CreatableTopic(
-            name=name, num_partitions=partitions, replication_factor=replicas,
-            configs=[topics.CreatableTopicConfig(name=key, value=value) for key, value in sorted(settings.items())],
-        )  # fmt: skip
+            name=name,
+            num_partitions=partitions,
+            replication_factor=replicas,
+            configs=[
+                topics.CreatableTopicConfig(name=key, value=value)
+                for key, value in sorted(settings.items())
+            ],
+        )
         while not self.stopped:
-            answer = await self.ask_any(topics.CreateTopicsRequest(topics=[wanted], timeout_ms=_REQUEST_TIMEOUT_MS), 7)
-            code = ErrorCode.REQUEST_TIMED_OUT if answer is None else error_of(answer.topics[0].error_code)
+            answer = await self.ask_any(
+                topics.CreateTopicsRequest(topics=[wanted], timeout_ms=_REQUEST_TIMEOUT_MS), 7
+            )
+            code = (
+                ErrorCode.REQUEST_TIMED_OUT
+                if answer is None
+                else error_of(answer.topics[0].error_code)
+            )
             self.note(f"create {name}: {code.name}")
             if code in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
                 return True
@@ -115,7 +141,11 @@ class Admin(Client):
         resource = configs.IncrementalAlterConfigsRequestAlterConfigsResource(
             resource_type=2,
             resource_name=topic,
-            configs=[configs.IncrementalAlterConfigsRequestAlterableConfig(name=name, config_operation=0, value=value)],
+            configs=[
+                configs.IncrementalAlterConfigsRequestAlterableConfig(
+                    name=name, config_operation=0, value=value
+                )
+            ],
         )
         answer = await self.ask_any(configs.IncrementalAlterConfigsRequest(resources=[resource]), 1)
         code = "no answer" if answer is None else error_of(answer.responses[0].error_code).name

@@ -1,7 +1,9 @@
 """A simulated run's clients, judged as real ones are: by the anomalies of their histories.
 
-1. Partitions that had an unclean election are left out: there records may be lost, and be told twice.
-2. A producer without idempotence may send a batch again that is there already: its duplicates are no anomaly.
+1. Partitions that had an unclean election are left out: there records may be lost, and be told
+   twice.
+2. A producer without idempotence may send a batch again that is there already: its duplicates are
+   no anomaly.
 
 Source: RELIABILITY 1.2. Leaves out: what the checkers see at every step (`check_clients`).
 """
@@ -22,7 +24,9 @@ class ClientHistory:
     def __init__(self) -> None:
         self._history = History()
 
-    def consumed(self, who: str, partition: TopicPartition, base: int, values: Sequence[bytes]) -> None:
+    def consumed(
+        self, who: str, partition: TopicPartition, base: int, values: Sequence[bytes]
+    ) -> None:
         records = [(offset, value.decode()) for offset, value in enumerate(values, base)]
         self._history.poll(who, {partition: records})
 
@@ -30,13 +34,22 @@ class ClientHistory:
         """The consumer was told to read on elsewhere."""
         self._history.assigned(who)
 
-    def anomalies(self, attempts: Sequence[Attempt], left_out: Collection[TopicPartition]) -> list[Anomaly]:
+    def anomalies(
+        self, attempts: Sequence[Attempt], left_out: Collection[TopicPartition]
+    ) -> list[Anomaly]:
         """At the end of the run: all was read to the end."""
-        again = {value.decode() for attempt in attempts if not attempt.idempotent for value in attempt.values}
+        again = {
+            value.decode()
+            for attempt in attempts
+            if not attempt.idempotent
+            for value in attempt.values
+        }
         for op, attempt in enumerate(attempts):
             self._send(attempt, op)
         found = find_anomalies(self._history)
-        return [each for each in found if each.partition not in left_out and each.value not in again]
+        return [
+            each for each in found if each.partition not in left_out and each.value not in again
+        ]
 
     def _send(self, attempt: Attempt, op: int) -> None:
         for index, value in enumerate(attempt.values):

@@ -2,10 +2,13 @@
 
 Owns `Notes` and `Attempt`.
 
-1. Every record's value is written once in a run; what a log holds twice, the broker (or a retry without idempotence) made.
-2. A batch is acknowledged, refused, or unknown (no answer, or an answer after which it may still be there); only these three.
+1. Every record's value is written once in a run; what a log holds twice, the broker (or a retry
+   without idempotence) made.
+2. A batch is acknowledged, refused, or unknown (no answer, or an answer after which it may still be
+   there); only these three.
 
-Leaves out: what must hold (`check_clients`); the history that anomalies are found in at the end (`sim_history`).
+Leaves out: what must hold (`check_clients`); the history that anomalies are found in at the end
+(`sim_history`).
 """
 
 from __future__ import annotations
@@ -17,7 +20,11 @@ from twisted_broker.testing.checks.history import Fate
 
 
 class Attempt:
-    """One batch of a producer. `fate` is None while it is under way; `base_offset` once acknowledged; `sent` counts the times it went out."""
+    """One batch of a producer.
+
+    `fate` is None while it is under way; `base_offset` once acknowledged; `sent` counts the times
+    it went out.
+    """
 
     __slots__ = ("base_offset", "epoch", "fate", "idempotent", "partition", "sent", "values")
 
@@ -29,20 +36,30 @@ class Attempt:
 
     def __repr__(self) -> str:
         fate = "under way" if self.fate is None else self.fate.value
-        return f"{self.values[0].decode()}..{len(self.values)} to {self.partition}: {fate} at {self.base_offset}"
+        return (
+            f"{self.values[0].decode()}..{len(self.values)} to {self.partition}: {fate} at "
+            f"{self.base_offset}"
+        )
 
 
 class Notes:
-    """What the clients of a run know. The callables are told of each new fact as it becomes known."""
+    """What the clients of a run know.
+
+    The callables are told of each new fact as it becomes known.
+    """
 
     def __init__(self) -> None:
         self.attempts: list[Attempt] = []
         self.acked_records = self.consumed_records = 0
         self.acked: Callable[[Attempt], None] = lambda attempt: None
-        self.consumed: Callable[[str, TopicPartition, int, int, int, int, Sequence[bytes]], None] = lambda *facts: None
+        self.consumed: Callable[
+            [str, TopicPartition, int, int, int, int, Sequence[bytes]], None
+        ] = lambda *facts: None
         """(consumer, partition, base offset, last offset, leader epoch, batch CRC, values)"""
         self.mark_seen: Callable[[str, TopicPartition, int, int], None] = lambda *facts: None
         """(consumer, partition, leader epoch asked, high watermark) of a fetch answer"""
         self.out_of_range: Callable[[str, TopicPartition, int, int], None] = lambda *facts: None
-        """(consumer, partition, leader epoch, offset) of a fetch that was told OFFSET_OUT_OF_RANGE"""
+        """(consumer, partition, leader epoch, offset) of a fetch that was told
+        OFFSET_OUT_OF_RANGE
+        """
         self.note: Callable[[str, str], None] = lambda who, what: None

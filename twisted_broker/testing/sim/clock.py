@@ -1,14 +1,17 @@
 """Time that passes when the simulation says so, for several machines at once.
 
-Owns `SimClock`, the one queue of everything that will happen, and `NodeClock`, the `IReactorTime` of one machine.
+Owns `SimClock`, the one queue of everything that will happen, and `NodeClock`, the `IReactorTime`
+of one machine.
 
-1. Calls run one at a time, by due time; equal times in the order of asking, or in an order that the seed draws (`shuffle`).
-2. Every call belongs to a machine: one that was switched off runs none of its calls, a paused one runs them when it goes on.
+1. Calls run one at a time, by due time; equal times in the order of asking, or in an order that the
+   seed draws (`shuffle`).
+2. Every call belongs to a machine: one that was switched off runs none of its calls, a paused one
+   runs them when it goes on.
 3. After each call `after(machine, call)` is told; nothing else ever runs.
 4. Monotonic time is one for all; each machine's calendar (`wall_ms`) is off by its own skew.
 
-Source: the simulations of FoundationDB and TigerBeetle; Twisted's `task.Clock`, whose `advance` runs late what was due early.
-Leaves out: what the calls do.
+Source: the simulations of FoundationDB and TigerBeetle; Twisted's `task.Clock`, whose `advance`
+runs late what was due early. Leaves out: what the calls do.
 """
 
 from __future__ import annotations
@@ -29,9 +32,25 @@ START_WALL_MS = 1_700_000_000_000
 class SimCall:
     """A timer that was set: Twisted's `IDelayedCall`."""
 
-    __slots__ = ("arguments", "called", "cancelled", "clock", "due", "entry", "function", "keywords")
+    __slots__ = (
+        "arguments",
+        "called",
+        "cancelled",
+        "clock",
+        "due",
+        "entry",
+        "function",
+        "keywords",
+    )
 
-    def __init__(self, clock: NodeClock, due: float, function: Callable[..., Any], arguments: Any, keywords: Any) -> None:
+    def __init__(
+        self,
+        clock: NodeClock,
+        due: float,
+        function: Callable[..., Any],
+        arguments: Any,
+        keywords: Any,
+    ) -> None:
         self.clock, self.due = clock, due
         self.function, self.arguments, self.keywords = function, arguments, keywords
         self.called = self.cancelled = False
@@ -81,7 +100,9 @@ class NodeClock:
     def wall_ms(self) -> int:
         return START_WALL_MS + self.skew_ms + int(self.sim.now * 1000)
 
-    def callLater(self, delay: float, call: Callable[..., Any], *args: Any, **kwargs: Any) -> SimCall:
+    def callLater(
+        self, delay: float, call: Callable[..., Any], *args: Any, **kwargs: Any
+    ) -> SimCall:
         assert delay >= 0, delay
         timer = SimCall(self, self.sim.now + delay, call, args, kwargs)
         if not self.dead:
@@ -89,7 +110,11 @@ class NodeClock:
         return timer
 
     def getDelayedCalls(self) -> list[SimCall]:
-        return [entry[3] for entry in sorted(self.sim.queue, key=lambda entry: entry[:3]) if entry[3].clock is self and entry[3].active()]
+        return [
+            entry[3]
+            for entry in sorted(self.sim.queue, key=lambda entry: entry[:3])
+            if entry[3].clock is self and entry[3].active()
+        ]
 
     def switch_off(self) -> None:
         """Nothing runs here any more."""
@@ -113,7 +138,10 @@ class NodeClock:
 
 
 class SimClock:
-    """`shuffle`: calls due at the same time run in a drawn order. `after` may raise to end the run."""
+    """`shuffle`: calls due at the same time run in a drawn order.
+
+    `after` may raise to end the run.
+    """
 
     def __init__(self, seed: int = 0, shuffle: bool = False) -> None:
         self.now = 0.0
@@ -128,10 +156,16 @@ class SimClock:
     def push(self, call: SimCall) -> None:
         self._count += 1
         call.entry = self._count
-        heappush(self.queue, (call.due, 0.0 if self._random is None else self._random.random(), self._count, call))
+        heappush(
+            self.queue,
+            (call.due, 0.0 if self._random is None else self._random.random(), self._count, call),
+        )
 
     def step(self, until: float) -> bool:
-        """Runs the next call that is due by `until`; False when there is none (the time is `until` then)."""
+        """Runs the next call that is due by `until`;
+
+        False when there is none (the time is `until` then).
+        """
         queue = self.queue
         while queue and queue[0][0] <= until:
             due, _, entry, call = heappop(queue)

@@ -2,8 +2,8 @@
 
 Owns `SimCluster`: the world and the machines in it, and their settings.
 
-Source: docs/ARCHITECTURE.md 1 (four ports), the simulations of FoundationDB and TigerBeetle. Leaves out: which faults when (`sim_faults`),
-what must hold (`check_cluster`).
+Source: docs/ARCHITECTURE.md 1 (four ports), the simulations of FoundationDB and TigerBeetle. Leaves
+out: which faults when (`sim_faults`), what must hold (`check_cluster`).
 """
 
 from __future__ import annotations
@@ -17,11 +17,26 @@ from twisted_broker.testing.sim.world import SimWorld
 
 
 class SimCluster(SimWorld):
-    """`brokers` machines n1, n2 ..; n1 is the controller too. `settings` are those of all brokers."""
+    """`brokers` machines n1, n2 ..; n1 is the controller too.
 
-    def __init__(self, seed: int, brokers: int, settings: Mapping[str, str], weather: Weather, *, shuffle: bool, trace: bool = False) -> None:
+    `settings` are those of all brokers.
+    """
+
+    def __init__(
+        self,
+        seed: int,
+        brokers: int,
+        settings: Mapping[str, str],
+        weather: Weather,
+        *,
+        shuffle: bool,
+        trace: bool = False,
+    ) -> None:
         super().__init__(seed, weather, shuffle=shuffle, trace=trace)
-        self.nodes = {f"n{number}": SimNode(self, number, _settings(number, brokers, settings)) for number in range(1, brokers + 1)}
+        self.nodes = {
+            f"n{number}": SimNode(self, number, _settings(number, brokers, settings))
+            for number in range(1, brokers + 1)
+        }
 
     def start(self) -> None:
         """A process on each machine."""
@@ -30,11 +45,18 @@ class SimCluster(SimWorld):
 
 
 def _settings(number: int, brokers: int, settings: Mapping[str, str]) -> dict[str, str]:
-    values = dict(SAMPLE_VALUES) | {"node.id": str(number), "log.dirs": "/data", "offsets.topic.num.partitions": "2"}
+    values = dict(SAMPLE_VALUES) | {
+        "node.id": str(number),
+        "log.dirs": "/data",
+        "offsets.topic.num.partitions": "2",
+    }
     values["listeners"] = f"PLAINTEXT://n{number}:{CLIENT_PORT}"
     if number == 1:
         values["listeners"] += f",CONTROLLER://n1:{CONTROLLER_PORT}"
     else:
-        values |= {"process.roles": "broker", "controller.quorum.bootstrap.servers": f"n1:{CONTROLLER_PORT}"}
+        values |= {
+            "process.roles": "broker",
+            "controller.quorum.bootstrap.servers": f"n1:{CONTROLLER_PORT}",
+        }
     values["offsets.topic.replication.factor"] = str(min(3, brokers))
     return values | dict(settings)

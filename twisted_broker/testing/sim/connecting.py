@@ -1,8 +1,10 @@
-"""How connections of the simulated network begin: ports that are listened on, and tries to reach them.
+"""How connections of the simulated network begin: ports that are listened on, and tries to reach
+them.
 
 Owns `Port` and `Connecting`.
 
-1. A machine without power, and a blocked way, leave a call unanswered: it is repeated until its time is up. A machine where nobody listens refuses.
+1. A machine without power, and a blocked way, leave a call unanswered: it is repeated until its
+   time is up. A machine where nobody listens refuses.
 2. A port that does not read leaves callers at the door until it reads again.
 
 Leaves out: what travels afterwards (`sim_transport`).
@@ -33,14 +35,21 @@ class _Cables(Protocol):
 
     def delay(self, extra: float = 0.0) -> float: ...
     def free_port(self) -> int: ...
-    def join(self, near_clock: NodeClock, far_clock: NodeClock, here: IPv4Address, there: IPv4Address) -> tuple[SimTransport, SimTransport]: ...
+    def join(
+        self, near_clock: NodeClock, far_clock: NodeClock, here: IPv4Address, there: IPv4Address
+    ) -> tuple[SimTransport, SimTransport]: ...
     def reset(self, side: SimTransport) -> None: ...
 
 
 class Port:
-    """A port that is listened on. Twisted's `IListeningPort`, with a backlog while it does not read."""
+    """A port that is listened on.
 
-    def __init__(self, network: _Cables, clock: NodeClock, address: IPv4Address, factory: Any) -> None:
+    Twisted's `IListeningPort`, with a backlog while it does not read.
+    """
+
+    def __init__(
+        self, network: _Cables, clock: NodeClock, address: IPv4Address, factory: Any
+    ) -> None:
         self.network, self.clock, self.address, self.factory = network, clock, address, factory
         self.reading = True
 
@@ -61,8 +70,16 @@ class Port:
 class Connecting:
     """One try to connect."""
 
-    def __init__(self, network: _Cables, clock: NodeClock, host: str, port: int, factory: Any, timeout: float) -> None:
-        self.network, self.clock, self.host, self.port, self.factory = network, clock, host, port, factory
+    def __init__(
+        self, network: _Cables, clock: NodeClock, host: str, port: int, factory: Any, timeout: float
+    ) -> None:
+        self.network, self.clock, self.host, self.port, self.factory = (
+            network,
+            clock,
+            host,
+            port,
+            factory,
+        )
         self.answer: Deferred[Any] = Deferred(self._cancelled)
         self.over = False
         self.timer = clock.callLater(timeout, self._fail, TimeoutError())
@@ -101,7 +118,9 @@ class Connecting:
         if accepted is None:
             self.clock.callLater(self.network.delay(), self._fail, ConnectionRefusedError())
             return
-        near, far = self.network.join(self.clock, goal, here, IPv4Address("TCP", self.host, self.port))
+        near, far = self.network.join(
+            self.clock, goal, here, IPv4Address("TCP", self.host, self.port)
+        )
         far.protocol = accepted
         far.pipe.send(self._established, near)
         accepted.makeConnection(far)

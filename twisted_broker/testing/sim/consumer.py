@@ -20,7 +20,14 @@ from twisted_broker.wire.records import iterate_batches
 class Consumer(Client):
     """Reads one partition from its beginning, for ever."""
 
-    def __init__(self, runtime: Runtime, name: str, brokers: Sequence[Address], notes: Notes, partition: TopicPartition) -> None:
+    def __init__(
+        self,
+        runtime: Runtime,
+        name: str,
+        brokers: Sequence[Address],
+        notes: Notes,
+        partition: TopicPartition,
+    ) -> None:
         super().__init__(runtime, name, brokers, notes)
         self.partition = partition
         self.position = 0
@@ -38,10 +45,16 @@ class Consumer(Client):
         """False when the leader is to be looked for again."""
         epoch = await self.epoch_of_leader(self.partition)
         asked = fetching.FetchPartition(
-            partition=self.partition.partition, current_leader_epoch=epoch, fetch_offset=self.position, partition_max_bytes=4096
+            partition=self.partition.partition,
+            current_leader_epoch=epoch,
+            fetch_offset=self.position,
+            partition_max_bytes=4096,
         )
         request = fetching.FetchRequest(
-            max_wait_ms=1000, min_bytes=1, max_bytes=1 << 20, topics=[fetching.FetchTopic(topic=self.partition.topic, partitions=[asked])]
+            max_wait_ms=1000,
+            min_bytes=1,
+            max_bytes=1 << 20,
+            topics=[fetching.FetchTopic(topic=self.partition.topic, partitions=[asked])],
         )
         answer = await self.ask_leader(self.partition, request, 11)
         if answer is None or answer.error_code:
@@ -62,15 +75,29 @@ class Consumer(Client):
             if batch.last_offset < self.position:
                 continue
             self.notes.consumed_records += len(values)
-            self.notes.consumed(self.name, self.partition, batch.base_offset, batch.last_offset, batch.partition_leader_epoch, batch.crc, values)
+            self.notes.consumed(
+                self.name,
+                self.partition,
+                batch.base_offset,
+                batch.last_offset,
+                batch.partition_leader_epoch,
+                batch.crc,
+                values,
+            )
             self.position = batch.last_offset + 1
         return True
 
     async def _ask_end(self) -> None:
         """ListOffsets: what it says must never go back."""
         epoch = await self.epoch_of_leader(self.partition)
-        asked = offsets.ListOffsetsPartition(partition_index=self.partition.partition, current_leader_epoch=epoch, timestamp=-1)
+        asked = offsets.ListOffsetsPartition(
+            partition_index=self.partition.partition, current_leader_epoch=epoch, timestamp=-1
+        )
         topic = offsets.ListOffsetsTopic(name=self.partition.topic, partitions=[asked])
-        answer = await self.ask_leader(self.partition, offsets.ListOffsetsRequest(replica_id=-1, topics=[topic]), 5)
+        answer = await self.ask_leader(
+            self.partition, offsets.ListOffsetsRequest(replica_id=-1, topics=[topic]), 5
+        )
         if answer is not None and not answer.topics[0].partitions[0].error_code:
-            self.notes.mark_seen(f"{self.name} end", self.partition, epoch, answer.topics[0].partitions[0].offset)
+            self.notes.mark_seen(
+                f"{self.name} end", self.partition, epoch, answer.topics[0].partitions[0].offset
+            )

@@ -1,12 +1,15 @@
-"""A disk that loses what was not synced, tears what was being written, fills up, lies and fails, under a seed.
+"""A disk that loses what was not synced, tears what was being written, fills up, lies and fails,
+under a seed.
 
 Owns `SimDisk`, the twin of the disk.
 
-1. What a process sees is always what it did; what a loss of power leaves is decided only then, by the seed.
-2. A disk of what is left (`after_kill`, `after_power_loss`) is another `SimDisk`; this one is at its end then.
+1. What a process sees is always what it did; what a loss of power leaves is decided only then, by
+   the seed.
+2. A disk of what is left (`after_kill`, `after_power_loss`) is another `SimDisk`; this one is at
+   its end then.
 
-Source: ALICE (OSDI '14); RELIABILITY 6.2. Leaves out: what a device does to data that was synced, but for `flip_bit`, `cut` and `damage`; time,
-which is the worker's (`stalling_worker`).
+Source: ALICE (OSDI '14); RELIABILITY 6.2. Leaves out: what a device does to data that was synced,
+but for `flip_bit`, `cut` and `damage`; time, which is the worker's (`stalling_worker`).
 """
 
 from __future__ import annotations
@@ -22,9 +25,14 @@ from twisted_broker.testing.sim.file import SimFile, SimInode
 
 
 class SimDisk(DiskFaults, MemoryFileSystem):
-    """`capacity_bytes`: of all files together; None without end. `crash_at`, `faults`: see `DiskFaults`."""
+    """`capacity_bytes`: of all files together;
 
-    def __init__(self, seed: int = 0, crash_at: int | None = None, capacity_bytes: int | None = None) -> None:
+    None without end. `crash_at`, `faults`: see `DiskFaults`.
+    """
+
+    def __init__(
+        self, seed: int = 0, crash_at: int | None = None, capacity_bytes: int | None = None
+    ) -> None:
         MemoryFileSystem.__init__(self)
         DiskFaults.__init__(self, Random(seed), crash_at)
         self.capacity_bytes = capacity_bytes
@@ -34,7 +42,10 @@ class SimDisk(DiskFaults, MemoryFileSystem):
         """How much of this growth fits."""
         if self.capacity_bytes is None:
             return growth
-        return max(0, min(growth, self.capacity_bytes - sum(len(node.data) for node in self.nodes.values())))
+        return max(
+            0,
+            min(growth, self.capacity_bytes - sum(len(node.data) for node in self.nodes.values())),
+        )
 
     # -- the file system
 
@@ -88,15 +99,26 @@ class SimDisk(DiskFaults, MemoryFileSystem):
         self._names.sync_all(self.nodes, self.directories)
 
     def after_kill(self) -> SimDisk:
-        """What another process finds when this one was killed: everything written, synced or not."""
+        """What another process finds when this one was killed: everything written, synced or
+        not.
+        """
         return self._rebuilt({path: self.content(path) for path in self.nodes}, self.directories)
 
     def after_power_loss(self, keep: float = 0.5, torn_at_byte: bool = False) -> SimDisk:
-        """What is found after a power failure, which ends this disk. `keep`: the chance of each unsynced write and name (0 loses all)."""
+        """What is found after a power failure, which ends this disk.
+
+        `keep`: the chance of each unsynced write and name (0 loses all).
+        """
         self._names.lose_power(self.random, keep)
-        content = {path: _inode(node).after_power_loss(self.random, keep, torn_at_byte) for path, node in self._names.files.items()}
+        content = {
+            path: _inode(node).after_power_loss(self.random, keep, torn_at_byte)
+            for path, node in self._names.files.items()
+        }
         reachable = self._names.reachable()
-        return self._rebuilt({path: data for path, data in content.items() if posixpath.dirname(path) in reachable}, reachable)
+        return self._rebuilt(
+            {path: data for path, data in content.items() if posixpath.dirname(path) in reachable},
+            reachable,
+        )
 
     def _rebuilt(self, content: Mapping[str, bytes], directories: set[str]) -> SimDisk:
         disk = SimDisk(self.random.randrange(1 << 30), capacity_bytes=self.capacity_bytes)

@@ -1,6 +1,8 @@
-"""What can happen to a simulated disk while it is used: errors, and the end of the machine in the midst of an operation.
+"""What can happen to a simulated disk while it is used: errors, and the end of the machine in the
+midst of an operation.
 
-Owns `Fault`, `Crash` and `DiskFaults`, which counts the operations that change a disk; the count is where faults and crashes are placed.
+Owns `Fault`, `Crash` and `DiskFaults`, which counts the operations that change a disk; the count is
+where faults and crashes are placed.
 
 Source: RELIABILITY 6.2. Leaves out: what a crash leaves (`sim_file`, `sim_names`).
 """
@@ -17,10 +19,20 @@ class Crash(BaseException):
 
 
 class Fault:
-    """`error` (an errno) is raised by operations named `operation` ("" any) on paths containing `path`, after `skip` of them, `times` times."""
+    """`error` (an errno) is raised by operations named `operation` ("" any) on paths containing
+    `path`, after `skip` of them, `times` times.
+    """
 
-    def __init__(self, error: int, operation: str = "", path: str = "", skip: int = 0, times: int = 1 << 30) -> None:
-        self.error, self.operation, self.path, self.skip, self.times = error, operation, path, skip, times
+    def __init__(
+        self, error: int, operation: str = "", path: str = "", skip: int = 0, times: int = 1 << 30
+    ) -> None:
+        self.error, self.operation, self.path, self.skip, self.times = (
+            error,
+            operation,
+            path,
+            skip,
+            times,
+        )
 
     def strikes(self, operation: str, path: str) -> bool:
         if self.operation not in ("", operation) or self.path not in path:
@@ -33,7 +45,10 @@ class Fault:
 
 
 class DiskFaults:
-    """`crash_at`: the number of the changing operation during which the machine stops. `faults` may be changed at any time."""
+    """`crash_at`: the number of the changing operation during which the machine stops.
+
+    `faults` may be changed at any time.
+    """
 
     def __init__(self, random: Random, crash_at: int | None) -> None:
         self.random, self.crash_at = random, crash_at
@@ -42,7 +57,9 @@ class DiskFaults:
         self.history: list[tuple[str, str]] = []
         """(operation, path) of each that changed the disk"""
         self.crashed: Callable[[], None] = lambda: None
-        """told when the machine stops in an operation, before `Crash` is raised: nothing it does afterwards may count"""
+        """told when the machine stops in an operation, before `Crash` is raised: nothing it does
+        afterwards may count
+        """
 
     def fault(self, operation: str, path: str) -> None:
         """Raises OSError when the operation is to fail."""
@@ -51,7 +68,9 @@ class DiskFaults:
                 raise OSError(fault.error, os.strerror(fault.error), path)
 
     def step(self, operation: str, path: str, torn: Callable[[float], None] | None = None) -> None:
-        """Counts a changing operation; the machine may stop in it (`torn(part)` is told, 0 to 1 of it was done), or it may fail."""
+        """Counts a changing operation; the machine may stop in it (`torn(part)` is told, 0 to 1
+        of it was done), or it may fail.
+        """
         if self.crash_at is not None and self.operations >= self.crash_at:
             if torn is not None:
                 torn(self.random.random())

@@ -1,7 +1,8 @@
 """The names on a simulated disk as a loss of power would leave them.
 
-Owns `DurableNames`. A created, renamed or removed name is durable only after its directory was synced; of those that are not, a crash keeps, in
-each directory, a prefix of the changes in their order.
+Owns `DurableNames`. A created, renamed or removed name is durable only after its directory was
+synced; of those that are not, a crash keeps, in each directory, a prefix of the changes in their
+order.
 
 Source: ALICE (OSDI '14); RELIABILITY 6.2. Leaves out: what the files hold (`sim_file`).
 """
@@ -53,7 +54,9 @@ class DurableNames:
     def _rename_directory(self, source: str, target: str) -> None:
         for name in [name for name in self.files if name.startswith(source + "/")]:
             self.files[target + name[len(source) :]] = self.files.pop(name)
-        for name in [name for name in self.directories if name == source or name.startswith(source + "/")]:
+        for name in [
+            name for name in self.directories if name == source or name.startswith(source + "/")
+        ]:
             self.directories.discard(name)
             self.directories.add(target + name[len(source) :])
 
@@ -72,7 +75,9 @@ class DurableNames:
         self._pending.clear()
 
     def lose_power(self, random: Random, keep: float) -> None:
-        """Each change after those that were kept in its directory is kept with the chance `keep`; the first that is not ends them."""
+        """Each change after those that were kept in its directory is kept with the chance
+        `keep`; the first that is not ends them.
+        """
         ended: set[str] = set()
         for directory, change in self._pending:
             if directory in ended or random.random() >= keep:
@@ -86,4 +91,6 @@ class DurableNames:
         return {path for path in self.directories if self._is_reachable(path)}
 
     def _is_reachable(self, directory: str) -> bool:
-        return directory in self.directories and (directory == "/" or self._is_reachable(posixpath.dirname(directory)))
+        return directory in self.directories and (
+            directory == "/" or self._is_reachable(posixpath.dirname(directory))
+        )

@@ -6,7 +6,8 @@ Owns `Faults`: the table of faults, the drawing of the next one, and the healing
 2. In a liveness run only machines beyond n2 are struck.
 3. `heal` puts right whatever is wrong; what is down starts, again and again.
 
-Source: RELIABILITY 4. Leaves out: which faults a seed has (`sim_options`), how each is done (`fault_*`).
+Source: RELIABILITY 4. Leaves out: which faults a seed has (`sim_options`), how each is done
+(`fault_*`).
 """
 
 from __future__ import annotations
@@ -50,12 +51,17 @@ class Faults:
     def _next(self) -> None:
         if self.trouble.over:
             return
-        kind, victim = self.random.choice(self.options.faults), self.random.choice(self.trouble.victims)
+        kind, victim = (
+            self.random.choice(self.options.faults),
+            self.random.choice(self.trouble.victims),
+        )
         FAULTS[kind](self.trouble, self.cluster.nodes[victim])
         if self.random.random() < self.options.burst_chance:
             self.clock.callLater(self.random.random() ** 2, self._next)
         else:
-            self.clock.callLater(self.random.expovariate(1 / self.options.fault_seconds), self._next)
+            self.clock.callLater(
+                self.random.expovariate(1 / self.options.fault_seconds), self._next
+            )
 
     def heal(self) -> None:
         """Everything works from now on; what is down starts."""

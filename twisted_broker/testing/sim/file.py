@@ -2,8 +2,10 @@
 
 Owns `SimInode`, its content, and `SimFile`, an open file.
 
-1. What a process sees is always what it wrote; what a crash leaves is decided only then, by the seed.
-2. Unsynced writes survive a crash one by one, in any subset; the newest one kept may be torn at any sector boundary (or byte).
+1. What a process sees is always what it wrote; what a crash leaves is decided only then, by the
+   seed.
+2. Unsynced writes survive a crash one by one, in any subset; the newest one kept may be torn at any
+   sector boundary (or byte).
 
 Source: ALICE (OSDI '14); RELIABILITY 6.2. Leaves out: names (`sim_names`).
 """
@@ -70,7 +72,9 @@ class _Disk(Protocol):
     """What a file needs of its disk (`SimDisk`)."""
 
     def fault(self, operation: str, path: str) -> None: ...
-    def step(self, operation: str, path: str, torn: Callable[[float], None] | None = None) -> None: ...
+    def step(
+        self, operation: str, path: str, torn: Callable[[float], None] | None = None
+    ) -> None: ...
     def room_for(self, growth: int) -> int: ...
 
 

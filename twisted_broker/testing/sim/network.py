@@ -1,11 +1,14 @@
 """A network that delays, stalls, cuts and refuses, under a seed, between machines on a `SimClock`.
 
-Owns `SimNetwork`, the cables between all machines, `Weather`, how they are, and `HostNetwork`, the `INetwork` of one machine.
+Owns `SimNetwork`, the cables between all machines, `Weather`, how they are, and `HostNetwork`, the
+`INetwork` of one machine.
 
-1. A way that is blocked (each direction for itself) holds back what travels on it; connecting over it times out. Healing lets it go on, or
-   finds the connection dead, as the seed says.
-2. A process that dies resets its connections behind what it sent; a machine that loses power says nothing until it is back.
-3. An aborted connection may lose what was under way, or deliver it late: a request may be carried out after its sender gave up.
+1. A way that is blocked (each direction for itself) holds back what travels on it; connecting over
+   it times out. Healing lets it go on, or finds the connection dead, as the seed says.
+2. A process that dies resets its connections behind what it sent; a machine that loses power says
+   nothing until it is back.
+3. An aborted connection may lose what was under way, or deliver it late: a request may be carried
+   out after its sender gave up.
 4. Connections overtake one another; what travels on one does not (`sim_transport`).
 
 The twin of `net/network.py`. Leaves out: loss of single packets (TCP repeats them: a delay).
@@ -87,7 +90,11 @@ class SimNetwork:
 
     def delay(self, extra: float = 0.0) -> float:
         weather = self.weather
-        return weather.delay_min + self.random.random() * (weather.delay_max - weather.delay_min) + extra
+        return (
+            weather.delay_min
+            + self.random.random() * (weather.delay_max - weather.delay_min)
+            + extra
+        )
 
     def free_port(self) -> int:
         self._next_port += 1
@@ -100,11 +107,16 @@ class SimNetwork:
         self.machines[clock.name] = clock
         self.without_power.discard(clock.name)
         for transport in self._sides_towards(clock.name, lambda far: far.dead):
-            transport.clock.callLater(self.random.random(), transport.peer.pipe.send, transport.lost, ConnectionLost())
+            transport.clock.callLater(
+                self.random.random(), transport.peer.pipe.send, transport.lost, ConnectionLost()
+            )
         return HostNetwork(self, clock)
 
     def switch_off(self, name: str, silent: bool) -> None:
-        """A process ended, and its peers hear it; `silent`: its machine is without power, and they do not."""
+        """A process ended, and its peers hear it;
+
+        `silent`: its machine is without power, and they do not.
+        """
         self.machines.pop(name, None)
         self.ports = {address: port for address, port in self.ports.items() if address[0] != name}
         if silent:
@@ -116,16 +128,30 @@ class SimNetwork:
     def _sides_towards(self, name: str, which: Callable[[NodeClock], bool]) -> list[SimTransport]:
         """The sides of connections whose other end is (or was) on machine `name`."""
         sides = [side for near in self.connections for side in (near, near.peer)]
-        return [side for side in sides if side.peer.clock.name == name and which(side.peer.clock) and side.connected and not side.clock.dead]
+        return [
+            side
+            for side in sides
+            if side.peer.clock.name == name
+            and which(side.peer.clock)
+            and side.connected
+            and not side.clock.dead
+        ]
 
     # connections
 
-    def join(self, near_clock: NodeClock, far_clock: NodeClock, here: IPv4Address, there: IPv4Address) -> tuple[SimTransport, SimTransport]:
+    def join(
+        self, near_clock: NodeClock, far_clock: NodeClock, here: IPv4Address, there: IPv4Address
+    ) -> tuple[SimTransport, SimTransport]:
         weather = self.weather
-        slow = self.random.random() < weather.slow_chance and near_clock.name.startswith(weather.slow_callers)
+        slow = self.random.random() < weather.slow_chance and near_clock.name.startswith(
+            weather.slow_callers
+        )
         slow = slow and (not weather.slow_ports or there.port in weather.slow_ports)
         extra = self.random.random() * weather.slow_delay_max if slow else 0.0
-        near, far = SimTransport(self, near_clock, here, there), SimTransport(self, far_clock, there, here)
+        near, far = (
+            SimTransport(self, near_clock, here, there),
+            SimTransport(self, far_clock, there, here),
+        )
         near.peer, far.peer = far, near
         near.pipe = Pipe(self, (near_clock.name, far_clock.name), far_clock, extra)
         far.pipe = Pipe(self, (far_clock.name, near_clock.name), near_clock, extra)
@@ -133,7 +159,9 @@ class SimNetwork:
         return near, far
 
     def reset(self, side: SimTransport) -> None:
-        """One side gave up: what it sent may be lost, or come late; then the other side hears it."""
+        """One side gave up: what it sent may be lost, or come late; then the other side hears
+        it.
+        """
         if self.random.random() < 0.5:
             side.pipe.clear()
         side.pipe.send(side.peer.lost, ConnectionLost())
@@ -144,7 +172,9 @@ class SimNetwork:
             self.connections.remove(near)
 
     def cut(self, near: SimTransport) -> None:
-        """A connection dies: one side finds it dead now, the other one behind what was under way to it, if that comes at all."""
+        """A connection dies: one side finds it dead now, the other one behind what was under way
+        to it, if that comes at all.
+        """
         side = near if self.random.random() < 0.5 else near.peer
         if not side.clock.dead:
             side.clock.callLater(self.delay(), side.lost, ConnectionLost())
@@ -152,7 +182,9 @@ class SimNetwork:
         self.reset(side)
 
     def give_up(self, near: SimTransport, seconds: float) -> None:
-        """The caller finds its connection dead; what it sent arrives `seconds` later all the same."""
+        """The caller finds its connection dead; what it sent arrives `seconds` later all the
+        same.
+        """
         held, near.pipe.travelling = near.pipe.travelling, deque()
         for call, argument in held:
             near.pipe.goal.callLater(seconds, call, argument)
@@ -176,7 +208,9 @@ class SimNetwork:
         """All ways are open again."""
         blocked, self.blocked = self.blocked, set()
         for near in list(self.connections):
-            held = [side for side in (near, near.peer) if side.pipe.way in blocked and side.pipe.stalled]
+            held = [
+                side for side in (near, near.peer) if side.pipe.way in blocked and side.pipe.stalled
+            ]
             if held and self.random.random() < self.weather.dead_after_heal:
                 self.cut(near)
                 continue

@@ -1,12 +1,15 @@
-"""One machine of a simulated cluster: a clock, a disk, a place on the network and a seeded `Random`, and the broker that runs on it.
+"""One machine of a simulated cluster: a clock, a disk, a place on the network and a seeded
+`Random`, and the broker that runs on it.
 
 Owns `SimNode`.
 
-1. A machine is started, killed (its files stay as the process saw them), left without power (what was not synced may be lost, torn), stopped in
-   order, paused. A broker that ends itself (its disk failed, the log cannot be followed) is a dead process.
+1. A machine is started, killed (its files stay as the process saw them), left without power (what
+   was not synced may be lost, torn), stopped in order, paused. A broker that ends itself (its disk
+   failed, the log cannot be followed) is a dead process.
 2. Nothing of a process happens after its death; the next one on the machine knows only the disk.
 
-Source: docs/ARCHITECTURE.md 1 (four ports). Leaves out: which faults when (`sim_faults`), the machines together (`sim_cluster`).
+Source: docs/ARCHITECTURE.md 1 (four ports). Leaves out: which faults when (`sim_faults`), the
+machines together (`sim_cluster`).
 """
 
 from __future__ import annotations
@@ -67,14 +70,21 @@ class SimNode:
         clock = self.clock = NodeClock(world.sim, self.name, self.skew_ms)
         self.workers = []
         random = Random(f"{world.seed} {self.name} {self.incarnation}")
-        runtime = Runtime(clock, clock.wall_ms, world.network.switch_on(clock), self.disk, self._worker, random)
+        runtime = Runtime(
+            clock, clock.wall_ms, world.network.switch_on(clock), self.disk, self._worker, random
+        )
         world.note(self.name, f"starts, process {self.incarnation}")
         clock.callLater(0, self._boot, runtime)
 
     def _prepare_disk(self) -> None:
-        """What the last process left, or what a loss of power left of that; nothing fails any more."""
+        """What the last process left, or what a loss of power left of that; nothing fails any
+        more.
+        """
         if self.lost_power:
-            self.disk, self.lost_power = self.disk.after_power_loss(keep=self.world.random.choice((0.0, 0.5, 0.9))), False
+            self.disk, self.lost_power = (
+                self.disk.after_power_loss(keep=self.world.random.choice((0.0, 0.5, 0.9))),
+                False,
+            )
         self.disk._locks.clear()
         self.disk.faults.clear()
         self.disk.crash_at = None
@@ -90,7 +100,9 @@ class SimNode:
         incarnation = self.incarnation
         broker = self.broker = Broker(BrokerConfig(dict(self.settings)), runtime, CLUSTER_ID)
         broker.fatal = lambda reason: self._ended(incarnation, f"fatal: {reason}")
-        ensureDeferred(broker.start()).addCallbacks(self._started, self._not_started, (incarnation,), {}, (incarnation,), {})
+        ensureDeferred(broker.start()).addCallbacks(
+            self._started, self._not_started, (incarnation,), {}, (incarnation,), {}
+        )
 
     def _started(self, _: None, incarnation: int) -> None:
         if incarnation == self.incarnation and self.broker is not None:
@@ -98,7 +110,12 @@ class SimNode:
             self.world.note(self.name, "ready")
 
     def _not_started(self, failure: Failure, incarnation: int) -> None:
-        if failure.check(Crash) or incarnation != self.incarnation or self.broker is None or self.stopping:
+        if (
+            failure.check(Crash)
+            or incarnation != self.incarnation
+            or self.broker is None
+            or self.stopping
+        ):
             return
         if not failure.check(*STARTING_ERRORS):
             self.world.bug(f"{self.name} could not start: {failure.getTraceback()}")

@@ -1,9 +1,12 @@
-"""What a seed means: the cluster, its topics and clients, its network, and what goes wrong with them.
+"""What a seed means: the cluster, its topics and clients, its network, and what goes wrong with
+them.
 
 Owns `Options` and `options_of`.
 
-1. A seed and the number of brokers give the options, and nothing else does: the order of the draws is part of what a seed means.
-2. Safety seeds: faults anywhere, any time. Liveness seeds (every fourth): n1 (with the controller) and n2 stay healthy, and producers must get on.
+1. A seed and the number of brokers give the options, and nothing else does: the order of the draws
+   is part of what a seed means.
+2. Safety seeds: faults anywhere, any time. Liveness seeds (every fourth): n1 (with the controller)
+   and n2 stay healthy, and producers must get on.
 3. Four of eight seeds look where uniform faults seldom come (`_SPECIAL`).
 
 Source: RELIABILITY 4. Leaves out: how a fault is done (`sim_faults`).
@@ -17,7 +20,21 @@ from random import Random
 from twisted_broker.testing.sim.network import Weather
 from twisted_broker.testing.sim.node import CLIENT_PORT
 
-_USUAL_FAULTS = ("kill", "power", "flap", "crash", "stop", "pause", "handover", "partition", "one way", "cut", "stall", "slow disk", "disk error")
+_USUAL_FAULTS = (
+    "kill",
+    "power",
+    "flap",
+    "crash",
+    "stop",
+    "pause",
+    "handover",
+    "partition",
+    "one way",
+    "cut",
+    "stall",
+    "slow disk",
+    "disk error",
+)
 
 
 @dataclass
@@ -64,20 +81,39 @@ def options_of(seed: int, brokers: int = 3) -> Options:
     random = Random(f"options {seed} {brokers}")
     liveness = brokers > 2 and seed % 4 == 3
     unclean = not liveness and random.random() < 0.15
-    topics = [_topic(random, number, brokers, liveness, unclean and number == 0) for number in range(random.randint(1, 2))]
+    topics = [
+        _topic(random, number, brokers, liveness, unclean and number == 0)
+        for number in range(random.randint(1, 2))
+    ]
     settings, weather, faults = _settings(random, brokers), _weather(random), _faults(random)
     options = Options(
-        seed, brokers, liveness, random.randint(40, 90), random.random() < 0.7, weather, settings, topics,
-        [random.random() < 0.7 for _ in range(random.randint(1, 3))], random.choice((0.1, 0.3, 0.6)), faults,
-        random.choice((1.5, 3.0, 6.0)), random.choice((0.0, 0.3, 0.6)), not liveness and random.random() < 0.3, unclean,
-    )  # fmt: skip
+        seed,
+        brokers,
+        liveness,
+        random.randint(40, 90),
+        random.random() < 0.7,
+        weather,
+        settings,
+        topics,
+        [random.random() < 0.7 for _ in range(random.randint(1, 3))],
+        random.choice((0.1, 0.3, 0.6)),
+        faults,
+        random.choice((1.5, 3.0, 6.0)),
+        random.choice((0.0, 0.3, 0.6)),
+        not liveness and random.random() < 0.3,
+        unclean,
+    )
     if brokers > 2 and seed % 8 in _SPECIAL:
         _SPECIAL[seed % 8](options)
     return options
 
 
 def _topic(random: Random, number: int, replicas: int, liveness: bool, unclean: bool) -> Topic:
-    settings = {"min.insync.replicas": str(min(replicas, 2) if liveness else random.randint(1, min(replicas, 2)))}
+    settings = {
+        "min.insync.replicas": str(
+            min(replicas, 2) if liveness else random.randint(1, min(replicas, 2))
+        )
+    }
     if unclean:
         settings["unclean.leader.election.enable"] = "true"
     if random.random() < 0.3:
@@ -100,7 +136,10 @@ def _settings(random: Random, brokers: int) -> dict[str, str]:
 def _weather(random: Random) -> Weather:
     weather = Weather(delay_max=random.choice((0.001, 0.005, 0.02, 0.1)))
     if random.random() < 0.5:
-        weather.slow_chance, weather.slow_delay_max = random.choice((0.05, 0.2, 0.5)), random.choice((0.3, 1.0, 3.0))
+        weather.slow_chance, weather.slow_delay_max = (
+            random.choice((0.05, 0.2, 0.5)),
+            random.choice((0.3, 1.0, 3.0)),
+        )
     return weather
 
 
@@ -112,7 +151,9 @@ def _faults(random: Random) -> list[str]:
 
 
 def _handovers(options: Options) -> None:
-    """Leaders die just after another replica left, while what brokers tell one another travels slowly."""
+    """Leaders die just after another replica left, while what brokers tell one another travels
+    slowly.
+    """
     for topic in options.topics:
         topic.settings["min.insync.replicas"] = "2"
     _slow_between_brokers(options.weather, 0.3)
@@ -122,16 +163,26 @@ def _handovers(options: Options) -> None:
 def _relapses(options: Options) -> None:
     """Machines fall out of their ISRs, are about to come back, and stop again."""
     options.weather.delay_max, options.weather.slow_chance = 0.005, 0.0
-    options.settings |= {"replica.lag.time.max.ms": "2000", "broker.session.timeout.ms": "9000", "broker.heartbeat.interval.ms": "500"}
+    options.settings |= {
+        "replica.lag.time.max.ms": "2000",
+        "broker.session.timeout.ms": "9000",
+        "broker.heartbeat.interval.ms": "500",
+    }
     options.faults = ["relapse", "relapse", "relapse", "cut"]
 
 
 def _starvation(options: Options) -> None:
-    """A leader is alone with what it took in, below its minimum ISR, and dies: another may be elected that lacks it."""
+    """A leader is alone with what it took in, below its minimum ISR, and dies: another may be
+    elected that lacks it.
+    """
     for topic in options.topics:
         topic.replicas, topic.partitions, topic.settings["min.insync.replicas"] = 2, 3, "2"
     options.weather.delay_max, options.weather.slow_chance = 0.005, 0.0
-    options.settings |= {"replica.lag.time.max.ms": "2000", "broker.session.timeout.ms": "9000", "broker.heartbeat.interval.ms": "500"}
+    options.settings |= {
+        "replica.lag.time.max.ms": "2000",
+        "broker.session.timeout.ms": "9000",
+        "broker.heartbeat.interval.ms": "500",
+    }
     options.faults, options.change_settings = ["starve"], False
 
 

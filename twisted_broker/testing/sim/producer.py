@@ -2,7 +2,8 @@
 
 Owns `Producer`.
 
-1. An idempotent producer sends a batch again, with the same sequence, until it is acknowledged or refused for good; then it begins a new session.
+1. An idempotent producer sends a batch again, with the same sequence, until it is acknowledged or
+   refused for good; then it begins a new session.
 2. Without idempotence it sends it a few times; it may be there twice then.
 
 Leaves out: several batches in flight, transactions.
@@ -24,15 +25,36 @@ from twisted_broker.wire.messages.produce import PartitionProduceResponse
 from twisted_broker.wire.records import BatchBuilder
 
 _TIMEOUT_MS = 4_000
-_MAYBE_THERE = frozenset({ErrorCode.REQUEST_TIMED_OUT, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND, ErrorCode.UNKNOWN_SERVER_ERROR})
-_NEW_SESSION = frozenset({ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.UNKNOWN_PRODUCER_ID, ErrorCode.INVALID_PRODUCER_EPOCH})
+_MAYBE_THERE = frozenset(
+    {
+        ErrorCode.REQUEST_TIMED_OUT,
+        ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+        ErrorCode.UNKNOWN_SERVER_ERROR,
+    }
+)
+_NEW_SESSION = frozenset(
+    {
+        ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+        ErrorCode.UNKNOWN_PRODUCER_ID,
+        ErrorCode.INVALID_PRODUCER_EPOCH,
+    }
+)
 
 
 class Producer(Client):
-    """Sends batches to partitions one after another. `acks` -1; `pace_seconds` is the mean pause between batches."""
+    """Sends batches to partitions one after another.
+
+    `acks` -1; `pace_seconds` is the mean pause between batches.
+    """
 
     def __init__(
-        self, runtime: Runtime, name: str, brokers: Sequence[Address], notes: Notes, partitions: Sequence[TopicPartition], idempotent: bool
+        self,
+        runtime: Runtime,
+        name: str,
+        brokers: Sequence[Address],
+        notes: Notes,
+        partitions: Sequence[TopicPartition],
+        idempotent: bool,
     ) -> None:
         super().__init__(runtime, name, brokers, notes)
         self.partitions, self.idempotent = list(partitions), idempotent
@@ -67,7 +89,9 @@ class Producer(Client):
 
     def _settled(self, attempt: Attempt) -> None:
         if attempt.fate is Fate.ACKED:
-            self._sequences[attempt.partition] = self._sequences.get(attempt.partition, 0) + len(attempt.values)
+            self._sequences[attempt.partition] = self._sequences.get(attempt.partition, 0) + len(
+                attempt.values
+            )
         else:
             self.session = (-1, -1)  # the next batch must not follow one that may be missing
             if attempt.fate is None:
@@ -80,7 +104,11 @@ class Producer(Client):
     def _batch(self, partition: TopicPartition, values: list[bytes]) -> bytes:
         producer: dict[str, Any] = {}
         if self.idempotent:
-            producer = {"producer_id": self.session[0], "producer_epoch": self.session[1], "base_sequence": self._sequences.get(partition, 0)}
+            producer = {
+                "producer_id": self.session[0],
+                "producer_epoch": self.session[1],
+                "base_sequence": self._sequences.get(partition, 0),
+            }
         builder = BatchBuilder(**producer)
         for value in values:
             builder.append(self.runtime.wall_ms(), None, value)
@@ -106,13 +134,20 @@ class Producer(Client):
             self.notes.acked_records += len(attempt.values)
             self.notes.acked(attempt)
         elif code in _NEW_SESSION or not code.retriable:
-            attempt.fate = Fate.UNKNOWN if attempt.sent > 1 or code in _MAYBE_THERE else Fate.REFUSED
+            attempt.fate = (
+                Fate.UNKNOWN if attempt.sent > 1 or code in _MAYBE_THERE else Fate.REFUSED
+            )
             self.note(f"{attempt!r}: {code.name}")
         elif code not in _MAYBE_THERE:
             self.forget_leader(attempt.partition)
 
     async def _begin_session(self) -> bool:
-        answer = await self.ask_any(producer_ids.InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=60_000), 4)
+        answer = await self.ask_any(
+            producer_ids.InitProducerIdRequest(
+                transactional_id=None, transaction_timeout_ms=60_000
+            ),
+            4,
+        )
         if answer is None or answer.error_code or answer.producer_id < 0:
             return False
         self.session = (answer.producer_id, answer.producer_epoch)

@@ -1,12 +1,15 @@
 """One seed, from empty disks to the verdict.
 
-Owns `Run`: the clients of a run, its time with faults, its healing, and what an operator does meanwhile.
+Owns `Run`: the clients of a run, its time with faults, its healing, and what an operator does
+meanwhile.
 
 1. While faults strike, a liveness run must get on.
-2. Then everything heals; within a bounded time all replicas are back in their ISRs, the logs are equal, and consumers have read to the end.
+2. Then everything heals; within a bounded time all replicas are back in their ISRs, the logs are
+   equal, and consumers have read to the end.
 3. A run in which nothing was acknowledged or read proves nothing, and fails.
 
-Source: RELIABILITY 4; the simulations of FoundationDB and TigerBeetle. Leaves out: what must hold (`check_*`), what goes wrong (`sim_faults`).
+Source: RELIABILITY 4; the simulations of FoundationDB and TigerBeetle. Leaves out: what must hold
+(`check_*`), what goes wrong (`sim_faults`).
 """
 
 from __future__ import annotations
@@ -39,7 +42,14 @@ class Run:
 
     def __init__(self, options: Options, trace: bool = False) -> None:
         self.options = options
-        self.cluster = SimCluster(options.seed, options.brokers, options.settings, options.weather, shuffle=options.shuffle, trace=trace)
+        self.cluster = SimCluster(
+            options.seed,
+            options.brokers,
+            options.settings,
+            options.weather,
+            shuffle=options.shuffle,
+            trace=trace,
+        )
         self.checker = ClusterChecker(self.cluster)
         self.notes = Notes()
         self.clients = ClientChecker(self.checker, self.notes)
@@ -61,17 +71,28 @@ class Run:
         while sim.now < when:
             sim.run_until(min(when, sim.now + 1.0))
             if must_progress and sim.now - self.clients.last_ack_seconds > _STALLED_FOR:
-                raise Violation(f"no producer got on since {self.clients.last_ack_seconds:.1f}, though a core is healthy")
+                raise Violation(
+                    f"no producer got on since {self.clients.last_ack_seconds:.1f}, though a "
+                    "core is healthy"
+                )
 
     # clients
 
     def _start_clients(self) -> None:
-        partitions = [TopicPartition(topic.name, number) for topic in self.options.topics for number in range(topic.partitions)]
+        partitions = [
+            TopicPartition(topic.name, number)
+            for topic in self.options.topics
+            for number in range(topic.partitions)
+        ]
         self.admin = Admin(*self._home("admin"), self.notes)
         self.producers = [
-            Producer(*self._home(f"p{number}"), self.notes, partitions, idempotent) for number, idempotent in enumerate(self.options.idempotent)
+            Producer(*self._home(f"p{number}"), self.notes, partitions, idempotent)
+            for number, idempotent in enumerate(self.options.idempotent)
         ]
-        self.consumers = [Consumer(*self._home(f"c{number}"), self.notes, partition) for number, partition in enumerate(partitions)]
+        self.consumers = [
+            Consumer(*self._home(f"c{number}"), self.notes, partition)
+            for number, partition in enumerate(partitions)
+        ]
         self._go(self._administer())
         for producer in self.producers:
             producer.pace_seconds = self.options.pace_seconds
@@ -81,10 +102,18 @@ class Run:
 
     def _home(self, name: str) -> tuple[Any, str, list[tuple[str, int]]]:
         """A client's runtime, its name, and the brokers it knows."""
-        return self.cluster.client_runtime(name), name, [(broker, CLIENT_PORT) for broker in self.cluster.nodes]
+        return (
+            self.cluster.client_runtime(name),
+            name,
+            [(broker, CLIENT_PORT) for broker in self.cluster.nodes],
+        )
 
     def _go(self, work: Any) -> None:
-        self._running.append(ensureDeferred(work).addErrback(lambda failure: self.cluster.bug(f"a client failed: {failure.getTraceback()}")))
+        self._running.append(
+            ensureDeferred(work).addErrback(
+                lambda failure: self.cluster.bug(f"a client failed: {failure.getTraceback()}")
+            )
+        )
 
     async def _administer(self) -> None:
         for topic in self.options.topics:
@@ -92,12 +121,18 @@ class Run:
         while self.options.change_settings and not self.admin.stopped:
             await self.admin.pause(self.admin.random.expovariate(1 / 8.0))
             topic = self.admin.random.choice(self.options.topics)
-            await self.admin.change(topic.name, "min.insync.replicas", str(self.admin.random.randint(1, min(topic.replicas, 2))))
+            await self.admin.change(
+                topic.name,
+                "min.insync.replicas",
+                str(self.admin.random.randint(1, min(topic.replicas, 2))),
+            )
 
     # healing
 
     def _converge(self) -> None:
-        """Producers go on for a moment, then stop; then the cluster must come to rest with all replicas equal."""
+        """Producers go on for a moment, then stop; then the cluster must come to rest with all
+        replicas equal.
+        """
         self._let_producers_get_on()
         for producer in self.producers:
             producer.stopped = True
@@ -140,7 +175,9 @@ class Run:
     # the operator
 
     def _accept_loss(self) -> None:
-        """What an operator does, now and then, with partitions of which nobody knows who had all."""
+        """What an operator does, now and then, with partitions of which nobody knows who had
+        all.
+        """
         lost = self.checker.truth.without_candidates()
         if lost and self.cluster.sim.now - self._operated > _PATIENCE_SECONDS:
             self._operated = self.cluster.sim.now

@@ -1,7 +1,7 @@
 """A disk worker on a simulated clock, which takes its time and may stand still.
 
-Owns `StallingWorker`, the twin of `log/disk_worker.py`; jobs side by side run one after another here. Leaves out: jobs that fail
-(`sim_mishaps.Fault`).
+Owns `StallingWorker`, the twin of `log/disk_worker.py`; jobs side by side run one after another
+here. Leaves out: jobs that fail (`sim_mishaps.Fault`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,10 @@ _INLINE = InlineWorker()
 
 
 class StallingWorker:
-    """A disk worker whose jobs take `delay_ms` of simulated time each, one after another; `stalled` holds all back."""
+    """A disk worker whose jobs take `delay_ms` of simulated time each, one after another;
+
+    `stalled` holds all back.
+    """
 
     def __init__(self, clock: IClock, delay_ms: Callable[[], int] = lambda: 0) -> None:
         self._clock, self._delay_ms = clock, delay_ms
@@ -29,7 +32,9 @@ class StallingWorker:
     def waiting(self) -> int:
         return len(self._jobs)
 
-    def submit(self, job: Callable[[], T], done: Callable[[T | None, BaseException | None], None]) -> None:
+    def submit(
+        self, job: Callable[[], T], done: Callable[[T | None, BaseException | None], None]
+    ) -> None:
         self._jobs.append((job, done))
         self._next()
 

@@ -2,7 +2,8 @@
 
 Owns `Pipe` and `SimTransport`, Twisted's transport of one side.
 
-1. What is written arrives in the order of writing, each piece after a drawn delay; pieces on a blocked way wait for it to open.
+1. What is written arrives in the order of writing, each piece after a drawn delay; pieces on a
+   blocked way wait for it to open.
 2. Everything that a side hears, it hears in a call of its own machine's clock.
 3. A side that does not read fills its peer's window, which pauses its producer.
 
@@ -39,7 +40,9 @@ class Pipe:
 
     __slots__ = ("closed", "extra", "goal", "network", "stalled", "travelling", "way")
 
-    def __init__(self, network: _Cables, way: tuple[str, str], goal: NodeClock, extra: float) -> None:
+    def __init__(
+        self, network: _Cables, way: tuple[str, str], goal: NodeClock, extra: float
+    ) -> None:
         self.network, self.way, self.goal, self.extra = network, way, goal, extra
         self.travelling: deque[tuple[Callable[..., None], Any]] = deque()
         self.stalled = 0
@@ -75,7 +78,9 @@ class SimTransport(MemoryTransport):
     network: _Cables  # type: ignore[assignment]
     peer: SimTransport
 
-    def __init__(self, network: _Cables, clock: NodeClock, here: IPv4Address, there: IPv4Address) -> None:
+    def __init__(
+        self, network: _Cables, clock: NodeClock, here: IPv4Address, there: IPv4Address
+    ) -> None:
         super().__init__(network, here, there)  # type: ignore[arg-type]
         self.clock = clock
         self.pipe: Pipe
@@ -85,7 +90,11 @@ class SimTransport(MemoryTransport):
             return
         self.in_window += len(data)
         self.pipe.send(self.peer.arrive, bytes(data))
-        if self.in_window > _WINDOW_BYTES and self.producer is not None and not self.producer_paused:
+        if (
+            self.in_window > _WINDOW_BYTES
+            and self.producer is not None
+            and not self.producer_paused
+        ):
             self.producer_paused = True
             self.producer.pauseProducing()
 

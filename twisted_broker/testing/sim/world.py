@@ -1,8 +1,10 @@
-"""What the machines of a simulated cluster share: time, cables, randomness, and a record of what happened.
+"""What the machines of a simulated cluster share: time, cables, randomness, and a record of what
+happened.
 
 Owns `SimWorld` and `Trace`.
 
-1. Use it as a context: then a failure that the production code logs is a bug here, and goes to `bug(text)`; so does what a call raises.
+1. Use it as a context: then a failure that the production code logs is a bug here, and goes to
+   `bug(text)`; so does what a call raises.
 2. Clients live on machines of their own, which nothing ever happens to.
 
 Leaves out: the brokers' machines (`sim_node`).
@@ -38,7 +40,10 @@ class Trace:
 
 
 class SimWorld:
-    """`after_step(clock)` is told after each call, `gone(machine)` of each process that ended; `bugs` are the failures so far."""
+    """`after_step(clock)` is told after each call, `gone(machine)` of each process that ended;
+
+    `bugs` are the failures so far.
+    """
 
     def __init__(self, seed: int, weather: Weather, *, shuffle: bool, trace: bool) -> None:
         self.seed = seed
@@ -62,7 +67,14 @@ class SimWorld:
         """A machine for clients: never killed, without a disk."""
         clock = NodeClock(self.sim, name)
         network, random = self.network.switch_on(clock), Random(f"{self.seed} {name}")
-        return Runtime(clock, clock.wall_ms, network, SimDisk(), lambda directory: StallingWorker(clock), random)
+        return Runtime(
+            clock,
+            clock.wall_ms,
+            network,
+            SimDisk(),
+            lambda directory: StallingWorker(clock),
+            random,
+        )
 
     def run_until(self, when: float) -> None:
         self.sim.run_until(when)

@@ -1,6 +1,7 @@
 """DescribeAcls (29), CreateAcls (30), DeleteAcls (31).
 
-Versions: 0 literal names only (left Kafka with 4.0); 1 pattern types (KIP-290); 2 flexible; 3 user resources.
+Versions: 0 literal names only (left Kafka with 4.0); 1 pattern types (KIP-290); 2 flexible; 3 user
+resources.
 """
 
 from twisted_broker.wire.schema import Request, Response, Struct, array, int8, int16, int32, string

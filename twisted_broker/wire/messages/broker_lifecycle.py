@@ -1,12 +1,29 @@
-"""What a broker asks of the controller: BrokerRegistration (62), BrokerHeartbeat (63), AlterPartition (56), Envelope (58, a client's request
-forwarded with its principal, `DefaultPrincipalData`); ControllerRegistration (70) among controllers. All flexible from 0.
+"""What a broker asks of the controller: BrokerRegistration (62), BrokerHeartbeat (63),
+AlterPartition (56), Envelope (58, a client's request forwarded with its principal,
+`DefaultPrincipalData`); ControllerRegistration (70) among controllers. All flexible from 0.
 
-BrokerRegistration: 1 migrating from ZooKeeper; 2 log directories (KIP-858); 3 previous broker epoch (KIP-966); 4 features from 0.
-BrokerHeartbeat: 1 offline directories; 2 cordoned directories (KIP-1066). AlterPartition: 0 and 1 topic names (left Kafka with 4.0); 1 leader
-recovery state; 2 topic ids; 3 broker epochs of the ISR (KIP-903).
+BrokerRegistration: 1 migrating from ZooKeeper; 2 log directories (KIP-858); 3 previous broker epoch
+(KIP-966); 4 features from 0. BrokerHeartbeat: 1 offline directories; 2 cordoned directories
+(KIP-1066). AlterPartition: 0 and 1 topic names (left Kafka with 4.0); 1 leader recovery state; 2
+topic ids; 3 broker epochs of the ISR (KIP-903).
 """
 
-from twisted_broker.wire.schema import Record, Request, Response, Struct, array, binary, boolean, int8, int16, int32, int64, string, uint16, uuid
+from twisted_broker.wire.schema import (
+    Record,
+    Request,
+    Response,
+    Struct,
+    array,
+    binary,
+    boolean,
+    int8,
+    int16,
+    int32,
+    int64,
+    string,
+    uint16,
+    uuid,
+)
 
 
 class BrokerRegistrationRequestListener(Struct):
@@ -26,7 +43,9 @@ class BrokerRegistrationRequest(Request, api_key=62, versions="0-4", flexible="0
     broker_id: int = int32("0+")
     cluster_id: str = string("0+")
     incarnation_id: bytes = uuid("0+")
-    listeners: list[BrokerRegistrationRequestListener] = array(BrokerRegistrationRequestListener, "0+")
+    listeners: list[BrokerRegistrationRequestListener] = array(
+        BrokerRegistrationRequestListener, "0+"
+    )
     features: list[BrokerRegistrationRequestFeature] = array(BrokerRegistrationRequestFeature, "0+")
     rack: str | None = string("0+", nullable="0+")
     is_migrating_zk_broker: bool = boolean("1+")
@@ -75,8 +94,12 @@ class ControllerRegistrationRequest(Request, api_key=70, versions="0", flexible=
     controller_id: int = int32("0+")
     incarnation_id: bytes = uuid("0+")
     zk_migration_ready: bool = boolean("0+")
-    listeners: list[ControllerRegistrationRequestListener] = array(ControllerRegistrationRequestListener, "0+")
-    features: list[ControllerRegistrationRequestFeature] = array(ControllerRegistrationRequestFeature, "0+")
+    listeners: list[ControllerRegistrationRequestListener] = array(
+        ControllerRegistrationRequestListener, "0+"
+    )
+    features: list[ControllerRegistrationRequestFeature] = array(
+        ControllerRegistrationRequestFeature, "0+"
+    )
 
 
 class ControllerRegistrationResponse(Response, api_key=70, versions="0", flexible="0+"):
@@ -102,7 +125,9 @@ class AlterPartitionRequestPartitionData(Struct):
 class AlterPartitionRequestTopicData(Struct):
     topic_name: str = string("0-1", ignorable=True)
     topic_id: bytes = uuid("2+", ignorable=True)
-    partitions: list[AlterPartitionRequestPartitionData] = array(AlterPartitionRequestPartitionData, "0+")
+    partitions: list[AlterPartitionRequestPartitionData] = array(
+        AlterPartitionRequestPartitionData, "0+"
+    )
 
 
 class AlterPartitionRequest(Request, api_key=56, versions="0-3", flexible="0+"):
@@ -117,14 +142,18 @@ class AlterPartitionResponsePartitionData(Struct):
     leader_id: int = int32("0+")
     leader_epoch: int = int32("0+")
     isr: list[int] = array(int32, "0+")
-    leader_recovery_state: int = int8("1+", ignorable=True)  # 0: recovered, 1: recovering after an unclean election
+    leader_recovery_state: int = int8(
+        "1+", ignorable=True
+    )  # 0: recovered, 1: recovering after an unclean election
     partition_epoch: int = int32("0+")
 
 
 class AlterPartitionResponseTopicData(Struct):
     topic_name: str = string("0-1", ignorable=True)
     topic_id: bytes = uuid("2+", ignorable=True)
-    partitions: list[AlterPartitionResponsePartitionData] = array(AlterPartitionResponsePartitionData, "0+")
+    partitions: list[AlterPartitionResponsePartitionData] = array(
+        AlterPartitionResponsePartitionData, "0+"
+    )
 
 
 class AlterPartitionResponse(Response, api_key=56, versions="0-3", flexible="0+"):

@@ -1,10 +1,26 @@
-"""DescribeCluster (60), DescribeQuorum (55), DescribeTopicPartitions (75), UpdateFeatures (57), UnregisterBroker (64).
+"""DescribeCluster (60), DescribeQuorum (55), DescribeTopicPartitions (75), UpdateFeatures (57),
+UnregisterBroker (64).
 
-DescribeCluster: 1 controllers as well (KIP-919); 2 fenced brokers. DescribeQuorum: 1 fetch times; 2 endpoints and directory ids (KIP-853).
-UpdateFeatures: 1 upgrade types and validate only; 2 no answer per feature. All of them flexible from 0.
+DescribeCluster: 1 controllers as well (KIP-919); 2 fenced brokers. DescribeQuorum: 1 fetch times; 2
+endpoints and directory ids (KIP-853). UpdateFeatures: 1 upgrade types and validate only; 2 no
+answer per feature. All of them flexible from 0.
 """
 
-from twisted_broker.wire.schema import Request, Response, Struct, array, boolean, int8, int16, int32, int64, string, structure, uint16, uuid
+from twisted_broker.wire.schema import (
+    Request,
+    Response,
+    Struct,
+    array,
+    boolean,
+    int8,
+    int16,
+    int32,
+    int64,
+    string,
+    structure,
+    uint16,
+    uuid,
+)
 
 
 class DescribeClusterRequest(Request, api_key=60, versions="0-2", flexible="0+"):
@@ -38,7 +54,9 @@ class DescribeQuorumRequestPartitionData(Struct):
 
 class DescribeQuorumRequestTopicData(Struct):
     topic_name: str = string("0+")
-    partitions: list[DescribeQuorumRequestPartitionData] = array(DescribeQuorumRequestPartitionData, "0+")
+    partitions: list[DescribeQuorumRequestPartitionData] = array(
+        DescribeQuorumRequestPartitionData, "0+"
+    )
 
 
 class DescribeQuorumRequest(Request, api_key=55, versions="0-2", flexible="0+"):
@@ -66,7 +84,9 @@ class DescribeQuorumResponsePartitionData(Struct):
 
 class DescribeQuorumResponseTopicData(Struct):
     topic_name: str = string("0+")
-    partitions: list[DescribeQuorumResponsePartitionData] = array(DescribeQuorumResponsePartitionData, "0+")
+    partitions: list[DescribeQuorumResponsePartitionData] = array(
+        DescribeQuorumResponsePartitionData, "0+"
+    )
 
 
 class Listener(Struct):
@@ -99,7 +119,9 @@ class DescribeTopicPartitionsRequestCursor(Struct):
 class DescribeTopicPartitionsRequest(Request, api_key=75, versions="0", flexible="0+"):
     topics: list[TopicRequest] = array(TopicRequest, "0+")
     response_partition_limit: int = int32("0+", default=2000)
-    cursor: DescribeTopicPartitionsRequestCursor | None = structure(DescribeTopicPartitionsRequestCursor, "0+", default=None, nullable="0+")
+    cursor: DescribeTopicPartitionsRequestCursor | None = structure(
+        DescribeTopicPartitionsRequestCursor, "0+", default=None, nullable="0+"
+    )
 
 
 class DescribeTopicPartitionsResponsePartition(Struct):
@@ -119,7 +141,9 @@ class DescribeTopicPartitionsResponseTopic(Struct):
     name: str | None = string("0+", nullable="0+")
     topic_id: bytes = uuid("0+", ignorable=True)
     is_internal: bool = boolean("0+", ignorable=True)
-    partitions: list[DescribeTopicPartitionsResponsePartition] = array(DescribeTopicPartitionsResponsePartition, "0+")
+    partitions: list[DescribeTopicPartitionsResponsePartition] = array(
+        DescribeTopicPartitionsResponsePartition, "0+"
+    )
     topic_authorized_operations: int = int32("0+", default=-0x80000000)
 
 
@@ -130,8 +154,12 @@ class DescribeTopicPartitionsResponseCursor(Struct):
 
 class DescribeTopicPartitionsResponse(Response, api_key=75, versions="0", flexible="0+"):
     throttle_time_ms: int = int32("0+", ignorable=True)
-    topics: list[DescribeTopicPartitionsResponseTopic] = array(DescribeTopicPartitionsResponseTopic, "0+")
-    next_cursor: DescribeTopicPartitionsResponseCursor | None = structure(DescribeTopicPartitionsResponseCursor, "0+", default=None, nullable="0+")
+    topics: list[DescribeTopicPartitionsResponseTopic] = array(
+        DescribeTopicPartitionsResponseTopic, "0+"
+    )
+    next_cursor: DescribeTopicPartitionsResponseCursor | None = structure(
+        DescribeTopicPartitionsResponseCursor, "0+", default=None, nullable="0+"
+    )
 
 
 class FeatureUpdateKey(Struct):

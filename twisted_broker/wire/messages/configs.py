@@ -1,11 +1,22 @@
 """DescribeConfigs (32), AlterConfigs (33), IncrementalAlterConfigs (44), ListConfigResources (74).
 
-DescribeConfigs: 0 `is_default` instead of a source (left Kafka with 4.0); 1 synonyms (KIP-226); 3 documentation and types (KIP-569); 4 flexible.
-AlterConfigs replaces all of a resource, IncrementalAlterConfigs (KIP-339) changes single ones. ListConfigResources: 0 knows client metrics only
-(it was ListClientMetricsResources until 4.1), 1 any type.
+DescribeConfigs: 0 `is_default` instead of a source (left Kafka with 4.0); 1 synonyms (KIP-226); 3
+documentation and types (KIP-569); 4 flexible. AlterConfigs replaces all of a resource,
+IncrementalAlterConfigs (KIP-339) changes single ones. ListConfigResources: 0 knows client metrics
+only (it was ListClientMetricsResources until 4.1), 1 any type.
 """
 
-from twisted_broker.wire.schema import Request, Response, Struct, array, boolean, int8, int16, int32, string
+from twisted_broker.wire.schema import (
+    Request,
+    Response,
+    Struct,
+    array,
+    boolean,
+    int8,
+    int16,
+    int32,
+    string,
+)
 
 
 class DescribeConfigsResource(Struct):
@@ -59,11 +70,15 @@ class AlterConfigsRequestAlterableConfig(Struct):
 class AlterConfigsRequestAlterConfigsResource(Struct):
     resource_type: int = int8("0+")
     resource_name: str = string("0+")
-    configs: list[AlterConfigsRequestAlterableConfig] = array(AlterConfigsRequestAlterableConfig, "0+")
+    configs: list[AlterConfigsRequestAlterableConfig] = array(
+        AlterConfigsRequestAlterableConfig, "0+"
+    )
 
 
 class AlterConfigsRequest(Request, api_key=33, versions="0-2", flexible="2+"):
-    resources: list[AlterConfigsRequestAlterConfigsResource] = array(AlterConfigsRequestAlterConfigsResource, "0+")
+    resources: list[AlterConfigsRequestAlterConfigsResource] = array(
+        AlterConfigsRequestAlterConfigsResource, "0+"
+    )
     validate_only: bool = boolean("0+")
 
 
@@ -76,7 +91,9 @@ class AlterConfigsResponseAlterConfigsResourceResponse(Struct):
 
 class AlterConfigsResponse(Response, api_key=33, versions="0-2", flexible="2+"):
     throttle_time_ms: int = int32("0+")
-    responses: list[AlterConfigsResponseAlterConfigsResourceResponse] = array(AlterConfigsResponseAlterConfigsResourceResponse, "0+")
+    responses: list[AlterConfigsResponseAlterConfigsResourceResponse] = array(
+        AlterConfigsResponseAlterConfigsResourceResponse, "0+"
+    )
 
 
 class IncrementalAlterConfigsRequestAlterableConfig(Struct):
@@ -88,11 +105,15 @@ class IncrementalAlterConfigsRequestAlterableConfig(Struct):
 class IncrementalAlterConfigsRequestAlterConfigsResource(Struct):
     resource_type: int = int8("0+")
     resource_name: str = string("0+")
-    configs: list[IncrementalAlterConfigsRequestAlterableConfig] = array(IncrementalAlterConfigsRequestAlterableConfig, "0+")
+    configs: list[IncrementalAlterConfigsRequestAlterableConfig] = array(
+        IncrementalAlterConfigsRequestAlterableConfig, "0+"
+    )
 
 
 class IncrementalAlterConfigsRequest(Request, api_key=44, versions="0-1", flexible="1+"):
-    resources: list[IncrementalAlterConfigsRequestAlterConfigsResource] = array(IncrementalAlterConfigsRequestAlterConfigsResource, "0+")
+    resources: list[IncrementalAlterConfigsRequestAlterConfigsResource] = array(
+        IncrementalAlterConfigsRequestAlterConfigsResource, "0+"
+    )
     validate_only: bool = boolean("0+")
 
 

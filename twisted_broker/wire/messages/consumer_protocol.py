@@ -1,6 +1,8 @@
-"""What consumers put into JoinGroup's and SyncGroup's opaque bytes. Each starts with a 16-bit version (0-3); a reader takes the highest it knows.
+"""What consumers put into JoinGroup's and SyncGroup's opaque bytes. Each starts with a 16-bit
+version (0-3); a reader takes the highest it knows.
 
-ConsumerProtocolSubscription: 1 owned partitions (KIP-429); 2 generation (KIP-792); 3 rack (KIP-881).
+ConsumerProtocolSubscription: 1 owned partitions (KIP-429); 2 generation (KIP-792); 3 rack
+(KIP-881).
 """
 
 from twisted_broker.wire.schema import Record, Struct, array, binary, int32, string
@@ -14,7 +16,9 @@ class ConsumerProtocolSubscriptionTopicPartition(Struct):
 class ConsumerProtocolSubscription(Record, versions="0-3"):
     topics: list[str] = array(string, "0+")
     user_data: bytes | None = binary("0+", default=None, nullable="0+")
-    owned_partitions: list[ConsumerProtocolSubscriptionTopicPartition] = array(ConsumerProtocolSubscriptionTopicPartition, "1+", ignorable=True)
+    owned_partitions: list[ConsumerProtocolSubscriptionTopicPartition] = array(
+        ConsumerProtocolSubscriptionTopicPartition, "1+", ignorable=True
+    )
     generation_id: int = int32("2+", default=-1, ignorable=True)
     rack_id: str | None = string("3+", default=None, nullable="3+", ignorable=True)
 
@@ -25,5 +29,7 @@ class ConsumerProtocolAssignmentTopicPartition(Struct):
 
 
 class ConsumerProtocolAssignment(Record, versions="0-3"):
-    assigned_partitions: list[ConsumerProtocolAssignmentTopicPartition] = array(ConsumerProtocolAssignmentTopicPartition, "0+")
+    assigned_partitions: list[ConsumerProtocolAssignmentTopicPartition] = array(
+        ConsumerProtocolAssignmentTopicPartition, "0+"
+    )
     user_data: bytes | None = binary("0+", default=None, nullable="0+")

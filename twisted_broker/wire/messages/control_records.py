@@ -1,11 +1,23 @@
-"""Records of control batches. The key is a 16-bit version 0 and the type (ControlRecordTypeSchema): ABORT 0, COMMIT 1, LEADER_CHANGE 2,
-SNAPSHOT_HEADER 3, SNAPSHOT_FOOTER 4, KRAFT_VERSION 5, KRAFT_VOTERS 6. The value of 0 and 1 is a 16-bit version 0 and an EndTxnMarker; the values of
-the others have their version inside.
+"""Records of control batches. The key is a 16-bit version 0 and the type (ControlRecordTypeSchema):
+ABORT 0, COMMIT 1, LEADER_CHANGE 2, SNAPSHOT_HEADER 3, SNAPSHOT_FOOTER 4, KRAFT_VERSION 5,
+KRAFT_VOTERS 6. The value of 0 and 1 is a 16-bit version 0 and an EndTxnMarker; the values of the
+others have their version inside.
 
 LeaderChangeMessage: 1 directory ids (KIP-853).
 """
 
-from twisted_broker.wire.schema import Record, Struct, array, int16, int32, int64, string, structure, uint16, uuid
+from twisted_broker.wire.schema import (
+    Record,
+    Struct,
+    array,
+    int16,
+    int32,
+    int64,
+    string,
+    structure,
+    uint16,
+    uuid,
+)
 
 
 class ControlRecordTypeSchema(Record, versions="0"):

@@ -1,13 +1,28 @@
 """Fetch (1): read batches; consumers, followers and observers of the metadata log alike.
 
-Versions: 3 limit of the whole answer, order matters; 4 isolation, record batches v2; 5 log start offset; 7 sessions (KIP-227); 9 leader epochs
-(KIP-320); 11 rack and preferred replica (KIP-392); 12 flexible, diverging epochs (KIP-595); 13 topic ids (KIP-516); 15 replica epoch (KIP-903);
-16 current leader (KIP-951); 17 directory id (KIP-853); 18 the follower's high watermark (KIP-1166). 0-3 left Kafka with 4.0.
+Versions: 3 limit of the whole answer, order matters; 4 isolation, record batches v2; 5 log start
+offset; 7 sessions (KIP-227); 9 leader epochs (KIP-320); 11 rack and preferred replica (KIP-392); 12
+flexible, diverging epochs (KIP-595); 13 topic ids (KIP-516); 15 replica epoch (KIP-903); 16 current
+leader (KIP-951); 17 directory id (KIP-853); 18 the follower's high watermark (KIP-1166). 0-3 left
+Kafka with 4.0.
 """
 
 from typing import Any
 
-from twisted_broker.wire.schema import Request, Response, Struct, array, int8, int16, int32, int64, record_bytes, string, structure, uuid
+from twisted_broker.wire.schema import (
+    Request,
+    Response,
+    Struct,
+    array,
+    int8,
+    int16,
+    int32,
+    int64,
+    record_bytes,
+    string,
+    structure,
+    uuid,
+)
 
 
 class ReplicaState(Struct):
@@ -23,7 +38,9 @@ class FetchPartition(Struct):
     log_start_offset: int = int64("5+", default=-1, ignorable=True)
     partition_max_bytes: int = int32("0+")
     replica_directory_id: bytes = uuid("17+", tag=0, ignorable=True)
-    high_watermark: int = int64("18+", default=0x7FFFFFFFFFFFFFFF, tag=1, ignorable=True)  # -1: not known; the default: this follower does not say
+    high_watermark: int = int64(
+        "18+", default=0x7FFFFFFFFFFFFFFF, tag=1, ignorable=True
+    )  # -1: not known; the default: this follower does not say
 
 
 class FetchTopic(Struct):
@@ -82,7 +99,9 @@ class PartitionData(Struct):
     diverging_epoch: EpochEndOffset = structure(EpochEndOffset, "12+", tag=0)
     current_leader: LeaderIdAndEpoch = structure(LeaderIdAndEpoch, "12+", tag=1)
     snapshot_id: SnapshotId = structure(SnapshotId, "12+", tag=2)
-    aborted_transactions: list[AbortedTransaction] | None = array(AbortedTransaction, "4+", nullable="4+", ignorable=True)
+    aborted_transactions: list[AbortedTransaction] | None = array(
+        AbortedTransaction, "4+", nullable="4+", ignorable=True
+    )
     preferred_read_replica: int = int32("11+", default=-1)  # -1: this broker
     records: Any = record_bytes("0+", nullable="0+")
 

@@ -1,12 +1,25 @@
 """Records of `__consumer_offsets`.
 
-1. A key is its `record_type` as a 16-bit number and then the key at version 0; a value is its version as a 16-bit number and then the value.
-2. Types 0-2 belong to classic groups and to offsets of all groups, 3 and above to the protocol of KIP-848.
-OffsetCommitValue: 1 expiry, only there; 2 without; 3 leader epochs; 4 flexible, topic ids. GroupMetadataValue: 1 rebalance timeout; 2 time of the
-state; 3 static members; 4 flexible.
+1. A key is its `record_type` as a 16-bit number and then the key at version 0; a value is its
+   version as a 16-bit number and then the value.
+2. Types 0-2 belong to classic groups and to offsets of all groups, 3 and above to the protocol of
+   KIP-848.
+OffsetCommitValue: 1 expiry, only there; 2 without; 3 leader epochs; 4 flexible, topic ids.
+GroupMetadataValue: 1 rebalance timeout; 2 time of the state; 3 static members; 4 flexible.
 """
 
-from twisted_broker.wire.schema import Record, Struct, array, binary, int8, int32, int64, string, structure, uuid
+from twisted_broker.wire.schema import (
+    Record,
+    Struct,
+    array,
+    binary,
+    int8,
+    int32,
+    int64,
+    string,
+    structure,
+    uuid,
+)
 
 
 class OffsetCommitKey(Record, record_type=1, versions="0"):
@@ -113,14 +126,18 @@ class ConsumerGroupMemberMetadataValue(Record, record_type=5, versions="0", flex
     subscribed_topic_regex: str | None = string("0+", nullable="0+")
     rebalance_timeout_ms: int = int32("0+", default=-1)
     server_assignor: str | None = string("0+", nullable="0+")
-    classic_member_metadata: ClassicMemberMetadata | None = structure(ClassicMemberMetadata, "0+", nullable="0+", tag=0)
+    classic_member_metadata: ClassicMemberMetadata | None = structure(
+        ClassicMemberMetadata, "0+", nullable="0+", tag=0
+    )
 
 
 class ConsumerGroupTargetAssignmentMetadataKey(Record, record_type=6, versions="0"):
     group_id: str = string("0")
 
 
-class ConsumerGroupTargetAssignmentMetadataValue(Record, record_type=6, versions="0", flexible="0+"):
+class ConsumerGroupTargetAssignmentMetadataValue(
+    Record, record_type=6, versions="0", flexible="0+"
+):
     assignment_epoch: int = int32("0+")
     assignment_timestamp: int = int64("0+", tag=0, ignorable=True)
 

@@ -1,14 +1,30 @@
-"""The classic group protocol: JoinGroup (11), SyncGroup (14), Heartbeat (12), LeaveGroup (13); ListGroups (16), DescribeGroups (15), DeleteGroups
-(42); the protocol of KIP-848: ConsumerGroupHeartbeat (68), ConsumerGroupDescribe (69), flexible from 0.
+"""The classic group protocol: JoinGroup (11), SyncGroup (14), Heartbeat (12), LeaveGroup (13);
+ListGroups (16), DescribeGroups (15), DeleteGroups (42); the protocol of KIP-848:
+ConsumerGroupHeartbeat (68), ConsumerGroupDescribe (69), flexible from 0.
 
-JoinGroup: 1 rebalance timeout; 4 member id in two steps (KIP-394); 5 static members (KIP-345); 6 flexible; 7 protocol type (KIP-559); 8 reason
-(KIP-800); 9 skip assignment. SyncGroup: 3 static members; 4 flexible; 5 protocol type. Heartbeat: 3 static members; 4 flexible.
-LeaveGroup: 3 several members at once; 4 flexible; 5 reason. ListGroups: 3 flexible; 4 states; 5 types. DescribeGroups: 3 authorized operations;
-4 static members; 5 flexible; 6 GROUP_ID_NOT_FOUND with a message. ConsumerGroupHeartbeat: 1 regular expressions, member ids made by the client
-(KIP-1082). ConsumerGroupDescribe: 1 member types (KIP-1099).
+JoinGroup: 1 rebalance timeout; 4 member id in two steps (KIP-394); 5 static members (KIP-345); 6
+flexible; 7 protocol type (KIP-559); 8 reason (KIP-800); 9 skip assignment. SyncGroup: 3 static
+members; 4 flexible; 5 protocol type. Heartbeat: 3 static members; 4 flexible. LeaveGroup: 3 several
+members at once; 4 flexible; 5 reason. ListGroups: 3 flexible; 4 states; 5 types. DescribeGroups: 3
+authorized operations; 4 static members; 5 flexible; 6 GROUP_ID_NOT_FOUND with a message.
+ConsumerGroupHeartbeat: 1 regular expressions, member ids made by the client (KIP-1082).
+ConsumerGroupDescribe: 1 member types (KIP-1099).
 """
 
-from twisted_broker.wire.schema import Request, Response, Struct, array, binary, boolean, int8, int16, int32, string, structure, uuid
+from twisted_broker.wire.schema import (
+    Request,
+    Response,
+    Struct,
+    array,
+    binary,
+    boolean,
+    int8,
+    int16,
+    int32,
+    string,
+    structure,
+    uuid,
+)
 
 
 class JoinGroupRequestProtocol(Struct):
@@ -149,7 +165,9 @@ class DescribeGroupsResponseDescribedGroup(Struct):
 
 class DescribeGroupsResponse(Response, api_key=15, versions="0-6", flexible="5+"):
     throttle_time_ms: int = int32("1+", ignorable=True)
-    groups: list[DescribeGroupsResponseDescribedGroup] = array(DescribeGroupsResponseDescribedGroup, "0+")
+    groups: list[DescribeGroupsResponseDescribedGroup] = array(
+        DescribeGroupsResponseDescribedGroup, "0+"
+    )
 
 
 class DeleteGroupsRequest(Request, api_key=42, versions="0-2", flexible="2+"):
@@ -192,7 +210,9 @@ class ConsumerGroupHeartbeatResponseTopicPartitions(Struct):
 
 
 class ConsumerGroupHeartbeatResponseAssignment(Struct):
-    topic_partitions: list[ConsumerGroupHeartbeatResponseTopicPartitions] = array(ConsumerGroupHeartbeatResponseTopicPartitions, "0+")
+    topic_partitions: list[ConsumerGroupHeartbeatResponseTopicPartitions] = array(
+        ConsumerGroupHeartbeatResponseTopicPartitions, "0+"
+    )
 
 
 class ConsumerGroupHeartbeatResponse(Response, api_key=68, versions="0-1", flexible="0+"):
@@ -219,7 +239,9 @@ class ConsumerGroupDescribeResponseTopicPartitions(Struct):
 
 
 class ConsumerGroupDescribeResponseAssignment(Struct):
-    topic_partitions: list[ConsumerGroupDescribeResponseTopicPartitions] = array(ConsumerGroupDescribeResponseTopicPartitions, "0+")
+    topic_partitions: list[ConsumerGroupDescribeResponseTopicPartitions] = array(
+        ConsumerGroupDescribeResponseTopicPartitions, "0+"
+    )
 
 
 class Member(Struct):
@@ -231,8 +253,12 @@ class Member(Struct):
     client_host: str = string("0+")
     subscribed_topic_names: list[str] = array(string, "0+")
     subscribed_topic_regex: str | None = string("0+", default=None, nullable="0+")
-    assignment: ConsumerGroupDescribeResponseAssignment = structure(ConsumerGroupDescribeResponseAssignment, "0+")
-    target_assignment: ConsumerGroupDescribeResponseAssignment = structure(ConsumerGroupDescribeResponseAssignment, "0+")
+    assignment: ConsumerGroupDescribeResponseAssignment = structure(
+        ConsumerGroupDescribeResponseAssignment, "0+"
+    )
+    target_assignment: ConsumerGroupDescribeResponseAssignment = structure(
+        ConsumerGroupDescribeResponseAssignment, "0+"
+    )
     member_type: int = int8("1+", default=-1, ignorable=True)
 
 
@@ -250,4 +276,6 @@ class ConsumerGroupDescribeResponseDescribedGroup(Struct):
 
 class ConsumerGroupDescribeResponse(Response, api_key=69, versions="0-1", flexible="0+"):
     throttle_time_ms: int = int32("0+")
-    groups: list[ConsumerGroupDescribeResponseDescribedGroup] = array(ConsumerGroupDescribeResponseDescribedGroup, "0+")
+    groups: list[ConsumerGroupDescribeResponseDescribedGroup] = array(
+        ConsumerGroupDescribeResponseDescribedGroup, "0+"
+    )

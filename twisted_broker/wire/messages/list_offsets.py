@@ -1,10 +1,21 @@
 """ListOffsets (2): the offset for a timestamp, or for one of the special ones.
 
-Versions: 0 lists offsets of segments (left Kafka with 4.0); 1 one offset and its timestamp; 2 isolation; 4 leader epochs; 6 flexible; 7 the largest
-timestamp, -3 (KIP-734); 8 earliest local, -4 (KIP-405); 9 last tiered, -5 (KIP-1005); 10 timeout; 11 earliest pending upload, -6 (KIP-1023).
+Versions: 0 lists offsets of segments (left Kafka with 4.0); 1 one offset and its timestamp; 2
+isolation; 4 leader epochs; 6 flexible; 7 the largest timestamp, -3 (KIP-734); 8 earliest local, -4
+(KIP-405); 9 last tiered, -5 (KIP-1005); 10 timeout; 11 earliest pending upload, -6 (KIP-1023).
 """
 
-from twisted_broker.wire.schema import Request, Response, Struct, array, int8, int16, int32, int64, string
+from twisted_broker.wire.schema import (
+    Request,
+    Response,
+    Struct,
+    array,
+    int8,
+    int16,
+    int32,
+    int64,
+    string,
+)
 
 
 class ListOffsetsPartition(Struct):

@@ -1,10 +1,22 @@
-"""DescribeLogDirs (35), AlterReplicaLogDirs (34), AssignReplicasToDirs (73, broker to controller, KIP-858).
+"""DescribeLogDirs (35), AlterReplicaLogDirs (34), AssignReplicasToDirs (73, broker to controller,
+KIP-858).
 
-DescribeLogDirs: 2 flexible; 3 an error for the whole answer; 4 total and usable bytes (KIP-827); 5 cordoned directories (KIP-1066).
-Version 0 of the first two left Kafka with 4.0.
+DescribeLogDirs: 2 flexible; 3 an error for the whole answer; 4 total and usable bytes (KIP-827); 5
+cordoned directories (KIP-1066). Version 0 of the first two left Kafka with 4.0.
 """
 
-from twisted_broker.wire.schema import Request, Response, Struct, array, boolean, int16, int32, int64, string, uuid
+from twisted_broker.wire.schema import (
+    Request,
+    Response,
+    Struct,
+    array,
+    boolean,
+    int16,
+    int32,
+    int64,
+    string,
+    uuid,
+)
 
 
 class DescribableLogDirTopic(Struct):
@@ -64,7 +76,9 @@ class AlterReplicaLogDirPartitionResult(Struct):
 
 class AlterReplicaLogDirTopicResult(Struct):
     topic_name: str = string("0+")
-    partitions: list[AlterReplicaLogDirPartitionResult] = array(AlterReplicaLogDirPartitionResult, "0+")
+    partitions: list[AlterReplicaLogDirPartitionResult] = array(
+        AlterReplicaLogDirPartitionResult, "0+"
+    )
 
 
 class AlterReplicaLogDirsResponse(Response, api_key=34, versions="0-2", flexible="2+"):
@@ -78,18 +92,24 @@ class AssignReplicasToDirsRequestPartitionData(Struct):
 
 class AssignReplicasToDirsRequestTopicData(Struct):
     topic_id: bytes = uuid("0+")
-    partitions: list[AssignReplicasToDirsRequestPartitionData] = array(AssignReplicasToDirsRequestPartitionData, "0+")
+    partitions: list[AssignReplicasToDirsRequestPartitionData] = array(
+        AssignReplicasToDirsRequestPartitionData, "0+"
+    )
 
 
 class AssignReplicasToDirsRequestDirectoryData(Struct):
     id: bytes = uuid("0+")
-    topics: list[AssignReplicasToDirsRequestTopicData] = array(AssignReplicasToDirsRequestTopicData, "0+")
+    topics: list[AssignReplicasToDirsRequestTopicData] = array(
+        AssignReplicasToDirsRequestTopicData, "0+"
+    )
 
 
 class AssignReplicasToDirsRequest(Request, api_key=73, versions="0", flexible="0+"):
     broker_id: int = int32("0+")
     broker_epoch: int = int64("0+", default=-1)
-    directories: list[AssignReplicasToDirsRequestDirectoryData] = array(AssignReplicasToDirsRequestDirectoryData, "0+")
+    directories: list[AssignReplicasToDirsRequestDirectoryData] = array(
+        AssignReplicasToDirsRequestDirectoryData, "0+"
+    )
 
 
 class AssignReplicasToDirsResponsePartitionData(Struct):
@@ -99,15 +119,21 @@ class AssignReplicasToDirsResponsePartitionData(Struct):
 
 class AssignReplicasToDirsResponseTopicData(Struct):
     topic_id: bytes = uuid("0+")
-    partitions: list[AssignReplicasToDirsResponsePartitionData] = array(AssignReplicasToDirsResponsePartitionData, "0+")
+    partitions: list[AssignReplicasToDirsResponsePartitionData] = array(
+        AssignReplicasToDirsResponsePartitionData, "0+"
+    )
 
 
 class AssignReplicasToDirsResponseDirectoryData(Struct):
     id: bytes = uuid("0+")
-    topics: list[AssignReplicasToDirsResponseTopicData] = array(AssignReplicasToDirsResponseTopicData, "0+")
+    topics: list[AssignReplicasToDirsResponseTopicData] = array(
+        AssignReplicasToDirsResponseTopicData, "0+"
+    )
 
 
 class AssignReplicasToDirsResponse(Response, api_key=73, versions="0", flexible="0+"):
     throttle_time_ms: int = int32("0+")
     error_code: int = int16("0+")
-    directories: list[AssignReplicasToDirsResponseDirectoryData] = array(AssignReplicasToDirsResponseDirectoryData, "0+")
+    directories: list[AssignReplicasToDirsResponseDirectoryData] = array(
+        AssignReplicasToDirsResponseDirectoryData, "0+"
+    )

@@ -1,10 +1,21 @@
 """Metadata (3): brokers, topics, leaders, as a client sees them.
 
-Versions: 1 controller, racks, null for all topics; 4 automatic creation; 5 offline replicas; 7 leader epochs; 8 authorized operations (KIP-430);
-9 flexible; 10 topic ids; 12 look-up by id, null names; 13 an error for the whole answer.
+Versions: 1 controller, racks, null for all topics; 4 automatic creation; 5 offline replicas; 7
+leader epochs; 8 authorized operations (KIP-430); 9 flexible; 10 topic ids; 12 look-up by id, null
+names; 13 an error for the whole answer.
 """
 
-from twisted_broker.wire.schema import Request, Response, Struct, array, boolean, int16, int32, string, uuid
+from twisted_broker.wire.schema import (
+    Request,
+    Response,
+    Struct,
+    array,
+    boolean,
+    int16,
+    int32,
+    string,
+    uuid,
+)
 
 
 class MetadataRequestTopic(Struct):
@@ -42,7 +53,9 @@ class MetadataResponseTopic(Struct):
     topic_id: bytes = uuid("10+", ignorable=True)
     is_internal: bool = boolean("1+", ignorable=True)
     partitions: list[MetadataResponsePartition] = array(MetadataResponsePartition, "0+")
-    topic_authorized_operations: int = int32("8+", default=-0x80000000)  # bits by ACL operation, the default when not asked for
+    topic_authorized_operations: int = int32(
+        "8+", default=-0x80000000
+    )  # bits by ACL operation, the default when not asked for
 
 
 class MetadataResponse(Response, api_key=3, versions="0-13", flexible="9+"):

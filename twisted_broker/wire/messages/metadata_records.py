@@ -1,11 +1,27 @@
 """Records of `__cluster_metadata`, by `record_type` (KIP-631).
 
-1. On the log each is framed: frame version 1, record type and record version as unsigned varints, then the record.
+1. On the log each is framed: frame version 1, record type and record version as unsigned varints,
+   then the record.
 2. All are flexible from version 0; what a change record leaves at its default did not change.
-Versions above 0 follow the cluster's metadata.version: directories (3.7), eligible leader replicas (KIP-966), cordoned directories (KIP-1066).
+Versions above 0 follow the cluster's metadata.version: directories (3.7), eligible leader replicas
+(KIP-966), cordoned directories (KIP-1066).
 """
 
-from twisted_broker.wire.schema import Record, Struct, array, binary, boolean, float64, int8, int16, int32, int64, string, uint16, uuid
+from twisted_broker.wire.schema import (
+    Record,
+    Struct,
+    array,
+    binary,
+    boolean,
+    float64,
+    int8,
+    int16,
+    int32,
+    int64,
+    string,
+    uint16,
+    uuid,
+)
 
 
 class BrokerEndpoint(Struct):
@@ -57,7 +73,9 @@ class PartitionRecord(Record, record_type=3, versions="0-2", flexible="0+"):
     leader_epoch: int = int32("0+", default=-1)
     partition_epoch: int = int32("0+", default=-1)
     directories: list[bytes] = array(uuid, "1+")
-    eligible_leader_replicas: list[int] | None = array(int32, "2+", default=None, nullable="2+", tag=1)
+    eligible_leader_replicas: list[int] | None = array(
+        int32, "2+", default=None, nullable="2+", tag=1
+    )
     last_known_elr: list[int] | None = array(int32, "2+", default=None, nullable="2+", tag=2)
 
 
@@ -78,7 +96,9 @@ class PartitionChangeRecord(Record, record_type=5, versions="0-2", flexible="0+"
     adding_replicas: list[int] | None = array(int32, "0+", default=None, nullable="0+", tag=4)
     leader_recovery_state: int = int8("0+", default=-1, tag=5)
     directories: list[bytes] | None = array(uuid, "1+", default=None, nullable="1+", tag=8)
-    eligible_leader_replicas: list[int] | None = array(int32, "2+", default=None, nullable="2+", tag=6)
+    eligible_leader_replicas: list[int] | None = array(
+        int32, "2+", default=None, nullable="2+", tag=6
+    )
     last_known_elr: list[int] | None = array(int32, "2+", default=None, nullable="2+", tag=7)
 
 

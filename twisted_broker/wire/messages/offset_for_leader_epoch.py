@@ -1,7 +1,8 @@
-"""OffsetForLeaderEpoch (23): where a leader epoch ends in the leader's log; followers truncate by it, clients notice truncation.
+"""OffsetForLeaderEpoch (23): where a leader epoch ends in the leader's log; followers truncate by
+it, clients notice truncation.
 
-Versions: 0 and 1 between brokers only (left Kafka with 4.0); 1 the epoch found (KIP-279); 2 current leader epoch (KIP-320); 3 replica id, consumers
-are served; 4 flexible.
+Versions: 0 and 1 between brokers only (left Kafka with 4.0); 1 the epoch found (KIP-279); 2 current
+leader epoch (KIP-320); 3 replica id, consumers are served; 4 flexible.
 """
 
 from twisted_broker.wire.schema import Request, Response, Struct, array, int16, int32, int64, string

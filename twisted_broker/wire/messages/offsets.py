@@ -1,12 +1,26 @@
 """FindCoordinator (10), OffsetCommit (8), OffsetFetch (9), OffsetDelete (47).
 
-FindCoordinator: 1 transactions as well; 3 flexible; 4 several keys at once (KIP-699); 6 share groups. OffsetCommit: 1 generation and member (left
-Kafka with 4.0, like 0); 2 retention time, gone with 5; 6 leader epochs; 7 static members; 8 flexible; 9 member epochs (KIP-848); 10 topic ids.
-OffsetFetch: 2 null for all topics; 5 leader epochs; 6 flexible; 7 stable offsets only (KIP-447); 8 several groups (KIP-709); 9 member epochs;
-10 topic ids. 0 of the first two kept offsets in ZooKeeper.
+FindCoordinator: 1 transactions as well; 3 flexible; 4 several keys at once (KIP-699); 6 share
+groups. OffsetCommit: 1 generation and member (left Kafka with 4.0, like 0); 2 retention time, gone
+with 5; 6 leader epochs; 7 static members; 8 flexible; 9 member epochs (KIP-848); 10 topic ids.
+OffsetFetch: 2 null for all topics; 5 leader epochs; 6 flexible; 7 stable offsets only (KIP-447); 8
+several groups (KIP-709); 9 member epochs; 10 topic ids. 0 of the first two kept offsets in
+ZooKeeper.
 """
 
-from twisted_broker.wire.schema import Request, Response, Struct, array, boolean, int8, int16, int32, int64, string, uuid
+from twisted_broker.wire.schema import (
+    Request,
+    Response,
+    Struct,
+    array,
+    boolean,
+    int8,
+    int16,
+    int32,
+    int64,
+    string,
+    uuid,
+)
 
 
 class FindCoordinatorRequest(Request, api_key=10, versions="0-6", flexible="3+"):
@@ -88,12 +102,16 @@ class OffsetFetchRequestGroup(Struct):
     group_id: str = string("8+")
     member_id: str | None = string("9+", default=None, nullable="9+", ignorable=True)
     member_epoch: int = int32("9+", default=-1, ignorable=True)
-    topics: list[OffsetFetchRequestTopics] | None = array(OffsetFetchRequestTopics, "8+", nullable="8+")
+    topics: list[OffsetFetchRequestTopics] | None = array(
+        OffsetFetchRequestTopics, "8+", nullable="8+"
+    )
 
 
 class OffsetFetchRequest(Request, api_key=9, versions="0-10", flexible="6+"):
     group_id: str = string("0-7")
-    topics: list[OffsetFetchRequestTopic] | None = array(OffsetFetchRequestTopic, "0-7", nullable="2-7")
+    topics: list[OffsetFetchRequestTopic] | None = array(
+        OffsetFetchRequestTopic, "0-7", nullable="2-7"
+    )
     groups: list[OffsetFetchRequestGroup] = array(OffsetFetchRequestGroup, "8+")
     require_stable: bool = boolean("7+")
 

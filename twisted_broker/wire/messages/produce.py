@@ -1,12 +1,25 @@
 """Produce (0): append batches to partitions.
 
-Versions: 3 transactional id and record batches v2; 5 log start offset; 7 zstd; 8 which records were refused (KIP-467); 9 flexible;
-10 current leader in the answer (KIP-951); 13 topic ids (KIP-516). 0-2 left Kafka with 4.0; a broker still has to advertise 0 (KAFKA-18659).
+Versions: 3 transactional id and record batches v2; 5 log start offset; 7 zstd; 8 which records were
+refused (KIP-467); 9 flexible; 10 current leader in the answer (KIP-951); 13 topic ids (KIP-516).
+0-2 left Kafka with 4.0; a broker still has to advertise 0 (KAFKA-18659).
 """
 
 from typing import Any
 
-from twisted_broker.wire.schema import Request, Response, Struct, array, int16, int32, int64, record_bytes, string, structure, uuid
+from twisted_broker.wire.schema import (
+    Request,
+    Response,
+    Struct,
+    array,
+    int16,
+    int32,
+    int64,
+    record_bytes,
+    string,
+    structure,
+    uuid,
+)
 
 
 class PartitionProduceData(Struct):
@@ -41,9 +54,13 @@ class PartitionProduceResponse(Struct):
     index: int = int32("0+")
     error_code: int = int16("0+")
     base_offset: int = int64("0+")
-    log_append_time_ms: int = int64("2+", default=-1, ignorable=True)  # -1: the producer set the timestamps
+    log_append_time_ms: int = int64(
+        "2+", default=-1, ignorable=True
+    )  # -1: the producer set the timestamps
     log_start_offset: int = int64("5+", default=-1, ignorable=True)
-    record_errors: list[BatchIndexAndErrorMessage] = array(BatchIndexAndErrorMessage, "8+", ignorable=True)
+    record_errors: list[BatchIndexAndErrorMessage] = array(
+        BatchIndexAndErrorMessage, "8+", ignorable=True
+    )
     error_message: str | None = string("8+", default=None, nullable="8+", ignorable=True)
     current_leader: LeaderIdAndEpoch = structure(LeaderIdAndEpoch, "10+", tag=0)
 

@@ -1,7 +1,8 @@
-"""InitProducerId (22), asked by producers; AllocateProducerIds (67), by which a broker gets its block of ids from the controller.
+"""InitProducerId (22), asked by producers; AllocateProducerIds (67), by which a broker gets its
+block of ids from the controller.
 
-InitProducerId: 2 flexible; 3 resuming with an id and epoch (KIP-360); 4 PRODUCER_FENCED; 5 TRANSACTION_ABORTABLE (KIP-890); 6 two-phase commit
-(KIP-939, unstable in 4.3).
+InitProducerId: 2 flexible; 3 resuming with an id and epoch (KIP-360); 4 PRODUCER_FENCED; 5
+TRANSACTION_ABORTABLE (KIP-890); 6 two-phase commit (KIP-939, unstable in 4.3).
 """
 
 from twisted_broker.wire.schema import Request, Response, boolean, int16, int32, int64, string

@@ -1,5 +1,4 @@
-"""DescribeProducers (61): the producer state of partitions (KIP-664). Flexible from 0.
-"""
+"""DescribeProducers (61): the producer state of partitions (KIP-664). Flexible from 0."""
 
 from twisted_broker.wire.schema import Request, Response, Struct, array, int16, int32, int64, string
 

@@ -1,12 +1,27 @@
-"""The metadata quorum (KIP-595): Vote (52), BeginQuorumEpoch (53), EndQuorumEpoch (54), FetchSnapshot (59), AddRaftVoter (80), RemoveRaftVoter (81),
-UpdateRaftVoter (82).
+"""The metadata quorum (KIP-595): Vote (52), BeginQuorumEpoch (53), EndQuorumEpoch (54),
+FetchSnapshot (59), AddRaftVoter (80), RemoveRaftVoter (81), UpdateRaftVoter (82).
 
-Vote: 1 directory ids (KIP-853); 2 pre-vote (KIP-996). BeginQuorumEpoch and EndQuorumEpoch: 1 flexible, endpoints. FetchSnapshot: 1 endpoints.
+Vote: 1 directory ids (KIP-853); 2 pre-vote (KIP-996). BeginQuorumEpoch and EndQuorumEpoch: 1
+flexible, endpoints. FetchSnapshot: 1 endpoints.
 """
 
 from typing import Any
 
-from twisted_broker.wire.schema import Request, Response, Struct, array, boolean, int16, int32, int64, record_bytes, string, structure, uint16, uuid
+from twisted_broker.wire.schema import (
+    Request,
+    Response,
+    Struct,
+    array,
+    boolean,
+    int16,
+    int32,
+    int64,
+    record_bytes,
+    string,
+    structure,
+    uint16,
+    uuid,
+)
 
 
 class VoteRequestPartitionData(Struct):
@@ -65,7 +80,9 @@ class BeginQuorumEpochRequestPartitionData(Struct):
 
 class BeginQuorumEpochRequestTopicData(Struct):
     topic_name: str = string("0+")
-    partitions: list[BeginQuorumEpochRequestPartitionData] = array(BeginQuorumEpochRequestPartitionData, "0+")
+    partitions: list[BeginQuorumEpochRequestPartitionData] = array(
+        BeginQuorumEpochRequestPartitionData, "0+"
+    )
 
 
 class BeginQuorumEpochRequestLeaderEndpoint(Struct):
@@ -78,7 +95,9 @@ class BeginQuorumEpochRequest(Request, api_key=53, versions="0-1", flexible="1+"
     cluster_id: str | None = string("0+", default=None, nullable="0+")
     voter_id: int = int32("1+", default=-1, ignorable=True)
     topics: list[BeginQuorumEpochRequestTopicData] = array(BeginQuorumEpochRequestTopicData, "0+")
-    leader_endpoints: list[BeginQuorumEpochRequestLeaderEndpoint] = array(BeginQuorumEpochRequestLeaderEndpoint, "1+", ignorable=True)
+    leader_endpoints: list[BeginQuorumEpochRequestLeaderEndpoint] = array(
+        BeginQuorumEpochRequestLeaderEndpoint, "1+", ignorable=True
+    )
 
 
 class BeginQuorumEpochResponsePartitionData(Struct):
@@ -90,7 +109,9 @@ class BeginQuorumEpochResponsePartitionData(Struct):
 
 class BeginQuorumEpochResponseTopicData(Struct):
     topic_name: str = string("0+")
-    partitions: list[BeginQuorumEpochResponsePartitionData] = array(BeginQuorumEpochResponsePartitionData, "0+")
+    partitions: list[BeginQuorumEpochResponsePartitionData] = array(
+        BeginQuorumEpochResponsePartitionData, "0+"
+    )
 
 
 class BeginQuorumEpochResponseNodeEndpoint(Struct):
@@ -102,7 +123,9 @@ class BeginQuorumEpochResponseNodeEndpoint(Struct):
 class BeginQuorumEpochResponse(Response, api_key=53, versions="0-1", flexible="1+"):
     error_code: int = int16("0+")
     topics: list[BeginQuorumEpochResponseTopicData] = array(BeginQuorumEpochResponseTopicData, "0+")
-    node_endpoints: list[BeginQuorumEpochResponseNodeEndpoint] = array(BeginQuorumEpochResponseNodeEndpoint, "1+", tag=0)
+    node_endpoints: list[BeginQuorumEpochResponseNodeEndpoint] = array(
+        BeginQuorumEpochResponseNodeEndpoint, "1+", tag=0
+    )
 
 
 class ReplicaInfo(Struct):
@@ -120,7 +143,9 @@ class EndQuorumEpochRequestPartitionData(Struct):
 
 class EndQuorumEpochRequestTopicData(Struct):
     topic_name: str = string("0+")
-    partitions: list[EndQuorumEpochRequestPartitionData] = array(EndQuorumEpochRequestPartitionData, "0+")
+    partitions: list[EndQuorumEpochRequestPartitionData] = array(
+        EndQuorumEpochRequestPartitionData, "0+"
+    )
 
 
 class EndQuorumEpochRequestLeaderEndpoint(Struct):
@@ -132,7 +157,9 @@ class EndQuorumEpochRequestLeaderEndpoint(Struct):
 class EndQuorumEpochRequest(Request, api_key=54, versions="0-1", flexible="1+"):
     cluster_id: str | None = string("0+", default=None, nullable="0+")
     topics: list[EndQuorumEpochRequestTopicData] = array(EndQuorumEpochRequestTopicData, "0+")
-    leader_endpoints: list[EndQuorumEpochRequestLeaderEndpoint] = array(EndQuorumEpochRequestLeaderEndpoint, "1+", ignorable=True)
+    leader_endpoints: list[EndQuorumEpochRequestLeaderEndpoint] = array(
+        EndQuorumEpochRequestLeaderEndpoint, "1+", ignorable=True
+    )
 
 
 class EndQuorumEpochResponsePartitionData(Struct):
@@ -144,7 +171,9 @@ class EndQuorumEpochResponsePartitionData(Struct):
 
 class EndQuorumEpochResponseTopicData(Struct):
     topic_name: str = string("0+")
-    partitions: list[EndQuorumEpochResponsePartitionData] = array(EndQuorumEpochResponsePartitionData, "0+")
+    partitions: list[EndQuorumEpochResponsePartitionData] = array(
+        EndQuorumEpochResponsePartitionData, "0+"
+    )
 
 
 class EndQuorumEpochResponseNodeEndpoint(Struct):
@@ -156,7 +185,9 @@ class EndQuorumEpochResponseNodeEndpoint(Struct):
 class EndQuorumEpochResponse(Response, api_key=54, versions="0-1", flexible="1+"):
     error_code: int = int16("0+")
     topics: list[EndQuorumEpochResponseTopicData] = array(EndQuorumEpochResponseTopicData, "0+")
-    node_endpoints: list[EndQuorumEpochResponseNodeEndpoint] = array(EndQuorumEpochResponseNodeEndpoint, "1+", tag=0)
+    node_endpoints: list[EndQuorumEpochResponseNodeEndpoint] = array(
+        EndQuorumEpochResponseNodeEndpoint, "1+", tag=0
+    )
 
 
 class FetchSnapshotRequestSnapshotId(Struct):
@@ -174,7 +205,9 @@ class FetchSnapshotRequestPartitionSnapshot(Struct):
 
 class FetchSnapshotRequestTopicSnapshot(Struct):
     name: str = string("0+")
-    partitions: list[FetchSnapshotRequestPartitionSnapshot] = array(FetchSnapshotRequestPartitionSnapshot, "0+")
+    partitions: list[FetchSnapshotRequestPartitionSnapshot] = array(
+        FetchSnapshotRequestPartitionSnapshot, "0+"
+    )
 
 
 class FetchSnapshotRequest(Request, api_key=59, versions="0-1", flexible="0+"):
@@ -206,7 +239,9 @@ class FetchSnapshotResponsePartitionSnapshot(Struct):
 
 class FetchSnapshotResponseTopicSnapshot(Struct):
     name: str = string("0+")
-    partitions: list[FetchSnapshotResponsePartitionSnapshot] = array(FetchSnapshotResponsePartitionSnapshot, "0+")
+    partitions: list[FetchSnapshotResponsePartitionSnapshot] = array(
+        FetchSnapshotResponsePartitionSnapshot, "0+"
+    )
 
 
 class FetchSnapshotResponseNodeEndpoint(Struct):
@@ -218,8 +253,12 @@ class FetchSnapshotResponseNodeEndpoint(Struct):
 class FetchSnapshotResponse(Response, api_key=59, versions="0-1", flexible="0+"):
     throttle_time_ms: int = int32("0+", ignorable=True)
     error_code: int = int16("0+")
-    topics: list[FetchSnapshotResponseTopicSnapshot] = array(FetchSnapshotResponseTopicSnapshot, "0+")
-    node_endpoints: list[FetchSnapshotResponseNodeEndpoint] = array(FetchSnapshotResponseNodeEndpoint, "1+", tag=0)
+    topics: list[FetchSnapshotResponseTopicSnapshot] = array(
+        FetchSnapshotResponseTopicSnapshot, "0+"
+    )
+    node_endpoints: list[FetchSnapshotResponseNodeEndpoint] = array(
+        FetchSnapshotResponseNodeEndpoint, "1+", tag=0
+    )
 
 
 class AddRaftVoterRequestListener(Struct):

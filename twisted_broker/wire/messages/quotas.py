@@ -1,7 +1,17 @@
-"""DescribeClientQuotas (48), AlterClientQuotas (49) (KIP-546). Versions: 1 flexible.
-"""
+"""DescribeClientQuotas (48), AlterClientQuotas (49) (KIP-546). Versions: 1 flexible."""
 
-from twisted_broker.wire.schema import Request, Response, Struct, array, boolean, float64, int8, int16, int32, string
+from twisted_broker.wire.schema import (
+    Request,
+    Response,
+    Struct,
+    array,
+    boolean,
+    float64,
+    int8,
+    int16,
+    int32,
+    string,
+)
 
 
 class ComponentData(Struct):
@@ -26,7 +36,9 @@ class ValueData(Struct):
 
 
 class DescribeClientQuotasResponseEntryData(Struct):
-    entity: list[DescribeClientQuotasResponseEntityData] = array(DescribeClientQuotasResponseEntityData, "0+")
+    entity: list[DescribeClientQuotasResponseEntityData] = array(
+        DescribeClientQuotasResponseEntityData, "0+"
+    )
     values: list[ValueData] = array(ValueData, "0+")
 
 
@@ -34,7 +46,9 @@ class DescribeClientQuotasResponse(Response, api_key=48, versions="0-1", flexibl
     throttle_time_ms: int = int32("0+")
     error_code: int = int16("0+")
     error_message: str | None = string("0+", nullable="0+")
-    entries: list[DescribeClientQuotasResponseEntryData] | None = array(DescribeClientQuotasResponseEntryData, "0+", nullable="0+")
+    entries: list[DescribeClientQuotasResponseEntryData] | None = array(
+        DescribeClientQuotasResponseEntryData, "0+", nullable="0+"
+    )
 
 
 class AlterClientQuotasRequestEntityData(Struct):
@@ -49,12 +63,16 @@ class OpData(Struct):
 
 
 class AlterClientQuotasRequestEntryData(Struct):
-    entity: list[AlterClientQuotasRequestEntityData] = array(AlterClientQuotasRequestEntityData, "0+")
+    entity: list[AlterClientQuotasRequestEntityData] = array(
+        AlterClientQuotasRequestEntityData, "0+"
+    )
     ops: list[OpData] = array(OpData, "0+")
 
 
 class AlterClientQuotasRequest(Request, api_key=49, versions="0-1", flexible="1+"):
-    entries: list[AlterClientQuotasRequestEntryData] = array(AlterClientQuotasRequestEntryData, "0+")
+    entries: list[AlterClientQuotasRequestEntryData] = array(
+        AlterClientQuotasRequestEntryData, "0+"
+    )
     validate_only: bool = boolean("0+")
 
 
@@ -66,9 +84,13 @@ class AlterClientQuotasResponseEntityData(Struct):
 class AlterClientQuotasResponseEntryData(Struct):
     error_code: int = int16("0+")
     error_message: str | None = string("0+", nullable="0+")
-    entity: list[AlterClientQuotasResponseEntityData] = array(AlterClientQuotasResponseEntityData, "0+")
+    entity: list[AlterClientQuotasResponseEntityData] = array(
+        AlterClientQuotasResponseEntityData, "0+"
+    )
 
 
 class AlterClientQuotasResponse(Response, api_key=49, versions="0-1", flexible="1+"):
     throttle_time_ms: int = int32("0+")
-    entries: list[AlterClientQuotasResponseEntryData] = array(AlterClientQuotasResponseEntryData, "0+")
+    entries: list[AlterClientQuotasResponseEntryData] = array(
+        AlterClientQuotasResponseEntryData, "0+"
+    )

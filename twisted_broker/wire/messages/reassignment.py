@@ -1,9 +1,20 @@
 """ElectLeaders (43), AlterPartitionReassignments (45), ListPartitionReassignments (46).
 
-ElectLeaders: 1 unclean elections (KIP-460); 2 flexible. AlterPartitionReassignments: 1 may forbid a changed number of replicas (KIP-860).
+ElectLeaders: 1 unclean elections (KIP-460); 2 flexible. AlterPartitionReassignments: 1 may forbid a
+changed number of replicas (KIP-860).
 """
 
-from twisted_broker.wire.schema import Request, Response, Struct, array, boolean, int8, int16, int32, string
+from twisted_broker.wire.schema import (
+    Request,
+    Response,
+    Struct,
+    array,
+    boolean,
+    int8,
+    int16,
+    int32,
+    string,
+)
 
 
 class TopicPartitions(Struct):
@@ -76,7 +87,9 @@ class ListPartitionReassignmentsTopics(Struct):
 
 class ListPartitionReassignmentsRequest(Request, api_key=46, versions="0", flexible="0+"):
     timeout_ms: int = int32("0+", default=60000)
-    topics: list[ListPartitionReassignmentsTopics] | None = array(ListPartitionReassignmentsTopics, "0+", default=None, nullable="0+")
+    topics: list[ListPartitionReassignmentsTopics] | None = array(
+        ListPartitionReassignmentsTopics, "0+", default=None, nullable="0+"
+    )
 
 
 class OngoingPartitionReassignment(Struct):

@@ -1,9 +1,22 @@
-"""SaslHandshake (17), SaslAuthenticate (36), DescribeUserScramCredentials (50), AlterUserScramCredentials (51) (KIP-554).
+"""SaslHandshake (17), SaslAuthenticate (36), DescribeUserScramCredentials (50),
+AlterUserScramCredentials (51) (KIP-554).
 
-SaslHandshake: 0 is followed by tokens without headers, 1 by SaslAuthenticate requests. SaslAuthenticate: 1 session lifetime (KIP-368); 2 flexible.
+SaslHandshake: 0 is followed by tokens without headers, 1 by SaslAuthenticate requests.
+SaslAuthenticate: 1 session lifetime (KIP-368); 2 flexible.
 """
 
-from twisted_broker.wire.schema import Request, Response, Struct, array, binary, int8, int16, int32, int64, string
+from twisted_broker.wire.schema import (
+    Request,
+    Response,
+    Struct,
+    array,
+    binary,
+    int8,
+    int16,
+    int32,
+    int64,
+    string,
+)
 
 
 class SaslHandshakeRequest(Request, api_key=17, versions="0-1"):
@@ -50,7 +63,9 @@ class DescribeUserScramCredentialsResponse(Response, api_key=50, versions="0", f
     throttle_time_ms: int = int32("0+")
     error_code: int = int16("0+")
     error_message: str | None = string("0+", nullable="0+")
-    results: list[DescribeUserScramCredentialsResult] = array(DescribeUserScramCredentialsResult, "0+")
+    results: list[DescribeUserScramCredentialsResult] = array(
+        DescribeUserScramCredentialsResult, "0+"
+    )
 
 
 class ScramCredentialDeletion(Struct):

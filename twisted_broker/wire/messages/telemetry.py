@@ -1,7 +1,17 @@
-"""Client metrics (KIP-714): GetTelemetrySubscriptions (71), PushTelemetry (72). Flexible from 0.
-"""
+"""Client metrics (KIP-714): GetTelemetrySubscriptions (71), PushTelemetry (72). Flexible from 0."""
 
-from twisted_broker.wire.schema import Request, Response, array, binary, boolean, int8, int16, int32, string, uuid
+from twisted_broker.wire.schema import (
+    Request,
+    Response,
+    array,
+    binary,
+    boolean,
+    int8,
+    int16,
+    int32,
+    string,
+    uuid,
+)
 
 
 class GetTelemetrySubscriptionsRequest(Request, api_key=71, versions="0", flexible="0+"):

@@ -1,11 +1,24 @@
 """CreateTopics (19), DeleteTopics (20), CreatePartitions (37), DeleteRecords (21).
 
-CreateTopics: 1 validate only; 4 broker defaults, -1 (KIP-464); 5 flexible, the configuration in the answer (KIP-525); 7 topic ids.
-DeleteTopics: 4 flexible; 5 messages; 6 by topic id (KIP-516). CreatePartitions: 2 flexible; 3 throttling quota. DeleteRecords: 2 flexible.
-CreateTopics 0-1 and DeleteTopics 0 left Kafka with 4.0.
+CreateTopics: 1 validate only; 4 broker defaults, -1 (KIP-464); 5 flexible, the configuration in the
+answer (KIP-525); 7 topic ids. DeleteTopics: 4 flexible; 5 messages; 6 by topic id (KIP-516).
+CreatePartitions: 2 flexible; 3 throttling quota. DeleteRecords: 2 flexible. CreateTopics 0-1 and
+DeleteTopics 0 left Kafka with 4.0.
 """
 
-from twisted_broker.wire.schema import Request, Response, Struct, array, boolean, int8, int16, int32, int64, string, uuid
+from twisted_broker.wire.schema import (
+    Request,
+    Response,
+    Struct,
+    array,
+    boolean,
+    int8,
+    int16,
+    int32,
+    int64,
+    string,
+    uuid,
+)
 
 
 class CreatableReplicaAssignment(Struct):
@@ -48,7 +61,9 @@ class CreatableTopicResult(Struct):
     topic_config_error_code: int = int16("5+", tag=0, ignorable=True)
     num_partitions: int = int32("5+", default=-1, ignorable=True)
     replication_factor: int = int16("5+", default=-1, ignorable=True)
-    configs: list[CreatableTopicConfigs] | None = array(CreatableTopicConfigs, "5+", nullable="5+", ignorable=True)
+    configs: list[CreatableTopicConfigs] | None = array(
+        CreatableTopicConfigs, "5+", nullable="5+", ignorable=True
+    )
 
 
 class CreateTopicsResponse(Response, api_key=19, versions="0-7", flexible="5+"):
@@ -86,7 +101,9 @@ class CreatePartitionsAssignment(Struct):
 class CreatePartitionsTopic(Struct):
     name: str = string("0+")
     count: int = int32("0+")
-    assignments: list[CreatePartitionsAssignment] | None = array(CreatePartitionsAssignment, "0+", nullable="0+")
+    assignments: list[CreatePartitionsAssignment] | None = array(
+        CreatePartitionsAssignment, "0+", nullable="0+"
+    )
 
 
 class CreatePartitionsRequest(Request, api_key=37, versions="0-3", flexible="2+"):

@@ -1,4 +1,5 @@
-"""Records of `__transaction_state`. The key starts with a 16-bit version, the value as well (KIP-98).
+"""Records of `__transaction_state`. The key starts with a 16-bit version, the value as well
+(KIP-98).
 
 TransactionLogValue: 1 flexible, with the ids before and after (KIP-890).
 """
@@ -22,8 +23,12 @@ class TransactionLogValue(Record, record_type=0, versions="0-1", flexible="1+"):
     producer_epoch: int = int16("0+")
     next_producer_epoch: int = int16("1+", default=-1, tag=3)
     transaction_timeout_ms: int = int32("0+")
-    transaction_status: int = int8("0+")  # 0 empty, 1 ongoing, 2 and 3 preparing commit and abort, 4 and 5 complete, 6 dead, 7 preparing epoch fence
-    transaction_partitions: list[PartitionsSchema] | None = array(PartitionsSchema, "0+", nullable="0+")
+    # 0 empty, 1 ongoing, 2 and 3 preparing commit and abort, 4 and 5 complete, 6 dead, 7 preparing
+    # epoch fence
+    transaction_status: int = int8("0+")
+    transaction_partitions: list[PartitionsSchema] | None = array(
+        PartitionsSchema, "0+", nullable="0+"
+    )
     transaction_last_update_timestamp_ms: int = int64("0+")
     transaction_start_timestamp_ms: int = int64("0+")
     client_transaction_version: int = int16("1+", tag=2)

@@ -1,12 +1,25 @@
-"""Transactions: AddPartitionsToTxn (24), AddOffsetsToTxn (25), EndTxn (26), TxnOffsetCommit (28), WriteTxnMarkers (27, between brokers),
-DescribeTransactions (65), ListTransactions (66).
+"""Transactions: AddPartitionsToTxn (24), AddOffsetsToTxn (25), EndTxn (26), TxnOffsetCommit (28),
+WriteTxnMarkers (27, between brokers), DescribeTransactions (65), ListTransactions (66).
 
-3 is the first flexible version of the clients' four; there 4 brings TRANSACTION_ABORTABLE and 5 epochs raised by the server (KIP-890).
-AddPartitionsToTxn: 4 many transactions at once, and verification, between brokers only. TxnOffsetCommit: 2 leader epochs; 3 group membership
-(KIP-447). WriteTxnMarkers: 1 flexible; 2 transaction version (KIP-1228). ListTransactions: 1 duration; 2 pattern of transactional ids.
+3 is the first flexible version of the clients' four; there 4 brings TRANSACTION_ABORTABLE and 5
+epochs raised by the server (KIP-890). AddPartitionsToTxn: 4 many transactions at once, and
+verification, between brokers only. TxnOffsetCommit: 2 leader epochs; 3 group membership (KIP-447).
+WriteTxnMarkers: 1 flexible; 2 transaction version (KIP-1228). ListTransactions: 1 duration; 2
+pattern of transactional ids.
 """
 
-from twisted_broker.wire.schema import Request, Response, Struct, array, boolean, int8, int16, int32, int64, string
+from twisted_broker.wire.schema import (
+    Request,
+    Response,
+    Struct,
+    array,
+    boolean,
+    int8,
+    int16,
+    int32,
+    int64,
+    string,
+)
 
 
 class AddPartitionsToTxnTopic(Struct):
@@ -37,7 +50,9 @@ class AddPartitionsToTxnPartitionResult(Struct):
 
 class AddPartitionsToTxnTopicResult(Struct):
     name: str = string("0+")
-    results_by_partition: list[AddPartitionsToTxnPartitionResult] = array(AddPartitionsToTxnPartitionResult, "0+")
+    results_by_partition: list[AddPartitionsToTxnPartitionResult] = array(
+        AddPartitionsToTxnPartitionResult, "0+"
+    )
 
 
 class AddPartitionsToTxnResult(Struct):
@@ -49,7 +64,9 @@ class AddPartitionsToTxnResponse(Response, api_key=24, versions="0-5", flexible=
     throttle_time_ms: int = int32("0+")
     error_code: int = int16("4+", ignorable=True)
     results_by_transaction: list[AddPartitionsToTxnResult] = array(AddPartitionsToTxnResult, "4+")
-    results_by_topic_v3_and_below: list[AddPartitionsToTxnTopicResult] = array(AddPartitionsToTxnTopicResult, "0-3")
+    results_by_topic_v3_and_below: list[AddPartitionsToTxnTopicResult] = array(
+        AddPartitionsToTxnTopicResult, "0-3"
+    )
 
 
 class AddOffsetsToTxnRequest(Request, api_key=25, versions="0-4", flexible="3+"):
@@ -108,7 +125,9 @@ class TxnOffsetCommitResponsePartition(Struct):
 
 class TxnOffsetCommitResponseTopic(Struct):
     name: str = string("0+")
-    partitions: list[TxnOffsetCommitResponsePartition] = array(TxnOffsetCommitResponsePartition, "0+")
+    partitions: list[TxnOffsetCommitResponsePartition] = array(
+        TxnOffsetCommitResponsePartition, "0+"
+    )
 
 
 class TxnOffsetCommitResponse(Response, api_key=28, versions="0-5", flexible="3+"):
@@ -141,7 +160,9 @@ class WritableTxnMarkerPartitionResult(Struct):
 
 class WritableTxnMarkerTopicResult(Struct):
     name: str = string("0+")
-    partitions: list[WritableTxnMarkerPartitionResult] = array(WritableTxnMarkerPartitionResult, "0+")
+    partitions: list[WritableTxnMarkerPartitionResult] = array(
+        WritableTxnMarkerPartitionResult, "0+"
+    )
 
 
 class WritableTxnMarkerResult(Struct):
@@ -175,7 +196,9 @@ class DescribeTransactionsResponseTransactionState(Struct):
 
 class DescribeTransactionsResponse(Response, api_key=65, versions="0", flexible="0+"):
     throttle_time_ms: int = int32("0+")
-    transaction_states: list[DescribeTransactionsResponseTransactionState] = array(DescribeTransactionsResponseTransactionState, "0+")
+    transaction_states: list[DescribeTransactionsResponseTransactionState] = array(
+        DescribeTransactionsResponseTransactionState, "0+"
+    )
 
 
 class ListTransactionsRequest(Request, api_key=66, versions="0-2", flexible="0+"):
@@ -195,4 +218,6 @@ class ListTransactionsResponse(Response, api_key=66, versions="0-2", flexible="0
     throttle_time_ms: int = int32("0+")
     error_code: int = int16("0+")
     unknown_state_filters: list[str] = array(string, "0+")
-    transaction_states: list[ListTransactionsResponseTransactionState] = array(ListTransactionsResponseTransactionState, "0+")
+    transaction_states: list[ListTransactionsResponseTransactionState] = array(
+        ListTransactionsResponseTransactionState, "0+"
+    )

@@ -1,10 +1,14 @@
 """`archive`: a topic into a Delta or Parquet table, every record exactly once.
 
-1. A batch is: read the table's ledger, ask the source for its extent, let the guards decide the ranges, read them, append them with the new ledger in
-   one atomic act. Nothing is kept anywhere else; a run that dies at any point is simply started again.
-2. The rows are read once and written as they come: no cache, no shuffle, no sort, no second pass to count (the commit's own count is told).
-3. Before the first row is written everything that can be wrong has been looked at: nothing is written then.
-4. A batch that another writer took is planned anew, because a writer that was killed may still have committed; the third time in a row it stops.
+1. A batch is: read the table's ledger, ask the source for its extent, let the guards decide the
+   ranges, read them, append them with the new ledger in one atomic act. Nothing is kept anywhere
+   else; a run that dies at any point is simply started again.
+2. The rows are read once and written as they come: no cache, no shuffle, no sort, no second pass to
+   count (the commit's own count is told).
+3. Before the first row is written everything that can be wrong has been looked at: nothing is
+   written then.
+4. A batch that another writer took is planned anew, because a writer that was killed may still have
+   committed; the third time in a row it stops.
 
 Source: issue 5; SPARK.md 6 and 7. Left out: joining small files, decoding values.
 """
@@ -35,7 +39,8 @@ CONFLICTS_IN_A_ROW = 3
 
 @dataclass(frozen=True)
 class ArchiveConfig:
-    """`source` and `to` as on the command line. `interval` (seconds): go on until stopped, looking so often; None: what is there now.
+    """`source` and `to` as on the command line. `interval` (seconds): go on until stopped, looking
+    so often; None: what is there now.
 
     `max_records` bounds a batch, not the run.
     """
@@ -68,8 +73,13 @@ class ArchiveResult:
     def to_json(self) -> dict[str, object]:
         topics = self.ledger.to_json()["topics"]
         return {
-            "to": self.to, "format": self.format, "rows": self.rows, "batches": self.batches, "findings": self.findings, "topics": topics,
-        }  # fmt: skip
+            "to": self.to,
+            "format": self.format,
+            "rows": self.rows,
+            "batches": self.batches,
+            "findings": self.findings,
+            "topics": topics,
+        }
 
 
 def transform(records: DataFrame) -> DataFrame:
@@ -79,13 +89,20 @@ def transform(records: DataFrame) -> DataFrame:
     return records.select(*COLUMNS, to_date(col("timestamp")).alias("date"))
 
 
-def run(spark: SparkSession, config: ArchiveConfig, progress: Progress | None = None, stopper: Stopper | None = None) -> ArchiveResult:
+def run(
+    spark: SparkSession,
+    config: ArchiveConfig,
+    progress: Progress | None = None,
+    stopper: Stopper | None = None,
+) -> ArchiveResult:
     """Archive. Raises PipelineError, with nothing written by the batch that it stopped."""
     if not int(spark.conf.get(OPEN_WRITERS, "0") or 0):
         spark.conf.set(OPEN_WRITERS, DATES_AT_ONCE)
     source = sources.parse(config.source)
     target = table.to_append(spark, config.to, config.format)
-    archive = Archive(spark, config, source, target, progress or Progress(quiet=True), stopper or Stopper())
+    archive = Archive(
+        spark, config, source, target, progress or Progress(quiet=True), stopper or Stopper()
+    )
     with target.files.lock():
         target.recover()
         archive.catch_up()
@@ -98,7 +115,13 @@ class Archive:
     """One run over one source and one table."""
 
     def __init__(
-        self, spark: SparkSession, config: ArchiveConfig, source: Source, target: table.ITable, progress: Progress, stopper: Stopper
+        self,
+        spark: SparkSession,
+        config: ArchiveConfig,
+        source: Source,
+        target: table.ITable,
+        progress: Progress,
+        stopper: Stopper,
     ) -> None:
         self.spark, self.config, self.source, self.target = spark, config, source, target
         self.progress, self.stopper = progress, stopper
@@ -133,19 +156,28 @@ class Archive:
         self.result.ledger = self.target.ledger()
         extent = extents.extent(self.spark, self.source, self.config.isolation)
         plan = guards.plan(
-            self.result.ledger, extent, self.config.to, allow_gaps=self.config.allow_gaps, max_records=self.config.max_records, goal=self.goal
-        )  # fmt: skip
+            self.result.ledger,
+            extent,
+            self.config.to,
+            allow_gaps=self.config.allow_gaps,
+            max_records=self.config.max_records,
+            goal=self.goal,
+        )
         return extent, plan
 
     def batch(self, extent: Extent, plan: guards.Plan) -> None:
         """Append one range of every partition."""
         after = self.result.ledger.after(extent.ids, plan.end)
-        records = sources.read(self.spark, self.source, Wanted(COLUMNS, plan.start, plan.end, self.config.isolation))
+        records = sources.read(
+            self.spark, self.source, Wanted(COLUMNS, plan.start, plan.end, self.config.isolation)
+        )
         if not self.result.ledger.batch:
             table.claim(self.target)
         for gap in plan.gaps:
             self.progress.say(f"archive: {gap}")
-        with self.progress.step(f"archive: batch {after.batch}, {plan.offsets:,} offsets", self.spark):
+        with self.progress.step(
+            f"archive: batch {after.batch}, {plan.offsets:,} offsets", self.spark
+        ):
             rows = self.target.append(transform(records), after)
         self.result.ledger, self.result.gaps = after, [*self.result.gaps, *plan.gaps]
         self.result.rows, self.result.batches = self.result.rows + rows, self.result.batches + 1

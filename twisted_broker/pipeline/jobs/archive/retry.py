@@ -1,8 +1,11 @@
 """How a continuous archive looks again and again, also while the brokers are away.
 
-1. The first look is not made here: a wrong address ends the command. Afterwards brokers that do not answer are waited for, until somebody stops it.
-2. One line when the waiting begins, one when they are back; between two tries it waits 1, 2, 4 ... seconds, at most a minute.
-3. Nothing is lost or doubled by it: every look begins at the table's ledger. Any other failure ends the archive as ever.
+1. The first look is not made here: a wrong address ends the command. Afterwards brokers that do not
+   answer are waited for, until somebody stops it.
+2. One line when the waiting begins, one when they are back; between two tries it waits 1, 2, 4 ...
+   seconds, at most a minute.
+3. Nothing is lost or doubled by it: every look begins at the table's ledger. Any other failure ends
+   the archive as ever.
 """
 
 from __future__ import annotations
@@ -16,8 +19,13 @@ from twisted_broker.pipeline.sources.away import are_away
 LONGEST_SECONDS = 60.0
 
 
-def look_again(look: Callable[[], None], interval: float, stopper: Stopper, progress: Progress) -> None:
-    """`look` every `interval` seconds until the stopper is told. Raises what `look` raises, but for brokers that are away."""
+def look_again(
+    look: Callable[[], None], interval: float, stopper: Stopper, progress: Progress
+) -> None:
+    """`look` every `interval` seconds until the stopper is told.
+
+    Raises what `look` raises, but for brokers that are away.
+    """
     tries = 0
     while not stopper.wait(backoff(tries) if tries else interval):
         try:

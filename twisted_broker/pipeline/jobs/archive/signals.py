@@ -28,9 +28,14 @@ class Stopper:
 
 @contextmanager
 def on_signals() -> Iterator[Stopper]:
-    """A stopper that SIGTERM and SIGINT tell while the block runs; main thread only. A second SIGINT is Python's own."""
+    """A stopper that SIGTERM and SIGINT tell while the block runs; main thread only.
+
+    A second SIGINT is Python's own.
+    """
     stopper = Stopper()
-    before = {number: signal.signal(number, stopper.tell) for number in (signal.SIGTERM, signal.SIGINT)}
+    before = {
+        number: signal.signal(number, stopper.tell) for number in (signal.SIGTERM, signal.SIGINT)
+    }
     try:
         yield stopper
     finally:

@@ -1,10 +1,12 @@
-"""Which cleanup policy a topic is judged by, and how that is known: holes are damage in one log and a cleaner's work in another.
+"""Which cleanup policy a topic is judged by, and how that is known: holes are damage in one log and
+a cleaner's work in another.
 
-1. What the caller says comes first; then what the cluster says; for a directory what it knows: its metadata log, internal topics, a cleaner's
-   checkpoint.
+1. What the caller says comes first; then what the cluster says; for a directory what it knows: its
+   metadata log, internal topics, a cleaner's checkpoint.
 2. Else `delete` is assumed, until batches show that records were taken out of them (`check`).
 
-Source: Kafka's TopicConfig and LogCleanerManager. Left out: reading the metadata log (`metadata_policies`).
+Source: Kafka's TopicConfig and LogCleanerManager. Left out: reading the metadata log
+(`metadata_policies`).
 """
 
 from __future__ import annotations
@@ -21,7 +23,10 @@ ALL = ""
 
 
 class Policy(NamedTuple):
-    """`policies`: of `delete` and `compact`; `source` says who said so; `assumed` when nobody did."""
+    """`policies`: of `delete` and `compact`;
+
+    `source` says who said so; `assumed` when nobody did.
+    """
 
     policies: frozenset[str]
     source: str
@@ -36,7 +41,10 @@ class Policy(NamedTuple):
 
 
 def given(settings: Sequence[str]) -> dict[str, Policy]:
-    """topic -> policy from `POLICY` (under the key `ALL`) or `TOPIC=POLICY`. PipelineError for another word."""
+    """topic -> policy from `POLICY` (under the key `ALL`) or `TOPIC=POLICY`.
+
+    PipelineError for another word.
+    """
     found = {}
     for setting in settings:
         topic, _, words = setting.rpartition("=")
@@ -48,12 +56,17 @@ def policies(words: str, setting: str) -> frozenset[str]:
     """The policies of `delete,compact` and its like."""
     named = frozenset(word.strip() for word in words.split(",") if word.strip())
     if not named or not named <= {DELETE, COMPACT}:
-        raise PipelineError(f"{setting}: {words!r} is no cleanup policy: write delete, compact or compact,delete, or TOPIC=POLICY")
+        raise PipelineError(
+            f"{setting}: {words!r} is no cleanup policy: write delete, compact or "
+            "compact,delete, or TOPIC=POLICY"
+        )
     return named
 
 
 def of_folder(folder: Folder, said: Mapping[str, Policy], recorded: Mapping[str, str]) -> Policy:
-    """The policy of a partition in a log directory, whose metadata log `recorded` topic -> policy."""
+    """The policy of a partition in a log directory, whose metadata log `recorded` topic ->
+    policy.
+    """
     told = said.get(folder.topic) or said.get(ALL)
     if told is not None:
         return told

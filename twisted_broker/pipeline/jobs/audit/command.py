@@ -10,22 +10,57 @@ import click
 
 from twisted_broker.pipeline import sources
 from twisted_broker.pipeline.jobs.audit import cleanup
-from twisted_broker.pipeline.jobs.audit.job import HANGING_AFTER_SECONDS, AuditConfig, AuditResult, known_folders, run
+from twisted_broker.pipeline.jobs.audit.job import (
+    HANGING_AFTER_SECONDS,
+    AuditConfig,
+    AuditResult,
+    known_folders,
+    run,
+)
 from twisted_broker.pipeline.sources import KafkaSource, SegmentsSource
 
 
 @click.command("audit")
 @click.option("--from", "source", required=True, metavar="SOURCE", help=sources.SHAPES)
-@click.option("--cleanup-policy", "policies", multiple=True, metavar="[TOPIC=]POLICY",
-              help="delete, compact or compact,delete, of one topic or all; compacted logs may have holes.")  # fmt: skip
-@click.option("--allow-holes", type=click.IntRange(min=0), default=0, show_default=True, metavar="OFFSETS",
-              help="kafka:// only: holes up to this are taken for end markers of transactions.")  # fmt: skip
-@click.option("--hanging-after", type=click.IntRange(min=0), default=HANGING_AFTER_SECONDS, show_default=True, metavar="SECONDS",
-              help="segments: only: an open transaction hangs so long after its last record.")  # fmt: skip
-@click.option("--json", "as_json", is_flag=True, help="The result as one JSON object on standard output.")
+@click.option(
+    "--cleanup-policy",
+    "policies",
+    multiple=True,
+    metavar="[TOPIC=]POLICY",
+    help="delete, compact or compact,delete, of one topic or all; compacted logs may have holes.",
+)
+@click.option(
+    "--allow-holes",
+    type=click.IntRange(min=0),
+    default=0,
+    show_default=True,
+    metavar="OFFSETS",
+    help="kafka:// only: holes up to this are taken for end markers of transactions.",
+)
+@click.option(
+    "--hanging-after",
+    type=click.IntRange(min=0),
+    default=HANGING_AFTER_SECONDS,
+    show_default=True,
+    metavar="SECONDS",
+    help="segments: only: an open transaction hangs so long after its last record.",
+)
+@click.option(
+    "--json", "as_json", is_flag=True, help="The result as one JSON object on standard output."
+)
 @click.option("--quiet", is_flag=True, help="No progress on standard error.")
-def command(source: str, policies: Sequence[str], allow_holes: int, hanging_after: int, as_json: bool, quiet: bool) -> None:
-    """Look for gaps, duplicates, sequence jumps, damaged batches and hanging transactions. The exit status is 1 if there are any."""
+def command(
+    source: str,
+    policies: Sequence[str],
+    allow_holes: int,
+    hanging_after: int,
+    as_json: bool,
+    quiet: bool,
+) -> None:
+    """Look for gaps, duplicates, sequence jumps, damaged batches and hanging transactions.
+
+    The exit status is 1 if there are any.
+    """
     from twisted_broker.pipeline import session
 
     config = AuditConfig(sources.parse(source), tuple(policies), allow_holes, hanging_after, quiet)
@@ -51,4 +86,7 @@ def tell(result: AuditResult) -> None:
     records = sum(each.records for each in result.partitions)
     open_ones = sum(max(0, each.open) for each in result.partitions)
     still = f", {open_ones} open transaction{'s' * (open_ones != 1)}" if open_ones else ""
-    click.echo(f"{len(result.partitions)} partitions, {records:,} records{still}: {listed or 'no'} finding{'s' * (listed != 1)}")
+    click.echo(
+        f"{len(result.partitions)} partitions, {records:,} records{still}: {listed or 'no'} "
+        f"finding{'s' * (listed != 1)}"
+    )

@@ -1,7 +1,10 @@
-"""`audit` of log directories: segments are read whole, a task each; what holds between batches is then judged per partition on their headers.
+"""`audit` of log directories: segments are read whole, a task each; what holds between batches is
+then judged per partition on their headers.
 
-1. Stage one reads bytes and sends back headers (70 bytes a batch) with what is wrong inside batches; stage two gathers the headers of each partition.
-2. Segments that retention takes meanwhile are the first ones: the log is then judged from what is left.
+1. Stage one reads bytes and sends back headers (70 bytes a batch) with what is wrong inside
+   batches; stage two gathers the headers of each partition.
+2. Segments that retention takes meanwhile are the first ones: the log is then judged from what is
+   left.
 3. So the heavy part runs as wide as there are segments, and a sequence is followed across them.
 
 Left out: the checks (`segments.check`, `check`), policies (`cleanup`).
@@ -37,8 +40,14 @@ Key = tuple[str, str, int]
 
 def segment_rows(folders: Sequence[Folder]) -> list[tuple[str, str, int, int, str]]:
     """Rows of `SEGMENT`, the largest first: the last tasks should be short ones."""
-    sized = [(segment.size, (each.directory, each.topic, each.partition, segment.base_offset, segment.path))
-             for each in folders for segment in each.segments]  # fmt: skip
+    sized = [
+        (
+            segment.size,
+            (each.directory, each.topic, each.partition, segment.base_offset, segment.path),
+        )
+        for each in folders
+        for segment in each.segments
+    ]
     return [row for _, row in sorted(sized, key=lambda pair: -pair[0])]
 
 
@@ -62,15 +71,30 @@ def scan(row: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     except FileNotFoundError:
         return
     faults = json.dumps([tuple(fault) for fault in found.faults])
-    yield {**row, "headers": found.headers.tobytes(), "faults": faults, "end": found.end, "size": size, "stop": found.stop.name}
+    yield {
+        **row,
+        "headers": found.headers.tobytes(),
+        "faults": faults,
+        "end": found.end,
+        "size": size,
+        "stop": found.stop.name,
+    }
 
 
 def judge(facts: Facts, rows: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, str]]:
     """Rows of `SCANNED` of one partition to rows of `FOUND`."""
-    segments = [Segment(
-        row["base"], row["path"], np.frombuffer(row["headers"], HEADER), [Fault(*fault) for fault in json.loads(row["faults"])],
-        row["end"], row["size"], Stop[row["stop"]],
-    ) for row in sorted(rows, key=lambda row: row["base"])]  # fmt: skip
+    segments = [
+        Segment(
+            row["base"],
+            row["path"],
+            np.frombuffer(row["headers"], HEADER),
+            [Fault(*fault) for fault in json.loads(row["faults"])],
+            row["end"],
+            row["size"],
+            Stop[row["stop"]],
+        )
+        for row in sorted(rows, key=lambda row: row["base"])
+    ]
     if segments:
         facts = replace(facts, start=max(facts.start, segments[0].base))
     findings, summary = check_partition(facts, segments)
@@ -83,5 +107,9 @@ def gathered(rows: Iterable[Mapping[str, Any]]) -> tuple[list[Finding], list[Sum
     told = list(rows)
     findings = [Finding(*json.loads(row["finding"])) for row in told if row["finding"]]
     summaries = [Summary(*json.loads(row["summary"])) for row in told if row["summary"]]
-    findings.sort(key=lambda each: (each.directory, each.topic, each.partition, each.offset, each.kind))
-    return findings, sorted(summaries, key=lambda each: (each.directory, each.topic, each.partition))
+    findings.sort(
+        key=lambda each: (each.directory, each.topic, each.partition, each.offset, each.kind)
+    )
+    return findings, sorted(
+        summaries, key=lambda each: (each.directory, each.topic, each.partition)
+    )

@@ -6,9 +6,11 @@ from typing import Any, NamedTuple
 
 
 class Finding(NamedTuple):
-    """One fault. `offset` is where it shows, `file` and `position` (bytes) where that is; `more` counts those of its kind that are not listed.
+    """One fault. `offset` is where it shows, `file` and `position` (bytes) where that is; `more`
+    counts those of its kind that are not listed.
 
-    Of records read from a cluster nothing is known but topic, partition and offset: then the rest is empty or -1.
+    Of records read from a cluster nothing is known but topic, partition and offset: then the rest
+    is empty or -1.
     """
 
     kind: str
@@ -27,13 +29,18 @@ class Finding(NamedTuple):
     def __str__(self) -> str:
         where = f" ({self.file} at byte {self.position})" if self.file else ""
         more = f"; and {self.more:,} more of this kind" if self.more else ""
-        return f"{self.topic}-{self.partition} offset {self.offset}: {self.kind}: {self.problem}{where}{more}"
+        return (
+            f"{self.topic}-{self.partition} offset {self.offset}: {self.kind}: "
+            f"{self.problem}{where}{more}"
+        )
 
 
 class Summary(NamedTuple):
-    """One partition: offsets [start, end) that were judged, how much was there, how many offsets have no record, transactions that are still open.
+    """One partition: offsets [start, end) that were judged, how much was there, how many offsets
+    have no record, transactions that are still open.
 
-    `policy` is the cleanup policy it was judged by. `batches`, `bytes` and `open` are -1 where only records were read.
+    `policy` is the cleanup policy it was judged by. `batches`, `bytes` and `open` are -1 where only
+    records were read.
     """
 
     topic: str

@@ -1,10 +1,13 @@
-"""Cleanup policies out of the metadata log, for log directories that have one (a broker that is a controller, or has been an observer, on this disk).
+"""Cleanup policies out of the metadata log, for log directories that have one (a broker that is a
+controller, or has been an observer, on this disk).
 
-1. The newest snapshot, then the log: a topic that is made anew has no settings yet, a setting without a value is taken back.
-2. Records that are not known are passed over, and so is what cannot be read from its first damage on: then less is known, and the audit says what it
-   assumed.
+1. The newest snapshot, then the log: a topic that is made anew has no settings yet, a setting
+   without a value is taken back.
+2. Records that are not known are passed over, and so is what cannot be read from its first damage
+   on: then less is known, and the audit says what it assumed.
 
-Source: KRAFT.md, FILE_FORMATS 3 "record frame"; Kafka's ConfigRecord. Left out: the cluster's default (`log.cleanup.policy` of its brokers).
+Source: KRAFT.md, FILE_FORMATS 3 "record frame"; Kafka's ConfigRecord. Left out: the cluster's
+default (`log.cleanup.policy` of its brokers).
 """
 
 from __future__ import annotations
@@ -22,12 +25,17 @@ from twisted_broker.wire.schema import decode
 FOLDER: Final = "__cluster_metadata-0"
 CLEANUP_POLICY: Final = "cleanup.policy"
 _TOPIC_RESOURCE: Final = 2
-_TOPIC_FRAME, _CONFIG_FRAME = (bytes((1, record.record_type, 0)) for record in (TopicRecord, ConfigRecord))
+_TOPIC_FRAME, _CONFIG_FRAME = (
+    bytes((1, record.record_type, 0)) for record in (TopicRecord, ConfigRecord)
+)
 """Frame version 1, the record's type, record version 0."""
 
 
 def cleanup_policies(directory: str) -> dict[str, str]:
-    """topic -> its `cleanup.policy`, of topics that have one of their own. Empty where there is no metadata log."""
+    """topic -> its `cleanup.policy`, of topics that have one of their own.
+
+    Empty where there is no metadata log.
+    """
     place = Path(directory) / FOLDER
     snapshots = sorted(place.glob("*-*.checkpoint"))
     found: dict[str, str] = {}
@@ -59,4 +67,6 @@ def values(path: Path) -> Iterator[bytes]:
     for chunk in chunks(path):
         for batch in iterate_batches(chunk.data):
             if not batch.is_control:
-                yield from (bytes(record.value) for record in batch.records() if record.value is not None)
+                yield from (
+                    bytes(record.value) for record in batch.records() if record.value is not None
+                )

@@ -1,8 +1,11 @@
 """`audit` of topics of a running cluster: the offsets of the records that come over the wire.
 
-1. Gaps, repetitions and disorder only: of batches, producers and transactions the wire tells a consumer nothing.
-2. Expected is every offset from the earliest to the high watermark, as the cluster named them before the read; a compacted topic may lack any.
-3. The end marker of a transaction takes an offset that no consumer sees. Holes up to `allowed` offsets are taken for such.
+1. Gaps, repetitions and disorder only: of batches, producers and transactions the wire tells a
+   consumer nothing.
+2. Expected is every offset from the earliest to the high watermark, as the cluster named them
+   before the read; a compacted topic may lack any.
+3. The end marker of a transaction takes an offset that no consumer sees. Holes up to `allowed`
+   offsets are taken for such.
 """
 
 from __future__ import annotations
@@ -24,11 +27,18 @@ if TYPE_CHECKING:
 ANY: Final = 1 << 62
 
 
-def run(spark: SparkSession, source: KafkaSource, said: Mapping[str, Policy], allowed: int) -> tuple[list[Finding], list[Summary], dict[str, Policy]]:
+def run(
+    spark: SparkSession, source: KafkaSource, said: Mapping[str, Policy], allowed: int
+) -> tuple[list[Finding], list[Summary], dict[str, Policy]]:
     """Findings, summaries, and the policy of each topic."""
-    policies = {topic: of_topic(topic, said, kafka_admin.topic_config(spark, source.bootstrap, topic)) for topic in source.topics}
+    policies = {
+        topic: of_topic(topic, said, kafka_admin.topic_config(spark, source.bootstrap, topic))
+        for topic in source.topics
+    }
     extent = extents.of_cluster(spark, source)
-    rows = sources.read(spark, source, Wanted(("topic", "partition", "offset"), extent.start, extent.end))
+    rows = sources.read(
+        spark, source, Wanted(("topic", "partition", "offset"), extent.start, extent.end)
+    )
     widest = {topic: ANY if policy.compacts else allowed for topic, policy in policies.items()}
     found = [Span(*row) for row in transform(rows, widest).collect()]
     findings, summaries = judged(found, extent.start, extent.end, policies, widest)
@@ -36,27 +46,63 @@ def run(spark: SparkSession, source: KafkaSource, said: Mapping[str, Policy], al
 
 
 def judged(
-    found: Sequence[Span], start: Offsets, end: Offsets, policies: Mapping[str, Policy], widest: Mapping[str, int]
+    found: Sequence[Span],
+    start: Offsets,
+    end: Offsets,
+    policies: Mapping[str, Policy],
+    widest: Mapping[str, int],
 ) -> tuple[list[Finding], list[Summary]]:
-    """What the spans say of partitions that reach from `start` to `end`; `widest`: topic -> the widest gap that is no fault."""
+    """What the spans say of partitions that reach from `start` to `end`;
+
+    `widest`: topic -> the widest gap that is no fault.
+    """
     findings: list[Finding] = []
     summaries: list[Summary] = []
     for topic, partition in sorted(start):
         own = [span for span in found if (span.topic, span.partition) == (topic, partition)]
         first, last = start[topic, partition], end[topic, partition]
         faults = list(_faults(topic, partition, own, first, last))
-        findings.extend(_findings(fault for fault in faults if fault.kind != GAP or fault.records > widest[topic]))
+        findings.extend(
+            _findings(
+                fault for fault in faults if fault.kind != GAP or fault.records > widest[topic]
+            )
+        )
         records = sum(span.records for span in own if span.kind == SPANNED)
-        missing = sum(gap.records + gap.more_records for gap in faults if gap.kind == GAP) + sum(span.records for span in own if span.kind == HOLE)
-        summaries.append(Summary(topic, partition, "", first, last, -1, records, -1, missing, -1, str(policies[topic])))
+        missing = sum(gap.records + gap.more_records for gap in faults if gap.kind == GAP) + sum(
+            span.records for span in own if span.kind == HOLE
+        )
+        summaries.append(
+            Summary(
+                topic,
+                partition,
+                "",
+                first,
+                last,
+                -1,
+                records,
+                -1,
+                missing,
+                -1,
+                str(policies[topic]),
+            )
+        )
     return findings, summaries
 
 
-def _faults(topic: str, partition: int, own: Sequence[Span], first: int, last: int) -> Iterator[Span]:
+def _faults(
+    topic: str, partition: int, own: Sequence[Span], first: int, last: int
+) -> Iterator[Span]:
     """Faults of the spans, and what is missing before the first and after the last."""
     spans = [span for span in own if span.kind == SPANNED]
-    ends = [(first, min((span.first for span in spans), default=last)), (max((span.last + 1 for span in spans), default=last), last)]
-    faults = joined(own) + [Span(GAP, topic, partition, begin, after - 1, after - begin) for begin, after in ends if after > begin]
+    ends = [
+        (first, min((span.first for span in spans), default=last)),
+        (max((span.last + 1 for span in spans), default=last), last),
+    ]
+    faults = joined(own) + [
+        Span(GAP, topic, partition, begin, after - 1, after - begin)
+        for begin, after in ends
+        if after > begin
+    ]
     yield from sorted(faults, key=lambda span: (span.first, span.kind))
 
 
@@ -66,11 +112,16 @@ def _findings(faults: Iterable[Span]) -> Iterator[Finding]:
     unlisted = sum(1 + fault.more for fault in every[SHOWN:])
     for number, fault in enumerate(every[:SHOWN], 1):
         more = fault.more + (unlisted if number == SHOWN else 0)
-        yield Finding(fault.kind, fault.topic, fault.partition, fault.first, _problem(fault), more=more)
+        yield Finding(
+            fault.kind, fault.topic, fault.partition, fault.first, _problem(fault), more=more
+        )
 
 
 def _problem(fault: Span) -> str:
     count = f"{fault.records:,} record{'s' * (fault.records != 1)}"
     if fault.kind == GAP:
         return f"offsets {fault.first}..{fault.last} are missing ({fault.records:,})"
-    return f"{count} at offsets {fault.first}..{fault.last} came {'twice' if fault.kind == 'duplicate' else 'out of order'}"
+    return (
+        f"{count} at offsets {fault.first}..{fault.last} came "
+        f"{'twice' if fault.kind == 'duplicate' else 'out of order'}"
+    )

@@ -14,7 +14,8 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Copy:
-    """What one replica has at the offset of a finding; `file` is empty when it has nothing, and `stop` says where its file ends before its end.
+    """What one replica has at the offset of a finding; `file` is empty when it has nothing, and
+    `stop` says where its file ends before its end.
 
     `differing` counts the batches that are not the first replica's, in all that was compared.
     """
@@ -33,13 +34,20 @@ class Copy:
     def __str__(self) -> str:
         if not self.file:
             return f"  {self.directory}: nothing" + (f"; {self.stop}" if self.stop else "")
-        what = f"leader epoch {self.epoch}, offsets {self.base}..{self.last}, CRC {self.crc:#010x}, {self.size} bytes"
-        return f"  {self.directory}: {what}; {self.file} at byte {self.position}" + (f"; {self.differing:,} differing" if self.differing else "")
+        what = (
+            f"leader epoch {self.epoch}, offsets {self.base}..{self.last}, CRC "
+            f"{self.crc:#010x}, {self.size} bytes"
+        )
+        return f"  {self.directory}: {what}; {self.file} at byte {self.position}" + (
+            f"; {self.differing:,} differing" if self.differing else ""
+        )
 
 
 @dataclass(frozen=True)
 class Parting:
-    """The replicas of a partition part at `offset`, after a batch they share (`common_last`, `common_epoch`; -1 for none). Or `problem` says more."""
+    """The replicas of a partition part at `offset`, after a batch they share (`common_last`,
+    `common_epoch`; -1 for none). Or `problem` says more.
+    """
 
     topic: str
     partition: int
@@ -56,10 +64,21 @@ class Parting:
     def __str__(self) -> str:
         if self.problem:
             return f"{self.topic}-{self.partition}: {self.problem}"
-        shared = f"the last batch they share ends at {self.common_last}, leader epoch {self.common_epoch}"
+        shared = (
+            f"the last batch they share ends at {self.common_last}, leader epoch "
+            f"{self.common_epoch}"
+        )
         if self.common_last < 0:
             shared = "they share no batch before"
-        return "\n".join([f"{self.topic}-{self.partition}: the replicas part at offset {self.offset}; {shared}", *map(str, self.copies)])
+        return "\n".join(
+            [
+                (
+                    f"{self.topic}-{self.partition}: the replicas part at offset {self.offset}; "
+                    f"{shared}"
+                ),
+                *map(str, self.copies),
+            ]
+        )
 
 
 def partings(rows: Sequence[Row]) -> Iterator[Parting]:
@@ -75,13 +94,31 @@ def partings(rows: Sequence[Row]) -> Iterator[Parting]:
 
 def _parting(topic: str, number: int, rows: Sequence[Row], parted: Sequence[Row]) -> Parting:
     first = min(row["offset"] for row in parted)
-    shared = [row for row in rows if row["kind"] in (COMMON, READ) and row["last"] is not None and row["last"] < first]
+    shared = [
+        row
+        for row in rows
+        if row["kind"] in (COMMON, READ) and row["last"] is not None and row["last"] < first
+    ]
     common = max(shared, key=lambda row: int(row["last"]), default=None)
     copies = tuple(_copy(row, parted) for row in parted if row["offset"] == first)
-    return Parting(topic, number, first, common["last"] if common else -1, common["epoch"] if common else -1, copies)
+    return Parting(
+        topic,
+        number,
+        first,
+        common["last"] if common else -1,
+        common["epoch"] if common else -1,
+        copies,
+    )
 
 
 def _copy(row: Row, parted: Sequence[Row]) -> Copy:
-    differing = sum(other["differing"] for other in parted if other["directory"] == row["directory"])
-    numbers = {name: -1 if row[name] is None else row[name] for name in ("position", "base", "last", "epoch", "crc", "size")}
-    return Copy(row["directory"], row["file"] or "", differing=differing, stop=row["stop"] or "", **numbers)
+    differing = sum(
+        other["differing"] for other in parted if other["directory"] == row["directory"]
+    )
+    numbers = {
+        name: -1 if row[name] is None else row[name]
+        for name in ("position", "base", "last", "epoch", "crc", "size")
+    }
+    return Copy(
+        row["directory"], row["file"] or "", differing=differing, stop=row["stop"] or "", **numbers
+    )

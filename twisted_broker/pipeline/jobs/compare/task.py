@@ -1,10 +1,15 @@
-"""One task of `compare`: a range of offsets of one partition, read from every replica's files and laid side by side.
+"""One task of `compare`: a range of offsets of one partition, read from every replica's files and
+laid side by side.
 
-1. Only headers are read; a task returns one row that says how much it read and, if the replicas part, one row per replica.
-2. A segment that retention took meanwhile makes the piece one row that says so: what is left cannot be held against the others.
-3. Rows are plain values: what a driver needs to say where (file, byte), what (offsets, CRC, size) and under which leader epoch.
+1. Only headers are read; a task returns one row that says how much it read and, if the replicas
+   part, one row per replica.
+2. A segment that retention took meanwhile makes the piece one row that says so: what is left cannot
+   be held against the others.
+3. Rows are plain values: what a driver needs to say where (file, byte), what (offsets, CRC, size)
+   and under which leader epoch.
 
-Left out: which files and offsets belong together (`ranges`), what rows of many tasks mean together (`compare`).
+Left out: which files and offsets belong together (`ranges`), what rows of many tasks mean together
+(`compare`).
 """
 
 from __future__ import annotations
@@ -21,16 +26,23 @@ from twisted_broker.pipeline.segments.chunks import headers
 from twisted_broker.pipeline.transforms.replicas import NONE, Parting, parting, within
 from twisted_broker.wire.records import LOG_OVERHEAD
 
-PIECE = "topic string, partition int, start bigint, end bigint, copies array<struct<directory:string,files:array<string>>>"
+PIECE = (
+    "topic string, partition int, start bigint, end bigint, copies "
+    "array<struct<directory:string,files:array<string>>>"
+)
 ROW = (
-    "kind string, topic string, partition int, start bigint, directory string, offset bigint, file string, position bigint, base bigint, "
-    "last bigint, epoch int, crc bigint, size int, differing bigint, stop string, batches bigint, bytes bigint"
+    "kind string, topic string, partition int, start bigint, directory string, offset bigint, "
+    "file string, position bigint, base bigint, "
+    "last bigint, epoch int, crc bigint, size int, differing bigint, stop string, batches "
+    "bigint, bytes bigint"
 )
 READ, PARTED, COMMON, GONE = "read", "parted", "common", "gone"
 
 
 class Copy(NamedTuple):
-    """What one replica holds of a range: headers, the number of the file of each, and where reading a file ended before its end."""
+    """What one replica holds of a range: headers, the number of the file of each, and where
+    reading a file ended before its end.
+    """
 
     directory: str
     files: Sequence[str]
@@ -44,7 +56,10 @@ def compare_piece(piece: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """The rows of one piece."""
     names = {name: piece[name] for name in ("topic", "partition", "start")}
     try:
-        copies = [read_copy(copy["directory"], copy["files"], piece["start"], piece["end"]) for copy in piece["copies"]]
+        copies = [
+            read_copy(copy["directory"], copy["files"], piece["start"], piece["end"])
+            for copy in piece["copies"]
+        ]
     except FileNotFoundError as error:
         yield names | {"kind": GONE, "file": error.filename}
         return
@@ -61,7 +76,13 @@ def _rows(copies: Sequence[Copy], found: Parting) -> Iterator[dict[str, Any]]:
     if found.common != NONE:
         yield _described(copies[0], found.common) | {"kind": COMMON}
     for copy, row, differing in zip(copies, found.rows, found.differing, strict=True):
-        yield _described(copy, row) | {"kind": PARTED, "directory": copy.directory, "offset": found.offset, "differing": differing, "stop": copy.stop}
+        yield _described(copy, row) | {
+            "kind": PARTED,
+            "directory": copy.directory,
+            "offset": found.offset,
+            "differing": differing,
+            "stop": copy.stop,
+        }
 
 
 def _described(copy: Copy, row: int) -> dict[str, Any]:
@@ -71,9 +92,14 @@ def _described(copy: Copy, row: int) -> dict[str, Any]:
     batch = copy.table[row]
     base = int(batch["baseOffset"])
     return {
-        "file": copy.files[copy.file[row]], "position": int(batch["position"]), "base": base, "last": base + int(batch["lastOffsetDelta"]),
-        "epoch": int(batch["leaderEpoch"]), "crc": int(batch["crc"]), "size": int(batch["length"]) + LOG_OVERHEAD,
-    }  # fmt: skip
+        "file": copy.files[copy.file[row]],
+        "position": int(batch["position"]),
+        "base": base,
+        "last": base + int(batch["lastOffsetDelta"]),
+        "epoch": int(batch["leaderEpoch"]),
+        "crc": int(batch["crc"]),
+        "size": int(batch["length"]) + LOG_OVERHEAD,
+    }
 
 
 def read_copy(directory: str, files: Sequence[str], start: int, end: int) -> Copy:

@@ -1,11 +1,15 @@
-"""`replay`: a table, a log directory or a topic back into a topic: key, value, headers, timestamp, partition and order as they were.
+"""`replay`: a table, a log directory or a topic back into a topic: key, value, headers, timestamp,
+partition and order as they were.
 
-1. Each partition's records go to the partition of the same number, in the order of their offsets; offsets in the target count from 0.
-2. Started again after any failure it goes on where the target ends, and repeats nothing: how, says the card of `pipeline.replay`.
+1. Each partition's records go to the partition of the same number, in the order of their offsets;
+   offsets in the target count from 0.
+2. Started again after any failure it goes on where the target ends, and repeats nothing: how, says
+   the card of `pipeline.replay`.
 3. What can be wrong with the target is looked at before the first record is sent.
 4. One shuffle by partition and a sort within: a partition is written by one task, in order.
 
-Source: issue 5; SPARK.md 7. Left out: offsets of consumer groups; log append times (they come back as create times).
+Source: issue 5; SPARK.md 7. Left out: offsets of consumer groups; log append times (they come back
+as create times).
 """
 
 from __future__ import annotations
@@ -33,7 +37,10 @@ LARGEST_BATCH = 900_000  # below the default of max.message.bytes, 1,048,588
 
 @dataclass(frozen=True)
 class ReplayConfig:
-    """`source`: a table's path, segments: or kafka://. `topic`: which of the source's topics, needed when it has several."""
+    """`source`: a table's path, segments: or kafka://.
+
+    `topic`: which of the source's topics, needed when it has several.
+    """
 
     source: str
     to: str
@@ -58,8 +65,13 @@ class ReplayResult:
 
     def to_json(self) -> dict[str, object]:
         return {
-            "to": self.to, "topic": self.topic, "partitions": self.partitions, "records": self.records, "written": self.written, "findings": [],
-        }  # fmt: skip
+            "to": self.to,
+            "topic": self.topic,
+            "partitions": self.partitions,
+            "records": self.records,
+            "written": self.written,
+            "findings": [],
+        }
 
 
 def transform(rows: DataFrame, partitions: int) -> DataFrame:
@@ -67,12 +79,16 @@ def transform(rows: DataFrame, partitions: int) -> DataFrame:
     return rows.repartition(partitions, "partition").sortWithinPartitions("partition", "offset")
 
 
-def run(spark: SparkSession, config: ReplayConfig, progress: Progress | None = None) -> ReplayResult:
+def run(
+    spark: SparkSession, config: ReplayConfig, progress: Progress | None = None
+) -> ReplayResult:
     """Replay. Raises PipelineError; what is in the target by then is a correct beginning."""
     progress = progress or Progress(quiet=True)
     to = destination(config.to)
     origin = found_origin(spark, config.source, config.topic)
-    batch_bytes = min(LARGEST_BATCH, target_topic.prepare(spark, to, origin, config.replication, progress))
+    batch_bytes = min(
+        LARGEST_BATCH, target_topic.prepare(spark, to, origin, config.replication, progress)
+    )
     orders = Orders(to.bootstrap, to.topics[0], CODEC_IDS[config.compression], batch_bytes)
     with progress.step(f"replay: {origin.topic} to {config.to}", spark):
         done = write(transform(origin.rows, origin.partitions), orders)
@@ -95,7 +111,10 @@ def write(rows: DataFrame, orders: Orders) -> list[dict[str, int]]:
 
         from twisted_broker.pipeline.replay.task import replay
 
-        done = [{"partition": each.partition, "records": each.records, "written": each.written} for each in replay(orders, pieces)]
+        done = [
+            {"partition": each.partition, "records": each.records, "written": each.written}
+            for each in replay(orders, pieces)
+        ]
         yield pa.RecordBatch.from_pylist(done, schema=flat_rows.arrow_schema(DONE))
 
     try:

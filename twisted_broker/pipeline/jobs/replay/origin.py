@@ -1,6 +1,7 @@
 """What a replay reads: one topic of a table, of log directories or of a cluster.
 
-A source with several topics needs to be told which; a table is known by its ledger, so none of its rows is looked at before they are read.
+A source with several topics needs to be told which; a table is known by its ledger, so none of its
+rows is looked at before they are read.
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ NEEDED = ("key", "value", "topic", "partition", "offset", "timestamp", "headers"
 
 @dataclass(frozen=True)
 class Origin:
-    """One topic of the source: how many partitions it has, its rows, and its oldest day or time, as an SQL column."""
+    """One topic of the source: how many partitions it has, its rows, and its oldest day or time,
+    as an SQL column.
+    """
 
     topic: str
     partitions: int
@@ -31,7 +34,10 @@ class Origin:
 
 
 def found_origin(spark: SparkSession, place: str, topic: str | None) -> Origin:
-    """The source's one topic. PipelineError when there is none, or several and `--topic` does not choose."""
+    """The source's one topic.
+
+    PipelineError when there is none, or several and `--topic` does not choose.
+    """
     if place.startswith(("kafka:", "segments:")):
         source = sources.parse(place)
         extent = extents.extent(spark, source)
@@ -49,7 +55,11 @@ def chosen(offsets: Offsets, place: str, topic: str | None) -> tuple[str, int]:
     topics = sorted({name for name, _ in offsets})
     name = topic or (topics[0] if len(topics) == 1 else None)
     if name is None:
-        raise PipelineError(f"--from {place} holds {', '.join(topics) or 'no topic'}: choose one with --topic")
+        raise PipelineError(
+            f"--from {place} holds {', '.join(topics) or 'no topic'}: choose one with --topic"
+        )
     if name not in topics:
-        raise PipelineError(f"--topic {name}: --from {place} holds {', '.join(topics) or 'no topic'}")
+        raise PipelineError(
+            f"--topic {name}: --from {place} holds {', '.join(topics) or 'no topic'}"
+        )
     return name, max(partition for each, partition in offsets if each == name) + 1

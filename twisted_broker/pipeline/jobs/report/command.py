@@ -13,11 +13,23 @@ from twisted_broker.pipeline.sources import KafkaSource, extents
 
 @click.command("report")
 @click.option("--from", "source", required=True, metavar="SOURCE", help=sources.SHAPES)
-@click.option("--to", required=True, metavar="DIR", help=f"The directory for {PAGE} and the tables (CSV); new, empty, or an earlier report's.")
-@click.option("--json", "as_json", is_flag=True, help="The tables as one JSON object on standard output, too (without the minutes).")
+@click.option(
+    "--to",
+    required=True,
+    metavar="DIR",
+    help=f"The directory for {PAGE} and the tables (CSV); new, empty, or an earlier report's.",
+)
+@click.option(
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="The tables as one JSON object on standard output, too (without the minutes).",
+)
 @click.option("--quiet", is_flag=True, help="No progress on standard error.")
 def command(source: str, to: str, as_json: bool, quiet: bool) -> None:
-    """Tell what is in topics: traffic, partitions, batches, codecs, keys, compaction, lag; as tables and as an HTML page."""
+    """Tell what is in topics: traffic, partitions, batches, codecs, keys, compaction, lag; as
+    tables and as an HTML page.
+    """
     from twisted_broker.pipeline import session
 
     config = ReportConfig(sources.parse(source), to, quiet)

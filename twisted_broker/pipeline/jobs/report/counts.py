@@ -1,7 +1,9 @@
 """What `report` counts, as tables: the Spark half. Each function asks one question of a source.
 
-1. Records are read twice: by minute and partition, and by key. Segments are read once more, as batches.
-2. Where a source cannot answer (batches of a cluster, committed offsets that are elsewhere), the answer is empty.
+1. Records are read twice: by minute and partition, and by key. Segments are read once more, as
+   batches.
+2. Where a source cannot answer (batches of a cluster, committed offsets that are elsewhere), the
+   answer is empty.
 """
 
 from __future__ import annotations
@@ -24,11 +26,24 @@ if TYPE_CHECKING:
 
 Row = dict[str, Any]
 KEYS = ("topic", "rank", "key", "records", "bytes")
-COMPACTION = ("topic", "partition", "records", "bytes", "keys", "without_key", "live", "live_bytes", "deleted")
+COMPACTION = (
+    "topic",
+    "partition",
+    "records",
+    "bytes",
+    "keys",
+    "without_key",
+    "live",
+    "live_bytes",
+    "deleted",
+)
 
 
 def traffic(spark: SparkSession, source: Source, within: Extent) -> tuple[Table, Table]:
-    """By minute: topic, time, minute, records, bytes. By partition: topic, partition, records, bytes, first_offset, last_offset."""
+    """By minute: topic, time, minute, records, bytes.
+
+    By partition: topic, partition, records, bytes, first_offset, last_offset.
+    """
     rows = collected(totals.by_minute(read(spark, source, within)))
     minutes: dict[tuple[str, int | None], list[int]] = {}
     partitions = {key: [0, 0, None, None] for key in sorted(within.start)}
@@ -38,11 +53,20 @@ def traffic(spark: SparkSession, source: Source, within: Extent) -> tuple[Table,
         add(partition, row)
         partition[2] = row["first"] if partition[2] is None else min(partition[2], row["first"])
         partition[3] = row["last"] if partition[3] is None else max(partition[3], row["last"])
-    in_order = sorted(minutes.items(), key=lambda item: (item[0][0], -1 if item[0][1] is None else item[0][1]))
-    timed = [(topic, None if minute is None else minute_text(minute), minute, *counts) for (topic, minute), counts in in_order]
+    in_order = sorted(
+        minutes.items(), key=lambda item: (item[0][0], -1 if item[0][1] is None else item[0][1])
+    )
+    timed = [
+        (topic, None if minute is None else minute_text(minute), minute, *counts)
+        for (topic, minute), counts in in_order
+    ]
     return (
         Table("minutes", ("topic", "time", "minute", "records", "bytes"), timed),
-        Table("partitions", ("topic", "partition", "records", "bytes", "first_offset", "last_offset"), [(*k, *v) for k, v in partitions.items()]),
+        Table(
+            "partitions",
+            ("topic", "partition", "records", "bytes", "first_offset", "last_offset"),
+            [(*k, *v) for k, v in partitions.items()],
+        ),
     )
 
 
@@ -55,7 +79,9 @@ def keys(spark: SparkSession, source: Source, within: Extent) -> tuple[Table, Ta
     """The top keys, and what compaction would leave."""
     counted = totals.by_key(read(spark, source, within)).persist()
     try:
-        return table("keys", totals.top_keys(counted), KEYS), table("compaction", totals.compaction(counted), COMPACTION)
+        return table("keys", totals.top_keys(counted), KEYS), table(
+            "compaction", totals.compaction(counted), COMPACTION
+        )
     finally:
         counted.unpersist()
 
@@ -65,26 +91,53 @@ def batches(spark: SparkSession, source: Source, within: Extent) -> list[Row]:
     if isinstance(source, KafkaSource):
         return []
     rows = [
-        (folder.topic, folder.partition, segment.path, within.start[folder.topic, folder.partition], within.end[folder.topic, folder.partition])
-        for folder in log_view.unique_folders(source.directories, source.topics) for segment in folder.segments
-    ]  # fmt: skip
+        (
+            folder.topic,
+            folder.partition,
+            segment.path,
+            within.start[folder.topic, folder.partition],
+            within.end[folder.topic, folder.partition],
+        )
+        for folder in log_view.unique_folders(source.directories, source.topics)
+        for segment in folder.segments
+    ]
     tasks = max(1, min(len(rows), 4 * spark.sparkContext.defaultParallelism))
-    return collected(batch_sizes.transform(spark.createDataFrame(rows, batch_sizes.SEGMENT).repartition(tasks)))
+    return collected(
+        batch_sizes.transform(spark.createDataFrame(rows, batch_sizes.SEGMENT).repartition(tasks))
+    )
 
 
 def lag(spark: SparkSession, source: Source, within: Extent) -> Table | None:
-    """group, topic, partition, committed, end, lag, written; None when the source has no `__consumer_offsets`."""
+    """group, topic, partition, committed, end, lag, written;
+
+    None when the source has no `__consumer_offsets`.
+    """
     committed = offsets_source(spark, source)
     if committed is None:
         return None
-    rows = sources.read(spark, committed, Wanted(group_offsets.COLUMNS, isolation=log_view.COMMITTED))
-    found = sorted(collected(group_offsets.transform(rows)), key=lambda row: (row["group"], row["topic"], row["partition"]))
+    rows = sources.read(
+        spark, committed, Wanted(group_offsets.COLUMNS, isolation=log_view.COMMITTED)
+    )
+    found = sorted(
+        collected(group_offsets.transform(rows)),
+        key=lambda row: (row["group"], row["topic"], row["partition"]),
+    )
     told = []
     for row in found:
         end = within.end.get((row["topic"], row["partition"]))
         if end is not None:
             behind = max(0, end - row["committed"])
-            told.append((row["group"], row["topic"], row["partition"], row["committed"], end, behind, minute_text(row["written"] // 60_000)))
+            told.append(
+                (
+                    row["group"],
+                    row["topic"],
+                    row["partition"],
+                    row["committed"],
+                    end,
+                    behind,
+                    minute_text(row["written"] // 60_000),
+                )
+            )
     return Table("lag", ("group", "topic", "partition", "committed", "end", "lag", "written"), told)
 
 
@@ -114,4 +167,10 @@ def table(name: str, frame: DataFrame, columns: tuple[str, ...]) -> Table:
 def collected(frame: DataFrame) -> list[Row]:
     """The rows by column; Spark's bytearrays as bytes."""
     rows = [row.asDict() for row in frame.collect()]
-    return [{name: bytes(value) if isinstance(value, bytearray) else value for name, value in row.items()} for row in rows]
+    return [
+        {
+            name: bytes(value) if isinstance(value, bytearray) else value
+            for name, value in row.items()
+        }
+        for row in rows
+    ]

@@ -1,8 +1,11 @@
-"""`replog pipeline report`: what is in topics, as CSV tables and as one HTML page that opens offline.
+"""`replog pipeline report`: what is in topics, as CSV tables and as one HTML page that opens
+offline.
 
-1. Traffic by minute, partitions, batch sizes and codecs (of log directories), keys, what compaction would leave, the lag of consumer groups.
+1. Traffic by minute, partitions, batch sizes and codecs (of log directories), keys, what compaction
+   would leave, the lag of consumer groups.
 2. All of it is of the offsets that the source had when the report began.
-3. Everything is counted before anything is written. The directory is new, empty, or an earlier report's.
+3. Everything is counted before anything is written. The directory is new, empty, or an earlier
+   report's.
 
 Source: SPARK.md 7. Left out: counting (`counts`, `transforms`), drawing (`pipeline.report`).
 """
@@ -54,7 +57,13 @@ class ReportResult:
     def to_json(self) -> dict[str, Any]:
         """All tables but the minutes, which are in their file."""
         told = {name: table.records() for name, table in self.tables.items() if name != "minutes"}
-        return {"source": self.source, "made": self.made, "page": str(self.page), "files": list(map(str, self.files)), **told}
+        return {
+            "source": self.source,
+            "made": self.made,
+            "page": str(self.page),
+            "files": list(map(str, self.files)),
+            **told,
+        }
 
 
 class Counted(NamedTuple):
@@ -68,17 +77,38 @@ class Counted(NamedTuple):
     lag: Table | None
 
     def tables(self) -> list[Table]:
-        return [self.minutes, self.partitions, sections.codec_table(self.sizes), self.keys, self.compaction, *([self.lag] if self.lag else [])]
+        return [
+            self.minutes,
+            self.partitions,
+            sections.codec_table(self.sizes),
+            self.keys,
+            self.compaction,
+            *([self.lag] if self.lag else []),
+        ]
 
 
 def run(spark: SparkSession, config: ReportConfig) -> ReportResult:
-    """Counts, then writes. PipelineError: a source that is not there, a directory that must not be written to."""
+    """Counts, then writes.
+
+    PipelineError: a source that is not there, a directory that must not be written to.
+    """
     place = checked(config.to)
     found = count(spark, config.source, Progress(config.quiet))
     made = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
-    page = Page(title(found.partitions), about(config.source, found.minutes, made), facts(found.partitions, found.minutes), draw(found))
+    page = Page(
+        title(found.partitions),
+        about(config.source, found.minutes, made),
+        facts(found.partitions, found.minutes),
+        draw(found),
+    )
     files = write(place, render(page), found.tables())
-    return ReportResult(str(config.source), made, place / PAGE, files, {table.name: table for table in found.tables()})
+    return ReportResult(
+        str(config.source),
+        made,
+        place / PAGE,
+        files,
+        {table.name: table for table in found.tables()},
+    )
 
 
 def count(spark: SparkSession, source: sources.Source, told: Progress) -> Counted:
@@ -98,9 +128,13 @@ def count(spark: SparkSession, source: sources.Source, told: Progress) -> Counte
 def draw(found: Counted) -> list[Section]:
     why = "" if found.lag else "There is no __consumer_offsets beside these topics."
     return [
-        sections.traffic(found.minutes), sections.partitions(found.partitions), *of_batches(found.sizes), sections.keys(found.keys, found.partitions),
-        sections.compaction(found.compaction), sections.lag(found.lag, why),
-    ]  # fmt: skip
+        sections.traffic(found.minutes),
+        sections.partitions(found.partitions),
+        *of_batches(found.sizes),
+        sections.keys(found.keys, found.partitions),
+        sections.compaction(found.compaction),
+        sections.lag(found.lag, why),
+    ]
 
 
 def checked(to: str | Path) -> Path:
@@ -109,7 +143,9 @@ def checked(to: str | Path) -> Path:
     if place.exists() and not place.is_dir():
         raise PipelineError(f"--to: {place} is a file: name a directory")
     if place.is_dir() and any(place.iterdir()) and not (place / PAGE).exists():
-        raise PipelineError(f"--to: {place} holds other files: name a new directory, or that of an earlier report")
+        raise PipelineError(
+            f"--to: {place} holds other files: name a new directory, or that of an earlier report"
+        )
     return place
 
 
@@ -119,7 +155,9 @@ def write(place: Path, page: str, counted: list[Table]) -> list[Path]:
         files = [tables.write(table, place) for table in counted]
         (place / PAGE).write_text(page)
     except OSError as error:
-        raise PipelineError(f"--to: {error.filename}: {error.strerror}: name a directory that can be written to") from error
+        raise PipelineError(
+            f"--to: {error.filename}: {error.strerror}: name a directory that can be written to"
+        ) from error
     return [place / PAGE, *files]
 
 
@@ -131,12 +169,18 @@ def of_batches(sizes: list[counts.Row]) -> Iterator[Section]:
 
 def title(partitions: Table) -> str:
     topics = sorted({row[0] for row in partitions.rows})
-    return ", ".join(topics[:3]) + (f" and {len(topics) - 3} more topics" if len(topics) > 3 else "")
+    return ", ".join(topics[:3]) + (
+        f" and {len(topics) - 3} more topics" if len(topics) > 3 else ""
+    )
 
 
 def about(source: sources.Source, minutes: Table, made: str) -> list[str]:
     dated = [row[2] for row in minutes.rows if row[2] is not None]
-    span = f"Records from {minute_text(min(dated))} to {minute_text(max(dated))} UTC." if dated else "No record has a timestamp."
+    span = (
+        f"Records from {minute_text(min(dated))} to {minute_text(max(dated))} UTC."
+        if dated
+        else "No record has a timestamp."
+    )
     return [f"What is in {source}, counted {made}.", span]
 
 
@@ -144,6 +188,10 @@ def facts(partitions: Table, minutes: Table) -> list[tuple[str, str]]:
     records, size = (sum(row[at] for row in partitions.rows) for at in (2, 3))
     busiest = max((row[3] for row in minutes.rows if row[2] is not None), default=0)
     return [
-        ("topics", f"{len({row[0] for row in partitions.rows}):,}"), ("partitions", f"{len(partitions.rows):,}"), ("records", f"{records:,}"),
-        ("keys and values", size_text(size)), ("mean record", size_text(size / records) if records else "–"), ("busiest minute", f"{busiest:,}"),
-    ]  # fmt: skip
+        ("topics", f"{len({row[0] for row in partitions.rows}):,}"),
+        ("partitions", f"{len(partitions.rows):,}"),
+        ("records", f"{records:,}"),
+        ("keys and values", size_text(size)),
+        ("mean record", size_text(size / records) if records else "–"),
+        ("busiest minute", f"{busiest:,}"),
+    ]

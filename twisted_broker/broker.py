@@ -43,9 +43,9 @@ from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.primitives import uuid_text
 
 if TYPE_CHECKING:
-    from twisted_broker.cluster.image import MetadataDelta
     from twisted_broker.cluster.lifecycle import BrokerLifecycle
     from twisted_broker.cluster.observer import MetadataObserver
+    from twisted_broker.image.metadata_image import MetadataDelta
     from twisted_broker.replication.fetcher.leader_endpoint import BrokerEndPoint
 
 _log = Logger(namespace="replog")
@@ -182,8 +182,8 @@ class Broker:
     async def _start_controller(self) -> None:
         from twisted_broker.cluster.controller import Controller
         from twisted_broker.cluster.features import SUPPORTED_FEATURES
-        from twisted_broker.cluster.image_entries import Endpoint
         from twisted_broker.cluster.metadata_log import open_metadata_log
+        from twisted_broker.image.entries import Endpoint
 
         directory = self.metadata_directory
         log = open_metadata_log(
@@ -333,7 +333,7 @@ class Broker:
 
         LOST for one that none could take; None when there is none.
         """
-        from twisted_broker.cluster.image_entries import LOST
+        from twisted_broker.image.entries import LOST
 
         found = self.log_manager.get(topic_partition)
         if found is not None:
@@ -364,9 +364,9 @@ class Broker:
         lifted the fence.
         """
         from twisted_broker.cluster.features import BROKER_FEATURES
-        from twisted_broker.cluster.image import MetadataDelta, MetadataImage
-        from twisted_broker.cluster.image_entries import Endpoint
         from twisted_broker.cluster.topic_changes import new_uuid
+        from twisted_broker.image.entries import Endpoint
+        from twisted_broker.image.metadata_image import MetadataDelta, MetadataImage
 
         directories = self.log_manager.online()
         lifecycle.start(

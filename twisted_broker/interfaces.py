@@ -10,16 +10,15 @@ reactor and in a deterministic simulation.
    renamed name is not durable before `sync_directory`.
 3. Slow disk work goes through `IDiskWorker`; its results come back on the reactor's thread, in
    order of submission.
-4. All randomness is one seeded `random.Random`.
+4. All randomness is one seeded generator (`random.Random` in production and in simulation).
 
 Source: docs/ARCHITECTURE.md 1; Twisted's `IReactorTime`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, MutableSequence, Sequence
 from dataclasses import dataclass
-from random import Random
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 T = TypeVar("T")
@@ -34,6 +33,20 @@ class TopicPartition(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.topic}-{self.partition}"
+
+
+class IRandom(Protocol):
+    """The part of `random.Random` that we use."""
+
+    def randrange(self, start: int, stop: int | None = None, step: int = 1) -> int: ...
+
+    def getrandbits(self, k: int, /) -> int: ...
+
+    def randbytes(self, n: int) -> bytes: ...
+
+    def choice(self, seq: Sequence[T]) -> T: ...
+
+    def shuffle(self, x: MutableSequence[Any]) -> None: ...
 
 
 class IDelayedCall(Protocol):
@@ -185,7 +198,7 @@ class Runtime:
     network: INetwork
     files: IFileSystem
     disk: Callable[[str], IDiskWorker]
-    random: Random
+    random: IRandom
 
     def now_ms(self) -> int:
         """Monotonic milliseconds, for intervals and for time as an argument."""

@@ -15,15 +15,15 @@ from tests.coordinator.broker_run import BrokerRun
 from twisted_broker.api.context import BrokerParts, Listener, RequestContext
 from twisted_broker.api.refusals import refusal
 from twisted_broker.api.routes import ROUTES
-from twisted_broker.cluster.image import MetadataImage
-from twisted_broker.cluster.image_entries import (
+from twisted_broker.config import BrokerConfig
+from twisted_broker.coordinator.offsets_topic import OffsetsTopic
+from twisted_broker.image.entries import (
     BrokerRegistration,
     Endpoint,
     PartitionRegistration,
     TopicImage,
 )
-from twisted_broker.config import BrokerConfig
-from twisted_broker.coordinator.offsets_topic import OffsetsTopic
+from twisted_broker.image.metadata_image import MetadataImage
 from twisted_broker.security.acl import Operation, ResourceType
 from twisted_broker.wire.errors import BrokerError
 from twisted_broker.wire.schema import decode, encode

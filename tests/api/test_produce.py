@@ -18,7 +18,7 @@ from tests.replication.fixtures import (
     registration,
 )
 from twisted_broker.api.produce import produce
-from twisted_broker.cluster.image_entries import Endpoint
+from twisted_broker.image.entries import Endpoint
 from twisted_broker.wire.errors import BrokerError, ErrorCode, WireError
 from twisted_broker.wire.legacy import build_message_set
 from twisted_broker.wire.messages.produce import (

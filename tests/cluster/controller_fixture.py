@@ -13,11 +13,11 @@ from twisted_broker.cluster.alter_partition_manager import AlterPartitionManager
 from twisted_broker.cluster.controller_channel import ControllerChannel
 from twisted_broker.cluster.features import SUPPORTED_FEATURES
 from twisted_broker.cluster.forwarding_manager import ForwardingManager
-from twisted_broker.cluster.image import MetadataDelta
-from twisted_broker.cluster.image_entries import Endpoint, FeatureRange
 from twisted_broker.cluster.lifecycle import BrokerLifecycle
 from twisted_broker.cluster.observer import MetadataObserver
 from twisted_broker.config import BrokerConfig
+from twisted_broker.image.entries import Endpoint, FeatureRange
+from twisted_broker.image.metadata_image import MetadataDelta
 from twisted_broker.interfaces import Runtime
 from twisted_broker.net.connection_limits import ConnectionCounts, ConnectionFactory
 from twisted_broker.testing.memory_network import MemoryNetwork

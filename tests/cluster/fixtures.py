@@ -13,9 +13,9 @@ from twisted_broker.api import controller as controller_requests
 from twisted_broker.api.context import BrokerParts, Listener, RequestContext
 from twisted_broker.cluster.controller import Controller
 from twisted_broker.cluster.features import SUPPORTED_FEATURES
-from twisted_broker.cluster.image_entries import Endpoint
 from twisted_broker.cluster.metadata_log import open_metadata_log
 from twisted_broker.config import BrokerConfig
+from twisted_broker.image.entries import Endpoint
 from twisted_broker.interfaces import Runtime
 from twisted_broker.log.memory import InlineWorker, MemoryFileSystem
 from twisted_broker.security.acl import AllowAll

@@ -14,7 +14,7 @@ from tests.cluster.controller_fixture import ControllerFixture, MemberSide, serv
 from tests.cluster.fixtures import DIRECTORY_ID, StalledWorker
 from twisted_broker.api.context import BrokerParts, Listener, RequestContext
 from twisted_broker.cluster.directories import DirectoryAssignments
-from twisted_broker.cluster.image_entries import LOST
+from twisted_broker.image.entries import LOST
 from twisted_broker.interfaces import TopicPartition
 from twisted_broker.replication.partition.isr import IsrAnswer, IsrProposal
 from twisted_broker.security.acl import AllowAll

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.cluster.fixtures import CLUSTER_ID, DIRECTORY_ID, Fixture
-from twisted_broker.cluster.image_entries import LOST, NO_LEADER, RECOVERING
+from twisted_broker.image.entries import LOST, NO_LEADER, RECOVERING
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.messages import broker_lifecycle as broker_lifecycle_messages
 from twisted_broker.wire.messages.cluster import UnregisterBrokerRequest

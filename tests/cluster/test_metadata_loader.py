@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from twisted_broker.cluster.image import EMPTY, MetadataImage
 from twisted_broker.cluster.metadata_loader import MetadataLoader
 from twisted_broker.cluster.records import build_batch
 from twisted_broker.cluster.snapshots import SnapshotId, snapshot_bytes
+from twisted_broker.image.metadata_image import EMPTY, MetadataImage
 from twisted_broker.wire.errors import WireError
 from twisted_broker.wire.messages import metadata_records as records
 from twisted_broker.wire.records import BatchBuilder, CorruptRecordError

@@ -9,13 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from twisted_broker.cluster.election import Candidates, Elected, Election, elect
-from twisted_broker.cluster.image_entries import (
+from twisted_broker.cluster.partition_change import PartitionRules, change_partition
+from twisted_broker.image.entries import (
     NO_LEADER,
     RECOVERED,
     RECOVERING,
     PartitionRegistration,
 )
-from twisted_broker.cluster.partition_change import PartitionRules, change_partition
 
 TOPIC = b"t" * 16
 DIRECTORIES = (b"d" * 16,) * 3

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.cluster.fixtures import Fixture
-from twisted_broker.cluster.image_entries import NO_LEADER, RECOVERING, PartitionRegistration
+from twisted_broker.image.entries import NO_LEADER, RECOVERING, PartitionRegistration
 from twisted_broker.security.acl import Operation
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.messages import broker_lifecycle, configs

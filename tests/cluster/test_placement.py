@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from twisted_broker.cluster.image_entries import UNASSIGNED, BrokerRegistration
 from twisted_broker.cluster.placement import StripedPlacer, check_manual, default_directory
+from twisted_broker.image.entries import UNASSIGNED, BrokerRegistration
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 
 

@@ -10,12 +10,6 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from twisted_broker.cluster.election import Election
-from twisted_broker.cluster.image_entries import (
-    NO_LEADER,
-    RECOVERED,
-    RECOVERING,
-    PartitionRegistration,
-)
 from twisted_broker.cluster.partition_change import PartitionRules, change_partition
 from twisted_broker.cluster.reassignment import (
     Assignment,
@@ -23,6 +17,12 @@ from twisted_broker.cluster.reassignment import (
     reassigned,
     replication_factor,
     reverted,
+)
+from twisted_broker.image.entries import (
+    NO_LEADER,
+    RECOVERED,
+    RECOVERING,
+    PartitionRegistration,
 )
 
 TOPIC = b"t" * 16

@@ -6,8 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from twisted_broker.cluster.image import EMPTY
-from twisted_broker.cluster.image_entries import NO_LEADER
 from twisted_broker.cluster.records import (
     RECORD_TYPES,
     TransactionBuffer,
@@ -18,6 +16,8 @@ from twisted_broker.cluster.records import (
     record_version,
 )
 from twisted_broker.cluster.snapshots import SnapshotId, image_of
+from twisted_broker.image.entries import NO_LEADER
+from twisted_broker.image.metadata_image import EMPTY
 from twisted_broker.wire.errors import WireError
 from twisted_broker.wire.messages import metadata_records as records
 from twisted_broker.wire.records import iterate_batches

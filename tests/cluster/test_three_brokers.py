@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from twisted_broker.cluster.image import MetadataImage
-from twisted_broker.cluster.image_entries import PartitionRegistration
+from twisted_broker.image.entries import PartitionRegistration
+from twisted_broker.image.metadata_image import MetadataImage
 from twisted_broker.interfaces import TopicPartition
 from twisted_broker.net.client import BrokerConnection
 from twisted_broker.testing.sim.cluster import SimCluster

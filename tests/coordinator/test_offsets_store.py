@@ -6,12 +6,12 @@ from twisted.internet.defer import Deferred
 
 from tests.coordinator.test_group_coordinator import now, waiting
 from tests.replication.fixtures import Fixture, at, follower, registration
-from twisted_broker.cluster.image import MetadataDelta
 from twisted_broker.coordinator.collaborators import OFFSETS_TOPIC
 from twisted_broker.coordinator.group_coordinator import GroupCoordinator
 from twisted_broker.coordinator.group_records import partition_for
 from twisted_broker.coordinator.offset_requests import CommitRequest, OffsetToCommit
 from twisted_broker.coordinator.offsets_store import group_coordinator
+from twisted_broker.image.metadata_image import MetadataDelta
 from twisted_broker.interfaces import TopicPartition
 from twisted_broker.wire.errors import BrokerError
 from twisted_broker.wire.errors import ErrorCode as E

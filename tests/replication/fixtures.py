@@ -9,13 +9,13 @@ from random import Random
 from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 
-from twisted_broker.cluster.image import TOPIC_RESOURCE, MetadataDelta, MetadataImage
-from twisted_broker.cluster.image_entries import (
+from twisted_broker.config import BrokerConfig, LogConfig
+from twisted_broker.image.entries import (
     BrokerRegistration,
     PartitionRegistration,
     TopicImage,
 )
-from twisted_broker.config import BrokerConfig, LogConfig
+from twisted_broker.image.metadata_image import TOPIC_RESOURCE, MetadataDelta, MetadataImage
 from twisted_broker.interfaces import Runtime, TopicPartition
 from twisted_broker.log.append_info import AppendOrigin
 from twisted_broker.log.log import Log

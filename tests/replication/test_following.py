@@ -20,7 +20,7 @@ from tests.replication.fixtures import (
     consumer,
     registration,
 )
-from twisted_broker.cluster.image_entries import Endpoint
+from twisted_broker.image.entries import Endpoint
 from twisted_broker.interfaces import TopicPartition
 from twisted_broker.log.append_info import AppendOrigin
 from twisted_broker.replication.fetcher.leader_endpoint import BrokerEndPoint

@@ -16,8 +16,8 @@ from tests.replication.fixtures import (
     follower,
     registration,
 )
-from twisted_broker.cluster.image_entries import BrokerRegistration
 from twisted_broker.config import BrokerConfig, ConfigError
+from twisted_broker.image.entries import BrokerRegistration
 from twisted_broker.replication.partition.fetch_data import FetchPartitionResult
 from twisted_broker.replication.preferred_read_replica import LEADER_ONLY, RACK_AWARE
 from twisted_broker.wire.errors import ErrorCode

@@ -20,8 +20,8 @@ from tests.replication.fixtures import (
     follower,
     registration,
 )
-from twisted_broker.cluster.image_entries import TopicImage
 from twisted_broker.config import LogConfig
+from twisted_broker.image.entries import TopicImage
 from twisted_broker.interfaces import TopicPartition
 from twisted_broker.log.append_info import AppendOrigin
 from twisted_broker.log.checkpoints import HIGH_WATERMARK as HIGH_WATERMARK_FILE

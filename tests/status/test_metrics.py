@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from tests.replication.fixtures import LOCAL, TP, Fixture, registration
-from twisted_broker.cluster.image_entries import Endpoint
+from twisted_broker.image.entries import Endpoint
 from twisted_broker.interfaces import TopicPartition
 from twisted_broker.replication.fetcher.fetcher_state import InitialFetchState
 from twisted_broker.replication.fetcher.leader_endpoint import BrokerEndPoint

@@ -11,7 +11,7 @@ Source: Kafka's `KafkaApis`, `KRaftMetadataCache`, `AuthHelper`; KIP-700, KIP-91
 from __future__ import annotations
 
 from twisted_broker.api.context import RequestContext
-from twisted_broker.cluster.image import MetadataImage
+from twisted_broker.image.metadata_image import MetadataImage
 from twisted_broker.security.acl import CLUSTER_NAME, Operation, ResourceType, authorized_operations
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.messages import cluster as cluster_messages

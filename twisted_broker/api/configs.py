@@ -24,15 +24,15 @@ from twisted_broker.cluster.config_entries import (
     default_entries,
     topic_entries,
 )
-from twisted_broker.cluster.image import (
+from twisted_broker.cluster.topic_names import name_problem
+from twisted_broker.config import BrokerConfig
+from twisted_broker.image.metadata_image import (
     BROKER_RESOURCE,
     CLIENT_METRICS_RESOURCE,
     GROUP_RESOURCE,
     TOPIC_RESOURCE,
     MetadataImage,
 )
-from twisted_broker.cluster.topic_names import name_problem
-from twisted_broker.config import BrokerConfig
 from twisted_broker.security.acl import Operation, ResourceType
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.messages import configs as configs_messages

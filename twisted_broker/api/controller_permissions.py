@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from twisted_broker.api.context import RequestContext
-from twisted_broker.cluster.image import TOPIC_RESOURCE, MetadataImage
+from twisted_broker.image.metadata_image import TOPIC_RESOURCE, MetadataImage
 from twisted_broker.security.acl import Operation, ResourceType
 from twisted_broker.wire.errors import ErrorCode
 from twisted_broker.wire.messages import configs, topics

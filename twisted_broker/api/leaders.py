@@ -1,7 +1,7 @@
 """Whom to ask instead: the current leader of a partition and where it is reached, for answers that
 name them (KIP-951).
 
-Source: Kafka's `KafkaApis.getCurrentLeader`. Leaves out: who is leader (`cluster.image`).
+Source: Kafka's `KafkaApis.getCurrentLeader`. Leaves out: who is leader (`image`).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from twisted_broker.api.context import RequestContext
-    from twisted_broker.cluster.image import MetadataImage
+    from twisted_broker.image.metadata_image import MetadataImage
 
 
 class LeaderHints:

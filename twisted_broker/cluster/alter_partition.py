@@ -17,14 +17,14 @@ from collections.abc import Sequence
 
 from twisted_broker.cluster.broker_registry import check_epoch
 from twisted_broker.cluster.cluster_view import ClusterView
-from twisted_broker.cluster.image_entries import (
+from twisted_broker.cluster.partition_change import change_partition
+from twisted_broker.image.entries import (
     RECOVERED,
     RECOVERING,
     BrokerRegistration,
     PartitionRegistration,
     TopicImage,
 )
-from twisted_broker.cluster.partition_change import change_partition
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.messages import broker_lifecycle as broker_lifecycle_messages
 from twisted_broker.wire.messages import log_dirs

@@ -28,13 +28,13 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from twisted_broker.cluster.cluster_view import ClusterView
-from twisted_broker.cluster.image import METADATA_VERSION, MetadataImage
-from twisted_broker.cluster.image_entries import (
+from twisted_broker.cluster.records import MINIMUM_METADATA_VERSION
+from twisted_broker.image.entries import (
     BrokerRegistration,
     FeatureRange,
     is_reserved_directory,
 )
-from twisted_broker.cluster.records import MINIMUM_METADATA_VERSION
+from twisted_broker.image.metadata_image import METADATA_VERSION, MetadataImage
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.messages import metadata_records as records
 from twisted_broker.wire.messages.broker_lifecycle import (

@@ -19,11 +19,11 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator
 
 from twisted_broker.cluster.election import Election
-from twisted_broker.cluster.image import BROKER_RESOURCE, TOPIC_RESOURCE, MetadataImage
-from twisted_broker.cluster.image_entries import NO_LEADER, PartitionRegistration, TopicImage
 from twisted_broker.cluster.partition_change import ELR_FEATURE, PartitionRules, change_partition
 from twisted_broker.cluster.placement import default_directory
 from twisted_broker.config import BrokerConfig, topic_value
+from twisted_broker.image.entries import NO_LEADER, PartitionRegistration, TopicImage
+from twisted_broker.image.metadata_image import BROKER_RESOURCE, TOPIC_RESOURCE, MetadataImage
 from twisted_broker.settings import Value
 from twisted_broker.wire.schema import Record
 

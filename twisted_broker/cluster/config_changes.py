@@ -20,12 +20,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from twisted_broker.cluster.cluster_view import ClusterView
-from twisted_broker.cluster.image import (
-    BROKER_RESOURCE,
-    CLIENT_METRICS_RESOURCE,
-    GROUP_RESOURCE,
-    TOPIC_RESOURCE,
-)
 from twisted_broker.config import (
     BROKER_SETTINGS,
     REFUSED,
@@ -34,6 +28,12 @@ from twisted_broker.config import (
     check_topic_overrides,
     text_of,
     topic_value,
+)
+from twisted_broker.image.metadata_image import (
+    BROKER_RESOURCE,
+    CLIENT_METRICS_RESOURCE,
+    GROUP_RESOURCE,
+    TOPIC_RESOURCE,
 )
 from twisted_broker.settings import Setting, Type
 from twisted_broker.wire.errors import BrokerError, ErrorCode

@@ -27,20 +27,20 @@ from twisted.logger import Logger
 from twisted_broker.cluster.broker_registry import Sessions, fence
 from twisted_broker.cluster.cluster_view import ClusterView, with_dynamic_defaults
 from twisted_broker.cluster.features import INITIAL_LEVELS, SUPPORTED_FEATURES
-from twisted_broker.cluster.image import (
-    BROKER_RESOURCE,
-    EMPTY,
-    TOPIC_RESOURCE,
-    MetadataDelta,
-    MetadataImage,
-)
-from twisted_broker.cluster.image_entries import ControllerRegistration, Endpoint
 from twisted_broker.cluster.image_records import controller_record
 from twisted_broker.cluster.metadata_fetch import MetadataReaders
 from twisted_broker.cluster.metadata_log import MetadataLog
 from twisted_broker.cluster.records import TransactionBuffer
 from twisted_broker.cluster.topic_changes import new_uuid
 from twisted_broker.config import BrokerConfig, text_of
+from twisted_broker.image.entries import ControllerRegistration, Endpoint
+from twisted_broker.image.metadata_image import (
+    BROKER_RESOURCE,
+    EMPTY,
+    TOPIC_RESOURCE,
+    MetadataDelta,
+    MetadataImage,
+)
 from twisted_broker.interfaces import Runtime
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.messages import metadata_records as records

@@ -18,9 +18,9 @@ from twisted.internet.defer import ensureDeferred
 from twisted.logger import Logger
 
 from twisted_broker.cluster.controller_channel import ControllerChannel, Member, check_answer
-from twisted_broker.cluster.image import MetadataDelta
-from twisted_broker.cluster.image_entries import LOST, UNASSIGNED
 from twisted_broker.cluster.unexpected_errors import UnexpectedErrors
+from twisted_broker.image.entries import LOST, UNASSIGNED
+from twisted_broker.image.metadata_image import MetadataDelta
 from twisted_broker.interfaces import Runtime, TopicPartition
 from twisted_broker.wire.messages import log_dirs as log_dirs_messages
 

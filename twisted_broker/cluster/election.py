@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import NamedTuple
 
-from twisted_broker.cluster.image_entries import NO_LEADER
+from twisted_broker.image.entries import NO_LEADER
 
 Acceptable = Callable[[int], bool]
 

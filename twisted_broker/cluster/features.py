@@ -11,10 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from twisted_broker.cluster.image import METADATA_VERSION
-from twisted_broker.cluster.image_entries import FeatureRange
 from twisted_broker.cluster.partition_change import ELR_FEATURE
 from twisted_broker.cluster.records import LATEST_METADATA_VERSION, MINIMUM_METADATA_VERSION
+from twisted_broker.image.entries import FeatureRange
+from twisted_broker.image.metadata_image import METADATA_VERSION
 
 SUPPORTED_FEATURES: Mapping[str, FeatureRange] = {
     ELR_FEATURE: FeatureRange(0, 1),

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from twisted_broker.cluster.image import METADATA_VERSION, MetadataImage
-from twisted_broker.cluster.image_entries import BrokerRegistration, ControllerRegistration
+from twisted_broker.image.entries import BrokerRegistration, ControllerRegistration
+from twisted_broker.image.metadata_image import METADATA_VERSION, MetadataImage
 from twisted_broker.wire.messages import metadata_records as records
 from twisted_broker.wire.schema import Record
 

@@ -31,11 +31,11 @@ from twisted.python.failure import Failure
 
 from twisted_broker.cluster.controlled_shutdown import ControlledShutdown
 from twisted_broker.cluster.controller_channel import ControllerChannel, check_answer
-from twisted_broker.cluster.image_entries import Endpoint, FeatureRange
 from twisted_broker.cluster.observer import MetadataObserver
 from twisted_broker.cluster.registration import Registration
 from twisted_broker.cluster.unexpected_errors import UnexpectedErrors
 from twisted_broker.config import BrokerConfig
+from twisted_broker.image.entries import Endpoint, FeatureRange
 from twisted_broker.interfaces import IDelayedCall, Runtime
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.messages import broker_lifecycle as broker_lifecycle_messages

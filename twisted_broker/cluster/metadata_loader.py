@@ -15,9 +15,9 @@ from __future__ import annotations
 
 from collections import deque
 
-from twisted_broker.cluster.image import EMPTY, MetadataDelta, MetadataImage
 from twisted_broker.cluster.records import TransactionBuffer, batch_records
 from twisted_broker.cluster.snapshots import SnapshotId, image_of
+from twisted_broker.image.metadata_image import EMPTY, MetadataDelta, MetadataImage
 from twisted_broker.wire.primitives import Buffer
 from twisted_broker.wire.records import iterate_batches
 from twisted_broker.wire.schema import Record

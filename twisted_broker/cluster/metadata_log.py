@@ -21,7 +21,6 @@ from __future__ import annotations
 import posixpath
 from collections.abc import Callable, Iterator, Sequence
 
-from twisted_broker.cluster.image import EMPTY, MetadataImage
 from twisted_broker.cluster.quorum_state import QuorumState, read_quorum_state, write_quorum_state
 from twisted_broker.cluster.records import TransactionBuffer, batch_records, build_batch
 from twisted_broker.cluster.snapshots import (
@@ -33,6 +32,7 @@ from twisted_broker.cluster.snapshots import (
 )
 from twisted_broker.cluster.topic_names import METADATA_TOPIC, METADATA_TOPIC_ID
 from twisted_broker.config import LogConfig
+from twisted_broker.image.metadata_image import EMPTY, MetadataImage
 from twisted_broker.interfaces import IDiskWorker, IFileSystem, TopicPartition
 from twisted_broker.log.errors import LogDirFailure
 from twisted_broker.log.log import Log

@@ -26,11 +26,11 @@ from twisted.internet.task import deferLater
 from twisted.logger import Logger
 
 from twisted_broker.cluster.controller_channel import Address, check_answer
-from twisted_broker.cluster.image import MetadataDelta, MetadataImage
 from twisted_broker.cluster.metadata_loader import MetadataLoader
 from twisted_broker.cluster.snapshots import SnapshotId
 from twisted_broker.cluster.topic_names import METADATA_TOPIC, METADATA_TOPIC_ID
 from twisted_broker.config import BrokerConfig
+from twisted_broker.image.metadata_image import MetadataDelta, MetadataImage
 from twisted_broker.interfaces import Runtime
 from twisted_broker.net.client import BrokerConnection
 from twisted_broker.wire.errors import BrokerError, ErrorCode, WireError

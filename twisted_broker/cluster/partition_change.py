@@ -22,14 +22,14 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 
 from twisted_broker.cluster.election import Acceptable, Candidates, Elected, Election, elect
-from twisted_broker.cluster.image_entries import (
+from twisted_broker.cluster.reassignment import Assignment, completed
+from twisted_broker.image.entries import (
     NO_LEADER,
     NO_LEADER_CHANGE,
     RECOVERING,
     UNASSIGNED,
     PartitionRegistration,
 )
-from twisted_broker.cluster.reassignment import Assignment, completed
 from twisted_broker.wire.messages.metadata_records import PartitionChangeRecord
 
 ELR_FEATURE = "eligible.leader.replicas.version"

@@ -18,11 +18,11 @@ from collections.abc import Sequence
 
 from twisted_broker.cluster.cluster_view import ClusterView
 from twisted_broker.cluster.election import Election
-from twisted_broker.cluster.image import MetadataImage
-from twisted_broker.cluster.image_entries import NO_LEADER, PartitionRegistration, TopicImage
 from twisted_broker.cluster.partition_change import change_partition
 from twisted_broker.cluster.placement import check_manual
 from twisted_broker.cluster.reassignment import Assignment, reassigned, replication_factor, reverted
+from twisted_broker.image.entries import NO_LEADER, PartitionRegistration, TopicImage
+from twisted_broker.image.metadata_image import MetadataImage
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.messages import reassignment as reassignment_messages
 from twisted_broker.wire.messages.metadata_records import PartitionChangeRecord

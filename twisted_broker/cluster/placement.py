@@ -15,9 +15,9 @@ Source: Kafka's `StripedReplicaPlacer`; `RL 8.5`. Left out: choice of a log dire
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from random import Random
 
-from twisted_broker.cluster.image_entries import UNASSIGNED, BrokerRegistration
+from twisted_broker.image.entries import UNASSIGNED, BrokerRegistration
+from twisted_broker.interfaces import IRandom
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 
 
@@ -30,7 +30,7 @@ class _Ring:
         self.brokers: list[int] = []
         self.epoch = self.given = self.offset = 0
 
-    def shuffle(self, random: Random) -> None:
+    def shuffle(self, random: IRandom) -> None:
         self.brokers.sort()
         random.shuffle(self.brokers)
         self.epoch = self.given = self.offset = 0
@@ -64,7 +64,7 @@ class StripedPlacer:
 
     __slots__ = ("_epoch", "_offset", "_racks", "_random", "_total", "_unfenced")
 
-    def __init__(self, brokers: Iterable[BrokerRegistration], random: Random) -> None:
+    def __init__(self, brokers: Iterable[BrokerRegistration], random: IRandom) -> None:
         racks: dict[tuple[bool, str], _Rack] = {}
         self._total = self._unfenced = 0
         for broker in brokers:

@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from twisted_broker.cluster.image_entries import PartitionRegistration
+from twisted_broker.image.entries import PartitionRegistration
 
 Ids = tuple[int, ...]
 

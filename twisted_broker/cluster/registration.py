@@ -21,9 +21,9 @@ from collections.abc import Mapping, Sequence
 from twisted.logger import Logger
 
 from twisted_broker.cluster.controller_channel import ControllerChannel, check_answer
-from twisted_broker.cluster.image_entries import Endpoint, FeatureRange
 from twisted_broker.cluster.observer import MetadataObserver
 from twisted_broker.config import BrokerConfig
+from twisted_broker.image.entries import Endpoint, FeatureRange
 from twisted_broker.interfaces import Runtime
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.messages import broker_lifecycle as broker_lifecycle_messages

@@ -19,9 +19,9 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import NamedTuple
 
-from twisted_broker.cluster.image import EMPTY, MetadataImage
 from twisted_broker.cluster.image_records import image_records
 from twisted_broker.cluster.records import batch_records, build_batch
+from twisted_broker.image.metadata_image import EMPTY, MetadataImage
 from twisted_broker.interfaces import Buffer, IFileSystem
 from twisted_broker.log.checkpoints import read_whole, write_aside
 from twisted_broker.wire.control_batch import SNAPSHOT_FOOTER, SNAPSHOT_HEADER

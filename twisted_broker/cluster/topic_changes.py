@@ -15,16 +15,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from random import Random
 
 from twisted_broker.cluster.cluster_view import ClusterView
 from twisted_broker.cluster.config_entries import topic_entries
-from twisted_broker.cluster.image import TOPIC_RESOURCE
-from twisted_broker.cluster.image_entries import RECOVERED, PartitionRegistration, TopicImage
 from twisted_broker.cluster.placement import StripedPlacer, check_manual, default_directory
 from twisted_broker.cluster.reassignment import replication_factor
 from twisted_broker.cluster.topic_names import METADATA_TOPIC, collision_key, name_problem
 from twisted_broker.config import ConfigError, check_topic_overrides
+from twisted_broker.image.entries import RECOVERED, PartitionRegistration, TopicImage
+from twisted_broker.image.metadata_image import TOPIC_RESOURCE
+from twisted_broker.interfaces import IRandom
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.messages import metadata_records as records
 from twisted_broker.wire.messages import topics as topics_messages
@@ -35,7 +35,7 @@ MAX_PARTITIONS_PER_REQUEST = 10_000
 Found = list[Record]
 
 
-def new_uuid(random: Random) -> bytes:
+def new_uuid(random: IRandom) -> bytes:
     """A random id (version 4) that is none of the reserved ones and does not start with a dash
     in its text.
     """
@@ -50,7 +50,7 @@ def new_uuid(random: Random) -> bytes:
 
 
 def create_topics(
-    view: ClusterView, request: topics_messages.CreateTopicsRequest, random: Random
+    view: ClusterView, request: topics_messages.CreateTopicsRequest, random: IRandom
 ) -> tuple[Found, topics_messages.CreateTopicsResponse]:
     """The records of all topics that can be created, and the answer, which has the refusals.
 
@@ -241,7 +241,7 @@ def _created(
 
 
 def create_partitions(
-    view: ClusterView, request: topics_messages.CreatePartitionsRequest, random: Random
+    view: ClusterView, request: topics_messages.CreatePartitionsRequest, random: IRandom
 ) -> tuple[Found, topics_messages.CreatePartitionsResponse]:
     """Grows topics to the counts asked for."""
     found: Found = []

@@ -16,14 +16,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from random import Random
 from typing import Protocol
 
 from twisted.internet.defer import Deferred
 
 from twisted_broker.config import BrokerConfig
 from twisted_broker.coordinator.rebalance import GroupSettings
-from twisted_broker.interfaces import IClock
+from twisted_broker.interfaces import IClock, IRandom
 
 OFFSETS_TOPIC = "__consumer_offsets"
 MINUTE_MS = 60_000
@@ -91,6 +90,6 @@ class CoordinatorParts:
 
     clock: IClock
     wall_ms: Callable[[], int]
-    random: Random
+    random: IRandom
     store: IOffsetsStore
     settings: CoordinatorSettings

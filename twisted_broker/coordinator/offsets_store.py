@@ -28,7 +28,7 @@ from twisted_broker.log.append_info import AppendOrigin
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 
 if TYPE_CHECKING:
-    from twisted_broker.cluster.image import MetadataDelta
+    from twisted_broker.image.metadata_image import MetadataDelta
     from twisted_broker.log.log import Log
     from twisted_broker.replication.live_brokers import ImageSource
     from twisted_broker.replication.purgatory.delayed_operations import AppendOutcome

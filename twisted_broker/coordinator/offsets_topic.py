@@ -36,7 +36,7 @@ from twisted_broker.wire.messages.topics import (
 )
 
 if TYPE_CHECKING:
-    from twisted_broker.cluster.image_entries import Endpoint
+    from twisted_broker.image.entries import Endpoint
     from twisted_broker.replication.live_brokers import ImageSource
 
 CREATION_TIMEOUT_MS = 30_000

@@ -19,10 +19,9 @@ import posixpath
 import re
 from collections import deque
 from collections.abc import Callable
-from random import Random
 
 from twisted_broker.config import LogConfig
-from twisted_broker.interfaces import IDiskWorker, IFileSystem, TopicPartition
+from twisted_broker.interfaces import IDiskWorker, IFileSystem, IRandom, TopicPartition
 from twisted_broker.log import checkpoints
 from twisted_broker.log.errors import CheckpointError
 from twisted_broker.log.log import Log
@@ -68,7 +67,7 @@ class LogDirectory:
         path: str,
         disk: IDiskWorker,
         open_files: int,
-        random: Random,
+        random: IRandom,
         warn: Callable[[str], None],
     ) -> None:
         self.files, self.path, self.disk, self.random, self.warn = files, path, disk, random, warn

@@ -17,10 +17,9 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Callable
-from random import Random
 
 from twisted_broker.config import LogConfig
-from twisted_broker.interfaces import IDiskWorker, TopicPartition
+from twisted_broker.interfaces import IDiskWorker, IRandom, TopicPartition
 from twisted_broker.log import checkpoints
 from twisted_broker.log.errors import LogDirFailure
 from twisted_broker.log.leader_epochs import LeaderEpochCache
@@ -78,7 +77,7 @@ class LogState:
         topic_id: bytes | None,
         config: LogConfig,
         remove_later: Callable[[list[str]], None] | None = None,
-        random: Random | None = None,
+        random: IRandom | None = None,
     ) -> None:
         self.pool, self.directory, self.topic_partition, self.topic_id = (
             pool,

@@ -18,10 +18,9 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Callable
-from random import Random
 
 from twisted_broker.config import LogConfig
-from twisted_broker.interfaces import TopicPartition
+from twisted_broker.interfaces import IRandom, TopicPartition
 from twisted_broker.log import checkpoints
 from twisted_broker.log.batch_scan import valid_batches
 from twisted_broker.log.crash_cleanup import base_offset_of, clean_up_after_crash
@@ -42,7 +41,7 @@ def new_log(
     topic_id: bytes | None,
     config: LogConfig,
     now_ms: int,
-    random: Random,
+    random: IRandom,
 ) -> Log:
     """An empty log in a directory that is not there yet. `partition.metadata` is left to the
     caller. OSError.
@@ -71,7 +70,7 @@ def load_log(
     clean: bool = False,
     now_ms: int = 0,
     remove_later: Callable[[list[str]], None] | None = None,
-    random: Random | None = None,
+    random: IRandom | None = None,
     sync: bool = True,
     trust_holes: bool = False,
 ) -> Log:

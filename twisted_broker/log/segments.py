@@ -16,9 +16,9 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
-from random import Random
 
 from twisted_broker.config import LogConfig
+from twisted_broker.interfaces import IRandom
 from twisted_broker.log.segment import OpenFiles, Segment
 
 _INT_MAX = 2**31 - 1
@@ -44,7 +44,7 @@ class Segments:
         directory: str,
         config: LogConfig,
         remove_later: Callable[[list[str]], None] | None,
-        random: Random | None = None,
+        random: IRandom | None = None,
     ) -> None:
         self.pool, self.directory, self.config, self._random = pool, directory, config, random
         self.remove_later = remove_later

@@ -1,27 +1,17 @@
 """What the replica manager needs from the parts around it, as it sees them.
 
-Owns the protocols `IAlterPartitionManager` (met by `cluster.isr_changes`), `RoleObserver` (the
-coordinators) and `ImageSource` (`cluster.observer`).
+Owns the protocols `IAlterPartitionManager` (met by `cluster.alter_partition_manager`) and
+`RoleObserver` (met by the coordinators).
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from twisted.internet.defer import Deferred
 
 from twisted_broker.interfaces import TopicPartition
 from twisted_broker.replication.partition.isr import IsrAnswer, IsrProposal
-
-if TYPE_CHECKING:
-    from twisted_broker.cluster.image import MetadataImage
-
-
-class ImageSource(Protocol):
-    """Who follows the metadata log; `image` is the newest picture."""
-
-    @property
-    def image(self) -> MetadataImage: ...
 
 
 class IAlterPartitionManager(Protocol):

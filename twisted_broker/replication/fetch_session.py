@@ -25,8 +25,8 @@ Source: KIP-227, Kafka's `FetchSession`; RL 5.2. Leaves out: reading (`replica_m
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from random import Random
 
+from twisted_broker.interfaces import IRandom
 from twisted_broker.replication.idle_partitions import IdlePartitions, IdleRead, PartitionKey
 from twisted_broker.replication.partition.fetch_data import (
     FetchPartitionRequest,
@@ -165,7 +165,7 @@ class FetchSessionCache:
 
     __slots__ = ("_partitions", "_random", "_sessions", "evictions", "slots")
 
-    def __init__(self, slots: int, random: Random) -> None:
+    def __init__(self, slots: int, random: IRandom) -> None:
         self.slots = slots
         self._random = random
         self._sessions: dict[int, FetchSession] = {}

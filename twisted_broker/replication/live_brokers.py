@@ -1,14 +1,22 @@
 """Other brokers as the metadata image shows them: the answers a leader needs for its ISR.
 
 Source: KRAFT 3.6; Kafka's `Partition.isReplicaIsrEligible`. Leaves out: the image
-(`cluster.image`).
+(`image`).
 """
 
 from __future__ import annotations
 
-from twisted_broker.replication.collaborators import ImageSource
+from typing import TYPE_CHECKING, Protocol
 
-__all__ = ["ImageSource", "LiveBrokers"]
+if TYPE_CHECKING:
+    from twisted_broker.image.metadata_image import MetadataImage
+
+
+class ImageSource(Protocol):
+    """Who follows the metadata log; `image` is the newest picture."""
+
+    @property
+    def image(self) -> MetadataImage: ...
 
 
 class LiveBrokers:

@@ -33,13 +33,12 @@ from twisted_broker.log.errors import LogDirFailure
 from twisted_broker.replication import role_change
 from twisted_broker.replication.collaborators import (
     IAlterPartitionManager,
-    ImageSource,
     RoleObserver,
 )
 from twisted_broker.replication.fetch_session import FetchSessionCache
 from twisted_broker.replication.high_watermark_checkpoint import HighWatermarkCheckpoint
 from twisted_broker.replication.idle_partitions import IdlePartitions, IdleRead
-from twisted_broker.replication.live_brokers import LiveBrokers
+from twisted_broker.replication.live_brokers import ImageSource, LiveBrokers
 from twisted_broker.replication.partition import leader_isr
 from twisted_broker.replication.partition.events import (
     Event,
@@ -75,7 +74,7 @@ from twisted_broker.replication.purgatory.timing_wheel import TimingWheel
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 
 if TYPE_CHECKING:
-    from twisted_broker.cluster.image import MetadataDelta, MetadataImage
+    from twisted_broker.image.metadata_image import MetadataDelta, MetadataImage
     from twisted_broker.log.log import Log
     from twisted_broker.log.log_manager import LogManager
     from twisted_broker.replication.fetcher.replica_fetcher_manager import ReplicaFetcherManager

@@ -21,15 +21,15 @@ from typing import TYPE_CHECKING
 
 from twisted.logger import Logger
 
-from twisted_broker.cluster.image import (
+from twisted_broker.config import LogConfig, topic_config
+from twisted_broker.image.entries import PartitionRegistration, is_reserved_directory
+from twisted_broker.image.metadata_image import (
     BROKER_RESOURCE,
     TOPIC_RESOURCE,
     MetadataDelta,
     MetadataImage,
     PartitionDelta,
 )
-from twisted_broker.cluster.image_entries import PartitionRegistration, is_reserved_directory
-from twisted_broker.config import LogConfig, topic_config
 from twisted_broker.interfaces import TopicPartition
 from twisted_broker.log.errors import LogDirFailure
 from twisted_broker.replication.partition.partition import Partition

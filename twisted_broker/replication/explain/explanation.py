@@ -29,8 +29,8 @@ from twisted_broker.replication.partition.isr import PendingExpand, PendingShrin
 
 if TYPE_CHECKING:
     from twisted_broker.replication.fetcher.fetcher_state import PartitionFetchState
-    from twisted_broker.replication.fetcher.follower_log import Truncation
     from twisted_broker.replication.partition.partition import Partition
+    from twisted_broker.replication.partition.partition_history import Truncation
 
 EPOCHS_SHOWN = 10
 

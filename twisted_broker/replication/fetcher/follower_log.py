@@ -16,17 +16,17 @@ when to do it (`replica_fetcher`).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from twisted.logger import Logger
 
-from twisted_broker.interfaces import TopicPartition
 from twisted_broker.log.append_info import LogAppendInfo
 from twisted_broker.log.errors import UnexpectedAppendOffset
 from twisted_broker.replication.fetcher.fetcher_state import FetchedPartition
 from twisted_broker.replication.fetcher.requested_partitions import RequestedPartition
 from twisted_broker.replication.partition.events import LogEndAdvanced, LogStartAdvanced
 from twisted_broker.replication.partition.partition import Partition
+from twisted_broker.replication.partition.partition_history import Truncation
 
 if TYPE_CHECKING:
     from twisted_broker.log.log import Log
@@ -36,38 +36,6 @@ _log = Logger()
 
 class FetcherOutOfStep(Exception):
     """Records came for another offset than the own log end: they must not be appended."""
-
-
-class Truncation(NamedTuple):
-    """What a truncation took: offsets from `to_offset` up to `from_offset`, and the leader epochs
-    that began there.
-
-    `last_epoch`: of the last entry before it; `leader_epoch`: under which it was made;
-    `high_watermark`: the own one before it.
-    """
-
-    topic_partition: TopicPartition
-    from_offset: int
-    to_offset: int
-    epochs: tuple[int, ...]
-    high_watermark: int
-    last_epoch: int = -1
-    leader_epoch: int = -1
-    size_in_bytes: int = 0
-    wall_ms: int = -1
-
-    @property
-    def below_high_watermark(self) -> bool:
-        return self.to_offset < self.high_watermark
-
-    def __str__(self) -> str:
-        epochs = f", epochs {', '.join(map(str, self.epochs))}" if self.epochs else ""
-        below = (
-            f", below its high watermark {self.high_watermark}" if self.below_high_watermark else ""
-        )
-        return (
-            f"{self.topic_partition} cut from {self.from_offset} to {self.to_offset}{epochs}{below}"
-        )
 
 
 def own_log(partition: Partition) -> Log:

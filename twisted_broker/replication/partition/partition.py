@@ -49,7 +49,7 @@ from twisted_broker.replication.partition.topic_stats import TopicStats
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 
 if TYPE_CHECKING:
-    from twisted_broker.cluster.image_entries import PartitionRegistration
+    from twisted_broker.image.entries import PartitionRegistration
     from twisted_broker.log.log import Log
 
 _NONE = ErrorCode.NONE

@@ -18,10 +18,10 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple
 
+from twisted_broker.interfaces import TopicPartition
 from twisted_broker.replication.partition.isr import PendingExpand, PendingShrink
 
 if TYPE_CHECKING:
-    from twisted_broker.replication.fetcher.follower_log import Truncation
     from twisted_broker.replication.partition.isr import IsrState, PendingIsr
     from twisted_broker.replication.partition.partition import Partition
     from twisted_broker.replication.partition.remote_replica import RemoteReplica
@@ -69,6 +69,38 @@ class FollowingFailure(NamedTuple):
 
 
 _NOBODY: Mapping[int, Absence] = {}
+
+
+class Truncation(NamedTuple):
+    """What a truncation took: offsets from `to_offset` up to `from_offset`, and the leader epochs
+    that began there.
+
+    `last_epoch`: of the last entry before it; `leader_epoch`: under which it was made;
+    `high_watermark`: the own one before it.
+    """
+
+    topic_partition: TopicPartition
+    from_offset: int
+    to_offset: int
+    epochs: tuple[int, ...]
+    high_watermark: int
+    last_epoch: int = -1
+    leader_epoch: int = -1
+    size_in_bytes: int = 0
+    wall_ms: int = -1
+
+    @property
+    def below_high_watermark(self) -> bool:
+        return self.to_offset < self.high_watermark
+
+    def __str__(self) -> str:
+        epochs = f", epochs {', '.join(map(str, self.epochs))}" if self.epochs else ""
+        below = (
+            f", below its high watermark {self.high_watermark}" if self.below_high_watermark else ""
+        )
+        return (
+            f"{self.topic_partition} cut from {self.from_offset} to {self.to_offset}{epochs}{below}"
+        )
 
 
 class PartitionHistory:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from random import Random
-from typing import Any
+from typing import Any, cast
 
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.error import ConnectError, ConnectionClosed, TimeoutError
@@ -35,7 +35,7 @@ class Client:
         self, runtime: Runtime, name: str, brokers: Sequence[Address], notes: Notes
     ) -> None:
         self.runtime, self.name, self.brokers, self.notes = runtime, name, list(brokers), notes
-        self.random: Random = runtime.random
+        self.random = cast(Random, runtime.random)  # a simulated machine has the whole of it
         self.leaders: dict[TopicPartition, tuple[int, int]] = {}
         self.addresses: dict[int, Address] = {}
         self.stopped = False

@@ -14,10 +14,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from twisted_broker.cluster.image_entries import PartitionRegistration, TopicImage
+from twisted_broker.image.entries import PartitionRegistration, TopicImage
 
 if TYPE_CHECKING:
-    from twisted_broker.cluster.image import ConfigKey, MetadataImage
+    from twisted_broker.image.metadata_image import ConfigKey, MetadataImage
 
 OTHER_TABLES = ("controllers", "client_quotas", "acls", "scram", "tokens", "next_producer_id")
 

@@ -7,9 +7,9 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from twisted_broker.cluster.image import EMPTY, TOPIC_RESOURCE, MetadataDelta, MetadataImage
 from twisted_broker.cluster.image_records import image_records
 from twisted_broker.cluster.records import decode_record, encode_record, record_version
+from twisted_broker.image.metadata_image import EMPTY, TOPIC_RESOURCE, MetadataDelta, MetadataImage
 from twisted_broker.wire.messages import metadata_records as records
 
 NAMES = ["a", "b", "c"]

@@ -18,13 +18,13 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from twisted_broker.cluster.delta import OTHER_TABLES, MetadataDelta, PartitionDelta
-from twisted_broker.cluster.image_entries import (
+from twisted_broker.image.entries import (
     BrokerRegistration,
     ControllerRegistration,
     PartitionRegistration,
     TopicImage,
 )
+from twisted_broker.image.metadata_delta import OTHER_TABLES, MetadataDelta, PartitionDelta
 from twisted_broker.wire.messages import metadata_records as records
 
 __all__ = [

@@ -32,9 +32,8 @@ def busy_seconds() -> float:
 
 
 class Meter:
-    """After the block:
-
-    `seconds`, `server_cpu_s`, and `other_cores`, used by neither the server nor this process.
+    """After the block: `seconds`, `server_cpu_s`, and `other_cores`, used by neither the server
+    nor this process.
     """
 
     def __init__(self, pids: list[int]) -> None:

@@ -22,10 +22,8 @@ LISTENERS = "PLAINTEXT://127.0.0.1:9092,CONTROLLER://127.0.0.1:9093"
 
 
 class MemoryBroker:
-    """One node;
-
-    `files` may be handed on to the next one; `world` is another node, whose clock and network it
-    shares.
+    """One node; `files` may be handed on to the next one; `world` is another node, whose clock
+    and network it shares.
     """
 
     def __init__(

@@ -340,10 +340,8 @@ def test_many_partitions_are_taken_over_in_several_turns() -> None:
 
 
 def test_a_broker_that_was_unregistered_while_it_lives_serves_on() -> None:
-    """RL 8.2, 8.3:
-
-    UnregisterBroker of the only broker: Metadata names it again, by itself, and its partitions are
-    written and read as before.
+    """RL 8.2, 8.3: UnregisterBroker of the only broker: Metadata names it again, by itself, and
+    its partitions are written and read as before.
     """
     house = MemoryBroker().start()
     create(house, "t")

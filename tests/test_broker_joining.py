@@ -94,10 +94,8 @@ def test_a_named_cluster_must_be_the_directorys() -> None:
 
 
 def test_a_controllers_listener_describes_controllers() -> None:
-    """KIP-919:
-
-    DescribeCluster on the controller's listener: the cluster's id, the controller's address;
-    brokers are not told there.
+    """KIP-919: DescribeCluster on the controller's listener: the cluster's id, the controller's
+    address; brokers are not told there.
     """
     controller = memory_controller().start()
     answer = controller.ask(DescribeClusterRequest(endpoint_type=2), 1, port=9093)

@@ -184,9 +184,8 @@ def test_broker_id_is_the_older_name_of_node_id():
     ],
 )
 def test_a_controller_is_not_started_beside_the_voters_that_it_leaves_out(voters, words):
-    """Alone it would decide for a cluster that has others;
-
-    Kafka refuses a controller that is no voter.
+    """Alone it would decide for a cluster that has others; Kafka refuses a controller that is no
+    voter.
     """
     with pytest.raises(ConfigError, match=f"controller.quorum.voters.*{words}"):
         BrokerConfig({"controller.quorum.voters": voters})

@@ -180,9 +180,8 @@ def test_what_goes_together_is_taken(arguments: list[str]) -> None:
 
 @pytest.mark.parametrize(("interval", "lines"), [("4500", 0), ("4501", 1)])
 def test_what_will_hardly_do_is_a_warning(interval: str, lines: int) -> None:
-    """Heartbeats that a session of 9 s hardly outlives:
-
-    Kafka starts, and complains; the controller may have another time-out.
+    """Heartbeats that a session of 9 s hardly outlives: Kafka starts, and complains; the
+    controller may have another time-out.
     """
     said = doubtful(options("--set", f"broker.heartbeat.interval.ms={interval}").broker_config)
     assert len(said) == lines and all("broker.session.timeout.ms=9000" in words for words in said)

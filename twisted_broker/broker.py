@@ -329,9 +329,8 @@ class Broker:
         )
 
     def _directory_of(self, topic_partition: TopicPartition) -> bytes | None:
-        """The id of the directory that holds a replica;
-
-        LOST for one that none could take; None when there is none.
+        """The id of the directory that holds a replica; LOST for one that none could take; None
+        when there is none.
         """
         from twisted_broker.image.entries import LOST
 

@@ -732,9 +732,8 @@ SAMPLE_VALUES: Mapping[str, str] = {
     "offsets.topic.replication.factor": "3",
     "group.initial.rebalance.delay.ms": "0",
 }
-"""What a start without `--config` says, on top of the rows' defaults:
-
-Kafka's sample file, and no delay before a lone broker's first group.
+"""What a start without `--config` says, on top of the rows' defaults: Kafka's sample file, and
+no delay before a lone broker's first group.
 """
 
 NO_EFFECT = frozenset(

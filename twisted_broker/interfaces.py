@@ -60,9 +60,8 @@ class IDelayedCall(Protocol):
 
 
 class IClock(Protocol):
-    """Monotonic time and timers:
-
-    Twisted's `IReactorTime`, met by the reactor and by `task.Clock`.
+    """Monotonic time and timers: Twisted's `IReactorTime`, met by the reactor and by
+    `task.Clock`.
     """
 
     def seconds(self) -> float: ...
@@ -140,7 +139,6 @@ class IFileSystem(Protocol):
 
     def lock(self, path: str) -> Callable[[], None]:
         """Takes the advisory lock of the file at `path` and returns its release;
-
         `BlockingIOError` when it is held.
         """
         ...

@@ -116,9 +116,8 @@ def test_compressed_batches_go_down(version, codec):
 
 @pytest.mark.parametrize("version", [0, 3])
 def test_zstd_does_not_go_down(version):
-    """KIP-110: old formats know no zstd:
-
-    UNSUPPORTED_COMPRESSION_TYPE for that partition, the other is served.
+    """KIP-110: old formats know no zstd: UNSUPPORTED_COMPRESSION_TYPE for that partition, the
+    other is served.
     """
     api = made()
     api.fixture.produce(codec=4)
@@ -236,9 +235,8 @@ def test_with_nothing_left_nothing_is_read(monkeypatch):
 
 
 def test_followers_need_cluster_action():
-    """RL 5.1, CVE-2018-1288: nobody poses as a follower without ClusterAction;
-
-    Read on the topic does not help.
+    """RL 5.1, CVE-2018-1288: nobody poses as a follower without ClusterAction; Read on the topic
+    does not help.
     """
     api = made(DenyList(("CLUSTER_ACTION", "kafka-cluster")))
     (partition,) = parts(got(api, ("t", 0, 0), replica=2))
@@ -429,10 +427,8 @@ def test_forgotten_topics():
 
 
 def test_session_errors():
-    """RL 5.2:
-
-    FETCH_SESSION_ID_NOT_FOUND, INVALID_FETCH_SESSION_EPOCH, FETCH_SESSION_TOPIC_ID_ERROR: for the
-    whole request.
+    """RL 5.2: FETCH_SESSION_ID_NOT_FOUND, INVALID_FETCH_SESSION_EPOCH,
+    FETCH_SESSION_TOPIC_ID_ERROR: for the whole request.
     """
     api = made()
     session = opened(api, ("t", 0, 0))
@@ -470,9 +466,8 @@ def test_a_topic_that_comes_later_is_found_by_its_id():
 
 
 def test_a_recreated_topic_is_another_one():
-    """ReplicaManagerTest: the id of the request is not the one held here:
-
-    INCONSISTENT or UNKNOWN id, never the new topic's records.
+    """ReplicaManagerTest: the id of the request is not the one held here: INCONSISTENT or
+    UNKNOWN id, never the new topic's records.
     """
     api = made()
     session = opened(api, ("t", 0, 0), version=13)

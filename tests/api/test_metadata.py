@@ -157,10 +157,8 @@ def test_an_internal_topic_is_made_as_it_must_be() -> None:
 
 @pytest.mark.parametrize("version", [0, 12])
 def test_a_partition_whose_leader_is_gone(version: int) -> None:
-    """RL 8.2:
-
-    LEADER_NOT_AVAILABLE, leader -1; the replica is offline from version 5 on, and left out in
-    version 0.
+    """RL 8.2: LEADER_NOT_AVAILABLE, leader -1; the replica is offline from version 5 on, and
+    left out in version 0.
     """
     house = MemoryBroker().start()
     register_another(house)

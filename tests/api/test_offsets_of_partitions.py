@@ -136,9 +136,8 @@ def test_records_above_the_readers_end_are_not_found():
     ("version", "code"), [(4, ErrorCode.LEADER_NOT_AVAILABLE), (5, ErrorCode.OFFSET_NOT_AVAILABLE)]
 )
 def test_a_new_leader_cannot_tell_the_end_yet(version, code):
-    """RL 2.7: high watermark below the epoch's start:
-
-    OFFSET_NOT_AVAILABLE (v5+), LEADER_NOT_AVAILABLE before; followers are served.
+    """RL 2.7: high watermark below the epoch's start: OFFSET_NOT_AVAILABLE (v5+),
+    LEADER_NOT_AVAILABLE before; followers are served.
     """
     api = made({0: registration(1, (1, 2))})
     api.fixture.produce(4)
@@ -185,9 +184,8 @@ def test_refusals(version):
 
 
 def test_a_partition_named_twice():
-    """ListOffsets v1+:
-
-    INVALID_REQUEST for a partition that is named more than once; the others are answered.
+    """ListOffsets v1+: INVALID_REQUEST for a partition that is named more than once; the others
+    are answered.
     """
     api = made({0: registration(), 1: registration()})
     asked = [ListOffsetsPartition(partition_index=index, timestamp=LATEST) for index in (0, 1, 0)]

@@ -74,9 +74,8 @@ def produced(api: Api, *partitions: Any, **options: Any) -> list[Any]:
 def test_a_produce_asks_for_the_transactional_id_then_for_each_topic_then_appends(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """RL 5.1:
-
-    Write on the transactional id, Write on each topic, and only then the replica manager.
+    """RL 5.1: Write on the transactional id, Write on each topic, and only then the replica
+    manager.
     """
     api, steps = made(monkeypatch)
     produced(api, ("t", 0, batch()), ("none", 0, batch()), transactional_id="x")
@@ -99,10 +98,8 @@ def test_without_the_transactional_id_nothing_else_is_asked(
 def test_a_produce_without_permission_learns_nothing(
     monkeypatch: pytest.MonkeyPatch, records: bytes | None, partition: int
 ) -> None:
-    """RL 5.1:
-
-    TOPIC_AUTHORIZATION_FAILED whether topic, partition and records are there and good or not;
-    nothing is appended.
+    """RL 5.1: TOPIC_AUTHORIZATION_FAILED whether topic, partition and records are there and good
+    or not; nothing is appended.
     """
     api, steps = made(monkeypatch, ("WRITE", "t"), ("WRITE", "none"))
     assert produced(api, ("t", partition, records), ("none", partition, records)) == [
@@ -197,10 +194,8 @@ def test_a_fetch_without_permission_learns_nothing(
 
 
 def test_what_does_not_exist_is_told_without_a_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    """RL 5.1:
-
-    UNKNOWN_TOPIC_OR_PARTITION with -1 for the watermarks; with nothing left to read the answer is
-    immediate, with -1 and no records.
+    """RL 5.1: UNKNOWN_TOPIC_OR_PARTITION with -1 for the watermarks; with nothing left to read
+    the answer is immediate, with -1 and no records.
     """
     api, steps = made(monkeypatch)
     answer = api.now(

@@ -1,6 +1,5 @@
-"""ISR changes on their way to a controller whose answers a test makes up (RL 1.2, 2.5;
-
-Kafka's AlterPartitionManagerTest).
+"""ISR changes on their way to a controller whose answers a test makes up (RL 1.2, 2.5; Kafka's
+AlterPartitionManagerTest).
 """
 
 from __future__ import annotations

@@ -1,6 +1,5 @@
-"""What brokers ask of the controller:
-
-ISR changes, forwarded requests, producer ids, directories.
+"""What brokers ask of the controller: ISR changes, forwarded requests, producer ids,
+directories.
 """
 
 from __future__ import annotations

@@ -56,9 +56,8 @@ def change(
 
 
 def test_a_topics_settings_are_set_deleted_and_edited(ready: Fixture) -> None:
-    """KIP-339:
-
-    SET, DELETE; APPEND and SUBTRACT work on lists, from the default when nothing is set.
+    """KIP-339: SET, DELETE; APPEND and SUBTRACT work on lists, from the default when nothing is
+    set.
     """
     assert (
         change(ready, TOPIC, "t", ("segment.ms", SET, "1000"), ("retention.ms", DELETE, None)) == 0

@@ -50,7 +50,6 @@ def listen_mute(fixture: ControllerFixture, port: int) -> None:
 
 def test_a_dead_controller_is_not_waited_for(fixture: ControllerFixture) -> None:
     """RL 8.2: whoever led is gone, and every address refuses:
-
     `controller.quorum.fetch.timeout.ms`, for one that restarts just now.
     """
     member = member_with_leadership(fixture)

@@ -101,9 +101,8 @@ def test_registrations_that_are_refused(
 
 
 def test_another_incarnation_waits_until_the_session_of_the_first_is_over(fixture: Fixture) -> None:
-    """KRAFT 3.4: same id, live session, other incarnation:
-
-    DUPLICATE_BROKER_REGISTRATION for the 9 s of the session.
+    """KRAFT 3.4: same id, live session, other incarnation: DUPLICATE_BROKER_REGISTRATION for the
+    9 s of the session.
     """
     epoch = fixture.join(1)
     fixture.advance(8.5)
@@ -341,9 +340,8 @@ def test_what_lay_in_a_failed_directory_is_not_eligible(fixture: Fixture) -> Non
 
 
 def test_a_replica_that_could_not_be_made_is_led_elsewhere(fixture: Fixture) -> None:
-    """KRAFT 3.6: its directory failed before the controller knew of any:
-
-    LOST takes it out of the ISR, a directory makes it a replica again.
+    """KRAFT 3.6: its directory failed before the controller knew of any: LOST takes it out of
+    the ISR, a directory makes it a replica again.
     """
     epochs = {1: fixture.join(1, log_dirs=THREE), 2: fixture.join(2)}
     make_topic(fixture, "t", [1, 2])

@@ -99,9 +99,8 @@ def test_numbers_that_cannot_be(fixture: Fixture, wrong: dict[str, int]) -> None
 
 
 def test_another_cluster_or_topic_is_refused(fixture: Fixture) -> None:
-    """KRAFT 3.2:
-
-    INCONSISTENT_CLUSTER_ID for all of it; this listener serves one partition and no other.
+    """KRAFT 3.2: INCONSISTENT_CLUSTER_ID for all of it; this listener serves one partition and
+    no other.
     """
     foreign = request()
     foreign.cluster_id = "x" * 22

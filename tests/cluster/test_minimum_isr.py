@@ -109,10 +109,8 @@ def led() -> Iterator[Led]:
 def test_below_the_minimum_nothing_is_written_and_it_ends_with_the_replica_that_comes_back(
     led: Led,
 ) -> None:
-    """RL 1.6:
-
-    NOT_ENOUGH_REPLICAS over the wire, with acks=-1 only; the log does not grow; with the replica
-    back all goes on.
+    """RL 1.6: NOT_ENOUGH_REPLICAS over the wire, with acks=-1 only; the log does not grow; with
+    the replica back all goes on.
     """
     assert led.answer(led.send_record()) == ErrorCode.NONE
     led.node(3).kill()
@@ -159,9 +157,8 @@ def test_the_isr_that_falls_below_the_minimum_while_a_produce_waits(led: Led) ->
 
 
 def test_below_the_minimum_what_waits_times_out(led: Led) -> None:
-    """RL 1.7, 2.3: with the ISR below the minimum the high watermark stays:
-
-    REQUEST_TIMED_OUT, the record is there all the same.
+    """RL 1.7, 2.3: with the ISR below the minimum the high watermark stays: REQUEST_TIMED_OUT,
+    the record is there all the same.
     """
     led.demand(3)
     led.node(3).kill()

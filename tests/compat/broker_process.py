@@ -1,6 +1,5 @@
-"""A broker as its own process:
-
-`twistd -n replog`, awaited by its run file, ended by its process id.
+"""A broker as its own process: `twistd -n replog`, awaited by its run file, ended by its process
+id.
 """
 
 from __future__ import annotations

@@ -167,9 +167,8 @@ def test_a_consumer_reads_in_its_own_rack(cluster: RackedCluster, view: View, to
 def test_below_the_minimum_isr_acks_all_is_refused(
     cluster: RackedCluster, view: View, topic: str
 ) -> None:
-    """RL 1.6:
-
-    NOT_ENOUGH_REPLICAS, and nothing is written; with the replica back the same producer goes on.
+    """RL 1.6: NOT_ENOUGH_REPLICAS, and nothing is written; with the replica back the same
+    producer goes on.
     """
     place(view, topic, [1, 3], min_insync_replicas="2")
     view.until(lambda: view.in_sync(topic) == {1, 3}, "in sync")

@@ -39,9 +39,8 @@ class TurnClock(Clock):
 
 
 class BrokerRun:
-    """One broker's coordinator;
-
-    `restarted` gives the next one on the same store and the same time.
+    """One broker's coordinator; `restarted` gives the next one on the same store and the same
+    time.
     """
 
     def __init__(

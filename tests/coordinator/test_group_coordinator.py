@@ -70,9 +70,8 @@ def test_old_clients_may_commit_under_the_empty_group_id():
 
 @pytest.mark.parametrize("session_ms", [5_999, 1_800_001])
 def test_the_session_timeout_has_limits(session_ms):
-    """group.min.session.timeout.ms and group.max.session.timeout.ms:
-
-    INVALID_SESSION_TIMEOUT outside.
+    """group.min.session.timeout.ms and group.max.session.timeout.ms: INVALID_SESSION_TIMEOUT
+    outside.
     """
     assert now(BrokerRun().join(session_ms=session_ms)).error is E.INVALID_SESSION_TIMEOUT
 

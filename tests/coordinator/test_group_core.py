@@ -89,7 +89,6 @@ def test_an_unknown_member_id_is_refused():
 )
 def test_a_member_that_shares_no_protocol_is_refused(kind, protocols):
     """Another protocol type, no common protocol, no protocol at all:
-
     INCONSISTENT_GROUP_PROTOCOL, the group unmoved.
     """
     run = GroupRun()

@@ -29,9 +29,8 @@ def relays() -> Iterator[Relays]:
 
 
 class Node:
-    """Node 2: listens behind its front;
-
-    `call` gives both ends of a connection and what was said first.
+    """Node 2: listens behind its front; `call` gives both ends of a connection and what was said
+    first.
     """
 
     def __init__(self, relays: Relays) -> None:

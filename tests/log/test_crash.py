@@ -426,10 +426,8 @@ def test_a_disk_error_takes_the_log_offline_and_tells(operation: str, error: int
 
 
 def test_a_full_disk_leaves_a_torn_batch_that_recovery_cuts() -> None:
-    """RELIABILITY 6.2:
-
-    ENOSPC in the middle of a write: the acknowledged batches are all there afterwards, the torn one
-    is not.
+    """RELIABILITY 6.2: ENOSPC in the middle of a write: the acknowledged batches are all there
+    afterwards, the torn one is not.
     """
     disk = SimDisk(1, capacity_bytes=5000)
     disk.make_directories("/data")

@@ -289,10 +289,8 @@ KAFKA_JARS = os.environ.get("REPLOG_KAFKA_JARS", "")
     not KAFKA_JARS, reason="REPLOG_KAFKA_JARS does not name a folder with Kafka's jars"
 )
 def test_kafkas_dump_tool_reads_our_files(tmp_path: Path) -> None:
-    """RL 3.1:
-
-    `DumpLogSegments` finds our segments, indexes, time indexes, transaction index and snapshots in
-    order.
+    """RL 3.1: `DumpLogSegments` finds our segments, indexes, time indexes, transaction index and
+    snapshots in order.
     """
     log = rich_log(str(tmp_path / "events-0"))
     log.close()

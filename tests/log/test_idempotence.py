@@ -1,6 +1,5 @@
-"""Idempotent producers: sequences, epochs, duplicates, snapshots, expiry (RL 3.2;
-
-RELIABILITY 3.2 ProducerStateManagerTest).
+"""Idempotent producers: sequences, epochs, duplicates, snapshots, expiry (RL 3.2; RELIABILITY
+3.2 ProducerStateManagerTest).
 """
 
 from __future__ import annotations

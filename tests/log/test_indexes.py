@@ -1,6 +1,5 @@
-"""The sparse indexes, the transaction index and the leader epochs (RL 3.1, 3.3, 6.3;
-
-RELIABILITY 3.2).
+"""The sparse indexes, the transaction index and the leader epochs (RL 3.1, 3.3, 6.3; RELIABILITY
+3.2).
 """
 
 from __future__ import annotations

@@ -261,9 +261,8 @@ def test_deletion_renames_at_once_and_removes_later() -> None:
 
 
 def test_an_interrupted_deletion_is_finished_at_start() -> None:
-    """RL 1.5:
-
-    `-delete` directories found at start are removed; `-stray` and foreign ones are left.
+    """RL 1.5: `-delete` directories found at start are removed; `-stray` and foreign ones are
+    left.
     """
     world = World()
     manager = world.manager()

@@ -1,5 +1,4 @@
 """Loading a log: leftovers of interrupted swaps, strays, missing files, identities (RL 3.6;
-
 RELIABILITY 3.2 LogLoaderTest).
 """
 
@@ -104,9 +103,8 @@ def test_an_unfinished_cleaning_never_happened() -> None:
 
 
 def test_deleted_files_and_orphans_go() -> None:
-    """RL 3.6:
-
-    `.deleted` files, aside files and indexes without a log are removed; foreign names are left.
+    """RL 3.6: `.deleted` files, aside files and indexes without a log are removed; foreign names
+    are left.
     """
     disk = disk_with_segments()
     for name in (

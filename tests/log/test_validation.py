@@ -153,10 +153,8 @@ def test_timestamp_bounds(shift_ms: int) -> None:
 
 @pytest.mark.parametrize("codec", CODECS.values())
 def test_log_append_time(codec: int) -> None:
-    """RL 3.2:
-
-    LogAppendTime stamps attributes, max timestamp and CRC, and every record then carries that time;
-    the answer says it.
+    """RL 3.2: LogAppendTime stamps attributes, max timestamp and CRC, and every record then
+    carries that time; the answer says it.
     """
     log = new_log(message_timestamp_type="LogAppendTime")
     info = log.append_as_leader(batch(b"a", b"b", timestamp=5, codec=codec), 0, NOW_MS)
@@ -169,10 +167,8 @@ def test_log_append_time(codec: int) -> None:
 @pytest.mark.parametrize("wanted", CODECS)
 @pytest.mark.parametrize("sent", CODECS.values())
 def test_recompression(wanted: str, sent: int) -> None:
-    """RL 3.2:
-
-    `compression.type` other than producer: the batch is packed anew when its codec differs, and
-    only then.
+    """RL 3.2: `compression.type` other than producer: the batch is packed anew when its codec
+    differs, and only then.
     """
     log = new_log(compression_type=wanted)
     data = batch(b"a" * 50, b"b" * 50, codec=sent, producer_id=4, producer_epoch=1, base_sequence=7)

@@ -193,9 +193,8 @@ def test_dropped_while_it_connects(
 def test_negotiation_picks_the_highest_common_version(
     connection: BrokerConnection, network: OneSide
 ) -> None:
-    """`negotiate` remembers the other side's ranges;
-
-    `highest_version` refuses what does not overlap.
+    """`negotiate` remembers the other side's ranges; `highest_version` refuses what does not
+    overlap.
     """
     asked = connection.negotiate()
     network.protocols[0].dataReceived(answer_bytes(1, (1, 4, 17), (62, 3, 4)))

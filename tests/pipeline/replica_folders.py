@@ -9,9 +9,8 @@ from twisted_broker.wire.records import BatchBuilder, set_offsets_and_epoch
 
 
 def batch(base: int, count: int = 10, epoch: int = 0, text: str = "value", **settings) -> bytes:
-    """A batch of `count` records at offset `base` under a leader epoch;
-
-    `settings` go to the `BatchBuilder`.
+    """A batch of `count` records at offset `base` under a leader epoch; `settings` go to the
+    `BatchBuilder`.
     """
     builder = BatchBuilder(**settings)
     for number in range(count):

@@ -54,10 +54,8 @@ def test_whatever_meets_the_failure_takes_the_disks_partitions_offline(
     act: Callable[[Fixture, TopicPartition], ErrorCode],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """RL 1.12:
-
-    KAFKA_STORAGE_ERROR for the one that met it and from then on for its directory; who waits there
-    is answered; the rest serves.
+    """RL 1.12: KAFKA_STORAGE_ERROR for the one that met it and from then on for its directory;
+    who waits there is answered; the rest serves.
     """
     fixture = Fixture()
     fixture.topic(states={number: registration(LOCAL, (1,)) for number in range(3)})

@@ -28,9 +28,8 @@ def cache(slots: int = 10) -> FetchSessionCache:
 
 
 def read(context: FetchContext, **facts) -> list[FetchPartitionResult]:
-    """Results for all of a context's partitions;
-
-    `facts`: topic -> (high watermark, size) or an error.
+    """Results for all of a context's partitions; `facts`: topic -> (high watermark, size) or an
+    error.
     """
     results = []
     for request in context.requests:

@@ -146,9 +146,8 @@ def leader_reads(
     fate: str,
     now_ms: int,
 ) -> dict[TopicPartition, RequestedPartition] | None:
-    """What the serving side reads for a request;
-
-    None when it never hears of it, or refuses it. Then `session` takes its answer in, or misses it.
+    """What the serving side reads for a request; None when it never hears of it, or refuses it.
+    Then `session` takes its answer in, or misses it.
     """
     if fate == "lost on the way":
         session.lost()

@@ -289,10 +289,8 @@ def test_records_for_another_place_fail_the_partition() -> None:
 
 
 def test_a_storage_error_fails_the_partition_and_takes_the_directory_offline(monkeypatch) -> None:
-    """RL 6.5, 1.12:
-
-    KAFKA_STORAGE_ERROR while appending: `failed_partitions`, and the manager hears of the
-    directory.
+    """RL 6.5, 1.12: KAFKA_STORAGE_ERROR while appending: `failed_partitions`, and the manager
+    hears of the directory.
     """
     a, _ = following()
 
@@ -401,9 +399,8 @@ def test_a_leader_that_cannot_tell_its_end_is_asked_later(error) -> None:
 
 
 def test_fenced_while_asking_for_the_range() -> None:
-    """RL 6.5:
-
-    FENCED_LEADER_EPOCH at the current epoch fails the partition, from ListOffsets too.
+    """RL 6.5: FENCED_LEADER_EPOCH at the current epoch fails the partition, from ListOffsets
+    too.
     """
     a, _ = out_of_range(own=8, leader_start=0, leader_end=5)
     bent = a.fetcher.leader = Bent(

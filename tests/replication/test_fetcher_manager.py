@@ -176,9 +176,8 @@ def test_idle_fetchers_shut_down() -> None:
 
 
 def test_removed_partitions_do_not_count_as_failed() -> None:
-    """RL 6.5:
-
-    `failed_partitions` are shared by all fetchers; removing or adding takes a partition out.
+    """RL 6.5: `failed_partitions` are shared by all fetchers; removing or adding takes a
+    partition out.
     """
     house = House()
     house.add(*NAMES[:2])

@@ -216,10 +216,8 @@ def test_an_answer_about_an_epoch_counts_under_the_epoch_asked(epoch, error, ver
 def test_fenced_fails_a_partition_only_at_its_current_epoch(
     name, asked_epoch, error, verdict
 ) -> None:
-    """RL 6.5:
-
-    FENCED_LEADER_EPOCH at the epoch that is the newest here: failed until the controller's news; of
-    an older one: tried again.
+    """RL 6.5: FENCED_LEADER_EPOCH at the epoch that is the newest here: failed until the
+    controller's news; of an older one: tried again.
     """
     assert state_with(A).refused(name, asked_epoch, error) is verdict
 

@@ -224,9 +224,8 @@ def test_the_leader_hears_where_the_own_log_starts() -> None:
 
 
 def test_a_log_start_that_follows_the_leaders_is_said_with_the_next_fetch() -> None:
-    """RL 2.8:
-
-    DeleteRecords waits for it: the answer that brings it is enough, though it brings no records.
+    """RL 2.8: DeleteRecords waits for it: the answer that brings it is enough, though it brings
+    no records.
     """
     fixture = FollowerRig()
     fixture.follow()
@@ -284,10 +283,8 @@ def test_where_fetching_begins(with_epochs: bool, offset: int) -> None:
 
 
 def test_a_partition_that_will_be_led_leaves_its_fetcher_first(monkeypatch) -> None:
-    """RL 1.4:
-
-    `make_leaders`: removed from fetchers, then `Partition.make_leader`: an answer in flight is too
-    late.
+    """RL 1.4: `make_leaders`: removed from fetchers, then `Partition.make_leader`: an answer in
+    flight is too late.
     """
     fixture = FollowerRig()
     fixture.follow()

@@ -1,5 +1,4 @@
 """Cases of Kafka's own test classes that no other file here holds (RELIABILITY 3.1):
-
 PartitionTest, ReplicaManagerTest, AbstractFetcherThreadTest.
 """
 

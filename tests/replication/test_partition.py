@@ -363,9 +363,8 @@ def test_an_epoch_that_cannot_be_told_is_out_of_range():
 
 
 def test_a_replica_that_is_not_assigned():
-    """RL 1.10:
-
-    UNKNOWN_LEADER_EPOCH when it sent an epoch, NOT_LEADER_OR_FOLLOWER when it did not.
+    """RL 1.10: UNKNOWN_LEADER_EPOCH when it sent an epoch, NOT_LEADER_OR_FOLLOWER when it did
+    not.
     """
     fixture = PartitionFixture(replicas=(1, 2))
     assert code_of(fixture.follower_fetches, 3, 0) == ErrorCode.NOT_LEADER_OR_FOLLOWER
@@ -410,10 +409,8 @@ def test_expand():
 
 
 def test_the_proposal_names_broker_epochs():
-    """KIP-903:
-
-    AlterPartition carries each member's broker epoch: the registered own one and those seen in
-    fetches.
+    """KIP-903: AlterPartition carries each member's broker epoch: the registered own one and
+    those seen in fetches.
     """
     fixture = PartitionFixture(isr=(1, 2))
     fixture.follower_fetches(2, 0)

@@ -15,10 +15,8 @@ from twisted_broker.replication.replica_manager import ReplicaManager
 def test_each_task_runs_at_its_interval_from_the_first_role_change_on(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """RL 1.1:
-
-    `isr-expiration` every half of `replica.lag.time.max.ms`, `highwatermark-checkpoint` at its
-    interval; before roles nothing runs.
+    """RL 1.1: `isr-expiration` every half of `replica.lag.time.max.ms`,
+    `highwatermark-checkpoint` at its interval; before roles nothing runs.
     """
     ran: dict[str, list[float]] = {"shrink_isrs": [], "checkpoint_high_watermarks": []}
     for name, moments in ran.items():
@@ -121,10 +119,8 @@ def test_defaults_are_kafkas(setting: str, default: int) -> None:
 
 
 def test_the_purgatories_take_their_settings() -> None:
-    """RL 1.1, 4.1:
-
-    Produce, Fetch and DeleteRecords, each with its own purge interval; sessions have as many slots
-    as are set.
+    """RL 1.1, 4.1: Produce, Fetch and DeleteRecords, each with its own purge interval; sessions
+    have as many slots as are set.
     """
     settings = {"producer": "7", "fetch": "8", "delete_records": "9"}
     fixture = Fixture(

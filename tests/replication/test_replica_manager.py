@@ -209,7 +209,6 @@ def test_a_removed_partition_completes_what_waits():
 
 def test_a_shrunken_isr_answers_after_append():
     """RL 1.7: reached, but below min.insync.replicas at that moment:
-
     NOT_ENOUGH_REPLICAS_AFTER_APPEND.
     """
     fixture = Fixture()

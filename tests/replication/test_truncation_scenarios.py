@@ -107,9 +107,8 @@ def test_kip_279_without_cutting_on_fetch_a_partition_stays_truncating_until_bot
 
 
 def test_kip_320_a_zombie_leader_gives_nothing_to_a_follower_that_knows_better() -> None:
-    """RL 2.6, 6.5, KIP-320: the old leader does not know the new epoch:
-
-    UNKNOWN_LEADER_EPOCH, nothing is appended, the partition is tried again.
+    """RL 2.6, 6.5, KIP-320: the old leader does not know the new epoch: UNKNOWN_LEADER_EPOCH,
+    nothing is appended, the partition is tried again.
     """
     a, b = nodes()
     b.lead(1)
@@ -129,7 +128,6 @@ def test_kip_320_a_zombie_leader_gives_nothing_to_a_follower_that_knows_better()
 
 def test_kip_320_a_follower_of_yesterday_is_fenced() -> None:
     """RL 2.6, 6.5, KIP-320: a follower that missed the news fetches under an old epoch:
-
     FENCED_LEADER_EPOCH, nothing appended, failed until news.
     """
     a, b = nodes()

@@ -43,7 +43,6 @@ def names_in_the_contract() -> list[str]:
 
 class Pair:
     """Broker 1, which is also the controller and leads `t`, and broker 2, which follows;
-
     `numbers(1)` is what 1 tells.
     """
 
@@ -133,10 +132,8 @@ def test_what_was_replicated_is_the_same_on_both_sides(pair: Pair) -> None:
 
 
 def test_a_follower_that_left_is_seen_in_the_numbers(pair: Pair) -> None:
-    """RL 1.13:
-
-    UnderReplicatedPartitions; the ISR that the controller made smaller is no IsrShrinks of this
-    leader.
+    """RL 1.13: UnderReplicatedPartitions; the ISR that the controller made smaller is no
+    IsrShrinks of this leader.
     """
     assert pair.numbers(1)["kafka_server_replicamanager_underreplicatedpartitions"] == 0
     pair.two.stop()

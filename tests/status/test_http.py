@@ -149,9 +149,8 @@ def test_a_reads_bytes_count_when_they_are_sent(house: MemoryBroker) -> None:
 
 
 def test_the_page_lists_what_there_is(house: MemoryBroker) -> None:
-    """A person sees partitions, leader, ISR, offsets;
-
-    `?topic=` chooses; nothing of a name becomes markup.
+    """A person sees partitions, leader, ISR, offsets; `?topic=` chooses; nothing of a name
+    becomes markup.
     """
     create(house, "orders")
     create(house, "flights")

@@ -31,10 +31,8 @@ def numbers(fixture: Fixture) -> dict[str, float]:
 
 
 def test_partitions_are_counted_by_their_state() -> None:
-    """RL 1.13:
-
-    Kafka's gauges: a replica being added is not missed, one that is assigned is; the minimum;
-    reassignments; offline ones.
+    """RL 1.13: Kafka's gauges: a replica being added is not missed, one that is assigned is; the
+    minimum; reassignments; offline ones.
     """
     fixture = Fixture()
     states = {
@@ -122,10 +120,8 @@ def test_fetchers_tell_lag_requests_and_failures() -> None:
 
 
 def test_the_rate_of_the_slowest_fetcher_is_between_two_looks() -> None:
-    """RL 1.13:
-
-    MinFetchRate: fetchers that are new count from the next look; looks in the same second see the
-    same.
+    """RL 1.13: MinFetchRate: fetchers that are new count from the next look; looks in the same
+    second see the same.
     """
     rates = FetchRates()
     assert rates.least({(1, 0): 100}, 10_000) == 0

@@ -34,9 +34,8 @@ def test_the_table_agrees_with_the_descriptions() -> None:
 
 
 def test_header_versions() -> None:
-    """Flexible messages have tagged fields in their headers;
-
-    SaslHandshake never; the answer to ApiVersions never.
+    """Flexible messages have tagged fields in their headers; SaslHandshake never; the answer to
+    ApiVersions never.
     """
     assert [request_header_version(1, version) for version in (0, 11, 12, 18)] == [1, 1, 2, 2]
     assert [response_header_version(1, version) for version in (0, 11, 12, 18)] == [0, 0, 1, 1]

@@ -1,5 +1,4 @@
 """Conversion up on produce and down on fetch (Kafka's LogValidator and RecordsUtil.downConvert;
-
 RELIABILITY 3.2 LogValidatorTest).
 """
 

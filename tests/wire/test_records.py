@@ -214,7 +214,6 @@ def test_offsets_and_epoch_outside_the_crc() -> None:
 
 def test_log_append_time_patch() -> None:
     """LogAppendTime rewrites attributes, max timestamp and CRC, nothing else (RL 3.2);
-
     CreateTime takes it back.
     """
     original = small_batch(codec=4)

@@ -111,10 +111,8 @@ class BoundRoute:
         return self.write
 
     def read_header(self, frame: bytes | memoryview, length: int) -> tuple[str | None, int]:
-        """(client id, offset of the body);
-
-        `length` is that of the client id. The usual header is read here, any other by its own
-        reader.
+        """(client id, offset of the body); `length` is that of the client id. The usual header
+        is read here, any other by its own reader.
         """
         end = 10 + length
         if length < 0 or end >= len(frame) or (self.has_tags and frame[end]):
@@ -323,9 +321,8 @@ class Dispatcher:
         )
 
     def find(self, api_key: int, version: int) -> BoundRoute | None:
-        """What serves it;
-
-        None for an ApiVersions that is too new. Raises WireError for what is not served here.
+        """What serves it; None for an ApiVersions that is too new. Raises WireError for what is
+        not served here.
         """
         route = self.routes.get(api_key)
         on_controller = self.listener.is_controller

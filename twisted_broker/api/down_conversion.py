@@ -43,9 +43,8 @@ async def convert_results(results: Sequence[FetchPartitionResult], magic: int, c
 
 
 async def _convert(result: FetchPartitionResult, magic: int, clock: Any, done: int) -> int:
-    """Converts one partition;
-
-    `done` bytes were converted in this turn before, the return says how many now.
+    """Converts one partition; `done` bytes were converted in this turn before, the return says
+    how many now.
     """
     assert result.slice is not None
     pieces: list[bytes] = []

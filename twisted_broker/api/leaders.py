@@ -14,9 +14,8 @@ if TYPE_CHECKING:
 
 
 class LeaderHints:
-    """Collects the endpoints that one answer names;
-
-    `endpoint` is the class of its `node_endpoints`.
+    """Collects the endpoints that one answer names; `endpoint` is the class of its
+    `node_endpoints`.
     """
 
     __slots__ = ("_endpoint", "_image", "_listener", "_named", "endpoints")

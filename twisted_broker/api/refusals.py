@@ -36,9 +36,8 @@ _KINDS: dict[str, type] = {"string": str, "int32": int, "int8": int, "uuid": byt
 def refusal(
     request: Any, response_class: type[Any], version: int, code: int, message: str | None = None
 ) -> Any:
-    """An answer of `response_class` that refuses all of `request`;
-
-    `message` is given where there is a place for it.
+    """An answer of `response_class` that refuses all of `request`; `message` is given where
+    there is a place for it.
     """
     response = response_class()
     if not _refuse(response, version, code, message):

@@ -79,9 +79,8 @@ def verify_partition(directory: Path, report: Report, with_records: bool, tell: 
 
 
 def is_in_use(directory: Path) -> bool:
-    """Whether a broker holds the directory's lock:
-
-    Java's is a record lock, ours may be one of the whole file.
+    """Whether a broker holds the directory's lock: Java's is a record lock, ours may be one of
+    the whole file.
     """
     try:
         with (directory / ".lock").open("rb") as file:

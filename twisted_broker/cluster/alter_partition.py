@@ -210,9 +210,8 @@ def _assign(
     number: int,
     found: list[Record],
 ) -> ErrorCode:
-    """A replica in a directory that failed (or in none:
-
-    LOST) is out of the ISR; it, and one whose former directory is gone, is not eligible.
+    """A replica in a directory that failed (or in none: LOST) is out of the ISR; it, and one
+    whose former directory is gone, is not eligible.
     """
     partition = None if topic is None else topic.partitions.get(number)
     if topic is None:

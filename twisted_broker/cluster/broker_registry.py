@@ -114,7 +114,6 @@ class Sessions:
 
     def lowest_offset(self, image: MetadataImage) -> int | None:
         """The metadata offset that every serving broker has reached, -1 while one was not heard;
-
         None when none serves.
         """
         serving = [

@@ -51,9 +51,8 @@ _TICK_MS = 500
 
 
 class Controller:
-    """Made over an opened log;
-
-    `start` makes it the active controller. `broke` is told when its disk failed.
+    """Made over an opened log; `start` makes it the active controller. `broke` is told when its
+    disk failed.
     """
 
     def __init__(

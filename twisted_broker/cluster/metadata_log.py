@@ -82,9 +82,8 @@ def open_metadata_log(
 
 
 class MetadataLog:
-    """`log` was loaded;
-
-    `committed(offset)` is told of every move of the high watermark, `broke(error)` of the end.
+    """`log` was loaded; `committed(offset)` is told of every move of the high watermark,
+    `broke(error)` of the end.
     """
 
     def __init__(

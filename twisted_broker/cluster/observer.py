@@ -84,9 +84,8 @@ class MetadataObserver:
         return self._loader.image
 
     def subscribe(self, subscriber: Subscriber) -> None:
-        """`subscriber(delta)` is called after each change of the image;
-
-        `delta.after` is the image.
+        """`subscriber(delta)` is called after each change of the image; `delta.after` is the
+        image.
         """
         self._subscribers.append(subscriber)
 

@@ -57,9 +57,8 @@ def reassigned(partition: PartitionRegistration, target: Sequence[int]) -> Assig
 
 
 def completed(assignment: Assignment, isr: Sequence[int]) -> tuple[Assignment, list[int]] | None:
-    """The assignment and the ISR when the reassignment ends with this ISR;
-
-    None when it does not, or there is none.
+    """The assignment and the ISR when the reassignment ends with this ISR; None when it does
+    not, or there is none.
     """
     if not assignment.in_progress:
         return None

@@ -83,9 +83,8 @@ def settings_of(config: BrokerConfig) -> CoordinatorSettings:
 
 @dataclass(slots=True)
 class CoordinatorParts:
-    """Time, chance, storage and settings, shared by all shards of one coordinator;
-
-    `settings` is replaced when they change.
+    """Time, chance, storage and settings, shared by all shards of one coordinator; `settings` is
+    replaced when they change.
     """
 
     clock: IClock

@@ -26,9 +26,8 @@ NO_GENERATION = -1
 
 @dataclass(frozen=True, slots=True)
 class JoinAnswer:
-    """A JoinGroup answer:
-
-    `members` is (member id, instance id, metadata) and filled for the leader only.
+    """A JoinGroup answer: `members` is (member id, instance id, metadata) and filled for the
+    leader only.
     """
 
     error: ErrorCode = ErrorCode.NONE

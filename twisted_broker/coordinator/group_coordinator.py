@@ -69,9 +69,8 @@ class GroupCoordinator(CoordinatorRuntime):
 
     # membership
     def join(self, group_id: str, request: JoinRequest) -> Deferred[JoinAnswer]:
-        """Fires when the round is complete, or with an error;
-
-        `request.new_member_id` is filled in here.
+        """Fires when the round is complete, or with an error; `request.new_member_id` is filled
+        in here.
         """
         answer: Deferred[JoinAnswer] = Deferred()
         try:
@@ -214,9 +213,8 @@ class GroupCoordinator(CoordinatorRuntime):
 
     # administration
     def list_groups(self) -> tuple[ErrorCode, list[GroupListing]]:
-        """All groups served here;
-
-        COORDINATOR_LOAD_IN_PROGRESS with those known so far when some are being read.
+        """All groups served here; COORDINATOR_LOAD_IN_PROGRESS with those known so far when some
+        are being read.
         """
         is_loading = any(shard.state is CoordinatorState.LOADING for shard in self.shards.values())
         listings = [

@@ -45,9 +45,8 @@ NEW_MEMBER_JOIN_TIMEOUT_MS = 5 * 60 * 1000
 
 @dataclass(frozen=True, slots=True)
 class JoinRequest:
-    """A JoinGroup as the core sees it;
-
-    `new_member_id` is the id to give a member that has none yet.
+    """A JoinGroup as the core sees it; `new_member_id` is the id to give a member that has none
+    yet.
     """
 
     member_id: str
@@ -184,9 +183,8 @@ class GroupCore(Rebalance):
         self._rebalance_or_complete(now_ms)
 
     def _replace_static(self, request: JoinRequest, before: str, token: Token, now_ms: int) -> None:
-        """KIP-345: the same instance under a new id;
-
-        KIP-814: without a rebalance where nothing else changed.
+        """KIP-345: the same instance under a new id; KIP-814: without a rebalance where nothing
+        else changed.
         """
         group = self.group
         assert request.instance_id is not None
@@ -347,9 +345,8 @@ class GroupCore(Rebalance):
         return [GroupWrite(snapshot, GroupCreated(next(iter(members), "")))]
 
     def written(self, purpose: Purpose, error: ErrorCode, now_ms: int) -> list[Consequence]:
-        """The record of `purpose` is stored (NONE) or could not be;
-
-        `error` is already what members may be told.
+        """The record of `purpose` is stored (NONE) or could not be; `error` is already what
+        members may be told.
         """
         if isinstance(purpose, AssignmentStored):
             self._assignment_written(purpose, error, now_ms)

@@ -47,9 +47,8 @@ class MalformedRecord(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class CommittedOffset:
-    """One committed offset;
-
-    `record_offset` is where its record lies in the log, -1 while that is not known.
+    """One committed offset; `record_offset` is where its record lies in the log, -1 while that
+    is not known.
     """
 
     offset: int

@@ -264,9 +264,8 @@ class Group:
         return max((member.rebalance_timeout_ms for member in self.members.values()), default=0)
 
     def elect_joined_leader(self) -> bool:
-        """Keeps the leader if it joined, else takes the first member that did;
-
-        False when nobody joined.
+        """Keeps the leader if it joined, else takes the first member that did; False when nobody
+        joined.
         """
         if self.leader is None:
             return False

@@ -66,9 +66,8 @@ class OffsetsTopic:
         self.is_being_created = False
 
     def coordinator(self, group_id: str, listener: str) -> tuple[int, Endpoint] | None:
-        """(node id, where it is reached) of the broker that serves the group;
-
-        None while there is none, then the topic is being made.
+        """(node id, where it is reached) of the broker that serves the group; None while there
+        is none, then the topic is being made.
         """
         image = self._image_source.image
         topic = image.topics_by_name.get(OFFSETS_TOPIC)

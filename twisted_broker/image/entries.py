@@ -142,9 +142,8 @@ class ControllerRegistration(NamedTuple):
 
 
 class PartitionRegistration(NamedTuple):
-    """One partition:
-
-    `elr` and `last_known_elr` are KIP-966's eligible leader replicas and those once known.
+    """One partition: `elr` and `last_known_elr` are KIP-966's eligible leader replicas and those
+    once known.
     """
 
     replicas: tuple[int, ...]

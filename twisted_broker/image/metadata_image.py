@@ -83,9 +83,8 @@ class MetadataImage:
         epoch: int | None = None,
         timestamp_ms: int | None = None,
     ) -> tuple[MetadataImage, MetadataDelta]:
-        """The image after `batch` (decoded records, in order;
-
-        `offset`: that of the last one), and what changed.
+        """The image after `batch` (decoded records, in order; `offset`: that of the last one),
+        and what changed.
         """
         draft = _Draft(self)
         for record in batch:

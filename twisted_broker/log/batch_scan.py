@@ -32,9 +32,8 @@ _RECOVERY_CHUNK = 4 << 20
 
 
 class BatchPlace(NamedTuple):
-    """Where a batch lies and which offsets it covers (magic 0 and 1:
-
-    `base_offset` is the last one too).
+    """Where a batch lies and which offsets it covers (magic 0 and 1: `base_offset` is the last
+    one too).
     """
 
     position: int
@@ -118,9 +117,8 @@ def read_batch(file: IFile, place: BatchPlace) -> BatchView:
 def valid_batches(
     file: IFile, end: int, position: int = 0
 ) -> Iterator[tuple[BatchPlace, BatchView | None]]:
-    """Batches whose header and CRC are right, up to the first that is not;
-
-    None stands for an entry of magic 0 or 1.
+    """Batches whose header and CRC are right, up to the first that is not; None stands for an
+    entry of magic 0 or 1.
     """
     chunk, start = b"", position
     while end - position >= _HEAD.size:

@@ -15,9 +15,8 @@ from twisted_broker.wire.errors import BrokerError, ErrorCode
 
 
 class LogDirFailure(BrokerError):
-    """A disk error in a log directory:
-
-    `directory`, and `cause`, the OSError (None on a log that failed before).
+    """A disk error in a log directory: `directory`, and `cause`, the OSError (None on a log that
+    failed before).
     """
 
     def __init__(self, directory: str, cause: OSError | None = None) -> None:

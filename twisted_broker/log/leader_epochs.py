@@ -69,9 +69,8 @@ class LeaderEpochCache:
         return True
 
     def end_offset_for(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
-        """(largest epoch known that is <= `epoch`, the offset at which it ends);
-
-        `UNDEFINED` when it cannot be told.
+        """(largest epoch known that is <= `epoch`, the offset at which it ends); `UNDEFINED`
+        when it cannot be told.
         """
         epochs = self.epochs
         if epoch < 0 or not epochs or epoch > epochs[-1]:

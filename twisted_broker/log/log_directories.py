@@ -33,9 +33,8 @@ def _unknown(topic: str) -> LogConfig | None:
 
 
 class LogDirectories:
-    """`config_of(topic)` gives a topic's settings while loading;
-
-    None: not known yet, the broker's own until `get_or_create`.
+    """`config_of(topic)` gives a topic's settings while loading; None: not known yet, the
+    broker's own until `get_or_create`.
     """
 
     def __init__(

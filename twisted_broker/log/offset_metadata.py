@@ -27,9 +27,8 @@ class LogOffsetMetadata:
         return self.position >= 0
 
     def on_older_segment(self, other: LogOffsetMetadata) -> bool:
-        """Whether this place lies on an older segment than `other`;
-
-        False when either is unknown.
+        """Whether this place lies on an older segment than `other`; False when either is
+        unknown.
         """
         return (
             self.position >= 0

@@ -61,9 +61,8 @@ class CompletedTxn:
 
 
 class ProducerStateManager:
-    """State of the producers of the log in `directory`;
-
-    `load` or `reset` must come first on a log that has content.
+    """State of the producers of the log in `directory`; `load` or `reset` must come first on a
+    log that has content.
     """
 
     __slots__ = (
@@ -94,7 +93,6 @@ class ProducerStateManager:
         self, producer_id: int, producer_epoch: int, first_sequence: int, last_sequence: int
     ) -> BatchMetadata | None:
         """The batch with these very sequences, when it is among the last five of this producer;
-
         None when it is new.
         """
         entry = self.producers.get(producer_id)

@@ -45,9 +45,8 @@ def file_name(base_offset: int, suffix: str) -> str:
 
 
 class Segment:
-    """`base_offset` names the files;
-
-    `max_timestamp` is -2 until `load_timestamps`; `full`: an index takes no more.
+    """`base_offset` names the files; `max_timestamp` is -2 until `load_timestamps`; `full`: an
+    index takes no more.
     """
 
     __slots__ = (

@@ -73,9 +73,8 @@ class TransactionIndex:
         entries.append(entry)
 
     def collect(self, fetch_offset: int, upper_bound: int, found: list[AbortedTxn]) -> bool:
-        """Adds transactions that touch [fetch_offset, upper_bound);
-
-        True when no later segment can hold another.
+        """Adds transactions that touch [fetch_offset, upper_bound); True when no later segment
+        can hold another.
         """
         for entry in self.entries():
             if entry.last_offset >= fetch_offset and entry.first_offset < upper_bound:

@@ -36,9 +36,8 @@ _LOST = Failure(ConnectionLost())
 
 @implementer(IReadDescriptor)
 class EpollGroup:
-    """Stands in for the reactor towards its transports:
-
-    `addReader` and its kin, and `callLater` and the rest of the real one.
+    """Stands in for the reactor towards its transports: `addReader` and its kin, and `callLater`
+    and the rest of the real one.
     """
 
     def __init__(self, reactor: Any) -> None:

@@ -107,9 +107,8 @@ class FrameReader:
             self._offset = 0
 
     def space(self) -> memoryview | None:
-        """Where the socket may write the rest of a long frame;
-
-        None when bytes should come by `feed`. Release the view, then `filled(n)`.
+        """Where the socket may write the rest of a long frame; None when bytes should come by
+        `feed`. Release the view, then `filled(n)`.
         """
         if self._filled < _DIRECT or self._filled == self._size or self._offset < len(self._data):
             return None

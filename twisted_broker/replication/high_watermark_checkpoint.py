@@ -32,9 +32,8 @@ _log = Logger()
 
 
 class HighWatermarkCheckpoint:
-    """`worker_of(directory)` is where writes run;
-
-    `failed(directory, error)` is told of a directory that cannot be written.
+    """`worker_of(directory)` is where writes run; `failed(directory, error)` is told of a
+    directory that cannot be written.
     """
 
     __slots__ = ("_failed", "_files", "_loaded", "_worker_of", "_writing", "_written")

@@ -53,9 +53,8 @@ PartitionKey = tuple[object, int]
 
 
 class IdleRead:
-    """A read of `log` by `replica` that found nothing:
-
-    `result` carries no records, no error and no divergence.
+    """A read of `log` by `replica` that found nothing: `result` carries no records, no error and
+    no divergence.
     """
 
     __slots__ = ("_log", "key", "partition", "replica", "result", "session")

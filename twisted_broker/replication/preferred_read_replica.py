@@ -53,9 +53,8 @@ def nearest_replica(
 def redirected(
     partition: Partition, request: FetchPartitionRequest, rack: str, brokers: LiveBrokers
 ) -> FetchPartitionResult | None:
-    """The answer that names a nearer replica and carries no records;
-
-    None: read here. Raises `BrokerError` for a wrong leader epoch.
+    """The answer that names a nearer replica and carries no records; None: read here. Raises
+    `BrokerError` for a wrong leader epoch.
     """
     nearest = nearest_replica(partition, rack, request.fetch_offset, brokers)
     if nearest < 0 or request.topic_id not in (None, partition.topic_id):

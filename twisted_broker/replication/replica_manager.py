@@ -534,7 +534,6 @@ class ReplicaManager:
         self, outcomes: Sequence[AppendOutcome], timeout_ms: int
     ) -> Deferred[None]:
         """RL 1.7: fires when all is on enough replicas or refused, or after `timeout_ms`;
-
         `outcomes` then say what became of each.
         """
         operation = DelayedProduce(outcomes, self._partition_of)

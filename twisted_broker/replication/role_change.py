@@ -43,9 +43,8 @@ _log = Logger()
 
 
 def apply_delta(replicas: ReplicaManager, delta: MetadataDelta, image: MetadataImage) -> None:
-    """Applies a delta;
-
-    `image` is the picture after it. The first one of a start also sets strays aside.
+    """Applies a delta; `image` is the picture after it. The first one of a start also sets
+    strays aside.
     """
     if delta.before.offset < 0:
         _set_strays_aside(replicas, image)

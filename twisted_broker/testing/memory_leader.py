@@ -37,9 +37,8 @@ from twisted_broker.wire.errors import BrokerError, ErrorCode
 
 
 class MemoryLeaderEndPoint:
-    """`partitions` are those of the leading broker;
-
-    `now_ms` is its clock. `asked` keeps what was asked: ("fetch" | "offset" | "epochs", what).
+    """`partitions` are those of the leading broker; `now_ms` is its clock. `asked` keeps what
+    was asked: ("fetch" | "offset" | "epochs", what).
     """
 
     def __init__(

@@ -121,9 +121,8 @@ def peek_magic(buffer: Buffer, offset: int = 0) -> int:
 
 
 def peek_offset_and_length(buffer: Buffer, offset: int = 0) -> tuple[int, int]:
-    """The first two fields of an entry of any format:
-
-    (base) offset, and the length of what follows them.
+    """The first two fields of an entry of any format: (base) offset, and the length of what
+    follows them.
     """
     try:
         base_offset, length = _OFFSET_AND_LENGTH.unpack_from(buffer, offset)

@@ -37,7 +37,6 @@ class InvalidRecordError(CorruptRecordError):
 
 class UnsupportedCodecError(CorruptRecordError):
     """A codec that does not exist or is not allowed in this message format:
-
     UNSUPPORTED_COMPRESSION_TYPE.
     """
 
@@ -46,9 +45,8 @@ class UnsupportedCodecError(CorruptRecordError):
 
 
 class OutputLimitError(CorruptRecordError):
-    """The payload inflates beyond what the caller allows:
-
-    MESSAGE_TOO_LARGE, at which producers split their batch.
+    """The payload inflates beyond what the caller allows: MESSAGE_TOO_LARGE, at which producers
+    split their batch.
     """
 
     def __init__(self, max_output_bytes: int) -> None:

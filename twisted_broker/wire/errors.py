@@ -240,10 +240,8 @@ class ErrorCode(IntEnum):
 
 
 class BrokerError(Exception):
-    """An expected refusal:
-
-    `code` goes into the answer, `message` (the code's sentence unless given) where the protocol has
-    a place for it.
+    """An expected refusal: `code` goes into the answer, `message` (the code's sentence unless
+    given) where the protocol has a place for it.
     """
 
     def __init__(self, code: ErrorCode, message: str | None = None) -> None:

@@ -106,9 +106,8 @@ def decode_request_header(frame: Buffer) -> tuple[RequestHeader, int]:
 
 
 def encode_request_header(header: RequestHeader) -> bytes:
-    """A request up to its body, without the length in front;
-
-    WireError for an API key that does not exist.
+    """A request up to its body, without the length in front; WireError for an API key that does
+    not exist.
     """
     raw = b"" if header.client_id is None else header.client_id.encode()
     length = -1 if header.client_id is None else len(raw)

@@ -62,9 +62,8 @@ class Record:
 
 
 def _read_raw(data: bytes | memoryview, position: int, most_bytes: int) -> tuple[int, int]:
-    """A varint before zigzag, of at most 5 bytes (32 bits) or 10 (64):
-
-    (number, position after it).
+    """A varint before zigzag, of at most 5 bytes (32 bits) or 10 (64): (number, position after
+    it).
     """
     byte = data[position]
     number = byte & 0x7F
@@ -83,18 +82,16 @@ def _read_raw(data: bytes | memoryview, position: int, most_bytes: int) -> tuple
 
 
 def read_varint(data: bytes | memoryview, position: int) -> tuple[int, int]:
-    """A zigzag int of at most 5 bytes:
-
-    (value, position after it). `InvalidRecordError` when longer, `IndexError` when the bytes end.
+    """A zigzag int of at most 5 bytes: (value, position after it). `InvalidRecordError` when
+    longer, `IndexError` when the bytes end.
     """
     number, position = _read_raw(data, position, 5)
     return (number >> 1) ^ -(number & 1), position
 
 
 def read_varlong(data: bytes, position: int) -> tuple[int, int]:
-    """A zigzag long of at most 10 bytes:
-
-    (value, position after it). `InvalidRecordError` when longer, `IndexError` when the bytes end.
+    """A zigzag long of at most 10 bytes: (value, position after it). `InvalidRecordError` when
+    longer, `IndexError` when the bytes end.
     """
     number, position = _read_raw(data, position, 10)
     return (number >> 1) ^ -(number & 1), position

@@ -1,4 +1,3 @@
-"""Stock clients as processes of their own:
-
-`python -m tests.faults.clients JOB`, where JOB is a `Job` as JSON.
+"""Stock clients as processes of their own: `python -m tests.faults.clients JOB`, where JOB is a
+`Job` as JSON.
 """

@@ -27,10 +27,8 @@ REQUEST_MS, SESSION_MS, HEARTBEAT_MS = 7_000, 6_000, 1_000
 
 @dataclass(frozen=True)
 class Job:
-    """`role`: produce or consume;
-
-    `group` "": all partitions, assigned. `file` is where the history goes. `acks` other than all:
-    no idempotence.
+    """`role`: produce or consume; `group` "": all partitions, assigned. `file` is where the
+    history goes. `acks` other than all: no idempotence.
     """
 
     name: str

@@ -36,10 +36,8 @@ SPAN_BYTES: Final = (
 
 
 class Fields(NamedTuple):
-    """One entry per record, in order;
-
-    `batch` is the row of its batch in the group's headers, lengths are -1 for null, positions are
-    in `data`.
+    """One entry per record, in order; `batch` is the row of its batch in the group's headers,
+    lengths are -1 for null, positions are in `data`.
     """
 
     data: Bytes

@@ -80,9 +80,8 @@ class TransactionLog:
 
 
 def _marker(data: Buffer, position: int) -> int | None:
-    """The type of the control record in the batch at this byte;
-
-    None for a batch that the cleaner emptied.
+    """The type of the control record in the batch at this byte; None for a batch that the
+    cleaner emptied.
     """
     for record in BatchView(data, position).records():
         return control_record_type(record.key)

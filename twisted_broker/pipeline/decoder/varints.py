@@ -52,9 +52,8 @@ def next_two(data: Bytes, at: Ints) -> NDArray[np.uint16]:
 
 
 def read(data: Bytes, at: Ints, most_bytes: int) -> tuple[Ints, Ints]:
-    """The zigzag varints of at most `most_bytes` at these positions:
-
-    (values, positions after them).
+    """The zigzag varints of at most `most_bytes` at these positions: (values, positions after
+    them).
     """
     found = SHORT.take(next_two(data, at), mode="clip")
     size = found & _SIZE_MASK
@@ -67,9 +66,8 @@ def read(data: Bytes, at: Ints, most_bytes: int) -> tuple[Ints, Ints]:
 
 
 def _read_long(data: Bytes, at: Ints, most_bytes: int) -> tuple[Ints, Ints]:
-    """(values, sizes) of varints of any allowed length, byte by byte;
-
-    `BEYOND` as the size of one that is too long.
+    """(values, sizes) of varints of any allowed length, byte by byte; `BEYOND` as the size of
+    one that is too long.
     """
     raw, size = np.zeros(len(at), np.uint64), np.full(len(at), BEYOND)
     going = np.arange(len(at))

@@ -39,9 +39,8 @@ class Gap:
 
 @dataclass(frozen=True)
 class Plan:
-    """The ranges of the next batch, for all partitions of the source;
-
-    `gaps` are those that were allowed.
+    """The ranges of the next batch, for all partitions of the source; `gaps` are those that were
+    allowed.
     """
 
     start: Offsets

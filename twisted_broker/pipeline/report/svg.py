@@ -82,9 +82,8 @@ def columns(
 
 
 def bars(rows: Sequence[Bar], names: Sequence[str] = (), room: int = 190) -> str:
-    """Horizontal bars, each of one or several parts side by side;
-
-    `room` pixels for the names on the left.
+    """Horizontal bars, each of one or several parts side by side; `room` pixels for the names on
+    the left.
     """
     longest = max((sum(row.parts) for row in rows), default=0) or 1
     across = WIDTH - room - 130

@@ -95,9 +95,8 @@ def checked(
 def first_offset(
     file: int, segment: Segment, before: int, relative: int, position: int
 ) -> int | None:
-    """The first offset of the batch at `position`;
-
-    None when what lies there is none that begins after `before` and ends by the entry's offset.
+    """The first offset of the batch at `position`; None when what lies there is none that begins
+    after `before` and ends by the entry's offset.
     """
     try:
         header = read_batch_header(os.pread(file, HEADER_BYTES, position))

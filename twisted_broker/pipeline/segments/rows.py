@@ -22,9 +22,8 @@ CHUNK_BYTES: Final = 32 << 20
 
 
 class _Pieces:
-    """The chunks of a file as the decoder wants them;
-
-    `position` is the byte where the latest begins.
+    """The chunks of a file as the decoder wants them; `position` is the byte where the latest
+    begins.
     """
 
     def __init__(self, path: str, position: int) -> None:

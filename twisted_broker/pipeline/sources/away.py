@@ -22,9 +22,8 @@ class BrokersAwayError(PipelineError):
 
 
 def are_away(error: Exception) -> bool:
-    """Whether this failed because no broker answered;
-
-    Spark tells of it in the text of its own error.
+    """Whether this failed because no broker answered; Spark tells of it in the text of its own
+    error.
     """
     return isinstance(error, BrokersAwayError) or (
         from_spark(error) and any(sign in str(error) for sign in SIGNS)

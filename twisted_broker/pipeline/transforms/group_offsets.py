@@ -48,9 +48,8 @@ def transform(rows: DataFrame) -> DataFrame:
 
 
 def commit(row: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """The row of `COMMIT` of one record, none if it is another kind;
-
-    `committed` is -1 for a deleted offset, `at` the record's own offset.
+    """The row of `COMMIT` of one record, none if it is another kind; `committed` is -1 for a
+    deleted offset, `at` the record's own offset.
     """
     key, value = row["key"], row["value"]
     if key is None or len(key) < 2 or int.from_bytes(key[:2], "big") not in _OFFSET_KEYS:

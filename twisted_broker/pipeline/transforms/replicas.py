@@ -48,9 +48,8 @@ def within(table: Table, start: int, end: int) -> Table:
 
 
 def parting(tables: Sequence[Table]) -> Parting | None:
-    """The first difference between the tables, each against the first;
-
-    None when all hold the same batches.
+    """The first difference between the tables, each against the first; None when all hold the
+    same batches.
     """
     offsets, differing = [], [0]
     for table in tables[1:]:

@@ -54,9 +54,8 @@ class Span(NamedTuple):
 
 
 def transform(rows: DataFrame, allowed: Mapping[str, int]) -> DataFrame:
-    """Rows with topic, partition and offset to rows of `SPAN`;
-
-    `allowed`: topic -> the widest gap that is no fault, in offsets (none: 0).
+    """Rows with topic, partition and offset to rows of `SPAN`; `allowed`: topic -> the widest
+    gap that is no fault, in offsets (none: 0).
     """
     return rows.select("topic", "partition", "offset").mapInArrow(
         lambda batches: spans(batches, allowed), SPAN

@@ -140,9 +140,8 @@ def explain(
     watching: Sequence[tuple[Any, int]] = (),
     fetching: Fetching | None = None,
 ) -> Explanation:
-    """`watching`: the operations that wait for it, with the ms left to each;
-
-    `fetching`: see `fetching_now`.
+    """`watching`: the operations that wait for it, with the ms left to each; `fetching`: see
+    `fetching_now`.
     """
     log, leads, history, state = (
         partition.log,

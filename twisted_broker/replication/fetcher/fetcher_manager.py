@@ -48,9 +48,8 @@ def fetcher_number(topic_partition: TopicPartition, fetchers: int) -> int:
 
 
 class FetcherManager:
-    """`make(number, leader, failed)` makes a fetcher that is not started yet;
-
-    `count`: fetchers per leader broker.
+    """`make(number, leader, failed)` makes a fetcher that is not started yet; `count`: fetchers
+    per leader broker.
     """
 
     def __init__(

@@ -208,10 +208,8 @@ class FetcherState:
     def settle(
         self, now_ms: int, ask: Callable[[TopicPartition, PartitionFetchState], RequestedPartition]
     ) -> list[TopicPartition]:
-        """A round begins:
-
-        `asks` are those of all that are ready, made by `ask`. Those that it refuses with
-        `BrokerError` are returned.
+        """A round begins: `asks` are those of all that are ready, made by `ask`. Those that it
+        refuses with `BrokerError` are returned.
         """
         refused: list[TopicPartition] = []
         unsettled: dict[TopicPartition, None] = {}  # a new one: a dict that was large once stays so
@@ -308,9 +306,8 @@ class FetcherState:
     def refused(
         self, topic_partition: TopicPartition, asked_epoch: int, error: ErrorCode
     ) -> Verdict:
-        """RL 6.5:
-
-        FENCED when the leader has moved on past the epoch that is still the newest here.
+        """RL 6.5: FENCED when the leader has moved on past the epoch that is still the newest
+        here.
         """
         state = self.partitions.get(topic_partition)
         if state is None:

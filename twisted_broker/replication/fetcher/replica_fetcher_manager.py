@@ -56,9 +56,8 @@ def fetch_limits(config: BrokerConfig) -> FetchLimits:
 
 
 class ReplicaFetcherManager(FetcherManager):
-    """`connect(endpoint, client id)` makes a connection;
-
-    `broker_epoch` is our registration's; `listener` the inter-broker one's name.
+    """`connect(endpoint, client id)` makes a connection; `broker_epoch` is our registration's;
+    `listener` the inter-broker one's name.
     """
 
     def __init__(

@@ -56,9 +56,8 @@ class OffsetTruncationState(NamedTuple):
 
 
 class Restart(NamedTuple):
-    """Where to go on after OFFSET_OUT_OF_RANGE:
-
-    `cut` the own log there first, or drop all of it (`fully`).
+    """Where to go on after OFFSET_OUT_OF_RANGE: `cut` the own log there first, or drop all of it
+    (`fully`).
     """
 
     offset: int

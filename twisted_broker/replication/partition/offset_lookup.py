@@ -41,9 +41,8 @@ def list_offset(
     current_leader_epoch: int,
     only_leader: bool,
 ) -> TimestampAndOffset:
-    """The offset for `timestamp` (ms, or one of the special ones);
-
-    `NOT_FOUND` when there is none. Raises `BrokerError` as the card says.
+    """The offset for `timestamp` (ms, or one of the special ones); `NOT_FOUND` when there is
+    none. Raises `BrokerError` as the card says.
     """
     log = partition.log_for(current_leader_epoch, only_leader)
     end_offset = partition.end_for(isolation).offset

@@ -385,10 +385,8 @@ class Partition:
         return least
 
     def enough_replicas_reached(self, required_offset: int) -> ErrorCode | None:
-        """RL 1.7:
-
-        None while the high watermark is below `required_offset`; then NONE, or the error to answer
-        with.
+        """RL 1.7: None while the high watermark is below `required_offset`; then NONE, or the
+        error to answer with.
         """
         log = self.leader_log
         if log is None:

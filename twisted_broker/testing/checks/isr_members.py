@@ -87,9 +87,8 @@ class Members:
                 )
 
     def _log_of(self, node: SimNode, key: Key) -> Mirror | None:
-        """The log of a broker that runs under its registered epoch;
-
-        None when there is nothing to hold it to.
+        """The log of a broker that runs under its registered epoch; None when there is nothing
+        to hold it to.
         """
         if node.broker is None or node.broker._lifecycle is None or self.truth.image is None:
             return None

@@ -82,9 +82,8 @@ def produce_batch(
     acks: str = "all",
     seconds: str = "30",
 ) -> Deferred[str]:
-    """One batch with these values to the leader (or to the broker named);
-
-    `a:500` is a record of 500 bytes. Answer: at <offset>.
+    """One batch with these values to the leader (or to the broker named); `a:500` is a record of
+    500 bytes. Answer: at <offset>.
     """
     builder = BatchBuilder()
     for value in values.split():

@@ -130,9 +130,8 @@ class Stage:
         return None if controller is None else controller.committed
 
     def registration(self, name: TopicPartition) -> Any:
-        """A partition as the controller has it;
-
-        None when there is none, or while the controller is down.
+        """A partition as the controller has it; None when there is none, or while the controller
+        is down.
         """
         image = self.image
         topic = None if image is None else image.topics_by_name.get(name.topic)

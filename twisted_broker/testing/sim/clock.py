@@ -162,9 +162,8 @@ class SimClock:
         )
 
     def step(self, until: float) -> bool:
-        """Runs the next call that is due by `until`;
-
-        False when there is none (the time is `until` then).
+        """Runs the next call that is due by `until`; False when there is none (the time is
+        `until` then).
         """
         queue = self.queue
         while queue and queue[0][0] <= until:

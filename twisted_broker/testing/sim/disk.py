@@ -25,9 +25,8 @@ from twisted_broker.testing.sim.file import SimFile, SimInode
 
 
 class SimDisk(DiskFaults, MemoryFileSystem):
-    """`capacity_bytes`: of all files together;
-
-    None without end. `crash_at`, `faults`: see `DiskFaults`.
+    """`capacity_bytes`: of all files together; None without end. `crash_at`, `faults`: see
+    `DiskFaults`.
     """
 
     def __init__(

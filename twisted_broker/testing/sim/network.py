@@ -113,9 +113,8 @@ class SimNetwork:
         return HostNetwork(self, clock)
 
     def switch_off(self, name: str, silent: bool) -> None:
-        """A process ended, and its peers hear it;
-
-        `silent`: its machine is without power, and they do not.
+        """A process ended, and its peers hear it; `silent`: its machine is without power, and
+        they do not.
         """
         self.machines.pop(name, None)
         self.ports = {address: port for address, port in self.ports.items() if address[0] != name}

@@ -18,7 +18,6 @@ _INLINE = InlineWorker()
 
 class StallingWorker:
     """A disk worker whose jobs take `delay_ms` of simulated time each, one after another;
-
     `stalled` holds all back.
     """
 

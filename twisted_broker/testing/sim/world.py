@@ -41,7 +41,6 @@ class Trace:
 
 class SimWorld:
     """`after_step(clock)` is told after each call, `gone(machine)` of each process that ended;
-
     `bugs` are the failures so far.
     """
 

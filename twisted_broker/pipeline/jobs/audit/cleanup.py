@@ -23,9 +23,8 @@ ALL = ""
 
 
 class Policy(NamedTuple):
-    """`policies`: of `delete` and `compact`;
-
-    `source` says who said so; `assumed` when nobody did.
+    """`policies`: of `delete` and `compact`; `source` says who said so; `assumed` when nobody
+    did.
     """
 
     policies: frozenset[str]

@@ -41,10 +41,8 @@ WIRE_LIMITS = (
 
 @dataclass(frozen=True)
 class AuditConfig:
-    """`policies`:
-
-    POLICY or TOPIC=POLICY. `allow_holes`: offsets, in a cluster's topics. `hanging_after` a last
-    record: seconds.
+    """`policies`: POLICY or TOPIC=POLICY. `allow_holes`: offsets, in a cluster's topics.
+    `hanging_after` a last record: seconds.
     """
 
     source: sources.Source

@@ -52,9 +52,8 @@ def judged(
     policies: Mapping[str, Policy],
     widest: Mapping[str, int],
 ) -> tuple[list[Finding], list[Summary]]:
-    """What the spans say of partitions that reach from `start` to `end`;
-
-    `widest`: topic -> the widest gap that is no fault.
+    """What the spans say of partitions that reach from `start` to `end`; `widest`: topic -> the
+    widest gap that is no fault.
     """
     findings: list[Finding] = []
     summaries: list[Summary] = []

@@ -36,9 +36,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class CompareConfig:
-    """`directories`: two or more log directories;
-
-    `topics`: only these; `upto`: HIGH_WATERMARK or LOG_END.
+    """`directories`: two or more log directories; `topics`: only these; `upto`: HIGH_WATERMARK
+    or LOG_END.
     """
 
     directories: tuple[str, ...]

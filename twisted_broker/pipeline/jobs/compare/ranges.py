@@ -29,9 +29,8 @@ PIECE_BYTES = 256 << 20
 
 @dataclass
 class Partition:
-    """Replicas of one partition and the range [start, end) that is compared;
-
-    `end_by` is the directory that sets the end.
+    """Replicas of one partition and the range [start, end) that is compared; `end_by` is the
+    directory that sets the end.
     """
 
     topic: str

@@ -108,9 +108,8 @@ def batches(spark: SparkSession, source: Source, within: Extent) -> list[Row]:
 
 
 def lag(spark: SparkSession, source: Source, within: Extent) -> Table | None:
-    """group, topic, partition, committed, end, lag, written;
-
-    None when the source has no `__consumer_offsets`.
+    """group, topic, partition, committed, end, lag, written; None when the source has no
+    `__consumer_offsets`.
     """
     committed = offsets_source(spark, source)
     if committed is None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tests.replication.test_requested_partitions import ONE, TWO, A, B, C, ask, put_exactly
 from twisted_broker.interfaces import TopicPartition
-from twisted_broker.replication.fetch_session import FetchSessionCache, open_context
+from twisted_broker.replication.fetch_session import FetchSessionCache, new_context
 from twisted_broker.replication.fetcher.fetch_session_handler import (
     FetchSessionHandler,
     SessionRequest,
@@ -167,7 +167,7 @@ def leader_reads(
     ]
     forgotten = [(topic_id, name.partition) for name, topic_id in request.forgotten]
     try:
-        context = open_context(
+        context = new_context(
             cache, request.session_id, request.epoch, True, True, said, forgotten, now_ms
         )
     except BrokerError as refusal:

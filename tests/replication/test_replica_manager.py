@@ -57,8 +57,13 @@ def parked_fetch(fixture: Fixture, params=None, *requests):
     assert not ReplicaManager.answers_at_once(params, first)
     done: list = []
     deferred = fixture.replicas.delayed_fetch(params, first)
-    deferred.addBoth(done.append)
+    deferred.addCallback(released).addBoth(done.append)
     return deferred, done
+
+
+def released(second_read) -> None:
+    for result in second_read:
+        result.release()
 
 
 # appending

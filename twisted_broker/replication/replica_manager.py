@@ -4,7 +4,7 @@ happened.
 Owns the partitions, the event queue with its table, the three purgatories, the fetch sessions and
 the periodic tasks.
 
-1. Partitions put what happened into `events`; effects run from there, first in, first out, to
+1. Partitions emit events into `events`; effects run from there, first in, first out, to
    empty, never inside a partition's transition. `produce`, `fetch`, timers and role changes drain
    before they return; `append` (for coordinators, in the middle of transitions of their own) leaves
    it to `drain`, which is called at the latest in the reactor's next turn.
@@ -35,9 +35,9 @@ from twisted_broker.replication.collaborators import (
     IAlterPartitionManager,
     RoleObserver,
 )
-from twisted_broker.replication.fetch_session import FetchSessionCache
+from twisted_broker.replication.fetch_session import SESSIONLESS, FetchContext, FetchSessionCache
 from twisted_broker.replication.high_watermark_checkpoint import HighWatermarkCheckpoint
-from twisted_broker.replication.idle_partitions import IdlePartitions, IdleRead
+from twisted_broker.replication.idle_partitions import IdlePartitions
 from twisted_broker.replication.live_brokers import ImageSource, LiveBrokers
 from twisted_broker.replication.partition import leader_isr
 from twisted_broker.replication.partition.events import (
@@ -58,7 +58,7 @@ from twisted_broker.replication.partition.fetch_data import (
     FetchPartitionResult,
 )
 from twisted_broker.replication.partition.isr import IsrAnswer, PendingIsr
-from twisted_broker.replication.partition.partition import Partition, is_registered
+from twisted_broker.replication.partition.partition import Partition
 from twisted_broker.replication.partition.topic_stats import BrokerStats
 from twisted_broker.replication.periodic_tasks import PeriodicTasks
 from twisted_broker.replication.preferred_read_replica import reads_nearby, redirected
@@ -166,7 +166,9 @@ class ReplicaManager:
         self.fetch_max_bytes = config.integer("fetch.max.bytes")
         self.reads_nearby = reads_nearby(config)
         self.sessions = FetchSessionCache(
-            config.integer("max.incremental.fetch.session.cache.slots"), runtime.random
+            config.integer("max.incremental.fetch.session.cache.slots"),
+            runtime.random,
+            lambda: IdlePartitions(self.partitions, self._brokers, self.fetch_purgatory.watch_too),
         )
         self._high_watermarks = HighWatermarkCheckpoint(
             runtime.files, log_manager.worker, log_manager.fail_directory
@@ -180,32 +182,20 @@ class ReplicaManager:
 
     # what follows from what happened
     def _event_table(self) -> dict[type[Any], tuple[Callable[[Any], object], ...]]:
-        """The map of the system: event -> effects, in order."""
+        """The map of the system: event -> effects, in order.
+
+        A partition's listeners (fetch sessions in which it is idle) have heard of it before.
+        """
         checks = (self._check_produces, self._check_fetches, self._check_delete_records)
         return {
-            LogEndAdvanced: (self._wake_idle, self._check_fetches),
-            HighWatermarkAdvanced: (
-                self._wake_idle,
-                self._check_produces,
-                self._check_fetches,
-                self._check_delete_records,
-            ),
-            LogStartAdvanced: (
-                self._wake_idle,
-                self._ask_anew,
-                self._check_delete_records,
-                self._check_fetches,
-            ),
+            LogEndAdvanced: (self._check_fetches,),
+            HighWatermarkAdvanced: checks,
+            LogStartAdvanced: (self._ask_anew, self._check_delete_records, self._check_fetches),
             IsrChangeWanted: (self._propose_isr,),
-            IsrChanged: (
-                self._wake_idle,
-                self._mark_isr_rate,
-                self._check_produces,
-                self._check_fetches,
-            ),
-            LeaderEpochBegan: (self._wake_idle, self._check_fetches),
-            LeadershipLost: (self._wake_idle, self._withdraw_isr, *checks),
-            PartitionFailed: (self._wake_idle, self._note_failure, self._stop_fetcher, *checks),
+            IsrChanged: (self._mark_isr_rate, self._check_produces, self._check_fetches),
+            LeaderEpochBegan: (self._check_fetches,),
+            LeadershipLost: (self._withdraw_isr, *checks),
+            PartitionFailed: (self._note_failure, self._stop_fetcher, *checks),
         }
 
     def drain(self) -> None:
@@ -239,26 +229,6 @@ class ReplicaManager:
     def _drain_later(self) -> None:
         self._drain_call = None
         self.drain()
-
-    def _wake_idle(self, event: Event) -> None:
-        if event.partition.resting:
-            self.wake(event.partition)
-
-    def wake(self, partition: Partition) -> None:
-        """Followers read it again; those whose fetch waits, wait for it too (RL 1.9)."""
-        for session in partition.wake():
-            self.fetch_purgatory.watch_too(session, partition.topic_partition)
-
-    def wake_what_changed(self, params: FetchParams, resting: IdlePartitions) -> None:
-        """Before the effects of it had their turn: a follower's fetch that one of them answers
-        reads all of it (RL 1.9).
-
-        Everything, when it registered anew since: each partition refuses it.
-        """
-        for event in self.events:
-            self._wake_idle(event)
-        if not is_registered(params, self._brokers):
-            resting.wake_all()
 
     def _ask_anew(self, event: LogStartAdvanced) -> None:
         if self.fetchers is not None:
@@ -296,7 +266,7 @@ class ReplicaManager:
         if answer.error is not _NONE:
             self.failed_isr_updates += 1
         if leader_isr.answered(partition, pending, answer, self.runtime.now_ms()):
-            self.events.append(IsrChangeWanted(partition, pending))
+            partition.emit(IsrChangeWanted(partition, pending))
         self.drain()
 
     def _mark_isr_rate(self, event: IsrChanged) -> None:
@@ -393,7 +363,7 @@ class ReplicaManager:
         """
         partition = self.partitions.get(log.topic_partition)
         if partition is not None and partition.log is log:
-            self.events.append(LogStartAdvanced(partition))
+            partition.emit(LogStartAdvanced(partition))
             self._drain_soon()
 
     def directory_failed(self, directory: str, error: OSError | None) -> None:
@@ -596,36 +566,14 @@ class ReplicaManager:
         _log.failure("a read of {partition} failed", partition=request.topic_partition)
         return FetchPartitionResult(request, ErrorCode.UNKNOWN_SERVER_ERROR)
 
-    def begin_round(
-        self, params: FetchParams, resting: IdlePartitions, may_replicate: bool
-    ) -> None:
-        """A follower asks again for what rests in its session."""
-        self.drain()
-        self.wake_what_changed(params, resting)
-        resting.begin(
-            self.runtime.now_ms(), (params.replica_id, params.replica_epoch), may_replicate
-        )
-
-    def idle_read(self, params: FetchParams, result: FetchPartitionResult) -> IdleRead | None:
-        """What a follower was just told of a partition, if it may rest now."""
-        partition = self.partitions.get(result.request.topic_partition)
-        log = None if partition is None else partition.leader_log
-        replica = None if partition is None else partition.remote_replicas.get(params.replica_id)
-        if (
-            partition is None or log is None or replica is None or replica.keeps_pace
-        ):  # it rests in another session
-            return None
-        quiet = IdleRead(partition, log, replica, result)
-        return quiet if quiet.holds() else None
-
     @staticmethod
     def answers_at_once(
         params: FetchParams,
         results: Sequence[FetchPartitionResult],
-        resting: IdlePartitions | None = None,
+        session: FetchContext = SESSIONLESS,
     ) -> bool:
         """RL 1.8: whether a first read is the answer."""
-        if params.max_wait_ms <= 0 or not (results or resting):
+        if params.max_wait_ms <= 0 or not (results or session.has_idle):
             return True
         readable = 0
         for result in results:
@@ -642,21 +590,26 @@ class ReplicaManager:
         self,
         params: FetchParams,
         first_read: Sequence[FetchPartitionResult],
-        resting: IdlePartitions | None = None,
-    ) -> Deferred[Sequence[FetchPartitionResult] | None]:
-        """RL 1.9: fires when the fetch should be read anew; with what that would give where it
-        is known, else None. Gives slices back.
+        session: FetchContext = SESSIONLESS,
+    ) -> Deferred[list[FetchPartitionResult]]:
+        """RL 1.9: waits until there is enough or time is up, and fires with the second read. Gives
+        the slices of the first one back.
         """
         for result in first_read:
             if result.size:
                 self._read_given_back(params, result)
             result.release()
-        operation = DelayedFetch(params, first_read, self._partition_of, resting)
+        operation = DelayedFetch(params, first_read, self._partition_of, session)
         waiting = (
             self.fetch_purgatory.wait(operation, operation.keys, params.max_wait_ms, tried=True)
             or _fired()
         )  # the read was the first try
-        return waiting.addCallback(lambda _: operation.unchanged)
+        return waiting.addCallback(self._read_again, operation)
+
+    def _read_again(self, _: None, operation: DelayedFetch) -> list[FetchPartitionResult]:
+        if operation.unchanged is not None:
+            return list(operation.unchanged)
+        return self.fetch(operation.params, operation.requests_again(), record_progress=False)
 
     def _read_given_back(self, params: FetchParams, result: FetchPartitionResult) -> None:
         partition = self.partitions.get(result.request.topic_partition)

@@ -161,9 +161,6 @@ def _lead(
     if log is None:
         return
     try:
-        replicas.wake(
-            partition
-        )  # also where no leader epoch begins: the assignment or the ISR is another
         if partition.make_leader(state, log, replicas.runtime.now_ms()):
             gained.append((partition.topic_partition, state.leader_epoch))
     except Exception as error:

@@ -25,6 +25,7 @@ from twisted_broker.replication.explain.explanation import (
     fetching_now,
 )
 from twisted_broker.replication.explain.reasons import Now
+from twisted_broker.replication.idle_partitions import idle_reads
 from twisted_broker.replication.partition.partition import Partition
 
 _PURGATORIES = ("produce_purgatory", "fetch_purgatory", "delete_records_purgatory")
@@ -70,8 +71,8 @@ class BrokerView:
         if partition is not None:
             watching += [
                 each
-                for quiet in partition.resting
-                for each in self.replicas.fetch_purgatory.watching(quiet.session)
+                for idle in idle_reads(partition)
+                for each in self.replicas.fetch_purgatory.watching(idle.watch_key)
             ]
         return watching
 

@@ -114,7 +114,7 @@ def follow_log_start(partition: Partition, leader_log_start: int) -> None:
     log = own_log(partition)
     start = min(leader_log_start, log.high_watermark)
     if start > log.log_start_offset and log.increment_log_start_offset(start):
-        partition.events.append(LogStartAdvanced(partition))
+        partition.emit(LogStartAdvanced(partition))
 
 
 def truncate(partition: Partition, offset: int, wall_ms: int) -> Truncation | None:
@@ -160,5 +160,5 @@ def _told(partition: Partition, log: Log, cut: Truncation) -> Truncation:
         _log.warn("{cut}", cut=cut)
     else:
         _log.info("{cut}", cut=cut)
-    partition.events.append(LogEndAdvanced(partition))  # readers beyond the new end must be told
+    partition.emit(LogEndAdvanced(partition))  # readers beyond the new end must be told
     return cut

@@ -84,7 +84,7 @@ def maybe_shrink(partition: Partition, now_ms: int) -> None:
 def _propose(partition: Partition, pending: PendingIsr, now_ms: int) -> None:
     partition.isr_state = pending
     partition.history.proposed(partition, pending, now_ms)
-    partition.events.append(IsrChangeWanted(partition, pending))
+    partition.emit(IsrChangeWanted(partition, pending))
 
 
 def proposal(partition: Partition, pending: PendingIsr) -> IsrProposal:
@@ -133,5 +133,5 @@ def _confirmed(partition: Partition, pending: PendingIsr, answer: IsrAnswer, now
     partition.partition_epoch = answer.partition_epoch
     partition.isr_state = CommittedIsr(answer.isr, answer.leader_recovery_state)
     partition.history.confirmed(partition, pending, now_ms)
-    partition.events.append(IsrChanged(partition, isinstance(pending, PendingExpand)))
+    partition.emit(IsrChanged(partition, isinstance(pending, PendingExpand)))
     partition.advance_high_watermark(now_ms)

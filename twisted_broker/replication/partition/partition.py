@@ -9,8 +9,9 @@ Owns its role, its in-sync replicas and what moves its high watermark.
    only grow; older news changes nothing.
 2. The high watermark moves forward only, to the least log end of the maximal ISR and of those about
    to join it, and not at all while the ISR is below the minimum (RL 2.3).
-3. What happened goes into `events`; nothing outside is touched. Times are arguments: `now_ms`
-   monotonic, `wall_ms` the calendar's.
+3. What happened is emitted: `listeners` hear of it at once, its effects run later, from the queue
+   `events`; nothing else outside is touched. Times are arguments: `now_ms` monotonic, `wall_ms` the
+   calendar's.
 
 Source: RL 1.10, 1.14, 2.1-2.8; Kafka's `Partition`. Leaves out: changes of the ISR (`leader_isr`),
 offset look-ups (`partition_offsets`), waiting (`delayed`).
@@ -24,9 +25,9 @@ from twisted_broker.config import LogConfig
 from twisted_broker.interfaces import Buffer, TopicPartition
 from twisted_broker.log.append_info import AppendOrigin, LogAppendInfo
 from twisted_broker.log.offset_metadata import LogOffsetMetadata
-from twisted_broker.replication.idle_partitions import IdlePartitions, IdleRead
 from twisted_broker.replication.partition import leader_isr
 from twisted_broker.replication.partition.events import (
+    Event,
     Events,
     HighWatermarkAdvanced,
     LeaderEpochBegan,
@@ -34,6 +35,7 @@ from twisted_broker.replication.partition.events import (
     LogEndAdvanced,
     LogStartAdvanced,
     PartitionFailed,
+    PartitionListener,
 )
 from twisted_broker.replication.partition.fetch_data import (
     LOG_END,
@@ -69,11 +71,11 @@ class Brokers(Protocol):
         ...
 
 
-def is_registered(params: FetchParams, brokers: Brokers) -> bool:
+def is_registered(broker_id: int, broker_epoch: int, brokers: Brokers) -> bool:
     """Whether a follower fetches under the broker epoch that it has, as far as is known here, or
     names none (KIP-903).
     """
-    return params.replica_epoch == -1 or params.replica_epoch >= brokers.epoch_of(params.replica_id)
+    return broker_epoch == -1 or broker_epoch >= brokers.epoch_of(broker_id)
 
 
 class Partition:
@@ -91,6 +93,7 @@ class Partition:
         "leader_epoch_start_offset",
         "leader_id",
         "leader_log",
+        "listeners",
         "log",
         "max_lag_ms",
         "node_id",
@@ -99,7 +102,6 @@ class Partition:
         "remote_replicas",
         "removing",
         "replicas",
-        "resting",
         "stats",
         "topic_id",
         "topic_partition",
@@ -133,7 +135,7 @@ class Partition:
         self.removing: tuple[int, ...] = ()
         self.isr_state: IsrState = EMPTY_ISR
         self.remote_replicas: dict[int, RemoteReplica] = {}
-        self.resting: tuple[IdleRead, ...] = ()
+        self.listeners: tuple[PartitionListener, ...] = ()
         self.history = PartitionHistory()
         self.stats = TopicStats() if stats is None else stats
         self._log_end_advanced = LogEndAdvanced(self)
@@ -151,6 +153,25 @@ class Partition:
             f"<partition {self.topic_partition} {role} at epoch {self.leader_epoch} "
             f"{self.isr_state}>"
         )
+
+    # what happens
+    def emit(self, event: Event) -> None:
+        """Its listeners hear of it now; its effects run from the queue."""
+        if self.listeners:
+            self._tell_listeners()
+        self.events.append(event)
+
+    def subscribe(self, listener: PartitionListener) -> None:
+        """It hears of fetches, and of the next change: once."""
+        self.listeners += (listener,)
+
+    def unsubscribe(self, listener: PartitionListener) -> None:
+        self.listeners = tuple(each for each in self.listeners if each is not listener)
+
+    def _tell_listeners(self) -> None:
+        told, self.listeners = self.listeners, ()
+        for listener in told:
+            listener.partition_changed()
 
     # roles
     @property
@@ -170,6 +191,8 @@ class Partition:
             self.isr_state,
             self.leader_id,
         )
+        # Also where no leader epoch begins: the assignment or the ISR is another.
+        self._tell_listeners()
         self._take(
             state, frozenset(state.isr), RECOVERED
         )  # nothing is left to recover here; the next ISR change says so
@@ -178,7 +201,7 @@ class Partition:
         if epoch_is_new:
             self._start_epoch(state.leader_epoch, log, leader_is_new, now_ms)
             if not leader_is_new:
-                self.events.append(LeaderEpochBegan(self))
+                self.emit(LeaderEpochBegan(self))
         self.leader_id = self.node_id
         log.set_high_watermark(log.offset_metadata(log.high_watermark))
         self.history.leads(
@@ -200,7 +223,7 @@ class Partition:
         self.leader_epoch = max(self.leader_epoch, state.leader_epoch)
         if led or epoch_is_new:
             self.history.follows(now_ms)
-            self.events.append(LeadershipLost(self))
+            self.emit(LeadershipLost(self))
         return epoch_is_new
 
     def update_config(self, config: LogConfig, now_ms: int) -> None:
@@ -218,7 +241,7 @@ class Partition:
         self.leader_id = -1
         self.isr_state = EMPTY_ISR
         self.remote_replicas = {}
-        self.events.append(LeadershipLost(self))
+        self.emit(LeadershipLost(self))
 
     def fail(self, reason: str) -> None:
         """Its directory is offline, or an effect on it raised: it answers KAFKA_STORAGE_ERROR
@@ -227,7 +250,7 @@ class Partition:
         if not self.offline:
             self.offline = True
             self.leader_log = None
-            self.events.append(PartitionFailed(self, reason))
+            self.emit(PartitionFailed(self, reason))
 
     def _take(
         self, state: PartitionRegistration, isr: frozenset[int], leader_recovery_state: int
@@ -308,7 +331,7 @@ class Partition:
         info = log.append_as_leader(records, self.leader_epoch, wall_ms, origin=origin)
         stats.messages_in += info.records_count
         stats.bytes_in += info.bytes
-        self.events.append(
+        self.emit(
             self.high_watermark_advanced
             if self.maybe_increment_leader_hw(now_ms)
             else self._log_end_advanced
@@ -327,7 +350,7 @@ class Partition:
         self.stats.replication_bytes_in += info.bytes
         if self.adding and self.node_id in self.adding:
             self.stats.reassignment_bytes_in += info.bytes
-        self.events.append(self._log_end_advanced)
+        self.emit(self._log_end_advanced)
         return info
 
     def follow_high_watermark(self, leader_high_watermark: int) -> bool:
@@ -341,14 +364,14 @@ class Partition:
         log.set_high_watermark(min(log.log_end_offset, leader_high_watermark))
         if log.high_watermark <= before:
             return False
-        self.events.append(self.high_watermark_advanced)
+        self.emit(self.high_watermark_advanced)
         return True
 
     # the high watermark
     def advance_high_watermark(self, now_ms: int) -> None:
         """Moves it if it may, and tells."""
         if self.maybe_increment_leader_hw(now_ms):
-            self.events.append(self.high_watermark_advanced)
+            self.emit(self.high_watermark_advanced)
 
     def maybe_increment_leader_hw(self, now_ms: int) -> bool:
         """RL 2.3. True when it moved."""
@@ -539,7 +562,7 @@ class Partition:
                 ErrorCode.UNKNOWN_LEADER_EPOCH if epoch_sent else ErrorCode.NOT_LEADER_OR_FOLLOWER,
                 f"broker {broker_id} is no replica of {self.topic_partition}",
             )
-        if not is_registered(params, self.brokers):
+        if not is_registered(broker_id, params.replica_epoch, self.brokers):
             raise BrokerError(
                 ErrorCode.NOT_LEADER_OR_FOLLOWER, f"broker {broker_id} has registered anew since"
             )
@@ -562,8 +585,8 @@ class Partition:
         broker_epoch: int,
         now_ms: int,
     ) -> None:
-        if self.resting:
-            self._wake_reads_by(replica)
+        for listener in self.listeners:
+            listener.follower_fetched(replica)
         end_before, start_before = replica.log_end.offset, replica.log_start_offset
         low_watermark = -1 if start_before == log_start_offset else self.low_watermark()
         replica.fetched(log_end, log_start_offset, now_ms, leader_end, broker_epoch)
@@ -571,24 +594,7 @@ class Partition:
         if end_before != log_end.offset:
             self.advance_high_watermark(now_ms)
         if start_before != log_start_offset and self.low_watermark() > low_watermark:
-            self.events.append(LogStartAdvanced(self))
-
-    def wake(self) -> list[IdlePartitions]:
-        """Something happened here: what rested is read again. The sessions that it is a part of."""
-        rested, self.resting = self.resting, ()
-        return [session for quiet in rested if (session := quiet.wake()) is not None]
-
-    def let_go(self, quiet: IdleRead) -> None:
-        """It rests no longer, though nothing happened here."""
-        self.resting = tuple(each for each in self.resting if each is not quiet)
-
-    def _wake_reads_by(self, replica: RemoteReplica) -> None:
-        """It fetches in another session by now (it reconnected, or restarted): what it was told
-        in an old one counts no longer.
-        """
-        for quiet in self.resting:
-            if quiet.replica is replica:
-                quiet.leave()
+            self.emit(LogStartAdvanced(self))
 
     def low_watermark(self) -> int:
         """RL 2.8: the least log start over this broker and the live followers."""
@@ -621,5 +627,5 @@ class Partition:
                 f"offset {offset} is not within 0..{log.high_watermark}",
             )
         if log.increment_log_start_offset(wanted):
-            self.events.append(LogStartAdvanced(self))
+            self.emit(LogStartAdvanced(self))
         return wanted, self.low_watermark()

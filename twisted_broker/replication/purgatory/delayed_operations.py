@@ -20,7 +20,7 @@ from typing import Generic, Protocol, TypeVar
 from twisted_broker.interfaces import TopicPartition
 from twisted_broker.log.append_info import RecordError
 from twisted_broker.log.offset_metadata import LogOffsetMetadata
-from twisted_broker.replication.idle_partitions import IdlePartitions
+from twisted_broker.replication.fetch_session import SESSIONLESS, FetchContext
 from twisted_broker.replication.partition.fetch_data import (
     LOG_END,
     FetchParams,
@@ -145,18 +145,18 @@ class DelayedFetch:
     mostly so with partitions that nobody writes to.
     """
 
-    __slots__ = ("_first_read", "_params", "_partition_of", "_resting", "_waiting", "unchanged")
+    __slots__ = ("_first_read", "_partition_of", "_session", "_waiting", "params", "unchanged")
 
     def __init__(
         self,
         params: FetchParams,
         first_read: Sequence[FetchPartitionResult],
         partition_of: PartitionOf,
-        resting: IdlePartitions | None = None,
+        session: FetchContext = SESSIONLESS,
     ) -> None:
-        self._params = params
+        self.params = params
         self._partition_of = partition_of
-        self._resting = resting
+        self._session = session
         self._waiting = tuple([(result.request, result.fetch_offset) for result in first_read])
         self._first_read = (
             first_read if params.replica_id >= 0 else None
@@ -165,21 +165,20 @@ class DelayedFetch:
 
     @property
     def keys(self) -> list[Hashable]:
-        """Its partitions, and its session: what is woken there is waited for too."""
+        """Its partitions, and its session, which may add some of its own while this waits."""
         keys: list[Hashable] = [request.topic_partition for request, _ in self._waiting]
-        return keys if self._resting is None else [*keys, self._resting]
+        return [*keys, *self._session.watch_keys]
 
-    @property
-    def params(self) -> FetchParams:
-        return self._params
+    def requests_again(self) -> list[FetchPartitionRequest]:
+        """What is read when it is complete: what was read before, then what its session added."""
+        return [*(request for request, _ in self._waiting), *self._session.take_woken()]
 
     def offset_in(self, topic_partition: TopicPartition) -> int:
         """Where it reads one of its partitions; -1 for one that a later request of its session
         took over.
         """
-        requests = [request for request, _ in self._asked()]
-        if self._resting is not None:
-            requests += self._resting.requests
+        requests = [request for request, _ in self._reads()]
+        requests += self._session.idle_requests
         return next(
             (
                 request.fetch_offset
@@ -194,7 +193,7 @@ class DelayedFetch:
         nothing.
         """
         total = 0
-        for request, fetch_offset in self._asked():
+        for request, fetch_offset in self._reads():
             try:
                 total += max(0, self._readable(request, fetch_offset))
             except BrokerError:
@@ -205,7 +204,7 @@ class DelayedFetch:
         if changed is not None and self._reads_several and not self._adds(changed):
             return False
         readable = 0
-        for request, fetch_offset in self._asked():
+        for request, fetch_offset in self._reads():
             try:
                 found = self._readable(request, fetch_offset)
             except BrokerError:  # cases A to E, and H where the epoch's end cannot be told
@@ -213,11 +212,11 @@ class DelayedFetch:
             if found < 0:
                 return True
             readable += found
-        return readable >= self._params.min_bytes  # case G
+        return readable >= self.params.min_bytes  # case G
 
     @property
     def _reads_several(self) -> bool:
-        return len(self._waiting) + (0 if self._resting is None else len(self._resting.woken)) > 1
+        return len(self._waiting) + len(self._session.woken) > 1
 
     def _adds(self, changed: Hashable) -> bool:
         """Whether what happened there may complete it: most often a high watermark moved, which
@@ -226,22 +225,21 @@ class DelayedFetch:
         try:
             return any(
                 self._readable(request, offset)
-                for request, offset in self._asked()
+                for request, offset in self._reads()
                 if request.topic_partition == changed
             )
         except BrokerError:
             return True
 
-    def _asked(self) -> Iterator[tuple[FetchPartitionRequest, LogOffsetMetadata]]:
-        """What it reads: what rests has nothing to read."""
+    def _reads(self) -> Iterator[tuple[FetchPartitionRequest, LogOffsetMetadata]]:
+        """What it reads, and where; what its session has idle has nothing to read."""
         yield from self._waiting
-        if self._resting is not None:
-            yield from self._resting.woken.values()
+        yield from self._session.woken
 
     def expire(self) -> None:
         """Whoever waits reads again, unless it would see what it saw."""
-        woken = self._resting is not None and self._resting.woken
-        if self._first_read is not None and not woken and all(map(self._holds, self._first_read)):
+        first_read, woken = self._first_read, self._session.woken
+        if first_read is not None and not woken and all(map(self._holds, first_read)):
             self.unchanged = self._first_read
 
     def _holds(self, result: FetchPartitionResult) -> bool:
@@ -249,7 +247,7 @@ class DelayedFetch:
         request = result.request
         try:
             partition = self._partition_of(request.topic_partition)
-            log = partition.log_for(request.current_leader_epoch, self._params.only_leader)
+            log = partition.log_for(request.current_leader_epoch, self.params.only_leader)
         except BrokerError:
             return False
         return (
@@ -266,10 +264,10 @@ class DelayedFetch:
         Raises `BrokerError` likewise.
         """
         partition = self._partition_of(request.topic_partition)
-        log = partition.log_for(request.current_leader_epoch, self._params.only_leader)
+        log = partition.log_for(request.current_leader_epoch, self.params.only_leader)
         if request.topic_id is not None and request.topic_id != partition.topic_id:
             return -1
-        isolation = self._params.isolation
+        isolation = self.params.isolation
         found = 0
         if isolation != LOG_END or log.log_end_offset != fetch_offset.offset:
             end = partition.end_for(isolation)

@@ -22,8 +22,6 @@ from tests.replication.test_explanation import confirm
 from twisted_broker.cli.main import main
 from twisted_broker.replication.explain.explanation import Fetching, explain
 from twisted_broker.replication.explain.reasons import Now
-from twisted_broker.replication.fetcher.follower_log import truncate
-from twisted_broker.replication.partition import leader_isr
 
 METADATA: dict[str, Any] = {
     "offset": 7,
@@ -84,7 +82,7 @@ def leader_tells() -> dict[str, Any]:
     fixture.append()
     fixture.now_ms += MAX_LAG_MS + 1
     fixture.follower_fetches(2, 3)
-    leader_isr.maybe_shrink(fixture.partition, fixture.now_ms)
+    fixture.partition.maybe_shrink_isr(fixture.now_ms)
     confirm(fixture)
     fixture.append(2)
     fixture.now_ms += 1500
@@ -98,7 +96,7 @@ def follower_tells() -> dict[str, Any]:
     fixture.partition.make_follower(
         registration(1, (1, 2, 3), None, 6, 11), fixture.log, fixture.now_ms
     )
-    truncate(fixture.partition, 3, WALL_MS)
+    fixture.partition.truncate_to(3, WALL_MS)
     told = asdict(
         explain(
             fixture.partition,

@@ -21,6 +21,7 @@ from twisted_broker.log.append_info import AppendOrigin
 from twisted_broker.log.log import Log
 from twisted_broker.log.memory import InlineWorker, MemoryFileSystem
 from twisted_broker.log.segment_file import OpenFiles
+from twisted_broker.replication.partition.events import IsrChangeWanted
 from twisted_broker.replication.partition.fetch_data import (
     HIGH_WATERMARK,
     LOG_END,
@@ -158,6 +159,13 @@ class PartitionFixture:
     @property
     def isr(self) -> list[int]:
         return sorted(self.partition.isr_state.isr)
+
+
+def proposed_again(fixture: PartitionFixture, pending, answer: IsrAnswer) -> bool:
+    """Whether the leader proposes a pending change once more after an answer."""
+    before = fixture.events.count(IsrChangeWanted(fixture.partition, pending))
+    fixture.partition.alter_partition_answered(pending, answer, fixture.now_ms)
+    return fixture.events.count(IsrChangeWanted(fixture.partition, pending)) > before
 
 
 class FakeLogManager:

@@ -22,8 +22,6 @@ from tests.replication.pair import nodes
 from twisted_broker.config import LogConfig
 from twisted_broker.replication.explain.explanation import Explanation, explain, fetching_now
 from twisted_broker.replication.explain.reasons import Now, lasting
-from twisted_broker.replication.fetcher.follower_log import truncate_fully
-from twisted_broker.replication.partition import leader_isr
 from twisted_broker.replication.partition.isr import IsrAnswer
 from twisted_broker.replication.partition.partition_history import TRUNCATIONS_KEPT
 from twisted_broker.wire.errors import ErrorCode
@@ -46,7 +44,7 @@ def confirm(fixture: PartitionFixture) -> None:
         0,
         fixture.partition.partition_epoch + 1,
     )
-    leader_isr.answered(fixture.partition, pending, answer, fixture.now_ms)
+    fixture.partition.alter_partition_answered(pending, answer, fixture.now_ms)
 
 
 def shrunk(fixture: PartitionFixture) -> None:
@@ -57,7 +55,7 @@ def shrunk(fixture: PartitionFixture) -> None:
     fixture.append(2)
     fixture.now_ms += MAX_LAG_MS + 1
     fixture.follower_fetches(2, 3)
-    leader_isr.maybe_shrink(fixture.partition, fixture.now_ms)
+    fixture.partition.maybe_shrink_isr(fixture.now_ms)
     confirm(fixture)
 
 
@@ -121,8 +119,7 @@ def test_an_expansion_on_its_way_and_a_refused_one_are_told() -> None:
     assert explanation.out_of_sync[0].holds_back == [
         "the controller has yet to answer about it joining (asked 1.0 s ago)"
     ]
-    leader_isr.answered(
-        fixture.partition,
+    fixture.partition.alter_partition_answered(
         fixture.partition.isr_state,
         IsrAnswer(ErrorCode.INELIGIBLE_REPLICA),
         fixture.now_ms,
@@ -162,7 +159,7 @@ def test_the_controllers_word_may_come_before_its_answer() -> None:
     fixture.append()
     fixture.now_ms += MAX_LAG_MS + 1
     fixture.follower_fetches(2, 1)
-    leader_isr.maybe_shrink(fixture.partition, fixture.now_ms)
+    fixture.partition.maybe_shrink_isr(fixture.now_ms)
     fixture.partition.make_leader(
         registration(LOCAL, (1, 2, 3), (1, 2), 5, 11), fixture.log, fixture.now_ms
     )
@@ -232,7 +229,7 @@ def test_one_that_is_about_to_leave_still_holds_the_high_watermark() -> None:
     fixture.append()
     fixture.now_ms += MAX_LAG_MS + 1
     fixture.follower_fetches(2, 1)
-    leader_isr.maybe_shrink(fixture.partition, fixture.now_ms)
+    fixture.partition.maybe_shrink_isr(fixture.now_ms)
     wait = told(fixture).high_watermark_waits
     assert wait is not None and [each.counts_as for each in wait.brokers] == [
         "about to leave the ISR, not confirmed yet"
@@ -399,7 +396,7 @@ def test_the_last_cuts_are_kept_newest_first() -> None:
     (one,) = nodes(1)
     one.held.make_follower(registration(2, (1, 2, 3), (2,), 1, 10), one.log)
     for number in range(TRUNCATIONS_KEPT + 2):
-        truncate_fully(one.held, 100 + number, WALL_MS + number)
+        one.held.truncate_fully_and_start_at(100 + number, WALL_MS + number)
     truncations = explain(one.held, Now(one.now_ms(), WALL_MS)).truncations
     assert [cut.to_offset for cut in truncations] == [109, 108, 107, 106, 105, 104, 103, 102]
     assert (

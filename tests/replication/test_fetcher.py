@@ -297,7 +297,7 @@ def test_a_storage_error_fails_the_partition_and_takes_the_directory_offline(mon
     def broken(*arguments):
         raise LogDirFailure("/data", OSError("no more"))
 
-    monkeypatch.setattr(follower_log, "take_in", broken)
+    monkeypatch.setattr(follower_log, "process_partition_data", broken)
     a.round()
     assert a.fetcher.state.failed == {TP} and a.failed_directories == ["/data"]
 

@@ -81,7 +81,9 @@ def test_a_cut_below_the_high_watermark_is_a_warning(high_watermark: int, level:
     with capturedLogs() as told:
         a.catch_up(4)
     assert [
-        event["log_level"] for event in told if " cut from 5 to 2" in (formatEvent(event) or "")
+        event["log_level"]
+        for event in told
+        if " truncated from 5 to 2" in (formatEvent(event) or "")
     ] == [level]
     assert a.content() == b.content()
 

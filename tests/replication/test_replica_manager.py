@@ -27,8 +27,8 @@ from twisted_broker.log.append_info import AppendOrigin
 from twisted_broker.log.checkpoints import HIGH_WATERMARK as HIGH_WATERMARK_FILE
 from twisted_broker.log.checkpoints import read_offsets
 from twisted_broker.log.errors import LogDirFailure
-from twisted_broker.replication.partition import leader_isr
 from twisted_broker.replication.partition.fetch_data import TXN_COMMITTED
+from twisted_broker.replication.partition.partition import Partition
 from twisted_broker.replication.replica_manager import INTERNAL_TOPICS, ReplicaManager
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 
@@ -814,7 +814,7 @@ def test_a_failing_periodic_task_goes_on(monkeypatch):
         if len(calls) == 1:
             raise RuntimeError("once")
 
-    monkeypatch.setattr(leader_isr, "maybe_shrink", sometimes)
+    monkeypatch.setattr(Partition, "maybe_shrink_isr", sometimes)
     fixture.advance(31)
     assert len(calls) == 2
 

@@ -39,7 +39,6 @@ from twisted_broker.replication.fetch_session import SESSIONLESS, FetchContext, 
 from twisted_broker.replication.high_watermark_checkpoint import HighWatermarkCheckpoint
 from twisted_broker.replication.idle_partitions import IdlePartitions
 from twisted_broker.replication.live_brokers import ImageSource, LiveBrokers
-from twisted_broker.replication.partition import leader_isr
 from twisted_broker.replication.partition.events import (
     Event,
     Events,
@@ -248,9 +247,7 @@ class ReplicaManager:
 
     def _propose_isr(self, event: IsrChangeWanted) -> None:
         if self.alter_partition is not None:
-            answer = self.alter_partition.submit(
-                leader_isr.proposal(event.partition, event.pending)
-            )
+            answer = self.alter_partition.submit(event.partition.isr_proposal(event.pending))
             answer.addCallback(self._isr_change_answered, event.partition, event.pending)
             answer.addErrback(lambda failure: _log.failure("an ISR change was lost", failure))
 
@@ -265,8 +262,7 @@ class ReplicaManager:
     ) -> None:
         if answer.error is not _NONE:
             self.failed_isr_updates += 1
-        if leader_isr.answered(partition, pending, answer, self.runtime.now_ms()):
-            partition.emit(IsrChangeWanted(partition, pending))
+        partition.alter_partition_answered(pending, answer, self.runtime.now_ms())
         self.drain()
 
     def _mark_isr_rate(self, event: IsrChanged) -> None:
@@ -657,7 +653,7 @@ class ReplicaManager:
         """
         now_ms = self.runtime.now_ms()
         for partition in self.partitions.values():
-            leader_isr.maybe_shrink(partition, now_ms)
+            partition.maybe_shrink_isr(now_ms)
             log = partition.leader_log
             if log is not None and log.high_watermark < log.log_end_offset:
                 partition.advance_high_watermark(now_ms)

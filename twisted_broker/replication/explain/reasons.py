@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from twisted_broker.replication.partition.isr import PendingExpand, PendingShrink
-from twisted_broker.replication.partition.partition_history import Absence, Rule
+from twisted_broker.replication.partition.partition_history import Cause, OutOfIsr
 
 if TYPE_CHECKING:
     from twisted_broker.log.log import Log
@@ -103,35 +103,35 @@ def out_of_sync(partition: Partition, log: Log, now: Now) -> list[OutOfSync]:
 
 
 def _out(partition: Partition, log: Log, replica: RemoteReplica, now: Now) -> OutOfSync:
-    known = partition.history.absences.get(replica.broker_id)
-    absence = known or Absence(Rule.BEFORE_THIS_LEADER, partition.history.role_since_ms, -1, -1, -1)
+    known = partition.history.out_of_isr.get(replica.broker_id)
+    left = known or OutOfIsr(Cause.BEFORE_THIS_LEADER, partition.history.role_since_ms, -1, -1, -1)
     end = replica.log_end.offset
     return OutOfSync(
         broker=replica.broker_id,
-        rule=absence.rule.value,
-        since_ms=now.calendar(absence.since_ms),
-        for_ms=now.ago(absence.since_ms),
-        then_log_end=absence.log_end,
-        then_leader_log_end=absence.leader_end,
+        rule=left.cause.value,
+        since_ms=now.calendar(left.since_ms),
+        for_ms=now.ago(left.since_ms),
+        then_log_end=left.log_end,
+        then_leader_log_end=left.leader_end,
         last_caught_up_ms=now.calendar(replica.last_caught_up_ms),
         last_fetch_ms=now.calendar(replica.last_fetch_ms),
         log_end=end,
         behind=log.log_end_offset - end if end >= 0 else -1,
         holds_back=_holds_back(partition, log, replica, now),
-        why=_why_out(partition, absence, now),
+        why=_why_out(partition, left, now),
     )
 
 
-def _why_out(partition: Partition, absence: Absence, now: Now) -> str:
-    if absence.rule is Rule.LAG:
+def _why_out(partition: Partition, left: OutOfIsr, now: Now) -> str:
+    if left.cause is Cause.LAG:
         caught_up = (
             "never"
-            if absence.last_caught_up_ms <= 0
-            else f"last {lasting(absence.since_ms - absence.last_caught_up_ms)} before"
+            if left.last_caught_up_ms <= 0
+            else f"last {lasting(left.since_ms - left.last_caught_up_ms)} before"
         )
         stood = (
-            f"it stood at {absence.log_end} of {absence.leader_end}"
-            if absence.log_end >= 0
+            f"it stood at {left.log_end} of {left.leader_end}"
+            if left.log_end >= 0
             else "it had not fetched from this leader"
         )
         return (
@@ -139,16 +139,16 @@ def _why_out(partition: Partition, absence: Absence, now: Now) -> str:
             f"({lasting(partition.max_lag_ms)}; {caught_up}), {stood}"
         )
     return {
-        Rule.FENCED: (
+        Cause.FENCED: (
             "the controller took it out: it was fenced (no heartbeat, or it lost its session)"
         ),
-        Rule.SHUTTING_DOWN: "the controller took it out: it was shutting down",
-        Rule.CONTROLLER: (
+        Cause.SHUTTING_DOWN: "the controller took it out: it was shutting down",
+        Cause.CONTROLLER: (
             "the controller took it out: it registered anew, or its log directory failed"
         ),
-        Rule.NEW_REPLICA: "it was assigned a short while ago and has yet to catch up",
-        Rule.BEFORE_THIS_LEADER: "it was out of the ISR already when this broker became leader",
-    }[absence.rule]
+        Cause.NEW_REPLICA: "it was assigned a short while ago and has yet to catch up",
+        Cause.BEFORE_THIS_LEADER: "it was out of the ISR already when this broker became leader",
+    }[left.cause]
 
 
 def _holds_back(partition: Partition, log: Log, replica: RemoteReplica, now: Now) -> list[str]:

@@ -75,7 +75,7 @@ class ReplicaFetcher(Fetcher):
 
     def _followed(self, topic_partition: TopicPartition) -> tuple[Partition, Log]:
         partition = self._replicas.partition(topic_partition)
-        return partition, follower_log.own_log(partition)
+        return partition, partition.followed_log()
 
     def latest_epoch(self, topic_partition: TopicPartition) -> int:
         return self._followed(topic_partition)[1].leader_epochs.latest_epoch
@@ -97,7 +97,9 @@ class ReplicaFetcher(Fetcher):
         self, topic_partition: TopicPartition, asked: RequestedPartition, answer: FetchedPartition
     ) -> LogAppendInfo | None:
         partition = self._replicas.partition(topic_partition)
-        return follower_log.take_in(partition, asked, answer, self._runtime.wall_ms())
+        return follower_log.process_partition_data(
+            partition, asked, answer, self._runtime.wall_ms()
+        )
 
     def partition_failed(
         self, topic_partition: TopicPartition, reason: BaseException | str
@@ -105,7 +107,7 @@ class ReplicaFetcher(Fetcher):
         super().partition_failed(topic_partition, reason)
         held = self._replicas.partitions.get(topic_partition)
         if held is not None:
-            held.history.following_failed(str(reason), self._runtime.now_ms())
+            held.following_failed(str(reason), self._runtime.now_ms())
         if isinstance(reason, LogDirFailure):
             self._replicas.directory_failed(reason.directory, reason.cause)
 

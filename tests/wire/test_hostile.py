@@ -11,7 +11,7 @@ from time import perf_counter
 
 import pytest
 
-from tests.wire.sampling import Sampler, all_versions, version_name
+from tests.wire.sampling import Blob, Sampler, all_versions, version_name
 from twisted_broker.wire.errors import WireError
 from twisted_broker.wire.header import decode_request_header
 from twisted_broker.wire.messages.api_versions import ApiVersionsRequest
@@ -20,7 +20,6 @@ from twisted_broker.wire.messages.metadata import MetadataRequest
 from twisted_broker.wire.messages.offsets import OffsetFetchRequest
 from twisted_broker.wire.messages.produce import ProduceRequest
 from twisted_broker.wire.messages.quorum import FetchSnapshotRequest
-from twisted_broker.wire.messages.sasl import SaslAuthenticateRequest
 from twisted_broker.wire.primitives import MAX_ELEMENTS, MAX_TAGGED_FIELDS, uvarint
 from twisted_broker.wire.schema import Message, Request, Response, compile_reader, decode, encode
 
@@ -206,7 +205,7 @@ def test_classic_string_lengths(length: int) -> None:
 
 @pytest.mark.parametrize("length", [-2, 2**31 - 1, -(2**31), 5])
 def test_classic_bytes_lengths(length: int) -> None:
-    check_refused(SaslAuthenticateRequest, struct.pack(">i", length) + b"abcd", 0)
+    check_refused(Blob, struct.pack(">i", length) + b"abcd", 0)
 
 
 @pytest.mark.parametrize(
@@ -223,7 +222,7 @@ def test_classic_bytes_lengths(length: int) -> None:
 def test_compact_lengths(length: bytes) -> None:
     """Null, beyond the end, the largest, varints of more than five bytes or 32 bits."""
     with pytest.raises(WireError):
-        decode(SaslAuthenticateRequest, length + b"abcd\0", 2)
+        decode(Blob, length + b"abcd\0", 1)
 
 
 @pytest.mark.parametrize(

@@ -21,8 +21,7 @@ def test_the_command_says_the_version() -> None:
 def test_the_version_costs_no_imports() -> None:
     """setuptools reads it while the dependencies are not there yet."""
     code = (
-        "import sys; before = set(sys.modules); import twisted_broker; "
-        "print(*set(sys.modules) - before)"
+        "import sys; old = set(sys.modules); import twisted_broker; print(*set(sys.modules) - old)"
     )
     loaded = subprocess.run(
         [sys.executable, "-S", "-c", code], capture_output=True, text=True, check=True

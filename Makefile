@@ -14,7 +14,7 @@ FLIGHTS ?=
 NODES ?= 3
 TRACE ?=
 # What `make docs` describes: all but the parts that no program outside needs to import.
-INSIDE = api cli cluster coordinator log net replication security status testing
+INSIDE = api cli cluster coordinator image log net replication security status testing
 
 .PHONY: help run simulate faults test unit clients pipeline lint test-long demo-pipeline bench docs dist clean
 

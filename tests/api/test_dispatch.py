@@ -216,6 +216,23 @@ def test_an_answer_that_cannot_be_written_is_no_success(caplog: Any) -> None:
     assert server.client.data == b"" and server.client.lost
 
 
+def test_texts_that_are_not_utf_8_are_served() -> None:
+    """A Latin-1 client id and name are read with U+FFFD and go back so; one that grows beyond a
+    string's length cannot.
+    """
+
+    async def echo(context: Any, request: MetadataRequest) -> MetadataResponse:
+        return MetadataResponse(cluster_id=f"{context.client_id} {request.topics[0].name}")
+
+    server = Server(metadata=echo)
+    ask = b"\0\3\0\x08\0\0\0\1\0\4caf\xe9\0\0\0\1"
+    server.send(ask + b"\0\3\xe9t\xe9" + b"\1\0\0")
+    assert server.answers(MetadataResponse, 8)[0][1].cluster_id == "caf\ufffd \ufffdt\ufffd"
+    server.client.data = b""
+    server.send(ask + b"\x4e\x20" + b"\xe9" * 20_000 + b"\1\0\0")
+    assert server.client.lost and not server.client.data
+
+
 @pytest.mark.parametrize(
     "frame",
     [
@@ -227,7 +244,6 @@ def test_an_answer_that_cannot_be_written_is_no_success(caplog: Any) -> None:
         b"\x7f\xff\0\0\0\0\0\1\xff\xff",
         b"\xff\xff\0\0\0\0\0\1\xff\xff",
         encode_request_header(RequestHeader(3, 8, 1, "x")) + b"\x7f\xff\xff\xff",
-        b"\0\3\0\x08\0\0\0\1\0\2\xff\xfe",
     ],
 )
 def test_what_is_not_served_or_not_kafka_closes_the_connection(frame: bytes) -> None:

@@ -224,7 +224,7 @@ def test_listing(version):
     run = ApiRun()
     member_of(run)
     groups = run.ask(ListGroupsRequest(), version).groups
-    expected = ("Stable" if version >= 4 else "", "Classic" if version >= 5 else "")
+    expected = ("Stable" if version >= 4 else "", "classic" if version >= 5 else "")
     assert [(g.group_id, g.protocol_type, g.group_state, g.group_type) for g in groups] == [
         ("g", "consumer", *expected)
     ]

@@ -331,7 +331,9 @@ def test_a_group_that_cannot_be_deleted_is_there_as_before():
 
 # administration
 def test_describe_shows_metadata_of_stable_groups_only():
-    """Protocol, metadata and assignment are empty while a round runs."""
+    """Protocol and metadata are empty while a round runs; members keep the assignment they had,
+    as in Apache Kafka.
+    """
     run = BrokerRun()
     member = run.stable()
     stable = run.coordinator.describe("g")
@@ -341,13 +343,16 @@ def test_describe_shows_metadata_of_stable_groups_only():
         "range",
     )
     assert stable.members == ((member, None, "client", "/127.0.0.1", subscription("t"), b"all"),)
+    run.join()
+    moving = run.coordinator.describe("g")
+    assert moving is not None and moving.state == "PreparingRebalance" and moving.protocol == ""
+    assert [m[4:] for m in moving.members] == [(b"", b"all"), (b"", b"")]
     run.join(member=member)
     moving = run.coordinator.describe("g")
     assert (
         moving is not None
         and moving.state == "CompletingRebalance"
-        and moving.protocol == ""
-        and moving.members[0][4:] == (b"", b"")
+        and moving.members[0][4:] == (b"", b"all")
     )
 
 

@@ -118,10 +118,7 @@ class BoundRoute:
         if length < 0 or end >= len(frame) or (self.has_tags and frame[end]):
             header, end = decode_request_header(frame)
             return header.client_id, end
-        try:
-            return str(frame[10:end], "utf-8"), end + self.has_tags
-        except UnicodeDecodeError:
-            raise WireError("the client id is not UTF-8") from None
+        return str(frame[10:end], "utf-8", "replace"), end + self.has_tags
 
     def unwritable(self) -> list[Any]:
         """The body for an answer that cannot be written: never one that looks like success.

@@ -47,7 +47,7 @@ from twisted_broker.wire.messages.groups import (
     SyncGroupResponse,
 )
 
-CLASSIC = "Classic"
+CLASSIC = "classic"
 DEAD = "Dead"
 NO_REBALANCE_TIMEOUT_VERSION = 0
 FIRST_WITH_KNOWN_MEMBER_ID = 4
@@ -180,7 +180,7 @@ async def list_groups(context: RequestContext, request: ListGroupsRequest) -> Li
             )
             for g in listings
             if (not states or g.state.lower() in states)
-            and (not types or CLASSIC.lower() in types)
+            and (not types or CLASSIC in types)
             and (sees_all or context.may(Operation.DESCRIBE, ResourceType.GROUP, g.group_id))
         ]
     )

@@ -49,8 +49,9 @@ class GroupListing:
 
 @dataclass(frozen=True, slots=True)
 class GroupDescription:
-    """`members` is (member id, instance id, client id, client host, metadata, assignment); the
-    last two empty unless Stable.
+    """`members` is (member id, instance id, client id, client host, metadata, assignment). Metadata
+    is empty unless Stable; the assignment is the last one that the member got, a round that runs
+    included.
     """
 
     group_id: str
@@ -240,7 +241,7 @@ class GroupCoordinator(CoordinatorRuntime):
                 m.protocols[group.protocol_name]
                 if is_stable and group.protocol_name in m.protocols
                 else b"",
-                m.assignment if is_stable else b"",
+                m.assignment,
             )
             for m in group.members.values()
         )

@@ -9,7 +9,7 @@ from twisted.python.failure import Failure
 from tests.coordinator.broker_run import BrokerRun, subscription
 from tests.coordinator.memory_store import MemoryStore
 from tests.coordinator.test_group_records import GOLDEN, SEGMENTS
-from twisted_broker.coordinator import coordinator_loader
+from twisted_broker.coordinator import coordinator_loader, slices
 from twisted_broker.coordinator.group_records import (
     GroupRecord,
     OffsetRecord,
@@ -198,6 +198,7 @@ def test_while_a_partition_is_read_its_groups_wait(monkeypatch):
     goes in slices.
     """
     monkeypatch.setattr(coordinator_loader, "SLICE_BYTES", 100)
+    monkeypatch.setattr(slices, "PIECES_PER_TURN", 1)
     run = BrokerRun()
     for partition in range(5):
         now(run.commit(OffsetToCommit("t", partition, partition)))
@@ -205,8 +206,8 @@ def test_while_a_partition_is_read_its_groups_wait(monkeypatch):
     after = BrokerRun(run.store, run.clock, lead=False)
     index, before = partition_for("g", 50), run.store.reads
     after.coordinator.on_leadership(index, 1)
-    for slices in range(1, 7):
-        assert run.store.reads - before == slices - 1
+    for number in range(1, 7):
+        assert run.store.reads - before == number - 1
         with pytest.raises(BrokerError, match="COORDINATOR_LOAD_IN_PROGRESS"):
             after.fetched()
         assert now(after.join()).error is E.COORDINATOR_LOAD_IN_PROGRESS

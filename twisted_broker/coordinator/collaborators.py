@@ -7,7 +7,8 @@ lives by.
    order.
 2. Its Deferred fires when all in-sync replicas have the batch, or fails with BrokerError; it may
    have fired on return.
-3. `read` gives whole batches from `offset` on, at least one while there is any before the end.
+3. `read` gives the batch that holds `offset`, whole and however large, and what follows it up to
+   `max_bytes`: the last batch may be cut. Nothing only when there is none before the end.
 
 Real: `offsets_store.py` on the ReplicaManager; in tests: a memory twin.
 """
@@ -22,6 +23,7 @@ from twisted.internet.defer import Deferred
 
 from twisted_broker.config import BrokerConfig
 from twisted_broker.coordinator.rebalance import GroupSettings
+from twisted_broker.coordinator.slices import Slices
 from twisted_broker.interfaces import IClock, IRandom
 
 OFFSETS_TOPIC = "__consumer_offsets"
@@ -83,8 +85,8 @@ def settings_of(config: BrokerConfig) -> CoordinatorSettings:
 
 @dataclass(slots=True)
 class CoordinatorParts:
-    """Time, chance, storage and settings, shared by all shards of one coordinator; `settings` is
-    replaced when they change.
+    """Time, chance, storage, settings and long work, shared by all shards of one coordinator;
+    `settings` is replaced when they change.
     """
 
     clock: IClock
@@ -92,3 +94,7 @@ class CoordinatorParts:
     random: IRandom
     store: IOffsetsStore
     settings: CoordinatorSettings
+    slices: Slices = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.slices = Slices(self.clock)

@@ -19,7 +19,7 @@ Source: Apache Kafka 4.3.1 `CoordinatorRuntime` (its shard and timer), docs/ARCH
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from enum import Enum
 
 from twisted.internet.defer import Deferred, FirstError, gatherResults, maybeDeferred
@@ -50,6 +50,7 @@ from twisted_broker.coordinator.session_timer import SessionTimer
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 
 TOMBSTONES_PER_BATCH = 500
+CLOSED_PER_STEP = 200
 _log = Logger()
 
 _GROUP_ERRORS = {
@@ -149,11 +150,17 @@ class CoordinatorShard:
             del self.groups[entry.group.group_id]
         self.carry_out(entry, entry.core.unloaded(ErrorCode.NOT_COORDINATOR, self.parts.wall_ms()))
 
-    def close(self) -> None:
-        """The partition is led elsewhere now."""
+    def close_steps(self) -> Iterator[None]:
+        """The partition is led elsewhere now: closed with the first step, empty with the last."""
         self.state = CoordinatorState.CLOSED
-        for entry in list(self.groups.values()):
-            self.forget(entry)
+        number = 0
+        while self.groups:
+            _, entry = self.groups.popitem()
+            if entry.timers or entry.group.members:  # without a timer nothing is parked
+                self.forget(entry)
+            number += 1
+            if number % CLOSED_PER_STEP == 0:
+                yield
 
     # consequences
     def carry_out(self, entry: GroupEntry, consequences: list[Consequence]) -> None:
@@ -194,6 +201,8 @@ class CoordinatorShard:
 
     def _fired(self, entry: GroupEntry, key: tuple[TimerKind, str]) -> None:
         del entry.timers[key]
+        if self.state is CoordinatorState.CLOSED:
+            return
         entry.core.settings = self.parts.settings.group
         self.carry_out(entry, entry.core.timer_fired(*key, self.parts.wall_ms()))
 

@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from twisted.internet.defer import Deferred, fail, succeed
 
+from twisted_broker.coordinator.collaborators import AppendUndecided
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.records import BatchView, iterate_batches, set_offsets_and_epoch
 
@@ -44,6 +45,21 @@ class MemoryStore:
                 waiting.callback(base_offset)
             else:
                 waiting.errback(BrokerError(error))
+
+    def time_out(self) -> list[Deferred[int]]:
+        """Refuses everything that is held although it is in the log; each of the result decides
+        over one of them.
+        """
+        held, self.held = self.held or [], []
+        decided: list[Deferred[int]] = []
+        for waiting, _ in held:
+            decided.append(Deferred())
+            waiting.errback(
+                AppendUndecided(
+                    ErrorCode.REQUEST_TIMED_OUT, None, lambda outcome=decided[-1]: outcome
+                )
+            )
+        return decided
 
     def put(self, index: int, batch: bytes) -> int:
         stored, base_offset = bytearray(batch), self.ends.get(index, 0)

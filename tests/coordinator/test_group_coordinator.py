@@ -392,7 +392,10 @@ def test_a_group_with_many_offsets_is_deleted_in_batches_of_bounded_size():
     """
     run = BrokerRun()
     now(run.commit(*(OffsetToCommit("t", p, p) for p in range(1200))))
-    assert now(run.coordinator.delete_group("g")) is E.NONE
+    deleted = run.coordinator.delete_group("g")
+    assert waiting(deleted)
+    run.settle()
+    assert now(deleted) is E.NONE
     counts = [
         b.records_count for b in iterate_batches(bytes(run.store.logs[partition_for("g", 50)]))
     ]

@@ -132,6 +132,50 @@ def test_a_commit_that_cannot_be_stored_changes_nothing(refusal, told):
     assert now(answer) == {("t", 0): told} and run.fetched(require_stable=True) == {("t", 0): 1}
 
 
+def test_a_commit_that_timed_out_is_in_flight_until_it_is_decided():
+    """Refused to its client, seen as soon as it is replicated; a later record that was faster is
+    not turned back.
+    """
+    run = BrokerRun()
+    run.store.held = []
+    first, second = run.commit(one(1)), run.commit(OffsetToCommit("t", 1, 1))
+    of_first, of_second = run.store.time_out()
+    assert now(first) == {("t", 0): E.COORDINATOR_NOT_AVAILABLE} and now(second) == {
+        ("t", 1): E.COORDINATOR_NOT_AVAILABLE
+    }
+    unstable = [
+        f.error
+        for f in run.coordinator.fetch_offsets(
+            "g", [("t", 0, bytes(16)), ("t", 1, bytes(16))], True
+        )
+    ]
+    assert unstable == [E.UNSTABLE_OFFSET_COMMIT] * 2 and run.fetched() == {}
+    run.store.held = None
+    now(run.commit(one(2)))
+    of_first.callback(0)
+    of_second.errback(BrokerError(E.NOT_LEADER_OR_FOLLOWER))
+    assert run.fetched(require_stable=True) == {("t", 0): 2}
+
+
+def test_a_group_whose_deletion_timed_out_is_left_alone_until_it_is_decided():
+    """Its tombstones may be replicated yet: what was committed meanwhile would be lost with the
+    next load.
+    """
+    run = BrokerRun()
+    now(run.commit(one(1)))
+    run.store.held = []
+    deleted = run.coordinator.delete_group("g")
+    (outcome,) = run.store.time_out()
+    run.store.held = None
+    assert now(deleted) is E.COORDINATOR_NOT_AVAILABLE
+    with pytest.raises(BrokerError, match="COORDINATOR_NOT_AVAILABLE"):
+        run.commit(one(2))
+    outcome.callback(1)
+    assert run.coordinator.describe("g") is None
+    now(run.commit(one(3)))
+    assert run.fetched() == run.restarted().fetched() == {("t", 0): 3}
+
+
 def test_answers_that_overtake_each_other_do_not_turn_an_offset_back():
     """The record that lies later in the log wins, whatever is replicated first."""
     run = BrokerRun()

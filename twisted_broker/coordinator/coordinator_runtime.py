@@ -59,7 +59,7 @@ class CoordinatorRuntime:
         self._groups_count_limit_warned = False
         self._expiry = LoopingCall(self._expire)
         self._expiry.clock = parts.clock  # type: ignore[assignment]  # LoopingCall needs only what IClock names
-        self._rounds: Iterator[None] | None = None
+        self._is_expiring = False
 
     def start(self) -> None:
         """Begins to look for expired offsets."""
@@ -190,22 +190,14 @@ class CoordinatorRuntime:
     # expiry
     def _expire(self) -> None:
         """Starts a walk over all groups unless the last one is still on its way."""
-        if self._rounds is None:
-            self._rounds = (
-                step
-                for shard in list(self.shards.values())
-                for step in offset_requests.expiry_steps(shard)
-            )
-            self._expire_some()
+        if not self._is_expiring:
+            self._is_expiring = True
+            self.parts.slices.start(self._expire_all())
 
-    def _expire_some(self) -> None:
-        assert self._rounds is not None
+    def _expire_all(self) -> offset_requests.Walk:
+        pace = offset_requests.Pace()
         try:
-            next(self._rounds)
-        except StopIteration:
-            self._rounds = None
-        except Exception:
-            self._rounds = None
-            _log.failure("the walk over expired offsets failed; the next one starts anew")
-        else:
-            self.parts.clock.callLater(0, self._expire_some)
+            for shard in list(self.shards.values()):
+                yield from offset_requests.expiry_steps(shard, pace)
+        finally:
+            self._is_expiring = False

@@ -294,15 +294,7 @@ class CoordinatorShard:
         """A batch of tombstones at a step, none waited for before all are appended; the last one
         carries the group's own.
         """
-        committed = entry.offsets.committed
-        places = list(committed)
-        places += {
-            place: None
-            for offsets in entry.offsets.transactional.values()
-            for place in offsets
-            if place not in committed
-        }
-        chunks = _in_chunks(places) or [[]]
+        chunks = in_chunks(entry.offsets.places()) or [[]]
         undecided, are_stored = len(chunks), True
 
         def decided(is_stored: bool) -> None:
@@ -340,12 +332,13 @@ class CoordinatorShard:
             self.write_offsets(entry, [(place, None) for place in chunk]).addErrback(
                 failures.append
             )
-            for chunk in _in_chunks(places)
+            for chunk in in_chunks(places)
         ]
         return DeferredList(writes).addCallback(lambda _: failures[0] if failures else None)
 
 
-def _in_chunks(places: Sequence[TopicPartition]) -> list[Sequence[TopicPartition]]:
+def in_chunks(places: Sequence[TopicPartition]) -> list[Sequence[TopicPartition]]:
+    """Parts of `TOMBSTONES_PER_BATCH` places at most."""
     return [
         places[start : start + TOMBSTONES_PER_BATCH]
         for start in range(0, len(places), TOMBSTONES_PER_BATCH)

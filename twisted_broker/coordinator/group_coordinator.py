@@ -20,8 +20,6 @@ from dataclasses import dataclass, replace
 from uuid import UUID
 
 from twisted.internet.defer import Deferred, succeed
-from twisted.logger import Logger
-from twisted.python.failure import Failure
 
 from twisted_broker.coordinator import offset_requests
 from twisted_broker.coordinator.collaborators import CoordinatorParts
@@ -34,10 +32,8 @@ from twisted_broker.coordinator.offset_requests import CommitAnswer, CommitReque
 from twisted_broker.coordinator.offsets import TopicPartition
 from twisted_broker.coordinator.offsets_topic import OffsetsTopic
 from twisted_broker.wire.errors import BrokerError, ErrorCode
-from twisted_broker.wire.primitives import NULL_UUID
 
 CLIENT_ID_CHARACTERS = 255
-_log = Logger()
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +63,8 @@ class GroupCoordinator(CoordinatorRuntime):
     def __init__(self, parts: CoordinatorParts, offsets_topic: OffsetsTopic | None = None) -> None:
         super().__init__(parts)
         self.offsets_topic = offsets_topic
+        self._deleted_topics: dict[str, set[bytes]] = {}
+        self._is_forgetting = False
 
     # membership
     def join(self, group_id: str, request: JoinRequest) -> Deferred[JoinAnswer]:
@@ -197,20 +195,25 @@ class GroupCoordinator(CoordinatorRuntime):
         return offset_requests.delete_offsets(shard, entry, places)
 
     def on_topics_deleted(self, topics: dict[str, bytes]) -> None:
-        """Topics (name to id) are gone: what was committed for them goes too, but not what was
-        committed for a later topic of that name.
+        """Topics (name to id) are gone: what was committed for them goes too, in slices.
+
+        What comes while a walk is on its way waits for the next.
         """
-        for shard in self.shards.values():
-            for entry in (
-                list(shard.groups.values()) if shard.state is CoordinatorState.ACTIVE else ()
-            ):
-                gone = [
-                    p
-                    for p, c in entry.offsets.committed.items()
-                    if p[0] in topics and c.topic_id in (NULL_UUID, topics[p[0]])
-                ]
-                if gone and not entry.is_being_deleted:
-                    shard.delete_offsets(entry, gone).addErrback(_note_failure)
+        for name, topic_id in topics.items():
+            self._deleted_topics.setdefault(name, set()).add(topic_id)
+        if not self._is_forgetting:
+            self._is_forgetting = True
+            self.parts.slices.start(self._forget_topics())
+
+    def _forget_topics(self) -> offset_requests.Walk:
+        pace = offset_requests.Pace()
+        try:
+            while self._deleted_topics:
+                topics, self._deleted_topics = self._deleted_topics, {}
+                for shard in list(self.shards.values()):
+                    yield from offset_requests.forget_topics_steps(shard, topics, pace)
+        finally:
+            self._is_forgetting = False
 
     # administration
     def list_groups(self) -> tuple[ErrorCode, list[GroupListing]]:
@@ -258,7 +261,3 @@ class GroupCoordinator(CoordinatorRuntime):
         shard = self.find(group_id, empty_allowed=True)
         entry = offset_requests.check_delete_group(shard.usable(group_id))
         return shard.delete_group(entry).addCallbacks(lambda _: ErrorCode.NONE, append_error)
-
-
-def _note_failure(failure: Failure) -> None:
-    _log.warn("offsets of a deleted topic stay until they expire: {error}", error=failure.value)

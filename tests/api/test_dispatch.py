@@ -12,7 +12,7 @@ from twisted.internet.defer import Deferred, succeed
 from twisted.internet.task import Clock
 
 from tests.net.echo import House
-from twisted_broker.api.context import BrokerParts, Listener
+from twisted_broker.api.context import BrokerParts, Encoded, Listener
 from twisted_broker.api.dispatch import Dispatcher
 from twisted_broker.api.routes import ROUTES, Route
 from twisted_broker.config import BrokerConfig
@@ -116,6 +116,20 @@ def test_an_answer_carries_its_requests_id_and_version() -> None:
     server.ask(MetadataRequest(), 12)
     ((correlation_id, answer),) = server.answers(MetadataResponse, 12)
     assert (correlation_id, answer.cluster_id) == (2, "test")
+
+
+@pytest.mark.parametrize("version", [8, 12])
+def test_an_answer_that_is_encoded_already_is_sent_as_it_is(version: int) -> None:
+    """Both header layouts, in parts of any size."""
+
+    async def encoded(context: Any, request: Any) -> Encoded:
+        whole = encode(MetadataResponse(cluster_id="c" * 9000, controller_id=7), context.version)
+        return Encoded([whole[:3], b"", whole[3:8000], whole[8000:]])
+
+    server = Server(metadata=encoded)
+    server.ask(MetadataRequest(), version)
+    ((correlation_id, answer),) = server.answers(MetadataResponse, version)
+    assert (correlation_id, answer.controller_id, len(answer.cluster_id)) == (1, 7, 9000)
 
 
 def test_a_waiting_function_goes_on_with_the_result() -> None:

@@ -26,7 +26,7 @@ from twisted.internet.defer import CancelledError, Deferred
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from twisted_broker.api.context import BrokerParts, Listener, RequestContext
+from twisted_broker.api.context import BrokerParts, Encoded, Listener, RequestContext
 from twisted_broker.api.refusals import refusal
 from twisted_broker.api.routes import Route, served
 from twisted_broker.log.segment_file import FileSlice, SliceGone
@@ -374,6 +374,8 @@ class Dispatcher:
         """
         if response is None:
             return None
+        if response.__class__ is Encoded:
+            return _with_records(response.parts, context.correlation_id, served.header_end)
         parts: list[Any] = []
         try:
             (served.write or served.writer())(response, parts)

@@ -15,7 +15,7 @@ Source: Apache Kafka 4.3.1 `GroupCoordinatorService`. Leaves out permission and 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from uuid import UUID
 
@@ -34,6 +34,7 @@ from twisted_broker.coordinator.offsets_topic import OffsetsTopic
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 
 CLIENT_ID_CHARACTERS = 255
+LISTED_PER_STEP = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,18 +217,34 @@ class GroupCoordinator(CoordinatorRuntime):
             self._is_forgetting = False
 
     # administration
-    def list_groups(self) -> tuple[ErrorCode, list[GroupListing]]:
-        """All groups served here; COORDINATOR_LOAD_IN_PROGRESS with those known so far when some
-        are being read.
+    @property
+    def is_loading(self) -> bool:
+        """Whether groups are being read that are not known yet."""
+        return any(shard.state is CoordinatorState.LOADING for shard in self.shards.values())
+
+    def listings(self) -> Iterator[list[GroupListing]]:
+        """All groups served here, `LISTED_PER_STEP` at a time; groups may come and go between
+        two of them.
         """
-        is_loading = any(shard.state is CoordinatorState.LOADING for shard in self.shards.values())
-        listings = [
-            GroupListing(name, entry.group.protocol_type or "", entry.group.state.value)
-            for shard in self.shards.values()
-            if shard.state is CoordinatorState.ACTIVE
-            for name, entry in shard.groups.items()
-        ]
-        return (ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if is_loading else ErrorCode.NONE), listings
+        found: list[GroupListing] = []
+        for shard in list(self.shards.values()):
+            for name in list(shard.groups) if shard.state is CoordinatorState.ACTIVE else ():
+                entry = shard.groups.get(name)
+                if entry is not None:
+                    found.append(
+                        GroupListing(name, entry.group.protocol_type or "", entry.group.state.value)
+                    )
+                if len(found) == LISTED_PER_STEP:
+                    yield found
+                    found = []
+        yield found
+
+    def list_groups(self) -> tuple[ErrorCode, list[GroupListing]]:
+        """All groups served here at once; COORDINATOR_LOAD_IN_PROGRESS with those known so far
+        when some are being read.
+        """
+        error = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if self.is_loading else ErrorCode.NONE
+        return error, [listing for some in self.listings() for listing in some]
 
     def describe(self, group_id: str) -> GroupDescription | None:
         """None for a group that does not exist; raises BrokerError."""

@@ -4,6 +4,7 @@ side; what may happen meanwhile.
 
 from __future__ import annotations
 
+import gc
 from random import Random
 
 import pytest
@@ -207,6 +208,24 @@ def test_no_step_raises_many_groups():
         assert len(shard.groups) - before <= coordinator_loader.GROUPS_PER_STEP
         before = len(shard.groups)
     assert len(shard.groups) == 2000
+
+
+@pytest.mark.parametrize(("at_once", "is_kept"), [(50, True), (5000, False)])
+def test_a_large_load_is_not_walked_by_the_garbage_collector(monkeypatch, at_once, is_kept):
+    """Values that wait and groups: a full collection of a million groups takes seconds.
+
+    A small load changes nothing.
+    """
+    monkeypatch.setattr(coordinator_loader, "KEPT_AT_ONCE", at_once)
+    store = MemoryStore()
+    store.put(INDEX, batch_of([offset(f"o{n}", 0, n) for n in range(100)], WALL_MS))
+    gc.unfreeze()
+    before = gc.get_freeze_count()
+    try:
+        shard = loaded(store)
+        assert (gc.get_freeze_count() > before) is is_kept and len(shard.groups) == 100
+    finally:
+        gc.unfreeze()
 
 
 def test_partitions_are_read_side_by_side_and_the_others_are_served(monkeypatch):

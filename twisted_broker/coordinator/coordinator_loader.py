@@ -13,7 +13,8 @@ between two of them.
 4. Records that cannot be read are counted and skipped, and an older value of the same key counts:
    where there is one, the log is read once more, every record in its turn. A batch that cannot be
    read ends the load with BrokerError.
-5. Groups appear only when all is read; whoever activates the shard then starts the sessions of
+5. A large load keeps out of the garbage collector's sight (`_keep`).
+6. Groups appear only when all is read; whoever activates the shard then starts the sessions of
    those with members.
 
 Source: Apache Kafka 4.3.1 `CoordinatorLoaderImpl`, `GroupMetadataManager.onLoaded`,
@@ -22,6 +23,7 @@ Source: Apache Kafka 4.3.1 `CoordinatorLoaderImpl`, `GroupMetadataManager.onLoad
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
 
 from twisted.logger import Logger
@@ -56,6 +58,7 @@ RECORDS_PER_STEP = 256
 VALUES_PER_STEP = 64
 GROUPS_PER_STEP = 64
 PENDING_KEYS = 20_000
+KEPT_AT_ONCE = 5_000
 _UNUSUAL = CODEC_MASK | CONTROL_FLAG | TRANSACTIONAL_FLAG
 _log = Logger()
 
@@ -138,6 +141,8 @@ class _Picture:
         """Decodes what waits."""
         for number, (key, (record_offset, value)) in enumerate(self._latest.items(), 1):
             self._replay_record(key, value, record_offset, -1)
+            if number % KEPT_AT_ONCE == 0:
+                _keep()
             if number % VALUES_PER_STEP == 0:
                 yield
         self._latest.clear()
@@ -177,6 +182,17 @@ class _Picture:
             if kind in (ABORT, COMMIT):
                 for group_id in self.open_transactions.pop(batch.producer_id, ()):
                     self.offsets[group_id].end_transaction(batch.producer_id, kind == COMMIT)
+
+
+def _keep() -> None:
+    """Takes what is loaded, and all that lives by now, out of the garbage collector's sight.
+
+    It would walk over all groups again and again while they become more: 0.2 s for 100,000 of them,
+    in the middle of a step. Counting references frees them still; only cycles that are garbage at
+    this moment stay.
+    """
+    gc.collect(1)
+    gc.freeze()
 
 
 def load_steps(shard: CoordinatorShard) -> Iterator[None]:
@@ -228,12 +244,16 @@ def _raise_groups(shard: CoordinatorShard, picture: _Picture) -> Iterator[None]:
         _raise_group(shard, name, snapshots[name], offsets.get(name))
         snapshots[name] = None  # so that a million of them do not all go at the end
         number += 1
+        if number % KEPT_AT_ONCE == 0:
+            _keep()
         if number % GROUPS_PER_STEP == 0:
             yield
     for name, held in offsets.items():
         if name not in snapshots and not held.is_empty():
             _raise_group(shard, name, None, held)
         number += 1
+        if number % KEPT_AT_ONCE == 0:
+            _keep()
         if number % GROUPS_PER_STEP == 0:
             yield
 

@@ -141,6 +141,11 @@ class Log(LogExtent):
             header[11],
         )
         producers = self.producers
+        if producers.behind:
+            raise BrokerError(
+                ErrorCode.LEADER_NOT_AVAILABLE,
+                "after a truncation it is still read what producers wrote before",
+            )
         if attributes & CONTROL_FLAG:
             producers.check_marker(BatchView(records))
             return None
@@ -184,14 +189,16 @@ class Log(LogExtent):
                 header[9], header[10], header[11], first, header[6], header[8], transactional
             )
             if transactional:
-                self._find_first_unstable()
+                self.find_first_unstable()
 
     def _complete(self, completed: CompletedTxn | None, segment: Segment) -> None:
         if completed is not None:
             aborted = self.producers.complete(completed)
-            if aborted is not None:
+            if (
+                aborted is not None and self.rebuild is None
+            ):  # else the rebuild finds it, knowing where its transaction began
                 segment.txn_index.append(aborted)
-            self._find_first_unstable()
+            self.find_first_unstable()
 
     # -- as follower
 
@@ -288,5 +295,5 @@ class Log(LogExtent):
             if batch.producer_id >= 0:
                 self._complete(self.producers.add_batch(batch), segment)
                 if batch.is_transactional:
-                    self._find_first_unstable()
+                    self.find_first_unstable()
             self.producers.map_end_offset = batch.last_offset + 1

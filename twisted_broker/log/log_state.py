@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from twisted_broker.config import LogConfig
 from twisted_broker.interfaces import IDiskWorker, IRandom, TopicPartition
@@ -29,6 +30,9 @@ from twisted_broker.log.segment import OpenFiles, Segment
 from twisted_broker.log.segments import Segments
 from twisted_broker.log.validation import needs_preparation
 from twisted_broker.wire.errors import BrokerError, ErrorCode
+
+if TYPE_CHECKING:
+    from twisted_broker.log.producer_rebuild import ProducerRebuild
 
 
 class LogState:
@@ -61,6 +65,7 @@ class LogState:
         "named",
         "pool",
         "producers",
+        "rebuild",
         "recovery_point",
         "segments",
         "topic_id",
@@ -91,6 +96,7 @@ class LogState:
         self.producers = ProducerStateManager(
             pool.files, directory, config.producer_id_expiration_ms
         )
+        self.rebuild: ProducerRebuild | None = None
         self.leader_epochs = LeaderEpochCache([], self.epochs_changed)
         self.disk: IDiskWorker | None = None
         self.truncated: Callable[[LogState], None] | None = None
@@ -148,7 +154,7 @@ class LogState:
         self.high_watermark = mark.offset
         if self.producers.unreplicated:
             self.producers.forget_replicated(mark.offset)
-            self._find_first_unstable()
+            self.find_first_unstable()
 
     @property
     def last_stable_offset(self) -> int:
@@ -167,8 +173,10 @@ class LogState:
             self._unstable_metadata = self.offset_metadata(self._first_unstable)
         return self._unstable_metadata
 
-    def _find_first_unstable(self) -> None:
-        first = self.producers.first_unstable_offset()
+    def find_first_unstable(self) -> None:
+        """Takes over what the producers say of undecided transactions."""
+        producers = self.producers if self.rebuild is None else self.rebuild
+        first = producers.first_unstable_offset()
         if first >= 0:
             first = max(first, self.log_start_offset)
         if first != self._first_unstable:
@@ -284,6 +292,13 @@ class LogState:
                 self._epochs_synced, self.named = version, True
 
         return job
+
+    def not_synced_from(self, offset: int) -> None:
+        """What lies from `offset` on was written to again: the recovery point falls behind it,
+        and no sync on its way lifts it.
+        """
+        self._cuts += 1
+        self.recovery_point = min(self.recovery_point, offset)
 
     def _flushed(self, upto: int, cuts: int, error: BaseException | None) -> None:
         if error is None:

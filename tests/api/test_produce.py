@@ -121,6 +121,40 @@ def test_old_formats_end_with_version_3(version):
 
 
 @pytest.mark.parametrize("version", BATCHES)
+def test_what_is_no_batch_at_all(version):
+    """Kafka's ByteBufferLogInputStream: no whole batch is INVALID_RECORD, never to be sent
+    again; a length or magic that none has CORRUPT_MESSAGE.
+    """
+    api = made()
+    good = batch()
+
+    def with_field(position, field):
+        return good[:position] + field + good[position + len(field) :]
+
+    invalid = [
+        good[:5],
+        good[:14],
+        good[:40],
+        good[:-1],
+        with_field(8, b"\x7f\xff\xff\xff"),
+        with_field(16, b"\x01"),
+    ]
+    corrupt = [
+        with_field(16, b"\x03"),
+        with_field(16, b"\xff"),
+        with_field(8, bytes(4)),
+        with_field(8, b"\xff" * 4),
+        b"garbage" * 30,
+        bytes(70),
+    ]
+    for records, code in [(each, ErrorCode.INVALID_RECORD) for each in invalid] + [
+        (each, ErrorCode.CORRUPT_MESSAGE) for each in corrupt
+    ]:
+        assert codes(sent(api, ("t", 0, records), version=version)) == [code], records
+    assert api.fixture.partition().log.log_end_offset == 0
+
+
+@pytest.mark.parametrize("version", BATCHES)
 def test_zstd_begins_with_version_7(version):
     """KIP-110: UNSUPPORTED_COMPRESSION_TYPE below."""
     api = made()

@@ -33,13 +33,14 @@ from twisted_broker.wire.messages.produce import (
     TopicProduceData,
     TopicProduceResponse,
 )
+from twisted_broker.wire.records import check_first_entry
 
 if TYPE_CHECKING:
     from twisted_broker.api.context import RequestContext
     from twisted_broker.replication.purgatory.delayed_operations import AppendOutcome
 
 _BATCHES_FROM, _ZSTD_FROM, _LEADER_FROM, _TOPIC_IDS_FROM = 3, 7, 10, 13
-_BATCH_HEADER_BYTES, _MAGIC_AT, _ATTRIBUTES_AT = 61, 16, 22
+_BATCH_HEADER_BYTES, _ATTRIBUTES_AT = 61, 22
 _CODEC_MASK, _ZSTD, _TRANSACTIONAL = 0x07, 4, 0x10
 
 _NONE = ErrorCode.NONE
@@ -137,13 +138,17 @@ def _guard(context: RequestContext, topic: TopicProduceData) -> tuple[str, Broke
 
 def _records_refusal(records: Buffer | None, version: int) -> BrokerError | None:
     """What the version forbids; whether the records are sound is the log's question."""
-    if records is None or len(records) <= _MAGIC_AT:
-        return _NO_RECORDS
-    if records[_MAGIC_AT] != 2:
-        return None if version < _BATCHES_FROM else _OLD_FORMAT
-    if len(records) < _BATCH_HEADER_BYTES:
-        return _NO_RECORDS
-    attributes = records[_ATTRIBUTES_AT]
+    if version < _BATCHES_FROM:
+        return None if records is not None and len(records) else _NO_RECORDS
+    try:
+        magic = check_first_entry(records or b"")
+    except BrokerError as refused:
+        return refused
+    if magic != 2:
+        return _OLD_FORMAT
+    attributes = (
+        0 if records is None or len(records) < _BATCH_HEADER_BYTES else records[_ATTRIBUTES_AT]
+    )
     if attributes & _CODEC_MASK == _ZSTD and version < _ZSTD_FROM:
         return _ZSTD_TOO_EARLY
     return _TRANSACTIONAL_BATCH if attributes & _TRANSACTIONAL else None

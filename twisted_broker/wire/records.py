@@ -38,6 +38,7 @@ from .batch_header import (
     Buffer,
     batch_crc,
     batch_head,
+    check_first_entry,
     is_cut_short,
     peek_magic,
     peek_offset_and_length,
@@ -63,6 +64,7 @@ from .corrupt_record import (
 )
 from .record_builder import BatchBuilder, build_batch, build_empty_batch
 from .record_walk import Headers, Record, walk_key_values, walk_records
+from .records_count import check_records_count
 
 __all__ = [
     "CODEC_MASK",
@@ -98,6 +100,8 @@ __all__ = [
     "build_control_batch",
     "build_empty_batch",
     "build_end_marker",
+    "check_first_entry",
+    "check_records_count",
     "control_key",
     "control_record_type",
     "end_marker_coordinator_epoch",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.api.data_plane import Api, DenyList
+from tests.log.standing_worker import StandingWorker
 from tests.replication.fixtures import (
     LOCAL,
     TOPIC_ID,
@@ -333,3 +334,24 @@ def test_duplicates_get_the_first_offset():
         sent(api, ("t", 0, batch(1, producer_id=7, producer_epoch=0, base_sequence=9)))
     ) == [ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER]
     assert api.fixture.partition(TP).log.log_end_offset == 3
+
+
+@pytest.mark.parametrize("acks", [1, -1])
+def test_with_flush_messages_the_answer_waits_for_the_disk(acks):
+    """Kafka's flush.messages=1: acknowledged means synced; the next Produce of the connection
+    may be appended meanwhile.
+    """
+    api = made()
+    api.fixture.topic(overrides={"flush.messages": "1"})
+    log, worker = api.fixture.partition().log, StandingWorker()
+    log.disk, log.synced = worker, api.fixture.log_manager.log_synced
+    first = api.ask(produce, ProduceResponse, asked(("t", 0, batch()), acks=acks), 9)
+    second = api.ask(produce, ProduceResponse, asked(("t", 0, batch()), acks=acks), 9)
+    assert first == second == [] and api.context.appended and log.log_end_offset == 2
+    worker.run_one()
+    assert codes(first[0]) == [ErrorCode.NONE] and second == []
+    worker.run_one()
+    assert (
+        codes(second[0]) == [ErrorCode.NONE]
+        and second[0].responses[0].partition_responses[0].base_offset == 1
+    )

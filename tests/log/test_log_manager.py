@@ -13,6 +13,7 @@ import pytest
 from twisted.internet.task import Clock
 
 from tests.log.batches import NOW_MS, TOPIC_ID, batch, config, values
+from tests.log.standing_worker import StandingWorker
 from tests.log.test_golden import unpack
 from twisted_broker.config import BrokerConfig
 from twisted_broker.interfaces import IFileSystem, Runtime, TopicPartition
@@ -448,3 +449,22 @@ def test_logs_load_on_the_worker() -> None:
 def test_directory_names(name: str, found: TopicPartition | None) -> None:
     """FILE_FORMATS 1: only `topic-partition` is a log."""
     assert partition_of(name) == found
+
+
+def test_a_sync_that_was_waited_for_is_told() -> None:
+    """Kafka's flush.messages: the replica manager hears when a log's sync is done, once each,
+    and not of logs that were deleted.
+    """
+    world = World()
+    manager = world.manager()
+    told: list[TopicPartition] = []
+    manager.log_synced = lambda log: told.append(log.topic_partition)
+    log, other = create(manager, flush_messages=1), create(manager, B, flush_messages=1)
+    for each in (log, other):
+        each.disk = StandingWorker()
+        fill(each, 3)
+    manager.delete(B)
+    for each in (log, other):
+        assert isinstance(each.disk, StandingWorker)
+        each.disk.run_all()
+    assert told == [A, A] and log.recovery_point == 3

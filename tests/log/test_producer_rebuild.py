@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import errno
 import random
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from tests.log.batches import DIRECTORY, NOW_MS, all_batches, batch, config, marker, open_log
+from tests.log.standing_worker import StandingWorker
 from twisted_broker.log import producer_rebuild
 from twisted_broker.log.append_info import AppendOrigin
 from twisted_broker.log.log import Log
@@ -19,29 +19,6 @@ from twisted_broker.testing.sim.disk_faults import Fault
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 
 _INLINE = InlineWorker()
-
-
-class StandingWorker:
-    """A disk worker that runs a job when it is told to."""
-
-    def __init__(self) -> None:
-        self.jobs: list[tuple[Callable[[], Any], Callable[..., None]]] = []
-
-    def submit(self, job: Callable[[], Any], done: Callable[..., None]) -> None:
-        self.jobs.append((job, done))
-
-    def side_by_side(self, jobs: Any) -> None:
-        raise NotImplementedError
-
-    def stop(self) -> None: ...
-
-    def run_one(self) -> None:
-        if self.jobs:
-            _INLINE.submit(*self.jobs.pop(0))
-
-    def run_all(self) -> None:
-        while self.jobs:
-            self.run_one()
 
 
 class CountingFile(MemoryFile):

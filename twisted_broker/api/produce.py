@@ -6,9 +6,11 @@ existence and the records; what is left is appended.
 1. Permission comes before existence. A refused partition does not stop the others.
 2. acks=0 has no answer; when something was refused, the connection closes instead, so that the
    producer looks for its leader again.
-3. The append comes before the first `await`, so that the next Produce of the connection may be
+3. With `flush.messages` an append that makes a sync due is answered when the leader's disk has it,
+   with acks=1 as well.
+4. The append comes before the first `await`, so that the next Produce of the connection may be
    appended meanwhile.
-4. Until transactions are served, a transactional batch of a client is refused with
+5. Until transactions are served, a transactional batch of a client is refused with
    INVALID_TXN_STATE.
 
 Source: RL 1.6, 1.7, 5.1; Kafka's `KafkaApis.handleProduceRequest`,
@@ -72,8 +74,8 @@ async def produce(context: RequestContext, request: ProduceRequest) -> ProduceRe
     replicas = context.broker.replica_manager
     outcomes: list[AppendOutcome] = replicas.produce(entries, acks) if entries else []
     context.appended = True
-    if acks == -1 and replicas.must_wait(outcomes):
-        await replicas.wait_for_replicas(outcomes, request.timeout_ms)
+    if acks and replicas.must_wait(outcomes, acks):
+        await replicas.wait_for_replicas(outcomes, request.timeout_ms, acks)
     for answer, outcome in zip(awaited, outcomes, strict=True):
         answer.base_offset = outcome.base_offset
         answer.log_append_time_ms = outcome.log_append_time_ms

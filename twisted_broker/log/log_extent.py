@@ -68,7 +68,7 @@ class LogExtent(LogReading):
         try:
             self.segments.remove_above(offset)
             self.segments.active.truncate_to(offset, now_ms)
-            self._settle(offset)
+            self._end_at(offset)
             self.log_start_offset = min(self.log_start_offset, offset)
             self.leader_epochs.truncate_from_end(offset)
             self._cut_producers(now_ms)
@@ -87,7 +87,7 @@ class LogExtent(LogReading):
         try:
             self.segments.remove_all()
             self.segments.create(offset, now_ms)
-            self._settle(offset)
+            self._end_at(offset)
             self.log_start_offset = offset if log_start_offset is None else log_start_offset
             self.leader_epochs.clear()
             self.rebuild = None
@@ -96,7 +96,7 @@ class LogExtent(LogReading):
             raise self.fail(error) from error
         self._after_cut()
 
-    def _settle(self, offset: int) -> None:
+    def _end_at(self, offset: int) -> None:
         self._cuts += 1
         self.log_end_offset = offset
         self.recovery_point = min(self.recovery_point, offset)
@@ -105,6 +105,7 @@ class LogExtent(LogReading):
     def _after_cut(self) -> None:
         self._unstable_metadata = None
         self.find_first_unstable()
+        self._settle()
         self.set_high_watermark(
             max(self.log_start_offset, min(self.high_watermark, self.log_end_offset))
         )

@@ -82,6 +82,7 @@ class LogManager(LogCare):
         log.disk, log.segments.remove_later = directory.disk, self._remover(directory)
         log.truncated = self._was_truncated
         log.failing = self._log_failed
+        log.synced = self._was_synced
         self.logs[log.topic_partition] = log
 
     def _loaded(self, _: object) -> None:
@@ -186,7 +187,7 @@ class LogManager(LogCare):
         )
         directory.recovery_points.pop(topic_partition, None)
         directory.log_starts.pop(topic_partition, None)
-        log.truncated = log.failing = None
+        log.truncated = log.failing = log.synced = None
         try:
             log.rename_directory(path)
         except OSError as error:

@@ -355,13 +355,19 @@ class Partition:
         log = self.leader_log
         if log is None:
             return False
-        if not self.remote_replicas and log.log_end_offset > log.high_watermark:
+        if (
+            not self.remote_replicas
+            and log.log_end_offset > log.high_watermark
+            and log.sync_due is None
+        ):
             # The only replica: the minimum ISR is one, and it is in its ISR.
             log.set_high_watermark(log.log_end_offset)
             return True
         if len(self.isr_state.isr) < self.min_isr:
             return False
-        target = self._least_log_end(log.log_end, now_ms)
+        # With `flush.messages` the leader counts as far as it synced, as its followers do: they ask
+        # on when they synced.
+        target = self._least_log_end(log.settled_end, now_ms)
         current = log.high_watermark_metadata
         if target.offset > current.offset or (
             target.offset == current.offset and current.on_older_segment(target)
@@ -396,6 +402,15 @@ class Partition:
         if len(self.isr_state.maximal_isr) < self.min_isr:
             return ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
         return ErrorCode.NONE
+
+    def settled(self, required_offset: int) -> ErrorCode | None:
+        """None while an append below `required_offset` waits for the leader's sync
+        (`flush.messages`); then NONE, or the error to answer with.
+        """
+        log = self.leader_log
+        if log is None:
+            return self.refusal().code
+        return _NONE if log.sync_due is None or log.sync_due.offset >= required_offset else None
 
     # reading
     def end_for(self, isolation: int) -> LogOffsetMetadata:

@@ -211,11 +211,13 @@ def recover_segment(log: Log, segment: Segment) -> int:
         if place.base_offset < expected or place.last_offset - segment.base_offset > _INT_MAX:
             break
         if batch is not None:
-            if batch.partition_leader_epoch < newest_epoch:
+            if 0 <= batch.partition_leader_epoch < newest_epoch:
                 # a cut was lost in the crash, what was written after it was not: the old batches
                 # behind it are not ours any more
                 break
-            newest_epoch = batch.partition_leader_epoch
+            newest_epoch = max(
+                newest_epoch, batch.partition_leader_epoch
+            )  # -1 is of a broker that knew none
         segment.note(
             place.size_in_bytes, place.last_offset, -1 if batch is None else batch.max_timestamp
         )

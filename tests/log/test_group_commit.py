@@ -173,5 +173,5 @@ def test_what_is_settled_survives_a_power_failure(seed: int) -> None:
         one.to_bytes() for one in all_batches(log) if one.last_offset < log.settled_end.offset
     ]
     left = disk.after_power_loss(keep=chance.random())
-    found = open_log(left, settings=replace(settings, flush_messages=1 << 40), trust_holes=False)
+    found = open_log(left, settings=replace(settings, flush_messages=1 << 40))
     assert [one.to_bytes() for one in all_batches(found)][: len(settled)] == settled

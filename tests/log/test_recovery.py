@@ -184,18 +184,6 @@ def test_damage_in_trusted_files_does_not_stop_the_start() -> None:
     assert caught.value.code == ErrorCode.CORRUPT_MESSAGE
 
 
-def test_a_lost_segment_leaves_no_hole() -> None:
-    """RELIABILITY 6.2: when a segment's name was lost in a power failure, what lies above it
-    goes too; compacted topics have holes and keep them.
-    """
-    disk = disk_with_segments()
-    for suffix in (".log", ".index", ".timeindex"):
-        disk.remove(f"{DIRECTORY}/{file_name(6, suffix)}")
-    assert offsets(disk.after_kill()) == [0, 2, 4, 8, 10, 12, 14]
-    assert open_log(disk.after_kill(), settings=SMALL, trust_holes=True).log_end_offset == 16
-    assert open_log(disk, settings=SMALL).log_end_offset == 6
-
-
 def test_a_log_end_below_the_log_start_starts_over() -> None:
     """RL 3.6: when the checkpointed log start lies above what is left, one empty segment begins
     there.

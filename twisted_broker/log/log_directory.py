@@ -150,11 +150,8 @@ class LogDirectory:
                 self.to_delete.append(path)
             partition = partition_of(name) if renamed is None else None
             if partition is not None and partition.topic != METADATA_TOPIC:
-                config = config_of(partition.topic)
                 logs.append(
-                    self.open(
-                        partition, None, config or default, now_ms, trust_holes=config is None
-                    )
+                    self.open(partition, None, config_of(partition.topic) or default, now_ms)
                 )
         return logs
 
@@ -172,7 +169,6 @@ class LogDirectory:
         config: LogConfig,
         now_ms: int,
         is_new: bool = False,
-        trust_holes: bool = False,
     ) -> Log:
         """Opens or makes one log; what it deletes while loading goes at once.
 
@@ -190,7 +186,6 @@ class LogDirectory:
             now_ms=now_ms,
             random=self.random,
             sync=not is_new,
-            trust_holes=trust_holes,
         )
 
     def create(

@@ -18,6 +18,7 @@ from collections.abc import Callable
 
 from twisted_broker.config import LogConfig
 from twisted_broker.log import producer_rebuild, retention
+from twisted_broker.log.gaps import ASIDE, Gap
 from twisted_broker.log.log_reading import LogReading
 from twisted_broker.log.validation import needs_preparation
 from twisted_broker.wire.errors import BrokerError, ErrorCode
@@ -111,6 +112,19 @@ class LogExtent(LogReading):
         )
         if self.truncated is not None:
             self.truncated(self)
+
+    def end_before_gap(self, gap: Gap, now_ms: int) -> int:
+        """Ends the log where offsets are missing; the record files behind are renamed and kept.
+
+        Their number.
+        """
+        self.check_online()
+        try:
+            kept = self.segments.set_aside_above(gap.offset, ASIDE)
+        except OSError as error:
+            raise self.fail(error) from error
+        self.truncate_to(gap.offset, now_ms)
+        return kept
 
     def increment_log_start_offset(self, offset: int) -> bool:
         """Raises the log start (DeleteRecords, retention, the leader's word).

@@ -34,6 +34,7 @@ from twisted_broker.log.validation import needs_preparation
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 
 if TYPE_CHECKING:
+    from twisted_broker.log.gaps import Gap
     from twisted_broker.log.producer_rebuild import ProducerRebuild
 
 
@@ -63,6 +64,7 @@ class LogState:
         "disk",
         "failed",
         "failing",
+        "gap",
         "high_watermark",
         "last_flush_ms",
         "leader_epochs",
@@ -111,6 +113,8 @@ class LogState:
         self.failing: Callable[[LogState], None] | None = None
         self.failed: OSError | None = None
         self.synced: Callable[[LogState], None] | None = None
+        self.gap: Gap | None = None
+        """offsets that loading found missing, not decided about yet"""
         self._cuts = 0
         self.sync_due: LogOffsetMetadata | None = None
         """the first record whose append made a sync due (`flush.messages`) that is not done;

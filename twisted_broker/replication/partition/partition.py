@@ -95,6 +95,7 @@ class Partition:
         "max_lag_ms",
         "node_id",
         "offline",
+        "offline_because",
         "partition_epoch",
         "remote_replicas",
         "removing",
@@ -124,6 +125,7 @@ class Partition:
         self.log: Log | None = None
         self.leader_log: Log | None = None
         self.offline = False
+        self.offline_because = ""
         self.leader_id = -1
         self.leader_epoch = -1
         self.leader_epoch_start_offset = -1
@@ -226,6 +228,7 @@ class Partition:
         """
         if not self.offline:
             self.offline = True
+            self.offline_because = reason
             self.leader_log = None
             self.events.append(PartitionFailed(self, reason))
 
@@ -257,7 +260,7 @@ class Partition:
         if self.offline:
             return BrokerError(
                 ErrorCode.KAFKA_STORAGE_ERROR,
-                f"the log directory of {self.topic_partition} is offline",
+                f"{self.topic_partition} is offline: {self.offline_because}",
             )
         return BrokerError(
             ErrorCode.NOT_LEADER_OR_FOLLOWER,

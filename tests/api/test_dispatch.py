@@ -379,6 +379,31 @@ def test_records_of_an_answer_reach_the_client(size: int) -> None:
     assert segment.references == 0
 
 
+@pytest.mark.parametrize("bad", [0, 1, 2])
+def test_an_answer_that_cannot_be_written_gives_its_records_back(bad: int) -> None:
+    """docs/ARCHITECTURE 3: a slice holds its file open: each is released, whichever part of the
+    answer cannot be written.
+    """
+
+    async def fetch(context: Any, request: Any) -> FetchResponse:
+        from twisted_broker.wire.messages.fetch import FetchableTopicResponse, PartitionData
+
+        parts = [
+            PartitionData(partition_index=each, high_watermark=9, records=FileSlice(segment, 0, 10))
+            for each in range(3)
+        ]
+        parts[bad].high_watermark = 1 << 70
+        return FetchResponse(responses=[FetchableTopicResponse(topic="t", partitions=parts)])
+
+    server = Server(fetch=fetch)
+    segment = SegmentFile(OpenFiles(server.house.files), "/log")
+    segment.create().write_at(0, [bytes(10)])
+    server.ask(FetchRequest(), 11)
+    ((_, answer),) = server.answers(FetchResponse, 11)
+    assert answer.error_code == ErrorCode.UNKNOWN_SERVER_ERROR
+    assert segment.references == 0
+
+
 def test_wire_errors_inside_a_function_close_the_connection() -> None:
     """What turns out later to be no Kafka is still a broken peer."""
 

@@ -385,7 +385,8 @@ class Dispatcher:
                 name=served.route.name,
                 version=served.version,
             )
-            discard(parts)
+            if served.has_records:
+                _give_back(response)
             parts = served.unwritable()
         if served.has_records:
             return _with_records(parts, context.correlation_id, served.header_end)
@@ -406,6 +407,17 @@ def _holds_records(struct: Any) -> bool:
         or (isinstance(field.element, type) and _holds_records(field.element))
         for field in struct.FIELDS
     )
+
+
+def _give_back(message: Any) -> None:
+    """Releases the slices of a message that will not be sent."""
+    for field in message.FIELDS:
+        value = getattr(message, field.name)
+        if type(value) is FileSlice:
+            value.release()
+        elif isinstance(field.element, type) and _holds_records(field.element):
+            for each in value if isinstance(value, list) else [value]:
+                _give_back(each)
 
 
 def _with_records(parts: list[Any], correlation_id: int, header_end: bytes) -> Answer:

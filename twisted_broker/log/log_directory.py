@@ -88,8 +88,7 @@ class LogDirectory:
         LogDirMismatch, CheckpointError, OSError.
         """
         if not self.files.is_directory(self.path):
-            self.files.make_directories(self.path)
-            self.files.sync_directory(posixpath.dirname(self.path))
+            self._make(self.path)
         try:
             self._release = self.files.lock(posixpath.join(self.path, LOCK))
         except BlockingIOError as error:
@@ -111,6 +110,14 @@ class LogDirectory:
         properties = MetaProperties(cluster_id, node_id, self.directory_id)
         if found != properties:
             write_meta_properties(self.files, self.path, properties)
+
+    def _make(self, path: str) -> None:
+        """Makes the directory and those above it that are missing, each durably. OSError."""
+        parent = posixpath.dirname(path)
+        if not self.files.is_directory(parent):
+            self._make(parent)
+        self.files.make_directories(path)
+        self.files.sync_directory(parent)
 
     def _new_id(self) -> bytes:
         """A random UUID (version 4) that does not begin with a dash in text and is none of the

@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import pytest
 from twisted.internet.defer import Deferred, succeed
-from twisted_broker.image.metadata_image import MetadataDelta
 
 from tests.coordinator.test_group_coordinator import now, waiting
 from tests.replication.fixtures import Fixture, at, follower, registration

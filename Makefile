@@ -13,8 +13,10 @@ ROUNDS ?= 5
 FLIGHTS ?=
 NODES ?= 3
 TRACE ?=
+# What `make docs` describes: all but the parts that no program outside needs to import.
+INSIDE = api cli cluster coordinator image log net replication security status testing
 
-.PHONY: help run simulate faults test unit clients pipeline lint test-long demo-pipeline bench docs clean
+.PHONY: help run simulate faults test unit clients pipeline lint test-long demo-pipeline bench docs dist clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -75,8 +77,17 @@ faults: $(VENV)/.test ## ROUNDS rounds of faults under SEED: real brokers killed
 test-long: $(VENV)/.test ## the long runs: 1,000 kills and more
 	$(BIN)/python -m pytest -m long --timeout=7200
 
-docs: $(VENV)/.test ## write what is derived from the tables
+# pdoc evaluates the annotations of named tuples outside their module, and cannot; any other warning is an error.
+docs: $(VENV)/.test ## write what is derived from the tables, and the API reference into build/api
 	$(BIN)/python -m twisted_broker.api.compatibility > docs/COMPATIBILITY.md
+	rm -rf build/api
+	$(BIN)/python -W error::UserWarning -W 'ignore:Error parsing type annotation:UserWarning' -m pdoc \
+		--docformat markdown --no-show-source -o build/api twisted_broker $(foreach name,$(INSIDE),'!twisted_broker.$(name)')
+
+dist: $(VENV)/.test ## sdist and wheel into dist, the wheel installed into an empty environment and started
+	rm -rf dist
+	$(BIN)/python -m build --no-isolation
+	REPLOG_TEST_DIST=dist $(BIN)/python -m pytest tests/compat/test_installed.py
 
 bench: $(VENV)/.test ## the figures of benchmarks/README.md
 	$(BIN)/python -m benchmarks.compare

@@ -139,7 +139,10 @@ def _lose(target: ClusterTarget, number: signal.Signals, name: str) -> Figures:
 
 
 def _takes_records(other: Connection, topic: str, victim: int) -> bool:
-    brokers, ((leader, _),) = other.describe(topic)
+    brokers, partitions = other.describe(topic)
+    leader = (
+        partitions[0][0] if partitions else -1
+    )  # this broker may not have heard of the topic yet
     if leader in (victim, -1) or leader not in brokers:
         return False
     with Connection(brokers[leader]) as connection:

@@ -72,16 +72,19 @@ def replicated_topic(
 
 
 def is_whole(connection: Connection, name: str, partitions: int, replicas: int) -> bool:
-    """Whether every partition has a leader, which serves the first, and all its replicas in
-    sync.
+    """Whether every partition has a leader, each of which serves the last of its own, and all
+    its replicas in sync.
     """
     brokers, found = connection.describe(name)
     if len(found) != partitions or any(
         leader not in brokers or in_sync < replicas for leader, in_sync in found
     ):
         return False
-    with Connection(brokers[found[0][0]]) as leader:
-        return leader.is_served(name)
+    for node, number in {leader: number for number, (leader, _) in enumerate(found)}.items():
+        with Connection(brokers[node]) as leader:
+            if not leader.is_served(name, number):
+                return False
+    return True
 
 
 class IsrWatch:
@@ -96,6 +99,13 @@ class IsrWatch:
         self._thread = threading.Thread(target=self._look, daemon=True)
 
     def __enter__(self) -> IsrWatch:
+        with Connection(
+            self._address
+        ) as connection:  # the topic may be made, and this broker not know of it yet
+            patiently(
+                lambda: bool(connection.describe(self._topic)[1]),
+                f"{self._topic} is known to {self._address}",
+            )
         self._thread.start()
         return self
 
@@ -107,7 +117,7 @@ class IsrWatch:
         with Connection(self._address) as connection:
             while True:
                 self.least = min(
-                    self.least, *(in_sync for _, in_sync in connection.describe(self._topic)[1])
+                    [self.least, *(in_sync for _, in_sync in connection.describe(self._topic)[1])]
                 )
                 if self._enough.wait(_LOOK_SECONDS):
                     return

@@ -75,12 +75,14 @@ def produce_error_at(topic: str) -> int:
     return 4 + 4 + 4 + 2 + len(topic) + 4 + 4
 
 
-def fetch(topic: str, offset: int, max_bytes: int, max_wait_ms: int = 0) -> bytes:
+def fetch(
+    topic: str, offset: int, max_bytes: int, max_wait_ms: int = 0, partition: int = 0
+) -> bytes:
     body = struct.pack(">iiiibii", -1, max_wait_ms, 1, max_bytes + 65_536, 0, 0, -1)
     body += (
         struct.pack(">i", 1)
         + string(topic)
-        + struct.pack(">iiiqqi", 1, 0, -1, offset, -1, max_bytes)
+        + struct.pack(">iiiqqi", 1, partition, -1, offset, -1, max_bytes)
     )
     return frame(FETCH, FETCH_VERSION, body + struct.pack(">i", 0) + string(""))
 
@@ -240,11 +242,11 @@ class Connection:
         error: int = reader.take("h")
         return error
 
-    def is_served(self, topic: str) -> bool:
-        """Whether the first partition answers a Fetch: a broker may know of its leadership a
-        moment after Metadata tells it.
+    def is_served(self, topic: str, partition: int = 0) -> bool:
+        """Whether the partition answers a Fetch: a broker may know of its leadership a moment
+        after Metadata tells it.
         """
-        self.socket.sendall(fetch(topic, 0, 1024))
+        self.socket.sendall(fetch(topic, 0, 1024, partition=partition))
         at = fetch_error_at(topic) - 4
         return bytes(self.receive()[at : at + 2]) == b"\0\0"
 

@@ -67,7 +67,7 @@ class IClock(Protocol):
     def seconds(self) -> float: ...
 
     def callLater(
-        self, delay: float, call: Callable[..., Any], *args: Any, **kwargs: Any
+        self, delay: float, call: Callable[..., Any], /, *args: Any, **kwargs: Any
     ) -> IDelayedCall: ...
 
 

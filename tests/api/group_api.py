@@ -12,7 +12,7 @@ from twisted.internet.defer import Deferred, ensureDeferred
 from twisted.python.failure import Failure
 
 from tests.coordinator.broker_run import BrokerRun
-from twisted_broker.api.context import BrokerParts, Listener, RequestContext
+from twisted_broker.api.context import BrokerParts, Encoded, Listener, RequestContext
 from twisted_broker.api.refusals import refusal
 from twisted_broker.api.routes import ROUTES
 from twisted_broker.config import BrokerConfig
@@ -107,8 +107,16 @@ class ApiRun(BrokerRun):
             )
 
         answered.addErrback(refuse)
+
+        def encoded(response: Any) -> bytes:
+            return (
+                b"".join(response.parts)
+                if isinstance(response, Encoded)
+                else encode(response, version)
+            )
+
         return answered.addCallback(
-            lambda response: decode(row.response_class(), encode(response, version), version)
+            lambda response: decode(row.response_class(), encoded(response), version)
         )
 
     def ask(self, request: Any, version: int) -> Any:

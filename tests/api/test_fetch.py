@@ -490,3 +490,21 @@ def test_no_room_no_session():
 def test_an_empty_request():
     """ReplicaManagerTest: nothing asked is answered at once."""
     assert got(made(), max_wait_ms=500).responses == []
+
+
+@pytest.mark.parametrize("step", ["FetchContext.finish", "_partition_data"])
+def test_what_fails_on_the_way_to_an_answer_gives_its_records_back(step, monkeypatch):
+    """docs/ARCHITECTURE 3: a slice holds its file open until it is released, also when no answer
+    comes of it.
+    """
+    api = made()
+    api.fixture.produce(2)
+    owner, _, name = f"twisted_broker.api.fetch.{step}".rpartition(".")
+
+    def fails(*_):
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr(f"{owner}.{name}", fails)
+    with pytest.raises(RuntimeError):
+        got(api, ("t", 0, 0), ("other", 0, 0))
+    assert api.fixture.partition().log.segments.active.log.references == 0

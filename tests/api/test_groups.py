@@ -26,6 +26,7 @@ from twisted_broker.wire.messages.offsets import (
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
 )
+from twisted_broker.wire.schema import encode
 
 
 def join(
@@ -224,9 +225,50 @@ def test_listing(version):
     run = ApiRun()
     member_of(run)
     groups = run.ask(ListGroupsRequest(), version).groups
-    expected = ("Stable" if version >= 4 else "", "Classic" if version >= 5 else "")
+    expected = ("Stable" if version >= 4 else "", "classic" if version >= 5 else "")
     assert [(g.group_id, g.protocol_type, g.group_state, g.group_type) for g in groups] == [
         ("g", "consumer", *expected)
+    ]
+
+
+@each_version("ListGroups")
+def test_a_long_list_is_made_in_slices(version, monkeypatch):
+    """PendingResponse by turn, others are served meanwhile; permission and filters count as in a
+    short one, and the bytes are the same.
+    """
+    monkeypatch.setattr("twisted_broker.coordinator.group_coordinator.LISTED_PER_STEP", 7)
+    monkeypatch.setattr("twisted_broker.api.groups.LISTED_PER_STEP", 7)
+    monkeypatch.setattr("twisted_broker.coordinator.slices.PIECES_PER_TURN", 1)
+    run = ApiRun()
+    names = [f"g{number}" for number in range(200)]
+    for name in names:
+        run.commit(OffsetToCommit("t", 0, 1), group=name)
+    run.acl.denied |= {
+        (Operation.DESCRIBE, ResourceType.CLUSTER, "kafka-cluster"),
+        (Operation.DESCRIBE, ResourceType.GROUP, "g7"),
+    }
+    waiting = run.start(ListGroupsRequest(states_filter=["empty"] if version >= 4 else []), version)
+    assert not waiting.called
+    run.clock.turn()
+    assert not waiting.called and run.fetched("g199") == {("t", 0): 1}
+    run.settle()
+    assert sorted(g.group_id for g in waiting.result.groups) == sorted(set(names) - {"g7"})
+    monkeypatch.setattr("twisted_broker.coordinator.group_coordinator.LISTED_PER_STEP", 1000)
+    monkeypatch.setattr("twisted_broker.api.groups.LISTED_PER_STEP", 1000)
+    assert encode(run.ask(ListGroupsRequest(), version), version) == encode(waiting.result, version)
+
+
+def test_a_list_that_nobody_waits_for_is_given_up():
+    """Its client went away."""
+    run = ApiRun()
+    for number in range(1200):
+        run.commit(OffsetToCommit("t", 0, 1), group=f"g{number}")
+    waiting = run.start(ListGroupsRequest(), 4)
+    waiting.addErrback(lambda _: None)
+    waiting.cancel()
+    run.clock.turn()
+    assert not [
+        call for call in run.clock.getDelayedCalls() if call.getTime() <= run.clock.seconds()
     ]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.api.data_plane import Api, DenyList
+from tests.log.standing_worker import StandingWorker
 from tests.replication.fixtures import (
     LOCAL,
     TOPIC_ID,
@@ -117,6 +118,40 @@ def test_old_formats_end_with_version_3(version):
     assert codes(sent(api, ("t", 0, batch() + batch()), version=version)) == [
         ErrorCode.INVALID_RECORD
     ]
+    assert api.fixture.partition().log.log_end_offset == 0
+
+
+@pytest.mark.parametrize("version", BATCHES)
+def test_what_is_no_batch_at_all(version):
+    """Kafka's ByteBufferLogInputStream: no whole batch is INVALID_RECORD, never to be sent
+    again; a length or magic that none has CORRUPT_MESSAGE.
+    """
+    api = made()
+    good = batch()
+
+    def with_field(position, field):
+        return good[:position] + field + good[position + len(field) :]
+
+    invalid = [
+        good[:5],
+        good[:14],
+        good[:40],
+        good[:-1],
+        with_field(8, b"\x7f\xff\xff\xff"),
+        with_field(16, b"\x01"),
+    ]
+    corrupt = [
+        with_field(16, b"\x03"),
+        with_field(16, b"\xff"),
+        with_field(8, bytes(4)),
+        with_field(8, b"\xff" * 4),
+        b"garbage" * 30,
+        bytes(70),
+    ]
+    for records, code in [(each, ErrorCode.INVALID_RECORD) for each in invalid] + [
+        (each, ErrorCode.CORRUPT_MESSAGE) for each in corrupt
+    ]:
+        assert codes(sent(api, ("t", 0, records), version=version)) == [code], records
     assert api.fixture.partition().log.log_end_offset == 0
 
 
@@ -299,3 +334,24 @@ def test_duplicates_get_the_first_offset():
         sent(api, ("t", 0, batch(1, producer_id=7, producer_epoch=0, base_sequence=9)))
     ) == [ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER]
     assert api.fixture.partition(TP).log.log_end_offset == 3
+
+
+@pytest.mark.parametrize("acks", [1, -1])
+def test_with_flush_messages_the_answer_waits_for_the_disk(acks):
+    """Kafka's flush.messages=1: acknowledged means synced; the next Produce of the connection
+    may be appended meanwhile.
+    """
+    api = made()
+    api.fixture.topic(overrides={"flush.messages": "1"})
+    log, worker = api.fixture.partition().log, StandingWorker()
+    log.disk, log.synced = worker, api.fixture.log_manager.log_synced
+    first = api.ask(produce, ProduceResponse, asked(("t", 0, batch()), acks=acks), 9)
+    second = api.ask(produce, ProduceResponse, asked(("t", 0, batch()), acks=acks), 9)
+    assert first == second == [] and api.context.appended and log.log_end_offset == 2
+    worker.run_one()
+    assert codes(first[0]) == [ErrorCode.NONE] and second == []
+    worker.run_one()
+    assert (
+        codes(second[0]) == [ErrorCode.NONE]
+        and second[0].responses[0].partition_responses[0].base_offset == 1
+    )

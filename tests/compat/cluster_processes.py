@@ -114,11 +114,24 @@ class View:
         )
 
     def partitions(self, topic: str) -> dict[int, tuple[int, list[int]]]:
-        """partition -> (leader, ISR in order of id)."""
-        found = self.admin.list_topics(topic, timeout=60).topics[topic]
-        return {
-            number: (each.leader, sorted(each.isrs)) for number, each in found.partitions.items()
-        }
+        """partition -> (leader, ISR in order of id).
+
+        Any broker is asked: one that has not heard of the topic yet is asked again.
+        """
+        found: dict[int, tuple[int, list[int]]] = {}
+
+        def is_known() -> bool:
+            told = self.admin.list_topics(topic, timeout=60).topics[topic]
+            found.update(
+                {
+                    number: (each.leader, sorted(each.isrs))
+                    for number, each in told.partitions.items()
+                }
+            )
+            return bool(found)
+
+        self.until(is_known, f"{topic} is known")
+        return found
 
     def leaders(self, topic: str) -> dict[int, int]:
         return {number: leader for number, (leader, _) in self.partitions(topic).items()}

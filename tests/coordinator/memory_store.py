@@ -4,8 +4,11 @@ refuse, or be shared by two brokers.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from twisted.internet.defer import Deferred, fail, succeed
 
+from twisted_broker.coordinator.collaborators import AppendUndecided
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.records import BatchView, iterate_batches, set_offsets_and_epoch
 
@@ -19,6 +22,7 @@ class MemoryStore:
         self.refuse: ErrorCode | None = None
         self.held: list[tuple[Deferred[int], int]] | None = None
         self.reads = 0
+        self.on_read: Callable[[int], None] = lambda index: None
 
     def partitions_count(self) -> int:
         return self.partitions
@@ -42,6 +46,21 @@ class MemoryStore:
             else:
                 waiting.errback(BrokerError(error))
 
+    def time_out(self) -> list[Deferred[int]]:
+        """Refuses everything that is held although it is in the log; each of the result decides
+        over one of them.
+        """
+        held, self.held = self.held or [], []
+        decided: list[Deferred[int]] = []
+        for waiting, _ in held:
+            decided.append(Deferred())
+            waiting.errback(
+                AppendUndecided(
+                    ErrorCode.REQUEST_TIMED_OUT, None, lambda outcome=decided[-1]: outcome
+                )
+            )
+        return decided
+
     def put(self, index: int, batch: bytes) -> int:
         stored, base_offset = bytearray(batch), self.ends.get(index, 0)
         set_offsets_and_epoch(stored, base_offset, 0)
@@ -58,18 +77,16 @@ class MemoryStore:
         return self.starts.get(index, 0), self.ends.get(index, 0)
 
     def read(self, index: int, offset: int, max_bytes: int) -> bytes:
+        """As a log reads: the first batch whole, the last one may be cut."""
         self.reads += 1
+        self.on_read(index)
         if offset < self.starts.get(index, 0):
             raise BrokerError(ErrorCode.OFFSET_OUT_OF_RANGE)
-        out = bytearray()
-        for batch in iterate_batches(bytes(self.logs.get(index, b""))):
-            if batch.last_offset >= offset and (
-                not out or len(out) + batch.size_in_bytes <= max_bytes
-            ):
-                out += batch.to_bytes()
-            elif out:
-                break
-        return bytes(out)
+        log = bytes(self.logs.get(index, b""))
+        for batch in iterate_batches(log):
+            if batch.last_offset >= offset:
+                return log[batch.offset : batch.offset + max(batch.size_in_bytes, max_bytes)]
+        return b""
 
     def records(self, index: int) -> list[tuple[bytes | None, bytes | None]]:
         return [

@@ -9,7 +9,7 @@ from twisted.python.failure import Failure
 from tests.coordinator.broker_run import BrokerRun, subscription
 from tests.coordinator.memory_store import MemoryStore
 from tests.coordinator.test_group_records import GOLDEN, SEGMENTS
-from twisted_broker.coordinator import coordinator_loader
+from twisted_broker.coordinator import coordinator_loader, slices
 from twisted_broker.coordinator.group_records import (
     GroupRecord,
     OffsetRecord,
@@ -198,6 +198,7 @@ def test_while_a_partition_is_read_its_groups_wait(monkeypatch):
     goes in slices.
     """
     monkeypatch.setattr(coordinator_loader, "SLICE_BYTES", 100)
+    monkeypatch.setattr(slices, "PIECES_PER_TURN", 1)
     run = BrokerRun()
     for partition in range(5):
         now(run.commit(OffsetToCommit("t", partition, partition)))
@@ -205,8 +206,8 @@ def test_while_a_partition_is_read_its_groups_wait(monkeypatch):
     after = BrokerRun(run.store, run.clock, lead=False)
     index, before = partition_for("g", 50), run.store.reads
     after.coordinator.on_leadership(index, 1)
-    for slices in range(1, 7):
-        assert run.store.reads - before == slices - 1
+    for number in range(1, 7):
+        assert run.store.reads - before == number - 1
         with pytest.raises(BrokerError, match="COORDINATOR_LOAD_IN_PROGRESS"):
             after.fetched()
         assert now(after.join()).error is E.COORDINATOR_LOAD_IN_PROGRESS
@@ -331,7 +332,9 @@ def test_a_group_that_cannot_be_deleted_is_there_as_before():
 
 # administration
 def test_describe_shows_metadata_of_stable_groups_only():
-    """Protocol, metadata and assignment are empty while a round runs."""
+    """Protocol and metadata are empty while a round runs; members keep the assignment they had,
+    as in Apache Kafka.
+    """
     run = BrokerRun()
     member = run.stable()
     stable = run.coordinator.describe("g")
@@ -341,13 +344,16 @@ def test_describe_shows_metadata_of_stable_groups_only():
         "range",
     )
     assert stable.members == ((member, None, "client", "/127.0.0.1", subscription("t"), b"all"),)
+    run.join()
+    moving = run.coordinator.describe("g")
+    assert moving is not None and moving.state == "PreparingRebalance" and moving.protocol == ""
+    assert [m[4:] for m in moving.members] == [(b"", b"all"), (b"", b"")]
     run.join(member=member)
     moving = run.coordinator.describe("g")
     assert (
         moving is not None
         and moving.state == "CompletingRebalance"
-        and moving.protocol == ""
-        and moving.members[0][4:] == (b"", b"")
+        and moving.members[0][4:] == (b"", b"all")
     )
 
 
@@ -386,7 +392,10 @@ def test_a_group_with_many_offsets_is_deleted_in_batches_of_bounded_size():
     """
     run = BrokerRun()
     now(run.commit(*(OffsetToCommit("t", p, p) for p in range(1200))))
-    assert now(run.coordinator.delete_group("g")) is E.NONE
+    deleted = run.coordinator.delete_group("g")
+    assert waiting(deleted)
+    run.settle()
+    assert now(deleted) is E.NONE
     counts = [
         b.records_count for b in iterate_batches(bytes(run.store.logs[partition_for("g", 50)]))
     ]

@@ -4,6 +4,7 @@ import pytest
 
 from tests.coordinator.broker_run import WALL_MS, BrokerRun
 from tests.coordinator.test_group_coordinator import now, waiting
+from twisted_broker.coordinator import offset_requests, slices
 from twisted_broker.coordinator.group_records import CommittedOffset, offset_record, partition_for
 from twisted_broker.coordinator.offset_requests import OffsetToCommit
 from twisted_broker.wire.control_batch import build_end_marker
@@ -130,6 +131,50 @@ def test_a_commit_that_cannot_be_stored_changes_nothing(refusal, told):
     answer = run.commit(one(2))
     run.store.release(refusal)
     assert now(answer) == {("t", 0): told} and run.fetched(require_stable=True) == {("t", 0): 1}
+
+
+def test_a_commit_that_timed_out_is_in_flight_until_it_is_decided():
+    """Refused to its client, seen as soon as it is replicated; a later record that was faster is
+    not turned back.
+    """
+    run = BrokerRun()
+    run.store.held = []
+    first, second = run.commit(one(1)), run.commit(OffsetToCommit("t", 1, 1))
+    of_first, of_second = run.store.time_out()
+    assert now(first) == {("t", 0): E.COORDINATOR_NOT_AVAILABLE} and now(second) == {
+        ("t", 1): E.COORDINATOR_NOT_AVAILABLE
+    }
+    unstable = [
+        f.error
+        for f in run.coordinator.fetch_offsets(
+            "g", [("t", 0, bytes(16)), ("t", 1, bytes(16))], True
+        )
+    ]
+    assert unstable == [E.UNSTABLE_OFFSET_COMMIT] * 2 and run.fetched() == {}
+    run.store.held = None
+    now(run.commit(one(2)))
+    of_first.callback(0)
+    of_second.errback(BrokerError(E.NOT_LEADER_OR_FOLLOWER))
+    assert run.fetched(require_stable=True) == {("t", 0): 2}
+
+
+def test_a_group_whose_deletion_timed_out_is_left_alone_until_it_is_decided():
+    """Its tombstones may be replicated yet: what was committed meanwhile would be lost with the
+    next load.
+    """
+    run = BrokerRun()
+    now(run.commit(one(1)))
+    run.store.held = []
+    deleted = run.coordinator.delete_group("g")
+    (outcome,) = run.store.time_out()
+    run.store.held = None
+    assert now(deleted) is E.COORDINATOR_NOT_AVAILABLE
+    with pytest.raises(BrokerError, match="COORDINATOR_NOT_AVAILABLE"):
+        run.commit(one(2))
+    outcome.callback(1)
+    assert run.coordinator.describe("g") is None
+    now(run.commit(one(3)))
+    assert run.fetched() == run.restarted().fetched() == {("t", 0): 3}
 
 
 def test_answers_that_overtake_each_other_do_not_turn_an_offset_back():
@@ -338,3 +383,94 @@ def test_the_walk_over_expired_offsets_goes_in_steps():
     assert 0 < left < 1000
     run.settle()
     assert run.coordinator.list_groups()[1] == []
+
+
+def test_a_group_with_a_commit_on_its_way_does_not_expire():
+    """The walk comes between a first commit's append and its replication: the offset is there
+    afterwards, and after a restart.
+    """
+    run = BrokerRun(offsets_retention_ms=1000, retention_check_interval_ms=1000)
+    run.store.held = []
+    answer = run.commit(one(5))
+    run.pass_ms(1500)
+    run.store.release()
+    run.store.held = None
+    assert (
+        now(answer) == {("t", 0): E.NONE}
+        and run.fetched() == {("t", 0): 5} == run.restarted().fetched()
+    )
+
+
+def test_a_group_is_deleted_with_what_is_on_its_way():
+    """A commit that was appended before the group's tombstones does not come back with the next
+    load.
+    """
+    run = BrokerRun()
+    run.store.held = []
+    answer = run.commit(one(5))
+    deleted = run.coordinator.delete_group("g")
+    run.store.release()
+    run.store.held = None
+    assert now(answer) == {("t", 0): E.NONE} and now(deleted) is E.NONE
+    assert (
+        run.coordinator.describe("g") is None and run.restarted().coordinator.describe("g") is None
+    )
+
+
+def test_many_offsets_of_one_group_expire_in_steps(monkeypatch):
+    """What is committed between two steps stays; the others go, and the group itself once
+    nothing is left.
+    """
+    monkeypatch.setattr(slices, "PIECES_PER_TURN", 1)
+    run = BrokerRun(offsets_retention_ms=10_000, retention_check_interval_ms=20_000)
+    now(run.commit(*(OffsetToCommit("t", n, n) for n in range(1200))))
+    run.clock.rightNow += 20
+    run.clock.turn()
+    assert len(run.fetched()) == 700
+    now(run.commit(OffsetToCommit("t", 1100, 7)))
+    run.settle()
+    after = run.restarted(offsets_retention_ms=10_000, retention_check_interval_ms=20_000)
+    assert after.fetched() == {("t", 1100): 7}
+    after.pass_ms(40_000)
+    assert after.coordinator.describe("g") is None
+
+
+def test_a_walk_has_few_writes_under_way(monkeypatch):
+    """However many groups expire while replication is slow."""
+    monkeypatch.setattr(offset_requests, "WRITES_AT_ONCE", 10)
+    run = BrokerRun(offsets_retention_ms=10_000, retention_check_interval_ms=20_000)
+    for number in range(50):
+        now(run.commit(one(1), group=f"g{number}"))
+    run.store.held = []
+    run.pass_ms(20_000)
+    left = 50
+    while run.store.held:
+        assert len(run.store.held) <= 10
+        run.store.release()
+        run.settle()
+        left = len(run.coordinator.list_groups()[1])
+    assert left == 0
+
+
+def test_topics_are_forgotten_in_slices(monkeypatch):
+    """The walk takes several turns; a topic that goes meanwhile has the next walk; a commit for
+    a later topic of that name stays.
+    """
+    monkeypatch.setattr(slices, "PIECES_PER_TURN", 1)
+    run = BrokerRun()
+    for number in range(30):
+        now(
+            run.commit(
+                OffsetToCommit("t", 0, 1, topic_id=ID_A),
+                OffsetToCommit("u", 0, 1),
+                group=f"g{number}",
+            )
+        )
+    run.coordinator.on_topics_deleted({"t": ID_A})
+    held = [name for name in range(30) if ("t", 0) in run.fetched(f"g{name}")]
+    assert 0 < len(held) < 30
+    now(run.commit(OffsetToCommit("t", 0, 2, topic_id=ID_B), group=f"g{held[-1]}"))
+    run.coordinator.on_topics_deleted({"u": ID_B})
+    run.settle()
+    found = {name: run.fetched(f"g{name}") for name in range(30)}
+    assert found.pop(held[-1]) == {("t", 0): 2} and not any(found.values())

@@ -2,17 +2,19 @@
 
 from dataclasses import replace
 
-from twisted.internet.defer import Deferred
+import pytest
+from twisted.internet.defer import Deferred, succeed
 
 from tests.coordinator.test_group_coordinator import now, waiting
 from tests.replication.fixtures import Fixture, at, follower, registration
-from twisted_broker.coordinator.collaborators import OFFSETS_TOPIC
+from twisted_broker.coordinator.collaborators import OFFSETS_TOPIC, AppendUndecided
 from twisted_broker.coordinator.group_coordinator import GroupCoordinator
 from twisted_broker.coordinator.group_records import partition_for
 from twisted_broker.coordinator.offset_requests import CommitRequest, OffsetToCommit
-from twisted_broker.coordinator.offsets_store import group_coordinator
+from twisted_broker.coordinator.offsets_store import ReplicaOffsetsStore, group_coordinator
 from twisted_broker.image.metadata_image import MetadataDelta
 from twisted_broker.interfaces import TopicPartition
+from twisted_broker.replication.purgatory.delayed_operations import AppendOutcome
 from twisted_broker.wire.errors import BrokerError
 from twisted_broker.wire.errors import ErrorCode as E
 
@@ -96,7 +98,75 @@ def test_a_commit_waits_for_all_in_sync_replicas():
     assert now(answer) == {("t", 0): E.NONE} and broker.fetched() == [5]
     late = broker.commit(6)
     broker.advance(5.1)
-    assert now(late) == {("t", 0): E.COORDINATOR_NOT_AVAILABLE} and broker.fetched() == [5]
+    assert (
+        now(late) == {("t", 0): E.COORDINATOR_NOT_AVAILABLE}
+        and broker.fetched() == [5]
+        and broker.replicas.produce_purgatory.waiting == 1
+    )
+
+
+def replicated(broker: Broker, offset: int) -> None:
+    """The follower fetches from `offset` on, which says that it has all before it."""
+    for each in broker.replicas.fetch(follower(2), [at(offset, PLACE)]):
+        each.release()
+    broker.advance(0)
+
+
+def test_what_timed_out_counts_when_it_is_replicated():
+    """Its record is in the log: a later leader would tell it, so this one does, as soon as it is
+    stored; until then it is on its way.
+    """
+    broker = Broker()
+    broker.offsets_topic(replicas=(1, 2))
+    late = broker.commit(6)
+    broker.advance(5.1)
+    assert now(late) == {("t", 0): E.COORDINATOR_NOT_AVAILABLE} and broker.fetched() == []
+    assert [f.error for f in broker.groups.fetch_offsets("g", [("t", 0, bytes(16))], True)] == [
+        E.UNSTABLE_OFFSET_COMMIT
+    ]
+    replicated(broker, 1)
+    assert broker.fetched() == [6]
+    assert [f.error for f in broker.groups.fetch_offsets("g", [("t", 0, bytes(16))], True)] == [
+        E.NONE
+    ]
+
+
+def test_what_timed_out_is_no_more_when_leadership_goes():
+    """Another leader may cut it: nothing is left waiting for it, and the next load tells what
+    became of it.
+    """
+    broker = Broker()
+    broker.offsets_topic(replicas=(1, 2))
+    late = broker.commit(6)
+    broker.advance(5.1)
+    assert now(late) == {("t", 0): E.COORDINATOR_NOT_AVAILABLE}
+    broker.offsets_topic(leader=2, replicas=(1, 2), leader_epoch=1)
+    assert (
+        refusal(broker.fetched) is E.NOT_COORDINATOR
+        and not broker.replicas.produce_purgatory.waiting
+    )
+    broker.offsets_topic(leader=1, replicas=(1, 2), leader_epoch=2)
+    assert broker.fetched() == [6]
+
+
+class ShrinkingReplicas:
+    """A ReplicaManager whose ISR is too small when the high watermark passes."""
+
+    def append(self, batches, acks, origin):
+        return [AppendOutcome(tp, E.NONE, 7, 7) for tp, _ in batches]
+
+    def wait_for_replicas(self, outcomes, timeout_ms):
+        outcomes[0].error = E.NOT_ENOUGH_REPLICAS_AFTER_APPEND
+        return succeed(None)
+
+
+def test_a_commit_that_the_isr_shrank_under_is_stored():
+    """Refused, yet its record is behind the high watermark: the outcome is known at once."""
+    store = ReplicaOffsetsStore(ShrinkingReplicas(), None, None)
+    refused = store.append(0, b"", 1000)
+    with pytest.raises(AppendUndecided, match="NOT_ENOUGH_REPLICAS_AFTER_APPEND") as raised:
+        now(refused)
+    assert now(raised.value.outcome()) == 7
 
 
 def test_a_commit_needs_the_minimum_isr():

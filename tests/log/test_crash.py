@@ -475,7 +475,7 @@ def test_a_stalled_sync_blocks_nobody() -> None:
         log.append_as_leader(batch(b"%d" % number + bytes(100)), number // 7, NOW_MS)
         assert slice_bytes(log.read(number, 1))
     log.truncate_to(45, NOW_MS)
-    assert len(log.segments) > 3 and worker.waiting > 3
+    assert len(log.segments) > 3 and 0 < worker.waiting <= 2  # one sync, one write of the epochs
     assert log.recovery_point == 0 and "sync" not in {
         operation for operation, _ in disk.history[5:] if _.endswith(".log")
     }

@@ -13,6 +13,7 @@ import pytest
 from twisted.internet.task import Clock
 
 from tests.log.batches import NOW_MS, TOPIC_ID, batch, config, values
+from tests.log.standing_worker import StandingWorker
 from tests.log.test_golden import unpack
 from twisted_broker.config import BrokerConfig
 from twisted_broker.interfaces import IFileSystem, Runtime, TopicPartition
@@ -448,3 +449,49 @@ def test_logs_load_on_the_worker() -> None:
 def test_directory_names(name: str, found: TopicPartition | None) -> None:
     """FILE_FORMATS 1: only `topic-partition` is a log."""
     assert partition_of(name) == found
+
+
+def test_a_sync_that_was_waited_for_is_told() -> None:
+    """Kafka's flush.messages: the replica manager hears when a log's sync is done, once each,
+    and not of logs that were deleted.
+    """
+    world = World()
+    manager = world.manager()
+    told: list[TopicPartition] = []
+    manager.log_synced = lambda log: told.append(log.topic_partition)
+    log, other = create(manager, flush_messages=1), create(manager, B, flush_messages=1)
+    for each in (log, other):
+        each.disk = StandingWorker()
+        fill(each, 3)
+    manager.delete(B)
+    for each in (log, other):
+        assert isinstance(each.disk, StandingWorker)
+        each.disk.run_all()
+    assert told == [A, A] and log.recovery_point == 3
+
+
+def test_a_directory_that_was_just_made_survives_a_power_failure() -> None:
+    """RELIABILITY 6.2: every directory on the way to a new one is synced into the one above:
+    what is synced below must not hang in the air.
+    """
+    world = World(log_dirs="/srv/kafka/data")
+    log = create(world.manager())
+    fill(log, 3)
+    log.flush(log.disk)
+    left = world.files.after_power_loss(keep=0)
+    assert values(World(left, log_dirs="/srv/kafka/data").manager().logs[A]) == [b"0", b"1", b"2"]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_records_that_survive_a_power_failure_know_their_topic(seed: int) -> None:
+    """RL 1.3: without `partition.metadata` a log would be taken for one of another topic of its
+    name: it is durable soon after the log was made.
+    """
+    world = World(SimDisk(seed), log_dirs="/d1")
+    manager = world.manager()
+    logs = [create(manager, TopicPartition("a", number)) for number in range(5)]
+    for log in logs:
+        fill(log, 2)
+    assert not any(log.recovery_point for log in logs)
+    again = World(world.files.after_power_loss(keep=0.7), log_dirs="/d1").manager()
+    assert {log.topic_id for log in again} == {TOPIC_ID} and len(again.logs) == 5

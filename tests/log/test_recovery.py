@@ -24,6 +24,7 @@ from twisted_broker.log.segment import file_name
 from twisted_broker.testing.sim.disk import SimDisk
 from twisted_broker.testing.sim.disk_faults import Crash
 from twisted_broker.wire.errors import BrokerError, ErrorCode
+from twisted_broker.wire.records import set_offsets_and_epoch
 
 SMALL = config(segment_bytes=300, index_interval_bytes=100)
 
@@ -183,18 +184,6 @@ def test_damage_in_trusted_files_does_not_stop_the_start() -> None:
     assert caught.value.code == ErrorCode.CORRUPT_MESSAGE
 
 
-def test_a_lost_segment_leaves_no_hole() -> None:
-    """RELIABILITY 6.2: when a segment's name was lost in a power failure, what lies above it
-    goes too; compacted topics have holes and keep them.
-    """
-    disk = disk_with_segments()
-    for suffix in (".log", ".index", ".timeindex"):
-        disk.remove(f"{DIRECTORY}/{file_name(6, suffix)}")
-    assert offsets(disk.after_kill()) == [0, 2, 4, 8, 10, 12, 14]
-    assert open_log(disk.after_kill(), settings=SMALL, trust_holes=True).log_end_offset == 16
-    assert open_log(disk, settings=SMALL).log_end_offset == 6
-
-
 def test_a_log_end_below_the_log_start_starts_over() -> None:
     """RL 3.6: when the checkpointed log start lies above what is left, one empty segment begins
     there.
@@ -267,3 +256,20 @@ def test_batches_of_an_older_epoch_behind_a_newer_one_are_what_a_lost_cut_left()
     disk.damage(path, len(new), old[len(new) :])
     found = open_log(disk.after_kill(), clean=False)
     assert values(found) == [b"a", b"B"] and found.leader_epochs.entries() == [(3, 0), (7, 1)]
+
+
+def test_batches_without_a_leader_epoch_are_not_old_ones() -> None:
+    """RL 3.6: epoch -1 (written by an old broker, or under an old format) says nothing about
+    order: such batches are kept.
+    """
+    disk = SimDisk()
+    disk.make_directories("/data")
+    leader, log = open_log(SimDisk()), open_log(disk)
+    for value in (b"a", b"b", b"c", b"d"):
+        leader.append_as_leader(batch(value), 0, NOW_MS)
+    for one, epoch in zip(all_batches(leader), (3, -1, 3, -1), strict=True):
+        data = bytearray(one.to_bytes())
+        set_offsets_and_epoch(data, one.base_offset, epoch)
+        log.append_as_follower(bytes(data), -1, NOW_MS)
+    found = open_log(disk.after_kill(), clean=False)
+    assert values(found) == [b"a", b"b", b"c", b"d"] and found.leader_epochs.entries() == [(3, 0)]

@@ -9,10 +9,16 @@ from typing import Any
 
 from twisted_broker.wire import messages
 from twisted_broker.wire.errors import ErrorCode
-from twisted_broker.wire.schema import Field, Message, Record, Request, Response, Struct
+from twisted_broker.wire.schema import Field, Message, Record, Request, Response, Struct, binary
 
 BITS = {"int8": 8, "int16": 16, "int32": 32, "int64": 64}
 LETTERS = "abcxyzéλ漢😀 /\0"
+
+
+class Blob(Request, api_key=0, versions="0-1", flexible="1+"):
+    """Bytes and nothing else: no message of Kafka's that we serve is as plain."""
+
+    data: bytes = binary("0+")
 
 
 def all_messages() -> list[type[Message]]:

@@ -11,16 +11,15 @@ from time import perf_counter
 
 import pytest
 
-from tests.wire.sampling import Sampler, all_versions, version_name
+from tests.wire.sampling import Blob, Sampler, all_versions, version_name
 from twisted_broker.wire.errors import WireError
 from twisted_broker.wire.header import decode_request_header
 from twisted_broker.wire.messages.api_versions import ApiVersionsRequest
 from twisted_broker.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from twisted_broker.wire.messages.metadata import MetadataRequest
-from twisted_broker.wire.messages.offsets import OffsetFetchRequest
+from twisted_broker.wire.messages.offsets import FindCoordinatorRequest, OffsetFetchRequest
 from twisted_broker.wire.messages.produce import ProduceRequest
 from twisted_broker.wire.messages.quorum import FetchSnapshotRequest
-from twisted_broker.wire.messages.sasl import SaslAuthenticateRequest
 from twisted_broker.wire.primitives import MAX_ELEMENTS, MAX_TAGGED_FIELDS, uvarint
 from twisted_broker.wire.schema import Message, Request, Response, compile_reader, decode, encode
 
@@ -206,7 +205,7 @@ def test_classic_string_lengths(length: int) -> None:
 
 @pytest.mark.parametrize("length", [-2, 2**31 - 1, -(2**31), 5])
 def test_classic_bytes_lengths(length: int) -> None:
-    check_refused(SaslAuthenticateRequest, struct.pack(">i", length) + b"abcd", 0)
+    check_refused(Blob, struct.pack(">i", length) + b"abcd", 0)
 
 
 @pytest.mark.parametrize(
@@ -223,18 +222,39 @@ def test_classic_bytes_lengths(length: int) -> None:
 def test_compact_lengths(length: bytes) -> None:
     """Null, beyond the end, the largest, varints of more than five bytes or 32 bits."""
     with pytest.raises(WireError):
-        decode(SaslAuthenticateRequest, length + b"abcd\0", 2)
+        decode(Blob, length + b"abcd\0", 1)
 
 
 @pytest.mark.parametrize(
-    "raw", [b"\xff\xfe", b"\xc0\x80", b"\xed\xa0\x80", b"\xf8\x88\x80\x80\x80"]
+    ("raw", "text"),
+    [
+        (b"caf\xe9 1", "caf\ufffd 1"),
+        (b"\xe9\xe8", "\ufffd" * 2),
+        (b"\xff\xfe", "\ufffd" * 2),
+        (b"\xc0\x80", "\ufffd" * 2),
+        (b"\xf8\x88\x80\x80\x80", "\ufffd" * 5),
+        (b"\xf0\x9f\x98x", "\ufffdx"),
+        (b"\xe2\x82", "\ufffd"),
+        (b"g\xc3\xa9", "g\xe9"),
+    ],
 )
-def test_strings_that_are_not_utf_8(raw: bytes) -> None:
-    """Overlong forms and surrogates included."""
-    with pytest.raises(WireError, match="UTF-8"):
-        decode(MetadataRequest, struct.pack(">ih", 1, len(raw)) + raw, 0)
-    with pytest.raises(WireError, match="UTF-8"):
-        decode_request_header(header(3, 0, client_id=struct.pack(">h", len(raw)) + raw))
+def test_strings_that_are_not_utf_8(raw: bytes, text: str) -> None:
+    """What does not fit becomes U+FFFD, byte for byte as Java has it; what goes back is U+FFFD's
+    own bytes.
+    """
+    request = decode(MetadataRequest, struct.pack(">ih", 1, len(raw)) + raw, 0)
+    assert [topic.name for topic in request.topics] == [text]
+    assert encode(request, 0)[6:] == text.encode()
+    nullable = decode(
+        FindCoordinatorRequest, b"\0" + uvarint(2) + uvarint(len(raw) + 1) + raw + b"\0", 4
+    )
+    assert nullable.coordinator_keys == [text]
+    assert (
+        decode_request_header(header(3, 0, client_id=struct.pack(">h", len(raw)) + raw))[
+            0
+        ].client_id
+        == text
+    )
 
 
 def test_empty_arrays_are_no_error() -> None:

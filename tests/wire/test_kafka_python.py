@@ -12,6 +12,7 @@ import kafka.protocol
 import pytest
 
 from tests.wire.sampling import Sampler, all_versions, version_name
+from twisted_broker.api.routes import ROUTES
 from twisted_broker.wire.schema import Field, Message, Record, Struct, encode
 
 
@@ -76,6 +77,15 @@ def test_same_bytes(cls: type[Message], version: int) -> None:
 
 
 def test_nearly_all_of_theirs_are_ours() -> None:
-    """Only headers, which have their own module, are compared elsewhere."""
-    assert set(KNOWN) - {cls.__name__ for cls, _ in PAIRS} == {"RequestHeader", "ResponseHeader"}
+    """Headers, which have their own module, are compared elsewhere; the rest belongs to APIs
+    that are not served.
+    """
+    ours = {cls.__name__ for cls, _ in PAIRS}
+    served = {route.name + kind for route in ROUTES for kind in ("Request", "Response")}
+    assert served & set(KNOWN) <= ours
+    others = set(KNOWN) - ours - served
+    assert {name for name in others if not name.endswith(("Request", "Response"))} == {
+        "RequestHeader",
+        "ResponseHeader",
+    }
     assert len(PAIRS) > 400

@@ -9,8 +9,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.wire.sampling import Sampler, all_messages, all_versions, version_name
+from twisted_broker.api.routes import ROUTES
+from twisted_broker.wire import messages
 from twisted_broker.wire.schema import (
     Message,
+    Record,
     Request,
     Struct,
     decode,
@@ -77,11 +80,18 @@ def _check_fields(cls: type[Struct], low: int, high: int) -> None:
             _check_fields(field.element, low, high)
 
 
+def test_every_module_has_a_route_or_records() -> None:
+    """A family of messages comes with the code that serves it or asks it."""
+    served = {f"{messages.__name__}.{route.messages}" for route in ROUTES}
+    stored = {cls.__module__ for cls in all_messages() if issubclass(cls, Record)}
+    assert {cls.__module__ for cls in all_messages()} == served | stored
+
+
 def test_requests_and_responses_match() -> None:
     """Both sides of an API have the same key and versions, and the names go together."""
     by_name = {cls.__name__: cls for cls in all_messages()}
     requests = [cls for cls in by_name.values() if issubclass(cls, Request)]
-    assert len(requests) > 60
+    assert len(requests) > 50
     for request in requests:
         response = by_name[request.__name__.removesuffix("Request") + "Response"]
         assert (request.api_key, request.versions, request.flexible) == (

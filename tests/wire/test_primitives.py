@@ -122,8 +122,12 @@ def test_bad_compact_lengths_are_refused() -> None:
         for raw in (b"\0abc", b"\5abc"):
             with pytest.raises(WireError):
                 read(raw, 0)
-    with pytest.raises(WireError, match="UTF-8"):
-        p.read_compact_string(b"\3\xff\xfe", 0)
+
+
+def test_strings_that_are_not_utf_8_are_mended() -> None:
+    """U+FFFD in place of what does not fit, in both forms of a string."""
+    assert p.read_compact_string(b"\3a\xe9", 0) == ("a\ufffd", 3)
+    assert p.read_nullable_string(b"\0\2\xe9b", 0) == ("\ufffdb", 4)
 
 
 def test_uuids_as_text() -> None:

@@ -9,6 +9,7 @@ import pytest
 from mypy import api as mypy
 
 import twisted_broker
+from tests.wire.sampling import Blob
 from twisted_broker.wire.messages.configs import DescribeConfigsResponse
 from twisted_broker.wire.messages.fetch import (
     FetchableTopicResponse,
@@ -34,7 +35,6 @@ from twisted_broker.wire.messages.produce import (
     ProduceRequest,
     TopicProduceData,
 )
-from twisted_broker.wire.messages.sasl import SaslAuthenticateRequest
 from twisted_broker.wire.schema import (
     Message,
     Request,
@@ -92,10 +92,7 @@ def test_a_message_is_compared_and_printed_by_its_fields() -> None:
     assert MetadataRequest(topics=None) == MetadataRequest(topics=None)
     assert ReplicaState() != ListOffsetsPartition()
     assert repr(ReplicaState(replica_id=3)) == "ReplicaState(replica_id=3, replica_epoch=-1)"
-    assert (
-        repr(SaslAuthenticateRequest(auth_bytes=b"\0alice\0secret"))
-        == "SaslAuthenticateRequest(auth_bytes=<13 bytes>)"
-    )
+    assert repr(Blob(data=b"\0alice\0secret")) == "Blob(data=<13 bytes>)"
     assert (
         repr(PartitionProduceData(records=[b"a", b"bc"]))
         == "PartitionProduceData(index=0, records=<3 bytes>)"

@@ -122,7 +122,12 @@ BEHAVIOUR = """
   stored as batches of magic 2. Records compressed with zstd cannot be given to them.
 - **Records inside a batch** are looked at where something depends on them: compacted topics (a key is needed), conversion, recompression (the topic's
   `compression.type` is another than the producer's). Otherwise a batch is checked by its header, its CRC and its count, and stored as it came.
-  `replog.validate.records=true` checks every record of every batch.
+  `replog.validate.records=true` checks every record of every batch. A compressed batch that claims more records than it has bytes is inflated and
+  its records are counted, up to 65,536 of them and 8 MiB; more is MESSAGE_TOO_LARGE, at which producers split the batch.
+- **After a truncation** that is far from the last producer snapshot idempotent appends are answered LEADER_NOT_AVAILABLE (they come again) until the
+  producers are found; Kafka holds everything up meanwhile.
+- **A missing segment file** between two others refuses the partition (KAFKA_STORAGE_ERROR, one line with the remedy); Kafka serves what is left. After
+  an unclean stop a replicated partition ends before such a gap above its recovery point, and keeps the files behind it as `.log.aside`.
 - **Transactions** are not served yet: FindCoordinator for a transactional id and InitProducerId with one answer INVALID_REQUEST, a transactional
   batch is refused with INVALID_TXN_STATE. Markers and aborted transactions in files that Kafka wrote are honoured: read_committed consumers see what
   they should.

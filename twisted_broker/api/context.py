@@ -71,6 +71,17 @@ class BrokerParts:
         self.producer_ids: Any = None
 
 
+class Encoded:
+    """An answer whose body was encoded by the function itself, in slices: `parts` one after the
+    other.
+    """
+
+    __slots__ = ("parts",)
+
+    def __init__(self, parts: list[Any]) -> None:
+        self.parts = parts
+
+
 class RequestContext:
     """One request.
 

@@ -26,7 +26,7 @@ from twisted.internet.defer import CancelledError, Deferred
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from twisted_broker.api.context import BrokerParts, Listener, RequestContext
+from twisted_broker.api.context import BrokerParts, Encoded, Listener, RequestContext
 from twisted_broker.api.refusals import refusal
 from twisted_broker.api.routes import Route, served
 from twisted_broker.log.segment_file import FileSlice, SliceGone
@@ -118,10 +118,7 @@ class BoundRoute:
         if length < 0 or end >= len(frame) or (self.has_tags and frame[end]):
             header, end = decode_request_header(frame)
             return header.client_id, end
-        try:
-            return str(frame[10:end], "utf-8"), end + self.has_tags
-        except UnicodeDecodeError:
-            raise WireError("the client id is not UTF-8") from None
+        return str(frame[10:end], "utf-8", "replace"), end + self.has_tags
 
     def unwritable(self) -> list[Any]:
         """The body for an answer that cannot be written: never one that looks like success.
@@ -377,6 +374,8 @@ class Dispatcher:
         """
         if response is None:
             return None
+        if response.__class__ is Encoded:
+            return _with_records(response.parts, context.correlation_id, served.header_end)
         parts: list[Any] = []
         try:
             (served.write or served.writer())(response, parts)
@@ -386,7 +385,8 @@ class Dispatcher:
                 name=served.route.name,
                 version=served.version,
             )
-            discard(parts)
+            if served.has_records:
+                _give_back(response)
             parts = served.unwritable()
         if served.has_records:
             return _with_records(parts, context.correlation_id, served.header_end)
@@ -407,6 +407,17 @@ def _holds_records(struct: Any) -> bool:
         or (isinstance(field.element, type) and _holds_records(field.element))
         for field in struct.FIELDS
     )
+
+
+def _give_back(message: Any) -> None:
+    """Releases the slices of a message that will not be sent."""
+    for field in message.FIELDS:
+        value = getattr(message, field.name)
+        if type(value) is FileSlice:
+            value.release()
+        elif isinstance(field.element, type) and _holds_records(field.element):
+            for each in value if isinstance(value, list) else [value]:
+                _give_back(each)
 
 
 def _with_records(parts: list[Any], correlation_id: int, header_end: bytes) -> Answer:

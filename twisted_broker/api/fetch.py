@@ -91,15 +91,20 @@ async def fetch(context: RequestContext, request: FetchRequest) -> FetchResponse
         results = await second_read
     for index, result in refused:
         results.insert(index, result)
-    error, session_id, shown = session.finish(results)
-    if error != ErrorCode.NONE:
+    try:
+        error, session_id, shown = session.finish(results)
+        if error != ErrorCode.NONE:
+            for result in results:
+                result.release()
+        elif context.version < _BATCHES_FROM:
+            await convert_results(
+                shown, 0 if context.version < _MAGIC_1_FROM else 1, context.runtime.clock
+            )
+        return _response(context, error, session_id, shown)
+    except BaseException:
         for result in results:
-            result.release()
-    elif context.version < _BATCHES_FROM:
-        await convert_results(
-            shown, 0 if context.version < _MAGIC_1_FROM else 1, context.runtime.clock
-        )
-    return _response(context, error, session_id, shown)
+            result.release()  # each holds a file open
+        raise
 
 
 def _params(context: RequestContext, request: FetchRequest) -> FetchParams:

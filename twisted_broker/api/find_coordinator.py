@@ -4,24 +4,31 @@
 2. A group's coordinator leads its partition of `__consumer_offsets`; the first question makes the
    topic and waits a moment for its leaders. Without a leader the answer is
    COORDINATOR_NOT_AVAILABLE, which clients take as "ask again".
-3. Other kinds of keys are INVALID_REQUEST: no transaction or share coordinator is served.
+3. No share coordinator is served: a well-formed key of one is COORDINATOR_NOT_AVAILABLE, as from an
+   Apache Kafka that serves none, to a peer with CLUSTER_ACTION. INVALID_REQUEST otherwise, and
+   before v6, which knows no such keys.
+4. Keys of transactions and of kinds that do not exist are INVALID_REQUEST: no transaction
+   coordinator is served.
 
-Source: Apache Kafka 4.3.1 `KafkaApis.getCoordinator` (KIP-699).
+Source: Apache Kafka 4.3.1 `KafkaApis.getCoordinator` (KIP-699), `SharePartitionKey` (KIP-932).
 """
 
 from __future__ import annotations
 
 from twisted_broker.api.context import RequestContext
-from twisted_broker.security.acl import Operation, ResourceType
+from twisted_broker.security.acl import CLUSTER_NAME, Operation, ResourceType
 from twisted_broker.wire.errors import ErrorCode
 from twisted_broker.wire.messages.offsets import (
     Coordinator,
     FindCoordinatorRequest,
     FindCoordinatorResponse,
 )
+from twisted_broker.wire.primitives import uuid_from_text
 
 GROUP_KEY = 0
+SHARE_KEY = 2
 FIRST_WITH_SEVERAL_KEYS = 4
+FIRST_WITH_SHARE_KEYS = 6
 NOBODY = (-1, "", -1)
 
 Found = tuple[ErrorCode, tuple[int, str, int]]
@@ -32,7 +39,8 @@ async def find_coordinator(
 ) -> FindCoordinatorResponse:
     keys = request.coordinator_keys if context.version >= FIRST_WITH_SEVERAL_KEYS else [request.key]
     found = [_find(context, request.key_type, key) for key in keys]
-    if any(error is ErrorCode.COORDINATOR_NOT_AVAILABLE for error, _ in found):
+    is_for_groups = request.key_type == GROUP_KEY
+    if is_for_groups and any(error is ErrorCode.COORDINATOR_NOT_AVAILABLE for error, _ in found):
         await context.groups.offsets_topic.made()
         found = [_find(context, request.key_type, key) for key in keys]
     if context.version >= FIRST_WITH_SEVERAL_KEYS:
@@ -61,7 +69,32 @@ def _sentence(error: ErrorCode) -> str | None:
     return error.sentence if error else None
 
 
+def _find_share(context: RequestContext, key: str) -> Found:
+    if context.version < FIRST_WITH_SHARE_KEYS:
+        return ErrorCode.INVALID_REQUEST, NOBODY
+    if not context.may(Operation.CLUSTER_ACTION, ResourceType.CLUSTER, CLUSTER_NAME):
+        return ErrorCode.CLUSTER_AUTHORIZATION_FAILED, NOBODY
+    return (
+        ErrorCode.COORDINATOR_NOT_AVAILABLE if _is_share_key(key) else ErrorCode.INVALID_REQUEST
+    ), NOBODY
+
+
+def _is_share_key(key: str) -> bool:
+    """Whether it reads `group:topic id:partition`; the group's name may hold colons."""
+    group_id, *rest = key.rsplit(":", 2)
+    if len(rest) != 2 or not group_id.strip():
+        return False
+    try:
+        uuid_from_text(rest[0])
+        int(rest[1])
+    except ValueError:
+        return False
+    return True
+
+
 def _find(context: RequestContext, key_type: int, key: str) -> Found:
+    if key_type == SHARE_KEY:
+        return _find_share(context, key)
     if key_type != GROUP_KEY:
         return ErrorCode.INVALID_REQUEST, NOBODY
     if not context.may(Operation.DESCRIBE, ResourceType.GROUP, key):

@@ -6,7 +6,7 @@ side of classic groups.
    below v7, one member's error as the whole answer's below LeaveGroup v3, a group that does not
    exist as Dead below DescribeGroups v6.
 3. Only a join and a leader's or follower's sync wait; nothing else does but for the tombstones of
-   DeleteGroups.
+   DeleteGroups, and a list of many groups, which is made in slices.
 
 Source: Apache Kafka 4.3.1 `KafkaApis`, `JoinGroupRequest`, `LeaveGroupResponse`. Leaves out groups
 of KIP-848, share and streams groups.
@@ -14,13 +14,18 @@ of KIP-848, share and streams groups.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from twisted.internet.defer import Deferred
 
-from twisted_broker.api.context import RequestContext
+from twisted_broker.api.context import Encoded, RequestContext
 from twisted_broker.coordinator.effects import JoinAnswer, SyncAnswer
-from twisted_broker.coordinator.group_coordinator import GroupDescription
+from twisted_broker.coordinator.group_coordinator import (
+    LISTED_PER_STEP,
+    GroupDescription,
+    GroupListing,
+)
 from twisted_broker.coordinator.group_core import JoinRequest, SyncRequest
 from twisted_broker.security.acl import CLUSTER_NAME, Operation, ResourceType, authorized_operations
 from twisted_broker.wire.errors import BrokerError, ErrorCode
@@ -46,8 +51,10 @@ from twisted_broker.wire.messages.groups import (
     SyncGroupRequest,
     SyncGroupResponse,
 )
+from twisted_broker.wire.primitives import uvarint
+from twisted_broker.wire.schema import encode
 
-CLASSIC = "Classic"
+CLASSIC = "classic"
 DEAD = "Dead"
 NO_REBALANCE_TIMEOUT_VERSION = 0
 FIRST_WITH_KNOWN_MEMBER_ID = 4
@@ -163,25 +170,85 @@ async def leave_group(context: RequestContext, request: LeaveGroupRequest) -> Le
 
 
 # administration
-async def list_groups(context: RequestContext, request: ListGroupsRequest) -> ListGroupsResponse:
-    error, listings = context.groups.list_groups()
-    if error:
-        return ListGroupsResponse(error_code=error)
+async def list_groups(
+    context: RequestContext, request: ListGroupsRequest
+) -> ListGroupsResponse | Encoded:
+    if context.groups.is_loading:
+        return ListGroupsResponse(error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+    listed: Deferred[ListGroupsResponse | Encoded] = Deferred()
+    context.groups.parts.slices.start(_listing(context, request, listed))
+    answer: ListGroupsResponse | Encoded = await listed
+    return answer
+
+
+def _listing(
+    context: RequestContext,
+    request: ListGroupsRequest,
+    listed: Deferred[ListGroupsResponse | Encoded],
+) -> Iterator[None]:
+    """Found, judged and encoded in slices: a million groups are two seconds of work.
+
+    Few are an ordinary answer, at once.
+    """
+    count = 0
+    rows: list[bytes] = []
+    try:
+        wanted = _wanted(context, request)
+        for some in context.groups.listings():
+            groups = [
+                ListedGroup(
+                    group_id=g.group_id,
+                    protocol_type=g.protocol_type,
+                    group_state=g.state,
+                    group_type=CLASSIC,
+                )
+                for g in some
+                if wanted(g)
+            ]
+            if len(some) < LISTED_PER_STEP and not rows:
+                listed.callback(ListGroupsResponse(groups=groups))
+                return
+            count += len(groups)
+            rows.append(_rows(groups, context.version))
+            yield
+            if listed.called:
+                return  # nobody waits for it any more
+        listed.callback(_joined(count, rows, context.version))
+    except Exception:
+        listed.errback()
+
+
+def _wanted(context: RequestContext, request: ListGroupsRequest) -> Callable[[GroupListing], bool]:
     sees_all = context.may(Operation.DESCRIBE, ResourceType.CLUSTER, CLUSTER_NAME)
     states = {state.lower() for state in request.states_filter}
     types = {name.lower() for name in request.types_filter}
-    return ListGroupsResponse(
-        groups=[
-            ListedGroup(
-                group_id=g.group_id,
-                protocol_type=g.protocol_type,
-                group_state=g.state,
-                group_type=CLASSIC,
-            )
-            for g in listings
-            if (not states or g.state.lower() in states)
-            and (not types or CLASSIC.lower() in types)
-            and (sees_all or context.may(Operation.DESCRIBE, ResourceType.GROUP, g.group_id))
+
+    def is_wanted(group: GroupListing) -> bool:
+        if (states and group.state.lower() not in states) or (types and CLASSIC not in types):
+            return False
+        return sees_all or context.may(Operation.DESCRIBE, ResourceType.GROUP, group.group_id)
+
+    return is_wanted
+
+
+def _rows(groups: list[ListedGroup], version: int) -> bytes:
+    """The elements alone of an answer's array."""
+    whole = encode(ListGroupsResponse(groups=groups), version)
+    empty = _joined(len(groups), [], version).parts
+    return whole[len(empty[0]) : len(whole) - len(empty[-1])]
+
+
+def _joined(count: int, rows: list[bytes], version: int) -> Encoded:
+    """An answer of `count` elements, encoded already: what stands before the array, its
+    elements, what follows.
+    """
+    is_flexible = ListGroupsResponse.flexible.holds(version)
+    fixed = encode(ListGroupsResponse(), version)[: -2 if is_flexible else -4]
+    return Encoded(
+        [
+            fixed + (uvarint(count + 1) if is_flexible else count.to_bytes(4, "big")),
+            *rows,
+            b"\0" * is_flexible,
         ]
     )
 

@@ -6,9 +6,11 @@ existence and the records; what is left is appended.
 1. Permission comes before existence. A refused partition does not stop the others.
 2. acks=0 has no answer; when something was refused, the connection closes instead, so that the
    producer looks for its leader again.
-3. The append comes before the first `await`, so that the next Produce of the connection may be
+3. With `flush.messages` an append that makes a sync due is answered when the leader's disk has it,
+   with acks=1 as well.
+4. The append comes before the first `await`, so that the next Produce of the connection may be
    appended meanwhile.
-4. Until transactions are served, a transactional batch of a client is refused with
+5. Until transactions are served, a transactional batch of a client is refused with
    INVALID_TXN_STATE.
 
 Source: RL 1.6, 1.7, 5.1; Kafka's `KafkaApis.handleProduceRequest`,
@@ -33,13 +35,14 @@ from twisted_broker.wire.messages.produce import (
     TopicProduceData,
     TopicProduceResponse,
 )
+from twisted_broker.wire.records import check_first_entry
 
 if TYPE_CHECKING:
     from twisted_broker.api.context import RequestContext
     from twisted_broker.replication.purgatory.delayed_operations import AppendOutcome
 
 _BATCHES_FROM, _ZSTD_FROM, _LEADER_FROM, _TOPIC_IDS_FROM = 3, 7, 10, 13
-_BATCH_HEADER_BYTES, _MAGIC_AT, _ATTRIBUTES_AT = 61, 16, 22
+_BATCH_HEADER_BYTES, _ATTRIBUTES_AT = 61, 22
 _CODEC_MASK, _ZSTD, _TRANSACTIONAL = 0x07, 4, 0x10
 
 _NONE = ErrorCode.NONE
@@ -71,8 +74,8 @@ async def produce(context: RequestContext, request: ProduceRequest) -> ProduceRe
     replicas = context.broker.replica_manager
     outcomes: list[AppendOutcome] = replicas.produce(entries, acks) if entries else []
     context.appended = True
-    if acks == -1 and replicas.must_wait(outcomes):
-        await replicas.wait_for_replicas(outcomes, request.timeout_ms)
+    if acks and replicas.must_wait(outcomes, acks):
+        await replicas.wait_for_replicas(outcomes, request.timeout_ms, acks)
     for answer, outcome in zip(awaited, outcomes, strict=True):
         answer.base_offset = outcome.base_offset
         answer.log_append_time_ms = outcome.log_append_time_ms
@@ -137,13 +140,17 @@ def _guard(context: RequestContext, topic: TopicProduceData) -> tuple[str, Broke
 
 def _records_refusal(records: Buffer | None, version: int) -> BrokerError | None:
     """What the version forbids; whether the records are sound is the log's question."""
-    if records is None or len(records) <= _MAGIC_AT:
-        return _NO_RECORDS
-    if records[_MAGIC_AT] != 2:
-        return None if version < _BATCHES_FROM else _OLD_FORMAT
-    if len(records) < _BATCH_HEADER_BYTES:
-        return _NO_RECORDS
-    attributes = records[_ATTRIBUTES_AT]
+    if version < _BATCHES_FROM:
+        return None if records is not None and len(records) else _NO_RECORDS
+    try:
+        magic = check_first_entry(records or b"")
+    except BrokerError as refused:
+        return refused
+    if magic != 2:
+        return _OLD_FORMAT
+    attributes = (
+        0 if records is None or len(records) < _BATCH_HEADER_BYTES else records[_ATTRIBUTES_AT]
+    )
     if attributes & _CODEC_MASK == _ZSTD and version < _ZSTD_FROM:
         return _ZSTD_TOO_EARLY
     return _TRANSACTIONAL_BATCH if attributes & _TRANSACTIONAL else None

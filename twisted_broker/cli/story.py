@@ -143,7 +143,10 @@ def _role(told: Told) -> str:
     if role == "none":
         return "holds no replica of it"
     if role == "offline":
-        return "cannot use its replica: its log directory, or the replica itself, failed"
+        return (
+            "cannot use its replica: "
+            f"{told.get('offline_because') or 'its log directory, or the replica itself, failed'}"
+        )
     if role == "leader":
         return f"leads at epoch {told['leader_epoch']}{since}"
     whom = f"broker {told['leader']}" if told["leader"] >= 0 else "nobody (there is no leader)"

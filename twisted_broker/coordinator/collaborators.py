@@ -6,8 +6,10 @@ lives by.
 1. `append` is synchronous up to the local log: two appends of one caller lie in the log in call
    order.
 2. Its Deferred fires when all in-sync replicas have the batch, or fails with BrokerError; it may
-   have fired on return.
-3. `read` gives whole batches from `offset` on, at least one while there is any before the end.
+   have fired on return. A failure after the local append is `AppendUndecided`, unless leadership is
+   gone.
+3. `read` gives the batch that holds `offset`, whole and however large, and what follows it up to
+   `max_bytes`: the last batch may be cut. Nothing only when there is none before the end.
 
 Real: `offsets_store.py` on the ReplicaManager; in tests: a memory twin.
 """
@@ -22,10 +24,27 @@ from twisted.internet.defer import Deferred
 
 from twisted_broker.config import BrokerConfig
 from twisted_broker.coordinator.rebalance import GroupSettings
+from twisted_broker.coordinator.slices import Slices
 from twisted_broker.interfaces import IClock, IRandom
+from twisted_broker.wire.errors import BrokerError, ErrorCode
 
 OFFSETS_TOPIC = "__consumer_offsets"
 MINUTE_MS = 60_000
+
+
+class AppendUndecided(BrokerError):
+    """An append that is refused to whoever waits for it, while its records are in the log and may
+    be, or already are, replicated.
+
+    `outcome()` fires with the base offset once they are, and fails with BrokerError when this
+    leader will never know.
+    """
+
+    def __init__(
+        self, code: ErrorCode, message: str | None, outcome: Callable[[], Deferred[int]]
+    ) -> None:
+        super().__init__(code, message)
+        self.outcome = outcome
 
 
 class IOffsetsStore(Protocol):
@@ -83,8 +102,8 @@ def settings_of(config: BrokerConfig) -> CoordinatorSettings:
 
 @dataclass(slots=True)
 class CoordinatorParts:
-    """Time, chance, storage and settings, shared by all shards of one coordinator; `settings` is
-    replaced when they change.
+    """Time, chance, storage, settings and long work, shared by all shards of one coordinator;
+    `settings` is replaced when they change.
     """
 
     clock: IClock
@@ -92,3 +111,7 @@ class CoordinatorParts:
     random: IRandom
     store: IOffsetsStore
     settings: CoordinatorSettings
+    slices: Slices = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.slices = Slices(self.clock)

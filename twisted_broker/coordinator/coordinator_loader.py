@@ -1,13 +1,21 @@
 """Reading a partition of `__consumer_offsets` back into groups, in slices. Ring 1.
 
-Owns `load_steps`, a generator: each step is bounded work, and the reactor runs between two of them.
+Owns `load_steps`, a generator: each step is a piece of work of a millisecond or two, and others run
+between two of them.
 
 1. The log is replayed up to the end that it had when the load began, batch after batch, last value
-   per key winning.
-2. Offsets of a transaction stay apart until its marker; those of an aborted one never show.
-3. Records that cannot be read are counted and skipped; a batch that cannot be read ends the load
-   with BrokerError.
-4. Groups appear (and their sessions start) only when all is read.
+   per key winning. A read may end in the middle of a batch, which the next read begins with; a
+   batch larger than a read comes whole.
+2. Only the last value of a key is decoded: values wait as bytes, of about `PENDING_KEYS` keys at
+   most. While a transaction is open each record is decoded in its turn: a tombstone takes from
+   transactions what came before it.
+3. Offsets of a transaction stay apart until its marker; those of an aborted one never show.
+4. Records that cannot be read are counted and skipped, and an older value of the same key counts:
+   where there is one, the log is read once more, every record in its turn. A batch that cannot be
+   read ends the load with BrokerError.
+5. A large load keeps out of the garbage collector's sight (`_keep`).
+6. Groups appear only when all is read; whoever activates the shard then starts the sessions of
+   those with members.
 
 Source: Apache Kafka 4.3.1 `CoordinatorLoaderImpl`, `GroupMetadataManager.onLoaded`,
 `OffsetMetadataManager.replay*`.
@@ -15,6 +23,7 @@ Source: Apache Kafka 4.3.1 `CoordinatorLoaderImpl`, `GroupMetadataManager.onLoad
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
 
 from twisted.logger import Logger
@@ -32,48 +41,133 @@ from twisted_broker.coordinator.group_state import Group, group_from_snapshot
 from twisted_broker.coordinator.offsets import GroupOffsets
 from twisted_broker.wire.control_batch import ABORT, COMMIT, control_record_type
 from twisted_broker.wire.errors import BrokerError, ErrorCode
-from twisted_broker.wire.records import BatchView, Record, iterate_batches
+from twisted_broker.wire.records import (
+    CODEC_MASK,
+    CONTROL_FLAG,
+    HEADER_BYTES,
+    LOG_OVERHEAD,
+    TRANSACTIONAL_FLAG,
+    BatchView,
+    is_cut_short,
+    read_batch_header,
+    walk_key_values,
+)
 
 SLICE_BYTES = 128 * 1024
-GROUPS_PER_STEP = 1000
+RECORDS_PER_STEP = 256
+VALUES_PER_STEP = 64
+GROUPS_PER_STEP = 64
+PENDING_KEYS = 20_000
+KEPT_AT_ONCE = 5_000
+_UNUSUAL = CODEC_MASK | CONTROL_FLAG | TRANSACTIONAL_FLAG
 _log = Logger()
 
 
 class _Picture:
-    """What the log says so far."""
+    """What the log says so far, up to `position`.
 
-    __slots__ = ("offsets", "open_transactions", "skipped", "snapshots")
+    `one_by_one`: every record is decoded in its turn.
+    """
 
-    def __init__(self) -> None:
-        self.snapshots: dict[str, GroupSnapshot] = {}
+    __slots__ = (
+        "_latest",
+        "_one_by_one",
+        "_until_step",
+        "offsets",
+        "open_transactions",
+        "position",
+        "skipped",
+        "snapshots",
+        "texts",
+    )
+
+    def __init__(self, position: int, one_by_one: bool = False) -> None:
+        self.position = position
+        self.snapshots: dict[str, GroupSnapshot | None] = {}
         self.offsets: dict[str, GroupOffsets] = {}
         self.open_transactions: dict[int, set[str]] = {}
         self.skipped = 0
+        self.texts: dict[str, str] = {}
+        self._latest: dict[bytes | None, tuple[int, bytes | None]] = {}
+        self._one_by_one = one_by_one
+        self._until_step = RECORDS_PER_STEP
 
-    def replay_batch(self, batch: BatchView) -> None:
+    def replay(self, data: bytes) -> Iterator[None]:
+        """The whole batches in `data`, in steps."""
+        position, end, latest = 0, len(data), self._latest
+        while end - position >= HEADER_BYTES or not is_cut_short(data, position, end):
+            header = read_batch_header(data, position)
+            batch_end = position + LOG_OVERHEAD + header[1]
+            if batch_end > end:
+                break
+            if header[5] & _UNUSUAL:
+                yield from self._replay_unusual(BatchView(data, position))
+            else:
+                base_offset, at_once = header[0], self._one_by_one or self.open_transactions
+                for delta, key, value in walk_key_values(
+                    data, position + HEADER_BYTES, batch_end, header[12]
+                ):
+                    if at_once:
+                        self._replay_record(key, value, base_offset + delta, -1)
+                    else:
+                        latest[key] = (base_offset + delta, value)
+                    self._until_step -= 1
+                    if not self._until_step:
+                        self._until_step = RECORDS_PER_STEP
+                        yield
+            if len(latest) >= PENDING_KEYS:
+                yield from self.settle()
+            self.position = max(self.position, header[0] + header[6] + 1)
+            position = batch_end
+
+    def _replay_unusual(self, batch: BatchView) -> Iterator[None]:
+        """A control batch, one of a transaction, a compressed one."""
+        if batch.is_control or batch.is_transactional:
+            yield from self.settle()
         if batch.is_control:
             self._end_transaction(batch)
             return
         producer_id = batch.producer_id if batch.is_transactional else -1
-        for record in batch.records():
-            try:
-                self._replay_record(record, producer_id)
-            except MalformedRecord:
-                self.skipped += 1
+        at_once = batch.is_transactional or self._one_by_one or self.open_transactions
+        for number, (delta, key, value) in enumerate(batch.key_values(), 1):
+            if at_once:
+                self._replay_record(key, value, batch.base_offset + delta, producer_id)
+            else:
+                self._latest[key] = (batch.base_offset + delta, value)
+            if number % RECORDS_PER_STEP == 0:
+                yield
 
-    def _replay_record(self, record: Record, producer_id: int) -> None:
-        read = read_record(record.key, record.value, record.offset)
+    def settle(self) -> Iterator[None]:
+        """Decodes what waits."""
+        for number, (key, (record_offset, value)) in enumerate(self._latest.items(), 1):
+            self._replay_record(key, value, record_offset, -1)
+            if number % KEPT_AT_ONCE == 0:
+                _keep()
+            if number % VALUES_PER_STEP == 0:
+                yield
+        self._latest.clear()
+
+    def _replay_record(
+        self, key: bytes | None, value: bytes | None, record_offset: int, producer_id: int
+    ) -> None:
+        try:
+            read = read_record(key, value, record_offset)
+        except MalformedRecord:
+            self.skipped += 1
+            return
         if isinstance(read, GroupRecord):
             if read.value is None:
                 self.snapshots.pop(read.group_id, None)
             else:
                 self.snapshots[read.group_id] = read.value
         elif isinstance(read, OffsetRecord):
-            self._replay_offset(read, record.offset, producer_id)
+            self._replay_offset(read, record_offset, producer_id)
 
     def _replay_offset(self, read: OffsetRecord, record_offset: int, producer_id: int) -> None:
-        offsets = self.offsets.setdefault(read.group_id, GroupOffsets())
-        place = (read.topic, read.partition)
+        offsets = self.offsets.get(read.group_id)
+        if offsets is None:
+            offsets = self.offsets[read.group_id] = GroupOffsets()
+        place = (self.texts.setdefault(read.topic, read.topic), read.partition)
         if read.value is None:
             offsets.remove(place, record_offset)
         elif producer_id < 0:
@@ -90,55 +184,85 @@ class _Picture:
                     self.offsets[group_id].end_transaction(batch.producer_id, kind == COMMIT)
 
 
+def _keep() -> None:
+    """Takes what is loaded, and all that lives by now, out of the garbage collector's sight.
+
+    It would walk over all groups again and again while they become more: 0.2 s for 100,000 of them,
+    in the middle of a step. Counting references frees them still; only cycles that are garbage at
+    this moment stay.
+    """
+    gc.collect(1)
+    gc.freeze()
+
+
 def load_steps(shard: CoordinatorShard) -> Iterator[None]:
     """Fills `shard.groups` step by step; the caller makes the shard active at the end.
 
     Raises BrokerError.
     """
-    store, picture = shard.parts.store, _Picture()
-    position, end = store.bounds(shard.index)
-    if position < end:
+    start, end = shard.parts.store.bounds(shard.index)
+    if start < end:
         # whoever made us leader is in the middle of something: reading comes in a turn of its own
         yield
-    slice_bytes = min(SLICE_BYTES, shard.parts.settings.load_buffer_bytes)
-    while position < end:
-        try:
-            data = store.read(shard.index, position, slice_bytes)
-        except BrokerError as error:
-            start = store.bounds(shard.index)[0]
-            if error.code is not ErrorCode.OFFSET_OUT_OF_RANGE or start <= position:
-                raise
-            position = start  # retention moved the start meanwhile
-            continue
-        before = position
-        for batch in iterate_batches(data, partial_tail=True):
-            picture.replay_batch(batch)
-            position = max(position, batch.next_offset)
-        if position == before:
-            break  # compaction took the tail
-        yield
-    yield from _raise_groups(shard, picture)
-
-
-def _raise_groups(shard: CoordinatorShard, picture: _Picture) -> Iterator[None]:
+    picture = _Picture(start)
+    yield from _read(shard, picture, end)
     if picture.skipped:
+        picture = _Picture(start, one_by_one=True)
+        yield from _read(shard, picture, end)
         _log.warn(
             "__consumer_offsets-{index}: {count} unreadable records skipped",
             index=shard.index,
             count=picture.skipped,
         )
     shard.open_transactions = picture.open_transactions
-    names = list(
-        picture.snapshots
-        | {name: None for name, offsets in picture.offsets.items() if not offsets.is_empty()}
-    )
-    for number, name in enumerate(names, 1):
-        core = GroupCore(
-            _group(shard, name, picture.snapshots.get(name)), shard.parts.settings.group
-        )
-        shard.groups[name] = GroupEntry(core, picture.offsets.get(name))
+    yield from _raise_groups(shard, picture)
+
+
+def _read(shard: CoordinatorShard, picture: _Picture, end: int) -> Iterator[None]:
+    store, slice_bytes = shard.parts.store, min(SLICE_BYTES, shard.parts.settings.load_buffer_bytes)
+    while picture.position < end:
+        before = picture.position
+        try:
+            data = store.read(shard.index, before, slice_bytes)
+        except BrokerError as error:
+            start = store.bounds(shard.index)[0]
+            if error.code is not ErrorCode.OFFSET_OUT_OF_RANGE or start <= before:
+                raise
+            picture.position = start  # retention moved the start meanwhile
+            continue
+        yield from picture.replay(data)
+        if picture.position == before:
+            break  # compaction took the tail
+        yield
+    yield from picture.settle()
+
+
+def _raise_groups(shard: CoordinatorShard, picture: _Picture) -> Iterator[None]:
+    snapshots, offsets = picture.snapshots, picture.offsets
+    number = 0
+    for name in snapshots:
+        _raise_group(shard, name, snapshots[name], offsets.get(name))
+        snapshots[name] = None  # so that a million of them do not all go at the end
+        number += 1
+        if number % KEPT_AT_ONCE == 0:
+            _keep()
         if number % GROUPS_PER_STEP == 0:
             yield
+    for name, held in offsets.items():
+        if name not in snapshots and not held.is_empty():
+            _raise_group(shard, name, None, held)
+        number += 1
+        if number % KEPT_AT_ONCE == 0:
+            _keep()
+        if number % GROUPS_PER_STEP == 0:
+            yield
+
+
+def _raise_group(
+    shard: CoordinatorShard, name: str, snapshot: GroupSnapshot | None, offsets: GroupOffsets | None
+) -> None:
+    core = GroupCore(_group(shard, name, snapshot), shard.parts.settings.group)
+    shard.groups[name] = GroupEntry(core, offsets)
 
 
 def _group(shard: CoordinatorShard, group_id: str, snapshot: GroupSnapshot | None) -> Group:

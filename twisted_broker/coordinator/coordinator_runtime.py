@@ -6,8 +6,9 @@ the walk over expired offsets.
 
 1. A group is served by the shard that its id hashes to, while this broker leads that partition:
    else NOT_COORDINATOR; while the partition is read COORDINATOR_LOAD_IN_PROGRESS.
-2. Reading goes one step of one partition per turn of the reactor; an empty partition is served at
-   once.
+2. Partitions are read side by side, in slices (`slices.py`), and a large one is given up in slices,
+   too; an empty partition is served at once. Members' sessions start in slices when their partition
+   is served.
 3. Memory is bounded: beyond `max_groups` a new group takes the place of an idle one (no members, no
    offsets), or is refused.
 4. A partition that cannot be read is not served, until its next leader epoch.
@@ -18,7 +19,6 @@ Leaves out requests (`group_coordinator.py`).
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterator
 
 from twisted.internet.task import LoopingCall
@@ -37,6 +37,7 @@ from twisted_broker.wire.errors import BrokerError, ErrorCode
 
 LONGEST_TEXT_BYTES = 32767
 IDLE_GROUPS_LOOKED_AT = 1000
+SESSIONS_PER_STEP = 100
 _log = Logger()
 
 
@@ -58,8 +59,7 @@ class CoordinatorRuntime:
         self._groups_count_limit_warned = False
         self._expiry = LoopingCall(self._expire)
         self._expiry.clock = parts.clock  # type: ignore[assignment]  # LoopingCall needs only what IClock names
-        self._rounds: Iterator[None] | None = None
-        self._loads: deque[tuple[CoordinatorShard, Iterator[None]]] = deque()
+        self._is_expiring = False
 
     def start(self) -> None:
         """Begins to look for expired offsets."""
@@ -69,8 +69,10 @@ class CoordinatorRuntime:
         """Gives up every partition; parked requests are answered NOT_COORDINATOR."""
         if self._expiry.running:
             self._expiry.stop()
+        self.parts.slices.stop()
         for index in list(self.shards):
-            self.on_resignation(index)
+            for _ in self.shards.pop(index).close_steps():
+                pass
 
     def update_settings(self, settings: CoordinatorSettings) -> None:
         interval_ms = self.parts.settings.retention_check_interval_ms
@@ -88,46 +90,54 @@ class CoordinatorRuntime:
         if before is not None and before.leader_epoch >= leader_epoch:
             return
         if before is not None:
-            before.close()
+            self.parts.slices.start(before.close_steps())
         shard = self.shards[index] = CoordinatorShard(self.parts, index, leader_epoch)
-        steps = load_steps(shard)
-        if self._load_step(shard, steps):
-            self._loads.append((shard, steps))
-            if len(self._loads) == 1:
-                self.parts.clock.callLater(0, self._load_some)
+        self.parts.slices.start(self._load(shard))
 
     def on_resignation(self, index: int, leader_epoch: int | None = None) -> None:
         """Another broker leads partition `index`, or nobody, since `leader_epoch`."""
         shard = self.shards.get(index)
         if shard is not None and (leader_epoch is None or leader_epoch >= shard.leader_epoch):
             del self.shards[index]
-            shard.close()
+            self.parts.slices.start(shard.close_steps())
 
-    def _load_some(self) -> None:
-        """One step of one partition per turn of the reactor, so that fifty large ones do not
-        block it together.
+    def _load(self, shard: CoordinatorShard) -> Iterator[None]:
+        """Reads the partition, serves it, starts its members' sessions; ends as soon as it is
+        led elsewhere.
         """
-        if self._loads and not self._load_step(*self._loads[0]):
-            self._loads.popleft()
-        if self._loads:
-            self.parts.clock.callLater(0, self._load_some)
-
-    def _load_step(self, shard: CoordinatorShard, steps: Iterator[None]) -> bool:
-        """Whether more steps are to come."""
-        if shard.state is CoordinatorState.CLOSED:
-            return False
         try:
-            next(steps)
-        except StopIteration:
-            self._activate(shard)
+            for _ in load_steps(shard):
+                yield
+                if shard.state is CoordinatorState.CLOSED:
+                    return
         except BrokerError as error:
             self._give_up(shard, error)
+            return
         except Exception as error:
             _log.failure("loading __consumer_offsets-{index} failed", index=shard.index)
             self._give_up(shard, error)
-        else:
-            return True
-        return False
+            return
+        shard.state = CoordinatorState.ACTIVE
+        if shard.groups:
+            _log.info(
+                "__consumer_offsets-{index}: {count} groups loaded",
+                index=shard.index,
+                count=len(shard.groups),
+            )
+        yield from self._start_sessions(shard)
+
+    def _start_sessions(self, shard: CoordinatorShard) -> Iterator[None]:
+        """Once the partition is served: while it was read no heartbeat could have kept a session
+        alive.
+        """
+        for number, group_id in enumerate(list(shard.groups), 1):
+            entry = shard.groups.get(group_id)
+            if entry is not None and entry.group.members:
+                shard.carry_out(entry, entry.core.loaded(self.parts.wall_ms()))
+            if number % SESSIONS_PER_STEP == 0:
+                yield
+                if shard.state is CoordinatorState.CLOSED:
+                    return
 
     def _give_up(self, shard: CoordinatorShard, error: Exception) -> None:
         _log.error(
@@ -136,18 +146,7 @@ class CoordinatorRuntime:
             error=error,
         )
         del self.shards[shard.index]
-        shard.close()
-
-    def _activate(self, shard: CoordinatorShard) -> None:
-        shard.state = CoordinatorState.ACTIVE
-        if shard.groups:
-            _log.info(
-                "__consumer_offsets-{index}: {count} groups loaded",
-                index=shard.index,
-                count=len(shard.groups),
-            )
-        for entry in shard.groups.values():
-            shard.carry_out(entry, entry.core.loaded(self.parts.wall_ms()))
+        self.parts.slices.start(shard.close_steps())
 
     def find(self, group_id: str, empty_allowed: bool = False) -> CoordinatorShard:
         if (not group_id and not empty_allowed) or not fits(group_id):
@@ -191,22 +190,14 @@ class CoordinatorRuntime:
     # expiry
     def _expire(self) -> None:
         """Starts a walk over all groups unless the last one is still on its way."""
-        if self._rounds is None:
-            self._rounds = (
-                step
-                for shard in list(self.shards.values())
-                for step in offset_requests.expiry_steps(shard)
-            )
-            self._expire_some()
+        if not self._is_expiring:
+            self._is_expiring = True
+            self.parts.slices.start(self._expire_all())
 
-    def _expire_some(self) -> None:
-        assert self._rounds is not None
+    def _expire_all(self) -> offset_requests.Walk:
+        pace = offset_requests.Pace()
         try:
-            next(self._rounds)
-        except StopIteration:
-            self._rounds = None
-        except Exception:
-            self._rounds = None
-            _log.failure("the walk over expired offsets failed; the next one starts anew")
-        else:
-            self.parts.clock.callLater(0, self._expire_some)
+            for shard in list(self.shards.values()):
+                yield from offset_requests.expiry_steps(shard, pace)
+        finally:
+            self._is_expiring = False

@@ -10,7 +10,10 @@ Owns `CoordinatorShard` and `GroupEntry`.
    process did not hear while it stood still is nobody's silence (`patience.py`).
 3. A record that cannot be made is a failed write like any other; the queue goes on.
 4. What an append answers after the shard is closed changes nothing.
-5. Offsets enter `GroupOffsets.committed` when their record is stored, in log order.
+5. Offsets enter `GroupOffsets.committed` when their record is stored, in log order, also when that
+   is after their commit was refused because it took too long: until it is decided they count as in
+   flight. A group whose tombstones are on their way stays `is_being_deleted` until each of them is
+   decided.
 
 Source: Apache Kafka 4.3.1 `CoordinatorRuntime` (its shard and timer), docs/ARCHITECTURE.md 4
 (effects run from a queue).
@@ -19,14 +22,14 @@ Source: Apache Kafka 4.3.1 `CoordinatorRuntime` (its shard and timer), docs/ARCH
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from enum import Enum
 
-from twisted.internet.defer import Deferred, FirstError, gatherResults, maybeDeferred
+from twisted.internet.defer import Deferred, DeferredList, maybeDeferred
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from twisted_broker.coordinator.collaborators import CoordinatorParts
+from twisted_broker.coordinator.collaborators import AppendUndecided, CoordinatorParts
 from twisted_broker.coordinator.effects import (
     Answered,
     Consequence,
@@ -50,6 +53,7 @@ from twisted_broker.coordinator.session_timer import SessionTimer
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 
 TOMBSTONES_PER_BATCH = 500
+CLOSED_PER_STEP = 200
 _log = Logger()
 
 _GROUP_ERRORS = {
@@ -149,11 +153,17 @@ class CoordinatorShard:
             del self.groups[entry.group.group_id]
         self.carry_out(entry, entry.core.unloaded(ErrorCode.NOT_COORDINATOR, self.parts.wall_ms()))
 
-    def close(self) -> None:
-        """The partition is led elsewhere now."""
+    def close_steps(self) -> Iterator[None]:
+        """The partition is led elsewhere now: closed with the first step, empty with the last."""
         self.state = CoordinatorState.CLOSED
-        for entry in list(self.groups.values()):
-            self.forget(entry)
+        number = 0
+        while self.groups:
+            _, entry = self.groups.popitem()
+            if entry.timers or entry.group.members:  # without a timer nothing is parked
+                self.forget(entry)
+            number += 1
+            if number % CLOSED_PER_STEP == 0:
+                yield
 
     # consequences
     def carry_out(self, entry: GroupEntry, consequences: list[Consequence]) -> None:
@@ -194,6 +204,8 @@ class CoordinatorShard:
 
     def _fired(self, entry: GroupEntry, key: tuple[TimerKind, str]) -> None:
         del entry.timers[key]
+        if self.state is CoordinatorState.CLOSED:
+            return
         entry.core.settings = self.parts.settings.group
         self.carry_out(entry, entry.core.timer_fired(*key, self.parts.wall_ms()))
 
@@ -227,6 +239,18 @@ class CoordinatorShard:
         """Appends offsets (None: tombstones) and then `tail` in one batch; memory follows when
         it is stored. Fails with BrokerError.
         """
+        return self._write_offsets(entry, changes, tail, lambda _: None)
+
+    def _write_offsets(
+        self,
+        entry: GroupEntry,
+        changes: list[tuple[TopicPartition, CommittedOffset | None]],
+        tail: Sequence[KeyValue],
+        decided: Callable[[bool], None],
+    ) -> Deferred[None]:
+        """`decided(is_stored)` is called once, at the latest when the shard closes; that may be
+        long after the answer.
+        """
         group_id = entry.group.group_id
         for place, _ in changes:
             entry.offsets.start_write(place)
@@ -237,13 +261,22 @@ class CoordinatorShard:
             )
         )
 
-        def settle(result: int | Failure) -> Failure | None:
+        def decide(result: int | Failure) -> None:
             for place, _ in changes:
                 entry.offsets.end_write(place)
+            if not isinstance(result, Failure):
+                for delta, (place, committed) in enumerate(changes):
+                    apply_offset(entry.offsets, place, committed, result + delta)
+            decided(not isinstance(result, Failure))
+
+        def settle(result: int | Failure) -> Failure | None:
             if isinstance(result, Failure):
+                if isinstance(result.value, AppendUndecided):
+                    result.value.outcome().addBoth(decide)
+                else:
+                    decide(result)
                 return result
-            for delta, (place, committed) in enumerate(changes):
-                apply_offset(entry.offsets, place, committed, result + delta)
+            decide(result)
             return None
 
         return written.addBoth(settle)
@@ -253,48 +286,63 @@ class CoordinatorShard:
         BrokerError and the group is as before.
         """
         entry.is_being_deleted = True
-        places = list(entry.offsets.committed)
-        places += {
-            place: None
-            for offsets in entry.offsets.transactional.values()
-            for place in offsets
-            if place not in entry.offsets.committed
-        }
-        tombstone = group_record(entry.group.group_id, None)
-        deleted = self._write_tombstones(entry, places, [tombstone])
+        deleted: Deferred[None] = Deferred()
+        self.parts.slices.start(self._delete_steps(entry, deleted))
+        return deleted
 
-        def settle(result: Failure | None) -> Failure | None:
-            entry.is_being_deleted = False
-            if isinstance(result, Failure):
-                return result
-            if self.groups.get(entry.group.group_id) is entry:
-                self.forget(entry)
-            return None
+    def _delete_steps(self, entry: GroupEntry, deleted: Deferred[None]) -> Iterator[None]:
+        """A batch of tombstones at a step, none waited for before all are appended; the last one
+        carries the group's own.
+        """
+        chunks = in_chunks(entry.offsets.places()) or [[]]
+        undecided, are_stored = len(chunks), True
 
-        return deleted.addBoth(settle)
+        def decided(is_stored: bool) -> None:
+            nonlocal undecided, are_stored
+            undecided, are_stored = undecided - 1, are_stored and is_stored
+            if not undecided:
+                entry.is_being_deleted = False
+                if are_stored and self.groups.get(entry.group.group_id) is entry:
+                    self.forget(entry)
+
+        failures: list[Failure] = []
+        writes: list[Deferred[None]] = []
+        for number, chunk in enumerate(chunks, 1):
+            tail = [group_record(entry.group.group_id, None)] if number == len(chunks) else []
+            writes.append(
+                self._write_offsets(
+                    entry, [(place, None) for place in chunk], tail, decided
+                ).addErrback(failures.append)
+            )
+            if number < len(chunks):
+                yield
+                if self.state is CoordinatorState.CLOSED:
+                    deleted.errback(BrokerError(ErrorCode.NOT_COORDINATOR))
+                    return
+        DeferredList(writes).addCallback(
+            lambda _: deleted.errback(failures[0]) if failures else deleted.callback(None)
+        )
 
     def delete_offsets(self, entry: GroupEntry, places: Sequence[TopicPartition]) -> Deferred[None]:
-        """Tombstones for these offsets; fails with BrokerError."""
-        return self._write_tombstones(entry, places, [])
-
-    def _write_tombstones(
-        self, entry: GroupEntry, places: Sequence[TopicPartition], tail: list[KeyValue]
-    ) -> Deferred[None]:
-        """In batches of bounded size, all appended before the first wait; the last one carries
-        `tail`.
+        """Tombstones for these offsets, all appended before the first is waited for; fails with
+        BrokerError.
         """
-        writes = []
-        for start in range(0, len(places), TOMBSTONES_PER_BATCH) or range(1):
-            chunk: list[tuple[TopicPartition, CommittedOffset | None]] = [
-                (place, None) for place in places[start : start + TOMBSTONES_PER_BATCH]
-            ]
-            is_last = start + TOMBSTONES_PER_BATCH >= len(places)
-            writes.append(self.write_offsets(entry, chunk, *(tail if is_last else [])))
-        return gatherResults(writes, consumeErrors=True).addCallbacks(lambda _: None, _first_cause)
+        failures: list[Failure] = []
+        writes = [
+            self.write_offsets(entry, [(place, None) for place in chunk]).addErrback(
+                failures.append
+            )
+            for chunk in in_chunks(places)
+        ]
+        return DeferredList(writes).addCallback(lambda _: failures[0] if failures else None)
 
 
-def _first_cause(failure: Failure) -> Failure:
-    return failure.value.subFailure if isinstance(failure.value, FirstError) else failure
+def in_chunks(places: Sequence[TopicPartition]) -> list[Sequence[TopicPartition]]:
+    """Parts of `TOMBSTONES_PER_BATCH` places at most."""
+    return [
+        places[start : start + TOMBSTONES_PER_BATCH]
+        for start in range(0, len(places), TOMBSTONES_PER_BATCH)
+    ]
 
 
 def apply_offset(

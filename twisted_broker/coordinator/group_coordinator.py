@@ -15,13 +15,11 @@ Source: Apache Kafka 4.3.1 `GroupCoordinatorService`. Leaves out permission and 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from uuid import UUID
 
 from twisted.internet.defer import Deferred, succeed
-from twisted.logger import Logger
-from twisted.python.failure import Failure
 
 from twisted_broker.coordinator import offset_requests
 from twisted_broker.coordinator.collaborators import CoordinatorParts
@@ -34,10 +32,9 @@ from twisted_broker.coordinator.offset_requests import CommitAnswer, CommitReque
 from twisted_broker.coordinator.offsets import TopicPartition
 from twisted_broker.coordinator.offsets_topic import OffsetsTopic
 from twisted_broker.wire.errors import BrokerError, ErrorCode
-from twisted_broker.wire.primitives import NULL_UUID
 
 CLIENT_ID_CHARACTERS = 255
-_log = Logger()
+LISTED_PER_STEP = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +46,9 @@ class GroupListing:
 
 @dataclass(frozen=True, slots=True)
 class GroupDescription:
-    """`members` is (member id, instance id, client id, client host, metadata, assignment); the
-    last two empty unless Stable.
+    """`members` is (member id, instance id, client id, client host, metadata, assignment). Metadata
+    is empty unless Stable; the assignment is the last one that the member got, a round that runs
+    included.
     """
 
     group_id: str
@@ -66,6 +64,8 @@ class GroupCoordinator(CoordinatorRuntime):
     def __init__(self, parts: CoordinatorParts, offsets_topic: OffsetsTopic | None = None) -> None:
         super().__init__(parts)
         self.offsets_topic = offsets_topic
+        self._deleted_topics: dict[str, set[bytes]] = {}
+        self._is_forgetting = False
 
     # membership
     def join(self, group_id: str, request: JoinRequest) -> Deferred[JoinAnswer]:
@@ -196,34 +196,55 @@ class GroupCoordinator(CoordinatorRuntime):
         return offset_requests.delete_offsets(shard, entry, places)
 
     def on_topics_deleted(self, topics: dict[str, bytes]) -> None:
-        """Topics (name to id) are gone: what was committed for them goes too, but not what was
-        committed for a later topic of that name.
+        """Topics (name to id) are gone: what was committed for them goes too, in slices.
+
+        What comes while a walk is on its way waits for the next.
         """
-        for shard in self.shards.values():
-            for entry in (
-                list(shard.groups.values()) if shard.state is CoordinatorState.ACTIVE else ()
-            ):
-                gone = [
-                    p
-                    for p, c in entry.offsets.committed.items()
-                    if p[0] in topics and c.topic_id in (NULL_UUID, topics[p[0]])
-                ]
-                if gone and not entry.is_being_deleted:
-                    shard.delete_offsets(entry, gone).addErrback(_note_failure)
+        for name, topic_id in topics.items():
+            self._deleted_topics.setdefault(name, set()).add(topic_id)
+        if not self._is_forgetting:
+            self._is_forgetting = True
+            self.parts.slices.start(self._forget_topics())
+
+    def _forget_topics(self) -> offset_requests.Walk:
+        pace = offset_requests.Pace()
+        try:
+            while self._deleted_topics:
+                topics, self._deleted_topics = self._deleted_topics, {}
+                for shard in list(self.shards.values()):
+                    yield from offset_requests.forget_topics_steps(shard, topics, pace)
+        finally:
+            self._is_forgetting = False
 
     # administration
-    def list_groups(self) -> tuple[ErrorCode, list[GroupListing]]:
-        """All groups served here; COORDINATOR_LOAD_IN_PROGRESS with those known so far when some
-        are being read.
+    @property
+    def is_loading(self) -> bool:
+        """Whether groups are being read that are not known yet."""
+        return any(shard.state is CoordinatorState.LOADING for shard in self.shards.values())
+
+    def listings(self) -> Iterator[list[GroupListing]]:
+        """All groups served here, `LISTED_PER_STEP` at a time; groups may come and go between
+        two of them.
         """
-        is_loading = any(shard.state is CoordinatorState.LOADING for shard in self.shards.values())
-        listings = [
-            GroupListing(name, entry.group.protocol_type or "", entry.group.state.value)
-            for shard in self.shards.values()
-            if shard.state is CoordinatorState.ACTIVE
-            for name, entry in shard.groups.items()
-        ]
-        return (ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if is_loading else ErrorCode.NONE), listings
+        found: list[GroupListing] = []
+        for shard in list(self.shards.values()):
+            for name in list(shard.groups) if shard.state is CoordinatorState.ACTIVE else ():
+                entry = shard.groups.get(name)
+                if entry is not None:
+                    found.append(
+                        GroupListing(name, entry.group.protocol_type or "", entry.group.state.value)
+                    )
+                if len(found) == LISTED_PER_STEP:
+                    yield found
+                    found = []
+        yield found
+
+    def list_groups(self) -> tuple[ErrorCode, list[GroupListing]]:
+        """All groups served here at once; COORDINATOR_LOAD_IN_PROGRESS with those known so far
+        when some are being read.
+        """
+        error = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if self.is_loading else ErrorCode.NONE
+        return error, [listing for some in self.listings() for listing in some]
 
     def describe(self, group_id: str) -> GroupDescription | None:
         """None for a group that does not exist; raises BrokerError."""
@@ -240,7 +261,7 @@ class GroupCoordinator(CoordinatorRuntime):
                 m.protocols[group.protocol_name]
                 if is_stable and group.protocol_name in m.protocols
                 else b"",
-                m.assignment if is_stable else b"",
+                m.assignment,
             )
             for m in group.members.values()
         )
@@ -257,7 +278,3 @@ class GroupCoordinator(CoordinatorRuntime):
         shard = self.find(group_id, empty_allowed=True)
         entry = offset_requests.check_delete_group(shard.usable(group_id))
         return shard.delete_group(entry).addCallbacks(lambda _: ErrorCode.NONE, append_error)
-
-
-def _note_failure(failure: Failure) -> None:
-    _log.warn("offsets of a deleted topic stay until they expire: {error}", error=failure.value)

@@ -407,10 +407,12 @@ class GroupCore(Rebalance):
 
     # loading and unloading
     def loaded(self, now_ms: int) -> list[Consequence]:
-        """Starts every session; a group that is too large now has to gather anew."""
+        """Starts every session; a group that is too large now has to gather anew, unless it does
+        already.
+        """
         for member in self.group.members.values():
             self.touch(member)
-        if len(self.group.members) > self.settings.max_size:
+        if len(self.group.members) > self.settings.max_size and self.group.can_rebalance():
             self._prepare_rebalance(now_ms)
         return self._taken()
 

@@ -6,7 +6,9 @@ Owns what these do to a group's offsets; who may do it is decided by the group's
    member of this generation.
 2. Places of one commit succeed or fail together, but for those refused before anything is written.
 3. A fetch never waits; with `require_stable` it names places that are on their way.
-4. Expiry walks in bounded steps; a group goes with its last offset when it is empty.
+4. Walks (expiry, topics that are gone) go in steps of `LOOKED_AT_PER_STEP` offsets or one write,
+   with `WRITES_AT_ONCE` writes under way at most; a group goes with its last offset when it is
+   empty and nothing of it is undecided.
 
 Source: Apache Kafka 4.3.1 `OffsetMetadataManager`, `ClassicGroup.validateOffset*` (KIP-211, 447,
 496). Leaves out look-up of the shard.
@@ -14,6 +16,7 @@ Source: Apache Kafka 4.3.1 `OffsetMetadataManager`, `ClassicGroup.validateOffset
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -22,10 +25,12 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from twisted_broker.coordinator.coordinator_shard import (
+    TOMBSTONES_PER_BATCH,
     CoordinatorShard,
     CoordinatorState,
     GroupEntry,
     append_error,
+    in_chunks,
 )
 from twisted_broker.coordinator.group_records import NO_EXPIRY, CommittedOffset
 from twisted_broker.coordinator.group_state import (
@@ -39,7 +44,8 @@ from twisted_broker.coordinator.offsets import TopicPartition
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.primitives import NULL_UUID
 
-GROUPS_PER_STEP = 200
+LOOKED_AT_PER_STEP = 500
+WRITES_AT_ONCE = 100
 _log = Logger()
 
 
@@ -219,43 +225,131 @@ def _refuse(failure: Failure) -> Failure:
     return Failure(BrokerError(append_error(failure)))
 
 
-# expiry
-def expiry_steps(shard: CoordinatorShard) -> Iterator[None]:
-    """Removes what has expired from one shard, some groups at a step."""
-    for number, group_id in enumerate(list(shard.groups), 1):
+# long walks
+class Pace:
+    """When a walk lets others run, and how many of its writes may be under way."""
+
+    __slots__ = ("_left", "_writes")
+
+    def __init__(self) -> None:
+        self._left = LOOKED_AT_PER_STEP
+        self._writes: deque[Deferred[None]] = deque()
+
+    def looked_at(self, count: int) -> Iterator[None]:
+        self._left -= count
+        if self._left <= 0:
+            self._left = LOOKED_AT_PER_STEP
+            yield
+
+    def wrote(self, write: Deferred[None]) -> Iterator[Deferred[None] | None]:
+        """A write is a step of its own; beyond `WRITES_AT_ONCE` the first of them is waited for."""
+        if not write.called:
+            self._writes.append(write)
+        while self._writes and self._writes[0].called:
+            self._writes.popleft()
+        yield self._writes.popleft() if len(self._writes) >= WRITES_AT_ONCE else None
+
+
+Walk = Iterator["Deferred[None] | None"]
+
+
+def _entries(shard: CoordinatorShard) -> Iterator[GroupEntry]:
+    """Those that are there when their turn comes, while the shard is served."""
+    for group_id in list(shard.groups):
         entry = shard.groups.get(group_id)
         if shard.state is not CoordinatorState.ACTIVE:
             return
         if entry is not None and not entry.is_being_deleted:
-            _expire(shard, entry)
-        if number % GROUPS_PER_STEP == 0:
-            yield
+            yield entry
 
 
-def _expire(shard: CoordinatorShard, entry: GroupEntry) -> None:
-    places = list(
+def _is_there(shard: CoordinatorShard, entry: GroupEntry) -> bool:
+    return (
+        shard.state is CoordinatorState.ACTIVE
+        and shard.groups.get(entry.group.group_id) is entry
+        and not entry.is_being_deleted
+    )
+
+
+def expiry_steps(shard: CoordinatorShard, pace: Pace) -> Walk:
+    """Removes what has expired from one shard, and with its last offset an empty group."""
+    for entry in _entries(shard):
+        places = in_chunks(list(entry.offsets.committed))
+        for chunk in places if len(places) > 1 else ():
+            yield from _expire_some(shard, entry, chunk, pace)
+            if not _is_there(shard, entry):
+                break
+        else:
+            yield from _expire(shard, entry, pace)
+
+
+def _expire(shard: CoordinatorShard, entry: GroupEntry, pace: Pace) -> Walk:
+    """A group of few offsets, or what is left of many: in one decision."""
+    group, offsets = entry.group, entry.offsets
+    if len(offsets.committed) <= TOMBSTONES_PER_BATCH:
+        places = list(
+            offsets.expired(group, shard.parts.wall_ms(), shard.parts.settings.offsets_retention_ms)
+        )
+        is_last = len(places) == len(offsets.committed) and not offsets.has_unsettled()
+        if is_last and group.state is EMPTY and not group.pending_joins:
+            yield from pace.wrote(shard.delete_group(entry).addErrback(_note_failure, shard.index))
+        elif places:
+            yield from pace.wrote(
+                shard.delete_offsets(entry, places).addErrback(_note_failure, shard.index)
+            )
+    yield from pace.looked_at(1 + len(offsets.committed))
+
+
+def _expire_some(
+    shard: CoordinatorShard, entry: GroupEntry, places: Sequence[TopicPartition], pace: Pace
+) -> Walk:
+    """Some of many offsets: what has expired is decided and written in one step, so that a
+    commit between two steps counts.
+    """
+    expired = list(
         entry.offsets.expired(
-            entry.group, shard.parts.wall_ms(), shard.parts.settings.offsets_retention_ms
+            entry.group, shard.parts.wall_ms(), shard.parts.settings.offsets_retention_ms, places
         )
     )
-    is_last = len(places) == len(entry.offsets.committed) and not any(
-        map(entry.offsets.is_unstable, entry.offsets.committed)
-    )
-    if (
-        is_last
-        and entry.group.state is EMPTY
-        and not entry.group.pending_joins
-        and not entry.offsets.transactional
-    ):
-        shard.delete_group(entry).addErrback(_note_failure, shard.index)
-    elif places:
-        shard.delete_offsets(entry, places).addErrback(_note_failure, shard.index)
+    if expired:
+        yield from pace.wrote(
+            shard.delete_offsets(entry, expired).addErrback(_note_failure, shard.index)
+        )
+    yield from pace.looked_at(len(places))
+
+
+def forget_topics_steps(shard: CoordinatorShard, topics: dict[str, set[bytes]], pace: Pace) -> Walk:
+    """Removes what was committed for deleted topics (ids by name), but not what was committed
+    for a later topic of the same name.
+    """
+    for entry in _entries(shard):
+        committed = entry.offsets.committed
+        yield from pace.looked_at(1)
+        for chunk in in_chunks(list(committed)):
+            if not _is_there(shard, entry):
+                break
+            gone = [
+                p
+                for p in chunk
+                if p[0] in topics
+                and p in committed
+                and _was_for(committed[p].topic_id, topics[p[0]])
+            ]
+            if gone:
+                yield from pace.wrote(
+                    shard.delete_offsets(entry, gone).addErrback(_note_failure, shard.index)
+                )
+            yield from pace.looked_at(len(chunk))
+
+
+def _was_for(topic_id: bytes, deleted: set[bytes]) -> bool:
+    return topic_id == NULL_UUID or topic_id in deleted
 
 
 def _note_failure(failure: Failure, index: int) -> None:
     """The next round tries again."""
     _log.warn(
-        "expired offsets of __consumer_offsets-{index} stay for now: {error}",
+        "offsets of __consumer_offsets-{index} that are to go stay for now: {error}",
         index=index,
         error=failure.value,
     )

@@ -19,7 +19,7 @@ Source: Apache Kafka 4.3.1 `OffsetMetadataManager`, `ClassicGroup.offsetExpirati
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from twisted_broker.coordinator.group_records import NO_EXPIRY, CommittedOffset
 from twisted_broker.coordinator.group_state import CONSUMER_PROTOCOL_TYPE, EMPTY, STABLE, Group
@@ -96,11 +96,30 @@ class GroupOffsets:
             return None
         return found
 
+    def has_unsettled(self) -> bool:
+        """Whether anything is on its way or in a transaction: what the log says of this group is
+        not decided yet.
+        """
+        return bool(self._in_flight or self.transactional)
+
+    def places(self) -> list[TopicPartition]:
+        """All that a record was written for: committed, in a transaction, in flight."""
+        found: dict[TopicPartition, None] = dict.fromkeys(self.committed)
+        for offsets in self.transactional.values():
+            found |= dict.fromkeys(offsets)
+        return list(found | dict.fromkeys(self._in_flight))
+
     def is_empty(self) -> bool:
         return not self.committed and not self.transactional and not self._in_flight
 
-    def expired(self, group: Group, now_ms: int, retention_ms: int) -> Iterator[TopicPartition]:
-        """Places whose offsets are to be removed now."""
+    def expired(
+        self,
+        group: Group,
+        now_ms: int,
+        retention_ms: int,
+        among: Sequence[TopicPartition] | None = None,
+    ) -> Iterator[TopicPartition]:
+        """Places whose offsets are to be removed now, of all or of those `among`."""
         if group.protocol_type is None:
             base_ms = None
         elif group.state is EMPTY:
@@ -113,8 +132,13 @@ class GroupOffsets:
             base_ms = None
         else:
             return
-        for place, committed in self.committed.items():
-            if (group.members and group.is_subscribed_to(place[0])) or self.is_unstable(place):
+        for place in self.committed if among is None else among:
+            committed = self.committed.get(place)
+            if (
+                committed is None
+                or (group.members and group.is_subscribed_to(place[0]))
+                or self.is_unstable(place)
+            ):
                 continue
             if committed.expire_timestamp_ms != NO_EXPIRY:
                 due = now_ms >= committed.expire_timestamp_ms

@@ -6,7 +6,9 @@ broker leads, and which topics are gone) and `group_coordinator`, which joins th
 
 1. Records of the coordinator are appended as COORDINATOR with acks=-1: the minimum ISR counts,
    clients' rules do not.
-2. A load reads up to the log end, beyond the high watermark too: what is there will be committed
+2. What timed out is waited for further, and what the ISR shrank under is stored: memory follows the
+   log, not the answer.
+3. A load reads up to the log end, beyond the high watermark too: what is there will be committed
    under this leader, or the load repeated.
 
 Source: Apache Kafka 4.3.1 `CoordinatorPartitionWriter`, `CoordinatorLoaderImpl`,
@@ -17,24 +19,31 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import Deferred, succeed
 
 from twisted_broker.config import BrokerConfig
-from twisted_broker.coordinator.collaborators import OFFSETS_TOPIC, CoordinatorParts, settings_of
+from twisted_broker.coordinator.collaborators import (
+    OFFSETS_TOPIC,
+    AppendUndecided,
+    CoordinatorParts,
+    settings_of,
+)
 from twisted_broker.coordinator.group_coordinator import GroupCoordinator
 from twisted_broker.coordinator.offsets_topic import CreateTopics, OffsetsTopic
 from twisted_broker.interfaces import Runtime, TopicPartition
 from twisted_broker.log.append_info import AppendOrigin
+from twisted_broker.replication.purgatory.delayed_operations import AppendOutcome
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 
 if TYPE_CHECKING:
     from twisted_broker.image.metadata_image import MetadataDelta
     from twisted_broker.log.log import Log
     from twisted_broker.replication.live_brokers import ImageSource
-    from twisted_broker.replication.purgatory.delayed_operations import AppendOutcome
     from twisted_broker.replication.replica_manager import ReplicaManager
 
 ALL_REPLICAS = -1
+WAIT_ON_MS = 3_600_000
+_UNDECIDED = (ErrorCode.REQUEST_TIMED_OUT, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
 
 
 class ReplicaOffsetsStore:
@@ -62,8 +71,33 @@ class ReplicaOffsetsStore:
             origin=AppendOrigin.COORDINATOR,
         )
         return self._replicas.wait_for_replicas(outcomes, timeout_ms).addCallback(
-            lambda _: _base_offset(outcomes[0])
+            lambda _: self._told(outcomes[0])
         )
+
+    def _told(self, outcome: AppendOutcome) -> int:
+        if outcome.error is not ErrorCode.NONE:
+            if outcome.error in _UNDECIDED and outcome.base_offset >= 0:
+                raise AppendUndecided(
+                    outcome.error, outcome.error_message, lambda: self._decided(outcome)
+                )
+            raise BrokerError(outcome.error, outcome.error_message)
+        return outcome.base_offset
+
+    def _decided(self, outcome: AppendOutcome) -> Deferred[int]:
+        """Waits on, as long as this broker leads the partition: leadership lost ends every wait."""
+        if outcome.error is ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND:
+            return succeed(outcome.base_offset)
+        again = AppendOutcome(
+            outcome.topic_partition, ErrorCode.NONE, outcome.base_offset, outcome.last_offset
+        )
+
+        def decide(_: None) -> int | Deferred[int]:
+            try:
+                return self._told(again)
+            except AppendUndecided as still:
+                return still.outcome()
+
+        return self._replicas.wait_for_replicas([again], WAIT_ON_MS).addCallback(decide)
 
     def bounds(self, index: int) -> tuple[int, int]:
         log = self._log(index)
@@ -83,12 +117,6 @@ class ReplicaOffsetsStore:
         if partition.log is None or partition.offline:
             raise BrokerError(ErrorCode.KAFKA_STORAGE_ERROR)
         return partition.log
-
-
-def _base_offset(outcome: AppendOutcome) -> int:
-    if outcome.error is not ErrorCode.NONE:
-        raise BrokerError(outcome.error, outcome.error_message)
-    return outcome.base_offset
 
 
 class GroupRoles:

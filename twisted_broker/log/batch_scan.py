@@ -1,11 +1,13 @@
 """Walking the batches of a segment file: by header only, or with every CRC checked.
 
-Owns `scan` (where batches lie), `find_batch` (where one is), `valid_batches` (recovery's walk) and
-`read_batch`.
+Owns `scan` (where batches lie), `scan_headers` (their headers), `find_batch` (where one is),
+`valid_batches` (recovery's walk) and `read_batch`.
 
 1. No batch is bigger than what is left of the file; whatever claims otherwise is damage and never
    allocated.
-2. `valid_batches` ends at the first damaged byte; `scan` raises CorruptRecordError there.
+2. `valid_batches` ends at the first damaged byte; `scan` and `scan_headers` raise
+   CorruptRecordError there.
+3. Headers of small batches come many to a read.
 
 Source: Kafka's `FileLogInputStream`, `LogSegment.recover`; RL 3.3, 3.6. Entries of magic 0 and 1
 (left by old brokers) are walked too.
@@ -19,7 +21,14 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from twisted_broker.interfaces import IFile
-from twisted_broker.wire.records import HEADER_BYTES, LOG_OVERHEAD, BatchView, CorruptRecordError
+from twisted_broker.wire.batch_header import HEADER
+from twisted_broker.wire.records import (
+    HEADER_BYTES,
+    LOG_OVERHEAD,
+    BatchHeader,
+    BatchView,
+    CorruptRecordError,
+)
 
 _HEAD = struct.Struct(">qiibIhi")
 _LEGACY_HEAD = struct.Struct(">qiIbb")
@@ -28,6 +37,10 @@ _SMALLEST_LENGTH = HEADER_BYTES - LOG_OVERHEAD
 _SMALLEST_LEGACY = 14
 _FIND_CHUNK = 4608  # the usual distance between two index entries, and a batch header
 _SCAN_CHUNK = 8192
+_HEADERS_CHUNK = 1 << 16
+_SMALL_BATCH = (
+    4096  # below it one read serves many headers; above it a header of its own is cheaper
+)
 _RECOVERY_CHUNK = 4 << 20
 
 
@@ -107,6 +120,37 @@ def scan(file: IFile, position: int, end: int) -> Iterator[BatchPlace]:
         place = place_at(chunk, at, position, end)
         yield place
         position += place.size_in_bytes
+
+
+def scan_headers(file: IFile, position: int, end: int) -> Iterator[tuple[int, BatchHeader]]:
+    """Position and header of every batch of magic 2 from `position` (a batch's first byte) to
+    `end`; entries of magic 0 and 1 are passed over.
+    """
+    unpack = HEADER.unpack_from
+    chunk, start, size, wanted = b"", position, 0, _HEADERS_CHUNK
+    while position < end:
+        at = position - start
+        if at + HEADER_BYTES > size and (not size or start + size < end):
+            chunk, start, at = file.read_at(position, min(wanted, end - position)), position, 0
+            size = len(chunk)
+        if at + HEADER_BYTES <= size:
+            header: BatchHeader = unpack(chunk, at)
+            length = header[1]
+            following = position + LOG_OVERHEAD + length
+            if (
+                header[3] == 2
+                and length >= _SMALLEST_LENGTH
+                and header[6] >= 0
+                and following <= end
+                and header[0] >= 0
+            ):
+                yield position, header
+                wanted = _HEADERS_CHUNK if length < _SMALL_BATCH else HEADER_BYTES
+                position = following
+                continue
+        elif at + _HEAD.size > size:
+            raise CorruptRecordError("file ends within a batch header", position)
+        position += place_at(chunk, at, position, end).size_in_bytes
 
 
 def read_batch(file: IFile, place: BatchPlace) -> BatchView:

@@ -6,7 +6,8 @@ Owns `Log`: appends, as leader and as follower, on top of state (`log_state.py`)
 1. An append is visible when it is whole: bytes first, in one write, then the published end, then
    producers and watermarks.
 2. What is refused is refused before a byte is written.
-3. Appends never wait for a sync.
+3. Appends never wait for a sync; what follows from one that makes a sync due does
+   (`log_state.settled_end`).
 4. The common case, one batch of magic 2 that needs no look inside, copies no record bytes.
 
 Source: Kafka's `UnifiedLog.append`; RL 3.2. Left out: loading and repair (`recovery.py`), several
@@ -19,6 +20,7 @@ from twisted_broker.interfaces import Buffer
 from twisted_broker.log.append_info import AppendOrigin, LogAppendInfo
 from twisted_broker.log.errors import OffsetsOutOfOrder, UnexpectedAppendOffset
 from twisted_broker.log.log_extent import LogExtent
+from twisted_broker.log.offset_metadata import LogOffsetMetadata
 from twisted_broker.log.producer_state import CompletedTxn
 from twisted_broker.log.segment import Segment
 from twisted_broker.log.validation import check_header, prepare
@@ -121,7 +123,7 @@ class Log(LogExtent):
             raise self.fail(error) from error
         self.producers.map_end_offset = last + 1
         if last + 1 - self.unflushed_since >= self.config.flush_messages:
-            self.flush(self.disk, last + 1)
+            self._sync_if_due(LogOffsetMetadata(first, segment.base_offset, segment.size - size))
         stamped = max_timestamp if attributes & LOG_APPEND_TIME_FLAG else -1
         return LogAppendInfo(
             first, last, max_timestamp, stamped, self.log_start_offset, count, size, leader_epoch
@@ -141,6 +143,11 @@ class Log(LogExtent):
             header[11],
         )
         producers = self.producers
+        if producers.behind:
+            raise BrokerError(
+                ErrorCode.LEADER_NOT_AVAILABLE,
+                "after a truncation it is still read what producers wrote before",
+            )
         if attributes & CONTROL_FLAG:
             producers.check_marker(BatchView(records))
             return None
@@ -184,14 +191,16 @@ class Log(LogExtent):
                 header[9], header[10], header[11], first, header[6], header[8], transactional
             )
             if transactional:
-                self._find_first_unstable()
+                self.find_first_unstable()
 
     def _complete(self, completed: CompletedTxn | None, segment: Segment) -> None:
         if completed is not None:
             aborted = self.producers.complete(completed)
-            if aborted is not None:
+            if (
+                aborted is not None and self.rebuild is None
+            ):  # else the rebuild finds it, knowing where its transaction began
                 segment.txn_index.append(aborted)
-            self._find_first_unstable()
+            self.find_first_unstable()
 
     # -- as follower
 
@@ -210,13 +219,13 @@ class Log(LogExtent):
             raise UnexpectedAppendOffset(
                 batches[0].base_offset, batches[-1].last_offset, self.log_end_offset
             )
+        before = self.log_end
         try:
             for run in self._runs(batches, now_ms):
                 self._write_run(records, run)
         except OSError as error:
             raise self.fail(error) from error
-        if self.log_end_offset - self.unflushed_since >= self.config.flush_messages:
-            self.flush(self.disk, self.log_end_offset)
+        self._sync_if_due(before)
         first, last = batches[0], batches[-1]
         size = last.offset + last.size_in_bytes - first.offset
         count = sum(batch.records_count for batch in batches)
@@ -288,5 +297,5 @@ class Log(LogExtent):
             if batch.producer_id >= 0:
                 self._complete(self.producers.add_batch(batch), segment)
                 if batch.is_transactional:
-                    self._find_first_unstable()
+                    self.find_first_unstable()
             self.producers.map_end_offset = batch.last_offset + 1

@@ -36,6 +36,9 @@ class LogCare(LogDirectories):
     log_start_moved: Callable[[Log], None] | None = None
     """told of each log that retention cut at its beginning"""
 
+    log_synced: Callable[[Log], None] | None = None
+    """told of each log where a sync that appends waited for is done"""
+
     def start_care(self) -> None:
         config = self.config
         tasks = (
@@ -104,6 +107,10 @@ class LogCare(LogDirectories):
     def _was_truncated(self, log: LogState) -> None:
         """RL 3.5: the recovery point of a cut log is on its way to the disk at once."""
         self._checkpoint_recovery_points(self.directory_of(log))
+
+    def _was_synced(self, log: LogState) -> None:
+        if self.log_synced is not None:
+            self.log_synced(self.logs[log.topic_partition])
 
     def delete_old_segments(self) -> None:
         """Applies retention to every log."""

@@ -88,8 +88,7 @@ class LogDirectory:
         LogDirMismatch, CheckpointError, OSError.
         """
         if not self.files.is_directory(self.path):
-            self.files.make_directories(self.path)
-            self.files.sync_directory(posixpath.dirname(self.path))
+            self._make(self.path)
         try:
             self._release = self.files.lock(posixpath.join(self.path, LOCK))
         except BlockingIOError as error:
@@ -111,6 +110,14 @@ class LogDirectory:
         properties = MetaProperties(cluster_id, node_id, self.directory_id)
         if found != properties:
             write_meta_properties(self.files, self.path, properties)
+
+    def _make(self, path: str) -> None:
+        """Makes the directory and those above it that are missing, each durably. OSError."""
+        parent = posixpath.dirname(path)
+        if not self.files.is_directory(parent):
+            self._make(parent)
+        self.files.make_directories(path)
+        self.files.sync_directory(parent)
 
     def _new_id(self) -> bytes:
         """A random UUID (version 4) that does not begin with a dash in text and is none of the
@@ -150,11 +157,8 @@ class LogDirectory:
                 self.to_delete.append(path)
             partition = partition_of(name) if renamed is None else None
             if partition is not None and partition.topic != METADATA_TOPIC:
-                config = config_of(partition.topic)
                 logs.append(
-                    self.open(
-                        partition, None, config or default, now_ms, trust_holes=config is None
-                    )
+                    self.open(partition, None, config_of(partition.topic) or default, now_ms)
                 )
         return logs
 
@@ -172,7 +176,6 @@ class LogDirectory:
         config: LogConfig,
         now_ms: int,
         is_new: bool = False,
-        trust_holes: bool = False,
     ) -> Log:
         """Opens or makes one log; what it deletes while loading goes at once.
 
@@ -190,7 +193,6 @@ class LogDirectory:
             now_ms=now_ms,
             random=self.random,
             sync=not is_new,
-            trust_holes=trust_holes,
         )
 
     def create(

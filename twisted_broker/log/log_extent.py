@@ -4,7 +4,9 @@ Owns `LogExtent`: rolling, truncation, the log start, retention's entry, closing
 
 1. After a cut nothing speaks of what was cut: epochs, producers, snapshots, indexes, recovery
    point, high watermark.
-2. Files are taken away so that a crash in between leaves no hole (`segments.py`).
+2. A cut costs the reactor what was cut and a bounded rest: producers that are far from a snapshot
+   are found behind it.
+3. Files are taken away so that a crash in between leaves no hole (`segments.py`).
 
 Source: Kafka's `UnifiedLog.truncateTo`, `LocalLog.roll`; RL 3.1, 3.5, 3.7. Left out: when to roll
 on an append (`log.py`).
@@ -12,17 +14,14 @@ on an append (`log.py`).
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable
 
 from twisted_broker.config import LogConfig
-from twisted_broker.log import retention
+from twisted_broker.log import producer_rebuild, retention
+from twisted_broker.log.gaps import ASIDE, Gap
 from twisted_broker.log.log_reading import LogReading
-from twisted_broker.log.producer_batch_recovery import recover_producer_batches
-from twisted_broker.log.segment import Segment
 from twisted_broker.log.validation import needs_preparation
 from twisted_broker.wire.errors import BrokerError, ErrorCode
-from twisted_broker.wire.records import CONTROL_FLAG, TRANSACTIONAL_FLAG, CorruptRecordError
 
 
 class LogExtent(LogReading):
@@ -70,10 +69,10 @@ class LogExtent(LogReading):
         try:
             self.segments.remove_above(offset)
             self.segments.active.truncate_to(offset, now_ms)
-            self._settle(offset)
+            self._end_at(offset)
             self.log_start_offset = min(self.log_start_offset, offset)
             self.leader_epochs.truncate_from_end(offset)
-            self.rebuild_producers(now_ms)
+            self._cut_producers(now_ms)
         except OSError as error:
             raise self.fail(error) from error
         self._after_cut()
@@ -89,15 +88,16 @@ class LogExtent(LogReading):
         try:
             self.segments.remove_all()
             self.segments.create(offset, now_ms)
-            self._settle(offset)
+            self._end_at(offset)
             self.log_start_offset = offset if log_start_offset is None else log_start_offset
             self.leader_epochs.clear()
+            self.rebuild = None
             self.producers.reset(offset)
         except OSError as error:
             raise self.fail(error) from error
         self._after_cut()
 
-    def _settle(self, offset: int) -> None:
+    def _end_at(self, offset: int) -> None:
         self._cuts += 1
         self.log_end_offset = offset
         self.recovery_point = min(self.recovery_point, offset)
@@ -105,12 +105,26 @@ class LogExtent(LogReading):
 
     def _after_cut(self) -> None:
         self._unstable_metadata = None
-        self._find_first_unstable()
+        self.find_first_unstable()
+        self._settle()
         self.set_high_watermark(
             max(self.log_start_offset, min(self.high_watermark, self.log_end_offset))
         )
         if self.truncated is not None:
             self.truncated(self)
+
+    def end_before_gap(self, gap: Gap, now_ms: int) -> int:
+        """Ends the log where offsets are missing; the record files behind are renamed and kept.
+
+        Their number.
+        """
+        self.check_online()
+        try:
+            kept = self.segments.set_aside_above(gap.offset, ASIDE)
+        except OSError as error:
+            raise self.fail(error) from error
+        self.truncate_to(gap.offset, now_ms)
+        return kept
 
     def increment_log_start_offset(self, offset: int) -> bool:
         """Raises the log start (DeleteRecords, retention, the leader's word).
@@ -128,53 +142,36 @@ class LogExtent(LogReading):
         self.log_start_offset = offset
         self.leader_epochs.truncate_from_start(offset)
         self.producers.on_log_start_moved(offset)
-        self._find_first_unstable()
+        self.find_first_unstable()
         return True
 
     def rebuild_producers(self, now_ms: int, recovered: frozenset[int] = frozenset()) -> None:
         """Brings the producer state to the log end: newest snapshot, the batches since, and those
         before that may be sent again. OSError.
 
-        `recovered` are base offsets of segments whose transaction index is empty and must be filled
-        again.
+        Slow where much was written since that snapshot. `recovered` are base offsets of segments
+        whose transaction index is empty and must be filled again.
         """
-        producers, end = self.producers, self.log_end_offset
-        producers.truncate_and_reload(self.log_start_offset, end, now_ms)
-        start = producers.map_end_offset
-        for segment in self.segments.between(start, end):
-            if segment.base_offset > start:
-                producers.map_end_offset = segment.base_offset
-                producers.take_snapshot()
-            # Below the recovery point files are trusted: damage there costs memory of producers,
-            # and the reader of it sees the error.
-            with contextlib.suppress(CorruptRecordError):
-                self._replay_producers(segment, start, segment.base_offset in recovered)
-        producers.map_end_offset = end
-        recover_producer_batches(reversed(self.segments), producers.producers.values())
-        self._find_first_unstable()
+        self.producers.truncate_and_reload(self.log_start_offset, self.log_end_offset, now_ms)
+        producer_rebuild.replay(self, recovered)
 
-    def _replay_producers(self, segment: Segment, start: int, fill_index: bool) -> None:
-        producers = self.producers
-        for place, header in segment.headers_from(start):
-            base_offset, attributes, producer_id = header[0], header[5], header[9]
-            if producer_id < 0 or base_offset < start:
-                continue
-            if not attributes & CONTROL_FLAG:
-                transactional = attributes & TRANSACTIONAL_FLAG != 0
-                producers.add_data(
-                    producer_id,
-                    header[10],
-                    header[11],
-                    base_offset,
-                    header[6],
-                    header[8],
-                    transactional,
-                )
-                continue
-            completed = producers.add_batch(segment.load(place))
-            aborted = producers.complete(completed) if completed is not None else None
-            if aborted is not None and fill_index:
-                segment.txn_index.append(aborted)
+    def _cut_producers(self, now_ms: int) -> None:
+        """As `rebuild_producers` after a cut, but what takes long goes on behind it, in slices."""
+        producers, end = self.producers, self.log_end_offset
+        # What is in the transaction indexes: all below the cut, as far as an unfinished rebuild
+        # before had filled them.
+        filled = end if self.rebuild is None else min(end, self.rebuild.filled)
+        self.rebuild = None
+        if not producers.truncate_and_reload(self.log_start_offset, end, now_ms):
+            self.find_first_unstable()
+        elif self.disk is None or (
+            filled == end and producer_rebuild.is_short(self, producers.map_end_offset)
+        ):
+            producer_rebuild.replay(self)
+            producers.behind = False
+        else:
+            self.rebuild = producer_rebuild.ProducerRebuild(self, self.disk, filled)
+            self.rebuild.run()
 
     def delete_old_segments(self, now_ms: int) -> int:
         """Applies retention (RL 3.7); returns the number of segments deleted."""

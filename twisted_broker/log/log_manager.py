@@ -17,12 +17,13 @@ from __future__ import annotations
 
 import contextlib
 import posixpath
+from functools import partial
 
 from twisted.internet.defer import Deferred, succeed
 from twisted.logger import Logger
 
 from twisted_broker.config import LogConfig, topic_config
-from twisted_broker.interfaces import TopicPartition
+from twisted_broker.interfaces import IFileSystem, TopicPartition
 from twisted_broker.log import checkpoints
 from twisted_broker.log.errors import LogDirFailure
 from twisted_broker.log.log import Log
@@ -82,6 +83,7 @@ class LogManager(LogCare):
         log.disk, log.segments.remove_later = directory.disk, self._remover(directory)
         log.truncated = self._was_truncated
         log.failing = self._log_failed
+        log.synced = self._was_synced
         self.logs[log.topic_partition] = log
 
     def _loaded(self, _: object) -> None:
@@ -186,7 +188,7 @@ class LogManager(LogCare):
         )
         directory.recovery_points.pop(topic_partition, None)
         directory.log_starts.pop(topic_partition, None)
-        log.truncated = log.failing = None
+        log.truncated = log.failing = log.synced = None
         try:
             log.rename_directory(path)
         except OSError as error:
@@ -286,11 +288,13 @@ def _aside_name(topic_partition: TopicPartition, unique: int, suffix: str) -> st
 
 
 def _write_topic_ids(directory: LogDirectory) -> None:
-    """Writes `partition.metadata` of new logs: on the disk worker, for all that came since.
+    """Writes `partition.metadata` of new logs, durably: on the disk worker, for all that came
+    since.
 
-    Its sync is the log's first.
+    A log whose records outlive a power failure and whose topic id does not would be taken for one
+    of another topic of its name.
     """
-    waiting = directory.without_id
+    waiting, written = directory.without_id, list[Log]()
     while waiting:
         log = waiting[0]
         with contextlib.suppress(FileNotFoundError):  # deleted meanwhile
@@ -298,6 +302,19 @@ def _write_topic_ids(directory: LogDirectory) -> None:
                 checkpoints.write_partition_metadata(
                     directory.files, log.directory, log.topic_id, sync=False
                 )
+            written.append(log)
         # last: a log that comes before this needs no job of its own, one that comes after it gets
         # one
         waiting.popleft()
+    directory.disk.side_by_side(
+        [partial(_sync_name, directory.files, log.directory) for log in written]
+    )
+    directory.files.sync_directory(directory.path)
+    for log in written:
+        log.named = True
+
+
+def _sync_name(files: IFileSystem, directory: str) -> None:
+    checkpoints.sync_path(files, posixpath.join(directory, checkpoints.PARTITION_METADATA))
+    with contextlib.suppress(FileNotFoundError):
+        files.sync_directory(directory)

@@ -6,7 +6,9 @@ offline.
 1. log start <= last stable offset <= high watermark <= log end; recovery point <= log end.
 2. The recovery point moves only when everything below it was synced, names and leader epochs
    included; a cut meanwhile, or a failure, stops it.
-3. A disk error takes the log offline: this call and every later one raise `LogDirFailure`. A failed
+3. One sync is on its way at a time. An append that made one due is settled when it is done:
+   acknowledged means synced.
+4. A disk error takes the log offline: this call and every later one raise `LogDirFailure`. A failed
    sync is not tried again.
 
 Source: Kafka's `UnifiedLog`, `LocalLog`; RL 3, RELIABILITY 6.1. Left out: reads (`log_reading.py`),
@@ -17,6 +19,7 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from twisted_broker.config import LogConfig
 from twisted_broker.interfaces import IDiskWorker, IRandom, TopicPartition
@@ -30,11 +33,16 @@ from twisted_broker.log.segments import Segments
 from twisted_broker.log.validation import needs_preparation
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 
+if TYPE_CHECKING:
+    from twisted_broker.log.gaps import Gap
+    from twisted_broker.log.producer_rebuild import ProducerRebuild
+
 
 class LogState:
     """Made by `recovery.load_log`. `disk` None: syncs happen at once (start, stop, tests).
 
-    `truncated(log)` is told of every cut, `failing(log)` of the first disk error.
+    `truncated(log)` is told of every cut, `failing(log)` of the first disk error, `synced(log)`
+    when a sync that was due is done.
     """
 
     __slots__ = (
@@ -47,12 +55,16 @@ class LogState:
         "_first_unstable",
         "_hw",
         "_prepare",
+        "_sync_upto",
+        "_sync_waiters",
+        "_sync_wanted",
         "_unstable_metadata",
         "config",
         "directory",
         "disk",
         "failed",
         "failing",
+        "gap",
         "high_watermark",
         "last_flush_ms",
         "leader_epochs",
@@ -61,8 +73,11 @@ class LogState:
         "named",
         "pool",
         "producers",
+        "rebuild",
         "recovery_point",
         "segments",
+        "sync_due",
+        "synced",
         "topic_id",
         "topic_partition",
         "truncated",
@@ -91,12 +106,24 @@ class LogState:
         self.producers = ProducerStateManager(
             pool.files, directory, config.producer_id_expiration_ms
         )
+        self.rebuild: ProducerRebuild | None = None
         self.leader_epochs = LeaderEpochCache([], self.epochs_changed)
         self.disk: IDiskWorker | None = None
         self.truncated: Callable[[LogState], None] | None = None
         self.failing: Callable[[LogState], None] | None = None
         self.failed: OSError | None = None
+        self.synced: Callable[[LogState], None] | None = None
+        self.gap: Gap | None = None
+        """offsets that loading found missing, not decided about yet"""
         self._cuts = 0
+        self.sync_due: LogOffsetMetadata | None = None
+        """the first record whose append made a sync due (`flush.messages`) that is not done;
+        None: nothing waits for one
+        """
+        self._sync_upto = (
+            self._sync_wanted
+        ) = -1  # of the one sync on its way, and of the next one; -1 none
+        self._sync_waiters: list[tuple[int, Callable[[], None]]] = []
         self.named = (
             True  # False: the directory's own name and `partition.metadata` are not durable yet
         )
@@ -148,7 +175,7 @@ class LogState:
         self.high_watermark = mark.offset
         if self.producers.unreplicated:
             self.producers.forget_replicated(mark.offset)
-            self._find_first_unstable()
+            self.find_first_unstable()
 
     @property
     def last_stable_offset(self) -> int:
@@ -167,8 +194,10 @@ class LogState:
             self._unstable_metadata = self.offset_metadata(self._first_unstable)
         return self._unstable_metadata
 
-    def _find_first_unstable(self) -> None:
-        first = self.producers.first_unstable_offset()
+    def find_first_unstable(self) -> None:
+        """Takes over what the producers say of undecided transactions."""
+        producers = self.producers if self.rebuild is None else self.rebuild
+        first = producers.first_unstable_offset()
         if first >= 0:
             first = max(first, self.log_start_offset)
         if first != self._first_unstable:
@@ -217,6 +246,7 @@ class LogState:
             self.failed = error
             if self.failing is not None:
                 self.failing(self)
+            self._settle()
         return LogDirFailure(posixpath.dirname(self.directory), error)
 
     @property
@@ -225,25 +255,115 @@ class LogState:
 
     # -- durability
 
+    @property
+    def settled_end(self) -> LogOffsetMetadata:
+        """The log end, but for records whose append waits for a sync: so far the log may be
+        acknowledged, and counts for the high watermark.
+
+        Kafka syncs within the append; here the append goes on, and what follows from it waits.
+        """
+        return self.sync_due or self.log_end
+
     def flush(self, disk: IDiskWorker | None, upto: int | None = None) -> None:
-        """Syncs everything below `upto` (the log end) and moves the recovery point there when
-        done; never blocks with a `disk`.
+        """Syncs everything below `upto` (the log end) and moves the recovery point there when done;
+        never blocks with a `disk`.
+
+        One sync is on its way at a time: what is asked for meanwhile is one more after it.
         """
         upto = self.log_end_offset if upto is None else upto
         if upto <= self.recovery_point:
             return
         self.unflushed_since = upto
-        job = self._sync_job(upto)
-        cuts = self._cuts
-
-        def done(_: None, error: BaseException | None) -> None:
-            self._flushed(upto, cuts, error)
-
         if disk is None:
-            job()
-            done(None, None)
+            self._sync_job(upto)()
+            self._flushed(upto, self._cuts, None)
+        elif self._sync_upto >= 0:
+            self._sync_wanted = max(self._sync_wanted, upto)
         else:
-            disk.submit(job, done)
+            self._submit_sync(disk, upto)
+
+    def _submit_sync(self, disk: IDiskWorker, upto: int) -> None:
+        cuts = self._cuts
+        self._sync_upto, self._sync_wanted = upto, -1
+        self.unflushed_since = max(self.unflushed_since, upto)
+        disk.submit(self._sync_job(upto), lambda _, error: self._sync_done(disk, upto, cuts, error))
+
+    def _sync_done(
+        self, disk: IDiskWorker, upto: int, cuts: int, error: BaseException | None
+    ) -> None:
+        self._sync_upto = -1
+        self._flushed(upto, cuts, error)
+        was_due = self.sync_due
+        self._settle()
+        if self.failed is None:
+            # What waits for a sync, after a cut as well, is synced next, with all that came
+            # meanwhile.
+            wanted = (
+                self.log_end_offset
+                if self.sync_due is not None
+                else min(self._sync_wanted, self.log_end_offset)
+            )
+            if wanted > self.recovery_point:
+                self._submit_sync(disk, wanted)
+        self._tell_settled()
+        if (
+            was_due is not None
+            and self.sync_due is not was_due
+            and self.synced is not None
+            and self.failed is None
+        ):
+            self.synced(self)
+
+    def _sync_if_due(self, first: LogOffsetMetadata) -> None:
+        """After an append from `first` on: syncs when `flush.messages` says so; until that is
+        done the append is not settled.
+        """
+        end = self.log_end_offset
+        if end - self.unflushed_since >= self.config.flush_messages:
+            self.flush(self.disk, end)
+            if self.recovery_point < end and self.sync_due is None and self.failed is None:
+                self.sync_due = first
+
+    def _settle(self) -> None:
+        """After a sync, a cut or a failure: what was due and is no longer."""
+        due, end = self.sync_due, self.log_end_offset
+        if due is None:
+            return
+        if self.failed is not None or end <= max(self.recovery_point, due.offset):
+            self.sync_due = None
+        elif self.recovery_point > due.offset:
+            # What came while the sync was on its way waits for the next one, if it is enough to
+            # make one due.
+            enough = end - self.recovery_point >= self.config.flush_messages
+            self.sync_due = (
+                self.offset_metadata(max(self.recovery_point, self.log_start_offset))
+                if enough
+                else None
+            )
+
+    def when_settled(self, offset: int, call: Callable[[], None]) -> None:
+        """Calls when no append below `offset` waits for a sync: at once, or when one is done, is
+        cut off, or failed.
+        """
+        if self._is_settled(offset):
+            call()
+        else:
+            self._sync_waiters.append((offset, call))
+
+    def _is_settled(self, offset: int) -> bool:
+        due = self.sync_due
+        return due is None or due.offset >= offset or self.failed is not None
+
+    def _tell_settled(self) -> None:
+        if self._sync_waiters:
+            told = [call for offset, call in self._sync_waiters if self._is_settled(offset)]
+            self._sync_waiters = [
+                (offset, call)
+                for offset, call in self._sync_waiters
+                if not self._is_settled(offset)
+            ]
+            for call in told:
+                call()
 
     def _sync_job(self, upto: int, without_indexes: bool = False) -> Callable[[], None]:
         """What must run on the disk worker so that all below `upto` is durable. It opens the files
@@ -285,12 +405,19 @@ class LogState:
 
         return job
 
+    def not_synced_from(self, offset: int) -> None:
+        """What lies from `offset` on was written to again: the recovery point falls behind it,
+        and no sync on its way lifts it.
+        """
+        self._cuts += 1
+        self.recovery_point = min(self.recovery_point, offset)
+
     def _flushed(self, upto: int, cuts: int, error: BaseException | None) -> None:
         if error is None:
             if cuts == self._cuts and upto > self.recovery_point and self.failed is None:
                 self.recovery_point = upto
-        elif isinstance(error, OSError):
-            self.fail(error)
+        else:
+            self.fail(error if isinstance(error, OSError) else OSError(f"a sync failed: {error!r}"))
 
     def _epochs_text(self) -> bytes:
         return checkpoints.epochs_text(self.leader_epochs.epochs, self.leader_epochs.start_offsets)

@@ -67,10 +67,12 @@ class ProducerStateManager:
 
     __slots__ = (
         "_files",
+        "behind",
         "directory",
         "expiration_ms",
         "last_snapshot_offset",
         "map_end_offset",
+        "newest_offset",
         "ongoing",
         "producers",
         "snapshots",
@@ -86,6 +88,10 @@ class ProducerStateManager:
         """first offset -> offset of the marker"""
         self.snapshots: set[int] = set()
         self.map_end_offset = self.last_snapshot_offset = 0
+        self.newest_offset = -1
+        """no producer wrote at an offset above it"""
+        self.behind = False
+        """the map is not that of the log: it is found anew (`producer_rebuild.py`)"""
 
     # -- checks before an append
 
@@ -162,9 +168,9 @@ class ProducerStateManager:
         last_sequence = (
             -1 if base_sequence == -1 else next_sequence(base_sequence, last_offset_delta)
         )
+        self.newest_offset = last_offset = base_offset + last_offset_delta
         entry.add_batch(
-            producer_epoch,
-            (last_sequence, base_offset + last_offset_delta, last_offset_delta, max_timestamp),
+            producer_epoch, (last_sequence, last_offset, last_offset_delta, max_timestamp)
         )
         if is_transactional and entry.current_txn_first_offset < 0:
             entry.current_txn_first_offset = base_offset
@@ -186,6 +192,7 @@ class ProducerStateManager:
         if entry is None:
             entry = self.producers[producer_id] = ProducerEntry(producer_id)
         first_offset = entry.current_txn_first_offset
+        self.newest_offset = offset
         entry.move_to_epoch(producer_epoch)
         entry.coordinator_epoch, entry.last_timestamp, entry.current_txn_first_offset = (
             coordinator_epoch,
@@ -298,7 +305,7 @@ class ProducerStateManager:
     def take_snapshot(self, sync: bool = False) -> int:
         """Writes a snapshot at the map's end unless that is no news; its offset, or -1. OSError."""
         offset = self.map_end_offset
-        if offset <= self.last_snapshot_offset:
+        if offset <= self.last_snapshot_offset or self.behind:
             return -1
         file = self._files.open(self.path(offset), create=True)
         try:
@@ -326,18 +333,49 @@ class ProducerStateManager:
         for offset in sorted(self.snapshots - base_offsets - {newest}):
             self.remove_snapshot(offset)
 
-    def truncate_and_reload(self, log_start_offset: int, log_end_offset: int, now_ms: int) -> None:
-        """Drops snapshots outside the log and, unless the map ends right there, loads the newest
-        one left.
+    def truncate_and_reload(self, log_start_offset: int, log_end_offset: int, now_ms: int) -> bool:
+        """Drops snapshots outside the log and loads the newest one left; False when the map
+        holds as it is: no producer wrote what was cut.
         """
         for offset in sorted(self.snapshots):
             if offset > log_end_offset or offset <= log_start_offset:
                 self.remove_snapshot(offset)
-        if log_end_offset != self.map_end_offset:
+        if (
+            self.behind
+            or log_end_offset > self.map_end_offset
+            or self.newest_offset >= log_end_offset
+        ):
             self._clear()
             self._load(log_start_offset, now_ms)
-        else:
-            self.on_log_start_moved(log_start_offset)
+            return True
+        self.map_end_offset = log_end_offset
+        self.on_log_start_moved(log_start_offset)
+        return False
+
+    def detached(self) -> ProducerStateManager:
+        """The state as it is, to be brought forward elsewhere; what is here is behind from now
+        on, until `adopt`. They share the snapshots.
+        """
+        other = ProducerStateManager(self._files, self.directory, self.expiration_ms)
+        other.adopt(self)
+        other.snapshots = self.snapshots
+        self._clear()
+        self.behind = True
+        return other
+
+    def adopt(self, other: ProducerStateManager) -> None:
+        """Takes over what `other` found."""
+        self.producers, self.ongoing, self.unreplicated = (
+            other.producers,
+            other.ongoing,
+            other.unreplicated,
+        )
+        self.map_end_offset, self.newest_offset, self.last_snapshot_offset = (
+            other.map_end_offset,
+            other.newest_offset,
+            other.last_snapshot_offset,
+        )
+        self.behind = False
 
     def _load(self, log_start_offset: int, now_ms: int) -> None:
         self.map_end_offset = self.last_snapshot_offset = log_start_offset
@@ -351,7 +389,8 @@ class ProducerStateManager:
                 continue
             self._take(entries, now_ms)
             self.map_end_offset = self.last_snapshot_offset = offset
-            return
+            break
+        self.newest_offset = self.map_end_offset - 1
 
     def _take(self, entries: list[ProducerEntry], now_ms: int) -> None:
         self.producers = {
@@ -376,7 +415,12 @@ class ProducerStateManager:
         self._clear()
         for snapshot in sorted(self.snapshots):
             self.remove_snapshot(snapshot)
-        self.last_snapshot_offset, self.map_end_offset = 0, offset
+        self.last_snapshot_offset, self.map_end_offset, self.newest_offset, self.behind = (
+            0,
+            offset,
+            -1,
+            False,
+        )
 
     def _clear(self) -> None:
         self.producers, self.ongoing, self.unreplicated = {}, {}, {}

@@ -7,7 +7,8 @@ Owns `new_log`, `load_log`.
    deleted. Below the recovery point the files are trusted.
 2. Indexes, leader epochs, producer state and aborted transactions of what was checked are made
    anew; a missing or impossible index is too.
-3. Loading twice gives the same log and the same files. No damage makes it raise; only the disk
+3. Offsets that are missing between segments are noted, and nothing is deleted for them: `gaps.py`.
+4. Loading twice gives the same log and the same files. No damage makes it raise; only the disk
    itself does (OSError).
 
 Source: Kafka's `LogLoader`; RL 3.6, RELIABILITY 6. Left out: which stop was clean, checkpoints
@@ -25,6 +26,7 @@ from twisted_broker.log import checkpoints
 from twisted_broker.log.batch_scan import valid_batches
 from twisted_broker.log.crash_cleanup import base_offset_of, clean_up_after_crash
 from twisted_broker.log.errors import CheckpointError
+from twisted_broker.log.gaps import Gap, end_of
 from twisted_broker.log.leader_epochs import LeaderEpochCache
 from twisted_broker.log.log import Log
 from twisted_broker.log.segment import LOG, OpenFiles, Segment
@@ -72,14 +74,13 @@ def load_log(
     remove_later: Callable[[list[str]], None] | None = None,
     random: IRandom | None = None,
     sync: bool = True,
-    trust_holes: bool = False,
 ) -> Log:
     """The log in `directory`, made when it is not there. `clean`: nothing needs checking. OSError;
     BrokerError INCONSISTENT_TOPIC_ID.
 
-    `trust_holes`: missing offsets before a segment are no damage (always so on compacted topics);
-    for a caller that does not know the policy yet. Without `sync` a new directory and its
-    `partition.metadata` are left for the caller to sync.
+    Offsets that are missing before a segment are noted in `log.gap`, which `gaps.settle_gap`
+    decides about. Without `sync` a new directory and its `partition.metadata` are left for the
+    caller to sync.
     """
     files = pool.files
     if not files.is_directory(directory):
@@ -90,9 +91,7 @@ def load_log(
     topic_id = _settle_topic_id(pool, directory, topic_id, sync)
     log = Log(pool, directory, topic_partition, topic_id, config, remove_later, random)
     log.leader_epochs, epochs_lost = _load_epochs(log)
-    recovered = _load_segments(
-        log, recovery_point, clean, log_start_offset, now_ms, trust_holes or config.compact
-    )
+    recovered = _load_segments(log, recovery_point, clean, log_start_offset, now_ms)
     _settle_offsets(log, log_start_offset, recovery_point, now_ms)
     _settle_epochs(log, epochs_lost)
     _load_producers(log, recovered, now_ms)
@@ -128,12 +127,7 @@ def _load_epochs(log: Log) -> tuple[LeaderEpochCache, bool]:
 
 
 def _load_segments(
-    log: Log,
-    recovery_point: int,
-    clean: bool,
-    log_start_offset: int,
-    now_ms: int,
-    trust_holes: bool,
+    log: Log, recovery_point: int, clean: bool, log_start_offset: int, now_ms: int
 ) -> frozenset[int]:
     """Opens all segments, repairing those that need it; returns the base offsets of the repaired
     ones.
@@ -148,9 +142,10 @@ def _load_segments(
         segment = log.segments.make(base, now_ms)
         segment.open()
         unchecked = not clean and (row + 1 == len(bases) or bases[row + 1] > recovery_point)
-        if unchecked and not trust_holes and _leaves_hole(log, base):
-            _delete_from(log, bases[row:], now_ms)
-            break
+        if row and log.gap is None and base > log_start_offset:
+            end = end_of(log.segments.active)
+            if 0 <= end < base:
+                log.gap = Gap(end, base, not clean and base > recovery_point)
         log.segments.add(segment)
         cut = False
         if unchecked or not segment.has_indexes():
@@ -179,18 +174,6 @@ def _opens(log: Log, segment: Segment) -> bool:
     return True
 
 
-def _leaves_hole(log: Log, base: int) -> bool:
-    """Whether offsets are missing before a segment: a later file survived one that did not."""
-    return len(log.segments) > 0 and _end_of(log.segments.active) != base
-
-
-def _end_of(segment: Segment) -> int:
-    try:
-        return segment.next_offset()
-    except CorruptRecordError:
-        return -1
-
-
 def _delete_from(log: Log, bases: list[int], now_ms: int) -> None:
     """Deletes segments that are not loaded yet, from the top down."""
     for base in reversed(bases):
@@ -211,11 +194,13 @@ def recover_segment(log: Log, segment: Segment) -> int:
         if place.base_offset < expected or place.last_offset - segment.base_offset > _INT_MAX:
             break
         if batch is not None:
-            if batch.partition_leader_epoch < newest_epoch:
+            if 0 <= batch.partition_leader_epoch < newest_epoch:
                 # a cut was lost in the crash, what was written after it was not: the old batches
                 # behind it are not ours any more
                 break
-            newest_epoch = batch.partition_leader_epoch
+            newest_epoch = max(
+                newest_epoch, batch.partition_leader_epoch
+            )  # -1 is of a broker that knew none
         segment.note(
             place.size_in_bytes, place.last_offset, -1 if batch is None else batch.max_timestamp
         )

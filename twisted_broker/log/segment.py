@@ -21,11 +21,12 @@ from collections.abc import Iterator, Sequence
 
 from twisted_broker.interfaces import Buffer
 from twisted_broker.log.append_info import TimestampAndOffset
-from twisted_broker.log.batch_scan import BatchPlace, find_batch, read_batch, scan
+from twisted_broker.log.batch_scan import BatchPlace, find_batch, scan, scan_headers
 from twisted_broker.log.index import OffsetIndex, TimeIndex
 from twisted_broker.log.segment_file import FileSlice, OpenFiles, SegmentFile, SliceGone
 from twisted_broker.log.txn_index import TransactionIndex
 from twisted_broker.wire.records import (
+    LOG_OVERHEAD,
     BatchHeader,
     BatchView,
     CorruptRecordError,
@@ -54,6 +55,7 @@ class Segment:
         "_first_timestamp",
         "_tail_lasts",
         "_tail_positions",
+        "_time_index_lags",
         "base_offset",
         "created_ms",
         "full",
@@ -88,7 +90,7 @@ class Segment:
         self.time_index = TimeIndex(time_index, base_offset, index_bytes)
         self.txn_index = TransactionIndex(txn_index, base_offset)
         self.size = self._bytes_since_index = 0
-        self.full = False
+        self.full = self._time_index_lags = False
         self.max_timestamp, self.offset_of_max_timestamp = _UNKNOWN_TIMESTAMP, base_offset
         self._first_timestamp = _UNKNOWN_TIMESTAMP
         self._tail_lasts: list[int] = []
@@ -114,7 +116,7 @@ class Segment:
         self.time_index.create()
         self.txn_index.reset()
         self.size = self._bytes_since_index = 0
-        self.full = False
+        self.full = self._time_index_lags = False
         self.max_timestamp, self.offset_of_max_timestamp = -1, self.base_offset
         self._first_timestamp = _UNKNOWN_TIMESTAMP
         self._tail_lasts, self._tail_positions = [], []
@@ -136,16 +138,47 @@ class Segment:
     def load_timestamps(self) -> None:
         """Finds the largest timestamp: the time index's last entry, and the batches since."""
         timestamp, offset = self.time_index.last_entry
+        indexed = self.offset_index.last_position
+        lags = False
         try:
-            for place in scan(self.log.open(), self.offset_index.lookup(offset), self.size):
-                if place.magic == 2:
-                    found = read_batch_header(self.log.open().read_at(place.position, 61))[8]
-                    if found > timestamp:
-                        timestamp, offset = found, place.last_offset
+            for position, header in scan_headers(
+                self.log.open(), self.offset_index.lookup(offset), self.size
+            ):
+                if header[8] > timestamp:
+                    timestamp, offset = header[8], header[0] + header[6]
+                    lags = lags or position <= indexed
         except CorruptRecordError:
             pass
+        self._time_index_lags = lags
+        self._found_timestamps(timestamp, offset)
+
+    def _found_timestamps(self, timestamp: int, offset: int) -> None:
         self.max_timestamp, self.offset_of_max_timestamp = timestamp, offset
         self.full = self.offset_index.is_full or self.time_index.is_full
+
+    def _cut_timestamps(self, offset: int) -> None:
+        """The largest timestamp after a cut at `offset`, without a walk over the whole segment
+        where timestamps stand still or go back.
+
+        With every entry of the offset index the largest timestamp so far is noted: only what lies
+        behind the last entry is looked at. Not so when the time index was found to lack entries.
+        """
+        if self.max_timestamp != _UNKNOWN_TIMESTAMP and self.offset_of_max_timestamp < offset:
+            self._found_timestamps(self.max_timestamp, self.offset_of_max_timestamp)
+            return
+        if self._time_index_lags:
+            self.load_timestamps()
+            return
+        timestamp, largest_at = self.time_index.last_entry
+        try:
+            for _, header in scan_headers(
+                self.log.open(), self.offset_index.last_position, self.size
+            ):
+                if header[8] > timestamp:
+                    timestamp, largest_at = header[8], header[0] + header[6]
+        except CorruptRecordError:
+            pass
+        self._found_timestamps(timestamp, largest_at)
 
     def largest_timestamp(self) -> int:
         """-1 without records."""
@@ -267,12 +300,12 @@ class Segment:
         """The first record at or above `start_offset` with a timestamp of at least `timestamp`."""
         from_offset = max(self.time_index.lookup(timestamp)[1], start_offset)
         file = self.log.open()
-        for place in scan(file, self.offset_index.lookup(from_offset), self.size):
-            if place.last_offset < start_offset or place.magic != 2:
+        for position, header in scan_headers(
+            file, self.offset_index.lookup(from_offset), self.size
+        ):
+            if header[0] + header[6] < start_offset or header[8] < timestamp:
                 continue
-            if read_batch_header(file.read_at(place.position, 61))[8] < timestamp:
-                continue
-            batch = read_batch(file, place)
+            batch = self.load(position, header)
             for record in batch.records():
                 if record.timestamp >= timestamp and record.offset >= start_offset:
                     return TimestampAndOffset(
@@ -282,29 +315,30 @@ class Segment:
 
     def headers(self) -> Iterator[BatchHeader]:
         """The headers of all batches of magic 2; ends at damage."""
-        file = self.log.open()
         try:
-            for place in scan(file, 0, self.size):
-                if place.magic == 2:
-                    yield read_batch_header(file.read_at(place.position, 61))
+            for _, header in scan_headers(self.log.open(), 0, self.size):
+                yield header
         except CorruptRecordError:
             return
 
-    def headers_from(self, offset: int) -> Iterator[tuple[BatchPlace, BatchHeader]]:
-        """Place and header of each batch (magic 2) from the one that holds `offset` on.
+    def position_of(self, offset: int) -> int:
+        """The first byte of the batch that holds `offset` or follows it; the end without one.
+
+        CorruptRecordError.
+        """
+        place = self.locate(offset) if self.size else None
+        return self.size if place is None else place.position
+
+    def headers_from(self, offset: int) -> Iterator[tuple[int, BatchHeader]]:
+        """Position and header of each batch (magic 2) from the one that holds `offset` on.
 
         CorruptRecordError at damage.
         """
-        first = self.locate(offset) if self.size else None
-        if first is not None:
-            file = self.log.open()
-            for place in scan(file, first.position, self.size):
-                if place.magic == 2:
-                    yield place, read_batch_header(file.read_at(place.position, 61))
+        return scan_headers(self.log.open(), self.position_of(offset), self.size)
 
-    def load(self, place: BatchPlace) -> BatchView:
-        """A whole batch. OSError."""
-        return read_batch(self.log.open(), place)
+    def load(self, position: int, header: BatchHeader) -> BatchView:
+        """The whole batch of this header. OSError."""
+        return BatchView(self.log.open().read_at(position, LOG_OVERHEAD + header[1]))
 
     # -- cutting and removing
 
@@ -323,7 +357,7 @@ class Segment:
         self.cut(place.position)
         if self.size == 0:
             self.created_ms, self._first_timestamp = now_ms, _UNKNOWN_TIMESTAMP
-        self.load_timestamps()
+        self._cut_timestamps(offset)
         return dropped
 
     def cut(self, position: int) -> None:

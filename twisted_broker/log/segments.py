@@ -155,6 +155,21 @@ class Segments:
             self._delete(segment)
             self._forget(len(self._all) - 1)
 
+    def set_aside_above(self, offset: int, suffix: str) -> int:
+        """As `remove_above`, but the record files are kept under another name; their number.
+
+        OSError.
+        """
+        count, files = 0, self.pool.files
+        for segment in self._all:
+            if segment.base_offset > offset and files.exists(segment.log.path):
+                segment.log.generation += 1
+                segment.log.close()
+                files.rename(segment.log.path, segment.log.path + suffix)
+                count += 1
+        self.remove_above(offset)
+        return count
+
     def remove_all(self) -> None:
         """Deletes every segment; `create` must follow. OSError."""
         self.remove_above(-1)

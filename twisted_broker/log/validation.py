@@ -6,8 +6,11 @@ rewritten).
 1. A batch that needs nothing but its header is neither copied nor walked; base offset and leader
    epoch are written over its first 16 bytes.
 2. Records are walked only on compacted topics, on conversion of magic 0 and 1, on recompression, or
-   with `replog.validate.records`.
-3. Whatever is refused, is refused before a byte is written.
+   with `replog.validate.records`; they are counted where a compressed batch claims more of them
+   than it has bytes.
+3. The number of records fits the bytes: what claims more than they can hold takes no offsets
+   (`wire.records_count`).
+4. Whatever is refused, is refused before a byte is written.
 
 Source: Kafka's `LogValidator`, `UnifiedLog.analyzeAndValidateRecords`; RL 3.2. Left out: producer
 sequences (`producer_state.py`).
@@ -35,6 +38,8 @@ from twisted_broker.wire.records import (
     InvalidRecordError,
     Record,
     UnsupportedCodecError,
+    check_first_entry,
+    check_records_count,
     iterate_batches,
     set_log_append_time,
 )
@@ -100,6 +105,7 @@ def check_header(
             raise InvalidRecordError(f"producer {producer_id} sent sequence {base_sequence}")
     if attributes & CODEC_MASK > _ZSTD:
         raise UnsupportedCodecError(f"codec {attributes & CODEC_MASK}")
+    check_records_count(records, attributes & CODEC_MASK, count)
     if not attributes & CONTROL_FLAG:
         check_timestamp(max_timestamp, attributes, config, now_ms)
 
@@ -135,11 +141,10 @@ def prepare(
     """The batches to be appended, each whole and in its final form but for base offset and
     leader epoch. Raises BrokerError.
     """
-    if len(records) < LOG_OVERHEAD + 5:
-        raise CorruptRecordError("no batch")
-    if records[16] < 2:
+    if check_first_entry(records) < 2:
         return [_converted(records, config, origin, now_ms)]
-    batches = list(iterate_batches(records))
+    # A rest that is no whole batch is left out, as Kafka leaves it out.
+    batches = list(iterate_batches(records, partial_tail=True))
     if origin == _CLIENT and len(batches) != 1:
         raise InvalidRecordError(f"{len(batches)} batches in one request; producers send one")
     return [_prepared(batch, config, origin, now_ms) for batch in batches]

@@ -49,6 +49,7 @@ from twisted_broker.replication.partition.events import (
     LeadershipLost,
     LogEndAdvanced,
     LogStartAdvanced,
+    LogSynced,
     PartitionFailed,
 )
 from twisted_broker.replication.partition.fetch_data import (
@@ -178,6 +179,7 @@ class ReplicaManager:
         self._effects: dict[type[Any], tuple[Callable[[Any], object], ...]] = self._event_table()
         self._periodic = PeriodicTasks(runtime.clock)
         log_manager.log_start_moved = self._log_start_moved
+        log_manager.log_synced = self._log_synced
 
     # what follows from what happened
     def _event_table(self) -> dict[type[Any], tuple[Callable[[Any], object], ...]]:
@@ -189,6 +191,7 @@ class ReplicaManager:
         return {
             LogEndAdvanced: (self._check_fetches,),
             HighWatermarkAdvanced: checks,
+            LogSynced: (self._check_produces,),
             LogStartAdvanced: (self._ask_anew, self._check_delete_records, self._check_fetches),
             IsrChangeWanted: (self._propose_isr,),
             IsrChanged: (self._mark_isr_rate, self._check_produces, self._check_fetches),
@@ -362,6 +365,13 @@ class ReplicaManager:
             partition.emit(LogStartAdvanced(partition))
             self._drain_soon()
 
+    def _log_synced(self, log: Log) -> None:
+        """What was appended is synced: it counts for the high watermark, and acks=1 is answered."""
+        partition = self.partitions.get(log.topic_partition)
+        if partition is not None and partition.leader_log is log:
+            partition.log_synced(self.runtime.now_ms())
+            self.drain()
+
     def directory_failed(self, directory: str, error: OSError | None) -> None:
         """A log directory cannot be used any more: its partitions go offline, no others (RL
         1.12).
@@ -489,20 +499,26 @@ class ReplicaManager:
         elif code not in _WITHOUT_LOG_START:
             stats.failed_produces += 1
 
-    def must_wait(self, outcomes: Sequence[AppendOutcome]) -> bool:
-        """RL 1.7, after an append with acks=-1: whether its answer waits for replicas.
-
-        Settles at once what can be.
+    def must_wait(self, outcomes: Sequence[AppendOutcome], acks: int = -1) -> bool:
+        """RL 1.7, after an append: whether its answer waits, for replicas or (acks=1) for the
+        leader's sync. Settles at once what can be.
         """
-        return not DelayedProduce(outcomes, self._partition_of).is_complete()
+        if acks == -1:
+            return not DelayedProduce(outcomes, self._partition_of).is_complete()
+        return acks == 1 and any(self._waits_for_sync(outcome) for outcome in outcomes)
+
+    def _waits_for_sync(self, outcome: AppendOutcome) -> bool:
+        partition = self.partitions.get(outcome.topic_partition)
+        log = None if partition is None else partition.leader_log
+        return log is not None and log.sync_due is not None and outcome.error is _NONE
 
     def wait_for_replicas(
-        self, outcomes: Sequence[AppendOutcome], timeout_ms: int
+        self, outcomes: Sequence[AppendOutcome], timeout_ms: int, acks: int = -1
     ) -> Deferred[None]:
         """RL 1.7: fires when all is on enough replicas or refused, or after `timeout_ms`;
         `outcomes` then say what became of each.
         """
-        operation = DelayedProduce(outcomes, self._partition_of)
+        operation = DelayedProduce(outcomes, self._partition_of, acks)
         return (
             self.produce_purgatory.wait(operation, operation.keys, max(0, timeout_ms)) or _fired()
         )

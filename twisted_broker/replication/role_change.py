@@ -32,7 +32,9 @@ from twisted_broker.image.metadata_image import (
 )
 from twisted_broker.interfaces import TopicPartition
 from twisted_broker.log.errors import LogDirFailure
+from twisted_broker.log.gaps import settle_gap
 from twisted_broker.replication.partition.partition import Partition
+from twisted_broker.wire.errors import BrokerError
 
 if TYPE_CHECKING:
     from twisted_broker.log.log import Log
@@ -231,11 +233,16 @@ def _open(
         log = replicas.log_manager.get_or_create(
             topic_partition, change.topic_id, config, is_new, wanted
         )
+        line = settle_gap(log, len(state.replicas) > 1, replicas.runtime.wall_ms())
+        if line is not None:
+            _log.warn("{partition}: {line}", partition=topic_partition, line=line)
         replicas.start_log(log)
         return partition, log
     except LogDirFailure as failure:
         replicas.directory_failed(failure.directory, failure.cause)
         partition.fail(str(failure))
+    except BrokerError as refusal:
+        partition.fail(f"its log is refused: {refusal.message}")
     except Exception as error:
         _log.failure("the log of {partition} cannot be opened", partition=topic_partition)
         partition.fail(f"its log cannot be opened: {error}")

@@ -19,7 +19,7 @@ from typing import Final
 
 from crc32c import crc32c
 
-from .corrupt_record import CorruptRecordError
+from .corrupt_record import CorruptRecordError, InvalidRecordError
 
 Buffer = bytes | bytearray | memoryview
 # base_offset, length, partition_leader_epoch, magic, crc, attributes, last_offset_delta,
@@ -43,6 +43,7 @@ RECORDS_COUNT_AT: Final = 57
 HEADER_BYTES: Final = 61
 LOG_OVERHEAD: Final = 12  # base offset and length: common to all formats
 MIN_LENGTH: Final = HEADER_BYTES - LOG_OVERHEAD
+SMALLEST_LENGTH: Final = 14  # an empty message of magic 0
 
 CODEC_MASK: Final = 0x07
 LOG_APPEND_TIME_FLAG: Final = 0x08
@@ -138,6 +139,33 @@ def is_cut_short(buffer: Buffer, position: int, end: int) -> bool:
     if end - position < LOG_OVERHEAD:
         return True
     return position + LOG_OVERHEAD + max(peek_offset_and_length(buffer, position)[1], 0) > end
+
+
+def check_first_entry(records: Buffer) -> int:
+    """The magic of the first entry of what a producer sent.
+
+    `InvalidRecordError` where there is no whole entry, `CorruptRecordError` for a length or magic
+    that no entry has: what Kafka's reader of record bytes makes of them, in its order. Nothing else
+    is looked at.
+    """
+    size = len(records)
+    if size < LOG_OVERHEAD:
+        raise InvalidRecordError("no batch")
+    length = peek_offset_and_length(records)[1]
+    if length < SMALLEST_LENGTH:
+        raise CorruptRecordError(f"length {length} is smaller than any entry's")
+    if size <= MAGIC_AT:
+        raise InvalidRecordError("no whole batch")
+    magic = records[MAGIC_AT]
+    if magic > MAGIC:
+        raise CorruptRecordError(
+            f"magic {magic - 256 if magic > 127 else magic} is none of 0, 1 and 2"
+        )
+    if LOG_OVERHEAD + length > size:
+        raise InvalidRecordError(
+            f"no whole batch: it says that it has {LOG_OVERHEAD + length} bytes, {size} came"
+        )
+    return magic
 
 
 def batch_head(base_offset: int, length: int, leader_epoch: int) -> bytes:

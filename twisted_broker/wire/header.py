@@ -94,14 +94,12 @@ def decode_request_header(frame: Buffer) -> tuple[RequestHeader, int]:
             position += length
             if not 10 <= position <= len(frame):
                 raise WireError(f"client id of {length} bytes in a frame of {len(frame)}")
-            client_id = str(frame[10:position], "utf-8")
+            client_id = str(frame[10:position], "utf-8", "replace")
         if api_version >= FLEXIBLE_FROM[api_key]:
             tags = frame[position]
             position = skip_tagged_fields(frame, position + 1, tags) if tags else position + 1
     except (struct.error, IndexError):
         raise WireError(f"a frame of {len(frame)} bytes ends inside its header") from None
-    except UnicodeDecodeError:
-        raise WireError("the client id is not UTF-8") from None
     return RequestHeader(api_key, api_version, correlation_id, client_id), position
 
 

@@ -9,6 +9,10 @@ tagged fields.
 2. No reader allocates for a declared length before it has seen that the bytes are there.
 3. Unknown tagged fields are stepped over by their length; nothing of them is kept (CVE-2026-111115
    is what happens otherwise).
+4. Bytes of a string that are not UTF-8 become U+FFFD, here and in the generated readers, as in
+   Kafka: an old client with a Latin-1 group id would otherwise lose its connection and come back
+   for ever. Writing gives U+FFFD's own bytes. An encoded surrogate becomes up to three of them;
+   Java makes it one.
 Source: Kafka protocol guide, KIP-482 (compact types, tagged fields); Kafka's ByteUtils for the
 varints. Leaves out: messages (schema.py), record batches (records.py).
 """
@@ -142,17 +146,10 @@ def take(buffer: Buffer, position: int, length: int) -> tuple[bytes, int]:
     return bytes(buffer[position:stop]), stop
 
 
-def _text(raw: bytes) -> str:
-    try:
-        return raw.decode()
-    except UnicodeDecodeError:
-        raise WireError("a string is not UTF-8") from None
-
-
 def read_string(buffer: Buffer, position: int) -> tuple[str, int]:
     (length,) = _INT16.unpack_from(buffer, position)
     raw, position = take(buffer, position + 2, length)
-    return _text(raw), position
+    return str(raw, "utf-8", "replace"), position
 
 
 def read_nullable_string(buffer: Buffer, position: int) -> tuple[str | None, int]:
@@ -164,7 +161,7 @@ def read_nullable_string(buffer: Buffer, position: int) -> tuple[str | None, int
 def read_compact_string(buffer: Buffer, position: int) -> tuple[str, int]:
     length, position = read_uvarint(buffer, position)
     raw, position = take(buffer, position, length - 1)
-    return _text(raw), position
+    return str(raw, "utf-8", "replace"), position
 
 
 def read_compact_nullable_string(buffer: Buffer, position: int) -> tuple[str | None, int]:

@@ -11,6 +11,7 @@ message at one version.
    all (`left` of them still): three bytes of a frame can become a hundred of objects, and everybody
    may send requests.
 4. Every slot is set: fields of other versions get their defaults.
+5. What is not UTF-8 in a string is replaced (`primitives.py` 4).
 """
 
 from twisted_broker.wire.fields import FRESH, Field
@@ -192,7 +193,7 @@ class _ReaderText:
         self.text.line("if not p <= q <= end:")
         self.text.line(f"    raise {self.text.primitive('bad_length')}({label!r}, q - p, end - p)")
         if kind == "string":
-            self.text.line(f'{target} = str(buf[p:q], "utf-8")')
+            self.text.line(f'{target} = str(buf[p:q], "utf-8", "replace")')
         elif kind == "binary":
             self.text.line(f"{target} = bytes(buf[p:q])")
         else:

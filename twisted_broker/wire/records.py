@@ -38,6 +38,7 @@ from .batch_header import (
     Buffer,
     batch_crc,
     batch_head,
+    check_first_entry,
     is_cut_short,
     peek_magic,
     peek_offset_and_length,
@@ -62,7 +63,8 @@ from .corrupt_record import (
     UnsupportedCodecError,
 )
 from .record_builder import BatchBuilder, build_batch, build_empty_batch
-from .record_walk import Headers, Record, walk_records
+from .record_walk import Headers, Record, walk_key_values, walk_records
+from .records_count import check_records_count
 
 __all__ = [
     "CODEC_MASK",
@@ -98,6 +100,8 @@ __all__ = [
     "build_control_batch",
     "build_empty_batch",
     "build_end_marker",
+    "check_first_entry",
+    "check_records_count",
     "control_key",
     "control_record_type",
     "end_marker_coordinator_epoch",
@@ -111,6 +115,7 @@ __all__ = [
     "set_log_append_time",
     "set_max_timestamp",
     "set_offsets_and_epoch",
+    "walk_key_values",
 ]
 
 MAX_OUTPUT_BYTES: Final = (
@@ -265,6 +270,22 @@ class BatchView:
             self.max_timestamp if self.attributes & LOG_APPEND_TIME_FLAG else None,
             sequential,
         )
+
+    def key_values(
+        self, max_output_bytes: int = MAX_OUTPUT_BYTES
+    ) -> Iterator[tuple[int, bytes | None, bytes | None]]:
+        """(offset delta, key, value) of each record: `walk_key_values`. Raises what `records`
+        does.
+        """
+        start, end = self.offset + HEADER_BYTES, self.offset + LOG_OVERHEAD + self.length
+        data = self.buffer
+        if self.codec != NONE:
+            data = decompress(self.codec, memoryview(data)[start:end], max_output_bytes)
+            start, end = 0, len(data)
+        elif not isinstance(data, bytes):
+            data = bytes(data[start:end])
+            start, end = 0, len(data)
+        return walk_key_values(data, start, end, self.records_count)
 
     def __repr__(self) -> str:
         return (

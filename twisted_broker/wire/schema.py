@@ -95,7 +95,7 @@ __all__ = [
     "version_range",
 ]
 
-READ_ERRORS = (struct.error, IndexError, UnicodeDecodeError)
+READ_ERRORS = (struct.error, IndexError)
 M = TypeVar("M", bound=Message)
 
 
@@ -107,8 +107,8 @@ def decode(cls: type[M], buffer: Buffer, version: int, offset: int = 0) -> M:
     end = len(buffer)
     try:
         message, position = reader(buffer, offset, end)
-    except READ_ERRORS as error:
-        raise wire_error(cls, version, error) from None
+    except READ_ERRORS:
+        raise wire_error(cls, version) from None
     if position != end and not cls.allows_trailing_bytes:
         raise WireError(f"{cls.__name__} v{version}: {end - position} bytes too many")
     return message  # type: ignore[no-any-return]
@@ -119,14 +119,13 @@ def decode_from(cls: type[M], buffer: Buffer, version: int, offset: int = 0) -> 
     reader = cls.readers.get(version) or compile_reader(cls, version)
     try:
         return reader(buffer, offset, len(buffer))
-    except READ_ERRORS as error:
-        raise wire_error(cls, version, error) from None
+    except READ_ERRORS:
+        raise wire_error(cls, version) from None
 
 
-def wire_error(cls: type[Message], version: int, error: Exception) -> WireError:
+def wire_error(cls: type[Message], version: int) -> WireError:
     """What a reader met, as one kind of error."""
-    reason = "a string is not UTF-8" if isinstance(error, UnicodeDecodeError) else "ends too early"
-    return WireError(f"{cls.__name__} v{version}: {reason}")
+    return WireError(f"{cls.__name__} v{version}: ends too early")
 
 
 def encode(message: Message, version: int) -> bytes:

@@ -132,6 +132,7 @@ class Explanation:
     waiting: list[Waiting]
     waiting_count: int
     truncations: list[TruncationInfo] = field(default_factory=list)
+    offline_because: str = ""
 
 
 def explain(
@@ -180,6 +181,7 @@ def explain(
         waiting=waiting_requests(partition, watching),
         waiting_count=len(watching),
         truncations=[_truncation_info(cut) for cut in reversed(history.truncations)],
+        offline_because=partition.offline_because,
     )
 
 

@@ -228,7 +228,7 @@ class WaitedFor:
 
 @dataclass(frozen=True, slots=True)
 class HighWatermarkWait:
-    """`rule`: minimum isr, or slowest replica.
+    """`rule`: minimum isr, own sync, slowest replica, or next fetch.
 
     `behind`: offsets between the high watermark and the log end.
     """
@@ -256,6 +256,9 @@ def high_watermark_wait(partition: Partition, log: Log, now: Now) -> HighWaterma
         return HighWatermarkWait(
             "minimum isr", behind, [], now.calendar(since), now.ago(since), why
         )
+    if log.settled_end.offset <= log.high_watermark:
+        why = f"its own sync is not done ({offsets(behind)} wait for it: flush.messages)"
+        return HighWatermarkWait("own sync", behind, [], 0, 0, why)
     slowest = _slowest(partition, log, now)
     if not slowest:
         return HighWatermarkWait(

@@ -83,6 +83,19 @@ def _waiting_produce(
     if not ends:
         return None
     needed, members = max(ends), partition.isr_state.maximal_isr
+    if operation.acks == 1:
+        return Waiting(
+            "Produce",
+            needed,
+            log.settled_end.offset,
+            -1,
+            [],
+            left_ms,
+            (
+                f"acks=1: the leader must sync up to {needed} (flush.messages), it did to "
+                f"{log.settled_end.offset}; {lasting(left_ms)} left"
+            ),
+        )
     remote = partition.remote_replicas
     brokers = sorted(
         broker

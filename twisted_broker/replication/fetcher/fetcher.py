@@ -135,6 +135,11 @@ class Fetcher:
     def round_done(self) -> None:
         """Everything of an answer was taken in."""
 
+    async def settled(self) -> None:
+        """Waits until what was appended may be told to the leader, by asking for what follows
+        it.
+        """
+
     # who is fetched
     def add(self, partitions: Mapping[TopicPartition, InitialFetchState]) -> None:
         """RL 6.1: a partition already here at the same epoch keeps its state; a waiting fetcher
@@ -238,6 +243,7 @@ class Fetcher:
         if answers is None or self._stopped:
             return True
         await self._take_in(asks.current, answers)
+        await self.settled()
         return True
 
     async def _fetch(

@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from twisted.internet.defer import CancelledError
+from twisted.internet.defer import CancelledError, Deferred
 from twisted.logger import Logger
 
 from twisted_broker.interfaces import TopicPartition
@@ -72,6 +72,7 @@ class ReplicaFetcher(Fetcher):
         self._replicas = replicas
         self._partition_max_bytes = partition_max_bytes
         self._refuse_unclean = refuse_unclean
+        self._unsettled: list[tuple[Log, int]] = []
 
     def _followed(self, topic_partition: TopicPartition) -> tuple[Partition, Log]:
         partition = self._replicas.partition(topic_partition)
@@ -97,9 +98,25 @@ class ReplicaFetcher(Fetcher):
         self, topic_partition: TopicPartition, asked: RequestedPartition, answer: FetchedPartition
     ) -> LogAppendInfo | None:
         partition = self._replicas.partition(topic_partition)
-        return follower_log.process_partition_data(
+        info = follower_log.process_partition_data(
             partition, asked, answer, self._runtime.wall_ms()
         )
+        log = partition.log
+        if info is not None and log is not None and log.sync_due is not None:
+            self._unsettled.append((log, info.last_offset + 1))
+        return info
+
+    async def settled(self) -> None:
+        """With `flush.messages`: to ask for what follows says that all before is held, so the next
+        round waits for the syncs of this one.
+
+        Kafka's fetcher thread waits within the append.
+        """
+        waiting, self._unsettled = self._unsettled, []
+        for log, end in waiting:
+            done: Deferred[None] = Deferred()
+            log.when_settled(end, lambda done=done: None if done.called else done.callback(None))  # type: ignore[misc]
+            await done
 
     def partition_failed(
         self, topic_partition: TopicPartition, reason: BaseException | str

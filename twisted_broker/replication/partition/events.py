@@ -27,6 +27,12 @@ class HighWatermarkAdvanced(NamedTuple):
     partition: Partition
 
 
+class LogSynced(NamedTuple):
+    """A sync that appends waited for (`flush.messages`) is done."""
+
+    partition: Partition
+
+
 class LogStartAdvanced(NamedTuple):
     """The low watermark moved: records below are gone on every live replica that answered."""
 
@@ -69,6 +75,7 @@ class PartitionFailed(NamedTuple):
 Event = (
     LogEndAdvanced
     | HighWatermarkAdvanced
+    | LogSynced
     | LogStartAdvanced
     | IsrChangeWanted
     | IsrChanged

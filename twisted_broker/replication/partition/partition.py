@@ -46,6 +46,7 @@ from twisted_broker.replication.partition.events import (
     LeadershipLost,
     LogEndAdvanced,
     LogStartAdvanced,
+    LogSynced,
     PartitionFailed,
     PartitionListener,
 )
@@ -121,6 +122,7 @@ class Partition:
         "max_lag_ms",
         "node_id",
         "offline",
+        "offline_because",
         "partition_epoch",
         "remote_replicas",
         "removing",
@@ -149,6 +151,7 @@ class Partition:
         self.log: Log | None = None
         self.leader_log: Log | None = None
         self.offline = False
+        self.offline_because = ""
         self.leader_id = -1
         self.leader_epoch = -1
         self.leader_epoch_start_offset = -1
@@ -271,6 +274,7 @@ class Partition:
         """
         if not self.offline:
             self.offline = True
+            self.offline_because = reason
             self.leader_log = None
             self.emit(PartitionFailed(self, reason))
 
@@ -302,7 +306,7 @@ class Partition:
         if self.offline:
             return BrokerError(
                 ErrorCode.KAFKA_STORAGE_ERROR,
-                f"the log directory of {self.topic_partition} is offline",
+                f"{self.topic_partition} is offline: {self.offline_because}",
             )
         return BrokerError(
             ErrorCode.NOT_LEADER_OR_FOLLOWER,
@@ -529,18 +533,29 @@ class Partition:
         if self.maybe_increment_leader_hw(now_ms):
             self.emit(self.high_watermark_advanced)
 
+    def log_synced(self, now_ms: int) -> None:
+        """A sync that appends waited for (`flush.messages`) is done: what it wrote counts."""
+        self.emit(LogSynced(self))
+        self.advance_high_watermark(now_ms)
+
     def maybe_increment_leader_hw(self, now_ms: int) -> bool:
         """RL 2.3. True when it moved."""
         log = self.leader_log
         if log is None:
             return False
-        if not self.remote_replicas and log.log_end_offset > log.high_watermark:
+        if (
+            not self.remote_replicas
+            and log.log_end_offset > log.high_watermark
+            and log.sync_due is None
+        ):
             # The only replica: the minimum ISR is one, and it is in its ISR.
             log.set_high_watermark(log.log_end_offset)
             return True
         if len(self.isr_state.isr) < self.min_isr:
             return False
-        target = self._least_log_end(log.log_end, now_ms)
+        # With `flush.messages` the leader counts as far as it synced, as its followers do: they ask
+        # on when they synced.
+        target = self._least_log_end(log.settled_end, now_ms)
         current = log.high_watermark_metadata
         if target.offset > current.offset or (
             target.offset == current.offset and current.on_older_segment(target)
@@ -575,6 +590,15 @@ class Partition:
         if len(self.isr_state.maximal_isr) < self.min_isr:
             return ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
         return ErrorCode.NONE
+
+    def settled(self, required_offset: int) -> ErrorCode | None:
+        """None while an append below `required_offset` waits for the leader's sync
+        (`flush.messages`); then NONE, or the error to answer with.
+        """
+        log = self.leader_log
+        if log is None:
+            return self.refusal().code
+        return _NONE if log.sync_due is None or log.sync_due.offset >= required_offset else None
 
     # reading
     def end_for(self, isolation: int) -> LogOffsetMetadata:

@@ -117,9 +117,17 @@ class DelayedOutcomes(Generic[Settled]):
 
 
 class DelayedProduce(DelayedOutcomes[AppendOutcome]):
-    """RL 1.7: waits until the high watermark passed what was appended to each partition."""
+    """RL 1.7: waits until the high watermark passed what was appended to each partition; with
+    acks=1 until the leader synced what must be.
+    """
 
-    __slots__ = ()
+    __slots__ = ("acks",)
+
+    def __init__(
+        self, outcomes: Sequence[AppendOutcome], partition_of: PartitionOf, acks: int = -1
+    ) -> None:
+        super().__init__(outcomes, partition_of)
+        self.acks = acks
 
     def expire(self) -> None:
         for outcome in self._waiting:
@@ -127,8 +135,14 @@ class DelayedProduce(DelayedOutcomes[AppendOutcome]):
 
     def _satisfied(self, outcome: AppendOutcome) -> bool:
         try:
-            error = self._partition_of(outcome.topic_partition).enough_replicas_reached(
-                outcome.last_offset + 1
+            partition, required = (
+                self._partition_of(outcome.topic_partition),
+                outcome.last_offset + 1,
+            )
+            error = (
+                partition.enough_replicas_reached(required)
+                if self.acks == -1
+                else partition.settled(required)
             )
         except BrokerError as refusal:
             error = refusal.code

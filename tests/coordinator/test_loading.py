@@ -1,0 +1,417 @@
+"""Reading `__consumer_offsets`: what the log says, at every cut of a read; in slices, side by
+side; what may happen meanwhile.
+"""
+
+from __future__ import annotations
+
+import gc
+from random import Random
+
+import pytest
+
+from tests.coordinator.broker_run import WALL_MS, BrokerRun
+from tests.coordinator.memory_store import MemoryStore
+from tests.coordinator.test_group_coordinator import now
+from twisted_broker.coordinator import coordinator_loader, slices
+from twisted_broker.coordinator.coordinator_loader import RECORDS_PER_STEP, load_steps
+from twisted_broker.coordinator.coordinator_shard import CoordinatorShard
+from twisted_broker.coordinator.effects import GroupSnapshot
+from twisted_broker.coordinator.group_records import (
+    CommittedOffset,
+    MalformedRecord,
+    OffsetRecord,
+    batch_of,
+    group_record,
+    offset_record,
+    partition_for,
+    read_record,
+)
+from twisted_broker.coordinator.offset_requests import OffsetToCommit
+from twisted_broker.coordinator.offsets import GroupOffsets
+from twisted_broker.wire.compression import GZIP
+from twisted_broker.wire.control_batch import build_end_marker
+from twisted_broker.wire.errors import BrokerError
+from twisted_broker.wire.errors import ErrorCode as E
+from twisted_broker.wire.records import BatchBuilder, iterate_batches
+
+INDEX = partition_for("g", 50)
+
+
+def offset(group: str, place: int, value: int | None):
+    return offset_record(
+        group, "t", place, None if value is None else CommittedOffset(value, 1, "", WALL_MS)
+    )
+
+
+def batch(records, **how) -> bytes:
+    builder = BatchBuilder(**how)
+    for key, value in records:
+        builder.append(WALL_MS, key, value)
+    return builder.build()
+
+
+def loaded(store: MemoryStore, index: int = INDEX) -> CoordinatorShard:
+    shard = CoordinatorShard(BrokerRun(store, lead=False).coordinator.parts, index, 1)
+    for _ in load_steps(shard):
+        pass
+    return shard
+
+
+def commits_of(shard: CoordinatorShard) -> dict[str, dict[tuple[str, int], tuple[int, int]]]:
+    return {
+        name: {place: (c.offset, c.record_offset) for place, c in entry.offsets.committed.items()}
+        for name, entry in shard.groups.items()
+    }
+
+
+# what the log says
+def told_by_every_record(log: bytes) -> dict[str, dict[tuple[str, int], tuple[int, int]]]:
+    """The plain reading: every record decoded, in log order."""
+    offsets: dict[str, GroupOffsets] = {}
+    groups: set[str] = set()
+    in_transaction: dict[int, set[str]] = {}
+    for each in iterate_batches(log):
+        if each.is_control:
+            is_commit = next(iter(each.records())).key == b"\0\0\0\1"
+            for name in in_transaction.pop(each.producer_id, ()):
+                offsets[name].end_transaction(each.producer_id, is_commit)
+            continue
+        for record in each.records():
+            try:
+                read = read_record(record.key, record.value, record.offset)
+            except MalformedRecord:
+                continue
+            assert read is not None
+            if not isinstance(read, OffsetRecord):
+                (groups.discard if read.value is None else groups.add)(read.group_id)
+                continue
+            held = offsets.setdefault(read.group_id, GroupOffsets())
+            if read.value is None:
+                held.remove((read.topic, read.partition), record.offset)
+            elif each.is_transactional:
+                held.put_transactional(each.producer_id, (read.topic, read.partition), read.value)
+                in_transaction.setdefault(each.producer_id, set()).add(read.group_id)
+            else:
+                held.put((read.topic, read.partition), read.value)
+    names = groups | {name for name, held in offsets.items() if not held.is_empty()}
+    return {
+        n: {
+            p: (c.offset, c.record_offset)
+            for p, c in offsets.get(n, GroupOffsets()).committed.items()
+        }
+        for n in names
+    }
+
+
+def strange_log(random: Random, batches: int = 60) -> MemoryStore:
+    """Commits, tombstones, groups, transactions that end either way or not, compressed batches,
+    values that cannot be read.
+    """
+    store = MemoryStore()
+
+    def records(count: int) -> list:
+        found = []
+        for _ in range(count):
+            group = random.choice("abc")
+            kind = random.random()
+            if kind < 0.05:
+                found.append((offset(group, 0, 1)[0], b"\0\x09bad"))
+            elif kind < 0.15:
+                found.append(
+                    group_record(group, random.choice([None, GroupSnapshot(group, "consumer", 3)]))
+                )
+            else:
+                found.append(
+                    offset(
+                        group, random.randrange(3), None if kind < 0.3 else random.randrange(1000)
+                    )
+                )
+        return found
+
+    for _ in range(batches):
+        kind, producer = random.random(), random.randrange(1, 4)
+        if kind < 0.15:
+            store.put(
+                INDEX,
+                batch(
+                    records(2),
+                    producer_id=producer,
+                    producer_epoch=0,
+                    base_sequence=0,
+                    is_transactional=True,
+                ),
+            )
+        elif kind < 0.3:
+            store.put(INDEX, build_end_marker(producer, 0, random.random() < 0.5, 0, WALL_MS))
+        elif kind < 0.4:
+            store.put(INDEX, batch(records(5), codec=GZIP))
+        else:
+            store.put(INDEX, batch(records(random.choice([1, 1, 1, 7]))))
+    return store
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_values_that_wait_say_what_every_record_in_its_turn_says(seed, monkeypatch):
+    """At any size of a read and any number of keys that may wait, with reads that end within a
+    batch.
+    """
+    random = Random(seed)
+    monkeypatch.setattr(
+        coordinator_loader, "SLICE_BYTES", random.choice([1, 100, 333, 1000, 128 * 1024])
+    )
+    monkeypatch.setattr(coordinator_loader, "PENDING_KEYS", random.choice([1, 3, 20_000]))
+    monkeypatch.setattr(coordinator_loader, "VALUES_PER_STEP", random.choice([1, 64]))
+    store = strange_log(random)
+    assert commits_of(loaded(store)) == told_by_every_record(bytes(store.logs[INDEX]))
+
+
+def test_an_older_value_counts_where_the_last_one_cannot_be_read():
+    """An offset that is too old makes a consumer read twice; none at all could make it skip."""
+    store = MemoryStore()
+    store.put(INDEX, batch([offset("g", 0, 5), offset("g", 1, 6)]))
+    store.put(INDEX, batch([(offset("g", 0, 7)[0], b"\0\x09from the future")]))
+    assert commits_of(loaded(store)) == {"g": {("t", 0): (5, 0), ("t", 1): (6, 1)}}
+
+
+# in slices
+def test_a_batch_larger_than_a_read_is_taken_in_steps(monkeypatch):
+    """Whole, though one read asks for a hundred bytes, and no step walks more than its records."""
+    monkeypatch.setattr(coordinator_loader, "SLICE_BYTES", 100)
+    store = MemoryStore()
+    count = 20 * RECORDS_PER_STEP
+    store.put(INDEX, batch_of([offset("g", n, n) for n in range(count)], WALL_MS))
+    shard = CoordinatorShard(BrokerRun(store, lead=False).coordinator.parts, INDEX, 1)
+    steps = sum(1 for _ in load_steps(shard))
+    assert len(shard.groups["g"].offsets.committed) == count and store.reads == 1 and steps >= 20
+
+
+def test_no_step_raises_many_groups():
+    """A hundred thousand empty groups of one partition must not hold the reactor."""
+    store = MemoryStore()
+    for start in range(0, 1000, 100):
+        store.put(
+            INDEX,
+            batch_of(
+                [
+                    group_record(f"g{n}", GroupSnapshot(f"g{n}", "consumer", 1))
+                    for n in range(start, start + 100)
+                ],
+                WALL_MS,
+            ),
+        )
+        store.put(
+            INDEX, batch_of([offset(f"o{n}", 0, n) for n in range(start, start + 100)], WALL_MS)
+        )
+    shard = CoordinatorShard(BrokerRun(store, lead=False).coordinator.parts, INDEX, 1)
+    before = 0
+    for _ in load_steps(shard):
+        assert len(shard.groups) - before <= coordinator_loader.GROUPS_PER_STEP
+        before = len(shard.groups)
+    assert len(shard.groups) == 2000
+
+
+@pytest.mark.parametrize(("at_once", "is_kept"), [(50, True), (5000, False)])
+def test_a_large_load_is_not_walked_by_the_garbage_collector(monkeypatch, at_once, is_kept):
+    """Values that wait and groups: a full collection of a million groups takes seconds.
+
+    A small load changes nothing.
+    """
+    monkeypatch.setattr(coordinator_loader, "KEPT_AT_ONCE", at_once)
+    store = MemoryStore()
+    store.put(INDEX, batch_of([offset(f"o{n}", 0, n) for n in range(100)], WALL_MS))
+    gc.unfreeze()
+    before = gc.get_freeze_count()
+    try:
+        shard = loaded(store)
+        assert (gc.get_freeze_count() > before) is is_kept and len(shard.groups) == 100
+    finally:
+        gc.unfreeze()
+
+
+def test_partitions_are_read_side_by_side_and_the_others_are_served(monkeypatch):
+    """A short partition does not wait for a long one; while both are read a third serves, and
+    only theirs are LOAD_IN_PROGRESS.
+    """
+    monkeypatch.setattr(coordinator_loader, "SLICE_BYTES", 1)
+    names = {partition_for(name, 50): name for name in ("g", "h", "i")}
+    assert len(names) == 3
+    long, short, other = names
+    store = MemoryStore()
+    for n in range(400):
+        store.put(long, batch_of([offset(names[long], 0, n)], WALL_MS))
+    for n in range(20):
+        store.put(short, batch_of([offset(names[short], 0, n)], WALL_MS))
+    run = BrokerRun(store, lead=False)
+    worst, reads = [0.0], []
+
+    def read(index: int) -> None:
+        run.clock.rightNow += 0.001
+        reads.append(index)
+
+    store.on_read = read
+    for index in names:
+        run.coordinator.on_leadership(index, 1)
+    served_at = {}
+    for turn in range(10_000):
+        assert now(run.commit(OffsetToCommit("t", 0, turn), group=names[other]))[("t", 0)] is E.NONE
+        for index in (long, short):
+            try:
+                run.fetched(names[index])
+                served_at.setdefault(index, turn)
+            except BrokerError as error:
+                assert error.code is E.COORDINATOR_LOAD_IN_PROGRESS
+        if len(served_at) == 2:
+            break
+        began = run.clock.seconds()
+        run.clock.turn()
+        worst[0] = max(worst[0], run.clock.seconds() - began)
+    assert served_at[short] <= 12 and served_at[long] >= 90
+    assert worst[0] <= slices.SECONDS_PER_TURN + 0.001 + 1e-9
+    assert all(len(set(reads[at : at + 2])) == 2 for at in range(0, 40, 2))
+    assert run.fetched(names[long]) == {("t", 0): 399} and run.fetched(names[short]) == {
+        ("t", 0): 19
+    }
+
+
+# what may happen meanwhile
+def partition_with_everything() -> MemoryStore:
+    """Groups with members, groups without, offsets."""
+    run = BrokerRun()
+    names = [name for n in range(2000) if partition_for(name := f"n{n}", 50) == INDEX][:6]
+    for name in names[:3]:
+        run.stable(name)
+    for name in names:
+        described = run.coordinator.describe(name)
+        who = {"member": described.members[0][0], "generation": 1} if described is not None else {}
+        now(run.commit(OffsetToCommit("t", 0, 1), OffsetToCommit("t", 1, 1), group=name, **who))
+    run.coordinator.stop()
+    return run.store
+
+
+def in_small_steps(monkeypatch) -> None:
+    for name in ("RECORDS_PER_STEP", "VALUES_PER_STEP", "GROUPS_PER_STEP", "SLICE_BYTES"):
+        monkeypatch.setattr(coordinator_loader, name, 1)
+    monkeypatch.setattr("twisted_broker.coordinator.coordinator_runtime.SESSIONS_PER_STEP", 1)
+    monkeypatch.setattr("twisted_broker.coordinator.coordinator_shard.CLOSED_PER_STEP", 1)
+    monkeypatch.setattr(slices, "PIECES_PER_TURN", 1)
+
+
+def test_leadership_may_go_at_any_step_of_a_load(monkeypatch):
+    """Nothing is left behind: no shard, no timer, no further read; and the next leader epoch
+    loads all of it.
+    """
+    in_small_steps(monkeypatch)
+    store = partition_with_everything()
+    turns = 0
+    while True:
+        run = BrokerRun(store, lead=False)
+        run.coordinator.stop()
+        run = BrokerRun(store, lead=False)
+        idle = len(run.clock.getDelayedCalls())
+        run.coordinator.on_leadership(INDEX, 1)
+        for _ in range(turns):
+            run.clock.turn()
+        is_done = (
+            len(run.clock.getDelayedCalls()) == idle + 3 and turns > 0
+        )  # the sessions of three members
+        run.coordinator.on_resignation(INDEX, 2)
+        reads = store.reads
+        run.settle()
+        assert store.reads == reads and INDEX not in run.coordinator.shards
+        assert len(run.clock.getDelayedCalls()) == idle
+        run.coordinator.on_leadership(INDEX, 3)
+        run.settle()
+        assert (
+            len(run.coordinator.list_groups()[1]) == 6
+            and run.coordinator.list_groups()[0] is E.NONE
+        )
+        if is_done:
+            break
+        turns += 1
+    assert turns > 30
+
+
+def test_a_new_leader_epoch_begins_the_load_anew(monkeypatch):
+    """This broker may be elected again while it reads."""
+    in_small_steps(monkeypatch)
+    run = BrokerRun(partition_with_everything(), lead=False)
+    run.coordinator.on_leadership(INDEX, 1)
+    run.clock.turn()
+    run.coordinator.on_leadership(INDEX, 2)
+    run.settle()
+    assert (
+        len(run.coordinator.list_groups()[1]) == 6
+        and run.coordinator.shards[INDEX].leader_epoch == 2
+    )
+
+
+@pytest.mark.parametrize(
+    "error",
+    [BrokerError(E.KAFKA_STORAGE_ERROR), OSError("disk"), BrokerError(E.NOT_LEADER_OR_FOLLOWER)],
+)
+@pytest.mark.parametrize("good_reads", [0, 3])
+def test_a_read_that_fails_ends_one_load_only(monkeypatch, error, good_reads):
+    """NOT_COORDINATOR for its groups, the other partitions load; the next leader epoch tries
+    again.
+    """
+    monkeypatch.setattr(coordinator_loader, "SLICE_BYTES", 1)
+    store = partition_with_everything()
+    other = (INDEX + 1) % 50
+    for n in range(10):
+        store.put(other, batch_of([offset("x", 0, n)], WALL_MS))
+    left = [good_reads]
+
+    def read(index: int) -> None:
+        if index == INDEX:
+            if not left[0]:
+                raise error
+            left[0] -= 1
+
+    store.on_read = read
+    run = BrokerRun(store)
+    with pytest.raises(BrokerError, match="NOT_COORDINATOR"):
+        run.fetched("g")
+    assert [g.group_id for g in run.coordinator.list_groups()[1]] == ["x"]
+    left[0] = 1000
+    run.coordinator.on_leadership(INDEX, 1)
+    run.settle()
+    assert len(run.coordinator.list_groups()[1]) == 7
+
+
+def test_a_session_begins_when_its_partition_is_served(monkeypatch):
+    """However long the load took: nobody could send a heartbeat that counts."""
+    monkeypatch.setattr(coordinator_loader, "SLICE_BYTES", 1)
+    monkeypatch.setattr(slices, "PIECES_PER_TURN", 1)
+    before = BrokerRun()
+    member = before.stable(session_ms=6_000)
+    before.coordinator.stop()
+
+    def read(index: int) -> None:
+        run.clock.rightNow += 30
+
+    run = BrokerRun(before.store, lead=False)
+    run.store.on_read = read
+    run.coordinator.on_leadership(INDEX, 1)
+    run.settle()
+    assert run.clock.seconds() >= 60
+    run.pass_ms(5_900)
+    assert run.coordinator.heartbeat("g", member, None, 1) is E.NONE
+    run.pass_ms(6_100)
+    assert run.coordinator.heartbeat("g", member, None, 1) is E.UNKNOWN_MEMBER_ID
+
+
+def test_a_large_partition_is_given_up_in_steps(monkeypatch):
+    """It is not served from the first step on; what is parked is answered with the last one."""
+    monkeypatch.setattr("twisted_broker.coordinator.coordinator_shard.CLOSED_PER_STEP", 2)
+    monkeypatch.setattr(slices, "PIECES_PER_TURN", 1)
+    run = BrokerRun(initial_rebalance_delay_ms=3000)
+    names = [name for n in range(2000) if partition_for(name := f"n{n}", 50) == INDEX][:9]
+    parked = [run.join(name) for name in names]
+    idle = len(run.clock.getDelayedCalls())
+    run.coordinator.on_resignation(INDEX, 1)
+    with pytest.raises(BrokerError, match="NOT_COORDINATOR"):
+        run.fetched(names[0])
+    assert sum(each.called for each in parked) == 2
+    run.settle()
+    assert [now(each).error for each in parked] == [E.NOT_COORDINATOR] * 9
+    assert len(run.clock.getDelayedCalls()) < idle and not run.coordinator.list_groups()[1]

@@ -1,0 +1,224 @@
+"""A missing middle segment: refused, ended before, or no gap at all (RL 3.6; RELIABILITY 6.2)."""
+
+from __future__ import annotations
+
+import posixpath
+
+import pytest
+
+from tests.log.batches import (
+    DIRECTORY,
+    NOW_MS,
+    TOPIC_ID,
+    TP,
+    all_batches,
+    batch,
+    config,
+    open_log,
+    values,
+)
+from tests.log.test_recovery import SMALL, disk_with_segments
+from tests.memory_broker import MemoryBroker
+from twisted_broker.interfaces import TopicPartition
+from twisted_broker.log.gaps import Gap, end_of, settle_gap
+from twisted_broker.log.log import Log
+from twisted_broker.log.memory import MemoryFileSystem
+from twisted_broker.log.recovery import load_log
+from twisted_broker.log.segment import OpenFiles, file_name
+from twisted_broker.replication.explain.explanation import explain
+from twisted_broker.replication.explain.reasons import Now
+from twisted_broker.testing.sim.disk import SimDisk
+from twisted_broker.wire.errors import BrokerError, ErrorCode
+from twisted_broker.wire.messages.produce import (
+    PartitionProduceData,
+    ProduceRequest,
+    TopicProduceData,
+)
+from twisted_broker.wire.messages.topics import (
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreateTopicsRequest,
+)
+
+
+def without(disk: SimDisk, *bases: int) -> SimDisk:
+    """Segments of two offsets each, those at `bases` gone."""
+    for base in bases:
+        for suffix in (".log", ".index", ".timeindex"):
+            disk.remove(f"{DIRECTORY}/{file_name(base, suffix)}")
+    return disk
+
+
+def loaded(disk: SimDisk, **more: object) -> Log:
+    return load_log(OpenFiles(disk), DIRECTORY, TP, TOPIC_ID, SMALL, now_ms=NOW_MS, **more)  # type: ignore[arg-type]
+
+
+def contents(disk: SimDisk) -> dict[str, bytes]:
+    return {path: disk.content(path) for path in disk.nodes}
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"clean": True, "recovery_point": 16},
+        {"clean": True},
+        {"recovery_point": 16},
+        {"recovery_point": 8},
+    ],
+)
+def test_a_file_that_was_whole_is_missed(more: dict[str, object]) -> None:
+    """RL 3.6: after a clean stop, or below the recovery point, a gap refuses the log: the
+    message names file and remedy, no file is touched.
+    """
+    disk = without(disk_with_segments(), 6)
+    loaded(disk, **more)
+    before = contents(disk)
+    log = loaded(disk, **more)
+    assert log.gap == Gap(6, 8, False)
+    with pytest.raises(BrokerError) as caught:
+        settle_gap(log, True, NOW_MS)
+    assert caught.value.code == ErrorCode.KAFKA_STORAGE_ERROR
+    assert caught.value.message is not None and "\n" not in caught.value.message
+    for part in (
+        "offsets 6 to 7 are missing",
+        f"{DIRECTORY}/{file_name(8, '.log')}",
+        f"put {file_name(6, '.log')} back",
+    ):
+        assert part in caught.value.message
+    assert contents(disk) == before and log.log_end_offset == 16
+
+
+def test_an_unclean_stop_may_have_taken_it() -> None:
+    """RELIABILITY 6.2: above the recovery point of a replicated partition the log ends at the
+    gap; what lies behind is kept aside.
+    """
+    disk = without(disk_with_segments(), 6)
+    behind = {
+        base: disk.content(f"{DIRECTORY}/{file_name(base, '.log')}") for base in range(8, 16, 2)
+    }
+    log = loaded(disk, recovery_point=4)
+    line = settle_gap(log, True, NOW_MS)
+    assert line is not None and "the log ends at 6" in line and "4 files are kept" in line
+    assert log.log_end_offset == 6 and log.gap is None and len(values(log)) == 6
+    assert {
+        base: disk.content(f"{DIRECTORY}/{file_name(base, '.log')}.aside") for base in behind
+    } == behind
+    log.append_as_leader(batch(b"new"), 1, NOW_MS)
+    again = open_log(disk.after_kill(), settings=SMALL)
+    assert again.gap is None and again.log_end_offset == 7 and values(again)[-1] == b"new"
+    assert disk.after_kill().content(f"{DIRECTORY}/{file_name(8, '.log')}.aside") == behind[8]
+
+
+def test_the_only_replica_is_refused() -> None:
+    """RL 3.6: nobody has the rest: an operator decides."""
+    log = loaded(without(disk_with_segments(), 6))
+    assert log.gap == Gap(6, 8, True)
+    with pytest.raises(BrokerError):
+        settle_gap(log, False, NOW_MS)
+    assert log.log_end_offset == 16
+
+
+def test_the_first_gap_counts() -> None:
+    """RL 3.6: one that is no torn tail is not hidden by a later one that may be."""
+    assert loaded(without(disk_with_segments(), 4, 10), recovery_point=7).gap == Gap(4, 6, False)
+    assert loaded(without(disk_with_segments(), 4, 6, 10)).gap == Gap(4, 8, True)
+
+
+def test_compacted_topics_have_gaps_and_keep_them() -> None:
+    """RL 3.6: what the cleaner took is not missed."""
+    log = loaded(without(disk_with_segments(), 6), clean=True)
+    log.update_config(config(segment_bytes=300, cleanup_policy=frozenset({"compact"})))
+    assert settle_gap(log, False, NOW_MS) is None and log.gap is None
+    assert [one.base_offset for one in all_batches(log)] == [0, 2, 4, 8, 10, 12, 14]
+
+
+def test_what_lies_below_the_log_start_is_not_missed() -> None:
+    """RL 3.7: retention was on its way when the machine stopped."""
+    disk = without(disk_with_segments(), 2)
+    assert loaded(disk, log_start_offset=4, clean=True).gap is None
+    assert loaded(disk, log_start_offset=3, clean=True).gap == Gap(2, 4, False)
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_whole_log_has_none(clean: bool) -> None:
+    """RL 3.6: neither has one whose ends cannot be read: that is told to the reader."""
+    assert loaded(disk_with_segments(), clean=clean, recovery_point=16).gap is None
+    disk = disk_with_segments()
+    for base in (0, 4, 14):
+        disk.damage(f"{DIRECTORY}/{file_name(base, '.log')}", 8, b"\xff" * 20)
+    assert loaded(disk, clean=True, recovery_point=16).gap is None
+
+
+def test_the_end_of_a_segment_is_read_from_its_last_index_entry() -> None:
+    """RL 3.6: a start looks at a few bytes of each segment; an index that leads astray is not
+    followed.
+    """
+    disk = SimDisk(1)
+    disk.make_directories("/data")
+    log = open_log(disk, settings=config(segment_bytes=20_000, index_interval_bytes=500))
+    for number in range(300):
+        log.append_as_leader(batch(b"%04d" % number + bytes(100)), 0, NOW_MS)
+    bases = [*log.segments.bases(), log.log_end_offset]
+    for segment, following in zip(list(log.segments)[:-1], bases[1:], strict=False):
+        assert end_of(segment) == following
+    first = log.segments.first
+    disk.damage(
+        first.offset_index.file.path,
+        disk.size(first.offset_index.file.path) - 4,
+        (first.size - 7).to_bytes(4, "big"),
+    )
+    assert end_of(first) == bases[1]
+    disk.remove(first.offset_index.file.path)
+    assert end_of(first) == bases[1]
+
+
+def produced(house: MemoryBroker, topic: str) -> int:
+    data = PartitionProduceData(index=0, records=batch(b"v" + bytes(60)))
+    request = ProduceRequest(
+        acks=-1, timeout_ms=1000, topic_data=[TopicProduceData(name=topic, partition_data=[data])]
+    )
+    code: int = house.ask(request, 9).responses[0].partition_responses[0].error_code
+    return code
+
+
+@pytest.mark.parametrize("stopped", [True, False])
+def test_a_broker_refuses_the_partition_and_serves_the_others(stopped: bool) -> None:
+    """RL 1.12, 3.6: on the way that production takes: KAFKA_STORAGE_ERROR with the reason in
+    `explain`; put back, the file serves again.
+    """
+    house = MemoryBroker().start()
+    settings = [CreatableTopicConfig(name="internal.segment.bytes", value="200")]
+    names = ("t", "other")
+    topics = [
+        CreatableTopic(name=name, num_partitions=1, replication_factor=1, configs=settings)
+        for name in names
+    ]
+    house.ask(CreateTopicsRequest(topics=topics, timeout_ms=1000), 7)
+    house.pass_time(1)
+    assert [produced(house, name) for _ in range(6) for name in names] == [0] * 12
+    if stopped:
+        house.stop()
+    files = house.files
+    files._locks.clear()
+    path = posixpath.join("/data/t-0", file_name(2, ".log"))
+    files.rename(path, "/data/elsewhere")
+    house = again(files)
+    assert produced(house, "other") == 0 and produced(house, "t") == ErrorCode.KAFKA_STORAGE_ERROR
+    partition = house.broker.parts.replica_manager.partitions[TopicPartition("t", 0)]
+    told = explain(partition, Now(0, 0))
+    assert told.role == "offline" and "offsets 2 to 2 are missing" in told.offline_because
+    house.stop()
+    files.rename("/data/elsewhere", path)
+    house = again(files)
+    assert produced(house, "t") == 0
+    assert (
+        house.broker.parts.replica_manager.partitions[TopicPartition("t", 0)].log.log_end_offset
+        == 7
+    )
+    house.stop()
+
+
+def again(files: MemoryFileSystem) -> MemoryBroker:
+    house = MemoryBroker(files).start()
+    house.pass_time(1)
+    return house

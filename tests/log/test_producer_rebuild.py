@@ -1,0 +1,316 @@
+"""Producers after a cut: nothing long in the reactor, and the same state in the end (RL 3.5)."""
+
+from __future__ import annotations
+
+import errno
+import random
+from typing import Any
+
+import pytest
+
+from tests.log.batches import DIRECTORY, NOW_MS, all_batches, batch, config, marker, open_log
+from tests.log.standing_worker import StandingWorker
+from twisted_broker.log import producer_rebuild
+from twisted_broker.log.append_info import AppendOrigin
+from twisted_broker.log.log import Log
+from twisted_broker.log.memory import InlineWorker, Inode, MemoryFile, MemoryFileSystem
+from twisted_broker.testing.sim.disk import SimDisk
+from twisted_broker.testing.sim.disk_faults import Fault
+from twisted_broker.wire.errors import BrokerError, ErrorCode
+
+_INLINE = InlineWorker()
+
+
+class CountingFile(MemoryFile):
+    reads = 0
+
+    def read_at(self, position: int, length: int) -> bytes:
+        CountingFile.reads += 1
+        return super().read_at(position, length)
+
+
+class CountingFiles(MemoryFileSystem):
+    def _opened(self, path: str, node: Inode, read_only: bool) -> MemoryFile:
+        return CountingFile(path, node, read_only)
+
+
+def disk() -> SimDisk:
+    files = SimDisk(1)
+    files.make_directories("/data")
+    return files
+
+
+def sent(sequence: int, producer: int = 1, count: int = 1, **more: Any) -> bytes:
+    return batch(
+        *[b"v"] * count, producer_id=producer, producer_epoch=0, base_sequence=sequence, **more
+    )
+
+
+def described(log: Log) -> object:
+    """Producers with all batches known, open transactions, the index of aborted ones."""
+    entries = {
+        number: (entry.producer_epoch, entry.batches)
+        for number, entry in log.producers.producers.items()
+    }
+    return entries, log.producers.ongoing, log.aborted_transactions(0, log.log_end_offset)
+
+
+def found_anew(log: Log, files: SimDisk) -> object:
+    """The same of a log that is read from its first byte on."""
+    other = files.after_kill()
+    for name in other.listdir(DIRECTORY):
+        if name.endswith(".snapshot"):
+            other.remove(f"{DIRECTORY}/{name}")
+    return described(open_log(other, settings=log.config))
+
+
+def test_a_cut_where_nobody_has_a_producer_id_reads_next_to_nothing() -> None:
+    """RL 3.5: producers that wrote nothing of what was cut stay as they are; timestamps are
+    found from the last index entry on.
+    """
+    files = CountingFiles()
+    files.make_directories("/data")
+    log = open_log(files)
+    log.append_as_leader(sent(0), 0, NOW_MS)
+    for number in range(3000):
+        log.append_as_leader(batch(b"x" * 40, timestamp=NOW_MS - 5000 + number), 0, NOW_MS)
+    before = described(log)
+    for end in (3000, 2999, 10):
+        CountingFile.reads = 0
+        assert log.truncate_to(end, NOW_MS)
+        assert CountingFile.reads < 20, end
+        newest = max(one.max_timestamp for one in all_batches(log, max(0, end - 200)))
+        segment = log.segments.active
+        assert segment.max_timestamp == max(newest, NOW_MS) and segment.offset_of_max_timestamp == 0
+    assert described(log) == before and log.producers.map_end_offset == 10
+
+
+@pytest.mark.parametrize("back", [0, 1, 2500])
+def test_the_largest_timestamp_after_a_cut(back: int) -> None:
+    """RL 3.5: where the newest record was cut the largest timestamp of the rest is found behind
+    the last index entry.
+    """
+    files = CountingFiles()
+    files.make_directories("/data")
+    log = open_log(files)
+    log.append_as_leader(batch(timestamp=NOW_MS), 0, NOW_MS)
+    for _ in range(3000):
+        log.append_as_leader(batch(b"x" * 40, timestamp=NOW_MS - 1), 0, NOW_MS)
+    log.append_as_leader(batch(timestamp=NOW_MS + 7), 0, NOW_MS)
+    CountingFile.reads = 0
+    assert log.truncate_to(3001 - back, NOW_MS)
+    assert (log.segments.active.max_timestamp, log.segments.active.offset_of_max_timestamp) == (
+        NOW_MS,
+        0,
+    )
+    assert CountingFile.reads < 20
+
+
+def test_a_time_index_that_lacks_entries_is_not_relied_on() -> None:
+    """RL 3.5: a power failure may take the end of a time index: the largest timestamp is found
+    in the batches then.
+    """
+    files = disk()
+    log = open_log(files)
+    for number in range(200):
+        log.append_as_leader(
+            batch(b"x" * 100, timestamp=NOW_MS + (500 if number == 40 else number)), 0, NOW_MS
+        )
+    log.append_as_leader(batch(timestamp=NOW_MS + 1000), 0, NOW_MS)
+    log.close()
+    files.cut(log.segments.active.time_index.file.path, 0)
+    log = open_log(files, clean=True, recovery_point=201)
+    log.truncate_to(200, NOW_MS)
+    assert (log.segments.active.max_timestamp, log.segments.active.offset_of_max_timestamp) == (
+        NOW_MS + 500,
+        40,
+    )
+
+
+def test_a_long_way_is_gone_in_slices() -> None:
+    """RL 3.5: a cut of one of many idempotent batches reads none of them in the reactor; the
+    worker reads so many at a time.
+    """
+    files = disk()
+    log = open_log(files)
+    for number in range(6000):
+        log.append_as_leader(sent(number), 0, NOW_MS)
+    worker = log.disk = StandingWorker()
+    assert log.truncate_to(5999, NOW_MS) and log.producers.behind and len(worker.jobs) == 1
+    slices = 0
+    while worker.jobs:
+        worker.run_one()
+        slices += 1
+    assert slices == -(-5999 // producer_rebuild.SLICE_HEADERS)
+    assert not log.producers.behind and described(log) == found_anew(log, files)
+    assert log.append_as_leader(sent(5998), 0, NOW_MS).duplicate
+    assert log.append_as_leader(sent(5999), 0, NOW_MS).first_offset == 5999
+
+
+def test_a_short_way_is_gone_at_once() -> None:
+    """RL 3.5: up to `AT_ONCE_BYTES` nobody waits."""
+    files = disk()
+    log = open_log(files)
+    for number in range(100):
+        log.append_as_leader(sent(number), 0, NOW_MS)
+    worker = log.disk = StandingWorker()
+    log.truncate_to(99, NOW_MS)
+    assert not log.producers.behind and not worker.jobs and described(log) == found_anew(log, files)
+
+
+@pytest.fixture
+def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(producer_rebuild, "AT_ONCE_BYTES", 0)
+    monkeypatch.setattr(producer_rebuild, "SLICE_HEADERS", 2)
+
+
+def behind(files: SimDisk, **settings: Any) -> tuple[Log, StandingWorker]:
+    """A log of ten batches of a producer, cut at 9, whose producers are not found yet."""
+    log = open_log(files, settings=config(**settings))
+    for number in range(10):
+        log.append_as_leader(sent(number), 0, NOW_MS)
+    for offset in list(log.producers.snapshots):
+        log.producers.remove_snapshot(offset)
+    worker = StandingWorker()
+    log.disk = worker
+    log.truncate_to(9, NOW_MS)
+    assert log.producers.behind
+    return log, worker
+
+
+@pytest.mark.usefixtures("tiny")
+def test_a_leader_refuses_producers_until_they_are_known() -> None:
+    """RL 3.5: no duplicate may slip in meanwhile: idempotent producers are told to come again,
+    others are served; both ways go on.
+    """
+    files = disk()
+    log, worker = behind(files)
+    with pytest.raises(BrokerError) as caught:
+        log.append_as_leader(sent(8), 1, NOW_MS)
+    assert caught.value.code == ErrorCode.LEADER_NOT_AVAILABLE and log.log_end_offset == 9
+    assert log.append_as_leader(batch(), 1, NOW_MS).first_offset == 9
+    worker.run_all()
+    assert log.append_as_leader(sent(8), 1, NOW_MS).duplicate
+    assert log.append_as_leader(sent(9), 1, NOW_MS).first_offset == 10
+    assert described(log) == found_anew(log, files)
+
+
+@pytest.mark.usefixtures("tiny")
+def test_no_snapshot_is_taken_of_what_is_not_known() -> None:
+    """RL 3.5: a roll or a clean stop meanwhile leaves no snapshot; the next start reads further
+    back.
+    """
+    files = disk()
+    log, _ = behind(files)
+    log.roll(NOW_MS)
+    log.finish()()
+    assert not [name for name in files.listdir(DIRECTORY) if name.endswith(".snapshot")]
+    assert (
+        open_log(files.after_kill(), clean=True, recovery_point=9)
+        .producers.producers[1]
+        .last_sequence
+        == 8
+    )
+
+
+@pytest.mark.usefixtures("tiny")
+def test_a_failing_read_takes_the_log_offline() -> None:
+    """RL 1.12: what cannot be read is a disk error like any other."""
+    files = disk()
+    log, worker = behind(files)
+    files.faults.append(Fault(errno.EIO, "open", ".log"))
+    worker.run_all()
+    with pytest.raises(BrokerError) as caught:
+        log.check_online()
+    assert caught.value.code == ErrorCode.KAFKA_STORAGE_ERROR
+
+
+@pytest.mark.usefixtures("tiny")
+def test_retention_meanwhile_takes_what_was_still_to_be_read() -> None:
+    """RL 3.7: segments that go while producers are looked for are passed over."""
+    files = disk()
+    log, worker = behind(files, segment_bytes=200)
+    worker.run_one()
+    job, done = worker.jobs.pop()
+    log.set_high_watermark(9)
+    log.increment_log_start_offset(6)
+    assert log.delete_old_segments(NOW_MS) > 2
+    _INLINE.submit(job, done)
+    worker.run_all()
+    assert not log.producers.behind and log.failed is None
+    assert log.producers.producers[1].last_sequence == 8
+    assert log.append_as_leader(sent(9), 0, NOW_MS).first_offset == 9
+
+
+@pytest.mark.usefixtures("tiny")
+def test_an_abort_that_is_replicated_meanwhile_reaches_the_index() -> None:
+    """RL 3.3, 3.5: its transaction began before the cut.
+
+    Until that is found nothing there counts as decided; then it is in the index, once.
+    """
+    files = disk()
+    leader, log = open_log(disk()), open_log(files)
+    leader.append_as_leader(batch(b"a"), 0, NOW_MS)
+    leader.append_as_leader(sent(0, 7, is_transactional=True), 0, NOW_MS, transaction_verified=True)
+    leader.append_as_leader(marker(7, commit=False), 0, NOW_MS, origin=AppendOrigin.COORDINATOR)
+    for one in all_batches(leader):
+        log.append_as_follower(one.to_bytes(), 0, NOW_MS)
+    worker = log.disk = StandingWorker()
+    log.truncate_to(2, NOW_MS)
+    log.append_as_follower(all_batches(leader)[2].to_bytes(), 0, NOW_MS)
+    log.set_high_watermark(3)
+    assert log.last_stable_offset == 0 and not log.aborted_transactions(0, 3)
+    log.recovery_point = 3
+    worker.run_all()
+    assert log.last_stable_offset == 3 and [
+        one.producer_id for one in log.aborted_transactions(0, 3)
+    ] == [7]
+    assert log.recovery_point == 0
+    assert described(log) == found_anew(log, files)
+
+
+@pytest.mark.usefixtures("tiny")
+@pytest.mark.parametrize("seed", range(60))
+def test_whatever_happens_meanwhile_the_state_is_that_of_the_log(seed: int) -> None:
+    """RL 3.5: cuts, appends both ways, rolls and slices in any order: in the end producers are
+    those of a log that is read anew.
+    """
+    chance = random.Random(seed)
+    files = disk()
+    log = open_log(files, settings=config(segment_bytes=900))
+    worker = StandingWorker()
+    log.disk = worker
+    cuts = 0
+    for _ in range(120):
+        step = chance.randrange(12)
+        producer = chance.randrange(3)
+        try:
+            if step < 6:
+                entry = log.producers.producers.get(producer)
+                sequence = 0 if entry is None else entry.last_sequence + 1
+                transactional = producer == 2
+                data = sent(
+                    sequence, producer, chance.randrange(1, 4), is_transactional=transactional
+                )
+                log.append_as_leader(data, 0, NOW_MS, transaction_verified=True)
+            elif step == 6:
+                log.append_as_leader(batch(b"plain"), 0, NOW_MS)
+            elif step == 7:
+                log.append_as_leader(
+                    marker(2, commit=chance.random() < 0.5),
+                    0,
+                    NOW_MS,
+                    origin=AppendOrigin.COORDINATOR,
+                )
+            elif step == 8:
+                begins = [one.base_offset for one in all_batches(log)][-6:]
+                cuts += bool(begins) and log.truncate_to(chance.choice(begins), NOW_MS)
+            elif step == 9:
+                log.roll(NOW_MS)
+            else:
+                worker.run_one()
+        except BrokerError as error:
+            assert error.code == ErrorCode.LEADER_NOT_AVAILABLE and log.producers.behind
+    worker.run_all()
+    assert cuts and not log.producers.behind and log.rebuild is None
+    assert described(log) == found_anew(log, files)

@@ -1,0 +1,179 @@
+"""`flush.messages` over replicas: who is answered, and what is shown, when the disk has it."""
+
+from __future__ import annotations
+
+import errno
+from dataclasses import replace
+
+import pytest
+from twisted.internet.defer import ensureDeferred
+
+from tests.log.standing_worker import StandingWorker
+from tests.replication.fixtures import TP, WALL_MS, Fixture, at, follower, registration
+from tests.replication.pair import nodes
+from twisted_broker.config import LogConfig
+from twisted_broker.replication.explain.explanation import explain
+from twisted_broker.replication.explain.reasons import Now
+from twisted_broker.replication.explain.waiting_requests import waiting_requests
+from twisted_broker.wire.errors import ErrorCode
+
+SYNCED = {"flush.messages": "1"}
+
+
+def led(replicas=(1,), **overrides: str) -> tuple[Fixture, StandingWorker]:
+    """A leader whose disk stands still."""
+    fixture = Fixture()
+    fixture.topic(states={0: registration(1, replicas, replicas)}, overrides=SYNCED | overrides)
+    log, worker = fixture.partition().log, StandingWorker()
+    log.disk, log.synced = worker, fixture.log_manager.log_synced
+    return fixture, worker
+
+
+def parked(fixture: Fixture, acks: int, timeout_ms: int = 1000):
+    outcome = fixture.produce(acks=acks)
+    assert fixture.replicas.must_wait([outcome], acks)
+    done: list = []
+    fixture.replicas.wait_for_replicas([outcome], timeout_ms, acks).addBoth(done.append)
+    assert not done
+    return outcome, done
+
+
+@pytest.mark.parametrize("acks", [1, -1])
+def test_acknowledged_means_synced(acks):
+    """Kafka's flush.messages=1: neither acks=1 nor acks=-1 is answered before the leader's disk
+    has the record.
+    """
+    fixture, worker = led()
+    outcome, done = parked(fixture, acks)
+    other, other_done = parked(fixture, acks)
+    worker.run_one()
+    assert done and outcome.error == ErrorCode.NONE and not other_done
+    worker.run_one()
+    assert other_done and other.error == ErrorCode.NONE and not worker.jobs
+
+
+def test_acks_0_waits_for_nothing():
+    """RL 1.6."""
+    fixture, _ = led()
+    assert not fixture.replicas.must_wait([fixture.produce(acks=0)], 0)
+
+
+def test_without_the_setting_acks_1_waits_for_nothing():
+    """RL 1.6: the default is replication, not the disk."""
+    fixture = Fixture()
+    fixture.topic()
+    fixture.partition().log.disk = StandingWorker()
+    assert not fixture.replicas.must_wait([fixture.produce(acks=1)], 1)
+
+
+def test_nothing_is_shown_before_it_is_synced():
+    """RL 2.3: the high watermark of the only replica waits for its disk, and moves with the
+    sync.
+    """
+    fixture, worker = led()
+    fixture.produce(3)
+    fixture.produce(2)
+    log = fixture.partition().log
+    assert log.high_watermark == 0 and log.log_end_offset == 5
+    worker.run_one()
+    assert log.high_watermark == 3 and log.high_watermark_metadata.position > 0
+    worker.run_one()
+    assert log.high_watermark == 5
+
+
+def test_followers_that_were_faster_do_not_move_it():
+    """RL 2.3: the leader counts as far as it synced, whatever its followers hold."""
+    fixture, worker = led((1, 2))
+    outcome, done = parked(fixture, -1)
+    fixture.replicas.fetch(follower(2), [at(0)])
+    fixture.replicas.fetch(follower(2), [at(1)])
+    assert not done and fixture.partition().log.high_watermark == 0
+    worker.run_one()
+    assert done and outcome.error == ErrorCode.NONE and fixture.partition().log.high_watermark == 1
+
+
+def test_a_failed_sync_is_answered_with_kafka_storage_error():
+    """RL 1.12: the directory is offline, and so is what waits there."""
+    fixture, worker = led()
+    log = fixture.partition().log
+    log.failing = lambda failed: fixture.replicas.directory_failed("/data", failed.failed)
+    first, first_done = parked(fixture, 1)
+    second, second_done = parked(fixture, -1)
+    _, report = worker.jobs.pop()
+    report(None, OSError(errno.EIO, "no"))
+    fixture.advance(0)
+    assert first_done and second_done and not worker.jobs
+    assert first.error == second.error == ErrorCode.KAFKA_STORAGE_ERROR
+
+
+def test_a_lost_leadership_is_told_at_once():
+    """RL 1.7: who waits does not wait for the disk of a broker that leads no more."""
+    fixture, worker = led((1, 2))
+    outcome, done = parked(fixture, 1)
+    fixture.topic(
+        states={0: registration(2, (1, 2), (1, 2), leader_epoch=1, partition_epoch=1)},
+        overrides=SYNCED,
+    )
+    assert done and outcome.error == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    worker.run_all()
+
+
+def test_a_stalled_disk_times_out():
+    """RL 1.7: REQUEST_TIMED_OUT after the request's time; the sync that comes later harms
+    nothing. A stop answers the same.
+    """
+    fixture, worker = led()
+    outcome, done = parked(fixture, 1, 1000)
+    fixture.advance(1.1)
+    assert done and outcome.error == ErrorCode.REQUEST_TIMED_OUT
+    outcome, done = parked(fixture, 1, 10_000)
+    fixture.replicas.shutdown()
+    assert done and outcome.error == ErrorCode.REQUEST_TIMED_OUT
+    worker.run_all()
+
+
+def test_a_follower_asks_for_more_when_it_has_synced():
+    """RL 6.4: a fetch offset says what is held; the next round waits for the sync of this one."""
+    a, b = nodes(2)
+    b.log.update_config(replace(LogConfig(), flush_messages=1))
+    b.log.disk = worker = StandingWorker()
+    a.lead(1, (1, 2))
+    a.append(2)
+    fetcher = b.follow(a, 1)
+    finished: list = []
+    ensureDeferred(fetcher.do_work()).addBoth(finished.append)
+    assert b.log.log_end_offset == 2 and not finished and a.log.high_watermark == 0
+    worker.run_all()
+    assert finished == [True] and a.log.high_watermark == 0
+    b.round()
+    assert a.log.high_watermark == 2
+
+
+def test_a_fetcher_that_waits_for_the_disk_can_be_stopped():
+    """RL 6.1: what waits for a stalled disk ends with its fetcher; the sync that comes later
+    harms nothing.
+    """
+    a, b = nodes(2)
+    b.log.update_config(replace(LogConfig(), flush_messages=1))
+    b.log.disk = worker = StandingWorker()
+    a.lead(1, (1, 2))
+    a.append()
+    fetcher = b.follow(a, 1)
+    fetcher.start()
+    assert b.log.log_end_offset == 1
+    b.stop_following()
+    worker.run_all()
+    assert b.log.recovery_point == 1
+
+
+def test_what_waits_is_explained():
+    """RL 1.7, 2.3: the leader's own disk is named."""
+    fixture, _ = led()
+    parked(fixture, 1)
+    watching = fixture.replicas.produce_purgatory.watching(TP)
+    (told,) = waiting_requests(fixture.partition(), watching)
+    assert (told.needs, told.has) == (1, 0) and "flush.messages" in told.why
+    reason = explain(
+        fixture.partition(), Now(fixture.runtime.now_ms(), WALL_MS)
+    ).high_watermark_waits
+    assert reason is not None and reason.rule == "own sync" and reason.behind == 1

@@ -1,0 +1,117 @@
+"""Offsets that are missing between two segments: a file that is gone, or a topic that is compacted.
+
+Owns `Gap`, `end_of`, and `settle_gap`, which decides what becomes of a log that has one.
+
+1. Loading only notes the first gap above the log start: a topic's policy is not known yet. Whoever
+   opens the log for a role settles it first.
+2. Compacted topics have gaps and keep them.
+3. After an unclean stop a gap above the recovery point of a replicated partition ends the log
+   there, as a torn tail does: the replica gets the rest from its leader. What lay behind the gap is
+   kept as `.log.aside`.
+4. Every other gap means that a file is lost which was whole: the partition is refused, nothing is
+   served, changed or deleted.
+5. An empty segment leaves no gap, and neither does one whose end cannot be read: damage is told to
+   its reader.
+
+Source: our own; Kafka's `LogLoader` serves what is left. Left out: gaps within a segment.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import struct
+from typing import TYPE_CHECKING, NamedTuple
+
+from twisted_broker.log.batch_scan import scan
+from twisted_broker.log.segment import LOG, Segment, file_name
+from twisted_broker.wire.errors import BrokerError, ErrorCode
+from twisted_broker.wire.records import CorruptRecordError
+
+if TYPE_CHECKING:
+    from twisted_broker.log.log_extent import LogExtent
+
+ASIDE = ".aside"
+_POSITION = struct.Struct(">4xi")
+
+
+class Gap(NamedTuple):
+    """Offsets from `offset` up to `following`, a segment's base, are in no file.
+
+    `torn`: an unclean stop may have taken them.
+    """
+
+    offset: int
+    following: int
+    torn: bool
+
+
+def end_of(segment: Segment) -> int:
+    """One above the last offset of a segment that is written no more, read from its index's last
+    entry on; -1 when it cannot be told. OSError.
+    """
+    files, path, size = segment.log.pool.files, segment.log.path, segment.size
+    if not size:
+        return -1
+    file = files.open(path, read_only=True)
+    try:
+        for start in {_last_indexed(segment): None, 0: None}:
+            last = -1
+            try:
+                for place in scan(file, start, size):
+                    last = place.last_offset
+            except CorruptRecordError:
+                continue
+            if last >= segment.base_offset:
+                return last + 1
+    finally:
+        file.close()
+    return -1
+
+
+def _last_indexed(segment: Segment) -> int:
+    """The position in the last entry of the offset index; 0 without one."""
+    files, path = segment.log.pool.files, segment.offset_index.file.path
+    try:
+        file = files.open(path, read_only=True)
+    except FileNotFoundError:
+        return 0
+    try:
+        entries = file.size() // _POSITION.size
+        found = (
+            _POSITION.unpack(file.read_at((entries - 1) * _POSITION.size, _POSITION.size))[0]
+            if entries
+            else 0
+        )
+    finally:
+        file.close()
+    return found if 0 < found < segment.size else 0
+
+
+def settle_gap(log: LogExtent, replicated: bool, now_ms: int) -> str | None:
+    """Decides about the gap that loading found, if any, by the topic's settings; a line for the
+    operator when the log was ended there.
+
+    BrokerError KAFKA_STORAGE_ERROR: the log is refused, the message names the file and the remedy.
+    """
+    gap = log.gap
+    if gap is None or log.config.compact:
+        log.gap = None
+        return None
+    missing, following = file_name(gap.offset, LOG), file_name(gap.following, LOG)
+    where = (
+        f"offsets {gap.offset} to {gap.following - 1} are missing before "
+        f"{posixpath.join(log.directory, following)}"
+    )
+    if not gap.torn or not replicated:
+        raise BrokerError(
+            ErrorCode.KAFKA_STORAGE_ERROR,
+            f"{where}: put {missing} back, or move the directory away so that the replica is "
+            "made anew from its leader, and restart"
+            " (a topic that was compacted before: start it with cleanup.policy=compact)",
+        )
+    kept = log.end_before_gap(gap, now_ms)
+    log.gap = None
+    return (
+        f"{where}, lost in an unclean stop: the log ends at {gap.offset}, its leader has "
+        f"the rest; {kept} files are kept as *{LOG}{ASIDE}"
+    )

@@ -239,7 +239,7 @@ class Broker:
         from twisted_broker.cluster.lifecycle import BrokerLifecycle
         from twisted_broker.cluster.observer import MetadataObserver
         from twisted_broker.coordinator.offsets_store import group_coordinator
-        from twisted_broker.replication.fetcher.replica_fetcher_manager import ReplicaFetcherManager
+        from twisted_broker.replication.fetcher.fetcher_manager import ReplicaFetcherManager
         from twisted_broker.replication.replica_manager import ReplicaManager
 
         runtime, config, parts = self.runtime, self.config, self.parts

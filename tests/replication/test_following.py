@@ -23,12 +23,12 @@ from tests.replication.fixtures import (
 from twisted_broker.image.entries import Endpoint
 from twisted_broker.interfaces import TopicPartition
 from twisted_broker.log.append_info import AppendOrigin
-from twisted_broker.replication.fetcher.leader_endpoint import BrokerEndPoint
-from twisted_broker.replication.fetcher.replica_fetcher import ReplicaFetcher
-from twisted_broker.replication.fetcher.replica_fetcher_manager import (
+from twisted_broker.replication.fetcher.fetcher import Fetcher
+from twisted_broker.replication.fetcher.fetcher_manager import (
     ReplicaFetcherManager,
     fetch_limits,
 )
+from twisted_broker.replication.fetcher.leader_endpoint import BrokerEndPoint
 from twisted_broker.replication.partition.partition import Partition
 from twisted_broker.replication.replica_manager import ReplicaManager
 from twisted_broker.wire.errors import ErrorCode
@@ -186,10 +186,10 @@ def test_a_round_costs_what_changed(monkeypatch) -> None:
     """
     fixture = FollowerRig()
     looked_at: list[int] = []
-    real = ReplicaFetcher.ask
+    real = Fetcher._request_for
     monkeypatch.setattr(
-        ReplicaFetcher,
-        "ask",
+        Fetcher,
+        "_request_for",
         lambda self, name, state: (looked_at.append(name.partition), real(self, name, state))[1],
     )
     fixture.topic(states={number: registration(2, REPLICAS, (2, 3), 1, 10) for number in range(9)})
@@ -200,8 +200,8 @@ def test_a_round_costs_what_changed(monkeypatch) -> None:
         wire.answer_nothing()
         assert wire.said() == {}
     assert len(looked_at) == 9
-    fixture.fetchers.ask_anew(TopicPartition("t", 4))
-    fixture.fetchers.ask_anew(TopicPartition("another", 4))
+    fixture.fetchers.log_start_moved(TopicPartition("t", 4))
+    fixture.fetchers.log_start_moved(TopicPartition("another", 4))
     wire.answer_nothing()
     assert looked_at[9:] == [4] and wire.said() == {}, "it begins where it began"
 

@@ -15,7 +15,7 @@ from unittest.mock import patch
 
 from twisted_broker.cluster import alter_partition
 from twisted_broker.log.leader_epochs import LeaderEpochCache
-from twisted_broker.replication.fetcher import replica_fetcher_manager
+from twisted_broker.replication.fetcher import fetcher_manager
 from twisted_broker.replication.partition.isr import CommittedIsr, IsrProposal
 from twisted_broker.replication.partition.partition import Partition
 from twisted_broker.testing.sim.__main__ import Verdict, run_seed
@@ -33,7 +33,7 @@ def truncate_to_the_high_watermark(stack: ExitStack) -> None:
         log.truncate_to(log.high_watermark)
         return int(log.log_end_offset)
 
-    stack.enter_context(patch.object(replica_fetcher_manager, "initial_offset", initial_offset))
+    stack.enter_context(patch.object(fetcher_manager, "initial_offset", initial_offset))
 
 
 def fetch_is_not_fenced(stack: ExitStack) -> None:

@@ -8,9 +8,9 @@ from typing import Any
 from tests.replication.fixtures import LOCAL, TP, Fixture, registration
 from twisted_broker.image.entries import Endpoint
 from twisted_broker.interfaces import TopicPartition
+from twisted_broker.replication.fetcher.fetcher_manager import ReplicaFetcherManager
 from twisted_broker.replication.fetcher.fetcher_state import InitialFetchState
 from twisted_broker.replication.fetcher.leader_endpoint import BrokerEndPoint
-from twisted_broker.replication.fetcher.replica_fetcher_manager import ReplicaFetcherManager
 from twisted_broker.status.metrics import FetchRates, exposition, text_of
 from twisted_broker.status.view import BrokerView
 
@@ -81,7 +81,7 @@ def test_fetchers_tell_lag_requests_and_failures() -> None:
         lambda endpoint, client_id: NoConnection(),
     )  # type: ignore[arg-type,return-value]
     fixture.topic(states={number: registration(2, (1, 2)) for number in range(2)})
-    fetcher = fetchers._make_fetcher(0, BrokerEndPoint(2, "h", 9), fetchers.failed)
+    fetcher = fetchers._create_fetcher(0, BrokerEndPoint(2, "h", 9), fetchers.failed)
     fetchers.fetchers[2, 0] = fetcher
     fixture.replicas.fetchers = fetchers
     other = TopicPartition("t", 1)

@@ -77,7 +77,7 @@ if TYPE_CHECKING:
     from twisted_broker.image.metadata_image import MetadataDelta, MetadataImage
     from twisted_broker.log.log import Log
     from twisted_broker.log.log_manager import LogManager
-    from twisted_broker.replication.fetcher.replica_fetcher_manager import ReplicaFetcherManager
+    from twisted_broker.replication.fetcher.fetcher_manager import ReplicaFetcherManager
 
 INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
 _WITHOUT_LOG_START = frozenset(
@@ -192,7 +192,11 @@ class ReplicaManager:
             LogEndAdvanced: (self._check_fetches,),
             HighWatermarkAdvanced: checks,
             LogSynced: (self._check_produces,),
-            LogStartAdvanced: (self._ask_anew, self._check_delete_records, self._check_fetches),
+            LogStartAdvanced: (
+                self._log_start_advanced,
+                self._check_delete_records,
+                self._check_fetches,
+            ),
             IsrChangeWanted: (self._propose_isr,),
             IsrChanged: (self._mark_isr_rate, self._check_produces, self._check_fetches),
             LeaderEpochBegan: (self._check_fetches,),
@@ -232,9 +236,9 @@ class ReplicaManager:
         self._drain_call = None
         self.drain()
 
-    def _ask_anew(self, event: LogStartAdvanced) -> None:
+    def _log_start_advanced(self, event: LogStartAdvanced) -> None:
         if self.fetchers is not None:
-            self.fetchers.ask_anew(event.partition.topic_partition)
+            self.fetchers.log_start_moved(event.partition.topic_partition)
 
     def _check_produces(self, event: Event) -> None:
         if self.produce_purgatory.waiting:

@@ -172,10 +172,13 @@ class Broker:
         """
         try:
             await self.log_manager.start()
-        except BaseException:
+        except GeneratorExit:  # this coroutine is thrown away: nothing may be waited for
             for directory in self.log_manager.directories.values():
                 directory.disk.stop()
                 directory.release()
+            raise
+        except BaseException:
+            await self.log_manager.shutdown()
             raise
         self._undo.append(self._stop_logs)
 
@@ -500,9 +503,8 @@ class Broker:
         self._close_connections(on_controller=True)
 
     async def _stop_logs(self) -> None:
-        await self.log_manager.shutdown(
-            self._lifecycle.broker_epoch if self._lifecycle is not None else -1
-        )
+        epoch = self._lifecycle.broker_epoch if self._lifecycle is not None else -1
+        await self.log_manager.shutdown(None if epoch < 0 else epoch)
 
     def _close_connections(self, on_controller: bool) -> None:
         for factory in self._factories:

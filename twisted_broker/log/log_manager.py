@@ -6,8 +6,10 @@ Owns `LogManager`: loading, making and deleting logs, and a clean stop, over `Lo
 1. A partition has one log, in one directory; a new one goes to the directory with the fewest logs.
 2. Loading, syncs, checkpoints and removal of files run on the directory's disk worker; nothing here
    waits for the disk but the making of a log and the very end of a stop.
-3. A clean stop is: logs closed and synced, checkpoints, then the mark; a directory that failed gets
-   no mark.
+3. A clean stop is: logs closed and synced, checkpoints, then the mark; a directory that failed, or
+   was never loaded, gets no mark.
+4. The mark carries the broker epoch of the registration; a process that never registered leaves the
+   epoch that it found.
 
 Source: Kafka's `LogManager`; RL 1.5, 1.12, 3.6-3.8. Left out: high-watermark checkpoints
 (`replication.high_watermarks`), the cleaner, moving a log between directories.
@@ -64,8 +66,12 @@ class LogManager(LogCare):
             elif error is not None:
                 loaded.errback(error)
                 return
-            for log in logs or ():
-                self._take(directory, log)
+            try:
+                for log in logs or ():
+                    self._take(directory, log)
+            except BrokerError as refusal:
+                loaded.errback(refusal)
+                return
             for path in directory.to_delete:
                 self._remove_tree(directory, path)
             loaded.callback(None)
@@ -213,9 +219,12 @@ class LogManager(LogCare):
         self.checkpoint_recovery_points()
         self.checkpoint_log_starts()
 
-    def shutdown(self, broker_epoch: int = -1) -> Deferred[None]:
+    def shutdown(self, broker_epoch: int | None = None) -> Deferred[None]:
         """A clean stop: fires when every directory is closed, marked and unlocked (those that
-        failed only unlocked).
+        failed, or were not loaded, only unlocked).
+
+        `broker_epoch` None: this process never registered, so each directory's mark keeps the epoch
+        that was read from it.
         """
         if self._stopped:
             return succeed(None)
@@ -226,7 +235,7 @@ class LogManager(LogCare):
         waiting = [self._close(directory, broker_epoch) for directory in self.directories.values()]
         return gather(waiting).addCallback(self._all_closed)
 
-    def _close(self, directory: LogDirectory, broker_epoch: int) -> Deferred[None]:
+    def _close(self, directory: LogDirectory, broker_epoch: int | None) -> Deferred[None]:
         closed: Deferred[None] = Deferred()
         logs = self._logs_of(directory)
         points = {log.topic_partition: log.log_end_offset for log in logs}
@@ -257,12 +266,14 @@ class LogManager(LogCare):
             checkpoints.write_offsets(
                 self.runtime.files, directory.path, checkpoints.LOG_START_OFFSET, starts
             )
-            directory.leave_clean_mark(broker_epoch)
+            directory.leave_clean_mark(
+                directory.previous_broker_epoch if broker_epoch is None else broker_epoch
+            )
 
-        if directory.failed is None:
+        if directory.failed is None and directory.loaded:
             directory.disk.submit(job, done)
         else:
-            done(None, directory.failed)
+            done(None, directory.failed)  # nothing is written to what is perhaps another process's
         return closed
 
     def _all_closed(self, _: object) -> None:
@@ -272,12 +283,18 @@ class LogManager(LogCare):
 
 
 async def _all(waiting: list[Deferred[None]]) -> None:
+    errors: list[Exception] = []
     for deferred in waiting:
-        await deferred
+        try:
+            await deferred
+        except Exception as error:
+            errors.append(error)
+    if errors:
+        raise errors[0]
 
 
 def gather(waiting: list[Deferred[None]]) -> Deferred[None]:
-    """Fires when all have; errbacks with the first error in their order."""
+    """Fires when all have; errbacks then with the first error in their order."""
     return Deferred.fromCoroutine(_all(waiting))
 
 

@@ -183,6 +183,24 @@ def test_silent_connections_are_closed() -> None:
     assert not house.clock.getDelayedCalls()
 
 
+def test_a_request_of_a_peer_that_hung_up_does_not_keep_its_connection() -> None:
+    """`connections.max.idle.ms` applies to a request that changes something and never ends, once
+    nobody can hear its answer.
+    """
+    script = Script(parked=(PRODUCE,))
+    house = House(script, idle_ms=10_000)
+    gone, waiting = house.client(), house.client()
+    for each in (gone, waiting):
+        each.transport.write(framed(PRODUCE))
+    house.run()
+    list(house.factory.connections)[0].peer_hung_up()
+    for _ in range(13):
+        house.clock.advance(1)
+        house.run()
+    assert gone.lost and not waiting.lost
+    assert script.turns[0].abandoned
+
+
 def test_a_round_that_comes_late_is_nobodys_silence() -> None:
     """This process stood still: what was sent to it meanwhile is read after the timer, and
     counts.

@@ -24,6 +24,7 @@ from tests.net.echo import framed
 from twisted_broker.interfaces import Runtime
 from twisted_broker.log.filesystem import OsFileSystem
 from twisted_broker.log.segment_file import FileSlice, OpenFiles, SegmentFile
+from twisted_broker.net.connection import PendingResponse
 from twisted_broker.net.connection_limits import ConnectionCounts, ConnectionFactory
 from twisted_broker.net.network import ReactorNetwork
 
@@ -168,6 +169,68 @@ def test_a_hang_up_is_noticed_while_reading_and_writing(loopback: Loopback) -> N
         each.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         each.close()
     loopback.turn(lambda: not loopback.factory.connections)
+
+
+class Waits(PendingResponse):
+    """A request that waits until the test says otherwise."""
+
+    __slots__ = ("connection", "reads")
+
+    def __init__(self, connection: Any, reads: bool) -> None:
+        PendingResponse.__init__(self, None, False)
+        self.connection, self.reads = connection, reads
+
+    @property
+    def only_reads(self) -> bool:
+        return self.reads
+
+
+@needs_epoll
+@pytest.mark.parametrize("how", ["close", "half close", "reset"])
+def test_a_client_that_hangs_up_behind_a_parked_fetch_is_gone_at_once(how: str) -> None:
+    """One request waits, another one is held behind it, so that nothing is read: the hang-up is
+    seen all the same.
+    """
+    house = Loopback(lambda connection, frame: Waits(connection, True))
+    client = house.client()
+    client.sendall(framed(b"fetch") + framed(b"and one more"))
+    house.turn(lambda: any(each._held is not None for each in house.factory.connections))
+    if how == "half close":
+        client.shutdown(socket.SHUT_WR)
+    else:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", how == "reset", 0))
+        client.close()
+    house.turn(lambda: not house.factory.connections, 10)
+    house.close()
+
+
+@needs_epoll
+def test_what_was_sent_before_a_hang_up_is_still_done() -> None:
+    """A produce in progress and those behind it go into the logs; then the connection ends.
+
+    The hang-up is told once: no turn is spun.
+    """
+    started: list[Waits] = []
+
+    def dispatch(connection: Any, frame: bytes) -> Any:
+        started.append(Waits(connection, False))
+        return started[-1]
+
+    house = Loopback(dispatch)
+    client = house.client()
+    client.sendall(b"".join(framed(b"produce %d" % n) for n in range(3)))
+    house.turn(lambda: bool(started) and started[0].connection._held is not None)
+    client.close()
+    connection = started[0].connection
+    house.turn(lambda: connection.hung_up)
+    group = house.network._group
+    assert group is not None and group._epoll.poll(0) == []
+    for n in range(3):
+        started[n].answer, started[n].done = None, True
+        connection.turn_done()
+    house.turn(lambda: not house.factory.connections, 10)
+    assert len(started) == 3 and not group._masks
+    house.close()
 
 
 def test_declared_lengths_cost_nothing(loopback: Loopback) -> None:

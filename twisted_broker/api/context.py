@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from twisted_broker.interfaces import Runtime
 
 
+_USUAL_WAIT_MS, _LONGEST_WAIT_MS = 30_000, 600_000
+
+
 class BrokerParts:
     """The parts of one broker, joined in `broker.py`.
 
@@ -180,6 +183,15 @@ class RequestContext:
     @property
     def authorizer(self) -> Authorizer:
         return self.broker.authorizer
+
+    def bounded_wait(self, wait_ms: int) -> int:
+        """How long a request waits that asks for `wait_ms`: no longer than a silent connection
+        is kept. Kafka closes the connection then.
+        """
+        if wait_ms <= _USUAL_WAIT_MS:
+            return wait_ms
+        idle_ms = self.broker.config.integer("connections.max.idle.ms")
+        return min(wait_ms, max(_USUAL_WAIT_MS, idle_ms) if idle_ms > 0 else _LONGEST_WAIT_MS)
 
     def may(self, operation: Operation, resource: ResourceType, name: str) -> bool:
         """Whether the asking principal may do it."""

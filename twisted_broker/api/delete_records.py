@@ -50,7 +50,7 @@ async def delete_records(
         response.topics.append(DeleteRecordsTopicResult(name=topic.name, partitions=results))
     replicas = context.replica_manager
     outcomes = replicas.delete_records(offsets)
-    await replicas.wait_for_deletion(outcomes, request.timeout_ms)
+    await replicas.wait_for_deletion(outcomes, context.bounded_wait(request.timeout_ms))
     for result, outcome in zip(awaited, outcomes, strict=True):
         result.error_code, result.low_watermark = outcome.error, outcome.low_watermark
     return response

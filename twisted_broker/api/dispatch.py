@@ -201,6 +201,10 @@ class Waiting(PendingResponse):
     def appended(self) -> bool:
         return self.done or self._context.appended
 
+    @property
+    def only_reads(self) -> bool:
+        return self._served.route.cancel and not self.done
+
     def wait(self, deferred: Deferred[Any]) -> None:
         self._deferred = deferred
         deferred.addBoth(self._go_on)

@@ -138,7 +138,7 @@ def _params(context: RequestContext, request: FetchRequest) -> FetchParams:
     return FetchParams(
         replica_id,
         request.replica_state.replica_epoch if by_state else -1,
-        request.max_wait_ms,
+        context.bounded_wait(request.max_wait_ms),
         min(request.min_bytes, max_bytes),
         max_bytes,
         isolation,

@@ -75,7 +75,8 @@ async def produce(context: RequestContext, request: ProduceRequest) -> ProduceRe
     outcomes: list[AppendOutcome] = replicas.produce(entries, acks) if entries else []
     context.appended = True
     if acks and replicas.must_wait(outcomes, acks):
-        await replicas.wait_for_replicas(outcomes, request.timeout_ms, acks)
+        wait_ms = context.bounded_wait(request.timeout_ms)
+        await replicas.wait_for_replicas(outcomes, wait_ms, acks)
     for answer, outcome in zip(awaited, outcomes, strict=True):
         answer.base_offset = outcome.base_offset
         answer.log_append_time_ms = outcome.log_append_time_ms

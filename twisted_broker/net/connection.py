@@ -13,6 +13,8 @@ Owns the order of one connection's requests.
    quoted.
 5. When the connection goes, a waiting request that only reads is cancelled; one that has appended
    finishes unanswered.
+6. A peer that hangs up while it is not read from ends its connection, where the request in progress
+   only reads; what changes something is finished first, with what was sent behind it.
 
 Source: docs/ARCHITECTURE.md 7 and 8. Leaves out: what a request means (`api/dispatch.py`), sockets
 (`transport.py`).
@@ -57,6 +59,11 @@ class PendingResponse:
     def appended(self) -> bool:
         """Whether the next Produce may start before this one is answered."""
         return self.done
+
+    @property
+    def only_reads(self) -> bool:
+        """Whether nothing is lost but an answer when it is given up."""
+        return False
 
     def abandon(self) -> None:
         """The client is gone."""
@@ -104,6 +111,7 @@ class KafkaConnection(Protocol):
         self.client_software = ("unknown", "unknown")
         self.active = True
         self.silent_rounds = 0
+        self.hung_up = False
         self.frames = FrameReader(door.frame_limit)
         self.output: SendQueue = None  # type: ignore[assignment]
         self.closing = False
@@ -235,6 +243,14 @@ class KafkaConnection(Protocol):
 
     def stopProducing(self) -> None:
         """The transport is lost; `connectionLost` follows."""
+
+    def peer_hung_up(self) -> None:
+        """It sends no more, and is not read from now: a request waits here behind one in
+        progress.
+        """
+        self.hung_up = True
+        if self._turns and self._turns[-1].only_reads:
+            self.close()
 
     def broken(self, reason: Exception) -> None:
         """The peer, or what was announced to it, is broken: one line, and the end."""

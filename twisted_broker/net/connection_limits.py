@@ -5,9 +5,9 @@ Owns the open connections of a listener.
 1. At most `max.connections` in all and `max.connections.per.ip` from one address: the next one is
    closed at once.
 2. A connection without traffic and without a waiting request for `connections.max.idle.ms` is
-   closed, at most a tenth of that late. One timer serves all connections of the listener. A round
-   that comes late counts for nobody: this process stood still, and what was sent to it meanwhile is
-   not read yet.
+   closed, at most a tenth of that late; so is one whose peer hung up and whose request waits that
+   long. One timer serves all connections of the listener. A round that comes late counts for
+   nobody: this process stood still, and what was sent to it meanwhile is not read yet.
 
 Source: Kafka's `SocketServer`, `ConnectionQuotas`, `Selector.IdleExpiryManager`. Leaves out: rates
 of new connections.
@@ -118,7 +118,9 @@ class ConnectionFactory(Factory):
 
     def _close_silent(self) -> None:
         for connection in list(self.connections):
-            if connection.active or (connection.busy and not connection.output.full):
+            if connection.active or (
+                connection.busy and not connection.output.full and not connection.hung_up
+            ):
                 connection.active = False
                 connection.silent_rounds = 0
                 continue

@@ -53,6 +53,16 @@ class ThinServer(tcp.Server):
             protocol.received(count)
         return None
 
+    def hung_up(self) -> Any:
+        """The peer sends no more, while nothing is read from it; a reason when the connection
+        ends with that.
+        """
+        told = getattr(self.protocol, "peer_hung_up", None)
+        if told is None:
+            return _DONE
+        told()
+        return None
+
     def doWrite(self) -> Any:
         """With nothing queued the producer goes on at once: interest in writing stays while a
         file is on its way.

@@ -35,7 +35,11 @@ from twisted_broker.log.log_directory import LogDirMismatch
 from twisted_broker.log.log_manager import LogManager
 from twisted_broker.log.meta_properties import read_meta_properties
 from twisted_broker.net.client import BrokerConnection
-from twisted_broker.net.connection_limits import ConnectionCounts, ConnectionFactory
+from twisted_broker.net.connection_limits import (
+    ConnectionCounts,
+    ConnectionFactory,
+    DescriptorShares,
+)
 from twisted_broker.net.listeners import EndPoint, ListenerPlan, OpenListeners, plan_listeners
 from twisted_broker.security.acl import AllowAll
 from twisted_broker.settings import INT_MAX, ConfigError
@@ -45,7 +49,7 @@ from twisted_broker.wire.primitives import uuid_text
 if TYPE_CHECKING:
     from twisted_broker.cluster.lifecycle import BrokerLifecycle
     from twisted_broker.cluster.observer import MetadataObserver
-    from twisted_broker.image.metadata_image import MetadataDelta
+    from twisted_broker.image.metadata_image import MetadataDelta, MetadataImage
     from twisted_broker.replication.fetcher.leader_endpoint import BrokerEndPoint
 
 _log = Logger(namespace="replog")
@@ -66,7 +70,7 @@ STARTING_ERRORS = (
 class Broker:
     """One node: broker, controller or both.
 
-    `cluster_id` None: the directory's, or a new one. `most_connections`: what descriptors allow.
+    `cluster_id` None: the directory's, or a new one. `descriptors`: how many it may use.
     """
 
     def __init__(
@@ -74,10 +78,10 @@ class Broker:
         config: BrokerConfig,
         runtime: Runtime,
         cluster_id: str | None = None,
-        most_connections: int = INT_MAX,
+        descriptors: int = INT_MAX,
     ) -> None:
         self.config = config
-        self._most_connections = most_connections
+        self._shares = DescriptorShares(descriptors, len(config.log_directories))
         self.runtime = runtime
         self.plan: ListenerPlan = plan_listeners(config)
         self.cluster_id = self._cluster_id(cluster_id)
@@ -89,16 +93,22 @@ class Broker:
             authorizer=AllowAll(),
         )
         self.log_manager = LogManager(
-            runtime, config, self.cluster_id, directory_failed=self._directory_failed
+            runtime,
+            config,
+            self.cluster_id,
+            directory_failed=self._directory_failed,
+            most_files=self._shares.files,
         )
+        self._shares.open_files = self.log_manager.descriptors
         self.parts.log_manager = self.log_manager
         self.listeners: list[Listener] = []
         self._open = OpenListeners(runtime)
         self._factories: list[ConnectionFactory] = []
         self._dispatchers: list[Dispatcher] = []
         self._counts = ConnectionCounts(
-            min(most_connections, config.integer("max.connections")),
+            config.integer("max.connections"),
             config.integer("max.connections.per.ip"),
+            self._shares.clients,
         )
         self._undo: list[Callable[[], Awaitable[None]]] = []
         self._observer: Any = None
@@ -220,7 +230,7 @@ class Broker:
         factory = ConnectionFactory(
             self.runtime,
             dispatcher,
-            ConnectionCounts(INT_MAX, INT_MAX) if is_controller else self._counts,
+            ConnectionCounts(self._shares.controller, INT_MAX) if is_controller else self._counts,
             frame_limit=self.config.integer("socket.request.max.bytes"),
             idle_ms=self.config.integer("connections.max.idle.ms"),
             on_controller=is_controller,
@@ -284,6 +294,7 @@ class Broker:
         )
         self._observer, self._lifecycle = observer, lifecycle
         lifecycle.refused = lambda reason: self.fatal(reason)
+        replica_manager.take_over = self._take_over
         observer.subscribe(self._metadata_changed)
         parts.groups = group_coordinator(
             runtime, config, replica_manager, observer, parts.forwarding.create_topics
@@ -422,6 +433,9 @@ class Broker:
                     image.config(4, ""), image.config(4, str(self.config.node_id))
                 )
             )
+        self._take_over(delta, image)
+
+    def _take_over(self, delta: MetadataDelta, image: MetadataImage) -> None:
         self.parts.replica_manager.apply_delta(delta, image)
         self._assignments.apply_delta(delta)
 
@@ -432,7 +446,7 @@ class Broker:
         self.parts.replica_manager.config = config
         self.parts.replica_manager.fetchers.resize(config.integer("num.replica.fetchers"))
         self.parts.groups.update_settings(settings_of(config))
-        self._counts.maximum = min(self._most_connections, config.integer("max.connections"))
+        self._counts.maximum = config.integer("max.connections")
         self._counts.maximum_per_host = config.integer("max.connections.per.ip")
 
     def _directory_failed(self, path: str, error: OSError) -> None:

@@ -29,7 +29,7 @@ from twisted_broker.broker_service import BrokerService
 from twisted_broker.config import BrokerConfig
 from twisted_broker.interfaces import Runtime
 from twisted_broker.net.listeners import parse_endpoints
-from twisted_broker.settings import ConfigError
+from twisted_broker.settings import INT_MAX, ConfigError
 from twisted_broker.status.run_file import remove_run_file, write_run_file
 
 _log = Logger(namespace="replog")
@@ -118,6 +118,7 @@ class LocalCluster(BrokerService):
         cluster_id: str | None = None,
         run_file: str | None = None,
         reactor: Any,
+        descriptors: int = INT_MAX,
         when_asked_again: Callable[[Callable[[], None]], None] = lambda hurry: None,
     ) -> None:
         runtime = make_runtime(configs[0])
@@ -127,6 +128,7 @@ class LocalCluster(BrokerService):
             cluster_id=cluster_id,
             run_file=run_file,
             reactor=reactor,
+            descriptors=descriptors // len(configs),
             when_asked_again=when_asked_again,
         )
         self.brokers: list[Broker] = []
@@ -166,7 +168,7 @@ class LocalCluster(BrokerService):
         self._tell_ready(broker)
 
     def _make(self, config: BrokerConfig, runtime: Runtime) -> Broker:
-        broker = Broker(config, runtime, self._cluster_id)
+        broker = Broker(config, runtime, self._cluster_id, self._descriptors)
         broker.fatal = self._fail
         self.brokers.append(broker)
         return broker

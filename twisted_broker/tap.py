@@ -4,7 +4,7 @@
    later one wins.
 2. What is wrong is said in one line before anything is opened.
 3. Connections never take the descriptors that segments need: a flood of them must not look like a
-   failing disk.
+   failing disk (`net/connection_limits.py`).
 4. The first SIGTERM, SIGINT or SIGHUP begins an orderly stop; the next ones hasten it. A process
    that was started to outlive its terminal (`nohup`: SIGHUP is ignored) goes on ignoring it.
 5. Time is monotonic: the reactor's `seconds` becomes `time.monotonic`, so that a step of the wall
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 MEMORY = "memory"
 _MOST_BROKERS = 100
 _MEMORY_DIRECTORY = "/memory"
+_RESERVE = 16
 _UNLIMITED, _USUAL_LIMITS = 1 << 20, (65536, 10240, 4096)
 
 
@@ -177,12 +178,13 @@ def makeService(options: Options) -> Any:
     clock: Any = reactor
     clock.seconds = time.monotonic
     clock.callWhenRunning(_stop_on_hangup, clock)
-    raise_file_limit()
+    descriptors = raise_file_limit()
     in_memory = options["data"] == MEMORY
     more: Any = {
         "cluster_id": options["cluster-id"],
         "run_file": options["run-file"],
         "reactor": clock,
+        "descriptors": descriptors,
     }
     more["when_asked_again"] = partial(_take_signals, clock)
     if len(options.broker_configs) == 1:
@@ -236,7 +238,7 @@ def production_runtime(reactor: Any, config: Any, *, in_memory: bool) -> Any:
         from twisted_broker.log.filesystem import OsFileSystem
 
         files, disk = (
-            OsFileSystem(),
+            OsFileSystem(_RESERVE),
             lambda directory: DiskThread(reactor.callFromThread, f"disk {directory}"),
         )
     network = ReactorNetwork(

@@ -100,7 +100,8 @@ def test_a_load_that_is_refused_leaves_the_marks() -> None:
     """
     world = stopped()
     world.files.make_directories("/d2/a-0")
-    assert "is in /d1/a-0 and in /d2/a-0" in str(failure(manager := world.manager(start=False)))
+    manager = world.manager(start=False)
+    assert "is in /d1/a-0 and in /d2/a-0" in str(failure(manager))
     world.stop(manager, epoch=None)
     assert [checkpoints.read_clean_shutdown(world.files, path) for path in ("/d1", "/d2")] == [
         77,

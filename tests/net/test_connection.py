@@ -9,6 +9,7 @@ from twisted.python.failure import Failure
 
 from tests.net.echo import DelayedOperation, House, framed
 from twisted_broker.log.segment_file import FileSlice, OpenFiles, SegmentFile
+from twisted_broker.net.connection_limits import ConnectionCounts, DescriptorShares
 from twisted_broker.wire.errors import WireError
 
 PRODUCE, FETCH = b"\0\0", b"\0\1"
@@ -193,7 +194,7 @@ def test_a_request_of_a_peer_that_hung_up_does_not_keep_its_connection() -> None
     for each in (gone, waiting):
         each.transport.write(framed(PRODUCE))
     house.run()
-    list(house.factory.connections)[0].peer_hung_up()
+    next(iter(house.factory.connections)).peer_hung_up()
     for _ in range(13):
         house.clock.advance(1)
         house.run()
@@ -231,6 +232,27 @@ def test_connection_limits() -> None:
     house = House(Script(), per_host=1)
     house.client()
     assert isinstance(house.client(), Failure)
+
+
+def test_shares_of_descriptors() -> None:
+    """Clients, the controller, logs and all else share them; segments beyond what logs may hold
+    are taken from the clients, at once.
+    """
+    shares = DescriptorShares(256)
+    held = [shares.files]
+    shares.open_files = lambda: held[0]
+    assert (shares.controller, shares.files, shares.clients()) == (32, 85, 256 - 64 - 32 - 85)
+    counts = ConnectionCounts(1000, 1000, shares.clients)
+    for _ in range(75):
+        assert counts.has_room("h")
+        counts.add("h")
+    assert not counts.has_room("h")
+    counts.remove("h")
+    assert counts.has_room("h")
+    held[0] += 1
+    assert not counts.has_room("h")
+    held[0] += 10_000
+    assert shares.clients() == 1 and DescriptorShares(1 << 20).clients() > 900_000
 
 
 class Sliced:

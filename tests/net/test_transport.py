@@ -5,6 +5,7 @@ and a reactor turned by hand.
 from __future__ import annotations
 
 import contextlib
+import errno
 import resource
 import select
 import socket
@@ -231,6 +232,49 @@ def test_what_was_sent_before_a_hang_up_is_still_done() -> None:
     house.turn(lambda: not house.factory.connections, 10)
     assert len(started) == 3 and not group._masks
     house.close()
+
+
+@pytest.mark.parametrize("error", [errno.EMFILE, errno.ENFILE, errno.ENOMEM])
+def test_a_port_that_can_accept_nobody_rests_and_goes_on(
+    loopback: Loopback, error: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who comes waits in the backlog; nothing is tried until a second has passed, so that the
+    reactor does not spin; then all are served.
+    """
+    accepted: list[int] = []
+
+    class Short:
+        """The listening socket of a process that has no descriptor left."""
+
+        def accept(self) -> Any:
+            accepted.append(1)
+            raise OSError(error, "too many")
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(real, name)
+
+    real, loopback.port.socket = loopback.port.socket, Short()
+    clients = [loopback.client() for _ in range(3)]
+    for each in clients:
+        each.send(framed(b"x"))
+    loopback.turn(lambda: bool(accepted))
+    began = time.monotonic()
+    while time.monotonic() - began < 0.3:
+        loopback.reactor.runUntilCurrent()
+        loopback.reactor.doIteration(0.01)
+    assert len(accepted) == 1
+    loopback.port.socket = real
+    for each in clients:
+        assert loopback.receive(each, 5) == framed(b"x")
+
+
+def test_a_port_that_rests_can_be_closed(loopback: Loopback) -> None:
+    """No timer of it stays behind."""
+    port = loopback.result(loopback.network.listen("127.0.0.1", 0, loopback.factory))
+    port._rest()
+    assert loopback.reactor.getDelayedCalls()
+    loopback.result(port.stopListening())
+    assert not loopback.reactor.getDelayedCalls()
 
 
 def test_declared_lengths_cost_nothing(loopback: Loopback) -> None:

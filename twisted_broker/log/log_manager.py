@@ -27,7 +27,7 @@ from twisted.logger import Logger
 from twisted_broker.config import LogConfig, topic_config
 from twisted_broker.interfaces import IFileSystem, TopicPartition
 from twisted_broker.log import checkpoints
-from twisted_broker.log.errors import LogDirFailure
+from twisted_broker.log.errors import LogDirFailure, OutOfDescriptors, is_out_of_descriptors
 from twisted_broker.log.log import Log
 from twisted_broker.log.log_care import LogCare, log_starts
 from twisted_broker.log.log_directory import DELETE_SUFFIX, STRAY_SUFFIX, LogDirectory
@@ -52,6 +52,8 @@ class LogManager(LogCare):
             try:
                 directory.claim(self.config.node_id, self.cluster_id)
             except OSError as error:
+                if is_out_of_descriptors(error):
+                    raise
                 self._fail_directory(directory, error)
         waiting = [self._load(directory) for directory in self.online()]
         return gather(waiting).addCallback(self._loaded)
@@ -61,7 +63,7 @@ class LogManager(LogCare):
         now_ms, default = self.runtime.wall_ms(), topic_config(self.config, {})
 
         def finish(logs: list[Log] | None, error: BaseException | None) -> None:
-            if isinstance(error, OSError):
+            if isinstance(error, OSError) and not is_out_of_descriptors(error):
                 self._fail_directory(directory, error)
             elif error is not None:
                 loaded.errback(error)
@@ -109,8 +111,8 @@ class LogManager(LogCare):
         """The partition's log, made if need be.
 
         BrokerError KAFKA_STORAGE_ERROR: a replica that is not new may be in a directory that is
-        offline, or the disk fails now; INCONSISTENT_TOPIC_ID: the log belongs to another topic of
-        that name.
+        offline, or the disk fails now, or (OutOfDescriptors) no file can be opened for now;
+        INCONSISTENT_TOPIC_ID: the log belongs to another topic of that name.
         """
         log = self.logs.get(topic_partition)
         if log is not None:
@@ -158,12 +160,21 @@ class LogManager(LogCare):
             log = directory.create(topic_partition, topic_id, config, self.runtime.wall_ms())
         except OSError as error:
             self._fail_directory(directory, error)
+            if is_out_of_descriptors(error):
+                raise OutOfDescriptors(directory.path, error) from error
             raise LogDirFailure(directory.path, error) from error
         self._take(directory, log)
         directory.without_id.append(log)
         if len(directory.without_id) == 1:
-            self._submit(directory, lambda: _write_topic_ids(directory))
+            self._submit_topic_ids(directory)
         return log
+
+    def _submit_topic_ids(self, directory: LogDirectory) -> None:
+        self._submit(
+            directory,
+            lambda: _write_topic_ids(directory),
+            lambda: self._submit_topic_ids(directory),
+        )
 
     def _give_id(self, log: Log, topic_id: bytes) -> None:
         """Writes the id of a log that had none (made by an old broker)."""

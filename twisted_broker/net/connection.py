@@ -100,8 +100,8 @@ class ListenerContext(Protocol_):
 
 class KafkaConnection(Protocol):
     """The protocol of an accepted connection. `active` is set by traffic and cleared by the idle
-    watch; `held_since` is when the request that is started now had come, on the clock, if it had to
-    wait for those before it, else 0.
+    watch; `asked`: whether a request ever came; `held_since` is when the request that is started
+    now had come, on the clock, if it had to wait for those before it, else 0.
     """
 
     def __init__(self, door: ListenerContext, client_host: str) -> None:
@@ -111,7 +111,7 @@ class KafkaConnection(Protocol):
         self.client_software = ("unknown", "unknown")
         self.active = True
         self.silent_rounds = 0
-        self.hung_up = False
+        self.asked = self.hung_up = False
         self.frames = FrameReader(door.frame_limit)
         self.output: SendQueue = None  # type: ignore[assignment]
         self.closing = False
@@ -175,6 +175,7 @@ class KafkaConnection(Protocol):
                 frame = next_frame()
                 if frame is None:
                     return
+                self.asked = True
                 self.held_since = 0.0
             else:
                 self._held = None

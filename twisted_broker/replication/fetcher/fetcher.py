@@ -23,7 +23,7 @@ from twisted.logger import Logger
 
 from twisted_broker.interfaces import Runtime, TopicPartition
 from twisted_broker.log.append_info import LogAppendInfo
-from twisted_broker.log.errors import LogDirFailure
+from twisted_broker.log.errors import LogDirFailure, OutOfDescriptors
 from twisted_broker.replication.fetcher.fetcher_state import (
     FetchedPartition,
     FetcherState,
@@ -331,6 +331,8 @@ class Fetcher:
                 offset=asked.fetch_offset,
                 error=error,
             )
+            return False
+        except OutOfDescriptors:
             return False
         except Exception as error:
             if not isinstance(error, BrokerError):

@@ -57,6 +57,7 @@ class BrokerService(Service):
         reactor: Any,
         descriptors: int = INT_MAX,
         when_asked_again: Callable[[Callable[[], None]], None] = lambda hurry: None,
+        when_ready: Callable[[], None] = lambda: None,
     ) -> None:
         """`descriptors`: how many this process may open.
 
@@ -70,6 +71,7 @@ class BrokerService(Service):
         self._run_file = run_file
         self._descriptors = descriptors
         self._when_asked_again = when_asked_again
+        self._when_ready = when_ready
         self._reactor = reactor
         self._starting: Deferred[None] | None = None
         self._stopping = False
@@ -103,6 +105,7 @@ class BrokerService(Service):
             self.broker = Broker(self.config, self.runtime, self._cluster_id, self._descriptors)
             self.broker.fatal = self._fail
             await self._start_broker(self.broker)
+            self._when_ready()
             self._tell()
         except STARTING_ERRORS as error:
             self._fail(str(error))

@@ -120,6 +120,7 @@ class LocalCluster(BrokerService):
         reactor: Any,
         descriptors: int = INT_MAX,
         when_asked_again: Callable[[Callable[[], None]], None] = lambda hurry: None,
+        when_ready: Callable[[], None] = lambda: None,
     ) -> None:
         runtime = make_runtime(configs[0])
         super().__init__(
@@ -130,6 +131,7 @@ class LocalCluster(BrokerService):
             reactor=reactor,
             descriptors=descriptors // len(configs),
             when_asked_again=when_asked_again,
+            when_ready=when_ready,
         )
         self.brokers: list[Broker] = []
         self._configs = configs
@@ -143,6 +145,7 @@ class LocalCluster(BrokerService):
         self._say_settings()
         try:
             await self._start_all()
+            self._when_ready()
             self._tell()
         except STARTING_ERRORS as error:
             self._fail(str(error))

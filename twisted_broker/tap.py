@@ -17,6 +17,7 @@ server.properties.
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import resource
 import signal
@@ -187,6 +188,7 @@ def makeService(options: Options) -> Any:
         "descriptors": descriptors,
     }
     more["when_asked_again"] = partial(_take_signals, clock)
+    more["when_ready"] = _settle_heap
     if len(options.broker_configs) == 1:
         config = options.broker_config
         return BrokerService(config, production_runtime(clock, config, in_memory=in_memory), **more)
@@ -204,6 +206,15 @@ def _take_signals(reactor: Any, hurry: Callable[[], None]) -> None:
     for each in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         if signal.getsignal(each) is not signal.SIG_IGN:
             signal.signal(each, lambda number, frame: reactor.callFromThread(hurry))
+
+
+def _settle_heap() -> None:
+    """What is there after the start stays: the collector need not walk it again.
+
+    It did so for a quarter of a second at a time (10,000 partitions).
+    """
+    gc.collect()
+    gc.freeze()
 
 
 def _stop_on_hangup(reactor: Any) -> None:

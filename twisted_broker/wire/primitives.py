@@ -32,7 +32,7 @@ NULL_UUID = bytes(16)
 MAX_TAGGED_FIELDS = 1024
 # Elements of all arrays of one request: far above a fetch of every partition a broker can host, and
 # 100 MB of objects at most.
-MAX_ELEMENTS = 500_000
+MAX_ELEMENTS = 100_000
 FEW_ELEMENTS = 2_000
 MAX_UINT32 = 0xFFFFFFFF
 

@@ -300,8 +300,9 @@ def main(count: int) -> None:
         while not client.answered and clock.seconds() < until:
             house.step()
         size = "closed" if client.lost else "none" if not client.answered else len(client.received)
+        spent = process_time() - began
         print(
-            f"{name:<36} {size:>10} {clock.made:>7} {process_time() - began:>7.2f} "
+            f"{name:<36} {size:>10} {clock.made:>7} {spent:>7.2f} "
             f"{clock.longest * 1000:>17.0f} {collection[1] * 1000:>23.0f}",
             flush=True,
         )

@@ -41,6 +41,7 @@ from twisted_broker.net.connection_limits import (
     DescriptorShares,
 )
 from twisted_broker.net.listeners import EndPoint, ListenerPlan, OpenListeners, plan_listeners
+from twisted_broker.net.request_bytes import RequestBytes
 from twisted_broker.security.acl import AllowAll
 from twisted_broker.settings import INT_MAX, ConfigError
 from twisted_broker.wire.errors import BrokerError, ErrorCode
@@ -110,6 +111,7 @@ class Broker:
             config.integer("max.connections.per.ip"),
             self._shares.clients,
         )
+        self._request_bytes = RequestBytes(config.integer("queued.max.request.bytes"))
         self._undo: list[Callable[[], Awaitable[None]]] = []
         self._observer: Any = None
         self._lifecycle: Any = None
@@ -234,6 +236,9 @@ class Broker:
             frame_limit=self.config.integer("socket.request.max.bytes"),
             idle_ms=self.config.integer("connections.max.idle.ms"),
             on_controller=is_controller,
+            request_bytes=RequestBytes(self.config.integer("queued.max.request.bytes"))
+            if is_controller
+            else self._request_bytes,
         )
         self._factories.append(factory)
         self._dispatchers.append(dispatcher)

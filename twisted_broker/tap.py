@@ -209,9 +209,8 @@ def _take_signals(reactor: Any, hurry: Callable[[], None]) -> None:
 
 
 def _settle_heap() -> None:
-    """What is there after the start stays: the collector need not walk it again.
-
-    It did so for a quarter of a second at a time (10,000 partitions).
+    """What is there after the start stays: the collector need not walk it again, which took a
+    quarter of a second with 10,000 partitions.
     """
     gc.collect()
     gc.freeze()

@@ -234,6 +234,55 @@ def test_connection_limits() -> None:
     assert isinstance(house.client(), Failure)
 
 
+def test_long_requests_are_bounded_over_all_connections() -> None:
+    """`queued.max.request.bytes`: the third long request waits until one of those before it is
+    answered or gone; short ones come through.
+    """
+    script = Script(parked=(PRODUCE,))
+    house = House(script, request_bytes=150_000)
+    budget = house.factory.request_bytes
+    clients = [house.client() for _ in range(5)]
+    for each in clients[:4]:
+        whole = framed(PRODUCE + bytes(99_998))
+        for start in range(0, len(whole), 40_000):
+            each.transport.write(whole[start : start + 40_000])
+    clients[4].transport.write(framed(FETCH))
+    house.run()
+    assert len(script.turns) == 2 and budget.used == 200_000 and len(budget.waiting) == 2
+    assert clients[4].data == framed(FETCH)
+    script.turns[0].finish(framed(b""))
+    house.run()
+    assert len(script.turns) == 3 and budget.used == 200_000
+    script.turns[1].connection.transport.abortConnection()
+    house.run()
+    assert len(script.turns) == 4 and not budget.waiting
+    for turn in script.turns[2:]:
+        turn.finish(framed(b""))
+    house.run()
+    assert budget.used == 0
+
+
+def test_a_long_request_that_stops_midway_gives_its_memory_up() -> None:
+    """While others wait for room, silence of a tenth of `connections.max.idle.ms` ends it; a
+    partial frame that goes is given back.
+    """
+    script = Script()
+    house = House(script, idle_ms=10_000, request_bytes=50_000)
+    stalled, waiting = house.client(), house.client()
+    stalled.transport.write(framed(FETCH + bytes(90_000))[:40_000])
+    house.run()
+    whole = framed(FETCH + bytes(60_000))
+    for start in range(0, len(whole), 40_000):
+        waiting.transport.write(whole[start : start + 40_000])
+    house.run()
+    assert not script.started and house.factory.request_bytes.used == 90_002
+    for _ in range(3):
+        house.clock.advance(1)
+        house.run()
+    assert stalled.lost and not waiting.lost
+    assert len(script.started) == 1 and house.factory.request_bytes.used == 0
+
+
 def test_shares_of_descriptors() -> None:
     """Clients, the controller, logs and all else share them; segments beyond what logs may hold
     are taken from the clients, at once.

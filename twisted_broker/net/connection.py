@@ -32,6 +32,7 @@ from twisted.python.failure import Failure
 
 from twisted_broker.interfaces import Runtime
 from twisted_broker.net.frames import FrameReader
+from twisted_broker.net.request_bytes import RequestBytes
 from twisted_broker.net.send_queue import SendQueue
 from twisted_broker.security.principal import ANONYMOUS
 from twisted_broker.wire.errors import WireError
@@ -39,6 +40,7 @@ from twisted_broker.wire.errors import WireError
 PIPELINED = 32
 PIPELINED_BYTES = 8 << 20
 _PRODUCE = b"\0\0"
+_LONG = 32768
 
 _log = Logger(namespace="replog.net")
 
@@ -48,12 +50,12 @@ Answer = bytes | list[Any] | None
 class PendingResponse:
     """A request in progress whose answer is not out. `answer` counts once `done`."""
 
-    __slots__ = ("answer", "done", "size")
+    __slots__ = ("answer", "done", "granted", "size")
 
     def __init__(self, answer: Answer = None, done: bool = True) -> None:
         self.answer = answer
         self.done = done
-        self.size = 0
+        self.size = self.granted = 0
 
     @property
     def appended(self) -> bool:
@@ -92,6 +94,7 @@ class ListenerContext(Protocol_):
     runtime: Runtime
     frame_limit: int
     dispatch: Dispatch
+    request_bytes: RequestBytes
 
     def opened(self, connection: KafkaConnection) -> None: ...
 
@@ -100,8 +103,9 @@ class ListenerContext(Protocol_):
 
 class KafkaConnection(Protocol):
     """The protocol of an accepted connection. `active` is set by traffic and cleared by the idle
-    watch; `asked`: whether a request ever came; `held_since` is when the request that is started
-    now had come, on the clock, if it had to wait for those before it, else 0.
+    watch; `asked`: whether a request ever came; `coming_bytes`: what was granted to a long request
+    that is not all here yet; `held_since` is when the request that is started now had come, on the
+    clock, if it had to wait for those before it, else 0.
     """
 
     def __init__(self, door: ListenerContext, client_host: str) -> None:
@@ -112,14 +116,14 @@ class KafkaConnection(Protocol):
         self.active = True
         self.silent_rounds = 0
         self.asked = self.hung_up = False
-        self.frames = FrameReader(door.frame_limit)
+        self.frames = FrameReader(door.frame_limit, ask=self._may_come)
         self.output: SendQueue = None  # type: ignore[assignment]
         self.closing = False
         self.held_since = 0.0
         self._dispatch = door.dispatch
         self._turns: deque[PendingResponse] = deque()
         self._held: bytes | memoryview | None = None
-        self._in_progress_bytes = 0
+        self._in_progress_bytes = self._starting = self.coming_bytes = 0
         self._serving = False
         self._reading = True
 
@@ -176,6 +180,7 @@ class KafkaConnection(Protocol):
                 if frame is None:
                     return
                 self.asked = True
+                self.coming_bytes = 0
                 self.held_since = 0.0
             else:
                 self._held = None
@@ -183,8 +188,11 @@ class KafkaConnection(Protocol):
                 self._held = frame
                 self.held_since = self.held_since or self.door.runtime.clock.seconds()
                 return
+            granted = len(frame) if type(frame) is memoryview and len(frame) > _LONG else 0
+            self._starting = granted
             outcome = dispatch(self, frame)
             if isinstance(outcome, PendingResponse):
+                outcome.granted, self._starting = granted, 0
                 self._wait(outcome, len(frame))
                 if outcome.done:
                     self.turn_done()
@@ -193,6 +201,9 @@ class KafkaConnection(Protocol):
             elif outcome is not None:
                 output.send(outcome)
             frame = outcome = None
+            if self._starting:
+                self._starting = 0
+                self.door.request_bytes.give_back(granted)
 
     def _may_start(self, frame: bytes | memoryview) -> bool:
         turns = self._turns
@@ -201,6 +212,29 @@ class KafkaConnection(Protocol):
             and turns[-1].appended
             and len(turns) < PIPELINED
             and self._in_progress_bytes + len(frame) <= PIPELINED_BYTES
+        )
+
+    def _may_come(self, size: int) -> bool:
+        granted = self.door.request_bytes.take(size, self._come)
+        self.coming_bytes = size if granted else 0
+        return granted
+
+    def _come(self) -> None:
+        """There is room for long requests again."""
+        if not self.closing:
+            self.door.runtime.clock.callLater(0, self._come_now)
+
+    def _come_now(self) -> None:
+        if not self.closing:
+            self.frames.waits = False
+            self.serve()
+
+    def _granted(self) -> int:
+        """What is granted to this connection in all."""
+        held = self._held
+        waiting = len(held) if type(held) is memoryview and len(held) > _LONG else 0
+        return (
+            self.coming_bytes + waiting + self._starting + sum(turn.granted for turn in self._turns)
         )
 
     def _wait(self, turn: PendingResponse, size: int) -> None:
@@ -214,13 +248,19 @@ class KafkaConnection(Protocol):
         while turns and turns[0].done:
             turn = turns.popleft()
             self._in_progress_bytes -= turn.size
+            if turn.granted:
+                self.door.request_bytes.give_back(turn.granted)
             if turn.answer is not None:
                 self.output.send(turn.answer)
                 turn.left()
         self.serve()
 
     def _read_or_not(self) -> None:
-        wanted = self._held is None and not (self.output.full and self.frames.pending)
+        wanted = (
+            self._held is None
+            and not self.frames.waits
+            and not (self.output.full and self.frames.pending)
+        )
         if wanted == self._reading:
             return
         self._reading = wanted
@@ -274,9 +314,13 @@ class KafkaConnection(Protocol):
         self.closing = True
         self.output.close()
         self.door.closed(self)
+        granted, self._starting, self.coming_bytes = self._granted(), 0, 0
+        if granted:
+            self.door.request_bytes.give_back(granted)
         turns, self._turns = self._turns, deque()
         self._held = None
         for turn in turns:
+            turn.granted = 0
             turn.abandon()
 
 

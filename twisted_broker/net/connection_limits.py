@@ -9,7 +9,9 @@ Owns the open connections of a listener.
    closed, at most a tenth of that late; so is one whose peer hung up and whose request waits that
    long. One timer serves all connections of the listener. A round that comes late counts for
    nobody: this process stood still, and what was sent to it meanwhile is not read yet.
-3. A controller's listener has a share of its own. When that is taken, a newcomer takes the place of
+3. Where others wait for room (`request_bytes.py`), a connection that stops in the midst of a long
+   request is closed after a tenth of that.
+4. A controller's listener has a share of its own. When that is taken, a newcomer takes the place of
    the oldest connection that never asked anything: a flood keeps no broker out.
 
 Source: Kafka's `SocketServer`, `ConnectionQuotas`, `Selector.IdleExpiryManager`. Leaves out: rates
@@ -26,6 +28,7 @@ from twisted.internet.protocol import Factory
 
 from twisted_broker.interfaces import IDelayedCall, Runtime
 from twisted_broker.net.connection import Dispatch, KafkaConnection
+from twisted_broker.net.request_bytes import RequestBytes
 from twisted_broker.settings import INT_MAX
 
 _ROUNDS = 10
@@ -110,6 +113,7 @@ class ConnectionFactory(Factory):
         frame_limit: int,
         idle_ms: int,
         on_controller: bool = False,
+        request_bytes: RequestBytes | None = None,
     ) -> None:
         self.runtime = runtime
         self.dispatch = dispatch
@@ -117,6 +121,7 @@ class ConnectionFactory(Factory):
         self.frame_limit = frame_limit
         self.idle_ms = idle_ms
         self.on_controller = on_controller
+        self.request_bytes = RequestBytes(0) if request_bytes is None else request_bytes
         self.connections: dict[KafkaConnection, None] = {}
         self._watch: IDelayedCall | None = None
         self._look_at = 0.0
@@ -179,5 +184,8 @@ class ConnectionFactory(Factory):
                 connection.silent_rounds = 0
                 continue
             connection.silent_rounds += 1
+            if connection.coming_bytes and self.request_bytes.waiting:
+                connection.close()  # others wait for the memory of a request that does not come
+                continue
             if connection.silent_rounds >= _ROUNDS:
                 connection.close()

@@ -304,9 +304,8 @@ def test_connections_leave_descriptors_to_the_logs() -> None:
     held = house.broker.log_manager.descriptors()
     assert held == 32, "a third of the limit is for segments"
     assert house.broker._counts.most() == 96 - 24 - 12 - 32
-    for number in range(
-        20
-    ):  # answers refer to more segments than logs may hold: what they take is the connections' no more
+    # Answers refer to more segments than logs may hold: what they take, connections may not have.
+    for number in range(20):
         file = SegmentFile(house.broker.log_manager.online()[0].pool, f"/data/{number}")
         file.create()
         file.acquire()

@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import pytest
-from twisted_broker.image.entries import Endpoint
 
 from tests.api.data_plane import Api, DenyList
 from tests.replication.fixtures import TOPIC_ID, Fixture, batch, broker_registration, registration

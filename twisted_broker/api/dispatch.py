@@ -375,6 +375,8 @@ class Dispatcher:
         """The answer of a long request."""
         if response is None:
             return Written(None)
+        if response.__class__ is Encoded:
+            return Written(self.answer(served, context, response))
         parts: list[Any] = []
         try:
             await context.in_slices(encode_in_slices(response, served.version, parts))

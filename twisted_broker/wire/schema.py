@@ -139,8 +139,8 @@ def decode_in_slices(
     read = _sliced(reader_source, cls, version, "read")
     try:
         message, position = yield from read(buffer, offset, len(buffer))
-    except READ_ERRORS as error:
-        raise wire_error(cls, version, error) from None
+    except READ_ERRORS:
+        raise wire_error(cls, version) from None
     if position != len(buffer) and not cls.allows_trailing_bytes:
         raise WireError(f"{cls.__name__} v{version}: {len(buffer) - position} bytes too many")
     return message  # type: ignore[no-any-return]

@@ -9,6 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 
@@ -21,6 +23,7 @@ from twisted_broker.pipeline.cli import pipeline
 from twisted_broker.pipeline.errors import PipelineError
 from twisted_broker.pipeline.jobs import archive
 from twisted_broker.pipeline.jobs.archive.signals import Stopper
+from twisted_broker.pipeline.lake import timestamps
 from twisted_broker.pipeline.lake.delta import DeltaTable
 from twisted_broker.pipeline.lake.ledger import Ledger
 from twisted_broker.pipeline.lake.parquet import ParquetTable
@@ -59,6 +62,51 @@ def test_a_table_grows_by_what_is_new(
     assert archive.run(spark, config).rows == 20
     assert tables.table_rows(spark, tmp_path / "lake") == tables.expected(numbered(60, 2))
     assert sorted(path.name for path in (tmp_path / "lake").glob("date=*")) == ["date=2023-01-01"]
+
+
+def timestamp_types(lake: Path) -> list[pa.DataType]:
+    return sorted(
+        {pq.read_schema(file).field("timestamp").type for file in lake.glob("date=*/*.parquet")},
+        key=str,
+    )
+
+
+@FORMATS
+def test_timestamps_are_microseconds_in_utc_and_older_files_are_read_still(
+    spark: SparkSession,
+    broker: BrokerProcess,
+    topic: str,
+    filled: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    form: str,
+) -> None:
+    lake, int96 = tmp_path / "lake", pa.timestamp("ns")
+    with monkeypatch.context() as patch:
+        patch.setattr(timestamps, "MICROSECONDS", "INT96")  # as tables were written before
+        archive.run(spark, archive.ArchiveConfig(filled, str(lake), form))
+    assert timestamp_types(lake) == [int96]
+    more(broker, topic)
+    archive.run(spark, archive.ArchiveConfig(filled, str(lake)))
+    assert timestamp_types(lake) == [int96, pa.timestamp("us", tz="UTC")]
+    assert tables.table_rows(spark, lake) == tables.expected(numbered(60, 2))
+    assert spark.conf.get(timestamps.SETTING) == "INT96"
+
+
+def test_a_lost_ledger_of_a_parquet_table_is_one_line_and_nothing_is_written(
+    spark: SparkSession, filled: str, tmp_path: Path
+) -> None:
+    lake = tmp_path / "lake"
+    archive.run(spark, archive.ArchiveConfig(filled, str(lake), "parquet", max_records=25))
+    newest = sorted((lake / "_replog" / "ledger").glob("*.json"))[-1]
+    kept = newest.read_bytes()
+    newest.unlink()
+    before = sorted(lake.rglob("*"))
+    assert f"_replog/ledger/{newest.name} was lost" in refused("--from", filled, "--to", str(lake))
+    assert sorted(lake.rglob("*")) == before
+    newest.write_bytes(kept)
+    assert archive.run(spark, archive.ArchiveConfig(filled, str(lake))).rows == 0
+    assert tables.table_rows(spark, lake) == tables.expected(numbered(40, 2))
 
 
 POINTS: list[tuple[str, type, str, bool]] = [

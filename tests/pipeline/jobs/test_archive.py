@@ -279,6 +279,22 @@ def test_what_cannot_be_archived_is_one_line_and_nothing_is_written(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "notes"]
 
 
+def test_a_delta_commit_that_was_cut_short_is_one_line(
+    spark: SparkSession, filled: str, tmp_path: Path
+) -> None:
+    """By our own reading of the log, and by Spark's when the table is read."""
+    lake = tmp_path / "lake"
+    archive.run(spark, archive.ArchiveConfig(filled, str(lake)))
+    newest = sorted((lake / "_delta_log").glob("*.json"))[-1]
+    newest.write_bytes(newest.read_bytes()[:-40])
+    assert f"{newest} is cut short" in refused("--from", filled, "--to", str(lake))
+    spark._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()  # type: ignore[union-attr]
+    again = CliRunner().invoke(
+        pipeline, ["replay", "--from", str(lake), "--to", f"{filled}-again", "--quiet"]
+    )
+    assert again.exit_code == 2 and len(again.stderr.splitlines()) == 1, again.output
+
+
 @FORMATS
 def test_a_damaged_segment_stops_and_nothing_is_committed(
     spark: SparkSession, broker: BrokerProcess, topic: str, filled: str, tmp_path: Path, form: str

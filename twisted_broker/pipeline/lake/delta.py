@@ -45,8 +45,15 @@ class DeltaTable:
 
     format = "delta"
 
-    def __init__(self, spark: SparkSession, files: IFiles) -> None:
-        self.spark, self.files = spark, files
+    def __init__(self, spark: SparkSession | None, files: IFiles) -> None:
+        self.files = files
+        self._spark = spark
+
+    @property
+    def spark(self) -> SparkSession:
+        """Needed for rows alone: a ledger is read without it."""
+        assert self._spark is not None, "rows were asked for without Spark"
+        return self._spark
 
     def commits(self) -> Iterator[dict[str, Any]]:
         """What the commits in the log say of themselves, newest first."""

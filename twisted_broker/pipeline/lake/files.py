@@ -69,7 +69,7 @@ def local(place: str) -> Path | None:
     return None if "://" in place else Path(place)
 
 
-def check_writable(place: Path) -> None:
+def check_writable(place: Path, setting: str = "--to") -> None:
     """PipelineError unless files can be made in this folder, or it can be made.
 
     Nothing stays behind.
@@ -79,12 +79,12 @@ def check_writable(place: Path) -> None:
         with tempfile.TemporaryFile(dir=nearest):
             pass
     except OSError as error:
-        raise not_writable(error, nearest) from error
+        raise not_writable(error, nearest, setting) from error
 
 
-def not_writable(error: OSError, place: Path) -> PipelineError:
+def not_writable(error: OSError, place: Path, setting: str = "--to") -> PipelineError:
     return PipelineError(
-        f"--to: {place}: {error.strerror or error}: name a folder that can be written to"
+        f"{setting}: {place}: {error.strerror or error}: name a folder that can be written to"
     )
 
 

@@ -50,8 +50,15 @@ class ParquetTable:
 
     format = "parquet"
 
-    def __init__(self, spark: SparkSession, files: IFiles) -> None:
-        self.spark, self.files = spark, files
+    def __init__(self, spark: SparkSession | None, files: IFiles) -> None:
+        self.files = files
+        self._spark = spark
+
+    @property
+    def spark(self) -> SparkSession:
+        """Needed for rows alone: a ledger is read without it."""
+        assert self._spark is not None, "rows were asked for without Spark"
+        return self._spark
 
     def batches(self) -> list[str]:
         return [name for name in self.files.names(LEDGERS) if LEDGER.fullmatch(name)]

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from twisted_broker.pipeline import sources
 from twisted_broker.pipeline.errors import PipelineError
 from twisted_broker.pipeline.jobs.report import counts
+from twisted_broker.pipeline.lake.files import check_writable
 from twisted_broker.pipeline.progress import Progress
 from twisted_broker.pipeline.report import sections, tables
 from twisted_broker.pipeline.report.numbers import minute_text, size_text
@@ -138,7 +139,7 @@ def draw(found: Counted) -> list[Section]:
 
 
 def checked(to: str | Path) -> Path:
-    """The directory, if it may be written to."""
+    """The directory, if it may and can be written to."""
     place = Path(to)
     if place.exists() and not place.is_dir():
         raise PipelineError(f"--to: {place} is a file: name a directory")
@@ -146,6 +147,7 @@ def checked(to: str | Path) -> Path:
         raise PipelineError(
             f"--to: {place} holds other files: name a new directory, or that of an earlier report"
         )
+    check_writable(place)
     return place
 
 

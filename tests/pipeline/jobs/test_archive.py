@@ -4,6 +4,7 @@ refuses.
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -27,6 +28,7 @@ from twisted_broker.pipeline.lake import timestamps
 from twisted_broker.pipeline.lake.delta import DeltaTable
 from twisted_broker.pipeline.lake.ledger import Ledger
 from twisted_broker.pipeline.lake.parquet import ParquetTable
+from twisted_broker.pipeline.progress import Progress
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -229,6 +231,24 @@ def test_delta_without_the_commits_of_archive_still_knows_where_it_ends(
     more(broker, topic)
     assert archive.run(spark, config).rows == 20
     assert tables.table_rows(spark, lake) == tables.expected(numbered(60, 2))
+
+
+def test_a_first_batch_that_begins_above_zero_says_what_was_deleted_and_a_later_one_nothing(
+    spark: SparkSession, kafka_files: KafkaFiles, tmp_path: Path
+) -> None:
+    said = io.StringIO()
+    config = archive.ArchiveConfig(
+        f"segments:{kafka_files.directory}?topics=rich", str(tmp_path / "lake"), max_records=20
+    )
+    result = archive.run(spark, config, Progress(stream=said))
+    line = (
+        "archive: rich: 3 records (by their offsets) had been deleted before the archive "
+        "began: partition 0 begins at offset 3\n"
+    )
+    assert result.batches > 1 and said.getvalue().count(line) == 1 == said.getvalue().count(
+        "deleted"
+    )
+    assert result.to_json()["deleted_before"] == {"rich": {"0": 3}} and result.findings == []
 
 
 def test_read_committed_is_the_same_over_both_sources(

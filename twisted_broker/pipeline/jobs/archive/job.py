@@ -63,6 +63,7 @@ class ArchiveResult:
     rows: int = 0
     batches: int = 0
     gaps: list[guards.Gap] = field(default_factory=list)
+    missed: list[guards.Missed] = field(default_factory=list)
     ledger: Ledger = field(default_factory=Ledger)
 
     @property
@@ -79,6 +80,10 @@ class ArchiveResult:
             "batches": self.batches,
             "findings": self.findings,
             "topics": topics,
+            "deleted_before": {
+                each.topic: {str(number): start for number, start in each.starts.items()}
+                for each in self.missed
+            },
         }
 
 
@@ -173,11 +178,13 @@ class Archive:
         )
         if not self.result.ledger.batch:
             table.claim(self.target)
-        for gap in plan.gaps:
-            self.progress.say(f"archive: {gap}")
+        missed = guards.missed(self.result.ledger, plan.start)
+        for line in (*plan.gaps, *missed):
+            self.progress.say(f"archive: {line}")
         with self.progress.step(
             f"archive: batch {after.batch}, {plan.offsets:,} offsets", self.spark
         ):
             rows = self.target.append(transform(records), after)
         self.result.ledger, self.result.gaps = after, [*self.result.gaps, *plan.gaps]
+        self.result.missed += missed
         self.result.rows, self.result.batches = self.result.rows + rows, self.result.batches + 1

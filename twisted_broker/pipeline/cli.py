@@ -19,6 +19,7 @@ from typing import Any
 import click
 
 from twisted_broker.pipeline.errors import PipelineError, line_of
+from twisted_broker.pipeline.machine.installed import install
 
 PACKAGE = "twisted_broker.pipeline"
 COMMANDS = {
@@ -54,7 +55,6 @@ COMMANDS = {
     ),
 }
 TRACEBACK = "REPLOG_TRACEBACK"
-INSTALL = "pip install 'twisted-broker[spark]'"
 
 
 class Jobs(click.Group):
@@ -73,7 +73,7 @@ class Jobs(click.Group):
         except ModuleNotFoundError as error:
             if (error.name or "").startswith("twisted_broker"):
                 raise
-            raise PipelineError(f"{error.name} is not installed: {INSTALL}") from None
+            raise PipelineError(f"{error.name} is not installed: {install('spark')}") from None
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -81,7 +81,7 @@ class Jobs(click.Group):
             formatter.write_dl([(name, line) for name, (_, line) in COMMANDS.items()])
         if importlib.util.find_spec("pyspark") is None:
             with formatter.section("Spark is not installed"):
-                formatter.write_text(INSTALL)
+                formatter.write_text(install("spark"))
 
     def invoke(self, ctx: click.Context) -> Any:
         if not ctx.params.get("traceback"):

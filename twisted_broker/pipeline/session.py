@@ -20,13 +20,13 @@ from typing import TYPE_CHECKING
 
 from twisted_broker.pipeline.errors import PipelineError
 from twisted_broker.pipeline.machine import jars, java
+from twisted_broker.pipeline.machine.installed import install
 
 if TYPE_CHECKING:
     from pyspark import SparkConf
     from pyspark.sql import SparkSession
 
 VERSION = "4.2"
-INSTALL = "pip install 'twisted-broker[spark]'"
 NEEDED = {"spark.sql.session.timeZone": "UTC", "spark.sql.python.filterPushdown.enabled": "true"}
 """What the jobs rely on, also in a session that somebody else began."""
 DEFAULTS = NEEDED | {
@@ -98,11 +98,11 @@ def check_spark() -> None:
     try:
         import pyspark
     except ImportError:
-        raise PipelineError(f"Spark is not installed: {INSTALL}") from None
+        raise PipelineError(f"Spark is not installed: {install('spark')}") from None
     if not pyspark.__version__.startswith(f"{VERSION}."):
         raise PipelineError(
             f"pyspark {pyspark.__version__} is installed, the connector's jars are for "
-            f"{VERSION}: {INSTALL}"
+            f"{VERSION}: {install('spark')}"
         )
 
 

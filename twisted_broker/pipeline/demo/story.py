@@ -26,6 +26,7 @@ from twisted_broker.pipeline.errors import PipelineError
 from twisted_broker.pipeline.jobs import archive, audit, compare, replay, report
 from twisted_broker.pipeline.lake import table
 from twisted_broker.pipeline.lake.files import check_writable
+from twisted_broker.pipeline.machine.installed import install
 from twisted_broker.pipeline.progress import Progress
 from twisted_broker.pipeline.sources import kafka_admin
 
@@ -61,7 +62,7 @@ def check(directory: Path) -> None:
     check_writable(directory, "--data")
     next(data_set.flights(1))
     if not installed():
-        raise PipelineError("no client to produce with: pip install 'twisted-broker[demo]'")
+        raise PipelineError(f"no client to produce with: {install('demo')}")
 
 
 def run(

@@ -15,6 +15,7 @@ Source: issue 5; SPARK.md 6 and 7. Left out: joining small files, decoding value
 
 from __future__ import annotations
 
+import uuid
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -131,6 +132,7 @@ class Archive:
         self.spark, self.config, self.source, self.target = spark, config, source, target
         self.progress, self.stopper = progress, stopper
         self.result = ArchiveResult(config.to, target.format)
+        self.name = uuid.uuid4().hex
         self.goal: Offsets | None = None
         self.conflicts = 0
 
@@ -173,9 +175,15 @@ class Archive:
     def batch(self, extent: Extent, plan: guards.Plan) -> None:
         """Append one range of every partition."""
         after = self.result.ledger.after(extent.ids, plan.end)
-        records = sources.read(
-            self.spark, self.source, Wanted(COLUMNS, plan.start, plan.end, self.config.isolation)
+        wanted = Wanted(
+            COLUMNS,
+            plan.start,
+            plan.end,
+            self.config.isolation,
+            run=self.name,
+            at_most=self.config.max_records,
         )
+        records = sources.read(self.spark, self.source, wanted)
         if not self.result.ledger.batch:
             table.claim(self.target)
         missed = guards.missed(self.result.ledger, plan.start)

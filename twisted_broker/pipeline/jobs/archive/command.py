@@ -99,6 +99,9 @@ def command(
     extents.check(sources.parse(source))
     table.check_to(to, format)
     spark = session.build("replog archive", formats=("kafka", "delta"), tell=progress.say)
+    warning = session.lost_on_workers(spark, to)
+    if warning:
+        click.echo(f"replog pipeline: {warning}", err=True)
     with on_signals() as stopper:  # after the session, which takes SIGINT for itself
         result = run(spark, config, progress, stopper)
     click.echo(

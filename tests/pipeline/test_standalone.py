@@ -166,7 +166,9 @@ def pack(folder: Path, python: str) -> Path:
         site / "twisted_broker",
         ignore=shutil.ignore_patterns("__pycache__"),
     )
-    subprocess.run(["tar", "-cf", folder / "packed.tar", "-C", venv, "."], check=True)
+    subprocess.run(
+        "tar -cf ../packed.tar *", shell=True, cwd=venv, check=True
+    )  # Spark refuses an entry "./"
     return folder / "packed.tar"
 
 

@@ -148,7 +148,7 @@ def pack(folder: Path, python: str) -> Path:
     documentation says.
     """
     venv = folder / "packed"
-    subprocess.run([python, "-m", "venv", "--without-pip", "--symlinks", venv], check=True)
+    subprocess.run([python, "-m", "venv", "--without-pip", "--copies", venv], check=True)
     site = next(venv.glob("lib/python3*/site-packages"))
     for name in PACKED:
         kept = SPARK.parent / name

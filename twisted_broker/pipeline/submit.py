@@ -155,6 +155,11 @@ def command(ctx: click.Context, arguments: tuple[str, ...]) -> None:
     found = jars.provide(jars.ALL, lambda said: click.echo(said, err=True))
     line = command_line(program, arguments, found)
     own = {"PYSPARK_DRIVER_PYTHON": sys.executable, "JAVA_HOME": str(java.find().for_spark())}
+    if workers_python(split(arguments)[0], os.environ):
+        own["PYSPARK_PYTHON"] = (
+            # else the session takes this Python's path where the master is on this machine
+            "python3"
+        )
     os.execve(
         program,
         line,

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import subprocess
 import time
 from pathlib import Path
@@ -29,15 +28,14 @@ SMALL = {
 class Daemon:
     """One of Spark's daemons; its log is a file."""
 
-    def __init__(self, directory: Path, *arguments: str, user: str | None = None) -> None:
+    def __init__(self, directory: Path, *arguments: str) -> None:
         directory.mkdir(parents=True, exist_ok=True)
         self.log = directory / "log"
-        known = os.environ if user is None else {"PATH": "/usr/bin:/bin", "HOME": str(directory)}
-        environment = known | SMALL | {"JAVA_HOME": str(java.find().home), "SPARK_HOME": str(SPARK)}
+        environment = (
+            os.environ | SMALL | {"JAVA_HOME": str(java.find().home), "SPARK_HOME": str(SPARK)}
+        )
         command = [SPARK / "bin" / "spark-class", *arguments]
         with self.log.open("wb") as log:
-            if user is not None:
-                shutil.chown(directory, user)
             self.process = subprocess.Popen(
                 command,
                 stdout=log,
@@ -45,8 +43,6 @@ class Daemon:
                 stdin=subprocess.DEVNULL,
                 cwd=directory,
                 env=environment,
-                user=user,
-                extra_groups=None if user is None else [],
             )
 
     def said(self, pattern: str) -> str:
@@ -69,13 +65,9 @@ class Daemon:
 
 
 class Standalone:
-    """A master and `count` workers of one core each. `url` is what `--master` takes.
+    """A master and `count` workers of one core each. `url` is what `--master` takes."""
 
-    `user`: whom the workers run as, with nothing of this process's environment; only root may say
-    so.
-    """
-
-    def __init__(self, directory: Path, count: int = 2, user: str | None = None) -> None:
+    def __init__(self, directory: Path, count: int = 2) -> None:
         self.directory = directory
         package = "org.apache.spark.deploy."
         self.daemons = [
@@ -108,9 +100,7 @@ class Standalone:
                 self.url,
             )
             self.daemons += [
-                Daemon(
-                    directory / f"worker-{number}", f"{package}worker.Worker", *options, user=user
-                )
+                Daemon(directory / f"worker-{number}", f"{package}worker.Worker", *options)
                 for number in range(count)
             ]
             for worker in self.daemons[1:]:

@@ -8,17 +8,14 @@ from __future__ import annotations
 import json
 import os
 import shlex
-import shutil
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
 import pytest
 
-import twisted_broker
 from tests.pipeline.kafka_files import expected, unpack
-from tests.pipeline.standalone import QUICK, SPARK, Standalone
+from tests.pipeline.standalone import QUICK, Standalone
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 PATIENCE_SECONDS = 300
@@ -37,20 +34,16 @@ def cluster(tmp_path_factory):
     standalone.end()
 
 
-def run_replog(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+def replog(*arguments: str, status: int = 0, **environment: str) -> dict:
+    """Runs `replog pipeline`; the JSON that it printed."""
     command = [Path(sys.executable).parent / "replog", "pipeline", *arguments]
     more = {
         "SPARK_LOCAL_IP": "127.0.0.1",
         "PYSPARK_SUBMIT_ARGS": shlex.join([*SMALL, "pyspark-shell"]),
     } | environment
-    return subprocess.run(
+    done = subprocess.run(
         command, capture_output=True, text=True, env=os.environ | more, timeout=PATIENCE_SECONDS
     )
-
-
-def replog(*arguments: str, status: int = 0, **environment: str) -> dict:
-    """Runs `replog pipeline`; the JSON that it printed."""
-    done = run_replog(*arguments, **environment)
     assert done.returncode == status, f"{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
     return json.loads(done.stdout)
 
@@ -82,128 +75,3 @@ def test_archive_audit_and_compare_run_on_two_workers(cluster, kafka_files, tmp_
     assert len(set().union(*workers)) == 3 and all(workers), (
         "an application ran elsewhere, or a worker had nothing to do"
     )
-
-
-STRANGER = "nobody"
-PACKED = (
-    "numpy",
-    "numpy.libs",
-    "pandas",
-    "pyarrow",
-    "cramjam",
-    "crc32c",
-    "click",
-    "dateutil",
-    "pytz",
-    "tzdata",
-    "twisted",
-    "zope",
-    "six.py",
-    "attr",
-    "attrs",
-    "automat",
-    "constantly",
-    "hyperlink",
-    "idna",
-    "incremental",
-    "typing_extensions.py",
-)
-
-
-@pytest.fixture
-def open_folder():
-    """A folder that every user may read; pytest's own are this user's alone."""
-    with tempfile.TemporaryDirectory(prefix="replog-") as name:
-        os.chmod(name, 0o755)
-        yield Path(name)
-
-
-def strangers_python() -> str:
-    """A Python of this version that the other user may run.
-
-    Skips where there is none, and where no other user can be had.
-    """
-    if os.geteuid() != 0:
-        pytest.skip("only root starts processes of another user")
-    names = (sys._base_executable, f"/usr/bin/python3.{sys.version_info.minor}")
-    found = [name for name in names if runs([name, "-c", ""])]
-    if not found or not runs(["ls", str(SPARK)]):
-        pytest.skip("another user cannot run this Python and this Spark")
-    return found[0]
-
-
-def runs(command: list[str]) -> bool:
-    """Whether the other user can."""
-    try:
-        done = subprocess.run(
-            command, user=STRANGER, extra_groups=[], cwd="/", env={}, capture_output=True
-        )
-    except OSError:
-        return False
-    return done.returncode == 0
-
-
-def pack(folder: Path, python: str) -> Path:
-    """A virtual environment with this package and what it needs on a worker, packed as the
-    documentation says.
-    """
-    venv = folder / "packed"
-    subprocess.run([python, "-m", "venv", "--without-pip", "--copies", venv], check=True)
-    site = next(venv.glob("lib/python3*/site-packages"))
-    for name in PACKED:
-        kept = SPARK.parent / name
-        if kept.is_dir():
-            shutil.copytree(
-                kept,
-                site / name,
-                symlinks=True,
-                ignore=shutil.ignore_patterns("tests", "test", "__pycache__", "include"),
-            )
-        elif kept.exists():
-            shutil.copy(kept, site)
-    shutil.copytree(
-        Path(twisted_broker.__file__).parent,
-        site / "twisted_broker",
-        ignore=shutil.ignore_patterns("__pycache__"),
-    )
-    subprocess.run(
-        "tar -cf ../packed.tar *", shell=True, cwd=venv, check=True
-    )  # Spark refuses an entry "./"
-    return folder / "packed.tar"
-
-
-@pytest.mark.long
-def test_workers_of_another_user_without_this_package_take_the_packed_environment(open_folder):
-    python = strangers_python()
-    directory = unpack(open_folder / "kafka")
-    lake = open_folder / "lake"
-    lake.mkdir()
-    lake.chmod(0o777)
-    packed = pack(open_folder, python)
-    subprocess.run(["chmod", "-R", "a+rX", open_folder], check=True)
-    archive = (
-        "archive",
-        "--from",
-        f"segments:{directory}?topics=rich",
-        "--to",
-        str(lake),
-        "--format",
-        "parquet",
-        "--json",
-        "--quiet",
-    )
-    cluster = Standalone(open_folder / "cluster", 1, STRANGER)
-    try:
-        to_cluster = ("submit", "--master", cluster.url, *SMALL)
-        alone = run_replog(*to_cluster, *archive)
-        assert alone.returncode == 2 and (alone.stdout + alone.stderr).count("\n") == 1, (
-            alone.stdout + alone.stderr
-        )
-        done = run_replog(*to_cluster, "--archives", f"{packed}#environment", *archive)
-        assert done.returncode == 0 and done.stderr == "", f"{done.stderr}\n{cluster.log_tail()}"
-        assert json.loads(done.stdout)["rows"] == len(
-            expected(directory, "rich", "read_uncommitted")
-        )
-        assert {path.owner() for path in lake.glob("date=*/*.parquet")} == {STRANGER}
-    finally:
-        cluster.end()

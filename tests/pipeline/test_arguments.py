@@ -24,7 +24,8 @@ from twisted_broker.pipeline.cli import pipeline
 told = []
 for arguments in json.load(sys.stdin):
     done = CliRunner().invoke(pipeline, arguments)
-    told.append([done.exit_code, done.stdout, done.stderr, sorted({"pyspark", "py4j"} & sys.modules.keys())])
+    loaded = sorted({"pyspark", "py4j"} & sys.modules.keys())
+    told.append([done.exit_code, done.stdout, done.stderr, loaded])
 print(json.dumps(told))
 """
 UNWRITABLE = "/proc/lake"

@@ -108,9 +108,8 @@ def java_options(program: Path, environment: Mapping[str, str]) -> dict[str, str
         or (program.parents[1] / "conf" / "log4j2.properties").exists()
     ):
         return {}
-    return {
-        "SPARK_SUBMIT_OPTS": f"-Dlog4j2.configurationFile={session.LOG_LEVELS.as_uri()} {own}".strip()
-    }
+    levels = f"-Dlog4j2.configurationFile={session.LOG_LEVELS.as_uri()}"
+    return {"SPARK_SUBMIT_OPTS": f"{levels} {own}".strip()}
 
 
 def command_line(program: Path, arguments: Sequence[str], paths: Sequence[Path]) -> list[str]:

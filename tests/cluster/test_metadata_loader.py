@@ -158,3 +158,18 @@ def test_the_past_is_not_news() -> None:
     assert (list(delta.created_topics), list(delta.removed_topics)) == ([b"n" * 16], [])
     delta = loader.batches(batch(3, topic(1)), 9)
     assert delta is not None and names(loader) == ["t", "t1"]
+
+
+def test_a_batch_that_is_cut_short_is_read_again() -> None:
+    """An answer may end in the middle of a batch: reading goes on at that batch.
+
+    One that holds no whole batch is damage, never a busy loop.
+    """
+    loader = MetadataLoader()
+    second = batch(1, topic(1))
+    loader.batches(batch(0, topic(0)) + second[:-1], 2)
+    assert loader.fetch_offset == 1
+    with pytest.raises(CorruptRecordError):
+        loader.batches(second[:-1], 2)
+    loader.batches(second, 2)
+    assert names(loader) == ["t0", "t1"]

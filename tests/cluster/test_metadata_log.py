@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.cluster.fixtures import Fixture, StalledWorker
+from twisted_broker.cluster import metadata_log
 from twisted_broker.cluster.quorum_state import read_quorum_state
 from twisted_broker.cluster.snapshots import SnapshotId, list_snapshots
 from twisted_broker.log.filesystem import OsFileSystem
@@ -269,6 +270,28 @@ def test_a_torn_batch_at_the_end_was_never_promised(fixture: Fixture) -> None:
     fixture.restart()
     assert [batch.base_offset for batch in batches(fixture) if batch.is_control][-1] == end
     assert 1 in fixture.controller.image.brokers
+
+
+@pytest.mark.parametrize("read_bytes", [1, 100, 700, 5000])
+def test_a_replay_reads_the_log_in_pieces(
+    fixture: Fixture, monkeypatch: pytest.MonkeyPatch, read_bytes: int
+) -> None:
+    """A batch that lies across the end of a read, or is longer than one, is read whole: a log
+    may be longer than a read.
+    """
+    fixture.join(1)
+    for number in range(8):
+        create(fixture, f"t{number}", 1 + 10 * number)
+    before, written = fixture.controller.image, fixture.controller.log.bytes_since_snapshot
+    monkeypatch.setattr(metadata_log, "READ_BYTES", read_bytes)
+    again = fixture.open().log
+    image = again.replay()
+    assert written > 5000 and again.bytes_since_snapshot == written
+    assert (image.offset, image.topics_by_name, image.brokers) == (
+        before.offset,
+        before.topics_by_name,
+        before.brokers,
+    )
 
 
 def test_the_names_of_snapshots() -> None:

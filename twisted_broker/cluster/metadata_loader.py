@@ -19,7 +19,7 @@ from twisted_broker.cluster.records import TransactionBuffer, batch_records
 from twisted_broker.cluster.snapshots import SnapshotId, image_of
 from twisted_broker.image.metadata_image import EMPTY, MetadataDelta, MetadataImage
 from twisted_broker.wire.primitives import Buffer
-from twisted_broker.wire.records import iterate_batches
+from twisted_broker.wire.records import CorruptRecordError, iterate_batches
 from twisted_broker.wire.schema import Record
 
 
@@ -43,7 +43,8 @@ class MetadataLoader:
 
         WireError for what is not understood, CorruptRecordError for damage.
         """
-        for batch in iterate_batches(data, partial_tail=True, check_crc=True):
+        whole = 0
+        for whole, batch in enumerate(iterate_batches(data, partial_tail=True, check_crc=True), 1):
             if batch.last_offset < self.fetch_offset:
                 continue
             records = [] if batch.is_control else batch_records(batch)
@@ -51,6 +52,11 @@ class MetadataLoader:
                 (batch.last_offset, batch.partition_leader_epoch, batch.max_timestamp, records)
             )
             self.fetch_offset, self.last_epoch = batch.last_offset + 1, batch.partition_leader_epoch
+        if not whole:  # asked again at once, it would come again at once
+            raise CorruptRecordError(
+                f"an answer of {len(data)} bytes for offset {self.fetch_offset} holds no "
+                "whole batch"
+            )
         return self.advance(high_watermark)
 
     def advance(self, high_watermark: int) -> MetadataDelta | None:

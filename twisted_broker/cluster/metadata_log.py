@@ -45,12 +45,17 @@ from twisted_broker.wire.messages.control_records import (
     LeaderChangeMessageVoter,
 )
 from twisted_broker.wire.messages.metadata_records import AbortTransactionRecord
-from twisted_broker.wire.records import BatchView, build_control_batch, iterate_batches
+from twisted_broker.wire.records import (
+    BatchView,
+    CorruptRecordError,
+    build_control_batch,
+    iterate_batches,
+)
 from twisted_broker.wire.schema import Record, encode
 
 METADATA_PARTITION = TopicPartition(METADATA_TOPIC, 0)
 RECORDS_PER_BATCH = 40_000
-_READ_BYTES = 8 << 20
+READ_BYTES = 1 << 20
 
 
 def open_metadata_log(
@@ -138,24 +143,36 @@ class MetadataLog:
             self.log.set_high_watermark(newest.end_offset)
             self.log.increment_log_start_offset(newest.end_offset)
         transactions = TransactionBuffer()
-        for batch in self._batches(image.offset + 1):
-            records = [] if batch.is_control else transactions.pass_through(batch_records(batch))
+        for batches in self._reads(image.offset + 1):
+            records: list[Record] = []
+            for batch in batches:
+                records += (
+                    [] if batch.is_control else transactions.pass_through(batch_records(batch))
+                )
+                self._bytes_since_snapshot += batch.size_in_bytes
+            newest = batches[-1]
             image = image.apply(
-                records, batch.last_offset, batch.partition_leader_epoch, batch.max_timestamp
+                records, newest.last_offset, newest.partition_leader_epoch, newest.max_timestamp
             )[0]
-            self._bytes_since_snapshot += batch.size_in_bytes
         self._open_transaction = transactions.open
         return image
 
-    def _batches(self, offset: int) -> Iterator[BatchView]:
+    def _reads(self, offset: int) -> Iterator[list[BatchView]]:
+        """The batches from `offset` to the log end, as many at a time as one read holds: at
+        least one. CorruptRecordError, OSError.
+        """
         while offset < self.end_offset:
-            found = self.log.read(offset, _READ_BYTES).slice
+            found = self.log.read(offset, READ_BYTES).slice
             assert found is not None, offset
             data = found.read()
             found.release()
-            for batch in iterate_batches(data, check_crc=True):
-                yield batch
-                offset = batch.last_offset + 1
+            batches = list(
+                iterate_batches(data, partial_tail=True, check_crc=True)
+            )  # the read may end in the middle of one
+            if not batches:
+                raise CorruptRecordError(f"no whole batch at offset {offset}")
+            yield batches
+            offset = batches[-1].last_offset + 1
 
     def begin_epoch(self) -> None:
         """Leads a new epoch. OSError: it was not begun."""

@@ -11,11 +11,13 @@ import pytest
 from twisted.internet.defer import ensureDeferred
 
 from tests.memory_broker import MemoryBroker
-from tests.test_broker_joining import memory_broker, memory_controller
+from tests.test_broker_joining import CONTROLLER, memory_broker, memory_controller
 from twisted_broker import broker
 from twisted_broker.cluster.metadata_check import MetadataDamage
 from twisted_broker.log.memory import MemoryFileSystem
 from twisted_broker.log.meta_properties import read_meta_properties
+from twisted_broker.testing.sim.disk import SimDisk
+from twisted_broker.testing.sim.disk_faults import Crash
 from twisted_broker.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from twisted_broker.wire.messages.produce import (
     PartitionProduceData,
@@ -177,13 +179,42 @@ def test_a_founder_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     """Once, when it is done; a second start founds nothing."""
     told: list[str] = []
     monkeypatch.setattr(
-        broker.log, "warn", lambda text, **fields: told.append(text.format(**fields))
+        broker.log, "info", lambda text, **fields: told.append(text.format(**fields))
     )
     first = memory_controller().start()
     assert told == [f"formatted /data as new cluster {first.broker.cluster_id}"]
     first.stop()
     memory_controller(files=first.files).start()
     assert len(told) == 1
+
+
+@pytest.mark.parametrize("keep", [0.0, 0.5, 1.0])
+def test_a_crash_while_a_cluster_is_founded_is_no_lost_directory(keep: float) -> None:
+    """At whatever operation the power goes: the next start founds the cluster, or goes on with
+    it, and never takes it for a lost one.
+    """
+    settings = {
+        "log_dirs": "/data,/more",
+        "metadata_log_dir": "/more",
+        "process_roles": "controller",
+        "node_id": "100",
+        "listeners": CONTROLLER,
+    }
+
+    def start(disk: SimDisk) -> MemoryBroker:
+        return MemoryBroker(files=disk, **settings).start()
+
+    whole = SimDisk(1)
+    start(whole)
+    founding = whole.operations
+    assert founding > 20
+    for at in range(founding):
+        disk = SimDisk(at, crash_at=at)
+        with pytest.raises(Crash):
+            start(disk)
+        again = start(disk.after_power_loss(keep))
+        assert again.broker.parts.controller.image.features
+        again.stop()
 
 
 def test_an_empty_controller_takes_the_clusters_id_over(pair: Pair) -> None:

@@ -205,7 +205,7 @@ class Broker:
             raise
         self._undo.append(self._stop_logs)
         if "controller" in self.roles and not self._is_formatted:
-            _log.warn(
+            _log.info(
                 "formatted {path} as new cluster {id}",
                 path=self.metadata_directory,
                 id=self.cluster_id,

@@ -104,6 +104,9 @@ def test_a_target_that_is_not_empty_is_refused(source: Path, tmp_path: Path) -> 
     done = recover("--from", source, "--to", target, "--move-aside")
     (aside,) = [path for path in target.iterdir() if path.name.endswith("-stray")]
     assert done.exit_code == 0 and f"kept as {aside}" in done.output
+    assert [str(each) for each in verify_directory(target).findings] == [
+        f"{aside}: was set aside: metadata that was damaged, or replaced"
+    ]
 
 
 def test_a_controller_that_runs_is_not_touched(source: Path, tmp_path: Path) -> None:

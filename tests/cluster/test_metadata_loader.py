@@ -217,6 +217,15 @@ def test_the_past_is_not_news() -> None:
     assert delta is not None and names(loader) == ["t", "t1"]
 
 
+def test_a_hole_in_an_answer_is_damage() -> None:
+    """Offsets of the metadata log have no holes: a picture with one would be worse than none."""
+    loader = MetadataLoader()
+    with pytest.raises(CorruptRecordError, match="a batch of offset 2 where 1 comes next"):
+        loader.batches(batch(0, topic(0)) + batch(2, topic(2)), 3)
+    loader.batches(batch(1, topic(1)), 2)
+    assert names(loader) == ["t0", "t1"]
+
+
 def test_a_batch_that_is_cut_short_is_read_again() -> None:
     """An answer may end in the middle of a batch: reading goes on at that batch.
 

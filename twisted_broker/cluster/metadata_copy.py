@@ -34,6 +34,7 @@ from twisted_broker.interfaces import IDiskWorker, IFileSystem
 from twisted_broker.log.checkpoints import write_aside
 from twisted_broker.log.errors import LogDirFailure
 from twisted_broker.log.log_directory import STRAY_SUFFIX
+from twisted_broker.wire.errors import BrokerError
 
 NOTHING = Reach(0, -1)
 
@@ -116,6 +117,9 @@ class MetadataCopy(MetadataStore):
                 self.log.append_as_follower(batches, -1, self.wall_ms())
             except LogDirFailure as error:
                 self._break(error.cause or error)
+                return
+            except BrokerError as error:  # a snapshot ended within a batch, as old controllers' may: the next start fetches it
+                self.failed = error
                 return
             self.log.set_high_watermark(self.end_offset)
             self._bytes_since_snapshot += len(batches)

@@ -113,7 +113,7 @@ class MetadataLoader:
                 self._compare_with(batch)
             if batch.last_offset < self.fetch_offset:
                 continue
-            if batch.base_offset != self.fetch_offset:
+            if batch.base_offset > self.fetch_offset:
                 raise CorruptRecordError(
                     f"a batch of offset {batch.base_offset} where {self.fetch_offset} comes next"
                 )

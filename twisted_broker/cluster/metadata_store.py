@@ -36,6 +36,7 @@ from twisted_broker.cluster.topic_names import METADATA_TOPIC_ID
 from twisted_broker.config import LogConfig
 from twisted_broker.image.metadata_image import MetadataImage
 from twisted_broker.interfaces import IDiskWorker, IFileSystem
+from twisted_broker.log.errors import LogDirFailure
 from twisted_broker.log.log import Log
 from twisted_broker.log.recovery import load_log
 from twisted_broker.log.segment import OpenFiles
@@ -128,6 +129,7 @@ class MetadataStore:
         self.last_batch: LastBatch | None = None
         self._base, self._mark = opened.base, opened.mark
         self._bytes_since_snapshot = 0
+        self.log.failing = lambda log: self._break(log.failed or OSError("the log failed"))
 
     @property
     def end_offset(self) -> int:
@@ -208,20 +210,18 @@ class MetadataStore:
         self._bytes_since_snapshot = 0
 
         def job() -> SnapshotId:
-            snapshot = write_snapshot(self.files, self.directory, image, self.wall_ms())
-            self._before_cut(snapshot)
-            return snapshot
+            return write_snapshot(self.files, self.directory, image, self.wall_ms())
 
         def done(snapshot: SnapshotId | None, error: BaseException | None) -> None:
             if error is not None or snapshot is None:
                 self._break(error or AssertionError("a snapshot without name"))
             elif self.failed is None:
-                self._cut_behind(snapshot)
+                try:
+                    self._cut_behind(snapshot)
+                except LogDirFailure as failure:
+                    self._break(failure.cause or failure)
 
         self.disk.submit(job, done)
-
-    def _before_cut(self, snapshot: SnapshotId) -> None:
-        """On the disk worker, when a snapshot is durable."""
 
     def _cut_behind(self, snapshot: SnapshotId) -> None:
         if self.snapshots and snapshot <= self.snapshots[-1]:

@@ -278,6 +278,12 @@ class MetadataObserver:
         answer = response.responses[0].partitions[0]
         new_leader = self._note_leader(answer, response.node_endpoints, connection)
         if answer.error_code:
+            if (
+                not new_leader
+                and 0 <= answer.current_leader.leader_epoch < self.leader_epoch
+                and len(self._bootstrap) > 1
+            ):
+                self._lost_leader()  # it has not heard of the leader yet: another one has
             return new_leader
         if (
             self._copy is not None

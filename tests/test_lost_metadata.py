@@ -5,6 +5,7 @@ deleted, and one line says what to do.
 from __future__ import annotations
 
 from copy import deepcopy
+from errno import EIO
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ from twisted_broker.cluster.metadata_check import MetadataDamage
 from twisted_broker.log.memory import MemoryFileSystem
 from twisted_broker.log.meta_properties import read_meta_properties
 from twisted_broker.testing.sim.disk import SimDisk
-from twisted_broker.testing.sim.disk_faults import Crash
+from twisted_broker.testing.sim.disk_faults import Crash, Fault
 from twisted_broker.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from twisted_broker.wire.messages.produce import (
     PartitionProduceData,
@@ -306,6 +307,24 @@ def test_a_broker_starts_from_its_own_copy(pair: Pair) -> None:
     assert b"and one more" in pair.reads()
     found = read_meta_properties(pair.broker.files, "/data")
     assert found is not None and found.node_id == 1
+
+
+def test_a_disk_that_fails_under_the_copy_fails_its_directory() -> None:
+    """As under any log: the directory is offline, the metadata is followed on, the other
+    directory serves.
+    """
+    controller = memory_controller().start()
+    node = memory_broker(controller, files=SimDisk(3), log_dirs="/data,/more").start()
+    node.files.faults.append(Fault(EIO, "write", "/data/__cluster_metadata-0"))
+    topic = CreatableTopic(name="t", num_partitions=2, replication_factor=1)
+    node.ask(CreateTopicsRequest(topics=[topic], timeout_ms=1000), 7)
+    node.pass_time(5)
+    assert node.broker.log_manager.offline() == ["/data"] and node.fatal == []
+    assert (
+        node.broker.parts.metadata.image.offset
+        == controller.broker.parts.controller.log.high_watermark - 1
+    )
+    node.stop()
 
 
 def test_a_node_that_is_the_controller_too_keeps_one_log() -> None:

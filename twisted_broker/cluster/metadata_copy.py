@@ -128,6 +128,8 @@ class MetadataCopy(MetadataStore):
         """The controller's snapshot takes the place of all that is here; what comes meanwhile
         waits for it.
         """
+        if self.failed is not None:
+            return
         self._installing += 1
         self._waiting.clear()
 

@@ -80,9 +80,8 @@ def places(files: MemoryFileSystem, path: str) -> list[tuple[int, int]]:
 
 @pytest.mark.parametrize("row", [0, 1, 5, -2, -1])
 def test_a_flipped_bit_in_what_was_durable_is_refused(row: int) -> None:
-    """The file, the byte and the offset are named.
-
-    Also in the last batch: its sync was done, so it is no torn tail.
+    """The file, the byte and the offset are named. Also in the last batch: its sync was done, so
+    it is no torn tail.
     """
     fixture = served()
     position, offset = places(fixture.files, LOG)[row]

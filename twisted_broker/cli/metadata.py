@@ -32,10 +32,8 @@ def metadata() -> None:
     multiple=True,
     required=True,
     type=click.Path(exists=True, path_type=Path),
-    help=(
-        "A broker's log directory (or its __cluster_metadata-0), or a snapshot "
-        "(*.checkpoint). Give those of all brokers: the newest is taken."
-    ),
+    help="A broker's log directory (or its __cluster_metadata-0), or a snapshot (*.checkpoint). "
+    "Give those of all brokers: the newest is taken.",
 )
 @click.option(
     "--to",
@@ -43,10 +41,8 @@ def metadata() -> None:
     metavar="LOG_DIR",
     required=True,
     type=click.Path(file_okay=False, path_type=Path),
-    help=(
-        "The controller's log directory (metadata.log.dir, else the first of log.dirs). "
-        "Nothing may run on it."
-    ),
+    help="The controller's log directory (metadata.log.dir, else the first of log.dirs). "
+    "Nothing may run on it.",
 )
 @click.option(
     "--node-id",
@@ -69,16 +65,17 @@ def recover(
     """Rebuild a controller's metadata from the copies that its brokers keep.
 
     Every broker without a controller of its own keeps a copy of the metadata in its log directory.
-    Stop the controller; brokers may run on. Then, for a controller whose directory was
-    /var/lib/replog:
+    Stop the controller; brokers may run on.
+    Then, for a controller whose directory was /var/lib/replog:
 
     \b
       replog metadata recover --from /mnt/broker1 --from /mnt/broker2 \\
           --to /var/lib/replog --move-aside
 
     The most advanced source that is whole is taken, and the new controller goes on from its last
-    offset in an epoch above all seen. What was decided after that offset is missing, and a broker
-    that had applied more refuses to follow: take that broker's copy then.
+    offset in an epoch above all seen. What was
+    decided after that offset is missing, and a broker that had applied more refuses to follow:
+    take that broker's copy then.
     """
     from twisted_broker.cluster.metadata_recovery import (
         CannotRecover,
@@ -114,16 +111,16 @@ def recover(
     partitions = sum(len(topic.partitions) for topic in image.topics_by_id.values())
     click.echo(f"took {source.path}: {_reach(source.end_offset, image.epoch)}")
     click.echo(
-        f"it holds {len(image.topics_by_id)} topics with {partitions} partitions, and "
-        f"{len(image.brokers)} brokers"
+        f"it holds {len(image.topics_by_id)} topics with {partitions} "
+        f"partitions, and {len(image.brokers)} brokers"
     )
     click.echo(
-        f"wrote {done.directory}: node {done.node_id} of cluster {done.cluster_id}; its next "
-        f"epoch is {done.epoch + 1}"
+        f"wrote {done.directory}: node {done.node_id} of cluster "
+        f"{done.cluster_id}; its next epoch is {done.epoch + 1}"
     )
     click.echo(
-        f"missing is what was decided from offset {source.end_offset} on, if anything: new "
-        "topics, settings, who leads; "
+        f"missing is what was decided from offset {source.end_offset} on, if "
+        "anything: new topics, settings, who leads; "
         "a broker that applied more stops and says so"
     )
 

@@ -10,7 +10,8 @@ opened.
 3. Checking changes nothing on the disk.
 
 Source: Kafka's rule that nothing below the high watermark is truncated (`KafkaRaftLog`); the mark
-is ours, in the form of a checkpoint. Left out: what is done about damage (`metadata_log.py`,
+is
+ours, in the form of a checkpoint. Left out: what is done about damage (`metadata_log.py`,
 `metadata_copy.py`, `metadata_recovery.py`).
 """
 
@@ -76,7 +77,6 @@ def make_mark(files: IFileSystem, directory: str, offset: int) -> None:
 
 def move_mark(files: IFileSystem, directory: str, offset: int) -> None:
     """Writes the mark in its place, without a sync of its own: an older one is true as well.
-
     OSError. For the disk worker.
     """
     file = files.open(posixpath.join(directory, HIGH_WATERMARK), create=True)
@@ -100,9 +100,8 @@ def is_empty(files: IFileSystem, directory: str) -> bool:
 
 
 def check_metadata(files: IFileSystem, directory: str) -> MetadataImage:
-    """The image of the newest snapshot (EMPTY without one), when all is there.
-
-    MetadataDamage, OSError.
+    """The image of the newest snapshot (EMPTY without one), when all is there. MetadataDamage,
+    OSError.
     """
     mark = read_mark(files, directory)
     snapshots = list_snapshots(files, directory)

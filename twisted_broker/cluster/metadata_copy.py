@@ -1,7 +1,8 @@
 """A broker's own copy of the metadata log: `__cluster_metadata-0` in its log directory.
 
 Owns `MetadataCopy`: the batches that the controller sent, byte for byte, snapshots, and what is
-known of a copy that was damaged.
+known
+of a copy that was damaged.
 
 1. It holds committed records only: whatever contradicts it is a fault, and is never truncated here.
 2. Nothing waits for a sync. The copy is synced with snapshots and at a clean end; a loss of power
@@ -46,8 +47,8 @@ def open_metadata_copy(
     wall_ms: Callable[[], int],
     unique: int,
 ) -> tuple[MetadataCopy, MetadataImage, str]:
-    """The copy in a log directory, its image, and one line about a damaged one that was put aside,
-    "" otherwise. Slow. OSError.
+    """The copy in a log directory, its image, and one line about a damaged one that was put
+    aside, "" otherwise. Slow. OSError.
 
     `unique`: 128 random bits for the name of a damaged one.
     """
@@ -118,7 +119,8 @@ class MetadataCopy(MetadataStore):
             except LogDirFailure as error:
                 self._break(error.cause or error)
                 return
-            except BrokerError as error:  # a snapshot ended within a batch, as old controllers' may: the next start fetches it
+            # a snapshot ended within a batch, as old controllers' may: the next start fetches it
+            except BrokerError as error:
                 self.failed = error
                 return
             self.log.set_high_watermark(self.end_offset)

@@ -1,19 +1,21 @@
 """What an observer has read of the metadata log, and the image it makes of it.
 
 Owns the place to read from next, the batches above the high watermark, open transactions, and what
-must never change any more. No network: bytes in, deltas out.
+must never change any more. No network:
+bytes in, deltas out.
 
 1. Nothing is applied before the high watermark has passed it.
 2. Everything that one answer brings is applied at once and gives one delta.
 3. After a snapshot the delta comes from comparing images; the published image never goes back.
-4. What was applied was committed: a leader whose log ends below it, differs in it, or has only an
-   older snapshot raises `MetadataRegression`, and changes nothing. On a new connection the last
-   batch applied is read again and compared.
+4. What was applied was committed: a leader whose log ends below it, differs in it, or has only
+   an older snapshot raises `MetadataRegression`,
+   and changes nothing. On a new connection the last batch applied is read again and compared.
 5. `taken(batches)` is told of committed batches, byte for byte, in order, before they are
    published.
 
 Source: Kafka's `MetadataLoader`, `KafkaRaftClient` (truncation below the high watermark is fatal);
-KRAFT 3.2; `RL 8.2`. Left out: asking (`observer.py`), the copy on disk (`metadata_copy.py`).
+KRAFT 3.2; `RL 8.2`. Left out: asking
+(`observer.py`), the copy on disk (`metadata_copy.py`).
 """
 
 from __future__ import annotations
@@ -37,10 +39,10 @@ class MetadataRegression(Exception):
 
     def __init__(self, applied: Reach, found: Reach, reason: str) -> None:
         super().__init__(
-            f"this broker has the metadata up to offset {applied.end_offset} of epoch "
-            f"{applied.epoch}, "
-            f"the controller's goes to offset {found.end_offset} of epoch {found.epoch}: it "
-            f"{reason}"
+            f"this broker has the metadata up to offset {applied.end_offset} of "
+            f"epoch {applied.epoch}, "
+            f"the controller's goes to offset {found.end_offset} of epoch "
+            f"{found.epoch}: it {reason}"
         )
         self.applied, self.found = applied, found
 
@@ -92,9 +94,8 @@ class MetadataLoader:
         return self._transactions.open
 
     def compare_last(self) -> None:
-        """On a new connection: what answers may be another log.
-
-        Reads the last batch applied once more.
+        """On a new connection: what answers may be another log. Reads the last batch applied
+        once more.
         """
         self._go_on()
         if self._last is not None and self._last.previous_epoch >= 0:
@@ -127,8 +128,8 @@ class MetadataLoader:
             self.fetch_offset, self.last_epoch = batch.last_offset + 1, batch.partition_leader_epoch
         if not whole:  # asked again at once, it would come again at once
             raise CorruptRecordError(
-                f"an answer of {len(data)} bytes for offset {self.fetch_offset} holds no "
-                "whole batch"
+                f"an answer of {len(data)} bytes for offset {self.fetch_offset} holds "
+                "no whole batch"
             )
         return self.advance(high_watermark)
 
@@ -142,9 +143,8 @@ class MetadataLoader:
         self._go_on()
 
     def advance(self, high_watermark: int) -> MetadataDelta | None:
-        """The high watermark is here; what lies below it is applied.
-
-        None when nothing new is below it.
+        """The high watermark is here; what lies below it is applied. None when nothing new is
+        below it.
         """
         self.high_watermark = max(self.high_watermark, high_watermark)
         ready: list[Record] = []
@@ -176,7 +176,6 @@ class MetadataLoader:
 
     def wants(self, snapshot: SnapshotId) -> bool:
         """Whether a snapshot that the leader offers instead of its log must be loaded.
-
         MetadataRegression for one of the past.
         """
         found, applied = Reach(snapshot.end_offset, snapshot.epoch), self.applied
@@ -200,9 +199,8 @@ class MetadataLoader:
         return self._publish(MetadataDelta(self.image, self._built))
 
     def diverged(self, epoch: int, end_offset: int) -> None:
-        """The leader's log differs from `end_offset` (the end of `epoch` there) on.
-
-        What was not applied is dropped. MetadataRegression.
+        """The leader's log differs from `end_offset` (the end of `epoch` there) on. What was not
+        applied is dropped. MetadataRegression.
         """
         if end_offset <= self._built.offset:
             raise MetadataRegression(

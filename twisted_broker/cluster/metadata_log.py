@@ -5,17 +5,18 @@ Owns the log's epochs and the group commit: what is durable, and therefore below
 1. The high watermark moves only over bytes that were synced; nothing above it is ever served or
    applied.
 2. One sync is under way at a time; what is appended meanwhile shares the next one.
-3. Each start leads a new epoch: quorum-state is durable first, then a LeaderChange record opens the
-   epoch.
-4. A failed write or sync ends it: this log answers no more (`failed`), for nobody knows what the
-   disk holds.
-5. What does not fit into one batch is one metadata transaction, where metadata.version has them: a
-   crash leaves all of it or nothing.
+3. Each start leads a new epoch: quorum-state is durable first, then a LeaderChange record opens
+   the epoch.
+4. A failed write or sync ends it: this log answers no more (`failed`), for nobody knows what
+   the disk holds.
+5. What does not fit into one batch is one metadata transaction, where metadata.version has
+   them: a crash leaves all of it or nothing.
 6. A log that lacks what was durable is not opened, and one that is gone is not begun anew
    (`metadata_check.py`).
 
 Source: Kafka's `KafkaMetadataLog`, `KafkaRaftClient`; KIP-868; `RL 8.1`. Left out: several voters;
-what the records mean; replay and snapshots (`metadata_store.py`).
+what the records mean; replay and snapshots
+(`metadata_store.py`).
 """
 
 from __future__ import annotations
@@ -59,15 +60,16 @@ def found_metadata(files: IFileSystem, log_directory: str, cluster_id: str, is_n
     cluster. OSError.
 
     MetadataDamage where the cluster exists and its metadata is gone. The directory comes before
-    `meta.properties` has the cluster's id, so that a crash in between does not look like that.
+    `meta.properties` has the cluster's id, so
+    that a crash in between does not look like that.
     """
     directory = posixpath.join(log_directory, DIRECTORY_NAME)
     if not is_empty(files, directory):
         return
     if not is_new:
         reason = (
-            f"the metadata of cluster {cluster_id} is gone; a controller that began anew "
-            "would make its brokers lose their data. "
+            f"the metadata of cluster {cluster_id} is gone; a controller that began "
+            "anew would make its brokers lose their data. "
             f"Rebuild it: {recover_hint(target=log_directory)}"
         )
         raise MetadataDamage(directory, reason)
@@ -83,17 +85,14 @@ def open_metadata_log(
     node_id: int,
     wall_ms: Callable[[], int],
 ) -> MetadataLog:
-    """The metadata log in a log directory, made when it is not there.
-
-    MetadataDamage, OSError, CheckpointError, BrokerError.
+    """The metadata log in a log directory, made when it is not there. MetadataDamage, OSError,
+    CheckpointError, BrokerError.
     """
     try:
         return MetadataLog(open_directory(files, disk, log_directory, wall_ms()), node_id, wall_ms)
     except MetadataDamage as damage:
-        hint = (
-            "A controller does not start on damaged metadata; rebuild it: "
-            f"{recover_hint(target=log_directory)}"
-        )
+        hint = "A controller does not start on damaged metadata; rebuild it: "
+        hint += recover_hint(target=log_directory)
         damage.args = (f"{damage}; nothing was changed. {hint}",)
         raise
 

@@ -5,8 +5,9 @@ Owns reading a source, choosing the most advanced one, and writing a new `__clus
 1. A source is only read; nothing of it that is damaged is taken.
 2. The new directory appears under its name when all of it is durable; what was there is refused, or
    kept under another name.
-3. The next controller's epoch is above every one seen by `EPOCHS_AHEAD`: the lost controller may
-   have led epochs that the source has not heard of.
+3. The next controller's epoch is above every one seen by `EPOCHS_AHEAD`: the lost controller
+   may have
+   led epochs that the source has not heard of.
 4. Offsets, epochs and bytes of the records are the source's own, so that brokers go on from there.
 
 Source: Kafka has no such tool; KIP-630 (snapshots), KIP-595. Left out: options (`cli/metadata.py`).
@@ -63,9 +64,8 @@ class CannotRecover(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """What a directory or a snapshot file holds.
-
-    `directory` "" for a snapshot file alone; `cluster_id` None: it does not say.
+    """What a directory or a snapshot file holds. `directory` "" for a snapshot file alone;
+    `cluster_id` None: it does not say.
     """
 
     path: str
@@ -93,8 +93,8 @@ def read_source(files: IFileSystem, path: str) -> Source:
     )
     if is_empty(files, directory):
         raise CannotRecover(
-            f"{path} holds no metadata: give a log directory with {DIRECTORY_NAME}, that "
-            "directory, or a .checkpoint file"
+            f"{path} holds no metadata: give a log directory with {DIRECTORY_NAME}, "
+            "that directory, or a .checkpoint file"
         )
     try:
         return _directory_source(files, path, directory)
@@ -178,7 +178,6 @@ def _cluster_of(files: IFileSystem, log_directory: str) -> str | None:
 
 def most_advanced(sources: list[Source]) -> Source:
     """The one that brokers have applied no more than: of the newest epoch, the longest.
-
     CannotRecover when they are of several clusters.
     """
     clusters = {each.cluster_id for each in sources if each.cluster_id is not None}
@@ -192,9 +191,8 @@ def most_advanced(sources: list[Source]) -> Source:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where it goes: a controller's log directory.
-
-    `cluster_id`, `node_id` None: as the directory, or the source, says.
+    """Where it goes: a controller's log directory. `cluster_id`, `node_id` None: as the
+    directory, or the source, says.
     """
 
     log_directory: str
@@ -221,9 +219,8 @@ def recover(
     now_ms: int,
     random_bytes: Callable[[int], bytes],
 ) -> Recovered:
-    """Writes a controller's metadata; nothing may run on the target.
-
-    CannotRecover, LogDirMismatch, OSError.
+    """Writes a controller's metadata; nothing may run on the target. CannotRecover,
+    LogDirMismatch, OSError.
     """
     path = target.log_directory
     if not files.is_directory(path):
@@ -259,8 +256,8 @@ def _recover(
             else f"{path} belongs to cluster {found.cluster_id if found else ''}"
         )
         raise CannotRecover(
-            f"{what}: give an empty directory, or --move-aside to keep what is there under "
-            "another name"
+            f"{what}: give an empty directory, or --move-aside to keep what is "
+            "there under another name"
         )
     _stage(files, source, posixpath.join(path, _STAGE), properties.node_id or 0, now_ms)
     aside = []
@@ -393,6 +390,6 @@ def _check(files: IFileSystem, source: Source, stage: str) -> None:
     log.release_files()
     if image != source.image:
         raise CannotRecover(
-            f"{stage} does not say what {source.path} says: the disk of {stage} fails, or the "
-            "source changed meanwhile"
+            f"{stage} does not say what {source.path} says: the disk of {stage} "
+            "fails, or the source changed meanwhile"
         )

@@ -59,9 +59,8 @@ class Opened(NamedTuple):
 
 
 class LastBatch(NamedTuple):
-    """What tells one batch from every other at its offset.
-
-    `previous_epoch`: of the batch before it, -1 unknown.
+    """What tells one batch from every other at its offset. `previous_epoch`: of the batch before
+    it, -1 unknown.
     """
 
     base_offset: int
@@ -89,9 +88,8 @@ class LastBatch(NamedTuple):
 def open_directory(
     files: IFileSystem, disk: IDiskWorker, log_directory: str, now_ms: int
 ) -> Opened:
-    """`__cluster_metadata-0` of a log directory, made when it is not there.
-
-    Slow. MetadataDamage, OSError, CheckpointError, BrokerError.
+    """`__cluster_metadata-0` of a log directory, made when it is not there. Slow.
+    MetadataDamage, OSError, CheckpointError, BrokerError.
     """
     directory = posixpath.join(log_directory, DIRECTORY_NAME)
     config = LogConfig(cleanup_policy=frozenset(), max_message_bytes=INT_MAX, segment_jitter_ms=0)
@@ -114,9 +112,8 @@ def open_directory(
 
 
 class MetadataStore:
-    """`broke(error)` is told once when it ends.
-
-    `transactions` and `last_batch` are as of the replay.
+    """`broke(error)` is told once when it ends. `transactions` and `last_batch` are as of the
+    replay.
     """
 
     def __init__(self, opened: Opened, wall_ms: Callable[[], int]) -> None:
@@ -144,9 +141,8 @@ class MetadataStore:
         return self._bytes_since_snapshot
 
     def replay(self) -> MetadataImage:
-        """The image that snapshot and log say.
-
-        MetadataDamage for what is not understood; OSError. Slow.
+        """The image that snapshot and log say. MetadataDamage for what is not understood;
+        OSError. Slow.
         """
         image = self._base
         if self.snapshots:

@@ -20,7 +20,6 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from twisted_broker.cluster.image import MetadataImage
 from twisted_broker.cluster.metadata_check import (
     DIRECTORY_NAME,
     METADATA_PARTITION,
@@ -35,6 +34,7 @@ from twisted_broker.cluster.quorum_state import QuorumState, read_quorum_state, 
 from twisted_broker.cluster.snapshots import SnapshotId, image_of, list_snapshots
 from twisted_broker.cluster.topic_names import METADATA_TOPIC_ID
 from twisted_broker.config import LogConfig
+from twisted_broker.image.metadata_image import MetadataImage
 from twisted_broker.interfaces import IFileSystem
 from twisted_broker.log.batch_scan import valid_batches
 from twisted_broker.log.checkpoints import read_whole, write_aside

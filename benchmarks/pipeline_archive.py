@@ -26,6 +26,7 @@ from benchmarks.requests import Connection, batch, produce, produce_error_at
 from benchmarks.servers import Program, program
 from twisted_broker.pipeline import session
 from twisted_broker.pipeline.jobs import archive
+from twisted_broker.pipeline.jobs.archive.job import OPEN_WRITERS
 from twisted_broker.pipeline.sources.connector import POLLING
 
 if TYPE_CHECKING:
@@ -86,7 +87,7 @@ Job = Callable[["SparkSession", str, str, str], int]
 def seconds(job: Job, spark: SparkSession, bootstrap: str, topic: str, records: int) -> float:
     """One turn; the table is removed afterwards."""
     place = tempfile.mkdtemp(prefix="archive-")
-    spark.conf.unset(archive.OPEN_WRITERS)
+    spark.conf.unset(OPEN_WRITERS)
     try:
         began = time.perf_counter()
         rows = job(spark, bootstrap, topic, f"{place}/lake")

@@ -4,7 +4,7 @@ on a clock of the test.
 
 from __future__ import annotations
 
-from errno import EIO
+from errno import EIO, EMFILE, ENFILE
 
 import pytest
 from twisted.internet.defer import Deferred
@@ -15,9 +15,11 @@ from twisted_broker.api.routes import served
 from twisted_broker.broker import Broker
 from twisted_broker.log.log_directory import LogDirMismatch
 from twisted_broker.log.meta_properties import read_meta_properties
+from twisted_broker.log.segment_file import SegmentFile
 from twisted_broker.settings import ConfigError
 from twisted_broker.testing.sim.disk import SimDisk
 from twisted_broker.testing.sim.disk_faults import Fault
+from twisted_broker.wire.errors import ErrorCode
 from twisted_broker.wire.messages.api_versions import ApiVersionsRequest
 from twisted_broker.wire.messages.cluster import UnregisterBrokerRequest
 from twisted_broker.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
@@ -297,8 +299,22 @@ def test_connections_leave_descriptors_to_the_logs() -> None:
     the controller is always reached.
     """
     house = MemoryBroker()
-    house.broker = Broker(house.broker.config, house.runtime, most_connections=8)
+    house.broker = Broker(house.broker.config, house.runtime, descriptors=96)
     house.start()
+    held = house.broker.log_manager.descriptors()
+    assert held == 32, "a third of the limit is for segments"
+    assert house.broker._counts.most() == 96 - 24 - 12 - 32
+    # Answers refer to more segments than logs may hold: what they take, connections may not have.
+    for number in range(20):
+        file = SegmentFile(house.broker.log_manager.online()[0].pool, f"/data/{number}")
+        file.create()
+        file.acquire()
+    while house.broker._counts.most() > 8:
+        file = SegmentFile(
+            house.broker.log_manager.online()[0].pool, f"/data/more{house.broker._counts.most()}"
+        )
+        file.create()
+        file.acquire()
     kept = [house.connection() for _ in range(12)]
     outcomes = [connection.connect() for connection in kept]
     refused: list[object] = []
@@ -311,6 +327,65 @@ def test_connections_leave_descriptors_to_the_logs() -> None:
     for connection in kept:
         connection.close()
     house.stop()
+
+
+def test_a_flood_of_the_controllers_listener_keeps_no_broker_out() -> None:
+    """Its share is taken by connections that never ask anything: each newcomer takes the oldest
+    one's place, never that of one that asked.
+    """
+    house = MemoryBroker()
+    house.broker = Broker(house.broker.config, house.runtime, descriptors=96)
+    house.start()
+    served_ones = house.connection(9093)
+    request = ApiVersionsRequest(client_software_name="test", client_software_version="1")
+    assert house.run(served_ones.send(request, 3)).error_code == 0
+    flood = [house.connection(9093) for _ in range(50)]
+    for each in flood:
+        each.connect().addErrback(lambda failure: None)
+    house.pass_time(0.1)
+    factory = next(each for each in house.broker._factories if each.on_controller)
+    assert factory.counts.total <= 96 // 8
+    assert house.run(served_ones.send(request, 3)).error_code == 0
+    assert house.ask(request, 3, port=9093).error_code == 0
+    house.pass_time(30)
+    assert not house.broker.parts.metadata.image.brokers[1].fenced and not house.fatal
+    for connection in (served_ones, *flood):
+        connection.close()
+    house.stop()
+
+
+@pytest.mark.parametrize("error", [EMFILE, ENFILE])
+def test_descriptors_that_are_short_fail_no_directory(error: int) -> None:
+    """A topic made, records written, checkpoints due while no file can be opened: the directory
+    stays, clients are told to try again, and when files can be opened all goes on by itself.
+    """
+    disk = SimDisk()
+    house = MemoryBroker(disk, replog_max_open_segments="8").start()
+    create(house, "t")
+    produce(house, "t", b"a")
+    fault = Fault(error, "open")
+    disk.faults.append(fault)
+    create(house, "later", 3)
+    data = TopicProduceData(
+        name="later", partition_data=[PartitionProduceData(index=0, records=batch(b"b"))]
+    )
+    refused = (
+        house.ask(ProduceRequest(acks=-1, timeout_ms=1000, topic_data=[data]), 7)
+        .responses[0]
+        .partition_responses[0]
+    )
+    assert refused.error_code in (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.KAFKA_STORAGE_ERROR)
+    house.pass_time(70)
+    assert house.broker.log_manager.offline() == [] and not house.fatal
+    disk.faults.clear()
+    house.pass_time(6)
+    assert produce(house, "later", b"b") == 0 and produce(house, "t", b"c") == 1
+    assert fetch(house, "t") == [b"a", b"c"]
+    house.pass_time(60)
+    assert b"later 0 1" in contents(house)["/data/replication-offset-checkpoint"]
+    assert b"topic_id" in contents(house)["/data/later-0/partition.metadata"]
+    house.stop()
+    assert disk.exists(CLEAN)
 
 
 def test_many_partitions_are_taken_over_in_several_turns() -> None:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import resource
+import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from twisted_broker import tap
 from twisted_broker.config_validation import doubtful
 from twisted_broker.net.listeners import plan_listeners
 from twisted_broker.tap import Options
@@ -218,3 +223,106 @@ def test_starting_imports_no_command_line_or_tls_library() -> None:
         ).returncode
         == 0
     )
+
+
+INFINITE = resource.RLIM_INFINITY
+
+
+@pytest.mark.parametrize(
+    ("soft", "hard", "most", "given"),
+    [
+        (1024, 4096, 4096, 4096),
+        (4096, 4096, 4096, 4096),
+        (256, INFINITE, 10240, 10240),
+        (256, INFINITE, 1 << 20, 1 << 20),
+        (256, INFINITE, 100, 256),
+        (20_000, INFINITE, 10240, 20_000),
+        (INFINITE, INFINITE, 0, 1 << 20),
+        (1024, 4096, 0, 1024),
+    ],
+)
+def test_the_file_limit_is_raised_as_far_as_the_system_lets_us(
+    soft: int, hard: int, most: int, given: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the hard limit has no end (macOS), an end is chosen that the system takes; a refusal
+    costs nothing but the raise.
+    """
+    now = [soft]
+
+    def setrlimit(which: int, limits: tuple[int, int]) -> None:
+        if limits[0] == INFINITE or limits[0] > most:
+            raise ValueError("not allowed to raise maximum limit")
+        assert limits[1] == hard
+        now[0] = limits[0]
+
+    monkeypatch.setattr(tap.resource, "getrlimit", lambda which: (soft, hard))
+    monkeypatch.setattr(tap.resource, "setrlimit", setrlimit)
+    assert tap.raise_file_limit() == given
+    assert now[0] == (given if soft != INFINITE else soft)
+
+
+class Loop:
+    def __init__(self) -> None:
+        self.stops = 0
+
+    def callFromThread(self, call: Callable[..., None], *arguments: object) -> None:
+        call(*arguments)
+
+    def stop(self) -> None:
+        self.stops += 1
+
+
+def test_a_hangup_stops_in_order_and_hastens_a_stop() -> None:
+    """SIGHUP, as when the terminal is closed: the first one stops the reactor, one during the
+    stop hastens it; `nohup` is obeyed.
+    """
+    before = signal.getsignal(signal.SIGHUP)
+    others = [(each, signal.getsignal(each)) for each in (signal.SIGTERM, signal.SIGINT)]
+    loop, hurries = Loop(), []
+    try:
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
+        tap._stop_on_hangup(loop)
+        os.kill(os.getpid(), signal.SIGHUP)
+        assert loop.stops == 1
+        tap._take_signals(loop, lambda: hurries.append(1))
+        os.kill(os.getpid(), signal.SIGHUP)
+        assert (loop.stops, len(hurries)) == (1, 1)
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        tap._stop_on_hangup(loop)
+        tap._take_signals(loop, lambda: hurries.append(1))
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        for number, handler in ((signal.SIGHUP, before), *others):
+            signal.signal(number, handler)
+
+
+def test_a_process_whose_terminal_is_closed_leaves_a_clean_stop(tmp_path: Path) -> None:
+    """SIGHUP to a real process: status 0, the run file gone, every directory marked."""
+    run_file = tmp_path / "run.json"
+    command = [
+        str(Path(sys.executable).parent / "twistd"),
+        "-n",
+        "--pidfile=",
+        "replog",
+        "--port",
+        "0",
+        "--data",
+        str(tmp_path / "data"),
+    ]
+    process = subprocess.Popen(
+        [*command, "--run-file", str(run_file)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),
+    )
+    try:
+        assert process.stdout is not None
+        assert any("ready on" in line for line in process.stdout)
+        process.send_signal(signal.SIGHUP)
+        process.stdout.read()
+        assert process.wait(30) == 0
+    finally:
+        process.kill()
+        process.wait()
+    assert not run_file.exists() and (tmp_path / "data" / ".kafka_cleanshutdown").exists()

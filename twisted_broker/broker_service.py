@@ -55,19 +55,23 @@ class BrokerService(Service):
         cluster_id: str | None = None,
         run_file: str | None = None,
         reactor: Any,
-        most_connections: int = INT_MAX,
+        descriptors: int = INT_MAX,
         when_asked_again: Callable[[Callable[[], None]], None] = lambda hurry: None,
+        when_ready: Callable[[], None] = lambda: None,
     ) -> None:
-        """`when_asked_again(hurry)`: the process calls `hurry` at every further request to stop,
-        once it stops.
+        """`descriptors`: how many this process may open.
+
+        `when_asked_again(hurry)`: the process calls `hurry` at every further request to stop, once
+        it stops.
         """
         self.config = config
         self.runtime = runtime
         self.broker: Broker | None = None
         self._cluster_id = cluster_id
         self._run_file = run_file
-        self._most_connections = most_connections
+        self._descriptors = descriptors
         self._when_asked_again = when_asked_again
+        self._when_ready = when_ready
         self._reactor = reactor
         self._starting: Deferred[None] | None = None
         self._stopping = False
@@ -98,11 +102,10 @@ class BrokerService(Service):
     async def _start(self) -> None:
         self._say_settings()
         try:
-            self.broker = Broker(
-                self.config, self.runtime, self._cluster_id, self._most_connections
-            )
+            self.broker = Broker(self.config, self.runtime, self._cluster_id, self._descriptors)
             self.broker.fatal = self._fail
             await self._start_broker(self.broker)
+            self._when_ready()
             self._tell()
         except STARTING_ERRORS as error:
             self._fail(str(error))

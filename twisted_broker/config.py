@@ -213,6 +213,12 @@ BROKER_SETTINGS: dict[str, Setting] = _table(
     _text("metadata.log.dir", None, "Directory of the metadata log; else the first of log.dirs."),
     # connections
     _bytes("socket.request.max.bytes", 104857600, "Longest request that is read.", 1),
+    _long(
+        "queued.max.request.bytes",
+        268435456,
+        "Bytes of long requests in memory at a time, over all connections; -1 any.",
+        unit="bytes",
+    ),
     _int("socket.listen.backlog.size", 50, "Connections that may wait to be accepted.", 1),
     _bytes(
         "socket.send.buffer.bytes",
@@ -760,7 +766,6 @@ NO_EFFECT = frozenset(
         "num.io.threads",
         "num.network.threads",
         "num.recovery.threads.per.data.dir",
-        "queued.max.request.bytes",
         "queued.max.requests",
         "replica.socket.receive.buffer.bytes",
         "security.inter.broker.protocol",

@@ -29,7 +29,7 @@ from twisted_broker.broker_service import BrokerService
 from twisted_broker.config import BrokerConfig
 from twisted_broker.interfaces import Runtime
 from twisted_broker.net.listeners import parse_endpoints
-from twisted_broker.settings import ConfigError
+from twisted_broker.settings import INT_MAX, ConfigError
 from twisted_broker.status.run_file import remove_run_file, write_run_file
 
 _log = Logger(namespace="replog")
@@ -118,7 +118,9 @@ class LocalCluster(BrokerService):
         cluster_id: str | None = None,
         run_file: str | None = None,
         reactor: Any,
+        descriptors: int = INT_MAX,
         when_asked_again: Callable[[Callable[[], None]], None] = lambda hurry: None,
+        when_ready: Callable[[], None] = lambda: None,
     ) -> None:
         runtime = make_runtime(configs[0])
         super().__init__(
@@ -127,7 +129,9 @@ class LocalCluster(BrokerService):
             cluster_id=cluster_id,
             run_file=run_file,
             reactor=reactor,
+            descriptors=descriptors // len(configs),
             when_asked_again=when_asked_again,
+            when_ready=when_ready,
         )
         self.brokers: list[Broker] = []
         self._configs = configs
@@ -141,6 +145,7 @@ class LocalCluster(BrokerService):
         self._say_settings()
         try:
             await self._start_all()
+            self._when_ready()
             self._tell()
         except STARTING_ERRORS as error:
             self._fail(str(error))
@@ -166,7 +171,7 @@ class LocalCluster(BrokerService):
         self._tell_ready(broker)
 
     def _make(self, config: BrokerConfig, runtime: Runtime) -> Broker:
-        broker = Broker(config, runtime, self._cluster_id)
+        broker = Broker(config, runtime, self._cluster_id, self._descriptors)
         broker.fatal = self._fail
         self.brokers.append(broker)
         return broker

@@ -9,6 +9,7 @@ import pytest
 from tests.api.data_plane import Api, DenyList
 from tests.replication.fixtures import TOPIC_ID, Fixture, batch, broker_registration, registration
 from twisted_broker.api.fetch import fetch
+from twisted_broker.config import BrokerConfig
 from twisted_broker.image.entries import Endpoint
 from twisted_broker.interfaces import TopicPartition
 from twisted_broker.wire.errors import BrokerError, ErrorCode
@@ -360,6 +361,24 @@ def test_at_its_time():
     assert answers == []
     api.fixture.advance(0.002)
     assert values(parts(answers[0])[0].records) == [b"v"]
+
+
+def test_no_fetch_waits_longer_than_a_silent_connection_is_kept() -> None:
+    """A wait of 24.8 days ends with `connections.max.idle.ms`, as Kafka closes the connection
+    then; no setting makes it shorter than 30 s.
+    """
+    api = made()
+    for idle_ms, seconds in ((600_000, 600), (3_000, 30), (-1, 600)):
+        api.parts.config = BrokerConfig(
+            {**api.fixture.config.static, "connections.max.idle.ms": str(idle_ms)}
+        )
+        answers = api.ask(
+            fetch, FetchResponse, asked(("t", 0, 0), max_wait_ms=2**31 - 1, min_bytes=10_000), 11
+        )
+        api.fixture.advance(seconds - 1)
+        assert not answers
+        api.fixture.advance(2)
+        assert len(answers) == 1
 
 
 def test_refused_partitions_do_not_hurry_the_others():

@@ -9,10 +9,14 @@ from typing import Any
 
 import pytest
 
-from tests.log.test_log_manager import World, create, fill
+from tests.log.test_log_manager import World, create, failure, fill
 from tests.memory_broker import MemoryBroker
+from twisted_broker import broker as composition
+from twisted_broker.cluster import metadata_log
+from twisted_broker.cluster.controller import Controller
 from twisted_broker.cluster.lifecycle import BrokerLifecycle
 from twisted_broker.log import checkpoints
+from twisted_broker.net.listeners import OpenListeners
 from twisted_broker.testing.sim.disk_faults import Fault
 
 
@@ -71,3 +75,90 @@ def test_the_registration_carries_it(monkeypatch: pytest.MonkeyPatch) -> None:
     again.files._locks.clear()  # its process is dead
     MemoryBroker(again.files).start()
     assert told == [-1, epoch, -1]
+
+
+def test_a_process_that_never_registered_keeps_the_epoch_of_each_directory() -> None:
+    """RL 8.2: its clean stop says nothing new, so the marks stay as they were; -1 stays -1."""
+    world = stopped()
+    checkpoints.write_clean_shutdown(world.files, "/d2", 12)
+    world.stop(world.manager(), epoch=None)
+    assert [checkpoints.read_clean_shutdown(world.files, path) for path in ("/d1", "/d2")] == [
+        77,
+        12,
+    ]
+    killed = World(world.manager().runtime.files.after_kill())
+    killed.stop(killed.manager(), epoch=None)
+    assert [checkpoints.read_clean_shutdown(killed.files, path) for path in ("/d1", "/d2")] == [
+        -1,
+        -1,
+    ]
+
+
+def test_a_load_that_is_refused_leaves_the_marks() -> None:
+    """RL 8.2: two directories with one partition end the start; nothing was written to either,
+    so both are as clean as before.
+    """
+    world = stopped()
+    world.files.make_directories("/d2/a-0")
+    manager = world.manager(start=False)
+    assert "is in /d1/a-0 and in /d2/a-0" in str(failure(manager))
+    world.stop(manager, epoch=None)
+    assert [checkpoints.read_clean_shutdown(world.files, path) for path in ("/d1", "/d2")] == [
+        77,
+        77,
+    ]
+    world.files.remove_tree("/d2/a-0")
+    assert world.manager().previous_broker_epoch() == 77
+
+
+_CONTROLLER_PORT = 9093
+_STEPS: dict[str, tuple[Any, str]] = {
+    "the logs": (composition.LogManager, "_loaded"),
+    "the metadata log": (metadata_log, "open_metadata_log"),
+    "the controller's port": (OpenListeners, "open"),
+    "the controller": (Controller, "start"),
+    "the parts of the broker": (composition.Broker, "_controllers"),
+    "the broker's port": (OpenListeners, "open"),
+    "the addresses": (composition.Broker, "_tell_addresses"),
+    "registration": (BrokerLifecycle, "start"),
+    "the first roles": (composition.Broker, "_take_delta"),
+    "the fence": (BrokerLifecycle, "ready_to_unfence"),
+    "letting clients in": (OpenListeners, "let_in"),
+}
+
+
+@pytest.mark.parametrize("step", _STEPS)
+def test_a_start_that_fails_anywhere_keeps_the_places_in_isr_and_elr(
+    step: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """RL 8.2: whatever the failed start got to, the next registration names the epoch that the
+    controller knows: the stop counts as clean.
+    """
+    house = MemoryBroker().start()
+    house.stop()
+    owner, name = _STEPS[step]
+    real = getattr(owner, name)
+
+    def fails(*arguments: Any, **more: Any) -> Any:
+        if step == "the broker's port" and arguments[1].port == _CONTROLLER_PORT:
+            return real(*arguments, **more)
+        raise OSError(EIO, "no further")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(owner, name, fails)
+        failing = MemoryBroker(house.files)
+        with pytest.raises(OSError, match="no further"):
+            failing.start()
+    again = MemoryBroker(house.files)
+    told: list[tuple[int, int]] = []
+    start = BrokerLifecycle.start
+
+    def noted(self: BrokerLifecycle, *arguments: Any) -> None:
+        told.append((arguments[-1], again.broker.parts.controller.image.brokers[1].epoch))
+        start(self, *arguments)
+
+    monkeypatch.setattr(BrokerLifecycle, "start", noted)
+    again.start()
+    ((previous, known),) = told
+    assert previous == known
+    again.stop()

@@ -70,7 +70,7 @@ class World:
     def wall_ms(self) -> int:
         return NOW_MS + int(self.clock.seconds() * 1000)
 
-    def stop(self, manager: LogManager, epoch: int = 4) -> None:
+    def stop(self, manager: LogManager, epoch: int | None = 4) -> None:
         stopped: list[object] = []
         manager.shutdown(epoch).addBoth(stopped.append)
         assert stopped == [None]

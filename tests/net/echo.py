@@ -12,6 +12,7 @@ from twisted_broker.interfaces import Runtime
 from twisted_broker.log.memory import MemoryFileSystem
 from twisted_broker.net.connection import PendingResponse
 from twisted_broker.net.connection_limits import ConnectionCounts, ConnectionFactory
+from twisted_broker.net.request_bytes import RequestBytes
 from twisted_broker.testing.memory_network import MemoryNetwork
 
 PORT = 9092
@@ -73,6 +74,7 @@ class House:
         maximum: int = 1000,
         per_host: int = 1000,
         frame_limit: int = 1 << 20,
+        request_bytes: int = 0,
     ) -> None:
         self.clock = Clock()
         self.network = MemoryNetwork(self.clock)
@@ -91,6 +93,7 @@ class House:
             ConnectionCounts(maximum, per_host),
             frame_limit=frame_limit,
             idle_ms=idle_ms,
+            request_bytes=RequestBytes(request_bytes),
         )
         self.network.listen("127.0.0.1", PORT, self.factory)
 

@@ -9,6 +9,7 @@ from twisted.python.failure import Failure
 
 from tests.net.echo import DelayedOperation, House, framed
 from twisted_broker.log.segment_file import FileSlice, OpenFiles, SegmentFile
+from twisted_broker.net.connection_limits import ConnectionCounts, DescriptorShares
 from twisted_broker.wire.errors import WireError
 
 PRODUCE, FETCH = b"\0\0", b"\0\1"
@@ -183,6 +184,24 @@ def test_silent_connections_are_closed() -> None:
     assert not house.clock.getDelayedCalls()
 
 
+def test_a_request_of_a_peer_that_hung_up_does_not_keep_its_connection() -> None:
+    """`connections.max.idle.ms` applies to a request that changes something and never ends, once
+    nobody can hear its answer.
+    """
+    script = Script(parked=(PRODUCE,))
+    house = House(script, idle_ms=10_000)
+    gone, waiting = house.client(), house.client()
+    for each in (gone, waiting):
+        each.transport.write(framed(PRODUCE))
+    house.run()
+    next(iter(house.factory.connections)).peer_hung_up()
+    for _ in range(13):
+        house.clock.advance(1)
+        house.run()
+    assert gone.lost and not waiting.lost
+    assert script.turns[0].abandoned
+
+
 def test_a_round_that_comes_late_is_nobodys_silence() -> None:
     """This process stood still: what was sent to it meanwhile is read after the timer, and
     counts.
@@ -213,6 +232,76 @@ def test_connection_limits() -> None:
     house = House(Script(), per_host=1)
     house.client()
     assert isinstance(house.client(), Failure)
+
+
+def test_long_requests_are_bounded_over_all_connections() -> None:
+    """`queued.max.request.bytes`: the third long request waits until one of those before it is
+    answered or gone; short ones come through.
+    """
+    script = Script(parked=(PRODUCE,))
+    house = House(script, request_bytes=150_000)
+    budget = house.factory.request_bytes
+    clients = [house.client() for _ in range(5)]
+    for each in clients[:4]:
+        whole = framed(PRODUCE + bytes(99_998))
+        for start in range(0, len(whole), 40_000):
+            each.transport.write(whole[start : start + 40_000])
+    clients[4].transport.write(framed(FETCH))
+    house.run()
+    assert len(script.turns) == 2 and budget.used == 200_000 and len(budget.waiting) == 2
+    assert clients[4].data == framed(FETCH)
+    script.turns[0].finish(framed(b""))
+    house.run()
+    assert len(script.turns) == 3 and budget.used == 200_000
+    script.turns[1].connection.transport.abortConnection()
+    house.run()
+    assert len(script.turns) == 4 and not budget.waiting
+    for turn in script.turns[2:]:
+        turn.finish(framed(b""))
+    house.run()
+    assert budget.used == 0
+
+
+def test_a_long_request_that_stops_midway_gives_its_memory_up() -> None:
+    """While others wait for room, silence of a tenth of `connections.max.idle.ms` ends it; a
+    partial frame that goes is given back.
+    """
+    script = Script()
+    house = House(script, idle_ms=10_000, request_bytes=50_000)
+    stalled, waiting = house.client(), house.client()
+    stalled.transport.write(framed(FETCH + bytes(90_000))[:40_000])
+    house.run()
+    whole = framed(FETCH + bytes(60_000))
+    for start in range(0, len(whole), 40_000):
+        waiting.transport.write(whole[start : start + 40_000])
+    house.run()
+    assert not script.started and house.factory.request_bytes.used == 90_002
+    for _ in range(3):
+        house.clock.advance(1)
+        house.run()
+    assert stalled.lost and not waiting.lost
+    assert len(script.started) == 1 and house.factory.request_bytes.used == 0
+
+
+def test_shares_of_descriptors() -> None:
+    """Clients, the controller, logs and all else share them; segments beyond what logs may hold
+    are taken from the clients, at once.
+    """
+    shares = DescriptorShares(256)
+    held = [shares.files]
+    shares.open_files = lambda: held[0]
+    assert (shares.controller, shares.files, shares.clients()) == (32, 85, 256 - 64 - 32 - 85)
+    counts = ConnectionCounts(1000, 1000, shares.clients)
+    for _ in range(75):
+        assert counts.has_room("h")
+        counts.add("h")
+    assert not counts.has_room("h")
+    counts.remove("h")
+    assert counts.has_room("h")
+    held[0] += 1
+    assert not counts.has_room("h")
+    held[0] += 10_000
+    assert shares.clients() == 1 and DescriptorShares(1 << 20).clients() > 900_000
 
 
 class Sliced:

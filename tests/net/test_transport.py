@@ -5,6 +5,7 @@ and a reactor turned by hand.
 from __future__ import annotations
 
 import contextlib
+import errno
 import resource
 import select
 import socket
@@ -24,6 +25,7 @@ from tests.net.echo import framed
 from twisted_broker.interfaces import Runtime
 from twisted_broker.log.filesystem import OsFileSystem
 from twisted_broker.log.segment_file import FileSlice, OpenFiles, SegmentFile
+from twisted_broker.net.connection import PendingResponse
 from twisted_broker.net.connection_limits import ConnectionCounts, ConnectionFactory
 from twisted_broker.net.network import ReactorNetwork
 
@@ -168,6 +170,111 @@ def test_a_hang_up_is_noticed_while_reading_and_writing(loopback: Loopback) -> N
         each.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         each.close()
     loopback.turn(lambda: not loopback.factory.connections)
+
+
+class Waits(PendingResponse):
+    """A request that waits until the test says otherwise."""
+
+    __slots__ = ("connection", "reads")
+
+    def __init__(self, connection: Any, reads: bool) -> None:
+        PendingResponse.__init__(self, None, False)
+        self.connection, self.reads = connection, reads
+
+    @property
+    def only_reads(self) -> bool:
+        return self.reads
+
+
+@needs_epoll
+@pytest.mark.parametrize("how", ["close", "half close", "reset"])
+def test_a_client_that_hangs_up_behind_a_parked_fetch_is_gone_at_once(how: str) -> None:
+    """One request waits, another one is held behind it, so that nothing is read: the hang-up is
+    seen all the same.
+    """
+    house = Loopback(lambda connection, frame: Waits(connection, True))
+    client = house.client()
+    client.sendall(framed(b"fetch") + framed(b"and one more"))
+    house.turn(lambda: any(each._held is not None for each in house.factory.connections))
+    if how == "half close":
+        client.shutdown(socket.SHUT_WR)
+    else:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", how == "reset", 0))
+        client.close()
+    house.turn(lambda: not house.factory.connections, 10)
+    house.close()
+
+
+@needs_epoll
+def test_what_was_sent_before_a_hang_up_is_still_done() -> None:
+    """A produce in progress and those behind it go into the logs; then the connection ends.
+
+    The hang-up is told once: no turn is spun.
+    """
+    started: list[Waits] = []
+
+    def dispatch(connection: Any, frame: bytes) -> Any:
+        started.append(Waits(connection, False))
+        return started[-1]
+
+    house = Loopback(dispatch)
+    client = house.client()
+    client.sendall(b"".join(framed(b"produce %d" % n) for n in range(3)))
+    house.turn(lambda: bool(started) and started[0].connection._held is not None)
+    client.close()
+    connection = started[0].connection
+    house.turn(lambda: connection.hung_up)
+    group = house.network._group
+    assert group is not None and group._epoll.poll(0) == []
+    for n in range(3):
+        started[n].answer, started[n].done = None, True
+        connection.turn_done()
+    house.turn(lambda: not house.factory.connections, 10)
+    assert len(started) == 3 and not group._masks
+    house.close()
+
+
+@pytest.mark.parametrize("error", [errno.EMFILE, errno.ENFILE, errno.ENOMEM])
+def test_a_port_that_can_accept_nobody_rests_and_goes_on(
+    loopback: Loopback, error: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who comes waits in the backlog; nothing is tried until a second has passed, so that the
+    reactor does not spin; then all are served.
+    """
+    accepted: list[int] = []
+
+    class Short:
+        """The listening socket of a process that has no descriptor left."""
+
+        def accept(self) -> Any:
+            accepted.append(1)
+            raise OSError(error, "too many")
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(real, name)
+
+    real, loopback.port.socket = loopback.port.socket, Short()
+    clients = [loopback.client() for _ in range(3)]
+    for each in clients:
+        each.send(framed(b"x"))
+    loopback.turn(lambda: bool(accepted))
+    began = time.monotonic()
+    while time.monotonic() - began < 0.3:
+        loopback.reactor.runUntilCurrent()
+        loopback.reactor.doIteration(0.01)
+    assert len(accepted) == 1
+    loopback.port.socket = real
+    for each in clients:
+        assert loopback.receive(each, 5) == framed(b"x")
+
+
+def test_a_port_that_rests_can_be_closed(loopback: Loopback) -> None:
+    """No timer of it stays behind."""
+    port = loopback.result(loopback.network.listen("127.0.0.1", 0, loopback.factory))
+    port._rest()
+    assert loopback.reactor.getDelayedCalls()
+    loopback.result(port.stopListening())
+    assert not loopback.reactor.getDelayedCalls()
 
 
 def test_declared_lengths_cost_nothing(loopback: Loopback) -> None:

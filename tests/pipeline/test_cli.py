@@ -8,13 +8,13 @@ import json
 import subprocess
 import sys
 
-import click
 import pytest
 from click.testing import CliRunner
 
 from twisted_broker.pipeline import cli
 from twisted_broker.pipeline.errors import PipelineError, root_line
 from twisted_broker.pipeline.machine import doctor, jars, java
+from twisted_broker.pipeline.machine.installed import install
 
 RUN = (
     "import sys; {before}\nfrom twisted_broker.cli.main import main\nmain(sys.argv[1:], "
@@ -55,7 +55,7 @@ def test_without_spark_the_help_says_how_to_install_it():
     told = replog(WITHOUT_SPARK, "pipeline", "--help")
     assert (
         told.returncode == 0
-        and "pip install 'twisted-broker[spark]'" in told.stdout
+        and install("spark") in " ".join(told.stdout.split())
         and all(name in told.stdout for name in cli.COMMANDS)
     )
 
@@ -73,41 +73,6 @@ def test_every_command_is_there_and_explains_itself(name):
 
 def test_an_unknown_command_is_a_wrong_argument():
     assert CliRunner().invoke(cli.pipeline, ["archiv"]).exit_code == 2
-
-
-def raising(error: Exception, monkeypatch) -> object:
-    """What the group makes of a command that raises `error`."""
-
-    @click.command("probe")
-    def probe() -> None:
-        raise error
-
-    monkeypatch.setattr(cli.Jobs, "get_command", lambda self, ctx, name: probe)
-    return CliRunner().invoke(cli.pipeline, ["probe"])
-
-
-def test_an_error_is_one_line_on_standard_error_and_status_two(monkeypatch):
-    told = raising(PipelineError("--from: no such\n  thing"), monkeypatch)
-    assert (told.exit_code, told.stdout, told.stderr) == (
-        2,
-        "",
-        "replog pipeline: --from: no such thing\n",
-    )
-
-
-def test_what_spark_raises_is_its_last_cause(monkeypatch):
-    from pyspark.errors import AnalysisException
-
-    said = (
-        "Job aborted.\n\tat org.Stack\nCaused by: "
-        "org.apache.kafka.common.errors.TimeoutException: nobody there\n\tat org.More"
-    )
-    told = raising(AnalysisException(message=said), monkeypatch)
-    assert (told.exit_code, told.stderr) == (2, "replog pipeline: Spark failed: nobody there\n")
-
-
-def test_a_bug_of_ours_keeps_its_traceback(monkeypatch):
-    assert isinstance(raising(ZeroDivisionError("a bug"), monkeypatch).exception, ZeroDivisionError)
 
 
 IN_A_WORKER = """An exception was thrown from the Python worker. Please see the stack trace below.

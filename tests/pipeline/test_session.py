@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -95,6 +96,55 @@ def test_what_stands_before_the_job_is_spark_submits():
         "segments:x",
         "--json",
     ]
+
+
+@pytest.mark.parametrize(
+    ("options", "folder"),
+    [
+        (["--master", "spark://h:1"], None),
+        (["--archives", "/a/env.tar.gz#env"], "./env/bin:"),
+        (["--archives=s3a://b/env.tar.gz,more.zip#m"], "./env.tar.gz/bin:"),
+        (["--conf", "spark.archives=env.tar.gz#e"], "./e/bin:"),
+        (["--archives", "env.tar.gz#env", "--conf", "spark.pyspark.python=/usr/bin/python3"], None),
+        (["--archives", "env.tar.gz#env", "--conf", "spark.executorEnv.PATH=/opt/bin"], None),
+    ],
+)
+def test_the_workers_python_is_the_packed_environments(options, folder):
+    told = submit.workers_python(options, {})
+    assert (not told) if folder is None else told[1].startswith(f"spark.executorEnv.PATH={folder}")
+    assert submit.workers_python(options, {"PYSPARK_PYTHON": "python3.11"}) == []
+
+
+def test_the_drivers_python_is_the_one_that_submits():
+    assert submit.drivers_path({"PATH": "/bin"})["PATH"] == f"{Path(sys.executable).parent}:/bin"
+
+
+def test_sparks_log_is_left_out_unless_the_user_has_settings(tmp_path):
+    program = tmp_path / "bin" / "spark-submit"
+    told = submit.java_options(program, {"SPARK_SUBMIT_OPTS": "-Da=b"})["SPARK_SUBMIT_OPTS"]
+    assert (
+        told == f"-Dlog4j2.configurationFile={session.LOG_LEVELS.as_uri()} -Da=b"
+        and session.LOG_LEVELS.exists()
+    )
+    assert submit.java_options(program, {"SPARK_CONF_DIR": "/etc/spark"}) == {}
+    assert submit.java_options(program, {"SPARK_SUBMIT_OPTS": "-Dlog4j2.configurationFile=x"}) == {}
+    (tmp_path / "conf").mkdir()
+    (tmp_path / "conf" / "log4j2.properties").touch()
+    assert submit.java_options(program, {}) == {}
+
+
+@pytest.mark.parametrize(
+    ("place", "master", "warned"),
+    [
+        ("lake/x", "yarn", True),
+        ("file:/lake/x", "spark://h:1", True),
+        ("s3a://b/x", "yarn", False),
+        ("lake/x", "local[2]", False),
+    ],
+)
+def test_a_table_in_a_folder_of_each_worker_is_warned_of(place, master, warned):
+    spark = SimpleNamespace(sparkContext=SimpleNamespace(getConf=lambda: {"spark.master": master}))
+    assert (place in session.lost_on_workers(spark, place)) is warned
 
 
 def test_submit_without_a_job_names_the_jobs():

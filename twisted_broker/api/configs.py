@@ -41,10 +41,15 @@ from twisted_broker.wire.messages import configs as configs_messages
 async def describe_configs(
     context: RequestContext, request: configs_messages.DescribeConfigsRequest
 ) -> configs_messages.DescribeConfigsResponse:
-    """Answers at once."""
-    return configs_messages.DescribeConfigsResponse(
-        results=[_result(context, request, resource) for resource in request.resources]
-    )
+    """Waits for nothing but its turns."""
+    results = []
+    for resource in request.resources:
+        result = _result(context, request, resource)
+        results.append(result)
+        context.room -= 1 + len(resource.configuration_keys or ()) // 8 + len(result.configs)
+        if context.room < 0:
+            await context.next_turn()
+    return configs_messages.DescribeConfigsResponse(results=results)
 
 
 def _result(
@@ -149,7 +154,7 @@ async def list_config_resources(
         GROUP_RESOURCE: sorted(name for kind, name in image.configs if kind == GROUP_RESOURCE),
     }
     asked = (
-        (request.resource_types or sorted(names))
+        list(dict.fromkeys(request.resource_types) or sorted(names))
         if context.version >= 1
         else [CLIENT_METRICS_RESOURCE]
     )
@@ -158,11 +163,13 @@ async def list_config_resources(
         raise BrokerError(
             ErrorCode.UNSUPPORTED_VERSION, f"resources of type {unknown[0]} are not listed here"
         )
-    found = [
-        configs_messages.ConfigResource(resource_name=name, resource_type=kind)
-        for kind in asked
-        for name in names[kind]
-    ]
+    found = []
+    for kind in asked:
+        for name in names[kind]:
+            context.room -= 1
+            if context.room < 0:
+                await context.next_turn()
+            found.append(configs_messages.ConfigResource(resource_name=name, resource_type=kind))
     return configs_messages.ListConfigResourcesResponse(config_resources=found)
 
 

@@ -2,7 +2,9 @@
 the broker.
 
 1. One context per request, gone with its answer.
-2. `appended` is set by Produce once its records are in the logs: from then on, and only then, the
+2. A loop over what a client named, or over what the cluster holds, takes its elements off `room`,
+   and awaits `next_turn()` when none is left: nobody waits for another's long request.
+3. `appended` is set by Produce once its records are in the logs: from then on, and only then, the
    connection may start the next Produce.
 
 Leaves out: everything that decides; the parts do.
@@ -10,8 +12,10 @@ Leaves out: everything that decides; the parts do.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Generator
+from typing import TYPE_CHECKING, Any, TypeVar
 
+from twisted_broker.api.slices import SLICE_ELEMENTS, Slices
 from twisted_broker.net.listeners import Listener
 from twisted_broker.security.acl import CLUSTER_NAME, Authorizer, Operation, ResourceType
 from twisted_broker.security.principal import ANONYMOUS, Principal
@@ -21,6 +25,10 @@ __all__ = ["BrokerParts", "Listener", "RequestContext"]
 if TYPE_CHECKING:
     from twisted_broker.config import BrokerConfig
     from twisted_broker.interfaces import Runtime
+
+
+T = TypeVar("T")
+_USUAL_WAIT_MS, _LONGEST_WAIT_MS = 30_000, 600_000
 
 
 class BrokerParts:
@@ -44,6 +52,7 @@ class BrokerParts:
         "producer_ids",
         "replica_manager",
         "runtime",
+        "slices",
     )
 
     def __init__(
@@ -69,6 +78,7 @@ class BrokerParts:
         self.controller: Any = None
         self.groups: Any = None
         self.producer_ids: Any = None
+        self.slices: Slices | None = None
 
 
 class Encoded:
@@ -100,6 +110,8 @@ class RequestContext:
         "listener",
         "principal",
         "raw_request",
+        "room",
+        "sliced",
         "version",
     )
 
@@ -128,7 +140,29 @@ class RequestContext:
         self.connection = connection
         self.raw_request = raw_request
         self.dispatcher = dispatcher
-        self.appended = False
+        self.appended = self.sliced = False
+        self.room = SLICE_ELEMENTS
+
+    async def next_turn(self) -> None:
+        """Lets others be served; there is room for a slice more afterwards.
+
+        What was looked up before may have changed.
+        """
+        self.sliced = True
+        slices = self.broker.slices
+        if slices is None:
+            slices = self.broker.slices = Slices(self.broker.runtime.clock)
+        await slices.next_turn()
+        self.room = SLICE_ELEMENTS
+
+    async def in_slices(self, work: Generator[None, None, T]) -> T:
+        """What `work` returns; others are served where it pauses."""
+        while True:
+            try:
+                next(work)
+            except StopIteration as end:
+                return end.value  # type: ignore[no-any-return]
+            await self.next_turn()
 
     @property
     def config(self) -> BrokerConfig:
@@ -180,6 +214,15 @@ class RequestContext:
     @property
     def authorizer(self) -> Authorizer:
         return self.broker.authorizer
+
+    def bounded_wait(self, wait_ms: int) -> int:
+        """How long a request waits that asks for `wait_ms`: no longer than a silent connection
+        is kept. Kafka closes the connection then.
+        """
+        if wait_ms <= _USUAL_WAIT_MS:
+            return wait_ms
+        idle_ms = self.broker.config.integer("connections.max.idle.ms")
+        return min(wait_ms, max(_USUAL_WAIT_MS, idle_ms) if idle_ms > 0 else _LONGEST_WAIT_MS)
 
     def may(self, operation: Operation, resource: ResourceType, name: str) -> bool:
         """Whether the asking principal may do it."""

@@ -1,12 +1,18 @@
 """The controller's requests: one function each, as the API table names them.
 
 1. Each decides on the newest view, writes, and answers when its records are durable.
+2. A long request is decided on part by part, each part on the view of its time; an element's own
+   records stay together, as its answer does.
 
 Source: Kafka's `ControllerApis`; `RL 8.1`. Left out: decisions (the modules called), dispatch and
 permission of other nodes (`api/dispatch.py`).
 """
 
 from __future__ import annotations
+
+from collections import Counter
+from collections.abc import AsyncIterator, Sequence
+from typing import Any, TypeVar
 
 from twisted_broker.api import controller_permissions as permissions
 from twisted_broker.api.context import RequestContext
@@ -36,6 +42,8 @@ from twisted_broker.wire.messages.metadata_records import ProducerIdsRecord
 PRODUCER_ID_BLOCK = 1000
 
 _BROKERS, _CONTROLLERS = 1, 2
+_AT_A_TIME = 20
+T = TypeVar("T")
 
 
 def _controller(context: RequestContext) -> Controller:
@@ -203,10 +211,21 @@ async def create_topics(
 ) -> topics.CreateTopicsResponse:
     controller = _controller(context)
     refused = permissions.refuse_creations(context, request)
-    found, response = topic_changes.create_topics(
-        controller.view, request, controller.runtime.random
+    counts, budget = (
+        Counter(topic.name for topic in request.topics),
+        topic_changes.MAX_PARTITIONS_PER_REQUEST,
     )
-    await controller.write(found)
+    response = topics.CreateTopicsResponse()
+    async for some in _parts(context, request.topics):
+        part = topics.CreateTopicsRequest(topics=some, validate_only=request.validate_only)
+        found, answer = topic_changes.create_topics(
+            controller.view, part, controller.runtime.random, counts, budget
+        )
+        written = controller.write(found)
+        response.topics += answer.topics
+        budget -= sum(each.num_partitions for each in answer.topics if not each.error_code)
+        context.room -= 10 * len(some) + len(found) // 4
+        await written
     permissions.hide_configs(context, response)
     response.topics += refused
     return response
@@ -217,10 +236,21 @@ async def create_partitions(
 ) -> topics.CreatePartitionsResponse:
     controller = _controller(context)
     refused = permissions.refuse_growth(context, request)
-    found, response = topic_changes.create_partitions(
-        controller.view, request, controller.runtime.random
+    counts, budget = (
+        Counter(topic.name for topic in request.topics),
+        topic_changes.MAX_PARTITIONS_PER_REQUEST,
     )
-    await controller.write(found)
+    response = topics.CreatePartitionsResponse()
+    async for some in _parts(context, request.topics):
+        part = topics.CreatePartitionsRequest(topics=some, validate_only=request.validate_only)
+        found, answer = topic_changes.create_partitions(
+            controller.view, part, controller.runtime.random, counts, budget
+        )
+        written = controller.write(found)
+        response.results += answer.results
+        budget -= len(found)
+        context.room -= len(some) + len(found) // 4
+        await written
     response.results += refused
     return response
 
@@ -230,8 +260,24 @@ async def delete_topics(
 ) -> topics.DeleteTopicsResponse:
     controller = _controller(context)
     refused = permissions.refuse_deletions(context, request, context.version, controller.view.image)
-    found, response = topic_changes.delete_topics(controller.view, request, context.version)
-    await controller.write(found)
+    named = Counter[str | bytes](request.topic_names)
+    named.update(
+        bytes(each.topic_id) if each.name is None else each.name for each in request.topics
+    )
+    response = topics.DeleteTopicsResponse()
+    by_state = context.version >= 6
+    asked: Sequence[Any] = request.topics if by_state else request.topic_names
+    async for chosen in _parts(context, asked):
+        part = (
+            topics.DeleteTopicsRequest(topics=chosen)
+            if by_state
+            else topics.DeleteTopicsRequest(topic_names=chosen)
+        )
+        found, answer = topic_changes.delete_topics(controller.view, part, context.version, named)
+        written = controller.write(found)
+        response.responses += answer.responses
+        context.room -= len(chosen) + 10 * len(found)
+        await written
     response.responses += refused
     return response
 
@@ -241,8 +287,17 @@ async def incremental_alter_configs(
 ) -> configs.IncrementalAlterConfigsResponse:
     controller = _controller(context)
     refused = permissions.refuse_incremental(context, request)
-    found, response = config_changes.incremental_alter_configs(controller.view, request)
-    await controller.write(found)
+    counts = Counter((each.resource_type, each.resource_name) for each in request.resources)
+    response = configs.IncrementalAlterConfigsResponse()
+    async for some in _parts(context, request.resources):
+        part = configs.IncrementalAlterConfigsRequest(
+            resources=some, validate_only=request.validate_only
+        )
+        found, answer = config_changes.incremental_alter_configs(controller.view, part, counts)
+        written = controller.write(found)
+        response.responses += answer.responses
+        context.room -= 2 * len(some) + 4 * len(found)
+        await written
     response.responses += refused
     return response
 
@@ -252,8 +307,15 @@ async def alter_configs(
 ) -> configs.AlterConfigsResponse:
     controller = _controller(context)
     refused = permissions.refuse_alter(context, request)
-    found, response = config_changes.alter_configs(controller.view, request)
-    await controller.write(found)
+    counts = Counter((each.resource_type, each.resource_name) for each in request.resources)
+    response = configs.AlterConfigsResponse()
+    async for some in _parts(context, request.resources):
+        part = configs.AlterConfigsRequest(resources=some, validate_only=request.validate_only)
+        found, answer = config_changes.alter_configs(controller.view, part, counts)
+        written = controller.write(found)
+        response.responses += answer.responses
+        context.room -= 2 * len(some) + 4 * len(found)
+        await written
     response.responses += refused
     return response
 
@@ -284,6 +346,16 @@ async def list_partition_reassignments(
     """What is durable is told."""
     _check_cluster(context, Operation.DESCRIBE)
     return partition_requests.list_reassignments(_controller(context).image, request)
+
+
+async def _parts(context: RequestContext, asked: Sequence[T]) -> AsyncIterator[list[T]]:
+    """The elements of a request, some at a time, the first at once; one empty part where there
+    are none. Others are served in between.
+    """
+    for start in range(0, len(asked) or 1, _AT_A_TIME):
+        if context.room < 0:
+            await context.next_turn()
+        yield list(asked[start : start + _AT_A_TIME])
 
 
 def _check_cluster(context: RequestContext, operation: Operation) -> None:

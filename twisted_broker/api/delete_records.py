@@ -23,6 +23,9 @@ from twisted_broker.wire.messages.topics import (
 
 if TYPE_CHECKING:
     from twisted_broker.api.context import RequestContext
+    from twisted_broker.replication.purgatory.delayed_operations import DeleteOutcome
+
+_AT_A_TIME = 200
 
 
 async def delete_records(
@@ -37,7 +40,11 @@ async def delete_records(
     for topic in request.topics:
         allowed = context.may(Operation.DELETE, ResourceType.TOPIC, topic.name)
         results = []
+        context.room -= 1
         for asked in topic.partitions:
+            context.room -= 1
+            if context.room < 0:
+                await context.next_turn()
             result = DeleteRecordsPartitionResult(
                 partition_index=asked.partition_index, low_watermark=-1
             )
@@ -49,8 +56,12 @@ async def delete_records(
             results.append(result)
         response.topics.append(DeleteRecordsTopicResult(name=topic.name, partitions=results))
     replicas = context.replica_manager
-    outcomes = replicas.delete_records(offsets)
-    await replicas.wait_for_deletion(outcomes, request.timeout_ms)
+    outcomes: list[DeleteOutcome] = []
+    for start in range(0, len(offsets), _AT_A_TIME):
+        if start:
+            await context.next_turn()
+        outcomes += replicas.delete_records(offsets[start : start + _AT_A_TIME])
+    await replicas.wait_for_deletion(outcomes, context.bounded_wait(request.timeout_ms))
     for result, outcome in zip(awaited, outcomes, strict=True):
         result.error_code, result.low_watermark = outcome.error, outcome.low_watermark
     return response

@@ -9,7 +9,9 @@ encode.
    its connection; anything else is a bug: UNKNOWN_SERVER_ERROR for the client, a traceback for us.
 3. An API or version that is not served closes the connection, as Kafka does; ApiVersions alone is
    answered in version 0 with UNSUPPORTED_VERSION, so that a newer client can ask again.
-4. A small slice is read here and sent with its header in one piece; a long one goes out as it is.
+4. A request of many elements is read, worked on and answered in slices (`slices.py`); so is the
+   answer of one that turned out long.
+5. A small slice is read here and sent with its header in one piece; a long one goes out as it is.
 
 Source: Kafka's `SocketServer.Processor`, `KafkaApis`, KIP-511; the project's notes on speed, item
 1. Leaves out: order (`net/connection.py`).
@@ -38,13 +40,20 @@ from twisted_broker.net.connection import (
     one_line,
 )
 from twisted_broker.security.acl import Operation
-from twisted_broker.wire.errors import BrokerError, ErrorCode, WireError
+from twisted_broker.wire.errors import BrokerError, ErrorCode, ManyElements, WireError
 from twisted_broker.wire.header import (
     decode_request_header,
     request_header_version,
     response_header_version,
 )
-from twisted_broker.wire.schema import compile_writer, decode, encode, join_bytes
+from twisted_broker.wire.schema import (
+    compile_writer,
+    decode_few,
+    decode_in_slices,
+    encode,
+    encode_in_slices,
+    join_bytes,
+)
 
 _HEAD = Struct(">hhih")
 _LENGTH_AND_ID = Struct(">ii")
@@ -157,6 +166,15 @@ class Timed(PendingResponse):
         self._served.response_seconds += self._seconds() - self._since
 
 
+class Written:
+    """What the steps that write a long answer end with."""
+
+    __slots__ = ("answer",)
+
+    def __init__(self, answer: Answer) -> None:
+        self.answer = answer
+
+
 class Waiting(PendingResponse):
     """A request function that waits for a Deferred.
 
@@ -201,6 +219,10 @@ class Waiting(PendingResponse):
     def appended(self) -> bool:
         return self.done or self._context.appended
 
+    @property
+    def only_reads(self) -> bool:
+        return self._served.route.cancel and not self.done
+
     def wait(self, deferred: Deferred[Any]) -> None:
         self._deferred = deferred
         deferred.addBoth(self._go_on)
@@ -220,6 +242,9 @@ class Waiting(PendingResponse):
             outcome = self._dispatcher.step(
                 self._served, self._context, self._request, self._steps, failed
             )
+            if isinstance(outcome, Coroutine):
+                self._steps = outcome
+                outcome = self._dispatcher.step(self._served, self._context, self._request, outcome)
         except WireError as reason:
             self._connection.broken(reason)
             outcome = None
@@ -289,7 +314,10 @@ class Dispatcher:
             frame,
             self,
         )
-        request = decode(served.request_class, frame, version, offset)
+        try:
+            request = decode_few(served.request_class, frame, version, offset)
+        except ManyElements:
+            return self._start_long(connection, served, context, frame, offset)
         if served.route.cluster_action and not context.may_on_cluster(Operation.CLUSTER_ACTION):
             return self.answer(
                 served,
@@ -297,14 +325,78 @@ class Dispatcher:
                 served.refuse(request, ErrorCode.CLUSTER_AUTHORIZATION_FAILED, None),
             )
         steps = served.call(context, request)
-        outcome = self.step(served, context, request, steps)
+        outcome: Any = self.step(served, context, request, steps)
         if not count & _TIMED:
             outcome = self._timed(served, connection.held_since, began, outcome)
         if isinstance(outcome, Deferred):
             turn = Waiting(self, connection, served, context, request, steps)
             turn.wait(outcome)
             return turn
-        return outcome
+        return outcome  # type: ignore[no-any-return]
+
+    def _start_long(
+        self,
+        connection: KafkaConnection,
+        served: BoundRoute,
+        context: RequestContext,
+        frame: bytes | memoryview,
+        offset: int,
+    ) -> Answer | PendingResponse:
+        """Only its bytes are known yet; it answers its refusals itself."""
+        if served.route.cluster_action and not context.may_on_cluster(Operation.CLUSTER_ACTION):
+            raise WireError(f"{served.route.name} is for nodes of the cluster")
+        steps = self._in_slices(served, context, frame, offset)
+        outcome: Any = self.step(served, context, None, steps)
+        if not isinstance(outcome, Deferred):
+            return outcome  # type: ignore[no-any-return]
+        turn = Waiting(self, connection, served, context, None, steps)
+        turn.wait(outcome)
+        return turn
+
+    async def _in_slices(
+        self, served: BoundRoute, context: RequestContext, frame: bytes | memoryview, offset: int
+    ) -> Any:
+        request: Any = await context.in_slices(
+            decode_in_slices(served.request_class, frame, context.version, offset)
+        )
+        try:
+            return await served.call(context, request)
+        except BrokerError as error:
+            return served.refuse(request, error.code, error.message)
+        except (WireError, CancelledError):
+            raise
+        except Exception:
+            self._tell_failure(served, context)
+            return served.refuse(request, ErrorCode.UNKNOWN_SERVER_ERROR, None)
+
+    async def _written_in_slices(
+        self, served: BoundRoute, context: RequestContext, response: Any
+    ) -> Written:
+        """The answer of a long request."""
+        if response is None:
+            return Written(None)
+        if response.__class__ is Encoded:
+            return Written(self.answer(served, context, response))
+        parts: list[Any] = []
+        try:
+            await context.in_slices(encode_in_slices(response, served.version, parts))
+        except Exception:
+            _log.failure(
+                "the answer of {name} v{version} cannot be written",
+                name=served.route.name,
+                version=served.version,
+            )
+            discard(parts)
+            parts = served.unwritable()
+        return Written(_whole(served, context, parts))
+
+    def _tell_failure(self, served: BoundRoute, context: RequestContext) -> None:
+        _log.failure(
+            "{name} v{version} from {client} failed",
+            name=served.route.name,
+            version=served.version,
+            client=_asker(context),
+        )
 
     def _timed(self, served: BoundRoute, held_since: float, began: float, outcome: Any) -> Any:
         now = self.seconds()
@@ -339,14 +431,22 @@ class Dispatcher:
         request: Any,
         steps: Steps,
         failed: BaseException | None = None,
-    ) -> Answer | Deferred[Any]:
-        """Runs the function until it waits (its Deferred) or ends (its answer).
+    ) -> Any:
+        """Runs the function until it waits (its Deferred) or ends (its answer; of a long request
+        the steps that write it).
 
         `failed`: how that which it waited for ended.
         """
         try:
             waits_for = steps.send(None) if failed is None else steps.throw(failed)
         except StopIteration as stop:
+            if context.sliced:
+                done = stop.value
+                return (
+                    done.answer
+                    if type(done) is Written
+                    else self._written_in_slices(served, context, done)
+                )
             return self.answer(served, context, stop.value)
         except BrokerError as error:
             return self.answer(served, context, served.refuse(request, error.code, error.message))
@@ -355,12 +455,7 @@ class Dispatcher:
         except CancelledError:
             return None
         except Exception:
-            _log.failure(
-                "{name} v{version} from {client} failed",
-                name=served.route.name,
-                version=served.version,
-                client=_asker(context),
-            )
+            self._tell_failure(served, context)
             return self.answer(
                 served, context, served.refuse(request, ErrorCode.UNKNOWN_SERVER_ERROR, None)
             )
@@ -388,17 +483,21 @@ class Dispatcher:
             if served.has_records:
                 _give_back(response)
             parts = served.unwritable()
-        if served.has_records:
-            return _with_records(parts, context.correlation_id, served.header_end)
-        body = b"".join(parts)
-        end = served.header_end
-        return _LENGTH_AND_ID.pack(4 + len(end) + len(body), context.correlation_id) + end + body
+        return _whole(served, context, parts)
 
     def _newer_api_versions(self, correlation_id: int) -> Answer:
         from twisted_broker.api.api_versions import too_new
 
         body = encode(too_new(self.routes, self.listener.is_controller), 0)
         return _LENGTH_AND_ID.pack(4 + len(body), correlation_id) + body
+
+
+def _whole(served: BoundRoute, context: RequestContext, parts: list[Any]) -> Answer:
+    if served.has_records:
+        return _with_records(parts, context.correlation_id, served.header_end)
+    body = b"".join(parts)
+    end = served.header_end
+    return _LENGTH_AND_ID.pack(4 + len(end) + len(body), context.correlation_id) + end + body
 
 
 def _holds_records(struct: Any) -> bool:

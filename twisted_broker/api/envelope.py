@@ -21,21 +21,30 @@ from twisted_broker.security.principal import ANONYMOUS, Principal, decode_princ
 from twisted_broker.wire.errors import BrokerError, ErrorCode, WireError
 from twisted_broker.wire.header import decode_request_header, encode_response_header
 from twisted_broker.wire.messages.broker_lifecycle import EnvelopeRequest, EnvelopeResponse
-from twisted_broker.wire.schema import decode, encode
+from twisted_broker.wire.schema import decode_in_slices, encode_in_slices
 
 
 async def envelope(context: RequestContext, request: EnvelopeRequest) -> EnvelopeResponse:
     """Waits as long as the request inside does."""
-    served, inner, asked = _inside(context, request)
+    served, inner, offset = _inside(context, request)
+    try:
+        asked = await context.in_slices(
+            decode_in_slices(served.request_class, inner.raw_request, inner.version, offset)
+        )
+    except WireError as error:
+        raise BrokerError(ErrorCode.INVALID_REQUEST, str(error)) from None
     try:
         answer = await served.call(inner, asked)
     except BrokerError as error:
         answer = served.refuse(asked, error.code, error.message)
     header = encode_response_header(inner.correlation_id, inner.api_key, inner.version)
-    return EnvelopeResponse(response_data=header + encode(answer, inner.version))
+    parts = [header]
+    await inner.in_slices(encode_in_slices(answer, inner.version, parts))
+    return EnvelopeResponse(response_data=b"".join(parts))
 
 
-def _inside(context: RequestContext, request: EnvelopeRequest) -> tuple[Any, RequestContext, Any]:
+def _inside(context: RequestContext, request: EnvelopeRequest) -> tuple[Any, RequestContext, int]:
+    """What serves it, its context, and where its body begins."""
     frame = request.request_data
     try:
         header, offset = decode_request_header(frame)
@@ -45,7 +54,6 @@ def _inside(context: RequestContext, request: EnvelopeRequest) -> tuple[Any, Req
     if served is None or not served.route.forward:
         raise BrokerError(ErrorCode.INVALID_REQUEST, f"API {header.api_key} is not passed on")
     try:
-        asked = decode(served.request_class, frame, header.api_version, offset)
         principal = _principal(request.request_principal)
     except WireError as error:
         raise BrokerError(ErrorCode.INVALID_REQUEST, str(error)) from None
@@ -62,7 +70,7 @@ def _inside(context: RequestContext, request: EnvelopeRequest) -> tuple[Any, Req
         frame,
         context.dispatcher,
     )
-    return served, inner, asked
+    return served, inner, offset
 
 
 def _principal(data: bytes | None) -> Principal:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from twisted_broker.api.down_conversion import convert_results
 from twisted_broker.api.leaders import LeaderHints
+from twisted_broker.api.slices import SLICE_ELEMENTS
 from twisted_broker.interfaces import TopicPartition
 from twisted_broker.replication.fetch_session import (
     FINAL_EPOCH,
@@ -38,7 +39,7 @@ from twisted_broker.replication.partition.fetch_data import (
     PartitionKey,
 )
 from twisted_broker.security.acl import Operation, ResourceType
-from twisted_broker.wire.errors import BrokerError, ErrorCode
+from twisted_broker.wire.errors import BrokerError, ErrorCode, WireError
 from twisted_broker.wire.messages.fetch import (
     AbortedTransaction,
     EpochEndOffset,
@@ -65,6 +66,8 @@ _ZSTD_FROM, _FOLLOWERS_SERVE_FROM, _TOPIC_IDS_FROM, _REPLICA_STATE_FROM, _LEADER
 )
 _READ_COMMITTED = 1
 _READ, _TOPIC = Operation.READ, ResourceType.TOPIC
+_MOST_UNKNOWN = 10_000
+"""Partitions that a fetch may name beyond as many as are held here."""
 _SAME_EPOCH, _UNSAID, _NO_SNAPSHOT = (
     EpochEndOffset(),
     LeaderIdAndEpoch(),
@@ -79,15 +82,19 @@ async def fetch(context: RequestContext, request: FetchRequest) -> FetchResponse
     params = _params(context, request)
     may_replicate = params.from_follower and context.may_on_cluster(Operation.CLUSTER_ACTION)
     try:
-        session = _open_session(context, request, params, may_replicate)
+        session = await _open_session(context, request, params, may_replicate)
     except BrokerError as refusal:
         return FetchResponse(error_code=refusal.code)
     del request
-    readable, refused = _guard(context, params, may_replicate, session.requests)
+    requests = session.requests
+    if len(requests) <= SLICE_ELEMENTS or session.reads_now:
+        readable, refused = _guard(context, params, may_replicate, requests)
+    else:
+        readable, refused = await _guard_many(context, params, may_replicate, requests)
     results: list[FetchPartitionResult] = replicas.fetch(params, readable) if readable else []
     if not replicas.answers_at_once(params, results, session):
         second_read = replicas.delayed_fetch(params, results, session)
-        del results, readable  # many may wait: each keeps what it needs
+        del results, readable, requests  # many may wait: each keeps what it needs
         results = await second_read
     for index, result in refused:
         results.insert(index, result)
@@ -100,6 +107,9 @@ async def fetch(context: RequestContext, request: FetchRequest) -> FetchResponse
             await convert_results(
                 shown, 0 if context.version < _MAGIC_1_FROM else 1, context.runtime.clock
             )
+        if len(shown) > SLICE_ELEMENTS:
+            # The answer is made in a turn of its own, and written in slices.
+            await context.next_turn()
         return _response(context, error, session_id, shown)
     except BaseException:
         for result in results:
@@ -124,7 +134,7 @@ def _params(context: RequestContext, request: FetchRequest) -> FetchParams:
     return FetchParams(
         replica_id,
         request.replica_state.replica_epoch if by_state else -1,
-        request.max_wait_ms,
+        context.bounded_wait(request.max_wait_ms),
         min(request.min_bytes, max_bytes),
         max_bytes,
         isolation,
@@ -134,13 +144,18 @@ def _params(context: RequestContext, request: FetchRequest) -> FetchParams:
     )
 
 
-def _open_session(
+async def _open_session(
     context: RequestContext, request: FetchRequest, params: FetchParams, may_replicate: bool
 ) -> FetchContext:
     """Raises `BrokerError` for a session that is not there or not at that epoch."""
     by_id = context.version >= _TOPIC_IDS_FROM
     requests: list[FetchPartitionRequest] = []
-    for topic in request.topics:
+    if (
+        len(request.topics) > SLICE_ELEMENTS
+        or sum(len(topic.partitions) for topic in request.topics) > SLICE_ELEMENTS
+    ):
+        requests = await _many_asked(context, request, by_id)
+    for topic in () if requests else request.topics:
         name = _name_of(context, topic.topic_id) if by_id else topic.topic
         topic_id = topic.topic_id if by_id else None
         requests += [
@@ -177,6 +192,37 @@ def _open_session(
     )
 
 
+async def _many_asked(
+    context: RequestContext, request: FetchRequest, by_id: bool
+) -> list[FetchPartitionRequest]:
+    """Each partition once: the last mention counts, as in Kafka's map.
+
+    WireError for more than any cluster of this size gives reason for.
+    """
+    found: dict[tuple[str | bytes, int], FetchPartitionRequest] = {}
+    for topic in request.topics:
+        context.room -= 1
+        name = _name_of(context, topic.topic_id) if by_id else topic.topic
+        topic_id = topic.topic_id if by_id else None
+        for asked in topic.partitions:
+            context.room -= 1
+            if context.room < 0:
+                await context.next_turn()
+            found[topic_id or name, asked.partition] = FetchPartitionRequest(
+                TopicPartition(name, asked.partition),
+                topic_id,
+                asked.fetch_offset,
+                asked.partition_max_bytes,
+                asked.current_leader_epoch,
+                asked.last_fetched_epoch,
+                asked.log_start_offset,
+            )
+    most = _MOST_UNKNOWN + len(context.broker.replica_manager.partitions)
+    if len(found) > most:
+        raise WireError(f"a fetch of {len(found)} partitions; {most - _MOST_UNKNOWN} are here")
+    return list(found.values())
+
+
 def _name_of(context: RequestContext, topic_id: bytes) -> str:
     found = context.metadata.image.topics_by_id.get(topic_id)
     return "" if found is None else found.name
@@ -200,6 +246,26 @@ def _guard(
         for index, (request, code) in enumerate(zip(requests, codes, strict=True))
         if code is not None
     ]
+    return readable, refused
+
+
+async def _guard_many(
+    context: RequestContext,
+    params: FetchParams,
+    may_replicate: bool,
+    requests: Sequence[FetchPartitionRequest],
+) -> tuple[list[FetchPartitionRequest], list[tuple[int, FetchPartitionResult]]]:
+    """As `_guard`, in slices."""
+    readable: list[FetchPartitionRequest] = []
+    refused: list[tuple[int, FetchPartitionResult]] = []
+    for start in range(0, len(requests), SLICE_ELEMENTS):
+        if context.room < 0:
+            await context.next_turn()
+        some = requests[start : start + SLICE_ELEMENTS]
+        context.room -= len(some)
+        good, bad = _guard(context, params, may_replicate, some)
+        readable += good
+        refused += [(start + index, result) for index, result in bad]
     return readable, refused
 
 

@@ -15,6 +15,8 @@ Source: Apache Kafka 4.3.1 `KafkaApis.getCoordinator` (KIP-699), `SharePartition
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from twisted_broker.api.context import RequestContext
 from twisted_broker.security.acl import CLUSTER_NAME, Operation, ResourceType
 from twisted_broker.wire.errors import ErrorCode
@@ -38,11 +40,11 @@ async def find_coordinator(
     context: RequestContext, request: FindCoordinatorRequest
 ) -> FindCoordinatorResponse:
     keys = request.coordinator_keys if context.version >= FIRST_WITH_SEVERAL_KEYS else [request.key]
-    found = [_find(context, request.key_type, key) for key in keys]
+    found = await _find_all(context, request.key_type, keys)
     is_for_groups = request.key_type == GROUP_KEY
     if is_for_groups and any(error is ErrorCode.COORDINATOR_NOT_AVAILABLE for error, _ in found):
         await context.groups.offsets_topic.made()
-        found = [_find(context, request.key_type, key) for key in keys]
+        found = await _find_all(context, request.key_type, keys)
     if context.version >= FIRST_WITH_SEVERAL_KEYS:
         return FindCoordinatorResponse(
             coordinators=[_coordinator(key, each) for key, each in zip(keys, found, strict=True)]
@@ -51,6 +53,16 @@ async def find_coordinator(
     return FindCoordinatorResponse(
         error_code=error, error_message=_sentence(error), node_id=node_id, host=host, port=port
     )
+
+
+async def _find_all(context: RequestContext, key_type: int, keys: Sequence[str]) -> list[Found]:
+    found = []
+    for key in keys:
+        context.room -= 1
+        if context.room < 0:
+            await context.next_turn()
+        found.append(_find(context, key_type, key))
+    return found
 
 
 def _coordinator(key: str, found: Found) -> Coordinator:

@@ -20,6 +20,7 @@ from typing import Any
 from twisted.internet.defer import Deferred
 
 from twisted_broker.api.context import Encoded, RequestContext
+from twisted_broker.api.slices import SLICE_ELEMENTS
 from twisted_broker.coordinator.effects import JoinAnswer, SyncAnswer
 from twisted_broker.coordinator.group_coordinator import (
     LISTED_PER_STEP,
@@ -156,9 +157,14 @@ async def leave_group(context: RequestContext, request: LeaveGroupRequest) -> Le
         return LeaveGroupResponse(
             error_code=context.groups.leave(request.group_id, [(request.member_id, None)])[0].error
         )
-    answers = context.groups.leave(
-        request.group_id, [(m.member_id, m.group_instance_id) for m in request.members]
-    )
+    answers: list[Any] = []
+    for start in range(0, len(request.members) or 1, SLICE_ELEMENTS):
+        if start:
+            await context.next_turn()
+        some = request.members[start : start + SLICE_ELEMENTS]
+        answers += context.groups.leave(
+            request.group_id, [(m.member_id, m.group_instance_id) for m in some]
+        )
     return LeaveGroupResponse(
         members=[
             MemberResponse(
@@ -256,12 +262,21 @@ def _joined(count: int, rows: list[bytes], version: int) -> Encoded:
 async def describe_groups(
     context: RequestContext, request: DescribeGroupsRequest
 ) -> DescribeGroupsResponse:
-    described = [_describe(context, group_id) for group_id in request.groups]
+    described = []
+    for group_id in request.groups:
+        group = _describe(context, group_id)
+        described.append(group)
+        context.room -= 1 + len(group.members)
+        if context.room < 0:
+            await context.next_turn()
     if (
         request.include_authorized_operations
         and context.version >= FIRST_WITH_AUTHORIZED_OPERATIONS
     ):
         for group in described:
+            context.room -= 1
+            if context.room < 0:
+                await context.next_turn()
             if group.error_code == ErrorCode.NONE:
                 group.authorized_operations = authorized_operations(
                     context.authorizer,
@@ -310,9 +325,12 @@ async def delete_groups(
     context: RequestContext, request: DeleteGroupsRequest
 ) -> DeleteGroupsResponse:
     """All tombstones are appended before the first is waited for."""
-    started: list[tuple[str, Deferred[ErrorCode] | ErrorCode]] = [
-        (name, _delete(context, name)) for name in dict.fromkeys(request.groups_names)
-    ]
+    started: list[tuple[str, Deferred[ErrorCode] | ErrorCode]] = []
+    for name in dict.fromkeys(request.groups_names):
+        context.room -= 1
+        if context.room < 0:
+            await context.next_turn()
+        started.append((name, _delete(context, name)))
     results: list[Any] = []
     for group_id, deleted in started:
         error = deleted if isinstance(deleted, ErrorCode) else await deleted

@@ -46,38 +46,49 @@ if TYPE_CHECKING:
 
 _KNOWN_FROM = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST_PENDING_UPLOAD: 11}
 _NOT_AVAILABLE_FROM = 5
+_OF_A_SEARCH = 40
+"""Elements that a look into the files counts for."""
 _LEADER_EPOCH_FROM = 4
 
 
 async def list_offsets(context: RequestContext, request: ListOffsetsRequest) -> ListOffsetsResponse:
-    """One answer per partition; never waits."""
+    """One answer per partition; waits for nothing but its turns."""
     if request.replica_id < DEBUGGING_CONSUMER:
         raise BrokerError(ErrorCode.INVALID_REQUEST, f"replica id {request.replica_id}")
-    repeated = _repeated(request)
+    repeated = await _repeated(context, request)
     return ListOffsetsResponse(
-        topics=[_topic(context, request, topic, repeated) for topic in request.topics]
+        topics=[await _topic(context, request, topic, repeated) for topic in request.topics]
     )
 
 
-def _repeated(request: ListOffsetsRequest) -> set[TopicPartition]:
+async def _repeated(context: RequestContext, request: ListOffsetsRequest) -> set[TopicPartition]:
     seen: set[TopicPartition] = set()
     repeated: set[TopicPartition] = set()
     for topic in request.topics:
         for asked in topic.partitions:
+            context.room -= 1
+            if context.room < 0:
+                await context.next_turn()
             topic_partition = TopicPartition(topic.name, asked.partition_index)
             (repeated if topic_partition in seen else seen).add(topic_partition)
     return repeated
 
 
-def _topic(
+async def _topic(
     context: RequestContext,
     request: ListOffsetsRequest,
     topic: ListOffsetsTopic,
     repeated: set[TopicPartition],
 ) -> ListOffsetsTopicResponse:
+    context.room -= 1
     allowed = context.may(Operation.DESCRIBE, ResourceType.TOPIC, topic.name)
     answers = []
     for asked in topic.partitions:
+        context.room -= (
+            1 if asked.timestamp < 0 and asked.timestamp != MAX_TIMESTAMP else _OF_A_SEARCH
+        )
+        if context.room < 0:
+            await context.next_turn()
         answer = ListOffsetsPartitionResponse(partition_index=asked.partition_index)
         try:
             if not allowed:

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from twisted_broker.api.context import RequestContext
+from twisted_broker.api.slices import SLICE_ELEMENTS
 from twisted_broker.interfaces import TopicPartition
 from twisted_broker.log.log import Log
 from twisted_broker.security.acl import Operation
@@ -22,23 +23,32 @@ from twisted_broker.wire.messages import log_dirs as log_dirs_messages
 async def describe_log_dirs(
     context: RequestContext, request: log_dirs_messages.DescribeLogDirsRequest
 ) -> log_dirs_messages.DescribeLogDirsResponse:
-    """Answers at once."""
+    """Waits for nothing but its turns."""
     if not context.may_on_cluster(Operation.DESCRIBE):
         if context.version >= 3:
             raise BrokerError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
         return log_dirs_messages.DescribeLogDirsResponse()
-    wanted = (
-        None
-        if request.topics is None
-        else {TopicPartition(t.topic, p) for t in request.topics for p in t.partitions}
-    )
+    named: set[TopicPartition] = set()
+    for topic in request.topics or ():
+        context.room -= 1
+        for start in range(0, len(topic.partitions), SLICE_ELEMENTS):
+            named |= {
+                TopicPartition(topic.topic, number)
+                for number in topic.partitions[start : start + SLICE_ELEMENTS]
+            }
+            context.room -= min(SLICE_ELEMENTS, len(topic.partitions) - start)
+            if context.room < 0:
+                await context.next_turn()
+    wanted = None if request.topics is None else named
     manager = context.log_manager
     logs: dict[str, list[Log]] = {directory.path: [] for directory in manager.online()}
     for log in manager:
         if wanted is None or log.topic_partition in wanted:
             logs.setdefault(manager.directory_of(log).path, []).append(log)
     offline = set(manager.offline())
-    results = [_online(context, path, logs[path]) for path in sorted(logs) if path not in offline]
+    results = [
+        await _online(context, path, logs[path]) for path in sorted(logs) if path not in offline
+    ]
     results += [
         log_dirs_messages.DescribeLogDirsResult(
             error_code=ErrorCode.KAFKA_STORAGE_ERROR, log_dir=path
@@ -48,7 +58,7 @@ async def describe_log_dirs(
     return log_dirs_messages.DescribeLogDirsResponse(results=results)
 
 
-def _online(
+async def _online(
     context: RequestContext, path: str, logs: Iterable[Log]
 ) -> log_dirs_messages.DescribeLogDirsResult:
     try:
@@ -59,6 +69,9 @@ def _online(
         )
     topics: dict[str, log_dirs_messages.DescribeLogDirsTopic] = {}
     for log in sorted(logs, key=lambda log: log.topic_partition):
+        context.room -= 1
+        if context.room < 0:
+            await context.next_turn()
         name, number = log.topic_partition
         topic = topics.setdefault(name, log_dirs_messages.DescribeLogDirsTopic(name=name))
         lag = max(0, log.log_end_offset - log.high_watermark)

@@ -32,6 +32,8 @@ from twisted_broker.wire.messages import metadata as metadata_messages
 from twisted_broker.wire.messages.topics import CreatableTopic
 from twisted_broker.wire.primitives import NULL_UUID
 
+_AT_A_TIME, _MOST_CREATED = 200, 1000
+
 
 class _Reach:
     """Which brokers can be reached through one listener.
@@ -90,7 +92,7 @@ class _Reach:
 async def metadata(
     context: RequestContext, request: metadata_messages.MetadataRequest
 ) -> metadata_messages.MetadataResponse:
-    """Answers at once."""
+    """Waits for nothing but its turns; all is told of one image."""
     image: MetadataImage = context.metadata.image
     reach = _Reach(image, context.listener.name, context.version)
     response = metadata_messages.MetadataResponse(
@@ -101,12 +103,12 @@ async def metadata(
     if request.topics is None or (context.version == 0 and not request.topics):
         topics = [image.topics_by_name[name] for name in sorted(image.topics_by_name)]
         response.topics = [
-            _topic(context, request, reach, topic)
+            await _topic(context, request, reach, topic)
             for topic in topics
             if _may_describe(context, topic.name)
         ]
     else:
-        response.topics = _asked_for(context, request, reach, request.topics)
+        response.topics = await _asked_for(context, request, reach, request.topics)
     if 8 <= context.version <= 10 and request.include_cluster_authorized_operations:
         response.cluster_authorized_operations = authorized_operations(
             context.authorizer,
@@ -129,7 +131,7 @@ def _may_describe(context: RequestContext, name: str) -> bool:
     return context.may(Operation.DESCRIBE, ResourceType.TOPIC, name)
 
 
-def _asked_for(
+async def _asked_for(
     context: RequestContext,
     request: metadata_messages.MetadataRequest,
     reach: _Reach,
@@ -139,14 +141,17 @@ def _asked_for(
     missing: dict[str, metadata_messages.MetadataResponseTopic] = {}
     seen: set[str | bytes] = set()
     for each in asked:
+        context.room -= 1
+        if context.room < 0:
+            await context.next_turn()
         key = bytes(each.topic_id) if each.name is None else each.name
         if key in seen:
             continue
         seen.add(key)
         answer = (
-            _by_id(context, request, reach, key)
+            await _by_id(context, request, reach, key)
             if isinstance(key, bytes)
-            else _by_name(context, request, reach, key)
+            else await _by_name(context, request, reach, key)
         )
         answers.append(answer)
         if isinstance(key, str) and answer.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
@@ -156,11 +161,11 @@ def _asked_for(
         and request.allow_auto_topic_creation
         and context.config.boolean("auto.create.topics.enable")
     ):
-        _create(context, missing)
+        await _create(context, missing)
     return answers
 
 
-def _by_id(
+async def _by_id(
     context: RequestContext,
     request: metadata_messages.MetadataRequest,
     reach: _Reach,
@@ -174,10 +179,10 @@ def _by_id(
         return metadata_messages.MetadataResponseTopic(
             error_code=ErrorCode.UNKNOWN_TOPIC_ID, name=nameless, topic_id=topic_id
         )
-    return _topic(context, request, reach, topic)
+    return await _topic(context, request, reach, topic)
 
 
-def _by_name(
+async def _by_name(
     context: RequestContext, request: metadata_messages.MetadataRequest, reach: _Reach, name: str
 ) -> metadata_messages.MetadataResponseTopic:
     answer = metadata_messages.MetadataResponseTopic(name=name, is_internal=name in INTERNAL_TOPICS)
@@ -186,7 +191,7 @@ def _by_name(
         return answer
     topic = reach.image.topics_by_name.get(name)
     if topic is not None:
-        return _topic(context, request, reach, topic)
+        return await _topic(context, request, reach, topic)
     answer.error_code = (
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         if name_problem(name) is None
@@ -195,20 +200,28 @@ def _by_name(
     return answer
 
 
-def _topic(
+async def _topic(
     context: RequestContext,
     request: metadata_messages.MetadataRequest,
     reach: _Reach,
     topic: TopicImage,
 ) -> metadata_messages.MetadataResponseTopic:
+    numbers = sorted(topic.partitions)
+    partitions: list[metadata_messages.MetadataResponsePartition] = []
+    context.room -= 1
+    for start in range(0, len(numbers), _AT_A_TIME):
+        some = numbers[start : start + _AT_A_TIME]
+        context.room -= len(some)
+        if context.room < 0:
+            await context.next_turn()
+        partitions += [
+            _partition(context.version, reach, number, topic.partitions[number]) for number in some
+        ]
     answer = metadata_messages.MetadataResponseTopic(
         name=topic.name,
         topic_id=topic.id,
         is_internal=topic.name in INTERNAL_TOPICS,
-        partitions=[
-            _partition(context.version, reach, number, topic.partitions[number])
-            for number in sorted(topic.partitions)
-        ],
+        partitions=partitions,
     )
     if request.include_topic_authorized_operations:
         answer.topic_authorized_operations = _operations(context, topic.name)
@@ -245,12 +258,17 @@ def _partition(
     )
 
 
-def _create(
+async def _create(
     context: RequestContext, missing: dict[str, metadata_messages.MetadataResponseTopic]
 ) -> None:
-    """Has the topics created, as far as the client may create them."""
+    """Has the topics created, as far as the client may create them; of very many the first ones:
+    it asks again.
+    """
     wanted: list[CreatableTopic] = []
     for name, answer in missing.items():
+        context.room -= 1
+        if context.room < 0:
+            await context.next_turn()
         if not (
             context.may_on_cluster(Operation.CREATE)
             or context.may(Operation.CREATE, ResourceType.TOPIC, name)
@@ -258,7 +276,7 @@ def _create(
             answer.error_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
         elif name == "__consumer_offsets":
             context.groups.offsets_topic.create()
-        elif name not in INTERNAL_TOPICS:
+        elif name not in INTERNAL_TOPICS and len(wanted) < _MOST_CREATED:
             wanted.append(CreatableTopic(name=name, num_partitions=-1, replication_factor=-1))
     context.forwarding.create_in_background(wanted)
 
@@ -288,6 +306,9 @@ async def describe_topic_partitions(
             break
         start = cursor.partition_index if cursor is not None and cursor.topic_name == name else 0
         answer = _described(context, reach, name, start, limit)
+        context.room -= 1 if answer is None else 1 + len(answer.partitions)
+        if context.room < 0:
+            await context.next_turn()
         if answer is None:
             continue
         response.topics.append(answer)

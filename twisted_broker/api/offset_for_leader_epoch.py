@@ -32,12 +32,18 @@ if TYPE_CHECKING:
 async def offset_for_leader_epoch(
     context: RequestContext, request: OffsetForLeaderEpochRequest
 ) -> OffsetForLeaderEpochResponse:
-    """One answer per partition; never waits."""
+    """One answer per partition; waits for nothing but its turns."""
     is_broker = context.may_on_cluster(Operation.CLUSTER_ACTION)
     response = OffsetForLeaderEpochResponse()
     for topic in request.topics:
         allowed = is_broker or context.may(Operation.DESCRIBE, ResourceType.TOPIC, topic.topic)
-        answers = [_answer(context, topic.topic, asked, allowed) for asked in topic.partitions]
+        answers = []
+        context.room -= 1
+        for asked in topic.partitions:
+            context.room -= 1
+            if context.room < 0:
+                await context.next_turn()
+            answers.append(_answer(context, topic.topic, asked, allowed))
         response.topics.append(OffsetForLeaderTopicResult(topic=topic.topic, partitions=answers))
     return response
 

@@ -17,6 +17,7 @@ from collections.abc import Iterable, Iterator
 
 from twisted_broker.api.context import RequestContext
 from twisted_broker.api.groups import check_group
+from twisted_broker.api.slices import SLICE_ELEMENTS
 from twisted_broker.coordinator.offset_requests import CommitRequest, FetchedOffset, OffsetToCommit
 from twisted_broker.security.acl import Operation, ResourceType
 from twisted_broker.wire.errors import BrokerError, ErrorCode
@@ -56,33 +57,40 @@ async def offset_commit(
     check_group(context, request.group_id, Operation.READ)
     names = [_name(context, topic.name, topic.topic_id) for topic in request.topics]
     refused: dict[tuple[int, int], ErrorCode] = {}
-    offsets: list[OffsetToCommit] = []
+    offsets: dict[tuple[str, int], OffsetToCommit] = {}
     for row, (topic, name) in enumerate(zip(request.topics, names, strict=True)):
         topic_id, error = _topic_to_change(context, name)
+        context.room -= 1
         for partition in topic.partitions:
+            context.room -= 1
+            if context.room < 0:
+                await context.next_turn()
             wrong = error or _partition_error(context, name, partition.partition_index)
             if wrong:
                 refused[row, partition.partition_index] = wrong
             else:
-                offsets.append(_offset(name or "", topic_id, partition))
-    told = await _commit(context, request, tuple(offsets)) if offsets else {}
-    return OffsetCommitResponse(
-        topics=[
-            OffsetCommitResponseTopic(
-                name=topic.name,
-                topic_id=topic.topic_id,
-                partitions=[
-                    OffsetCommitResponsePartition(
-                        partition_index=p.partition_index,
-                        error_code=refused.get((row, p.partition_index))
-                        or told.get((names[row] or "", p.partition_index), ErrorCode.NONE),
-                    )
-                    for p in topic.partitions
-                ],
+                offsets[name or "", partition.partition_index] = _offset(
+                    name or "", topic_id, partition
+                )  # named twice: the last counts
+    told = await _commit(context, request, tuple(offsets.values())) if offsets else {}
+    response = OffsetCommitResponse()
+    for row, topic in enumerate(request.topics):
+        context.room -= 1
+        answers = []
+        for p in topic.partitions:
+            context.room -= 1
+            if context.room < 0:
+                await context.next_turn()
+            error = refused.get((row, p.partition_index)) or told.get(
+                (names[row] or "", p.partition_index), ErrorCode.NONE
             )
-            for row, topic in enumerate(request.topics)
-        ]
-    )
+            answers.append(
+                OffsetCommitResponsePartition(partition_index=p.partition_index, error_code=error)
+            )
+        response.topics.append(
+            OffsetCommitResponseTopic(name=topic.name, topic_id=topic.topic_id, partitions=answers)
+        )
+    return response
 
 
 def _offset(name: str, topic_id: bytes, partition: OffsetCommitRequestPartition) -> OffsetToCommit:
@@ -155,7 +163,8 @@ async def offset_fetch(context: RequestContext, request: OffsetFetchRequest) -> 
     if context.version >= FIRST_WITH_SEVERAL_GROUPS:
         return OffsetFetchResponse(
             groups=[
-                _fetch_group(context, group, request.require_stable) for group in request.groups
+                await _fetch_group(context, group, request.require_stable)
+                for group in request.groups
             ]
         )
     topics = (
@@ -166,31 +175,32 @@ async def offset_fetch(context: RequestContext, request: OffsetFetchRequest) -> 
             for t in request.topics
         ]
     )
-    fetched = _fetch_group(
+    fetched = await _fetch_group(
         context,
         OffsetFetchRequestGroup(group_id=request.group_id, topics=topics),
         request.require_stable,
     )
     if fetched.error_code:
         raise BrokerError(ErrorCode(fetched.error_code))  # type: ignore[call-arg]
-    return OffsetFetchResponse(
-        topics=[
-            OffsetFetchResponseTopic(
-                name=topic.name,
-                partitions=[
-                    OffsetFetchResponsePartition(
-                        partition_index=p.partition_index,
-                        committed_offset=p.committed_offset,
-                        committed_leader_epoch=p.committed_leader_epoch,
-                        metadata=p.metadata,
-                        error_code=_error_of_old(context, p),
-                    )
-                    for p in topic.partitions
-                ],
+    response = OffsetFetchResponse()
+    for topic in fetched.topics:
+        context.room -= 1
+        answers = []
+        for p in topic.partitions:
+            context.room -= 1
+            if context.room < 0:
+                await context.next_turn()
+            answers.append(
+                OffsetFetchResponsePartition(
+                    partition_index=p.partition_index,
+                    committed_offset=p.committed_offset,
+                    committed_leader_epoch=p.committed_leader_epoch,
+                    metadata=p.metadata,
+                    error_code=_error_of_old(context, p),
+                )
             )
-            for topic in fetched.topics
-        ]
-    )
+        response.topics.append(OffsetFetchResponseTopic(name=topic.name, partitions=answers))
+    return response
 
 
 def _error_of_old(context: RequestContext, partition: OffsetFetchResponsePartitions) -> int:
@@ -204,19 +214,22 @@ def _error_of_old(context: RequestContext, partition: OffsetFetchResponsePartiti
     return partition.error_code
 
 
-def _fetch_group(
+async def _fetch_group(
     context: RequestContext, request: OffsetFetchRequestGroup, require_stable: bool
 ) -> OffsetFetchResponseGroup:
+    context.room -= 4
+    if context.room < 0:
+        await context.next_turn()
     try:
         check_group(context, request.group_id, Operation.DESCRIBE)
         if request.topics is None:
-            topics = _all_topics(
+            topics = await _all_topics(
                 context, context.groups.fetch_offsets(request.group_id, None, require_stable)
             )
         else:
             context.groups.fetch_offsets(request.group_id, (), require_stable)
             topics = [
-                _fetch_topic(context, request.group_id, topic, require_stable)
+                await _fetch_topic(context, request.group_id, topic, require_stable)
                 for topic in request.topics
             ]
     except BrokerError as refusal:
@@ -224,7 +237,7 @@ def _fetch_group(
     return OffsetFetchResponseGroup(group_id=request.group_id, topics=topics)
 
 
-def _fetch_topic(
+async def _fetch_topic(
     context: RequestContext, group_id: str, topic: OffsetFetchRequestTopics, require_stable: bool
 ) -> OffsetFetchResponseTopics:
     name = _name(context, topic.name, topic.topic_id)
@@ -233,16 +246,25 @@ def _fetch_topic(
     elif not context.may(Operation.DESCRIBE, ResourceType.TOPIC, name):
         partitions = _refused(topic.partition_indexes, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
     else:
-        places = [(name, index, bytes(topic.topic_id)) for index in topic.partition_indexes]
-        partitions = [
-            _fetched(f) for f in context.groups.fetch_offsets(group_id, places, require_stable)
-        ]
+        topic_id, partitions = bytes(topic.topic_id), []
+        for start in range(0, len(topic.partition_indexes), SLICE_ELEMENTS):
+            if context.room < 0:
+                await context.next_turn()
+            places = [
+                (name, index, topic_id)
+                for index in topic.partition_indexes[start : start + SLICE_ELEMENTS]
+            ]
+            partitions += [
+                _fetched(f) for f in context.groups.fetch_offsets(group_id, places, require_stable)
+            ]
+            context.room -= len(places)
+    context.room -= 1
     return OffsetFetchResponseTopics(
         name=topic.name, topic_id=topic.topic_id, partitions=partitions
     )
 
 
-def _all_topics(
+async def _all_topics(
     context: RequestContext, fetched: Iterable[FetchedOffset]
 ) -> list[OffsetFetchResponseTopics]:
     """Grouped by topic; without those that may not be seen and, where ids are asked for, those
@@ -250,6 +272,9 @@ def _all_topics(
     """
     by_name: dict[str, list[FetchedOffset]] = {}
     for each in fetched:
+        context.room -= 1
+        if context.room < 0:
+            await context.next_turn()
         by_name.setdefault(each.topic, []).append(each)
     return list(_visible(context, by_name))
 
@@ -311,7 +336,11 @@ async def offset_delete(
     told: dict[tuple[str, int], ErrorCode] = {}
     for topic in request.topics:
         error = _topic_to_change(context, topic.name)[1]
+        context.room -= 1
         for p in topic.partitions:
+            context.room -= 1
+            if context.room < 0:
+                await context.next_turn()
             told[topic.name, p.partition_index] = error or _partition_error(
                 context, topic.name, p.partition_index
             )

@@ -45,6 +45,9 @@ _BATCHES_FROM, _ZSTD_FROM, _LEADER_FROM, _TOPIC_IDS_FROM = 3, 7, 10, 13
 _BATCH_HEADER_BYTES, _ATTRIBUTES_AT = 61, 22
 _CODEC_MASK, _ZSTD, _TRANSACTIONAL = 0x07, 4, 0x10
 
+_AT_A_TIME, _BYTES_OF_AN_ELEMENT = 200, 15
+"""Partitions that are appended to at a stroke; 32 KiB (by a shift) count as much as one."""
+
 _NONE = ErrorCode.NONE
 _WRITE, _TOPIC = Operation.WRITE, ResourceType.TOPIC
 _UNSAID = LeaderIdAndEpoch()  # shared by all answers that name no leader
@@ -69,13 +72,22 @@ async def produce(context: RequestContext, request: ProduceRequest) -> ProduceRe
         raise BrokerError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
     entries: list[tuple[TopicPartition, Buffer]] = []
     awaited: list[PartitionProduceResponse] = []
-    topics = [_topic_response(context, topic, entries, awaited) for topic in request.topic_data]
+    topics: list[TopicProduceResponse] = []
     acks = request.acks
     replicas = context.broker.replica_manager
-    outcomes: list[AppendOutcome] = replicas.produce(entries, acks) if entries else []
+    outcomes: list[AppendOutcome] = []
+    for topic in request.topic_data:
+        context.room -= 1
+        for start in range(0, len(topic.partition_data) or 1, _AT_A_TIME):
+            if context.room < 0:
+                await _append_some(context, entries, acks, outcomes)
+            _topic_response(context, topic, start, topics, entries, awaited)
+    if entries:
+        outcomes += replicas.produce(entries, acks)
     context.appended = True
     if acks and replicas.must_wait(outcomes, acks):
-        await replicas.wait_for_replicas(outcomes, request.timeout_ms, acks)
+        wait_ms = context.bounded_wait(request.timeout_ms)
+        await replicas.wait_for_replicas(outcomes, wait_ms, acks)
     for answer, outcome in zip(awaited, outcomes, strict=True):
         answer.base_offset = outcome.base_offset
         answer.log_append_time_ms = outcome.log_append_time_ms
@@ -91,19 +103,47 @@ async def produce(context: RequestContext, request: ProduceRequest) -> ProduceRe
     return response
 
 
+async def _append_some(
+    context: RequestContext,
+    entries: list[tuple[TopicPartition, Buffer]],
+    acks: int,
+    outcomes: list[AppendOutcome],
+) -> None:
+    """What has come together of a long request; nothing else of this connection starts before
+    the rest of it is appended.
+    """
+    outcomes += context.broker.replica_manager.produce(entries, acks)
+    entries.clear()
+    await context.next_turn()
+
+
 def _topic_response(
     context: RequestContext,
     topic: TopicProduceData,
+    start: int,
+    topics: list[TopicProduceResponse],
     entries: list[tuple[TopicPartition, Buffer]],
     awaited: list[PartitionProduceResponse],
-) -> TopicProduceResponse:
-    """One topic's part of the answer: refusals are in it, what may be appended goes into
-    `entries`, its answers into `awaited`.
+) -> None:
+    """One topic's part of the answer, from its partition number `start` on: refusals are in it,
+    what may be appended goes into `entries`, its answers into `awaited`.
     """
     name, refusal = _guard(context, topic)
     version = context.version
-    answers: list[PartitionProduceResponse] = []
-    for data in topic.partition_data:
+    if not start:
+        topics.append(
+            TopicProduceResponse(name=name, topic_id=topic.topic_id, partition_responses=[])
+        )
+    answers = topics[-1].partition_responses
+    data_of = (
+        topic.partition_data
+        if len(topic.partition_data) <= _AT_A_TIME
+        else topic.partition_data[start : start + _AT_A_TIME]
+    )
+    for data in data_of:
+        context.room -= 1 + (
+            len(data.records) >> _BYTES_OF_AN_ELEMENT if data.records is not None else 0
+        )
         refused = refusal or _records_refusal(data.records, version)
         if (
             refused is not None
@@ -122,7 +162,6 @@ def _topic_response(
                 -1,
                 refused.message,
             )
-    return TopicProduceResponse(name=name, topic_id=topic.topic_id, partition_responses=answers)
 
 
 def _guard(context: RequestContext, topic: TopicProduceData) -> tuple[str, BrokerError | None]:

@@ -28,14 +28,18 @@ if TYPE_CHECKING:
 async def describe_producers(
     context: RequestContext, request: DescribeProducersRequest
 ) -> DescribeProducersResponse:
-    """One answer per partition; never waits."""
+    """One answer per partition; waits for nothing but its turns."""
     response = DescribeProducersResponse()
     for topic in request.topics:
         allowed = context.may(Operation.READ, ResourceType.TOPIC, topic.name)
-        answers = [
-            _answer(context, TopicPartition(topic.name, index), allowed)
-            for index in topic.partition_indexes
-        ]
+        answers = []
+        context.room -= 1
+        for index in topic.partition_indexes:
+            answer = _answer(context, TopicPartition(topic.name, index), allowed)
+            answers.append(answer)
+            context.room -= 1 + len(answer.active_producers) // 4
+            if context.room < 0:
+                await context.next_turn()
         response.topics.append(TopicResponse(name=topic.name, partitions=answers))
     return response
 

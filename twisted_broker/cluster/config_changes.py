@@ -49,10 +49,14 @@ Edit = configs_messages.IncrementalAlterConfigsRequestAlterableConfig
 
 
 def incremental_alter_configs(
-    view: ClusterView, request: configs_messages.IncrementalAlterConfigsRequest
+    view: ClusterView,
+    request: configs_messages.IncrementalAlterConfigsRequest,
+    counts: Counter[tuple[int, str]] | None = None,
 ) -> tuple[list[Record], configs_messages.IncrementalAlterConfigsResponse]:
     """The records of all resources whose change is accepted, and the answer, which has the
     refusals. With `validate_only` no records.
+
+    `counts`: how often the whole request names each resource, for a part of it.
     """
 
     def wanted(
@@ -69,6 +73,7 @@ def incremental_alter_configs(
         request.resources,
         wanted,
         configs_messages.IncrementalAlterConfigsResponseAlterConfigsResourceResponse,
+        counts,
     )
     return (
         [] if request.validate_only else found
@@ -76,7 +81,9 @@ def incremental_alter_configs(
 
 
 def alter_configs(
-    view: ClusterView, request: configs_messages.AlterConfigsRequest
+    view: ClusterView,
+    request: configs_messages.AlterConfigsRequest,
+    counts: Counter[tuple[int, str]] | None = None,
 ) -> tuple[list[Record], configs_messages.AlterConfigsResponse]:
     """As above for the older call, which replaces all settings of a resource."""
     found, results = _each(
@@ -84,6 +91,7 @@ def alter_configs(
         request.resources,
         _replaced,
         configs_messages.AlterConfigsResponseAlterConfigsResourceResponse,
+        counts,
     )
     return ([] if request.validate_only else found), configs_messages.AlterConfigsResponse(
         responses=results
@@ -104,12 +112,14 @@ def _each(
     resources: Sequence[Any],
     wanted: Callable[[Any], Values],
     answer: Callable[..., Answer],
+    counts: Mapping[tuple[int, str], int] | None = None,
 ) -> tuple[list[Record], list[Answer]]:
     """The records of those whose change is accepted, and an answer for each.
 
     `wanted(resource)`: its own settings as they are to be.
     """
-    counts = Counter((resource.resource_type, resource.resource_name) for resource in resources)
+    if counts is None:
+        counts = Counter((resource.resource_type, resource.resource_name) for resource in resources)
     found: list[Record] = []
     results = []
     for resource in resources:

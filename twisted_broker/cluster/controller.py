@@ -98,7 +98,7 @@ class Controller:
     def start(self, listeners: Sequence[Endpoint]) -> Deferred[int]:
         """Replays the log, leads a new epoch and registers; fires when that is durable.
 
-        OSError, WireError.
+        OSError, MetadataDamage.
         """
         self.listeners = listeners
         self.log.committed, self.log.broke = self._committed, self._broke

@@ -17,8 +17,8 @@ on (`api/routes.py`).
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterable
-from typing import Any, Protocol
+from collections.abc import Generator, Iterable
+from typing import Any, Protocol, TypeVar
 
 from twisted.internet.defer import Deferred, ensureDeferred
 from twisted.logger import Logger
@@ -36,9 +36,10 @@ from twisted_broker.wire.messages.topics import (
     CreateTopicsRequest,
     CreateTopicsResponse,
 )
-from twisted_broker.wire.schema import decode
+from twisted_broker.wire.schema import decode_in_slices
 
 _log = Logger()
+T = TypeVar("T")
 
 
 def packed_address(host: str) -> bytes:
@@ -59,6 +60,8 @@ class Asked(Protocol):
     client_host: str
     api_key: int
     version: int
+
+    async def in_slices(self, work: Generator[None, None, T]) -> T: ...
 
 
 class ForwardingManager:
@@ -86,7 +89,9 @@ class ForwardingManager:
         if answer.response_data is None:
             raise BrokerError(ErrorCode.UNKNOWN_SERVER_ERROR, "the controller's answer is empty")
         _, offset = decode_response_header(answer.response_data, context.api_key, context.version)
-        return decode(response_class, answer.response_data, context.version, offset)
+        return await context.in_slices(
+            decode_in_slices(response_class, answer.response_data, context.version, offset)
+        )
 
     def create_topics(self, request: CreateTopicsRequest) -> Deferred[CreateTopicsResponse]:
         """Has topics created on this broker's own behalf."""

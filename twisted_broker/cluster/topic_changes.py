@@ -50,18 +50,23 @@ def new_uuid(random: IRandom) -> bytes:
 
 
 def create_topics(
-    view: ClusterView, request: topics_messages.CreateTopicsRequest, random: IRandom
+    view: ClusterView,
+    request: topics_messages.CreateTopicsRequest,
+    random: IRandom,
+    counts: Counter[str] | None = None,
+    budget: int = MAX_PARTITIONS_PER_REQUEST,
 ) -> tuple[Found, topics_messages.CreateTopicsResponse]:
     """The records of all topics that can be created, and the answer, which has the refusals.
-
     `random` places replicas where the request does not.
+
+    For a part of a longer request: `counts`, how often the whole names each topic; `budget`, the
+    partitions that are left to it.
     """
     found: Found = []
     results: list[topics_messages.CreatableTopicResult] = []
-    counts = Counter(topic.name for topic in request.topics)
-    taken = _collision_keys(view, counts)
+    counts = Counter(topic.name for topic in request.topics) if counts is None else counts
+    taken = _collision_keys(view, (topic.name for topic in request.topics))
     placer = StripedPlacer(view.image.brokers.values(), random)
-    budget = MAX_PARTITIONS_PER_REQUEST
     for topic in request.topics:
         try:
             if counts[topic.name] > 1:
@@ -135,6 +140,8 @@ def _new_partitions(
     view: ClusterView, topic: topics_messages.CreatableTopic, placer: StripedPlacer, budget: int
 ) -> list[PartitionRegistration]:
     if topic.assignments:
+        if len(topic.assignments) > budget:
+            raise _too_many()
         return _assigned_by_hand(view, topic)
     if topic.replication_factor < -1 or topic.replication_factor == 0:
         raise BrokerError(
@@ -157,15 +164,19 @@ def _new_partitions(
         else topic.replication_factor
     )
     if count > budget:
-        raise BrokerError(
-            ErrorCode.POLICY_VIOLATION,
-            f"more than {MAX_PARTITIONS_PER_REQUEST} partitions in one request",
-        )
+        raise _too_many()
     placer.check(factor)
     return [
         _fresh(view, placer.place(factor), ErrorCode.INVALID_REPLICATION_FACTOR)
         for _ in range(count)
     ]
+
+
+def _too_many() -> BrokerError:
+    return BrokerError(
+        ErrorCode.POLICY_VIOLATION,
+        f"more than {MAX_PARTITIONS_PER_REQUEST} partitions in one request",
+    )
 
 
 def _assigned_by_hand(
@@ -241,18 +252,24 @@ def _created(
 
 
 def create_partitions(
-    view: ClusterView, request: topics_messages.CreatePartitionsRequest, random: IRandom
+    view: ClusterView,
+    request: topics_messages.CreatePartitionsRequest,
+    random: IRandom,
+    counts: Counter[str] | None = None,
+    budget: int = MAX_PARTITIONS_PER_REQUEST,
 ) -> tuple[Found, topics_messages.CreatePartitionsResponse]:
-    """Grows topics to the counts asked for."""
+    """Grows topics to the counts asked for, by no more partitions in all than one request may
+    add. `counts`, `budget`: as of `create_topics`.
+    """
     found: Found = []
     results: list[topics_messages.CreatePartitionsTopicResult] = []
-    counts = Counter(topic.name for topic in request.topics)
+    counts = Counter(topic.name for topic in request.topics) if counts is None else counts
     placer = StripedPlacer(view.image.brokers.values(), random)
     for topic in request.topics:
         try:
             if counts[topic.name] > 1:
                 raise BrokerError(ErrorCode.INVALID_REQUEST, f"topic {topic.name} is named twice")
-            found += _grown(view, topic, placer)
+            found += _grown(view, topic, placer, budget - len(found))
             results.append(topics_messages.CreatePartitionsTopicResult(name=topic.name))
         except BrokerError as error:
             results.append(
@@ -266,7 +283,10 @@ def create_partitions(
 
 
 def _grown(
-    view: ClusterView, request: topics_messages.CreatePartitionsTopic, placer: StripedPlacer
+    view: ClusterView,
+    request: topics_messages.CreatePartitionsTopic,
+    placer: StripedPlacer,
+    budget: int,
 ) -> Found:
     topic = view.image.topics_by_name.get(request.name)
     if topic is None:
@@ -281,11 +301,8 @@ def _grown(
             ),
         )
     missing = request.count - has
-    if missing > MAX_PARTITIONS_PER_REQUEST:
-        raise BrokerError(
-            ErrorCode.POLICY_VIOLATION,
-            f"more than {MAX_PARTITIONS_PER_REQUEST} partitions in one request",
-        )
+    if missing > budget:
+        raise _too_many()
     fresh = (
         _grown_by_hand(view, request, topic, missing)
         if request.assignments is not None
@@ -330,9 +347,15 @@ def _grown_by_hand(
 
 
 def delete_topics(
-    view: ClusterView, request: topics_messages.DeleteTopicsRequest, version: int
+    view: ClusterView,
+    request: topics_messages.DeleteTopicsRequest,
+    version: int,
+    named: Counter[str | bytes] | None = None,
 ) -> tuple[Found, topics_messages.DeleteTopicsResponse]:
-    """Removes topics, named (or from version 6 on by id)."""
+    """Removes topics, named (or from version 6 on by id).
+
+    `named`: how often the whole request has each name and id, for a part of it.
+    """
     if not view.config.boolean("delete.topic.enable"):
         raise BrokerError(
             ErrorCode.INVALID_REQUEST if version < 3 else ErrorCode.TOPIC_DELETION_DISABLED
@@ -347,7 +370,9 @@ def delete_topics(
     chosen = [_to_delete(view, state) for state in asked]
     times = Counter(topic.id for topic in chosen if isinstance(topic, TopicImage))
     for state, topic in zip(asked, chosen, strict=True):
-        if isinstance(topic, TopicImage) and times[topic.id] > 1:
+        if isinstance(topic, TopicImage) and (
+            times[topic.id] > 1 or (named is not None and named[topic.name] + named[topic.id] > 1)
+        ):
             topic = BrokerError(ErrorCode.INVALID_REQUEST, f"topic {topic.name} is named twice")
         if isinstance(topic, BrokerError):
             results.append(

@@ -1,9 +1,12 @@
 """Failures of a log beyond a refused request.
 
-Owns `LogDirFailure` (the disk failed), `UnexpectedAppendOffset` (a replica's records do not
-continue the log), and `refuse`.
+Owns `LogDirFailure` (the disk failed), `OutOfDescriptors` (it did not: the process may open no more
+files for now), `UnexpectedAppendOffset` (a replica's records do not continue the log), and
+`refuse`.
 
 1. A disk failure takes its log offline for good; every later call answers KAFKA_STORAGE_ERROR.
+2. EMFILE and ENFILE say nothing of the disk: what was refused for them is tried again, by its
+   client or by us.
 
 Source: Kafka's `KafkaStorageException`, `UnexpectedAppendOffsetException`,
 `OffsetsOutOfOrderException`; RL 1.12.
@@ -11,7 +14,16 @@ Source: Kafka's `KafkaStorageException`, `UnexpectedAppendOffsetException`,
 
 from __future__ import annotations
 
+import errno
+
 from twisted_broker.wire.errors import BrokerError, ErrorCode
+
+_OUT_OF_DESCRIPTORS = frozenset({errno.EMFILE, errno.ENFILE})
+
+
+def is_out_of_descriptors(error: BaseException | None) -> bool:
+    """Whether this is the process's or the machine's limit of open files, not the disk."""
+    return isinstance(error, OSError) and error.errno in _OUT_OF_DESCRIPTORS
 
 
 class LogDirFailure(BrokerError):
@@ -28,6 +40,16 @@ class LogDirFailure(BrokerError):
             ),
         )
         self.directory, self.cause = directory, cause
+
+
+class OutOfDescriptors(BrokerError):
+    """No file can be opened for now. Clients try again at KAFKA_STORAGE_ERROR."""
+
+    def __init__(self, path: str, cause: OSError) -> None:
+        super().__init__(
+            ErrorCode.KAFKA_STORAGE_ERROR,
+            f"no file can be opened in {path} for now: {cause.strerror}",
+        )
 
 
 class OffsetsOutOfOrder(BrokerError):

@@ -7,6 +7,10 @@ Owns `OsFile` and `OsFileSystem`, the port `IFileSystem` over the operating syst
 2. A lock is held on the open file and gone with the process. Where the system can, it is a record
    lock as Java takes it, so that Apache Kafka and we keep each other out.
 
+3. A few descriptors are kept in reserve: where the process may open no more, one of them is given
+   for the file, so that a flood of connections does not stop the writing of a checkpoint. The
+   reserve fills up again.
+
 Ring 2. Source: `interfaces.IFileSystem`. Left out: the thread that syncs (`disk_worker.py`), the
 bounded set of open files (`segment_file.py`).
 """
@@ -20,9 +24,11 @@ import os
 import shutil
 import struct
 import sys
+from collections import deque
 from collections.abc import Callable, Sequence
 
 from twisted_broker.interfaces import Buffer
+from twisted_broker.log.errors import is_out_of_descriptors
 
 _MOST_BUFFERS = 512
 _WHOLE_FILE = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)  # struct flock of Linux
@@ -88,13 +94,51 @@ class OsFile:
 
 
 class OsFileSystem:
-    """The disk of this machine."""
+    """The disk of this machine.
+
+    `reserve`: descriptors kept for when the process may open no more.
+    """
+
+    def __init__(self, reserve: int = 0) -> None:
+        self._reserve = reserve
+        self._kept: deque[int] = deque()
+        self._fill()
 
     def open(self, path: str, *, create: bool = False, read_only: bool = False) -> OsFile:
         flags = (
             (os.O_RDONLY if read_only else os.O_RDWR) | os.O_CLOEXEC | (os.O_CREAT if create else 0)
         )
-        return OsFile(path, os.open(path, flags, 0o644))
+        return OsFile(path, self._open(path, flags))
+
+    def _open(self, path: str, flags: int) -> int:
+        while True:
+            try:
+                found = os.open(path, flags, 0o644)
+            except OSError as error:
+                if not is_out_of_descriptors(error) or not self._give_one():
+                    raise
+                continue
+            if len(self._kept) < self._reserve:
+                self._fill()
+            return found
+
+    def _give_one(self) -> bool:
+        try:
+            os.close(self._kept.pop())
+        except IndexError:
+            return False
+        return True
+
+    def _fill(self) -> None:
+        with contextlib.suppress(OSError):
+            while len(self._kept) < self._reserve:
+                self._kept.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
+
+    def close(self) -> None:
+        """Gives the reserve back."""
+        self._reserve = 0
+        while self._give_one():
+            pass
 
     def exists(self, path: str) -> bool:
         return os.path.exists(path)
@@ -127,7 +171,7 @@ class OsFileSystem:
         shutil.rmtree(path)
 
     def sync_directory(self, path: str) -> None:
-        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        fd = self._open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             os.fsync(fd)
         finally:
@@ -138,7 +182,7 @@ class OsFileSystem:
         return volume.f_frsize * volume.f_blocks, volume.f_frsize * volume.f_bavail
 
     def lock(self, path: str) -> Callable[[], None]:
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        fd = self._open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC)
         try:
             _lock_open_file(fd)
         except OSError:

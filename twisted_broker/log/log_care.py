@@ -19,7 +19,7 @@ from twisted.logger import Logger
 
 from twisted_broker.interfaces import TopicPartition
 from twisted_broker.log import checkpoints
-from twisted_broker.log.errors import LogDirFailure
+from twisted_broker.log.errors import LogDirFailure, OutOfDescriptors
 from twisted_broker.log.log import Log
 from twisted_broker.log.log_directories import LogDirectories
 from twisted_broker.log.log_directory import LogDirectory
@@ -89,6 +89,7 @@ class LogCare(LogDirectories):
             lambda: checkpoints.write_offsets(
                 self.runtime.files, directory.path, checkpoints.RECOVERY_POINT, offsets
             ),
+            lambda: self._checkpoint_recovery_points(directory),
         )
 
     def checkpoint_log_starts(self) -> None:
@@ -119,6 +120,8 @@ class LogCare(LogDirectories):
             if log.failed is None:
                 try:
                     log.delete_old_segments(self.runtime.wall_ms())
+                except OutOfDescriptors:
+                    pass  # it comes again
                 except LogDirFailure:
                     _log.error("retention stopped on {log}", log=log.topic_partition)
             if log.log_start_offset != before and self.log_start_moved is not None:

@@ -7,6 +7,7 @@ to be removed later.
    hears of it once.
 2. A job that fails for the disk's sake fails its directory; a file that is gone already is no
    failure.
+3. Descriptors that are short fail nothing: one line a minute says so, and the work comes again.
 
 Ring 1. Source: Kafka's `LogManager`, `LogDirFailureChannel`; RL 1.12. Left out: one directory's
 content (`log_directory.py`).
@@ -21,11 +22,14 @@ from twisted.logger import Logger
 
 from twisted_broker.config import BrokerConfig, LogConfig
 from twisted_broker.interfaces import IDelayedCall, IDiskWorker, Runtime, TopicPartition
+from twisted_broker.log.errors import is_out_of_descriptors
 from twisted_broker.log.log import Log
 from twisted_broker.log.log_directory import LogDirectory
 from twisted_broker.log.log_state import LogState
+from twisted_broker.settings import INT_MAX
 
 _log = Logger()
+_AGAIN_SECONDS, _TELL_AGAIN_MS = 1.0, 60_000
 
 
 def _unknown(topic: str) -> LogConfig | None:
@@ -33,8 +37,10 @@ def _unknown(topic: str) -> LogConfig | None:
 
 
 class LogDirectories:
-    """`config_of(topic)` gives a topic's settings while loading; None: not known yet, the
-    broker's own until `get_or_create`.
+    """`config_of(topic)` gives a topic's settings while loading; None: not known yet, the broker's
+    own until `get_or_create`.
+
+    `most_files`: what the process's limit leaves for segments.
     """
 
     def __init__(
@@ -44,12 +50,13 @@ class LogDirectories:
         cluster_id: str,
         config_of: Callable[[str], LogConfig | None] | None = None,
         directory_failed: Callable[[str, OSError], None] | None = None,
+        most_files: int = INT_MAX,
     ) -> None:
         self.runtime, self.config, self.cluster_id = runtime, config, cluster_id
         self.config_of = config_of if config_of is not None else _unknown
         self.directory_failed = directory_failed
         paths = list(dict.fromkeys(posixpath.normpath(path) for path in config.log_directories))
-        share = max(8, config.integer("replog.max.open.segments") // len(paths))
+        share = max(8, min(config.integer("replog.max.open.segments"), most_files) // len(paths))
         self.directories: dict[str, LogDirectory] = {
             path: LogDirectory(
                 runtime.files, path, runtime.disk(path), share, runtime.random, self._warn
@@ -58,6 +65,14 @@ class LogDirectories:
         }
         self.logs: dict[TopicPartition, Log] = {}
         self._delayed: set[IDelayedCall] = set()
+        self._told_ms: int | None = None
+
+    def descriptors(self) -> int:
+        """What open segments take, or may take."""
+        return sum(
+            max(directory.pool.wanted, len(directory.pool))
+            for directory in self.directories.values()
+        )
 
     def _warn(self, text: str) -> None:
         _log.warn("{text}", text=text)
@@ -96,6 +111,9 @@ class LogDirectories:
     def _fail_directory(self, directory: LogDirectory, error: OSError) -> None:
         if directory.failed is not None:
             return
+        if is_out_of_descriptors(error):
+            self._tell_out_of_descriptors(directory.path, error)
+            return
         directory.failed = error
         _log.error("log directory {path} is offline: {error}", path=directory.path, error=error)
         for log in [
@@ -104,6 +122,17 @@ class LogDirectories:
             log.fail(error)
         if self.directory_failed is not None:
             self.directory_failed(directory.path, error)
+
+    def _tell_out_of_descriptors(self, path: str, error: OSError) -> None:
+        now_ms = self.runtime.now_ms()
+        if self._told_ms is None or now_ms - self._told_ms >= _TELL_AGAIN_MS:
+            self._told_ms = now_ms
+            _log.error(
+                "{path}: {error}: a higher limit of open files (ulimit -n, LimitNOFILE), or a "
+                "lower max.connections, is needed",
+                path=path,
+                error=error,
+            )
 
     def _log_failed(self, log: LogState) -> None:
         assert log.failed is not None
@@ -123,10 +152,19 @@ class LogDirectories:
             if log.failed is None and posixpath.dirname(log.directory) == directory.path
         ]
 
-    def _submit(self, directory: LogDirectory, job: Callable[[], object]) -> None:
+    def _submit(
+        self,
+        directory: LogDirectory,
+        job: Callable[[], object],
+        again: Callable[[], None] | None = None,
+    ) -> None:
+        """`again` is called a little later where descriptors were short."""
+
         def done(_: object, error: BaseException | None) -> None:
             if isinstance(error, OSError) and not isinstance(error, FileNotFoundError):
                 self._fail_directory(directory, error)
+                if again is not None and is_out_of_descriptors(error):
+                    self._later(_AGAIN_SECONDS, again)
             elif error is not None and not isinstance(error, OSError):
                 _log.error("disk job failed: {error!r}", error=error)
 
@@ -152,9 +190,14 @@ class LogDirectories:
                 if self.runtime.files.exists(path):
                     self.runtime.files.remove(path)
 
-        return lambda paths: self._later(
-            delay, lambda: self._submit(directory, lambda: remove(paths))
-        )
+        def submit(paths: list[str]) -> None:
+            self._submit(directory, lambda: remove(paths), lambda: submit(paths))
+
+        return lambda paths: self._later(delay, lambda: submit(paths))
 
     def _remove_tree(self, directory: LogDirectory, path: str) -> None:
-        self._submit(directory, lambda: self.runtime.files.remove_tree(path))
+        self._submit(
+            directory,
+            lambda: self.runtime.files.remove_tree(path),
+            lambda: self._remove_tree(directory, path),
+        )

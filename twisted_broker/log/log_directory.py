@@ -5,6 +5,7 @@ logs of the directory.
 
 1. One process at a time: the lock is taken first and held to the end.
 2. The clean mark is removed before anything is loaded: a crash while loading counts as unclean.
+   Loading that fails puts it back.
 3. Only what is named like a partition is opened. `-delete` is finished, `-stray` and `-future` are
    left alone.
 4. A directory fails as a whole and alone.
@@ -15,6 +16,7 @@ partition lives where (`log_manager.py`).
 
 from __future__ import annotations
 
+import contextlib
 import posixpath
 import re
 from collections import deque
@@ -73,6 +75,7 @@ class LogDirectory:
         self.files, self.path, self.disk, self.random, self.warn = files, path, disk, random, warn
         self.pool = OpenFiles(files, open_files)
         self.directory_id = bytes(16)
+        self.loaded = False
         self.was_clean = False
         self.previous_broker_epoch = -1
         self.recovery_points: dict[TopicPartition, int] = {}
@@ -80,6 +83,9 @@ class LogDirectory:
         self.failed: OSError | None = None
         self.to_delete: list[str] = []
         self.without_id: deque[Log] = deque()
+        self.before_format: Callable[[], None] | None = (
+            None  # called when it is known to be ours, before it bears the cluster's id
+        )
         self._release: Callable[[], None] | None = None
 
     def claim(self, node_id: int, cluster_id: str) -> None:
@@ -102,6 +108,8 @@ class LogDirectory:
             raise LogDirMismatch(
                 f"{self.path} belongs to cluster {found.cluster_id}, this is cluster {cluster_id}"
             )
+        if self.before_format is not None:
+            self.before_format()
         self.directory_id = (
             found.directory_id
             if found is not None and found.directory_id is not None
@@ -137,6 +145,13 @@ class LogDirectory:
 
         Slow: runs on the disk worker. OSError.
         """
+        logs = self._load_logs(config_of, default, now_ms)
+        self.loaded = True
+        return logs
+
+    def _load_logs(
+        self, config_of: Callable[[str], LogConfig | None], default: LogConfig, now_ms: int
+    ) -> list[Log]:
         epoch = checkpoints.read_clean_shutdown(self.files, self.path)
         self.was_clean, self.previous_broker_epoch = (
             epoch is not None,
@@ -145,6 +160,17 @@ class LogDirectory:
         if self.was_clean:
             self.files.remove(posixpath.join(self.path, checkpoints.CLEAN_SHUTDOWN))
             self.files.sync_directory(self.path)
+        try:
+            return self._open_logs(config_of, default, now_ms)
+        except Exception:
+            if self.was_clean:  # nothing was written to these logs since
+                with contextlib.suppress(OSError):
+                    self.leave_clean_mark(self.previous_broker_epoch)
+            raise
+
+    def _open_logs(
+        self, config_of: Callable[[str], LogConfig | None], default: LogConfig, now_ms: int
+    ) -> list[Log]:
         self.recovery_points = self._offsets(checkpoints.RECOVERY_POINT)
         self.log_starts = self._offsets(checkpoints.LOG_START_OFFSET)
         logs = []

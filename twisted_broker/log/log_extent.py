@@ -74,7 +74,7 @@ class LogExtent(LogReading):
             self.leader_epochs.truncate_from_end(offset)
             self._cut_producers(now_ms)
         except OSError as error:
-            raise self.fail(error) from error
+            raise self.fail(error, midway=True) from error
         self._after_cut()
         return True
 
@@ -94,7 +94,7 @@ class LogExtent(LogReading):
             self.rebuild = None
             self.producers.reset(offset)
         except OSError as error:
-            raise self.fail(error) from error
+            raise self.fail(error, midway=True) from error
         self._after_cut()
 
     def _end_at(self, offset: int) -> None:

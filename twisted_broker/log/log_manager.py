@@ -6,8 +6,10 @@ Owns `LogManager`: loading, making and deleting logs, and a clean stop, over `Lo
 1. A partition has one log, in one directory; a new one goes to the directory with the fewest logs.
 2. Loading, syncs, checkpoints and removal of files run on the directory's disk worker; nothing here
    waits for the disk but the making of a log and the very end of a stop.
-3. A clean stop is: logs closed and synced, checkpoints, then the mark; a directory that failed gets
-   no mark.
+3. A clean stop is: logs closed and synced, checkpoints, then the mark; a directory that failed, or
+   was never loaded, gets no mark.
+4. The mark carries the broker epoch of the registration; a process that never registered leaves the
+   epoch that it found.
 
 Source: Kafka's `LogManager`; RL 1.5, 1.12, 3.6-3.8. Left out: high-watermark checkpoints
 (`replication.high_watermarks`), the cleaner, moving a log between directories.
@@ -25,7 +27,7 @@ from twisted.logger import Logger
 from twisted_broker.config import LogConfig, topic_config
 from twisted_broker.interfaces import IFileSystem, TopicPartition
 from twisted_broker.log import checkpoints
-from twisted_broker.log.errors import LogDirFailure
+from twisted_broker.log.errors import LogDirFailure, OutOfDescriptors, is_out_of_descriptors
 from twisted_broker.log.log import Log
 from twisted_broker.log.log_care import LogCare, log_starts
 from twisted_broker.log.log_directory import DELETE_SUFFIX, STRAY_SUFFIX, LogDirectory
@@ -46,10 +48,14 @@ class LogManager(LogCare):
 
         Errbacks with LogDirFailure when no directory is left.
         """
-        for directory in self.directories.values():
+        for directory in sorted(
+            self.directories.values(), key=lambda each: each.before_format is None
+        ):
             try:
                 directory.claim(self.config.node_id, self.cluster_id)
             except OSError as error:
+                if is_out_of_descriptors(error):
+                    raise
                 self._fail_directory(directory, error)
         waiting = [self._load(directory) for directory in self.online()]
         return gather(waiting).addCallback(self._loaded)
@@ -59,13 +65,17 @@ class LogManager(LogCare):
         now_ms, default = self.runtime.wall_ms(), topic_config(self.config, {})
 
         def finish(logs: list[Log] | None, error: BaseException | None) -> None:
-            if isinstance(error, OSError):
+            if isinstance(error, OSError) and not is_out_of_descriptors(error):
                 self._fail_directory(directory, error)
             elif error is not None:
                 loaded.errback(error)
                 return
-            for log in logs or ():
-                self._take(directory, log)
+            try:
+                for log in logs or ():
+                    self._take(directory, log)
+            except BrokerError as refusal:
+                loaded.errback(refusal)
+                return
             for path in directory.to_delete:
                 self._remove_tree(directory, path)
             loaded.callback(None)
@@ -103,8 +113,8 @@ class LogManager(LogCare):
         """The partition's log, made if need be.
 
         BrokerError KAFKA_STORAGE_ERROR: a replica that is not new may be in a directory that is
-        offline, or the disk fails now; INCONSISTENT_TOPIC_ID: the log belongs to another topic of
-        that name.
+        offline, or the disk fails now, or (OutOfDescriptors) no file can be opened for now;
+        INCONSISTENT_TOPIC_ID: the log belongs to another topic of that name.
         """
         log = self.logs.get(topic_partition)
         if log is not None:
@@ -152,12 +162,21 @@ class LogManager(LogCare):
             log = directory.create(topic_partition, topic_id, config, self.runtime.wall_ms())
         except OSError as error:
             self._fail_directory(directory, error)
+            if is_out_of_descriptors(error):
+                raise OutOfDescriptors(directory.path, error) from error
             raise LogDirFailure(directory.path, error) from error
         self._take(directory, log)
         directory.without_id.append(log)
         if len(directory.without_id) == 1:
-            self._submit(directory, lambda: _write_topic_ids(directory))
+            self._submit_topic_ids(directory)
         return log
+
+    def _submit_topic_ids(self, directory: LogDirectory) -> None:
+        self._submit(
+            directory,
+            lambda: _write_topic_ids(directory),
+            lambda: self._submit_topic_ids(directory),
+        )
 
     def _give_id(self, log: Log, topic_id: bytes) -> None:
         """Writes the id of a log that had none (made by an old broker)."""
@@ -213,9 +232,12 @@ class LogManager(LogCare):
         self.checkpoint_recovery_points()
         self.checkpoint_log_starts()
 
-    def shutdown(self, broker_epoch: int = -1) -> Deferred[None]:
+    def shutdown(self, broker_epoch: int | None = None) -> Deferred[None]:
         """A clean stop: fires when every directory is closed, marked and unlocked (those that
-        failed only unlocked).
+        failed, or were not loaded, only unlocked).
+
+        `broker_epoch` None: this process never registered, so each directory's mark keeps the epoch
+        that was read from it.
         """
         if self._stopped:
             return succeed(None)
@@ -226,7 +248,7 @@ class LogManager(LogCare):
         waiting = [self._close(directory, broker_epoch) for directory in self.directories.values()]
         return gather(waiting).addCallback(self._all_closed)
 
-    def _close(self, directory: LogDirectory, broker_epoch: int) -> Deferred[None]:
+    def _close(self, directory: LogDirectory, broker_epoch: int | None) -> Deferred[None]:
         closed: Deferred[None] = Deferred()
         logs = self._logs_of(directory)
         points = {log.topic_partition: log.log_end_offset for log in logs}
@@ -257,12 +279,14 @@ class LogManager(LogCare):
             checkpoints.write_offsets(
                 self.runtime.files, directory.path, checkpoints.LOG_START_OFFSET, starts
             )
-            directory.leave_clean_mark(broker_epoch)
+            directory.leave_clean_mark(
+                directory.previous_broker_epoch if broker_epoch is None else broker_epoch
+            )
 
-        if directory.failed is None:
+        if directory.failed is None and directory.loaded:
             directory.disk.submit(job, done)
         else:
-            done(None, directory.failed)
+            done(None, directory.failed)  # nothing is written to what is perhaps another process's
         return closed
 
     def _all_closed(self, _: object) -> None:
@@ -272,12 +296,18 @@ class LogManager(LogCare):
 
 
 async def _all(waiting: list[Deferred[None]]) -> None:
+    errors: list[Exception] = []
     for deferred in waiting:
-        await deferred
+        try:
+            await deferred
+        except Exception as error:
+            errors.append(error)
+    if errors:
+        raise errors[0]
 
 
 def gather(waiting: list[Deferred[None]]) -> Deferred[None]:
-    """Fires when all have; errbacks with the first error in their order."""
+    """Fires when all have; errbacks then with the first error in their order."""
     return Deferred.fromCoroutine(_all(waiting))
 
 

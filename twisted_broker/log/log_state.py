@@ -17,6 +17,7 @@ extent (`log_extent.py`), appends (`log.py`).
 
 from __future__ import annotations
 
+import errno
 import posixpath
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -24,7 +25,7 @@ from typing import TYPE_CHECKING
 from twisted_broker.config import LogConfig
 from twisted_broker.interfaces import IDiskWorker, IRandom, TopicPartition
 from twisted_broker.log import checkpoints
-from twisted_broker.log.errors import LogDirFailure
+from twisted_broker.log.errors import LogDirFailure, OutOfDescriptors, is_out_of_descriptors
 from twisted_broker.log.leader_epochs import LeaderEpochCache
 from twisted_broker.log.offset_metadata import LogOffsetMetadata
 from twisted_broker.log.producer_state import ProducerStateManager
@@ -240,8 +241,15 @@ class LogState:
         if self.failed is not None:
             raise LogDirFailure(posixpath.dirname(self.directory), self.failed)
 
-    def fail(self, error: OSError) -> LogDirFailure:
-        """Takes the log offline; returns what to raise."""
+    def fail(self, error: OSError, midway: bool = False) -> BrokerError:
+        """Takes the log offline; returns what to raise.
+
+        Where only descriptors are short the log stays, unless it was left `midway`.
+        """
+        if is_out_of_descriptors(error):
+            if not midway:
+                return OutOfDescriptors(self.directory, error)
+            error = OSError(errno.EIO, f"left midway: {error.strerror}", error.filename)
         if self.failed is None:
             self.failed = error
             if self.failing is not None:
@@ -418,6 +426,8 @@ class LogState:
                 self.recovery_point = upto
         else:
             self.fail(error if isinstance(error, OSError) else OSError(f"a sync failed: {error!r}"))
+            # Where only descriptors are short the log goes on: what was not synced is due again.
+            self.unflushed_since = min(self.unflushed_since, self.recovery_point)
 
     def _epochs_text(self) -> bytes:
         return checkpoints.epochs_text(self.leader_epochs.epochs, self.leader_epochs.start_offsets)

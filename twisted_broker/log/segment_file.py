@@ -14,10 +14,10 @@ Source: docs/ARCHITECTURE.md 3 (slices), a bounded LRU of open files. Left out: 
 
 from __future__ import annotations
 
-import errno
 from collections import deque
 
 from twisted_broker.interfaces import IFile, IFileSystem
+from twisted_broker.log.errors import is_out_of_descriptors
 
 
 class SliceGone(Exception):
@@ -25,17 +25,21 @@ class SliceGone(Exception):
 
 
 class OpenFiles:
-    """At most about `capacity` files open; more only while more are referenced."""
+    """At most about `capacity` files open; more only while more are referenced.
 
-    __slots__ = ("_open", "capacity", "files")
+    It sinks below `wanted` where descriptors are short, and recovers.
+    """
+
+    __slots__ = ("_open", "capacity", "files", "wanted")
 
     def __init__(self, files: IFileSystem, capacity: int = 512) -> None:
-        self.files, self.capacity = files, capacity
+        self.files, self.capacity, self.wanted = files, capacity, capacity
         self._open: deque[SegmentFile] = deque()
 
     def add(self, file: SegmentFile) -> None:
         if len(self._open) >= self.capacity:
             self._evict()
+            self.capacity += self.capacity < self.wanted
         self._open.append(file)
 
     def discard(self, file: SegmentFile) -> None:
@@ -87,7 +91,7 @@ class SegmentFile:
         try:
             file = self.pool.files.open(self.path, create=create)
         except OSError as error:
-            if error.errno != errno.EMFILE:
+            if not is_out_of_descriptors(error):
                 raise
             self.pool.capacity = max(8, len(self.pool) // 2)
             self.pool._evict()

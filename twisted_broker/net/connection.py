@@ -13,6 +13,8 @@ Owns the order of one connection's requests.
    quoted.
 5. When the connection goes, a waiting request that only reads is cancelled; one that has appended
    finishes unanswered.
+6. A peer that hangs up while it is not read from ends its connection, where the request in progress
+   only reads; what changes something is finished first, with what was sent behind it.
 
 Source: docs/ARCHITECTURE.md 7 and 8. Leaves out: what a request means (`api/dispatch.py`), sockets
 (`transport.py`).
@@ -30,6 +32,7 @@ from twisted.python.failure import Failure
 
 from twisted_broker.interfaces import Runtime
 from twisted_broker.net.frames import FrameReader
+from twisted_broker.net.request_bytes import RequestBytes
 from twisted_broker.net.send_queue import SendQueue
 from twisted_broker.security.principal import ANONYMOUS
 from twisted_broker.wire.errors import WireError
@@ -37,6 +40,7 @@ from twisted_broker.wire.errors import WireError
 PIPELINED = 32
 PIPELINED_BYTES = 8 << 20
 _PRODUCE = b"\0\0"
+_LONG = 32768
 
 _log = Logger(namespace="replog.net")
 
@@ -46,17 +50,22 @@ Answer = bytes | list[Any] | None
 class PendingResponse:
     """A request in progress whose answer is not out. `answer` counts once `done`."""
 
-    __slots__ = ("answer", "done", "size")
+    __slots__ = ("answer", "done", "granted", "size")
 
     def __init__(self, answer: Answer = None, done: bool = True) -> None:
         self.answer = answer
         self.done = done
-        self.size = 0
+        self.size = self.granted = 0
 
     @property
     def appended(self) -> bool:
         """Whether the next Produce may start before this one is answered."""
         return self.done
+
+    @property
+    def only_reads(self) -> bool:
+        """Whether nothing is lost but an answer when it is given up."""
+        return False
 
     def abandon(self) -> None:
         """The client is gone."""
@@ -85,6 +94,7 @@ class ListenerContext(Protocol_):
     runtime: Runtime
     frame_limit: int
     dispatch: Dispatch
+    request_bytes: RequestBytes
 
     def opened(self, connection: KafkaConnection) -> None: ...
 
@@ -93,8 +103,9 @@ class ListenerContext(Protocol_):
 
 class KafkaConnection(Protocol):
     """The protocol of an accepted connection. `active` is set by traffic and cleared by the idle
-    watch; `held_since` is when the request that is started now had come, on the clock, if it had to
-    wait for those before it, else 0.
+    watch; `asked`: whether a request ever came; `coming_bytes`: what was granted to a long request
+    that is not all here yet; `held_since` is when the request that is started now had come, on the
+    clock, if it had to wait for those before it, else 0.
     """
 
     def __init__(self, door: ListenerContext, client_host: str) -> None:
@@ -104,14 +115,15 @@ class KafkaConnection(Protocol):
         self.client_software = ("unknown", "unknown")
         self.active = True
         self.silent_rounds = 0
-        self.frames = FrameReader(door.frame_limit)
+        self.asked = self.hung_up = False
+        self.frames = FrameReader(door.frame_limit, ask=self._may_come)
         self.output: SendQueue = None  # type: ignore[assignment]
         self.closing = False
         self.held_since = 0.0
         self._dispatch = door.dispatch
         self._turns: deque[PendingResponse] = deque()
         self._held: bytes | memoryview | None = None
-        self._in_progress_bytes = 0
+        self._in_progress_bytes = self._starting = self.coming_bytes = 0
         self._serving = False
         self._reading = True
 
@@ -167,6 +179,8 @@ class KafkaConnection(Protocol):
                 frame = next_frame()
                 if frame is None:
                     return
+                self.asked = True
+                self.coming_bytes = 0
                 self.held_since = 0.0
             else:
                 self._held = None
@@ -174,8 +188,11 @@ class KafkaConnection(Protocol):
                 self._held = frame
                 self.held_since = self.held_since or self.door.runtime.clock.seconds()
                 return
+            granted = len(frame) if type(frame) is memoryview and len(frame) > _LONG else 0
+            self._starting = granted
             outcome = dispatch(self, frame)
             if isinstance(outcome, PendingResponse):
+                outcome.granted, self._starting = granted, 0
                 self._wait(outcome, len(frame))
                 if outcome.done:
                     self.turn_done()
@@ -184,6 +201,9 @@ class KafkaConnection(Protocol):
             elif outcome is not None:
                 output.send(outcome)
             frame = outcome = None
+            if self._starting:
+                self._starting = 0
+                self.door.request_bytes.give_back(granted)
 
     def _may_start(self, frame: bytes | memoryview) -> bool:
         turns = self._turns
@@ -192,6 +212,29 @@ class KafkaConnection(Protocol):
             and turns[-1].appended
             and len(turns) < PIPELINED
             and self._in_progress_bytes + len(frame) <= PIPELINED_BYTES
+        )
+
+    def _may_come(self, size: int) -> bool:
+        granted = self.door.request_bytes.take(size, self._come)
+        self.coming_bytes = size if granted else 0
+        return granted
+
+    def _come(self) -> None:
+        """There is room for long requests again."""
+        if not self.closing:
+            self.door.runtime.clock.callLater(0, self._come_now)
+
+    def _come_now(self) -> None:
+        if not self.closing:
+            self.frames.waits = False
+            self.serve()
+
+    def _granted(self) -> int:
+        """What is granted to this connection in all."""
+        held = self._held
+        waiting = len(held) if type(held) is memoryview and len(held) > _LONG else 0
+        return (
+            self.coming_bytes + waiting + self._starting + sum(turn.granted for turn in self._turns)
         )
 
     def _wait(self, turn: PendingResponse, size: int) -> None:
@@ -205,13 +248,19 @@ class KafkaConnection(Protocol):
         while turns and turns[0].done:
             turn = turns.popleft()
             self._in_progress_bytes -= turn.size
+            if turn.granted:
+                self.door.request_bytes.give_back(turn.granted)
             if turn.answer is not None:
                 self.output.send(turn.answer)
                 turn.left()
         self.serve()
 
     def _read_or_not(self) -> None:
-        wanted = self._held is None and not (self.output.full and self.frames.pending)
+        wanted = (
+            self._held is None
+            and not self.frames.waits
+            and not (self.output.full and self.frames.pending)
+        )
         if wanted == self._reading:
             return
         self._reading = wanted
@@ -236,6 +285,14 @@ class KafkaConnection(Protocol):
     def stopProducing(self) -> None:
         """The transport is lost; `connectionLost` follows."""
 
+    def peer_hung_up(self) -> None:
+        """It sends no more, and is not read from now: a request waits here behind one in
+        progress.
+        """
+        self.hung_up = True
+        if self._turns and self._turns[-1].only_reads:
+            self.close()
+
     def broken(self, reason: Exception) -> None:
         """The peer, or what was announced to it, is broken: one line, and the end."""
         if not self.closing:
@@ -257,9 +314,13 @@ class KafkaConnection(Protocol):
         self.closing = True
         self.output.close()
         self.door.closed(self)
+        granted, self._starting, self.coming_bytes = self._granted(), 0, 0
+        if granted:
+            self.door.request_bytes.give_back(granted)
         turns, self._turns = self._turns, deque()
         self._held = None
         for turn in turns:
+            turn.granted = 0
             turn.abandon()
 
 

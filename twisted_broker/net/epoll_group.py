@@ -11,6 +11,8 @@ events are served per turn.
    next request of a waiting client is cheaper than falling asleep and waking up. Nothing is spun
    when nothing came.
 4. An exception out of one connection is logged and closes that connection.
+5. A connection that is not read from is told once when its peer hangs up (`hung_up`); one that
+   broke is lost at once.
 
 Source: measured (the project's notes on speed, items 4 and 5). Leaves out: systems without epoll
 (the stock reactor serves there).
@@ -30,6 +32,9 @@ from zope.interface import implementer
 
 _SPIN_SECONDS = 0.00003
 _TURN_SECONDS = 0.002
+_HANG_UP = getattr(select, "EPOLLRDHUP", 0x2000)
+_TOLD = 1 << 40
+"""In a mask of ours only: the hang-up was told. The mask of a connection is never 0."""
 _DONE = Failure(ConnectionDone())
 _LOST = Failure(ConnectionLost())
 
@@ -86,17 +91,20 @@ class EpollGroup:
             return
         before = self._masks.get(descriptor, 0)
         mask = (before | add) & ~remove
-        if mask == before:
-            return
         if not before:
+            if not add:
+                return
             self._transports[descriptor] = transport
+            mask |= _HANG_UP  # it stays watched while it is not read from
             self._epoll.register(descriptor, mask)
-        elif mask:
-            self._epoll.modify(descriptor, mask)
-        else:
+        elif not transport.connected and not mask & (select.EPOLLIN | select.EPOLLOUT):
             self._epoll.unregister(descriptor)
             del self._masks[descriptor], self._transports[descriptor]
             return
+        elif mask == before:
+            return
+        else:
+            self._epoll.modify(descriptor, mask & ~_TOLD)
         self._masks[descriptor] = mask
 
     def doRead(self) -> None:
@@ -124,6 +132,9 @@ class EpollGroup:
                 why = transport.doRead()
             elif event & (select.EPOLLHUP | select.EPOLLERR):
                 why = _LOST.value
+            elif event & _HANG_UP:
+                self._change(transport, _TOLD, _HANG_UP)
+                why = transport.hung_up()
             if (
                 why is None
                 and event & select.EPOLLOUT

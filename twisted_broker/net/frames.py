@@ -17,6 +17,7 @@ speed, item 7.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from struct import Struct
 
 from twisted_broker.wire.errors import WireError
@@ -60,9 +61,13 @@ _POOL = BufferPool()
 
 
 class FrameReader:
-    """Feed it bytes, take frames. `limit` (bytes) may be raised after authentication."""
+    """Feed it bytes, take frames. `limit` (bytes) may be raised after authentication.
+
+    `ask(size)`: whether a long frame may come in now; until then (`waits`) there is no next one.
+    """
 
     __slots__ = (
+        "_ask",
         "_buffer",
         "_completed",
         "_data",
@@ -72,10 +77,15 @@ class FrameReader:
         "_size",
         "_used",
         "limit",
+        "waits",
     )
 
-    def __init__(self, limit: int, pool: BufferPool = _POOL) -> None:
+    def __init__(
+        self, limit: int, pool: BufferPool = _POOL, ask: Callable[[int], bool] | None = None
+    ) -> None:
         self.limit = limit
+        self._ask = ask
+        self.waits = False
         self._pool = pool
         self._used: bytearray | None = None
         self._data: bytes = b""
@@ -133,7 +143,7 @@ class FrameReader:
             return self._long_frame() if self._filled == self._size else None
         data, offset = self._data, self._offset
         held = len(data) - offset - 4
-        if held < 0:
+        if held < 0 or self.waits:
             return None
         (size,) = _LENGTH.unpack_from(data, offset)
         if size > held or size < 0:
@@ -153,6 +163,9 @@ class FrameReader:
 
     def _begin_long(self, size: int) -> None:
         self._check(size)
+        if self._ask is not None and size > _DIRECT and not self._ask(size):
+            self.waits = True
+            return
         rest = self._data[self._offset + 4 :]
         self._data, self._offset = b"", 0
         self._size, self._filled = size, 0

@@ -1,7 +1,7 @@
 """Our own thin side of an accepted TCP connection.
 
 Owns the socket calls of a server connection: read straight into the frame's buffer, send at once,
-send a stretch of a file.
+send a stretch of a file; and of accepting.
 
 1. With nothing queued, `write` sends in the same call; what the socket did not take is queued as
    Twisted does.
@@ -9,22 +9,30 @@ send a stretch of a file.
    once.
 3. Bytes leave in the order of the calls: `send_stretch` sends nothing while anything is queued.
 
+4. Where no descriptor is left, a port accepts nothing for a second: who comes waits in the backlog,
+   and nothing spins.
+
 Source: `twisted.internet.tcp.Server`; the project's notes on speed, items 3, 6, 7. Leaves out: TLS.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 from typing import Any
 
 from twisted.internet import tcp
 from twisted.internet.error import ConnectionDone, ConnectionLost
+from twisted.logger import Logger
 
 _READ_BYTES = 65536
 _MSG_MORE = getattr(socket, "MSG_MORE", 0)
 _DONE = ConnectionDone()
 _LOST = ConnectionLost()
+_MOST_ACCEPTED, _REST_SECONDS = 50, 1.0
+
+log = Logger(namespace="replog.net")
 
 
 class ThinServer(tcp.Server):
@@ -51,6 +59,16 @@ class ThinServer(tcp.Server):
             protocol.dataReceived(data)
         else:
             protocol.received(count)
+        return None
+
+    def hung_up(self) -> Any:
+        """The peer sends no more, while nothing is read from it; a reason when the connection
+        ends with that.
+        """
+        told = getattr(self.protocol, "peer_hung_up", None)
+        if told is None:
+            return _DONE
+        told()
         return None
 
     def doWrite(self) -> Any:
@@ -145,10 +163,61 @@ class ThinPort(tcp.Port):
         buffers: tuple[int, int],
     ) -> None:
         tcp.Port.__init__(self, port, factory, backlog, interface, reactor)
+        self._resting: Any = None
         self._buffers = ((socket.SO_SNDBUF, buffers[0]), (socket.SO_RCVBUF, buffers[1]))
         if group is not None:
             self.transport = self._grouped  # type: ignore[assignment]
         self._group = group
+
+    def doRead(self) -> Any:
+        """Accepts what has come, at most so many in a turn."""
+        for _ in range(_MOST_ACCEPTED):
+            try:
+                accepted, address = self.socket.accept()
+            except (BlockingIOError, InterruptedError, ConnectionError):
+                return
+            except OSError as error:
+                if error.errno == errno.EPERM:  # a firewall's refusal
+                    continue
+                log.warn(
+                    "{port}: no connection is accepted for a second: {error}",
+                    port=self._realPortNumber,
+                    error=error,
+                )
+                self._rest()
+                return
+            self._take(accepted, address)
+
+    def _rest(self) -> None:
+        port: Any = self
+        port.stopReading()
+        self._resting = port.reactor.callLater(_REST_SECONDS, self._accept_again)
+
+    def _accept_again(self) -> None:
+        self._resting = None
+        port: Any = self
+        port.startReading()
+
+    def _take(self, accepted: Any, address: Any) -> None:
+        port: Any = self
+        try:
+            protocol = port.factory.buildProtocol(port._buildAddr(address))
+            if protocol is None:
+                accepted.close()
+                return
+            port.sessionno += 1
+            protocol.makeConnection(
+                port.transport(accepted, protocol, address, port, port.sessionno - 1, port.reactor)
+            )
+        except Exception:
+            log.failure("a connection could not be taken")
+            accepted.close()
+
+    def connectionLost(self, reason: Any) -> None:
+        if self._resting is not None:
+            self._resting.cancel()
+            self._resting = None
+        tcp.Port.connectionLost(self, reason)
 
     def _grouped(
         self, accepted: Any, protocol: Any, address: Any, port: Any, number: int, reactor: Any

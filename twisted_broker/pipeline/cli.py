@@ -2,18 +2,24 @@
 
 1. `replog --help` and `replog pipeline --help` import no Spark; without Spark a command is one line
    that says how to install it.
-2. Exit status: 0 all is well, 1 findings, 2 a wrong argument or something missing.
+2. Exit status: 0 all is well, 1 findings, 2 anything else; that is one line on standard error,
+   whatever was raised.
+   `--traceback` shows the stack before it.
 """
 
 from __future__ import annotations
 
 import importlib
 import importlib.util
+import logging
+import os
+import traceback as stacks
 from typing import Any
 
 import click
 
-from twisted_broker.pipeline.errors import PipelineError, from_spark, raised_in_task, root_line
+from twisted_broker.pipeline.errors import PipelineError, line_of
+from twisted_broker.pipeline.machine.installed import install
 
 PACKAGE = "twisted_broker.pipeline"
 COMMANDS = {
@@ -48,7 +54,7 @@ COMMANDS = {
         "Say what is missing on this machine, and the command that cures it.",
     ),
 }
-INSTALL = "pip install 'twisted-broker[spark]'"
+TRACEBACK = "REPLOG_TRACEBACK"
 
 
 class Jobs(click.Group):
@@ -67,7 +73,7 @@ class Jobs(click.Group):
         except ModuleNotFoundError as error:
             if (error.name or "").startswith("twisted_broker"):
                 raise
-            raise PipelineError(f"{error.name} is not installed: {INSTALL}") from None
+            raise PipelineError(f"{error.name} is not installed: {install('spark')}") from None
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -75,27 +81,46 @@ class Jobs(click.Group):
             formatter.write_dl([(name, line) for name, (_, line) in COMMANDS.items()])
         if importlib.util.find_spec("pyspark") is None:
             with formatter.section("Spark is not installed"):
-                formatter.write_text(INSTALL)
+                formatter.write_text(install("spark"))
 
     def invoke(self, ctx: click.Context) -> Any:
+        if not ctx.params.get("traceback"):
+            logging.getLogger("py4j").setLevel(
+                logging.CRITICAL
+            )  # it logs the stack of what it raises
         try:
             return super().invoke(ctx)
-        except PipelineError as error:
-            stop(str(error))
-        except Exception as error:
-            if not from_spark(error):
-                raise
-            stop(raised_in_task(error) or f"Spark failed: {root_line(error)}")
+        except (click.exceptions.Exit, click.UsageError):
+            raise
+        except click.ClickException as error:
+            stop(error.format_message())
+        except (Exception, KeyboardInterrupt) as error:
+            if ctx.params.get("traceback"):
+                click.echo("".join(stacks.format_exception(error)), err=True, nl=False)
+            told = (
+                ""
+                if isinstance(error, PipelineError | KeyboardInterrupt | click.Abort)
+                else f"; {TRACEBACK}=1 shows the stack"
+            )
+            stop(f"{'interrupted' if isinstance(error, click.Abort) else line_of(error)}{told}")
 
 
 def stop(line: str) -> None:
-    click.echo(f"replog pipeline: {line}", err=True)
+    click.echo(f"replog pipeline: {' '.join(line.split())}", err=True)
     raise click.exceptions.Exit(2)
 
 
 @click.command("pipeline", cls=Jobs)
-def pipeline() -> None:
+@click.option(
+    "--traceback",
+    is_flag=True,
+    envvar=TRACEBACK,
+    help=f"When a job fails, show the stack too; also by {TRACEBACK}=1.",
+)
+def pipeline(traceback: bool) -> None:
     """Topics as tables: archive, replay, audit, compare and report, on Spark.
 
     `doctor` says whether this machine can.
     """
+    if traceback:
+        os.environ[TRACEBACK] = "1"  # for the job that `submit` starts

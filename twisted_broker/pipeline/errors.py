@@ -1,13 +1,21 @@
-"""The one error that users of the pipeline see.
+"""The one error that users of the pipeline see, and one line for every other one.
 
-1. Its text is one line: what is wrong, which argument or setting said so, and what to do.
+1. The text of a PipelineError is one line: what is wrong, which argument or setting said so, and
+   what to do.
 2. The command line prints it on standard error and exits with status 2; findings exit with 1, and 0
    means all is well.
+3. Whatever else was raised, by Spark, Java, Arrow or the file system, has a line too (`line_of`),
+   and its text is asked for with care: that of a Java error is fetched from a JVM which may be
+   gone.
 """
 
 from __future__ import annotations
 
 import re
+import traceback
+from pathlib import Path
+
+LONGEST_LINE = 1000
 
 
 class PipelineError(Exception):
@@ -19,16 +27,56 @@ class PipelineError(Exception):
         super().__init__(" ".join(message.split()))
 
 
-def from_spark(error: Exception) -> bool:
-    """Whether Spark or the JVM raised it: then its last cause says more than Python's stack."""
-    return type(error).__module__.partition(".")[0] in ("py4j", "pyspark")
+def line_of(error: BaseException) -> str:
+    """One line that says what happened."""
+    if isinstance(error, PipelineError):
+        line = str(error)
+    elif from_spark(error):
+        line = raised_in_task(error) or f"Spark failed: {root_line(error)}"
+    elif isinstance(error, OSError):
+        line = ": ".join(str(part) for part in (error.filename, error.strerror) if part) or _named(
+            error
+        )
+    elif isinstance(error, KeyboardInterrupt):
+        line = "interrupted"
+    elif isinstance(error, MemoryError):
+        line = "this process has not enough memory"
+    else:
+        line = f"{_named(error)}{_raised_at(error)}"
+    line = " ".join(line.split())
+    return line if len(line) <= LONGEST_LINE else f"{line[:LONGEST_LINE]}..."
+
+
+def _named(error: BaseException) -> str:
+    """With the class, which says what the text alone does not."""
+    return f"{type(error).__name__}: {text_of(error)}".removesuffix(": ")
+
+
+def _raised_at(error: BaseException) -> str:
+    frames = traceback.extract_tb(error.__traceback__)
+    return f" (in {Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
+
+
+def text_of(error: BaseException) -> str:
+    """Its text; empty when it cannot be had."""
+    try:
+        return str(error)
+    except Exception:  # of a Java error: its JVM is gone
+        return ""
+
+
+def from_spark(error: BaseException) -> bool:
+    """Whether Spark, Delta or the JVM raised it: then its last cause says more than Python's
+    stack.
+    """
+    return type(error).__module__.partition(".")[0] in ("py4j", "pyspark", "delta")
 
 
 def raised_in_task(error: BaseException) -> str:
     """The line of a PipelineError that a task of a job raised in its worker, out of what Spark
     made of it; empty when there is none.
     """
-    found = re.search(r"\bPipelineError: (.+)", str(error))
+    found = re.search(r"\bPipelineError: (.+)", text_of(error))
     return found.group(1).strip() if found else ""
 
 
@@ -36,9 +84,10 @@ def root_line(error: BaseException) -> str:
     """One line of what lies at the bottom of an error of Spark, without the stack and the name
     of Java's class; of a Python worker its own error.
     """
-    lines = [line.strip() for line in str(error).splitlines()]
+    text = text_of(error)
+    lines = [line.strip() for line in text.splitlines()]
     in_python = re.search(
-        r"^Traceback \(most recent call last\):\n(?:[ \t].*\n|\n)*(\S.*)", str(error), re.MULTILINE
+        r"^Traceback \(most recent call last\):\n(?:[ \t].*\n|\n)*(\S.*)", text, re.MULTILINE
     )
     if in_python:
         return in_python.group(1).strip()
@@ -47,4 +96,6 @@ def root_line(error: BaseException) -> str:
         line for line in lines if line and not line.startswith("An error occurred while calling")
     ]
     last = (causes[-1:] or said[:1] or [type(error).__name__])[0]
-    return re.sub(r"^[: ]*([a-zA-Z_$][\w$]*\.)+[\w$]+: ", "", last).strip(": ")
+    return (
+        re.sub(r"^[: ]*([a-zA-Z_$][\w$]*\.)+[\w$]+: ", "", last).strip(": ") or type(error).__name__
+    )

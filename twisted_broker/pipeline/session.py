@@ -20,19 +20,31 @@ from typing import TYPE_CHECKING
 
 from twisted_broker.pipeline.errors import PipelineError
 from twisted_broker.pipeline.machine import jars, java
+from twisted_broker.pipeline.machine.installed import install
+from twisted_broker.pipeline.sources import connector
 
 if TYPE_CHECKING:
     from pyspark import SparkConf
     from pyspark.sql import SparkSession
 
 VERSION = "4.2"
-INSTALL = "pip install 'twisted-broker[spark]'"
 NEEDED = {"spark.sql.session.timeZone": "UTC", "spark.sql.python.filterPushdown.enabled": "true"}
 """What the jobs rely on, also in a session that somebody else began."""
-DEFAULTS = NEEDED | {
-    "spark.ui.enabled": "false",
-    "spark.sql.execution.arrow.pyspark.enabled": "true",
-}
+DEFAULTS = (
+    NEEDED
+    | {
+        "spark.ui.enabled": "false",
+        "spark.sql.execution.arrow.pyspark.enabled": "true",
+        "spark.ui.retainedJobs": "50",
+        "spark.ui.retainedStages": "50",
+        "spark.ui.retainedTasks": "1000",
+        "spark.sql.ui.retainedExecutions": "20",
+    }
+    | connector.POOLS
+)
+"""Spark keeps the last jobs and queries with their plans (1,000 of each) also without its UI: a
+continuous archive, which makes some with every batch, would fill the heap with them.
+"""
 OURS = {"spark.ui.showConsoleProgress": "false"}
 """What spark-submit sets by itself and is not wanted: progress is told by the jobs."""
 ALONE = {
@@ -48,6 +60,7 @@ DELTA = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
 }
+LOG_LEVELS = Path(__file__).absolute().with_name("log4j2.properties")
 PROOFS = {
     "kafka": "org.apache.spark.sql.kafka010.KafkaSourceProvider",
     "delta": "io.delta.sql.DeltaSparkSessionExtension",
@@ -98,11 +111,11 @@ def check_spark() -> None:
     try:
         import pyspark
     except ImportError:
-        raise PipelineError(f"Spark is not installed: {INSTALL}") from None
+        raise PipelineError(f"Spark is not installed: {install('spark')}") from None
     if not pyspark.__version__.startswith(f"{VERSION}."):
         raise PipelineError(
             f"pyspark {pyspark.__version__} is installed, the connector's jars are for "
-            f"{VERSION}: {INSTALL}"
+            f"{VERSION}: {install('spark')}"
         )
 
 
@@ -120,9 +133,7 @@ def launch(wanted: Mapping[str, str], formats: Sequence[str], tell: jars.Tell) -
         else {}
     )
     if "SPARK_CONF_DIR" not in os.environ and "spark.driver.extraJavaOptions" not in wanted:
-        own["spark.driver.extraJavaOptions"] = (
-            f"-Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.properties').as_uri()}"
-        )
+        own["spark.driver.extraJavaOptions"] = f"-Dlog4j2.configurationFile={LOG_LEVELS.as_uri()}"
     SparkContext._ensure_initialized(
         conf=SparkConf(loadDefaults=False).setAll(list((dict(wanted) | own).items()))
     )
@@ -154,6 +165,20 @@ def is_local(given: SparkConf, wanted: Mapping[str, str]) -> bool:
     master = wanted.get("spark.master") or given.get("spark.master", "local") or "local"
     return master.startswith("local") or master.startswith(
         ("spark://127.0.0.1:", "spark://localhost:")
+    )
+
+
+def lost_on_workers(spark: SparkSession, place: str) -> str:
+    """One line if a table at `place` would be written to a folder of each worker; empty if not."""
+    if ("://" in place and not place.startswith("file:")) or is_local(
+        spark.sparkContext.getConf(), {}
+    ):
+        return ""
+    return (
+        f"warning: --to {place} is a folder of this machine, but workers of a cluster write "
+        "the table, each to its own folder "
+        "of that name: name a URI that all of them reach (s3a://, hdfs://) unless it is a "
+        "shared mount"
     )
 
 

@@ -277,6 +277,13 @@ class FetchContext:
         """What is to be read."""
         return self._requests
 
+    @property
+    def reads_now(self) -> bool:
+        """Whether nothing may happen between its beginning and the read: of what is idle it
+        answers, unread, as of its beginning.
+        """
+        return False
+
     # while it waits
     @property
     def has_idle(self) -> bool:
@@ -356,6 +363,10 @@ class IncrementalFetchContext(FetchContext):
     def _is_current(self) -> bool:
         """Whether its session has not seen a later request."""
         return self._session.epoch == self._epoch
+
+    @property
+    def reads_now(self) -> bool:
+        return self._session.idle is not None
 
     @property
     def has_idle(self) -> bool:

@@ -74,7 +74,7 @@ from twisted_broker.replication.purgatory.timing_wheel import TimingWheel
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 
 if TYPE_CHECKING:
-    from twisted_broker.image.metadata_image import MetadataDelta, MetadataImage
+    from twisted_broker.image.metadata_image import MetadataDelta, MetadataImage, PartitionDelta
     from twisted_broker.log.log import Log
     from twisted_broker.log.log_manager import LogManager
     from twisted_broker.replication.fetcher.fetcher_manager import ReplicaFetcherManager
@@ -92,6 +92,7 @@ _WITHOUT_LOG_START = frozenset(
 )
 _TOO_LARGE = frozenset({ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE})
 _CLIENT, _NONE = AppendOrigin.CLIENT, ErrorCode.NONE
+_AGAIN_SECONDS = 1.0
 _log = Logger()
 
 
@@ -105,8 +106,10 @@ class ReplicaManager:
         "_effects",
         "_high_watermarks",
         "_image_source",
+        "_not_taken",
         "_partition_of",
         "_periodic",
+        "_take_over_call",
         "_wheel",
         "alter_partition",
         "config",
@@ -127,6 +130,7 @@ class ReplicaManager:
         "runtime",
         "sessions",
         "stats",
+        "take_over",
     )
 
     def __init__(
@@ -176,6 +180,9 @@ class ReplicaManager:
         self._partition_of = self.partition  # one for all that waits
         self._draining = False
         self._drain_call: Any = None
+        self._not_taken: dict[tuple[bytes, int], bool] = {}
+        self._take_over_call: Any = None
+        self.take_over: Callable[[MetadataDelta, MetadataImage], None] = self.apply_delta
         self._effects: dict[type[Any], tuple[Callable[[Any], object], ...]] = self._event_table()
         self._periodic = PeriodicTasks(runtime.clock)
         log_manager.log_start_moved = self._log_start_moved
@@ -403,6 +410,20 @@ class ReplicaManager:
                 self.config.integer("replica.high.watermark.checkpoint.interval.ms") / 1000,
                 self.checkpoint_high_watermarks,
             )
+
+    def take_over_later(self, change: PartitionDelta, is_new: bool) -> None:
+        """No file could be opened for it: its role of then is taken over a little later."""
+        self._not_taken[change.topic_id, change.partition] = is_new
+        if self._take_over_call is None:
+            self._take_over_call = self.runtime.clock.callLater(
+                _AGAIN_SECONDS, self._take_over_again
+            )
+
+    def _take_over_again(self) -> None:
+        self._take_over_call = None
+        image = self._image_source.image
+        waiting, self._not_taken = self._not_taken, {}
+        self.take_over(role_change.delta_again(image, waiting), image)
 
     # producing
     def produce(
@@ -701,6 +722,9 @@ class ReplicaManager:
         if self._drain_call is not None:
             self._drain_call.cancel()
             self._drain_call = None
+        if self._take_over_call is not None:
+            self._take_over_call.cancel()
+            self._take_over_call = None
         self._high_watermarks.write_last(self.logs())
 
 

@@ -4,10 +4,13 @@ Owns the order in which roles change.
 
 1. What goes, goes first (a topic may be deleted and made anew under its name in one delta); then
    leaders, then followers, then settings.
-2. A partition whose log cannot be opened is held offline; the others go on.
+2. A partition whose log cannot be opened is held offline; the others go on. Where only descriptors
+   are short it has no role yet, and is tried again.
 3. Older news changes nothing; leader updates may be missed in between.
 4. Coordinators hear of their partitions last, when all of them have their new roles.
-5. Fetchers let go of a partition before its role changes, and take up followers when all of them
+5. A replica whose log has records of a newer leader epoch than the metadata's does not lead: the
+   metadata is older than it is.
+6. Fetchers let go of a partition before its role changes, and take up followers when all of them
    have theirs; only where the leader epoch rose.
 
 Source: RL 1.3-1.5; Kafka's `ReplicaManager.applyDelta`, `LocalReplicaChanges`. Leaves out: fetching
@@ -16,7 +19,7 @@ Source: RL 1.3-1.5; Kafka's `ReplicaManager.applyDelta`, `LocalReplicaChanges`. 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from twisted.logger import Logger
@@ -31,9 +34,10 @@ from twisted_broker.image.metadata_image import (
     PartitionDelta,
 )
 from twisted_broker.interfaces import TopicPartition
-from twisted_broker.log.errors import LogDirFailure
+from twisted_broker.log.errors import LogDirFailure, OutOfDescriptors
 from twisted_broker.log.gaps import settle_gap
 from twisted_broker.replication.partition.partition import Partition
+from twisted_broker.replication.partition.partition_history import older_metadata
 from twisted_broker.wire.errors import BrokerError
 
 if TYPE_CHECKING:
@@ -82,6 +86,21 @@ def apply_delta(replicas: ReplicaManager, delta: MetadataDelta, image: MetadataI
             observer.leadership_lost(topic_partition, leader_epoch)
         for topic_partition, leader_epoch in gained:
             observer.leadership_gained(topic_partition, leader_epoch)
+
+
+def delta_again(image: MetadataImage, waiting: Mapping[tuple[bytes, int], bool]) -> MetadataDelta:
+    """What `image` says of partitions whose logs could not be opened before: topic id and
+    number, and whether they were new then.
+    """
+    changes: dict[tuple[bytes, int], PartitionDelta] = {}
+    for (topic_id, number), is_new in waiting.items():
+        topic = image.topics_by_id.get(topic_id)
+        state = None if topic is None else topic.partitions.get(number)
+        if topic is not None and state is not None:
+            changes[topic_id, number] = PartitionDelta(
+                topic.name, topic_id, number, None if is_new else state, state
+            )
+    return MetadataDelta(image, image, partitions=changes)
 
 
 class _Settings:
@@ -162,6 +181,14 @@ def _lead(
     partition, log = _open(replicas, change, state, delta, settings)
     if log is None:
         return
+    newest = log.leader_epochs.latest_epoch
+    if (
+        newest > state.leader_epoch
+    ):  # its next append would be cut by the next recovery: epochs in a log only grow
+        reason = older_metadata(newest, f"the metadata lets it lead at epoch {state.leader_epoch}")
+        partition.history.following_failed(reason, replicas.runtime.now_ms())
+        partition.fail(reason)
+        return
     try:
         if partition.make_leader(state, log, replicas.runtime.now_ms()):
             gained.append((partition.topic_partition, state.leader_epoch))
@@ -180,6 +207,8 @@ def _follow(
 ) -> Partition | None:
     """The partition, when it must be fetched anew: its leader epoch is new."""
     partition, log = _open(replicas, change, state, delta, settings)
+    if log is None and not partition.offline:
+        return None
     led = partition.is_leader
     epoch_is_new = partition.make_follower(state, log, replicas.runtime.now_ms())
     if led and not partition.is_leader:
@@ -238,6 +267,8 @@ def _open(
             _log.warn("{partition}: {line}", partition=topic_partition, line=line)
         replicas.start_log(log)
         return partition, log
+    except OutOfDescriptors:
+        replicas.take_over_later(change, is_new)
     except LogDirFailure as failure:
         replicas.directory_failed(failure.directory, failure.cause)
         partition.fail(str(failure))

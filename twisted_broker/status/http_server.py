@@ -5,7 +5,8 @@ Owns the listening port and the connections on it.
 1. On 127.0.0.1 only; `replog.status.port` says where, 0 takes a free port, -1 none.
 2. Nothing of HTTP, Prometheus or explanations is loaded before the first connection: neither the
    start nor an idle broker pays for it (measured: about 6 MB, and a tenth of a second once).
-3. A port that cannot be had is a warning: the broker serves all the same.
+3. At most 16 connections at a time.
+4. A port that cannot be had is a warning: the broker serves all the same.
 
 Source: issue "Replication", explain. Leaves out: what is told (`pages`).
 """
@@ -25,6 +26,7 @@ from twisted_broker.interfaces import Runtime
 
 HOST = "127.0.0.1"
 OFF = -1
+_MOST_CONNECTIONS = 16
 BoundRoute = Callable[[], Iterable[Any]]
 _log = Logger(namespace="replog.status")
 
@@ -50,6 +52,8 @@ class StatusFactory(Factory):
             self._site = StatusSite(
                 BrokerView(self._parts, self._served), self._parts.runtime.clock
             )
+        if len(self._site.channels) >= _MOST_CONNECTIONS:
+            return None
         made: Protocol | None = self._site.buildProtocol(addr)
         return made
 

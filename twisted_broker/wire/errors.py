@@ -255,3 +255,7 @@ class BrokerError(Exception):
 
 class WireError(Exception):
     """What a peer sent is not Kafka's protocol: its connection closes."""
+
+
+class ManyElements(WireError):
+    """Not an error of the peer's: a request of more elements than are read at a stroke."""

@@ -21,7 +21,7 @@ import base64
 from struct import Struct, pack, unpack_from
 from typing import Any, TypeAlias
 
-from twisted_broker.wire.errors import WireError
+from twisted_broker.wire.errors import ManyElements, WireError
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
@@ -32,7 +32,8 @@ NULL_UUID = bytes(16)
 MAX_TAGGED_FIELDS = 1024
 # Elements of all arrays of one request: far above a fetch of every partition a broker can host, and
 # 100 MB of objects at most.
-MAX_ELEMENTS = 500_000
+MAX_ELEMENTS = 100_000
+FEW_ELEMENTS = 2_000
 MAX_UINT32 = 0xFFFFFFFF
 
 BYTES = tuple(bytes((number,)) for number in range(256))
@@ -51,6 +52,11 @@ def bad_length(field: str, length: int, remaining: int) -> WireError:
     what is left of the frame.
     """
     return WireError(f"{field}: length {length} with {remaining} bytes left")
+
+
+def many_elements(field: str) -> WireError:
+    """A request that is read in slices."""
+    return ManyElements(f"{field}: more than {FEW_ELEMENTS} elements")
 
 
 # Varints

@@ -9,7 +9,8 @@ message at one version.
    value ends. A length is compared with what is left before anything is sliced; a count is compared
    with remaining // smallest element before anything is made. A request may hold MAX_ELEMENTS in
    all (`left` of them still): three bytes of a frame can become a hundred of objects, and everybody
-   may send requests.
+   may send requests. The usual reader stops at FEW_ELEMENTS (`ManyElements`); the one `in_slices`
+   is a generator that yields after so many, and goes to the end.
 4. Every slot is set: fields of other versions get their defaults.
 5. What is not UTF-8 in a string is replaced (`primitives.py` 4).
 """
@@ -27,25 +28,32 @@ from twisted_broker.wire.source import (
 from twisted_broker.wire.structs import Message, Request, Struct
 
 
-def reader_source(cls: type[Message], version: int) -> str:
+def reader_source(cls: type[Message], version: int, in_slices: bool = False) -> str:
     """A module with `read(buf, p, end) -> (message, next position)` for one version.
 
     `read` raises WireError, IndexError or struct.error.
     """
     writer = _ReaderText(cls.__name__, version, cls.flexible.holds(version))
+    writer.in_slices = in_slices
     name = writer.text.class_name(cls)
     writer.text.line(f"o = new({name})")
     if issubclass(cls, Request):
-        writer.text.line(f"left = {writer.text.primitive('MAX_ELEMENTS')}")
+        writer.text.line(
+            f"left = {writer.text.primitive('MAX_ELEMENTS' if in_slices else 'FEW_ELEMENTS')}"
+        )
         writer.budget = " or left < 0"
+    if in_slices:
+        writer.text.line("k = 0")
     writer.struct(cls, "o")
     writer.flush()
+    if in_slices:
+        writer.text.line("if k < 0:")
+        writer.text.line("    yield")  # a generator also where the message has no array
     writer.text.line("return o, p")
     if writer.uses_view:
         writer.text.lines.insert(0, "    view = memoryview(buf)")
-    text = writer.text.module(
-        f"def read(buf: Buffer, p: int, end: int) -> tuple[{name}, int]:", "unpack"
-    )
+    result = f"Generator[None, None, tuple[{name}, int]]" if in_slices else f"tuple[{name}, int]"
+    text = writer.text.module(f"def read(buf: Buffer, p: int, end: int) -> {result}:", "unpack")
     return text.replace("\n\n\ndef ", "\nnew = object.__new__\n\n\ndef ", 1)
 
 
@@ -55,7 +63,7 @@ class _ReaderText:
         self.message = message
         self.version = version
         self.flexible = flexible
-        self.uses_view = False
+        self.uses_view = self.in_slices = False
         self.budget = ""
         self.letters = ""
         self.targets: list[str] = []
@@ -220,7 +228,10 @@ class _ReaderText:
         room = "end - p" if size == 1 else f"(end - p) // {size}"
         if self.budget:
             self.text.line("left -= n")
-        self.text.line(f"if not 0 <= n <= {room}{self.budget}:")
+        if self.budget and not self.in_slices:
+            self.text.line(f"if left < 0 <= n <= {room}:")
+            self.text.line(f"    raise {self.text.primitive('many_elements')}({label!r})")
+        self.text.line(f"if not 0 <= n <= {room}{self.budget if self.in_slices else ''}:")
         self.text.line(f"    raise {self.text.primitive('bad_length')}({label!r}, n, end - p)")
         if field.element in NUMBER_ARRAYS:
             self.numbers(field, target)
@@ -253,8 +264,16 @@ class _ReaderText:
         else:
             self.bytes_like(kind, False, item, label)
         self.text.line(f"{items}.append({item})")
+        self.slice_end()
         self.text.depth -= 1
         self.text.line(f"{target} = {items}")
+
+    def slice_end(self) -> None:
+        if self.in_slices:
+            self.text.line("k += 1")
+            self.text.line(f"if k == {self.text.primitive('FEW_ELEMENTS')}:")
+            self.text.line("    k = 0")
+            self.text.line("    yield")
 
     def loop_of_structs(self, field: Field, target: str) -> None:
         items, item = self.text.name("v"), self.text.name("o")
@@ -266,5 +285,6 @@ class _ReaderText:
         self.struct(field.element, item)
         self.flush()
         self.text.line(f"{items}.append({item})")
+        self.slice_end()
         self.text.depth -= 1
         self.text.line(f"{target} = {items}")

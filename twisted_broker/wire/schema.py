@@ -24,9 +24,10 @@ field is read as a view of the frame, written from bytes-like parts or anything 
 """
 
 import struct
+from collections.abc import Callable, Generator
 from typing import Any, TypeVar
 
-from twisted_broker.wire.errors import WireError
+from twisted_broker.wire.errors import ManyElements, WireError
 from twisted_broker.wire.fields import (
     FRESH,
     Field,
@@ -76,8 +77,11 @@ __all__ = [
     "compile_reader",
     "compile_writer",
     "decode",
+    "decode_few",
     "decode_from",
+    "decode_in_slices",
     "encode",
+    "encode_in_slices",
     "encode_into",
     "encode_parts",
     "float64",
@@ -97,11 +101,23 @@ __all__ = [
 
 READ_ERRORS = (struct.error, IndexError)
 M = TypeVar("M", bound=Message)
+T = TypeVar("T")
+_SLICED: dict[tuple[type[Message], int, str], Any] = {}
 
 
 def decode(cls: type[M], buffer: Buffer, version: int, offset: int = 0) -> M:
     """The message that starts at `offset` and, unless `allows_trailing_bytes`, fills `buffer` to
     its end. WireError when it does not.
+    """
+    try:
+        return decode_few(cls, buffer, version, offset)
+    except ManyElements:
+        return run_whole(decode_in_slices(cls, buffer, version, offset))
+
+
+def decode_few(cls: type[M], buffer: Buffer, version: int, offset: int = 0) -> M:
+    """As `decode`, but ManyElements, early, for a request of more than FEW_ELEMENTS: it is for
+    `decode_in_slices`.
     """
     reader = cls.readers.get(version) or compile_reader(cls, version)
     end = len(buffer)
@@ -112,6 +128,52 @@ def decode(cls: type[M], buffer: Buffer, version: int, offset: int = 0) -> M:
     if position != end and not cls.allows_trailing_bytes:
         raise WireError(f"{cls.__name__} v{version}: {end - position} bytes too many")
     return message  # type: ignore[no-any-return]
+
+
+def decode_in_slices(
+    cls: type[M], buffer: Buffer, version: int, offset: int = 0
+) -> Generator[None, None, M]:
+    """As `decode`, pausing after every FEW_ELEMENTS elements; returns the message."""
+    from twisted_broker.wire.reader_source import reader_source
+
+    read = _sliced(reader_source, cls, version, "read")
+    try:
+        message, position = yield from read(buffer, offset, len(buffer))
+    except READ_ERRORS:
+        raise wire_error(cls, version) from None
+    if position != len(buffer) and not cls.allows_trailing_bytes:
+        raise WireError(f"{cls.__name__} v{version}: {len(buffer) - position} bytes too many")
+    return message  # type: ignore[no-any-return]
+
+
+def encode_in_slices(
+    message: Message, version: int, parts: list[Any]
+) -> Generator[None, None, None]:
+    """As `encode_into`, pausing after every FEW_ELEMENTS elements."""
+    from twisted_broker.wire.writer_source import writer_source
+
+    return _sliced(writer_source, type(message), version, "write")(message, parts)  # type: ignore[no-any-return]
+
+
+def run_whole(work: Generator[None, None, T]) -> T:
+    """What it returns, without a pause."""
+    while True:
+        try:
+            next(work)
+        except StopIteration as end:
+            return end.value  # type: ignore[no-any-return]
+
+
+def _sliced(source: Callable[..., str], cls: type[Message], version: int, name: str) -> Any:
+    found = _SLICED.get((cls, version, name))
+    if found is None:
+        if not cls.versions.holds(version):
+            raise WireError(f"{cls.__name__} has no version {version}")
+        text = source(cls, version, in_slices=True)
+        found = _SLICED[cls, version, name] = _run(
+            text, f"<{name} {cls.__name__} v{version} in slices>"
+        )[name]
+    return found
 
 
 def decode_from(cls: type[M], buffer: Buffer, version: int, offset: int = 0) -> tuple[M, int]:

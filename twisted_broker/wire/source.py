@@ -66,6 +66,8 @@ class SourceText:
             f"from {module} import {', '.join(sorted(names))}"
             for module, names in sorted(by_module.items())
         ]
+        if "Generator[" in signature:
+            head.insert(0, "from collections.abc import Generator")
         head.append("from typing import Any")
         head.append(
             "from twisted_broker.wire.primitives import "

@@ -15,17 +15,25 @@ from twisted_broker.wire.source import FIXED, NUMBER_ARRAYS, SourceText, differs
 from twisted_broker.wire.structs import Message, Struct
 
 
-def writer_source(cls: type[Message], version: int) -> str:
+def writer_source(cls: type[Message], version: int, in_slices: bool = False) -> str:
     """A module with `write(o, parts)` for one version: appends the message's bytes, and opaque
     records as they are.
+
+    `in_slices`: a generator, which yields after every FEW_ELEMENTS elements of arrays.
     """
     writer = _WriterText(version, cls.flexible.holds(version))
+    writer.in_slices = in_slices
     name = writer.text.class_name(cls)
+    if in_slices:
+        writer.text.line("k = 0")
+        writer.text.line("if k < 0:")
+        writer.text.line("    yield")  # a generator also where the message has no array
     writer.struct(cls, "o", cls.__name__)
     writer.flush()
     if not writer.text.lines:
         writer.text.line("pass")
-    return writer.text.module(f"def write(o: {name}, parts: list[Any]) -> None:", "pack")
+    result = "Generator[None, None, None]" if in_slices else "None"
+    return writer.text.module(f"def write(o: {name}, parts: list[Any]) -> {result}:", "pack")
 
 
 class _WriterText:
@@ -33,6 +41,7 @@ class _WriterText:
         self.text = SourceText()
         self.version = version
         self.flexible = flexible
+        self.in_slices = False
         self.parts = "parts"
         self.letters = ""
         self.values: list[str] = []
@@ -229,4 +238,9 @@ class _WriterText:
             self.flush()
         else:
             self.bytes_like(field.element, False, item)
+        if self.in_slices:
+            self.text.line("k += 1")
+            self.text.line(f"if k == {self.text.primitive('FEW_ELEMENTS')}:")
+            self.text.line("    k = 0")
+            self.text.line("    yield")
         self.text.depth -= 1

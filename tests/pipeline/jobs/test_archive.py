@@ -4,11 +4,14 @@ refuses.
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 
@@ -21,9 +24,11 @@ from twisted_broker.pipeline.cli import pipeline
 from twisted_broker.pipeline.errors import PipelineError
 from twisted_broker.pipeline.jobs import archive
 from twisted_broker.pipeline.jobs.archive.signals import Stopper
+from twisted_broker.pipeline.lake import timestamps
 from twisted_broker.pipeline.lake.delta import DeltaTable
 from twisted_broker.pipeline.lake.ledger import Ledger
 from twisted_broker.pipeline.lake.parquet import ParquetTable
+from twisted_broker.pipeline.progress import Progress
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -59,6 +64,51 @@ def test_a_table_grows_by_what_is_new(
     assert archive.run(spark, config).rows == 20
     assert tables.table_rows(spark, tmp_path / "lake") == tables.expected(numbered(60, 2))
     assert sorted(path.name for path in (tmp_path / "lake").glob("date=*")) == ["date=2023-01-01"]
+
+
+def timestamp_types(lake: Path) -> list[pa.DataType]:
+    return sorted(
+        {pq.read_schema(file).field("timestamp").type for file in lake.glob("date=*/*.parquet")},
+        key=str,
+    )
+
+
+@FORMATS
+def test_timestamps_are_microseconds_in_utc_and_older_files_are_read_still(
+    spark: SparkSession,
+    broker: BrokerProcess,
+    topic: str,
+    filled: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    form: str,
+) -> None:
+    lake, int96 = tmp_path / "lake", pa.timestamp("ns")
+    with monkeypatch.context() as patch:
+        patch.setattr(timestamps, "MICROSECONDS", "INT96")  # as tables were written before
+        archive.run(spark, archive.ArchiveConfig(filled, str(lake), form))
+    assert timestamp_types(lake) == [int96]
+    more(broker, topic)
+    archive.run(spark, archive.ArchiveConfig(filled, str(lake)))
+    assert timestamp_types(lake) == [int96, pa.timestamp("us", tz="UTC")]
+    assert tables.table_rows(spark, lake) == tables.expected(numbered(60, 2))
+    assert spark.conf.get(timestamps.SETTING) == "INT96"
+
+
+def test_a_lost_ledger_of_a_parquet_table_is_one_line_and_nothing_is_written(
+    spark: SparkSession, filled: str, tmp_path: Path
+) -> None:
+    lake = tmp_path / "lake"
+    archive.run(spark, archive.ArchiveConfig(filled, str(lake), "parquet", max_records=25))
+    newest = sorted((lake / "_replog" / "ledger").glob("*.json"))[-1]
+    kept = newest.read_bytes()
+    newest.unlink()
+    before = sorted(lake.rglob("*"))
+    assert f"_replog/ledger/{newest.name} was lost" in refused("--from", filled, "--to", str(lake))
+    assert sorted(lake.rglob("*")) == before
+    newest.write_bytes(kept)
+    assert archive.run(spark, archive.ArchiveConfig(filled, str(lake))).rows == 0
+    assert tables.table_rows(spark, lake) == tables.expected(numbered(40, 2))
 
 
 POINTS: list[tuple[str, type, str, bool]] = [
@@ -183,6 +233,24 @@ def test_delta_without_the_commits_of_archive_still_knows_where_it_ends(
     assert tables.table_rows(spark, lake) == tables.expected(numbered(60, 2))
 
 
+def test_a_first_batch_that_begins_above_zero_says_what_was_deleted_and_a_later_one_nothing(
+    spark: SparkSession, kafka_files: KafkaFiles, tmp_path: Path
+) -> None:
+    said = io.StringIO()
+    config = archive.ArchiveConfig(
+        f"segments:{kafka_files.directory}?topics=rich", str(tmp_path / "lake"), max_records=20
+    )
+    result = archive.run(spark, config, Progress(stream=said))
+    line = (
+        "archive: rich: 3 records (by their offsets) had been deleted before the archive "
+        "began: partition 0 begins at offset 3\n"
+    )
+    assert result.batches > 1 and said.getvalue().count(line) == 1 == said.getvalue().count(
+        "deleted"
+    )
+    assert result.to_json()["deleted_before"] == {"rich": {"0": 3}} and result.findings == []
+
+
 def test_read_committed_is_the_same_over_both_sources(
     spark: SparkSession, kafka_files: KafkaFiles, tmp_path: Path
 ) -> None:
@@ -229,6 +297,22 @@ def test_what_cannot_be_archived_is_one_line_and_nothing_is_written(
         "--from", filled, "--to", lake, "--continuous", "--available-now"
     )
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "notes"]
+
+
+def test_a_delta_commit_that_was_cut_short_is_one_line(
+    spark: SparkSession, filled: str, tmp_path: Path
+) -> None:
+    """By our own reading of the log, and by Spark's when the table is read."""
+    lake = tmp_path / "lake"
+    archive.run(spark, archive.ArchiveConfig(filled, str(lake)))
+    newest = sorted((lake / "_delta_log").glob("*.json"))[-1]
+    newest.write_bytes(newest.read_bytes()[:-40])
+    assert f"{newest} is cut short" in refused("--from", filled, "--to", str(lake))
+    spark._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()  # type: ignore[union-attr]
+    again = CliRunner().invoke(
+        pipeline, ["replay", "--from", str(lake), "--to", f"{filled}-again", "--quiet"]
+    )
+    assert again.exit_code == 2 and len(again.stderr.splitlines()) == 1, again.output
 
 
 @FORMATS

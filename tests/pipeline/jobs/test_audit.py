@@ -10,6 +10,7 @@ import pytest
 from click.testing import CliRunner
 from kafka.admin import KafkaAdminClient, NewTopic
 
+from tests.pipeline.kafka_files import serve
 from tests.pipeline.records import numbered, produce
 from tests.pipeline.replica_folders import batch, checkpoint, high_watermarks, partition
 from twisted_broker.pipeline import session, sources
@@ -26,6 +27,7 @@ from twisted_broker.pipeline.jobs.audit.directories import (
     segment_rows,
 )
 from twisted_broker.pipeline.segments.log_folder import folders
+from twisted_broker.wire.records import build_end_marker
 
 AGES = 10**9
 """Seconds after which no transaction hangs."""
@@ -38,6 +40,12 @@ def idempotent(base, sequence, inside=False, producer=7):
         producer_epoch=0,
         base_sequence=sequence,
         is_transactional=inside,
+    )
+
+
+def end_marker(offset, producer):
+    return build_end_marker(
+        producer, 0, True, 0, 1_700_000_000_000, base_offset=offset, leader_epoch=0
     )
 
 
@@ -151,12 +159,39 @@ def test_kafkas_own_files_are_sound_but_for_the_open_transaction(spark, kafka_fi
     assert (result.findings, sum(each.open for each in result.partitions)) == ([], 1)
 
 
-def test_over_the_wire_markers_are_holes_and_are_allowed_for(spark, kafka_files):
+def test_over_the_wire_markers_are_no_gaps(spark, kafka_files):
     source = sources.parse(f"kafka://{kafka_files.broker.bootstrap}/rich,stamped")
-    strict = audit.run(spark, AuditConfig(source))
-    assert {(finding.kind, finding.topic) for finding in strict.findings} == {("gap", "rich")}
-    assert "rich: cleanup.policy delete (the cluster)" in strict.remarks
-    assert audit.run(spark, AuditConfig(source, allow_holes=2)).findings == []
+    result = audit.run(spark, AuditConfig(source))
+    assert result.findings == []
+    assert "rich: cleanup.policy delete (the cluster)" in result.remarks
+    markers = sum(each.holes for each in result.partitions if each.topic == "rich")
+    assert (
+        markers > 2 and f"rich: {markers} offsets are end markers of transactions" in result.remarks
+    )
+
+
+def test_over_the_wire_what_is_missing_beside_markers_is_a_gap(spark, tmp_path):
+    """A log of a transaction and its end, and what came after that and was cut out."""
+    inside = [
+        batch(1, is_transactional=True, producer_id=7, producer_epoch=0, base_sequence=0),
+        end_marker(11, producer=7),
+    ]
+    partition(tmp_path / "log", "rich-0", {0: [batch(0, 1), *inside, batch(20)]})
+    partition(tmp_path / "log", "stamped-0", {0: [batch(0)]})
+    checkpoint(tmp_path / "log", "log-start-offset-checkpoint", {"rich-0": 0, "stamped-0": 0})
+    broker = serve(tmp_path / "broker", tmp_path / "log")
+    try:
+        source = sources.parse(f"kafka://{broker.bootstrap}/rich")
+        strict, lenient = (
+            audit.run(spark, AuditConfig(source, allow_holes=allowed)) for allowed in (0, 8)
+        )
+    finally:
+        broker.stop()
+    assert [(each.kind, each.offset, each.problem) for each in strict.findings] == [
+        ("gap", 12, "offsets 12..19 are missing (8)")
+    ]
+    assert "rich: 1 offsets are end markers of transactions" in strict.remarks
+    assert lenient.findings == []
 
 
 def test_segments_that_retention_took_meanwhile_only_move_the_start(tmp_path):

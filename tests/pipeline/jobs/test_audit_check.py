@@ -82,7 +82,8 @@ def test_a_finding_says_where():
         0,
     )
     assert str(finding).startswith(
-        "orders-3 offset 40: sequence: producer 7 epoch 0 jumps to sequence 35, 30 is due (000"
+        "orders-3 offset 40: sequence: producer 7 epoch 0 jumps to sequence 35, 30 is due "
+        "(/log/orders-3/000"
     )
 
 

@@ -80,6 +80,62 @@ def test_where_and_under_which_epoch_they_part(places):
     )
 
 
+@pytest.mark.parametrize("size", [1, 1 << 30])
+def test_a_batch_that_one_replica_holds_twice_is_named_with_both_places(places, monkeypatch, size):
+    monkeypatch.setattr(ranges, "PIECE_BYTES", size)
+    for place in places[:2]:
+        log(place, SAME, 40)
+    file = log(places[2], {0: [*SAME[0], SAME[0][1]], 20: SAME[20]}, 40) / f"{0:020d}.log"
+    for order in (places, places[::-1]):
+        _, (finding,), _ = compared(*order)
+        twice = next(copy for copy in finding.copies if copy.directory == str(places[2]))
+        assert (finding.offset, finding.common_last, twice.base, twice.position) == (
+            10,
+            9,
+            10,
+            len(batch(0)),
+        )
+        assert twice.again == f"{file} at byte {sum(map(len, SAME[0]))}"
+        assert str(finding).count(f"; held twice, again in {twice.again}") == 1
+
+
+@pytest.mark.parametrize(
+    "segments, offset, file",
+    [
+        ({0: SAME[0], 20: [*SAME[20], SAME[0][1]]}, 10, 20),
+        ({0: [*SAME[0], SAME[20][1]], 20: SAME[20]}, 30, 0),
+    ],
+    ids=["a later segment", "an earlier segment"],
+)
+@pytest.mark.parametrize("size", [1, 1 << 30])
+def test_a_batch_that_comes_again_in_another_segment_is_named_however_the_log_is_cut(
+    places, monkeypatch, segments, offset, file, size
+):
+    monkeypatch.setattr(ranges, "PIECE_BYTES", size)
+    for place in places[:2]:
+        log(place, SAME, 40)
+    folder = log(places[2], segments, 40)
+    for order in (places, places[::-1]):
+        _, (finding,), _ = compared(*order)
+        where = f"{folder / f'{file:020d}.log'} at byte {sum(map(len, segments[file][:2]))}"
+        assert str(finding) == (
+            f"orders-0: offsets {offset}..{offset + 9} are held out of place, in {where}, "
+            "and not so by every replica"
+        )
+
+
+def test_a_batch_that_every_replica_holds_twice_is_for_audit_alone(places):
+    for place in places[:2]:
+        log(place, {0: [*SAME[0], SAME[0][1]], 20: [*SAME[20], SAME[0][1]]}, 40)
+    assert compared(*places[:2])[1] == []
+
+
+def test_a_batch_out_of_place_beyond_the_compared_end_does_not_count(places):
+    log(places[0], SAME, 30)
+    log(places[1], {0: SAME[0], 20: [*SAME[20], SAME[0][1]]}, 30)
+    assert compared(*places[:2])[1] == []
+
+
 def test_one_of_three_parts_in_its_epoch(places):
     for place in places[:2]:
         log(place, SAME, 40)

@@ -15,11 +15,12 @@ from tests.pipeline import report_folder
 from twisted_broker.pipeline import session, sources
 from twisted_broker.pipeline.errors import PipelineError
 from twisted_broker.pipeline.jobs import report
-from twisted_broker.pipeline.jobs.report import ReportConfig
+from twisted_broker.pipeline.jobs.report import ReportConfig, counts
 from twisted_broker.pipeline.jobs.report.batch_sizes import sizes
 from twisted_broker.pipeline.jobs.report.command import command
 from twisted_broker.pipeline.jobs.report.job import checked
 from twisted_broker.pipeline.report.tables import Table
+from twisted_broker.pipeline.sources.extents import Extent
 from twisted_broker.pipeline.transforms.group_offsets import commit
 
 COUNT = 600
@@ -87,6 +88,40 @@ def test_a_cluster_tells_the_same_as_its_files(spark, kafka_files, tmp_path):
         assert told[name] == files[name]
     assert told["codecs"].rows == [] and files["codecs"].rows
     assert "segments:DIRECTORY" in (tmp_path / "wire" / "report.html").read_text()
+
+
+@pytest.mark.parametrize("days", [1, 365, 36_500])
+def test_what_comes_to_the_driver_is_bounded_whatever_the_time_and_the_topics(
+    spark, monkeypatch, days
+):
+    count, topics, partitions = 100_000, 30, 2
+    columns = (
+        f"concat('topic-', id % {topics}) as topic",
+        f"cast(id % {partitions} as int) as partition",
+        "id as offset",
+        f"timestamp_seconds(cast(floor(id * {days * 86_400} / {count}) as bigint)) as timestamp",
+        "cast(null as binary) as key",
+        "cast('ab' as binary) as value",
+    )
+    monkeypatch.setattr(counts, "read", lambda *arguments: spark.range(count).selectExpr(*columns))
+    sizes, collected = [], counts.collected
+    monkeypatch.setattr(
+        counts, "collected", lambda frame: sizes.append(len(found := collected(frame))) or found
+    )
+    keys = {
+        (f"topic-{number % topics}", number % partitions): 0
+        for number in range(topics * partitions)
+    }
+    told = counts.traffic(spark, None, Extent({}, keys, keys))
+    assert (
+        max(sizes) <= (counts.MOST_TOPICS + 1) * counts.MOST_BINS
+        and sum(row[3] for row in told.minutes.rows) == count
+    )
+    assert len({row[2] for row in told.minutes.rows}) <= counts.MOST_BINS
+    assert len({row[0] for row in told.minutes.rows}) == counts.MOST_TOPICS + 1
+    assert (told.first, told.last) == (0, (count - 1) * days * 86_400 // count // 60) and sum(
+        row[2] for row in told.partitions.rows
+    ) == count
 
 
 def test_an_earlier_report_is_replaced_and_other_files_are_not(tmp_path):

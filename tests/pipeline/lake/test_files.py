@@ -125,6 +125,95 @@ def test_a_file_of_the_table_that_is_gone_is_named(table: ParquetTable) -> None:
         table.recover()
 
 
+def committed(table: ParquetTable, batches: int) -> list[dict[str, object]]:
+    """So many batches of a file each, and their entries."""
+    known, entries = Ledger(), []
+    for number in range(batches):
+        known = known.after({"t": None}, {("t", 0): 2 * number + 2})
+        entries.append(stage(table, known, [f"date=2013-01-0{number + 1}/part-{number}.parquet"]))
+        table.commit(known, entries[-1])
+        table.publish(entries[-1])
+    return entries
+
+
+def lose(table: ParquetTable, *batches: int) -> None:
+    for batch in batches:
+        Path(table.files.path(f"{LEDGERS}/{batch:020d}.json")).unlink()
+
+
+@pytest.mark.parametrize(
+    "lost, orphan, more", [([3], 2, ""), ([2, 3], 1, " and 1 more"), ([1, 2, 3], 0, " and 2 more")]
+)
+def test_files_that_no_ledger_names_stop_an_archive_and_a_replay(
+    table: ParquetTable, lost: list[int], orphan: int, more: str
+) -> None:
+    claim(table)
+    committed(table, 3)
+    table.recover()
+    lose(table, *lost)
+    before = table.files.walk("")
+    for act in (table.recover, table.read):
+        with pytest.raises(PipelineError) as raised:
+            act()
+        text = str(raised.value)
+        assert f"date=2013-01-0{orphan + 1}/part-{orphan}.parquet{more} is in no ledger" in text
+        assert f"{LEDGERS}/{lost[0]:020d}.json" in text and "restore it" in text
+    assert table.files.walk("") == before
+
+
+@pytest.mark.parametrize("lost", [1, 2])
+def test_a_lost_ledger_before_the_newest_is_named_though_its_files_are_gone_too(
+    table: ParquetTable, lost: int
+) -> None:
+    entries = committed(table, 3)
+    lose(table, lost)
+    Path(table.files.path(entries[lost - 1]["files"][0])).unlink()  # type: ignore[index]
+    with pytest.raises(PipelineError, match=f"{lost:020d}.json is gone, but later ones are there"):
+        table.recover()
+
+
+def test_what_a_killed_run_left_in_staging_is_no_lost_ledger(table: ParquetTable) -> None:
+    committed(table, 2)
+    left = stage(table, Ledger(2).after({"t": None}, {("t", 0): 9}))
+    Path(table.files.path("_temporary")).mkdir()
+    for name in (
+        f"{left['staging']}/_temporary/0/part-8.parquet",
+        "date=2013-01-01/.part-0.parquet.crc",
+        "date=2013-01-01/_SUCCESS",
+    ):
+        table.files.create(name, b"")
+    table.recover()
+
+
+def test_removing_what_no_ledger_names_lets_the_archive_go_on(table: ParquetTable) -> None:
+    entries = committed(table, 2)
+    lose(table, 2)
+    Path(table.files.path(entries[1]["files"][0])).unlink()  # type: ignore[index]
+    table.recover()
+    assert table.ledger().next == {("t", 0): 2}
+
+
+def test_a_ledger_of_another_version_is_named(table: ParquetTable) -> None:
+    table.files.create(f"{LEDGERS}/{1:020d}.json", b'{"replog": {"version": 2}}')
+    with pytest.raises(
+        PipelineError,
+        match=r"0001\.json: a ledger of version 2, but this replog knows 1: use a newer replog",
+    ):
+        table.ledger()
+
+
+@pytest.mark.parametrize(
+    "content", ['{"replog": {"version": 1}}', '{"replog": {"version": 1, "topics": 3}}', "[]", "3"]
+)
+def test_a_ledger_without_its_parts_is_damaged(table: ParquetTable, content: str) -> None:
+    table.files.create(f"{LEDGERS}/{1:020d}.json", content.encode())
+    with pytest.raises(
+        PipelineError,
+        match=r"0001\.json(: a ledger without| is damaged| is no ledger of replog).*restore it",
+    ):
+        table.ledger()
+
+
 def test_a_damaged_ledger_is_named(table: ParquetTable) -> None:
     table.files.create(f"{LEDGERS}/{1:020d}.json", b"{")
     with pytest.raises(PipelineError, match=r"00000000000000000001.json is damaged"):
@@ -151,7 +240,8 @@ def test_what_is_no_table_is_told(tmp_path: Path) -> None:
 def test_what_a_first_batch_left_that_died_is_no_obstacle(table: ParquetTable) -> None:
     claim(table)
     claim(table)
-    leftover = Path(table.files.path("date=2013-01-01/part-0.parquet"))
-    leftover.parent.mkdir()
+    leftover = Path(table.files.path(f"{STAGING}/1-x/date=2013-01-01/part-0.parquet"))
+    leftover.parent.mkdir(parents=True)
     leftover.write_text("")
     assert found_format(table.files) == "parquet"
+    table.recover()

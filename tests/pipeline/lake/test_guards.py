@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from twisted_broker.pipeline.errors import PipelineError
-from twisted_broker.pipeline.lake.guards import Gap, limited, plan
+from twisted_broker.pipeline.lake.guards import Gap, limited, missed, plan
 from twisted_broker.pipeline.lake.ledger import Ledger, from_text
 from twisted_broker.pipeline.sources.extents import Extent
 
@@ -32,6 +32,25 @@ def refusal(known: Ledger, found: Extent) -> str:
 def test_a_new_table_begins_at_the_log_start() -> None:
     found = plan(Ledger(), extent(4, 10), "/lake")
     assert (found.start, found.end, found.gaps) == ({A: 4, B: 4}, {A: 10, B: 10}, ())
+
+
+def test_what_a_new_table_begins_without_is_one_line_per_topic() -> None:
+    start = {
+        ("b", 0): 0,
+        ("a", 2): 1_000,
+        ("a", 0): 7,
+        ("a", 1): 0,
+        **{("c", number): 10 for number in range(9)},
+    }
+    assert [str(each) for each in missed(Ledger(), start)] == [
+        (
+            "a: 1,007 records (by their offsets) had been deleted before the archive began: "
+            "partition 0 begins at offset 7, 2 begins at offset 1,000"
+        ),
+        "c: 90 records (by their offsets) had been deleted before the archive began: "
+        "partition 0 begins at offset 10, 1 begins at offset 10, 2 begins at offset 10 and 6 more",
+    ]
+    assert missed(ledger(5, 5), {A: 5, B: 5}) == [] == missed(Ledger(), {A: 0, B: 0})
 
 
 def test_a_batch_begins_where_the_table_ends() -> None:

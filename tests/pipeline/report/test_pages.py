@@ -11,7 +11,7 @@ from itertools import pairwise
 
 import pytest
 
-from twisted_broker.pipeline.report import sections, svg, tables
+from twisted_broker.pipeline.report import bins, sections, svg, tables
 from twisted_broker.pipeline.report.numbers import (
     count_text,
     key_text,
@@ -171,9 +171,9 @@ MINUTES = Table(
 
 
 def test_bins_are_as_narrow_as_can_be_drawn():
-    assert sections.bin_width(1000, 1001) == 1
-    assert sections.bin_width(0, 60 * 24) == 5
-    assert sections.bin_width(0, 60 * 24 * 365) == 1440
+    assert bins.width(1000, 1001, 400) == 1
+    assert bins.width(0, 60 * 24, 400) == 5
+    assert bins.width(0, 60 * 24 * 365, 400) == 1440
     assert [sections.bin_text(width) for width in (1, 10, 60, 360, 1440, 7 * 1440)] == [
         "per minute",
         "per 10 minutes",
@@ -182,6 +182,14 @@ def test_bins_are_as_narrow_as_can_be_drawn():
         "per day",
         "per 7 days",
     ]
+
+
+@pytest.mark.parametrize("unit", [1, 2, 360, 2880, 7 * 1440, 3 * 365 * 1440])
+@pytest.mark.parametrize("span", [0, 1, 399, 400, 10**4, 10**6, 10**9, 10**12])
+@pytest.mark.parametrize("first", [0, 123_457])
+def test_bins_are_bounded_whatever_the_range_and_join_whole_ones(first, span, unit):
+    width = bins.width(first, first + span, 400, unit)
+    assert (first + span) // width - first // width < 400 and width % unit == 0
 
 
 def test_bins_lose_no_record_and_few_lines_are_drawn():

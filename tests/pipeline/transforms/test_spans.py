@@ -14,6 +14,7 @@ from twisted_broker.pipeline.transforms.spans import (
     DUPLICATE,
     GAP,
     HOLE,
+    MARKER,
     ORDER,
     SHOWN,
     SPANNED,
@@ -25,6 +26,22 @@ from twisted_broker.pipeline.transforms.spans import (
 
 DELETE = {"t": Policy(frozenset({"delete"}), "the cluster")}
 COMPACT = {"t": Policy(frozenset({"compact"}), "the cluster")}
+
+
+class Taken:
+    """These offsets are control batches'; whoever asks closes it."""
+
+    def __init__(self, *offsets):
+        self.offsets, self.is_closed = set(offsets), False
+
+    def are_all(self, topic, partition, first, last):
+        return np.array(
+            [self.offsets.issuperset(range(a, b + 1)) for a, b in zip(first, last, strict=True)],
+            np.bool_,
+        )
+
+    def close(self):
+        self.is_closed = True
 
 
 def rows(*parts):
@@ -41,10 +58,15 @@ def rows(*parts):
     )
 
 
-def spanned(*batches, allowed=0):
-    return [
-        Span(**row) for made in spans(iter(batches), {"t": allowed}) for row in made.to_pylist()
+def spanned(*batches, allowed=0, markers=()):
+    taken = Taken(*markers)
+    found = [
+        Span(**row)
+        for made in spans(iter(batches), {"t": allowed}, taken)
+        for row in made.to_pylist()
     ]
+    assert taken.is_closed
+    return found
 
 
 def span(first, last, records=None, kind=SPANNED):
@@ -107,9 +129,20 @@ def test_spans_of_several_readers_follow_on_or_do_not():
     assert joined([span(8, 19), span(0, 9)]) == [span(8, 9, kind=DUPLICATE)]
 
 
+def test_gaps_that_markers_fill_are_one_row_and_others_stay_gaps():
+    found = spanned(rows(("t", 0, [0, 2, 3, 6])), rows(("t", 0, [9, 11])), markers=[1, 4, 5, 8])
+    assert found == [
+        span(0, 11, 6),
+        span(0, 11, 3, MARKER),
+        span(7, 8, kind=GAP),
+        span(10, 10, kind=GAP),
+    ]
+    assert joined(found) == found[2:]
+
+
 def told(found, start, end, policies=DELETE, allowed=0):
-    findings, (summary,) = judged(
-        found, {("t", 0): start}, {("t", 0): end}, policies, {"t": allowed}
+    findings, (summary,), _, _ = judged(
+        found, {("t", 0): start}, {("t", 0): end}, policies, {"t": allowed}, Taken()
     )
     return [(finding.kind, finding.offset) for finding in findings], summary
 
@@ -133,13 +166,25 @@ def test_a_compacted_topic_may_have_holes_but_nothing_twice():
 def test_what_is_not_listed_is_counted():
     gaps = [span(10 * at, 10 * at, kind=GAP) for at in range(SHOWN + 5)]
     gaps[-1] = gaps[-1]._replace(more=7, more_records=70)
-    findings, (summary,) = judged(
-        [span(0, 999, 900), *gaps], {("t", 0): 0}, {("t", 0): 1000}, DELETE, {"t": 0}
+    findings, (summary,), _, _ = judged(
+        [span(0, 999, 900), *gaps], {("t", 0): 0}, {("t", 0): 1000}, DELETE, {"t": 0}, Taken()
     )
     assert (len(findings), findings[-1].more, summary.holes) == (SHOWN, 5 + 7, SHOWN + 5 + 70)
 
 
-def test_holes_as_wide_as_allowed_are_markers():
+def test_markers_at_the_ends_and_between_spans_are_no_gaps():
+    taken = Taken(0, 5, 9)
+    known = [span(1, 4), span(6, 8), span(1, 4, 2, MARKER)]
+    findings, (summary,), _, markers = judged(
+        known, {("t", 0): 0}, {("t", 0): 11}, DELETE, {"t": 0}, taken
+    )
+    assert [(each.offset, each.problem) for each in findings] == [
+        (10, "offsets 10..10 are missing (1)")
+    ]
+    assert (markers, summary.holes, taken.is_closed) == ({"t": 5}, 2 + 2 + 2, True)
+
+
+def test_holes_as_wide_as_allowed_are_passed_over():
     hole = [span(0, 9), span(11, 20), span(23, 29)]
     assert told(hole, 0, 30)[0] == [("gap", 10), ("gap", 21)]
     assert told(hole, 0, 30, allowed=1)[0] == [("gap", 21)]

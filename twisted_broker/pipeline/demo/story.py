@@ -18,12 +18,15 @@ from typing import TYPE_CHECKING, Any
 
 from twisted_broker.pipeline import sources
 from twisted_broker.pipeline.columns import COLUMNS
+from twisted_broker.pipeline.demo import flights as data_set
 from twisted_broker.pipeline.demo.cluster import Cluster
 from twisted_broker.pipeline.demo.flights import ALL
 from twisted_broker.pipeline.demo.producers import installed
 from twisted_broker.pipeline.errors import PipelineError
 from twisted_broker.pipeline.jobs import archive, audit, compare, replay, report
 from twisted_broker.pipeline.lake import table
+from twisted_broker.pipeline.lake.files import check_writable
+from twisted_broker.pipeline.machine.installed import install
 from twisted_broker.pipeline.progress import Progress
 from twisted_broker.pipeline.sources import kafka_admin
 
@@ -47,12 +50,26 @@ class Outcome:
     page: Path | None = None
 
 
+def check(directory: Path) -> None:
+    """What can be known before Spark is started.
+
+    PipelineError: a directory that is in use, a package that is missing.
+    """
+    if directory.exists() and not directory.is_dir():
+        raise PipelineError(f"--data: {directory} is a file; name a new folder")
+    if directory.exists() and any(directory.iterdir()):
+        raise PipelineError(f"--data: {directory} is not empty; name a new folder")
+    check_writable(directory, "--data")
+    next(data_set.flights(1))
+    if not installed():
+        raise PipelineError(f"no client to produce with: {install('demo')}")
+
+
 def run(
     spark: SparkSession, directory: Path, flights: int = ALL, progress: Progress | None = None
 ) -> Outcome:
     """Tells the story below `directory`, which must be new or empty. Raises PipelineError."""
-    if directory.exists() and any(directory.iterdir()):
-        raise PipelineError(f"--data: {directory} is not empty; name a new folder")
+    check(directory)
     story = Story(spark, directory, progress or Progress(quiet=True))
     with Cluster(directory / "cluster") as cluster:
         story.produce(cluster.bootstrap, flights)
@@ -73,8 +90,6 @@ class Story:
     def produce(self, bootstrap: str, flights: int) -> None:
         """By every stock client that is installed, side by side."""
         clients = installed()
-        if not clients:
-            raise PipelineError("no client to produce with: pip install 'twisted-broker[demo]'")
         kafka_admin.create_topic(self.spark, bootstrap, TOPIC, PARTITIONS, REPLICAS, SETTINGS)
         self.progress.say(
             f"three brokers at {bootstrap}; topic {TOPIC}: {PARTITIONS} partitions on "

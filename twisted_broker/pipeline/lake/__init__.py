@@ -12,5 +12,6 @@ There is no checkpoint beside the table, so none can be lost.
 | `guards` | what may be appended next, and what stops an archive |
 | `files` | the few calls on files, local or through Hadoop |
 | `delta`, `parquet` | where each format keeps the ledger, and what makes an append atomic |
+| `timestamps` | microseconds in UTC, in both |
 | `table` | which of the two lies at a path |
 """

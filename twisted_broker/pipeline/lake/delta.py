@@ -8,7 +8,9 @@
 3. Delta skips a batch whose number was committed, and of two that commit the same number at once
    one fails: both are seen here as `AnotherWriterError`, because the ledger found afterwards is not
    the writer's own.
-4. When the log was cleaned of all commits with a ledger (a checkpoint keeps only `txn`), the
+4. A commit file that was cut short stops an archive: its ledger may stand there while its rows do
+   not.
+5. When the log was cleaned of all commits with a ledger (a checkpoint keeps only `txn`), the
    offsets are the largest in the table, read once from its rows; topic ids are then not known until
    the next batch.
 
@@ -26,7 +28,8 @@ from typing import TYPE_CHECKING, Any
 from twisted_broker.pipeline.errors import PipelineError
 from twisted_broker.pipeline.lake.conflict import AnotherWriterError
 from twisted_broker.pipeline.lake.files import IFiles
-from twisted_broker.pipeline.lake.ledger import Ledger, from_text
+from twisted_broker.pipeline.lake.ledger import Ledger, found_in
+from twisted_broker.pipeline.lake.timestamps import in_microseconds
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -42,13 +45,20 @@ class DeltaTable:
 
     format = "delta"
 
-    def __init__(self, spark: SparkSession, files: IFiles) -> None:
-        self.spark, self.files = spark, files
+    def __init__(self, spark: SparkSession | None, files: IFiles) -> None:
+        self.files = files
+        self._spark = spark
+
+    @property
+    def spark(self) -> SparkSession:
+        """Needed for rows alone: a ledger is read without it."""
+        assert self._spark is not None, "rows were asked for without Spark"
+        return self._spark
 
     def commits(self) -> Iterator[dict[str, Any]]:
         """What the commits in the log say of themselves, newest first."""
         for name in reversed(self.commit_names()):
-            yield commit_info(self.files.read(f"{LOG}/{name}"))
+            yield commit_info(self.files.read(f"{LOG}/{name}"), self.files.path(f"{LOG}/{name}"))
 
     def commit_names(self) -> list[str]:
         return [name for name in self.files.names(LOG) if COMMIT.fullmatch(name)]
@@ -56,7 +66,9 @@ class DeltaTable:
     def newest(self) -> tuple[Ledger, dict[str, Any]] | None:
         """The newest ledger in the log, and the commit that carries it."""
         for info in self.commits():
-            found = from_text(info.get("userMetadata"))
+            found = found_in(
+                info.get("userMetadata"), f"{self.files.path(LOG)}: {info.get('operation')}"
+            )
             if found is not None:
                 return found, info
         return None
@@ -85,9 +97,10 @@ class DeltaTable:
             "userMetadata": after.to_text(),
         }
         try:
-            rows.write.format("delta").mode("append").partitionBy("date").options(**options).save(
-                self.files.path()
-            )
+            with in_microseconds(self.spark):
+                rows.write.format("delta").mode("append").partitionBy("date").options(
+                    **options
+                ).save(self.files.path())
         except Exception as error:
             if any(name in str(error) for name in CONFLICTS):
                 raise AnotherWriterError(self.files.path(), after.batch) from error
@@ -97,7 +110,7 @@ class DeltaTable:
     def committed_rows(self, after: Ledger) -> int:
         """How many rows Delta counted in the commit of this attempt."""
         for info in self.commits():
-            found = from_text(info.get("userMetadata"))
+            found = found_in(info.get("userMetadata"), self.files.path(LOG))
             if found is not None and found.attempt == after.attempt:
                 return int(info.get("operationMetrics", {}).get("numOutputRows", 0))
             if found is not None and found.batch <= after.batch:
@@ -141,9 +154,33 @@ class DeltaTable:
         return self.spark.read.format("delta").load(self.files.path())
 
 
-def commit_info(content: bytes) -> dict[str, Any]:
-    """The `commitInfo` action of a commit file; empty when it has none."""
-    for line in content.splitlines():
-        if line.startswith(b'{"commitInfo"'):
-            return dict(json.loads(line)["commitInfo"])
-    return {}
+def commit_info(content: bytes, place: str) -> dict[str, Any]:
+    """The `commitInfo` action of a commit file; empty when it has none. PipelineError for a file
+    that was cut short.
+
+    An append has as many `add` actions as its `commitInfo`, which comes first, counts files: so a
+    cut between two lines shows too.
+    """
+    try:
+        actions = [json.loads(line) for line in content.splitlines()]
+        info = dict(
+            next((action["commitInfo"] for action in actions if "commitInfo" in action), {})
+        )
+        counted = (
+            info.get("operationMetrics", {}).get("numFiles")
+            if info.get("operation") == "WRITE"
+            else None
+        )
+        is_whole = bool(actions) and counted in (
+            None,
+            str(sum("add" in action for action in actions)),
+        )
+    except (ValueError, TypeError, AttributeError):
+        is_whole = False
+    if not is_whole:
+        cure = (
+            "restore it from a copy; or, if it is the newest one, remove it, and its rows "
+            "are archived again"
+        )
+        raise PipelineError(f"{place} is cut short: {cure}")
+    return info

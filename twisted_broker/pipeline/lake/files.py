@@ -16,6 +16,7 @@ import contextlib
 import fcntl
 import os
 import shutil
+import tempfile
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -53,13 +54,38 @@ class IFiles(Protocol):
 
 def of(spark: Any, place: str) -> IFiles:
     """The files at a path or URI."""
+    folder = local(place)
+    if folder is not None:
+        return LocalFiles(folder)
+    from twisted_broker.pipeline.lake.hadoop_files import HadoopFiles
+
+    return HadoopFiles(spark, place)
+
+
+def local(place: str) -> Path | None:
+    """The folder of a place on this machine; None for a URI of another scheme."""
     if place.startswith("file:"):
         place = "/" + place.removeprefix("file:").lstrip("/")
-    if "://" in place:
-        from twisted_broker.pipeline.lake.hadoop_files import HadoopFiles
+    return None if "://" in place else Path(place)
 
-        return HadoopFiles(spark, place)
-    return LocalFiles(Path(place))
+
+def check_writable(place: Path, setting: str = "--to") -> None:
+    """PipelineError unless files can be made in this folder, or it can be made.
+
+    Nothing stays behind.
+    """
+    nearest = next(each for each in (place.absolute(), *place.absolute().parents) if each.exists())
+    try:
+        with tempfile.TemporaryFile(dir=nearest):
+            pass
+    except OSError as error:
+        raise not_writable(error, nearest, setting) from error
+
+
+def not_writable(error: OSError, place: Path, setting: str = "--to") -> PipelineError:
+    return PipelineError(
+        f"{setting}: {place}: {error.strerror or error}: name a folder that can be written to"
+    )
 
 
 class LocalFiles:
@@ -113,8 +139,11 @@ class LocalFiles:
     @contextlib.contextmanager
     def lock(self) -> Iterator[None]:
         """Creates the folder; one that is still empty at the end is removed again."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(self.folder, os.O_RDONLY)
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            descriptor = os.open(self.folder, os.O_RDONLY)
+        except OSError as error:
+            raise not_writable(error, self.folder) from error
         try:
             take_lock(descriptor, self.folder)
             try:

@@ -6,7 +6,8 @@ source's extent alone.
 2. It stops, and nothing is written, when the topic is another one (id), the source ends below the
    table, a partition is gone, or records between the table and the log start were deleted. Only the
    last can be allowed, and is then reported.
-3. A table's topics are chosen by its first batch.
+3. A table's topics are chosen by its first batch. What was deleted from them before is no gap, but
+   is told (`Missed`).
 
 Source: SPARK.md 6 and 7, KIP-516. Left out: reading either side.
 """
@@ -19,6 +20,9 @@ from twisted_broker.pipeline.columns import Offsets
 from twisted_broker.pipeline.errors import PipelineError
 from twisted_broker.pipeline.lake.ledger import Ledger
 from twisted_broker.pipeline.sources.extents import Extent
+
+NAMED = 3
+"""Partitions that a line names; of more it says how many."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +39,37 @@ class Gap:
             f"{self.topic}-{self.partition}: offsets {self.first} to {self.last} were "
             "deleted before they were archived"
         )
+
+
+@dataclass(frozen=True)
+class Missed:
+    """A topic's records that were deleted before its table began.
+
+    `starts`: partition -> its log start, where that is above 0.
+    """
+
+    topic: str
+    starts: dict[int, int]
+
+    def __str__(self) -> str:
+        begins = [
+            f"{partition} begins at offset {start:,}" for partition, start in self.starts.items()
+        ]
+        more = f" and {len(begins) - NAMED} more" if len(begins) > NAMED else ""
+        return (
+            f"{self.topic}: {sum(self.starts.values()):,} records (by their offsets) had been "
+            "deleted before the archive began: "
+            f"partition {', '.join(begins[:NAMED])}{more}"
+        )
+
+
+def missed(ledger: Ledger, start: Offsets) -> list[Missed]:
+    """What a first batch that begins at `start` cannot have; nothing for a later one."""
+    starts: dict[str, dict[int, int]] = {}
+    for (topic, partition), first in sorted(start.items()):
+        if first and not ledger.batch:
+            starts.setdefault(topic, {})[partition] = first
+    return [Missed(topic, found) for topic, found in starts.items()]
 
 
 @dataclass(frozen=True)

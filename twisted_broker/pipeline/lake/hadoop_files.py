@@ -46,15 +46,16 @@ class HadoopFiles:
         )
 
     def walk(self, folder: str) -> list[str]:
+        if not self.is_folder(folder):
+            return []
         found = []
-        for name in self.names(folder):
-            inner = f"{folder}/{name}"
-            found += (
-                [f"{name}/{below}" for below in self.walk(inner)]
-                if self.is_folder(inner)
-                else [name]
+        for status in self.system.listStatus(self._of(folder)):
+            name = status.getPath().getName()
+            below = (
+                self.walk(f"{folder}/{name}" if folder else name) if status.isDirectory() else None
             )
-        return found
+            found += [name] if below is None else [f"{name}/{each}" for each in below]
+        return sorted(found)
 
     def read(self, name: str) -> bytes:
         stream = self.system.open(self._of(name))

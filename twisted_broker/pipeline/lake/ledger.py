@@ -18,6 +18,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from twisted_broker.pipeline.columns import Offsets
+from twisted_broker.pipeline.errors import PipelineError
 
 VERSION = 1
 
@@ -65,7 +66,9 @@ class Ledger:
 
 
 def from_text(text: str | None) -> Ledger | None:
-    """The ledger in `text`; None where it holds none. `ValueError` for one of a later version."""
+    """The ledger in `text`; None where it holds none. `ValueError` for one of another version or
+    without its parts.
+    """
     try:
         found = json.loads(text or "null")
     except ValueError:
@@ -75,17 +78,27 @@ def from_text(text: str | None) -> Ledger | None:
         return None
     if body.get("version") != VERSION:
         raise ValueError(
-            f"a ledger of version {body.get('version')}, but this replog knows {VERSION}"
+            f"a ledger of version {body.get('version')}, but this replog knows {VERSION}: use "
+            "a newer replog"
         )
-    topics = body["topics"]
-    offsets = {
-        (topic, int(number)): offset
-        for topic, entry in topics.items()
-        for number, offset in entry["next"].items()
-    }
-    return Ledger(
-        body["batch"],
-        {topic: entry["id"] for topic, entry in topics.items()},
-        offsets,
-        body["attempt"],
-    )
+    try:
+        topics = body["topics"]
+        offsets = {
+            (topic, int(number)): int(offset)
+            for topic, entry in topics.items()
+            for number, offset in entry["next"].items()
+        }
+        ids = {topic: entry["id"] for topic, entry in topics.items()}
+        return Ledger(int(body["batch"]), ids, offsets, body["attempt"])
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(
+            "a ledger without all of its parts: restore it from a copy of the table"
+        ) from error
+
+
+def found_in(text: str | None, place: str) -> Ledger | None:
+    """`from_text`, with PipelineError that names the place."""
+    try:
+        return from_text(text)
+    except ValueError as error:
+        raise PipelineError(f"{place}: {error}") from None

@@ -11,6 +11,12 @@
    each once; while a batch is being moved, or if its writer died right then, a part of it. A reader
    that takes the files named in the ledgers, as `read` does, sees whole batches.
 3. Of two writers of a batch one fails to create its ledger file, and its rows stay in staging.
+4. Data files come out of staging only after their ledger file is there, and ledger files are
+   numbered without a hole. So a number that is missing, or a data file outside of staging that no
+   ledger names, proves that a ledger file was lost (or that somebody else put the data file there):
+   nothing is appended or read then. What a killed run left uncommitted is in staging. Not seen:
+   newest ledger files that are gone with all of their data files; the table is then an older one of
+   itself, and right.
 
 Left out: joining small files and ledgers; safety against a loss of power between Spark's write and
 the disk's.
@@ -19,6 +25,7 @@ the disk's.
 from __future__ import annotations
 
 import json
+import re
 from functools import reduce
 from typing import TYPE_CHECKING
 
@@ -26,13 +33,15 @@ from twisted_broker.pipeline.columns import COLUMNS, ddl
 from twisted_broker.pipeline.errors import PipelineError
 from twisted_broker.pipeline.lake.conflict import AnotherWriterError
 from twisted_broker.pipeline.lake.files import IFiles
-from twisted_broker.pipeline.lake.ledger import Ledger, from_text
+from twisted_broker.pipeline.lake.ledger import Ledger, found_in
+from twisted_broker.pipeline.lake.timestamps import in_microseconds
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 LEDGERS = "_replog/ledger"
 STAGING = "_replog/staging"
+LEDGER = re.compile(r"\d{20}\.json")
 SCHEMA = f"{ddl(COLUMNS)}, `date` date"
 
 
@@ -41,24 +50,27 @@ class ParquetTable:
 
     format = "parquet"
 
-    def __init__(self, spark: SparkSession, files: IFiles) -> None:
-        self.spark, self.files = spark, files
+    def __init__(self, spark: SparkSession | None, files: IFiles) -> None:
+        self.files = files
+        self._spark = spark
+
+    @property
+    def spark(self) -> SparkSession:
+        """Needed for rows alone: a ledger is read without it."""
+        assert self._spark is not None, "rows were asked for without Spark"
+        return self._spark
 
     def batches(self) -> list[str]:
-        return [
-            name
-            for name in self.files.names(LEDGERS)
-            if name.endswith(".json") and not name.startswith(".")
-        ]
+        return [name for name in self.files.names(LEDGERS) if LEDGER.fullmatch(name)]
 
     def entry(self, name: str) -> dict[str, object]:
         """A ledger file's content. PipelineError when it is damaged."""
         try:
             return dict(json.loads(self.files.read(f"{LEDGERS}/{name}")))
-        except ValueError:
+        except (ValueError, TypeError):
+            where = f"{self.files.path(LEDGERS)}/{name}"
             raise PipelineError(
-                f"{self.files.path(LEDGERS)}/{name} is damaged: restore it, the table's rows "
-                "are counted there"
+                f"{where} is damaged: restore it, the table's rows are counted there"
             ) from None
 
     def ledger(self) -> Ledger:
@@ -66,17 +78,64 @@ class ParquetTable:
         names = self.batches()
         if not names:
             return Ledger()
-        found = from_text(json.dumps(self.entry(names[-1])))
+        place = f"{self.files.path(LEDGERS)}/{names[-1]}"
+        found = found_in(json.dumps(self.entry(names[-1])), place)
         if found is None:
-            raise PipelineError(f"{self.files.path(LEDGERS)}/{names[-1]} is no ledger of replog")
+            raise PipelineError(
+                f"{place} is no ledger of replog: restore it, the table's rows are counted there"
+            )
         return found
 
     def recover(self) -> None:
-        """Finish what a dead writer committed, and drop what it did not; only under the lock."""
+        """Finish what a dead writer committed, and drop what it did not; only under the lock.
+
+        PipelineError when a ledger file was lost.
+        """
+        entries = self.entries()
+        if entries:
+            self.publish(entries[-1])
+        self.clean(len(entries))
+
+    def entries(self) -> list[dict[str, object]]:
+        """All ledger files, in order.
+
+        PipelineError when one was lost. It reads them all, and lists all data files.
+        """
+        placed = self.placed()  # before the ledgers: another writer's files come after its ledger
         names = self.batches()
-        if names:
-            self.publish(self.entry(names[-1]))
-        self.clean(len(names))
+        for number, name in enumerate(names, 1):
+            if int(name.partition(".")[0]) != number:
+                raise PipelineError(
+                    f"{self.files.path(LEDGERS)}/{number:020d}.json is gone, but later ones "
+                    "are there: restore it"
+                )
+        entries = [self.entry(name) for name in names]
+        unknown = sorted(placed.difference(*map(staged, entries)))
+        if unknown:
+            more = f" and {len(unknown) - 1} more" if len(unknown) > 1 else ""
+            raise PipelineError(
+                f"{self.files.path(unknown[0])}{more} is in no ledger, so "
+                f"{LEDGERS}/{len(names) + 1:020d}.json was lost, and its rows would "
+                "come twice: restore it; or, if the source still has the records, remove what "
+                "no ledger names and archive again"
+            )
+        return entries
+
+    def placed(self) -> set[str]:
+        """The data files that a reader who lists files takes for the table's."""
+        found = set[str]()
+        for name in self.files.names():
+            if name.startswith(("_", ".")):
+                continue
+            below = (
+                [f"{name}/{file}" for file in self.files.walk(name)]
+                if self.files.is_folder(name)
+                else [name]
+            )
+            found.update(
+                file for file in below if file.endswith(".parquet") and not is_hidden(file)
+            )
+        return found
 
     def append(self, rows: DataFrame, after: Ledger) -> int:
         """Append `rows` as the batch that `after` is the ledger of; how many they were.
@@ -90,7 +149,8 @@ class ParquetTable:
         observed = Observation()
         counted = rows.observe(observed, count(lit(1)).alias("rows"))
         try:
-            counted.write.partitionBy("date").parquet(self.files.path(staging))
+            with in_microseconds(self.spark):
+                counted.write.partitionBy("date").parquet(self.files.path(staging))
         except Exception:
             self.files.remove(staging)
             raise
@@ -132,7 +192,7 @@ class ParquetTable:
 
     def read(self) -> DataFrame:
         """The committed rows, those of a batch that is still in staging included."""
-        entries = [self.entry(name) for name in self.batches()]
+        entries = self.entries()
         placed = [name for entry in entries[:-1] for name in staged(entry)]
         waiting = []
         if entries:
@@ -157,6 +217,14 @@ class ParquetTable:
 
 def staged(entry: dict[str, object]) -> list[str]:
     """The files of a ledger entry, relative to the table as to its staging."""
-    files = entry["files"]
-    assert isinstance(files, list)
+    files = entry.get("files")
+    if not isinstance(files, list):
+        raise PipelineError(
+            "a ledger file of the table names no files: restore it from a copy of the table"
+        )
     return [str(name) for name in files]
+
+
+def is_hidden(file: str) -> bool:
+    """Whether readers pass over it."""
+    return any(part.startswith(("_", ".")) for part in file.split("/"))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 from twisted_broker.pipeline.errors import PipelineError
 from twisted_broker.pipeline.lake import files as lake_files
 from twisted_broker.pipeline.lake.delta import LOG, DeltaTable
-from twisted_broker.pipeline.lake.files import IFiles
+from twisted_broker.pipeline.lake.files import IFiles, LocalFiles
 from twisted_broker.pipeline.lake.ledger import Ledger
 from twisted_broker.pipeline.lake.parquet import LEDGERS, ParquetTable
 
@@ -60,6 +60,35 @@ def claim(table: ITable) -> None:
     table.files.create(CLAIM, table.format.encode())
 
 
+def check_to(place: str, wanted: str | None) -> None:
+    """What can be known of `--to` without Spark: PipelineError for a folder here that is no
+    table, of another format or cannot be written to.
+    """
+    folder = lake_files.local(place)
+    if folder is not None:
+        check_format(found_format(LocalFiles(folder)), wanted, place)
+        lake_files.check_writable(folder)
+
+
+def check_from(place: str) -> Ledger | None:
+    """What can be known of a table to be read without Spark: its ledger, None if it is
+    elsewhere. PipelineError where there is no table.
+    """
+    folder = lake_files.local(place)
+    if folder is None:
+        return None
+    found = existing(None, place)
+    if isinstance(found, DeltaTable):
+        newest = found.newest()
+        return newest[0] if newest else None
+    return found.ledger()
+
+
+def check_format(found: str | None, wanted: str | None, place: str) -> None:
+    if found and wanted and found != wanted:
+        raise PipelineError(f"--format {wanted}: the table {place} is {found}; leave --format out")
+
+
 def to_append(spark: SparkSession, place: str, wanted: str | None) -> ITable:
     """The table at `place`, or a new one of the format `wanted` (delta unless said).
 
@@ -67,12 +96,11 @@ def to_append(spark: SparkSession, place: str, wanted: str | None) -> ITable:
     """
     files = lake_files.of(spark, place)
     found = found_format(files)
-    if found and wanted and found != wanted:
-        raise PipelineError(f"--format {wanted}: the table {place} is {found}; leave --format out")
+    check_format(found, wanted, place)
     return of_format(spark, files, found or wanted or "delta")
 
 
-def existing(spark: SparkSession, place: str, setting: str = "--from") -> ITable:
+def existing(spark: SparkSession | None, place: str, setting: str = "--from") -> ITable:
     """The table at `place`. PipelineError when there is none."""
     files = lake_files.of(spark, place)
     found = found_format(files)
@@ -84,5 +112,5 @@ def existing(spark: SparkSession, place: str, setting: str = "--from") -> ITable
     return of_format(spark, files, found)
 
 
-def of_format(spark: SparkSession, files: IFiles, name: str) -> ITable:
+def of_format(spark: SparkSession | None, files: IFiles, name: str) -> ITable:
     return DeltaTable(spark, files) if name == "delta" else ParquetTable(spark, files)

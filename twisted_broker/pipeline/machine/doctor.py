@@ -17,8 +17,9 @@ import click
 
 from twisted_broker.pipeline.errors import PipelineError
 from twisted_broker.pipeline.machine import jars, java
+from twisted_broker.pipeline.machine.installed import install
 
-SPARK = "pip install 'twisted-broker[spark]'"
+SPARK = install("spark")
 PACKAGES: Mapping[str, Callable[[tuple[int, ...]], bool]] = {
     "pyspark": lambda version: version[:2] == (4, 2),
     "pandas": lambda version: (2, 2) <= version < (3,),

@@ -20,6 +20,7 @@ from xml.sax.saxutils import quoteattr
 
 from twisted_broker.pipeline.errors import PipelineError
 from twisted_broker.pipeline.machine import java, trust
+from twisted_broker.pipeline.machine.installed import install
 
 Coordinates = tuple[str, str, str]
 LIMIT_SECONDS = 600
@@ -91,7 +92,7 @@ def resolver() -> Path:
     try:
         import pyspark
     except ImportError:
-        raise PipelineError("Spark is not installed: pip install 'twisted-broker[spark]'") from None
+        raise PipelineError(f"Spark is not installed: {install('spark')}") from None
     found = sorted((Path(pyspark.__file__).parent / "jars").glob("ivy-*.jar"))
     if not found:
         raise PipelineError(

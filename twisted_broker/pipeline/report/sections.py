@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
-from twisted_broker.pipeline.report import svg
+from twisted_broker.pipeline.report import bins, svg
 from twisted_broker.pipeline.report.numbers import (
     count_text,
     key_text,
@@ -20,37 +20,20 @@ from twisted_broker.pipeline.report.tables import Table
 
 Row = Mapping[str, Any]
 BINS = 400
-WIDTHS = (
-    1,
-    2,
-    5,
-    10,
-    15,
-    30,
-    60,
-    120,
-    360,
-    720,
-    1440,
-    2880,
-    7 * 1440,
-    14 * 1440,
-    30 * 1440,
-    90 * 1440,
-    365 * 1440,
-)
-"""Minutes that a bin of the time line may be wide."""
 LINES = 5
 TOP_BARS = 10
 PARTITION_BARS = 40
 
 
-def traffic(minutes: Table) -> Section:
-    """Records and bytes over time. `minutes`: topic, time, minute, records, bytes."""
+def traffic(minutes: Table, unit: int = 1) -> Section:
+    """Records and bytes over time.
+
+    `minutes`: topic, time, minute, records, bytes; a row is of `unit` minutes.
+    """
     dated = [row for row in minutes.rows if row[2] is not None]
     if not dated:
         return Section("Traffic", "No record has a timestamp.")
-    width = bin_width(min(row[2] for row in dated), max(row[2] for row in dated))
+    width = bins.width(min(row[2] for row in dated), max(row[2] for row in dated), BINS, unit)
     first, last = min(row[2] for row in dated) // width, max(row[2] for row in dated) // width
     form = (
         "%Y-%m-%d" if width >= 1440 else "%m-%d %H:%M" if (last - first) * width > 1440 else "%H:%M"
@@ -69,16 +52,11 @@ def traffic(minutes: Table) -> Section:
         )
     return Section(
         "Traffic",
-        "By the records' own timestamps, in UTC. The file has every minute.",
+        f"By the records' own timestamps, in UTC. The file counts {bin_text(unit)}.",
         plots,
         minutes,
         folded=True,
     )
-
-
-def bin_width(first: int, last: int) -> int:
-    """The narrowest width that makes at most BINS bins."""
-    return next((width for width in WIDTHS if last // width - first // width < BINS), WIDTHS[-1])
 
 
 def bin_text(width: int) -> str:
@@ -97,18 +75,11 @@ def binned(
     sums: dict[str, list[float]] = {}
     for row in rows:
         sums.setdefault(row[0], [0.0] * (last - first + 1))[row[2] // width - first] += row[column]
-    ranked = sorted(sums, key=lambda topic: -sum(sums[topic]))
+    ranked = sorted(sums, key=lambda topic: (topic == bins.OTHERS, -sum(sums[topic])))
     shown = ranked if len(ranked) <= LINES else ranked[: LINES - 1]
     others = [sums[topic] for topic in ranked[len(shown) :]]
-    rest = (
-        [
-            Series(
-                f"{len(others)} other topics", [sum(values) for values in zip(*others, strict=True)]
-            )
-        ]
-        if others
-        else []
-    )
+    name = "other topics" if bins.OTHERS in sums else f"{len(others)} other topics"
+    rest = [Series(name, [sum(values) for values in zip(*others, strict=True)])] if others else []
     return [*(Series(topic, sums[topic]) for topic in shown), *rest]
 
 

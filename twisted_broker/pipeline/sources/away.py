@@ -7,7 +7,7 @@ wait; that is the job's.
 
 from __future__ import annotations
 
-from twisted_broker.pipeline.errors import PipelineError, from_spark
+from twisted_broker.pipeline.errors import PipelineError, from_spark, text_of
 
 SIGNS = (
     "org.apache.kafka.common.errors.TimeoutException",
@@ -26,5 +26,5 @@ def are_away(error: Exception) -> bool:
     error.
     """
     return isinstance(error, BrokersAwayError) or (
-        from_spark(error) and any(sign in str(error) for sign in SIGNS)
+        from_spark(error) and any(sign in text_of(error) for sign in SIGNS)
     )

@@ -36,6 +36,14 @@ def extent(spark: SparkSession, source: Source, isolation: str = UNCOMMITTED) ->
     return of_directories(source, isolation)
 
 
+def check(source: Source) -> None:
+    """What can be known of a source without Spark: PipelineError for directories that cannot be
+    read or lack a topic.
+    """
+    if isinstance(source, SegmentsSource):
+        of_directories(source)
+
+
 def of_cluster(spark: SparkSession, source: KafkaSource, isolation: str = UNCOMMITTED) -> Extent:
     ids = kafka_admin.topic_ids(spark, source.bootstrap, source.topics)
     start = kafka_admin.offsets(spark, source.bootstrap, source.topics, "earliest")

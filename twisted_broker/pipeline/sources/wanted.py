@@ -18,7 +18,9 @@ class Wanted:
     its earliest to its latest offset.
 
     A stream has no `end`. `isolation`: read_uncommitted or read_committed. `options` go to the
-    source as they are.
+    source as they are. `run`: a name that several reads of the same source with the same options
+    have in common, so that they may share what they keep. `at_most`: how many records a read of
+    that run brings; None: not bounded.
     """
 
     columns: Sequence[str] = COLUMNS
@@ -26,6 +28,8 @@ class Wanted:
     end: Offsets = field(default_factory=dict)
     isolation: str = UNCOMMITTED
     options: Mapping[str, str] = field(default_factory=dict)
+    run: str = ""
+    at_most: int | None = None
 
 
 EVERYTHING = Wanted()

@@ -5,7 +5,8 @@ the wire.
    ends where another topic or partition begins.
 2. Of a span stays where it begins and ends, how many records it has, and its first faults of each
    kind: few rows. The last one of a kind also says how many more there are. Gaps up to `allowed`
-   offsets are no faults: one row (HOLE) has the sum of their offsets.
+   offsets are no faults: one row (HOLE) has the sum of their offsets. Nor are gaps that control
+   batches fill, as somebody else knows (`ITaken`): one row (MARKER) has the sum of theirs.
 3. Spans of one partition, sorted, must follow on as records must (`joined`). What is out of order
    between two Spark partitions cannot be known.
 
@@ -14,9 +15,9 @@ Left out: which offsets ought to be there (`jobs.audit.topics` asks the cluster)
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import pairwise
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -33,7 +34,19 @@ SPAN = (
     "kind string, topic string, partition int, first bigint, last bigint, records bigint, "
     "more bigint, more_records bigint"
 )
-SPANNED, HOLE, GAP, DUPLICATE, ORDER = "span", "hole", "gap", "duplicate", "order"
+SPANNED, HOLE, MARKER, GAP, DUPLICATE, ORDER = "span", "hole", "marker", "gap", "duplicate", "order"
+
+
+class ITaken(Protocol):
+    """Knows the offsets that no consumer is given."""
+
+    def are_all(
+        self, topic: str, partition: int, first: NDArray[np.int64], last: NDArray[np.int64]
+    ) -> NDArray[np.bool_]:
+        """For each of these ranges, ascending, whether control batches take all of it."""
+        ...
+
+    def close(self) -> None: ...
 
 
 class Span(NamedTuple):
@@ -53,25 +66,30 @@ class Span(NamedTuple):
     more_records: int = 0
 
 
-def transform(rows: DataFrame, allowed: Mapping[str, int]) -> DataFrame:
-    """Rows with topic, partition and offset to rows of `SPAN`; `allowed`: topic -> the widest
-    gap that is no fault, in offsets (none: 0).
+def transform(
+    rows: DataFrame, allowed: Mapping[str, int], taken: Callable[[], ITaken]
+) -> DataFrame:
+    """Rows with topic, partition and offset to rows of `SPAN`; `allowed`: topic -> the widest gap
+    that is no fault, in offsets (none: 0).
+
+    `taken` is called in each task.
     """
     return rows.select("topic", "partition", "offset").mapInArrow(
-        lambda batches: spans(batches, allowed), SPAN
+        lambda batches: spans(batches, allowed, taken()), SPAN
     )
 
 
 def spans(
-    batches: Iterable[pa.RecordBatch], allowed: Mapping[str, int]
+    batches: Iterable[pa.RecordBatch], allowed: Mapping[str, int], taken: ITaken
 ) -> Iterator[pa.RecordBatch]:
     """For `mapInArrow`: what comes next to one another is one span."""
     found: list[_Open] = []
     for batch in batches:
         for topic, partition, offsets in runs(batch):
             if not found or (found[-1].span.topic, found[-1].span.partition) != (topic, partition):
-                found.append(_Open(topic, partition, offsets, allowed.get(topic, 0)))
+                found.append(_Open(topic, partition, offsets, allowed.get(topic, 0), taken))
             found[-1].extend(offsets)
+    taken.close()
     rows = [span._asdict() for each in found for span in each.rows()]
     yield pa.RecordBatch.from_pylist(rows, schema=arrow_schema(SPAN))
 
@@ -82,9 +100,10 @@ class _Open:
     """
 
     def __init__(
-        self, topic: str, partition: int, offsets: NDArray[np.int64], allowed: int
+        self, topic: str, partition: int, offsets: NDArray[np.int64], allowed: int, taken: ITaken
     ) -> None:
-        self.allowed = allowed
+        self.allowed, self.taken = allowed, taken
+        self.markers = Span(MARKER, topic, partition, int(offsets[0]), int(offsets[0]), 0)
         self.holes = Span(HOLE, topic, partition, int(offsets[0]), int(offsets[0]), 0)
         self.span = Span(SPANNED, topic, partition, int(offsets[0]), int(offsets[0]), 0)
         self.latest: int | None = None
@@ -94,7 +113,7 @@ class _Open:
         chain = offsets if self.latest is None else np.concatenate([[self.latest], offsets])
         step = np.diff(chain)
         for kind, found in (
-            (GAP, step > self.allowed + 1),
+            (GAP, self._gaps(chain, step)),
             (DUPLICATE, step == 0),
             (ORDER, step < 0),
         ):
@@ -111,6 +130,20 @@ class _Open:
             first=lowest, last=highest, records=self.span.records + len(offsets)
         )
         self.latest = int(offsets[-1])
+
+    def _gaps(self, chain: NDArray[np.int64], step: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """After which offsets something is missing that is no control batch's."""
+        gaps = step > self.allowed + 1
+        at = np.flatnonzero(gaps)
+        if len(at):
+            first, last = chain[at] + 1, chain[at + 1] - 1
+            taken = self.taken.are_all(self.span.topic, self.span.partition, first, last)
+            gaps[at[taken]] = False
+            count = int((last - first + 1)[taken].sum())
+            self.markers = self.markers._replace(
+                records=self.markers.records + count, last=int(chain[-1])
+            )
+        return gaps
 
     def _add(self, kind: str, chain: NDArray[np.int64], at: NDArray[np.int64]) -> None:
         """Faults of one kind: what follows on `chain[at]` is not the next offset."""
@@ -130,8 +163,12 @@ class _Open:
             )
 
     def rows(self) -> list[Span]:
-        holes = [self.holes] if self.holes.records else []
-        return [self.span, *holes, *(fault for listed in self.faults.values() for fault in listed)]
+        accepted = [each for each in (self.holes, self.markers) if each.records]
+        return [
+            self.span,
+            *accepted,
+            *(fault for listed in self.faults.values() for fault in listed),
+        ]
 
 
 def runs(batch: pa.RecordBatch) -> Iterator[tuple[str, int, NDArray[np.int64]]]:
@@ -156,7 +193,7 @@ def joined(found: Iterable[Span]) -> list[Span]:
     spans of any width.
     """
     all_of_them = list(found)
-    faults = [span for span in all_of_them if span.kind not in (SPANNED, HOLE)]
+    faults = [span for span in all_of_them if span.kind not in (SPANNED, HOLE, MARKER)]
     end: int | None = None
     for span in sorted(
         (span for span in all_of_them if span.kind == SPANNED), key=lambda span: span.first

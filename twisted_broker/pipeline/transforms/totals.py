@@ -11,6 +11,7 @@ Source: SPARK.md 7. Left out: batches (`transforms.batch_sizes`), lag (`transfor
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -55,6 +56,46 @@ def by_minute(rows: DataFrame) -> DataFrame:
             f.max("offset").alias("last"),
         )
     )
+
+
+def by_partition(minutes: DataFrame) -> DataFrame:
+    """`by_minute` to topic, partition, records, bytes, first and last offset, first_minute and
+    last_minute.
+    """
+    from pyspark.sql import functions as f
+
+    return minutes.groupBy("topic", "partition").agg(
+        f.sum("records").alias("records"),
+        f.sum("bytes").alias("bytes"),
+        f.min("first").alias("first"),
+        f.max("last").alias("last"),
+        f.min("minute").alias("first_minute"),
+        f.max("minute").alias("last_minute"),
+    )
+
+
+def by_bin(minutes: DataFrame, width: int, topics: Sequence[str], others: str) -> DataFrame:
+    """`by_minute` to topic, minute (the first of its bin of `width` minutes), records, bytes;
+    topics not named are one, `others`.
+    """
+    from pyspark.sql import functions as f
+
+    minute = f.col("minute") - f.col("minute") % f.lit(width)
+    topic = f.when(f.col("topic").isin(*topics), f.col("topic")).otherwise(f.lit(others))
+    grouped = minutes.groupBy(topic.alias("topic"), minute.alias("minute"))
+    return grouped.agg(f.sum("records").alias("records"), f.sum("bytes").alias("bytes"))
+
+
+def busiest_minute(minutes: DataFrame) -> DataFrame:
+    """`by_minute` to one row: `records`, the most that any topic got in a minute."""
+    from pyspark.sql import functions as f
+
+    whole = (
+        minutes.where(f.col("minute").isNotNull())
+        .groupBy("topic", "minute")
+        .agg(f.sum("records").alias("records"))
+    )
+    return whole.agg(f.coalesce(f.max("records"), f.lit(0)).alias("records"))
 
 
 def by_key(rows: DataFrame) -> DataFrame:

@@ -15,6 +15,8 @@ records go to.
    fetcher, and nobody else's.
 4. Where epochs are known the leader is asked where one of them ends, until the logs agree; where
    none are, a log is truncated to where fetching begins, the high watermark.
+5. A log with records of a newer leader epoch than its leader's is neither truncated nor appended
+   to: its metadata is older than it is.
 
 Source: RL 6.2-6.5, 7.1; Kafka's `AbstractFetcherThread`. Not here: what an answer means
 (`fetcher_state`), what is done with it (`followed_replicas`), which fetcher a partition belongs to
@@ -31,7 +33,7 @@ from twisted.logger import Logger
 
 from twisted_broker.interfaces import Runtime, TopicPartition
 from twisted_broker.log.append_info import LogAppendInfo
-from twisted_broker.log.errors import LogDirFailure
+from twisted_broker.log.errors import LogDirFailure, OutOfDescriptors
 from twisted_broker.replication.fetcher.fetch_session_handler import (
     RequestedPartition,
     RequestedPartitions,
@@ -50,6 +52,7 @@ from twisted_broker.replication.fetcher.truncation import (
     OffsetTruncationState,
     Restart,
 )
+from twisted_broker.replication.partition.partition_history import older_metadata
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.records import CorruptRecordError
 
@@ -153,6 +156,8 @@ class Fetcher:
         self._running: Deferred[None] | None = None
         self._pause: Deferred[None] | None = None
         self._unreachable = False
+        # Where one went on that was refused within the leader's range.
+        self._restarted: dict[TopicPartition, int] = {}
 
     # which partitions
     def add(self, partitions: Mapping[TopicPartition, InitialFetchState]) -> None:
@@ -160,13 +165,15 @@ class Fetcher:
         wakes.
         """
         for topic_partition, initial in partitions.items():
+            self._restarted.pop(topic_partition, None)
             try:
+                latest_epoch = self._target.latest_epoch(topic_partition)
                 self.state.add(
-                    topic_partition,
-                    initial,
-                    self._target.latest_epoch(topic_partition),
-                    self.leader.truncates_on_fetch,
+                    topic_partition, initial, latest_epoch, self.leader.truncates_on_fetch
                 )
+                if latest_epoch > initial.leader_epoch:
+                    reason = f"its leader leads at epoch {initial.leader_epoch}"
+                    self.partition_failed(topic_partition, older_metadata(latest_epoch, reason))
             except BrokerError as error:
                 _log.error(
                     "{fetcher} cannot fetch {partition}: {error}",
@@ -342,6 +349,8 @@ class Fetcher:
                 error=error,
             )
             return False
+        except OutOfDescriptors:
+            return False
         except Exception as error:
             if not isinstance(error, BrokerError):
                 _log.failure("{partition} cannot be appended to", partition=topic_partition)
@@ -436,7 +445,11 @@ class Fetcher:
         except Exception as error:
             self._connection_failed(error)
         else:
-            if restart is not None:
+            if restart is None:
+                pass
+            elif self._is_restarted_in_vain(topic_partition, restart):
+                self.partitions_with_errors([topic_partition])
+            else:
                 self._restart(topic_partition, restart)
         self._target.answers_processed()
 
@@ -461,6 +474,14 @@ class Fetcher:
     ) -> bool:
         state = self.state.partitions.get(topic_partition)
         return not self._stopped and state is not None and state.is_as_requested(requested)
+
+    def _is_restarted_in_vain(self, topic_partition: TopicPartition, restart: Restart) -> bool:
+        """Going on at the same place was refused already: only time may change that."""
+        if restart.truncate or restart.fully:
+            return False
+        before = self._restarted.get(topic_partition)
+        self._restarted[topic_partition] = restart.offset
+        return before == restart.offset
 
     def _restart(self, topic_partition: TopicPartition, restart: Restart) -> None:
         try:

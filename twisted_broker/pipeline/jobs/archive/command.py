@@ -1,4 +1,4 @@
-"""`replog pipeline archive`."""
+"""`replog pipeline archive`. What is wrong with an argument is said before Spark is started."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from twisted_broker.pipeline import sources
 from twisted_broker.pipeline.errors import PipelineError
 from twisted_broker.pipeline.jobs.archive.job import ArchiveConfig, run
 from twisted_broker.pipeline.jobs.archive.signals import on_signals
+from twisted_broker.pipeline.lake import table
 from twisted_broker.pipeline.progress import Progress
+from twisted_broker.pipeline.sources import extents
 
 
 @click.command("archive")
@@ -94,8 +96,12 @@ def command(
         source, to, format, interval if continuous else None, max_records, isolation, allow_gaps
     )
     progress = Progress(quiet)
-    sources.parse(source)
+    extents.check(sources.parse(source))
+    table.check_to(to, format)
     spark = session.build("replog archive", formats=("kafka", "delta"), tell=progress.say)
+    warning = session.lost_on_workers(spark, to)
+    if warning:
+        click.echo(f"replog pipeline: {warning}", err=True)
     with on_signals() as stopper:  # after the session, which takes SIGINT for itself
         result = run(spark, config, progress, stopper)
     click.echo(

@@ -15,6 +15,7 @@ Source: issue 5; SPARK.md 6 and 7. Left out: joining small files, decoding value
 
 from __future__ import annotations
 
+import uuid
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -63,6 +64,7 @@ class ArchiveResult:
     rows: int = 0
     batches: int = 0
     gaps: list[guards.Gap] = field(default_factory=list)
+    missed: list[guards.Missed] = field(default_factory=list)
     ledger: Ledger = field(default_factory=Ledger)
 
     @property
@@ -79,6 +81,10 @@ class ArchiveResult:
             "batches": self.batches,
             "findings": self.findings,
             "topics": topics,
+            "deleted_before": {
+                each.topic: {str(number): start for number, start in each.starts.items()}
+                for each in self.missed
+            },
         }
 
 
@@ -126,6 +132,7 @@ class Archive:
         self.spark, self.config, self.source, self.target = spark, config, source, target
         self.progress, self.stopper = progress, stopper
         self.result = ArchiveResult(config.to, target.format)
+        self.name = uuid.uuid4().hex
         self.goal: Offsets | None = None
         self.conflicts = 0
 
@@ -168,16 +175,24 @@ class Archive:
     def batch(self, extent: Extent, plan: guards.Plan) -> None:
         """Append one range of every partition."""
         after = self.result.ledger.after(extent.ids, plan.end)
-        records = sources.read(
-            self.spark, self.source, Wanted(COLUMNS, plan.start, plan.end, self.config.isolation)
+        wanted = Wanted(
+            COLUMNS,
+            plan.start,
+            plan.end,
+            self.config.isolation,
+            run=self.name,
+            at_most=self.config.max_records,
         )
+        records = sources.read(self.spark, self.source, wanted)
         if not self.result.ledger.batch:
             table.claim(self.target)
-        for gap in plan.gaps:
-            self.progress.say(f"archive: {gap}")
+        missed = guards.missed(self.result.ledger, plan.start)
+        for line in (*plan.gaps, *missed):
+            self.progress.say(f"archive: {line}")
         with self.progress.step(
             f"archive: batch {after.batch}, {plan.offsets:,} offsets", self.spark
         ):
             rows = self.target.append(transform(records), after)
         self.result.ledger, self.result.gaps = after, [*self.result.gaps, *plan.gaps]
+        self.result.missed += missed
         self.result.rows, self.result.batches = self.result.rows + rows, self.result.batches + 1

@@ -4,6 +4,7 @@
 |---|---|
 | `job`, `command` | an audit as a whole; the command line |
 | `directories`, `topics` | log directories and topics of a cluster, on Spark |
+| `markers` | which offsets of a cluster's topics are control batches' |
 | `check` | one partition: all that must hold between its batches |
 | `cleanup`, `metadata_policies` | which cleanup policy a topic is judged by |
 | `findings` | what is told |

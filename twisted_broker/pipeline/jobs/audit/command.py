@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import click
 
 from twisted_broker.pipeline import sources
+from twisted_broker.pipeline.errors import PipelineError
 from twisted_broker.pipeline.jobs.audit import cleanup
 from twisted_broker.pipeline.jobs.audit.job import (
     HANGING_AFTER_SECONDS,
@@ -35,7 +36,7 @@ from twisted_broker.pipeline.sources import KafkaSource, SegmentsSource
     default=0,
     show_default=True,
     metavar="OFFSETS",
-    help="kafka:// only: holes up to this are taken for end markers of transactions.",
+    help="kafka:// only: holes up to this are passed over. (End markers of transactions are none.)",
 )
 @click.option(
     "--hanging-after",
@@ -64,9 +65,18 @@ def command(
     from twisted_broker.pipeline import session
 
     config = AuditConfig(sources.parse(source), tuple(policies), allow_holes, hanging_after, quiet)
-    cleanup.given(config.policies)
-    if isinstance(config.source, SegmentsSource):
-        known_folders(config.source)
+    said = cleanup.given(config.policies)
+    known = (
+        {each.topic for each in known_folders(config.source)}
+        if isinstance(config.source, SegmentsSource)
+        else {*config.source.topics}
+    )
+    unknown = sorted({*said} - {cleanup.ALL} - known)
+    if unknown:
+        raise PipelineError(
+            f"--cleanup-policy: {unknown[0]} is no topic of {config.source}; there is: "
+            f"{', '.join(sorted(known))}"
+        )
     formats = ("kafka",) if isinstance(config.source, KafkaSource) else ()
     result = run(session.build("replog audit", formats=formats), config)
     if as_json:

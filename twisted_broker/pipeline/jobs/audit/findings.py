@@ -27,7 +27,14 @@ class Finding(NamedTuple):
     more: int = 0
 
     def __str__(self) -> str:
-        where = f" ({self.file} at byte {self.position})" if self.file else ""
+        place = f"{self.directory}/{self.topic}-{self.partition}" if self.directory else ""
+        where = (
+            f" ({place}/{self.file} at byte {self.position})"
+            if self.file
+            else f" ({place})"
+            if place
+            else ""
+        )
         more = f"; and {self.more:,} more of this kind" if self.more else ""
         return (
             f"{self.topic}-{self.partition} offset {self.offset}: {self.kind}: "

@@ -82,19 +82,21 @@ def run(spark: SparkSession, config: AuditConfig) -> AuditResult:
 def of_topics(
     spark: SparkSession, config: AuditConfig, source: KafkaSource, said: dict[str, Policy]
 ) -> AuditResult:
-    findings, summaries, policies = topics.run(spark, source, said, config.allow_holes)
+    told = topics.run(spark, source, said, config.allow_holes)
     remarks = [
         WIRE_LIMITS,
         *(
             f"{topic}: cleanup.policy {policy} ({policy.source})"
-            for topic, policy in policies.items()
+            for topic, policy in told.policies.items()
         ),
     ]
+    remarks += [
+        f"{topic}: {count:,} offsets are end markers of transactions"
+        for topic, count in told.markers.items()
+    ]
     if config.allow_holes:
-        remarks.append(
-            f"holes up to {config.allow_holes} offsets are taken for end markers of transactions"
-        )
-    return AuditResult(str(source), findings, summaries, remarks)
+        remarks.append(f"holes up to {config.allow_holes} offsets were passed over")
+    return AuditResult(str(source), told.findings, told.summaries, remarks)
 
 
 def of_folders(

@@ -4,22 +4,36 @@
    consumer nothing.
 2. Expected is every offset from the earliest to the high watermark, as the cluster named them
    before the read; a compacted topic may lack any.
-3. The end marker of a transaction takes an offset that no consumer sees. Holes up to `allowed`
-   offsets are taken for such.
+3. The end marker of a transaction takes an offset that no consumer sees: gaps are looked up in the
+   leaders' batches (`markers`). Gaps up to `allowed` offsets are not looked at.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Final
+from functools import partial
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import numpy as np
 
 from twisted_broker.pipeline import sources
 from twisted_broker.pipeline.columns import Offsets
+from twisted_broker.pipeline.errors import PipelineError, raised_in_task
 from twisted_broker.pipeline.jobs.audit.check import SHOWN
 from twisted_broker.pipeline.jobs.audit.cleanup import Policy, of_topic
 from twisted_broker.pipeline.jobs.audit.findings import Finding, Summary
+from twisted_broker.pipeline.jobs.audit.markers import Markers
 from twisted_broker.pipeline.sources import KafkaSource, Wanted, extents, kafka_admin
-from twisted_broker.pipeline.transforms.spans import GAP, HOLE, SPANNED, Span, joined, transform
+from twisted_broker.pipeline.transforms.spans import (
+    GAP,
+    HOLE,
+    MARKER,
+    SPANNED,
+    ITaken,
+    Span,
+    joined,
+    transform,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -27,10 +41,19 @@ if TYPE_CHECKING:
 ANY: Final = 1 << 62
 
 
-def run(
-    spark: SparkSession, source: KafkaSource, said: Mapping[str, Policy], allowed: int
-) -> tuple[list[Finding], list[Summary], dict[str, Policy]]:
-    """Findings, summaries, and the policy of each topic."""
+class Told(NamedTuple):
+    """`markers`: topic -> how many offsets end markers of transactions take, where there are
+    any.
+    """
+
+    findings: list[Finding]
+    summaries: list[Summary]
+    policies: dict[str, Policy]
+    markers: dict[str, int]
+
+
+def run(spark: SparkSession, source: KafkaSource, said: Mapping[str, Policy], allowed: int) -> Told:
+    """What is found in all of the topics."""
     policies = {
         topic: of_topic(topic, said, kafka_admin.topic_config(spark, source.bootstrap, topic))
         for topic in source.topics
@@ -40,9 +63,14 @@ def run(
         spark, source, Wanted(("topic", "partition", "offset"), extent.start, extent.end)
     )
     widest = {topic: ANY if policy.compacts else allowed for topic, policy in policies.items()}
-    found = [Span(*row) for row in transform(rows, widest).collect()]
-    findings, summaries = judged(found, extent.start, extent.end, policies, widest)
-    return findings, summaries, policies
+    taken = partial(Markers, source.bootstrap)
+    try:
+        found = [Span(*row) for row in transform(rows, widest, taken).collect()]
+    except Exception as error:
+        if raised_in_task(error):
+            raise PipelineError(raised_in_task(error)) from None
+        raise
+    return judged(found, extent.start, extent.end, policies, widest, taken())
 
 
 def judged(
@@ -51,25 +79,36 @@ def judged(
     end: Offsets,
     policies: Mapping[str, Policy],
     widest: Mapping[str, int],
-) -> tuple[list[Finding], list[Summary]]:
+    taken: ITaken,
+) -> Told:
     """What the spans say of partitions that reach from `start` to `end`; `widest`: topic -> the
     widest gap that is no fault.
     """
     findings: list[Finding] = []
     summaries: list[Summary] = []
+    markers: dict[str, int] = {}
     for topic, partition in sorted(start):
         own = [span for span in found if (span.topic, span.partition) == (topic, partition)]
         first, last = start[topic, partition], end[topic, partition]
         faults = list(_faults(topic, partition, own, first, last))
+        left = [
+            _without_markers(fault, taken)
+            for fault in faults
+            if fault.kind != GAP or fault.records > widest[topic]
+        ]
         findings.extend(
             _findings(
-                fault for fault in faults if fault.kind != GAP or fault.records > widest[topic]
+                fault for fault, _ in left if fault.kind != GAP or fault.records > widest[topic]
             )
         )
-        records = sum(span.records for span in own if span.kind == SPANNED)
-        missing = sum(gap.records + gap.more_records for gap in faults if gap.kind == GAP) + sum(
-            span.records for span in own if span.kind == HOLE
+        count = sum(removed for _, removed in left) + sum(
+            span.records for span in own if span.kind == MARKER
         )
+        if count:
+            markers[topic] = markers.get(topic, 0) + count
+        records = sum(span.records for span in own if span.kind == SPANNED)
+        missing = sum(gap.records + gap.more_records for gap in faults if gap.kind == GAP)
+        missing += sum(span.records for span in own if span.kind in (HOLE, MARKER))
         summaries.append(
             Summary(
                 topic,
@@ -85,7 +124,8 @@ def judged(
                 str(policies[topic]),
             )
         )
-    return findings, summaries
+    taken.close()
+    return Told(findings, summaries, dict(policies), markers)
 
 
 def _faults(
@@ -103,6 +143,29 @@ def _faults(
         if after > begin
     ]
     yield from sorted(faults, key=lambda span: (span.first, span.kind))
+
+
+def _without_markers(fault: Span, taken: ITaken) -> tuple[Span, int]:
+    """A gap without the markers at its ends, and how many offsets those are; other faults as
+    they are.
+    """
+
+    def are_all(first: int, last: int) -> bool:
+        return bool(
+            taken.are_all(fault.topic, fault.partition, np.array([first]), np.array([last]))[0]
+        )
+
+    first, last = fault.first, fault.last
+    if fault.kind != GAP:
+        return fault, 0
+    if are_all(first, last):
+        return fault._replace(records=0), fault.records
+    while are_all(first, first):
+        first += 1
+    while are_all(last, last):
+        last -= 1
+    records = last - first + 1
+    return fault._replace(first=first, last=last, records=records), fault.records - records
 
 
 def _findings(faults: Iterable[Span]) -> Iterator[Finding]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from twisted_broker.pipeline.jobs.compare.ranges import Partition
-from twisted_broker.pipeline.jobs.compare.task import COMMON, PARTED, READ
+from twisted_broker.pipeline.jobs.compare.task import COMMON, MISPLACED, PARTED, READ
 
 Row = Mapping[str, Any]
 
@@ -15,7 +15,8 @@ Row = Mapping[str, Any]
 @dataclass(frozen=True)
 class Copy:
     """What one replica has at the offset of a finding; `file` is empty when it has nothing, and
-    `stop` says where its file ends before its end.
+    `stop` says where its file ends before its end. `again` is the place (file and byte) of a second
+    batch with that offset, empty as a rule.
 
     `differing` counts the batches that are not the first replica's, in all that was compared.
     """
@@ -30,6 +31,7 @@ class Copy:
     size: int
     differing: int
     stop: str
+    again: str = ""
 
     def __str__(self) -> str:
         if not self.file:
@@ -38,9 +40,10 @@ class Copy:
             f"leader epoch {self.epoch}, offsets {self.base}..{self.last}, CRC "
             f"{self.crc:#010x}, {self.size} bytes"
         )
-        return f"  {self.directory}: {what}; {self.file} at byte {self.position}" + (
+        more = (f"; held twice, again in {self.again}" if self.again else "") + (
             f"; {self.differing:,} differing" if self.differing else ""
         )
+        return f"  {self.directory}: {what}; {self.file} at byte {self.position}{more}"
 
 
 @dataclass(frozen=True)
@@ -82,7 +85,9 @@ class Parting:
 
 
 def partings(rows: Sequence[Row]) -> Iterator[Parting]:
-    """One finding per partition that has rows of kind PARTED."""
+    """One finding per partition that has rows of kind PARTED, and one per batch that some of its
+    replicas hold in a segment of other offsets.
+    """
     grouped: dict[tuple[str, int], list[Row]] = {}
     for row in rows:
         grouped.setdefault((row["topic"], row["partition"]), []).append(row)
@@ -90,6 +95,35 @@ def partings(rows: Sequence[Row]) -> Iterator[Parting]:
         parted = [row for row in own if row["kind"] == PARTED]
         if parted:
             yield _parting(topic, number, own, parted)
+        yield from _misplaced(topic, number, own)
+
+
+def _misplaced(topic: str, number: int, rows: Sequence[Row]) -> Iterator[Parting]:
+    """A file is read for several pieces, so a row may come several times.
+
+    What all replicas hold so is the same in all.
+    """
+    holders: dict[tuple[int, ...], dict[str, Row]] = {}
+    for row in rows:
+        if row["kind"] == MISPLACED:
+            batch = tuple(row[name] for name in ("base", "last", "epoch", "crc", "size"))
+            holders.setdefault(batch, {})[row["directory"]] = row
+    everywhere = max((row["replicas"] for row in rows if row["kind"] == READ), default=0)
+    for (base, last, *_), found in sorted(holders.items()):
+        if len(found) < everywhere:
+            where = ", ".join(f"{row['file']} at byte {row['position']}" for row in found.values())
+            yield Parting(
+                topic,
+                number,
+                base,
+                -1,
+                -1,
+                (),
+                (
+                    f"offsets {base}..{last} are held out of place, in {where}, and not so by "
+                    "every replica"
+                ),
+            )
 
 
 def _parting(topic: str, number: int, rows: Sequence[Row], parted: Sequence[Row]) -> Parting:
@@ -120,5 +154,10 @@ def _copy(row: Row, parted: Sequence[Row]) -> Copy:
         for name in ("position", "base", "last", "epoch", "crc", "size")
     }
     return Copy(
-        row["directory"], row["file"] or "", differing=differing, stop=row["stop"] or "", **numbers
+        row["directory"],
+        row["file"] or "",
+        differing=differing,
+        stop=row["stop"] or "",
+        again=row["again"] or "",
+        **numbers,
     )

@@ -140,6 +140,7 @@ def pieces(made: Partition) -> Iterator[dict[str, Any]]:
             "partition": made.partition,
             "start": start,
             "end": end,
+            "upto": made.end,
             "copies": copies,
         }
 
@@ -153,12 +154,14 @@ def _cuts(made: Partition) -> Iterator[int]:
         size += segment.size
 
 
-def _files(replica: Folder, start: int, end: int) -> list[str]:
-    """The segments that can hold offsets within [start, end)."""
+def _files(replica: Folder, start: int, end: int) -> list[dict[str, Any]]:
+    """The segments that can hold offsets within [start, end), each with the offsets that belong
+    into it.
+    """
     ends = [segment.base_offset for segment in replica.segments[1:]]
     paired = zip(replica.segments, [*ends, None], strict=True)
     return [
-        segment.path
+        {"path": segment.path, "base": segment.base_offset, "after": after}
         for segment, after in paired
         if segment.base_offset < end and (after is None or after > start)
     ]

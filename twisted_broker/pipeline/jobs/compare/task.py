@@ -5,7 +5,9 @@ laid side by side.
    part, one row per replica.
 2. A segment that retention took meanwhile makes the piece one row that says so: what is left cannot
    be held against the others.
-3. Rows are plain values: what a driver needs to say where (file, byte), what (offsets, CRC, size)
+3. A batch in a segment that its offsets do not belong to is a row of its own and left out of the
+   comparison: it may lie in a piece of other offsets.
+4. Rows are plain values: what a driver needs to say where (file, byte), what (offsets, CRC, size)
    and under which leader epoch.
 
 Left out: which files and offsets belong together (`ranges`), what rows of many tasks mean together
@@ -26,28 +28,35 @@ from twisted_broker.pipeline.segments.chunks import headers
 from twisted_broker.pipeline.transforms.replicas import NONE, Parting, parting, within
 from twisted_broker.wire.records import LOG_OVERHEAD
 
+FILE = "struct<path:string,base:bigint,after:bigint>"
 PIECE = (
-    "topic string, partition int, start bigint, end bigint, copies "
-    "array<struct<directory:string,files:array<string>>>"
+    "topic string, partition int, start bigint, end bigint, upto bigint, copies "
+    f"array<struct<directory:string,files:array<{FILE}>>>"
 )
+"""Offsets from `start` to `end`, of a partition that is compared up to `upto`; a file's are from
+`base` to before `after`, the next one's base.
+"""
 ROW = (
     "kind string, topic string, partition int, start bigint, directory string, offset bigint, "
     "file string, position bigint, base bigint, "
-    "last bigint, epoch int, crc bigint, size int, differing bigint, stop string, batches "
-    "bigint, bytes bigint"
+    "last bigint, epoch int, crc bigint, size int, again string, differing bigint, stop "
+    "string, batches bigint, bytes bigint, replicas int"
 )
-READ, PARTED, COMMON, GONE = "read", "parted", "common", "gone"
+READ, PARTED, COMMON, GONE, MISPLACED = "read", "parted", "common", "gone", "misplaced"
 
 
 class Copy(NamedTuple):
-    """What one replica holds of a range: headers, the number of the file of each, and where
-    reading a file ended before its end.
+    """What one replica holds of a range: headers, the number of the file of each, and where reading
+    a file ended before its end.
+
+    `misplaced`: batches of these files that belong into other ones, whatever their range.
     """
 
     directory: str
     files: Sequence[str]
     table: NDArray[np.void]
     file: NDArray[np.int32]
+    misplaced: Sequence[dict[str, Any]]
     stop: str
     bytes: int
 
@@ -57,7 +66,7 @@ def compare_piece(piece: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     names = {name: piece[name] for name in ("topic", "partition", "start")}
     try:
         copies = [
-            read_copy(copy["directory"], copy["files"], piece["start"], piece["end"])
+            read_copy(copy["directory"], copy["files"], piece["start"], piece["end"], piece["upto"])
             for copy in piece["copies"]
         ]
     except FileNotFoundError as error:
@@ -65,7 +74,12 @@ def compare_piece(piece: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         return
     batches, size = sum(len(copy.table) for copy in copies), sum(copy.bytes for copy in copies)
     last = _described(copies[0], len(copies[0].table) - 1)  # -1 is NONE: nothing there
-    yield names | last | {"kind": READ, "batches": batches, "bytes": size}
+    yield names | last | {"kind": READ, "batches": batches, "bytes": size, "replicas": len(copies)}
+    yield from (
+        names | row | {"kind": MISPLACED, "directory": copy.directory}
+        for copy in copies
+        for row in copy.misplaced
+    )
     found = parting([copy.table for copy in copies])
     if found is not None:
         yield from (names | row for row in _rows(copies, found))
@@ -75,13 +89,17 @@ def _rows(copies: Sequence[Copy], found: Parting) -> Iterator[dict[str, Any]]:
     """Per replica what it has where they part; before that the last batch that all have."""
     if found.common != NONE:
         yield _described(copies[0], found.common) | {"kind": COMMON}
-    for copy, row, differing in zip(copies, found.rows, found.differing, strict=True):
+    for copy, row, again, differing in zip(
+        copies, found.rows, found.again, found.differing, strict=True
+    ):
+        twice = _described(copy, again)
         yield _described(copy, row) | {
             "kind": PARTED,
             "directory": copy.directory,
             "offset": found.offset,
             "differing": differing,
             "stop": copy.stop,
+            "again": f"{twice['file']} at byte {twice['position']}" if twice else None,
         }
 
 
@@ -89,10 +107,13 @@ def _described(copy: Copy, row: int) -> dict[str, Any]:
     """File, byte, offsets, epoch, CRC and size of a batch; nothing for no batch."""
     if row == NONE:
         return {}
-    batch = copy.table[row]
+    return _batch(copy.files[copy.file[row]], copy.table[row])
+
+
+def _batch(file: str, batch: np.void) -> dict[str, Any]:
     base = int(batch["baseOffset"])
     return {
-        "file": copy.files[copy.file[row]],
+        "file": file,
         "position": int(batch["position"]),
         "base": base,
         "last": base + int(batch["lastOffsetDelta"]),
@@ -102,15 +123,44 @@ def _described(copy: Copy, row: int) -> dict[str, Any]:
     }
 
 
-def read_copy(directory: str, files: Sequence[str], start: int, end: int) -> Copy:
+def read_copy(
+    directory: str, files: Sequence[Mapping[str, Any]], start: int, end: int, upto: int
+) -> Copy:
     """The headers of a replica's batches within [start, end), from these files of its."""
-    tables, numbers, stop, read = [np.empty(0, HEADER)], [np.empty(0, np.int32)], "", 0
+    tables, numbers, misplaced, stop, read = (
+        [np.empty(0, HEADER)],
+        [np.empty(0, np.int32)],
+        list[dict[str, Any]](),
+        "",
+        0,
+    )
     for number, file in enumerate(files):
-        whole, after, why = headers(file)
-        table = within(whole, start, end)
+        whole, after, why = headers(file["path"])
+        astray = _astray(whole["baseOffset"], file)
+        misplaced += [
+            _batch(file["path"], batch)
+            for batch in whole[astray & _before_end(whole["baseOffset"], upto)]
+        ]
+        table = within(whole[~astray], start, end)
         tables.append(table)
         numbers.append(np.full(len(table), number, np.int32))
         read += int(table["length"].sum(dtype=np.int64)) + LOG_OVERHEAD * len(table)
         if why is not Stop.END and not stop:
-            stop = f"{Path(file).name} at byte {after}: {why.value}"
-    return Copy(directory, files, np.concatenate(tables), np.concatenate(numbers), stop, read)
+            stop = f"{Path(file['path']).name} at byte {after}: {why.value}"
+    paths = [file["path"] for file in files]
+    return Copy(
+        directory, paths, np.concatenate(tables), np.concatenate(numbers), misplaced, stop, read
+    )
+
+
+def _astray(base: NDArray[np.int64], file: Mapping[str, Any]) -> NDArray[np.bool_]:
+    """Which batches of a file do not belong into it."""
+    after = np.iinfo(np.int64).max if file["after"] is None else file["after"]
+    return np.asarray((base < file["base"]) | (base >= after))
+
+
+def _before_end(base: NDArray[np.int64], upto: int) -> NDArray[np.bool_]:
+    """Which batches lie before the first one of the file that is past the compared end: the
+    others are not looked at.
+    """
+    return np.logical_and.accumulate(base < upto)

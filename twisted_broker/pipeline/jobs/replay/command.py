@@ -1,4 +1,4 @@
-"""`replog pipeline replay`."""
+"""`replog pipeline replay`. What is wrong with an argument is said before Spark is started."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import json
 
 import click
 
+from twisted_broker.pipeline.errors import PipelineError
 from twisted_broker.pipeline.jobs.replay.job import ReplayConfig, destination, run
+from twisted_broker.pipeline.jobs.replay.origin import check_origin
 from twisted_broker.pipeline.progress import Progress
 from twisted_broker.wire.compression import CODEC_NAMES
 
@@ -29,9 +31,9 @@ from twisted_broker.wire.compression import CODEC_NAMES
 @click.option("--compression", type=click.Choice(CODEC_NAMES), default="none", show_default=True)
 @click.option(
     "--replication",
-    type=int,
+    type=click.IntRange(-1, 32767),
     default=-1,
-    help="Replicas of a topic that is created; the cluster's default unless said.",
+    help="Replicas of a topic that is created; the cluster's default (-1) unless said.",
 )
 @click.option("--json", "as_json", is_flag=True, help="The result as one JSON object.")
 @click.option("--quiet", is_flag=True, help="No progress.")
@@ -53,6 +55,11 @@ def command(
     from twisted_broker.pipeline import session
 
     destination(to)
+    if not replication:
+        raise PipelineError(
+            "--replication 0: write 1 or more replicas, or leave it out for the cluster's default"
+        )
+    check_origin(source, topic)
     progress = Progress(quiet)
     spark = session.build("replog replay", formats=("kafka", "delta"), tell=progress.say)
     result = run(spark, ReplayConfig(source, to, topic, compression, replication), progress)

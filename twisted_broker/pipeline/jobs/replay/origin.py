@@ -13,7 +13,7 @@ from twisted_broker.pipeline import sources
 from twisted_broker.pipeline.columns import Offsets
 from twisted_broker.pipeline.errors import PipelineError
 from twisted_broker.pipeline.lake import table
-from twisted_broker.pipeline.sources import Wanted, extents
+from twisted_broker.pipeline.sources import KafkaSource, Wanted, extents
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -31,6 +31,22 @@ class Origin:
     partitions: int
     rows: DataFrame
     age: str
+
+
+def check_origin(place: str, topic: str | None) -> None:
+    """What can be known of it without Spark. PipelineError."""
+    if place.startswith(("kafka:", "segments:")):
+        source = sources.parse(place)
+        names = (
+            [*source.topics]
+            if isinstance(source, KafkaSource)
+            else [name for name, _ in extents.of_directories(source).end]
+        )
+        chosen({(name, 0): 0 for name in names}, place, topic)
+        return
+    ledger = table.check_from(place)
+    if ledger is not None:
+        chosen(ledger.next, place, topic)
 
 
 def found_origin(spark: SparkSession, place: str, topic: str | None) -> Origin:

@@ -34,10 +34,10 @@ def command(source: str, to: str, as_json: bool, quiet: bool) -> None:
 
     config = ReportConfig(sources.parse(source), to, quiet)
     checked(to)
+    extents.check(config.source)
     if isinstance(config.source, KafkaSource):
         spark = session.build("replog report", formats=("kafka",))
     else:
-        extents.of_directories(config.source)
         spark = session.build("replog report", formats=())
     result = run(spark, config)
     click.echo(json.dumps(result.to_json()) if as_json else "\n".join(map(str, result.files)))

@@ -2,17 +2,19 @@
 
 1. Records are read twice: by minute and partition, and by key. Segments are read once more, as
    batches.
-2. Where a source cannot answer (batches of a cluster, committed offsets that are elsewhere), the
+2. What comes to the driver does not grow with the records, nor with the time that they span.
+3. Where a source cannot answer (batches of a cluster, committed offsets that are elsewhere), the
    answer is empty.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from twisted_broker.pipeline import sources
 from twisted_broker.pipeline.jobs.report import batch_sizes
+from twisted_broker.pipeline.report import bins
 from twisted_broker.pipeline.report.numbers import minute_text
 from twisted_broker.pipeline.report.tables import Table
 from twisted_broker.pipeline.segments import log_view
@@ -25,6 +27,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 Row = dict[str, Any]
+MOST_BINS, MOST_TOPICS = 2_000, 20
+"""Of the table of traffic: a day by minutes, a year by six hours."""
 KEYS = ("topic", "rank", "key", "records", "bytes")
 COMPACTION = (
     "topic",
@@ -39,40 +43,81 @@ COMPACTION = (
 )
 
 
-def traffic(spark: SparkSession, source: Source, within: Extent) -> tuple[Table, Table]:
-    """By minute: topic, time, minute, records, bytes.
-
-    By partition: topic, partition, records, bytes, first_offset, last_offset.
+class Traffic(NamedTuple):
+    """`minutes`: topic, time, minute, records, bytes, a row for each bin of `width` minutes, named
+    by its first; at most MOST_BINS of each of at most MOST_TOPICS topics, the others being one.
+    `partitions`: topic, partition, records, bytes, first_offset, last_offset. `first` and `last`:
+    the minutes of the oldest and the newest record with a timestamp, None if there is none.
+    `busiest`: the most records that a topic got in a minute.
     """
-    rows = collected(totals.by_minute(read(spark, source, within)))
-    minutes: dict[tuple[str, int | None], list[int]] = {}
-    partitions = {key: [0, 0, None, None] for key in sorted(within.start)}
-    for row in rows:
-        add(minutes.setdefault((row["topic"], row["minute"]), [0, 0]), row)
-        partition = partitions[row["topic"], row["partition"]]
-        add(partition, row)
-        partition[2] = row["first"] if partition[2] is None else min(partition[2], row["first"])
-        partition[3] = row["last"] if partition[3] is None else max(partition[3], row["last"])
+
+    minutes: Table
+    partitions: Table
+    width: int = 1
+    first: int | None = None
+    last: int | None = None
+    busiest: int = 0
+
+
+def traffic(spark: SparkSession, source: Source, within: Extent) -> Traffic:
+    """Spark keeps every partition's every minute; only what is shown leaves it."""
+    each = totals.by_minute(read(spark, source, within)).persist()
+    try:
+        partitions = {key: (0, 0, None, None) for key in sorted(within.start)}
+        found = collected(totals.by_partition(each))
+        partitions |= {
+            (row["topic"], row["partition"]): (
+                row["records"],
+                row["bytes"],
+                row["first"],
+                row["last"],
+            )
+            for row in found
+        }
+        first = min(
+            (row["first_minute"] for row in found if row["first_minute"] is not None), default=None
+        )
+        last = max(
+            (row["last_minute"] for row in found if row["last_minute"] is not None), default=None
+        )
+        width = 1 if first is None or last is None else bins.width(first, last, MOST_BINS)
+        bin_rows = collected(totals.by_bin(each, width, largest(found), bins.OTHERS))
+        (busiest,) = collected(totals.busiest_minute(each))
+    finally:
+        each.unpersist()
     in_order = sorted(
-        minutes.items(), key=lambda item: (item[0][0], -1 if item[0][1] is None else item[0][1])
+        bin_rows, key=lambda row: (row["topic"], -1 if row["minute"] is None else row["minute"])
     )
     timed = [
-        (topic, None if minute is None else minute_text(minute), minute, *counts)
-        for (topic, minute), counts in in_order
+        (
+            row["topic"],
+            None if row["minute"] is None else minute_text(row["minute"]),
+            row["minute"],
+            row["records"],
+            row["bytes"],
+        )
+        for row in in_order
     ]
-    return (
+    return Traffic(
         Table("minutes", ("topic", "time", "minute", "records", "bytes"), timed),
         Table(
             "partitions",
             ("topic", "partition", "records", "bytes", "first_offset", "last_offset"),
             [(*k, *v) for k, v in partitions.items()],
         ),
+        width,
+        first,
+        last,
+        busiest["records"],
     )
 
 
-def add(counts: list[Any], row: Row) -> None:
-    counts[0] += row["records"]
-    counts[1] += row["bytes"]
+def largest(partitions: list[Row]) -> list[str]:
+    """The MOST_TOPICS topics with the most records."""
+    records: dict[str, int] = {}
+    for row in partitions:
+        records[row["topic"]] = records.get(row["topic"], 0) + row["records"]
+    return sorted(records, key=lambda topic: (-records[topic], topic))[:MOST_TOPICS]
 
 
 def keys(spark: SparkSession, source: Source, within: Extent) -> tuple[Table, Table]:

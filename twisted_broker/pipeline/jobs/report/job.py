@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from twisted_broker.pipeline import sources
 from twisted_broker.pipeline.errors import PipelineError
 from twisted_broker.pipeline.jobs.report import counts
+from twisted_broker.pipeline.lake.files import check_writable
 from twisted_broker.pipeline.progress import Progress
 from twisted_broker.pipeline.report import sections, tables
 from twisted_broker.pipeline.report.numbers import minute_text, size_text
@@ -69,17 +70,16 @@ class ReportResult:
 class Counted(NamedTuple):
     """All that is counted of a source; `lag` is None where nothing is known of consumer groups."""
 
-    minutes: Table
-    partitions: Table
+    traffic: counts.Traffic
     keys: Table
     compaction: Table
     sizes: list[counts.Row]
     lag: Table | None
 
     def tables(self) -> list[Table]:
+        told = [self.traffic.minutes, self.traffic.partitions]
         return [
-            self.minutes,
-            self.partitions,
+            *told,
             sections.codec_table(self.sizes),
             self.keys,
             self.compaction,
@@ -96,9 +96,9 @@ def run(spark: SparkSession, config: ReportConfig) -> ReportResult:
     found = count(spark, config.source, Progress(config.quiet))
     made = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
     page = Page(
-        title(found.partitions),
-        about(config.source, found.minutes, made),
-        facts(found.partitions, found.minutes),
+        title(found.traffic.partitions),
+        about(config.source, found.traffic, made),
+        facts(found.traffic),
         draw(found),
     )
     files = write(place, render(page), found.tables())
@@ -115,30 +115,30 @@ def count(spark: SparkSession, source: sources.Source, told: Progress) -> Counte
     """Of what the source holds now."""
     within = extents.extent(spark, source)
     with told.step("records by minute", spark):
-        minutes, partitions = counts.traffic(spark, source, within)
+        traffic = counts.traffic(spark, source, within)
     with told.step("keys", spark):
         top, compaction = counts.keys(spark, source, within)
     with told.step("batches", spark):
         sizes = counts.batches(spark, source, within)
     with told.step("committed offsets", spark):
         lag = counts.lag(spark, source, within)
-    return Counted(minutes, partitions, top, compaction, sizes, lag)
+    return Counted(traffic, top, compaction, sizes, lag)
 
 
 def draw(found: Counted) -> list[Section]:
     why = "" if found.lag else "There is no __consumer_offsets beside these topics."
     return [
-        sections.traffic(found.minutes),
-        sections.partitions(found.partitions),
+        sections.traffic(found.traffic.minutes, found.traffic.width),
+        sections.partitions(found.traffic.partitions),
         *of_batches(found.sizes),
-        sections.keys(found.keys, found.partitions),
+        sections.keys(found.keys, found.traffic.partitions),
         sections.compaction(found.compaction),
         sections.lag(found.lag, why),
     ]
 
 
 def checked(to: str | Path) -> Path:
-    """The directory, if it may be written to."""
+    """The directory, if it may and can be written to."""
     place = Path(to)
     if place.exists() and not place.is_dir():
         raise PipelineError(f"--to: {place} is a file: name a directory")
@@ -146,6 +146,7 @@ def checked(to: str | Path) -> Path:
         raise PipelineError(
             f"--to: {place} holds other files: name a new directory, or that of an earlier report"
         )
+    check_writable(place)
     return place
 
 
@@ -174,24 +175,21 @@ def title(partitions: Table) -> str:
     )
 
 
-def about(source: sources.Source, minutes: Table, made: str) -> list[str]:
-    dated = [row[2] for row in minutes.rows if row[2] is not None]
-    span = (
-        f"Records from {minute_text(min(dated))} to {minute_text(max(dated))} UTC."
-        if dated
-        else "No record has a timestamp."
-    )
+def about(source: sources.Source, traffic: counts.Traffic, made: str) -> list[str]:
+    span = "No record has a timestamp."
+    if traffic.first is not None and traffic.last is not None:
+        span = f"Records from {minute_text(traffic.first)} to {minute_text(traffic.last)} UTC."
     return [f"What is in {source}, counted {made}.", span]
 
 
-def facts(partitions: Table, minutes: Table) -> list[tuple[str, str]]:
+def facts(traffic: counts.Traffic) -> list[tuple[str, str]]:
+    partitions = traffic.partitions
     records, size = (sum(row[at] for row in partitions.rows) for at in (2, 3))
-    busiest = max((row[3] for row in minutes.rows if row[2] is not None), default=0)
     return [
         ("topics", f"{len({row[0] for row in partitions.rows}):,}"),
         ("partitions", f"{len(partitions.rows):,}"),
         ("records", f"{records:,}"),
         ("keys and values", size_text(size)),
         ("mean record", size_text(size / records) if records else "–"),
-        ("busiest minute", f"{busiest:,}"),
+        ("busiest minute", f"{traffic.busiest:,}"),
     ]

@@ -1,0 +1,183 @@
+"""Descriptors that are short are no failing disk: what a log, a directory and the file system do
+at EMFILE and ENFILE.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.log.batches import NOW_MS, batch
+from tests.log.test_log_manager import A, B, World, create, failure, fill
+from twisted_broker.log import checkpoints, filesystem
+from twisted_broker.log.errors import LogDirFailure, OutOfDescriptors
+from twisted_broker.log.filesystem import OsFileSystem
+from twisted_broker.log.log_care import LogCare
+from twisted_broker.testing.sim.disk_faults import Fault
+from twisted_broker.wire.errors import ErrorCode
+
+SHORT = [errno.EMFILE, errno.ENFILE]
+
+
+@pytest.mark.parametrize("error", SHORT)
+def test_an_append_that_cannot_open_its_file_is_refused_and_the_next_one_goes_on(
+    error: int,
+) -> None:
+    """Nothing was written, nothing is offline: the client is told KAFKA_STORAGE_ERROR, which it
+    tries again.
+    """
+    world = World()
+    manager = world.manager()
+    log = create(manager)
+    fill(log, 3)
+    log.segments.close()
+    world.files.faults.append(Fault(error, "open"))
+    with pytest.raises(OutOfDescriptors) as refused:
+        fill(log, 1)
+    assert refused.value.code == ErrorCode.KAFKA_STORAGE_ERROR
+    world.files.faults.clear()
+    fill(log, 2)
+    assert log.log_end_offset == 5 and log.failed is None and world.failed == []
+
+
+@pytest.mark.parametrize("skip", range(8))
+def test_a_roll_that_stops_anywhere_for_want_of_descriptors_is_done_again(skip: int) -> None:
+    """Whichever of its files could not be opened: the next append rolls, and every record is
+    there, also after a restart.
+    """
+    world = World()
+    log = create(world.manager(), segment_bytes=200)
+    fill(log, 2)
+    refusals = 0
+    for number in range(20):
+        log.segments.close()
+        world.files.faults.append(Fault(errno.EMFILE, "open", skip=skip, times=3))
+        try:
+            log.append_as_leader(batch(b"%d" % number), 0, NOW_MS)
+        except OutOfDescriptors:
+            refusals += 1
+            world.files.faults.clear()
+            log.append_as_leader(batch(b"%d" % number), 0, NOW_MS)
+        world.files.faults.clear()
+    assert log.log_end_offset == 22 and len(log.segments) > 3 and world.failed == []
+    again = World(world.files.after_kill()).manager().get(A)
+    assert again is not None and again.segments.first.base_offset == 0
+    assert refusals or skip > 4
+
+
+def test_a_truncation_left_midway_fails_the_directory() -> None:
+    """RL 1.12: half a cut is no state to go on from, whatever stopped it."""
+    world = World()
+    log = create(world.manager(), segment_bytes=200)
+    fill(log, 12)
+    log.segments.close()
+    world.files.faults.append(Fault(errno.EMFILE, "open"))
+    with pytest.raises(LogDirFailure):
+        log.truncate_to(1, NOW_MS)
+    assert world.failed == ["/d1"]
+
+
+@pytest.mark.parametrize("error", SHORT)
+@pytest.mark.parametrize(
+    "what", [LogCare.checkpoint_recovery_points, LogCare.checkpoint_log_starts]
+)
+def test_a_checkpoint_comes_again(what: Any, error: int) -> None:
+    """Its write failed for want of descriptors: the directory stays, and the next interval
+    writes it.
+    """
+    world = World()
+    manager = world.manager()
+    log = create(manager)
+    fill(log, 3)
+    log.flush(None)
+    log.set_high_watermark(3)
+    log.increment_log_start_offset(2)
+    world.files.faults.append(Fault(error, "open", "checkpoint"))
+    what(manager)
+    assert manager.offline() == [] and world.failed == []
+    world.files.faults.clear()
+    world.clock.advance(61)
+    assert checkpoints.read_offsets(world.files, "/d1", checkpoints.RECOVERY_POINT) == {A: 3}
+    assert checkpoints.read_offsets(world.files, "/d1", checkpoints.LOG_START_OFFSET) == {A: 2}
+
+
+def test_a_log_that_cannot_be_made_is_made_later() -> None:
+    """OutOfDescriptors, and what was left of the first try is taken over; the topic's id is
+    written when it can be.
+    """
+    world = World()
+    manager = world.manager()
+    for skip in range(3):
+        world.files.faults[:] = [Fault(errno.EMFILE, "open", "b-0/", skip=skip)]
+        with pytest.raises(OutOfDescriptors):
+            create(manager, B)
+        assert manager.get(B) is None
+        world.files.faults.clear()
+        log = create(manager, B)
+        fill(log, 2)
+        assert manager.offline() == [] and log.log_end_offset == 2
+        manager.delete(B)
+    create(manager, B)
+    world.files.faults.append(Fault(errno.EMFILE, "open", "partition.metadata"))
+    log = create(manager, A)
+    assert manager.offline() == []
+    world.files.faults.clear()
+    world.clock.advance(1.1)
+    assert world.files.exists(f"{log.directory}/partition.metadata")
+
+
+def test_a_start_for_which_descriptors_are_short_is_refused() -> None:
+    """No directory goes offline for it: the start fails, and the marks of the clean stop stay."""
+    world = World()
+    manager = world.manager()
+    fill(create(manager), 3)
+    world.stop(manager, 9)
+    world.files.faults.append(Fault(errno.EMFILE, "open", "recovery-point"))
+    again = world.manager(start=False)
+    error = failure(again)
+    assert isinstance(error, OSError) and error.errno == errno.EMFILE and world.failed == []
+    world.files.faults.clear()
+    world.stop(again, None)
+    assert checkpoints.read_clean_shutdown(world.files, "/d1") == 9
+
+
+@pytest.mark.parametrize("error", SHORT)
+def test_the_reserve_is_given_for_files_and_fills_again(
+    error: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that may open `free` more files still writes checkpoints: each open takes one of
+    the reserve while others hold the rest.
+    """
+    real_open, real_close = os.open, os.close
+    free = [3]
+
+    def opened(path: str, flags: int, mode: int = 0o777) -> int:
+        if free[0] <= 0:
+            raise OSError(error, os.strerror(error), path)
+        free[0] -= 1
+        return real_open(path, flags, mode)
+
+    def closed(fd: int) -> None:
+        free[0] += 1
+        real_close(fd)
+
+    monkeypatch.setattr(filesystem.os, "open", opened)
+    monkeypatch.setattr(filesystem.os, "close", closed)
+    files = OsFileSystem(reserve=3)
+    assert free == [0] and len(files._kept) == 3
+    for _ in range(5):
+        checkpoints.write_aside(files, str(tmp_path / "checkpoint"), b"content")
+    held = [files.open(str(tmp_path / f"{number}"), create=True) for number in range(3)]
+    with pytest.raises(OSError):
+        files.open(str(tmp_path / "one too many"), create=True)
+    for each in held:
+        each.close()
+    files.open(str(tmp_path / "again"), create=True).close()
+    files.sync_directory(str(tmp_path))
+    assert len(files._kept) == 2
+    files.close()
+    assert free == [3] and not files._kept

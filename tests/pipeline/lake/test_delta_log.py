@@ -1,0 +1,76 @@
+"""What a Delta table's commits say of themselves, on files alone: without Spark."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from twisted_broker.pipeline.errors import PipelineError
+from twisted_broker.pipeline.lake.delta import LOG, DeltaTable
+from twisted_broker.pipeline.lake.files import LocalFiles
+from twisted_broker.pipeline.lake.ledger import Ledger
+
+KNOWN = Ledger().after({"t": None}, {("t", 0): 6})
+
+
+def commit(table: DeltaTable, version: int, text: str, files: int = 2) -> Path:
+    """As Delta 4.4 writes an append."""
+    info = {
+        "operation": "WRITE",
+        "userMetadata": text,
+        "operationMetrics": {"numFiles": str(files), "numOutputRows": "6"},
+    }
+    actions = [{"commitInfo": info}, {"txn": {"appId": "replog-archive", "version": 1}}]
+    actions += [
+        {"add": {"path": f"date=2023-01-01/part-{number}.parquet", "size": 1}}
+        for number in range(files)
+    ]
+    table.files.create(
+        f"{LOG}/{version:020d}.json",
+        "".join(json.dumps(action) + "\n" for action in actions).encode(),
+    )
+    return Path(table.files.path(f"{LOG}/{version:020d}.json"))
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> DeltaTable:
+    return DeltaTable(None, LocalFiles(tmp_path / "lake"))  # type: ignore[arg-type]  # no Spark for what is tested here
+
+
+def test_a_ledger_is_found_below_the_commits_of_others(table: DeltaTable) -> None:
+    commit(table, 0, KNOWN.to_text())
+    table.files.create(
+        f"{LOG}/{1:020d}.json",
+        b'{"commitInfo":{"operation":"OPTIMIZE","operationMetrics":{"numAddedFiles":"1"}}}\n{"add":{}}\n',
+    )
+    assert table.ledger() == KNOWN and table.committed_rows(KNOWN) == 6
+
+
+def test_an_empty_batch_is_a_whole_commit(table: DeltaTable) -> None:
+    commit(table, 0, KNOWN.to_text(), files=0)
+    assert table.ledger() == KNOWN
+
+
+def test_a_commit_that_is_cut_anywhere_is_named(table: DeltaTable) -> None:
+    """Also between two lines, where every line that is left can be read."""
+    path = commit(table, 0, KNOWN.to_text())
+    whole = path.read_bytes()
+    for length in range(len(whole) - 1):
+        path.write_bytes(whole[:length])
+        with pytest.raises(
+            PipelineError, match=r"_delta_log/00000000000000000000.json is cut short: restore it"
+        ):
+            table.ledger()
+    path.write_bytes(whole[:-1])
+    assert table.ledger() == KNOWN
+
+
+def test_a_ledger_of_another_version_is_named(table: DeltaTable) -> None:
+    commit(table, 0, KNOWN.to_text().replace('"version": 1', '"version": 7'))
+    with pytest.raises(
+        PipelineError,
+        match=r"_delta_log: .* version 7, but this replog knows 1: use a newer replog",
+    ):
+        table.ledger()

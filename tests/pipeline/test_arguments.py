@@ -1,0 +1,150 @@
+"""Every wrong argument of every job is one line and status 2, before Spark is so much as
+imported.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.pipeline.replica_folders import batch, high_watermarks, partition
+from twisted_broker.pipeline.lake.files import LocalFiles
+from twisted_broker.pipeline.lake.ledger import Ledger
+from twisted_broker.pipeline.lake.parquet import LEDGERS, ParquetTable
+
+RUN = """
+import json, sys
+from click.testing import CliRunner
+from twisted_broker.pipeline.cli import pipeline
+told = []
+for arguments in json.load(sys.stdin):
+    done = CliRunner().invoke(pipeline, arguments)
+    loaded = sorted({"pyspark", "py4j"} & sys.modules.keys())
+    told.append([done.exit_code, done.stdout, done.stderr, loaded])
+print(json.dumps(told))
+"""
+UNWRITABLE = "/proc/lake"
+"""Not even for root."""
+KAFKA = "kafka://127.0.0.1:1/t"
+ARCHIVE, REPLAY, REPORT = (
+    ("archive", "--to", "{new}"),
+    ("replay", "--to", KAFKA),
+    ("report", "--to", "{new}"),
+)
+WRONG: list[tuple[tuple[str, ...], str]] = [
+    ((*ARCHIVE, "--from", "mysql://x"), "is no source"),
+    ((*ARCHIVE, "--from", "kafka://127.0.0.1:1"), "names no topic"),
+    ((*ARCHIVE, "--from", "kafka://nowhere/t"), "no HOST:PORT"),
+    ((*ARCHIVE, "--from", "segments:{new}"), "is no directory"),
+    ((*ARCHIVE, "--from", "segments:{other}"), "no TOPIC-PARTITION folder"),
+    ((*ARCHIVE, "--from", "segments:{log}?topics=none"), "no partition of none"),
+    ((*ARCHIVE, "--from", "segments:{log}?topic=a"), "is not known"),
+    ((*ARCHIVE, "--from", "segments:{loose}"), "no replication-offset-checkpoint"),
+    ((*ARCHIVE, "--from", KAFKA, "--available-now", "--continuous"), "exclude one another"),
+    (("archive", "--from", KAFKA, "--to", "{file}"), "is a file, not a table"),
+    (("archive", "--from", KAFKA, "--to", "{file}/lake"), "Not a directory: name a folder"),
+    (("archive", "--from", KAFKA, "--to", "{other}"), "holds notes.txt and is no table"),
+    (("archive", "--from", KAFKA, "--to", UNWRITABLE), "--to: /proc: "),
+    (("archive", "--from", KAFKA, "--to", "file:" + UNWRITABLE), "--to: /proc: "),
+    (
+        ("archive", "--from", KAFKA, "--to", "{lake}", "--format", "delta"),
+        "is parquet; leave --format out",
+    ),
+    (("replay", "--from", "{lake}", "--to", "{new}"), "is no source"),
+    (("replay", "--from", "{lake}", "--to", "segments:{new}"), "must name one topic"),
+    (("replay", "--from", "{lake}", "--to", KAFKA + ",u"), "must name one topic"),
+    ((*REPLAY, "--from", "{new}"), "there is no table"),
+    ((*REPLAY, "--from", "{other}"), "is no table"),
+    ((*REPLAY, "--from", "{lake}", "--topic", "u"), "--topic u: --from"),
+    ((*REPLAY, "--from", "{lake}", "--replication", "0"), "--replication 0"),
+    ((*REPLAY, "--from", "{future}"), "a ledger of version 9, but this replog knows 1"),
+    ((*REPLAY, "--from", "segments:{new}"), "is no directory"),
+    ((*REPLAY, "--from", "segments:{log}"), "holds a, b: choose one with --topic"),
+    ((*REPLAY, "--from", "kafka://127.0.0.1:1/a,b"), "holds a, b: choose one with --topic"),
+    (("audit", "--from", "segments:{new}"), "is no directory"),
+    (("audit", "--from", "kafka://127.0.0.1:1/"), "names no topic"),
+    (("audit", "--from", KAFKA, "--cleanup-policy", "shred"), "is no cleanup policy"),
+    (
+        ("audit", "--from", KAFKA, "--cleanup-policy", "other=compact"),
+        "other is no topic of kafka://",
+    ),
+    (
+        ("audit", "--from", "segments:{log}", "--cleanup-policy", "t=compact"),
+        "t is no topic of segments:",
+    ),
+    (("compare", "{log}"), "two or more different"),
+    (("compare", "{log}", "{new}"), "is no directory"),
+    (("compare", "{log}", "{log2}", "--topics", "none"), "no partition of none"),
+    (("compare", "{log}", "{loose}"), "no replication-offset-checkpoint"),
+    ((*REPORT, "--from", "segments:{new}"), "is no directory"),
+    ((*REPORT, "--from", "kafka://:1/t"), "no HOST:PORT"),
+    (("report", "--from", KAFKA, "--to", "{file}"), "is a file"),
+    (("report", "--from", KAFKA, "--to", "{other}"), "holds other files"),
+    (("report", "--from", KAFKA, "--to", UNWRITABLE), "--to: /proc: "),
+    (
+        ("report", "--from", "segments:{log}", "--to", "{file}/out"),
+        "Not a directory: name a folder",
+    ),
+    (("demo", "--data", "{file}"), "--data: {file} is a file"),
+    (("demo", "--data", "{other}"), "is not empty"),
+    (("demo", "--data", UNWRITABLE), "--data: /proc: "),
+]
+
+
+@pytest.fixture(scope="module")
+def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    base = tmp_path_factory.mktemp("arguments")
+    found = {
+        name: base / name
+        for name in ("new", "file", "other", "log", "log2", "loose", "lake", "future")
+    }
+    found["file"].write_text("")
+    found["other"].mkdir()
+    (found["other"] / "notes.txt").write_text("")
+    for name in ("log", "log2", "loose"):
+        for topic in ("a", "b"):
+            partition(found[name], f"{topic}-0", {0: [batch(0)]})
+        if name != "loose":
+            high_watermarks(found[name], {"a-0": 10, "b-0": 10})
+    table = ParquetTable(None, LocalFiles(found["lake"]))
+    after = Ledger().after({"t": None}, {("t", 0): 2})
+    table.commit(
+        after, {"replog": after.to_json(), "files": [], "staging": "_replog/staging/1", "rows": 0}
+    )
+    LocalFiles(found["future"]).create(f"{LEDGERS}/{1:020d}.json", b'{"replog": {"version": 9}}')
+    return {name: str(path) for name, path in found.items()}
+
+
+@pytest.fixture(scope="module")
+def outcomes(places: dict[str, str]) -> list[list[Any]]:
+    """All of them in one process, in which nothing of Spark is loaded at first."""
+    lines = [[each.format(**places) for each in arguments] for arguments, _ in WRONG]
+    done = subprocess.run(
+        [sys.executable, "-c", RUN], input=json.dumps(lines), capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    told: list[list[Any]] = json.loads(done.stdout)
+    return told
+
+
+@pytest.mark.parametrize(
+    "number", range(len(WRONG)), ids=[" ".join(arguments) for arguments, _ in WRONG]
+)
+def test_a_wrong_argument_is_one_line_without_spark(
+    outcomes: list[list[Any]], places: dict[str, str], number: int
+) -> None:
+    status, output, error, modules = outcomes[number]
+    assert (status, output, modules) == (2, "", []), error
+    assert error.startswith("replog pipeline: ") and error.count("\n") == 1
+    assert WRONG[number][1].format(**places) in error
+
+
+def test_nothing_was_written(outcomes: list[list[Any]], places: dict[str, str]) -> None:
+    assert not Path(places["new"]).exists() and [
+        path.name for path in Path(places["other"]).iterdir()
+    ] == ["notes.txt"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import replace
 from random import Random
+from typing import Any
 
 from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
@@ -239,7 +240,11 @@ class FakeController:
 
 
 class Fixture:
-    """A replica manager of broker 1 and the picture it follows."""
+    """A replica manager of broker 1 and the picture it follows. `create_fetchers` may be
+    overridden by a method: what the replica manager fetches with.
+    """
+
+    create_fetchers: Any = None
 
     def __init__(self, **settings: str) -> None:
         self.clock = Clock()
@@ -266,7 +271,13 @@ class Fixture:
         self.log_manager = FakeLogManager(self.files)
         self.controller = FakeController()
         self.replicas = ReplicaManager(
-            1, self.runtime, self.config, self.log_manager, self, self.controller
+            1,
+            self.runtime,
+            self.config,
+            self.log_manager,
+            self,
+            self.controller,
+            self.create_fetchers,
         )
 
     def publish(self, **changes) -> None:

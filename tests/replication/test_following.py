@@ -90,12 +90,15 @@ class FollowerRig(Fixture):
     """
 
     def __init__(self, **settings: str) -> None:
-        super().__init__(**settings)
         self.wires: list[Wire] = []
+        super().__init__(**settings)
         self.broker_epoch = 101
         self.image = self.image.__class__(brokers=brokers(), features={"metadata.version": 30})
-        self.fetchers = self.replicas.fetchers = ReplicaFetcherManager(
-            self.replicas, self, "INTERNAL", lambda: self.broker_epoch, self.connect
+        self.fetchers = self.replicas.fetchers
+
+    def create_fetchers(self, replicas) -> ReplicaFetcherManager:
+        return ReplicaFetcherManager(
+            replicas, self, "INTERNAL", lambda: self.broker_epoch, self.connect
         )
 
     def connect(self, endpoint: BrokerEndPoint, client_id: str) -> Wire:

@@ -33,6 +33,7 @@ from twisted_broker.log.errors import LogDirFailure
 from twisted_broker.replication import role_change
 from twisted_broker.replication.collaborators import (
     IAlterPartitionManager,
+    IReplicas,
     RoleObserver,
 )
 from twisted_broker.replication.fetch_session import SESSIONLESS, FetchContext, FetchSessionCache
@@ -97,21 +98,25 @@ _log = Logger()
 
 
 class ReplicaManager:
-    """See the module's card. `alter_partition` may be None where nobody else can be in an ISR."""
+    """See the module's card. `alter_partition` may be None where nobody else can be in an ISR,
+    `create_fetchers` where nothing is followed. `redeliver`: hands a delta to all who apply deltas;
+    None: to this alone.
+    """
 
     __slots__ = (
+        "_alter_partition",
         "_brokers",
         "_drain_call",
         "_draining",
         "_effects",
         "_high_watermarks",
         "_image_source",
-        "_not_taken",
+        "_not_applied",
         "_partition_of",
         "_periodic",
-        "_take_over_call",
+        "_redeliver",
+        "_redeliver_call",
         "_wheel",
-        "alter_partition",
         "config",
         "delete_records_purgatory",
         "events",
@@ -130,7 +135,6 @@ class ReplicaManager:
         "runtime",
         "sessions",
         "stats",
-        "take_over",
     )
 
     def __init__(
@@ -141,13 +145,14 @@ class ReplicaManager:
         log_manager: LogManager,
         image_source: ImageSource,
         alter_partition: IAlterPartitionManager | None = None,
+        create_fetchers: Callable[[IReplicas], ReplicaFetcherManager] | None = None,
+        redeliver: Callable[[MetadataDelta, MetadataImage], None] | None = None,
     ) -> None:
         self.node_id = node_id
         self.runtime = runtime
         self.config = config
         self.log_manager = log_manager
-        self.alter_partition = alter_partition
-        self.fetchers: ReplicaFetcherManager | None = None
+        self._alter_partition = alter_partition
         self.partitions: dict[TopicPartition, Partition] = {}
         self.role_observers: list[RoleObserver] = []
         self.events: Events = deque()
@@ -180,11 +185,12 @@ class ReplicaManager:
         self._partition_of = self.partition  # one for all that waits
         self._draining = False
         self._drain_call: Any = None
-        self._not_taken: dict[tuple[bytes, int], bool] = {}
-        self._take_over_call: Any = None
-        self.take_over: Callable[[MetadataDelta, MetadataImage], None] = self.apply_delta
+        self._not_applied: dict[tuple[bytes, int], bool] = {}
+        self._redeliver_call: Any = None
+        self._redeliver = self.apply_delta if redeliver is None else redeliver
         self._effects: dict[type[Any], tuple[Callable[[Any], object], ...]] = self._event_table()
         self._periodic = PeriodicTasks(runtime.clock)
+        self.fetchers = None if create_fetchers is None else create_fetchers(self)
         log_manager.log_start_moved = self._log_start_moved
         log_manager.log_synced = self._log_synced
 
@@ -260,14 +266,14 @@ class ReplicaManager:
             self.delete_records_purgatory.check(event.partition.topic_partition)
 
     def _propose_isr(self, event: IsrChangeWanted) -> None:
-        if self.alter_partition is not None:
-            answer = self.alter_partition.submit(event.partition.isr_proposal(event.pending))
+        if self._alter_partition is not None:
+            answer = self._alter_partition.submit(event.partition.isr_proposal(event.pending))
             answer.addCallback(self._isr_change_answered, event.partition, event.pending)
             answer.addErrback(lambda failure: _log.failure("an ISR change was lost", failure))
 
     def _withdraw_isr(self, event: LeadershipLost) -> None:
-        if self.alter_partition is not None:
-            self.alter_partition.withdraw(
+        if self._alter_partition is not None:
+            self._alter_partition.withdraw(
                 event.partition.topic_id, event.partition.topic_partition.partition
             )
 
@@ -411,19 +417,17 @@ class ReplicaManager:
                 self.checkpoint_high_watermarks,
             )
 
-    def take_over_later(self, change: PartitionDelta, is_new: bool) -> None:
-        """No file could be opened for it: its role of then is taken over a little later."""
-        self._not_taken[change.topic_id, change.partition] = is_new
-        if self._take_over_call is None:
-            self._take_over_call = self.runtime.clock.callLater(
-                _AGAIN_SECONDS, self._take_over_again
-            )
+    def apply_later(self, change: PartitionDelta, is_new: bool) -> None:
+        """No file could be opened for it: its role of then is applied a little later."""
+        self._not_applied[change.topic_id, change.partition] = is_new
+        if self._redeliver_call is None:
+            self._redeliver_call = self.runtime.clock.callLater(_AGAIN_SECONDS, self._apply_again)
 
-    def _take_over_again(self) -> None:
-        self._take_over_call = None
+    def _apply_again(self) -> None:
+        self._redeliver_call = None
         image = self._image_source.image
-        waiting, self._not_taken = self._not_taken, {}
-        self.take_over(role_change.delta_again(image, waiting), image)
+        waiting, self._not_applied = self._not_applied, {}
+        self._redeliver(role_change.delta_again(image, waiting), image)
 
     # producing
     def produce(
@@ -722,9 +726,9 @@ class ReplicaManager:
         if self._drain_call is not None:
             self._drain_call.cancel()
             self._drain_call = None
-        if self._take_over_call is not None:
-            self._take_over_call.cancel()
-            self._take_over_call = None
+        if self._redeliver_call is not None:
+            self._redeliver_call.cancel()
+            self._redeliver_call = None
         self._high_watermarks.write_last(self.logs())
 
 

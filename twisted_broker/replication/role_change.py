@@ -268,7 +268,7 @@ def _open(
         replicas.start_log(log)
         return partition, log
     except OutOfDescriptors:
-        replicas.take_over_later(change, is_new)
+        replicas.apply_later(change, is_new)
     except LogDirFailure as failure:
         replicas.directory_failed(failure.directory, failure.cause)
         partition.fail(str(failure))

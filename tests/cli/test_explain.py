@@ -21,7 +21,7 @@ from tests.replication.fixtures import MAX_LAG_MS, WALL_MS, PartitionFixture, re
 from tests.replication.test_explanation import confirm
 from twisted_broker.cli.main import main
 from twisted_broker.replication.explain.explanation import Fetching, explain
-from twisted_broker.replication.explain.reasons import Now
+from twisted_broker.replication.explain.reasons import Moment
 
 METADATA: dict[str, Any] = {
     "offset": 7,
@@ -86,7 +86,9 @@ def leader_tells() -> dict[str, Any]:
     confirm(fixture)
     fixture.append(2)
     fixture.now_ms += 1500
-    return asdict(explain(fixture.partition, Now(fixture.now_ms, WALL_MS))) | {"metadata": METADATA}
+    return asdict(explain(fixture.partition, Moment(fixture.now_ms, WALL_MS))) | {
+        "metadata": METADATA
+    }
 
 
 def follower_tells() -> dict[str, Any]:
@@ -100,7 +102,7 @@ def follower_tells() -> dict[str, Any]:
     told = asdict(
         explain(
             fixture.partition,
-            Now(fixture.now_ms, WALL_MS),
+            Moment(fixture.now_ms, WALL_MS),
             (),
             Fetching("f", "fetching", 3, 0, 0, "fetching from broker 1 at 3"),
         )

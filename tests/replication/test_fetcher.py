@@ -10,7 +10,7 @@ from tests.replication.pair import BACKOFF_MS, Node, nodes
 from twisted_broker.log.append_info import AppendOrigin
 from twisted_broker.log.errors import LogDirFailure
 from twisted_broker.replication.explain.explanation import fetching_now
-from twisted_broker.replication.explain.reasons import Now
+from twisted_broker.replication.explain.reasons import Moment
 from twisted_broker.replication.fetcher.fetcher_state import FetchedPartition, InitialFetchState
 from twisted_broker.replication.fetcher.followed_replicas import FollowedReplicas
 from twisted_broker.replication.fetcher.leader_endpoint import EARLIEST, LATEST
@@ -405,7 +405,7 @@ def test_a_log_of_a_newer_epoch_than_its_leaders_is_left_alone(
         "records of leader epoch 8, but its leader leads at epoch 7"
         in a.held.history.failure.reason
     )
-    told = fetching_now(a.held, "", "", None, Now(a.now_ms(), 0))
+    told = fetching_now(a.held, "", "", None, Moment(a.now_ms(), 0))
     assert told.phase == "failed" and a.held.history.failure.reason in told.why
 
 

@@ -24,7 +24,7 @@ from twisted_broker.image.entries import Endpoint
 from twisted_broker.interfaces import TopicPartition
 from twisted_broker.log.append_info import AppendOrigin
 from twisted_broker.replication.explain.explanation import fetching_now
-from twisted_broker.replication.explain.reasons import Now
+from twisted_broker.replication.explain.reasons import Moment
 from twisted_broker.replication.fetcher.fetcher import Fetcher
 from twisted_broker.replication.fetcher.fetcher_manager import (
     ReplicaFetcherManager,
@@ -298,7 +298,7 @@ def test_a_log_of_a_newer_epoch_is_not_led() -> None:
     held.leader_epoch = held.partition_epoch = -1  # another process, which knows the log only
     fixture.lead(7)
     assert held.offline and not held.is_leader and held.log.leader_epochs.entries() == [(8, 0)]
-    told = fetching_now(held, "", "", None, Now(1, 1))
+    told = fetching_now(held, "", "", None, Moment(1, 1))
     assert (
         "until this broker starts anew" in told.why
         and "epoch 8, but the metadata lets it lead at epoch 7" in told.why

@@ -12,7 +12,7 @@ the periodic tasks.
    only.
 3. Errors are per partition: the others of a request go on.
 
-Source: RL 1; Kafka's `ReplicaManager`; docs/ARCHITECTURE.md 4. Leaves out: role changes
+Source: RL 1; Kafka's `ReplicaManager`; docs/ARCHITECTURE.md 4. Not here: role changes
 (`role_change`), the rules of one partition (`partition`).
 """
 
@@ -210,11 +210,11 @@ class ReplicaManager:
                 self._check_delete_records,
                 self._check_fetches,
             ),
-            IsrChangeWanted: (self._propose_isr,),
+            IsrChangeWanted: (self._submit_alter_partition,),
             IsrChanged: (self._mark_isr_rate, self._check_produces, self._check_fetches),
             LeaderEpochBegan: (self._check_fetches,),
-            LeadershipLost: (self._withdraw_isr, *checks),
-            PartitionFailed: (self._note_failure, self._stop_fetcher, *checks),
+            LeadershipLost: (self._withdraw_alter_partition, *checks),
+            PartitionFailed: (self._log_failure, self._stop_fetcher, *checks),
         }
 
     def drain(self) -> None:
@@ -265,19 +265,19 @@ class ReplicaManager:
         if self.delete_records_purgatory.waiting:
             self.delete_records_purgatory.check(event.partition.topic_partition)
 
-    def _propose_isr(self, event: IsrChangeWanted) -> None:
+    def _submit_alter_partition(self, event: IsrChangeWanted) -> None:
         if self._alter_partition is not None:
             answer = self._alter_partition.submit(event.partition.isr_proposal(event.pending))
-            answer.addCallback(self._isr_change_answered, event.partition, event.pending)
+            answer.addCallback(self._alter_partition_answered, event.partition, event.pending)
             answer.addErrback(lambda failure: _log.failure("an ISR change was lost", failure))
 
-    def _withdraw_isr(self, event: LeadershipLost) -> None:
+    def _withdraw_alter_partition(self, event: LeadershipLost) -> None:
         if self._alter_partition is not None:
             self._alter_partition.withdraw(
                 event.partition.topic_id, event.partition.topic_partition.partition
             )
 
-    def _isr_change_answered(
+    def _alter_partition_answered(
         self, answer: IsrAnswer, partition: Partition, pending: PendingIsr
     ) -> None:
         if answer.error is not _NONE:
@@ -291,7 +291,7 @@ class ReplicaManager:
         else:
             self.isr_shrinks += 1
 
-    def _note_failure(self, event: PartitionFailed) -> None:
+    def _log_failure(self, event: PartitionFailed) -> None:
         _log.error(
             "{partition} is offline: {reason}",
             partition=event.partition.topic_partition,
@@ -638,7 +638,7 @@ class ReplicaManager:
         """
         for result in first_read:
             if result.size:
-                self._read_given_back(params, result)
+                self._uncount_read(params, result)
             result.release()
         operation = DelayedFetch(params, first_read, self._partition_of, session)
         waiting = (
@@ -652,10 +652,10 @@ class ReplicaManager:
             return list(operation.unchanged)
         return self.fetch(operation.params, operation.requests_again(), record_progress=False)
 
-    def _read_given_back(self, params: FetchParams, result: FetchPartitionResult) -> None:
+    def _uncount_read(self, params: FetchParams, result: FetchPartitionResult) -> None:
         partition = self.partitions.get(result.request.topic_partition)
         if partition is not None:
-            partition.read_given_back(params, result.size)
+            partition.uncount_read(params, result.size)
 
     # deleting records
     def delete_records(self, offsets: Iterable[tuple[TopicPartition, int]]) -> list[DeleteOutcome]:

@@ -591,7 +591,7 @@ class Partition:
             return ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
         return ErrorCode.NONE
 
-    def settled(self, required_offset: int) -> ErrorCode | None:
+    def leader_synced(self, required_offset: int) -> ErrorCode | None:
         """None while an append below `required_offset` waits for the leader's sync
         (`flush.messages`); then NONE, or the error to answer with.
         """
@@ -698,7 +698,7 @@ class Partition:
         if follower.broker_id in self.adding:
             self.stats.reassignment_bytes_out += size
 
-    def read_given_back(self, params: FetchParams, size: int) -> None:
+    def uncount_read(self, params: FetchParams, size: int) -> None:
         """What a read brought is not sent: its reader waits, and reads again."""
         if params.replica_id < 0:
             self.stats.bytes_out -= size

@@ -230,7 +230,7 @@ def older_metadata(newest_epoch: int, reason: str) -> str:
     return (
         f"its log has records of leader epoch {newest_epoch}, but {reason}: the controller's "
         "metadata is older than this replica "
-        "(restored from an older copy?); nothing is cut"
+        "(restored from an older copy?); nothing is truncated"
     )
 
 

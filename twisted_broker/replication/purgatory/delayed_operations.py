@@ -8,8 +8,8 @@ outcomes they complete.
 2. Time-out is an answer too: what is not satisfied gets REQUEST_TIMED_OUT; a fetch is simply read
    again.
 
-Source: RL 1.7, 1.9, 2.8; Kafka's `DelayedProduce`, `DelayedFetch`, `DelayedDeleteRecords`. Leaves
-out: waiting (`purgatory`).
+Source: RL 1.7, 1.9, 2.8; Kafka's `DelayedProduce`, `DelayedFetch`, `DelayedDeleteRecords`. Not
+here: waiting (`purgatory`).
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Outcome(Protocol):
     error: ErrorCode
 
 
-Settled = TypeVar("Settled", bound=Outcome)
+OutcomeT = TypeVar("OutcomeT", bound=Outcome)
 
 
 class AppendOutcome:
@@ -85,14 +85,14 @@ class AppendOutcome:
         return f"<{self.topic_partition} {self.error.name} {self.base_offset}..{self.last_offset}>"
 
 
-class DelayedOutcomes(Generic[Settled]):
+class DelayedOutcomes(Generic[OutcomeT]):
     """What waits for every partition of a request: outcomes leave as they are satisfied, refused
     ones never come in.
     """
 
     __slots__ = ("_partition_of", "_waiting")
 
-    def __init__(self, outcomes: Sequence[Settled], partition_of: PartitionOf) -> None:
+    def __init__(self, outcomes: Sequence[OutcomeT], partition_of: PartitionOf) -> None:
         self._partition_of = partition_of
         self._waiting = [outcome for outcome in outcomes if outcome.error == ErrorCode.NONE]
 
@@ -101,7 +101,7 @@ class DelayedOutcomes(Generic[Settled]):
         return [outcome.topic_partition for outcome in self._waiting]
 
     @property
-    def unsatisfied(self) -> Sequence[Settled]:
+    def unsatisfied(self) -> Sequence[OutcomeT]:
         """What it waited for when it was last tried."""
         return self._waiting
 
@@ -109,7 +109,7 @@ class DelayedOutcomes(Generic[Settled]):
         self._waiting = [outcome for outcome in self._waiting if not self._satisfied(outcome)]
         return not self._waiting
 
-    def _satisfied(self, outcome: Settled) -> bool:
+    def _satisfied(self, outcome: OutcomeT) -> bool:
         """Whether its partition need not be waited for any longer; then the outcome says what
         became of it.
         """
@@ -142,7 +142,7 @@ class DelayedProduce(DelayedOutcomes[AppendOutcome]):
             error = (
                 partition.enough_replicas_reached(required)
                 if self.acks == -1
-                else partition.settled(required)
+                else partition.leader_synced(required)
             )
         except BrokerError as refusal:
             error = refusal.code
@@ -215,7 +215,7 @@ class DelayedFetch:
         return total
 
     def is_complete(self, changed: Hashable = None) -> bool:
-        if changed is not None and self._reads_several and not self._adds(changed):
+        if changed is not None and self._reads_several and not self._may_be_completed_by(changed):
             return False
         readable = 0
         for request, fetch_offset in self._reads():
@@ -232,7 +232,7 @@ class DelayedFetch:
     def _reads_several(self) -> bool:
         return len(self._waiting) + len(self._session.woken) > 1
 
-    def _adds(self, changed: Hashable) -> bool:
+    def _may_be_completed_by(self, changed: Hashable) -> bool:
         """Whether what happened there may complete it: most often a high watermark moved, which
         followers do not wait for.
         """
@@ -253,10 +253,10 @@ class DelayedFetch:
     def expire(self) -> None:
         """Whoever waits reads again, unless it would see what it saw."""
         first_read, woken = self._first_read, self._session.woken
-        if first_read is not None and not woken and all(map(self._holds, first_read)):
+        if first_read is not None and not woken and all(map(self._would_read_the_same, first_read)):
             self.unchanged = self._first_read
 
-    def _holds(self, result: FetchPartitionResult) -> bool:
+    def _would_read_the_same(self, result: FetchPartitionResult) -> bool:
         """Whether the follower is at the end of the same log, and knows its watermarks."""
         request = result.request
         try:

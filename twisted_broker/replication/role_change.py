@@ -14,7 +14,7 @@ Owns the order in which roles change.
    have theirs; only where the leader epoch rose.
 
 Source: RL 1.3-1.5; Kafka's `ReplicaManager.applyDelta`, `LocalReplicaChanges`. Not here: fetching
-(`replica_fetchers`).
+(`fetcher`).
 """
 
 from __future__ import annotations

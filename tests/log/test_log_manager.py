@@ -356,7 +356,7 @@ def test_a_cut_is_checkpointed_at_once() -> None:
     manager = world.manager()
     log = create(manager)
     fill(log, 10)
-    log.flush(log.disk)
+    log.durability.flush()
     manager.checkpoint_recovery_points()
     log.truncate_to(4, NOW_MS)
     assert checkpoints.read_offsets(world.files, "/d1", checkpoints.RECOVERY_POINT) == {A: 4}
@@ -461,12 +461,12 @@ def test_a_sync_that_was_waited_for_is_told() -> None:
     manager.log_synced = lambda log: told.append(log.topic_partition)
     log, other = create(manager, flush_messages=1), create(manager, B, flush_messages=1)
     for each in (log, other):
-        each.disk = StandingWorker()
+        each.durability.disk = StandingWorker()
         fill(each, 3)
     manager.delete(B)
     for each in (log, other):
-        assert isinstance(each.disk, StandingWorker)
-        each.disk.run_all()
+        assert isinstance(each.durability.disk, StandingWorker)
+        each.durability.disk.run_all()
     assert told == [A, A] and log.recovery_point == 3
 
 
@@ -477,7 +477,7 @@ def test_a_directory_that_was_just_made_survives_a_power_failure() -> None:
     world = World(log_dirs="/srv/kafka/data")
     log = create(world.manager())
     fill(log, 3)
-    log.flush(log.disk)
+    log.durability.flush()
     left = world.files.after_power_loss(keep=0)
     assert values(World(left, log_dirs="/srv/kafka/data").manager().logs[A]) == [b"0", b"1", b"2"]
 

@@ -77,7 +77,7 @@ def open_metadata_log(
         log_start_offset=start,
         now_ms=wall_ms(),
     )
-    log.disk = disk
+    log.durability.disk = disk
     return MetadataLog(log, files, disk, node_id, wall_ms)
 
 

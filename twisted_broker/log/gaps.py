@@ -28,7 +28,7 @@ from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.records import CorruptRecordError
 
 if TYPE_CHECKING:
-    from twisted_broker.log.log_extent import LogExtent
+    from twisted_broker.log.log import Log
 
 ASIDE = ".aside"
 _POSITION = struct.Struct(">4xi")
@@ -87,7 +87,7 @@ def _last_indexed(segment: Segment) -> int:
     return found if 0 < found < segment.size else 0
 
 
-def settle_gap(log: LogExtent, replicated: bool, now_ms: int) -> str | None:
+def settle_gap(log: Log, replicated: bool, now_ms: int) -> str | None:
     """Decides about the gap that loading found, if any, by the topic's settings; a line for the
     operator when the log was ended there.
 
@@ -109,7 +109,7 @@ def settle_gap(log: LogExtent, replicated: bool, now_ms: int) -> str | None:
             "made anew from its leader, and restart"
             " (a topic that was compacted before: start it with cleanup.policy=compact)",
         )
-    kept = log.end_before_gap(gap, now_ms)
+    kept = log.end_before_gap(gap, now_ms, ASIDE)
     log.gap = None
     return (
         f"{where}, lost in an unclean stop: the log ends at {gap.offset}, its leader has "

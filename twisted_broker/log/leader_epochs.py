@@ -22,20 +22,20 @@ UNDEFINED = (-1, -1)
 class LeaderEpochCache:
     """`entries` are (epoch, start offset); the ones out of order are dropped.
 
-    `changed()` is called after every change.
+    `changed()` is called after every change; None while the log is loaded.
     """
 
-    __slots__ = ("_changed", "epochs", "start_offsets")
+    __slots__ = ("changed", "epochs", "start_offsets")
 
     def __init__(
         self, entries: list[tuple[int, int]], changed: Callable[[], None] | None = None
     ) -> None:
         self.epochs: list[int] = []
         self.start_offsets: list[int] = []
-        self._changed: Callable[[], None] | None = None
+        self.changed: Callable[[], None] | None = None
         for epoch, start in entries:
             self.assign(epoch, start)
-        self._changed = changed
+        self.changed = changed
 
     def __len__(self) -> int:
         return len(self.epochs)
@@ -120,5 +120,5 @@ class LeaderEpochCache:
             self._note()
 
     def _note(self) -> None:
-        if self._changed is not None:
-            self._changed()
+        if self.changed is not None:
+            self.changed()

@@ -23,7 +23,6 @@ from twisted_broker.log.errors import LogDirFailure, OutOfDescriptors
 from twisted_broker.log.log import Log
 from twisted_broker.log.log_directories import LogDirectories
 from twisted_broker.log.log_directory import LogDirectory
-from twisted_broker.log.log_state import LogState
 
 _log = Logger()
 _NEVER_MS = 2**40
@@ -105,11 +104,11 @@ class LogCare(LogDirectories):
                 ),
             )
 
-    def _was_truncated(self, log: LogState) -> None:
+    def _was_truncated(self, log: Log) -> None:
         """RL 3.5: the recovery point of a cut log is on its way to the disk at once."""
         self._checkpoint_recovery_points(self.directory_of(log))
 
-    def _was_synced(self, log: LogState) -> None:
+    def _was_synced(self, log: Log) -> None:
         if self.log_synced is not None:
             self.log_synced(self.logs[log.topic_partition])
 
@@ -135,9 +134,10 @@ class LogCare(LogDirectories):
         """Syncs logs that are older than `flush.ms`."""
         now_ms = self.runtime.wall_ms()
         for log in self:
-            if log.failed is None and now_ms - log.last_flush_ms >= log.config.flush_ms:
-                log.last_flush_ms = now_ms
-                log.flush(log.disk)
+            durability = log.durability
+            if log.failed is None and now_ms - durability.last_flush_ms >= log.config.flush_ms:
+                durability.last_flush_ms = now_ms
+                durability.flush()
 
 
 def log_starts(logs: list[Log]) -> dict[TopicPartition, int]:

@@ -25,7 +25,6 @@ from twisted_broker.interfaces import IDelayedCall, IDiskWorker, Runtime, TopicP
 from twisted_broker.log.errors import is_out_of_descriptors
 from twisted_broker.log.log import Log
 from twisted_broker.log.log_directory import LogDirectory
-from twisted_broker.log.log_state import LogState
 from twisted_broker.settings import INT_MAX
 
 _log = Logger()
@@ -97,7 +96,7 @@ class LogDirectories:
         }
         return told.pop() if len(told) == 1 else -1
 
-    def directory_of(self, log: LogState) -> LogDirectory:
+    def directory_of(self, log: Log) -> LogDirectory:
         return self.directories[posixpath.dirname(log.directory)]
 
     def worker(self, directory: str) -> IDiskWorker:
@@ -134,7 +133,7 @@ class LogDirectories:
                 error=error,
             )
 
-    def _log_failed(self, log: LogState) -> None:
+    def _log_failed(self, log: Log) -> None:
         assert log.failed is not None
         self._fail_directory(self.directory_of(log), log.failed)
 

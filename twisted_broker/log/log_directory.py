@@ -226,7 +226,7 @@ class LogDirectory:
         path = posixpath.join(self.path, str(partition))
         if self.files.exists(path):
             log = self.open(partition, topic_id, config, now_ms, is_new=True)
-            log.named = False
+            log.durability.name_is_durable = False
             return log
         return new_log(self.pool, path, partition, topic_id, config, now_ms, self.random)
 

@@ -88,7 +88,7 @@ class LogManager(LogCare):
                 ErrorCode.KAFKA_STORAGE_ERROR,
                 f"{log.topic_partition} is in {other} and in {log.directory}",
             )
-        log.disk, log.segments.remove_later = directory.disk, self._remover(directory)
+        log.durability.disk, log.segments.remove_later = directory.disk, self._remover(directory)
         log.truncated = self._was_truncated
         log.failing = self._log_failed
         log.synced = self._was_synced
@@ -212,7 +212,7 @@ class LogManager(LogCare):
             self._fail_directory(directory, error)
             return
         log.segments.close()
-        log.failed = FileNotFoundError(f"{topic_partition} was deleted")
+        log.set_failed(FileNotFoundError(f"{topic_partition} was deleted"))
         self._checkpoint_soon()
         if suffix == DELETE_SUFFIX:
             self._later(
@@ -339,7 +339,7 @@ def _write_topic_ids(directory: LogDirectory) -> None:
     )
     directory.files.sync_directory(directory.path)
     for log in written:
-        log.named = True
+        log.durability.name_is_durable = True
 
 
 def _sync_name(files: IFileSystem, directory: str) -> None:

@@ -27,7 +27,6 @@ from twisted_broker.log.batch_scan import valid_batches
 from twisted_broker.log.crash_cleanup import base_offset_of, clean_up_after_crash
 from twisted_broker.log.errors import CheckpointError
 from twisted_broker.log.gaps import Gap, end_of
-from twisted_broker.log.leader_epochs import LeaderEpochCache
 from twisted_broker.log.log import Log
 from twisted_broker.log.segment import LOG, OpenFiles, Segment
 from twisted_broker.wire.errors import BrokerError, ErrorCode
@@ -53,8 +52,7 @@ def new_log(
     """
     pool.files.make_directories(directory)
     log = Log(pool, directory, topic_partition, topic_id, config, None, random)
-    log.leader_epochs = LeaderEpochCache([], log.epochs_changed)
-    log.named = False
+    log.durability.name_is_durable = False
     log.segments.create(0, now_ms)
     log.set_high_watermark(0)
     return log
@@ -90,7 +88,7 @@ def load_log(
     clean_up_after_crash(files, directory)
     topic_id = _settle_topic_id(pool, directory, topic_id, sync)
     log = Log(pool, directory, topic_partition, topic_id, config, remove_later, random)
-    log.leader_epochs, epochs_lost = _load_epochs(log)
+    epochs_lost = not _load_epochs(log)
     recovered = _load_segments(log, recovery_point, clean, log_start_offset, now_ms)
     _settle_offsets(log, log_start_offset, recovery_point, now_ms)
     _settle_epochs(log, epochs_lost)
@@ -116,14 +114,19 @@ def _settle_topic_id(
     return topic_id if topic_id is not None else found
 
 
-def _load_epochs(log: Log) -> tuple[LeaderEpochCache, bool]:
-    """The cache from its checkpoint; True when there was no good one."""
+def _load_epochs(log: Log) -> bool:
+    """Fills the cache from its checkpoint; False when there was no good one. Nothing is written
+    until `_settle_epochs`.
+    """
     path = posixpath.join(log.directory, checkpoints.LEADER_EPOCH)
     try:
         entries = checkpoints.read_epochs(log.pool.files, path)
     except CheckpointError:
         entries = []
-    return LeaderEpochCache(entries), not entries
+    log.leader_epochs.changed = None
+    for epoch, start_offset in entries:
+        log.leader_epochs.assign(epoch, start_offset)
+    return bool(entries)
 
 
 def _load_segments(
@@ -222,9 +225,9 @@ def _settle_offsets(log: Log, log_start_offset: int, recovery_point: int, now_ms
         active = log.segments.create(log_start_offset, now_ms)
         end = log_start_offset
     active.load_timestamps()
-    log.log_end_offset = log.unflushed_since = end
-    log.log_start_offset = max(log_start_offset, log.segments.first.base_offset)
-    log.recovery_point = min(max(recovery_point, 0), end)
+    log.segments.log_end_offset = log.durability.unflushed_since = end
+    log.watermarks.log_start_offset = max(log_start_offset, log.segments.first.base_offset)
+    log.durability.recovery_point = min(max(recovery_point, 0), end)
 
 
 def _settle_epochs(log: Log, lost: bool) -> None:
@@ -240,7 +243,7 @@ def _settle_epochs(log: Log, lost: bool) -> None:
     path = posixpath.join(log.directory, checkpoints.LEADER_EPOCH)
     if checkpoints.read_whole(log.pool.files, path) != content:
         checkpoints.write_aside(log.pool.files, path, content, sync=len(cache) > 0)
-    log.leader_epochs = LeaderEpochCache(cache.entries(), log.epochs_changed)
+    cache.changed = log.durability.write_leader_epochs
 
 
 def _load_producers(log: Log, recovered: frozenset[int], now_ms: int) -> None:
@@ -253,4 +256,4 @@ def _load_producers(log: Log, recovered: frozenset[int], now_ms: int) -> None:
             if offset > min(recovered):
                 producers.remove_snapshot(offset)
     producers.map_end_offset = -1
-    log.rebuild_producers(now_ms, recovered)
+    log.rebuild.after_load(now_ms, recovered)

@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING
 from twisted_broker.log.segment import Segment
 
 if TYPE_CHECKING:
-    from twisted_broker.log.log_extent import LogExtent
+    from twisted_broker.log.log import Log
 
 _Old = Callable[[Segment, Segment | None], bool]
 
 
-def delete_old_segments(log: LogExtent, now_ms: int) -> int:
+def delete_old_segments(log: Log, now_ms: int) -> int:
     """Applies all rules that the log's policy allows; returns the number of segments deleted.
 
     BrokerError.
@@ -44,19 +44,19 @@ def delete_old_segments(log: LogExtent, now_ms: int) -> int:
     return deleted
 
 
-def _by_time(log: LogExtent, now_ms: int) -> _Old:
+def _by_time(log: Log, now_ms: int) -> _Old:
     retention_ms = log.config.retention_ms
     if retention_ms < 0:
         return lambda segment, following: False
     return lambda segment, following: now_ms - _age_from(log, segment) > retention_ms
 
 
-def _age_from(log: LogExtent, segment: Segment) -> int:
+def _age_from(log: Log, segment: Segment) -> int:
     largest = segment.largest_timestamp()
     return largest if largest >= 0 else log.pool.files.modified_ms(segment.log.path)
 
 
-def _by_size(log: LogExtent) -> _Old:
+def _by_size(log: Log) -> _Old:
     excess = (
         log.size_in_bytes - log.config.retention_bytes if log.config.retention_bytes >= 0 else -1
     )
@@ -71,7 +71,7 @@ def _by_size(log: LogExtent) -> _Old:
     return is_old
 
 
-def _deletable(log: LogExtent, is_old: _Old) -> list[Segment]:
+def _deletable(log: Log, is_old: _Old) -> list[Segment]:
     found: list[Segment] = []
     for row, segment in enumerate(log.segments):
         following = log.segments.at(row + 1)
@@ -86,7 +86,7 @@ def _deletable(log: LogExtent, is_old: _Old) -> list[Segment]:
     return found
 
 
-def _delete_while(log: LogExtent, is_old: _Old, now_ms: int) -> int:
+def _delete_while(log: Log, is_old: _Old, now_ms: int) -> int:
     """Deletes from the oldest on while `is_old(segment, next one)`."""
     found = _deletable(log, is_old)
     if not found:

@@ -1,15 +1,16 @@
-"""The segments of one log, in order.
+"""The segments of one log, in order, and where the log ends.
 
-Owns `Segments`: looking up, rolling, and taking away from either end.
+Owns `Segments`: the log end, finding an offset, when to roll, and removing from either end.
 
 1. There is always at least one segment; the last one is written ("active").
 2. Base offsets grow strictly; every batch of a segment lies at or above its base and below the next
    one's.
-3. Segments above a cut go from the top down, those below the log start from the bottom up: a crash
-   in between leaves no hole.
+3. Segments above a truncation go from the top down, those below the log start from the bottom up:
+   a crash in between leaves no hole.
+4. The log end is moved by whoever writes or truncates, when that is done.
 
-Source: Kafka's `LogSegments`, `LocalLog`, `LogSegment.shouldRoll`; RL 3.1. Left out: watermarks and
-producers (`log.py`).
+Source: Kafka's `LogSegments`, `LocalLog`, `LogSegment.shouldRoll`; RL 3.1. Not here: watermarks
+(`watermarks.py`), producers (`producer_state.py`).
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from collections.abc import Callable, Iterator
 
 from twisted_broker.config import LogConfig
 from twisted_broker.interfaces import IRandom
+from twisted_broker.log.offset_metadata import LogOffsetMetadata
 from twisted_broker.log.segment import OpenFiles, Segment
 
 _INT_MAX = 2**31 - 1
@@ -30,10 +32,12 @@ class Segments:
     __slots__ = (
         "_all",
         "_bases",
+        "_end",
         "_random",
         "active",
         "config",
         "directory",
+        "log_end_offset",
         "pool",
         "remove_later",
     )
@@ -51,6 +55,39 @@ class Segments:
         self._bases: list[int] = []
         self._all: list[Segment] = []
         self.active: Segment
+        self.log_end_offset = 0
+        self._end = LogOffsetMetadata(0)
+
+    @property
+    def log_end(self) -> LogOffsetMetadata:
+        """The log end with its place; followers of an idle log ask for it again and again, so it
+        is made once for each end.
+        """
+        active, known = self.active, self._end
+        if (
+            known.offset != self.log_end_offset
+            or known.position != active.size
+            or known.segment_base_offset != active.base_offset
+        ):
+            known = self._end = LogOffsetMetadata(
+                self.log_end_offset, active.base_offset, active.size
+            )
+        return known
+
+    def place_of(self, offset: int) -> LogOffsetMetadata:
+        """`offset` with its place: the first byte of its batch, or of the next one.
+
+        OSError; BrokerError CORRUPT_MESSAGE where the file is damaged.
+        """
+        if offset == self.log_end_offset:
+            return self.log_end
+        row = self.row_of(offset)
+        while (segment := self.at(row)) is not None:
+            place = segment.locate(offset)
+            if place is not None:
+                return LogOffsetMetadata(offset, segment.base_offset, place.position)
+            row += 1
+        return self.log_end
 
     def make(self, base_offset: int, now_ms: int) -> Segment:
         """A segment object over files that may exist; not yet one of the log's."""

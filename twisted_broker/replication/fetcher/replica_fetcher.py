@@ -113,7 +113,7 @@ class ReplicaFetcher(Fetcher):
         waiting, self._unsettled = self._unsettled, []
         for log, end in waiting:
             done: Deferred[None] = Deferred()
-            log.when_settled(end, lambda done=done: None if done.called else done.callback(None))  # type: ignore[misc]
+            log.when_synced(end, lambda done=done: None if done.called else done.callback(None))  # type: ignore[misc]
             await done
 
     def partition_failed(

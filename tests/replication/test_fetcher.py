@@ -9,6 +9,8 @@ from tests.replication.fixtures import TOPIC_ID, TP, WALL_MS, batch, registratio
 from tests.replication.pair import BACKOFF_MS, Node, nodes
 from twisted_broker.log.append_info import AppendOrigin
 from twisted_broker.log.errors import LogDirFailure
+from twisted_broker.replication.explain.explanation import fetching_now
+from twisted_broker.replication.explain.reasons import Now
 from twisted_broker.replication.fetcher import follower_log
 from twisted_broker.replication.fetcher.fetcher_state import FetchedPartition, InitialFetchState
 from twisted_broker.replication.fetcher.leader_endpoint import EARLIEST, LATEST
@@ -360,6 +362,51 @@ def test_within_the_leaders_range_we_go_on_at_our_end() -> None:
     )
     a.round()
     assert (a.log.log_end_offset, a.state.fetch_offset, a.state.lag) == (3, 3, 6)
+
+
+def test_refused_again_within_the_leaders_range_it_waits() -> None:
+    """Going on at the same place changes nothing: the second time waits for the backoff,
+    whatever the reason is; progress ends that.
+    """
+    a, _ = out_of_range(own=3, leader_start=1, leader_end=9)
+    a.fetcher.leader = Bent(
+        a.leader, lambda answers: {TP: FetchedPartition(ErrorCode.OFFSET_OUT_OF_RANGE)}
+    )
+    a.round()
+    assert a.state.delayed_until_ms < 0
+    for _ in range(3):
+        a.round()
+        assert a.state.delayed_until_ms > a.now_ms()
+        a.clock.advance(BACKOFF_MS / 1000)
+    assert (a.log.log_end_offset, a.state.fetch_offset) == (3, 3)
+
+
+@pytest.mark.parametrize("truncates_on_fetch", [True, False])
+@pytest.mark.parametrize("leader_end", [2, 5, 9])
+def test_a_log_of_a_newer_epoch_than_its_leaders_is_left_alone(
+    leader_end: int, truncates_on_fetch: bool
+) -> None:
+    """Metadata that went back makes an older epoch lead: what a newer one wrote is neither cut
+    nor added to, and nobody is asked in vain.
+    """
+    a, b = nodes()
+    b.lead(7)
+    b.append(leader_end)
+    a.lead(8)
+    a.append(5)
+    a.log.set_high_watermark(5)
+    a.held.partition_epoch = a.held.leader_epoch = -1  # the process that led at epoch 8 is another
+    a.follow(b, 7, truncates_on_fetch=truncates_on_fetch)
+    for _ in range(3):
+        a.round()
+        a.clock.advance(1)
+    assert a.log.log_end_offset == 5 and a.fetcher.state.failed == {TP} and a.leader.asked == []
+    assert (
+        "records of leader epoch 8, but its leader leads at epoch 7"
+        in a.held.history.failure.reason
+    )
+    told = fetching_now(a.held, "", "", None, Now(a.now_ms(), 0))
+    assert told.phase == "failed" and a.held.history.failure.reason in told.why
 
 
 def test_unclean_truncation_can_be_refused() -> None:

@@ -23,6 +23,8 @@ from tests.replication.fixtures import (
 from twisted_broker.image.entries import Endpoint
 from twisted_broker.interfaces import TopicPartition
 from twisted_broker.log.append_info import AppendOrigin
+from twisted_broker.replication.explain.explanation import fetching_now
+from twisted_broker.replication.explain.reasons import Now
 from twisted_broker.replication.fetcher.leader_endpoint import BrokerEndPoint
 from twisted_broker.replication.fetcher.replica_fetcher import ReplicaFetcher
 from twisted_broker.replication.fetcher.replica_fetcher_manager import (
@@ -280,6 +282,24 @@ def test_where_fetching_begins(with_epochs: bool, offset: int) -> None:
         fixture.partition().log.leader_epochs.clear()
     fixture.topic(states={0: registration(2, REPLICAS, (2,), 2, 20)})
     assert fixture.fetched()[TP].fetch_offset == offset
+
+
+def test_a_log_of_a_newer_epoch_is_not_led() -> None:
+    """Metadata that went back: under the older epoch its appends would be cut by the next
+    recovery. It is offline and says why.
+    """
+    fixture = FollowerRig()
+    fixture.follow(2, 8)
+    fixture.wires[0].answer(records=sent_by_leader(3, epoch=8), high_watermark=3)
+    held = fixture.partition()
+    held.leader_epoch = held.partition_epoch = -1  # another process, which knows the log only
+    fixture.lead(7)
+    assert held.offline and not held.is_leader and held.log.leader_epochs.entries() == [(8, 0)]
+    told = fetching_now(held, "", "", None, Now(1, 1))
+    assert (
+        "until this broker starts anew" in told.why
+        and "epoch 8, but the metadata lets it lead at epoch 7" in told.why
+    )
 
 
 def test_a_partition_that_will_be_led_leaves_its_fetcher_first(monkeypatch) -> None:

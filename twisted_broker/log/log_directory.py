@@ -83,6 +83,9 @@ class LogDirectory:
         self.failed: OSError | None = None
         self.to_delete: list[str] = []
         self.without_id: deque[Log] = deque()
+        self.before_format: Callable[[], None] | None = (
+            None  # called when it is known to be ours, before it bears the cluster's id
+        )
         self._release: Callable[[], None] | None = None
 
     def claim(self, node_id: int, cluster_id: str) -> None:
@@ -105,6 +108,8 @@ class LogDirectory:
             raise LogDirMismatch(
                 f"{self.path} belongs to cluster {found.cluster_id}, this is cluster {cluster_id}"
             )
+        if self.before_format is not None:
+            self.before_format()
         self.directory_id = (
             found.directory_id
             if found is not None and found.directory_id is not None

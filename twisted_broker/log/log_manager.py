@@ -48,7 +48,9 @@ class LogManager(LogCare):
 
         Errbacks with LogDirFailure when no directory is left.
         """
-        for directory in self.directories.values():
+        for directory in sorted(
+            self.directories.values(), key=lambda each: each.before_format is None
+        ):
             try:
                 directory.claim(self.config.node_id, self.cluster_id)
             except OSError as error:

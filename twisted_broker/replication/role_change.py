@@ -8,7 +8,9 @@ Owns the order in which roles change.
    are short it has no role yet, and is tried again.
 3. Older news changes nothing; leader updates may be missed in between.
 4. Coordinators hear of their partitions last, when all of them have their new roles.
-5. Fetchers let go of a partition before its role changes, and take up followers when all of them
+5. A replica whose log has records of a newer leader epoch than the metadata's does not lead: the
+   metadata is older than it is.
+6. Fetchers let go of a partition before its role changes, and take up followers when all of them
    have theirs; only where the leader epoch rose.
 
 Source: RL 1.3-1.5; Kafka's `ReplicaManager.applyDelta`, `LocalReplicaChanges`. Leaves out: fetching
@@ -35,6 +37,7 @@ from twisted_broker.interfaces import TopicPartition
 from twisted_broker.log.errors import LogDirFailure, OutOfDescriptors
 from twisted_broker.log.gaps import settle_gap
 from twisted_broker.replication.partition.partition import Partition
+from twisted_broker.replication.partition.partition_history import older_metadata
 from twisted_broker.wire.errors import BrokerError
 
 if TYPE_CHECKING:
@@ -177,6 +180,14 @@ def _lead(
 ) -> None:
     partition, log = _open(replicas, change, state, delta, settings)
     if log is None:
+        return
+    newest = log.leader_epochs.latest_epoch
+    if (
+        newest > state.leader_epoch
+    ):  # its next append would be cut by the next recovery: epochs in a log only grow
+        reason = older_metadata(newest, f"the metadata lets it lead at epoch {state.leader_epoch}")
+        partition.history.following_failed(reason, replicas.runtime.now_ms())
+        partition.fail(reason)
         return
     try:
         replicas.wake(

@@ -252,10 +252,8 @@ def fetching_now(
     """
     failure = partition.history.failure
     if state is None and failure is not None:
-        why = (
-            f"given up {lasting(now.ago(failure.at_ms))} ago until the controller's next "
-            f"word: {failure.reason}"
-        )
+        until = "this broker starts anew" if partition.offline else "the controller's next word"
+        why = f"given up {lasting(now.ago(failure.at_ms))} ago until {until}: {failure.reason}"
         return Fetching("", "failed", -1, -1, 0, why)
     if state is None:
         return Fetching(

@@ -8,6 +8,8 @@ Owns `ReplicaFetcher`.
    none are, the high watermark is where to cut.
 3. A partition that cannot be truncated or appended to fails, and only that one; a failed directory
    is the replica manager's.
+4. A log with records of a newer leader epoch than its leader's is neither cut nor appended to: its
+   metadata is older than it is.
 
 Source: RL 6.3-6.5; Kafka's `ReplicaFetcherThread`. Leaves out: rounds, pauses and lost connections
 (`fetcher`), where to cut (`truncation`), the change to the log itself (`follower`), follower
@@ -29,6 +31,7 @@ from twisted_broker.replication.fetcher import follower_log
 from twisted_broker.replication.fetcher.fetcher import Fetcher
 from twisted_broker.replication.fetcher.fetcher_state import (
     FetchedPartition,
+    InitialFetchState,
     PartitionFetchState,
     Verdict,
 )
@@ -43,6 +46,7 @@ from twisted_broker.replication.fetcher.truncation import (
     truncation_for,
 )
 from twisted_broker.replication.partition.partition import Partition
+from twisted_broker.replication.partition.partition_history import older_metadata
 from twisted_broker.wire.errors import BrokerError
 
 if TYPE_CHECKING:
@@ -73,6 +77,19 @@ class ReplicaFetcher(Fetcher):
         self._partition_max_bytes = partition_max_bytes
         self._refuse_unclean = refuse_unclean
         self._unsettled: list[tuple[Log, int]] = []
+        # Where one went on that was refused within the leader's range.
+        self._restarted: dict[TopicPartition, int] = {}
+
+    def add(self, partitions: Mapping[TopicPartition, InitialFetchState]) -> None:
+        super().add(partitions)
+        for topic_partition, initial in partitions.items():
+            self._restarted.pop(topic_partition, None)
+            if topic_partition not in self.state.partitions:
+                continue
+            newest = self.latest_epoch(topic_partition)
+            if newest > initial.leader_epoch:
+                reason = f"its leader leads at epoch {initial.leader_epoch}"
+                self.partition_failed(topic_partition, older_metadata(newest, reason))
 
     def _followed(self, topic_partition: TopicPartition) -> tuple[Partition, Log]:
         partition = self._replicas.partition(topic_partition)
@@ -227,6 +244,12 @@ class ReplicaFetcher(Fetcher):
                 ),
             )
             return True
+        if not restart.cut and not restart.fully:
+            if self._restarted.get(topic_partition) == restart.offset:
+                return (
+                    False  # it was refused there again: told already, asked again after the backoff
+                )
+            self._restarted[topic_partition] = restart.offset
         return self._restart_at(topic_partition, restart)
 
     def _own_end(self, topic_partition: TopicPartition, asked: RequestedPartition) -> int | None:

@@ -208,6 +208,15 @@ class PartitionHistory:
         self.failure = FollowingFailure(reason, now_ms)
 
 
+def older_metadata(newest_epoch: int, reason: str) -> str:
+    """Why a replica is neither led nor fetched whose log is ahead of the metadata."""
+    return (
+        f"its log has records of leader epoch {newest_epoch}, but {reason}: the controller's "
+        "metadata is older than this replica "
+        "(restored from an older copy?); nothing is cut"
+    )
+
+
 def _leader_end(partition: Partition) -> int:
     return -1 if partition.leader_log is None else partition.leader_log.log_end_offset
 

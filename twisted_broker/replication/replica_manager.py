@@ -174,7 +174,7 @@ class ReplicaManager:
             config.integer("max.incremental.fetch.session.cache.slots"), runtime.random
         )
         self._high_watermarks = HighWatermarkCheckpoint(
-            runtime.files, log_manager.worker, log_manager.fail_directory
+            runtime.files, log_manager.directories.worker, log_manager.directories.fail
         )
         self._partition_of = self.partition  # one for all that waits
         self._draining = False

@@ -25,6 +25,16 @@ from itertools import chain
 from twisted_broker.interfaces import IFile
 from twisted_broker.log.producer_snapshot import RETAINED_BATCHES, ProducerEntry
 from twisted_broker.log.segment import Segment
+from twisted_broker.wire.batch_fields import (
+    ATTRIBUTES,
+    BASE_OFFSET,
+    BASE_SEQUENCE,
+    LAST_OFFSET_DELTA,
+    LENGTH,
+    MAX_TIMESTAMP,
+    PRODUCER_EPOCH,
+    PRODUCER_ID,
+)
 from twisted_broker.wire.batch_header import HEADER_BYTES
 from twisted_broker.wire.records import (
     CONTROL_FLAG,
@@ -49,7 +59,7 @@ def recover_producer_batches(
         return
     try:
         for header in _headers_backwards(segments):
-            entry = wanted.get(header[9])
+            entry = wanted.get(header[PRODUCER_ID])
             if entry is not None and _is_earlier_batch(entry, header):
                 _put_before(entry, header)
                 if not _has_more(entry):
@@ -69,16 +79,21 @@ def _has_more(entry: ProducerEntry) -> bool:
 
 
 def _is_earlier_batch(entry: ProducerEntry, header: BatchHeader) -> bool:
-    is_data = not header[5] & CONTROL_FLAG and header[11] >= 0
+    is_data = not header[ATTRIBUTES] & CONTROL_FLAG and header[BASE_SEQUENCE] >= 0
     return (
         is_data
-        and header[10] == entry.producer_epoch
-        and header[0] + header[6] < entry.batches[0][1]
+        and header[PRODUCER_EPOCH] == entry.producer_epoch
+        and header[BASE_OFFSET] + header[LAST_OFFSET_DELTA] < entry.batches[0][1]
     )
 
 
 def _put_before(entry: ProducerEntry, header: BatchHeader) -> None:
-    base_offset, delta, max_timestamp, base_sequence = header[0], header[6], header[8], header[11]
+    base_offset, delta, max_timestamp, base_sequence = (
+        header[BASE_OFFSET],
+        header[LAST_OFFSET_DELTA],
+        header[MAX_TIMESTAMP],
+        header[BASE_SEQUENCE],
+    )
     entry.batches.insert(
         0, (next_sequence(base_sequence, delta), base_offset + delta, delta, max_timestamp)
     )
@@ -114,5 +129,5 @@ def _headers(file: IFile, start: int, end: int, most: int) -> list[BatchHeader]:
             else read_batch_header(file.read_at(position, HEADER_BYTES))
         )
         found.append(header)
-        position += LOG_OVERHEAD + header[1]
+        position += LOG_OVERHEAD + header[LENGTH]
     return found

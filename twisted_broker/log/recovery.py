@@ -29,6 +29,7 @@ from twisted_broker.log.errors import CheckpointError
 from twisted_broker.log.gaps import Gap, end_of
 from twisted_broker.log.log import Log
 from twisted_broker.log.segment import LOG, OpenFiles, Segment
+from twisted_broker.wire.batch_fields import BASE_OFFSET, PARTITION_LEADER_EPOCH
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.records import CorruptRecordError
 
@@ -235,8 +236,8 @@ def _settle_epochs(log: Log, lost: bool) -> None:
     if lost:
         cache.clear()
         for segment in log.segments:
-            for batch in segment.headers():
-                cache.assign(batch[2], batch[0])
+            for header in segment.headers():
+                cache.assign(header[PARTITION_LEADER_EPOCH], header[BASE_OFFSET])
     cache.truncate_from_end(log.log_end_offset)
     cache.truncate_from_start(log.log_start_offset)
     content = checkpoints.epochs_text(cache.epochs, cache.start_offsets)

@@ -25,8 +25,12 @@ from twisted_broker.log.batch_scan import BatchPlace, find_batch, scan, scan_hea
 from twisted_broker.log.index import OffsetIndex, TimeIndex
 from twisted_broker.log.segment_file import FileSlice, OpenFiles, SegmentFile, SliceGone
 from twisted_broker.log.txn_index import TransactionIndex
+from twisted_broker.wire.batch_fields import BASE_OFFSET, LAST_OFFSET_DELTA, LENGTH, MAX_TIMESTAMP
+from twisted_broker.wire.batch_header import MAGIC_AT
 from twisted_broker.wire.records import (
+    HEADER_BYTES,
     LOG_OVERHEAD,
+    MAGIC,
     BatchHeader,
     BatchView,
     CorruptRecordError,
@@ -144,8 +148,11 @@ class Segment:
             for position, header in scan_headers(
                 self.log.open(), self.offset_index.lookup(offset), self.size
             ):
-                if header[8] > timestamp:
-                    timestamp, offset = header[8], header[0] + header[6]
+                if header[MAX_TIMESTAMP] > timestamp:
+                    timestamp, offset = (
+                        header[MAX_TIMESTAMP],
+                        header[BASE_OFFSET] + header[LAST_OFFSET_DELTA],
+                    )
                     lags = lags or position <= indexed
         except CorruptRecordError:
             pass
@@ -174,8 +181,11 @@ class Segment:
             for _, header in scan_headers(
                 self.log.open(), self.offset_index.last_position, self.size
             ):
-                if header[8] > timestamp:
-                    timestamp, largest_at = header[8], header[0] + header[6]
+                if header[MAX_TIMESTAMP] > timestamp:
+                    timestamp, largest_at = (
+                        header[MAX_TIMESTAMP],
+                        header[BASE_OFFSET] + header[LAST_OFFSET_DELTA],
+                    )
         except CorruptRecordError:
             pass
         self._found_timestamps(timestamp, largest_at)
@@ -221,9 +231,11 @@ class Segment:
         if self.size == 0:
             return -1
         if self._first_timestamp == _UNKNOWN_TIMESTAMP:
-            header = self.log.open().read_at(0, 61)
+            start = self.log.open().read_at(0, HEADER_BYTES)
             self._first_timestamp = (
-                read_batch_header(header)[8] if len(header) == 61 and header[16] == 2 else -1
+                read_batch_header(start)[MAX_TIMESTAMP]
+                if len(start) == HEADER_BYTES and start[MAGIC_AT] == MAGIC
+                else -1
             )
         return self._first_timestamp
 
@@ -303,7 +315,10 @@ class Segment:
         for position, header in scan_headers(
             file, self.offset_index.lookup(from_offset), self.size
         ):
-            if header[0] + header[6] < start_offset or header[8] < timestamp:
+            if (
+                header[BASE_OFFSET] + header[LAST_OFFSET_DELTA] < start_offset
+                or header[MAX_TIMESTAMP] < timestamp
+            ):
                 continue
             batch = self.load(position, header)
             for record in batch.records():
@@ -338,7 +353,7 @@ class Segment:
 
     def load(self, position: int, header: BatchHeader) -> BatchView:
         """The whole batch of this header. OSError."""
-        return BatchView(self.log.open().read_at(position, LOG_OVERHEAD + header[1]))
+        return BatchView(self.log.open().read_at(position, LOG_OVERHEAD + header[LENGTH]))
 
     # -- cutting and removing
 

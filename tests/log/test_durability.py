@@ -10,11 +10,11 @@ from tests.log.batches import config
 from tests.log.standing_worker import StandingWorker
 from twisted_broker.log import checkpoints
 from twisted_broker.log.durability import Durability
-from twisted_broker.log.leader_epochs import LeaderEpochCache
+from twisted_broker.log.leader_epochs import LeaderEpochFileCache
 from twisted_broker.log.offset_metadata import LogOffsetMetadata
 from twisted_broker.log.producer_state import ProducerStateManager
 from twisted_broker.log.segment_file import OpenFiles
-from twisted_broker.log.segments import Segments
+from twisted_broker.log.segments import LogSegments
 from twisted_broker.log.watermarks import Watermarks
 from twisted_broker.testing.sim.disk import SimDisk
 from twisted_broker.testing.sim.disk_faults import Fault
@@ -29,12 +29,12 @@ class Parts:
     def __init__(self, flush_messages: int = 2**63 - 1) -> None:
         self.files = SimDisk(1)
         self.files.make_directories(DIRECTORY)
-        self.segments = Segments(OpenFiles(self.files), DIRECTORY, config(), None)
+        self.segments = LogSegments(OpenFiles(self.files), DIRECTORY, config(), None)
         self.segments.create(0, 0)
         self.files.sync_all()
         producers = ProducerStateManager(self.files, DIRECTORY, 1000)
         watermarks = Watermarks(self.segments, producers, LogOffsetMetadata)
-        self.epochs = LeaderEpochCache([])
+        self.epochs = LeaderEpochFileCache([])
         self.errors: list[OSError] = []
         self.synced = 0
         self.durability = Durability(

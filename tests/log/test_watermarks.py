@@ -9,7 +9,7 @@ from twisted_broker.log.memory import MemoryFileSystem
 from twisted_broker.log.offset_metadata import LogOffsetMetadata
 from twisted_broker.log.producer_state import ProducerStateManager
 from twisted_broker.log.segment_file import OpenFiles
-from twisted_broker.log.segments import Segments
+from twisted_broker.log.segments import LogSegments
 from twisted_broker.log.watermarks import Watermarks
 
 DIRECTORY = "/data/t-0"
@@ -21,7 +21,7 @@ class Parts:
     def __init__(self) -> None:
         files = MemoryFileSystem()
         files.make_directories(DIRECTORY)
-        self.segments = Segments(OpenFiles(files), DIRECTORY, config(), None)
+        self.segments = LogSegments(OpenFiles(files), DIRECTORY, config(), None)
         self.segments.create(10, 0)
         self.producers = ProducerStateManager(files, DIRECTORY, 1000)
         self.looked_up: list[int] = []

@@ -23,10 +23,10 @@ from collections.abc import Callable
 
 from twisted_broker.interfaces import IDiskWorker
 from twisted_broker.log import checkpoints
-from twisted_broker.log.leader_epochs import LeaderEpochCache
+from twisted_broker.log.leader_epochs import LeaderEpochFileCache
 from twisted_broker.log.offset_metadata import LogOffsetMetadata
 from twisted_broker.log.producer_state import ProducerStateManager
-from twisted_broker.log.segments import Segments
+from twisted_broker.log.segments import LogSegments
 from twisted_broker.log.watermarks import Watermarks
 
 
@@ -64,10 +64,10 @@ class Durability:
 
     def __init__(
         self,
-        segments: Segments,
+        segments: LogSegments,
         watermarks: Watermarks,
         producers: ProducerStateManager,
-        leader_epochs: LeaderEpochCache,
+        leader_epochs: LeaderEpochFileCache,
         flush_messages: int,
         fail: Callable[[OSError], object],
         synced: Callable[[], None],

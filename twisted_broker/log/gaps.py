@@ -23,7 +23,7 @@ import struct
 from typing import TYPE_CHECKING, NamedTuple
 
 from twisted_broker.log.batch_scan import scan
-from twisted_broker.log.segment import LOG, Segment, file_name
+from twisted_broker.log.segment import LOG, LogSegment, file_name
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.records import CorruptRecordError
 
@@ -45,7 +45,7 @@ class Gap(NamedTuple):
     torn: bool
 
 
-def end_of(segment: Segment) -> int:
+def end_of(segment: LogSegment) -> int:
     """One above the last offset of a segment that is written no more, read from its index's last
     entry on; -1 when it cannot be told. OSError.
     """
@@ -68,7 +68,7 @@ def end_of(segment: Segment) -> int:
     return -1
 
 
-def _last_indexed(segment: Segment) -> int:
+def _last_indexed(segment: LogSegment) -> int:
     """The position in the last entry of the offset index; 0 without one."""
     files, path = segment.log.pool.files, segment.offset_index.file.path
     try:

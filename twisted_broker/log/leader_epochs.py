@@ -1,7 +1,6 @@
 """Which leader epoch began at which offset.
 
-Owns `LeaderEpochCache`: the epochs of a log with their start offsets, and answers to "where does
-epoch E end".
+Owns `LeaderEpochFileCache`: the epochs of a log with their start offsets, and where epoch E ends.
 
 1. Epochs and start offsets both grow strictly.
 2. The list in memory is the truth; every change is handed to `changed`, which brings it to the
@@ -19,7 +18,7 @@ from collections.abc import Callable
 UNDEFINED = (-1, -1)
 
 
-class LeaderEpochCache:
+class LeaderEpochFileCache:
     """`entries` are (epoch, start offset); the ones out of order are dropped.
 
     `changed()` is called after every change; None while the log is loaded.

@@ -55,7 +55,7 @@ from twisted_broker.log.errors import (
     UnexpectedAppendOffset,
     is_out_of_descriptors,
 )
-from twisted_broker.log.leader_epochs import LeaderEpochCache
+from twisted_broker.log.leader_epochs import LeaderEpochFileCache
 from twisted_broker.log.offset_metadata import LogOffsetMetadata
 from twisted_broker.log.offset_search import find_by_timestamp, find_max_timestamp
 from twisted_broker.log.producer_append import check_append
@@ -64,8 +64,8 @@ from twisted_broker.log.producer_snapshot import BatchMetadata
 from twisted_broker.log.producer_state import ProducerStateManager
 from twisted_broker.log.reading import read_segments
 from twisted_broker.log.replicated_batches import replicated_batches
-from twisted_broker.log.segment import OpenFiles, Segment
-from twisted_broker.log.segments import Segments
+from twisted_broker.log.segment import LogSegment, OpenFiles
+from twisted_broker.log.segments import LogSegments
 from twisted_broker.log.txn_index import AbortedTxn
 from twisted_broker.log.validation import check_header, needs_preparation, prepare
 from twisted_broker.log.watermarks import Watermarks
@@ -133,12 +133,12 @@ class Log:
         self.pool, self.config = pool, config
         self.topic_partition, self.topic_id = topic_partition, topic_id
         self._needs_preparation = needs_preparation(config)
-        self.segments = Segments(pool, directory, config, remove_later, random)
+        self.segments = LogSegments(pool, directory, config, remove_later, random)
         self.producers = ProducerStateManager(
             pool.files, directory, config.producer_id_expiration_ms
         )
         self.watermarks = Watermarks(self.segments, self.producers, self.offset_metadata)
-        self.leader_epochs = LeaderEpochCache([])
+        self.leader_epochs = LeaderEpochFileCache([])
         self.durability = Durability(
             self.segments,
             self.watermarks,
@@ -440,7 +440,7 @@ class Log:
         )
 
     def _add_to_producers(
-        self, header: BatchHeader, records: Buffer, first: int, segment: Segment
+        self, header: BatchHeader, records: Buffer, first: int, segment: LogSegment
     ) -> None:
         """Adds a batch with a producer id, written at `first`, to the producer state."""
         _, _, _, _, _, attributes, delta, _, timestamp, producer_id, epoch, sequence, _ = header
@@ -461,7 +461,7 @@ class Log:
         if attributes & _UNSTABLE:
             self.watermarks.update_first_unstable()
 
-    def _index_aborted(self, aborted: AbortedTxn | None, segment: Segment) -> None:
+    def _index_aborted(self, aborted: AbortedTxn | None, segment: LogSegment) -> None:
         # While producers are rebuilt the rebuild finds it, knowing where its transaction began.
         if aborted is not None and self.producers.rebuilt is None:
             segment.txn_index.append(aborted)

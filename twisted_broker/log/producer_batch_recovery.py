@@ -24,7 +24,7 @@ from itertools import chain
 
 from twisted_broker.interfaces import IFile
 from twisted_broker.log.producer_snapshot import RETAINED_BATCHES, ProducerEntry
-from twisted_broker.log.segment import Segment
+from twisted_broker.log.segment import LogSegment
 from twisted_broker.wire.batch_fields import (
     ATTRIBUTES,
     BASE_OFFSET,
@@ -51,7 +51,7 @@ _MAX_SEQUENCE = 2**31 - 1
 
 
 def recover_producer_batches(
-    segments: Iterable[Segment], producers: Iterable[ProducerEntry]
+    segments: Iterable[LogSegment], producers: Iterable[ProducerEntry]
 ) -> None:
     """Completes the batches of `producers` out of `segments`, newest first. OSError."""
     wanted = {entry.producer_id: entry for entry in producers if _has_more(entry)}
@@ -99,7 +99,7 @@ def _put_before(entry: ProducerEntry, header: BatchHeader) -> None:
     )
 
 
-def _headers_backwards(segments: Iterable[Segment]) -> Iterator[BatchHeader]:
+def _headers_backwards(segments: Iterable[LogSegment]) -> Iterator[BatchHeader]:
     """The newest headers, newest first, as far as the bound allows."""
     left = MOST_HEADERS
     for segment in segments:

@@ -31,8 +31,8 @@ from twisted_broker.log.batch_scan import scan_headers
 from twisted_broker.log.durability import Durability
 from twisted_broker.log.producer_batch_recovery import recover_producer_batches
 from twisted_broker.log.producer_state import ProducerStateManager
-from twisted_broker.log.segment import Segment
-from twisted_broker.log.segments import Segments
+from twisted_broker.log.segment import LogSegment
+from twisted_broker.log.segments import LogSegments
 from twisted_broker.log.txn_index import AbortedTxn
 from twisted_broker.log.watermarks import Watermarks
 from twisted_broker.wire.batch_fields import (
@@ -89,7 +89,7 @@ class ProducerRebuild:
 
     def __init__(
         self,
-        segments: Segments,
+        segments: LogSegments,
         watermarks: Watermarks,
         producers: ProducerStateManager,
         durability: Durability,
@@ -97,7 +97,7 @@ class ProducerRebuild:
     ) -> None:
         self._segments, self._watermarks = segments, watermarks
         self._producers, self._durability, self._fail = producers, durability, fail
-        self._segment: Segment | None = None
+        self._segment: LogSegment | None = None
         self._position = 0
         self._filled = 0  # up to there the transaction indexes are complete, while in slices
         self._ready = self._running = False
@@ -194,7 +194,7 @@ class ProducerRebuild:
             lambda found, error: self._slice_read(state, disk, segment, found, error),
         )
 
-    def _find_segment(self, state: ProducerStateManager) -> Segment | None:
+    def _find_segment(self, state: ProducerStateManager) -> LogSegment | None:
         """The segment to go on in, with `_position` in it; None at the log's end."""
         state.map_end_offset = max(state.map_end_offset, self._watermarks.log_start_offset)
         segment = self._segment
@@ -211,7 +211,7 @@ class ProducerRebuild:
             row += 1
         return None
 
-    def _enter(self, state: ProducerStateManager, segment: Segment) -> None:
+    def _enter(self, state: ProducerStateManager, segment: LogSegment) -> None:
         self._segment, self._position = segment, 0
         if segment.base_offset > state.map_end_offset:
             state.map_end_offset = segment.base_offset
@@ -224,7 +224,7 @@ class ProducerRebuild:
         self,
         state: ProducerStateManager,
         disk: IDiskWorker,
-        segment: Segment,
+        segment: LogSegment,
         found: _Slice | None,
         error: BaseException | None,
     ) -> None:
@@ -247,7 +247,7 @@ class ProducerRebuild:
         except OSError as failure:
             self._fail(failure)
 
-    def _add_slice(self, state: ProducerStateManager, segment: Segment, found: _Slice) -> None:
+    def _add_slice(self, state: ProducerStateManager, segment: LogSegment, found: _Slice) -> None:
         for header, control in found.found:
             aborted = _add(state, header, control)
             if aborted is not None and aborted.last_offset >= self._filled:

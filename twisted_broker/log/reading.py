@@ -14,13 +14,13 @@ from __future__ import annotations
 
 from twisted_broker.log.append_info import FetchDataInfo
 from twisted_broker.log.offset_metadata import LogOffsetMetadata
-from twisted_broker.log.segment import FileSlice, Segment
-from twisted_broker.log.segments import Segments
+from twisted_broker.log.segment import FileSlice, LogSegment
+from twisted_broker.log.segments import LogSegments
 from twisted_broker.log.txn_index import AbortedTxn
 
 
 def read_segments(
-    segments: Segments,
+    segments: LogSegments,
     offset: int,
     max_bytes: int,
     upto: LogOffsetMetadata,
@@ -61,7 +61,7 @@ def read_segments(
 
 
 def _nothing(
-    segments: Segments, offset: int, upto: LogOffsetMetadata, read_committed: bool
+    segments: LogSegments, offset: int, upto: LogOffsetMetadata, read_committed: bool
 ) -> FetchDataInfo:
     known = upto.offset == offset and upto.position >= 0
     metadata = upto if known else segments.place_of(offset)
@@ -69,7 +69,7 @@ def _nothing(
 
 
 def _aborted(
-    segments: Segments, segment: Segment, row: int, offset: int, end: int
+    segments: LogSegments, segment: LogSegment, row: int, offset: int, end: int
 ) -> list[AbortedTxn]:
     """Aborted transactions among the batches from `offset` to byte `end` of the segment."""
     upper = segment.upper_bound_offset(end)
@@ -79,7 +79,7 @@ def _aborted(
     return aborted_transactions(segments, offset, upper)
 
 
-def aborted_transactions(segments: Segments, offset: int, upper_bound: int) -> list[AbortedTxn]:
+def aborted_transactions(segments: LogSegments, offset: int, upper_bound: int) -> list[AbortedTxn]:
     """Aborted transactions that touch [offset, upper_bound). OSError."""
     found: list[AbortedTxn] = []
     row = max(0, segments.row_of(offset))

@@ -28,7 +28,7 @@ from twisted_broker.log.crash_cleanup import base_offset_of, clean_up_after_cras
 from twisted_broker.log.errors import CheckpointError
 from twisted_broker.log.gaps import Gap, end_of
 from twisted_broker.log.log import Log
-from twisted_broker.log.segment import LOG, OpenFiles, Segment
+from twisted_broker.log.segment import LOG, LogSegment, OpenFiles
 from twisted_broker.wire.batch_fields import BASE_OFFSET, PARTITION_LEADER_EPOCH
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.records import CorruptRecordError
@@ -168,7 +168,7 @@ def _load_segments(
     return frozenset(recovered)
 
 
-def _opens(log: Log, segment: Segment) -> bool:
+def _opens(log: Log, segment: LogSegment) -> bool:
     """Whether the end of the active segment can be read; else repairs it."""
     try:
         segment.next_offset()
@@ -186,7 +186,7 @@ def _delete_from(log: Log, bases: list[int], now_ms: int) -> None:
             log.pool.files.remove(path)
 
 
-def recover_segment(log: Log, segment: Segment) -> int:
+def recover_segment(log: Log, segment: LogSegment) -> int:
     """Checks every batch, makes the indexes and epochs anew, cuts at the first bad byte; returns
     the bytes cut. OSError.
     """

@@ -14,12 +14,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from twisted_broker.log.segment import Segment
+from twisted_broker.log.segment import LogSegment
 
 if TYPE_CHECKING:
     from twisted_broker.log.log import Log
 
-_Old = Callable[[Segment, Segment | None], bool]
+_Old = Callable[[LogSegment, LogSegment | None], bool]
 
 
 def delete_old_segments(log: Log, now_ms: int) -> int:
@@ -51,7 +51,7 @@ def _by_time(log: Log, now_ms: int) -> _Old:
     return lambda segment, following: now_ms - _age_from(log, segment) > retention_ms
 
 
-def _age_from(log: Log, segment: Segment) -> int:
+def _age_from(log: Log, segment: LogSegment) -> int:
     largest = segment.largest_timestamp()
     return largest if largest >= 0 else log.pool.files.modified_ms(segment.log.path)
 
@@ -61,7 +61,7 @@ def _by_size(log: Log) -> _Old:
         log.size_in_bytes - log.config.retention_bytes if log.config.retention_bytes >= 0 else -1
     )
 
-    def is_old(segment: Segment, following: Segment | None) -> bool:
+    def is_old(segment: LogSegment, following: LogSegment | None) -> bool:
         nonlocal excess
         if excess - segment.size < 0:
             return False
@@ -71,8 +71,8 @@ def _by_size(log: Log) -> _Old:
     return is_old
 
 
-def _deletable(log: Log, is_old: _Old) -> list[Segment]:
-    found: list[Segment] = []
+def _deletable(log: Log, is_old: _Old) -> list[LogSegment]:
+    found: list[LogSegment] = []
     for row, segment in enumerate(log.segments):
         following = log.segments.at(row + 1)
         upper = following.base_offset if following is not None else log.log_end_offset

@@ -1,6 +1,6 @@
 """One segment of a log: the record file and its three indexes.
 
-Owns `Segment`, and names `FileSlice`, what reads give out.
+Owns `LogSegment`, and names `FileSlice`, what reads give out.
 
 1. The published end is `size`: nothing behind it is ever read, and only whole batches lie before
    it.
@@ -37,7 +37,7 @@ from twisted_broker.wire.records import (
     read_batch_header,
 )
 
-__all__ = ["FileSlice", "OpenFiles", "Segment", "SegmentFile", "SliceGone", "file_name"]
+__all__ = ["FileSlice", "LogSegment", "OpenFiles", "SegmentFile", "SliceGone", "file_name"]
 
 LOG, INDEX, TIME_INDEX, TXN_INDEX = ".log", ".index", ".timeindex", ".txnindex"
 DELETED, CLEANED, SWAP = ".deleted", ".cleaned", ".swap"
@@ -49,7 +49,7 @@ def file_name(base_offset: int, suffix: str) -> str:
     return f"{base_offset:020d}{suffix}"
 
 
-class Segment:
+class LogSegment:
     """`base_offset` names the files; `max_timestamp` is -2 until `load_timestamps`; `full`: an
     index takes no more.
     """

@@ -1,6 +1,6 @@
 """The segments of one log, in order, and where the log ends.
 
-Owns `Segments`: the log end, finding an offset, when to roll, and removing from either end.
+Owns `LogSegments`: the log end, finding an offset, when to roll, and removing from either end.
 
 1. There is always at least one segment; the last one is written ("active").
 2. Base offsets grow strictly; every batch of a segment lies at or above its base and below the next
@@ -21,12 +21,12 @@ from collections.abc import Callable, Iterator
 from twisted_broker.config import LogConfig
 from twisted_broker.interfaces import IRandom
 from twisted_broker.log.offset_metadata import LogOffsetMetadata
-from twisted_broker.log.segment import OpenFiles, Segment
+from twisted_broker.log.segment import LogSegment, OpenFiles
 
 _INT_MAX = 2**31 - 1
 
 
-class Segments:
+class LogSegments:
     """`remove_later(paths)` is told which renamed files may go after `file.delete.delay.ms`."""
 
     __slots__ = (
@@ -53,8 +53,8 @@ class Segments:
         self.pool, self.directory, self.config, self._random = pool, directory, config, random
         self.remove_later = remove_later
         self._bases: list[int] = []
-        self._all: list[Segment] = []
-        self.active: Segment
+        self._all: list[LogSegment] = []
+        self.active: LogSegment
         self.log_end_offset = 0
         self._end = LogOffsetMetadata(0)
 
@@ -89,12 +89,12 @@ class Segments:
             row += 1
         return self.log_end
 
-    def make(self, base_offset: int, now_ms: int) -> Segment:
+    def make(self, base_offset: int, now_ms: int) -> LogSegment:
         """A segment object over files that may exist; not yet one of the log's."""
         config = self.config
         jitter = min(config.segment_jitter_ms, config.segment_ms)
         jitter_ms = self._random.randrange(jitter) if self._random is not None and jitter > 0 else 0
-        return Segment(
+        return LogSegment(
             self.pool,
             self.directory,
             base_offset,
@@ -104,7 +104,7 @@ class Segments:
             jitter_ms,
         )
 
-    def add(self, segment: Segment) -> None:
+    def add(self, segment: LogSegment) -> None:
         """Takes a segment above all others; it is the active one now."""
         assert not self._bases or segment.base_offset > self._bases[-1], (
             segment.base_offset,
@@ -114,7 +114,7 @@ class Segments:
         self._all.append(segment)
         self.active = segment
 
-    def create(self, base_offset: int, now_ms: int) -> Segment:
+    def create(self, base_offset: int, now_ms: int) -> LogSegment:
         """Makes a new, empty, active segment. OSError."""
         segment = self.make(base_offset, now_ms)
         segment.create(self.config.segment_bytes if self.config.preallocate else 0)
@@ -124,14 +124,14 @@ class Segments:
     def __len__(self) -> int:
         return len(self._all)
 
-    def __iter__(self) -> Iterator[Segment]:
+    def __iter__(self) -> Iterator[LogSegment]:
         return iter(self._all)
 
-    def __reversed__(self) -> Iterator[Segment]:
+    def __reversed__(self) -> Iterator[LogSegment]:
         return reversed(self._all)
 
     @property
-    def first(self) -> Segment:
+    def first(self) -> LogSegment:
         return self._all[0]
 
     @property
@@ -144,10 +144,10 @@ class Segments:
             return len(self._bases) - 1
         return bisect_right(self._bases, offset) - 1
 
-    def at(self, row: int) -> Segment | None:
+    def at(self, row: int) -> LogSegment | None:
         return self._all[row] if 0 <= row < len(self._all) else None
 
-    def between(self, start: int, end: int) -> list[Segment]:
+    def between(self, start: int, end: int) -> list[LogSegment]:
         """Segments that may hold offsets in [start, end)."""
         return [
             segment
@@ -211,7 +211,7 @@ class Segments:
         """Deletes every segment; `create` must follow. OSError."""
         self.remove_above(-1)
 
-    def remove_first(self) -> Segment:
+    def remove_first(self) -> LogSegment:
         """Deletes the oldest segment; its slices stay readable. OSError."""
         segment = self._all[0]
         self._forget(0)
@@ -223,7 +223,7 @@ class Segments:
         if self._all:
             self.active = self._all[-1]
 
-    def _delete(self, segment: Segment) -> None:
+    def _delete(self, segment: LogSegment) -> None:
         paths = segment.mark_deleted()
         segment.close()
         if self.remove_later is not None:

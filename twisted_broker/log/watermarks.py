@@ -22,7 +22,7 @@ from collections.abc import Callable
 
 from twisted_broker.log.offset_metadata import LogOffsetMetadata
 from twisted_broker.log.producer_state import ProducerStateManager
-from twisted_broker.log.segments import Segments
+from twisted_broker.log.segments import LogSegments
 
 
 class Watermarks:
@@ -43,7 +43,7 @@ class Watermarks:
 
     def __init__(
         self,
-        segments: Segments,
+        segments: LogSegments,
         producers: ProducerStateManager,
         find_place: Callable[[int], LogOffsetMetadata],
     ) -> None:

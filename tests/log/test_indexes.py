@@ -102,7 +102,7 @@ def test_a_reloaded_index_says_the_same(
     said = index.pairs(), [index.lookup(BASE + probe) for probe in probes]
     size = index.file.open().size()
     index.file.open().write_at(size, (tail,))
-    index.forget()
+    index.unload()
     assert (index.pairs(), [index.lookup(BASE + probe) for probe in probes]) == said
     assert index.is_sound() == (not tail)
     index.trim()
@@ -131,7 +131,7 @@ def test_time_index() -> None:
     ]
     index.truncate_to(BASE + 7)
     assert index.last_entry == (60, BASE + 6)
-    index.forget()
+    index.unload()
     assert index.last_entry == (60, BASE + 6)
 
 

@@ -6,8 +6,8 @@ Owns `LeaderEpochFileCache`: the epochs of a log with their start offsets, and w
 2. The list in memory is the truth; every change is handed to `changed`, which brings it to the
    checkpoint file. What the file misses after a crash, recovery finds again in the batches.
 
-Source: Kafka's `LeaderEpochFileCache`, KIP-101, KIP-320; RL 3.5, 6.3. Left out: the file
-(`checkpoints.py`), the asking (`replication`).
+Source: Kafka's `LeaderEpochFileCache`, KIP-101, KIP-320; RL 3.5, 6.3. Not here: the file
+(`checkpoints.py`), the requests (`replication`).
 """
 
 from __future__ import annotations
@@ -64,12 +64,12 @@ class LeaderEpochFileCache:
             starts.pop()
         epochs.append(epoch)
         starts.append(start_offset)
-        self._note()
+        self._on_change()
         return True
 
     def end_offset_for(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
         """(largest epoch known that is <= `epoch`, the offset at which it ends); `UNDEFINED`
-        when it cannot be told.
+        when it is not known.
         """
         epochs = self.epochs
         if epoch < 0 or not epochs or epoch > epochs[-1]:
@@ -101,7 +101,7 @@ class LeaderEpochFileCache:
         keep = bisect_left(self.start_offsets, end_offset)
         if keep < len(self.epochs):
             del self.epochs[keep:], self.start_offsets[keep:]
-            self._note()
+            self._on_change()
 
     def truncate_from_start(self, start_offset: int) -> None:
         """Drops epochs that end at or below `start_offset`; the one that holds it begins there."""
@@ -110,14 +110,14 @@ class LeaderEpochFileCache:
             return
         del self.epochs[:row], self.start_offsets[:row]
         self.start_offsets[0] = start_offset
-        self._note()
+        self._on_change()
 
     def clear(self) -> None:
         if self.epochs:
             self.epochs.clear()
             self.start_offsets.clear()
-            self._note()
+            self._on_change()
 
-    def _note(self) -> None:
+    def _on_change(self) -> None:
         if self.changed is not None:
             self.changed()

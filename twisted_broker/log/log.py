@@ -14,7 +14,7 @@ over its parts: segments (`segments.py`), watermarks (`watermarks.py`), durabili
    Rebuilding, the log is read and replicated; a leader refuses batches with a producer id. Failed,
    every call raises `LogDirFailure`. A truncation that an error leaves midway always fails the log;
    elsewhere EMFILE and ENFILE leave it online. Offsets missing (`gap`) are no state: the log is
-   online and nobody uses it before `gaps.settle_gap`.
+   online and nobody uses it before `gaps.resolve_gap`.
 
 1. An append is visible when it is whole: bytes first, in one write, then the published end, then
    producers and watermarks.
@@ -399,7 +399,7 @@ class Log:
                 self._roll(now_ms, 0)
             segment = segments.active
             segment.write((batch_head(first, length, leader_epoch), memoryview(records)[16:]), size)
-            segment.note(size, last, max_timestamp)
+            segment.publish(size, last, max_timestamp)
             segments.log_end_offset = last + 1
             if producer_id >= 0:
                 self._add_to_producers(header, records, first, segment)
@@ -526,7 +526,7 @@ class Log:
         for batch in run:
             if batch.partition_leader_epoch != epochs.latest_epoch:
                 epochs.assign(batch.partition_leader_epoch, batch.base_offset)
-            segment.note(batch.size_in_bytes, batch.last_offset, batch.max_timestamp)
+            segment.publish(batch.size_in_bytes, batch.last_offset, batch.max_timestamp)
             segments.log_end_offset = batch.last_offset + 1
             if batch.producer_id >= 0:
                 self._index_aborted(producers.add_batch(batch), segment)
@@ -631,7 +631,7 @@ class Log:
     # -- the log start
 
     def increment_log_start_offset(self, offset: int) -> bool:
-        """Raises the log start (DeleteRecords, retention, the leader's word).
+        """Raises the log start (DeleteRecords, retention, a leader's answer to a follower).
 
         OFFSET_OUT_OF_RANGE above the high watermark.
         """

@@ -76,7 +76,7 @@ class LogDirectories:
         """The broker epoch in the clean shutdown files; -1 unless every directory is here, has one,
         and all say the same.
 
-        A directory that was away has that of an older stop: what its logs lack since nobody knows.
+        A directory that was away has that of an older stop: what its logs lost since is not known.
         """
         epochs = {
             each.previous_broker_epoch if each.failed is None else -1

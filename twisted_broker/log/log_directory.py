@@ -1,16 +1,16 @@
 """One entry of `log.dirs`: whose it is, what is in it, whether it still works.
 
-Owns `LogDirectory`: lock, meta.properties, the mark of a clean stop, checkpoints, and loading all
-logs of the directory.
+Owns `LogDirectory`: lock, meta.properties, the clean shutdown file, checkpoints, loading all logs
+of the directory, and the topic ids of new ones.
 
 1. One process at a time: the lock is taken first and held to the end.
-2. The clean mark is removed before anything is loaded: a crash while loading counts as unclean.
-   Loading that fails puts it back.
+2. The clean shutdown file is removed before anything is loaded: a crash while loading counts as
+   unclean. Loading that fails puts it back.
 3. Only what is named like a partition is opened. `-delete` is finished, `-stray` and `-future` are
    left alone.
 4. A directory fails as a whole and alone.
 
-Source: Kafka's `LogManager.loadLogs`, `MetaPropertiesEnsemble`; RL 1.12, 3.6, 3.8. Left out: which
+Source: Kafka's `LogManager.loadLogs`, `MetaPropertiesEnsemble`; RL 1.12, 3.6, 3.8. Not here: which
 partition lives where (`log_manager.py`).
 """
 

@@ -194,7 +194,7 @@ class LogManager:
         return self._create(self._directory_for(directory_id), topic_partition, topic_id, config)
 
     def _directory_for(self, directory_id: bytes | None) -> LogDirectory:
-        """The directory asked for, else the least loaded."""
+        """The directory with this id, else the one with the fewest logs."""
         online = self.directories.online()
         if not online:
             raise BrokerError(ErrorCode.KAFKA_STORAGE_ERROR, "no log directory is left")
@@ -398,11 +398,11 @@ class LogManager:
     # -- stop
 
     def shutdown(self, broker_epoch: int | None = None) -> Deferred[None]:
-        """A clean stop: fires when every directory is closed, marked and unlocked (those that
-        failed, or were not loaded, only unlocked).
+        """A clean stop: fires when every directory is closed, has its clean shutdown file, and is
+        unlocked (those that failed, or were not loaded, only unlocked).
 
-        `broker_epoch` None: this process never registered, so each directory's mark keeps the epoch
-        that was read from it.
+        `broker_epoch` None: this process never registered, so each directory keeps the epoch that
+        was read from its clean shutdown file.
         """
         if self._stopped:
             return succeed(None)
@@ -478,7 +478,7 @@ def gather(waiting: list[Deferred[None]]) -> Deferred[None]:
 
 
 def _aside_name(topic_partition: TopicPartition, unique: int, suffix: str) -> str:
-    """`topic-partition.<32 hex>-delete`, the topic cut so that the name is not too long."""
+    """`topic-partition.<32 hex>-delete`, the topic shortened so that the name is not too long."""
     tail = f"-{topic_partition.partition}.{unique:032x}{suffix}"
     return topic_partition.topic[: _LONGEST_NAME - len(tail)] + tail
 

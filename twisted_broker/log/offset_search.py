@@ -2,7 +2,7 @@
 
 Owns the search over segments for ListOffsets by timestamp and for the largest timestamp.
 
-Source: Kafka's `UnifiedLog.fetchOffsetByTimestamp`; RL 3.4. Left out: the special timestamps that
+Source: Kafka's `UnifiedLog.fetchOffsetByTimestamp`; RL 3.4. Not here: the special timestamps that
 name watermarks (`replication`).
 """
 

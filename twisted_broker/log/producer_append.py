@@ -46,7 +46,7 @@ def check_append(
     if producers.rebuilt is not None:
         raise BrokerError(
             ErrorCode.LEADER_NOT_AVAILABLE,
-            "after a truncation it is still read what producers wrote before",
+            "the producers of this log are being found again after a truncation",
         )
     entry = producers.producers.get(producer_id)
     if attributes & CONTROL_FLAG:
@@ -67,7 +67,7 @@ def check_append(
         ):
             raise BrokerError(
                 ErrorCode.INVALID_TXN_STATE,
-                "the batch belongs to no transaction that the coordinator knows",
+                "the batch belongs to no transaction that its coordinator began",
             )
     if entry is not None and entry.producer_epoch >= 0:
         _check_epoch(entry, epoch)

@@ -202,7 +202,7 @@ class ProducerStateManager:
     # -- snapshots
 
     def find_snapshots(self) -> None:
-        """Learns which snapshot files there are."""
+        """Lists the snapshot files."""
         names = (name for name in self._files.listdir(self.directory) if name.endswith(SUFFIX))
         self.snapshots = {
             int(name[: -len(SUFFIX)]) for name in names if name[: -len(SUFFIX)].isdigit()
@@ -212,7 +212,7 @@ class ProducerStateManager:
         return posixpath.join(self.directory, snapshot_name(offset))
 
     def take_snapshot(self, sync: bool = False) -> int:
-        """Writes a snapshot at the map's end unless that is no news; its offset, or -1. OSError."""
+        """Writes a snapshot at the map's end unless there is one; its offset, or -1. OSError."""
         offset = self.map_end_offset
         if offset <= self.last_snapshot_offset or self.rebuilt is not None:
             return -1

@@ -6,7 +6,7 @@ Owns retention by log start, size and time.
 2. When all may go, the active one rolls first: a log always keeps a segment.
 3. The log start rises before files go.
 
-Source: Kafka's `UnifiedLog.deleteOldSegments`; RL 3.7. Left out: compaction.
+Source: Kafka's `UnifiedLog.deleteOldSegments`; RL 3.7. Not here: compaction.
 """
 
 from __future__ import annotations

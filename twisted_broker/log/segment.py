@@ -1,15 +1,15 @@
 """One segment of a log: the record file and its three indexes.
 
-Owns `LogSegment`, and names `FileSlice`, what reads give out.
+Owns `LogSegment`, and names `FileSlice`, what reads return.
 
 1. The published end is `size`: nothing behind it is ever read, and only whole batches lie before
    it.
 2. An index entry is due when more than `index.interval.bytes` came since the last one, decided
    batch by batch; it says last offset and first byte of the batch.
-3. `tail` remembers the newest batches of the segment that is written, so a read near the end needs
-   no scan.
+3. The places of the newest batches are kept while the segment is written (`_tail_*`), so a read
+   near the end needs no scan.
 
-Source: Kafka 4.3.1's `LogSegment`; RL 3.1, 3.3. Left out: when to roll (`segments.py`), what
+Source: Kafka 4.3.1's `LogSegment`; RL 3.1, 3.3. Not here: when to roll (`segments.py`), what
 recovery makes of a damaged one (`recovery.py`).
 """
 
@@ -115,7 +115,7 @@ class LogSegment:
         self.max_timestamp, self.full = -1, False
 
     def reset_indexes(self) -> None:
-        """Empties all indexes and publishes nothing: `note` fills them again. OSError."""
+        """Empties all indexes and publishes nothing: `publish` fills them again. OSError."""
         self.offset_index.create()
         self.time_index.create()
         self.txn_index.reset()
@@ -163,9 +163,9 @@ class LogSegment:
         self.max_timestamp, self.offset_of_max_timestamp = timestamp, offset
         self.full = self.offset_index.is_full or self.time_index.is_full
 
-    def _cut_timestamps(self, offset: int) -> None:
-        """The largest timestamp after a cut at `offset`, without a walk over the whole segment
-        where timestamps stand still or go back.
+    def _find_timestamps_after_truncation(self, offset: int) -> None:
+        """The largest timestamp after a truncation to `offset`, without a walk over the whole
+        segment where timestamps do not grow.
 
         With every entry of the offset index the largest timestamp so far is noted: only what lies
         behind the last entry is looked at. Not so when the time index was found to lack entries.
@@ -201,11 +201,11 @@ class LogSegment:
     def write(self, buffers: Sequence[Buffer], size_in_bytes: int) -> None:
         """Writes bytes behind the published end, in one call.
 
-        `note` publishes their batches. OSError.
+        `publish` makes their batches visible. OSError.
         """
         self.log.open().write_at(self.size, buffers)
 
-    def note(self, size_in_bytes: int, last_offset: int, max_timestamp: int) -> None:
+    def publish(self, size_in_bytes: int, last_offset: int, max_timestamp: int) -> None:
         """Publishes the next batch of what was written."""
         position = self.size
         if max_timestamp > self.max_timestamp:
@@ -246,12 +246,12 @@ class LogSegment:
                 self.max_timestamp, self.offset_of_max_timestamp, even_if_full=True
             )
         self.trim()
-        self.offset_index.forget()
-        self.time_index.forget()
+        self.offset_index.unload()
+        self.time_index.unload()
         self._tail_lasts, self._tail_positions = [], []
 
     def trim(self) -> None:
-        """Cuts preallocated tails. OSError."""
+        """Truncates preallocated tails. OSError."""
         self.offset_index.trim()
         self.time_index.trim()
         if self.log.open().size() > self.size:
@@ -355,7 +355,7 @@ class LogSegment:
         """The whole batch of this header. OSError."""
         return BatchView(self.log.open().read_at(position, LOG_OVERHEAD + header[LENGTH]))
 
-    # -- cutting and removing
+    # -- truncating and removing
 
     def truncate_to(self, offset: int, now_ms: int) -> int:
         """Drops the batch that holds `offset` and all behind it; returns the bytes dropped.
@@ -369,13 +369,13 @@ class LogSegment:
         if place is None:
             return 0
         dropped = self.size - place.position
-        self.cut(place.position)
+        self.truncate_at(place.position)
         if self.size == 0:
             self.created_ms, self._first_timestamp = now_ms, _UNKNOWN_TIMESTAMP
-        self._cut_timestamps(offset)
+        self._find_timestamps_after_truncation(offset)
         return dropped
 
-    def cut(self, position: int) -> None:
+    def truncate_at(self, position: int) -> None:
         """Makes `position` the end. OSError."""
         self.size = position
         self.log.truncate(position)

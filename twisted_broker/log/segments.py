@@ -27,7 +27,8 @@ _INT_MAX = 2**31 - 1
 
 
 class LogSegments:
-    """`remove_later(paths)` is told which renamed files may go after `file.delete.delay.ms`."""
+    """`remove_later(paths)` is called with renamed files, to be removed after
+    `file.delete.delay.ms`."""
 
     __slots__ = (
         "_all",
@@ -190,7 +191,7 @@ class LogSegments:
             segment = self._all[-1]
             segment.log.generation += 1
             self._delete(segment)
-            self._forget(len(self._all) - 1)
+            self._drop(len(self._all) - 1)
 
     def set_aside_above(self, offset: int, suffix: str) -> int:
         """As `remove_above`, but the record files are kept under another name; their number.
@@ -214,11 +215,11 @@ class LogSegments:
     def remove_first(self) -> LogSegment:
         """Deletes the oldest segment; its slices stay readable. OSError."""
         segment = self._all[0]
-        self._forget(0)
+        self._drop(0)
         self._delete(segment)
         return segment
 
-    def _forget(self, row: int) -> None:
+    def _drop(self, row: int) -> None:
         del self._bases[row], self._all[row]
         if self._all:
             self.active = self._all[-1]

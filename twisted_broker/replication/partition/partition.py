@@ -544,24 +544,25 @@ class Partition:
         log = self.leader_log
         if log is None:
             return False
+        watermarks, log_end_offset = log.watermarks, log.segments.log_end_offset
         if (
             not self.remote_replicas
-            and log.log_end_offset > log.high_watermark
-            and log.sync_due is None
+            and log_end_offset > watermarks.high_watermark
+            and log.durability.sync_due is None
         ):
             # The only replica: the minimum ISR is one, and it is in its ISR.
-            log.set_high_watermark(log.log_end_offset)
+            watermarks.set_high_watermark(log_end_offset)
             return True
         if len(self.isr_state.isr) < self.min_isr:
             return False
         # With `flush.messages` the leader counts as far as it synced, as its followers do: they ask
         # on when they synced.
-        target = self._least_log_end(log.settled_end, now_ms)
-        current = log.high_watermark_metadata
+        target = self._least_log_end(log.acknowledgeable_end, now_ms)
+        current = watermarks.high_watermark_metadata
         if target.offset > current.offset or (
             target.offset == current.offset and current.on_older_segment(target)
         ):
-            log.set_high_watermark(target)
+            watermarks.set_high_watermark(target)
             return True
         return False
 
@@ -607,10 +608,10 @@ class Partition:
         log = self.log
         assert log is not None
         if isolation == LOG_END:
-            return log.log_end
-        return (
-            log.last_stable_metadata if isolation == TXN_COMMITTED else log.high_watermark_metadata
-        )
+            return log.segments.log_end
+        if isolation == TXN_COMMITTED:
+            return log.watermarks.last_stable_metadata
+        return log.watermarks.high_watermark_metadata
 
     def read(
         self,
@@ -632,9 +633,13 @@ class Partition:
         if request.topic_id is not None and request.topic_id != self.topic_id:
             raise BrokerError(ErrorCode.INCONSISTENT_TOPIC_ID)
         follower = self._follower(params, request) if params.replica_id >= 0 else None
-        leader_end = log.log_end_offset
+        watermarks, leader_end = log.watermarks, log.segments.log_end_offset
         result = FetchPartitionResult(
-            request, _NONE, log.high_watermark, log.last_stable_offset, log.log_start_offset
+            request,
+            _NONE,
+            watermarks.high_watermark,
+            watermarks.last_stable_offset,
+            watermarks.log_start_offset,
         )
         if request.last_fetched_epoch >= 0:
             result.diverging_epoch = self.divergence(request)
@@ -648,7 +653,7 @@ class Partition:
             and log.failed is None
         ):
             result.fetch_offset = (
-                log.log_end
+                log.segments.log_end
             )  # most fetches of most followers: there is nothing to read
             if record_progress:
                 self._follower_fetched(

@@ -8,12 +8,20 @@ from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 
 from tests.coordinator.memory_store import MemoryStore
-from twisted_broker.coordinator.collaborators import CoordinatorParts, CoordinatorSettings
-from twisted_broker.coordinator.effects import JoinAnswer, SyncAnswer
-from twisted_broker.coordinator.group_coordinator import GroupCoordinator
-from twisted_broker.coordinator.group_core import JoinRequest, SyncRequest
+from twisted_broker.coordinator.coordinator_context import CoordinatorContext, CoordinatorSettings
+from twisted_broker.coordinator.group_coordinator import GroupCoordinator, GroupListing
 from twisted_broker.coordinator.group_records import partition_for
-from twisted_broker.coordinator.offset_requests import CommitAnswer, CommitRequest, OffsetToCommit
+from twisted_broker.coordinator.group_requests import (
+    JoinAnswer,
+    JoinRequest,
+    SyncAnswer,
+    SyncRequest,
+)
+from twisted_broker.coordinator.offset_metadata_manager import (
+    CommitAnswer,
+    CommitRequest,
+    OffsetToCommit,
+)
 from twisted_broker.coordinator.rebalance import GroupSettings
 from twisted_broker.wire.errors import ErrorCode
 
@@ -54,14 +62,14 @@ class BrokerRun:
         group = GroupSettings(
             settings.pop("initial_rebalance_delay_ms", 0), settings.pop("max_size", 2**31 - 1)
         )
-        parts = CoordinatorParts(
+        context = CoordinatorContext(
             self.clock,
             self.wall_ms,
             Random(7),
             self.store,
             CoordinatorSettings(group=group, **settings),
         )
-        self.coordinator = GroupCoordinator(parts)
+        self.coordinator = GroupCoordinator(context)
         self.coordinator.start()
         if lead:
             self.lead_all()
@@ -71,7 +79,7 @@ class BrokerRun:
 
     def lead_all(self, epoch: int = 0) -> None:
         for index in range(self.store.partitions):
-            self.coordinator.on_leadership(index, epoch)
+            self.coordinator.runtime.load(index, epoch)
         self.settle()
 
     def settle(self) -> None:
@@ -151,6 +159,9 @@ class BrokerRun:
         ).addCallback(synced.append)
         assert synced[0].error is ErrorCode.NONE and synced[0].assignment == b"all"
         return joined[0].member_id
+
+    def listed(self) -> list[GroupListing]:
+        return [listing for some in self.coordinator.listings() for listing in some]
 
     def commit(
         self,

@@ -21,13 +21,17 @@ from twisted.internet.defer import Deferred
 
 from twisted_broker.api.context import Encoded, RequestContext
 from twisted_broker.api.slices import SLICE_ELEMENTS
-from twisted_broker.coordinator.effects import JoinAnswer, SyncAnswer
 from twisted_broker.coordinator.group_coordinator import (
     LISTED_PER_STEP,
     GroupDescription,
     GroupListing,
 )
-from twisted_broker.coordinator.group_core import JoinRequest, SyncRequest
+from twisted_broker.coordinator.group_requests import (
+    JoinAnswer,
+    JoinRequest,
+    SyncAnswer,
+    SyncRequest,
+)
 from twisted_broker.security.acl import CLUSTER_NAME, Operation, ResourceType, authorized_operations
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.messages.groups import (
@@ -179,10 +183,10 @@ async def leave_group(context: RequestContext, request: LeaveGroupRequest) -> Le
 async def list_groups(
     context: RequestContext, request: ListGroupsRequest
 ) -> ListGroupsResponse | Encoded:
-    if context.groups.is_loading:
+    if context.groups.runtime.is_loading:
         return ListGroupsResponse(error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
     listed: Deferred[ListGroupsResponse | Encoded] = Deferred()
-    context.groups.parts.slices.start(_listing(context, request, listed))
+    context.groups.context.slices.start(_listing(context, request, listed))
     answer: ListGroupsResponse | Encoded = await listed
     return answer
 

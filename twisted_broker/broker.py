@@ -302,7 +302,7 @@ class Broker:
         replica_manager.take_over = self._take_over
         observer.subscribe(self._metadata_changed)
         parts.groups = group_coordinator(
-            runtime, config, replica_manager, observer, parts.forwarding.create_topics
+            runtime, config, replica_manager, observer, parts.forwarding.create_topics, parts.turns
         )
         self._undo.append(self._stop_membership)
         observer.start()

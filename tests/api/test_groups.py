@@ -241,7 +241,6 @@ def test_a_long_list_is_made_in_slices(version, monkeypatch):
     """
     monkeypatch.setattr("twisted_broker.coordinator.group_coordinator.LISTED_PER_STEP", 7)
     monkeypatch.setattr("twisted_broker.api.groups.LISTED_PER_STEP", 7)
-    monkeypatch.setattr("twisted_broker.coordinator.slices.PIECES_PER_TURN", 1)
     run = ApiRun()
     names = [f"g{number}" for number in range(200)]
     for name in names:

@@ -1,4 +1,4 @@
-"""Long requests in slices (`api/slices.py`): nobody waits for another's, and the answer is the
+"""Long requests in slices (`turns.py`): nobody waits for another's, and the answer is the
 one that a short request would get.
 """
 
@@ -7,10 +7,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from twisted.internet.task import Clock
 
 from tests.memory_broker import MemoryBroker
-from twisted_broker.api.slices import SLICE_ELEMENTS, Slices
+from twisted_broker.turns import SLICE_ELEMENTS, Turns
 from twisted_broker.wire.messages import (
     cluster,
     configs,
@@ -44,42 +43,6 @@ from twisted_broker.wire.schema import (
 )
 
 MANY = 6 * FEW_ELEMENTS
-
-
-def test_one_slice_of_one_request_a_turn() -> None:
-    """Ten long requests take turns: each turn of the reactor serves one of them, in the order in
-    which they came.
-    """
-    clock = Clock()
-    slices = Slices(clock)
-    served: list[int] = []
-
-    def go_on(number: int) -> None:
-        served.append(number)
-        if served.count(number) < 3:
-            slices.next_turn().addCallback(lambda _: go_on(number))
-
-    for number in range(10):
-        slices.next_turn().addCallback(lambda _, number=number: go_on(number))
-    turns = 0
-    while clock.getDelayedCalls():
-        assert len(clock.getDelayedCalls()) == 1
-        clock.getDelayedCalls()[0].func()
-        clock.calls.pop(0)
-        turns += 1
-        assert len(served) == turns
-    assert served == [*range(10)] * 3
-
-
-def test_a_waiter_whose_client_went_is_passed_over() -> None:
-    """Its Deferred was cancelled; the others go on."""
-    clock = Clock()
-    slices = Slices(clock)
-    first, second = slices.next_turn(), slices.next_turn()
-    first.addErrback(lambda failure: None)
-    first.cancel()
-    clock.pump([0, 0])
-    assert second.called
 
 
 def worst() -> dict[str, tuple[Any, int]]:
@@ -296,7 +259,7 @@ def test_in_slices_is_the_same_message(name: str) -> None:
         decode_few(type(request), body, version)
 
 
-def test_an_ordinary_request_never_waits_for_a_turn(house: MemoryBroker) -> None:
+def test_an_ordinary_request_never_waits_for_a_turn(house: MemoryBroker, monkeypatch: Any) -> None:
     """A few hundred elements are answered in the turn in which they came."""
     part = [
         list_offsets.ListOffsetsPartition(partition_index=number % 2, timestamp=-1)
@@ -305,11 +268,16 @@ def test_an_ordinary_request_never_waits_for_a_turn(house: MemoryBroker) -> None
     request = list_offsets.ListOffsetsRequest(
         topics=[list_offsets.ListOffsetsTopic(name="t", partitions=part)]
     )
+    waits: list[None] = []
+    next_turn = Turns.next_turn
+
+    def counted(turns: Turns) -> Any:
+        waits.append(None)
+        return next_turn(turns)
+
+    monkeypatch.setattr(Turns, "next_turn", counted)
     house.ask(request, 1)
-    slices = house.broker.parts.slices
-    assert slices is None or not slices._waiting
-    before = house.broker.parts.slices
-    house.broker.parts.slices = None
+    assert not waits
+    part *= 100
     house.ask(request, 1)
-    assert house.broker.parts.slices is None
-    house.broker.parts.slices = before
+    assert waits

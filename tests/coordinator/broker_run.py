@@ -23,6 +23,7 @@ from twisted_broker.coordinator.offset_metadata_manager import (
     OffsetToCommit,
 )
 from twisted_broker.coordinator.rebalance import GroupSettings
+from twisted_broker.turns import Turns
 from twisted_broker.wire.errors import ErrorCode
 
 WALL_MS = 1_700_000_000_000
@@ -68,6 +69,7 @@ class BrokerRun:
             Random(7),
             self.store,
             CoordinatorSettings(group=group, **settings),
+            Turns(self.clock),
         )
         self.coordinator = GroupCoordinator(context)
         self.coordinator.start()

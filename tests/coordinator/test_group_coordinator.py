@@ -9,7 +9,8 @@ from twisted.python.failure import Failure
 from tests.coordinator.broker_run import BrokerRun, subscription
 from tests.coordinator.memory_store import MemoryStore
 from tests.coordinator.test_group_records import GOLDEN, SEGMENTS
-from twisted_broker.coordinator import coordinator_loader, slices
+from twisted_broker import turns
+from twisted_broker.coordinator import coordinator_loader
 from twisted_broker.coordinator.group_records import (
     GroupRecord,
     OffsetRecord,
@@ -194,7 +195,7 @@ def test_while_a_partition_is_read_its_groups_wait(monkeypatch):
     goes in slices.
     """
     monkeypatch.setattr(coordinator_loader, "SLICE_BYTES", 100)
-    monkeypatch.setattr(slices, "PIECES_PER_TURN", 1)
+    monkeypatch.setattr(turns, "PIECES_PER_TURN", 1)
     run = BrokerRun()
     for partition in range(5):
         now(run.commit(OffsetToCommit("t", partition, partition)))

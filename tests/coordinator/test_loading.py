@@ -12,7 +12,8 @@ import pytest
 from tests.coordinator.broker_run import WALL_MS, BrokerRun
 from tests.coordinator.memory_store import MemoryStore
 from tests.coordinator.test_group_coordinator import now
-from twisted_broker.coordinator import coordinator_loader, slices
+from twisted_broker import turns
+from twisted_broker.coordinator import coordinator_loader
 from twisted_broker.coordinator.coordinator_loader import RECORDS_PER_STEP, load_steps
 from twisted_broker.coordinator.coordinator_shard import CoordinatorShard
 from twisted_broker.coordinator.group_records import (
@@ -266,7 +267,7 @@ def test_partitions_are_read_side_by_side_and_the_others_are_served(monkeypatch)
         run.clock.turn()
         worst[0] = max(worst[0], run.clock.seconds() - began)
     assert served_at[short] <= 12 and served_at[long] >= 90
-    assert worst[0] <= slices.SECONDS_PER_TURN + 0.001 + 1e-9
+    assert worst[0] <= turns.SECONDS_PER_TURN + 0.001 + 1e-9
     assert all(len(set(reads[at : at + 2])) == 2 for at in range(0, 40, 2))
     assert run.fetched(names[long]) == {("t", 0): 399} and run.fetched(names[short]) == {
         ("t", 0): 19
@@ -293,7 +294,7 @@ def in_small_steps(monkeypatch) -> None:
         monkeypatch.setattr(coordinator_loader, name, 1)
     monkeypatch.setattr("twisted_broker.coordinator.coordinator_runtime.SESSIONS_PER_STEP", 1)
     monkeypatch.setattr("twisted_broker.coordinator.coordinator_shard.UNLOADED_PER_STEP", 1)
-    monkeypatch.setattr(slices, "PIECES_PER_TURN", 1)
+    monkeypatch.setattr(turns, "PIECES_PER_TURN", 1)
 
 
 def test_leadership_may_go_at_any_step_of_a_load(monkeypatch):
@@ -375,7 +376,7 @@ def test_a_read_that_fails_ends_one_load_only(monkeypatch, error, good_reads):
 def test_a_session_begins_when_its_partition_is_served(monkeypatch):
     """However long the load took: nobody could send a heartbeat that counts."""
     monkeypatch.setattr(coordinator_loader, "SLICE_BYTES", 1)
-    monkeypatch.setattr(slices, "PIECES_PER_TURN", 1)
+    monkeypatch.setattr(turns, "PIECES_PER_TURN", 1)
     before = BrokerRun()
     member = before.stable(session_ms=6_000)
     before.coordinator.stop()
@@ -397,7 +398,7 @@ def test_a_session_begins_when_its_partition_is_served(monkeypatch):
 def test_a_large_partition_is_given_up_in_steps(monkeypatch):
     """It is not served from the first step on; what is parked is answered with the last one."""
     monkeypatch.setattr("twisted_broker.coordinator.coordinator_shard.UNLOADED_PER_STEP", 2)
-    monkeypatch.setattr(slices, "PIECES_PER_TURN", 1)
+    monkeypatch.setattr(turns, "PIECES_PER_TURN", 1)
     run = BrokerRun(initial_rebalance_delay_ms=3000)
     names = [name for n in range(2000) if partition_for(name := f"n{n}", 50) == INDEX][:9]
     parked = [run.join(name) for name in names]

@@ -4,7 +4,8 @@ import pytest
 
 from tests.coordinator.broker_run import WALL_MS, BrokerRun
 from tests.coordinator.test_group_coordinator import now, waiting
-from twisted_broker.coordinator import offset_cleanup, slices
+from twisted_broker import turns
+from twisted_broker.coordinator import offset_cleanup
 from twisted_broker.coordinator.group_records import CommittedOffset, offset_record, partition_for
 from twisted_broker.coordinator.offset_metadata_manager import OffsetToCommit
 from twisted_broker.wire.control_batch import build_end_marker
@@ -419,7 +420,7 @@ def test_many_offsets_of_one_group_expire_in_steps(monkeypatch):
     """What is committed between two steps stays; the others go, and the group itself once
     nothing is left.
     """
-    monkeypatch.setattr(slices, "PIECES_PER_TURN", 1)
+    monkeypatch.setattr(turns, "PIECES_PER_TURN", 1)
     run = BrokerRun(offsets_retention_ms=10_000, retention_check_interval_ms=20_000)
     committed = run.commit(*(OffsetToCommit("t", n, n) for n in range(1200)))
     run.settle()
@@ -456,7 +457,7 @@ def test_topics_are_forgotten_in_slices(monkeypatch):
     """The walk takes several turns; a topic that goes meanwhile has the next walk; a commit for
     a later topic of that name stays.
     """
-    monkeypatch.setattr(slices, "PIECES_PER_TURN", 1)
+    monkeypatch.setattr(turns, "PIECES_PER_TURN", 1)
     run = BrokerRun()
     for number in range(30):
         now(

@@ -15,6 +15,7 @@ from twisted_broker.coordinator.offsets_store import ReplicaOffsetsStore, group_
 from twisted_broker.image.metadata_image import MetadataDelta
 from twisted_broker.interfaces import TopicPartition
 from twisted_broker.replication.purgatory.delayed_operations import AppendOutcome
+from twisted_broker.turns import Turns
 from twisted_broker.wire.errors import BrokerError
 from twisted_broker.wire.errors import ErrorCode as E
 
@@ -30,7 +31,12 @@ class Broker(Fixture):
         super().__init__(**settings)
         self.subscribers: list = []
         self.groups: GroupCoordinator = group_coordinator(
-            self.runtime, self.config, self.replicas, self, lambda request: Deferred()
+            self.runtime,
+            self.config,
+            self.replicas,
+            self,
+            lambda request: Deferred(),
+            Turns(self.runtime.clock),
         )
 
     def subscribe(self, subscriber) -> None:

@@ -14,13 +14,12 @@ of KIP-848, share and streams groups.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from typing import Any
 
 from twisted.internet.defer import Deferred
 
 from twisted_broker.api.context import Encoded, RequestContext
-from twisted_broker.api.slices import SLICE_ELEMENTS
 from twisted_broker.coordinator.group_coordinator import (
     LISTED_PER_STEP,
     GroupDescription,
@@ -33,6 +32,7 @@ from twisted_broker.coordinator.group_requests import (
     SyncRequest,
 )
 from twisted_broker.security.acl import CLUSTER_NAME, Operation, ResourceType, authorized_operations
+from twisted_broker.turns import SLICE_ELEMENTS
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.messages.groups import (
     DeletableGroupResult,
@@ -185,47 +185,37 @@ async def list_groups(
 ) -> ListGroupsResponse | Encoded:
     if context.groups.runtime.is_loading:
         return ListGroupsResponse(error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
-    listed: Deferred[ListGroupsResponse | Encoded] = Deferred()
-    context.groups.context.slices.start(_listing(context, request, listed))
-    answer: ListGroupsResponse | Encoded = await listed
-    return answer
+    return await context.in_slices(_listing(context, request))
 
 
 def _listing(
-    context: RequestContext,
-    request: ListGroupsRequest,
-    listed: Deferred[ListGroupsResponse | Encoded],
-) -> Iterator[None]:
-    """Found, judged and encoded in slices: a million groups are two seconds of work.
+    context: RequestContext, request: ListGroupsRequest
+) -> Generator[None, None, ListGroupsResponse | Encoded]:
+    """Found, checked and encoded in slices: a million groups are two seconds of work, and as
+    messages so many objects that the garbage collector would stop the broker to walk over them.
 
     Few are an ordinary answer, at once.
     """
     count = 0
     rows: list[bytes] = []
-    try:
-        wanted = _wanted(context, request)
-        for some in context.groups.listings():
-            groups = [
-                ListedGroup(
-                    group_id=g.group_id,
-                    protocol_type=g.protocol_type,
-                    group_state=g.state,
-                    group_type=CLASSIC,
-                )
-                for g in some
-                if wanted(g)
-            ]
-            if len(some) < LISTED_PER_STEP and not rows:
-                listed.callback(ListGroupsResponse(groups=groups))
-                return
-            count += len(groups)
-            rows.append(_rows(groups, context.version))
-            yield
-            if listed.called:
-                return  # nobody waits for it any more
-        listed.callback(_joined(count, rows, context.version))
-    except Exception:
-        listed.errback()
+    wanted = _wanted(context, request)
+    for some in context.groups.listings():
+        groups = [
+            ListedGroup(
+                group_id=g.group_id,
+                protocol_type=g.protocol_type,
+                group_state=g.state,
+                group_type=CLASSIC,
+            )
+            for g in some
+            if wanted(g)
+        ]
+        if len(some) < LISTED_PER_STEP and not rows:
+            return ListGroupsResponse(groups=groups)
+        count += len(groups)
+        rows.append(_rows(groups, context.version))
+        yield
+    return _joined(count, rows, context.version)
 
 
 def _wanted(context: RequestContext, request: ListGroupsRequest) -> Callable[[GroupListing], bool]:

@@ -17,13 +17,13 @@ from collections.abc import Iterable, Iterator
 
 from twisted_broker.api.context import RequestContext
 from twisted_broker.api.groups import check_group
-from twisted_broker.api.slices import SLICE_ELEMENTS
 from twisted_broker.coordinator.offset_metadata_manager import (
     CommitRequest,
     FetchedOffset,
     OffsetToCommit,
 )
 from twisted_broker.security.acl import Operation, ResourceType
+from twisted_broker.turns import SLICE_ELEMENTS
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.messages.offsets import (
     OffsetCommitRequest,

@@ -27,8 +27,8 @@ from twisted.python.failure import Failure
 
 from twisted_broker.config import BrokerConfig
 from twisted_broker.coordinator.rebalance import GroupSettings
-from twisted_broker.coordinator.slices import Slices
 from twisted_broker.interfaces import IClock, IRandom
+from twisted_broker.turns import Turns
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 
 OFFSETS_TOPIC = "__consumer_offsets"
@@ -140,7 +140,4 @@ class CoordinatorContext:
     random: IRandom
     store: IOffsetsStore
     settings: CoordinatorSettings
-    slices: Slices = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.slices = Slices(self.clock)
+    turns: Turns

@@ -50,16 +50,16 @@ class CoordinatorRuntime:
         if before is not None and before.leader_epoch >= leader_epoch:
             return
         if before is not None:
-            self._context.slices.start(before.unload_steps())
+            self._context.turns.start(before.unload_steps())
         shard = self.shards[index] = CoordinatorShard(self._context, index, leader_epoch)
-        self._context.slices.start(self._load_steps(shard))
+        self._context.turns.start(self._load_steps(shard))
 
     def unload(self, index: int, leader_epoch: int | None = None) -> None:
         """Another broker leads partition `index`, or nobody, since `leader_epoch`."""
         shard = self.shards.get(index)
         if shard is not None and (leader_epoch is None or leader_epoch >= shard.leader_epoch):
             del self.shards[index]
-            self._context.slices.start(shard.unload_steps())
+            self._context.turns.start(shard.unload_steps())
 
     def unload_all(self) -> None:
         """At once: this broker ends."""
@@ -107,7 +107,7 @@ class CoordinatorRuntime:
             error=error,
         )
         del self.shards[shard.index]
-        self._context.slices.start(shard.unload_steps())
+        self._context.turns.start(shard.unload_steps())
 
     @property
     def is_loading(self) -> bool:

@@ -96,7 +96,7 @@ class GroupCoordinator:
     def stop(self) -> None:
         """Ends all that runs; waiting requests are answered NOT_COORDINATOR."""
         self.cleanup.stop()
-        self.context.slices.stop()
+        self.context.turns.stop_background()
         self.runtime.unload_all()
 
     def update_settings(self, settings: CoordinatorSettings) -> None:

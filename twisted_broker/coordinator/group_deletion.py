@@ -39,7 +39,7 @@ class GroupDeletion:
     def start(self) -> Deferred[None]:
         """Runs the first step, which is all of a group of few offsets; the others follow."""
         self._entry.is_being_deleted = True
-        self._shard.context.slices.start(self._steps())
+        self._shard.context.turns.start(self._steps())
         return self.done
 
     def _steps(self) -> Iterator[None]:

@@ -70,12 +70,12 @@ class OffsetCleanup:
             self._deleted_topics.setdefault(name, set()).add(topic_id)
         if not self._is_removing_topics:
             self._is_removing_topics = True
-            self._context.slices.start(self._remove_topics())
+            self._context.turns.start(self._remove_topics())
 
     def _start_expiry(self) -> None:
         if not self._is_expiring:
             self._is_expiring = True
-            self._context.slices.start(self._expire_all())
+            self._context.turns.start(self._expire_all())
 
     def _expire_all(self) -> Walk:
         pace = Pace()

@@ -130,7 +130,7 @@ class OffsetMetadataManager:
         changes: dict[TopicPartition, CommittedOffset | None] = {}
         if len(request.offsets) > OFFSETS_PER_STEP:
             done: Deferred[CommitAnswer] = Deferred()
-            self._context.slices.start(self._commit_steps(entry, request, answer, changes, done))
+            self._context.turns.start(self._commit_steps(entry, request, answer, changes, done))
             return done
         self._sort_out(request, request.offsets, answer, changes)
         if not changes:
@@ -198,7 +198,7 @@ class OffsetMetadataManager:
         """
         answer: dict[TopicPartition, ErrorCode] = {}
         done: Deferred[dict[TopicPartition, ErrorCode]] = Deferred()
-        self._context.slices.start(self._delete_steps(entry, partitions, answer, done))
+        self._context.turns.start(self._delete_steps(entry, partitions, answer, done))
         return done
 
     def _delete_steps(

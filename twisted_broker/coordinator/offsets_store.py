@@ -33,6 +33,7 @@ from twisted_broker.coordinator.offsets_topic import CreateTopics, OffsetsTopic
 from twisted_broker.interfaces import Runtime, TopicPartition
 from twisted_broker.log.append_info import AppendOrigin
 from twisted_broker.replication.purgatory.delayed_operations import AppendOutcome
+from twisted_broker.turns import Turns
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 
 if TYPE_CHECKING:
@@ -153,6 +154,7 @@ def group_coordinator(
     replicas: ReplicaManager,
     image_source: Any,
     create_topics: CreateTopics,
+    turns: Turns,
 ) -> GroupCoordinator:
     """A coordinator on these replicas, which follows what they lead from now on. `image_source`
     is a MetadataObserver (`image`, `subscribe`); `start` and `stop` of the result are the
@@ -160,7 +162,7 @@ def group_coordinator(
     """
     store = ReplicaOffsetsStore(replicas, image_source, config)
     context = CoordinatorContext(
-        runtime.clock, runtime.wall_ms, runtime.random, store, coordinator_settings(config)
+        runtime.clock, runtime.wall_ms, runtime.random, store, coordinator_settings(config), turns
     )
     coordinator = GroupCoordinator(
         context, OffsetsTopic(image_source, config, create_topics, runtime.clock)

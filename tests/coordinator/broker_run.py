@@ -20,6 +20,7 @@ from twisted_broker.coordinator.group_requests import (
 from twisted_broker.coordinator.offset_metadata_manager import (
     CommitAnswer,
     CommitRequest,
+    FetchedOffset,
     OffsetToCommit,
 )
 from twisted_broker.coordinator.rebalance import GroupSettings
@@ -177,10 +178,15 @@ class BrokerRun:
             CommitRequest(group, member, None, generation, offsets=offsets, **more)
         )  # type: ignore[arg-type]
 
+    def committed(self, group: str = "g", require_stable: bool = False) -> list[FetchedOffset]:
+        """All that the group has committed."""
+        wanted = [(*each, bytes(16)) for each in self.coordinator.committed_partitions(group)]
+        return self.coordinator.fetch_offsets(group, wanted, require_stable)
+
     def fetched(
         self, group: str = "g", require_stable: bool = False
     ) -> dict[tuple[str, int], int | ErrorCode]:
-        found = self.coordinator.fetch_offsets(group, None, require_stable)
+        found = self.committed(group, require_stable)
         return {
             (f.topic, f.partition): f.error or (f.committed.offset if f.committed else -1)
             for f in found

@@ -475,3 +475,83 @@ def test_topics_are_forgotten_in_slices(monkeypatch):
     run.settle()
     found = {name: run.fetched(f"g{name}") for name in range(30)}
     assert found.pop(held[-1]) == {("t", 0): 2} and not any(found.values())
+
+
+# very many offsets
+def test_a_long_commit_lets_others_be_served(monkeypatch):
+    """Its records are made in steps and appended in one batch; others commit meanwhile."""
+    monkeypatch.setattr(turns, "PIECES_PER_TURN", 1)
+    run = BrokerRun()
+    long = run.commit(*(one(n, partition=n) for n in range(2000)))
+    steps = 0
+    while not long.called:
+        now(run.commit(one(steps, topic="other"), group="h"))
+        run.clock.turn()
+        steps += 1
+    assert steps >= 8 and set(now(long).values()) == {E.NONE}
+    assert len(run.fetched()) == len(run.restarted().fetched()) == 2000
+
+
+def test_a_long_commit_of_a_member_that_left_meanwhile_is_refused(monkeypatch):
+    """Who may commit is decided when the batch is appended: nothing of it is stored."""
+    monkeypatch.setattr(turns, "PIECES_PER_TURN", 1)
+    run = BrokerRun()
+    member = run.stable()
+    long = run.commit(*(one(n, partition=n) for n in range(2000)), member=member, generation=1)
+    run.clock.turn()
+    run.coordinator.leave("g", [(member, None)])
+    run.settle()
+    with pytest.raises(BrokerError, match="UNKNOWN_MEMBER_ID"):
+        now(long)
+    assert run.fetched() == {} == run.restarted().fetched()
+
+
+@pytest.mark.parametrize("ends", ["deleted", "unloaded"])
+def test_a_long_commit_to_a_group_that_goes_meanwhile_is_refused(monkeypatch, ends):
+    """Its records must not follow the group's tombstone, nor what the next leader has read."""
+    monkeypatch.setattr(turns, "PIECES_PER_TURN", 1)
+    run = BrokerRun()
+    now(run.commit(one(1)))
+    long = run.commit(*(one(n, partition=n) for n in range(2000)))
+    run.clock.turn()
+    if ends == "deleted":
+        run.coordinator.delete_group("g")
+    else:
+        run.coordinator.runtime.unload(partition_for("g", 50), 1)
+    before = len(run.records("g"))
+    run.settle()
+    answer = long.result
+    long.addErrback(lambda _: None)
+    if ends == "deleted":
+        assert answer.value.code is E.COORDINATOR_NOT_AVAILABLE
+    else:
+        assert set(answer.values()) == {E.NOT_COORDINATOR}
+    assert len(run.records("g")) == before
+
+
+def test_a_long_deletion_of_offsets_lets_others_be_served(monkeypatch):
+    """A batch of tombstones at a step."""
+    monkeypatch.setattr(turns, "PIECES_PER_TURN", 1)
+    run = BrokerRun()
+    committed = run.commit(*(one(n, partition=n) for n in range(2000)))
+    run.settle()
+    now(committed)
+    deleted = run.coordinator.delete_offsets("g", [("t", n) for n in range(2000)])
+    assert not deleted.called and len(run.fetched()) == 1500
+    run.settle()
+    assert set(now(deleted).values()) == {E.NONE} and run.fetched() == {}
+
+
+def test_a_group_that_goes_ends_a_long_deletion_of_offsets(monkeypatch):
+    """The group is deleted between two steps: the rest is refused."""
+    monkeypatch.setattr(turns, "PIECES_PER_TURN", 1)
+    run = BrokerRun()
+    committed = run.commit(*(one(n, partition=n) for n in range(2000)))
+    run.settle()
+    now(committed)
+    deleted = run.coordinator.delete_offsets("g", [("t", n) for n in range(2000)])
+    run.coordinator.delete_group("g")
+    run.settle()
+    with pytest.raises(BrokerError, match="COORDINATOR_NOT_AVAILABLE"):
+        now(deleted)
+    assert run.listed() == []

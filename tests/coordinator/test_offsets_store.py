@@ -59,7 +59,8 @@ class Broker(Fixture):
         return self.groups.commit(CommitRequest("g", offsets=(OffsetToCommit("t", 0, offset),)))
 
     def fetched(self) -> list[int]:
-        return [f.committed.offset for f in self.groups.fetch_offsets("g", None) if f.committed]
+        wanted = [(*each, bytes(16)) for each in self.groups.committed_partitions("g")]
+        return [f.committed.offset for f in self.groups.fetch_offsets("g", wanted) if f.committed]
 
 
 def refusal(call, *arguments) -> E:

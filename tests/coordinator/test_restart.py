@@ -78,12 +78,7 @@ def offsets_of(run: BrokerRun) -> dict:
     return {
         name: found
         for name in "abc"
-        if (
-            found := {
-                (f.topic, f.partition): f.committed
-                for f in run.coordinator.fetch_offsets(name, None)
-            }
-        )
+        if (found := {(f.topic, f.partition): f.committed for f in run.committed(name)})
     }
 
 

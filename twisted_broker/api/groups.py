@@ -5,10 +5,10 @@ side of classic groups.
 2. What a version cannot say is said the way that version's clients understand: no null protocol
    below v7, one member's error as the whole answer's below LeaveGroup v3, a group that does not
    exist as Dead below DescribeGroups v6.
-3. Only a join and a leader's or follower's sync wait; nothing else does but for the tombstones of
-   DeleteGroups, and a list of many groups, which is made in slices.
+3. A join and a sync wait for the group, DeleteGroups for its tombstones; nothing else waits.
+4. Every loop over what a client named, or over all groups, is in slices (`turns.py`).
 
-Source: Apache Kafka 4.3.1 `KafkaApis`, `JoinGroupRequest`, `LeaveGroupResponse`. Leaves out groups
+Source: Apache Kafka 4.3.1 `KafkaApis`, `JoinGroupRequest`, `LeaveGroupResponse`. Not here: groups
 of KIP-848, share and streams groups.
 """
 
@@ -327,6 +327,9 @@ async def delete_groups(
         started.append((name, _delete(context, name)))
     results: list[Any] = []
     for group_id, deleted in started:
+        context.room -= 1
+        if context.room < 0:
+            await context.next_turn()
         error = deleted if isinstance(deleted, ErrorCode) else await deleted
         results.append(DeletableGroupResult(group_id=group_id, error_code=error))
     return DeleteGroupsResponse(results=results)

@@ -217,15 +217,17 @@ class GroupCoordinator:
     def fetch_offsets(
         self,
         group_id: str,
-        partitions: Sequence[tuple[str, int, bytes]] | None,
+        partitions: Sequence[tuple[str, int, bytes]],
         require_stable: bool = False,
     ) -> list[FetchedOffset]:
-        """(topic, partition, topic id or NULL_UUID) each, or None for all that is committed.
-
-        Raises BrokerError.
-        """
+        """(topic, partition, topic id or NULL_UUID) each. Raises BrokerError."""
         entry = self.runtime.shard_of(group_id, empty_allowed=True).groups.get(group_id)
         return fetch_offsets(entry, partitions, require_stable)
+
+    def committed_partitions(self, group_id: str) -> list[TopicPartition]:
+        """What the group has committed offsets for, sorted. Raises BrokerError."""
+        entry = self.runtime.shard_of(group_id, empty_allowed=True).groups.get(group_id)
+        return [] if entry is None else sorted(entry.offsets.committed)
 
     def check_delete_offsets(self, group_id: str) -> None:
         """Raises the error that an OffsetDelete of this group gets as a whole."""

@@ -70,17 +70,17 @@ class Assignment:
             )
 
     def write_ended(
-        self, group: ClassicGroup, purpose: AssignmentStored, error: ErrorCode, now_ms: int
+        self, group: ClassicGroup, purpose: AssignmentStored, error: ErrorCode, wall_ms: int
     ) -> None:
         """The record is stored (NONE): Stable. It could not be: all rebalance."""
         if group.state is not COMPLETING or group.generation != purpose.generation:
             return
         if error:
             self._rebalance.propagate_assignment(group, {}, error)
-            self._rebalance.prepare(group, now_ms)
+            self._rebalance.prepare(group, wall_ms)
         else:
             self._rebalance.propagate_assignment(group, purpose.assignment, error)
-            group.transition_to(STABLE, now_ms)
+            group.transition_to(STABLE, wall_ms)
 
 
 def _sync_error(group: ClassicGroup, request: SyncRequest) -> ErrorCode:

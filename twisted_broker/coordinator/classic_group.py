@@ -146,10 +146,10 @@ class ClassicGroup:
         "supported_protocols",
     )
 
-    def __init__(self, group_id: str, now_ms: int) -> None:
+    def __init__(self, group_id: str, wall_ms: int) -> None:
         self.group_id = group_id
         self.state = self.previous_state = EMPTY
-        self.state_timestamp_ms = now_ms
+        self.state_timestamp_ms = wall_ms
         self.protocol_type: str | None = None
         self.protocol_name: str | None = None
         self.generation = 0
@@ -165,12 +165,12 @@ class ClassicGroup:
         self.initial_delay_left_ms: int | None = None
 
     # states
-    def transition_to(self, state: ClassicGroupState, now_ms: int) -> None:
+    def transition_to(self, state: ClassicGroupState, wall_ms: int) -> None:
         assert state in NEXT_STATES[self.state], (
             f"group {self.group_id}: {self.state.value} to {state.value}"
         )
         self.previous_state, self.state = self.state, state
-        self.state_timestamp_ms = now_ms
+        self.state_timestamp_ms = wall_ms
 
     def can_rebalance(self) -> bool:
         return PREPARING in NEXT_STATES[self.state]
@@ -314,11 +314,11 @@ class ClassicGroup:
             votes[choice] = votes.get(choice, 0) + 1
         return max(votes, key=votes.__getitem__)
 
-    def start_generation(self, now_ms: int) -> None:
+    def start_generation(self, wall_ms: int) -> None:
         self.generation += 1
         self.protocol_name = self.select_protocol() if self.members else None
         self.subscribed_topics = self.compute_subscribed_topics()
-        self.transition_to(COMPLETING if self.members else EMPTY, now_ms)
+        self.transition_to(COMPLETING if self.members else EMPTY, wall_ms)
         self.pending_syncs.clear()
 
     def compute_subscribed_topics(self) -> frozenset[str] | None:
@@ -348,7 +348,7 @@ class ClassicGroup:
             else topic in self.subscribed_topics
         )
 
-    # what others are told of it
+    # answers and records
     def member_list(self) -> tuple[tuple[str, str | None, bytes], ...]:
         name = self.protocol_name
         assert name is not None
@@ -387,12 +387,12 @@ class ClassicGroup:
         )
 
 
-def group_from_snapshot(snapshot: GroupSnapshot, now_ms: int) -> ClassicGroup:
-    """A group as its last record tells it: stable with members, else empty.
+def group_from_snapshot(snapshot: GroupSnapshot, wall_ms: int) -> ClassicGroup:
+    """A group as its last record says: Stable with members, else Empty.
 
     Raises ValueError for a record that contradicts itself.
     """
-    group = ClassicGroup(snapshot.group_id, now_ms)
+    group = ClassicGroup(snapshot.group_id, wall_ms)
     group.generation, group.protocol_name = snapshot.generation, snapshot.protocol
     group.protocol_type = snapshot.protocol_type or None
     group.state_timestamp_ms = snapshot.state_timestamp_ms

@@ -132,7 +132,7 @@ def append_error(failure: Failure) -> ErrorCode:
 class CoordinatorContext:
     """Time, chance, storage, settings and long work, shared by all shards of one coordinator.
 
-    `settings` is replaced when they change: whoever decides by one reads it at that moment.
+    `settings` is replaced when they change: it is read at the moment of each decision.
     """
 
     clock: IClock

@@ -268,15 +268,15 @@ def _create_group(
 
 
 def _group(shard: CoordinatorShard, group_id: str, snapshot: GroupSnapshot | None) -> ClassicGroup:
-    now_ms = shard.context.wall_ms()
+    wall_ms = shard.context.wall_ms()
     if snapshot is None:
-        return ClassicGroup(group_id, now_ms)
+        return ClassicGroup(group_id, wall_ms)
     try:
-        return group_from_snapshot(snapshot, now_ms)
+        return group_from_snapshot(snapshot, wall_ms)
     except ValueError as error:
         _log.warn(
             "__consumer_offsets-{index}: {error}; the group starts empty",
             index=shard.index,
             error=error,
         )
-        return ClassicGroup(group_id, now_ms)
+        return ClassicGroup(group_id, wall_ms)

@@ -177,21 +177,21 @@ def _member_record(member: MemberSnapshot) -> MemberMetadata:
     )
 
 
-def batch_of(records: Sequence[KeyValue], now_ms: int) -> bytes:
+def batch_of(records: Sequence[KeyValue], wall_ms: int) -> bytes:
     """One batch; its base sequence is 0 as in Kafka's, though there is no producer."""
     builder = BatchBuilder(base_sequence=0)
     for key, value in records:
-        builder.append(now_ms, key, value)
+        builder.append(wall_ms, key, value)
     return builder.build()
 
 
 def batch_in_steps(
-    records: Iterable[KeyValue], now_ms: int, per_step: int
+    records: Iterable[KeyValue], wall_ms: int, per_step: int
 ) -> Generator[None, None, bytes]:
     """As `batch_of`, pausing after every `per_step` records."""
     builder = BatchBuilder(base_sequence=0)
     for number, (key, value) in enumerate(records, 1):
-        builder.append(now_ms, key, value)
+        builder.append(wall_ms, key, value)
         if number % per_step == 0:
             yield
     return builder.build()

@@ -49,23 +49,23 @@ class Membership:
         self._static_members, self._settings = static_members, settings
 
     # join
-    def join(self, group: ClassicGroup, request: JoinRequest, token: Token, now_ms: int) -> None:
+    def join(self, group: ClassicGroup, request: JoinRequest, token: Token, wall_ms: int) -> None:
         """Answers a JoinGroup, or lets it wait for the generation."""
         member_id = request.member_id
         if not self._has_room_for(group, member_id):
             self._rebalance.remove_member(group, member_id, ErrorCode.GROUP_MAX_SIZE_REACHED)
             self._refuse(token, ErrorCode.GROUP_MAX_SIZE_REACHED)
-            self._rebalance.maybe_complete_join(group, now_ms)
+            self._rebalance.maybe_complete_join(group, wall_ms)
         elif group.state is DEAD:
             self._refuse(token, ErrorCode.COORDINATOR_NOT_AVAILABLE, member_id)
         elif not group.supports_protocols(request.protocol_type, request.protocols):
             self._refuse(token, ErrorCode.INCONSISTENT_GROUP_PROTOCOL, member_id)
         elif not member_id:
-            self._join_without_id(group, request, token, now_ms)
+            self._join_without_id(group, request, token, wall_ms)
         elif member_id in group.pending_joins and request.instance_id is None:
-            self._add_member(group, request, member_id, token, now_ms)
+            self._add_member(group, request, member_id, token, wall_ms)
         else:
-            self._join_with_id(group, request, token, now_ms)
+            self._join_with_id(group, request, token, wall_ms)
 
     def _has_room_for(self, group: ClassicGroup, member_id: str) -> bool:
         limit = self._settings().max_size
@@ -83,14 +83,14 @@ class Membership:
         self._effects.complete(token, JoinAnswer(error, member_id))
 
     def _join_without_id(
-        self, group: ClassicGroup, request: JoinRequest, token: Token, now_ms: int
+        self, group: ClassicGroup, request: JoinRequest, token: Token, wall_ms: int
     ) -> None:
         if request.instance_id is not None:
             old_member_id = group.static_members.get(request.instance_id)
             if old_member_id is not None:
-                self._static_members.replace(group, request, old_member_id, token, now_ms)
+                self._static_members.replace(group, request, old_member_id, token, wall_ms)
             else:
-                self._add_member(group, request, request.new_member_id, token, now_ms)
+                self._add_member(group, request, request.new_member_id, token, wall_ms)
         elif request.requires_known_member_id:
             # KIP-394: a member counts only when it comes back with its id, so that a join whose
             # answer was lost and that is sent again does not leave a second, silent member.
@@ -100,10 +100,10 @@ class Membership:
             )
             self._refuse(token, ErrorCode.MEMBER_ID_REQUIRED, request.new_member_id)
         else:
-            self._add_member(group, request, request.new_member_id, token, now_ms)
+            self._add_member(group, request, request.new_member_id, token, wall_ms)
 
     def _join_with_id(
-        self, group: ClassicGroup, request: JoinRequest, token: Token, now_ms: int
+        self, group: ClassicGroup, request: JoinRequest, token: Token, wall_ms: int
     ) -> None:
         try:
             group.validate_member(request.member_id, request.instance_id)
@@ -121,10 +121,10 @@ class Membership:
             self._effects.complete(token, generation_answer(group, member, with_members=is_leader))
         else:
             self._rebalance.gather_join(group, member, request, token)
-            self._rebalance.prepare_or_complete_join(group, now_ms)
+            self._rebalance.prepare_or_complete_join(group, wall_ms)
 
     def _add_member(
-        self, group: ClassicGroup, request: JoinRequest, member_id: str, token: Token, now_ms: int
+        self, group: ClassicGroup, request: JoinRequest, member_id: str, token: Token, wall_ms: int
     ) -> None:
         member = ClassicGroupMember(
             member_id,
@@ -141,7 +141,7 @@ class Membership:
         group.add(member, request.protocol_type)
         # A new member waits for the whole rebalance; its session starts with its first answer.
         self._effects.schedule(group, TimerKind.SESSION, NEW_MEMBER_JOIN_TIMEOUT_MS, member_id)
-        self._rebalance.prepare_or_complete_join(group, now_ms)
+        self._rebalance.prepare_or_complete_join(group, wall_ms)
 
     # heartbeat, commit
     def heartbeat(
@@ -166,7 +166,7 @@ class Membership:
 
     # leave, session
     def leave(
-        self, group: ClassicGroup, leavers: list[tuple[str, str | None]], now_ms: int
+        self, group: ClassicGroup, leavers: list[tuple[str, str | None]], wall_ms: int
     ) -> list[LeaveAnswer]:
         """Removes (member id, instance id) each; an empty member id with an instance id means
         whoever holds it. Raises BrokerError.
@@ -178,7 +178,7 @@ class Membership:
             for member_id, instance_id in leavers
         ]
         if any(answer.error is ErrorCode.NONE for answer in answers):
-            self._rebalance.members_changed(group, now_ms)
+            self._rebalance.members_changed(group, wall_ms)
         return answers
 
     def _leave_one(self, group: ClassicGroup, member_id: str, instance_id: str | None) -> ErrorCode:
@@ -192,7 +192,7 @@ class Membership:
         self._rebalance.remove_member(group, member_id, ErrorCode.UNKNOWN_MEMBER_ID)
         return ErrorCode.NONE
 
-    def session_expired(self, group: ClassicGroup, member_id: str, now_ms: int) -> None:
+    def session_expired(self, group: ClassicGroup, member_id: str, wall_ms: int) -> None:
         """Removes a member that was silent, or a pending one that never came back."""
         member = group.members.get(member_id)
         if group.state is DEAD or (member is None and member_id not in group.pending_joins):
@@ -202,6 +202,6 @@ class Membership:
             return
         self._rebalance.remove_member(group, member_id, ErrorCode.UNKNOWN_MEMBER_ID)
         if member is None:
-            self._rebalance.maybe_complete_join(group, now_ms)
+            self._rebalance.maybe_complete_join(group, wall_ms)
         else:
-            self._rebalance.members_changed(group, now_ms)
+            self._rebalance.members_changed(group, wall_ms)

@@ -147,7 +147,7 @@ class OffsetMetadataManager:
         changes: dict[TopicPartition, CommittedOffset | None],
     ) -> None:
         """Into what is refused and what is written."""
-        now_ms = self._context.wall_ms()
+        wall_ms = self._context.wall_ms()
         longest = self._context.settings.offset_metadata_max_bytes
         for wanted in offsets:
             topic_partition = (wanted.topic, wanted.partition)
@@ -155,7 +155,7 @@ class OffsetMetadataManager:
                 answer[topic_partition] = ErrorCode.OFFSET_METADATA_TOO_LARGE
             else:
                 answer[topic_partition] = ErrorCode.NONE
-                changes[topic_partition] = _committed(wanted, now_ms, request.retention_ms)
+                changes[topic_partition] = _committed(wanted, wall_ms, request.retention_ms)
 
     def _commit_steps(
         self,
@@ -319,9 +319,9 @@ def _ignore(is_stored: bool) -> None:
     """For writes whose caller does not wait for the decision."""
 
 
-def _committed(wanted: OffsetToCommit, now_ms: int, retention_ms: int) -> CommittedOffset:
-    expire_ms = NO_EXPIRY if retention_ms < 0 else now_ms + retention_ms
-    commit_ms = now_ms if wanted.commit_timestamp_ms < 0 else wanted.commit_timestamp_ms
+def _committed(wanted: OffsetToCommit, wall_ms: int, retention_ms: int) -> CommittedOffset:
+    expire_ms = NO_EXPIRY if retention_ms < 0 else wall_ms + retention_ms
+    commit_ms = wall_ms if wanted.commit_timestamp_ms < 0 else wanted.commit_timestamp_ms
     return CommittedOffset(
         wanted.offset, wanted.leader_epoch, wanted.metadata, commit_ms, expire_ms, wanted.topic_id
     )

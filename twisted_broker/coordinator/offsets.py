@@ -139,7 +139,7 @@ class GroupOffsets:
     def expired(
         self,
         group: ClassicGroup,
-        now_ms: int,
+        wall_ms: int,
         retention_ms: int,
         among: Sequence[TopicPartition] | None = None,
     ) -> Iterator[TopicPartition]:
@@ -165,10 +165,10 @@ class GroupOffsets:
             ):
                 continue
             if committed.expire_timestamp_ms != NO_EXPIRY:
-                due = now_ms >= committed.expire_timestamp_ms
+                due = wall_ms >= committed.expire_timestamp_ms
             else:
                 due = (
-                    now_ms - (committed.commit_timestamp_ms if base_ms is None else base_ms)
+                    wall_ms - (committed.commit_timestamp_ms if base_ms is None else base_ms)
                     >= retention_ms
                 )
             if due:

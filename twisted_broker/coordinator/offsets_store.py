@@ -139,7 +139,7 @@ class GroupRoles:
             self._coordinator.runtime.unload(topic_partition.partition, leader_epoch)
 
     def image_changed(self, delta: MetadataDelta) -> None:
-        """Offsets of deleted topics go; whoever waits for `__consumer_offsets` looks again."""
+        """Removes offsets of deleted topics; ends the waits for `__consumer_offsets`."""
         if self._coordinator.offsets_topic is not None:
             self._coordinator.offsets_topic.image_changed()
         if delta.removed_topics:

@@ -68,16 +68,16 @@ class Rebalance:
         self._effects, self._settings = effects, settings
 
     # joins
-    def prepare_or_complete_join(self, group: ClassicGroup, now_ms: int) -> None:
+    def prepare_or_complete_join(self, group: ClassicGroup, wall_ms: int) -> None:
         """A member joined: begins a rebalance, or ends the running one if it was the last to
         come.
         """
         if group.can_rebalance():
-            self.prepare(group, now_ms)
+            self.prepare(group, wall_ms)
         else:
-            self.maybe_complete_join(group, now_ms)
+            self.maybe_complete_join(group, wall_ms)
 
-    def prepare(self, group: ClassicGroup, now_ms: int) -> None:
+    def prepare(self, group: ClassicGroup, wall_ms: int) -> None:
         """Begins a rebalance: PreparingRebalance until all members have joined."""
         effects = self._effects
         if group.state is COMPLETING:
@@ -85,7 +85,7 @@ class Rebalance:
         group.pending_syncs.clear()
         effects.cancel(group, TimerKind.SYNC)
         is_initial = group.state is EMPTY
-        group.transition_to(PREPARING, now_ms)
+        group.transition_to(PREPARING, wall_ms)
         if is_initial:
             # The first member of many that start together waits for the others, so that they do
             # not rebalance once for each (KIP-134).
@@ -94,18 +94,18 @@ class Rebalance:
             group.initial_delay_left_ms = max(group.rebalance_timeout_ms() - delay_ms, 0)
             effects.schedule(group, TimerKind.JOIN, delay_ms)
         elif group.has_all_members_joined():
-            self._complete_join(group, now_ms)
+            self._complete_join(group, wall_ms)
         else:
             effects.schedule(group, TimerKind.JOIN, group.rebalance_timeout_ms())
 
-    def maybe_complete_join(self, group: ClassicGroup, now_ms: int) -> None:
+    def maybe_complete_join(self, group: ClassicGroup, wall_ms: int) -> None:
         """Ends the gathering if nobody is missing and no initial delay runs."""
         if (
             group.state is PREPARING
             and group.initial_delay_left_ms is None
             and group.has_all_members_joined()
         ):
-            self._complete_join(group, now_ms)
+            self._complete_join(group, wall_ms)
 
     def gather_join(
         self, group: ClassicGroup, member: ClassicGroupMember, request: JoinRequest, token: Token
@@ -120,7 +120,7 @@ class Rebalance:
                 before, JoinAnswer(ErrorCode.UNKNOWN_MEMBER_ID, member.member_id)
             )
 
-    def join_expired(self, group: ClassicGroup, now_ms: int) -> None:
+    def join_expired(self, group: ClassicGroup, wall_ms: int) -> None:
         """The join timer: prolongs the initial delay if members came, else goes on without those
         that did not.
         """
@@ -133,9 +133,9 @@ class Rebalance:
             group.initial_delay_left_ms = max(left_ms - delay_ms, 0)
             self._effects.schedule(group, TimerKind.JOIN, delay_ms)
         else:
-            self._complete_join(group, now_ms)
+            self._complete_join(group, wall_ms)
 
-    def _complete_join(self, group: ClassicGroup, now_ms: int) -> None:
+    def _complete_join(self, group: ClassicGroup, wall_ms: int) -> None:
         effects = self._effects
         group.initial_delay_left_ms = None
         effects.cancel(group, TimerKind.JOIN)
@@ -151,7 +151,7 @@ class Rebalance:
             # waited for.
             effects.schedule(group, TimerKind.JOIN, group.rebalance_timeout_ms())
             return
-        group.start_generation(now_ms)
+        group.start_generation(wall_ms)
         if group.state is EMPTY:
             effects.write(group, group.snapshot(), GroupEmptied())
             return
@@ -181,12 +181,12 @@ class Rebalance:
             if self._effects.complete_sync(member, answer):
                 self._effects.restart_session(group, member)
 
-    def sync_expired(self, group: ClassicGroup, now_ms: int) -> None:
+    def sync_expired(self, group: ClassicGroup, wall_ms: int) -> None:
         """The sync timer: members that did not sync are removed, the others rebalance."""
         if group.state in (COMPLETING, STABLE) and group.pending_syncs:
             for member_id in list(group.pending_syncs):
                 self.remove_member(group, member_id, ErrorCode.UNKNOWN_MEMBER_ID)
-            self.prepare(group, now_ms)
+            self.prepare(group, wall_ms)
 
     # members that go
     def remove_member(self, group: ClassicGroup, member_id: str, error: ErrorCode) -> None:
@@ -200,11 +200,11 @@ class Rebalance:
             self._effects.complete_sync(member, SyncAnswer(error))
         group.remove(member_id)
 
-    def members_changed(self, group: ClassicGroup, now_ms: int) -> None:
+    def members_changed(self, group: ClassicGroup, wall_ms: int) -> None:
         """Members went or were replaced: a generation rebalances, a rebalance that waited for
         them may end.
         """
         if group.state in (STABLE, COMPLETING):
-            self.prepare(group, now_ms)
+            self.prepare(group, wall_ms)
         else:
-            self.maybe_complete_join(group, now_ms)
+            self.maybe_complete_join(group, wall_ms)

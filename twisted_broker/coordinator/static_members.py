@@ -35,7 +35,7 @@ class StaticMembers:
         request: JoinRequest,
         old_member_id: str,
         token: Token,
-        now_ms: int,
+        wall_ms: int,
     ) -> None:
         """The instance of `old_member_id` joins as `request.new_member_id`."""
         assert request.instance_id is not None
@@ -68,7 +68,7 @@ class StaticMembers:
             )
         else:
             # Others wait for this place in a rebalance, or the generation's protocol has changed.
-            self._rebalance.members_changed(group, now_ms)
+            self._rebalance.members_changed(group, wall_ms)
 
     def write_ended(
         self, group: ClassicGroup, purpose: StaticMemberReplaced, error: ErrorCode

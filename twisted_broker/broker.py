@@ -23,11 +23,13 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
+from twisted.internet.defer import ensureDeferred
 from twisted.internet.error import CannotListenError
 from twisted.logger import Logger
 
 from twisted_broker.api.context import BrokerParts, Listener
 from twisted_broker.api.dispatch import BoundRoute, Dispatcher
+from twisted_broker.cluster.metadata_check import MetadataDamage, recover_hint
 from twisted_broker.config import BrokerConfig
 from twisted_broker.interfaces import Runtime, TopicPartition
 from twisted_broker.log.errors import CheckpointError, LogDirFailure
@@ -49,6 +51,7 @@ from twisted_broker.wire.primitives import uuid_text
 
 if TYPE_CHECKING:
     from twisted_broker.cluster.lifecycle import BrokerLifecycle
+    from twisted_broker.cluster.metadata_copy import MetadataCopy
     from twisted_broker.cluster.observer import MetadataObserver
     from twisted_broker.image.metadata_image import MetadataDelta, MetadataImage
     from twisted_broker.replication.fetcher.leader_endpoint import BrokerEndPoint
@@ -64,6 +67,7 @@ STARTING_ERRORS = (
     ConfigError,
     LogDirFailure,
     LogDirMismatch,
+    MetadataDamage,
     OSError,
 )
 
@@ -85,6 +89,7 @@ class Broker:
         self._shares = DescriptorShares(descriptors, len(config.log_directories))
         self.runtime = runtime
         self.plan: ListenerPlan = plan_listeners(config)
+        self._is_formatted = False
         self.cluster_id = self._cluster_id(cluster_id)
         self.parts = BrokerParts(
             node_id=config.node_id,
@@ -100,7 +105,7 @@ class Broker:
             directory_failed=self._directory_failed,
             most_files=self._shares.files,
         )
-        self._shares.open_files = self.log_manager.descriptors
+        self._shares.open_files = self.log_manager.directories.descriptors
         self.parts.log_manager = self.log_manager
         self.listeners: list[Listener] = []
         self._open = OpenListeners(runtime)
@@ -117,6 +122,7 @@ class Broker:
         self._lifecycle: Any = None
         self._isr_changes: Any = None
         self._assignments: Any = None
+        self._copy: MetadataCopy | None = None
         self._started = self._stopping = self._caught_up = False
         self._deltas: deque[MetadataDelta] = deque()
         self._delta_call: Any = None
@@ -141,6 +147,7 @@ class Broker:
                     raise LogDirMismatch(
                         f"{path} belongs to cluster {found.cluster_id}, not to {wanted}"
                     )
+                self._is_formatted = True
                 return found.cluster_id
         if wanted is None and "controller" not in self.roles:
             return ""
@@ -182,10 +189,17 @@ class Broker:
         """Directories that were not loaded are only let go: nothing is written to what is
         perhaps another process's.
         """
+        if (
+            "controller" in self.roles
+            and self.metadata_directory in self.log_manager.directories.by_path
+        ):
+            self.log_manager.directories.by_path[
+                self.metadata_directory
+            ].before_format = self._found_metadata
         try:
             await self.log_manager.start()
         except GeneratorExit:  # this coroutine is thrown away: nothing may be waited for
-            for directory in self.log_manager.directories.values():
+            for directory in self.log_manager.directories.by_path.values():
                 directory.disk.stop()
                 directory.release()
             raise
@@ -193,6 +207,26 @@ class Broker:
             await self.log_manager.shutdown()
             raise
         self._undo.append(self._stop_logs)
+        if "controller" in self.roles and not self._is_formatted:
+            _log.info(
+                "formatted {path} as new cluster {id}",
+                path=self.metadata_directory,
+                id=self.cluster_id,
+            )
+
+    def _found_metadata(self) -> None:
+        """The metadata of a new cluster, before the directory bears its id.
+
+        MetadataDamage: the cluster is not new, and its metadata is gone.
+        """
+        from twisted_broker.cluster.metadata_log import found_metadata
+
+        found_metadata(
+            self.runtime.files,
+            self.metadata_directory,
+            self.cluster_id,
+            is_new=not self._is_formatted,
+        )
 
     async def _start_controller(self) -> None:
         from twisted_broker.cluster.controller import Controller
@@ -203,7 +237,7 @@ class Broker:
         directory = self.metadata_directory
         log = open_metadata_log(
             self.runtime.files,
-            self.log_manager.worker(directory),
+            self.log_manager.directories.worker(directory),
             directory,
             self.config.node_id,
             self.runtime.wall_ms,
@@ -257,13 +291,16 @@ class Broker:
         from twisted_broker.cluster.lifecycle import BrokerLifecycle
         from twisted_broker.cluster.observer import MetadataObserver
         from twisted_broker.coordinator.offsets_store import group_coordinator
-        from twisted_broker.replication.fetcher.replica_fetcher_manager import ReplicaFetcherManager
+        from twisted_broker.replication.fetcher.fetcher_manager import ReplicaFetcherManager
         from twisted_broker.replication.replica_manager import ReplicaManager
 
         runtime, config, parts = self.runtime, self.config, self.parts
-        directory_id = self.log_manager.online()[0].directory_id
+        base = self._open_copy()
+        if not self.log_manager.directories.online():
+            raise LogDirFailure(", ".join(self.log_manager.directories.by_path), None)
+        directory_id = self.log_manager.directories.online()[0].directory_id
         observer = MetadataObserver(
-            runtime, config, self.cluster_id, self._controllers(), directory_id
+            runtime, config, self.cluster_id, self._controllers(), directory_id, self._copy, base
         )
         observer.failed = self._cannot_follow
 
@@ -271,19 +308,24 @@ class Broker:
             return ControllerChannel(runtime, observer, f"broker-{config.node_id}-{purpose}")
 
         lifecycle = BrokerLifecycle(runtime, config, observer, channel("lifecycle"))
-        replica_manager = ReplicaManager(
-            config.node_id, runtime, config, self.log_manager, observer
-        )
         self._isr_changes = AlterPartitionManager(
             runtime, config.node_id, channel("alter-partition"), lifecycle
         )
-        replica_manager.alter_partition = self._isr_changes
-        replica_manager.fetchers = ReplicaFetcherManager(
-            replica_manager,
+        replica_manager = ReplicaManager(
+            config.node_id,
+            runtime,
+            config,
+            self.log_manager,
             observer,
-            self.plan.inter_broker,
-            lambda: self._lifecycle.broker_epoch,
-            self._connect_to_leader,
+            self._isr_changes,
+            lambda replicas: ReplicaFetcherManager(
+                replicas,
+                observer,
+                self.plan.inter_broker,
+                lambda: lifecycle.broker_epoch,
+                self._connect_to_leader,
+            ),
+            self._take_over,
         )
         parts.metadata, parts.replica_manager, parts.features = (
             observer,
@@ -299,7 +341,6 @@ class Broker:
         )
         self._observer, self._lifecycle = observer, lifecycle
         lifecycle.refused = lambda reason: self.fatal(reason)
-        replica_manager.take_over = self._take_over
         observer.subscribe(self._metadata_changed)
         parts.groups = group_coordinator(
             runtime, config, replica_manager, observer, parts.forwarding.create_topics, parts.turns
@@ -312,15 +353,71 @@ class Broker:
         self._tell_addresses()
         await self._join(observer, lifecycle)
 
-    def _cannot_follow(self, error: BaseException) -> None:
-        if isinstance(error, BrokerError) and error.code == ErrorCode.INCONSISTENT_CLUSTER_ID:
-            self.fatal(
-                f"{', '.join(self.config.log_directories)} belongs to cluster "
-                f"{self.cluster_id}, the controller to another one: "
-                "name that cluster's controller, or give this broker an empty directory"
+    def _open_copy(self) -> MetadataImage:
+        """This broker's own copy of the metadata, where it is not the controller's own log; the
+        image that it gives.
+        """
+        from twisted_broker.cluster.metadata_copy import open_metadata_copy
+        from twisted_broker.image.metadata_image import EMPTY
+
+        path = self.metadata_directory
+        directory = self.log_manager.directories.by_path.get(path)
+        if "controller" in self.roles or directory is None or directory.failed is not None:
+            return EMPTY
+        runtime = self.runtime
+        try:
+            self._copy, base, told = open_metadata_copy(
+                runtime.files,
+                directory.disk,
+                path,
+                runtime.wall_ms,
+                runtime.random.getrandbits(128),
             )
+        except OSError as error:
+            self.log_manager.directories.fail(path, error)
+            return EMPTY
+        if told:
+            _log.error("{told}", told=told)
+        self._copy.broke = lambda error: self._copy_failed(path, error)
+        return base
+
+    def _copy_failed(self, path: str, error: BaseException) -> None:
+        """The metadata is followed on; the disk has failed."""
+        self.log_manager.directories.fail(
+            path, error if isinstance(error, OSError) else OSError(str(error))
+        )
+
+    def _cannot_follow(self, error: BaseException) -> None:
+        from twisted_broker.cluster.metadata_loader import MetadataRegression
+
+        host, port = self._observer.address
+        if isinstance(error, MetadataRegression):
+            self.fatal(
+                f"the metadata of the controller at {host}:{port} cannot be that of this "
+                f"broker's data: {error}. Nothing was deleted. "
+                "A controller that lost its directory, or got an older copy of it, is "
+                f"rebuilt with {recover_hint(self.metadata_directory)}"
+            )
+        elif isinstance(error, BrokerError) and error.code == ErrorCode.INCONSISTENT_CLUSTER_ID:
+            ensureDeferred(self._belongs_elsewhere(host, port))
         else:
             self.fatal(f"the metadata log cannot be followed: {error}")
+
+    async def _belongs_elsewhere(self, host: str, port: int) -> None:
+        """Tells whose the controller is."""
+        from twisted_broker.cluster.cluster_id import ask_once
+
+        try:
+            other = f"cluster {await ask_once(self.runtime, host, port)}"
+        except Exception:
+            other = "another cluster"
+        hint = recover_hint(self.metadata_directory)
+        self.fatal(
+            f"the controller at {host}:{port} belongs to {other}, this broker's "
+            f"{', '.join(self.config.log_directories)} to cluster "
+            f"{self.cluster_id}: name that cluster's controller; or, if the controller lost "
+            f"its directory, rebuild it with {hint}"
+        )
 
     def _connect_to_leader(self, leader: BrokerEndPoint, client_id: str) -> BrokerConnection:
         """A follower's connection."""
@@ -355,7 +452,7 @@ class Broker:
 
         found = self.log_manager.get(topic_partition)
         if found is not None:
-            return self.log_manager.directory_of(found).directory_id
+            return self.log_manager.directories.of(found).directory_id
         partition = self.parts.replica_manager.partitions.get(topic_partition)
         return LOST if partition is not None and partition.offline else None
 
@@ -386,7 +483,7 @@ class Broker:
         from twisted_broker.image.entries import Endpoint
         from twisted_broker.image.metadata_image import MetadataDelta, MetadataImage
 
-        directories = self.log_manager.online()
+        directories = self.log_manager.directories.online()
         lifecycle.start(
             self.cluster_id,
             new_uuid(self.runtime.random),
@@ -397,7 +494,7 @@ class Broker:
             ],
             BROKER_FEATURES,
             [each.directory_id for each in directories],
-            self.log_manager.previous_broker_epoch(),
+            self.log_manager.directories.previous_broker_epoch(),
         )
         await lifecycle.caught_up
         self._caught_up = True
@@ -461,8 +558,10 @@ class Broker:
         if self.parts.replica_manager is not None:
             self.parts.replica_manager.directory_failed(path, error)
         if self._lifecycle is not None:
-            self._lifecycle.directory_failed(self.log_manager.directories[path].directory_id)
-        if not self.log_manager.online() and self._started:
+            self._lifecycle.directory_failed(
+                self.log_manager.directories.by_path[path].directory_id
+            )
+        if not self.log_manager.directories.online() and self._started:
             self.fatal(f"no log directory is left: {error}")
 
     # stopping
@@ -513,6 +612,8 @@ class Broker:
             part.stop()
         self._lifecycle.stop()
         self._observer.stop()
+        if self._copy is not None:
+            self._copy.finish()
         if self._delta_call is not None:
             self._delta_call.cancel()
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from twisted_broker.cluster.metadata_loader import MetadataLoader
+from twisted_broker.cluster.metadata_loader import MetadataLoader, MetadataRegression
 from twisted_broker.cluster.records import build_batch
 from twisted_broker.cluster.snapshots import SnapshotId, snapshot_bytes
 from twisted_broker.image.metadata_image import EMPTY, MetadataImage
@@ -101,22 +101,79 @@ def test_divergence_above_what_was_applied_drops_only_that() -> None:
     """KRAFT 3.2: truncated above the high watermark."""
     loader = MetadataLoader()
     loader.batches(batch(0, topic(0)) + batch(1, topic(1)) + batch(2, topic(2)), 1)
-    loader.diverged(2)
+    loader.diverged(1, 2)
     assert loader.fetch_offset == 2
     loader.batches(batch(2, topic(5), epoch=2), 3)
     assert names(loader) == ["t0", "t1", "t5"] and loader.last_epoch == 2
 
 
-def test_divergence_below_what_was_applied_starts_over_in_silence() -> None:
-    """RL 8.2: the image never goes back; the delta comes when reading is as far as before."""
+def test_divergence_below_what_was_applied_is_a_regression() -> None:
+    """Invariant 4: Kafka truncates nothing below the high watermark; the image stays, both
+    places are named.
+    """
     loader = MetadataLoader()
     loader.batches(batch(0, topic(0)) + batch(1, topic(1)) + batch(2, topic(2)), 3)
-    loader.diverged(1)
-    assert loader.fetch_offset == 0
-    assert loader.batches(batch(0, topic(0)), 1) is None and names(loader) == ["t0", "t1", "t2"]
-    delta = loader.batches(batch(1, topic(7), epoch=2) + batch(2, topic(8), epoch=2), 3)
-    assert delta is not None and names(loader) == ["t0", "t7", "t8"]
-    assert {each.name for each in delta.removed_topics.values()} == {"t1", "t2"}
+    with pytest.raises(
+        MetadataRegression,
+        match=r"up to offset 3 of epoch 1, the controller's goes to offset 1 of epoch 1",
+    ):
+        loader.diverged(1, 1)
+    assert names(loader) == ["t0", "t1", "t2"] and loader.fetch_offset == 3
+
+
+def test_a_snapshot_of_the_past_is_a_regression() -> None:
+    """Invariant 4: a leader offers a snapshot only where it has cut its log, and that lies above
+    everything committed.
+    """
+    loader = MetadataLoader()
+    loader.batches(
+        batch(0, topic(0)) + batch(1, topic(1), epoch=2) + batch(2, topic(2), epoch=2), 3
+    )
+    for snapshot in (SnapshotId(2, 2), SnapshotId(9, 1)):
+        with pytest.raises(MetadataRegression):
+            loader.wants(snapshot)
+    assert loader.wants(SnapshotId(3, 2)) and loader.wants(SnapshotId(9, 3))
+
+
+def test_the_last_batch_is_compared_on_a_new_connection() -> None:
+    """Invariant 4: another log may have the same offsets and epochs; the batch that was applied
+    last tells.
+    """
+    loader = MetadataLoader()
+    log = [batch(0, topic(0)), batch(1, topic(1)), batch(2, topic(2)), batch(3, topic(3))]
+    loader.batches(b"".join(log[:3]), 3)
+    loader.compare_last()
+    assert (loader.fetch_offset, loader.last_epoch) == (2, 1)
+    loader.batches(log[2] + log[3], 4)
+    assert names(loader) == ["t0", "t1", "t2", "t3"]
+    loader.compare_last()
+    with pytest.raises(MetadataRegression, match="has another batch at offset 3"):
+        loader.batches(batch(3, topic(7)) + batch(4, topic(8)), 5)
+    assert names(loader) == ["t0", "t1", "t2", "t3"]
+
+
+def test_where_the_last_batch_is_cut_off_reading_goes_on_behind_it() -> None:
+    """A leader that has cut its log behind a snapshot cannot show the batch; the log behind it
+    is still fetched, not the snapshot.
+    """
+    loader = MetadataLoader()
+    loader.batches(batch(0, topic(0)) + batch(1, topic(1)), 2)
+    loader.compare_last()
+    assert not loader.wants(SnapshotId(2, 1))
+    assert loader.fetch_offset == 2
+    loader.batches(batch(2, topic(2)), 3)
+    assert names(loader) == ["t0", "t1", "t2"]
+
+
+def test_committed_batches_are_handed_on_byte_for_byte() -> None:
+    """Invariant 5: the copy gets what is below the high watermark, nothing above it."""
+    loader, taken = MetadataLoader(), []
+    loader.taken = taken.append
+    log = [batch(0, topic(0)), batch(1, topic(1), topic(2)), batch(3, topic(3))]
+    loader.batches(b"".join(log), 3)
+    assert taken == [log[0] + log[1]]
+    loader.advance(4)
+    assert taken[1:] == [log[2]]
 
 
 @settings(max_examples=80, deadline=None)
@@ -158,3 +215,27 @@ def test_the_past_is_not_news() -> None:
     assert (list(delta.created_topics), list(delta.removed_topics)) == ([b"n" * 16], [])
     delta = loader.batches(batch(3, topic(1)), 9)
     assert delta is not None and names(loader) == ["t", "t1"]
+
+
+def test_a_hole_in_an_answer_is_damage() -> None:
+    """Offsets of the metadata log have no holes: a picture with one would be worse than none."""
+    loader = MetadataLoader()
+    with pytest.raises(CorruptRecordError, match="a batch of offset 2 where 1 comes next"):
+        loader.batches(batch(0, topic(0)) + batch(2, topic(2)), 3)
+    loader.batches(batch(1, topic(1)), 2)
+    assert names(loader) == ["t0", "t1"]
+
+
+def test_a_batch_that_is_cut_short_is_read_again() -> None:
+    """An answer may end in the middle of a batch: reading goes on at that batch.
+
+    One that holds no whole batch is damage, never a busy loop.
+    """
+    loader = MetadataLoader()
+    second = batch(1, topic(1))
+    loader.batches(batch(0, topic(0)) + second[:-1], 2)
+    assert loader.fetch_offset == 1
+    with pytest.raises(CorruptRecordError):
+        loader.batches(second[:-1], 2)
+    loader.batches(second, 2)
+    assert names(loader) == ["t0", "t1"]

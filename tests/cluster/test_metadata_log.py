@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 from pathlib import Path
@@ -10,10 +11,12 @@ from typing import Any
 import pytest
 
 from tests.cluster.fixtures import Fixture, StalledWorker
+from twisted_broker.cluster import metadata_log, metadata_store
 from twisted_broker.cluster.quorum_state import read_quorum_state
 from twisted_broker.cluster.snapshots import SnapshotId, list_snapshots
 from twisted_broker.log.filesystem import OsFileSystem
 from twisted_broker.wire.errors import BrokerError, ErrorCode
+from twisted_broker.wire.messages import metadata_records as records
 from twisted_broker.wire.messages.topics import CreatableTopic, CreateTopicsRequest
 from twisted_broker.wire.records import iterate_batches
 
@@ -221,6 +224,36 @@ def test_a_snapshot_replaces_the_log_before_it() -> None:
     assert image.features == before.features and image.next_producer_id == before.next_producer_id
 
 
+def test_where_descriptors_are_short_the_controller_goes_on() -> None:
+    """EMFILE is not the disk's failure: a sync and a snapshot that found no free descriptor are
+    made again, and nothing is answered before the sync was.
+    """
+    short = OSError(errno.EMFILE, "too many open files")
+    worker = StalledWorker()
+    fixture = Fixture(
+        worker,
+        {
+            "metadata.log.max.snapshot.interval.ms": "1000",
+            "metadata.max.idle.interval.ms": "0",
+        },
+    ).start()
+    worker.run()
+    registered = fixture.send("broker_registration", fixture.registration(), 4)
+    worker.run(short)
+    assert fixture.controller.log.failed is None and not registered.called
+    assert 1 not in fixture.controller.image.brokers
+    fixture.clock.advance(0.5)
+    worker.run()
+    assert registered.called and 1 in fixture.controller.image.brokers
+    fixture.clock.advance(0.5)
+    worker.run(short)
+    assert fixture.controller.log.failed is None
+    assert list_snapshots(fixture.files, DIRECTORY) == []
+    fixture.clock.advance(1.0)
+    worker.run()
+    assert len(list_snapshots(fixture.files, DIRECTORY)) == 1
+
+
 def test_a_snapshot_by_time() -> None:
     """metadata.log.max.snapshot.interval.ms: after that time, if anything came."""
     fixture = Fixture(
@@ -269,6 +302,72 @@ def test_a_torn_batch_at_the_end_was_never_promised(fixture: Fixture) -> None:
     fixture.restart()
     assert [batch.base_offset for batch in batches(fixture) if batch.is_control][-1] == end
     assert 1 in fixture.controller.image.brokers
+
+
+@pytest.mark.parametrize("read_bytes", [1, 100, 700, 5000])
+def test_a_replay_reads_the_log_in_pieces(
+    fixture: Fixture, monkeypatch: pytest.MonkeyPatch, read_bytes: int
+) -> None:
+    """A batch that lies across the end of a read, or is longer than one, is read whole: a log
+    may be longer than a read.
+    """
+    fixture.join(1)
+    for number in range(8):
+        create(fixture, f"t{number}", 1 + 10 * number)
+    before, written = fixture.controller.image, fixture.controller.log.bytes_since_snapshot
+    monkeypatch.setattr(metadata_store, "READ_BYTES", read_bytes)
+    again = fixture.open().log
+    image = again.replay()
+    assert written > 5000 and again.bytes_since_snapshot == written
+    assert (image.offset, image.topics_by_name, image.brokers) == (
+        before.offset,
+        before.topics_by_name,
+        before.brokers,
+    )
+
+
+@pytest.mark.parametrize("kept", [0, 1, 2, 3, 4])
+def test_a_decision_of_several_batches_is_all_or_nothing(
+    fixture: Fixture, monkeypatch: pytest.MonkeyPatch, kept: int
+) -> None:
+    """KIP-868: a crash between its batches leaves a transaction without an end, which the next
+    controller aborts.
+    """
+    fixture.join(1)
+    before, end = fixture.controller.image, fixture.controller.log.end_offset
+    monkeypatch.setattr(metadata_log, "RECORDS_PER_BATCH", 10)
+    create(fixture, "large", 30)
+    written = [batch for batch in batches(fixture) if batch.base_offset >= end]
+    assert len(written) == 4 and max(batch.records_count for batch in written) == 10
+    assert len(fixture.controller.image.topics_by_name["large"].partitions) == 30
+    path = f"{DIRECTORY}/{0:020d}.log"
+    fixture.files.open(path).truncate(
+        fixture.files.size(path) - sum(batch.size_in_bytes for batch in written[kept:])
+    )
+    fixture.files.remove(f"{DIRECTORY}/replication-offset-checkpoint")  # it was not synced
+    fixture.restart()
+    topics = fixture.controller.image.topics_by_name
+    assert len(topics["large"].partitions) == 30 if kept == 4 else topics == before.topics_by_name
+    create(fixture, "after", 30)
+    fixture.restart()
+    assert len(fixture.controller.image.topics_by_name["after"].partitions) == 30
+
+
+def test_without_metadata_transactions_a_decision_is_cut_into_batches(
+    fixture: Fixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Below 3.6-IV1 nobody would understand one; the bootstrap, which is one already, is not put
+    into another.
+    """
+    monkeypatch.setattr(metadata_log, "RECORDS_PER_BATCH", 2)
+    log, end = fixture.controller.log, fixture.controller.log.end_offset
+    found = [records.NoOpRecord() for _ in range(5)]
+    assert log.append(found, 12) == end + 4
+    assert (
+        log.append([records.BeginTransactionRecord(), *found, records.EndTransactionRecord()], 30)
+        == end + 11
+    )
+    assert log.append(found, 13) == end + 18
 
 
 def test_the_names_of_snapshots() -> None:

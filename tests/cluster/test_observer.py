@@ -8,6 +8,8 @@ import pytest
 from twisted.internet.protocol import Factory, Protocol
 
 from tests.cluster.controller_fixture import PORT, ControllerFixture, MemberSide, served
+from twisted_broker.cluster import metadata_fetch
+from twisted_broker.cluster import observer as observer_module
 from twisted_broker.cluster.observer import MetadataObserver
 from twisted_broker.wire.errors import BrokerError, ErrorCode, WireError
 from twisted_broker.wire.messages.topics import CreatableTopic, CreateTopicsRequest
@@ -84,6 +86,42 @@ def test_a_snapshot_is_loaded_over_the_network() -> None:
     fixture.join(8)
     fixture.settle()
     assert member.observer.image == fixture.controller.image
+
+
+@pytest.mark.parametrize("piece", [1, 61, 1000])
+def test_a_snapshot_comes_in_pieces(monkeypatch: pytest.MonkeyPatch, piece: int) -> None:
+    """KRAFT 3.2: pieces end anywhere, also in the middle of a batch."""
+    fixture = served({"metadata.log.max.record.bytes.between.snapshots": "2000"})
+    fixture.join(7)
+    create(fixture, "t", 40)
+    fixture.advance(0.5)
+    (snapshot,) = fixture.controller.log.snapshots
+    asked: list[int] = []
+    read = metadata_fetch.MetadataReaders._read_piece
+    monkeypatch.setattr(metadata_fetch, "MAX_SNAPSHOT_BYTES", piece)
+    monkeypatch.setattr(
+        metadata_fetch.MetadataReaders,
+        "_read_piece",
+        lambda self, *rest: (asked.append(rest[2]), read(self, *rest))[1],
+    )
+    member = MemberSide(fixture, 2).follow()
+    assert (
+        member.observer.image == fixture.controller.image
+        and member.observer.image.offset >= snapshot.end_offset - 1
+    )
+    size = fixture.files.size(fixture.controller.log.snapshot_path(snapshot))
+    assert asked == list(range(0, size, piece))
+
+
+def test_a_log_longer_than_one_answer(
+    fixture: ControllerFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """RL 8.2: an answer may end in the middle of a batch, and holds one whole batch at least."""
+    fixture.join(7)
+    create(fixture, "t", 60)
+    monkeypatch.setattr(observer_module, "_FETCH_BYTES", 150)
+    member = MemberSide(fixture, 2).follow()
+    assert member.observer.image == fixture.controller.image and member.ended == []
 
 
 def test_the_controller_comes_back_and_following_goes_on(fixture: ControllerFixture) -> None:

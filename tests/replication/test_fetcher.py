@@ -9,8 +9,10 @@ from tests.replication.fixtures import TOPIC_ID, TP, WALL_MS, batch, registratio
 from tests.replication.pair import BACKOFF_MS, Node, nodes
 from twisted_broker.log.append_info import AppendOrigin
 from twisted_broker.log.errors import LogDirFailure
-from twisted_broker.replication.fetcher import follower_log
+from twisted_broker.replication.explain.explanation import fetching_now
+from twisted_broker.replication.explain.reasons import Moment
 from twisted_broker.replication.fetcher.fetcher_state import FetchedPartition, InitialFetchState
+from twisted_broker.replication.fetcher.followed_replicas import FollowedReplicas
 from twisted_broker.replication.fetcher.leader_endpoint import EARLIEST, LATEST
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.records import set_offsets_and_epoch
@@ -43,14 +45,14 @@ class Bent:
         self._leader, self._bend = leader, bend
         self.endpoint, self.truncates_on_fetch = leader.endpoint, leader.truncates_on_fetch
 
-    def has_news(self, asks) -> bool:
-        return self._leader.has_news(asks)
+    def has_request(self, requested) -> bool:
+        return self._leader.has_request(requested)
 
-    async def fetch(self, asks):
-        return self._bend(await self._leader.fetch(asks))
+    async def fetch(self, requested):
+        return self._bend(await self._leader.fetch(requested))
 
-    async def offset_at(self, *asked):
-        return await self._leader.offset_at(*asked)
+    async def fetch_offset(self, *asked):
+        return await self._leader.fetch_offset(*asked)
 
     def close(self) -> None:
         pass
@@ -297,7 +299,7 @@ def test_a_storage_error_fails_the_partition_and_takes_the_directory_offline(mon
     def broken(*arguments):
         raise LogDirFailure("/data", OSError("no more"))
 
-    monkeypatch.setattr(follower_log, "take_in", broken)
+    monkeypatch.setattr(FollowedReplicas, "process_partition_data", broken)
     a.round()
     assert a.fetcher.state.failed == {TP} and a.failed_directories == ["/data"]
 
@@ -362,12 +364,57 @@ def test_within_the_leaders_range_we_go_on_at_our_end() -> None:
     assert (a.log.log_end_offset, a.state.fetch_offset, a.state.lag) == (3, 3, 6)
 
 
+def test_refused_again_within_the_leaders_range_it_waits() -> None:
+    """Going on at the same place changes nothing: the second time waits for the backoff,
+    whatever the reason is; progress ends that.
+    """
+    a, _ = out_of_range(own=3, leader_start=1, leader_end=9)
+    a.fetcher.leader = Bent(
+        a.leader, lambda answers: {TP: FetchedPartition(ErrorCode.OFFSET_OUT_OF_RANGE)}
+    )
+    a.round()
+    assert a.state.delayed_until_ms < 0
+    for _ in range(3):
+        a.round()
+        assert a.state.delayed_until_ms > a.now_ms()
+        a.clock.advance(BACKOFF_MS / 1000)
+    assert (a.log.log_end_offset, a.state.fetch_offset) == (3, 3)
+
+
+@pytest.mark.parametrize("truncates_on_fetch", [True, False])
+@pytest.mark.parametrize("leader_end", [2, 5, 9])
+def test_a_log_of_a_newer_epoch_than_its_leaders_is_left_alone(
+    leader_end: int, truncates_on_fetch: bool
+) -> None:
+    """Metadata that went back makes an older epoch lead: what a newer one wrote is neither cut
+    nor added to, and nobody is asked in vain.
+    """
+    a, b = nodes()
+    b.lead(7)
+    b.append(leader_end)
+    a.lead(8)
+    a.append(5)
+    a.log.set_high_watermark(5)
+    a.held.partition_epoch = a.held.leader_epoch = -1  # the process that led at epoch 8 is another
+    a.follow(b, 7, truncates_on_fetch=truncates_on_fetch)
+    for _ in range(3):
+        a.round()
+        a.clock.advance(1)
+    assert a.log.log_end_offset == 5 and a.fetcher.state.failed == {TP} and a.leader.asked == []
+    assert (
+        "records of leader epoch 8, but its leader leads at epoch 7"
+        in a.held.history.failure.reason
+    )
+    told = fetching_now(a.held, "", "", None, Moment(a.now_ms(), 0))
+    assert told.phase == "failed" and a.held.history.failure.reason in told.why
+
+
 def test_unclean_truncation_can_be_refused() -> None:
     """RL 6.5: with `replog.refuse.unclean.truncation` the partition stops instead, with
     everything it holds.
     """
     a, _ = out_of_range(own=8, leader_start=0, leader_end=5)
-    a.fetcher._refuse_unclean = lambda: True
+    a.refuses_unclean = True
     a.fetcher.leader = Bent(
         a.leader, lambda answers: {TP: FetchedPartition(ErrorCode.OFFSET_OUT_OF_RANGE)}
     )
@@ -393,7 +440,7 @@ def test_a_leader_that_cannot_tell_its_end_is_asked_later(error) -> None:
     async def refuse(*asked):
         raise BrokerError(error)
 
-    bent.offset_at = refuse
+    bent.fetch_offset = refuse
     a.round()
     assert a.log.log_end_offset == 8 and a.state.delayed_until_ms == a.now_ms() + BACKOFF_MS
 
@@ -410,7 +457,7 @@ def test_fenced_while_asking_for_the_range() -> None:
     async def refuse(*asked):
         raise BrokerError(ErrorCode.FENCED_LEADER_EPOCH)
 
-    bent.offset_at = refuse
+    bent.fetch_offset = refuse
     a.round()
     assert a.fetcher.state.failed == {TP} and a.log.log_end_offset == 8
 
@@ -425,6 +472,6 @@ def test_a_lost_connection_while_asking_for_the_range() -> None:
     async def lose(*asked):
         raise ConnectionLost()
 
-    bent.offset_at = lose
+    bent.fetch_offset = lose
     a.round()
     assert a.log.log_end_offset == 8 and a.state.delayed_until_ms == a.now_ms() + BACKOFF_MS

@@ -13,7 +13,7 @@ from tests.replication.fixtures import TP, WALL_MS, Fixture, at, follower, regis
 from tests.replication.pair import nodes
 from twisted_broker.config import LogConfig
 from twisted_broker.replication.explain.explanation import explain
-from twisted_broker.replication.explain.reasons import Now
+from twisted_broker.replication.explain.reasons import Moment
 from twisted_broker.replication.explain.waiting_requests import waiting_requests
 from twisted_broker.wire.errors import ErrorCode
 
@@ -25,7 +25,7 @@ def led(replicas=(1,), **overrides: str) -> tuple[Fixture, StandingWorker]:
     fixture = Fixture()
     fixture.topic(states={0: registration(1, replicas, replicas)}, overrides=SYNCED | overrides)
     log, worker = fixture.partition().log, StandingWorker()
-    log.disk, log.synced = worker, fixture.log_manager.log_synced
+    log.durability.disk, log.synced = worker, fixture.log_manager.log_synced
     return fixture, worker
 
 
@@ -62,7 +62,7 @@ def test_without_the_setting_acks_1_waits_for_nothing():
     """RL 1.6: the default is replication, not the disk."""
     fixture = Fixture()
     fixture.topic()
-    fixture.partition().log.disk = StandingWorker()
+    fixture.partition().log.durability.disk = StandingWorker()
     assert not fixture.replicas.must_wait([fixture.produce(acks=1)], 1)
 
 
@@ -136,7 +136,7 @@ def test_a_follower_asks_for_more_when_it_has_synced():
     """RL 6.4: a fetch offset says what is held; the next round waits for the sync of this one."""
     a, b = nodes(2)
     b.log.update_config(replace(LogConfig(), flush_messages=1))
-    b.log.disk = worker = StandingWorker()
+    b.log.durability.disk = worker = StandingWorker()
     a.lead(1, (1, 2))
     a.append(2)
     fetcher = b.follow(a, 1)
@@ -155,7 +155,7 @@ def test_a_fetcher_that_waits_for_the_disk_can_be_stopped():
     """
     a, b = nodes(2)
     b.log.update_config(replace(LogConfig(), flush_messages=1))
-    b.log.disk = worker = StandingWorker()
+    b.log.durability.disk = worker = StandingWorker()
     a.lead(1, (1, 2))
     a.append()
     fetcher = b.follow(a, 1)
@@ -174,6 +174,6 @@ def test_what_waits_is_explained():
     (told,) = waiting_requests(fixture.partition(), watching)
     assert (told.needs, told.has) == (1, 0) and "flush.messages" in told.why
     reason = explain(
-        fixture.partition(), Now(fixture.runtime.now_ms(), WALL_MS)
+        fixture.partition(), Moment(fixture.runtime.now_ms(), WALL_MS)
     ).high_watermark_waits
     assert reason is not None and reason.rule == "own sync" and reason.behind == 1

@@ -15,6 +15,7 @@ import click
 
 from twisted_broker import __version__
 from twisted_broker.cli.dump import file_rows, files_below
+from twisted_broker.cli.metadata import metadata
 from twisted_broker.cli.rows import lines
 from twisted_broker.pipeline.cli import pipeline
 
@@ -22,12 +23,15 @@ from twisted_broker.pipeline.cli import pipeline
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="replog")
 def main() -> None:
-    """Look into what a Kafka broker keeps on disk (files are only read, so it may be running),
-    and why its replicas are as they are.
+    """Look into what a Kafka broker keeps on disk, and why its replicas are as they are.
+
+    Files are only read, so it may be running. `metadata recover` alone writes, into the directory
+    of a controller that is stopped.
     """
 
 
 main.add_command(pipeline)
+main.add_command(metadata)
 
 
 @main.command("dump-log")

@@ -27,6 +27,7 @@ from twisted_broker.cli.verify_log import LogCheck
 
 PARTITION = re.compile(r"([a-zA-Z0-9._-]{1,249})-(\d+)")
 SET_ASIDE = re.compile(r".+\.[0-9a-f]{32}-(delete|future|stray)")
+METADATA = "__cluster_metadata-0."
 MEANINGS = {"future": "is a copy in progress", "stray": "was set aside: no topic of the cluster"}
 AT_MOST_LOG_END = {
     "recovery-point-offset-checkpoint": "recovery point",
@@ -125,7 +126,14 @@ def top_level(entry: Path, report: Report) -> bool:
         elif aside[1] == "delete":
             report.awaiting_deletion += 1
         elif not report.in_use:
-            report.add(entry, -1, MEANINGS[aside[1]])
+            damaged = aside[1] == "stray" and entry.name.startswith(METADATA)
+            report.add(
+                entry,
+                -1,
+                "was set aside: metadata that was damaged, or replaced"
+                if damaged
+                else MEANINGS[aside[1]],
+            )
     elif entry.name != ".lock":
         top_level_file(entry, report)
     return False

@@ -40,7 +40,7 @@ async def ask_cluster_id(
     told_ms: int | None = None
     for host, port in cycle(addresses):
         try:
-            return await _ask(runtime, host, port)
+            return await ask_once(runtime, host, port)
         except Exception as error:
             now_ms = runtime.now_ms()
             if told_ms is None or now_ms - told_ms >= _TELL_AGAIN_MS:
@@ -61,7 +61,8 @@ async def ask_cluster_id(
     )
 
 
-async def _ask(runtime: Runtime, host: str, port: int) -> str:
+async def ask_once(runtime: Runtime, host: str, port: int) -> str:
+    """The id of the cluster of the controller there. BrokerError, or what the connection raises."""
     connection = BrokerConnection(
         runtime,
         host,

@@ -98,7 +98,7 @@ class Controller:
     def start(self, listeners: Sequence[Endpoint]) -> Deferred[int]:
         """Replays the log, leads a new epoch and registers; fires when that is durable.
 
-        OSError, WireError.
+        OSError, MetadataDamage.
         """
         self.listeners = listeners
         self.log.committed, self.log.broke = self._committed, self._broke
@@ -263,6 +263,7 @@ class Controller:
             self.sessions.forget(broker.id, broker.epoch)
         if self._idle_ms and now_ms - self._last_write_ms >= self._idle_ms:
             self._write_quietly([records.NoOpRecord()])
+        self.log.sync()  # again, where the last one found no free descriptor; else nothing is due
         self._balance(now_ms)
         if self._snapshot_due(now_ms):
             self._last_snapshot_ms = now_ms

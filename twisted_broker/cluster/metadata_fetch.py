@@ -181,8 +181,9 @@ class MetadataReaders:
         offset, epoch = asked.fetch_offset, asked.last_fetched_epoch
         if offset == 0:
             return None
-        known_epoch, end = self._log.log.end_offset_for_epoch(epoch)
-        end = min(end, self._log.high_watermark)
+        known_epoch, end = self._log.log.end_offset_for_epoch(
+            epoch
+        )  # not the high watermark: it may still be on its way after a restart
         return None if known_epoch == epoch and offset <= end else (known_epoch, end)
 
     @staticmethod

@@ -1,106 +1,213 @@
 """What an observer has read of the metadata log, and the image it makes of it.
 
-Owns the place to read from next, the batches above the high watermark, and open transactions. No
-network: bytes in, deltas out.
+Owns the place to read from next, the batches above the high watermark, open transactions, and what
+must never change any more. No network:
+bytes in, deltas out.
 
 1. Nothing is applied before the high watermark has passed it.
 2. Everything that one answer brings is applied at once and gives one delta.
-3. After a snapshot, or when the reader must start over, the delta comes from comparing images; the
-   published image never goes back in between.
+3. After a snapshot the delta comes from comparing images; the published image never goes back.
+4. What was applied was committed: a leader whose log ends below it, differs in it, or has only
+   an older snapshot raises `MetadataRegression`,
+   and changes nothing. On a new connection the last batch applied is read again and compared.
+5. `taken(batches)` is told of committed batches, byte for byte, in order, before they are
+   published.
 
-Source: Kafka's `MetadataLoader`; KRAFT 3.2; `RL 8.2`. Left out: asking (`observer.py`).
+Source: Kafka's `MetadataLoader`, `KafkaRaftClient` (truncation below the high watermark is fatal);
+KRAFT 3.2; `RL 8.2`. Left out: asking
+(`observer.py`), the copy on disk (`metadata_copy.py`).
 """
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
+from typing import NamedTuple
 
+from twisted_broker.cluster.metadata_check import Reach
+from twisted_broker.cluster.metadata_store import LastBatch
 from twisted_broker.cluster.records import TransactionBuffer, batch_records
 from twisted_broker.cluster.snapshots import SnapshotId, image_of
 from twisted_broker.image.metadata_image import EMPTY, MetadataDelta, MetadataImage
 from twisted_broker.wire.primitives import Buffer
-from twisted_broker.wire.records import iterate_batches
+from twisted_broker.wire.records import BatchView, CorruptRecordError, iterate_batches
 from twisted_broker.wire.schema import Record
 
 
+class MetadataRegression(Exception):
+    """The leader's metadata contradicts what was committed: `applied` here, `found` there."""
+
+    def __init__(self, applied: Reach, found: Reach, reason: str) -> None:
+        super().__init__(
+            f"this broker has the metadata up to offset {applied.end_offset} of "
+            f"epoch {applied.epoch}, "
+            f"the controller's goes to offset {found.end_offset} of epoch "
+            f"{found.epoch}: it {reason}"
+        )
+        self.applied, self.found = applied, found
+
+
+class _Pending(NamedTuple):
+    """A batch above the high watermark."""
+
+    batch: LastBatch
+    timestamp_ms: int
+    records: list[Record]
+    data: bytes
+
+
 class MetadataLoader:
-    """`image` is what was published last; `fetch_offset` and `last_epoch` say where to read on."""
+    """`image` is what was published last; `fetch_offset` and `last_epoch` say where to read on.
 
-    def __init__(self) -> None:
-        self.image = EMPTY
-        self.high_watermark = 0
-        self._start_over(EMPTY)
+    `base`, `transactions` and `last_batch` are those of the own copy; without them reading begins
+    with nothing.
+    """
 
-    def _start_over(self, base: MetadataImage) -> None:
-        self.fetch_offset, self.last_epoch = base.offset + 1, max(base.epoch, 0)
-        self._built = base
-        self._compare = base is not self.image
-        self._pending: deque[tuple[int, int, int, list[Record]]] = deque()
-        self._transactions = TransactionBuffer()
+    def __init__(
+        self,
+        base: MetadataImage = EMPTY,
+        transactions: TransactionBuffer | None = None,
+        last_batch: LastBatch | None = None,
+    ) -> None:
+        self.image = self._built = base
+        self.high_watermark = max(0, base.offset + 1)
+        self.taken: Callable[[bytes], None] = lambda batches: None
+        self._transactions = transactions or TransactionBuffer()
+        self._last = last_batch
+        self._compared = True
+        self._caught_up = self._compare = False
+        self._pending: deque[_Pending] = deque()
+        self._go_on()
+
+    def _go_on(self) -> None:
+        """Reads on behind what was applied."""
+        self._pending.clear()
+        self.fetch_offset, self.last_epoch = self._built.offset + 1, max(self._built.epoch, 0)
+        self._compared = True
+
+    @property
+    def applied(self) -> Reach:
+        return Reach(self._built.offset + 1, self._built.epoch)
+
+    @property
+    def in_transaction(self) -> bool:
+        return self._transactions.open
+
+    def compare_last(self) -> None:
+        """On a new connection: what answers may be another log. Reads the last batch applied
+        once more.
+        """
+        self._go_on()
+        if self._last is not None and self._last.previous_epoch >= 0:
+            self.fetch_offset, self.last_epoch = self._last.base_offset, self._last.previous_epoch
+            self._compared = False
 
     def batches(self, data: Buffer, high_watermark: int) -> MetadataDelta | None:
         """Takes an answer's batches; gives what may be published now.
 
-        WireError for what is not understood, CorruptRecordError for damage.
+        WireError for what is not understood, CorruptRecordError for damage, MetadataRegression.
         """
+        whole = False
         for batch in iterate_batches(data, partial_tail=True, check_crc=True):
+            whole = True
+            if not self._compared:
+                self._compare_with(batch)
             if batch.last_offset < self.fetch_offset:
                 continue
+            if batch.base_offset > self.fetch_offset:
+                raise CorruptRecordError(
+                    f"a batch of offset {batch.base_offset} where {self.fetch_offset} comes next"
+                )
             records = [] if batch.is_control else batch_records(batch)
+            copy = bytes(
+                memoryview(batch.buffer)[batch.offset : batch.offset + batch.size_in_bytes]
+            )
             self._pending.append(
-                (batch.last_offset, batch.partition_leader_epoch, batch.max_timestamp, records)
+                _Pending(LastBatch.of(batch, self.last_epoch), batch.max_timestamp, records, copy)
             )
             self.fetch_offset, self.last_epoch = batch.last_offset + 1, batch.partition_leader_epoch
+        if not whole:  # asked again at once, it would come again at once
+            raise CorruptRecordError(
+                f"an answer of {len(data)} bytes for offset {self.fetch_offset} holds "
+                "no whole batch"
+            )
         return self.advance(high_watermark)
 
-    def advance(self, high_watermark: int) -> MetadataDelta | None:
-        """The high watermark is here; what lies below it is applied.
+    def _compare_with(self, batch: BatchView) -> None:
+        """The first batch that is read again."""
+        if self._last is not None and not self._last.is_same(batch):
+            found = Reach(batch.last_offset + 1, batch.partition_leader_epoch)
+            raise MetadataRegression(
+                self.applied, found, f"has another batch at offset {batch.base_offset}"
+            )
+        self._go_on()
 
-        None when nothing new is below it.
+    def advance(self, high_watermark: int) -> MetadataDelta | None:
+        """The high watermark is here; what lies below it is applied. None when nothing new is
+        below it.
         """
         self.high_watermark = max(self.high_watermark, high_watermark)
         ready: list[Record] = []
-        last: tuple[int, int, int, list[Record]] | None = None
-        while self._pending and self._pending[0][0] < self.high_watermark:
-            last = self._pending.popleft()
-            ready += self._transactions.pass_through(last[3])
-        if last is None:
+        done: list[_Pending] = []
+        while self._pending and self._pending[0].batch.last_offset < self.high_watermark:
+            done.append(self._pending.popleft())
+            ready += self._transactions.pass_through(done[-1].records)
+        if not done:
             return None
-        self._built, delta = self._built.apply(ready, last[0], last[1], last[2])
+        self._last = done[-1].batch
+        self.taken(b"".join(each.data for each in done))
+        self._built, delta = self._built.apply(
+            ready, self._last.last_offset, self._last.epoch, done[-1].timestamp_ms
+        )
         return self._publish(delta)
 
     def _publish(self, delta: MetadataDelta) -> MetadataDelta | None:
-        """Not while starting over has not come as far as what is published, and nothing before the
-        first catch-up: the past (a topic that was deleted and made anew) must not be acted upon as
-        if it were news.
+        """Nothing before the first catch-up: the past (a topic that was deleted and made anew)
+        must not be acted upon as if it were news.
         """
-        if self._built.offset < self.image.offset:
-            return None
-        if self.image is EMPTY and self.fetch_offset < self.high_watermark:
+        if not self._caught_up and self.fetch_offset < self.high_watermark:
             self._compare = True
             return None
+        self._caught_up = True
         if self._compare:
             delta, self._compare = MetadataDelta.between(self.image, self._built), False
         self.image = self._built
         return delta
 
+    def wants(self, snapshot: SnapshotId) -> bool:
+        """Whether a snapshot that the leader offers instead of its log must be loaded.
+        MetadataRegression for one of the past.
+        """
+        found, applied = Reach(snapshot.end_offset, snapshot.epoch), self.applied
+        if found.end_offset < applied.end_offset or found.epoch < applied.epoch:
+            raise MetadataRegression(
+                applied, found, "offers a snapshot of the past in place of its log"
+            )
+        if self._compared:
+            return True
+        self._go_on()  # what would be compared is cut off there; the log behind it may still be
+        return False
+
     def snapshot(self, content: Buffer, snapshot: SnapshotId) -> MetadataDelta | None:
         """Takes a whole snapshot in place of the log before it. WireError, CorruptRecordError."""
-        self._start_over(image_of(content, snapshot))
+        self._built = image_of(content, snapshot)
+        self._transactions = TransactionBuffer()
+        self._last = None
+        self._go_on()
         self.high_watermark = max(self.high_watermark, snapshot.end_offset)
         self._compare = True
         return self._publish(MetadataDelta(self.image, self._built))
 
-    def diverged(self, end_offset: int) -> None:
-        """The leader's log differs from `end_offset` on.
-
-        What was not applied is dropped; if that is not enough, reading starts over.
+    def diverged(self, epoch: int, end_offset: int) -> None:
+        """The leader's log differs from `end_offset` (the end of `epoch` there) on. What was not
+        applied is dropped. MetadataRegression.
         """
-        if end_offset > self._built.offset:
-            self._pending = deque(entry for entry in self._pending if entry[0] < end_offset)
-            last = self._pending[-1] if self._pending else None
-            self.fetch_offset = (last[0] if last else self._built.offset) + 1
-            self.last_epoch = last[1] if last else max(self._built.epoch, 0)
-        else:
-            self.high_watermark = 0
-            self._start_over(EMPTY)
+        if end_offset <= self._built.offset:
+            raise MetadataRegression(
+                self.applied, Reach(end_offset, epoch), "ends below that, or differs"
+            )
+        while self._pending and self._pending[-1].batch.last_offset >= end_offset:
+            self._pending.pop()
+        last = self._pending[-1].batch if self._pending else None
+        self.fetch_offset = (last.last_offset if last else self._built.offset) + 1
+        self.last_epoch = last.epoch if last else max(self._built.epoch, 0)

@@ -10,9 +10,14 @@ Owns the fetch loop, the knowledge who leads, and the publishing of images.
 4. Another cluster's id, or a record that is not understood, ends it (`failed`): going on would be
    guessing. An answer that is not Kafka's protocol comes from no controller (another program has
    its port now), and is tried again like silence.
+5. A leader whose metadata contradicts what was applied ends it as well, and nothing of it is
+   published: at once where its log shows it; where it only claims to lead an older epoch, or has
+   not come as far as is known, when it still does after `_CONTRADICTED_MS`.
+6. What is committed goes to the own copy (`copy`) before it is published; at a start following goes
+   on from there.
 
 Source: Kafka's `KafkaRaftClient` (observer), `MetadataLoader`; KRAFT 3.2; `RL 8.2`. Left out: what
-is done with an image.
+is done with an image, the copy itself (`metadata_copy.py`).
 """
 
 from __future__ import annotations
@@ -26,11 +31,13 @@ from twisted.internet.task import deferLater
 from twisted.logger import Logger
 
 from twisted_broker.cluster.controller_channel import Address, check_answer
-from twisted_broker.cluster.metadata_loader import MetadataLoader
+from twisted_broker.cluster.metadata_check import Reach
+from twisted_broker.cluster.metadata_copy import MetadataCopy
+from twisted_broker.cluster.metadata_loader import MetadataLoader, MetadataRegression
 from twisted_broker.cluster.snapshots import SnapshotId
 from twisted_broker.cluster.topic_names import METADATA_TOPIC, METADATA_TOPIC_ID
 from twisted_broker.config import BrokerConfig
-from twisted_broker.image.metadata_image import MetadataDelta, MetadataImage
+from twisted_broker.image.metadata_image import EMPTY, MetadataDelta, MetadataImage
 from twisted_broker.interfaces import Runtime
 from twisted_broker.net.client import BrokerConnection
 from twisted_broker.wire.errors import BrokerError, ErrorCode, WireError
@@ -41,14 +48,18 @@ from twisted_broker.wire.primitives import NULL_UUID
 _log = Logger()
 _FETCH_BYTES = 8 << 20
 _MAX_WAIT_MS = 500
+# for so long a leader may be behind what is known: it has just started, or has lost its place and
+# not heard of it
+_CONTRADICTED_MS = 10_000
 _FETCH, _FETCH_SNAPSHOT = 1, 59
 Subscriber = Callable[[MetadataDelta], None]
 
 
 class MetadataObserver:
-    """`bootstrap`: addresses of controllers.
+    """`bootstrap`: addresses of controllers. `failed(error)` is called once, when following has
+    ended for good.
 
-    `failed(error)` is called once, when following has ended for good.
+    `copy`: the own copy of the log, with the image `base` that it gave.
     """
 
     def __init__(
@@ -58,9 +69,12 @@ class MetadataObserver:
         cluster_id: str | None,
         bootstrap: Sequence[Address],
         directory_id: bytes = NULL_UUID,
+        copy: MetadataCopy | None = None,
+        base: MetadataImage = EMPTY,
     ) -> None:
         self.cluster_id = cluster_id
-        self.leader_id = self.leader_epoch = -1
+        self.leader_id = -1
+        self.leader_epoch = base.epoch if copy is None else max(base.epoch, copy.floor.epoch)
         self.leader_address: Address | None = None
         self.leader_waiters: list[Deferred[None]] = []
         self.failed: Callable[[BaseException], None] = lambda error: None
@@ -70,7 +84,18 @@ class MetadataObserver:
         self._backoff_ms = config.integer("controller.quorum.retry.backoff.ms")
         self._bootstrap = list(bootstrap)
         self._asked = 0
-        self._loader = MetadataLoader()
+        self._copy = copy
+        self._snapshot_bytes = config.integer("metadata.log.max.record.bytes.between.snapshots")
+        self._snapshot_ms = config.integer("metadata.log.max.snapshot.interval.ms")
+        self._loader = (
+            MetadataLoader(base)
+            if copy is None
+            else MetadataLoader(base, copy.transactions, copy.last_batch)
+        )
+        if copy is not None:
+            self._loader.taken = copy.append
+        self._contradicted_ms: int | None = None
+        self._told = ""
         self._subscribers: list[Subscriber] = []
         self._reaching: list[tuple[int, Deferred[None]]] = []
         self._connection: BrokerConnection | None = None
@@ -118,18 +143,20 @@ class MetadataObserver:
                 self._refusals = 0
             except CancelledError:
                 return
-            except (WireError, AssertionError) as error:
+            except (WireError, AssertionError, MetadataRegression) as error:
                 self._end(error)
                 return
             except BrokerError as error:
                 if error.code is ErrorCode.INCONSISTENT_CLUSTER_ID:
                     self._end(error)
                     return
-                _log.warn(
-                    "fetching metadata from {address}: {error}",
-                    address=self._address(),
-                    error=error,
-                )
+                if self._told != str(error):
+                    self._told = str(error)
+                    _log.warn(
+                        "fetching metadata from {address}, trying on: {error}",
+                        address=self._address(),
+                        error=error,
+                    )
                 self._refusals = 0
                 self._lost_leader()
                 settled = False
@@ -177,9 +204,25 @@ class MetadataObserver:
 
     def _end(self, error: BaseException) -> None:
         if not self._stopped:
-            _log.critical("the metadata log cannot be followed any more: {error}", error=error)
             self._stopped = True
             self.failed(error)
+
+    @property
+    def address(self) -> Address:
+        """Of the controller that is, or was last, asked."""
+        return self._address()
+
+    def _contradicts(self, found: Reach, reason: str) -> None:
+        """It may pass. MetadataRegression when it did not."""
+        now_ms = self._runtime.now_ms()
+        if self._contradicted_ms is None:
+            self._contradicted_ms = now_ms
+        if now_ms - self._contradicted_ms >= _CONTRADICTED_MS:
+            floor = Reach(0, -1) if self._copy is None else self._copy.floor
+            applied = self._loader.applied
+            raise MetadataRegression(
+                Reach(max(applied.end_offset, floor.end_offset), self.leader_epoch), found, reason
+            )
 
     def _address(self) -> Address:
         return self.leader_address or self._bootstrap[self._asked % len(self._bootstrap)]
@@ -212,6 +255,7 @@ class MetadataObserver:
                 request_timeout_ms=wait_ms + _MAX_WAIT_MS,
                 connect_timeout_ms=wait_ms,
             )
+            self._loader.compare_last()
         return self._connection
 
     async def _round(self) -> bool:
@@ -234,14 +278,33 @@ class MetadataObserver:
         answer = response.responses[0].partitions[0]
         new_leader = self._note_leader(answer, response.node_endpoints, connection)
         if answer.error_code:
+            if (
+                not new_leader
+                and 0 <= answer.current_leader.leader_epoch < self.leader_epoch
+                and len(self._bootstrap) > 1
+            ):
+                self._lost_leader()  # it has not heard of the leader yet: another one has
             return new_leader
-        if answer.snapshot_id.end_offset >= 0:
-            self._loader.high_watermark = max(self._loader.high_watermark, answer.high_watermark)
-            await self._load_snapshot(
-                connection, SnapshotId(answer.snapshot_id.end_offset, answer.snapshot_id.epoch)
+        if (
+            self._copy is not None
+            and answer.high_watermark < self._copy.floor.end_offset
+            and not self._loader.applied.end_offset
+        ):
+            self._contradicts(
+                Reach(answer.high_watermark, self.leader_epoch),
+                "ends below what a damaged copy shows",
             )
+            return False
+        self._contradicted_ms, self._told = None, ""
+        if answer.snapshot_id.end_offset >= 0:
+            snapshot = SnapshotId(answer.snapshot_id.end_offset, answer.snapshot_id.epoch)
+            if self._loader.wants(snapshot):
+                self._loader.high_watermark = max(
+                    self._loader.high_watermark, answer.high_watermark
+                )
+                await self._load_snapshot(connection, snapshot)
         elif answer.diverging_epoch.epoch >= 0 or answer.diverging_epoch.end_offset >= 0:
-            self._loader.diverged(answer.diverging_epoch.end_offset)
+            self._loader.diverged(answer.diverging_epoch.epoch, answer.diverging_epoch.end_offset)
         elif answer.records is not None and len(answer.records):
             self._publish(self._loader.batches(bytes(answer.records), answer.high_watermark))
         else:
@@ -284,9 +347,17 @@ class MetadataObserver:
     ) -> bool:
         """Learns who leads; True when that is news."""
         leader, epoch = answer.current_leader.leader_id, answer.current_leader.leader_epoch
+        address = next(((e.host, e.port) for e in endpoints if e.node_id == leader), None)
+        if (
+            0 <= epoch < self.leader_epoch
+            and leader >= 0
+            and (len(self._bootstrap) == 1 or address == (connection.host, connection.port))
+        ):
+            self._contradicts(
+                Reach(max(0, answer.high_watermark), epoch), "is led under an older epoch"
+            )
         if epoch < self.leader_epoch or epoch < 0:
             return False
-        address = next(((e.host, e.port) for e in endpoints if e.node_id == leader), None)
         if address is None and not answer.error_code:
             address = (connection.host, connection.port)
         before = (self.leader_id, self.leader_epoch, self.leader_address)
@@ -315,7 +386,10 @@ class MetadataObserver:
             content += piece
             if not piece or len(content) >= answer.size:
                 break
-        self._publish(self._loader.snapshot(bytes(content), snapshot))
+        delta = self._loader.snapshot(bytes(content), snapshot)
+        if self._copy is not None:
+            self._copy.install(bytes(content), snapshot)
+        self._publish(delta)
 
     def _snapshot_request(self, snapshot: SnapshotId, position: int) -> quorum.FetchSnapshotRequest:
         partition = quorum.FetchSnapshotRequestPartitionSnapshot(
@@ -350,6 +424,10 @@ class MetadataObserver:
         for waiter in reached:
             if not waiter.called:
                 waiter.callback(None)
+        if self._copy is not None and not self._loader.in_transaction:
+            self._copy.consider_snapshot(
+                self.image, self._runtime.now_ms(), self._snapshot_bytes, self._snapshot_ms
+            )
 
     def _tell(self, subscriber: Subscriber, delta: MetadataDelta) -> Any:
         try:

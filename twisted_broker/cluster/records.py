@@ -29,6 +29,7 @@ LATEST_METADATA_VERSION = 30
 MINIMUM_METADATA_VERSION = 7
 _DIRECTORIES_LEVEL, _ELR_LEVEL, _CORDON_LEVEL = 17, 23, 30
 MAX_BATCH_BYTES = 1 << 24
+TRANSACTION_LEVEL = 13  # 3.6-IV1
 
 RECORD_TYPES: dict[int, type[Record]] = {
     cls.record_type: cls
@@ -128,6 +129,10 @@ class TransactionBuffer:
     @property
     def open(self) -> bool:
         return self._pending is not None
+
+    def abort(self) -> None:
+        """Drops what was held back."""
+        self._pending = None
 
     def pass_through(self, records: Iterable[Record]) -> list[Record]:
         """Records to apply, in order.

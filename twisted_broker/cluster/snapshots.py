@@ -111,7 +111,14 @@ def image_of(content: Buffer, snapshot: SnapshotId) -> MetadataImage:
     timestamp_ms = -1
     whole = False
     records: list[Record] = []
+    expected = 0
     for batch in iterate_batches(content, check_crc=True):
+        if batch.base_offset != expected:  # no checksum covers it
+            raise WireError(
+                f"snapshot {snapshot.file_name} has a batch of offset {batch.base_offset} "
+                f"where {expected} comes next"
+            )
+        expected = batch.last_offset + 1
         if not batch.is_control:
             records += batch_records(batch)
             continue

@@ -8,7 +8,7 @@ Owns ListOffsets and OffsetForLeaderEpoch for one partition, as functions over `
    OFFSET_NOT_AVAILABLE (RL 2.7).
 
 Source: RL 2.7, 3.4; Kafka's `Partition.fetchOffsetForTimestamp`,
-`UnifiedLog.fetchOffsetByTimestamp`. Leaves out: the search (`log`).
+`UnifiedLog.fetchOffsetByTimestamp`. Not here: the search (`log`).
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def _unsure(partition: Partition) -> BrokerError:
 def end_offset_for_epoch(
     partition: Partition, current_leader_epoch: int, epoch: int
 ) -> tuple[int, int]:
-    """(epoch, end offset) of the largest epoch up to `epoch`, (-1, -1) when it cannot be told.
+    """(epoch, end offset) of the largest epoch up to `epoch`, (-1, -1) when it is not known.
 
     Raises `BrokerError`; leaders only.
     """

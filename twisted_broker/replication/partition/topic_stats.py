@@ -6,7 +6,7 @@ Owns the counters that appends and reads raise.
    addition.
 2. When the last partition of a topic leaves, its counts go into `gone`: the total never falls.
 
-Source: RL 1.13; Kafka's `BrokerTopicStats`. Leaves out: names and rates (`status.metrics`).
+Source: RL 1.13; Kafka's `BrokerTopicStats`. Not here: names and rates (`status.metrics`).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from __future__ import annotations
 class TopicStats:
     """Counts since the start.
 
-    Bytes are those of record batches; requests are counted per partition asked, before any check.
+    Bytes are those of record batches; requests are counted per partition named, before any check.
     """
 
     __slots__ = (

@@ -53,8 +53,8 @@ class ClusterChecker:
         if parts.replica_manager is not None:
             for name, partition in parts.replica_manager.partitions.items():
                 self._look(node, name, partition)
-                if partition.resting and not parts.replica_manager.events:
-                    self.replicas.check_resting(node, partition)
+                if partition.listeners:
+                    self.replicas.check_idle(node, partition)
         if touched:
             for key in sorted(touched):
                 self.members.check_strong(key)
@@ -67,7 +67,7 @@ class ClusterChecker:
         seen = self.members.seen[node.name].get(name)
         if seen is None or seen.partition is not partition or seen.log is not log:
             seen = self.members.seen[node.name][name] = Seen(partition, log, Mirror(log, node.disk))
-        if seen.end != log.log_end_offset or seen.cuts != log._cuts:
+        if seen.end != log.log_end_offset or seen.cuts != log.truncations:
             self.replicas.log_changed(node, seen)
         leads = partition.leader_log is not None
         if (

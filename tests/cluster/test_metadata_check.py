@@ -1,0 +1,202 @@
+"""What a controller finds when it opens its metadata: a torn tail is cut, damage is refused and
+nothing is changed.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.cluster.fixtures import Fixture, StalledWorker
+from twisted_broker.cluster.metadata_check import MetadataDamage, reach_of, read_mark
+from twisted_broker.cluster.metadata_log import found_metadata
+from twisted_broker.cluster.snapshots import list_snapshots
+from twisted_broker.log.checkpoints import read_whole
+from twisted_broker.log.memory import MemoryFileSystem
+from twisted_broker.wire.messages.topics import CreatableTopic, CreateTopicsRequest
+from twisted_broker.wire.records import iterate_batches
+
+DIRECTORY = "/data/__cluster_metadata-0"
+LOG = f"{DIRECTORY}/{0:020d}.log"
+MARK = f"{DIRECTORY}/replication-offset-checkpoint"
+
+
+def create(fixture: Fixture, name: str, partitions: int = 1) -> None:
+    topic = CreatableTopic(name=name, num_partitions=partitions, replication_factor=1)
+    assert (
+        fixture.ask("create_topics", CreateTopicsRequest(topics=[topic]), 7).topics[0].error_code
+        == 0
+    )
+
+
+def served(**settings: str) -> Fixture:
+    fixture = Fixture(
+        settings={name.replace("_", "."): value for name, value in settings.items()}
+    ).start()
+    fixture.join(1)
+    for number in range(5):
+        create(fixture, f"t{number}", 3)
+    return fixture
+
+
+def with_snapshot() -> Fixture:
+    fixture = served(
+        metadata_log_max_record_bytes_between_snapshots="1500", metadata_max_idle_interval_ms="0"
+    )
+    fixture.advance(0.5)
+    assert list_snapshots(fixture.files, DIRECTORY)
+    create(fixture, "behind", 3)
+    return fixture
+
+
+def content(fixture: Fixture) -> dict[str, bytes]:
+    return {
+        path: bytes(node.data)
+        for path, node in fixture.files.nodes.items()
+        if path.startswith(DIRECTORY)
+    }
+
+
+def refused(fixture: Fixture) -> MetadataDamage:
+    """The controller does not start, and changes nothing."""
+    before = content(fixture)
+    with pytest.raises(MetadataDamage) as caught:
+        fixture.open()
+    assert content(fixture) == before
+    assert "replog metadata recover --from A_BROKERS_LOG_DIR --to /data" in str(caught.value)
+    return caught.value
+
+
+def flip(files: MemoryFileSystem, path: str, position: int) -> None:
+    files.nodes[path].data[position] ^= 1
+
+
+def places(files: MemoryFileSystem, path: str) -> list[tuple[int, int]]:
+    """(position, base offset) of each batch."""
+    return [
+        (batch.offset, batch.base_offset)
+        for batch in iterate_batches(read_whole(files, path) or b"")
+    ]
+
+
+@pytest.mark.parametrize("row", [0, 1, 5, -2, -1])
+def test_a_flipped_bit_in_what_was_durable_is_refused(row: int) -> None:
+    """The file, the byte and the offset are named. Also in the last batch: its sync was done, so
+    it is no torn tail.
+    """
+    fixture = served()
+    position, offset = places(fixture.files, LOG)[row]
+    flip(fixture.files, LOG, position + 40)
+    damage = refused(fixture)
+    assert (damage.path, damage.position, damage.offset) == (LOG, position, offset)
+    assert f"{LOG} at byte {position} (offset {offset})" in str(damage)
+
+
+def test_a_log_that_is_shorter_than_it_was_durable_is_refused() -> None:
+    """An older copy of the segment, or one cut at a batch's end, reads well by itself."""
+    fixture = served()
+    position, offset = places(fixture.files, LOG)[-3]
+    fixture.files.open(LOG).truncate(position)
+    damage = refused(fixture)
+    assert (
+        f"ends at offset {offset}, but was durable up to {fixture.controller.log.end_offset}"
+        in str(damage)
+    )
+
+
+def test_a_lost_segment_is_refused() -> None:
+    fixture = served()
+    fixture.files.remove(LOG)
+    refused(fixture)
+
+
+def test_a_hole_between_snapshot_and_log_is_refused() -> None:
+    fixture = with_snapshot()
+    fixture.controller.log.log.roll(fixture.now())
+    create(fixture, "in the next segment".replace(" ", "-"), 3)
+    first, second = sorted(
+        path for path in fixture.files.nodes if path.startswith(DIRECTORY) and path.endswith(".log")
+    )
+    fixture.files.remove(first)
+    assert refused(fixture).path == second
+
+
+@pytest.mark.parametrize("position", [5, 100, -1])
+def test_a_snapshot_that_cannot_be_read_is_refused(position: int) -> None:
+    fixture = with_snapshot()
+    (snapshot,) = list_snapshots(fixture.files, DIRECTORY)
+    path = f"{DIRECTORY}/{snapshot.file_name}"
+    flip(fixture.files, path, position)
+    assert refused(fixture).path == path
+
+
+def test_a_lost_snapshot_is_refused() -> None:
+    fixture = with_snapshot()
+    (snapshot,) = list_snapshots(fixture.files, DIRECTORY)
+    fixture.files.remove(f"{DIRECTORY}/{snapshot.file_name}")
+    refused(fixture)
+
+
+def test_what_was_never_synced_may_be_torn_anywhere() -> None:
+    """A loss of power keeps any part of what was not synced: a bad batch above the mark is cut,
+    with good ones behind it.
+    """
+    worker = StalledWorker()
+    fixture = Fixture(worker).start()
+    worker.run()
+    worker.run()
+    durable = fixture.controller.log.high_watermark
+    for broker in (1, 2, 3):
+        fixture.send("broker_registration", fixture.registration(broker, bytes([broker]) * 16), 4)
+    torn = next(position for position, offset in places(fixture.files, LOG) if offset >= durable)
+    flip(fixture.files, LOG, torn + 40)
+    assert read_mark(fixture.files, DIRECTORY) == durable
+    image = fixture.open().log.replay()
+    assert image.offset == durable - 1 and not image.brokers
+
+
+@pytest.mark.parametrize(("row", "accepted"), [(-1, True), (-2, False), (3, False)])
+def test_without_a_mark_good_batches_behind_a_bad_one_are_damage(row: int, accepted: bool) -> None:
+    """Directories of Apache Kafka, and of older versions, have no mark: there only the last
+    batch can be a torn tail.
+    """
+    fixture = served()
+    fixture.files.remove(MARK)
+    position, offset = places(fixture.files, LOG)[row]
+    flip(fixture.files, LOG, position + 40)
+    if accepted:
+        assert fixture.open().log.replay().offset == offset - 1
+    else:
+        refused(fixture)
+
+
+def test_a_clean_stop_marks_all_of_it() -> None:
+    """Also what no sync has reported yet."""
+    fixture = served()
+    fixture.controller.stop()
+    assert read_mark(fixture.files, DIRECTORY) == fixture.controller.log.end_offset
+    assert reach_of(fixture.files, DIRECTORY) == (fixture.controller.log.end_offset, 1)
+
+
+def test_after_a_restart_the_high_watermark_is_at_the_mark() -> None:
+    """Readers are never told of less than they were told before, however long the first sync
+    takes.
+    """
+    fixture = served()
+    high_watermark = fixture.controller.log.high_watermark
+    fixture.worker = StalledWorker()
+    fixture.restart()
+    assert fixture.controller.log.high_watermark == high_watermark
+
+
+def test_a_new_controllers_metadata_comes_before_its_id() -> None:
+    """A crash while a cluster is founded is no lost directory; one that bears an id and has no
+    metadata is.
+    """
+    files = MemoryFileSystem()
+    files.make_directories("/data")
+    with pytest.raises(MetadataDamage, match="cluster X is gone"):
+        found_metadata(files, "/data", "X", is_new=False)
+    assert files.listdir("/data") == []
+    found_metadata(files, "/data", "X", is_new=True)
+    assert read_mark(files, DIRECTORY) == 0
+    found_metadata(files, "/data", "X", is_new=False)

@@ -1,0 +1,337 @@
+"""A controller whose metadata is damaged, gone or older than its brokers': nothing of theirs is
+deleted, and one line says what to do.
+"""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from errno import EIO
+from typing import Any
+
+import pytest
+from twisted.internet.defer import ensureDeferred
+
+from tests.memory_broker import MemoryBroker
+from tests.test_broker_joining import CONTROLLER, memory_broker, memory_controller
+from twisted_broker import broker
+from twisted_broker.cluster.metadata_check import MetadataDamage
+from twisted_broker.log.memory import MemoryFileSystem
+from twisted_broker.log.meta_properties import read_meta_properties
+from twisted_broker.testing.sim.disk import SimDisk
+from twisted_broker.testing.sim.disk_faults import Crash, Fault
+from twisted_broker.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from twisted_broker.wire.messages.produce import (
+    PartitionProduceData,
+    ProduceRequest,
+    TopicProduceData,
+)
+from twisted_broker.wire.messages.topics import CreatableTopic, CreateTopicsRequest
+from twisted_broker.wire.records import BatchBuilder
+
+METADATA = "/data/__cluster_metadata-0"
+LOG = f"{METADATA}/{0:020d}.log"
+LONG = 200.0
+"""seconds: long enough for a new log to pass an old offset, and for deleted files to go"""
+
+
+class Pair:
+    """A controller and a broker; the broker holds the only copy of one record."""
+
+    def __init__(self) -> None:
+        self.controller = memory_controller().start()
+        self.broker = memory_broker(self.controller).start()
+        self.create("other")
+        self.older = deepcopy(self.controller.files.nodes), set(self.controller.files.directories)
+        self.create("precious")
+        self.produce(b"my only copy")
+        self.broker.pass_time(5)
+
+    def create(self, name: str) -> None:
+        topic = CreatableTopic(name=name, num_partitions=1, replication_factor=1)
+        self.broker.ask(CreateTopicsRequest(topics=[topic], timeout_ms=1000), 7)
+        self.broker.pass_time(1)
+
+    def produce(self, value: bytes) -> None:
+        builder = BatchBuilder()
+        builder.append(1_700_000_000_000, b"k", value)
+        topic = TopicProduceData(
+            topic_id=self.topic_id,
+            partition_data=[PartitionProduceData(index=0, records=builder.build())],
+        )
+        answer = self.broker.ask(ProduceRequest(acks=-1, timeout_ms=1000, topic_data=[topic]), 13)
+        assert answer.responses[0].partition_responses[0].error_code == 0
+
+    @property
+    def topic_id(self) -> bytes:
+        return self.broker.broker.parts.metadata.image.topics_by_name["precious"].id
+
+    def new_controller(self, files: MemoryFileSystem | None = None, **more: Any) -> MemoryBroker:
+        self.controller = memory_controller(
+            world=self.broker, files=files or self.controller.files, **more
+        )
+        return self.controller.start()
+
+    def older_disk(self) -> MemoryFileSystem:
+        """The controller's disk as it was before the topic."""
+        files = MemoryFileSystem()
+        files.nodes, files.directories = self.older
+        return files
+
+    def restart_broker(self) -> MemoryBroker:
+        self.broker.stop()
+        self.broker = memory_broker(self.controller, files=self.broker.files)
+        return self.broker
+
+    def keeps_everything(self) -> None:
+        assert self.broker.files.is_directory("/data/precious-0")
+        assert b"my only copy" in bytes(
+            self.broker.files.nodes[f"/data/precious-0/{0:020d}.log"].data
+        )
+        assert not [
+            name
+            for name in self.broker.files.listdir("/data")
+            if name.startswith(("precious", "other")) and not name.endswith("-0")
+        ]
+
+    def reads(self) -> bytes:
+        partition = FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1 << 20)
+        topic = FetchTopic(topic_id=self.topic_id, partitions=[partition])
+        answer = self.broker.ask(FetchRequest(max_wait_ms=0, max_bytes=1 << 20, topics=[topic]), 13)
+        found = answer.responses[0].partitions[0]
+        assert found.error_code == 0
+        return bytes(found.records)
+
+
+@pytest.fixture
+def pair() -> Pair:
+    return Pair()
+
+
+def stopped_by(house: MemoryBroker, *words: str) -> str:
+    """The one line with which a broker stops."""
+    (line,) = house.fatal
+    assert "\n" not in line and all(word in line for word in words), line
+    return line
+
+
+def test_a_flipped_bit_in_the_controllers_log(pair: Pair) -> None:
+    """The controller does not start on it; the broker goes on with what it has."""
+    files = pair.controller.files
+    pair.controller.stop()
+    data = files.nodes[LOG].data
+    data[len(data) // 2] ^= 1
+    damaged = bytes(data)
+    with pytest.raises(MetadataDamage, match=f"{LOG} at byte .*offset .*replog metadata recover"):
+        pair.new_controller()
+    assert bytes(files.nodes[LOG].data) == damaged
+    pair.broker.pass_time(LONG)
+    assert pair.broker.fatal == []
+    pair.keeps_everything()
+    assert b"my only copy" in pair.reads()
+
+
+def test_a_controllers_metadata_is_gone(pair: Pair) -> None:
+    """Its directory bears a cluster's id: it founds nothing in its place."""
+    files = pair.controller.files
+    pair.controller.stop()
+    files.remove_tree(METADATA)
+    with pytest.raises(
+        MetadataDamage,
+        match=f"{METADATA}: the metadata of cluster .* is gone.*replog metadata recover",
+    ):
+        pair.new_controller()
+    assert not files.exists(METADATA)
+    pair.broker.pass_time(LONG)
+    assert pair.broker.fatal == []
+    pair.keeps_everything()
+
+
+def test_the_metadata_directory_of_several_is_gone() -> None:
+    """Another log directory still bears the cluster's id: the node founds nothing either."""
+    node = MemoryBroker(log_dirs="/data,/more").start()
+    node.stop()
+    node.files.remove_tree("/data")
+    with pytest.raises(MetadataDamage, match="is gone"):
+        MemoryBroker(files=node.files, log_dirs="/data,/more").start()
+    assert not node.files.exists("/data/meta.properties")
+
+
+def test_an_empty_controller_founds_another_cluster(pair: Pair) -> None:
+    """Its brokers stop and say whose it is, whose they are; nobody is told to empty a broker's
+    directory.
+    """
+    old = pair.controller.broker.cluster_id
+    pair.controller.stop()
+    other = pair.new_controller(MemoryFileSystem(), cluster_id="b3RoZXItY2x1c3Rlci1oZQ")
+    pair.broker.pass_time(LONG)
+    line = stopped_by(
+        pair.broker,
+        "127.0.0.1:9093",
+        other.broker.cluster_id,
+        old,
+        "/data",
+        "replog metadata recover",
+    )
+    assert "empty" not in line
+    pair.keeps_everything()
+
+
+def test_a_founder_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once, when it is done; a second start founds nothing."""
+    told: list[str] = []
+    monkeypatch.setattr(
+        broker._log, "info", lambda text, **fields: told.append(text.format(**fields))
+    )
+    first = memory_controller().start()
+    assert told == [f"formatted /data as new cluster {first.broker.cluster_id}"]
+    first.stop()
+    memory_controller(files=first.files).start()
+    assert len(told) == 1
+
+
+@pytest.mark.parametrize("keep", [0.0, 0.5, 1.0])
+def test_a_crash_while_a_cluster_is_founded_is_no_lost_directory(keep: float) -> None:
+    """At whatever operation the power goes: the next start founds the cluster, or goes on with
+    it, and never takes it for a lost one.
+    """
+    settings = {
+        "log_dirs": "/data,/more",
+        "metadata_log_dir": "/more",
+        "process_roles": "controller",
+        "node_id": "100",
+        "listeners": CONTROLLER,
+    }
+
+    def start(disk: SimDisk) -> MemoryBroker:
+        return MemoryBroker(files=disk, **settings).start()
+
+    whole = SimDisk(1)
+    start(whole)
+    founding = whole.operations
+    assert founding > 20
+    for at in range(founding):
+        disk = SimDisk(at, crash_at=at)
+        with pytest.raises(Crash):
+            start(disk)
+        again = start(disk.after_power_loss(keep))
+        assert again.broker.parts.controller.image.features
+        again.stop()
+
+
+def test_an_empty_controller_takes_the_clusters_id_over(pair: Pair) -> None:
+    """`--cluster-id`: the broker has applied more than the new log holds, or another log: it
+    stops, deletes nothing.
+    """
+    cluster_id = pair.controller.broker.cluster_id
+    applied = pair.broker.broker.parts.metadata.image.offset + 1
+    pair.controller.stop()
+    pair.new_controller(MemoryFileSystem(), cluster_id=cluster_id)
+    pair.broker.pass_time(LONG)
+    stopped_by(
+        pair.broker,
+        f"up to offset {applied}",
+        "of epoch 1",
+        "Nothing was deleted",
+        "replog metadata recover --from /data",
+    )
+    pair.keeps_everything()
+
+
+def test_another_log_that_is_longer_under_the_same_epochs(pair: Pair) -> None:
+    """The broker was away while the new log passed its offset, in the same epoch: the last batch
+    tells.
+    """
+    cluster_id = pair.controller.broker.cluster_id
+    pair.controller.stop()
+    applied = pair.broker.broker.parts.metadata.image.offset
+    pair.broker.stop()
+    pair.new_controller(MemoryFileSystem(), cluster_id=cluster_id)
+    pair.controller.pass_time(LONG)
+    assert pair.controller.broker.parts.controller.log.end_offset > applied + 20
+    again = memory_broker(pair.controller, files=pair.broker.files)
+    pair.broker = again
+    ensureDeferred(again.broker.start()).addErrback(lambda failure: None)
+    again.pass_time(60)
+    stopped_by(again, "has another batch at offset", "Nothing was deleted")
+    again.stop()
+    pair.keeps_everything()
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_controller_restored_from_an_older_copy(pair: Pair, restarted: bool) -> None:
+    """A living broker, and one that starts: its own copy of the metadata knows."""
+    if restarted:
+        pair.broker.stop()
+    applied = pair.broker.broker.parts.metadata.image.offset + 1
+    pair.controller.stop()
+    pair.new_controller(pair.older_disk())
+    if restarted:
+        pair.broker = memory_broker(pair.controller, files=pair.broker.files)
+        ensureDeferred(pair.broker.broker.start()).addErrback(lambda failure: None)
+    pair.broker.pass_time(LONG)
+    stopped_by(
+        pair.broker, f"up to offset {applied}", "ends below that, or differs", "Nothing was deleted"
+    )
+    pair.broker.stop()
+    pair.keeps_everything()
+
+
+def test_an_older_copy_that_leads_an_older_epoch(pair: Pair) -> None:
+    """A controller that started several times since: the older copy leads an epoch that is over.
+    Answers of a node that has only not heard of
+    its successor would end; these do not."""
+    for _ in range(4):
+        pair.controller.stop()
+        pair.new_controller()
+        pair.broker.pass_time(5)
+    assert pair.broker.broker.parts.metadata.leader_epoch == 5
+    pair.controller.stop()
+    pair.new_controller(pair.older_disk())
+    pair.broker.pass_time(5)
+    assert pair.broker.fatal == []
+    pair.broker.pass_time(LONG)
+    stopped_by(pair.broker, "is led under an older epoch", "Nothing was deleted")
+    pair.keeps_everything()
+
+
+def test_a_broker_starts_from_its_own_copy(pair: Pair) -> None:
+    """Nothing is wrong: the same controller, restarted or not; the broker's data is served on."""
+    pair.restart_broker().start()
+    assert pair.broker.files.exists(LOG)
+    pair.controller.stop()
+    pair.new_controller()
+    pair.broker.pass_time(20)
+    assert pair.broker.fatal == [] and b"my only copy" in pair.reads()
+    pair.produce(b"and one more")
+    pair.restart_broker().start()
+    assert b"and one more" in pair.reads()
+    found = read_meta_properties(pair.broker.files, "/data")
+    assert found is not None and found.node_id == 1
+
+
+def test_a_disk_that_fails_under_the_copy_fails_its_directory() -> None:
+    """As under any log: the directory is offline, the metadata is followed on, the other
+    directory serves.
+    """
+    controller = memory_controller().start()
+    node = memory_broker(controller, files=SimDisk(3), log_dirs="/data,/more").start()
+    node.files.faults.append(Fault(EIO, "write", "/data/__cluster_metadata-0"))
+    topic = CreatableTopic(name="t", num_partitions=2, replication_factor=1)
+    node.ask(CreateTopicsRequest(topics=[topic], timeout_ms=1000), 7)
+    node.pass_time(5)
+    assert node.broker.log_manager.directories.offline() == ["/data"] and node.fatal == []
+    assert (
+        node.broker.parts.metadata.image.offset
+        == controller.broker.parts.controller.log.high_watermark - 1
+    )
+    node.stop()
+
+
+def test_a_node_that_is_the_controller_too_keeps_one_log() -> None:
+    """Its own; there is no copy beside it."""
+    node = MemoryBroker().start()
+    assert [
+        name for name in node.files.listdir("/data") if name.startswith("__cluster_metadata")
+    ] == ["__cluster_metadata-0"]
+    assert node.broker._copy is None
+    node.stop()

@@ -1,0 +1,129 @@
+"""`replog metadata`: what is done about a controller's metadata by hand.
+
+Owns the options of `recover` and what it says.
+
+1. Sources that cannot be used are told, each in one line on standard error; the rest goes on.
+2. The exit status is 0 when it was written, 1 when no source can be used, 2 when the question was
+   wrong: nothing was changed then.
+
+Leaves out: the recovery itself (`cluster/metadata_recovery.py`).
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from pathlib import Path
+
+import click
+
+
+@click.group()
+def metadata() -> None:
+    """A controller's metadata (`__cluster_metadata-0`): rebuild what is lost or damaged."""
+
+
+@metadata.command()
+@click.option(
+    "--from",
+    "sources",
+    metavar="SOURCE",
+    multiple=True,
+    required=True,
+    type=click.Path(exists=True, path_type=Path),
+    help="A broker's log directory (or its __cluster_metadata-0), or a snapshot (*.checkpoint). "
+    "Give those of all brokers: the newest is taken.",
+)
+@click.option(
+    "--to",
+    "target",
+    metavar="LOG_DIR",
+    required=True,
+    type=click.Path(file_okay=False, path_type=Path),
+    help="The controller's log directory (metadata.log.dir, else the first of log.dirs). "
+    "Nothing may run on it.",
+)
+@click.option(
+    "--node-id",
+    type=click.IntRange(min=0),
+    help="The controller's node.id; else as LOG_DIR or the metadata says.",
+)
+@click.option("--cluster-id", help="Where no source says it: a snapshot file alone.")
+@click.option(
+    "--move-aside",
+    is_flag=True,
+    help="Keep metadata that is in LOG_DIR under another name (*-stray) instead of refusing.",
+)
+def recover(
+    sources: tuple[Path, ...],
+    target: Path,
+    node_id: int | None,
+    cluster_id: str | None,
+    move_aside: bool,
+) -> None:
+    """Rebuild a controller's metadata from the copies that its brokers keep.
+
+    Every broker without a controller of its own keeps a copy of the metadata in its log directory.
+    Stop the controller; brokers may run on.
+    Then, for a controller whose directory was /var/lib/replog:
+
+    \b
+      replog metadata recover --from /mnt/broker1 --from /mnt/broker2 \\
+          --to /var/lib/replog --move-aside
+
+    The most advanced source that is whole is taken, and the new controller goes on from its last
+    offset in an epoch above all seen. What was
+    decided after that offset is missing, and a broker that had applied more refuses to follow:
+    take that broker's copy then.
+    """
+    from twisted_broker.cluster.metadata_recovery import (
+        CannotRecover,
+        Target,
+        most_advanced,
+        read_source,
+        recover,
+    )
+    from twisted_broker.log.errors import CheckpointError
+    from twisted_broker.log.filesystem import OsFileSystem
+    from twisted_broker.log.log_directory import LogDirMismatch
+
+    files = OsFileSystem()
+    usable = []
+    for path in sources:
+        try:
+            usable.append(read_source(files, str(path.resolve())))
+        except (CannotRecover, CheckpointError, OSError) as error:
+            click.echo(f"left out: {error}", err=True)
+    if not usable:
+        sys.exit(1)
+    for each in usable:
+        click.echo(f"{each.path}: {_reach(each.end_offset, each.image.epoch)}")
+    try:
+        source = most_advanced(usable)
+        wanted = Target(str(target.resolve()), node_id, cluster_id, move_aside)
+        done = recover(files, source, wanted, int(time.time() * 1000), os.urandom)
+    except (CannotRecover, CheckpointError, LogDirMismatch, OSError) as error:
+        raise click.UsageError(str(error)) from error
+    for name in done.aside:
+        click.echo(f"kept as {name}")
+    image = source.image
+    partitions = sum(len(topic.partitions) for topic in image.topics_by_id.values())
+    click.echo(f"took {source.path}: {_reach(source.end_offset, image.epoch)}")
+    click.echo(
+        f"it holds {len(image.topics_by_id)} topics with {partitions} "
+        f"partitions, and {len(image.brokers)} brokers"
+    )
+    click.echo(
+        f"wrote {done.directory}: node {done.node_id} of cluster "
+        f"{done.cluster_id}; its next epoch is {done.epoch + 1}"
+    )
+    click.echo(
+        f"missing is what was decided from offset {source.end_offset} on, if "
+        "anything: new topics, settings, who leads; "
+        "a broker that applied more stops and says so"
+    )
+
+
+def _reach(end_offset: int, epoch: int) -> str:
+    return f"metadata up to offset {end_offset} of epoch {epoch}"

@@ -1,0 +1,395 @@
+"""Rebuilding a controller's metadata from what its brokers, or its snapshots, hold.
+
+Owns reading a source, choosing the most advanced one, and writing a new `__cluster_metadata-0`.
+
+1. A source is only read; nothing of it that is damaged is taken.
+2. The new directory appears under its name when all of it is durable; what was there is refused, or
+   kept under another name.
+3. The next controller's epoch is above every one seen by `EPOCHS_AHEAD`: the lost controller
+   may have
+   led epochs that the source has not heard of.
+4. Offsets, epochs and bytes of the records are the source's own, so that brokers go on from there.
+
+Source: Kafka has no such tool; KIP-630 (snapshots), KIP-595. Left out: options (`cli/metadata.py`).
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from twisted_broker.cluster.metadata_check import (
+    DIRECTORY_NAME,
+    METADATA_PARTITION,
+    MetadataDamage,
+    check_metadata,
+    is_empty,
+    make_mark,
+)
+from twisted_broker.cluster.metadata_loader import MetadataLoader
+from twisted_broker.cluster.metadata_store import MetadataStore, Opened
+from twisted_broker.cluster.quorum_state import QuorumState, read_quorum_state, write_quorum_state
+from twisted_broker.cluster.snapshots import SnapshotId, image_of, list_snapshots
+from twisted_broker.cluster.topic_names import METADATA_TOPIC_ID
+from twisted_broker.config import LogConfig
+from twisted_broker.image.metadata_image import MetadataImage
+from twisted_broker.interfaces import IFileSystem
+from twisted_broker.log.batch_scan import valid_batches
+from twisted_broker.log.checkpoints import read_whole, write_aside
+from twisted_broker.log.crash_cleanup import base_offset_of
+from twisted_broker.log.log import Log
+from twisted_broker.log.log_directory import LOCK, STRAY_SUFFIX, LogDirMismatch
+from twisted_broker.log.memory import InlineWorker
+from twisted_broker.log.meta_properties import (
+    MetaProperties,
+    read_meta_properties,
+    write_meta_properties,
+)
+from twisted_broker.log.recovery import load_log
+from twisted_broker.log.segment import OpenFiles
+from twisted_broker.settings import INT_MAX
+from twisted_broker.wire.errors import BrokerError, WireError
+from twisted_broker.wire.records import BatchView
+
+EPOCHS_AHEAD = 100
+_STAGE = f"{DIRECTORY_NAME}.recovering"
+_SNAPSHOT = re.compile(r"(\d{20})-(\d{10})\.checkpoint")
+
+
+class CannotRecover(Exception):
+    """One line for the operator."""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """What a directory or a snapshot file holds. `directory` "" for a snapshot file alone;
+    `cluster_id` None: it does not say.
+    """
+
+    path: str
+    image: MetadataImage
+    snapshot: SnapshotId | None
+    snapshot_path: str
+    batches: list[bytes]
+    cluster_id: str | None
+    epoch: int
+
+    @property
+    def end_offset(self) -> int:
+        return self.image.offset + 1
+
+
+def read_source(files: IFileSystem, path: str) -> Source:
+    """A log directory, its `__cluster_metadata-0`, or a snapshot file. CannotRecover, OSError."""
+    named = _SNAPSHOT.fullmatch(posixpath.basename(path))
+    if named is not None:
+        return _snapshot_source(files, path, SnapshotId(int(named[1]), int(named[2])))
+    directory = (
+        path
+        if posixpath.basename(path).startswith(DIRECTORY_NAME)
+        else posixpath.join(path, DIRECTORY_NAME)
+    )
+    if is_empty(files, directory):
+        raise CannotRecover(
+            f"{path} holds no metadata: give a log directory with {DIRECTORY_NAME}, "
+            "that directory, or a .checkpoint file"
+        )
+    try:
+        return _directory_source(files, path, directory)
+    except (MetadataDamage, WireError, BrokerError) as error:
+        raise CannotRecover(f"{path} is damaged: {error}") from error
+
+
+def _snapshot_source(files: IFileSystem, path: str, snapshot: SnapshotId) -> Source:
+    content = read_whole(files, path)
+    if content is None:
+        raise CannotRecover(f"{path} is not there")
+    try:
+        image = image_of(content, snapshot)
+    except (WireError, BrokerError, AssertionError, LookupError) as error:
+        raise CannotRecover(f"{path} is damaged: {error}") from error
+    return Source(
+        path,
+        image,
+        snapshot,
+        path,
+        [],
+        _cluster_of(files, posixpath.dirname(posixpath.dirname(path))),
+        snapshot.epoch,
+    )
+
+
+def _directory_source(files: IFileSystem, path: str, directory: str) -> Source:
+    image = check_metadata(files, directory)
+    snapshots = list_snapshots(files, directory)
+    epoch = max([image.epoch, *(each.epoch for each in snapshots)])
+    batches = []
+    for batch, batch_epoch in _batches(files, directory, image.offset + 1):
+        batches.append(batch)
+        epoch = max(epoch, batch_epoch)
+    known = read_quorum_state(files, directory)
+    epoch = max(epoch, -1 if known is None else known.leader_epoch)
+    newest = snapshots[-1] if snapshots else None
+    at = posixpath.join(directory, newest.file_name) if newest is not None else ""
+    replayed = _replayed(image, batches)
+    return Source(
+        path, replayed, newest, at, batches, _cluster_of(files, posixpath.dirname(directory)), epoch
+    )
+
+
+def _batches(files: IFileSystem, directory: str, start: int) -> Iterator[tuple[bytes, int]]:
+    """The batches from `start` on, up to a torn tail; the directory was checked. (bytes, epoch)."""
+    expected = start
+    for name in sorted(
+        name
+        for name in files.listdir(directory)
+        if name.endswith(".log") and base_offset_of(name) >= 0
+    ):
+        file = files.open(posixpath.join(directory, name), read_only=True)
+        try:
+            for place, batch in valid_batches(file, file.size()):
+                if batch is None or place.base_offset > expected:
+                    return
+                if place.base_offset == expected:
+                    yield (
+                        file.read_at(place.position, place.size_in_bytes),
+                        batch.partition_leader_epoch,
+                    )
+                    expected = place.last_offset + 1
+        finally:
+            file.close()
+
+
+def _replayed(base: MetadataImage, batches: list[bytes]) -> MetadataImage:
+    loader = MetadataLoader(base)
+    if batches:
+        loader.batches(b"".join(batches), BatchView(batches[-1]).last_offset + 1)
+    return loader.image
+
+
+def _cluster_of(files: IFileSystem, log_directory: str) -> str | None:
+    found = (
+        read_meta_properties(files, log_directory) if files.is_directory(log_directory) else None
+    )
+    return None if found is None else found.cluster_id
+
+
+def most_advanced(sources: list[Source]) -> Source:
+    """The one that brokers have applied no more than: of the newest epoch, the longest.
+    CannotRecover when they are of several clusters.
+    """
+    clusters = {each.cluster_id for each in sources if each.cluster_id is not None}
+    if len(clusters) > 1:
+        raise CannotRecover(
+            "they belong to several clusters: "
+            f"{', '.join(f'{each.path} to {each.cluster_id}' for each in sources)}"
+        )
+    return max(sources, key=lambda each: (each.image.epoch, each.end_offset))
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where it goes: a controller's log directory. `cluster_id`, `node_id` None: as the
+    directory, or the source, says.
+    """
+
+    log_directory: str
+    node_id: int | None = None
+    cluster_id: str | None = None
+    move_aside: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Recovered:
+    """What was written. `aside`: the names under which what was there is kept."""
+
+    directory: str
+    cluster_id: str
+    node_id: int
+    epoch: int
+    aside: tuple[str, ...]
+
+
+def recover(
+    files: IFileSystem,
+    source: Source,
+    target: Target,
+    now_ms: int,
+    random_bytes: Callable[[int], bytes],
+) -> Recovered:
+    """Writes a controller's metadata; nothing may run on the target. CannotRecover,
+    LogDirMismatch, OSError.
+    """
+    path = target.log_directory
+    if not files.is_directory(path):
+        files.make_directories(path)
+        files.sync_directory(posixpath.dirname(path))
+    try:
+        release = files.lock(posixpath.join(path, LOCK))
+    except BlockingIOError as error:
+        raise LogDirMismatch(f"{path} is in use by another process") from error
+    try:
+        return _recover(files, source, target, now_ms, random_bytes)
+    finally:
+        release()
+
+
+def _recover(
+    files: IFileSystem,
+    source: Source,
+    target: Target,
+    now_ms: int,
+    random_bytes: Callable[[int], bytes],
+) -> Recovered:
+    path = target.log_directory
+    directory = posixpath.join(path, DIRECTORY_NAME)
+    found = read_meta_properties(files, path)
+    properties = _properties(found, source, target, random_bytes)
+    taken = files.is_directory(directory) and bool(files.listdir(directory))
+    foreign = found is not None and found.cluster_id != properties.cluster_id
+    if (taken or foreign) and not target.move_aside:
+        what = (
+            f"{directory} is not empty"
+            if taken
+            else f"{path} belongs to cluster {found.cluster_id if found else ''}"
+        )
+        raise CannotRecover(
+            f"{what}: give an empty directory, or --move-aside to keep what is "
+            "there under another name"
+        )
+    _stage(files, source, posixpath.join(path, _STAGE), properties.node_id or 0, now_ms)
+    aside = []
+    if taken:
+        aside.append(f"{directory}.{random_bytes(16).hex()}{STRAY_SUFFIX}")
+        files.rename(directory, aside[-1])
+    elif files.is_directory(directory):
+        files.remove_tree(directory)
+    if foreign:
+        aside.append(
+            posixpath.join(path, f"meta.properties.{random_bytes(16).hex()}{STRAY_SUFFIX}")
+        )
+        files.rename(posixpath.join(path, "meta.properties"), aside[-1])
+    files.rename(posixpath.join(path, _STAGE), directory)
+    files.sync_directory(path)
+    if found != properties:
+        write_meta_properties(files, path, properties)
+    assert properties.cluster_id is not None and properties.node_id is not None
+    return Recovered(
+        directory,
+        properties.cluster_id,
+        properties.node_id,
+        source.epoch + EPOCHS_AHEAD,
+        tuple(aside),
+    )
+
+
+def _properties(
+    found: MetaProperties | None,
+    source: Source,
+    target: Target,
+    random_bytes: Callable[[int], bytes],
+) -> MetaProperties:
+    """Whose the directory is to be. CannotRecover when that is not known, or contradicts itself."""
+    cluster_id = target.cluster_id or source.cluster_id
+    if cluster_id is None:
+        cluster_id = None if found is None else found.cluster_id
+    if cluster_id is None:
+        raise CannotRecover(
+            f"{source.path} does not say which cluster it belongs to: name it with --cluster-id"
+        )
+    if source.cluster_id not in (None, cluster_id):
+        raise CannotRecover(
+            f"{source.path} belongs to cluster {source.cluster_id}, not to {cluster_id}"
+        )
+    own = found.node_id if found is not None else None
+    if own is not None and target.node_id not in (None, own):
+        raise CannotRecover(
+            f"{target.log_directory} belongs to node {own}, not to {target.node_id}"
+        )
+    node_id = own if own is not None else target.node_id
+    if node_id is None:
+        node_id = _only_controller(source)
+    directory_id = (
+        found.directory_id
+        if found is not None and found.directory_id is not None
+        else _new_id(random_bytes)
+    )
+    return MetaProperties(cluster_id, node_id, directory_id)
+
+
+def _only_controller(source: Source) -> int:
+    """The node that registered as controller. CannotRecover unless there is exactly one."""
+    known = sorted(source.image.controllers)
+    if len(known) != 1:
+        raise CannotRecover(
+            f"{source.path} names the controllers {known}: give the new one's id with --node-id"
+        )
+    return known[0]
+
+
+def _new_id(random_bytes: Callable[[int], bytes]) -> bytes:
+    """A random UUID (version 4) that does not begin with a dash in text."""
+    while True:
+        raw = bytearray(random_bytes(16))
+        raw[6], raw[8] = raw[6] & 0x0F | 0x40, raw[8] & 0x3F | 0x80
+        if raw[0] >> 2 != 0x3E:
+            return bytes(raw)
+
+
+def _stage(files: IFileSystem, source: Source, stage: str, node_id: int, now_ms: int) -> None:
+    """The whole directory under another name, durably. One that was left by a crash goes first."""
+    if files.is_directory(stage):
+        files.remove_tree(stage)
+    files.make_directories(stage)
+    start = 0
+    if source.snapshot is not None:
+        content = read_whole(files, source.snapshot_path)
+        assert content is not None, source.snapshot_path
+        write_aside(files, posixpath.join(stage, source.snapshot.file_name), content)
+        start = source.snapshot.end_offset
+    log = _write_log(files, source.batches, stage, start, now_ms)
+    write_quorum_state(files, stage, QuorumState(node_id, source.epoch + EPOCHS_AHEAD))
+    make_mark(files, stage, log.log_end_offset)
+    _check(files, source, stage)
+
+
+def _write_log(
+    files: IFileSystem, batches: list[bytes], stage: str, start: int, now_ms: int
+) -> Log:
+    config = LogConfig(cleanup_policy=frozenset(), max_message_bytes=INT_MAX, segment_jitter_ms=0)
+    log = load_log(
+        OpenFiles(files),
+        stage,
+        METADATA_PARTITION,
+        METADATA_TOPIC_ID,
+        config,
+        log_start_offset=start,
+        now_ms=now_ms,
+    )
+    for batch in batches:
+        log.append_as_follower(batch, -1, now_ms)
+    log.close()
+    return log
+
+
+def _check(files: IFileSystem, source: Source, stage: str) -> None:
+    """What was written is read back, and says the same."""
+    config = LogConfig(cleanup_policy=frozenset(), max_message_bytes=INT_MAX, segment_jitter_ms=0)
+    base = check_metadata(files, stage)
+    log = load_log(
+        OpenFiles(files),
+        stage,
+        METADATA_PARTITION,
+        METADATA_TOPIC_ID,
+        config,
+        log_start_offset=base.offset + 1,
+    )
+    image = MetadataStore(Opened(log, files, InlineWorker(), base, 0), lambda: 0).replay()
+    log.release_files()
+    if image != source.image:
+        raise CannotRecover(
+            f"{stage} does not say what {source.path} says: the disk of {stage} "
+            "fails, or the source changed meanwhile"
+        )

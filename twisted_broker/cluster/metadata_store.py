@@ -1,0 +1,258 @@
+"""`__cluster_metadata-0` on a disk: what a controller's log and a broker's copy have in common.
+
+Owns opening, replay, the mark of what is durable, snapshots, and cutting the log behind them.
+
+1. It is opened only when all that was ever durable is there (`metadata_check.py`).
+2. The log is cut only behind a durable snapshot.
+3. A failed write or sync ends it (`failed`): nobody knows what the disk holds.
+
+Source: Kafka's `KafkaMetadataLog`; `RL 8.1`. Left out: who writes (`metadata_log.py`: the
+controller; `metadata_copy.py`: a broker).
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple
+
+from twisted_broker.cluster.metadata_check import (
+    DIRECTORY_NAME,
+    METADATA_PARTITION,
+    MetadataDamage,
+    check_metadata,
+    make_mark,
+    move_mark,
+    read_mark,
+)
+from twisted_broker.cluster.records import TransactionBuffer, batch_records
+from twisted_broker.cluster.snapshots import (
+    SnapshotId,
+    list_snapshots,
+    remove_snapshots,
+    write_snapshot,
+)
+from twisted_broker.cluster.topic_names import METADATA_TOPIC_ID
+from twisted_broker.config import LogConfig
+from twisted_broker.image.metadata_image import MetadataImage
+from twisted_broker.interfaces import IDiskWorker, IFileSystem
+from twisted_broker.log.errors import LogDirFailure, is_out_of_descriptors
+from twisted_broker.log.log import Log
+from twisted_broker.log.recovery import load_log
+from twisted_broker.log.segment import OpenFiles
+from twisted_broker.settings import INT_MAX
+from twisted_broker.wire.errors import WireError
+from twisted_broker.wire.records import BatchView, CorruptRecordError, iterate_batches
+from twisted_broker.wire.schema import Record
+
+READ_BYTES = 1 << 20
+
+
+class Opened(NamedTuple):
+    """A metadata directory, checked and loaded. `base`: the image of its newest snapshot."""
+
+    log: Log
+    files: IFileSystem
+    disk: IDiskWorker
+    base: MetadataImage
+    mark: int
+
+
+class LastBatch(NamedTuple):
+    """What tells one batch from every other at its offset. `previous_epoch`: of the batch before
+    it, -1 unknown.
+    """
+
+    base_offset: int
+    last_offset: int
+    epoch: int
+    size: int
+    crc: int
+    previous_epoch: int
+
+    @staticmethod
+    def of(batch: BatchView, previous_epoch: int) -> LastBatch:
+        return LastBatch(
+            batch.base_offset,
+            batch.last_offset,
+            batch.partition_leader_epoch,
+            batch.size_in_bytes,
+            batch.crc,
+            previous_epoch,
+        )
+
+    def is_same(self, batch: BatchView) -> bool:
+        return self == LastBatch.of(batch, self.previous_epoch)
+
+
+def open_directory(
+    files: IFileSystem, disk: IDiskWorker, log_directory: str, now_ms: int
+) -> Opened:
+    """`__cluster_metadata-0` of a log directory, made when it is not there. Slow.
+    MetadataDamage, OSError, CheckpointError, BrokerError.
+    """
+    directory = posixpath.join(log_directory, DIRECTORY_NAME)
+    config = LogConfig(cleanup_policy=frozenset(), max_message_bytes=INT_MAX, segment_jitter_ms=0)
+    known = files.is_directory(directory)
+    base = check_metadata(files, directory) if known else MetadataImage()
+    log = load_log(
+        OpenFiles(files),
+        directory,
+        METADATA_PARTITION,
+        METADATA_TOPIC_ID,
+        config,
+        log_start_offset=base.offset + 1,
+        now_ms=now_ms,
+    )
+    mark = read_mark(files, directory)
+    if mark is None:
+        make_mark(files, directory, 0)
+    log.durability.disk = disk
+    return Opened(log, files, disk, base, mark or 0)
+
+
+class MetadataStore:
+    """`broke(error)` is told once when it ends. `transactions` and `last_batch` are as of the
+    replay.
+    """
+
+    def __init__(self, opened: Opened, wall_ms: Callable[[], int]) -> None:
+        self.log, self.files, self.disk = opened.log, opened.files, opened.disk
+        self.wall_ms = wall_ms
+        self.snapshots = list_snapshots(self.files, self.log.directory)
+        self.failed: BaseException | None = None
+        self.broke: Callable[[BaseException], None] = lambda error: None
+        self.transactions = TransactionBuffer()
+        self.last_batch: LastBatch | None = None
+        self._base, self._mark = opened.base, opened.mark
+        self._bytes_since_snapshot = 0
+        self.log.failing = lambda log: self._break(log.failed or OSError("the log failed"))
+
+    @property
+    def end_offset(self) -> int:
+        return self.log.log_end_offset
+
+    @property
+    def directory(self) -> str:
+        return self.log.directory
+
+    @property
+    def bytes_since_snapshot(self) -> int:
+        return self._bytes_since_snapshot
+
+    def replay(self) -> MetadataImage:
+        """The image that snapshot and log say. MetadataDamage for what is not understood;
+        OSError. Slow.
+        """
+        image = self._base
+        if self.snapshots:
+            newest = self.snapshots[-1]
+            if self.end_offset < newest.end_offset:
+                self.log.truncate_fully_and_start_at(newest.end_offset)
+            self.log.set_high_watermark(newest.end_offset)
+            self.log.increment_log_start_offset(newest.end_offset)
+        self.log.set_high_watermark(max(self.log.log_start_offset, self._mark))
+        try:
+            for batches in self._reads(image.offset + 1):
+                image = self._replayed(image, batches)
+        except (WireError, CorruptRecordError, AssertionError, LookupError) as error:
+            raise MetadataDamage(
+                self.directory, f"the log is not understood: {error}", offset=image.offset + 1
+            ) from error
+        return image
+
+    def _replayed(self, image: MetadataImage, batches: list[BatchView]) -> MetadataImage:
+        records: list[Record] = []
+        epoch = image.epoch
+        for batch in batches:
+            records += (
+                [] if batch.is_control else self.transactions.pass_through(batch_records(batch))
+            )
+            self._bytes_since_snapshot += batch.size_in_bytes
+            self.last_batch = LastBatch.of(
+                batch, self.last_batch.epoch if self.last_batch is not None else epoch
+            )
+        newest = batches[-1]
+        return image.apply(
+            records, newest.last_offset, newest.partition_leader_epoch, newest.max_timestamp
+        )[0]
+
+    def _reads(self, offset: int) -> Iterator[list[BatchView]]:
+        """The batches from `offset` to the log end, as many at a time as one read holds: at
+        least one. CorruptRecordError, OSError.
+        """
+        while offset < self.end_offset:
+            found = self.log.read(offset, READ_BYTES).slice
+            assert found is not None, offset
+            data = found.read()
+            found.release()
+            batches = list(
+                iterate_batches(data, partial_tail=True, check_crc=True)
+            )  # the read may end in the middle of one
+            if not batches:
+                raise CorruptRecordError(f"no whole batch at offset {offset}")
+            yield batches
+            offset = batches[-1].last_offset + 1
+
+    def _break(self, error: BaseException) -> None:
+        if self.failed is None:
+            self.failed = error
+            self.broke(error)
+
+    # snapshots
+
+    def write_snapshot(self, image: MetadataImage) -> None:
+        """Writes a snapshot of a committed image in the background, then cuts the log behind it."""
+        before, self._bytes_since_snapshot = self._bytes_since_snapshot, 0
+
+        def job() -> SnapshotId:
+            return write_snapshot(self.files, self.directory, image, self.wall_ms())
+
+        def done(snapshot: SnapshotId | None, error: BaseException | None) -> None:
+            if is_out_of_descriptors(error):
+                self._bytes_since_snapshot += before  # no file could be opened: due again
+            elif error is not None or snapshot is None:
+                self._break(error or AssertionError("a snapshot without name"))
+            elif self.failed is None:
+                try:
+                    self._cut_behind(snapshot)
+                except LogDirFailure as failure:
+                    self._break(failure.cause or failure)
+
+        self.disk.submit(job, done)
+
+    def _cut_behind(self, snapshot: SnapshotId) -> None:
+        if self.snapshots and snapshot <= self.snapshots[-1]:
+            if snapshot != self.snapshots[-1]:
+                self._remove_snapshots([snapshot])
+            return
+        old, self.snapshots = self.snapshots, [snapshot]
+        self.log.increment_log_start_offset(snapshot.end_offset)
+        self.log.roll(self.wall_ms())
+        self.log.delete_old_segments(self.wall_ms())
+        self._remove_snapshots(old)
+
+    def _remove_snapshots(self, snapshots: Iterable[SnapshotId]) -> None:
+        self.disk.submit(
+            lambda: remove_snapshots(self.files, self.directory, snapshots), lambda _, error: None
+        )
+
+    def snapshot_path(self, snapshot: SnapshotId) -> str:
+        return posixpath.join(self.directory, snapshot.file_name)
+
+    # the end
+
+    def close(self) -> None:
+        """A clean end: everything is durable, and the mark says so. OSError; slow."""
+        if self.failed is None:
+            self.log.close()
+            make_mark(self.files, self.directory, self.end_offset)
+
+    def _mark_durable(self, offset: int) -> None:
+        """Everything below `offset` was synced. OSError. For the disk worker."""
+        try:
+            move_mark(self.files, self.directory, offset)
+        except OSError as error:
+            # An older mark is true as well: where only descriptors are short, it stays.
+            if not is_out_of_descriptors(error):
+                raise

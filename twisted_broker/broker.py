@@ -343,7 +343,7 @@ class Broker:
         lifecycle.refused = lambda reason: self.fatal(reason)
         observer.subscribe(self._metadata_changed)
         parts.groups = group_coordinator(
-            runtime, config, replica_manager, observer, parts.forwarding.create_topics
+            runtime, config, replica_manager, observer, parts.forwarding.create_topics, parts.turns
         )
         self._undo.append(self._stop_membership)
         observer.start()
@@ -542,12 +542,12 @@ class Broker:
         self._assignments.apply_delta(delta)
 
     def _settings_changed(self, config: BrokerConfig) -> None:
-        from twisted_broker.coordinator.collaborators import settings_of
+        from twisted_broker.coordinator.coordinator_context import coordinator_settings
 
         self.config = self.parts.config = self.log_manager.config = config
         self.parts.replica_manager.config = config
         self.parts.replica_manager.fetchers.resize(config.integer("num.replica.fetchers"))
-        self.parts.groups.update_settings(settings_of(config))
+        self.parts.groups.update_settings(coordinator_settings(config))
         self._counts.maximum = config.integer("max.connections")
         self._counts.maximum_per_host = config.integer("max.connections.per.ip")
 

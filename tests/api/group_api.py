@@ -84,9 +84,14 @@ class ApiRun(BrokerRun):
             self.source, BrokerConfig({}), self._create, self.clock
         )  # type: ignore[arg-type]
         self.parts = BrokerParts(
-            node_id=1, cluster_id="c", config=BrokerConfig({}), runtime=None, authorizer=self.acl
+            node_id=1,
+            cluster_id="c",
+            config=BrokerConfig({}),
+            runtime=SimpleNamespace(clock=self.clock),
+            authorizer=self.acl,
         )  # type: ignore[arg-type]
         self.parts.groups, self.parts.metadata = self.coordinator, self.source
+        self.parts.turns = self.coordinator.context.turns
 
     def _create(self, request: Any) -> Deferred[Any]:
         self.created.append((request, Deferred()))

@@ -15,10 +15,10 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from twisted_broker.api.slices import SLICE_ELEMENTS, Slices
 from twisted_broker.net.listeners import Listener
 from twisted_broker.security.acl import CLUSTER_NAME, Authorizer, Operation, ResourceType
 from twisted_broker.security.principal import ANONYMOUS, Principal
+from twisted_broker.turns import SLICE_ELEMENTS, Turns
 
 __all__ = ["BrokerParts", "Listener", "RequestContext"]
 
@@ -52,7 +52,7 @@ class BrokerParts:
         "producer_ids",
         "replica_manager",
         "runtime",
-        "slices",
+        "turns",
     )
 
     def __init__(
@@ -78,7 +78,7 @@ class BrokerParts:
         self.controller: Any = None
         self.groups: Any = None
         self.producer_ids: Any = None
-        self.slices: Slices | None = None
+        self.turns = Turns(runtime.clock)
 
 
 class Encoded:
@@ -149,10 +149,7 @@ class RequestContext:
         What was looked up before may have changed.
         """
         self.sliced = True
-        slices = self.broker.slices
-        if slices is None:
-            slices = self.broker.slices = Slices(self.broker.runtime.clock)
-        await slices.next_turn()
+        await self.broker.turns.next_turn()
         self.room = SLICE_ELEMENTS
 
     async def in_slices(self, work: Generator[None, None, T]) -> T:

@@ -9,7 +9,7 @@ encode.
    its connection; anything else is a bug: UNKNOWN_SERVER_ERROR for the client, a traceback for us.
 3. An API or version that is not served closes the connection, as Kafka does; ApiVersions alone is
    answered in version 0 with UNSUPPORTED_VERSION, so that a newer client can ask again.
-4. A request of many elements is read, worked on and answered in slices (`slices.py`); so is the
+4. A request of many elements is read, worked on and answered in slices (`turns.py`); so is the
    answer of one that turned out long.
 5. A small slice is read here and sent with its header in one piece; a long one goes out as it is.
 

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any
 
 from twisted_broker.api.down_conversion import convert_results
 from twisted_broker.api.leaders import LeaderHints
-from twisted_broker.api.slices import SLICE_ELEMENTS
 from twisted_broker.interfaces import TopicPartition
 from twisted_broker.replication.fetch_session import (
     FINAL_EPOCH,
@@ -39,6 +38,7 @@ from twisted_broker.replication.partition.fetch_data import (
     PartitionKey,
 )
 from twisted_broker.security.acl import Operation, ResourceType
+from twisted_broker.turns import SLICE_ELEMENTS
 from twisted_broker.wire.errors import BrokerError, ErrorCode, WireError
 from twisted_broker.wire.messages.fetch import (
     AbortedTransaction,

@@ -43,7 +43,7 @@ async def find_coordinator(
     found = await _find_all(context, request.key_type, keys)
     is_for_groups = request.key_type == GROUP_KEY
     if is_for_groups and any(error is ErrorCode.COORDINATOR_NOT_AVAILABLE for error, _ in found):
-        await context.groups.offsets_topic.made()
+        await context.groups.offsets_topic.wait_until_created()
         found = await _find_all(context, request.key_type, keys)
     if context.version >= FIRST_WITH_SEVERAL_KEYS:
         return FindCoordinatorResponse(

@@ -6,7 +6,7 @@
 2. Everything told is derived from the settings table and the image.
 
 Source: Kafka's `ConfigHelper`, `KafkaApis.handleListConfigResources`; KIP-133, KIP-226, KIP-569,
-KIP-1142. Left out: loggers.
+KIP-1142. Not here: loggers.
 """
 
 from __future__ import annotations

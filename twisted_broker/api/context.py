@@ -7,7 +7,7 @@ the broker.
 3. `appended` is set by Produce once its records are in the logs: from then on, and only then, the
    connection may start the next Produce.
 
-Leaves out: everything that decides; the parts do.
+Not here: everything that decides; the parts do.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
 2. A long request is decided on part by part, each part on the view of its time; an element's own
    records stay together, as its answer does.
 
-Source: Kafka's `ControllerApis`; `RL 8.1`. Left out: decisions (the modules called), dispatch and
+Source: Kafka's `ControllerApis`; `RL 8.1`. Not here: decisions (the modules called), dispatch and
 permission of other nodes (`api/dispatch.py`).
 """
 

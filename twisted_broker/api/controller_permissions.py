@@ -5,7 +5,7 @@ itself.
 2. What may not be done is taken out of the request and answered with its own error; the rest goes
    on.
 
-Source: Kafka's `ControllerApis`; `RL 5.1`. Left out: stored ACLs (`security/acl.py`).
+Source: Kafka's `ControllerApis`; `RL 5.1`. Not here: stored ACLs (`security/acl.py`).
 """
 
 from __future__ import annotations

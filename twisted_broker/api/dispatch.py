@@ -14,7 +14,7 @@ encode.
 5. A small slice is read here and sent with its header in one piece; a long one goes out as it is.
 
 Source: Kafka's `SocketServer.Processor`, `KafkaApis`, KIP-511; the project's notes on speed, item
-1. Leaves out: order (`net/connection.py`).
+1. Not here: order (`net/connection.py`).
 """
 
 from __future__ import annotations

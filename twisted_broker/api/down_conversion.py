@@ -7,7 +7,7 @@
 4. At most about `TURN_BYTES` are converted in one turn of the reactor: a large answer for an old
    client delays nobody else.
 
-Source: RL 1.8, RELIABILITY 5.3; Kafka's `LazyDownConversionRecords`. Leaves out: the formats
+Source: RL 1.8, RELIABILITY 5.3; Kafka's `LazyDownConversionRecords`. Not here: the formats
 (`wire.legacy`).
 """
 

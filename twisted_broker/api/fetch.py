@@ -8,7 +8,7 @@ existence; what is left is read, and when that is not enough, read once more aft
 2. Records leave as file slices; an answer that is not made gives its slices back.
 
 Source: RL 1.8, 1.9, 5.1, 5.2; Kafka's `KafkaApis.handleFetchRequest`; KIP-74, KIP-227, KIP-392,
-KIP-951. Leaves out: quotas, the rules of sessions (`fetch_session`), old formats
+KIP-951. Not here: quotas, the rules of sessions (`fetch_session`), old formats
 (`down_conversion`).
 """
 

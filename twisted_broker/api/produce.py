@@ -14,7 +14,7 @@ existence and the records; what is left is appended.
    INVALID_TXN_STATE.
 
 Source: RL 1.6, 1.7, 5.1; Kafka's `KafkaApis.handleProduceRequest`,
-`ProduceRequest.validateRecords`; KIP-467, KIP-951. Leaves out: quotas.
+`ProduceRequest.validateRecords`; KIP-467, KIP-951. Not here: quotas.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
    had before does not matter.
 2. Transactions are not served: a transactional id is INVALID_REQUEST.
 
-Source: Kafka's `TransactionCoordinator.handleInitProducerId`; KIP-98, KIP-360. Left out: blocks of
+Source: Kafka's `TransactionCoordinator.handleInitProducerId`; KIP-98, KIP-360. Not here: blocks of
 ids (`cluster/forwarding_manager.py`).
 """
 

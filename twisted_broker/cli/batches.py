@@ -5,7 +5,7 @@
    ends the walk.
 3. Zeros up to the end of the file are preallocated room; between batches they are damage.
 
-Source: Kafka's DumpLogSegments and FileRecords. Leaves out: what a record's bytes mean
+Source: Kafka's DumpLogSegments and FileRecords. Not here: what a record's bytes mean
 (`payloads`).
 """
 

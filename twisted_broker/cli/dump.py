@@ -4,7 +4,7 @@
    said to be unknown.
 2. Reading never stops at damage that does not hide what follows.
 
-Source: Kafka's DumpLogSegments and LogFileUtils. Leaves out: whether files agree with each other
+Source: Kafka's DumpLogSegments and LogFileUtils. Not here: whether files agree with each other
 (`verify`).
 """
 

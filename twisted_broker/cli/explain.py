@@ -4,7 +4,7 @@ Owns the asking: addresses out of run files, one GET per broker, all at once.
 
 1. A broker that does not answer is part of the story: its line says why.
 
-Source: issue "Replication", explain; `status.pages`. Leaves out: the words (`story`).
+Source: issue "Replication", explain; `status.pages`. Not here: the words (`story`).
 """
 
 from __future__ import annotations

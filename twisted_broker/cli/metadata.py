@@ -6,7 +6,7 @@ Owns the options of `recover` and what it says.
 2. The exit status is 0 when it was written, 1 when no source can be used, 2 when the question was
    wrong: nothing was changed then.
 
-Leaves out: the recovery itself (`cluster/metadata_recovery.py`).
+Not here: the recovery itself (`cluster/metadata_recovery.py`).
 """
 
 from __future__ import annotations

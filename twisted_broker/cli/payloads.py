@@ -5,7 +5,7 @@
 2. A record type of a later version is no damage: its bytes are shown.
 
 Source: Kafka's ControlRecordType, ApiMessageType of the metadata records, GroupMetadataManager.
-Leaves out: batches (`batches`).
+Not here: batches (`batches`).
 """
 
 from __future__ import annotations

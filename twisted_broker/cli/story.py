@@ -7,7 +7,7 @@ leader's first.
 2. Nothing is left out for being fine: a line says so.
 3. A leader that was not asked is named, and how to ask it.
 
-Leaves out: asking (`explain`).
+Not here: asking (`explain`).
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@
    directory that is in use, a batch that is being written, an index that runs ahead of what was
    read, and a file that is about to take another's place are no finding.
 
-Leaves out: replaying producers' sequences.
+Not here: replaying producers' sequences.
 """
 
 from __future__ import annotations

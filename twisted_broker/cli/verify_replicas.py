@@ -8,7 +8,7 @@ them, are equal up to the high watermark.
 3. A replica that ends before that high watermark is a finding: it was away, or lost records.
 4. Replicas of different topic ids are no replicas of each other: a finding, and not compared.
 
-Source: RL 9; the intent of Kafka's ReplicaVerificationTool. Only reads. Leaves out: what a single
+Source: RL 9; the intent of Kafka's ReplicaVerificationTool. Only reads. Not here: what a single
 log must meet (`verify_log`).
 """
 

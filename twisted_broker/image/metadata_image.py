@@ -9,7 +9,7 @@ Owns the immutable `MetadataImage` and how records turn one into the next.
    guessed would be worse than none.
 
 Source: Kafka's `MetadataImage`; KRAFT 3.3; `RL 8.1`.
-Left out: framing and transactions (`records.py`), what lies between two images (`delta.py`).
+Not here: framing and transactions (`records.py`), what lies between two images (`delta.py`).
 """
 
 from __future__ import annotations

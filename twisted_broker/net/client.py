@@ -13,10 +13,9 @@ the first one after a loss; waiting before another try is the caller's business.
    answer may lie there, and what stood still was not the other side.
 4. After `close()` nothing is sent and every waiting Deferred has failed.
 
-Source: Kafka's `NetworkClient` (whose `poll` reads before it looks for expired requests). Leaves
-out: choice of a broker, back-off, authentication; time for connecting is Twisted's own, and may end
-early after a stall: connecting is tried again anyway.
-"""
+Source: Kafka's `NetworkClient` (whose `poll` reads before it looks for expired requests). Not here:
+choice of a broker, back-off, authentication; time for connecting is Twisted's own, and may end
+early after a stall: connecting is tried again anyway."""
 
 from __future__ import annotations
 

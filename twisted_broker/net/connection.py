@@ -16,7 +16,7 @@ Owns the order of one connection's requests.
 6. A peer that hangs up while it is not read from ends its connection, where the request in progress
    only reads; what changes something is finished first, with what was sent behind it.
 
-Source: docs/ARCHITECTURE.md 7 and 8. Leaves out: what a request means (`api/dispatch.py`), sockets
+Source: docs/ARCHITECTURE.md 7 and 8. Not here: what a request means (`api/dispatch.py`), sockets
 (`transport.py`).
 """
 

@@ -14,7 +14,7 @@ Owns the open connections of a listener.
 4. A controller's listener has a share of its own. When that is taken, a newcomer takes the place of
    the oldest connection that never asked anything: a flood keeps no broker out.
 
-Source: Kafka's `SocketServer`, `ConnectionQuotas`, `Selector.IdleExpiryManager`. Leaves out: rates
+Source: Kafka's `SocketServer`, `ConnectionQuotas`, `Selector.IdleExpiryManager`. Not here: rates
 of new connections.
 """
 

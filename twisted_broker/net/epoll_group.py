@@ -14,7 +14,7 @@ events are served per turn.
 5. A connection that is not read from is told once when its peer hangs up (`hung_up`); one that
    broke is lost at once.
 
-Source: measured (the project's notes on speed, items 4 and 5). Leaves out: systems without epoll
+Source: measured (the project's notes on speed, items 4 and 5). Not here: systems without epoll
 (the stock reactor serves there).
 """
 

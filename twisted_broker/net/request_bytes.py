@@ -10,7 +10,7 @@ Owns `RequestBytes`: what was granted, and who waits for room.
    produce come through.
 3. Who waits is woken in the order of coming.
 
-Source: Kafka's `SimpleMemoryPool` (`queued.max.request.bytes`). Leaves out: who is closed for being
+Source: Kafka's `SimpleMemoryPool` (`queued.max.request.bytes`). Not here: who is closed for being
 slow (`accept.py`).
 """
 

@@ -11,7 +11,7 @@ Owns what was answered and not yet handed to the transport.
    reactor.
 5. A slice that is gone or too short breaks the connection: its length has been announced already.
 
-Source: docs/ARCHITECTURE.md 3 (slices), the project's notes on speed, item 6. Leaves out: how bytes
+Source: docs/ARCHITECTURE.md 3 (slices), the project's notes on speed, item 6. Not here: how bytes
 reach the socket (`INetwork.send_slice`).
 """
 

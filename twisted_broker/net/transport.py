@@ -12,7 +12,7 @@ send a stretch of a file; and of accepting.
 4. Where no descriptor is left, a port accepts nothing for a second: who comes waits in the backlog,
    and nothing spins.
 
-Source: `twisted.internet.tcp.Server`; the project's notes on speed, items 3, 6, 7. Leaves out: TLS.
+Source: `twisted.internet.tcp.Server`; the project's notes on speed, items 3, 6, 7. Not here: TLS.
 """
 
 from __future__ import annotations

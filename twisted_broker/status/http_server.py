@@ -8,7 +8,7 @@ Owns the listening port and the connections on it.
 3. At most 16 connections at a time.
 4. A port that cannot be had is a warning: the broker serves all the same.
 
-Source: issue "Replication", explain. Leaves out: what is told (`pages`).
+Source: issue "Replication", explain. Not here: what is told (`pages`).
 """
 
 from __future__ import annotations

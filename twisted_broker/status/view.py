@@ -7,7 +7,7 @@ and the list of all partitions.
 2. A partition is told of when the metadata knows it or this broker holds it; `metadata` is the
    controller's word as it has come here.
 
-Source: issue "Replication", explain. Leaves out: the reasons (`replication.explanation`), HTTP
+Source: issue "Replication", explain. Not here: the reasons (`replication.explanation`), HTTP
 (`pages`), numbers (`metrics`).
 """
 

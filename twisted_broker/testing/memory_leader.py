@@ -1,4 +1,5 @@
-"""A leader in the same process: the memory twin of `replication.leader.RemoteLeaderEndPoint`.
+"""A leader in the same process: the memory twin of `RemoteLeaderEndPoint` of
+`replication/fetcher/leader_endpoint.py`.
 
 Owns `MemoryLeaderEndPoint`, which answers out of another broker's `Partition` objects at once, as
 its Fetch, ListOffsets and OffsetForLeaderEpoch would.
@@ -8,8 +9,8 @@ its Fetch, ListOffsets and OffsetForLeaderEpoch would.
 2. `broken` (an exception) is what every call raises while it is set; `held` keeps the next answers
    back until `release()`.
 
-Source: RL 6.2, 7.1. Leaves out: sessions (`fetcher_session`), waiting for records.
-"""
+Source: RL 6.2, 7.1. Not here: sessions (`replication/fetcher/fetch_session_handler.py`), waiting
+for records."""
 
 from __future__ import annotations
 

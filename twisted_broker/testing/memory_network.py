@@ -11,8 +11,8 @@ on it unchanged.
 3. A side that closes is told `ConnectionDone`, its peer too, after the bytes that were on the way;
    an abort drops them.
 
-The twin of `net/network.py` for tests of one broker. Leaves out: delays of its own, loss,
-partitions (`sim_network`).
+The twin of `net/network.py` for tests of one broker. Not here: delays of its own, loss,
+partitions (`testing/sim/network.py`).
 """
 
 from __future__ import annotations

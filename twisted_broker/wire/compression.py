@@ -11,7 +11,7 @@ inflate to.
    snappy in xerial's stream framing.
 
 Source: Kafka's record formats "snappy, lz4", RELIABILITY 5.3 "decompression bomb"; Kafka's
-`compress` package. Left out: snappy's and old lz4's framing (`snappy_framing`, `lz4_framing`), when
+`compress` package. Not here: snappy's and old lz4's framing (`snappy_framing`, `lz4_framing`), when
 to compress.
 """
 

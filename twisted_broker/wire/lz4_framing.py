@@ -6,7 +6,7 @@ purpose.
 2. On reading format 0 the byte is not judged, it is put right; what is no lz4 frame passes through,
    for the decoder to refuse.
 
-Source: KIP-57, Kafka's Lz4BlockInputStream and Lz4BlockOutputStream. Left out: the blocks.
+Source: KIP-57, Kafka's Lz4BlockInputStream and Lz4BlockOutputStream. Not here: the blocks.
 """
 
 from __future__ import annotations

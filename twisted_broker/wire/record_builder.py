@@ -8,7 +8,7 @@ compaction leaves.
 3. A batch holds at least one record; only `build_empty_batch` writes one without.
 
 Source: Kafka's record formats; Kafka's MemoryRecordsBuilder, DefaultRecordBatch.writeHeader and
-writeEmptyHeader. Left out: batch size limits (the caller asks `size_estimate`), the values of
+writeEmptyHeader. Not here: batch size limits (the caller asks `size_estimate`), the values of
 control records (`control_batch`).
 """
 

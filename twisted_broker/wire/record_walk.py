@@ -11,7 +11,7 @@ they are made of.
    a rewritten batch is the same bytes.
 
 Source: Kafka's record formats "record in v2", RELIABILITY 5.3 "varints", "record batches"; Kafka's
-DefaultRecord. Left out: decompression, the header.
+DefaultRecord. Not here: decompression, the header.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What the writers of source text share: lines with indentation, the `struct` formats in use,
 sizes, literals.
 
-Leaves out: what the lines say (reader_source.py, writer_source.py, init_source.py).
+Not here: what the lines say (reader_source.py, writer_source.py, init_source.py).
 """
 
 from typing import Any

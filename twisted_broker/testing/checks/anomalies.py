@@ -17,7 +17,7 @@ offsets.
 | nonmonotonic-send, int-nonmonotonic-send | a producer's later send below an earlier one |
 | group-skip | no member of a group polled an acknowledged value, yet one polled beyond |
 
-Near linear in the number of facts. Source: RELIABILITY 1.2; `jepsen.tests.kafka`. Leaves out what
+Near linear in the number of facts. Source: RELIABILITY 1.2; `jepsen.tests.kafka`. Not here: what
 only transactions have: precommitted-read, int-send-skip, G0, G1c; and gaps between tenures, which
 are a group's right (group-skip looks at what they must not do).
 """

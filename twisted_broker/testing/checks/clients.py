@@ -7,8 +7,8 @@ Owns `ClientChecker`: each fact as it becomes known, and at the end what became 
 2. Where an unclean election took something, or may have, less is owed; everything else is owed as
    always.
 
-Source: RL 9; RELIABILITY 2.4. Leaves out: what brokers hold (`check_cluster`), transactions.
-"""
+Source: RL 9; RELIABILITY 2.4. Not here: what brokers hold (`testing/checks/cluster.py`),
+transactions."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ own writes its part of one to a file.
 4. A line of a file is whole or not there: a client that is killed leaves what it knew.
 
 Times are ns of one clock that all clients of a run share. Source: the operations of Jepsen's kafka
-workload (RELIABILITY 1.2). Leaves out: transactions.
+workload (RELIABILITY 1.2). Not here: transactions.
 """
 
 from __future__ import annotations

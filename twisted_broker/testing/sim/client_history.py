@@ -5,8 +5,8 @@
 2. A producer without idempotence may send a batch again that is there already: its duplicates are
    no anomaly.
 
-Source: RELIABILITY 1.2. Leaves out: what the checkers see at every step (`check_clients`).
-"""
+Source: RELIABILITY 1.2. Not here: what the checkers see at every step
+(`testing/checks/clients.py`)."""
 
 from __future__ import annotations
 

@@ -7,9 +7,8 @@ Owns `Notes` and `Attempt`.
 2. A batch is acknowledged, refused, or unknown (no answer, or an answer after which it may still be
    there); only these three.
 
-Leaves out: what must hold (`check_clients`); the history that anomalies are found in at the end
-(`sim_history`).
-"""
+Not here: what must hold (`testing/checks/clients.py`); the history that anomalies are found in at
+the end (`testing/sim/client_history.py`)."""
 
 from __future__ import annotations
 

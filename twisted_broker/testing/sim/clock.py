@@ -1,17 +1,17 @@
-"""Time that passes when the simulation says so, for several machines at once.
+"""Simulated time for several machines.
 
-Owns `SimClock`, the one queue of everything that will happen, and `NodeClock`, the `IReactorTime`
-of one machine.
+Owns `SimClock`, the one queue of all scheduled calls, and `NodeClock`, the `IReactorTime` of one
+machine.
 
-1. Calls run one at a time, by due time; equal times in the order of asking, or in an order that the
-   seed draws (`shuffle`).
-2. Every call belongs to a machine: one that was switched off runs none of its calls, a paused one
-   runs them when it goes on.
-3. After each call `after(machine, call)` is told; nothing else ever runs.
-4. Monotonic time is one for all; each machine's calendar (`wall_ms`) is off by its own skew.
+1. Calls run one at a time, by due time. Calls due together run in the order of scheduling, or in an
+   order that the seed draws (`shuffle`).
+2. Every call belongs to a machine. One that was switched off runs none of its calls; a paused one
+   runs them when it resumes.
+3. After each call `after(machine, call)` is called; nothing else ever runs.
+4. Monotonic time is the same everywhere; each machine's calendar (`wall_ms`) has its own skew.
 
 Source: the simulations of FoundationDB and TigerBeetle; Twisted's `task.Clock`, whose `advance`
-runs late what was due early. Leaves out: what the calls do.
+runs late what was due early. Not here: what the calls do.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ class NodeClock:
     def pause(self) -> None:
         self.paused = True
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         """What fell due meanwhile runs now, in its order."""
         self.paused = False
         held, self._held = self._held, []

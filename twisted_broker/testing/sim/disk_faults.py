@@ -1,10 +1,11 @@
-"""What can happen to a simulated disk while it is used: errors, and the end of the machine in the
-midst of an operation.
+"""Faults of a simulated disk while it is used: errors, and the death of the machine in the middle
+of an operation.
 
-Owns `Fault`, `Crash` and `DiskFaults`, which counts the operations that change a disk; the count is
-where faults and crashes are placed.
+Owns `Fault`, `Crash` and `DiskFaults`, which counts the operations that change a disk; faults and
+crashes are placed by that count.
 
-Source: RELIABILITY 6.2. Leaves out: what a crash leaves (`sim_file`, `sim_names`).
+Source: RELIABILITY 6.2. Not here: what a crash leaves (`testing/sim/file.py`,
+`testing/sim/durable_names.py`).
 """
 
 from __future__ import annotations

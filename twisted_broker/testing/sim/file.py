@@ -1,13 +1,12 @@
-"""A file that knows what of it was synced, and what a loss of power would leave of it.
+"""A simulated file: which of its bytes were synced, and what a loss of power would leave.
 
 Owns `SimInode`, its content, and `SimFile`, an open file.
 
-1. What a process sees is always what it wrote; what a crash leaves is decided only then, by the
-   seed.
+1. A process always sees what it wrote; what a crash leaves is drawn when it happens.
 2. Unsynced writes survive a crash one by one, in any subset; the newest one kept may be torn at any
    sector boundary (or byte).
 
-Source: ALICE (OSDI '14); RELIABILITY 6.2. Leaves out: names (`sim_names`).
+Source: ALICE (OSDI '14); RELIABILITY 6.2. Not here: names (`testing/sim/durable_names.py`).
 """
 
 from __future__ import annotations

@@ -8,9 +8,8 @@ Owns `SimNode`.
    failed, the log cannot be followed) is a dead process.
 2. Nothing of a process happens after its death; the next one on the machine knows only the disk.
 
-Source: docs/ARCHITECTURE.md 1 (four ports). Leaves out: which faults when (`sim_faults`), the
-machines together (`sim_cluster`).
-"""
+Source: docs/ARCHITECTURE.md 1 (four ports). Not here: which faults when
+(`testing/sim/fault_schedule.py`), the machines together (`testing/sim/cluster.py`)."""
 
 from __future__ import annotations
 
@@ -165,9 +164,9 @@ class SimNode:
         self.world.note(self.name, "paused")
         self.clock.pause()
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         self.world.note(self.name, "goes on")
-        self.clock.go_on()
+        self.clock.resume()
 
     def stall_disk(self) -> None:
         self.world.note(self.name, "disk stalls")

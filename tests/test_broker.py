@@ -303,15 +303,16 @@ def test_connections_leave_descriptors_to_the_logs() -> None:
     house.start()
     held = house.broker.log_manager.descriptors()
     assert held == 32, "a third of the limit is for segments"
-    assert house.broker._counts.most() == 96 - 24 - 12 - 32
+    assert house.broker._counts.descriptor_limit() == 96 - 24 - 12 - 32
     # Answers refer to more segments than logs may hold: what they take, connections may not have.
     for number in range(20):
         file = SegmentFile(house.broker.log_manager.online()[0].pool, f"/data/{number}")
         file.create()
         file.acquire()
-    while house.broker._counts.most() > 8:
+    while house.broker._counts.descriptor_limit() > 8:
         file = SegmentFile(
-            house.broker.log_manager.online()[0].pool, f"/data/more{house.broker._counts.most()}"
+            house.broker.log_manager.online()[0].pool,
+            f"/data/more{house.broker._counts.descriptor_limit()}",
         )
         file.create()
         file.acquire()

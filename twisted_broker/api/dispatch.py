@@ -148,7 +148,7 @@ class BoundRoute:
         return refusal(request, self.response_class, self.version, code, message)
 
 
-class Timed(PendingResponse):
+class TimedResponse(PendingResponse):
     """One request in 64 of those that are answered at once: the way of its answer to the socket
     is timed.
     """
@@ -161,12 +161,12 @@ class Timed(PendingResponse):
         PendingResponse.__init__(self, answer)
         self._served, self._since, self._seconds = served, since, seconds
 
-    def left(self) -> None:
+    def on_sent(self) -> None:
         self._served.responses += 1
         self._served.response_seconds += self._seconds() - self._since
 
 
-class Written:
+class EncodedAnswer:
     """What the steps that write a long answer end with."""
 
     __slots__ = ("answer",)
@@ -175,7 +175,7 @@ class Written:
         self.answer = answer
 
 
-class Waiting(PendingResponse):
+class SuspendedResponse(PendingResponse):
     """A request function that waits for a Deferred.
 
     Many may: the request goes, and its bytes, where neither is needed for a refusal.
@@ -261,9 +261,9 @@ class Waiting(PendingResponse):
             discard(outcome)
             return
         self.answer = outcome
-        self._connection.turn_done()
+        self._connection.response_ready()
 
-    def left(self) -> None:
+    def on_sent(self) -> None:
         self._served.responses += 1
         self._served.response_seconds += self._dispatcher.seconds() - self._since
 
@@ -297,7 +297,7 @@ class Dispatcher:
             raise WireError(f"a frame of {len(frame)} bytes is no request") from None
         served = self._served.get(api_key << 16 | version) or self.find(api_key, version)
         if served is None:
-            return self._newer_api_versions(correlation_id)
+            return self._answer_newer_api_versions(correlation_id)
         count = served.requests = served.requests + 1
         began = 0.0 if count & _TIMED else self.seconds()
         client_id, offset = served.read_header(frame, length)
@@ -329,9 +329,9 @@ class Dispatcher:
         if not count & _TIMED:
             outcome = self._timed(served, connection.held_since, began, outcome)
         if isinstance(outcome, Deferred):
-            turn = Waiting(self, connection, served, context, request, steps)
-            turn.wait(outcome)
-            return turn
+            response = SuspendedResponse(self, connection, served, context, request, steps)
+            response.wait(outcome)
+            return response
         return outcome  # type: ignore[no-any-return]
 
     def _start_long(
@@ -349,9 +349,9 @@ class Dispatcher:
         outcome: Any = self.step(served, context, None, steps)
         if not isinstance(outcome, Deferred):
             return outcome  # type: ignore[no-any-return]
-        turn = Waiting(self, connection, served, context, None, steps)
-        turn.wait(outcome)
-        return turn
+        response = SuspendedResponse(self, connection, served, context, None, steps)
+        response.wait(outcome)
+        return response
 
     async def _in_slices(
         self, served: BoundRoute, context: RequestContext, frame: bytes | memoryview, offset: int
@@ -366,17 +366,17 @@ class Dispatcher:
         except (WireError, CancelledError):
             raise
         except Exception:
-            self._tell_failure(served, context)
+            self._log_failure(served, context)
             return served.refuse(request, ErrorCode.UNKNOWN_SERVER_ERROR, None)
 
     async def _written_in_slices(
         self, served: BoundRoute, context: RequestContext, response: Any
-    ) -> Written:
+    ) -> EncodedAnswer:
         """The answer of a long request."""
         if response is None:
-            return Written(None)
+            return EncodedAnswer(None)
         if response.__class__ is Encoded:
-            return Written(self.answer(served, context, response))
+            return EncodedAnswer(self.answer(served, context, response))
         parts: list[Any] = []
         try:
             await context.in_slices(encode_in_slices(response, served.version, parts))
@@ -388,14 +388,14 @@ class Dispatcher:
             )
             discard(parts)
             parts = served.unwritable()
-        return Written(_whole(served, context, parts))
+        return EncodedAnswer(_whole(served, context, parts))
 
-    def _tell_failure(self, served: BoundRoute, context: RequestContext) -> None:
+    def _log_failure(self, served: BoundRoute, context: RequestContext) -> None:
         _log.failure(
             "{name} v{version} from {client} failed",
             name=served.route.name,
             version=served.version,
-            client=_asker(context),
+            client=_client_text(context),
         )
 
     def _timed(self, served: BoundRoute, held_since: float, began: float, outcome: Any) -> Any:
@@ -406,7 +406,7 @@ class Dispatcher:
         return (
             outcome
             if outcome is None or isinstance(outcome, Deferred)
-            else Timed(served, outcome, now, self.seconds)
+            else TimedResponse(served, outcome, now, self.seconds)
         )
 
     def find(self, api_key: int, version: int) -> BoundRoute | None:
@@ -444,7 +444,7 @@ class Dispatcher:
                 done = stop.value
                 return (
                     done.answer
-                    if type(done) is Written
+                    if type(done) is EncodedAnswer
                     else self._written_in_slices(served, context, done)
                 )
             return self.answer(served, context, stop.value)
@@ -455,7 +455,7 @@ class Dispatcher:
         except CancelledError:
             return None
         except Exception:
-            self._tell_failure(served, context)
+            self._log_failure(served, context)
             return self.answer(
                 served, context, served.refuse(request, ErrorCode.UNKNOWN_SERVER_ERROR, None)
             )
@@ -481,11 +481,11 @@ class Dispatcher:
                 version=served.version,
             )
             if served.has_records:
-                _give_back(response)
+                _release_slices(response)
             parts = served.unwritable()
         return _whole(served, context, parts)
 
-    def _newer_api_versions(self, correlation_id: int) -> Answer:
+    def _answer_newer_api_versions(self, correlation_id: int) -> Answer:
         from twisted_broker.api.api_versions import too_new
 
         body = encode(too_new(self.routes, self.listener.is_controller), 0)
@@ -508,7 +508,7 @@ def _holds_records(struct: Any) -> bool:
     )
 
 
-def _give_back(message: Any) -> None:
+def _release_slices(message: Any) -> None:
     """Releases the slices of a message that will not be sent."""
     for field in message.FIELDS:
         value = getattr(message, field.name)
@@ -516,7 +516,7 @@ def _give_back(message: Any) -> None:
             value.release()
         elif isinstance(field.element, type) and _holds_records(field.element):
             for each in value if isinstance(value, list) else [value]:
-                _give_back(each)
+                _release_slices(each)
 
 
 def _with_records(parts: list[Any], correlation_id: int, header_end: bytes) -> Answer:
@@ -553,5 +553,5 @@ def _loaded(part: FileSlice, parts: list[Any]) -> bytes:
     return data
 
 
-def _asker(context: RequestContext) -> str:
+def _client_text(context: RequestContext) -> str:
     return one_line(f"{context.client_host} ({context.client_id!r})")

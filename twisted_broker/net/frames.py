@@ -11,8 +11,8 @@ Owns the bytes of one connection that are not yet a request.
    when nobody looks at it any more.
 4. The pool keeps `POOL_BYTES` at most.
 
-Source: Kafka's `NetworkReceive` (which allocates the declared size at once); the project's notes on
-speed, item 7.
+Source: Kafka's `NetworkReceive` (which allocates the declared size at once); docs/ARCHITECTURE.md
+7.
 """
 
 from __future__ import annotations

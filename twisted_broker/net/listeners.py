@@ -1,13 +1,12 @@
-"""The ways into a broker: names, addresses, and the ports that are really listened on.
+"""The listeners of a broker: names, addresses, and the ports that are open.
 
-Owns the reading of `listeners` and its kin, and the open ports.
+Owns the parsing of `listeners`, `advertised.listeners` and their like, and the open ports.
 
 1. A name is given once; a controller's listener is one named in `controller.listener.names`; the
    others are the broker's.
 2. Port 0 becomes the port that the system gave, in what is advertised too.
-3. Nobody is told an address that cannot be reached: 0.0.0.0 and :: are refused where they would be
-   advertised.
-4. Ports are bound before they are needed and let clients in when the broker can serve them.
+3. No address is advertised that cannot be reached: 0.0.0.0 and :: are refused there.
+4. Ports are bound at the start; they accept connections once the broker can serve them.
 5. An address that cannot be bound is refused in one line: the setting, why, and what to change.
 
 Source: Kafka's `SocketServerConfigs`, `KafkaConfig.effectiveAdvertisedBrokerListeners`. Leaves out:
@@ -36,7 +35,7 @@ _META_ADDRESSES = ("0.0.0.0", "::")
 
 
 class Listener(NamedTuple):
-    """A named way in that is open. `host` and `port` are where clients are told to come."""
+    """An open listener. `host` and `port` are the advertised ones."""
 
     name: str
     host: str

@@ -91,7 +91,7 @@ def test_a_source_that_is_damaged_is_left_out(source: Path, tmp_path: Path) -> N
     done = recover("--from", damaged, "--from", source, "--to", target)
     assert (
         done.exit_code == 0
-        and f"took {source}" in done.output
+        and f"used {source}" in done.output
         and f"not used: {damaged}" in done.stderr
     )
 

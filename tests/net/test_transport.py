@@ -1,4 +1,4 @@
-"""What `net/transport.py`, `group.py` and `network.py` promise, over real sockets on loopback
+"""What `net/transport.py`, `epoll_group.py` and `network.py` promise, over real sockets on loopback
 and a reactor turned by hand.
 """
 

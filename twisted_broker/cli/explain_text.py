@@ -132,7 +132,8 @@ def _replica_lines(address: str, state: State) -> Iterator[str]:
     yield from _waiting_lines(state)
     for truncation in state["truncations"]:
         yield (
-            f"  truncated at {_time(truncation['at_ms'])} from {truncation['from_offset']} to {truncation['to_offset']}: "
+            f"  truncated at {_time(truncation['at_ms'])} from {truncation['from_offset']} "
+            f"to {truncation['to_offset']}: "
             f"{truncation['why']}"
         )
 

@@ -7,7 +7,7 @@ Owns `CoordinatorShard` and `GroupEntry`.
    answered request may come back with the next one at once, and then finds the group in its new
    state.
 2. A timer belongs to an entry; when the entry is closed none of them fires any more. What this
-   process did not hear while it stood still is nobody's silence (`patience.py`).
+   process did not hear while it stood still is nobody's silence (`session_timer.py`).
 3. A record that cannot be made is a failed write like any other; the queue goes on.
 4. What an append answers after the shard is closed changes nothing.
 5. Offsets enter `GroupOffsets.committed` when their record is stored, in log order, also when that

@@ -1,7 +1,7 @@
 """The decisions of a classic group, request by request: join, sync, heartbeat, leave. Ring 0.
 
 Owns `GroupCore`, the only writer of a `Group`. Every public method takes the time as an argument
-and returns consequences (`consequences.py`), or a plain answer together with them.
+and returns consequences (`effects.py`), or a plain answer together with them.
 
 1. A generation becomes stable only when its record is stored.
 2. A new dynamic member counts when it comes back with the id it was given (from JoinGroup v4 on).

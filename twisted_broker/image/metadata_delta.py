@@ -5,8 +5,8 @@ Owns `MetadataDelta`: made while records are applied, or by comparing images.
 1. The delta and the images tell the same story: applying a delta's entries to `before` gives
    `after`.
 
-Source: Kafka's `MetadataDelta`, `TopicsDelta`. Not here: how records change an image (`image.py`).
-"""
+Source: Kafka's `MetadataDelta`, `TopicsDelta`. Not here: how records change an image
+(`image/metadata_image.py`). """
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ Owns `LogManager`: loading, making and deleting logs, and a clean stop, over `Lo
    epoch that it found.
 
 Source: Kafka's `LogManager`; RL 1.5, 1.12, 3.6-3.8. Left out: high-watermark checkpoints
-(`replication.high_watermarks`), the cleaner, moving a log between directories.
+(`replication/high_watermark_checkpoint.py`), the cleaner, moving a log between directories.
 """
 
 from __future__ import annotations

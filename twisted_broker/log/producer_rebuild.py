@@ -14,7 +14,7 @@ truncation).
    sees the error.
 
 Source: Kafka's `UnifiedLog.rebuildProducerState` (in one go). Left out: snapshots
-(`producer_state.py`), recalled batches (`producer_recall.py`).
+(`producer_state.py`), recalled batches (`producer_batch_recovery.py`).
 """
 
 from __future__ import annotations

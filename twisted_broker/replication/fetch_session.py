@@ -10,8 +10,8 @@ Owns the sessions and their cache, and decides which partitions an answer shows.
    it is shown again when that is gone: a follower takes no marks that come beside them.
 3. A partition that had records goes to the end of its session's order, so that every partition gets
    its turn under the byte limit.
-4. A follower's session reads what is awake; what has nothing to tell rests (`resting`) until
-   something happens to it.
+4. A follower's session reads what is awake; what has nothing to tell rests (`idle_partitions`)
+   until something happens to it.
 5. The cache holds at most `slots` sessions. A new one takes the place of one unused for 120 s, or
    else of the least valuable one older than 120 s that is worth less than it; followers' sessions
    are worth more than consumers', large ones more than small ones. A follower may also take the

@@ -14,7 +14,7 @@ Owns the order in which roles change.
    have theirs; only where the leader epoch rose.
 
 Source: RL 1.3-1.5; Kafka's `ReplicaManager.applyDelta`, `LocalReplicaChanges`. Leaves out: fetching
-(`replica_fetchers`).
+(`replica_fetcher_manager`).
 """
 
 from __future__ import annotations

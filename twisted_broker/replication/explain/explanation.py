@@ -6,7 +6,7 @@ Owns `explain`, and the shape of its answer, which `status` tells as JSON.
    `dataclasses.asdict` of it is JSON.
 
 Source: issue "Replication", explain; RL 1-2, 6. Leaves out: the single reasons (`reasons`,
-`waiting`), who asks (`status`).
+`waiting_requests`), who asks (`status`).
 """
 
 from __future__ import annotations

@@ -8,9 +8,8 @@ and its `PartitionHistory`.
 2. A reason is a rule with its numbers, and `why`, the same in one sentence. Times come as monotonic
    milliseconds and leave as the calendar's (`since_ms`, 0 unknown) and as a length (`for_ms`).
 
-Source: RL 2.3-2.5; KRAFT 3.6. Leaves out: what requests wait for (`waiting`), the whole of a
-partition (`explanation`).
-"""
+Source: RL 2.3-2.5; KRAFT 3.6. Leaves out: what requests wait for (`waiting_requests`), the whole of
+a partition (`explanation`). """
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@ Owns `Waiting` and the function that finds it, out of the operations in the purg
 
 1. Operations carry nothing for this: what they need to decide is what is told.
 
-Source: RL 1.7, 1.9, 2.8. Leaves out: waiting (`purgatory`), the conditions (`delayed`).
+Source: RL 1.7, 1.9, 2.8. Leaves out: waiting (`purgatory`), the conditions (`delayed_operations`).
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ Owns `ReplicaFetcher`.
    metadata is older than it is.
 
 Source: RL 6.3-6.5; Kafka's `ReplicaFetcherThread`. Leaves out: rounds, pauses and lost connections
-(`fetcher`), where to cut (`truncation`), the change to the log itself (`follower`), follower
+(`fetcher`), where to cut (`truncation`), the change to the log itself (`follower_log`), follower
 quotas.
 """
 

@@ -11,7 +11,7 @@ one fetcher.
    their turns.
 
 Source: RL 6.2, 6.4; KIP-227. Leaves out: whose ask may be another one (`fetcher_state`), the
-session's id and epoch (`fetcher_session`).
+session's id and epoch (`fetch_session_handler`).
 """
 
 from __future__ import annotations

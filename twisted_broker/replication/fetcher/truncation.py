@@ -12,7 +12,7 @@ Owns the question for an epoch's end (`LeaderEpochRequest`, `EpochEnd`), where t
 
 Source: RL 6.3, 6.5; KIP-101, KIP-279; Kafka's `AbstractFetcherThread.getOffsetTruncationState`,
 `fetchOffsetAndApplyTruncateAndBuild`. Pure: logs are asked through `OwnLog`. Leaves out: when, and
-for whom (`fetcher_state`, `replica_fetcher`), the cut itself (`follower`).
+for whom (`fetcher_state`, `replica_fetcher`), the cut itself (`follower_log`).
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ means.
 
 Source: RL 2.4, 2.5; KRAFT 3.6; Kafka's `Partition.maybeExpandIsr`, `maybeShrinkIsr`,
 `handleAlterPartitionUpdate`. Leaves out: the states (`isr`), the way to the controller
-(`cluster.isr_changes`).
+(`cluster.alter_partition_manager`).
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ Owns its role, its in-sync replicas and what moves its high watermark.
    monotonic, `wall_ms` the calendar's.
 
 Source: RL 1.10, 1.14, 2.1-2.8; Kafka's `Partition`. Leaves out: changes of the ISR (`leader_isr`),
-offset look-ups (`partition_offsets`), waiting (`delayed`).
+offset look-ups (`offset_lookup`), waiting (`delayed_operations`).
 """
 
 from __future__ import annotations

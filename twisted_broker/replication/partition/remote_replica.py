@@ -7,8 +7,8 @@ which broker epoch it fetches.
    end as of its previous fetch; so a follower that always reads all there was stays in sync under
    constant load.
 2. `last_caught_up_ms` never goes back within a leader epoch.
-3. While it keeps pace with its session (`resting`), every round of that session is a fetch at the
-   leader's end: the pulse tells when.
+3. While it keeps pace with its session (`idle_partitions`), every round of that session is a fetch
+   at the leader's end: the pulse tells when.
 
 Source: RL 1.10, 2.2; Kafka's `Replica`. Times are monotonic milliseconds. Leaves out: the local log
 (`partition`).

@@ -10,9 +10,8 @@ machine.
 3. After each call `after(machine, call)` is called; nothing else ever runs.
 4. Monotonic time is the same everywhere; each machine's calendar (`wall_ms`) has its own skew.
 
-Source: the simulations of FoundationDB and TigerBeetle; Twisted's `task.Clock`, whose `advance`
-runs late what was due early. Not here: what the calls do.
-"""
+Source: the simulations of FoundationDB and TigerBeetle; `twisted.internet.task.Clock`, whose
+`advance` runs late what was due early. Not here: what the calls do. """
 
 from __future__ import annotations
 

@@ -180,7 +180,7 @@ def test_a_founder_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     """Once, when it is done; a second start founds nothing."""
     told: list[str] = []
     monkeypatch.setattr(
-        broker.log, "info", lambda text, **fields: told.append(text.format(**fields))
+        broker._log, "info", lambda text, **fields: told.append(text.format(**fields))
     )
     first = memory_controller().start()
     assert told == [f"formatted /data as new cluster {first.broker.cluster_id}"]
@@ -279,7 +279,8 @@ def test_a_controller_restored_from_an_older_copy(pair: Pair, restarted: bool) -
 def test_an_older_copy_that_leads_an_older_epoch(pair: Pair) -> None:
     """A controller that started several times since: the older copy leads an epoch that is over.
     Answers of a node that has only not heard of
-    its successor would end; these do not."""
+    its successor would end; these do not.
+    """
     for _ in range(4):
         pair.controller.stop()
         pair.new_controller()

@@ -288,7 +288,7 @@ class Broker:
         from twisted_broker.cluster.lifecycle import BrokerLifecycle
         from twisted_broker.cluster.observer import MetadataObserver
         from twisted_broker.coordinator.offsets_store import group_coordinator
-        from twisted_broker.replication.fetcher.replica_fetcher_manager import ReplicaFetcherManager
+        from twisted_broker.replication.fetcher.fetcher_manager import ReplicaFetcherManager
         from twisted_broker.replication.replica_manager import ReplicaManager
 
         runtime, config, parts = self.runtime, self.config, self.parts
@@ -305,19 +305,24 @@ class Broker:
             return ControllerChannel(runtime, observer, f"broker-{config.node_id}-{purpose}")
 
         lifecycle = BrokerLifecycle(runtime, config, observer, channel("lifecycle"))
-        replica_manager = ReplicaManager(
-            config.node_id, runtime, config, self.log_manager, observer
-        )
         self._isr_changes = AlterPartitionManager(
             runtime, config.node_id, channel("alter-partition"), lifecycle
         )
-        replica_manager.alter_partition = self._isr_changes
-        replica_manager.fetchers = ReplicaFetcherManager(
-            replica_manager,
+        replica_manager = ReplicaManager(
+            config.node_id,
+            runtime,
+            config,
+            self.log_manager,
             observer,
-            self.plan.inter_broker,
-            lambda: self._lifecycle.broker_epoch,
-            self._connect_to_leader,
+            self._isr_changes,
+            lambda replicas: ReplicaFetcherManager(
+                replicas,
+                observer,
+                self.plan.inter_broker,
+                lambda: lifecycle.broker_epoch,
+                self._connect_to_leader,
+            ),
+            self._take_over,
         )
         parts.metadata, parts.replica_manager, parts.features = (
             observer,
@@ -333,7 +338,6 @@ class Broker:
         )
         self._observer, self._lifecycle = observer, lifecycle
         lifecycle.refused = lambda reason: self.fatal(reason)
-        replica_manager.take_over = self._take_over
         observer.subscribe(self._metadata_changed)
         parts.groups = group_coordinator(
             runtime, config, replica_manager, observer, parts.forwarding.create_topics

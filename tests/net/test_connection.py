@@ -1,5 +1,6 @@
 """What `net/connection.py`, `send_queue.py` and `connection_limits.py` promise, on the network in
-memory."""
+memory.
+"""
 
 from __future__ import annotations
 

@@ -43,7 +43,8 @@ class NoStatus(Exception):
 def addresses_in(path: Path) -> list[tuple[str, str]]:
     """(node id, HOST:PORT) of every broker in a run file that has a status port.
 
-    Raises NoStatus."""
+    Raises NoStatus.
+    """
     try:
         brokers = json.loads(path.read_text(encoding="utf-8"))["brokers"]
         found = [

@@ -17,7 +17,8 @@ Owns `BrokerLifecycle`.
 
 Source: Kafka's `BrokerLifecycleManager`; KRAFT 3.5; `RL 8.2`. Left out: what a registration says
 (`registration.py`), how long leaving may take (`controlled_shutdown.py`), the clean-shutdown file
-(the composition writes and reads it). """
+(the composition writes and reads it).
+"""
 
 from __future__ import annotations
 

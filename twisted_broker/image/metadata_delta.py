@@ -6,7 +6,8 @@ Owns `MetadataDelta`: made while records are applied, or by comparing images.
    `after`.
 
 Source: Kafka's `MetadataDelta`, `TopicsDelta`. Not here: how records change an image
-(`image/metadata_image.py`). """
+(`image/metadata_image.py`).
+"""
 
 from __future__ import annotations
 

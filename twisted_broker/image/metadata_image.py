@@ -9,7 +9,8 @@ Owns the immutable `MetadataImage` and how records turn one into the next.
    guessed would be worse than none.
 
 Source: Kafka's `MetadataImage`; KRAFT 3.3; `RL 8.1`. Not here: framing and transactions
-(`records.py`), what lies between two images (`image/metadata_delta.py`). """
+(`records.py`), what lies between two images (`image/metadata_delta.py`).
+"""
 
 from __future__ import annotations
 

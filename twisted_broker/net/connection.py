@@ -103,7 +103,8 @@ class KafkaConnection(Protocol):
     """The protocol of an accepted connection. `active` is set by traffic and cleared by the idle
     watch; `has_requested`: whether a request ever came; `arriving_bytes`: what was granted to a
     long request that is not all here yet; `held_since` is when the request that is started now had
-    come, on the clock, if it had to wait for those before it, else 0."""
+    come, on the clock, if it had to wait for those before it, else 0.
+    """
 
     def __init__(self, listener: ListenerContext, client_host: str) -> None:
         self.listener = listener
@@ -301,7 +302,8 @@ class KafkaConnection(Protocol):
 
     def broken(self, reason: Exception) -> None:
         """Logs one line and closes: the peer is malformed, or an answer cannot be sent as
-        announced."""
+        announced.
+        """
         if not self.closing:
             _log.warn(
                 "{client} is disconnected: {reason}",

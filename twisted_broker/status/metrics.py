@@ -13,7 +13,8 @@ Owns the collector: it reads the broker's counters when it is scraped.
    two kinds (`responsesendtimems`). Nothing is throttled yet: `throttletimems` is 0.
 
 Source: RL 1.13; Kafka's MBeans. Not here: the page (`http_resources`). Imports prometheus-client:
-loaded with the first look at a broker. """
+loaded with the first look at a broker.
+"""
 
 from __future__ import annotations
 

@@ -10,7 +10,8 @@ its Fetch, ListOffsets and OffsetForLeaderEpoch would.
    back until `release()`.
 
 Source: RL 6.2, 7.1. Not here: sessions (`replication/fetcher/fetch_session_handler.py`), waiting
-for records."""
+for records.
+"""
 
 from __future__ import annotations
 

@@ -12,7 +12,8 @@ deep through compressed wrappers.
    before its last message.
 
 Source: Kafka's record formats "v0/v1 entry"; Kafka's LegacyRecord, AbstractLegacyRecordBatch. Not
-here: writing (`message_set_builder`), conversion (`legacy`)."""
+here: writing (`message_set_builder`), conversion (`legacy`).
+"""
 
 from __future__ import annotations
 

@@ -5,7 +5,8 @@
 2. A wrapper's timestamp is the largest inside, or the append time.
 
 Source: Kafka's record formats "v0/v1 entry"; Kafka's LegacyRecord.write, MemoryRecordsBuilder. Not
-here: headers, producers, zstd: these formats have none."""
+here: headers, producers, zstd: these formats have none.
+"""
 
 from __future__ import annotations
 

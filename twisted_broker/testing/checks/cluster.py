@@ -8,7 +8,8 @@ Owns `ClusterChecker`: which rules are looked at when.
 
 Source: RL 9; RELIABILITY 2.2, 2.4. Not here: the rules (`testing/checks/committed_state.py`,
 `testing/checks/replicas.py`, `testing/checks/isr_members.py`), what clients are told
-(`testing/checks/clients.py`), transactions."""
+(`testing/checks/clients.py`), transactions.
+"""
 
 from __future__ import annotations
 
@@ -53,8 +54,8 @@ class ClusterChecker:
         if parts.replica_manager is not None:
             for name, partition in parts.replica_manager.partitions.items():
                 self._look(node, name, partition)
-                if partition.resting and not parts.replica_manager.events:
-                    self.replicas.check_resting(node, partition)
+                if partition.listeners:
+                    self.replicas.check_idle(node, partition)
         if touched:
             for key in sorted(touched):
                 self.members.check_strong(key)

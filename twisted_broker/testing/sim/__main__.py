@@ -5,7 +5,8 @@ Owns `run_seed`, its `Verdict`, and the command line. A seed is the run, to the 
 one that fails prints its options and how to replay it.
 
 Source: RELIABILITY 4. Not here: what a seed means (`testing/sim/options.py`), the run
-(`testing/sim/run.py`), the rules (`testing/checks`)."""
+(`testing/sim/run.py`), the rules (`testing/checks`).
+"""
 
 from __future__ import annotations
 

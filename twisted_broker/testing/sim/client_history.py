@@ -6,7 +6,8 @@
    no anomaly.
 
 Source: RELIABILITY 1.2. Not here: what the checkers see at every step
-(`testing/checks/clients.py`)."""
+(`testing/checks/clients.py`).
+"""
 
 from __future__ import annotations
 

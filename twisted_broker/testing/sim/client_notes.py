@@ -8,7 +8,8 @@ Owns `Notes` and `Attempt`.
    there); only these three.
 
 Not here: what must hold (`testing/checks/clients.py`); the history that anomalies are found in at
-the end (`testing/sim/client_history.py`)."""
+the end (`testing/sim/client_history.py`).
+"""
 
 from __future__ import annotations
 

@@ -11,7 +11,8 @@ machine.
 4. Monotonic time is the same everywhere; each machine's calendar (`wall_ms`) has its own skew.
 
 Source: the simulations of FoundationDB and TigerBeetle; `twisted.internet.task.Clock`, whose
-`advance` runs late what was due early. Not here: what the calls do. """
+`advance` runs late what was due early. Not here: what the calls do.
+"""
 
 from __future__ import annotations
 

@@ -9,7 +9,8 @@ Owns `SimNode`.
 2. Nothing of a process happens after its death; the next one on the machine knows only the disk.
 
 Source: docs/ARCHITECTURE.md 1 (four ports). Not here: which faults when
-(`testing/sim/fault_schedule.py`), the machines together (`testing/sim/cluster.py`)."""
+(`testing/sim/fault_schedule.py`), the machines together (`testing/sim/cluster.py`).
+"""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -40,8 +40,8 @@ class Broken:
 
 
 @pytest.fixture
-def fixture() -> Iterator[ControllerFixture]:
-    yield served()
+def fixture() -> ControllerFixture:
+    return served()
 
 
 def tracebacks(events: list[Any]) -> list[str]:

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
 from struct import Struct
-from struct import error as StructError
+from struct import error as struct_error
 from typing import Any
 
 from twisted.internet.defer import CancelledError, Deferred
@@ -293,7 +293,7 @@ class Dispatcher:
     ) -> Answer | PendingResponse:
         try:
             api_key, version, correlation_id, length = _HEAD.unpack_from(frame)
-        except StructError:
+        except struct_error:
             raise WireError(f"a frame of {len(frame)} bytes is no request") from None
         served = self._served.get(api_key << 16 | version) or self.find(api_key, version)
         if served is None:

@@ -105,7 +105,7 @@ class StatusChannel(HTTPChannel):
 
     def receive_space(self) -> None:
         """Nowhere: `dataReceived` takes it."""
-        return None
+        return
 
     def connectionMade(self) -> None:
         self.factory.channels.add(self)

@@ -1,20 +1,22 @@
-"""From a frame to the function that answers it, and from its result to bytes.
+"""Dispatch: from a frame to the function that answers it, and from its result to bytes.
 
-Owns the steps between a connection and a request function: header, route, gate, decode, run,
-encode.
+Owns the steps between a connection and a request function: header, route, permission for the
+cluster, decode, run, encode.
 
-1. A request function is stepped by hand: with nothing to wait for, its answer is there when
-   `send(None)` returns; only one that awaits a Deferred becomes a turn of the connection.
-2. An expected refusal (`BrokerError`) is the API's error answer; a broken peer (`WireError`) closes
-   its connection; anything else is a bug: UNKNOWN_SERVER_ERROR for the client, a traceback for us.
+1. A request function is stepped by hand: if it awaits nothing, its answer is there when
+   `send(None)` returns. Only one that awaits a Deferred is suspended (`SuspendedResponse`).
+2. An expected refusal (`BrokerError`) is the API's error answer; a malformed request (`WireError`)
+   closes its connection; anything else is a bug: UNKNOWN_SERVER_ERROR for the client, a traceback
+   in the log.
 3. An API or version that is not served closes the connection, as Kafka does; ApiVersions alone is
-   answered in version 0 with UNSUPPORTED_VERSION, so that a newer client can ask again.
-4. A request of many elements is read, worked on and answered in slices (`slices.py`); so is the
-   answer of one that turned out long.
-5. A small slice is read here and sent with its header in one piece; a long one goes out as it is.
+   answered in version 0 with UNSUPPORTED_VERSION, so that a newer client can try again.
+4. A request of many elements is decoded, processed and answered in slices (`api/slices.py`); so is
+   the answer to a request that was.
+5. A small slice of records is read here and sent with its header in one piece; a long one leaves as
+   a slice.
 
-Source: Kafka's `SocketServer.Processor`, `KafkaApis`, KIP-511; the project's notes on speed, item
-1. Not here: order (`net/connection.py`).
+Source: Kafka's `SocketServer.Processor`, `KafkaApis`, KIP-511; docs/ARCHITECTURE.md 7. Not here:
+the order of answers (`net/connection.py`).
 """
 
 from __future__ import annotations
@@ -149,8 +151,8 @@ class BoundRoute:
 
 
 class TimedResponse(PendingResponse):
-    """One request in 64 of those that are answered at once: the way of its answer to the socket
-    is timed.
+    """One in 64 of the requests that are answered at once: measures the time until its answer
+    is with the transport.
     """
 
     __slots__ = ("_seconds", "_served", "_since")
@@ -167,7 +169,7 @@ class TimedResponse(PendingResponse):
 
 
 class EncodedAnswer:
-    """What the steps that write a long answer end with."""
+    """The result of the steps that encode a long answer."""
 
     __slots__ = ("answer",)
 
@@ -207,6 +209,8 @@ class SuspendedResponse(PendingResponse):
         self._connection = connection
         self._served = served
         self._context = context
+        # Thousands of fetches may wait: a request, and its frame, are kept only when something
+        # still needs them.
         self._request = None if served.refused_as_a_whole else request
         self._steps = steps
         if not served.route.forward:
@@ -242,6 +246,7 @@ class SuspendedResponse(PendingResponse):
             outcome = self._dispatcher.step(
                 self._served, self._context, self._request, self._steps, failed
             )
+            # The function ended with a long answer: its encoding is a coroutine of its own.
             if isinstance(outcome, Coroutine):
                 self._steps = outcome
                 outcome = self._dispatcher.step(self._served, self._context, self._request, outcome)
@@ -258,7 +263,7 @@ class SuspendedResponse(PendingResponse):
         self._served.remote_seconds += now - self._since
         self._since = now
         if self._gone:
-            discard(outcome)
+            discard(outcome)  # nobody reads it, but its slices hold files open
             return
         self.answer = outcome
         self._connection.response_ready()
@@ -342,7 +347,9 @@ class Dispatcher:
         frame: bytes | memoryview,
         offset: int,
     ) -> Answer | PendingResponse:
-        """Only its bytes are known yet; it answers its refusals itself."""
+        """Decodes, runs and encodes in slices. There is no request yet that a refusal could
+        mirror.
+        """
         if served.route.cluster_action and not context.may_on_cluster(Operation.CLUSTER_ACTION):
             raise WireError(f"{served.route.name} is for nodes of the cluster")
         steps = self._in_slices(served, context, frame, offset)
@@ -453,7 +460,7 @@ class Dispatcher:
         except WireError:
             raise
         except CancelledError:
-            return None
+            return None  # the client is gone: see `SuspendedResponse.abandon`
         except Exception:
             self._log_failure(served, context)
             return self.answer(
@@ -480,6 +487,7 @@ class Dispatcher:
                 name=served.route.name,
                 version=served.version,
             )
+            # `parts` may hold some of the slices already: the message has all of them.
             if served.has_records:
                 _release_slices(response)
             parts = served.unwritable()

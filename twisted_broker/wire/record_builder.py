@@ -165,6 +165,7 @@ class BatchBuilder:
             offset_delta = self.last_offset_delta + 1
         elif offset_delta <= self.last_offset_delta or offset_delta > MAX_INT32:
             raise ValueError(f"offset delta {offset_delta} after {self.last_offset_delta}")
+        # Deltas count from the first record, as Kafka's: a later one may be earlier.
         if self.base_timestamp is None:
             self.base_timestamp = timestamp
         if timestamp > self.max_timestamp:

@@ -168,11 +168,13 @@ class SimClock:
         queue = self.queue
         while queue and queue[0][0] <= until:
             due, _, entry, call = heappop(queue)
+            # A call that was reset is in the heap twice; only its newest entry counts.
             if call.cancelled or call.entry != entry or call.clock.dead:
                 continue
             if call.clock.paused:
                 call.clock.hold(call)
                 continue
+            # A call that a pause held back is due in the past; time never goes back.
             self.now = max(self.now, due)
             self._run(call)
             return True
@@ -185,7 +187,7 @@ class SimClock:
         self.running = call.clock
         try:
             call.function(*call.arguments, **call.keywords)
-        except (Exception, Crash) as error:
+        except (Exception, Crash) as error:  # a Crash is no Exception: no handler may swallow it
             self.failed(call.clock, call, error)
         finally:
             self.running = None

@@ -80,6 +80,7 @@ class DurableNames:
         """
         ended: set[str] = set()
         for directory, change in self._pending:
+            # Journals order the changes of one directory; across directories any order survives.
             if directory in ended or random.random() >= keep:
                 ended.add(directory)
             else:

@@ -52,6 +52,7 @@ class SimInode(Inode):
                 del content[position:]
                 content.extend(bytes(position - len(content)))
                 continue
+            # Earlier writes had time to reach the platter whole; only the newest can be torn.
             if number == len(kept) - 1:
                 data = _torn(random, position, data, torn_at_byte)
             content.extend(bytes(max(0, position - len(content))))

@@ -165,6 +165,7 @@ class SimNetwork:
         """One side gave up: what it sent may be lost, or come late; then the other side hears
         it.
         """
+        # TCP promises nothing for what was under way: both outcomes must be survived.
         if self.random.random() < 0.5:
             side.pipe.clear()
         side.pipe.send(side.peer.lost, ConnectionLost())
@@ -191,7 +192,7 @@ class SimNetwork:
         held, near.pipe.travelling = near.pipe.travelling, deque()
         for call, argument in held:
             near.pipe.goal.callLater(seconds, call, argument)
-            seconds += 1e-6
+            seconds += 1e-6  # calls due together may be shuffled; the bytes of a connection may not
         near.pipe.goal.callLater(seconds, near.peer.lost, ConnectionLost())
         near.clock.callLater(self.delay(), near.lost, ConnectionLost())
 

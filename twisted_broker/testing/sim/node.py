@@ -67,6 +67,7 @@ class SimNode:
         self.incarnation += 1
         self.ready = self.stopping = self.stalled = False
         self._prepare_disk()
+        # A new clock: calls of the process before stay with the old one, which is dead.
         clock = self.clock = NodeClock(world.sim, self.name, self.skew_ms)
         self.workers = []
         random = Random(f"{world.seed} {self.name} {self.incarnation}")
@@ -142,6 +143,7 @@ class SimNode:
             self.lose_power()
 
     def _gone(self, silent: bool) -> None:
+        # The clock first: nothing of this process may run while its connections are reset.
         self.clock.switch_off()
         self.world.network.switch_off(self.name, silent)
         self.broker = None

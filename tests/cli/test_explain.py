@@ -158,7 +158,7 @@ def test_without_a_leader_the_metadata_is_explained(serve: Serve) -> None:
         "metadata": METADATA | {"leader": -1, "isr": [], "eligible_leader_replicas": [3]}
     }
     assert run("t", "0", "--status", serve(told)).stdout.startswith(
-        "t-0: it has no leader, at epoch 5; in sync nobody of 1, 2, 3; broker 3 fenced; "
+        "t-0: it has no leader, at epoch 5; in sync none of 1, 2, 3; broker 3 fenced; "
         "eligible to lead: 3\n"
     )
     assert (

@@ -121,7 +121,7 @@ async def fetch(context: RequestContext, request: FetchRequest) -> FetchResponse
 
 
 def _params(context: RequestContext, request: FetchRequest) -> FetchParams:
-    """Raises INVALID_REQUEST for a replica id that nobody on a socket may use."""
+    """Raises INVALID_REQUEST for a replica id that no client may use."""
     version = context.version
     by_state = version >= _REPLICA_STATE_FROM
     replica_id = request.replica_state.replica_id if by_state else request.replica_id

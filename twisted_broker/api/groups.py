@@ -192,7 +192,7 @@ def _listing(
     request: ListGroupsRequest,
     listed: Deferred[ListGroupsResponse | Encoded],
 ) -> Iterator[None]:
-    """Found, judged and encoded in slices: a million groups are two seconds of work.
+    """Found, checked and encoded in slices: a million groups are two seconds of work.
 
     Few are an ordinary answer, at once.
     """
@@ -218,7 +218,7 @@ def _listing(
             rows.append(_rows(groups, context.version))
             yield
             if listed.called:
-                return  # nobody waits for it any more
+                return  # no request waits for it any more
         listed.callback(_joined(count, rows, context.version))
     except Exception:
         listed.errback()

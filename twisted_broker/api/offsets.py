@@ -1,8 +1,8 @@
 """OffsetCommit, OffsetFetch, OffsetDelete: the wire's side of committed offsets.
 
-1. Permission on the group first, then on each topic, before anything tells whether it exists.
-2. Topics and partitions must exist to be committed or deleted; what was committed is told whatever
-   became of the topic.
+1. Permission on the group first, then on each topic, before anything shows whether it exists.
+2. Topics and partitions must exist to be committed or deleted; what was committed is answered
+   whatever became of the topic.
 3. With topic ids (v10) an unknown id is UNKNOWN_TOPIC_ID; a commit by name carries the topic's id
    of this moment.
 4. An answer has the order of its request.
@@ -72,7 +72,7 @@ async def offset_commit(
                 offsets[name or "", partition.partition_index] = _offset(
                     name or "", topic_id, partition
                 )  # named twice: the last counts
-    told = await _commit(context, request, tuple(offsets.values())) if offsets else {}
+    errors = await _commit(context, request, tuple(offsets.values())) if offsets else {}
     response = OffsetCommitResponse()
     for row, topic in enumerate(request.topics):
         context.room -= 1
@@ -81,7 +81,7 @@ async def offset_commit(
             context.room -= 1
             if context.room < 0:
                 await context.next_turn()
-            error = refused.get((row, p.partition_index)) or told.get(
+            error = refused.get((row, p.partition_index)) or errors.get(
                 (names[row] or "", p.partition_index), ErrorCode.NONE
             )
             answers.append(
@@ -108,10 +108,10 @@ def _offset(name: str, topic_id: bytes, partition: OffsetCommitRequestPartition)
 async def _commit(
     context: RequestContext, request: OffsetCommitRequest, offsets: tuple[OffsetToCommit, ...]
 ) -> dict[tuple[str, int], ErrorCode]:
-    """An error per place; what refuses the whole commit is told for each of them."""
+    """An error per place; an error of the whole commit is the error of each."""
     is_new = context.version >= FIRST_WITH_GROUP_ID_NOT_FOUND
     try:
-        told: dict[tuple[str, int], ErrorCode] = await context.groups.commit(
+        errors: dict[tuple[str, int], ErrorCode] = await context.groups.commit(
             CommitRequest(
                 request.group_id,
                 request.member_id,
@@ -124,11 +124,11 @@ async def _commit(
         )
     except BrokerError as refusal:
         return {(offset.topic, offset.partition): refusal.code for offset in offsets}
-    return told
+    return errors
 
 
 def _name(context: RequestContext, name: str, topic_id: bytes) -> str | None:
-    """The topic's name; None for an id that nobody has."""
+    """The topic's name; None for an unknown id."""
     if context.version < FIRST_WITH_TOPIC_IDS:
         return name
     topic = context.metadata.image.topics_by_id.get(bytes(topic_id))
@@ -333,7 +333,7 @@ async def offset_delete(
 ) -> OffsetDeleteResponse:
     check_group(context, request.group_id, Operation.DELETE)
     context.groups.check_delete_offsets(request.group_id)
-    told: dict[tuple[str, int], ErrorCode] = {}
+    errors: dict[tuple[str, int], ErrorCode] = {}
     for topic in request.topics:
         error = _topic_to_change(context, topic.name)[1]
         context.room -= 1
@@ -341,11 +341,11 @@ async def offset_delete(
             context.room -= 1
             if context.room < 0:
                 await context.next_turn()
-            told[topic.name, p.partition_index] = error or _partition_error(
+            errors[topic.name, p.partition_index] = error or _partition_error(
                 context, topic.name, p.partition_index
             )
-    wanted = [place for place, error in told.items() if not error]
-    told |= await context.groups.delete_offsets(request.group_id, wanted) if wanted else {}
+    wanted = [place for place, error in errors.items() if not error]
+    errors |= await context.groups.delete_offsets(request.group_id, wanted) if wanted else {}
     return OffsetDeleteResponse(
         topics=[
             OffsetDeleteResponseTopic(
@@ -353,7 +353,7 @@ async def offset_delete(
                 partitions=[
                     OffsetDeleteResponsePartition(
                         partition_index=p.partition_index,
-                        error_code=told[topic.name, p.partition_index],
+                        error_code=errors[topic.name, p.partition_index],
                     )
                     for p in topic.partitions
                 ],

@@ -34,7 +34,7 @@ class Route:
     other nodes of the cluster.
 
     `cancel`: a request that waits is given up when its client goes (it changes nothing).
-    `advertised_min`: the lowest version that ApiVersions tells, where that differs.
+    `advertised_min`: the lowest version that ApiVersions advertises, where that differs.
     """
 
     __slots__ = (

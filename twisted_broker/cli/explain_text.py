@@ -110,7 +110,7 @@ def _heading_without_leader(state: list[State]) -> str:
 
 
 def _list(brokers: Sequence[int]) -> str:
-    return ", ".join(map(str, brokers)) or "nobody"
+    return ", ".join(map(str, brokers)) or "none"
 
 
 def _time(wall_ms: int) -> str:

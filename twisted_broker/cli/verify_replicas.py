@@ -151,7 +151,7 @@ def compare(replicas: Sequence[Replica], report: Report) -> None:
     """Holds each replica against the one with the highest high watermark."""
     reference = max(replicas, key=lambda replica: (replica.high_watermark, replica.end))
     start = max(replica.start for replica in replicas)
-    once = report  # what is damaged in the reference is told once
+    once = report  # what is damaged in the reference is reported once
     for replica in replicas:
         if replica.end < reference.high_watermark:
             report.add(

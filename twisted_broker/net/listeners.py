@@ -133,12 +133,12 @@ def _advertised(
     config: BrokerConfig, broker: Sequence[EndPoint], controller: Sequence[EndPoint]
 ) -> dict[str, EndPoint]:
     entries = config.names("advertised.listeners")
-    told = {
+    advertised = {
         each.name: each
         for each in (parse_endpoints("advertised.listeners", entries) if entries else broker)
     }
     names = {each.name for each in (*broker, *controller)}
-    for each in told.values():
+    for each in advertised.values():
         if each.name not in names:
             raise ConfigError(
                 "advertised.listeners",
@@ -149,11 +149,11 @@ def _advertised(
             raise ConfigError(
                 "advertised.listeners", str(each), "an address that clients can reach"
             )
-    if broker and not any(each.name in told for each in broker):
+    if broker and not any(each.name in advertised for each in broker):
         raise ConfigError(
             "advertised.listeners", ",".join(entries), "at least one listener of the broker"
         )
-    return {each.name: each for each in controller} | told
+    return {each.name: each for each in controller} | advertised
 
 
 class CannotBind(CannotListenError):
@@ -171,7 +171,7 @@ class CannotBind(CannotListenError):
         number, reason = getattr(error, "errno", None), getattr(error, "strerror", None) or error
         what, option = "an address of this machine", "--host"
         if number == EADDRINUSE:
-            what, option = "a port that nobody uses (0: any)", "--port"
+            what, option = "a free port (0: any)", "--port"
         elif number == EACCES:
             what, option = "a port that this user may open (as a rule 1024 or more)", "--port"
         where = "listeners" if self._is_controller else f"listeners or with {option}"
@@ -195,7 +195,7 @@ class OpenListeners:
         is_controller: bool,
         let_in: bool = True,
     ) -> Listener:
-        """Listens; gives the listener as clients are told of it. `let_in` False: clients connect,
+        """Listens; gives the advertised listener. `let_in` False: clients connect,
         and wait until `let_in()`.
 
         Fails with `CannotBind`.

@@ -1,7 +1,7 @@
 """What a principal may do to a resource.
 
 Owns the question; every API asks it before it looks whether a resource exists (RL 5.1), so that a
-refusal tells nothing.
+refusal shows nothing.
 
 Source: Kafka's `Authorizer`, codes of `AclOperation` and `ResourceType`. Not here: stored ACLs.
 """

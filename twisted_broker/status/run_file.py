@@ -81,5 +81,5 @@ def _lives(pid: int) -> bool:
     except (ProcessLookupError, OverflowError):
         return False
     except OSError:
-        return True  # somebody else's
+        return True  # of another user
     return True

@@ -95,7 +95,9 @@ class BrokerView:
                 yield TopicPartition(name, number)
 
     def describe(self, topic_partition: TopicPartition) -> dict[str, Any] | None:
-        """As JSON; None when nobody knows it. `role` is none where this broker holds no replica."""
+        """As JSON; None when neither the metadata nor this broker has it. `role` is none where this
+        broker holds no replica.
+        """
         held = None if self.replicas is None else self.replicas.partitions.get(topic_partition)
         metadata = self.metadata(topic_partition)
         if held is None and metadata is None:

@@ -283,7 +283,7 @@ def source_text(cls: type[Message], version: int) -> str:
 
 def smallest_size(cls: type[Struct], version: int, flexible: bool | None = None) -> int:
     """The fewest bytes an encoded struct can have; a message knows itself whether the version is
-    flexible, a nested struct has to be told.
+    flexible, a nested struct needs it as an argument.
     """
     from twisted_broker.wire.source import struct_size
 

@@ -40,7 +40,7 @@ class SourceText:
         self.lines.append("    " * self.depth + text)
 
     def name(self, prefix: str) -> str:
-        """A local variable nobody else has."""
+        """A local variable of a new name."""
         self.names += 1
         return f"{prefix}{self.names}"
 

@@ -129,7 +129,7 @@ class Response(Message):
 class Record(Message):
     """Key or value of a record that Kafka itself stores.
 
-    `record_type` is what tells its kinds apart in one log; -1 where there is only one.
+    `record_type` distinguishes its kinds in one log; -1 where there is only one.
     """
 
     record_type: ClassVar[int] = -1

@@ -1,4 +1,4 @@
-"""What clients are told, held against what was committed.
+"""What clients are answered, checked against what was committed.
 
 Owns `ClientChecker`: each fact as it becomes known, and at the end what became of every batch.
 
@@ -24,7 +24,7 @@ from twisted_broker.testing.sim.client_notes import Attempt, Notes
 
 
 class ClientChecker:
-    """Checks what clients are told against what was committed. Attached to `Notes`."""
+    """Checks the answers to clients against what was committed. Attached to `Notes`."""
 
     def __init__(self, checker: ClusterChecker, notes: Notes) -> None:
         self.checker, self.notes = checker, notes

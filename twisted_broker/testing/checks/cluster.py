@@ -7,7 +7,7 @@ Owns `ClusterChecker`: which rules are looked at when.
 2. A violation raises `Violation`: the run ends there, at the step that broke the rule.
 
 Source: RL 9; RELIABILITY 2.2, 2.4. Not here: the rules (`testing/checks/committed_state.py`,
-`testing/checks/replicas.py`, `testing/checks/isr_members.py`), what clients are told
+`testing/checks/replicas.py`, `testing/checks/isr_members.py`), the answers to clients
 (`testing/checks/clients.py`), transactions.
 """
 

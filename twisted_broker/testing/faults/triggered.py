@@ -96,8 +96,8 @@ def _is_unheard(
 
 
 def relapse(injector: FaultInjector, node: SimNode) -> None:
-    """A machine falls out of its ISRs and comes back; when its leaders tell the controller so,
-    their connections die, and it stops again.
+    """A machine falls out of its ISRs and comes back; when its leaders propose it to the
+    controller, their connections die, and it stops again.
     """
     if node.name == _CONTROLLER or any(
         other.clock.paused for other in injector.cluster.nodes.values()
@@ -143,8 +143,8 @@ def _give_up_on_the_controller(injector: FaultInjector) -> None:
 
 
 def starve(injector: FaultInjector, node: SimNode) -> None:
-    """Who follows a leader stands still, until it is alone in an ISR that is too small; then it
-    dies, and they go on without what it had.
+    """The followers of a leader are paused until it is alone in an ISR below the minimum; then it
+    dies, and they resume without the records that only it had.
     """
     nodes = injector.cluster.nodes.values()
     leader = next((each for each in (node, *nodes) if _leads_far_from_the_controller(each)), None)

@@ -187,17 +187,17 @@ def offset_of(
         replica_id=-1, topics=[list_offsets.ListOffsetsTopic(name=topic, partitions=[asked])]
     )
 
-    def told(answer: Any) -> str:
+    def as_text(answer: Any) -> str:
         found = answer.topics[0].partitions[0]
         return _error(found.error_code) or f"offset {found.offset}"
 
-    return world.ask(_leader(world, topic, broker), request, _LIST_OFFSETS).addCallback(told)
+    return world.ask(_leader(world, topic, broker), request, _LIST_OFFSETS).addCallback(as_text)
 
 
 def end_of_epoch(
     world: ScenarioWorld, asked: str, topic: str = THE_TOPIC, broker: str = "", epoch: str = "-1"
 ) -> Deferred[str]:
-    """OffsetForLeaderEpoch. Answer: <epoch>@<end>, -1@-1 when it cannot be told."""
+    """OffsetForLeaderEpoch. Answer: <epoch>@<end>, -1@-1 when it is unknown."""
     partition = offset_for_leader_epoch.OffsetForLeaderPartition(
         partition=0, current_leader_epoch=int(epoch), leader_epoch=int(asked)
     )
@@ -206,11 +206,11 @@ def end_of_epoch(
         topics=[offset_for_leader_epoch.OffsetForLeaderTopic(topic=topic, partitions=[partition])],
     )
 
-    def told(answer: Any) -> str:
+    def as_text(answer: Any) -> str:
         found = answer.topics[0].partitions[0]
         return _error(found.error_code) or f"{found.leader_epoch}@{found.end_offset}"
 
-    return world.ask(_leader(world, topic, broker), request, _EPOCHS).addCallback(told)
+    return world.ask(_leader(world, topic, broker), request, _EPOCHS).addCallback(as_text)
 
 
 def delete_records(
@@ -223,11 +223,11 @@ def delete_records(
         timeout_ms=int(float(seconds) * 1000),
     )
 
-    def told(answer: Any) -> str:
+    def as_text(answer: Any) -> str:
         found = answer.topics[0].partitions[0]
         return _error(found.error_code) or f"low {found.low_watermark}"
 
-    return world.ask(_leader(world, topic, broker), request, _DELETE_RECORDS).addCallback(told)
+    return world.ask(_leader(world, topic, broker), request, _DELETE_RECORDS).addCallback(as_text)
 
 
 def is_error(answer: str) -> bool:

@@ -61,7 +61,7 @@ def throughout(world: ScenarioWorld, seconds: str, facts: str, **subject: str) -
 
 
 def first_difference(facts: str, find: Find) -> str:
-    """What is not as told, "" when all is."""
+    """The first fact that differs, "" when all are true."""
     for expected in facts.split(", "):
         found = find(expected.split()[0])
         if found != expected:

@@ -51,7 +51,7 @@ class StepDefinition(NamedTuple):
 
 
 class Facts(NamedTuple):
-    """What can be told of one kind of subject.
+    """The facts of one kind of subject.
 
     `values`: word -> what stands behind it; `states`: each word of a state -> what is the case.
     """
@@ -134,7 +134,7 @@ class Vocabulary:
                 }
         known = difflib.get_close_matches(words, [word.pattern for word in self.words], 1, 0.0)
         raise ScenarioError(
-            f"nobody knows how to do this; the nearest is: {known[0] if known else 'nothing'}"
+            f"no step has this form; the nearest is: {known[0] if known else 'nothing'}"
         )
 
     def help_text(self) -> str:

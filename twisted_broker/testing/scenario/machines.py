@@ -76,7 +76,7 @@ def start(world: ScenarioWorld, broker: str) -> None:
 
 
 def pause(world: ScenarioWorld, broker: str) -> None:
-    """The process stands still (SIGSTOP)."""
+    """The process is paused (SIGSTOP)."""
     world.node(int(broker)).pause()
 
 

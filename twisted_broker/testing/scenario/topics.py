@@ -127,12 +127,12 @@ def elect(world: ScenarioWorld, kind: str, topic: str = THE_TOPIC) -> Deferred[s
         election_type=_ELECTIONS[kind], topic_partitions=named, timeout_ms=_TIMEOUT_MS
     )
 
-    def told(answer: Any) -> str:
+    def as_text(answer: Any) -> str:
         return _error_name(
             answer.error_code or answer.replica_election_results[0].partition_result[0].error_code
         )
 
-    return world.ask(1, request, _ELECT).addCallback(told)
+    return world.ask(1, request, _ELECT).addCallback(as_text)
 
 
 def reassign(world: ScenarioWorld, topic: str, replicas: str) -> Deferred[str]:
@@ -149,13 +149,13 @@ def _reassigned(world: ScenarioWorld, topic: str, replicas: list[int] | None) ->
     partition = reassignment.ReassignablePartition(partition_index=0, replicas=replicas)
     wanted = reassignment.ReassignableTopic(name=topic, partitions=[partition])
 
-    def told(answer: Any) -> str:
+    def as_text(answer: Any) -> str:
         return _error_name(answer.error_code or answer.responses[0].partitions[0].error_code)
 
     request = reassignment.AlterPartitionReassignmentsRequest(
         timeout_ms=_TIMEOUT_MS, topics=[wanted]
     )
-    return world.ask(1, request, _REASSIGN).addCallback(told)
+    return world.ask(1, request, _REASSIGN).addCallback(as_text)
 
 
 def propose_isr(
@@ -167,7 +167,7 @@ def propose_isr(
     change: str = "",
     old: str = "",
 ) -> Deferred[str]:
-    """AlterPartition in a broker's name, with the newest epochs unless others are told.
+    """AlterPartition in a broker's name, with the newest epochs unless others are given.
 
     Answer: isr .., or an error.
     """

@@ -45,7 +45,7 @@ class LogTrace(Trace):
 
 
 class ClientRequest:
-    """A request of a client. `answer` is what it was told, None until then."""
+    """A request of a client. `answer` is None until it is there."""
 
     def __init__(self, deferred: Deferred[str]) -> None:
         self.answer: str | None = None

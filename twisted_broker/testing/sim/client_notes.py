@@ -1,4 +1,4 @@
-"""What the clients of a simulated run did and were told, for those who judge it while it happens.
+"""What the clients of a simulated run did and were answered, for the checks during the run.
 
 Owns `Notes` and `Attempt`.
 
@@ -45,7 +45,7 @@ class Attempt:
 class Notes:
     """What the clients of a run know.
 
-    The callables are told of each new fact as it becomes known.
+    The callables are called with each new fact as it becomes known.
     """
 
     def __init__(self) -> None:
@@ -59,7 +59,7 @@ class Notes:
         self.mark_seen: Callable[[str, TopicPartition, int, int], None] = lambda *facts: None
         """(consumer, partition, leader epoch asked, high watermark) of a fetch answer"""
         self.out_of_range: Callable[[str, TopicPartition, int, int], None] = lambda *facts: None
-        """(consumer, partition, leader epoch, offset) of a fetch that was told
+        """(consumer, partition, leader epoch, offset) of a fetch that was answered
         OFFSET_OUT_OF_RANGE
         """
         self.note: Callable[[str, str], None] = lambda who, what: None

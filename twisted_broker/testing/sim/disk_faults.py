@@ -58,7 +58,7 @@ class DiskFaults:
         self.history: list[tuple[str, str]] = []
         """(operation, path) of each that changed the disk"""
         self.crashed: Callable[[], None] = lambda: None
-        """told when the machine stops in an operation, before `Crash` is raised: nothing it does
+        """called when the machine stops in an operation, before `Crash` is raised: nothing it does
         afterwards may count
         """
 
@@ -69,7 +69,7 @@ class DiskFaults:
                 raise OSError(fault.error, os.strerror(fault.error), path)
 
     def step(self, operation: str, path: str, torn: Callable[[float], None] | None = None) -> None:
-        """Counts a changing operation; the machine may stop in it (`torn(part)` is told, 0 to 1
+        """Counts a changing operation; the machine may stop in it (`torn(part)` is called, 0 to 1
         of it was done), or it may fail.
         """
         if self.crash_at is not None and self.operations >= self.crash_at:

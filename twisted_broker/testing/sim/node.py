@@ -154,7 +154,7 @@ class SimNode:
         """The process leaves in order (SIGTERM)."""
         if self.broker is None or self.stopping:
             return
-        self.world.note(self.name, "is told to stop")
+        self.world.note(self.name, "is stopped in order")
         self.stopping, incarnation = True, self.incarnation
         self.clock.callLater(0, self._stop, incarnation)
 

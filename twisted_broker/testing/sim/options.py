@@ -155,7 +155,7 @@ def _faults(random: Random) -> list[str]:
 
 
 def _handovers(options: Options) -> None:
-    """Leaders die just after another replica left, while what brokers tell one another travels
+    """Leaders die just after another replica left, while messages between brokers travel
     slowly.
     """
     for topic in options.topics:

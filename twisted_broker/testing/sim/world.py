@@ -27,7 +27,7 @@ from twisted_broker.testing.sim.stalling_worker import StallingWorker
 
 
 class Trace:
-    """What happened, a line each; kept only when somebody wants to read it."""
+    """What happened, a line each; kept only when `wanted`."""
 
     def __init__(self, wanted: bool) -> None:
         self.wanted = wanted
@@ -39,7 +39,7 @@ class Trace:
 
 
 class SimWorld:
-    """`after_step(clock)` is told after each call, `gone(machine)` of each process that ended;
+    """`after_step(clock)` is called after each call, `gone(machine)` for each process that ended;
     `bugs` are the failures so far.
     """
 

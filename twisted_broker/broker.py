@@ -105,7 +105,7 @@ class Broker:
             directory_failed=self._directory_failed,
             most_files=self._shares.files,
         )
-        self._shares.open_files = self.log_manager.descriptors
+        self._shares.open_files = self.log_manager.directories.descriptors
         self.parts.log_manager = self.log_manager
         self.listeners: list[Listener] = []
         self._open = OpenListeners(runtime)
@@ -189,14 +189,17 @@ class Broker:
         """Directories that were not loaded are only let go: nothing is written to what is
         perhaps another process's.
         """
-        if "controller" in self.roles and self.metadata_directory in self.log_manager.directories:
-            self.log_manager.directories[
+        if (
+            "controller" in self.roles
+            and self.metadata_directory in self.log_manager.directories.by_path
+        ):
+            self.log_manager.directories.by_path[
                 self.metadata_directory
             ].before_format = self._found_metadata
         try:
             await self.log_manager.start()
         except GeneratorExit:  # this coroutine is thrown away: nothing may be waited for
-            for directory in self.log_manager.directories.values():
+            for directory in self.log_manager.directories.by_path.values():
                 directory.disk.stop()
                 directory.release()
             raise
@@ -234,7 +237,7 @@ class Broker:
         directory = self.metadata_directory
         log = open_metadata_log(
             self.runtime.files,
-            self.log_manager.worker(directory),
+            self.log_manager.directories.worker(directory),
             directory,
             self.config.node_id,
             self.runtime.wall_ms,
@@ -293,9 +296,9 @@ class Broker:
 
         runtime, config, parts = self.runtime, self.config, self.parts
         base = self._open_copy()
-        if not self.log_manager.online():
-            raise LogDirFailure(", ".join(self.log_manager.directories), None)
-        directory_id = self.log_manager.online()[0].directory_id
+        if not self.log_manager.directories.online():
+            raise LogDirFailure(", ".join(self.log_manager.directories.by_path), None)
+        directory_id = self.log_manager.directories.online()[0].directory_id
         observer = MetadataObserver(
             runtime, config, self.cluster_id, self._controllers(), directory_id, self._copy, base
         )
@@ -359,7 +362,7 @@ class Broker:
         from twisted_broker.image.metadata_image import EMPTY
 
         path = self.metadata_directory
-        directory = self.log_manager.directories.get(path)
+        directory = self.log_manager.directories.by_path.get(path)
         if "controller" in self.roles or directory is None or directory.failed is not None:
             return EMPTY
         runtime = self.runtime
@@ -372,7 +375,7 @@ class Broker:
                 runtime.random.getrandbits(128),
             )
         except OSError as error:
-            self.log_manager.fail_directory(path, error)
+            self.log_manager.directories.fail(path, error)
             return EMPTY
         if told:
             _log.error("{told}", told=told)
@@ -381,7 +384,7 @@ class Broker:
 
     def _copy_failed(self, path: str, error: BaseException) -> None:
         """The metadata is followed on; the disk has failed."""
-        self.log_manager.fail_directory(
+        self.log_manager.directories.fail(
             path, error if isinstance(error, OSError) else OSError(str(error))
         )
 
@@ -450,7 +453,7 @@ class Broker:
 
         found = self.log_manager.get(topic_partition)
         if found is not None:
-            return self.log_manager.directory_of(found).directory_id
+            return self.log_manager.directories.of(found).directory_id
         partition = self.parts.replica_manager.partitions.get(topic_partition)
         return LOST if partition is not None and partition.offline else None
 
@@ -481,7 +484,7 @@ class Broker:
         from twisted_broker.image.entries import Endpoint
         from twisted_broker.image.metadata_image import MetadataDelta, MetadataImage
 
-        directories = self.log_manager.online()
+        directories = self.log_manager.directories.online()
         lifecycle.start(
             self.cluster_id,
             new_uuid(self.runtime.random),
@@ -492,7 +495,7 @@ class Broker:
             ],
             BROKER_FEATURES,
             [each.directory_id for each in directories],
-            self.log_manager.previous_broker_epoch(),
+            self.log_manager.directories.previous_broker_epoch(),
         )
         await lifecycle.caught_up
         self._caught_up = True
@@ -556,8 +559,10 @@ class Broker:
         if self.parts.replica_manager is not None:
             self.parts.replica_manager.directory_failed(path, error)
         if self._lifecycle is not None:
-            self._lifecycle.directory_failed(self.log_manager.directories[path].directory_id)
-        if not self.log_manager.online() and self._started:
+            self._lifecycle.directory_failed(
+                self.log_manager.directories.by_path[path].directory_id
+            )
+        if not self.log_manager.directories.online() and self._started:
             self.fatal(f"no log directory is left: {error}")
 
     # stopping

@@ -33,8 +33,8 @@ def test_after_a_clean_stop_it_is_the_epoch_of_that_life() -> None:
     none.
     """
     world = stopped()
-    assert world.manager().previous_broker_epoch() == 77
-    assert World(world.files.after_kill()).manager().previous_broker_epoch() == -1
+    assert world.manager().directories.previous_broker_epoch() == 77
+    assert World(world.files.after_kill()).manager().directories.previous_broker_epoch() == -1
 
 
 @pytest.mark.parametrize("what", ["older", "missing", "unreadable", "offline"])
@@ -51,7 +51,7 @@ def test_a_directory_that_does_not_agree_makes_it_unknown(what: str) -> None:
         world.files.open("/d2/.kafka_cleanshutdown", create=False).write_at(0, (b"?",))
     else:
         world.files.faults.append(Fault(EIO, path="/d2"))
-    assert world.manager().previous_broker_epoch() == -1
+    assert world.manager().directories.previous_broker_epoch() == -1
     assert ("/d2" in world.failed) == (what == "offline")
 
 
@@ -108,7 +108,7 @@ def test_a_load_that_is_refused_leaves_the_marks() -> None:
         77,
     ]
     world.files.remove_tree("/d2/a-0")
-    assert world.manager().previous_broker_epoch() == 77
+    assert world.manager().directories.previous_broker_epoch() == 77
 
 
 _CONTROLLER_PORT = 9093

@@ -133,9 +133,9 @@ class Broker:
         return self.config.names("process.roles")
 
     def _cluster_id(self, wanted: str | None) -> str:
-        """Whose directories these are, "" when only a controller elsewhere can tell;
+        """The cluster id of the log directories; "" when only a remote controller knows it.
 
-        LogDirMismatch when that is not what was asked for.
+        Raises LogDirMismatch when it is not `wanted`.
         """
         for path in self.config.log_directories:
             try:
@@ -340,7 +340,8 @@ class Broker:
             runtime, config.node_id, channel("directories"), lifecycle, self._directory_of
         )
         self._observer, self._lifecycle = observer, lifecycle
-        lifecycle.refused = lambda reason: self.fatal(reason)
+        # Late: whoever runs this broker sets `fatal` after it was made.
+        lifecycle.refused = lambda reason: self.fatal(reason)  # noqa: PLW0108
         observer.subscribe(self._metadata_changed)
         parts.groups = group_coordinator(
             runtime, config, replica_manager, observer, parts.forwarding.create_topics, parts.turns

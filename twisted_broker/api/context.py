@@ -1,13 +1,13 @@
-"""What a request function sees besides its request: who asks, over which listener, and the parts of
+"""What a request function sees besides its request: the client, the listener, and the parts of
 the broker.
 
 1. One context per request, gone with its answer.
 2. A loop over what a client named, or over what the cluster holds, takes its elements off `room`,
-   and awaits `next_turn()` when none is left: nobody waits for another's long request.
+   and awaits `next_turn()` when none is left: no client waits for another's long request.
 3. `appended` is set by Produce once its records are in the logs: from then on, and only then, the
    connection may start the next Produce.
 
-Leaves out: everything that decides; the parts do.
+Not here: everything that decides; the parts do.
 """
 
 from __future__ import annotations
@@ -196,7 +196,7 @@ class RequestContext:
 
     @property
     def producer_ids(self) -> Any:
-        """`await next()` gives a producer id that nobody else has."""
+        """`await next()` gives a producer id that is used nowhere else."""
         return self.broker.producer_ids
 
     @property

@@ -3,7 +3,7 @@
 1. A directory that failed is listed with KAFKA_STORAGE_ERROR and without its partitions.
 2. Version 3 and later refuse as a whole what earlier versions answer with an empty list.
 
-Source: Kafka's `ReplicaManager.describeLogDirs`; KIP-113, KIP-827, KIP-1066. Left out: replicas on
+Source: Kafka's `ReplicaManager.describeLogDirs`; KIP-113, KIP-827, KIP-1066. Not here: replicas on
 the move, cordoned directories.
 """
 

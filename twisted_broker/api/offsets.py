@@ -136,7 +136,7 @@ async def _commit(
 
 
 def _name(context: RequestContext, name: str, topic_id: bytes) -> str | None:
-    """The topic's name; None for an id that nobody has."""
+    """The topic's name; None for an unknown id."""
     if context.version < FIRST_WITH_TOPIC_IDS:
         return name
     topic = context.metadata.image.topics_by_id.get(bytes(topic_id))

@@ -1,7 +1,7 @@
 """ElectLeaders (43), AlterPartitionReassignments (45), ListPartitionReassignments (46): passed on
 to the controller.
 
-Source: KIP-455, KIP-460, KIP-590. Left out: the decisions (`cluster/partition_requests.py`).
+Source: KIP-455, KIP-460, KIP-590. Not here: the decisions (`cluster/partition_requests.py`).
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ all derived from these rows.
    `wire/messages/<messages>.py`; its function is the name in snake_case in `api/<module>.py`
    (broker) or in `api/controller.py` (controller).
 
-Source: Kafka 4.3.1's message definitions; lower versions as in 3.9. Leaves out: SASL, transactions,
+Source: Kafka 4.3.1's message definitions; lower versions as in 3.9. Not here: SASL, transactions,
 ACLs, quotas (not served yet).
 """
 
@@ -34,7 +34,7 @@ class Route:
     other nodes of the cluster.
 
     `cancel`: a request that waits is given up when its client goes (it changes nothing).
-    `advertised_min`: the lowest version that ApiVersions tells, where that differs.
+    `advertised_min`: the lowest version that ApiVersions advertises, where that differs.
     """
 
     __slots__ = (

@@ -1,6 +1,6 @@
 """CreateTopics (19), DeleteTopics (20), CreatePartitions (37): passed on to the controller.
 
-Source: KIP-590. Left out: the decisions (`cluster/topic_changes.py`).
+Source: KIP-590. Not here: the decisions (`cluster/topic_changes.py`).
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ Owns `BrokerLifecycle`.
     stopped <--(answer: shut down now, or waited enough)- shutting down <--(asked to stop)+
 
 1. The broker epoch comes from the registration and is good until this process ends, or the
-   controller knows the broker no more: then it registers anew (`registering.py`), and goes through
+   controller knows the broker no more: then it registers anew (`registration.py`), and goes through
    recovery again.
 2. A change that others wait for (caught up, ready, stopping, a lost directory) is told at once, not
    with the next beat.
@@ -16,8 +16,8 @@ Owns `BrokerLifecycle`.
    for one side only, a controller may be well.
 
 Source: Kafka's `BrokerLifecycleManager`; KRAFT 3.5; `RL 8.2`. Left out: what a registration says
-(`registering.py`), how long leaving may take (`leaving.py`), the clean-shutdown file (the
-composition writes and reads it).
+(`registration.py`), how long leaving may take (`controlled_shutdown.py`), the clean-shutdown file
+(the composition writes and reads it).
 """
 
 from __future__ import annotations

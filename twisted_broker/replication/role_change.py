@@ -188,7 +188,7 @@ def _make_leader(
         newest > state.leader_epoch
     ):  # its next append would be truncated by the next recovery: epochs in a log only grow
         reason = older_metadata(newest, f"the metadata lets it lead at epoch {state.leader_epoch}")
-        partition.history.following_failed(reason, replicas.runtime.now_ms())
+        partition.following_failed(reason, replicas.runtime.now_ms())
         partition.fail(reason)
         return
     try:

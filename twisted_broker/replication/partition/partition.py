@@ -195,8 +195,9 @@ class Partition:
         self.listeners = tuple(each for each in self.listeners if each is not listener)
 
     def _tell_listeners(self) -> None:
-        told, self.listeners = self.listeners, ()
-        for listener in told:
+        # Taken off first: a subscription ends with the call, and a listener may subscribe again.
+        listeners, self.listeners = self.listeners, ()
+        for listener in listeners:
             listener.partition_changed()
 
     # roles
@@ -442,7 +443,7 @@ class Partition:
         return truncation
 
     def following_failed(self, reason: str, now_ms: int) -> None:
-        """Its fetcher fetches it no more."""
+        """It cannot follow any more (or lead, by what its log holds): kept for the explanation."""
         self.history.following_failed(reason, now_ms)
 
     # the in-sync replicas
@@ -716,7 +717,7 @@ class Partition:
     def divergence(self, request: FetchPartitionRequest) -> tuple[int, int] | None:
         """(epoch, end offset) from which the reader's log differs, None when it agrees.
 
-        Raises OFFSET_OUT_OF_RANGE when that cannot be told.
+        Raises OFFSET_OUT_OF_RANGE when that is not known here.
         """
         log = self.log
         assert log is not None
@@ -785,7 +786,7 @@ class Partition:
         return min(log.log_start_offset, *starts) if starts else log.log_start_offset
 
     def delete_records(self, offset: int) -> tuple[int, int]:
-        """RL 2.8: (offset asked, low watermark); -1 asks for the high watermark.
+        """RL 2.8: (offset required, low watermark); -1 stands for the high watermark.
 
         Raises NOT_LEADER_OR_FOLLOWER, POLICY_VIOLATION, OFFSET_OUT_OF_RANGE.
         """

@@ -79,6 +79,11 @@ class Controller:
         return self.committed
 
     @property
+    def uncommitted(self) -> list[MetadataImage]:
+        """The images after each write that is not durable yet, in order; for checkers."""
+        return [image for _, image, _ in self._waiting]
+
+    @property
     def epoch(self) -> int:
         return self.log.epoch
 

@@ -50,7 +50,9 @@ class ClusterChecker:
         assert node.broker is not None
         parts, touched = node.broker.parts, self.truth.touched
         if parts.controller is not None:
-            self.truth.look(parts.controller.committed)
+            controller = parts.controller
+            self.truth.decided(controller, controller.uncommitted)
+            self.truth.look(controller.committed)
         if parts.replica_manager is not None:
             for name, partition in parts.replica_manager.partitions.items():
                 self._look(node, name, partition)

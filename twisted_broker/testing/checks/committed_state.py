@@ -15,7 +15,7 @@ Source: RL 9; RELIABILITY 2.2 (TypeOk, LeaderInIsr). Not here: logs (`testing/ch
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from twisted_broker.interfaces import TopicPartition
@@ -44,6 +44,8 @@ class CommittedState:
         self.unclean_elections = 0
         self._note = note
         self._looked_at: Any = None
+        self._decider: Any = None
+        self._decided: dict[int, Any] = {}
         self._broker_epochs: dict[int, int] = {}
 
     # names
@@ -81,6 +83,14 @@ class CommittedState:
 
     # changes
 
+    def decided(self, controller: object, images: Iterable[Any]) -> None:
+        """What a controller decided and has not committed: one sync may commit several decisions,
+        and what lay between, an unclean election perhaps, is seen only here.
+        """
+        if controller is not self._decider:
+            self._decider, self._decided = controller, {}
+        self._decided.update((image.offset, image) for image in images)
+
     def look(self, image: Any) -> None:
         """What the controller has committed now; costs nothing while that is the same image.
 
@@ -88,6 +98,13 @@ class CommittedState:
         """
         if image is self._looked_at:
             return
+        for offset in sorted(self._decided):
+            if offset < image.offset and (self.image is None or offset > self.image.offset):
+                self._look(self._decided[offset])
+        self._decided = {o: each for o, each in self._decided.items() if o > image.offset}
+        self._look(image)
+
+    def _look(self, image: Any) -> None:
         before, self._looked_at = self.image, image
         if image.offset < 0:
             return

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pyspark
 
-from twisted_broker.pipeline.machine import java
+from replog_pipeline.machine import java
 
 PATIENCE_SECONDS = 120
 SPARK = Path(pyspark.__file__).parent

@@ -12,9 +12,9 @@ from types import SimpleNamespace
 
 import pytest
 
+from replog_pipeline import session, submit
+from replog_pipeline.errors import PipelineError
 from tests.pipeline.machine.test_java import fake_java
-from twisted_broker.pipeline import session, submit
-from twisted_broker.pipeline.errors import PipelineError
 
 pytest.importorskip("pyspark")
 RUN = (

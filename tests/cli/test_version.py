@@ -1,4 +1,4 @@
-"""The version is written down once, and read without loading anything."""
+"""The version is read without loading anything."""
 
 import subprocess
 import sys

@@ -1,7 +1,8 @@
-"""What a user installs: the sdist is whole, its wheel starts in an empty environment.
+"""What a user installs: the sdists are whole, the broker's wheel starts in an empty environment,
+and the pipeline's beside it.
 
-REPLOG_TEST_DIST names a directory with a wheel and an sdist that were built already, as `make dist`
-does; else both are built here.
+REPLOG_TEST_DIST names a directory with both distributions' wheels and sdists that were built
+already, as `make dist` does; else they are built here.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ NOT_OURS = shutil.ignore_patterns(
     "*.egg-info",
     "dropin.cache",
 )
+PACKAGE = "pipeline/replog_pipeline"
 # The script `twistd`, which belongs to the environment of Twisted.
 TWISTD = "from twisted.scripts.twistd import run; run()"
 
@@ -49,48 +51,40 @@ def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("dist")
     # Of a copy: a build writes into the directory that it builds.
     shutil.copytree(ROOT, directory / "source", ignore=NOT_OURS)
-    run(
-        sys.executable,
-        "-m",
-        "build",
-        "--no-isolation",
-        "--outdir",
-        str(directory),
-        str(directory / "source"),
-        cwd=directory,
-    )
+    for folder in (directory / "source", directory / "source" / "pipeline"):
+        build = (sys.executable, "-m", "build", "--no-isolation", "--outdir", str(directory))
+        run(*build, str(folder), cwd=directory)
     return directory
 
 
 @pytest.fixture(scope="module")
 def wheel(dist: Path) -> Path:
-    (found,) = dist.glob("*.whl")
+    """The broker's."""
+    (found,) = dist.glob("twisted_broker-*.whl")
+    return found
+
+
+@pytest.fixture(scope="module")
+def pipeline_wheel(dist: Path) -> Path:
+    (found,) = dist.glob("twisted_broker_pipeline-*.whl")
     return found
 
 
 @pytest.fixture(scope="module")
 def environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The `bin` of an empty environment with our wheel.
+    """The `bin` of an empty environment with the broker's wheel."""
+    return empty_environment(tmp_path_factory.mktemp("environment"), wheel)
 
-    Nothing is fetched: what the wheel depends on is read where these tests have it.
+
+def empty_environment(directory: Path, *wheels: Path) -> Path:
+    """Its `bin`. Nothing is fetched: what the wheels depend on is read where these tests have
+    it.
     """
-    directory = tmp_path_factory.mktemp("environment")
     venv.create(directory, symlinks=True)
     python = directory / "bin" / "python"
-    run(
-        sys.executable,
-        "-m",
-        "pip",
-        "--python",
-        str(python),
-        "install",
-        "-q",
-        "--no-deps",
-        "--no-index",
-        "--no-compile",
-        str(wheel),
-        cwd=directory,
-    )
+    pip = (sys.executable, "-m", "pip", "--python", str(python), "install", "-q")
+    names = map(str, wheels)
+    run(*pip, "--no-deps", "--no-index", "--no-compile", *names, cwd=directory)
     here = sysconfig.get_path("purelib", vars={"base": str(directory), "platbase": str(directory)})
     # Directories in a .pth have their own .pth not read: an editable install here stays out.
     (Path(here) / "dependencies.pth").write_text(
@@ -125,7 +119,20 @@ class InstalledBroker(BrokerProcess):
 
 
 def test_the_wheel_has_all_of_the_packages_and_nothing_else(wheel: Path) -> None:
-    """Types, twistd's plugin, Spark's logging, the license: files that setup.cfg must name."""
+    """Types, twistd's plugin, the license: files that setup.cfg must name. No pipeline."""
+    wanted = [*(ROOT / "twisted_broker").rglob("*"), *(ROOT / "twisted").rglob("*.py")]
+    names = content(wheel, wanted, ROOT)
+    assert {"twisted_broker/py.typed", "twisted/plugins/replog.py"} <= names
+
+
+def test_the_pipelines_wheel_has_all_of_its_package_and_nothing_else(pipeline_wheel: Path) -> None:
+    folder = ROOT / "pipeline"
+    names = content(pipeline_wheel, [*(folder / "replog_pipeline").rglob("*")], folder)
+    assert {"replog_pipeline/py.typed", "replog_pipeline/log4j2.properties"} <= names
+
+
+def content(wheel: Path, wanted: list[Path], root: Path) -> set[str]:
+    """The files of a wheel, which are those wanted, below `root`; version and license are ours."""
     with zipfile.ZipFile(wheel) as archive:
         names = [name for name in archive.namelist() if ".dist-info/" not in name]
         information = {
@@ -135,35 +142,32 @@ def test_the_wheel_has_all_of_the_packages_and_nothing_else(wheel: Path) -> None
         }
         metadata = HeaderParser().parsestr(archive.read(information["METADATA"]).decode())
         license_text = archive.read(information["licenses/LICENSE"])
-    wanted = [*(ROOT / "twisted_broker").rglob("*"), *(ROOT / "twisted").rglob("*.py")]
     ours = [
-        path.relative_to(ROOT).as_posix()
+        path.relative_to(root).as_posix()
         for path in wanted
         if path.is_file() and "__pycache__" not in path.parts
     ]
     assert sorted(names) == sorted(ours)
-    assert {
-        "twisted_broker/py.typed",
-        "twisted_broker/pipeline/log4j2.properties",
-        "twisted/plugins/replog.py",
-    } <= set(names)
     assert metadata["Version"] == twisted_broker.__version__
     assert license_text == (ROOT / "LICENSE").read_bytes()
+    return set(names)
 
 
 def test_the_sdist_has_tests_and_documents(dist: Path, tmp_path: Path) -> None:
     """Whoever unpacks it can run the tests, and its README's links lead somewhere."""
-    (found,) = dist.glob("*.tar.gz")
+    (found,) = dist.glob("twisted_broker-*.tar.gz")
     with tarfile.open(found) as archive:
         archive.extractall(tmp_path, filter="data")
     (top,) = tmp_path.iterdir()
-    for folder in ("tests", "docs", "benchmarks", "twisted", "twisted_broker"):
+    for folder in ("tests", "docs", "benchmarks", "twisted", "twisted_broker", PACKAGE):
         for path in (ROOT / folder).rglob("*"):
             if path.is_file() and "__pycache__" not in path.parts and path.name != "dropin.cache":
                 assert (top / path.relative_to(ROOT)).read_bytes() == path.read_bytes(), path
     for name in (
         "Makefile",
         "pyproject.toml",
+        "pipeline/pyproject.toml",
+        "pipeline/setup.cfg",
         "LICENSE",
         "CHANGELOG.md",
         "CONTRIBUTING.md",
@@ -207,3 +211,23 @@ def test_an_empty_environment_serves_a_record(environment: Path, tmp_path: Path)
         f"{broker.data}/greetings-0",
         cwd=tmp_path,
     )
+
+
+def test_the_broker_alone_says_how_to_have_the_pipeline(environment: Path, tmp_path: Path) -> None:
+    for arguments in (["--help"], ["pipeline", "doctor"]):
+        command = [str(environment / "replog"), *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
+        told = " ".join((done.stdout + done.stderr).split())
+        assert "pip install --find-links" in told and "[spark]" in told
+    assert done.returncode == 2 and done.stderr.count("\n") == 1, done.stderr
+
+
+def test_both_wheels_are_one_command_line(
+    wheel: Path, pipeline_wheel: Path, tmp_path: Path
+) -> None:
+    programs = empty_environment(tmp_path / "environment", wheel, pipeline_wheel)
+    told = run(str(programs / "replog"), "pipeline", "report", "--help", cwd=tmp_path)
+    assert told.startswith("Usage: replog pipeline report")
+    where = "import replog_pipeline; print(replog_pipeline.__file__)"
+    found = run(str(programs / "python"), "-I", "-c", where, cwd=tmp_path)
+    assert Path(found.strip()).is_relative_to(tmp_path)

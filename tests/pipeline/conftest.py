@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from replog_pipeline.errors import PipelineError
 from tests.compat.broker_process import BrokerProcess
 from tests.pipeline.kafka_files import serve, unpack
-from twisted_broker.pipeline.errors import PipelineError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -44,7 +44,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 
     Where Java or the jars cannot be had its tests are skipped, except under CI=true.
     """
-    from twisted_broker.pipeline import session
+    from replog_pipeline import session
 
     places = {
         "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")),

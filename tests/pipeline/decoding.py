@@ -14,8 +14,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from twisted_broker.pipeline.columns import ALL_COLUMNS
-from twisted_broker.pipeline.decoder import Request, decode_segment
+from replog_pipeline.columns import ALL_COLUMNS
+from replog_pipeline.decoder import Request, decode_segment
 from twisted_broker.wire.compression import CODEC_NAMES
 from twisted_broker.wire.records import (
     BatchBuilder,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from twisted_broker.pipeline.decoder import HEADER
+from replog_pipeline.decoder import HEADER
 from twisted_broker.wire.records import CONTROL_FLAG, TRANSACTIONAL_FLAG
 
 

@@ -6,15 +6,17 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import time
 from pathlib import Path
 
 import pyspark
 
-from twisted_broker.pipeline.machine import java
+from replog_pipeline.machine import java
 
 PATIENCE_SECONDS = 120
+PLAIN_PATH = "/usr/bin:/bin"
 SPARK = Path(pyspark.__file__).parent
 QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 SMALL = {
@@ -26,14 +28,17 @@ SMALL = {
 
 
 class Daemon:
-    """One of Spark's daemons; its log is a file."""
+    """One of Spark's daemons; its log is a file. `user`: whom it runs as, with nothing of this
+    process's environment.
+    """
 
-    def __init__(self, directory: Path, *arguments: str) -> None:
+    def __init__(self, directory: Path, *arguments: str, user: str | None = None) -> None:
         directory.mkdir(parents=True, exist_ok=True)
         self.log = directory / "log"
-        environment = (
-            os.environ | SMALL | {"JAVA_HOME": str(java.find().home), "SPARK_HOME": str(SPARK)}
-        )
+        known = os.environ if user is None else {"PATH": PLAIN_PATH, "HOME": str(directory)}
+        own = {"JAVA_HOME": str(java.find().home), "SPARK_HOME": str(SPARK)}
+        if user is not None:
+            shutil.chown(directory, user)
         command = [SPARK / "bin" / "spark-class", *arguments]
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
@@ -42,7 +47,9 @@ class Daemon:
                 stderr=log,
                 stdin=subprocess.DEVNULL,
                 cwd=directory,
-                env=environment,
+                env=known | SMALL | own,
+                user=user,
+                extra_groups=None if user is None else [],
             )
 
     def said(self, pattern: str) -> str:
@@ -65,9 +72,12 @@ class Daemon:
 
 
 class Standalone:
-    """A master and `count` workers of one core each. `url` is what `--master` takes."""
+    """A master and `count` workers of one core each. `url` is what `--master` takes.
 
-    def __init__(self, directory: Path, count: int = 2) -> None:
+    `user`: whom the workers run as; only root may say so.
+    """
+
+    def __init__(self, directory: Path, count: int = 2, user: str | None = None) -> None:
         self.directory = directory
         package = "org.apache.spark.deploy."
         self.daemons = [
@@ -100,7 +110,9 @@ class Standalone:
                 self.url,
             )
             self.daemons += [
-                Daemon(directory / f"worker-{number}", f"{package}worker.Worker", *options)
+                Daemon(
+                    directory / f"worker-{number}", f"{package}worker.Worker", *options, user=user
+                )
                 for number in range(count)
             ]
             for worker in self.daemons[1:]:

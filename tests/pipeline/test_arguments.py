@@ -12,15 +12,15 @@ from typing import Any
 
 import pytest
 
+from replog_pipeline.lake.files import LocalFiles
+from replog_pipeline.lake.ledger import Ledger
+from replog_pipeline.lake.parquet import LEDGERS, ParquetTable
 from tests.pipeline.replica_folders import batch, high_watermarks, partition
-from twisted_broker.pipeline.lake.files import LocalFiles
-from twisted_broker.pipeline.lake.ledger import Ledger
-from twisted_broker.pipeline.lake.parquet import LEDGERS, ParquetTable
 
 RUN = """
 import json, sys
 from click.testing import CliRunner
-from twisted_broker.pipeline.cli import pipeline
+from replog_pipeline.cli import pipeline
 told = []
 for arguments in json.load(sys.stdin):
     done = CliRunner().invoke(pipeline, arguments)

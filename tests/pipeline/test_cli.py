@@ -11,10 +11,10 @@ import sys
 import pytest
 from click.testing import CliRunner
 
-from twisted_broker.pipeline import cli
-from twisted_broker.pipeline.errors import PipelineError, root_line
-from twisted_broker.pipeline.machine import doctor, jars, java
-from twisted_broker.pipeline.machine.installed import install
+from replog_pipeline import cli
+from replog_pipeline.errors import PipelineError, root_line
+from replog_pipeline.machine import doctor, jars, java
+from twisted_broker.cli.installed import install
 
 RUN = (
     "import sys; {before}\nfrom twisted_broker.cli.main import main\nmain(sys.argv[1:], "

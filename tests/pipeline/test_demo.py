@@ -8,9 +8,9 @@ import json
 
 import pytest
 
-from twisted_broker.pipeline.demo import flights, producers, story
-from twisted_broker.pipeline.errors import PipelineError
-from twisted_broker.pipeline.progress import Progress
+from replog_pipeline.demo import flights, producers, story
+from replog_pipeline.errors import PipelineError
+from replog_pipeline.progress import Progress
 
 SMALL = 2000
 

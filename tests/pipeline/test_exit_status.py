@@ -20,9 +20,9 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 
+from replog_pipeline import cli
+from replog_pipeline.errors import LONGEST_LINE, PipelineError
 from twisted_broker.log.errors import CheckpointError
-from twisted_broker.pipeline import cli
-from twisted_broker.pipeline.errors import LONGEST_LINE, PipelineError
 from twisted_broker.wire.errors import WireError
 
 JAVA = """An error occurred while calling o95.save.

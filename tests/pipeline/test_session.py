@@ -12,9 +12,9 @@ from types import SimpleNamespace
 
 import pytest
 
+from replog_pipeline import session, submit
+from replog_pipeline.errors import PipelineError
 from tests.pipeline.machine.test_java import fake_java
-from twisted_broker.pipeline import session, submit
-from twisted_broker.pipeline.errors import PipelineError
 
 pytest.importorskip("pyspark")
 RUN = (
@@ -113,6 +113,25 @@ def test_the_workers_python_is_the_packed_environments(options, folder):
     told = submit.workers_python(options, {})
     assert (not told) if folder is None else told[1].startswith(f"spark.executorEnv.PATH={folder}")
     assert submit.workers_python(options, {"PYSPARK_PYTHON": "python3.11"}) == []
+
+
+def test_a_packed_environment_that_could_not_be_started_is_refused():
+    with pytest.raises(PipelineError, match=r"--archives env.tar: .*; pack it as .tar.gz"):
+        submit.workers_python(["--archives", "env.tar#env"], {})
+
+
+def test_the_workers_path_leads_the_drivers_planner_to_its_own_environment(tmp_path):
+    """Spark starts it by its name, with the workers' PATH."""
+    (_, setting) = submit.workers_python(["--archives", "env.tar.gz#env"], {})
+    done = subprocess.run(
+        ["python3", "-c", "import sys; print(sys.prefix)"],
+        executable=sys.executable,
+        env={"PATH": setting.partition("PATH=")[2]},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
+    assert done.stdout.strip() == sys.prefix, done.stderr
 
 
 def test_the_drivers_python_is_the_one_that_submits():

@@ -8,14 +8,18 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
 
+import replog_pipeline
+import twisted_broker
 from tests.pipeline.kafka_files import expected, unpack
-from tests.pipeline.standalone import QUICK, Standalone
+from tests.pipeline.standalone import QUICK, SPARK, Standalone
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 PATIENCE_SECONDS = 300
@@ -34,16 +38,25 @@ def cluster(tmp_path_factory):
     standalone.end()
 
 
-def replog(*arguments: str, status: int = 0, **environment: str) -> dict:
-    """Runs `replog pipeline`; the JSON that it printed."""
+def run_replog(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Runs `replog pipeline`."""
     command = [Path(sys.executable).parent / "replog", "pipeline", *arguments]
     more = {
         "SPARK_LOCAL_IP": "127.0.0.1",
         "PYSPARK_SUBMIT_ARGS": shlex.join([*SMALL, "pyspark-shell"]),
     } | environment
-    done = subprocess.run(
-        command, capture_output=True, text=True, env=os.environ | more, timeout=PATIENCE_SECONDS
+    return subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        env=os.environ | more,
+        timeout=PATIENCE_SECONDS,
     )
+
+
+def replog(*arguments: str, status: int = 0, **environment: str) -> dict:
+    """Runs it; the JSON that it printed."""
+    done = run_replog(*arguments, **environment)
     assert done.returncode == status, f"{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
     return json.loads(done.stdout)
 
@@ -75,3 +88,118 @@ def test_archive_audit_and_compare_run_on_two_workers(cluster, kafka_files, tmp_
     assert len(set().union(*workers)) == 3 and all(workers), (
         "an application ran elsewhere, or a worker had nothing to do"
     )
+
+
+STRANGER = "nobody"
+PACKED = (
+    "attr",
+    "attrs",
+    "automat",
+    "click",
+    "constantly",
+    "cramjam",
+    "crc32c",
+    "dateutil",
+    "hyperlink",
+    "idna",
+    "incremental",
+    "lz4",
+    "numpy",
+    "numpy.libs",
+    "pandas",
+    "pyarrow",
+    "pytz",
+    "six.py",
+    "twisted",
+    "typing_extensions.py",
+    "tzdata",
+    "zope",
+    "zstandard",
+)
+"""What the packages need on a worker; Spark is there."""
+
+
+@pytest.fixture
+def open_folder():
+    """A folder that every user may read; pytest's own are this user's alone."""
+    with tempfile.TemporaryDirectory(prefix="replog-") as name:
+        os.chmod(name, 0o755)
+        yield Path(name)
+
+
+def strangers_python() -> str:
+    """A Python of this version that the other user may run. Skips where there is none, and where
+    no other user can be had.
+    """
+    if os.geteuid() != 0:
+        pytest.skip("only root starts processes of another user")
+    names = (sys._base_executable, f"/usr/bin/python3.{sys.version_info.minor}")
+    found = [name for name in names if runs([name, "-c", ""])]
+    if not found or not runs(["ls", str(SPARK)]):
+        pytest.skip("another user cannot run this Python and this Spark")
+    return found[0]
+
+
+def runs(command: list[str]) -> bool:
+    """Whether the other user can."""
+    try:
+        done = subprocess.run(
+            command, user=STRANGER, extra_groups=[], cwd="/", env={}, capture_output=True
+        )
+    except OSError:
+        return False
+    return done.returncode == 0
+
+
+def pack(folder: Path, python: str) -> Path:
+    """A virtual environment with both packages and what they need on a worker, packed as the
+    documentation says.
+    """
+    venv = folder / "packed"
+    subprocess.run([python, "-m", "venv", "--without-pip", "--copies", venv], check=True)
+    site = next(venv.glob("lib/python3*/site-packages"))
+    leave = shutil.ignore_patterns("tests", "test", "__pycache__", "include")
+    ours = [Path(package.__file__).parent for package in (twisted_broker, replog_pipeline)]
+    information = [path for name in PACKED for path in SPARK.parent.glob(f"{name}-*.dist-info")]
+    for kept in [*(SPARK.parent / name for name in PACKED), *information, *ours]:
+        if kept.is_dir():
+            shutil.copytree(kept, site / kept.name, symlinks=True, ignore=leave)
+        elif kept.exists():
+            shutil.copy(kept, site)
+    packed = folder / "packed.tar.gz"
+    subprocess.run(["tar", "-I", "gzip -1", "-cf", packed, "-C", venv, "."], check=True)
+    return packed
+
+
+def test_workers_of_another_user_without_this_package_take_the_packed_environment(open_folder):
+    python = strangers_python()
+    directory = unpack(open_folder / "kafka")
+    lake = open_folder / "lake"
+    lake.mkdir()
+    lake.chmod(0o777)
+    packed = pack(open_folder, python)
+    subprocess.run(["chmod", "-R", "a+rX", open_folder], check=True)
+    archive = (
+        "archive",
+        "--from",
+        f"segments:{directory}?topics=rich",
+        "--to",
+        str(lake),
+        "--format",
+        "parquet",
+        "--json",
+        "--quiet",
+    )
+    cluster = Standalone(open_folder / "cluster", 1, STRANGER)
+    try:
+        to_cluster = ("submit", "--master", cluster.url, *SMALL)
+        shipped = ("--archives", f"{packed}#environment")
+        # The workers write into folders that the driver makes.
+        shared = ("--conf", "spark.hadoop.fs.permissions.umask-mode=000")
+        done = run_replog(*to_cluster, *shared, *shipped, *archive)
+        assert done.returncode == 0, f"{done.stdout}\n{done.stderr}\n{cluster.log_tail()}"
+        rows = len(expected(directory, "rich", "read_uncommitted"))
+        assert json.loads(done.stdout)["rows"] == rows
+        assert {path.owner() for path in lake.glob("date=*/*.parquet")} == {STRANGER}
+    finally:
+        cluster.end()

@@ -15,12 +15,12 @@ import click
 
 from twisted_broker import __version__
 from twisted_broker.cli.dump import file_rows, files_below
+from twisted_broker.cli.group import CommandGroup
 from twisted_broker.cli.metadata import metadata
 from twisted_broker.cli.rows import lines
-from twisted_broker.pipeline.cli import pipeline
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=CommandGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="replog")
 def main() -> None:
     """Look into what a Kafka broker keeps on disk, and why its replicas are as they are.
@@ -30,7 +30,6 @@ def main() -> None:
     """
 
 
-main.add_command(pipeline)
 main.add_command(metadata)
 
 

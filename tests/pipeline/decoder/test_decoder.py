@@ -13,9 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.pipeline.decoding import FIRST_MS, decoded, segment, walked, with_crc
-from twisted_broker.pipeline.columns import ALL_COLUMNS, COLUMNS
-from twisted_broker.pipeline.decoder import (
+from replog_pipeline.columns import ALL_COLUMNS, COLUMNS
+from replog_pipeline.decoder import (
     FLAG,
     HEADER,
     AbortedTransaction,
@@ -25,7 +24,8 @@ from twisted_broker.pipeline.decoder import (
     headers,
     scan,
 )
-from twisted_broker.pipeline.decoder.arrow_types import TYPES
+from replog_pipeline.decoder.arrow_types import TYPES
+from tests.pipeline.decoding import FIRST_MS, decoded, segment, walked, with_crc
 from twisted_broker.wire.control_batch import build_end_marker
 from twisted_broker.wire.legacy import build_message_set
 from twisted_broker.wire.record_builder import append_varint, build_batch
@@ -316,15 +316,15 @@ def test_types_are_there_for_every_column() -> None:
 
 
 def test_the_decoder_imports_only_wire_of_ours_and_no_spark() -> None:
-    code = "import sys, twisted_broker.pipeline.decoder; print(*sys.modules)"
+    code = "import sys, replog_pipeline.decoder; print(*sys.modules)"
     loaded = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
     ).stdout.split()
     assert not [name for name in loaded if name.split(".")[0] in ("pyspark", "twisted", "pandas")]
-    allowed = ("twisted_broker.wire", "twisted_broker.pipeline.decoder")
+    allowed = ("twisted_broker.wire", "replog_pipeline.decoder")
     ours = {
         name
         for name in loaded
-        if name.startswith("twisted_broker.") and not name.startswith(allowed)
+        if name.startswith(("twisted_broker", "replog_pipeline")) and not name.startswith(allowed)
     }
-    assert ours == {"twisted_broker.pipeline"}
+    assert ours == {"twisted_broker", "replog_pipeline"}

@@ -12,9 +12,9 @@ import json
 import sys
 from typing import TYPE_CHECKING
 
-from twisted_broker.pipeline import session
-from twisted_broker.pipeline.jobs import archive
-from twisted_broker.pipeline.jobs.archive.signals import Stopper
+from replog_pipeline import session
+from replog_pipeline.jobs import archive
+from replog_pipeline.jobs.archive.signals import Stopper
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from kafka import KafkaAdminClient
 from kafka.admin import NewTopic
 
+from replog_pipeline.lake import table
 from tests.pipeline.records import Written
-from twisted_broker.pipeline.lake import table
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -15,20 +15,20 @@ import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 
+from replog_pipeline import sources
+from replog_pipeline.cli import pipeline
+from replog_pipeline.errors import PipelineError
+from replog_pipeline.jobs import archive
+from replog_pipeline.jobs.archive.signals import Stopper
+from replog_pipeline.lake import timestamps
+from replog_pipeline.lake.delta import DeltaTable
+from replog_pipeline.lake.ledger import Ledger
+from replog_pipeline.lake.parquet import ParquetTable
+from replog_pipeline.progress import Progress
 from tests.compat.broker_process import BrokerProcess
 from tests.pipeline.conftest import KafkaFiles
 from tests.pipeline.jobs import tables
 from tests.pipeline.records import numbered, produce
-from twisted_broker.pipeline import sources
-from twisted_broker.pipeline.cli import pipeline
-from twisted_broker.pipeline.errors import PipelineError
-from twisted_broker.pipeline.jobs import archive
-from twisted_broker.pipeline.jobs.archive.signals import Stopper
-from twisted_broker.pipeline.lake import timestamps
-from twisted_broker.pipeline.lake.delta import DeltaTable
-from twisted_broker.pipeline.lake.ledger import Ledger
-from twisted_broker.pipeline.lake.parquet import ParquetTable
-from twisted_broker.pipeline.progress import Progress
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from replog_pipeline import sources
+from replog_pipeline.jobs import archive
+from replog_pipeline.jobs.archive.signals import Stopper
+from replog_pipeline.progress import Progress
+from replog_pipeline.sources import kafka_admin
+from replog_pipeline.sources.away import are_away
 from tests.compat.broker_process import BrokerProcess
 from tests.pipeline.jobs import tables
 from tests.pipeline.records import numbered, produce
-from twisted_broker.pipeline import sources
-from twisted_broker.pipeline.jobs import archive
-from twisted_broker.pipeline.jobs.archive.signals import Stopper
-from twisted_broker.pipeline.progress import Progress
-from twisted_broker.pipeline.sources import kafka_admin
-from twisted_broker.pipeline.sources.away import are_away
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from replog_pipeline.jobs import archive
 from tests.compat.broker_process import BrokerProcess
 from tests.pipeline.jobs import tables
 from tests.pipeline.jobs.archive_heap import consumers
 from tests.pipeline.records import OLD_MS, numbered, produce
-from twisted_broker.pipeline.jobs import archive
 from twisted_broker.wire.records import BatchBuilder, set_offsets_and_epoch
 
 if TYPE_CHECKING:

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from replog_pipeline.jobs import archive
 from tests.compat.broker_process import BrokerProcess
 from tests.pipeline.jobs import tables
 from tests.pipeline.records import Written, numbered, produce
-from twisted_broker.pipeline.jobs import archive
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -10,23 +10,23 @@ import pytest
 from click.testing import CliRunner
 from kafka.admin import KafkaAdminClient, NewTopic
 
-from tests.pipeline.kafka_files import serve
-from tests.pipeline.records import numbered, produce
-from tests.pipeline.replica_folders import batch, checkpoint, high_watermarks, partition
-from twisted_broker.pipeline import session, sources
-from twisted_broker.pipeline.errors import PipelineError
-from twisted_broker.pipeline.jobs import audit
-from twisted_broker.pipeline.jobs.audit import AuditConfig, cleanup
-from twisted_broker.pipeline.jobs.audit.check import Facts
-from twisted_broker.pipeline.jobs.audit.command import command
-from twisted_broker.pipeline.jobs.audit.directories import (
+from replog_pipeline import session, sources
+from replog_pipeline.errors import PipelineError
+from replog_pipeline.jobs import audit
+from replog_pipeline.jobs.audit import AuditConfig, cleanup
+from replog_pipeline.jobs.audit.check import Facts
+from replog_pipeline.jobs.audit.command import command
+from replog_pipeline.jobs.audit.directories import (
     SEGMENT,
     gathered,
     judge,
     scan,
     segment_rows,
 )
-from twisted_broker.pipeline.segments.log_folder import folders
+from replog_pipeline.segments.log_folder import folders
+from tests.pipeline.kafka_files import serve
+from tests.pipeline.records import numbered, produce
+from tests.pipeline.replica_folders import batch, checkpoint, high_watermarks, partition
 from twisted_broker.wire.records import build_end_marker
 
 AGES = 10**9

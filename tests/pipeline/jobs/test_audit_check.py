@@ -8,10 +8,10 @@ from dataclasses import replace
 
 import pytest
 
+from replog_pipeline.decoder import Stop
+from replog_pipeline.jobs.audit.check import SHOWN, Facts, Segment, check_partition
+from replog_pipeline.transforms.faults import Fault
 from tests.pipeline.header_tables import batch, data, marker, table
-from twisted_broker.pipeline.decoder import Stop
-from twisted_broker.pipeline.jobs.audit.check import SHOWN, Facts, Segment, check_partition
-from twisted_broker.pipeline.transforms.faults import Fault
 
 NOW = 10_000_000
 SOUND = [data(0, 7, 0), data(10, 7, 10), batch(20), data(30, 7, 20, inside=False)]

@@ -9,16 +9,16 @@ import json
 import pytest
 from click.testing import CliRunner
 
+from replog_pipeline.errors import PipelineError
+from replog_pipeline.flat_rows import arrow_schema
+from replog_pipeline.jobs.compare import CompareConfig, planned, ranges
+from replog_pipeline.jobs.compare.command import command
+from replog_pipeline.jobs.compare.findings import Parting, partings
+from replog_pipeline.jobs.compare.job import note_gone
+from replog_pipeline.jobs.compare.ranges import Partition
+from replog_pipeline.jobs.compare.task import GONE, READ, ROW, compare_piece
+from replog_pipeline.segments.log_view import LOG_END
 from tests.pipeline.replica_folders import batch, checkpoint, high_watermarks, partition, topic_id
-from twisted_broker.pipeline.errors import PipelineError
-from twisted_broker.pipeline.flat_rows import arrow_schema
-from twisted_broker.pipeline.jobs.compare import CompareConfig, planned, ranges
-from twisted_broker.pipeline.jobs.compare.command import command
-from twisted_broker.pipeline.jobs.compare.findings import Parting, partings
-from twisted_broker.pipeline.jobs.compare.job import note_gone
-from twisted_broker.pipeline.jobs.compare.ranges import Partition
-from twisted_broker.pipeline.jobs.compare.task import GONE, READ, ROW, compare_piece
-from twisted_broker.pipeline.segments.log_view import LOG_END
 
 SAME = {0: [batch(0), batch(10, epoch=1)], 20: [batch(20, epoch=1), batch(30, epoch=2)]}
 

@@ -7,11 +7,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from replog_pipeline.errors import PipelineError
+from replog_pipeline.jobs.audit import markers
+from replog_pipeline.jobs.audit.markers import Markers
+from replog_pipeline.replay.cluster import NotNowError
 from tests.pipeline.replica_folders import batch
-from twisted_broker.pipeline.errors import PipelineError
-from twisted_broker.pipeline.jobs.audit import markers
-from twisted_broker.pipeline.jobs.audit.markers import Markers
-from twisted_broker.pipeline.replay.cluster import NotNowError
 
 DATA, CONTROL = "data", "control"
 LOG = [

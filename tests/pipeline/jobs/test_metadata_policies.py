@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from replog_pipeline.jobs.audit import cleanup
+from replog_pipeline.jobs.audit.metadata_policies import cleanup_policies
+from replog_pipeline.segments.log_folder import folders
 from tests.pipeline.replica_folders import partition
 from twisted_broker.cluster.records import encode_record
-from twisted_broker.pipeline.jobs.audit import cleanup
-from twisted_broker.pipeline.jobs.audit.metadata_policies import cleanup_policies
-from twisted_broker.pipeline.segments.log_folder import folders
 from twisted_broker.wire.messages.metadata_records import (
     ConfigRecord,
     RemoveTopicRecord,

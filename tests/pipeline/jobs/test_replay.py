@@ -18,15 +18,15 @@ import pytest
 from click.testing import CliRunner
 from kafka import KafkaConsumer, TopicPartition
 
+from replog_pipeline import sources
+from replog_pipeline.cli import pipeline
+from replog_pipeline.jobs import archive, replay
+from replog_pipeline.progress import Progress
+from replog_pipeline.sources import kafka_admin
 from tests.compat.broker_process import BrokerProcess
 from tests.pipeline.conftest import KafkaFiles
 from tests.pipeline.jobs import tables
 from tests.pipeline.records import Written, numbered, produce
-from twisted_broker.pipeline import sources
-from twisted_broker.pipeline.cli import pipeline
-from twisted_broker.pipeline.jobs import archive, replay
-from twisted_broker.pipeline.progress import Progress
-from twisted_broker.pipeline.sources import kafka_admin
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -99,8 +99,8 @@ def test_log_directories_of_apache_kafka_come_back_without_control_records(
 
 SLOW_REPLAY = """
 import sys
-from twisted_broker.pipeline import session
-from twisted_broker.pipeline.jobs import replay
+from replog_pipeline import session
+from replog_pipeline.jobs import replay
 replay.job.LARGEST_BATCH = 100
 spark = session.build("killed", conf={"spark.master": "local[1]"}, formats=("kafka", "delta"))
 replay.run(spark, replay.ReplayConfig(sys.argv[1], sys.argv[2]))

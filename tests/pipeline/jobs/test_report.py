@@ -11,17 +11,17 @@ from dataclasses import replace
 import pytest
 from click.testing import CliRunner
 
+from replog_pipeline import session, sources
+from replog_pipeline.errors import PipelineError
+from replog_pipeline.jobs import report
+from replog_pipeline.jobs.report import ReportConfig, counts
+from replog_pipeline.jobs.report.batch_sizes import sizes
+from replog_pipeline.jobs.report.command import command
+from replog_pipeline.jobs.report.job import checked
+from replog_pipeline.report.tables import Table
+from replog_pipeline.sources.extents import Extent
+from replog_pipeline.transforms.group_offsets import commit
 from tests.pipeline import report_folder
-from twisted_broker.pipeline import session, sources
-from twisted_broker.pipeline.errors import PipelineError
-from twisted_broker.pipeline.jobs import report
-from twisted_broker.pipeline.jobs.report import ReportConfig, counts
-from twisted_broker.pipeline.jobs.report.batch_sizes import sizes
-from twisted_broker.pipeline.jobs.report.command import command
-from twisted_broker.pipeline.jobs.report.job import checked
-from twisted_broker.pipeline.report.tables import Table
-from twisted_broker.pipeline.sources.extents import Extent
-from twisted_broker.pipeline.transforms.group_offsets import commit
 
 COUNT = 600
 

@@ -9,11 +9,11 @@ from collections.abc import Callable
 
 import pytest
 
-from twisted_broker.pipeline.errors import PipelineError
-from twisted_broker.pipeline.jobs.archive.retry import LONGEST_SECONDS, look_again
-from twisted_broker.pipeline.jobs.archive.signals import Stopper
-from twisted_broker.pipeline.progress import Progress
-from twisted_broker.pipeline.sources.away import BrokersAwayError, are_away
+from replog_pipeline.errors import PipelineError
+from replog_pipeline.jobs.archive.retry import LONGEST_SECONDS, look_again
+from replog_pipeline.jobs.archive.signals import Stopper
+from replog_pipeline.progress import Progress
+from replog_pipeline.sources.away import BrokersAwayError, are_away
 
 AWAY, BACK = (
     "archive: the brokers do not answer; going on as soon as they do\n",

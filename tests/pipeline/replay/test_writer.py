@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from replog_pipeline.errors import PipelineError
+from replog_pipeline.replay import identity, task, writer
 from tests.pipeline.replay.model_partition import FINE, TROUBLES, ModelCluster, ModelPartition
-from twisted_broker.pipeline.errors import PipelineError
-from twisted_broker.pipeline.replay import identity, task, writer
 from twisted_broker.wire.records import BatchBuilder
 
 SCHEMA = pa.schema(

@@ -11,8 +11,8 @@ from xml.etree import ElementTree
 
 import pytest
 
-from twisted_broker.pipeline.report import bins, sections, svg, tables
-from twisted_broker.pipeline.report.numbers import (
+from replog_pipeline.report import bins, sections, svg, tables
+from replog_pipeline.report.numbers import (
     count_text,
     key_text,
     minute_text,
@@ -20,9 +20,9 @@ from twisted_broker.pipeline.report.numbers import (
     size_text,
     ticks,
 )
-from twisted_broker.pipeline.report.page import Page, Section, render
-from twisted_broker.pipeline.report.svg import Bar, Series
-from twisted_broker.pipeline.report.tables import Table
+from replog_pipeline.report.page import Page, Section, render
+from replog_pipeline.report.svg import Bar, Series
+from replog_pipeline.report.tables import Table
 
 
 def drawn(text):

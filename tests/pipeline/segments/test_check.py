@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from twisted_broker.pipeline.decoder import Stop
-from twisted_broker.pipeline.segments.check import check
+from replog_pipeline.decoder import Stop
+from replog_pipeline.segments.check import check
 from twisted_broker.wire.records import BatchBuilder, batch_crc, set_offsets_and_epoch
 
 CODECS = [0, 1, 2, 3, 4]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from twisted_broker.pipeline.decoder import Stop, crc_ok, scan
-from twisted_broker.pipeline.segments.chunks import chunks, headers
+from replog_pipeline.decoder import Stop, crc_ok, scan
+from replog_pipeline.segments.chunks import chunks, headers
 from twisted_broker.wire.records import BatchBuilder, set_offsets_and_epoch
 
 

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from replog_pipeline.segments import cuts
+from replog_pipeline.segments.cuts import indexed, pieces
+from replog_pipeline.segments.log_folder import Segment, folders
+from replog_pipeline.segments.options import parse_options
+from replog_pipeline.segments.plan import FileTask, plan
+from replog_pipeline.segments.rows import segment_rows
 from tests.pipeline.kafka_files import unpack
-from twisted_broker.pipeline.segments import cuts
-from twisted_broker.pipeline.segments.cuts import indexed, pieces
-from twisted_broker.pipeline.segments.log_folder import Segment, folders
-from twisted_broker.pipeline.segments.options import parse_options
-from twisted_broker.pipeline.segments.plan import FileTask, plan
-from twisted_broker.pipeline.segments.rows import segment_rows
 from twisted_broker.wire.records import BatchBuilder, set_offsets_and_epoch
 
 BASE, BATCHES, RECORDS, TASK = 100, 40, 5, 2000

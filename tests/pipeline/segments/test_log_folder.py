@@ -10,26 +10,26 @@ from pathlib import Path
 
 import pytest
 
-from tests.pipeline.decoding import Row, expected, plain, unpack_golden
-from twisted_broker.pipeline.columns import COLUMNS
-from twisted_broker.pipeline.errors import PipelineError
-from twisted_broker.pipeline.segments.log_folder import folders
-from twisted_broker.pipeline.segments.log_view import (
+from replog_pipeline.columns import COLUMNS
+from replog_pipeline.errors import PipelineError
+from replog_pipeline.segments.log_folder import folders
+from replog_pipeline.segments.log_view import (
     COMMITTED,
     LOG_END,
     extents,
     unique_folders,
     view,
 )
-from twisted_broker.pipeline.segments.options import offsets_option, parse_options
-from twisted_broker.pipeline.segments.plan import plan
-from twisted_broker.pipeline.segments.rows import segment_rows
-from twisted_broker.pipeline.segments.stream import (
+from replog_pipeline.segments.options import offsets_option, parse_options
+from replog_pipeline.segments.plan import plan
+from replog_pipeline.segments.rows import segment_rows
+from replog_pipeline.segments.stream import (
     bounded,
     closed_ends,
     first_positions,
     stream_plan,
 )
+from tests.pipeline.decoding import Row, expected, plain, unpack_golden
 
 
 @pytest.fixture

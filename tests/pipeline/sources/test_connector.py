@@ -9,12 +9,12 @@ from datetime import UTC, datetime
 
 import pytest
 
+from replog_pipeline import sources
+from replog_pipeline.columns import COLUMNS
+from replog_pipeline.errors import PipelineError
+from replog_pipeline.sources import connector, kafka_admin
 from tests.pipeline.kafka_files import TOPICS, expected
 from tests.pipeline.records import OLD_MS, Written, numbered, produce
-from twisted_broker.pipeline import sources
-from twisted_broker.pipeline.columns import COLUMNS
-from twisted_broker.pipeline.errors import PipelineError
-from twisted_broker.pipeline.sources import connector, kafka_admin
 
 PARTITIONS = 3
 ROWS = 60

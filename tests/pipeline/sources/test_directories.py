@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
+from replog_pipeline import sources
+from replog_pipeline.columns import ALL_COLUMNS, COLUMNS
+from replog_pipeline.errors import PipelineError, raised_in_task
+from replog_pipeline.sources import kafka_admin
 from tests.pipeline.decoding import Row, expected, unpack_golden
 from tests.pipeline.kafka_files import TOPICS
 from tests.pipeline.records import numbered, produce
-from twisted_broker.pipeline import sources
-from twisted_broker.pipeline.columns import ALL_COLUMNS, COLUMNS
-from twisted_broker.pipeline.errors import PipelineError, raised_in_task
-from twisted_broker.pipeline.sources import kafka_admin
 
 PATIENCE_SECONDS = 180
 

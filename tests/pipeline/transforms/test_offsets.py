@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from tests.pipeline.header_tables import batch, table
-from twisted_broker.pipeline.transforms.offsets import (
+from replog_pipeline.transforms.offsets import (
     count_faults,
     misplaced,
     offset_faults,
     shows_compaction,
 )
+from tests.pipeline.header_tables import batch, table
 from twisted_broker.wire.records import DELETE_HORIZON_FLAG
 
 

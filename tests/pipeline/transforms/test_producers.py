@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from replog_pipeline.transforms.producers import epoch_faults, sequence_faults, transactions
 from tests.pipeline.header_tables import batch, data, marker, table
-from twisted_broker.pipeline.transforms.producers import epoch_faults, sequence_faults, transactions
 
 COMPLETE = dict(complete=True, compacted=False)
 

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from replog_pipeline.transforms.replicas import IDENTITY, NONE, parting, within
 from tests.pipeline.header_tables import batch, table
-from twisted_broker.pipeline.transforms.replicas import IDENTITY, NONE, parting, within
 
 SAME = [batch(0), batch(10), batch(20, 5), batch(25)]
 

@@ -8,9 +8,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from twisted_broker.pipeline.jobs.audit.cleanup import Policy
-from twisted_broker.pipeline.jobs.audit.topics import ANY, judged
-from twisted_broker.pipeline.transforms.spans import (
+from replog_pipeline.jobs.audit.cleanup import Policy
+from replog_pipeline.jobs.audit.topics import ANY, judged
+from replog_pipeline.transforms.spans import (
     DUPLICATE,
     GAP,
     HOLE,

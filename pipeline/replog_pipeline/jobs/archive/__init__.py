@@ -1,0 +1,9 @@
+"""`archive`: a topic into a Delta or Parquet table, every record exactly once.
+
+`job` plans and appends batches, `patience` goes on while brokers are away, `until_stopped` ends
+between two batches, `command` is the command line.
+"""
+
+from replog_pipeline.jobs.archive.job import ArchiveConfig, ArchiveResult, run, transform
+
+__all__ = ["ArchiveConfig", "ArchiveResult", "run", "transform"]

@@ -1,0 +1,112 @@
+"""`replog pipeline archive`. What is wrong with an argument is said before Spark is started."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import click
+
+from replog_pipeline import sources
+from replog_pipeline.errors import PipelineError
+from replog_pipeline.jobs.archive.job import ArchiveConfig, run
+from replog_pipeline.jobs.archive.signals import on_signals
+from replog_pipeline.lake import table
+from replog_pipeline.progress import Progress
+from replog_pipeline.sources import extents
+
+
+@click.command("archive")
+@click.option(
+    "--from",
+    "source",
+    required=True,
+    metavar="URL",
+    help="kafka://HOST:PORT/TOPIC[,TOPIC] or segments:DIRECTORY.",
+)
+@click.option(
+    "--to",
+    required=True,
+    metavar="PATH",
+    help="The table: a folder, or a URI that Spark can write.",
+)
+@click.option(
+    "--format", type=click.Choice(["delta", "parquet"]), help="Of a new table; delta unless said."
+)
+@click.option("--available-now", is_flag=True, help="What is there now, then end (the default).")
+@click.option(
+    "--continuous",
+    is_flag=True,
+    help=(
+        "Go on until SIGTERM or Ctrl-C (after the batch at work), also when brokers are away "
+        "meanwhile."
+    ),
+)
+@click.option(
+    "--interval",
+    type=click.FloatRange(min=0.1),
+    default=60.0,
+    show_default=True,
+    metavar="S",
+    help="Between two looks of --continuous.",
+)
+@click.option(
+    "--max-records",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="At most so many records in one batch.",
+)
+@click.option(
+    "--read-committed", is_flag=True, help="Only what is not in an open or aborted transaction."
+)
+@click.option(
+    "--allow-gaps",
+    is_flag=True,
+    help=(
+        "Go on when records were deleted before they were archived; each gap is told, the "
+        "status is 1."
+    ),
+)
+@click.option("--json", "as_json", is_flag=True, help="The result as one JSON object.")
+@click.option("--quiet", is_flag=True, help="No progress.")
+def command(
+    source: str,
+    to: str,
+    format: str | None,
+    available_now: bool,
+    continuous: bool,
+    interval: float,
+    max_records: int | None,
+    read_committed: bool,
+    allow_gaps: bool,
+    as_json: bool,
+    quiet: bool,
+) -> None:
+    """Copy topics into a Delta or Parquet table, partitioned by the day of the timestamp, each
+    record exactly once.
+
+    Where the last run ended stands in the table itself; run it again after any failure.
+    """
+    from replog_pipeline import session
+
+    if available_now and continuous:
+        raise PipelineError("--available-now and --continuous exclude one another: leave one out")
+    isolation = "read_committed" if read_committed else "read_uncommitted"
+    config = ArchiveConfig(
+        source, to, format, interval if continuous else None, max_records, isolation, allow_gaps
+    )
+    progress = Progress(quiet)
+    extents.check(sources.parse(source))
+    table.check_to(to, format)
+    spark = session.build("replog archive", formats=("kafka", "delta"), tell=progress.say)
+    warning = session.lost_on_workers(spark, to)
+    if warning:
+        click.echo(f"replog pipeline: {warning}", err=True)
+    with on_signals() as stopper:  # after the session, which takes SIGINT for itself
+        result = run(spark, config, progress, stopper)
+    click.echo(
+        json.dumps(result.to_json())
+        if as_json
+        else f"{result.rows:,} records in {result.batches} batches to {to} ({result.format})"
+    )
+    sys.exit(1 if result.findings else 0)

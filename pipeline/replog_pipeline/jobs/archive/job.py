@@ -1,0 +1,198 @@
+"""`archive`: a topic into a Delta or Parquet table, every record exactly once.
+
+1. A batch is: read the table's ledger, ask the source for its extent, let the guards decide the
+   ranges, read them, append them with the new ledger in one atomic act. Nothing is kept anywhere
+   else; a run that dies at any point is simply started again.
+2. The rows are read once and written as they come: no cache, no shuffle, no sort, no second pass to
+   count (the commit's own count is told).
+3. Before the first row is written everything that can be wrong has been looked at: nothing is
+   written then.
+4. A batch that another writer took is planned anew, because a writer that was killed may still have
+   committed; the third time in a row it stops.
+
+Source: issue 5; SPARK.md 6 and 7. Left out: joining small files, decoding values.
+"""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from replog_pipeline import sources
+from replog_pipeline.columns import COLUMNS, Offsets
+from replog_pipeline.jobs.archive.retry import look_again
+from replog_pipeline.jobs.archive.signals import Stopper
+from replog_pipeline.lake import guards, table
+from replog_pipeline.lake.conflict import AnotherWriterError
+from replog_pipeline.lake.ledger import Ledger
+from replog_pipeline.progress import Progress
+from replog_pipeline.sources import Source, Wanted, extents
+from replog_pipeline.sources.extents import Extent
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+OPEN_WRITERS = "spark.sql.maxConcurrentOutputFileWriters"
+DATES_AT_ONCE = "16"
+CONFLICTS_IN_A_ROW = 3
+
+
+@dataclass(frozen=True)
+class ArchiveConfig:
+    """`source` and `to` as on the command line. `interval` (seconds): go on until stopped, looking
+    so often; None: what is there now.
+
+    `max_records` bounds a batch, not the run.
+    """
+
+    source: str
+    to: str
+    format: str | None = None
+    interval: float | None = None
+    max_records: int | None = None
+    isolation: str = "read_uncommitted"
+    allow_gaps: bool = False
+
+
+@dataclass
+class ArchiveResult:
+    """What one run appended. `ledger` is the table's at the end."""
+
+    to: str
+    format: str
+    rows: int = 0
+    batches: int = 0
+    gaps: list[guards.Gap] = field(default_factory=list)
+    missed: list[guards.Missed] = field(default_factory=list)
+    ledger: Ledger = field(default_factory=Ledger)
+
+    @property
+    def findings(self) -> list[str]:
+        """The gaps that were allowed."""
+        return [str(gap) for gap in self.gaps]
+
+    def to_json(self) -> dict[str, object]:
+        topics = self.ledger.to_json()["topics"]
+        return {
+            "to": self.to,
+            "format": self.format,
+            "rows": self.rows,
+            "batches": self.batches,
+            "findings": self.findings,
+            "topics": topics,
+            "deleted_before": {
+                each.topic: {str(number): start for number, start in each.starts.items()}
+                for each in self.missed
+            },
+        }
+
+
+def transform(records: DataFrame) -> DataFrame:
+    """The connector's columns and the UTC day."""
+    from pyspark.sql.functions import col, to_date
+
+    return records.select(*COLUMNS, to_date(col("timestamp")).alias("date"))
+
+
+def run(
+    spark: SparkSession,
+    config: ArchiveConfig,
+    progress: Progress | None = None,
+    stopper: Stopper | None = None,
+) -> ArchiveResult:
+    """Archive. Raises PipelineError, with nothing written by the batch that it stopped."""
+    if not int(spark.conf.get(OPEN_WRITERS, "0") or 0):
+        spark.conf.set(OPEN_WRITERS, DATES_AT_ONCE)
+    source = sources.parse(config.source)
+    target = table.to_append(spark, config.to, config.format)
+    archive = Archive(
+        spark, config, source, target, progress or Progress(quiet=True), stopper or Stopper()
+    )
+    with target.files.lock():
+        target.recover()
+        archive.catch_up()
+        if config.interval is not None:
+            look_again(archive.catch_up, config.interval, archive.stopper, archive.progress)
+    return archive.result
+
+
+class Archive:
+    """One run over one source and one table."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        config: ArchiveConfig,
+        source: Source,
+        target: table.ITable,
+        progress: Progress,
+        stopper: Stopper,
+    ) -> None:
+        self.spark, self.config, self.source, self.target = spark, config, source, target
+        self.progress, self.stopper = progress, stopper
+        self.result = ArchiveResult(config.to, target.format)
+        self.name = uuid.uuid4().hex
+        self.goal: Offsets | None = None
+        self.conflicts = 0
+
+    def catch_up(self) -> None:
+        """Batches up to where the source ended at the first of them."""
+        self.goal, self.conflicts = None, 0
+        while not self.stopper.is_set() and self.advance():
+            pass
+
+    def advance(self) -> bool:
+        """One batch, where there is one; whether another may follow."""
+        extent, plan = self.next_plan()
+        self.goal = self.goal or extent.end
+        if not plan.offsets:
+            return False
+        try:
+            self.batch(extent, plan)
+        except AnotherWriterError:
+            self.conflicts += 1
+            if self.conflicts == CONFLICTS_IN_A_ROW:
+                raise
+            return True
+        self.conflicts = 0
+        return plan.end != self.goal
+
+    def next_plan(self) -> tuple[Extent, guards.Plan]:
+        """The ledger first, then the extent: a log that is older than the ledger would look cut."""
+        self.result.ledger = self.target.ledger()
+        extent = extents.extent(self.spark, self.source, self.config.isolation)
+        plan = guards.plan(
+            self.result.ledger,
+            extent,
+            self.config.to,
+            allow_gaps=self.config.allow_gaps,
+            max_records=self.config.max_records,
+            goal=self.goal,
+        )
+        return extent, plan
+
+    def batch(self, extent: Extent, plan: guards.Plan) -> None:
+        """Append one range of every partition."""
+        after = self.result.ledger.after(extent.ids, plan.end)
+        wanted = Wanted(
+            COLUMNS,
+            plan.start,
+            plan.end,
+            self.config.isolation,
+            run=self.name,
+            at_most=self.config.max_records,
+        )
+        records = sources.read(self.spark, self.source, wanted)
+        if not self.result.ledger.batch:
+            table.claim(self.target)
+        missed = guards.missed(self.result.ledger, plan.start)
+        for line in (*plan.gaps, *missed):
+            self.progress.say(f"archive: {line}")
+        with self.progress.step(
+            f"archive: batch {after.batch}, {plan.offsets:,} offsets", self.spark
+        ):
+            rows = self.target.append(transform(records), after)
+        self.result.ledger, self.result.gaps = after, [*self.result.gaps, *plan.gaps]
+        self.result.missed += missed
+        self.result.rows, self.result.batches = self.result.rows + rows, self.result.batches + 1

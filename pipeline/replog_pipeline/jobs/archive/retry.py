@@ -1,0 +1,47 @@
+"""How a continuous archive looks again and again, also while the brokers are away.
+
+1. The first look is not made here: a wrong address ends the command. Afterwards brokers that do not
+   answer are waited for, until somebody stops it.
+2. One line when the waiting begins, one when they are back; between two tries it waits 1, 2, 4 ...
+   seconds, at most a minute.
+3. Nothing is lost or doubled by it: every look begins at the table's ledger. Any other failure ends
+   the archive as ever.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from replog_pipeline.jobs.archive.signals import Stopper
+from replog_pipeline.progress import Progress
+from replog_pipeline.sources.away import are_away
+
+LONGEST_SECONDS = 60.0
+
+
+def look_again(
+    look: Callable[[], None], interval: float, stopper: Stopper, progress: Progress
+) -> None:
+    """`look` every `interval` seconds until the stopper is told.
+
+    Raises what `look` raises, but for brokers that are away.
+    """
+    tries = 0
+    while not stopper.wait(backoff(tries) if tries else interval):
+        try:
+            look()
+        except Exception as error:
+            if not are_away(error):
+                raise
+            if not tries:
+                progress.say("archive: the brokers do not answer; going on as soon as they do")
+            tries += 1
+        else:
+            if tries:
+                progress.say("archive: the brokers are back")
+            tries = 0
+
+
+def backoff(tries: int) -> float:
+    """Seconds to wait after so many tries in vain (1 and more)."""
+    return min(LONGEST_SECONDS, 2.0 ** (tries - 1))

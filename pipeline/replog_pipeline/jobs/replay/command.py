@@ -1,0 +1,71 @@
+"""`replog pipeline replay`. What is wrong with an argument is said before Spark is started."""
+
+from __future__ import annotations
+
+import json
+
+import click
+
+from replog_pipeline.errors import PipelineError
+from replog_pipeline.jobs.replay.job import ReplayConfig, destination, run
+from replog_pipeline.jobs.replay.origin import check_origin
+from replog_pipeline.progress import Progress
+from twisted_broker.wire.compression import CODEC_NAMES
+
+
+@click.command("replay")
+@click.option(
+    "--from",
+    "source",
+    required=True,
+    metavar="SOURCE",
+    help="A table's PATH, segments:DIRECTORY or kafka://HOST:PORT/TOPIC.",
+)
+@click.option(
+    "--to",
+    required=True,
+    metavar="URL",
+    help="kafka://HOST:PORT/TOPIC; the topic is created if it is not there.",
+)
+@click.option("--topic", help="Which of the source's topics, when it holds several.")
+@click.option("--compression", type=click.Choice(CODEC_NAMES), default="none", show_default=True)
+@click.option(
+    "--replication",
+    type=click.IntRange(-1, 32767),
+    default=-1,
+    help="Replicas of a topic that is created; the cluster's default (-1) unless said.",
+)
+@click.option("--json", "as_json", is_flag=True, help="The result as one JSON object.")
+@click.option("--quiet", is_flag=True, help="No progress.")
+def command(
+    source: str,
+    to: str,
+    topic: str | None,
+    compression: str,
+    replication: int,
+    as_json: bool,
+    quiet: bool,
+) -> None:
+    """Produce a table or a log directory back into a topic: keys, values, headers, timestamps,
+    partitions and order as they were.
+
+    Run it again after any failure: it goes on where the target ends, and no record is written
+    twice.
+    """
+    from replog_pipeline import session
+
+    destination(to)
+    if not replication:
+        raise PipelineError(
+            "--replication 0: write 1 or more replicas, or leave it out for the cluster's default"
+        )
+    check_origin(source, topic)
+    progress = Progress(quiet)
+    spark = session.build("replog replay", formats=("kafka", "delta"), tell=progress.say)
+    result = run(spark, ReplayConfig(source, to, topic, compression, replication), progress)
+    there = result.records - result.written
+    click.echo(
+        json.dumps(result.to_json())
+        if as_json
+        else f"{result.written:,} records written to {to}, {there:,} were there"
+    )

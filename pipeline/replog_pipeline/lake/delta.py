@@ -1,0 +1,186 @@
+"""A Delta table whose commits carry the ledger.
+
+1. A batch is one Delta commit. Its `userMetadata` is the ledger's text; its transaction identifier
+   (`txn`, of the application below) has the number of the batch as version. Both are the commit's
+   own, so they are there exactly when the rows are.
+2. The ledger is read from the newest commit that carries one: a listing and a small file, no Spark
+   job. Commits of others (OPTIMIZE, VACUUM, DELETE) are passed over.
+3. Delta skips a batch whose number was committed, and of two that commit the same number at once
+   one fails: both are seen here as `AnotherWriterError`, because the ledger found afterwards is not
+   the writer's own.
+4. A commit file that was cut short stops an archive: its ledger may stand there while its rows do
+   not.
+5. When the log was cleaned of all commits with a ledger (a checkpoint keeps only `txn`), the
+   offsets are the largest in the table, read once from its rows; topic ids are then not known until
+   the next batch.
+
+Source: Delta's protocol ("Transaction Identifiers", "Commit Provenance Information"). Left out:
+joining small files (OPTIMIZE does it).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from replog_pipeline.errors import PipelineError
+from replog_pipeline.lake.conflict import AnotherWriterError
+from replog_pipeline.lake.files import IFiles
+from replog_pipeline.lake.ledger import Ledger, found_in
+from replog_pipeline.lake.timestamps import in_microseconds
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+LOG = "_delta_log"
+APPLICATION = "replog-archive"
+COMMIT = re.compile(r"\d{20}\.json")
+CONFLICTS = ("DELTA_CONCURRENT", "DELTA_METADATA_CHANGED", "DELTA_PROTOCOL_CHANGED")
+
+
+class DeltaTable:
+    """The table in `files`."""
+
+    format = "delta"
+
+    def __init__(self, spark: SparkSession | None, files: IFiles) -> None:
+        self.files = files
+        self._spark = spark
+
+    @property
+    def spark(self) -> SparkSession:
+        """Needed for rows alone: a ledger is read without it."""
+        assert self._spark is not None, "rows were asked for without Spark"
+        return self._spark
+
+    def commits(self) -> Iterator[dict[str, Any]]:
+        """What the commits in the log say of themselves, newest first."""
+        for name in reversed(self.commit_names()):
+            yield commit_info(self.files.read(f"{LOG}/{name}"), self.files.path(f"{LOG}/{name}"))
+
+    def commit_names(self) -> list[str]:
+        return [name for name in self.files.names(LOG) if COMMIT.fullmatch(name)]
+
+    def newest(self) -> tuple[Ledger, dict[str, Any]] | None:
+        """The newest ledger in the log, and the commit that carries it."""
+        for info in self.commits():
+            found = found_in(
+                info.get("userMetadata"), f"{self.files.path(LOG)}: {info.get('operation')}"
+            )
+            if found is not None:
+                return found, info
+        return None
+
+    def ledger(self) -> Ledger:
+        """What the table has taken.
+
+        PipelineError for a Delta table that no archive of ours wrote.
+        """
+        if not self.commit_names():
+            return Ledger()
+        found = self.newest()
+        return found[0] if found else self.recovered()
+
+    def recover(self) -> None:
+        """A Delta commit leaves nothing to finish."""
+
+    def append(self, rows: DataFrame, after: Ledger) -> int:
+        """Append `rows` as the batch that `after` is the ledger of; how many they were.
+
+        AnotherWriterError when that batch is taken.
+        """
+        options = {
+            "txnAppId": APPLICATION,
+            "txnVersion": str(after.batch),
+            "userMetadata": after.to_text(),
+        }
+        try:
+            with in_microseconds(self.spark):
+                rows.write.format("delta").mode("append").partitionBy("date").options(
+                    **options
+                ).save(self.files.path())
+        except Exception as error:
+            if any(name in str(error) for name in CONFLICTS):
+                raise AnotherWriterError(self.files.path(), after.batch) from error
+            raise
+        return self.committed_rows(after)
+
+    def committed_rows(self, after: Ledger) -> int:
+        """How many rows Delta counted in the commit of this attempt."""
+        for info in self.commits():
+            found = found_in(info.get("userMetadata"), self.files.path(LOG))
+            if found is not None and found.attempt == after.attempt:
+                return int(info.get("operationMetrics", {}).get("numOutputRows", 0))
+            if found is not None and found.batch <= after.batch:
+                break
+        raise AnotherWriterError(self.files.path(), after.batch)
+
+    def recovered(self) -> Ledger:
+        """The ledger by the rows themselves and the newest checkpoint."""
+        from pyspark.sql import functions as f
+
+        checkpoints = [
+            self.files.path(f"{LOG}/{name}")
+            for name in self.files.names(LOG)
+            if re.match(r"\d{20}\.checkpoint\..*parquet", name)
+        ]
+        batch = None
+        if checkpoints:
+            transactions = self.spark.read.parquet(*checkpoints).where(
+                f.col("txn.appId") == APPLICATION
+            )
+            batch = transactions.agg(f.max("txn.version")).collect()[0][0]
+        if batch is None:
+            raise PipelineError(
+                f"{self.files.path()} is a Delta table that no `replog pipeline archive` "
+                "wrote: name another"
+            )
+        ends = (
+            self.read()
+            .groupBy("topic", "partition")
+            .agg((f.max("offset") + 1).alias("next"))
+            .collect()
+        )
+        return Ledger(
+            batch,
+            {row.topic: None for row in ends},
+            {(row.topic, row.partition): row.next for row in ends},
+        )
+
+    def read(self) -> DataFrame:
+        """The committed rows."""
+        return self.spark.read.format("delta").load(self.files.path())
+
+
+def commit_info(content: bytes, place: str) -> dict[str, Any]:
+    """The `commitInfo` action of a commit file; empty when it has none. PipelineError for a file
+    that was cut short.
+
+    An append has as many `add` actions as its `commitInfo`, which comes first, counts files: so a
+    cut between two lines shows too.
+    """
+    try:
+        actions = [json.loads(line) for line in content.splitlines()]
+        info = dict(
+            next((action["commitInfo"] for action in actions if "commitInfo" in action), {})
+        )
+        counted = (
+            info.get("operationMetrics", {}).get("numFiles")
+            if info.get("operation") == "WRITE"
+            else None
+        )
+        is_whole = bool(actions) and counted in (
+            None,
+            str(sum("add" in action for action in actions)),
+        )
+    except (ValueError, TypeError, AttributeError):
+        is_whole = False
+    if not is_whole:
+        cure = (
+            "restore it from a copy; or, if it is the newest one, remove it, and its rows "
+            "are archived again"
+        )
+        raise PipelineError(f"{place} is cut short: {cure}")
+    return info

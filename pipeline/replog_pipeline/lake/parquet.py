@@ -1,0 +1,230 @@
+"""A Parquet table whose files become part of it by one ledger file each batch.
+
+    date=2013-01-01/part-….parquet      committed rows
+    _replog/ledger/00000000000000000008.json    batch 8: its offsets and its files
+    _replog/staging/8-ATTEMPT/…         rows of an attempt that is not committed, or just has been
+
+1. Rows are written to staging, which readers pass over (its name begins with `_`). Creating the
+   ledger file commits them; then they are moved to their places. A writer that finds moves undone
+   after a crash does them first.
+2. So a reader that lists files (`spark.read.parquet`, DuckDB, pyarrow) sees committed rows only,
+   each once; while a batch is being moved, or if its writer died right then, a part of it. A reader
+   that takes the files named in the ledgers, as `read` does, sees whole batches.
+3. Of two writers of a batch one fails to create its ledger file, and its rows stay in staging.
+4. Data files come out of staging only after their ledger file is there, and ledger files are
+   numbered without a hole. So a number that is missing, or a data file outside of staging that no
+   ledger names, proves that a ledger file was lost (or that somebody else put the data file there):
+   nothing is appended or read then. What a killed run left uncommitted is in staging. Not seen:
+   newest ledger files that are gone with all of their data files; the table is then an older one of
+   itself, and right.
+
+Left out: joining small files and ledgers; safety against a loss of power between Spark's write and
+the disk's.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from functools import reduce
+from typing import TYPE_CHECKING
+
+from replog_pipeline.columns import COLUMNS, ddl
+from replog_pipeline.errors import PipelineError
+from replog_pipeline.lake.conflict import AnotherWriterError
+from replog_pipeline.lake.files import IFiles
+from replog_pipeline.lake.ledger import Ledger, found_in
+from replog_pipeline.lake.timestamps import in_microseconds
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+LEDGERS = "_replog/ledger"
+STAGING = "_replog/staging"
+LEDGER = re.compile(r"\d{20}\.json")
+SCHEMA = f"{ddl(COLUMNS)}, `date` date"
+
+
+class ParquetTable:
+    """The table in `files`."""
+
+    format = "parquet"
+
+    def __init__(self, spark: SparkSession | None, files: IFiles) -> None:
+        self.files = files
+        self._spark = spark
+
+    @property
+    def spark(self) -> SparkSession:
+        """Needed for rows alone: a ledger is read without it."""
+        assert self._spark is not None, "rows were asked for without Spark"
+        return self._spark
+
+    def batches(self) -> list[str]:
+        return [name for name in self.files.names(LEDGERS) if LEDGER.fullmatch(name)]
+
+    def entry(self, name: str) -> dict[str, object]:
+        """A ledger file's content. PipelineError when it is damaged."""
+        try:
+            return dict(json.loads(self.files.read(f"{LEDGERS}/{name}")))
+        except (ValueError, TypeError):
+            where = f"{self.files.path(LEDGERS)}/{name}"
+            raise PipelineError(
+                f"{where} is damaged: restore it, the table's rows are counted there"
+            ) from None
+
+    def ledger(self) -> Ledger:
+        """What the table has taken."""
+        names = self.batches()
+        if not names:
+            return Ledger()
+        place = f"{self.files.path(LEDGERS)}/{names[-1]}"
+        found = found_in(json.dumps(self.entry(names[-1])), place)
+        if found is None:
+            raise PipelineError(
+                f"{place} is no ledger of replog: restore it, the table's rows are counted there"
+            )
+        return found
+
+    def recover(self) -> None:
+        """Finish what a dead writer committed, and drop what it did not; only under the lock.
+
+        PipelineError when a ledger file was lost.
+        """
+        entries = self.entries()
+        if entries:
+            self.publish(entries[-1])
+        self.clean(len(entries))
+
+    def entries(self) -> list[dict[str, object]]:
+        """All ledger files, in order.
+
+        PipelineError when one was lost. It reads them all, and lists all data files.
+        """
+        placed = self.placed()  # before the ledgers: another writer's files come after its ledger
+        names = self.batches()
+        for number, name in enumerate(names, 1):
+            if int(name.partition(".")[0]) != number:
+                raise PipelineError(
+                    f"{self.files.path(LEDGERS)}/{number:020d}.json is gone, but later ones "
+                    "are there: restore it"
+                )
+        entries = [self.entry(name) for name in names]
+        unknown = sorted(placed.difference(*map(staged, entries)))
+        if unknown:
+            more = f" and {len(unknown) - 1} more" if len(unknown) > 1 else ""
+            raise PipelineError(
+                f"{self.files.path(unknown[0])}{more} is in no ledger, so "
+                f"{LEDGERS}/{len(names) + 1:020d}.json was lost, and its rows would "
+                "come twice: restore it; or, if the source still has the records, remove what "
+                "no ledger names and archive again"
+            )
+        return entries
+
+    def placed(self) -> set[str]:
+        """The data files that a reader who lists files takes for the table's."""
+        found = set[str]()
+        for name in self.files.names():
+            if name.startswith(("_", ".")):
+                continue
+            below = (
+                [f"{name}/{file}" for file in self.files.walk(name)]
+                if self.files.is_folder(name)
+                else [name]
+            )
+            found.update(
+                file for file in below if file.endswith(".parquet") and not is_hidden(file)
+            )
+        return found
+
+    def append(self, rows: DataFrame, after: Ledger) -> int:
+        """Append `rows` as the batch that `after` is the ledger of; how many they were.
+
+        AnotherWriterError when that batch is taken.
+        """
+        from pyspark.sql import Observation
+        from pyspark.sql.functions import count, lit
+
+        staging = f"{STAGING}/{after.batch}-{after.attempt}"
+        observed = Observation()
+        counted = rows.observe(observed, count(lit(1)).alias("rows"))
+        try:
+            with in_microseconds(self.spark):
+                counted.write.partitionBy("date").parquet(self.files.path(staging))
+        except Exception:
+            self.files.remove(staging)
+            raise
+        written = [name for name in self.files.walk(staging) if name.endswith(".parquet")]
+        entry: dict[str, object] = {
+            "replog": after.to_json(),
+            "files": written,
+            "staging": staging,
+            "rows": observed.get["rows"],
+        }
+        self.commit(after, entry)
+        self.publish(entry)
+        self.clean(after.batch)
+        return int(observed.get["rows"])
+
+    def commit(self, after: Ledger, entry: dict[str, object]) -> None:
+        if not self.files.create(f"{LEDGERS}/{after.batch:020d}.json", json.dumps(entry).encode()):
+            self.files.remove(str(entry["staging"]))
+            raise AnotherWriterError(self.files.path(), after.batch)
+
+    def publish(self, entry: dict[str, object]) -> None:
+        """Move the files of a committed batch to where they belong; those that are there already
+        stay.
+        """
+        for name in staged(entry):
+            if self.files.exists(f"{entry['staging']}/{name}"):
+                self.files.move(f"{entry['staging']}/{name}", name)
+            elif not self.files.exists(name):
+                raise PipelineError(
+                    f"{self.files.path(name)} is named by the table's ledger, but it is gone: "
+                    "restore it"
+                )
+
+    def clean(self, committed: int) -> None:
+        """Remove the staging of batches up to this one: moved, or of attempts that lost."""
+        for name in self.files.names(STAGING):
+            if int(name.split("-")[0]) <= committed:
+                self.files.remove(f"{STAGING}/{name}")
+
+    def read(self) -> DataFrame:
+        """The committed rows, those of a batch that is still in staging included."""
+        entries = self.entries()
+        placed = [name for entry in entries[:-1] for name in staged(entry)]
+        waiting = []
+        if entries:
+            last = entries[-1]
+            waiting = [name for name in staged(last) if not self.files.exists(name)]
+            placed += [name for name in staged(last) if name not in waiting]
+        parts = [self.load("", placed)]
+        if waiting:
+            parts.append(self.load(f"{last['staging']}", waiting))
+        return reduce(lambda one, other: one.unionByName(other), parts)
+
+    def load(self, base: str, names: list[str]) -> DataFrame:
+        if not names:
+            return self.spark.createDataFrame([], SCHEMA)
+        prefix = f"{base}/" if base else ""
+        return (
+            self.spark.read.schema(SCHEMA)
+            .option("basePath", self.files.path(base))
+            .parquet(*(self.files.path(prefix + name) for name in names))
+        )
+
+
+def staged(entry: dict[str, object]) -> list[str]:
+    """The files of a ledger entry, relative to the table as to its staging."""
+    files = entry.get("files")
+    if not isinstance(files, list):
+        raise PipelineError(
+            "a ledger file of the table names no files: restore it from a copy of the table"
+        )
+    return [str(name) for name in files]
+
+
+def is_hidden(file: str) -> bool:
+    """Whether readers pass over it."""
+    return any(part.startswith(("_", ".")) for part in file.split("/"))

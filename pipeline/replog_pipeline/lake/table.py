@@ -1,0 +1,116 @@
+"""Which table lies at a path, and what stands in the way of one.
+
+A Delta table has `_delta_log`, a Parquet table of ours `_replog/ledger`. A folder with anything
+else in it is nobody's table to append to, except what a first batch left behind that died: a folder
+is claimed (`_replog/format`) before anything else is written to it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from replog_pipeline.errors import PipelineError
+from replog_pipeline.lake import files as lake_files
+from replog_pipeline.lake.delta import LOG, DeltaTable
+from replog_pipeline.lake.files import IFiles, LocalFiles
+from replog_pipeline.lake.ledger import Ledger
+from replog_pipeline.lake.parquet import LEDGERS, ParquetTable
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+CLAIM = "_replog/format"
+
+
+class ITable(Protocol):
+    """A table of records."""
+
+    format: str
+    files: IFiles
+
+    def ledger(self) -> Ledger: ...
+    def recover(self) -> None: ...
+    def append(self, rows: DataFrame, after: Ledger) -> int: ...
+    def read(self) -> DataFrame: ...
+
+
+def found_format(files: IFiles) -> str | None:
+    """The format of the table in `files`, None where there is nothing yet.
+
+    PipelineError for anything else.
+    """
+    if files.names(LOG):
+        return "delta"
+    if files.names(LEDGERS):
+        return "parquet"
+    if files.exists(CLAIM):
+        return files.read(CLAIM).decode()
+    if files.exists("") and not files.is_folder():
+        raise PipelineError(f"{files.path()} is a file, not a table: name a folder")
+    if files.names():
+        raise PipelineError(
+            f"{files.path()} holds {files.names()[0]} and is no table: name an empty folder "
+            "or one that does not exist"
+        )
+    return None
+
+
+def claim(table: ITable) -> None:
+    """Say whose the folder is, before the first batch."""
+    table.files.create(CLAIM, table.format.encode())
+
+
+def check_to(place: str, wanted: str | None) -> None:
+    """What can be known of `--to` without Spark: PipelineError for a folder here that is no
+    table, of another format or cannot be written to.
+    """
+    folder = lake_files.local(place)
+    if folder is not None:
+        check_format(found_format(LocalFiles(folder)), wanted, place)
+        lake_files.check_writable(folder)
+
+
+def check_from(place: str) -> Ledger | None:
+    """What can be known of a table to be read without Spark: its ledger, None if it is
+    elsewhere. PipelineError where there is no table.
+    """
+    folder = lake_files.local(place)
+    if folder is None:
+        return None
+    found = existing(None, place)
+    if isinstance(found, DeltaTable):
+        newest = found.newest()
+        return newest[0] if newest else None
+    return found.ledger()
+
+
+def check_format(found: str | None, wanted: str | None, place: str) -> None:
+    if found and wanted and found != wanted:
+        raise PipelineError(f"--format {wanted}: the table {place} is {found}; leave --format out")
+
+
+def to_append(spark: SparkSession, place: str, wanted: str | None) -> ITable:
+    """The table at `place`, or a new one of the format `wanted` (delta unless said).
+
+    PipelineError when it is of another format or no table.
+    """
+    files = lake_files.of(spark, place)
+    found = found_format(files)
+    check_format(found, wanted, place)
+    return of_format(spark, files, found or wanted or "delta")
+
+
+def existing(spark: SparkSession | None, place: str, setting: str = "--from") -> ITable:
+    """The table at `place`. PipelineError when there is none."""
+    files = lake_files.of(spark, place)
+    found = found_format(files)
+    if found is None or not (files.names(LOG) or files.names(LEDGERS)):
+        raise PipelineError(
+            f"{setting} {place}: there is no table; name the --to of an archive, "
+            "kafka://HOST:PORT/TOPIC or segments:DIR"
+        )
+    return of_format(spark, files, found)
+
+
+def of_format(spark: SparkSession | None, files: IFiles, name: str) -> ITable:
+    return DeltaTable(spark, files) if name == "delta" else ParquetTable(spark, files)

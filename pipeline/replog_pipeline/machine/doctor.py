@@ -1,0 +1,118 @@
+"""`replog pipeline doctor`: what the pipeline needs, what of it is there, and the command that
+cures each lack.
+
+1. Every check is made, whatever the ones before it found; the exit status is 1 if anything lacks.
+2. It changes nothing and uses no network.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+
+import click
+
+from replog_pipeline.errors import PipelineError
+from replog_pipeline.machine import jars, java
+from twisted_broker.cli.installed import install
+
+SPARK = install("spark")
+PACKAGES: Mapping[str, Callable[[tuple[int, ...]], bool]] = {
+    "pyspark": lambda version: version[:2] == (4, 2),
+    "pandas": lambda version: (2, 2) <= version < (3,),
+    "pyarrow": lambda version: version >= (18,),
+    "numpy": lambda version: True,
+    "cramjam": lambda version: version >= (2, 8),
+    "crc32c": lambda version: version >= (2, 7),
+}
+"""Each package with what its version must be; pandas 3 breaks PySpark 4.2's own comparison of
+frames.
+"""
+
+
+@dataclass(frozen=True)
+class Check:
+    """`found`: what is there. `cure`: the command that mends a lack, empty if all is well."""
+
+    name: str
+    found: str
+    cure: str = ""
+
+
+def examine() -> list[Check]:
+    """All checks, in the order in which the lacks are best cured."""
+    return [*map(package, PACKAGES), java_check(), *jar_checks()]
+
+
+def package(name: str) -> Check:
+    try:
+        version = importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return Check(name, "not installed", SPARK)
+    fits = PACKAGES[name](numbers(version))
+    return Check(name, version) if fits else Check(name, f"{version} does not fit", SPARK)
+
+
+def numbers(version: str) -> tuple[int, ...]:
+    """ "2.9.post0" -> (2, 9)."""
+    parts = []
+    for part in version.split("."):
+        if not part.isdigit():
+            break
+        parts.append(int(part))
+    return tuple(parts)
+
+
+def java_check() -> Check:
+    try:
+        found = java.find()
+    except PipelineError as error:
+        return Check("java", str(error).partition(": ")[0], java.REMEDY)
+    return Check("java", f"{found.version} by {found.origin}: {found.home}")
+
+
+def jar_checks() -> list[Check]:
+    """One check for all that are missing, one for each that is damaged; else that all are there."""
+    missing, damaged = jars.missing(jars.ALL), jars.damaged(jars.ALL)
+    lacks = (
+        [
+            Check(
+                "jars",
+                f"not in {jars.folder()}: {', '.join(jar.file for jar in missing)}",
+                "replog pipeline jars",
+            )
+        ]
+        if missing
+        else []
+    )
+    for jar in damaged:
+        lacks.append(
+            Check(
+                jar.file,
+                "damaged: its SHA-256 is another",
+                f"rm {jars.folder() / jar.file} && replog pipeline jars",
+            )
+        )
+    return lacks or [Check("jars", f"{len(jars.ALL)} in {jars.folder()}")]
+
+
+@click.command("doctor")
+@click.option("--json", "as_json", is_flag=True, help="The checks as one JSON array.")
+def command(as_json: bool) -> None:
+    """Say what is missing on this machine, and the command that cures it.
+
+    The exit status is 1 if anything is.
+    """
+    checks = examine()
+    if as_json:
+        click.echo(json.dumps([asdict(check) for check in checks]))
+    else:
+        for check in checks:
+            click.echo(
+                f"{'lacks' if check.cure else 'ok   '}  {check.name}: {check.found}"
+                + (f"\n       cure: {check.cure}" if check.cure else "")
+            )
+    sys.exit(1 if any(check.cure for check in checks) else 0)

@@ -1,0 +1,205 @@
+"""Builds the Spark session in which every job runs.
+
+1. No master is named here. Spark's own rules decide: `spark-submit --master`, MASTER,
+   PYSPARK_SUBMIT_ARGS, spark-defaults.conf, else all cores of this machine.
+2. What only the JVM's start can set (the jars on its class path) goes to its command line. Under
+   `spark-submit` the JVM runs already: then the jars must have come with `--jars`, and one line
+   says so when they did not.
+3. On this machine alone nothing listens but on loopback, and the workers run the Python that runs
+   this. On a cluster both are Spark's business.
+4. What the caller or the user's spark-defaults.conf sets is left as it is.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from replog_pipeline.errors import PipelineError
+from replog_pipeline.machine import jars, java
+from replog_pipeline.sources import connector
+from twisted_broker.cli.installed import install
+
+if TYPE_CHECKING:
+    from pyspark import SparkConf
+    from pyspark.sql import SparkSession
+
+VERSION = "4.2"
+NEEDED = {"spark.sql.session.timeZone": "UTC", "spark.sql.python.filterPushdown.enabled": "true"}
+"""What the jobs rely on, also in a session that somebody else began."""
+DEFAULTS = (
+    NEEDED
+    | {
+        "spark.ui.enabled": "false",
+        "spark.sql.execution.arrow.pyspark.enabled": "true",
+        "spark.ui.retainedJobs": "50",
+        "spark.ui.retainedStages": "50",
+        "spark.ui.retainedTasks": "1000",
+        "spark.sql.ui.retainedExecutions": "20",
+    }
+    | connector.POOLS
+)
+"""Spark keeps the last jobs and queries with their plans (1,000 of each) also without its UI: a
+continuous archive, which makes some with every batch, would fill the heap with them.
+"""
+OURS = {"spark.ui.showConsoleProgress": "false"}
+"""What spark-submit sets by itself and is not wanted: progress is told by the jobs."""
+ALONE = {
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.host": "127.0.0.1",
+    "spark.sql.shuffle.partitions": "16",
+    "spark.databricks.delta.snapshotPartitions": "4",
+}
+"""On this machine alone: loopback, and not hundreds of tasks for what a few do (Spark's defaults
+are 200 and Delta's 50).
+"""
+DELTA = {
+    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+}
+LOG_LEVELS = Path(__file__).absolute().with_name("log4j2.properties")
+PROOFS = {
+    "kafka": "org.apache.spark.sql.kafka010.KafkaSourceProvider",
+    "delta": "io.delta.sql.DeltaSparkSessionExtension",
+}
+"""A class of each format, by which it is seen whether its jars are loaded."""
+
+
+def silent(line: str) -> None:
+    """Tells nobody."""
+
+
+def build(
+    app: str,
+    *,
+    conf: Mapping[str, str] | None = None,
+    formats: Sequence[str] = ("kafka",),
+    tell: jars.Tell = silent,
+) -> SparkSession:
+    """A session named `app` that can read and write `formats` ("kafka", "delta") and
+    `kafka-segments`; the running one, if there is one.
+
+    Raises PipelineError with one line when Spark, Java or a jar is missing.
+    """
+    check_spark()
+    from pyspark import SparkContext
+    from pyspark.logger import PySparkLogger
+    from pyspark.sql import SparkSession
+
+    PySparkLogger.getLogger("SQLQueryContextLogger").setLevel(
+        "CRITICAL"
+    )  # it prints every error's Java stack; the error itself is raised
+
+    if SparkContext._active_spark_context is None:
+        wanted = {"spark.app.name": app} | dict(conf or {})
+        launch(wanted, formats, tell)
+        settings = complete(wanted, formats)
+    else:
+        settings = NEEDED | dict(conf or {})
+    spark = SparkSession.builder.config(map={**settings}).getOrCreate()
+    for name in formats:
+        check_loaded(spark, name)
+    register_sources(spark)
+    return spark
+
+
+def check_spark() -> None:
+    """Raises PipelineError unless the PySpark that the jars fit is installed."""
+    try:
+        import pyspark
+    except ImportError:
+        raise PipelineError(f"Spark is not installed: {install('spark')}") from None
+    if not pyspark.__version__.startswith(f"{VERSION}."):
+        raise PipelineError(
+            f"pyspark {pyspark.__version__} is installed, the connector's jars are for "
+            f"{VERSION}: {install('spark')}"
+        )
+
+
+def launch(wanted: Mapping[str, str], formats: Sequence[str], tell: jars.Tell) -> None:
+    """Starts the JVM with the jars, unless `spark-submit` did."""
+    from pyspark import SparkConf, SparkContext
+
+    if started_by_spark_submit():
+        return
+    os.environ["JAVA_HOME"] = str(java.find().for_spark())
+    paths = jars.provide(jars.of(formats), tell)
+    own = (
+        {"spark.jars": ",".join([*map(str, paths), *filter(None, [wanted.get("spark.jars")])])}
+        if paths
+        else {}
+    )
+    if "SPARK_CONF_DIR" not in os.environ and "spark.driver.extraJavaOptions" not in wanted:
+        own["spark.driver.extraJavaOptions"] = f"-Dlog4j2.configurationFile={LOG_LEVELS.as_uri()}"
+    SparkContext._ensure_initialized(
+        conf=SparkConf(loadDefaults=False).setAll(list((dict(wanted) | own).items()))
+    )
+
+
+def started_by_spark_submit() -> bool:
+    return "PYSPARK_GATEWAY_PORT" in os.environ
+
+
+def complete(wanted: Mapping[str, str], formats: Sequence[str]) -> dict[str, str]:
+    """`wanted` and our defaults for what neither it nor Spark's own configuration sets."""
+    from pyspark import SparkConf, SparkContext
+
+    SparkContext._ensure_initialized()
+    given = SparkConf()
+    local = is_local(given, wanted)
+    if local:
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    defaults = DEFAULTS | (ALONE if local else {}) | (DELTA if "delta" in formats else {})
+    return (
+        {name: value for name, value in defaults.items() if not given.contains(name)}
+        | OURS
+        | dict(wanted)
+    )
+
+
+def is_local(given: SparkConf, wanted: Mapping[str, str]) -> bool:
+    """Whether nothing but this machine takes part."""
+    master = wanted.get("spark.master") or given.get("spark.master", "local") or "local"
+    return master.startswith("local") or master.startswith(
+        ("spark://127.0.0.1:", "spark://localhost:")
+    )
+
+
+def lost_on_workers(spark: SparkSession, place: str) -> str:
+    """One line if a table at `place` would be written to a folder of each worker; empty if not."""
+    if ("://" in place and not place.startswith("file:")) or is_local(
+        spark.sparkContext.getConf(), {}
+    ):
+        return ""
+    return (
+        f"warning: --to {place} is a folder of this machine, but workers of a cluster write "
+        "the table, each to its own folder "
+        "of that name: name a URI that all of them reach (s3a://, hdfs://) unless it is a "
+        "shared mount"
+    )
+
+
+def check_loaded(spark: SparkSession, name: str) -> None:
+    """Raises PipelineError if the JVM has not the classes of a format."""
+    java_lang = spark._jvm.java.lang  # type: ignore[union-attr]
+    try:
+        java_lang.Class.forName(
+            PROOFS[name], False, java_lang.Thread.currentThread().getContextClassLoader()
+        )
+    except Exception as error:
+        if "ClassNotFoundException" not in str(error):
+            raise
+        cure = (
+            'start it by `replog pipeline submit`, or with spark-submit --jars "$(replog '
+            'pipeline jars --list)"'
+        )
+        raise PipelineError(f"this Spark runs without the jars for {name!r}: {cure}") from None
+
+
+def register_sources(spark: SparkSession) -> None:
+    from replog_pipeline.segments import datasource
+
+    datasource.register(spark)

@@ -1,0 +1,40 @@
+"""The ways in: topics of a cluster through the official connector, log directories through our data
+source. Both give the same columns.
+
+    source = parse("kafka://HOST:PORT/TOPIC")
+    frame = read(spark, source, Wanted(columns=("offset", "value"), start={("TOPIC", 0): 17}))
+
+No job looks at which of the two it reads; what is wanted of a source is said once, in `Wanted`.
+
+| module | owns |
+|---|---|
+| `urls` | what a command line calls a source |
+| `wanted` | what is read of it: columns, offsets, isolation |
+| `reading` | a DataFrame of either |
+| `connector`, `directories` | the two ways |
+| `extents` | what a source holds now |
+| `kafka_admin` | questions to a cluster |
+"""
+
+from replog_pipeline.sources.reading import read, read_stream
+from replog_pipeline.sources.urls import (
+    SHAPES,
+    KafkaSource,
+    SegmentsSource,
+    Source,
+    parse,
+    split,
+)
+from replog_pipeline.sources.wanted import Wanted
+
+__all__ = [
+    "SHAPES",
+    "KafkaSource",
+    "SegmentsSource",
+    "Source",
+    "Wanted",
+    "parse",
+    "read",
+    "read_stream",
+    "split",
+]

@@ -1,0 +1,141 @@
+"""Reads topics of a running cluster through Spark's official Kafka connector.
+
+1. A range is fixed before the read: every partition has a start and an end offset in the
+   connector's own JSON. A partition that vanished or was cut below its start fails the job
+   (`failOnDataLoss`); nothing is passed over silently.
+2. The consumer polls in large pieces. By default the connector asks ListOffsets twice for every 500
+   records; with `max.poll.records` raised it hardly does. A piece is bounded in bytes too: an
+   executor holds one, and one fetched ahead, for every partition that it read a moment ago.
+3. The connector keeps consumers and what they fetched in pools, under the group id and the
+   partition, and makes a group id for every read. Reads of one `Wanted.run` get one group id, so
+   the next takes over what the last left; otherwise each read would leave a consumer per partition
+   behind. `POOLS` bounds what idles there. No offset is committed, no group is joined.
+4. A topic that is not there, or a broker that does not answer, is found before Spark plans
+   anything, and is one line.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from replog_pipeline.columns import COLUMNS, Offsets
+from replog_pipeline.errors import PipelineError
+from replog_pipeline.segments.log_view import ISOLATION
+from replog_pipeline.sources import kafka_admin
+from replog_pipeline.sources.urls import KafkaSource
+from replog_pipeline.sources.wanted import Wanted
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+POLL_RECORDS, LEAST_POLL_RECORDS = 10_000, 500
+POLLING = {
+    "kafka.max.poll.records": str(POLL_RECORDS),
+    "kafka.max.partition.fetch.bytes": str(2 << 20),
+    "kafka.fetch.max.bytes": str(2 << 20),
+    "kafka.receive.buffer.bytes": str(1 << 20),
+}
+POOLS = {
+    "spark.kafka.consumer.cache.capacity": "16",
+    "spark.kafka.consumer.cache.timeout": "1m",
+    "spark.kafka.consumer.cache.evictorThreadRunInterval": "10s",
+    "spark.kafka.consumer.fetchedData.cache.timeout": "1s",
+    "spark.kafka.consumer.fetchedData.cache.evictorThreadRunInterval": "1s",
+}
+"""For the session, since the pools are the executor's. Spark's own: 64 consumers, and five minutes
+for both; the pool of fetched records has no other bound than the time.
+"""
+EARLIEST, LATEST = -2, -1
+
+
+def read(spark: SparkSession, source: KafkaSource, wanted: Wanted) -> DataFrame:
+    """What the topics hold between start and end; see `sources.read`."""
+    check(wanted)
+    known = kafka_admin.partitions(spark, source.bootstrap, source.topics)
+    reader = spark.read.format("kafka").options(
+        **shared(wanted, sum(map(len, known.values()))) | settings(source, wanted)
+    )
+    if "startingOffsets" not in wanted.options and "startingTimestamp" not in wanted.options:
+        reader = reader.option("startingOffsets", offsets_json(known, wanted.start, EARLIEST))
+    if "endingOffsets" not in wanted.options and "endingTimestamp" not in wanted.options:
+        reader = reader.option("endingOffsets", offsets_json(known, wanted.end, LATEST))
+    return reader.load().select(*wanted.columns)
+
+
+def read_stream(spark: SparkSession, source: KafkaSource, wanted: Wanted) -> DataFrame:
+    """What the topics hold from start on, and what comes; see `sources.read_stream`."""
+    check(wanted)
+    known = kafka_admin.partitions(spark, source.bootstrap, source.topics)
+    first = {
+        "startingOffsets": offsets_json(known, wanted.start, EARLIEST)
+        if wanted.start
+        else "earliest"
+    }
+    return (
+        spark.readStream.format("kafka")
+        .options(**first | POLLING | settings(source, wanted))
+        .load()
+        .select(*wanted.columns)
+    )
+
+
+def settings(source: KafkaSource, wanted: Wanted) -> dict[str, str]:
+    """The connector's options; those of the caller win."""
+    own = {
+        "kafka.bootstrap.servers": source.bootstrap,
+        "subscribe": ",".join(source.topics),
+        "includeHeaders": str("headers" in wanted.columns).lower(),
+        "kafka.isolation.level": wanted.isolation,
+    }
+    return own | dict(wanted.options)
+
+
+def shared(wanted: Wanted, partitions: int) -> dict[str, str]:
+    """How it polls, and as which group. Consumers of one group must poll alike, so the size of a
+    poll is part of its id.
+
+    A poll brings no more than a partition's even share of `wanted.at_most`: the rest would wait in
+    the pool.
+    """
+    share = POLL_RECORDS if wanted.at_most is None else wanted.at_most // max(1, partitions)
+    records = str(min(POLL_RECORDS, max(LEAST_POLL_RECORDS, share)))
+    group = (
+        {"kafka.group.id": f"replog-{wanted.run}-{wanted.isolation}-{records}"}
+        if wanted.run
+        else {}
+    )
+    return POLLING | group | {"kafka.max.poll.records": records}
+
+
+def offsets_json(known: Mapping[str, Sequence[int]], given: Offsets, otherwise: int) -> str:
+    """{"topic": {"0": 17, "1": -2}} over every known partition.
+
+    Raises PipelineError for a partition that is not there.
+    """
+    for topic, partition in given:
+        if partition not in known.get(topic, ()):
+            raise PipelineError(
+                f"offsets: {topic}-{partition} is no partition of the topics that are read"
+            )
+    return json.dumps(
+        {
+            topic: {str(number): given.get((topic, number), otherwise) for number in numbers}
+            for topic, numbers in known.items()
+        }
+    )
+
+
+def check(wanted: Wanted) -> None:
+    """Raises PipelineError for a column that the wire does not carry, or an isolation that there
+    is none of.
+    """
+    unknown = [name for name in wanted.columns if name not in COLUMNS]
+    if unknown:
+        cure = f"read the log directory (segments:DIRECTORY), or one of {', '.join(COLUMNS)}"
+        raise PipelineError(f"columns: {unknown[0]!r} cannot be read through a broker; {cure}")
+    if wanted.isolation not in ISOLATION:
+        raise PipelineError(
+            f"isolation: {wanted.isolation!r} is neither {ISOLATION[0]} nor {ISOLATION[1]}"
+        )

@@ -1,0 +1,90 @@
+"""Where records come from, as a command line says it: a cluster's topics, or log directories.
+
+Plain data. Left out: reading (`reading`), what is there now (`extents`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from urllib.parse import parse_qsl
+
+from replog_pipeline.errors import PipelineError
+
+SHAPES = "kafka://HOST:PORT[,HOST:PORT]/TOPIC[,TOPIC] or segments:DIRECTORY[?topics=TOPIC[,TOPIC]]"
+
+
+@dataclass(frozen=True)
+class KafkaSource:
+    """Topics of a running cluster. `bootstrap` is HOST:PORT[,HOST:PORT]."""
+
+    bootstrap: str
+    topics: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"kafka://{self.bootstrap}/{','.join(self.topics)}"
+
+
+@dataclass(frozen=True)
+class SegmentsSource:
+    """Log directories (holding TOPIC-PARTITION folders), or such folders themselves.
+
+    No `topics`: all but the internal ones.
+    """
+
+    directories: tuple[str, ...]
+    topics: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return f"segments:{','.join(self.directories)}" + (
+            f"?topics={','.join(self.topics)}" if self.topics else ""
+        )
+
+
+Source = KafkaSource | SegmentsSource
+
+
+def parse(url: str, setting: str = "--from") -> Source:
+    """The source that `url` names. Raises PipelineError, naming `setting`, for anything else."""
+    if url.startswith("kafka://"):
+        return parse_kafka(url, setting)
+    if url.startswith("segments:"):
+        return parse_segments(url, setting)
+    raise PipelineError(f"{setting}: {url!r} is no source; write {SHAPES}")
+
+
+def parse_kafka(url: str, setting: str) -> KafkaSource:
+    bootstrap, _, names = url.removeprefix("kafka://").partition("/")
+    topics = split(names)
+    if not bootstrap or not all(is_address(each) for each in bootstrap.split(",")):
+        raise PipelineError(
+            f"{setting}: {url!r} has no HOST:PORT after kafka://; write kafka://HOST:PORT/TOPIC"
+        )
+    if not topics:
+        raise PipelineError(
+            f"{setting}: {url!r} names no topic; write kafka://{bootstrap}/TOPIC[,TOPIC]"
+        )
+    return KafkaSource(bootstrap, topics)
+
+
+def is_address(text: str) -> bool:
+    host, colon, port = text.rpartition(":")
+    return bool(host and colon and port.isdigit() and int(port) < 65536)
+
+
+def parse_segments(url: str, setting: str) -> SegmentsSource:
+    place, _, query = url.removeprefix("segments:").partition("?")
+    directories = split(place)
+    options = dict(parse_qsl(query, keep_blank_values=True))
+    topics = split(options.pop("topics", ""))
+    if not directories:
+        raise PipelineError(f"{setting}: {url!r} names no directory; write segments:DIRECTORY")
+    if options:
+        raise PipelineError(
+            f"{setting}: {next(iter(options))!r} in {url!r} is not known; known is "
+            "topics=TOPIC[,TOPIC]"
+        )
+    return SegmentsSource(directories, topics)
+
+
+def split(names: str) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(name.strip() for name in names.split(",") if name.strip()))

@@ -1,0 +1,35 @@
+"""What is wanted of a source: said once, for both ways in, for a batch and for a stream.
+
+Left out: what a source can give of it; each way checks that (`connector`, `directories`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from replog_pipeline.columns import COLUMNS, Offsets
+from replog_pipeline.segments.log_view import UNCOMMITTED
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """`columns` in their order, from `start` to `end`; a partition that these do not name goes from
+    its earliest to its latest offset.
+
+    A stream has no `end`. `isolation`: read_uncommitted or read_committed. `options` go to the
+    source as they are. `run`: a name that several reads of the same source with the same options
+    have in common, so that they may share what they keep. `at_most`: how many records a read of
+    that run brings; None: not bounded.
+    """
+
+    columns: Sequence[str] = COLUMNS
+    start: Offsets = field(default_factory=dict)
+    end: Offsets = field(default_factory=dict)
+    isolation: str = UNCOMMITTED
+    options: Mapping[str, str] = field(default_factory=dict)
+    run: str = ""
+    at_most: int | None = None
+
+
+EVERYTHING = Wanted()

@@ -1,0 +1,41 @@
+"""The broker and the pipeline are two distributions of one version and one license."""
+
+from __future__ import annotations
+
+from configparser import ConfigParser
+from pathlib import Path
+
+import twisted_broker
+
+ROOT = Path(__file__).parent.parent
+VERSION = twisted_broker.__version__
+
+
+def configuration(place: Path) -> ConfigParser:
+    parser = ConfigParser()
+    parser.read_string((place / "setup.cfg").read_text())
+    return parser
+
+
+def test_the_pipeline_has_the_brokers_version_and_wants_it() -> None:
+    pipeline = configuration(ROOT / "pipeline")
+    assert pipeline["metadata"]["version"] == VERSION
+    wanted = pipeline["options"]["install_requires"].split("\n")
+    assert f"twisted-broker == {VERSION}" in wanted
+
+
+def test_the_brokers_extras_are_the_pipeline_of_the_same_version() -> None:
+    broker = configuration(ROOT)
+    extras = dict(broker["options.extras_require"])
+    del extras["test"]
+    name = "twisted-broker-pipeline"
+    assert {extra: wanted.strip() for extra, wanted in extras.items()} == {
+        "spark": f"{name} == {VERSION}",
+        "java": f"{name}[java] == {VERSION}",
+        "demo": f"{name}[demo] == {VERSION}",
+    }
+    assert name not in broker["options"]["install_requires"]
+
+
+def test_both_carry_the_license() -> None:
+    assert (ROOT / "pipeline" / "LICENSE").read_bytes() == (ROOT / "LICENSE").read_bytes()

@@ -1,0 +1,88 @@
+"""The pip command that adds one of this package's extras, as it works for the way in which the
+package was installed.
+
+1. pip notes where it took a package from (`direct_url.json`, PEP 610): a checkout, a file, a
+   repository. From there the extra comes too.
+2. Without such a note a checkout is known by its `pyproject.toml` beside the package; anything else
+   came from an index, by its name.
+3. Every extra but `test` needs the pipeline's distribution, of the same version. What holds the
+   source of one holds the other's, in the folder `pipeline`; wheels lie in one folder.
+
+A checkout or file that is gone meanwhile is passed over.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+PACKAGE = "twisted-broker"
+PIPELINE, FOLDER = "twisted-broker-pipeline", "pipeline"
+
+
+def install(extra: str) -> str:
+    """The command."""
+    try:
+        found = importlib.metadata.distribution(PACKAGE)
+    except importlib.metadata.PackageNotFoundError:
+        return command(extra, {}, beside_package())
+    return command(extra, noted(found.read_text("direct_url.json")), beside_package())
+
+
+def noted(text: str | None) -> Mapping[str, Any]:
+    """What pip noted; empty where it noted nothing that can be read."""
+    try:
+        found = json.loads(text or "{}")
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def beside_package() -> Path:
+    """The folder that holds the package: of a checkout its root."""
+    return Path(__file__).absolute().parents[2]
+
+
+def command(extra: str, origin: Mapping[str, Any], beside: Path) -> str:
+    """`origin`: the content of `direct_url.json`, empty without one.
+
+    `beside`: the folder that holds the package.
+    """
+    url = str(origin.get("url", ""))
+    place = Path(unquote(urlsplit(url).path)) if url.startswith("file:") else None
+    if place is not None and place.is_dir():
+        return from_checkout(place, extra, bool(origin.get("dir_info", {}).get("editable")))
+    if place is not None and place.exists() and place.suffix == ".whl":
+        return pip("--find-links", str(place.parent), f"{place}[{extra}]")
+    if "vcs_info" in origin:
+        version = origin["vcs_info"].get("commit_id")
+        return from_source(
+            f"{origin['vcs_info'].get('vcs', 'git')}+{url}" + (f"@{version}" if version else ""),
+            extra,
+        )
+    if url and (place is None or place.exists()):
+        if urlsplit(url).path.endswith(".whl"):
+            return pip(f"{PACKAGE}[{extra}] @ {url}")
+        return from_source(url, extra)
+    if (beside / "pyproject.toml").exists():
+        return from_checkout(beside, extra, is_editable=True)
+    return pip(f"{PACKAGE}[{extra}]")
+
+
+def from_checkout(root: Path, extra: str, is_editable: bool) -> str:
+    option = ["-e"] if is_editable else []
+    return pip(*option, str(root / FOLDER), *option, f"{root}[{extra}]")
+
+
+def from_source(url: str, extra: str) -> str:
+    """Of a repository or an archive of one."""
+    return pip(f"{PIPELINE} @ {url}#subdirectory={FOLDER}", f"{PACKAGE}[{extra}] @ {url}")
+
+
+def pip(*arguments: str) -> str:
+    return f"pip install {shlex.join(arguments)}"

@@ -1,9 +1,0 @@
-"""`archive`: a topic into a Delta or Parquet table, every record exactly once.
-
-`job` plans and appends batches, `patience` goes on while brokers are away, `until_stopped` ends
-between two batches, `command` is the command line.
-"""
-
-from twisted_broker.pipeline.jobs.archive.job import ArchiveConfig, ArchiveResult, run, transform
-
-__all__ = ["ArchiveConfig", "ArchiveResult", "run", "transform"]

@@ -38,9 +38,9 @@ def test_the_readme_has_links() -> None:
 PACKAGE = ROOT / "twisted_broker"
 SOURCES = sorted(
     path
-    for folder in ("twisted_broker", "tests", "benchmarks", "twisted")
+    for folder in ("twisted_broker", "pipeline", "tests", "benchmarks", "twisted")
     for path in (ROOT / folder).rglob("*")
-    if path.is_file() and "__pycache__" not in path.parts
+    if path.is_file() and not {"__pycache__", "build"} & set(path.parts)
 )
 MODULES = {path.stem for path in SOURCES if path.suffix == ".py"} | {
     path.parent.name for path in SOURCES if path.name == "__init__.py"

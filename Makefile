@@ -49,7 +49,7 @@ endif
 lint: $(VENV)/.test ## ruff, mypy, import contract
 	$(BIN)/ruff check twisted_broker twisted tests benchmarks
 	$(BIN)/ruff format --check twisted_broker twisted tests benchmarks
-	$(BIN)/mypy -p twisted_broker
+	$(BIN)/mypy -p twisted_broker -p tests -p benchmarks
 	$(BIN)/lint-imports
 
 unit: $(VENV)/.test ## tests on memory twins

@@ -255,8 +255,8 @@ def test_the_file_limit_is_raised_as_far_as_the_system_lets_us(
         assert limits[1] == hard
         now[0] = limits[0]
 
-    monkeypatch.setattr(tap.resource, "getrlimit", lambda which: (soft, hard))
-    monkeypatch.setattr(tap.resource, "setrlimit", setrlimit)
+    monkeypatch.setattr(resource, "getrlimit", lambda which: (soft, hard))
+    monkeypatch.setattr(resource, "setrlimit", setrlimit)
     assert tap.raise_file_limit() == given
     assert now[0] == (given if soft != INFINITE else soft)
 

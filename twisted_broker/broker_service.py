@@ -102,8 +102,9 @@ class BrokerService(Service):
     async def _start(self) -> None:
         self._say_settings()
         try:
-            self.broker = Broker(self.config, self.runtime, self._cluster_id, self._descriptors)
-            self.broker.fatal = self._fail
+            self.broker = Broker(
+                self.config, self.runtime, self._cluster_id, self._descriptors, self._fail
+            )
             await self._start_broker(self.broker)
             self._when_ready()
             self._tell()
@@ -115,7 +116,8 @@ class BrokerService(Service):
 
     async def _start_broker(self, broker: Broker) -> None:
         """It tells of itself from the beginning, and to the end (`_stop_broker`)."""
-        port = StatusPort(broker.parts, broker.served, broker.config.integer("replog.status.port"))
+        number = broker.config.integer("replog.status.port")
+        port = StatusPort(broker.runtime, lambda: broker.parts, broker.served, number)
         self._status_ports[broker] = port
         await port.open()
         await broker.start()

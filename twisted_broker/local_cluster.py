@@ -171,8 +171,7 @@ class LocalCluster(BrokerService):
         self._tell_ready(broker)
 
     def _make(self, config: BrokerConfig, runtime: Runtime) -> Broker:
-        broker = Broker(config, runtime, self._cluster_id, self._descriptors)
-        broker.fatal = self._fail
+        broker = Broker(config, runtime, self._cluster_id, self._descriptors, self._fail)
         self.brokers.append(broker)
         return broker
 

@@ -82,23 +82,28 @@ class ApiRun(BrokerRun):
         self.created: list[tuple[Any, Deferred[Any]]] = []
         self.coordinator.offsets_topic = OffsetsTopic(
             self.source, BrokerConfig({}), self._create, self.clock
-        )  # type: ignore[arg-type]
+        )
         self.parts = BrokerParts(
-            node_id=1, cluster_id="c", config=BrokerConfig({}), runtime=None, authorizer=self.acl
-        )  # type: ignore[arg-type]
-        self.parts.groups, self.parts.metadata = self.coordinator, self.source
+            node_id=1,
+            cluster_id="c",
+            config=BrokerConfig({}),
+            runtime=None,
+            authorizer=self.acl,
+            groups=self.coordinator,
+            metadata=self.source,
+        )
 
     def _create(self, request: Any) -> Deferred[Any]:
         self.created.append((request, Deferred()))
         return self.created[-1][1]
 
-    def start(self, request: Any, version: int, client_id: str | None = "client") -> Deferred[Any]:
+    def start(self, request: Any, version: int, client_id: str | None = "client") -> Any:
         row = ROWS[type(request).__name__.removesuffix("Request")]
         asked = decode(type(request), encode(request, version), version)
         context = RequestContext(
             self.parts, LISTENER, row.api_key, version, 1, client_id, "10.0.0.9"
         )
-        answered = ensureDeferred(row.function(False)(context, asked))
+        answered: Deferred[Any] = ensureDeferred(row.function(False)(context, asked))
 
         def refuse(failure: Failure) -> Any:
             failure.trap(BrokerError)

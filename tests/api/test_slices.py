@@ -4,6 +4,7 @@ one that a short request would get.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -54,18 +55,20 @@ def test_one_slice_of_one_request_a_turn() -> None:
     slices = Slices(clock)
     served: list[int] = []
 
+    def next_one(number: int, _: None) -> None:
+        go_on(number)
+
     def go_on(number: int) -> None:
         served.append(number)
         if served.count(number) < 3:
             slices.next_turn().addCallback(lambda _: go_on(number))
 
     for number in range(10):
-        slices.next_turn().addCallback(lambda _, number=number: go_on(number))
+        slices.next_turn().addCallback(partial(next_one, number))
     turns = 0
     while clock.getDelayedCalls():
         assert len(clock.getDelayedCalls()) == 1
-        clock.getDelayedCalls()[0].func()
-        clock.calls.pop(0)
+        clock.calls.pop(0).func()
         turns += 1
         assert len(served) == turns
     assert served == [*range(10)] * 3
@@ -209,7 +212,7 @@ def worst() -> dict[str, tuple[Any, int]]:
 def one_turn(house: MemoryBroker) -> None:
     """As the reactor: what is due now, and not what that brings about."""
     clock = house.clock
-    due = [call for call in clock.getDelayedCalls() if call.getTime() <= clock.seconds()]
+    due: list[Any] = [call for call in clock.getDelayedCalls() if call.getTime() <= clock.seconds()]
     if not due:
         house.step()
     for call in due:

@@ -34,11 +34,10 @@ class Follower:
         self.fixture = fixture
         self.files = files if files is not None else MemoryFileSystem()
         self.files.make_directories("/own")
-        self.copy, self.base, self.told = open_metadata_copy(
-            self.files, InlineWorker(), "/own", fixture.now, 7
-        )
         self.broken: list[BaseException] = []
-        self.copy.broke = self.broken.append
+        self.copy, self.base, self.told = open_metadata_copy(
+            self.files, InlineWorker(), "/own", fixture.now, 7, self.broken.append
+        )
         config = BrokerConfig(
             {"node.id": "2", **{name.replace("_", "."): value for name, value in settings.items()}}
         )
@@ -49,12 +48,17 @@ class Follower:
             self.files,
             lambda directory: InlineWorker(),
             Random(2),
-        )  # type: ignore[arg-type]
-        self.observer = MetadataObserver(
-            runtime, config, CLUSTER_ID, [("127.0.0.1", PORT)], copy=self.copy, base=self.base
         )
         self.ended: list[BaseException] = []
-        self.observer.failed = self.ended.append
+        self.observer = MetadataObserver(
+            runtime,
+            config,
+            CLUSTER_ID,
+            [("127.0.0.1", PORT)],
+            copy=self.copy,
+            base=self.base,
+            on_fatal=self.ended.append,
+        )
         self.observer.start()
         fixture.settle()
 

@@ -103,13 +103,11 @@ def test_a_disk_that_fails_ends_the_controller() -> None:
     worker = StalledWorker()
     fixture = Fixture(worker).start()
     worker.run()
-    broken: list[BaseException] = []
-    fixture.controller.broke = broken.append
     waiting = fixture.send("broker_registration", fixture.registration(), 4)
     worker.run(OSError(5, "the disk is gone"))
     with pytest.raises(BrokerError) as caught:
         waiting.result.raiseException()
-    assert caught.value.code is ErrorCode.NOT_CONTROLLER and len(broken) == 1
+    assert caught.value.code is ErrorCode.NOT_CONTROLLER and len(fixture.fatal) == 1
     waiting.addErrback(lambda failure: None)
     with pytest.raises(BrokerError) as caught:
         fixture.register()
@@ -123,8 +121,6 @@ def test_a_write_that_fails_ends_the_controller(
     """RL 8.1: also where the disk refuses the append itself; a stop afterwards is no second
     failure.
     """
-    broken: list[BaseException] = []
-    fixture.controller.broke = broken.append
 
     def refuse(*_: object) -> int:
         raise OSError(5, "the disk is gone")
@@ -132,7 +128,7 @@ def test_a_write_that_fails_ends_the_controller(
     monkeypatch.setattr(fixture.controller.log.log.segments.active.log.open(), "write_at", refuse)
     with pytest.raises(BrokerError):
         fixture.register()
-    assert len(broken) == 1
+    assert len(fixture.fatal) == 1
     with pytest.raises(BrokerError) as caught:
         fixture.register()
     assert caught.value.code is ErrorCode.NOT_CONTROLLER
@@ -170,11 +166,11 @@ def test_an_epoch_that_was_begun_is_never_led_again(fixture: Fixture) -> None:
     files, seen = fixture.files, fixture.controller.epoch
     again = fixture.open()
     write = again.log._write
-    again.log._write = lambda batch: (_ for _ in ()).throw(OSError(28, "full"))  # type: ignore[method-assign]
+    again.log._write = lambda batch: (_ for _ in ()).throw(OSError(28, "full"))
     again.log.replay()
     with pytest.raises(OSError):
         again.log.begin_epoch()
-    again.log._write = write  # type: ignore[method-assign]
+    again.log._write = write
     state = read_quorum_state(files, DIRECTORY)
     assert state is not None and state.leader_epoch == seen + 1
     fixture.restart()

@@ -37,7 +37,7 @@ def rules(
 
 def after(state: PartitionRegistration, change: object) -> PartitionRegistration:
     assert change is not None
-    return state.changed(change)  # type: ignore[arg-type]
+    return state.changed(change)
 
 
 def test_the_next_replica_in_the_isr_leads_when_the_leader_goes() -> None:

@@ -16,7 +16,8 @@ from twisted_broker.coordinator.slices import PIECES_PER_TURN, SECONDS_PER_TURN,
 
 def test_a_turn_ends_when_its_time_is_over() -> None:
     """By the clock, with the piece that passes the budget."""
-    clock, done = TurnClock(), []
+    clock = TurnClock()
+    done: list[Any] = []
     slices = Slices(clock)
 
     def work() -> Iterator[None]:
@@ -37,7 +38,8 @@ def test_a_turn_ends_when_its_time_is_over() -> None:
 
 def test_a_turn_ends_although_the_clock_stands_still() -> None:
     """A simulated clock does, and endless work must not hold its turn for ever."""
-    clock, done = TurnClock(), []
+    clock = TurnClock()
+    done: list[Any] = []
 
     def work() -> Iterator[None]:
         while True:
@@ -52,7 +54,8 @@ def test_a_turn_ends_although_the_clock_stands_still() -> None:
 
 def test_work_takes_turns_piece_by_piece() -> None:
     """Short work does not wait for the end of long work; small work is done on return."""
-    clock, done = TurnClock(), []
+    clock = TurnClock()
+    done: list[Any] = []
 
     def work(name: str, pieces: int) -> Iterator[None]:
         for _ in range(pieces - 1):
@@ -71,7 +74,8 @@ def test_work_takes_turns_piece_by_piece() -> None:
 
 def test_work_that_waits_goes_on_when_its_deferred_fires() -> None:
     """With a result or a failure; meanwhile there is no turn for it."""
-    clock, done = TurnClock(), []
+    clock = TurnClock()
+    done: list[Any] = []
     first: Deferred[Any] = Deferred()
     second: Deferred[Any] = Deferred()
     second.addErrback(lambda _: None)
@@ -95,7 +99,8 @@ def test_work_that_waits_goes_on_when_its_deferred_fires() -> None:
 
 def test_work_that_fails_ends_alone(caplog: Any) -> None:
     """Its traceback is logged, the others go on."""
-    clock, done = TurnClock(), []
+    clock = TurnClock()
+    done: list[Any] = []
 
     def fails() -> Iterator[None]:
         yield
@@ -114,7 +119,9 @@ def test_work_that_fails_ends_alone(caplog: Any) -> None:
 
 def test_nothing_runs_after_the_end() -> None:
     """Neither what was under way nor what waited."""
-    clock, done, gate = TurnClock(), [], Deferred()
+    clock = TurnClock()
+    done: list[Any] = []
+    gate: Deferred[Any] = Deferred()
 
     def work(wait: Deferred[Any] | None) -> Iterator[Deferred[Any] | None]:
         yield wait

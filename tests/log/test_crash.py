@@ -27,6 +27,7 @@ from twisted_broker.config import LogConfig
 from twisted_broker.log.append_info import AppendOrigin
 from twisted_broker.log.errors import LogDirFailure
 from twisted_broker.log.log import Log
+from twisted_broker.log.log_state import LogState
 from twisted_broker.log.segment import file_name
 from twisted_broker.testing.sim.disk import SimDisk
 from twisted_broker.testing.sim.disk_faults import Crash, Fault
@@ -197,7 +198,7 @@ def rolled_log(disk: SimDisk) -> tuple[Log, list[bytes]]:
             }
             log.append_as_leader(
                 batch(b"aborted", timestamp=NOW_MS, **more), 1, NOW_MS, transaction_verified=True
-            )  # type: ignore[arg-type]
+            )
             log.append_as_leader(
                 marker(11, commit=False), 1, NOW_MS, origin=AppendOrigin.COORDINATOR
             )
@@ -393,7 +394,7 @@ def test_a_disk_error_takes_the_log_offline_and_tells(operation: str, error: int
     disk = SimDisk(1)
     disk.make_directories("/data")
     log = open_log(disk, settings=SMALL)
-    told: list[Log] = []
+    told: list[LogState] = []
     log.failing = told.append
     acknowledged = 0
     for _ in range(5):

@@ -352,7 +352,7 @@ def rich_log(directory: str) -> Log:
                 0,
                 NOW_MS,
                 transaction_verified=True,
-            )  # type: ignore[arg-type]
+            )
             log.append_as_leader(
                 marker(7, commit=number % 20 == 0), 0, NOW_MS, origin=AppendOrigin.COORDINATOR
             )

@@ -23,6 +23,7 @@ from twisted_broker.config import LogConfig
 from twisted_broker.log.append_info import AppendOrigin
 from twisted_broker.log.errors import OffsetsOutOfOrder, UnexpectedAppendOffset
 from twisted_broker.log.log import Log
+from twisted_broker.log.log_state import LogState
 from twisted_broker.log.memory import MemoryFileSystem
 from twisted_broker.log.offset_metadata import LogOffsetMetadata
 from twisted_broker.log.segment_file import SliceGone
@@ -45,7 +46,7 @@ def refused(code: ErrorCode, call: Callable[[], object]) -> BrokerError:
 
 def replicated(log: Log, offset: int, *contents: bytes, epoch: int = 0, **fields: object) -> bytes:
     """A batch as a leader's log holds it."""
-    data = bytearray(batch(*contents, **fields))  # type: ignore[arg-type]
+    data = bytearray(batch(*contents, **fields))
     set_offsets_and_epoch(data, offset, epoch)
     return bytes(data)
 
@@ -123,7 +124,7 @@ def open_transaction(log: Log, producer_id: int, epoch: int = 0, sequence: int =
     }
     return log.append_as_leader(
         batch(b"tx", **fields), 0, NOW_MS, transaction_verified=True
-    ).first_offset  # type: ignore[arg-type]
+    ).first_offset
 
 
 def end(log: Log, producer_id: int, commit: bool, epoch: int = 0) -> int:
@@ -588,7 +589,7 @@ def test_truncate_to() -> None:
         )
     log.set_high_watermark(11)
     log.flush(None)
-    cuts: list[Log] = []
+    cuts: list[LogState] = []
     log.truncated = cuts.append
     assert log.recovery_point == 12
     assert log.truncate_to(5, NOW_MS) and not log.truncate_to(5, NOW_MS)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import replace
 from random import Random
+from typing import Any
 
 from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
@@ -171,6 +172,8 @@ class FakeLogManager:
         self.strays: list[TopicPartition] = []
         self.failed_directories: list[str] = []
         self._worker = InlineWorker()
+        self.log_start_moved: Any = None
+        self.log_synced: Any = None
 
     def worker(self, directory: str) -> InlineWorker:
         return self._worker

@@ -403,10 +403,10 @@ def test_a_log_of_a_newer_epoch_than_its_leaders_is_left_alone(
     assert a.log.log_end_offset == 5 and a.fetcher.state.failed == {TP} and a.leader.asked == []
     assert (
         "records of leader epoch 8, but its leader leads at epoch 7"
-        in a.held.standing.failure.reason
+        in a.held.history.failure.reason
     )
     told = fetching_now(a.held, "", "", None, Now(a.now_ms(), 0))
-    assert told.phase == "failed" and a.held.standing.failure.reason in told.why
+    assert told.phase == "failed" and a.held.history.failure.reason in told.why
 
 
 def test_unclean_truncation_can_be_refused() -> None:

@@ -18,6 +18,7 @@ def test_each_task_runs_at_its_interval_from_the_first_role_change_on(
     """RL 1.1: `isr-expiration` every half of `replica.lag.time.max.ms`,
     `highwatermark-checkpoint` at its interval; before roles nothing runs.
     """
+    began = 0.0
     ran: dict[str, list[float]] = {"shrink_isrs": [], "checkpoint_high_watermarks": []}
     for name, moments in ran.items():
         monkeypatch.setattr(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from functools import partial
 
 import pytest
 from hypothesis import given, settings
@@ -19,7 +21,7 @@ class Note(Timer):
         super().__init__()
         self.clock = clock
         self.fired_at: list[float] = []
-        self.then = None
+        self.then: Callable[[], object] | None = None
 
     def expired(self) -> None:
         self.fired_at.append(self.clock.seconds())
@@ -74,10 +76,10 @@ def test_equal_times_fire_in_order_of_adding():
     """A slot is first in, first out."""
     clock = Clock()
     wheel = TimingWheel(clock)
-    order = []
+    order: list[int] = []
     for number in range(5):
         note = Note(clock)
-        note.then = lambda number=number: order.append(number)
+        note.then = partial(order.append, number)
         wheel.add(note, 100)
     run(clock, 0.2)
     assert order == [0, 1, 2, 3, 4]
@@ -126,10 +128,10 @@ def test_a_jump_of_the_clock_fires_everything_due():
     """A stalled process wakes late: all that is due fires in the order of its deadlines."""
     clock = Clock()
     wheel = TimingWheel(clock)
-    order = []
+    order: list[int] = []
     for delay_ms in (70_000, 3, 5_000, 64, 4_096):
         note = Note(clock)
-        note.then = lambda delay_ms=delay_ms: order.append(delay_ms)
+        note.then = partial(order.append, delay_ms)
         wheel.add(note, delay_ms)
     clock.advance(100)
     assert order == [3, 64, 4_096, 5_000, 70_000]

@@ -23,7 +23,7 @@ def numbers(fixture: Fixture) -> dict[str, float]:
         node_id=1,
         cluster_id="c",
     )
-    lines = text_of(exposition(BrokerView(parts))).decode().splitlines()
+    lines = text_of(exposition(BrokerView(lambda: parts))).decode().splitlines()
     return {
         name: float(value)
         for name, _, value in (line.rpartition(" ") for line in lines if not line.startswith("#"))
@@ -73,13 +73,14 @@ def test_fetchers_tell_lag_requests_and_failures() -> None:
     """
     fixture = Fixture()
     fixture.image.brokers[2].listeners["PLAINTEXT"] = Endpoint("PLAINTEXT", "h", 9)  # type: ignore[index]
+    no_connection: Any = NoConnection()
     fetchers = ReplicaFetcherManager(
         fixture.replicas,
         fixture,
         "PLAINTEXT",
         lambda: 1,
-        lambda endpoint, client_id: NoConnection(),
-    )  # type: ignore[arg-type,return-value]
+        lambda endpoint, client_id: no_connection,
+    )
     fixture.topic(states={number: registration(2, (1, 2)) for number in range(2)})
     fetcher = fetchers._make_fetcher(0, BrokerEndPoint(2, "h", 9), fetchers.failed)
     fetchers.fetchers[2, 0] = fetcher
@@ -111,7 +112,7 @@ def test_fetchers_tell_lag_requests_and_failures() -> None:
         node_id=1,
         cluster_id="c",
     )
-    told = BrokerView(parts).told(other)
+    told = BrokerView(lambda: parts).told(other)
     assert (
         told is not None
         and told["fetching"]["phase"] == "failed"

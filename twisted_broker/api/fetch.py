@@ -79,6 +79,7 @@ _HINTED = frozenset({ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_E
 async def fetch(context: RequestContext, request: FetchRequest) -> FetchResponse:
     """Answers when `min_bytes` are there, something is to be told, or `max_wait_ms` passed."""
     replicas = context.broker.replica_manager
+    assert replicas is not None
     params = _params(context, request)
     try:
         session = await _open_session(context, request, params)
@@ -231,7 +232,9 @@ async def _many_asked(
                 asked.last_fetched_epoch,
                 asked.log_start_offset,
             )
-    most = _MOST_UNKNOWN + len(context.broker.replica_manager.partitions)
+    replicas = context.broker.replica_manager
+    assert replicas is not None
+    most = _MOST_UNKNOWN + len(replicas.partitions)
     if len(found) > most:
         raise WireError(f"a fetch of {len(found)} partitions; {most - _MOST_UNKNOWN} are here")
     return list(found.values())
@@ -250,7 +253,9 @@ def _guard(
 ) -> tuple[Sequence[FetchPartitionRequest], Sequence[tuple[int, FetchPartitionResult]]]:
     """What may be read, and the refusals with their places in the answer."""
     is_follower = params.replica_id >= 0
-    held = context.broker.replica_manager.partitions
+    replicas = context.broker.replica_manager
+    assert replicas is not None
+    held = replicas.partitions
     codes = [_refusal(context, request, is_follower, may_replicate, held) for request in requests]
     if not any(codes):
         return requests, ()

@@ -275,7 +275,7 @@ async def _create(
         ):
             answer.error_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
         elif name == "__consumer_offsets":
-            context.groups.offsets_topic.create()
+            context.offsets_topic.create()
         elif name not in INTERNAL_TOPICS and len(wanted) < _MOST_CREATED:
             wanted.append(CreatableTopic(name=name, num_partitions=-1, replication_factor=-1))
     context.forwarding.create_in_background(wanted)

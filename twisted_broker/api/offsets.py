@@ -150,7 +150,7 @@ def _topic_to_change(context: RequestContext, name: str | None) -> tuple[bytes, 
 
 
 def _partition_error(context: RequestContext, name: str | None, partition: int) -> ErrorCode:
-    topic = context.metadata.image.topics_by_name.get(name)
+    topic = None if name is None else context.metadata.image.topics_by_name.get(name)
     return (
         ErrorCode.NONE
         if topic is not None and partition in topic.partitions

@@ -23,7 +23,7 @@ from twisted_broker.cluster.controller_channel import ControllerChannel, Member,
 from twisted_broker.cluster.unexpected_errors import UnexpectedErrors
 from twisted_broker.interfaces import Runtime
 from twisted_broker.replication.partition.isr import IsrAnswer, IsrProposal
-from twisted_broker.wire.errors import ErrorCode
+from twisted_broker.wire.errors import ErrorCode, error_of
 from twisted_broker.wire.messages import broker_lifecycle as broker_lifecycle_messages
 
 _log = Logger()
@@ -147,11 +147,7 @@ class AlterPartitionManager:
 
 def _answer(partition: broker_lifecycle_messages.AlterPartitionResponsePartitionData) -> IsrAnswer:
     if partition.error_code:
-        try:
-            code = ErrorCode(partition.error_code)  # type: ignore[call-arg]
-        except ValueError:
-            code = ErrorCode.UNKNOWN_SERVER_ERROR
-        return IsrAnswer(code)
+        return IsrAnswer(error_of(partition.error_code))
     return IsrAnswer(
         ErrorCode.NONE,
         partition.leader_id,

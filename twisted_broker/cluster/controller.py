@@ -48,19 +48,26 @@ from twisted_broker.wire.schema import Record
 
 _log = Logger()
 _TICK_MS = 500
+OpenLog = Callable[[Callable[[int], None], Callable[[BaseException], None]], MetadataLog]
 
 
 class Controller:
-    """Made over an opened log; `start` makes it the active controller. `broke` is told when its
-    disk failed.
+    """`open_log(on_committed, on_fatal)` gives its log; `start` makes it the active controller.
+    `on_fatal(error)` is called when its disk failed.
     """
 
     def __init__(
-        self, cluster_id: str, runtime: Runtime, config: BrokerConfig, log: MetadataLog
+        self,
+        cluster_id: str,
+        runtime: Runtime,
+        config: BrokerConfig,
+        open_log: OpenLog,
+        on_fatal: Callable[[BaseException], None] = lambda error: None,
     ) -> None:
-        self.cluster_id, self.runtime, self.log = cluster_id, runtime, log
+        self.cluster_id, self.runtime = cluster_id, runtime
+        self.log = open_log(self._committed, self._log_failed)
+        self._on_fatal = on_fatal
         self.node_id = config.node_id
-        self.broke: Callable[[BaseException], None] = lambda error: None
         self.sessions = Sessions(config.integer("broker.session.timeout.ms"))
         self.readers = MetadataReaders(self)
         self.listeners: Sequence[Endpoint] = ()
@@ -101,7 +108,6 @@ class Controller:
         OSError, MetadataDamage.
         """
         self.listeners = listeners
-        self.log.committed, self.log.broke = self._committed, self._broke
         self.decided = self.committed = self.log.replay()
         self._settings_changed(self.decided)
         self.log.begin_epoch()
@@ -215,7 +221,7 @@ class Controller:
         for done in ready:
             done.callback(upto - 1)
 
-    def _broke(self, error: BaseException) -> None:
+    def _log_failed(self, error: BaseException) -> None:
         _log.critical(
             "the metadata log in {directory} failed: {error}",
             directory=self.log.directory,
@@ -225,7 +231,7 @@ class Controller:
             self._loop.stop()
         self._refuse_waiting()
         self.readers.close()
-        self.broke(error)
+        self._on_fatal(error)
 
     def _check_active(self) -> None:
         if self.log.failed is not None or self.log.epoch < 0:

@@ -25,7 +25,7 @@ from twisted.internet.task import deferLater
 from twisted_broker.cluster.unexpected_errors import UnexpectedErrors
 from twisted_broker.interfaces import Runtime
 from twisted_broker.net.client import BrokerConnection
-from twisted_broker.wire.errors import BrokerError, ErrorCode
+from twisted_broker.wire.errors import BrokerError, ErrorCode, error_of
 
 _CONNECT_MS = 2000
 Address = tuple[str, int]
@@ -51,11 +51,7 @@ class Member(Protocol):
 def check_answer(code: int) -> None:
     """Raises BrokerError for an answer's error code, if it is one."""
     if code:
-        try:
-            known = ErrorCode(code)  # type: ignore[call-arg]
-        except ValueError:
-            known = ErrorCode.UNKNOWN_SERVER_ERROR
-        raise BrokerError(known)
+        raise BrokerError(error_of(code))
 
 
 def _fire(waiter: Deferred[None]) -> None:

@@ -66,7 +66,7 @@ class BrokerLifecycle:
     """`caught_up`: the image includes our registration; `unfenced`: clients may be served. The
     first fails when registration is hopeless.
 
-    `refused(reason)`: a broker that served may not go on.
+    `on_fatal(reason)`: a broker that served may not go on.
     """
 
     def __init__(
@@ -75,13 +75,13 @@ class BrokerLifecycle:
         config: BrokerConfig,
         observer: MetadataObserver,
         channel: ControllerChannel,
+        on_fatal: Callable[[str], None] = lambda reason: None,
     ) -> None:
         self.state = BrokerState.NOT_RUNNING
         self.broker_epoch = -1
         self.caught_up: Deferred[None] = Deferred()
         self.unfenced: Deferred[None] = Deferred()
-        self.fenced_again: Callable[[], None] = lambda: None
-        self.refused: Callable[[str], None] = lambda reason: None
+        self._on_fatal = on_fatal
         self._runtime, self._config, self._observer, self._channel = (
             runtime,
             config,
@@ -133,7 +133,7 @@ class BrokerLifecycle:
             epoch = await self._registering.again()
         except BrokerError as error:
             self.state = BrokerState.NOT_RUNNING
-            self.refused(error.message)
+            self._on_fatal(error.message or str(error))
             return
         _log.info("registered anew, under epoch {epoch}", epoch=epoch)
         await self._registered(epoch)
@@ -255,8 +255,6 @@ class BrokerLifecycle:
             self.state = BrokerState.RUNNING
             if not self.unfenced.called:
                 self.unfenced.callback(None)
-        elif self.state is BrokerState.RUNNING and response.is_fenced:
-            self.fenced_again()
         if leaving:
             return _SHUTDOWN_BEAT_MS
         waiting_to_serve = self.state is BrokerState.RECOVERY and self._ready

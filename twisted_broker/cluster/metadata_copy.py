@@ -9,7 +9,7 @@ of a copy that was damaged.
    takes the newest part of it, no more.
 3. A damaged copy is kept under another name; `floor` tells how far it went, and the new one begins
    with a mark that says so until it has come as far.
-4. A disk that fails ends the copy (`broke`); the broker follows on without one.
+4. A disk that fails ends the copy (`on_fatal`); the broker follows on without one.
 
 Source: Kafka's brokers, which are observers of the metadata log with a log of their own; KIP-595,
 KIP-630. Left out: following (`observer.py`).
@@ -46,6 +46,7 @@ def open_metadata_copy(
     log_directory: str,
     wall_ms: Callable[[], int],
     unique: int,
+    on_fatal: Callable[[BaseException], None] = lambda error: None,
 ) -> tuple[MetadataCopy, MetadataImage, str]:
     """The copy in a log directory, its image, and one line about a damaged one that was put
     aside, "" otherwise. Slow. OSError.
@@ -57,7 +58,7 @@ def open_metadata_copy(
     if floor is None:
         try:
             copy = MetadataCopy(
-                open_directory(files, disk, log_directory, wall_ms()), wall_ms, NOTHING
+                open_directory(files, disk, log_directory, wall_ms()), wall_ms, NOTHING, on_fatal
             )
             return copy, copy.replay(), ""
         except (MetadataDamage, LogDirFailure) as damage:
@@ -65,7 +66,8 @@ def open_metadata_copy(
                 raise damage.cause or OSError(str(damage)) from damage
             floor, told = _put_aside(files, directory, unique, damage)
     opened = open_directory(files, disk, log_directory, wall_ms())
-    return MetadataCopy(opened._replace(mark=0), wall_ms, floor), MetadataImage(), told
+    copy = MetadataCopy(opened._replace(mark=0), wall_ms, floor, on_fatal)
+    return copy, MetadataImage(), told
 
 
 def _begun_floor(files: IFileSystem, directory: str) -> Reach | None:
@@ -100,8 +102,14 @@ def _put_aside(
 class MetadataCopy(MetadataStore):
     """`floor`: how far the metadata is known to have gone, beyond what is here."""
 
-    def __init__(self, opened: Opened, wall_ms: Callable[[], int], floor: Reach) -> None:
-        super().__init__(opened, wall_ms)
+    def __init__(
+        self,
+        opened: Opened,
+        wall_ms: Callable[[], int],
+        floor: Reach,
+        on_fatal: Callable[[BaseException], None],
+    ) -> None:
+        super().__init__(opened, wall_ms, on_fatal)
         self.floor = floor
         self._installing = 0
         self._waiting: list[bytes] = []
@@ -110,14 +118,14 @@ class MetadataCopy(MetadataStore):
             make_mark(self.files, self.directory, floor.end_offset)
 
     def append(self, batches: bytes) -> None:
-        """Whole batches of committed records, the next ones. Never raises: `broke` is told."""
+        """Whole batches of committed records, the next ones. Never raises: `on_fatal` is called."""
         if self._installing:
             self._waiting.append(batches)
         elif self.failed is None:
             try:
                 self.log.append_as_follower(batches, -1, self.wall_ms())
             except LogDirFailure as error:
-                self._break(error.cause or error)
+                self._fail(error.cause or error)
                 return
             # a snapshot ended within a batch, as old controllers' may: the next start fetches it
             except BrokerError as error:
@@ -138,7 +146,7 @@ class MetadataCopy(MetadataStore):
         def done(_: None, error: BaseException | None) -> None:
             self._installing -= 1
             if error is not None:
-                self._break(error)
+                self._fail(error)
             elif not self._installing and self.failed is None:
                 self._installed(snapshot)
 
@@ -151,7 +159,7 @@ class MetadataCopy(MetadataStore):
         try:
             self.log.truncate_fully_and_start_at(snapshot.end_offset, self.wall_ms())
         except LogDirFailure as error:
-            self._break(error.cause or error)
+            self._fail(error.cause or error)
             return
         self._bytes_since_snapshot = 0
         self._remove_snapshots(old)
@@ -186,7 +194,7 @@ class MetadataCopy(MetadataStore):
         try:
             job, end = self.log.finish(), self.end_offset
         except OSError as error:
-            self._break(error)
+            self._fail(error)
             return
 
         def sync() -> None:

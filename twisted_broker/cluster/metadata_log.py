@@ -84,12 +84,15 @@ def open_metadata_log(
     log_directory: str,
     node_id: int,
     wall_ms: Callable[[], int],
+    on_committed: Callable[[int], None],
+    on_fatal: Callable[[BaseException], None],
 ) -> MetadataLog:
     """The metadata log in a log directory, made when it is not there. MetadataDamage, OSError,
     CheckpointError, BrokerError.
     """
     try:
-        return MetadataLog(open_directory(files, disk, log_directory, wall_ms()), node_id, wall_ms)
+        opened = open_directory(files, disk, log_directory, wall_ms())
+        return MetadataLog(opened, node_id, wall_ms, on_committed, on_fatal)
     except MetadataDamage as damage:
         hint = "A controller does not start on damaged metadata; rebuild it: "
         hint += recover_hint(target=log_directory)
@@ -98,15 +101,22 @@ def open_metadata_log(
 
 
 class MetadataLog(MetadataStore):
-    """`committed(offset)` is told of every move of the high watermark, `broke(error)` of the
-    end.
+    """`on_committed(offset)` is called at every move of the high watermark, `on_fatal(error)` at
+    the end.
     """
 
-    def __init__(self, opened: Opened, node_id: int, wall_ms: Callable[[], int]) -> None:
-        super().__init__(opened, wall_ms)
+    def __init__(
+        self,
+        opened: Opened,
+        node_id: int,
+        wall_ms: Callable[[], int],
+        on_committed: Callable[[int], None],
+        on_fatal: Callable[[BaseException], None],
+    ) -> None:
+        super().__init__(opened, wall_ms, on_fatal)
         self.node_id = node_id
         self.epoch = -1
-        self.committed: Callable[[int], None] = lambda offset: None
+        self._on_committed = on_committed
         self._syncing = False
         self._named_segment = -1
 
@@ -173,14 +183,14 @@ class MetadataLog(MetadataStore):
         try:
             self.log.append_as_follower(batch, self.epoch, self.wall_ms())
         except LogDirFailure as error:
-            self._break(error)
+            self._fail(error)
             raise
         self._bytes_since_snapshot += len(batch)
 
     # group commit
 
     def sync(self) -> None:
-        """Makes what was appended durable; `committed` is called when it is."""
+        """Makes what was appended durable; `on_committed` is called when it is."""
         if self._syncing or self.failed is not None or self.high_watermark >= self.end_offset:
             return
         self._syncing = True
@@ -209,8 +219,8 @@ class MetadataLog(MetadataStore):
     def _synced(self, upto: int, error: BaseException | None) -> None:
         self._syncing = False
         if error is not None:
-            self._break(error)
+            self._fail(error)
             return
         self.log.set_high_watermark(upto)
-        self.committed(upto)
+        self._on_committed(upto)
         self.sync()

@@ -112,21 +112,26 @@ def open_directory(
 
 
 class MetadataStore:
-    """`broke(error)` is told once when it ends. `transactions` and `last_batch` are as of the
+    """`on_fatal(error)` is called once when it ends. `transactions` and `last_batch` are as of the
     replay.
     """
 
-    def __init__(self, opened: Opened, wall_ms: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        opened: Opened,
+        wall_ms: Callable[[], int],
+        on_fatal: Callable[[BaseException], None] = lambda error: None,
+    ) -> None:
         self.log, self.files, self.disk = opened.log, opened.files, opened.disk
         self.wall_ms = wall_ms
         self.snapshots = list_snapshots(self.files, self.log.directory)
         self.failed: BaseException | None = None
-        self.broke: Callable[[BaseException], None] = lambda error: None
+        self._on_fatal = on_fatal
         self.transactions = TransactionBuffer()
         self.last_batch: LastBatch | None = None
         self._base, self._mark = opened.base, opened.mark
         self._bytes_since_snapshot = 0
-        self.log.failing = lambda log: self._break(log.failed or OSError("the log failed"))
+        self.log.failing = lambda log: self._fail(log.failed or OSError("the log failed"))
 
     @property
     def end_offset(self) -> int:
@@ -194,10 +199,10 @@ class MetadataStore:
             yield batches
             offset = batches[-1].last_offset + 1
 
-    def _break(self, error: BaseException) -> None:
+    def _fail(self, error: BaseException) -> None:
         if self.failed is None:
             self.failed = error
-            self.broke(error)
+            self._on_fatal(error)
 
     # snapshots
 
@@ -210,12 +215,12 @@ class MetadataStore:
 
         def done(snapshot: SnapshotId | None, error: BaseException | None) -> None:
             if error is not None or snapshot is None:
-                self._break(error or AssertionError("a snapshot without name"))
+                self._fail(error or AssertionError("a snapshot without name"))
             elif self.failed is None:
                 try:
                     self._cut_behind(snapshot)
                 except LogDirFailure as failure:
-                    self._break(failure.cause or failure)
+                    self._fail(failure.cause or failure)
 
         self.disk.submit(job, done)
 

@@ -7,8 +7,8 @@ Owns the fetch loop, the knowledge who leads, and the publishing of images.
 2. The leader is learnt from answers: errors carry its id, epoch and address. Without a leader the
    bootstrap addresses are asked in turn.
 3. A subscriber that raises is logged; the others hear.
-4. Another cluster's id, or a record that is not understood, ends it (`failed`): going on would be
-   guessing. An answer that is not Kafka's protocol comes from no controller (another program has
+4. Another cluster's id, or a record that is not understood, ends it (`on_fatal`): going on would
+   be guessing. An answer that is not Kafka's protocol comes from no controller (another program has
    its port now), and is tried again like silence.
 5. A leader whose metadata contradicts what was applied ends it as well, and nothing of it is
    published: at once where its log shows it; where it only claims to lead an older epoch, or has
@@ -56,7 +56,7 @@ Subscriber = Callable[[MetadataDelta], None]
 
 
 class MetadataObserver:
-    """`bootstrap`: addresses of controllers. `failed(error)` is called once, when following has
+    """`bootstrap`: addresses of controllers. `on_fatal(error)` is called once, when following has
     ended for good.
 
     `copy`: the own copy of the log, with the image `base` that it gave.
@@ -71,13 +71,14 @@ class MetadataObserver:
         directory_id: bytes = NULL_UUID,
         copy: MetadataCopy | None = None,
         base: MetadataImage = EMPTY,
+        on_fatal: Callable[[BaseException], None] = lambda error: None,
     ) -> None:
         self.cluster_id = cluster_id
         self.leader_id = -1
         self.leader_epoch = base.epoch if copy is None else max(base.epoch, copy.floor.epoch)
         self.leader_address: Address | None = None
         self.leader_waiters: list[Deferred[None]] = []
-        self.failed: Callable[[BaseException], None] = lambda error: None
+        self._on_fatal = on_fatal
         self.unreachable = False
         self._runtime, self._node_id, self._directory_id = runtime, config.node_id, directory_id
         self._timeout_ms = config.integer("controller.quorum.fetch.timeout.ms")
@@ -90,10 +91,8 @@ class MetadataObserver:
         self._loader = (
             MetadataLoader(base)
             if copy is None
-            else MetadataLoader(base, copy.transactions, copy.last_batch)
+            else MetadataLoader(base, copy.transactions, copy.last_batch, copy.append)
         )
-        if copy is not None:
-            self._loader.taken = copy.append
         self._contradicted_ms: int | None = None
         self._told = ""
         self._subscribers: list[Subscriber] = []
@@ -205,7 +204,7 @@ class MetadataObserver:
     def _end(self, error: BaseException) -> None:
         if not self._stopped:
             self._stopped = True
-            self.failed(error)
+            self._on_fatal(error)
 
     @property
     def address(self) -> Address:

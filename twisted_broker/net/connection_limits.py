@@ -26,6 +26,7 @@ from typing import Any
 
 from twisted.internet.protocol import Factory
 
+from twisted_broker.config import BrokerConfig
 from twisted_broker.interfaces import IDelayedCall, Runtime
 from twisted_broker.net.connection import Dispatch, KafkaConnection
 from twisted_broker.net.request_bytes import RequestBytes
@@ -40,24 +41,23 @@ the reserve; workers of a directory.
 
 
 class DescriptorShares:
-    """How the descriptors that one broker may use are shared out. `open_files()`: what its logs
-    hold, or may hold.
+    """How the descriptors that one broker may use are shared out.
 
     The limit for clients follows from what is open now: segments that answers still refer to are
     open beyond what logs may hold.
     """
 
-    __slots__ = ("_others", "controller", "files", "limit", "open_files")
+    __slots__ = ("_others", "controller", "files", "limit")
 
     def __init__(self, limit: int, directories: int = 1) -> None:
         self.limit = limit
         self._others = min(_OTHERS + _OF_A_DIRECTORY * directories, limit // 4)
         self.controller = min(max(limit // 8, 1), _MOST_OF_CONTROLLER)
         self.files = max(limit // 3, 1)
-        self.open_files: Callable[[], int] = lambda: 0
 
-    def clients(self) -> int:
-        return max(self.limit - self._others - self.controller - self.open_files(), 1)
+    def clients(self, open_files: int) -> int:
+        """What is left for clients while logs hold, or may hold, `open_files`."""
+        return max(self.limit - self._others - self.controller - open_files, 1)
 
 
 def _no_limit() -> int:
@@ -80,6 +80,11 @@ class ConnectionCounts:
         self.most = most
         self.total = 0
         self.by_host: Counter[str] = Counter()
+
+    def settings_changed(self, config: BrokerConfig) -> None:
+        """Holds for the connections that come from now on, as in Kafka."""
+        self.maximum = config.integer("max.connections")
+        self.maximum_per_host = config.integer("max.connections.per.ip")
 
     def has_room(self, host: str) -> bool:
         return (

@@ -14,7 +14,8 @@ from tests.pipeline.records import OLD_MS, Written, numbered, produce
 from twisted_broker.pipeline import sources
 from twisted_broker.pipeline.columns import COLUMNS
 from twisted_broker.pipeline.errors import PipelineError
-from twisted_broker.pipeline.sources import connector, kafka_admin
+from twisted_broker.pipeline.segments.log_view import ISOLATION
+from twisted_broker.pipeline.sources import kafka_admin
 
 PARTITIONS = 3
 ROWS = 60
@@ -143,7 +144,7 @@ def test_topics_by_pattern_and_by_assignment(spark, broker, plain):
 
 
 @pytest.mark.parametrize("topic", TOPICS)
-@pytest.mark.parametrize("isolation", connector.ISOLATION)
+@pytest.mark.parametrize("isolation", ISOLATION)
 def test_what_kafkas_own_clients_read_of_kafkas_own_files(spark, kafka_files, topic, isolation):
     found = (
         sources.read(

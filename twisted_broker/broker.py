@@ -420,6 +420,7 @@ class Broker:
                 runtime.wall_ms,
                 runtime.random.getrandbits(128),
                 lambda error: self._copy_failed(path, error),
+                lambda text: _log.warn("{text}", text=text),
             )
         except OSError as error:
             self.log_manager.fail_directory(path, error)

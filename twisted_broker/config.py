@@ -210,7 +210,7 @@ BROKER_SETTINGS: dict[str, Setting] = _table(
         "Time after which a snapshot is written; 0 never by time.",
         0,
     ),
-    _text("metadata.log.dir", None, "Directory of the metadata log; else the first of log.dirs."),
+    _text("metadata.log.dir", None, "Which of log.dirs has the metadata log; else the first."),
     # connections
     _bytes("socket.request.max.bytes", 104857600, "Longest request that is read.", 1),
     _long(

@@ -57,8 +57,8 @@ class ControllerFixture(Fixture):
 
     def crash(self) -> None:
         """The controller's process is gone: port and connections too."""
-        if self.controller._loop.running:
-            self.controller._loop.stop()
+        if self.controller._ticks.running:
+            self.controller._ticks.stop()
         self.port.stopListening()
         self.factory.close_all()
 

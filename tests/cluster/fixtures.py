@@ -85,8 +85,8 @@ class Fixture:
 
     def restart(self) -> Fixture:
         """As after a crash: nothing is closed."""
-        if self.controller._loop.running:
-            self.controller._loop.stop()
+        if self.controller._ticks.running:
+            self.controller._ticks.stop()
         self.controller = self.open()
         return self.start()
 

@@ -11,8 +11,10 @@ import pytest
 
 from tests.cluster.fixtures import Fixture, StalledWorker
 from twisted_broker.cluster import metadata_log, metadata_store
+from twisted_broker.cluster.metadata_check import MetadataDamage
 from twisted_broker.cluster.quorum_state import read_quorum_state
 from twisted_broker.cluster.snapshots import SnapshotId, list_snapshots
+from twisted_broker.log.checkpoints import read_whole
 from twisted_broker.log.filesystem import OsFileSystem
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.messages import metadata_records as records
@@ -377,3 +379,19 @@ def dump(path: Path) -> str:
     )
     assert "Could not" not in done.stdout and "isvalid: false" not in done.stdout
     return done.stdout
+
+
+@pytest.mark.parametrize("content", [b"", b"no json", b'{"data_version": 7}'])
+def test_a_quorum_state_that_cannot_be_read_is_one_line_with_the_remedy(content: bytes) -> None:
+    """Which epochs were led is not known then: nothing is led, nothing is changed."""
+    fixture = Fixture().start()
+    path = "/data/__cluster_metadata-0/quorum-state"
+    file = fixture.files.open(path)
+    file.truncate(0)
+    file.write_at(0, [content])
+    with pytest.raises(MetadataDamage) as caught:
+        fixture.restart()
+    line = str(caught.value)
+    assert line.startswith(f"{path}: ") and "\n" not in line
+    assert "`replog metadata recover --from A_BROKERS_LOG_DIR --to /data`" in line
+    assert read_whole(fixture.files, path) == content

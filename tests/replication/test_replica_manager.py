@@ -30,7 +30,8 @@ from twisted_broker.log.errors import LogDirFailure
 from twisted_broker.replication.partition import leader_isr
 from twisted_broker.replication.partition.fetch_data import TXN_COMMITTED
 from twisted_broker.replication.partition.isr import CommittedIsr
-from twisted_broker.replication.replica_manager import INTERNAL_TOPICS, ReplicaManager
+from twisted_broker.replication.replica_manager import ReplicaManager
+from twisted_broker.topic_names import INTERNAL_TOPICS
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 
 OTHER = TopicPartition("other", 0)

@@ -35,6 +35,7 @@ from twisted_broker.image.entries import (
     is_reserved_directory,
 )
 from twisted_broker.image.metadata_image import METADATA_VERSION, MetadataImage
+from twisted_broker.stalls import SESSION_STALL_MS
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.messages import metadata_records as records
 from twisted_broker.wire.messages.broker_lifecycle import (
@@ -44,7 +45,6 @@ from twisted_broker.wire.messages.broker_lifecycle import (
 from twisted_broker.wire.schema import Record
 
 _LOG_DIRS_LEVEL = 17
-_STOOD_STILL_MS = 2000
 _KRAFT_VERSION = "kraft.version"
 
 
@@ -99,7 +99,7 @@ class Sessions:
         It is asked for again and again; a long time since the last look is one in which no
         heartbeat could be heard.
         """
-        if self._looked_ms is not None and now_ms - self._looked_ms > _STOOD_STILL_MS:
+        if self._looked_ms is not None and now_ms - self._looked_ms > SESSION_STALL_MS:
             for session in self._sessions.values():
                 session.contact_ms += now_ms - max(self._looked_ms, session.contact_ms)
         self._looked_ms = now_ms

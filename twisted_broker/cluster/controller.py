@@ -21,7 +21,6 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 
 from twisted.internet.defer import Deferred, fail, succeed
-from twisted.internet.task import LoopingCall
 from twisted.logger import Logger
 
 from twisted_broker.cluster.broker_registry import Sessions, fence
@@ -42,6 +41,7 @@ from twisted_broker.image.metadata_image import (
     MetadataImage,
 )
 from twisted_broker.interfaces import Runtime
+from twisted_broker.periodic import PeriodicTask
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.messages import metadata_records as records
 from twisted_broker.wire.schema import Record
@@ -77,8 +77,7 @@ class Controller:
         self._waiting: deque[tuple[int, MetadataImage, Deferred[int] | None]] = deque()
         self._idle_ms = config.integer("metadata.max.idle.interval.ms")
         self._last_write_ms = self._last_snapshot_ms = self._last_balance_ms = 0
-        self._loop = LoopingCall(self._tick_guarded)
-        self._loop.clock = runtime.clock  # type: ignore[assignment]
+        self._ticks = PeriodicTask(runtime.clock, self.tick, "the controller's periodic work")
 
     @property
     def image(self) -> MetadataImage:
@@ -121,7 +120,7 @@ class Controller:
         )
         started = self.write([controller_record(registration)])
         self._last_snapshot_ms = self._last_balance_ms = self.runtime.now_ms()
-        self._loop.start(_TICK_MS / 1000, now=False)
+        self._ticks.start(_TICK_MS / 1000)
         return started
 
     def _bootstrap(self) -> list[Record]:
@@ -145,8 +144,7 @@ class Controller:
 
     def stop(self) -> None:
         """Decides no more; what waits is refused. The log is closed (slow: it syncs)."""
-        if self._loop.running:
-            self._loop.stop()
+        self._ticks.stop()
         self.readers.close()
         self._refuse_waiting()
         try:
@@ -189,13 +187,13 @@ class Controller:
             self._append(found)
 
     def _append(self, found: Sequence[Record]) -> MetadataDelta:
-        now_ms = self.runtime.wall_ms()
+        wall_ms = self.runtime.wall_ms()
         last = self.log.append(
             found, self.decided.metadata_version or INITIAL_LEVELS["metadata.version"]
         )
         before = self.decided
         self.decided, delta = before.apply(
-            TransactionBuffer().pass_through(found), last, self.epoch, now_ms
+            TransactionBuffer().pass_through(found), last, self.epoch, wall_ms
         )
         self._view = None
         self._last_write_ms = self.runtime.now_ms()
@@ -227,8 +225,7 @@ class Controller:
             directory=self.log.directory,
             error=error,
         )
-        if self._loop.running:
-            self._loop.stop()
+        self._ticks.stop()
         self._refuse_waiting()
         self.readers.close()
         self._on_fatal(error)
@@ -249,12 +246,6 @@ class Controller:
                 )
 
     # by the clock
-
-    def _tick_guarded(self) -> None:
-        try:
-            self.tick()
-        except Exception:
-            _log.failure("the controller's periodic work failed")
 
     def tick(self) -> None:
         """What is due by time: lapsed sessions, an empty record, a snapshot."""

@@ -21,13 +21,13 @@ import posixpath
 from typing import NamedTuple
 
 from twisted_broker.cluster.snapshots import SnapshotId, list_snapshots, load_snapshot
-from twisted_broker.cluster.topic_names import METADATA_TOPIC
 from twisted_broker.image.metadata_image import EMPTY, MetadataImage
 from twisted_broker.interfaces import IFile, IFileSystem, TopicPartition
 from twisted_broker.log.batch_scan import valid_batches
 from twisted_broker.log.checkpoints import HIGH_WATERMARK, read_offsets, write_aside
 from twisted_broker.log.crash_cleanup import base_offset_of
 from twisted_broker.log.errors import CheckpointError
+from twisted_broker.topic_names import METADATA_TOPIC
 from twisted_broker.wire.errors import BrokerError, WireError
 from twisted_broker.wire.records import HEADER_BYTES, BatchView, CorruptRecordError
 

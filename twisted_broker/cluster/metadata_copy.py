@@ -47,6 +47,7 @@ def open_metadata_copy(
     wall_ms: Callable[[], int],
     unique: int,
     on_fatal: Callable[[BaseException], None] = lambda error: None,
+    warn: Callable[[str], None] = lambda text: None,
 ) -> tuple[MetadataCopy, MetadataImage, str]:
     """The copy in a log directory, its image, and one line about a damaged one that was put
     aside, "" otherwise. Slow. OSError.
@@ -58,7 +59,11 @@ def open_metadata_copy(
     if floor is None:
         try:
             copy = MetadataCopy(
-                open_directory(files, disk, log_directory, wall_ms()), wall_ms, NOTHING, on_fatal
+                open_directory(files, disk, log_directory, wall_ms()),
+                wall_ms,
+                NOTHING,
+                on_fatal,
+                warn,
             )
             return copy, copy.replay(), ""
         except (MetadataDamage, LogDirFailure) as damage:
@@ -66,7 +71,7 @@ def open_metadata_copy(
                 raise damage.cause or OSError(str(damage)) from damage
             floor, told = _put_aside(files, directory, unique, damage)
     opened = open_directory(files, disk, log_directory, wall_ms())
-    copy = MetadataCopy(opened._replace(mark=0), wall_ms, floor, on_fatal)
+    copy = MetadataCopy(opened._replace(mark=0), wall_ms, floor, on_fatal, warn)
     return copy, MetadataImage(), told
 
 
@@ -100,7 +105,9 @@ def _put_aside(
 
 
 class MetadataCopy(MetadataStore):
-    """`floor`: how far the metadata is known to have gone, beyond what is here."""
+    """`floor`: how far the metadata is known to have gone, beyond what is here. `warn(line)`: it is
+    not written any more, though the disk is well.
+    """
 
     def __init__(
         self,
@@ -108,8 +115,10 @@ class MetadataCopy(MetadataStore):
         wall_ms: Callable[[], int],
         floor: Reach,
         on_fatal: Callable[[BaseException], None],
+        warn: Callable[[str], None],
     ) -> None:
         super().__init__(opened, wall_ms, on_fatal)
+        self._warn = warn
         self.floor = floor
         self._installing = 0
         self._waiting: list[bytes] = []
@@ -130,6 +139,10 @@ class MetadataCopy(MetadataStore):
             # a snapshot ended within a batch, as old controllers' may: the next start fetches it
             except BrokerError as error:
                 self.failed = error
+                self._warn(
+                    f"this broker's copy of the metadata in {self.directory} is not written until "
+                    f"its next start, which fetches it anew: {error}"
+                )
                 return
             self.log.set_high_watermark(self.end_offset)
             self._bytes_since_snapshot += len(batches)

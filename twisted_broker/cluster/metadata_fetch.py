@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from twisted.internet.defer import Deferred
 
 from twisted_broker.cluster.snapshots import SnapshotId
-from twisted_broker.cluster.topic_names import METADATA_TOPIC, METADATA_TOPIC_ID
+from twisted_broker.topic_names import METADATA_TOPIC, METADATA_TOPIC_ID
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.messages import cluster as cluster_messages
 from twisted_broker.wire.messages import fetch as fetch_messages

@@ -38,7 +38,7 @@ from twisted_broker.cluster.records import (
     build_batch,
 )
 from twisted_broker.interfaces import IDiskWorker, IFileSystem
-from twisted_broker.log.errors import LogDirFailure
+from twisted_broker.log.errors import CheckpointError, LogDirFailure
 from twisted_broker.wire.control_batch import LEADER_CHANGE
 from twisted_broker.wire.messages.control_records import (
     LeaderChangeMessage,
@@ -125,8 +125,16 @@ class MetadataLog(MetadataStore):
         return self.log.high_watermark
 
     def begin_epoch(self) -> None:
-        """Leads a new epoch. OSError: it was not begun."""
-        known = read_quorum_state(self.files, self.directory)
+        """Leads a new epoch. OSError, MetadataDamage: it was not begun."""
+        try:
+            known = read_quorum_state(self.files, self.directory)
+        except CheckpointError as error:
+            # which epochs were led is not known: one that is led twice would be believed
+            hint = recover_hint(target=posixpath.dirname(self.directory))
+            reason = (
+                f"{error.reason}; nothing was changed. Rebuild the controller's metadata: {hint}"
+            )
+            raise MetadataDamage(error.path, reason) from error
         latest = max(
             0,
             self.log.leader_epochs.latest_epoch,

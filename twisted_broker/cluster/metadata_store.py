@@ -32,7 +32,6 @@ from twisted_broker.cluster.snapshots import (
     remove_snapshots,
     write_snapshot,
 )
-from twisted_broker.cluster.topic_names import METADATA_TOPIC_ID
 from twisted_broker.config import LogConfig
 from twisted_broker.image.metadata_image import MetadataImage
 from twisted_broker.interfaces import IDiskWorker, IFileSystem
@@ -41,6 +40,7 @@ from twisted_broker.log.log import Log
 from twisted_broker.log.recovery import load_log
 from twisted_broker.log.segment import OpenFiles
 from twisted_broker.settings import INT_MAX
+from twisted_broker.topic_names import METADATA_TOPIC_ID
 from twisted_broker.wire.errors import WireError
 from twisted_broker.wire.records import BatchView, CorruptRecordError, iterate_batches
 from twisted_broker.wire.schema import Record
@@ -86,7 +86,7 @@ class LastBatch(NamedTuple):
 
 
 def open_directory(
-    files: IFileSystem, disk: IDiskWorker, log_directory: str, now_ms: int
+    files: IFileSystem, disk: IDiskWorker, log_directory: str, wall_ms: int
 ) -> Opened:
     """`__cluster_metadata-0` of a log directory, made when it is not there. Slow.
     MetadataDamage, OSError, CheckpointError, BrokerError.
@@ -102,7 +102,7 @@ def open_directory(
         METADATA_TOPIC_ID,
         config,
         log_start_offset=base.offset + 1,
-        now_ms=now_ms,
+        now_ms=wall_ms,
     )
     mark = read_mark(files, directory)
     if mark is None:

@@ -35,11 +35,11 @@ from twisted_broker.cluster.metadata_check import Reach
 from twisted_broker.cluster.metadata_copy import MetadataCopy
 from twisted_broker.cluster.metadata_loader import MetadataLoader, MetadataRegression
 from twisted_broker.cluster.snapshots import SnapshotId
-from twisted_broker.cluster.topic_names import METADATA_TOPIC, METADATA_TOPIC_ID
 from twisted_broker.config import BrokerConfig
 from twisted_broker.image.metadata_image import EMPTY, MetadataDelta, MetadataImage
 from twisted_broker.interfaces import Runtime
 from twisted_broker.net.client import BrokerConnection
+from twisted_broker.topic_names import METADATA_TOPIC, METADATA_TOPIC_ID
 from twisted_broker.wire.errors import BrokerError, ErrorCode, WireError
 from twisted_broker.wire.messages import fetch as fetch_messages
 from twisted_broker.wire.messages import quorum

@@ -20,11 +20,11 @@ from twisted_broker.cluster.cluster_view import ClusterView
 from twisted_broker.cluster.config_entries import topic_entries
 from twisted_broker.cluster.placement import StripedPlacer, check_manual, default_directory
 from twisted_broker.cluster.reassignment import replication_factor
-from twisted_broker.cluster.topic_names import METADATA_TOPIC, collision_key, name_problem
 from twisted_broker.config import ConfigError, check_topic_overrides
 from twisted_broker.image.entries import RECOVERED, PartitionRegistration, TopicImage
 from twisted_broker.image.metadata_image import TOPIC_RESOURCE
 from twisted_broker.interfaces import IRandom
+from twisted_broker.topic_names import METADATA_TOPIC, collision_key, name_problem
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.messages import metadata_records as records
 from twisted_broker.wire.messages import topics as topics_messages

@@ -21,7 +21,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from twisted.internet.task import LoopingCall
 from twisted.logger import Logger
 
 from twisted_broker.coordinator import offset_requests
@@ -33,6 +32,7 @@ from twisted_broker.coordinator.coordinator_shard import (
     GroupEntry,
 )
 from twisted_broker.coordinator.group_records import partition_for
+from twisted_broker.periodic import PeriodicTask
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 
 LONGEST_TEXT_BYTES = 32767
@@ -57,18 +57,16 @@ class CoordinatorRuntime:
         self.parts = parts
         self.shards: dict[int, CoordinatorShard] = {}
         self._groups_count_limit_warned = False
-        self._expiry = LoopingCall(self._expire)
-        self._expiry.clock = parts.clock  # type: ignore[assignment]  # LoopingCall needs only what IClock names
+        self._expiry = PeriodicTask(parts.clock, self._expire, "the expiry of offsets")
         self._is_expiring = False
 
     def start(self) -> None:
         """Begins to look for expired offsets."""
-        self._expiry.start(self.parts.settings.retention_check_interval_ms / 1000, now=False)
+        self._expiry.start(self.parts.settings.retention_check_interval_ms / 1000)
 
     def stop(self) -> None:
         """Gives up every partition; parked requests are answered NOT_COORDINATOR."""
-        if self._expiry.running:
-            self._expiry.stop()
+        self._expiry.stop()
         self.parts.slices.stop()
         for index in list(self.shards):
             for _ in self.shards.pop(index).close_steps():

@@ -5,7 +5,7 @@ Owns `SessionTimer`, an `IDelayedCall`.
 
 1. When it is due, what has arrived is read first: a reactor runs its timers before it looks at its
    sockets, so after a stall a heartbeat may lie there unread. The verdict falls one turn later.
-2. A timer that comes due `STOOD_STILL_SECONDS` late or more shows that this process stood still
+2. A timer that comes due `SILENCE_STALL_SECONDS` late or more shows that this process stood still
    (SIGSTOP, a machine suspended, a slow disk). Its client may have given its connection up
    meanwhile and be on its way back: once, `COMING_BACK_SECONDS` more are granted.
 3. It ends: `COMING_BACK_SECONDS` later than it would, and what the clock is late, at the latest.
@@ -25,8 +25,8 @@ from enum import Enum
 from typing import Any
 
 from twisted_broker.interfaces import IClock, IDelayedCall
+from twisted_broker.stalls import SILENCE_STALL_SECONDS
 
-STOOD_STILL_SECONDS = 1.0
 COMING_BACK_SECONDS = 2.0
 
 
@@ -63,7 +63,7 @@ class SessionTimer:
         self._begin(seconds_from_now)
 
     def _is_due(self) -> None:
-        stood_still = self._clock.seconds() - self._due >= STOOD_STILL_SECONDS
+        stood_still = self._clock.seconds() - self._due >= SILENCE_STALL_SECONDS
         if self._stage is _Stage.WAITING and stood_still:
             self._go_on(_Stage.COMING_BACK, COMING_BACK_SECONDS)
         elif self._stage is not _Stage.READING:

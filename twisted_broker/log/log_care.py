@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from twisted.internet.task import LoopingCall
 from twisted.logger import Logger
 
 from twisted_broker.interfaces import TopicPartition
@@ -24,6 +23,7 @@ from twisted_broker.log.log import Log
 from twisted_broker.log.log_directories import LogDirectories
 from twisted_broker.log.log_directory import LogDirectory
 from twisted_broker.log.log_state import LogState
+from twisted_broker.periodic import PeriodicTasks
 
 _log = Logger()
 _NEVER_MS = 2**40
@@ -32,7 +32,7 @@ _NEVER_MS = 2**40
 class LogCare(LogDirectories):
     """Directories whose logs are looked after once `start_care` was called."""
 
-    _loops: tuple[LoopingCall, ...] = ()
+    _tasks: PeriodicTasks | None = None
     log_start_moved: Callable[[Log], None] | None = None
     """told of each log that retention cut at its beginning"""
 
@@ -54,28 +54,15 @@ class LogCare(LogDirectories):
             (config.integer("producer.id.expiration.check.interval.ms"), self.expire_producers),
             (config.integer("log.flush.scheduler.interval.ms"), self.flush_dirty_logs),
         )
-        self._loops = tuple(
-            self._every(max(interval_ms, 1), task)
-            for interval_ms, task in tasks
-            if interval_ms < _NEVER_MS
-        )
+        self._tasks = PeriodicTasks(self.runtime.clock)
+        for interval_ms, task in tasks:
+            if interval_ms < _NEVER_MS:
+                self._tasks.every(max(interval_ms, 1) / 1000, task, "a periodic task of the logs")
 
     def stop_care(self) -> None:
-        for loop in self._loops:
-            loop.stop()
-        self._loops = ()
-
-    def _every(self, interval_ms: int, task: Callable[[], None]) -> LoopingCall:
-        def guarded() -> None:
-            try:
-                task()
-            except Exception:
-                _log.failure("a periodic task of the logs failed")
-
-        loop = LoopingCall(guarded)
-        loop.clock = self.runtime.clock  # type: ignore[assignment]
-        loop.start(interval_ms / 1000, now=False)
-        return loop
+        if self._tasks is not None:
+            self._tasks.stop()
+            self._tasks = None
 
     def checkpoint_recovery_points(self) -> None:
         """Writes the recovery points of every directory, on its worker."""

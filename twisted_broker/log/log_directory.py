@@ -34,12 +34,12 @@ from twisted_broker.log.meta_properties import (
 )
 from twisted_broker.log.recovery import load_log, new_log
 from twisted_broker.log.segment import OpenFiles
+from twisted_broker.topic_names import METADATA_TOPIC
 
 LOCK = ".lock"
 DELETE_SUFFIX, STRAY_SUFFIX, FUTURE_SUFFIX = "-delete", "-stray", "-future"
 _RENAMED = re.compile(r"(.+)\.[0-9a-f]{32}(-delete|-stray|-future)$")
 _PARTITION = re.compile(r"([a-zA-Z0-9._-]{1,249})-(\d{1,10})$")
-METADATA_TOPIC = "__cluster_metadata"
 
 
 class LogDirMismatch(Exception):

@@ -31,9 +31,9 @@ from twisted_broker.interfaces import IDelayedCall, Runtime
 from twisted_broker.net.connection import Dispatch, KafkaConnection
 from twisted_broker.net.request_bytes import RequestBytes
 from twisted_broker.settings import INT_MAX
+from twisted_broker.stalls import SILENCE_STALL_SECONDS
 
 _ROUNDS = 10
-_STOOD_STILL_SECONDS = 1.0
 _OTHERS, _OF_A_DIRECTORY, _MOST_OF_CONTROLLER = 64, 12, 4096
 """Besides logs and accepted connections: connections to other brokers, listeners, the reactor's,
 the reserve; workers of a directory.
@@ -174,7 +174,7 @@ class ConnectionFactory(Factory):
     def _look(self) -> None:
         self._watch = None
         if self.runtime.clock.seconds() - self._look_at < min(
-            _STOOD_STILL_SECONDS, self.idle_ms / _ROUNDS / 1000
+            SILENCE_STALL_SECONDS, self.idle_ms / _ROUNDS / 1000
         ):
             self._close_silent()
         if self.connections:

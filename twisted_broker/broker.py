@@ -62,8 +62,8 @@ if TYPE_CHECKING:
     from twisted_broker.cluster.observer import MetadataObserver
     from twisted_broker.coordinator.group_coordinator import GroupCoordinator
     from twisted_broker.image.metadata_image import MetadataDelta, MetadataImage
+    from twisted_broker.replication.fetcher.fetcher_manager import ReplicaFetcherManager
     from twisted_broker.replication.fetcher.leader_endpoint import BrokerEndPoint
-    from twisted_broker.replication.fetcher.replica_fetcher_manager import ReplicaFetcherManager
     from twisted_broker.replication.replica_manager import ReplicaManager
 
 _log = Logger(namespace="replog")
@@ -334,7 +334,7 @@ class Broker:
         from twisted_broker.cluster.observer import MetadataObserver
         from twisted_broker.coordinator.collaborators import settings_of
         from twisted_broker.coordinator.offsets_store import group_coordinator
-        from twisted_broker.replication.fetcher.replica_fetcher_manager import ReplicaFetcherManager
+        from twisted_broker.replication.fetcher.fetcher_manager import ReplicaFetcherManager
         from twisted_broker.replication.replica_manager import ReplicaManager
 
         runtime, config = self.runtime, self.config
@@ -360,15 +360,23 @@ class Broker:
             runtime, config.node_id, channel("alter-partition"), lifecycle
         )
         replica_manager = ReplicaManager(
-            config.node_id, runtime, config, self.log_manager, observer, alter_partition
-        )
-        fetchers = replica_manager.fetchers = ReplicaFetcherManager(
-            replica_manager,
+            config.node_id,
+            runtime,
+            config,
+            self.log_manager,
             observer,
-            self.plan.inter_broker,
-            lambda: lifecycle.broker_epoch,
-            self._connect_to_leader,
+            alter_partition,
+            lambda replicas: ReplicaFetcherManager(
+                replicas,
+                observer,
+                self.plan.inter_broker,
+                lambda: lifecycle.broker_epoch,
+                self._connect_to_leader,
+            ),
+            self._take_over,
         )
+        fetchers = replica_manager.fetchers
+        assert fetchers is not None
         config.subscribe(lambda live: fetchers.resize(live.integer("num.replica.fetchers")))
         forwarding = ForwardingManager(runtime, config.node_id, channel("forwarding"), lifecycle)
         groups = group_coordinator(
@@ -378,7 +386,6 @@ class Broker:
         assignments = DirectoryAssignments(
             runtime, config.node_id, channel("directories"), lifecycle, self._directory_of
         )
-        replica_manager.take_over = self._take_over
         self.role = BrokerRole(
             observer,
             lifecycle,

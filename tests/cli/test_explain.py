@@ -21,9 +21,7 @@ from tests.replication.fixtures import MAX_LAG_MS, WALL_MS, PartitionFixture, re
 from tests.replication.test_explanation import confirm
 from twisted_broker.cli.main import main
 from twisted_broker.replication.explain.explanation import Fetching, explain
-from twisted_broker.replication.explain.reasons import Now
-from twisted_broker.replication.fetcher.follower_log import truncate
-from twisted_broker.replication.partition import leader_isr
+from twisted_broker.replication.explain.reasons import Moment
 
 METADATA: dict[str, Any] = {
     "offset": 7,
@@ -84,11 +82,13 @@ def leader_tells() -> dict[str, Any]:
     fixture.append()
     fixture.now_ms += MAX_LAG_MS + 1
     fixture.follower_fetches(2, 3)
-    leader_isr.maybe_shrink(fixture.partition, fixture.now_ms)
+    fixture.partition.maybe_shrink_isr(fixture.now_ms)
     confirm(fixture)
     fixture.append(2)
     fixture.now_ms += 1500
-    return asdict(explain(fixture.partition, Now(fixture.now_ms, WALL_MS))) | {"metadata": METADATA}
+    return asdict(explain(fixture.partition, Moment(fixture.now_ms, WALL_MS))) | {
+        "metadata": METADATA
+    }
 
 
 def follower_tells() -> dict[str, Any]:
@@ -98,11 +98,11 @@ def follower_tells() -> dict[str, Any]:
     fixture.partition.make_follower(
         registration(1, (1, 2, 3), None, 6, 11), fixture.log, fixture.now_ms
     )
-    truncate(fixture.partition, 3, WALL_MS)
+    fixture.partition.truncate_to(3, WALL_MS)
     told = asdict(
         explain(
             fixture.partition,
-            Now(fixture.now_ms, WALL_MS),
+            Moment(fixture.now_ms, WALL_MS),
             (),
             Fetching("f", "fetching", 3, 0, 0, "fetching from broker 1 at 3"),
         )

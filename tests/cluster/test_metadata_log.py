@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 from pathlib import Path
@@ -219,6 +220,36 @@ def test_a_snapshot_replaces_the_log_before_it() -> None:
     image = fixture.controller.image
     assert image.topics_by_name["u"] == before.topics_by_name["u"] and "v" in image.topics_by_name
     assert image.features == before.features and image.next_producer_id == before.next_producer_id
+
+
+def test_where_descriptors_are_short_the_controller_goes_on() -> None:
+    """EMFILE is not the disk's failure: a sync and a snapshot that found no free descriptor are
+    made again, and nothing is answered before the sync was.
+    """
+    short = OSError(errno.EMFILE, "too many open files")
+    worker = StalledWorker()
+    fixture = Fixture(
+        worker,
+        {
+            "metadata.log.max.snapshot.interval.ms": "1000",
+            "metadata.max.idle.interval.ms": "0",
+        },
+    ).start()
+    worker.run()
+    registered = fixture.send("broker_registration", fixture.registration(), 4)
+    worker.run(short)
+    assert fixture.controller.log.failed is None and not registered.called
+    assert 1 not in fixture.controller.image.brokers
+    fixture.clock.advance(0.5)
+    worker.run()
+    assert registered.called and 1 in fixture.controller.image.brokers
+    fixture.clock.advance(0.5)
+    worker.run(short)
+    assert fixture.controller.log.failed is None
+    assert list_snapshots(fixture.files, DIRECTORY) == []
+    fixture.clock.advance(1.0)
+    worker.run()
+    assert len(list_snapshots(fixture.files, DIRECTORY)) == 1
 
 
 def test_a_snapshot_by_time() -> None:

@@ -26,7 +26,7 @@ from twisted_broker.log.memory import MemoryFileSystem
 from twisted_broker.log.recovery import load_log
 from twisted_broker.log.segment import OpenFiles, file_name
 from twisted_broker.replication.explain.explanation import explain
-from twisted_broker.replication.explain.reasons import Now
+from twisted_broker.replication.explain.reasons import Moment
 from twisted_broker.testing.sim.disk import SimDisk
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.messages.produce import (
@@ -205,7 +205,7 @@ def test_a_broker_refuses_the_partition_and_serves_the_others(stopped: bool) -> 
     house = again(files)
     assert produced(house, "other") == 0 and produced(house, "t") == ErrorCode.KAFKA_STORAGE_ERROR
     partition = house.broker.parts.replica_manager.partitions[TopicPartition("t", 0)]
-    told = explain(partition, Now(0, 0))
+    told = explain(partition, Moment(0, 0))
     assert told.role == "offline" and "offsets 2 to 2 are missing" in told.offline_because
     house.stop()
     files.rename("/data/elsewhere", path)

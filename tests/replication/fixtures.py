@@ -22,6 +22,7 @@ from twisted_broker.log.append_info import AppendOrigin
 from twisted_broker.log.log import Log
 from twisted_broker.log.memory import InlineWorker, MemoryFileSystem
 from twisted_broker.log.segment_file import OpenFiles
+from twisted_broker.replication.partition.events import IsrChangeWanted
 from twisted_broker.replication.partition.fetch_data import (
     HIGH_WATERMARK,
     LOG_END,
@@ -161,6 +162,13 @@ class PartitionFixture:
         return sorted(self.partition.isr_state.isr)
 
 
+def proposed_again(fixture: PartitionFixture, pending, answer: IsrAnswer) -> bool:
+    """Whether the leader proposes a pending change once more after an answer."""
+    before = fixture.events.count(IsrChangeWanted(fixture.partition, pending))
+    fixture.partition.alter_partition_answered(pending, answer, fixture.now_ms)
+    return fixture.events.count(IsrChangeWanted(fixture.partition, pending)) > before
+
+
 class FakeLogManager:
     """Logs in memory, by partition; `broken` partitions cannot be opened."""
 
@@ -234,7 +242,11 @@ class FakeController:
 
 
 class Fixture:
-    """A replica manager of broker 1 and the picture it follows."""
+    """A replica manager of broker 1 and the picture it follows. `create_fetchers` may be
+    overridden by a method: what the replica manager fetches with.
+    """
+
+    create_fetchers: Any = None
 
     def __init__(self, **settings: str) -> None:
         self.clock = Clock()
@@ -261,7 +273,13 @@ class Fixture:
         self.log_manager = FakeLogManager(self.files)
         self.controller = FakeController()
         self.replicas = ReplicaManager(
-            1, self.runtime, self.config, self.log_manager, self, self.controller
+            1,
+            self.runtime,
+            self.config,
+            self.log_manager,
+            self,
+            self.controller,
+            self.create_fetchers,
         )
 
     def publish(self, **changes) -> None:

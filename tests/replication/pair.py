@@ -24,10 +24,10 @@ from twisted_broker.config import LogConfig
 from twisted_broker.interfaces import Runtime
 from twisted_broker.log.append_info import AppendOrigin
 from twisted_broker.log.memory import InlineWorker
+from twisted_broker.replication.fetcher.fetcher import Fetcher
 from twisted_broker.replication.fetcher.fetcher_state import InitialFetchState
-from twisted_broker.replication.fetcher.follower_log import initial_offset
+from twisted_broker.replication.fetcher.followed_replicas import FollowedReplicas, initial_offset
 from twisted_broker.replication.fetcher.leader_endpoint import BrokerEndPoint
-from twisted_broker.replication.fetcher.replica_fetcher import ReplicaFetcher
 from twisted_broker.replication.partition.partition import Partition
 from twisted_broker.testing.memory_leader import MemoryLeaderEndPoint
 from twisted_broker.wire.errors import BrokerError, ErrorCode
@@ -61,7 +61,8 @@ class Node:
             Random(node_id),
         )
         self.failed_directories: list[str] = []
-        self.fetcher: ReplicaFetcher | None = None
+        self.refuses_unclean = False
+        self.fetcher: Fetcher | None = None
         self.leader: MemoryLeaderEndPoint | None = None
         self.values = 0
 
@@ -94,7 +95,7 @@ class Node:
         from_high_watermark: bool = False,
         truncates_on_fetch: bool = True,
         told: bool = True,
-    ) -> ReplicaFetcher:
+    ) -> Fetcher:
         """`told` False: the other broker does not know yet that it leads under this epoch."""
         self.stop_following()
         self.held.make_follower(
@@ -104,7 +105,10 @@ class Node:
             BrokerEndPoint(other.id, "h", 1), other.partitions, self.id, 100 + self.id, self.now_ms
         )
         self.leader.truncates_on_fetch = truncates_on_fetch
-        self.fetcher = ReplicaFetcher(f"fetcher-{self.id}", self, self.leader, BACKOFF_MS, 1 << 20)
+        target = FollowedReplicas(self, lambda: self.refuses_unclean)
+        self.fetcher = Fetcher(
+            f"fetcher-{self.id}", self.runtime, self.leader, target, BACKOFF_MS, 1 << 20
+        )
         offset = (
             self.log.high_watermark
             if from_high_watermark

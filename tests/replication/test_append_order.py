@@ -21,7 +21,6 @@ from tests.replication.fixtures import (
 from twisted_broker.config import LogConfig
 from twisted_broker.interfaces import TopicPartition
 from twisted_broker.log.append_info import AppendOrigin
-from twisted_broker.replication.partition import leader_isr
 from twisted_broker.replication.partition.isr import PendingExpand, PendingShrink
 from twisted_broker.replication.purgatory.purgatory import Purgatory
 from twisted_broker.wire.errors import ErrorCode
@@ -133,7 +132,7 @@ def test_before_an_append_the_committed_isr_counts_while_it_shrinks() -> None:
     """
     fixture = PartitionFixture(isr=(1, 2), config=LogConfig(min_insync_replicas=2))
     fixture.append(1)
-    leader_isr.maybe_shrink(fixture.partition, fixture.now_ms + 60_000)
+    fixture.partition.maybe_shrink_isr(fixture.now_ms + 60_000)
     assert isinstance(fixture.partition.isr_state, PendingShrink)
     fixture.append(1, acks=-1)
     fixture.log.set_high_watermark(2)

@@ -228,27 +228,29 @@ def test_other_partition_of_the_same_topic():
     assert not waiting.is_complete()
 
 
-def idle_follower() -> tuple[Fixture, list[Any]]:
-    """A follower at the leader's end, whose fetch waits; what its Deferred gives."""
+def idle_follower() -> tuple[Fixture, Any, list[Any]]:
+    """A follower at the leader's end, whose fetch waits; its first read; what its Deferred
+    gives.
+    """
     fixture = Fixture()
     fixture.topic(states={0: registration(1, (1, 2), (1, 2))})
     fixture.produce(1)
     fixture.replicas.fetch(follower(2), [at(1)])
     given: list[Any] = []
-    fixture.replicas.delayed_fetch(
-        follower(2), fixture.replicas.fetch(follower(2), [at(1)])
-    ).addCallback(given.append)
+    (first,) = fixture.replicas.fetch(follower(2), [at(1)])
+    fixture.replicas.delayed_fetch(follower(2), [first]).addCallback(given.append)
     assert not given
-    return fixture, given
+    return fixture, first, given
 
 
 def test_a_follower_that_would_read_the_same_does_not_read_again() -> None:
     """RL 1.9: time is up and nothing was written: what was read at first is what a second read
     gives.
     """
-    fixture, given = idle_follower()
+    fixture, first, given = idle_follower()
     fixture.advance(10)
     ((result,),) = given
+    assert result is first
     assert (result.error, result.high_watermark, result.log_start_offset, result.size) == (
         ErrorCode.NONE,
         1,
@@ -260,7 +262,7 @@ def test_a_follower_that_would_read_the_same_does_not_read_again() -> None:
 @pytest.mark.parametrize("what", ["records", "log start", "leader"])
 def test_a_follower_that_would_read_something_else_reads_again(what: str) -> None:
     """RL 1.9: records, watermarks, roles: whatever changed is read anew."""
-    fixture, given = idle_follower()
+    fixture, first, given = idle_follower()
     if what == "records":
         fixture.produce(1)
     elif what == "log start":
@@ -270,4 +272,6 @@ def test_a_follower_that_would_read_something_else_reads_again(what: str) -> Non
     else:
         fixture.topic(states={0: registration(2, (1, 2), (1, 2), 1, 1)})
     fixture.advance(10)
-    assert given == [None]
+    ((result,),) = given
+    assert result is not first
+    result.release()

@@ -21,9 +21,7 @@ from tests.replication.fixtures import (
 from tests.replication.pair import nodes
 from twisted_broker.config import LogConfig
 from twisted_broker.replication.explain.explanation import Explanation, explain, fetching_now
-from twisted_broker.replication.explain.reasons import Now, lasting
-from twisted_broker.replication.fetcher.follower_log import truncate_fully
-from twisted_broker.replication.partition import leader_isr
+from twisted_broker.replication.explain.reasons import Moment, duration
 from twisted_broker.replication.partition.isr import IsrAnswer
 from twisted_broker.replication.partition.partition_history import TRUNCATIONS_KEPT
 from twisted_broker.wire.errors import ErrorCode
@@ -32,7 +30,7 @@ SECOND = 1000
 
 
 def told(fixture: PartitionFixture, **more) -> Explanation:
-    return explain(fixture.partition, Now(fixture.now_ms, WALL_MS), **more)
+    return explain(fixture.partition, Moment(fixture.now_ms, WALL_MS), **more)
 
 
 def confirm(fixture: PartitionFixture) -> None:
@@ -46,7 +44,7 @@ def confirm(fixture: PartitionFixture) -> None:
         0,
         fixture.partition.partition_epoch + 1,
     )
-    leader_isr.answered(fixture.partition, pending, answer, fixture.now_ms)
+    fixture.partition.alter_partition_answered(pending, answer, fixture.now_ms)
 
 
 def shrunk(fixture: PartitionFixture) -> None:
@@ -57,7 +55,7 @@ def shrunk(fixture: PartitionFixture) -> None:
     fixture.append(2)
     fixture.now_ms += MAX_LAG_MS + 1
     fixture.follower_fetches(2, 3)
-    leader_isr.maybe_shrink(fixture.partition, fixture.now_ms)
+    fixture.partition.maybe_shrink_isr(fixture.now_ms)
     confirm(fixture)
 
 
@@ -121,8 +119,7 @@ def test_an_expansion_on_its_way_and_a_refused_one_are_told() -> None:
     assert explanation.out_of_sync[0].holds_back == [
         "the controller has yet to answer about it joining (asked 1.0 s ago)"
     ]
-    leader_isr.answered(
-        fixture.partition,
+    fixture.partition.alter_partition_answered(
         fixture.partition.isr_state,
         IsrAnswer(ErrorCode.INELIGIBLE_REPLICA),
         fixture.now_ms,
@@ -162,7 +159,7 @@ def test_the_controllers_word_may_come_before_its_answer() -> None:
     fixture.append()
     fixture.now_ms += MAX_LAG_MS + 1
     fixture.follower_fetches(2, 1)
-    leader_isr.maybe_shrink(fixture.partition, fixture.now_ms)
+    fixture.partition.maybe_shrink_isr(fixture.now_ms)
     fixture.partition.make_leader(
         registration(LOCAL, (1, 2, 3), (1, 2), 5, 11), fixture.log, fixture.now_ms
     )
@@ -232,7 +229,7 @@ def test_one_that_is_about_to_leave_still_holds_the_high_watermark() -> None:
     fixture.append()
     fixture.now_ms += MAX_LAG_MS + 1
     fixture.follower_fetches(2, 1)
-    leader_isr.maybe_shrink(fixture.partition, fixture.now_ms)
+    fixture.partition.maybe_shrink_isr(fixture.now_ms)
     wait = told(fixture).high_watermark_waits
     assert wait is not None and [each.counts_as for each in wait.brokers] == [
         "about to leave the ISR, not confirmed yet"
@@ -278,7 +275,9 @@ def test_a_waiting_produce_says_for_whom() -> None:
     fixture.replicas.fetch(follower(2), [at(3)])
     fixture.advance(1)
     (waiting,) = explain(
-        fixture.partition(), Now(101_000, WALL_MS), fixture.replicas.produce_purgatory.watching(TP)
+        fixture.partition(),
+        Moment(101_000, WALL_MS),
+        fixture.replicas.produce_purgatory.watching(TP),
     ).waiting
     assert (waiting.request, waiting.needs, waiting.has, waiting.brokers, waiting.left_ms) == (
         "Produce",
@@ -303,7 +302,7 @@ def test_a_waiting_fetch_says_what_it_lacks() -> None:
     for params, offset in ((consumer(500, 10_000), 0), (follower(2, 400), 1)):
         fixture.replicas.delayed_fetch(params, fixture.replicas.fetch(params, [at(offset)]))
     first, second = explain(
-        fixture.partition(), Now(100_000, WALL_MS), fixture.replicas.fetch_purgatory.watching(TP)
+        fixture.partition(), Moment(100_000, WALL_MS), fixture.replicas.fetch_purgatory.watching(TP)
     ).waiting
     assert (first.request, first.needs, first.broker, first.left_ms) == ("Fetch", 10_000, -1, 500)
     assert first.has == fixture.partition().log.size_in_bytes > 0, (
@@ -329,7 +328,7 @@ def test_waiting_delete_records_names_the_replicas_that_lack() -> None:
     fixture.replicas.fetch(follower(2), [at(2, log_start_offset=2)])
     (waiting,) = explain(
         fixture.partition(),
-        Now(100_000, WALL_MS),
+        Moment(100_000, WALL_MS),
         fixture.replicas.delete_records_purgatory.watching(TP),
     ).waiting
     assert (waiting.request, waiting.needs, waiting.has, waiting.brokers) == (
@@ -354,7 +353,7 @@ def test_a_cut_tells_epochs_offsets_bytes_and_what_was_acknowledged() -> None:
     two.follow(one, 3)
     two.catch_up()
     assert two.content() == one.content()
-    explanation = explain(two.held, Now(two.now_ms(), WALL_MS))
+    explanation = explain(two.held, Moment(two.now_ms(), WALL_MS))
     cut = explanation.truncations[-1]
     assert (cut.from_offset, cut.to_offset, cut.epochs, cut.last_epoch, cut.leader_epoch) == (
         5,
@@ -384,7 +383,7 @@ def test_a_cut_above_the_high_watermark_lost_nothing_acknowledged() -> None:
     one.lead(2)
     two.follow(one, 2)
     two.catch_up()
-    (cut,) = explain(two.held, Now(two.now_ms(), WALL_MS)).truncations
+    (cut,) = explain(two.held, Moment(two.now_ms(), WALL_MS)).truncations
     assert cut.below_high_watermark == 0
     assert cut.why == (
         f"under leader epoch 2, 1 offset went, {cut.bytes} bytes, none of them below its "
@@ -399,14 +398,14 @@ def test_the_last_cuts_are_kept_newest_first() -> None:
     (one,) = nodes(1)
     one.held.make_follower(registration(2, (1, 2, 3), (2,), 1, 10), one.log)
     for number in range(TRUNCATIONS_KEPT + 2):
-        truncate_fully(one.held, 100 + number, WALL_MS + number)
-    truncations = explain(one.held, Now(one.now_ms(), WALL_MS)).truncations
+        one.held.truncate_fully_and_start_at(100 + number, WALL_MS + number)
+    truncations = explain(one.held, Moment(one.now_ms(), WALL_MS)).truncations
     assert [cut.to_offset for cut in truncations] == [109, 108, 107, 106, 105, 104, 103, 102]
     assert (
         truncations[0].why
         == "everything went, and it began anew at 109: its leader holds nothing older"
     )
-    assert explain(PartitionFixture().partition, Now(1, 1)).truncations == []
+    assert explain(PartitionFixture().partition, Moment(1, 1)).truncations == []
 
 
 def test_a_follower_says_how_it_is_fetched_and_why_not() -> None:
@@ -417,7 +416,7 @@ def test_a_follower_says_how_it_is_fetched_and_why_not() -> None:
     one.lead(1)
     one.append(3)
     two.follow(one, 1)
-    now = Now(two.now_ms(), WALL_MS)
+    now = Moment(two.now_ms(), WALL_MS)
     assert (
         fetching_now(two.held, "f", "broker 1", two.state, now).why
         == "truncating from broker 1 at 0, nothing answered yet"
@@ -426,7 +425,9 @@ def test_a_follower_says_how_it_is_fetched_and_why_not() -> None:
     found = fetching_now(two.held, "f", "broker 1", two.state, now)
     assert (found.fetcher, found.phase, found.offset, found.lag) == ("f", "fetching", 3, 0)
     two.fetcher.partition_failed(TP, "the disk is full")
-    failed = fetching_now(two.held, "f", "broker 1", two.state, Now(two.now_ms() + SECOND, WALL_MS))
+    failed = fetching_now(
+        two.held, "f", "broker 1", two.state, Moment(two.now_ms() + SECOND, WALL_MS)
+    )
     assert (
         failed.phase == "failed"
         and failed.why == "given up 1.0 s ago until the controller's next word: the disk is full"
@@ -468,7 +469,7 @@ def test_explaining_needs_no_reactor() -> None:
 
 def test_lengths_are_told_for_people() -> None:
     """Milliseconds, seconds, minutes, hours: each where it says most."""
-    assert [lasting(ms) for ms in (0, 999, 1000, 119_900, 120_000, 7_200_000)] == [
+    assert [duration(ms) for ms in (0, 999, 1000, 119_900, 120_000, 7_200_000)] == [
         "0 ms",
         "999 ms",
         "1.0 s",

@@ -12,10 +12,10 @@ from twisted_broker.replication.fetch_session import (
     EVICTION_MS,
     FetchContext,
     FetchSessionCache,
-    FullContext,
-    IncrementalContext,
+    FullFetchContext,
+    IncrementalFetchContext,
+    new_context,
     next_epoch,
-    open_context,
 )
 from twisted_broker.replication.partition.fetch_data import FetchPartitionResult
 from twisted_broker.wire.errors import ErrorCode
@@ -50,7 +50,7 @@ def opened(
     now_ms: int = 0,
     by_id: bool = False,
 ) -> int:
-    context = open_context(
+    context = new_context(
         sessions, 0, 0, by_id, privileged, [at(0, tp) for tp in partitions], (), now_ms
     )
     error, session_id, shown = context.finish(read(context))
@@ -66,7 +66,7 @@ def proceed(
     forgotten=(),
     now_ms: int = 0,
 ) -> FetchContext:
-    return open_context(
+    return new_context(
         sessions, session_id, epoch, False, False, list(requests), list(forgotten), now_ms
     )
 
@@ -85,8 +85,10 @@ def test_epochs_wrap_to_one():
 def test_sessionless_and_full():
     """Epoch -1 without an id opens nothing; epoch 0 opens a session with a positive id."""
     sessions = cache()
-    assert type(open_context(sessions, 0, -1, False, False, [at(0, A)], (), 0)) is FetchContext
-    assert isinstance(open_context(sessions, 0, 0, False, False, [at(0, A)], (), 0), FullContext)
+    assert type(new_context(sessions, 0, -1, False, False, [at(0, A)], (), 0)) is FetchContext
+    assert isinstance(
+        new_context(sessions, 0, 0, False, False, [at(0, A)], (), 0), FullFetchContext
+    )
     assert opened(sessions, A, B) > 0
     assert (len(sessions), sessions.partitions) == (1, 2)
 
@@ -153,10 +155,10 @@ def test_errors():
     assert code_of(proceed, sessions, session + 1, 1) == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
     assert code_of(proceed, sessions, session, 2) == ErrorCode.INVALID_FETCH_SESSION_EPOCH
     assert (
-        code_of(open_context, sessions, session, 1, True, False, [], (), 0)
+        code_of(new_context, sessions, session, 1, True, False, [], (), 0)
         == ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR
     )
-    assert isinstance(proceed(sessions, session, 1), IncrementalContext)
+    assert isinstance(proceed(sessions, session, 1), IncrementalFetchContext)
 
 
 def test_marks_that_came_beside_a_divergence_are_told_again():
@@ -202,7 +204,7 @@ def test_a_full_request_closes_the_session_it_names(epoch):
     """Epoch 0 replaces it, -1 closes it."""
     sessions = cache()
     session = opened(sessions, A)
-    context = open_context(sessions, session, epoch, False, False, [at(0, A)], (), 0)
+    context = new_context(sessions, session, epoch, False, False, [at(0, A)], (), 0)
     assert sessions.get(session) is None
     assert (context.finish(read(context))[1] > 0) == (epoch == 0)
 

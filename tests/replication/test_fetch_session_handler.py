@@ -10,14 +10,12 @@ from hypothesis import strategies as st
 
 from tests.replication.test_requested_partitions import ONE, TWO, A, B, C, ask, put_exactly
 from twisted_broker.interfaces import TopicPartition
-from twisted_broker.replication.fetch_session import FetchSessionCache, open_context
+from twisted_broker.replication.fetch_session import FetchSessionCache, new_context
 from twisted_broker.replication.fetcher.fetch_session_handler import (
     FetchSessionHandler,
-    SessionRequest,
-)
-from twisted_broker.replication.fetcher.requested_partitions import (
     RequestedPartition,
     RequestedPartitions,
+    SessionRequest,
 )
 from twisted_broker.replication.partition.fetch_data import (
     FetchPartitionRequest,
@@ -32,14 +30,17 @@ class Asking:
     """A session, and what is asked in it."""
 
     def __init__(self) -> None:
-        self.asks, self.session = RequestedPartitions([A, B, C]), FetchSessionHandler()
-        self.answered, self.lost = self.session.answered, self.session.lost
+        self.requested, self.session = RequestedPartitions([A, B, C]), FetchSessionHandler()
+        self.handle_response, self.handle_error = (
+            self.session.handle_response,
+            self.session.handle_error,
+        )
 
-    def has_news(self, wanted: dict[TopicPartition, RequestedPartition]) -> bool:
-        return self.session.has_news(put_exactly(self.asks, wanted))
+    def has_request(self, wanted: dict[TopicPartition, RequestedPartition]) -> bool:
+        return self.session.has_request(put_exactly(self.requested, wanted))
 
-    def request(self, wanted: dict[TopicPartition, RequestedPartition]) -> SessionRequest:
-        return self.session.request(put_exactly(self.asks, wanted))
+    def build_request(self, wanted: dict[TopicPartition, RequestedPartition]) -> SessionRequest:
+        return self.session.build_request(put_exactly(self.requested, wanted))
 
 
 def test_the_first_request_is_full_then_only_what_changed_is_said() -> None:
@@ -47,31 +48,41 @@ def test_the_first_request_is_full_then_only_what_changed_is_said() -> None:
     stays is left out.
     """
     session = Asking()
-    first = session.request({A: ask(0), B: ask(5)})
-    assert (first.session_id, first.epoch, set(first.asks), first.forgotten) == (0, 0, {A, B}, [])
-    session.answered(NONE, 77)
-    again = session.request({A: ask(0), B: ask(5)})
-    assert (again.session_id, again.epoch, dict(again.asks), again.forgotten) == (77, 1, {}, [])
-    session.answered(NONE, 77)
-    moved = session.request({A: ask(3), C: ask(9)})
-    assert (moved.session_id, moved.epoch, set(moved.asks), moved.forgotten) == (
+    first = session.build_request({A: ask(0), B: ask(5)})
+    assert (first.session_id, first.epoch, set(first.partitions), first.forgotten) == (
+        0,
+        0,
+        {A, B},
+        [],
+    )
+    session.handle_response(NONE, 77)
+    again = session.build_request({A: ask(0), B: ask(5)})
+    assert (again.session_id, again.epoch, dict(again.partitions), again.forgotten) == (
+        77,
+        1,
+        {},
+        [],
+    )
+    session.handle_response(NONE, 77)
+    moved = session.build_request({A: ask(3), C: ask(9)})
+    assert (moved.session_id, moved.epoch, set(moved.partitions), moved.forgotten) == (
         77,
         2,
         {A, C},
         [(B, ONE)],
     )
-    session.answered(NONE, 77)
-    last = session.request({A: ask(3), C: ask(9)})
-    assert (last.epoch, dict(last.asks), last.forgotten) == (3, {}, [])
+    session.handle_response(NONE, 77)
+    last = session.build_request({A: ask(3), C: ask(9)})
+    assert (last.epoch, dict(last.partitions), last.forgotten) == (3, {}, [])
 
 
 def test_a_topic_made_anew_is_forgotten_and_named() -> None:
     """KIP-516: the same partition under another topic id is another partition."""
     session = Asking()
-    session.request({A: ask(3, ONE)})
-    session.answered(NONE, 7)
-    request = session.request({A: ask(3, TWO)})
-    assert request.asks == {A: ask(3, TWO)} and request.forgotten == [(A, ONE)]
+    session.build_request({A: ask(3, ONE)})
+    session.handle_response(NONE, 7)
+    request = session.build_request({A: ask(3, TWO)})
+    assert request.partitions == {A: ask(3, TWO)} and request.forgotten == [(A, ONE)]
 
 
 @pytest.mark.parametrize(
@@ -87,46 +98,46 @@ def test_after_an_error_of_the_session_everything_is_said_again(error, session_i
     so that it can drop it.
     """
     session = Asking()
-    session.request({A: ask(0)})
-    session.answered(NONE, 7)
-    session.request({A: ask(1)})
-    session.answered(error, 0)
-    request = session.request({A: ask(1)})
-    assert (request.session_id, request.epoch, set(request.asks)) == (session_id, 0, {A})
+    session.build_request({A: ask(0)})
+    session.handle_response(NONE, 7)
+    session.build_request({A: ask(1)})
+    session.handle_response(error, 0)
+    request = session.build_request({A: ask(1)})
+    assert (request.session_id, request.epoch, set(request.partitions)) == (session_id, 0, {A})
 
 
 def test_a_lost_answer_makes_the_next_request_full() -> None:
     """RL 6.2: nobody knows what the leader took in."""
     session = Asking()
-    session.request({A: ask(0)})
-    session.answered(NONE, 7)
-    session.request({A: ask(1)})
-    session.lost()
-    request = session.request({A: ask(1)})
-    assert (request.session_id, request.epoch, set(request.asks)) == (7, 0, {A})
+    session.build_request({A: ask(0)})
+    session.handle_response(NONE, 7)
+    session.build_request({A: ask(1)})
+    session.handle_error()
+    request = session.build_request({A: ask(1)})
+    assert (request.session_id, request.epoch, set(request.partitions)) == (7, 0, {A})
 
 
 def test_a_leader_without_sessions_is_asked_in_full_each_time() -> None:
     """KIP-227: session id 0 means that there is none."""
     session = Asking()
-    session.request({A: ask(0)})
-    session.answered(NONE, 0)
-    assert session.request({A: ask(0)}).epoch == 0
+    session.build_request({A: ask(0)})
+    session.handle_response(NONE, 0)
+    assert session.build_request({A: ask(0)}).epoch == 0
 
 
 def test_there_is_news_while_the_leader_still_watches_what_is_not_asked() -> None:
     """An empty set of asks is worth a request only to make a session forget."""
     session = Asking()
-    assert not session.has_news({})
-    session.request({A: ask(0)})
-    session.answered(NONE, 7)
-    assert session.has_news({})
-    session.request({})
-    session.answered(NONE, 0)
-    assert not session.has_news({})
-    session.request({A: ask(0)})
-    session.lost()
-    assert not session.has_news({}), "the next request that names anything starts over"
+    assert not session.has_request({})
+    session.build_request({A: ask(0)})
+    session.handle_response(NONE, 7)
+    assert session.has_request({})
+    session.build_request({})
+    session.handle_response(NONE, 0)
+    assert not session.has_request({})
+    session.build_request({A: ask(0)})
+    session.handle_error()
+    assert not session.has_request({}), "the next request that names anything starts over"
 
 
 Asks = st.dictionaries(
@@ -150,7 +161,7 @@ def leader_reads(
     Then `session` takes its answer in, or misses it.
     """
     if fate == "lost on the way":
-        session.lost()
+        session.handle_error()
         return None
     if fate == "evicted":
         cache.remove(request.session_id)
@@ -163,24 +174,24 @@ def leader_reads(
             last_epoch,
             log_start,
             max_bytes,
-        ) in request.asks.items()
+        ) in request.partitions.items()
     ]
     forgotten = [(topic_id, name.partition) for name, topic_id in request.forgotten]
     try:
-        context = open_context(
+        context = new_context(
             cache, request.session_id, request.epoch, True, True, said, forgotten, now_ms
         )
     except BrokerError as refusal:
-        session.answered(refusal.code, 0)
+        session.handle_response(refusal.code, 0)
         return None
     read = {(each.topic_id, each.topic_partition): asked(each) for each in context.requests}
     error, session_id, _ = context.finish(
         [FetchPartitionResult(each, NONE) for each in context.requests]
     )
     if fate == "lost answer":
-        session.lost()
+        session.handle_error()
     else:
-        session.answered(error, session_id)
+        session.handle_response(error, session_id)
     assert len({name for _, name in read}) == len(read), "one topic id at a time"
     return {name: each for (_, name), each in read.items()}
 
@@ -201,6 +212,6 @@ def test_the_leader_always_reads_exactly_what_is_asked(rounds) -> None:
     cache, session = FetchSessionCache(10, Random(1)), Asking()
     for now_ms, (wanted, fate) in enumerate(rounds):
         asks = {name: ask(offset, topic_id) for name, (offset, topic_id) in wanted.items()}
-        request = session.request(asks)
+        request = session.build_request(asks)
         read = leader_reads(cache, session.session, request, fate, now_ms)
         assert read is None or read == asks

@@ -10,9 +10,9 @@ from tests.replication.pair import BACKOFF_MS, Node, nodes
 from twisted_broker.log.append_info import AppendOrigin
 from twisted_broker.log.errors import LogDirFailure
 from twisted_broker.replication.explain.explanation import fetching_now
-from twisted_broker.replication.explain.reasons import Now
-from twisted_broker.replication.fetcher import follower_log
+from twisted_broker.replication.explain.reasons import Moment
 from twisted_broker.replication.fetcher.fetcher_state import FetchedPartition, InitialFetchState
+from twisted_broker.replication.fetcher.followed_replicas import FollowedReplicas
 from twisted_broker.replication.fetcher.leader_endpoint import EARLIEST, LATEST
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.records import set_offsets_and_epoch
@@ -45,14 +45,14 @@ class Bent:
         self._leader, self._bend = leader, bend
         self.endpoint, self.truncates_on_fetch = leader.endpoint, leader.truncates_on_fetch
 
-    def has_news(self, asks) -> bool:
-        return self._leader.has_news(asks)
+    def has_request(self, requested) -> bool:
+        return self._leader.has_request(requested)
 
-    async def fetch(self, asks):
-        return self._bend(await self._leader.fetch(asks))
+    async def fetch(self, requested):
+        return self._bend(await self._leader.fetch(requested))
 
-    async def offset_at(self, *asked):
-        return await self._leader.offset_at(*asked)
+    async def fetch_offset(self, *asked):
+        return await self._leader.fetch_offset(*asked)
 
     def close(self) -> None:
         pass
@@ -299,7 +299,7 @@ def test_a_storage_error_fails_the_partition_and_takes_the_directory_offline(mon
     def broken(*arguments):
         raise LogDirFailure("/data", OSError("no more"))
 
-    monkeypatch.setattr(follower_log, "take_in", broken)
+    monkeypatch.setattr(FollowedReplicas, "process_partition_data", broken)
     a.round()
     assert a.fetcher.state.failed == {TP} and a.failed_directories == ["/data"]
 
@@ -405,7 +405,7 @@ def test_a_log_of_a_newer_epoch_than_its_leaders_is_left_alone(
         "records of leader epoch 8, but its leader leads at epoch 7"
         in a.held.history.failure.reason
     )
-    told = fetching_now(a.held, "", "", None, Now(a.now_ms(), 0))
+    told = fetching_now(a.held, "", "", None, Moment(a.now_ms(), 0))
     assert told.phase == "failed" and a.held.history.failure.reason in told.why
 
 
@@ -414,7 +414,7 @@ def test_unclean_truncation_can_be_refused() -> None:
     everything it holds.
     """
     a, _ = out_of_range(own=8, leader_start=0, leader_end=5)
-    a.fetcher._refuse_unclean = lambda: True
+    a.refuses_unclean = True
     a.fetcher.leader = Bent(
         a.leader, lambda answers: {TP: FetchedPartition(ErrorCode.OFFSET_OUT_OF_RANGE)}
     )
@@ -440,7 +440,7 @@ def test_a_leader_that_cannot_tell_its_end_is_asked_later(error) -> None:
     async def refuse(*asked):
         raise BrokerError(error)
 
-    bent.offset_at = refuse
+    bent.fetch_offset = refuse
     a.round()
     assert a.log.log_end_offset == 8 and a.state.delayed_until_ms == a.now_ms() + BACKOFF_MS
 
@@ -457,7 +457,7 @@ def test_fenced_while_asking_for_the_range() -> None:
     async def refuse(*asked):
         raise BrokerError(ErrorCode.FENCED_LEADER_EPOCH)
 
-    bent.offset_at = refuse
+    bent.fetch_offset = refuse
     a.round()
     assert a.fetcher.state.failed == {TP} and a.log.log_end_offset == 8
 
@@ -472,6 +472,6 @@ def test_a_lost_connection_while_asking_for_the_range() -> None:
     async def lose(*asked):
         raise ConnectionLost()
 
-    bent.offset_at = lose
+    bent.fetch_offset = lose
     a.round()
     assert a.log.log_end_offset == 8 and a.state.delayed_until_ms == a.now_ms() + BACKOFF_MS

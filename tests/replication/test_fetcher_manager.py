@@ -67,23 +67,30 @@ def test_the_smallest_number_counts_as_0(topic: str, partition: int) -> None:
     ] == [0, 0, 0]
 
 
+class NothingHeld:
+    """A target of whose partitions nothing can be requested."""
+
+    def log_start_offset(self, topic_partition):
+        raise BrokerError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+
+    def latest_epoch(self, topic_partition) -> int:
+        return 1
+
+    def partition_failed(self, topic_partition, reason) -> None:
+        """Nothing is remembered."""
+
+
 class Idle(Fetcher):
     """A fetcher that can ask for nothing."""
 
     def __init__(self, runtime, leader, failed) -> None:
-        super().__init__("idle", runtime, leader, 1000, failed)
+        super().__init__("idle", runtime, leader, NothingHeld(), 1000, 1 << 20, failed)
         self.started = 0
         self.leader: MemoryLeaderEndPoint
 
     def start(self) -> None:
         self.started += 1
         super().start()
-
-    def ask(self, topic_partition, state):
-        raise BrokerError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-
-    def latest_epoch(self, topic_partition) -> int:
-        return 1
 
 
 class House:

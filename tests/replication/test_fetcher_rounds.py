@@ -10,8 +10,8 @@ from twisted.logger import LogLevel, capturedLogs, formatEvent
 from tests.replication.fixtures import TOPIC_ID, TP, registration
 from tests.replication.pair import BACKOFF_MS, Node, copied
 from tests.replication.test_fetcher import Bent, following, out_of_range
-from twisted_broker.replication.fetcher import follower_log
 from twisted_broker.replication.fetcher.fetcher_state import FetchedPartition, InitialFetchState
+from twisted_broker.replication.fetcher.followed_replicas import FollowedReplicas
 from twisted_broker.wire.errors import ErrorCode
 
 TOPIC_STATS = ("replication_bytes_in", "reassignment_bytes_in", "messages_in", "bytes_in")
@@ -81,7 +81,9 @@ def test_a_cut_below_the_high_watermark_is_a_warning(high_watermark: int, level:
     with capturedLogs() as told:
         a.catch_up(4)
     assert [
-        event["log_level"] for event in told if " cut from 5 to 2" in (formatEvent(event) or "")
+        event["log_level"]
+        for event in told
+        if " truncated from 5 to 2" in (formatEvent(event) or "")
     ] == [level]
     assert a.content() == b.content()
 
@@ -129,7 +131,7 @@ def test_a_partition_that_cannot_be_truncated_fails(monkeypatch: pytest.MonkeyPa
     def broken(*arguments: object) -> None:
         raise RuntimeError("cannot cut")
 
-    monkeypatch.setattr(follower_log, "truncate", broken)
+    monkeypatch.setattr(FollowedReplicas, "truncate", broken)
     a.round()
     assert a.state is None and a.fetcher.state.failed == {TP}
     a.round()

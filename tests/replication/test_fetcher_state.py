@@ -12,16 +12,18 @@ from tests.replication.fixtures import TOPIC_ID
 from tests.replication.test_fetch_session_handler import FATES, leader_reads
 from twisted_broker.interfaces import TopicPartition
 from twisted_broker.replication.fetch_session import FetchSessionCache
-from twisted_broker.replication.fetcher.fetch_session_handler import FetchSessionHandler
+from twisted_broker.replication.fetcher.fetch_session_handler import (
+    FetchSessionHandler,
+    RequestedPartition,
+)
 from twisted_broker.replication.fetcher.fetcher_state import (
     FetchedPartition,
     FetcherState,
+    FetchOutcome,
     FetchPhase,
     InitialFetchState,
     PartitionFetchState,
-    Verdict,
 )
-from twisted_broker.replication.fetcher.requested_partitions import RequestedPartition
 from twisted_broker.replication.fetcher.truncation import (
     EpochEnd,
     LeaderEpochRequest,
@@ -55,8 +57,8 @@ def made(name: TopicPartition, state: PartitionFetchState) -> RequestedPartition
 
 def asked_in_turn(state: FetcherState, now_ms: int) -> dict[TopicPartition, RequestedPartition]:
     """What is asked in a round that begins now."""
-    assert state.settle(now_ms, made) == []
-    return state.asks.in_turn()
+    assert state.update_requested(now_ms, made) == []
+    return state.requested.in_order()
 
 
 def order(state: FetcherState) -> str:
@@ -145,23 +147,25 @@ def test_a_delay_ends_by_itself() -> None:
 @pytest.mark.parametrize(
     ("error", "diverging", "verdict"),
     [
-        (ErrorCode.NONE, None, Verdict.APPEND),
-        (ErrorCode.NONE, (3, 7), Verdict.DIVERGED),
-        (ErrorCode.OFFSET_OUT_OF_RANGE, None, Verdict.OUT_OF_RANGE),
-        (ErrorCode.FENCED_LEADER_EPOCH, None, Verdict.FENCED),
-        (ErrorCode.UNKNOWN_LEADER_EPOCH, None, Verdict.RETRY),
-        (ErrorCode.NOT_LEADER_OR_FOLLOWER, None, Verdict.RETRY),
-        (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, None, Verdict.RETRY),
-        (ErrorCode.UNKNOWN_TOPIC_ID, None, Verdict.RETRY),
-        (ErrorCode.INCONSISTENT_TOPIC_ID, None, Verdict.RETRY),
-        (ErrorCode.KAFKA_STORAGE_ERROR, None, Verdict.RETRY),
-        (ErrorCode.UNKNOWN_SERVER_ERROR, None, Verdict.RETRY),
+        (ErrorCode.NONE, None, FetchOutcome.APPEND),
+        (ErrorCode.NONE, (3, 7), FetchOutcome.DIVERGED),
+        (ErrorCode.OFFSET_OUT_OF_RANGE, None, FetchOutcome.OUT_OF_RANGE),
+        (ErrorCode.FENCED_LEADER_EPOCH, None, FetchOutcome.FENCED),
+        (ErrorCode.UNKNOWN_LEADER_EPOCH, None, FetchOutcome.RETRY),
+        (ErrorCode.NOT_LEADER_OR_FOLLOWER, None, FetchOutcome.RETRY),
+        (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, None, FetchOutcome.RETRY),
+        (ErrorCode.UNKNOWN_TOPIC_ID, None, FetchOutcome.RETRY),
+        (ErrorCode.INCONSISTENT_TOPIC_ID, None, FetchOutcome.RETRY),
+        (ErrorCode.KAFKA_STORAGE_ERROR, None, FetchOutcome.RETRY),
+        (ErrorCode.UNKNOWN_SERVER_ERROR, None, FetchOutcome.RETRY),
     ],
 )
 def test_what_an_answer_means(error, diverging, verdict) -> None:
     """RL 6.4, 6.5."""
     assert (
-        state_with(A).judge(A, ask(), FetchedPartition(error, diverging_epoch=diverging), 0)
+        state_with(A).outcome_of_fetch(
+            A, ask(), FetchedPartition(error, diverging_epoch=diverging), 0
+        )
         is verdict
     )
 
@@ -185,32 +189,35 @@ def test_an_answer_of_yesterday_counts_for_nothing(what, error) -> None:
         state.delay([A], 1000, 0)
     else:
         state.partitions[A].phase = FetchPhase.TRUNCATING
-    assert state.judge(A, ask(), FetchedPartition(error), 500) is Verdict.STALE
+    assert state.outcome_of_fetch(A, ask(), FetchedPartition(error), 500) is FetchOutcome.STALE
 
 
 @pytest.mark.parametrize(
     ("epoch", "error", "verdict"),
     [
-        (5, ErrorCode.NONE, Verdict.DIVERGED),
-        (5, ErrorCode.FENCED_LEADER_EPOCH, Verdict.FENCED),
-        (5, ErrorCode.UNKNOWN_LEADER_EPOCH, Verdict.RETRY),
-        (4, ErrorCode.NONE, Verdict.STALE),
-        (4, ErrorCode.FENCED_LEADER_EPOCH, Verdict.STALE),
+        (5, ErrorCode.NONE, FetchOutcome.DIVERGED),
+        (5, ErrorCode.FENCED_LEADER_EPOCH, FetchOutcome.FENCED),
+        (5, ErrorCode.UNKNOWN_LEADER_EPOCH, FetchOutcome.RETRY),
+        (4, ErrorCode.NONE, FetchOutcome.STALE),
+        (4, ErrorCode.FENCED_LEADER_EPOCH, FetchOutcome.STALE),
     ],
 )
 def test_an_answer_about_an_epoch_counts_under_the_epoch_asked(epoch, error, verdict) -> None:
     """RL 6.3: an answer counts only while the leader epoch is the one asked."""
     state = state_with(A, truncates_on_fetch=False)
-    assert state.judge_epoch_end(A, LeaderEpochRequest(epoch, 4), EpochEnd(error, 4, 9)) is verdict
+    assert (
+        state.outcome_of_epoch_end(A, LeaderEpochRequest(epoch, 4), EpochEnd(error, 4, 9))
+        is verdict
+    )
 
 
 @pytest.mark.parametrize(
     ("name", "asked_epoch", "error", "verdict"),
     [
-        (A, 5, ErrorCode.FENCED_LEADER_EPOCH, Verdict.FENCED),
-        (A, 4, ErrorCode.FENCED_LEADER_EPOCH, Verdict.RETRY),
-        (A, 5, ErrorCode.NOT_LEADER_OR_FOLLOWER, Verdict.RETRY),
-        (B, 5, ErrorCode.FENCED_LEADER_EPOCH, Verdict.STALE),
+        (A, 5, ErrorCode.FENCED_LEADER_EPOCH, FetchOutcome.FENCED),
+        (A, 4, ErrorCode.FENCED_LEADER_EPOCH, FetchOutcome.RETRY),
+        (A, 5, ErrorCode.NOT_LEADER_OR_FOLLOWER, FetchOutcome.RETRY),
+        (B, 5, ErrorCode.FENCED_LEADER_EPOCH, FetchOutcome.STALE),
     ],
 )
 def test_fenced_fails_a_partition_only_at_its_current_epoch(
@@ -219,7 +226,7 @@ def test_fenced_fails_a_partition_only_at_its_current_epoch(
     """RL 6.5: FENCED_LEADER_EPOCH at the epoch that is the newest here: failed until the
     controller's news; of an older one: tried again.
     """
-    assert state_with(A).refused(name, asked_epoch, error) is verdict
+    assert state_with(A).outcome_of_error(name, asked_epoch, error) is verdict
 
 
 def test_after_an_append() -> None:
@@ -277,7 +284,7 @@ def test_a_round_looks_at_what_happened_only(what: str) -> None:
         "answered": lambda: state.appended(A, -1, -1, 21),
         "cut": lambda: state.truncated(A, OffsetTruncationState(8, True), 4, True),
         "restarted": lambda: state.restarted(A, Restart(0, False, False, 5), 4),
-        "marked": lambda: state.mark(A),
+        "marked": lambda: state.mark_changed(A),
         "another topic": lambda: state.add(A, InitialFetchState(bytes(16), 5, 10), 4, True),
         "another epoch": lambda: state.add(A, InitialFetchState(TOPIC_ID, 6, 10), 4, True),
         "delayed": lambda: state.delay([A], 100, 0),
@@ -291,8 +298,8 @@ def test_a_round_looks_at_what_happened_only(what: str) -> None:
         return made(name, found)
 
     for now_ms in (50, 60, 100, 150):
-        state.settle(now_ms, ask_noting)
-        assert state.asks.current == {
+        state.update_requested(now_ms, ask_noting)
+        assert state.requested.current == {
             name: made(name, found)
             for name, found in state.partitions.items()
             if found.is_ready(now_ms)
@@ -304,13 +311,13 @@ def test_what_cannot_be_asked_is_not_asked_and_looked_at_again() -> None:
     """RL 6.5: the ask that stood is taken back at once."""
     state = state_with(A, B)
     asked_in_turn(state, 0)
-    state.mark(A)
+    state.mark_changed(A)
 
     def refuse(name: TopicPartition, found: PartitionFetchState) -> RequestedPartition:
         raise BrokerError(ErrorCode.KAFKA_STORAGE_ERROR)
 
-    assert state.settle(0, refuse) == [A]
-    assert list(state.asks.current) == [B]
+    assert state.update_requested(0, refuse) == [A]
+    assert list(state.requested.current) == [B]
     assert list(asked_in_turn(state, 0)) == [A, B]
 
 
@@ -361,11 +368,11 @@ class Model:
 
     def start_moves(self, name: TopicPartition) -> None:
         self.starts[name] = self.starts.get(name, 0) + 1
-        self.state.mark(name)
+        self.state.mark_changed(name)
 
     def refuse(self, name: TopicPartition) -> None:
         self.refusing ^= {name}
-        self.state.mark(name)
+        self.state.mark_changed(name)
 
     def time(self, passes_ms: int) -> None:
         self.now_ms += passes_ms
@@ -383,19 +390,23 @@ class Model:
             for name, found in ready.items()
             if name not in self.refusing
         }
-        refused = state.settle(self.now_ms, self.ask)
+        refused = state.update_requested(self.now_ms, self.ask)
         assert set(refused) == set(ready) & self.refusing
         assert (
-            list(state.asks.in_turn().items()) == list(expected.items())
-            and state.asks.current == expected
+            list(state.requested.in_order().items()) == list(expected.items())
+            and state.requested.current == expected
         )
         state.delay(refused, self.now_ms + 20, self.now_ms)
-        assert set(state._unsettled) == set(state.partitions) - set(expected), (
+        assert set(state._may_have_changed) == set(state.partitions) - set(expected), (
             "nothing is kept of what is gone or as it should be"
         )
-        if self.session.has_news(state.asks):
+        if self.session.has_request(state.requested):
             read = leader_reads(
-                self.cache, self.session, self.session.request(state.asks), fate, self.now_ms
+                self.cache,
+                self.session,
+                self.session.build_request(state.requested),
+                fate,
+                self.now_ms,
             )
             assert read is None or read == expected
         else:

@@ -25,13 +25,13 @@ from twisted_broker.image.entries import Endpoint
 from twisted_broker.interfaces import TopicPartition
 from twisted_broker.log.append_info import AppendOrigin
 from twisted_broker.replication.explain.explanation import fetching_now
-from twisted_broker.replication.explain.reasons import Now
-from twisted_broker.replication.fetcher.leader_endpoint import BrokerEndPoint
-from twisted_broker.replication.fetcher.replica_fetcher import ReplicaFetcher
-from twisted_broker.replication.fetcher.replica_fetcher_manager import (
+from twisted_broker.replication.explain.reasons import Moment
+from twisted_broker.replication.fetcher.fetcher import Fetcher
+from twisted_broker.replication.fetcher.fetcher_manager import (
     ReplicaFetcherManager,
     fetch_limits,
 )
+from twisted_broker.replication.fetcher.leader_endpoint import BrokerEndPoint
 from twisted_broker.replication.partition.partition import Partition
 from twisted_broker.replication.replica_manager import ReplicaManager
 from twisted_broker.wire.errors import ErrorCode
@@ -91,12 +91,15 @@ class FollowerRig(Fixture):
     """
 
     def __init__(self, **settings: str) -> None:
-        super().__init__(**settings)
         self.wires: list[Wire] = []
+        super().__init__(**settings)
         self.broker_epoch = 101
         self.image = self.image.__class__(brokers=brokers(), features={"metadata.version": 30})
-        self.fetchers = self.replicas.fetchers = ReplicaFetcherManager(
-            self.replicas, self, "INTERNAL", lambda: self.broker_epoch, self.connect
+        self.fetchers = self.replicas.fetchers
+
+    def create_fetchers(self, replicas) -> ReplicaFetcherManager:
+        return ReplicaFetcherManager(
+            replicas, self, "INTERNAL", lambda: self.broker_epoch, self.connect
         )
 
     def connect(self, endpoint: BrokerEndPoint, client_id: str) -> Wire:
@@ -189,10 +192,10 @@ def test_a_round_costs_what_changed(monkeypatch) -> None:
     """
     fixture = FollowerRig()
     looked_at: list[int] = []
-    real = ReplicaFetcher.ask
+    real = Fetcher._request_for
     monkeypatch.setattr(
-        ReplicaFetcher,
-        "ask",
+        Fetcher,
+        "_request_for",
         lambda self, name, state: (looked_at.append(name.partition), real(self, name, state))[1],
     )
     fixture.topic(states={number: registration(2, REPLICAS, (2, 3), 1, 10) for number in range(9)})
@@ -203,8 +206,8 @@ def test_a_round_costs_what_changed(monkeypatch) -> None:
         wire.answer_nothing()
         assert wire.said() == {}
     assert len(looked_at) == 9
-    fixture.fetchers.ask_anew(TopicPartition("t", 4))
-    fixture.fetchers.ask_anew(TopicPartition("another", 4))
+    fixture.fetchers.log_start_moved(TopicPartition("t", 4))
+    fixture.fetchers.log_start_moved(TopicPartition("another", 4))
     wire.answer_nothing()
     assert looked_at[9:] == [4] and wire.said() == {}, "it begins where it began"
 
@@ -296,7 +299,7 @@ def test_a_log_of_a_newer_epoch_is_not_led() -> None:
     held.leader_epoch = held.partition_epoch = -1  # another process, which knows the log only
     fixture.lead(7)
     assert held.offline and not held.is_leader and held.log.leader_epochs.entries() == [(8, 0)]
-    told = fetching_now(held, "", "", None, Now(1, 1))
+    told = fetching_now(held, "", "", None, Moment(1, 1))
     assert (
         "until this broker starts anew" in told.why
         and "epoch 8, but the metadata lets it lead at epoch 7" in told.why

@@ -1,5 +1,5 @@
-"""What rests in a follower's session (RL 1.9, 1.10, 5.2): nobody but a profiler can tell it from
-what is read in every round.
+"""The idle partitions of a follower's session (RL 1.9, 1.10, 5.2): nobody but a profiler can tell
+them from those that are read in every round.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from tests.api.data_plane import Api, DenyList
 from tests.replication.fixtures import LOCAL, TOPIC_ID, Fixture, batch, registration
 from twisted_broker.api.fetch import fetch
 from twisted_broker.interfaces import TopicPartition
+from twisted_broker.replication.idle_partitions import IdlePartitions, idle_reads
 from twisted_broker.replication.partition.partition import Partition
 from twisted_broker.replication.replica_manager import ReplicaManager
 from twisted_broker.status.view import BrokerView
@@ -115,8 +116,8 @@ class Follower:
 class World:
     """Broker 1 leads four partitions that 2 and 3 follow."""
 
-    def __init__(self, rests: bool) -> None:
-        self.rests = rests
+    def __init__(self, has_idle: bool) -> None:
+        self.has_idle = has_idle
         self.fixture = Fixture()
         self.denied = DenyList()
         self.api = Api(self.fixture, self.denied)
@@ -126,8 +127,8 @@ class World:
         self.outcomes: list[str] = []
 
     def do(self, action: str, *arguments: int) -> None:
-        never = patch.object(ReplicaManager, "idle_read", lambda self, params, result: None)
-        if self.rests:
+        never = patch.object(IdlePartitions, "add", lambda self, result: False)
+        if self.has_idle:
             getattr(self, action)(*arguments)
         else:
             with never:
@@ -254,7 +255,7 @@ BROKER = st.sampled_from((2, 3))
 BIT = st.integers(0, 1)
 
 
-class IdlePartitions(RuleBasedStateMachine):
+class IdleOrRead(RuleBasedStateMachine):
     """The same story told to two brokers, one of which reads every partition in every round."""
 
     @initialize()
@@ -267,7 +268,7 @@ class IdlePartitions(RuleBasedStateMachine):
             world.do(action, *arguments)
 
     def settle(self) -> None:
-        """Everybody asks until all that is quiet rests."""
+        """Everybody fetches until all partitions where nothing happens are idle."""
         for _ in range(3):
             for broker in (2, 3):
                 self.do("round", broker, 1)
@@ -286,7 +287,7 @@ class IdlePartitions(RuleBasedStateMachine):
         self.do("round", broker, min_bytes)
 
     @rule()
-    def quiet_time(self) -> None:
+    def nothing_happens(self) -> None:
         self.settle()
 
     @rule(tenths=st.sampled_from((1, 3, 6, 400)))
@@ -333,25 +334,26 @@ class IdlePartitions(RuleBasedStateMachine):
     @invariant()
     def nobody_can_tell(self) -> None:
         if hasattr(self, "worlds"):
-            resting, reading = (world.seen() for world in self.worlds)
-            assert resting == reading
+            idle, reading = (world.seen() for world in self.worlds)
+            assert idle == reading
 
     @invariant()
-    def what_rests_is_quiet(self) -> None:
+    def reading_what_is_idle_would_say_the_same(self) -> None:
         if hasattr(self, "worlds"):
             assert all(
-                quiet.holds()
+                idle.holds()
                 for partition in self.worlds[0].fixture.replicas.partitions.values()
-                for quiet in partition.resting
+                for idle in idle_reads(partition)
             )
 
 
-IdlePartitions.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
-TestResting = IdlePartitions.TestCase
+IdleOrRead.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestIdlePartitions = IdleOrRead.TestCase
 
 
-def resting(world: World) -> int:
-    return sum(len(partition.resting) for partition in world.fixture.replicas.partitions.values())
+def idle_in(world: World) -> int:
+    partitions = world.fixture.replicas.partitions.values()
+    return sum(len(idle_reads(partition)) for partition in partitions)
 
 
 def settled() -> World:
@@ -363,12 +365,12 @@ def settled() -> World:
     return world
 
 
-def test_quiet_partitions_rest_and_are_not_read():
+def test_partitions_without_news_are_idle_and_not_read():
     """RL 5.2, 1.13: a round in which nothing happened looks at no partition; it counts as a
     fetch of each.
     """
     world = settled()
-    assert resting(world) == 2 * PARTITIONS
+    assert idle_in(world) == 2 * PARTITIONS
     stats = world.fixture.replicas.stats.of("t")
     before = stats.fetches
     with patch.object(ReplicaManager, "fetch", side_effect=AssertionError("read")):
@@ -378,20 +380,20 @@ def test_quiet_partitions_rest_and_are_not_read():
     assert stats.fetches == before + PARTITIONS
 
 
-def test_a_waiting_fetch_hears_of_what_rested():
-    """RL 1.9: an append to a partition that rests answers the fetch that waits, and that
-    partition only is awake then.
+def test_a_waiting_fetch_hears_of_what_was_idle():
+    """RL 1.9: an append to an idle partition answers the fetch that waits, and that partition
+    only is read then.
     """
     world = settled()
     world.do("round", 2, 1)
     world.do("produce", 1, 1)
     assert world.followers[2].positions == {0: 0, 1: 1, 2: 0, 3: 0}
-    assert resting(world) == 2 * (PARTITIONS - 1)
+    assert idle_in(world) == 2 * (PARTITIONS - 1)
 
 
 def test_a_waiting_fetch_reads_all_that_one_request_appended():
-    """RL 1.9: what rested in one answer, as if it had been read in every round: one round of
-    replication, not two.
+    """RL 1.9: all that was idle in one answer, as if it had been read in every round: one round
+    of replication, not two.
     """
     world = settled()
     world.do("round", 2, 1)
@@ -399,7 +401,7 @@ def test_a_waiting_fetch_reads_all_that_one_request_appended():
     assert world.followers[2].positions == dict.fromkeys(range(PARTITIONS), 1)
 
 
-def test_a_stirred_partition_goes_on_being_waited_for():
+def test_a_woken_partition_goes_on_being_waited_for():
     """RL 1.9: too little for `min_bytes` at first, enough with the second append."""
     world = settled()
     world.do("round", 2, len(batch()) + 1)
@@ -409,8 +411,8 @@ def test_a_stirred_partition_goes_on_being_waited_for():
     assert world.followers[2].positions[1] == 2
 
 
-def test_who_rests_is_caught_up_as_of_its_sessions_last_round():
-    """RL 1.10, 2.4: nobody leaves the ISR for resting; who stopped asking is behind since its
+def test_who_is_idle_is_caught_up_as_of_its_sessions_last_round():
+    """RL 1.10, 2.4: nobody leaves the ISR for being idle; who stopped asking is behind since its
     last round.
     """
     world = settled()
@@ -419,7 +421,7 @@ def test_who_rests_is_caught_up_as_of_its_sessions_last_round():
     for _ in range(40):
         world.do("round", 2, 1)
         world.do("advance", 10)
-    assert resting(world) == 2 * PARTITIONS
+    assert idle_in(world) == 2 * PARTITIONS
     world.do("produce", 0, 1)
     assert (three.last_caught_up_ms, three.last_fetch_ms) == (last_ms, last_ms)
     assert two.last_caught_up_ms == two.last_fetch_ms == world.fixture.runtime.now_ms() - 1000
@@ -427,26 +429,26 @@ def test_who_rests_is_caught_up_as_of_its_sessions_last_round():
     assert [broker for broker, _ in world.fixture.controller.asked[0][0].members] == [1, 2]
 
 
-def test_a_session_that_is_dropped_lets_go():
+def test_a_session_that_is_dropped_listens_no_more():
     """RL 5.2: nothing of it is left at the partitions."""
     world = settled()
     session = world.followers[2].session
     world.fixture.replicas.sessions.remove(session)
-    assert resting(world) == PARTITIONS
+    assert idle_in(world) == PARTITIONS
 
 
-def test_a_request_that_outlives_its_session_leaves_nothing_at_rest():
+def test_a_request_that_outlives_its_session_leaves_nothing_idle():
     """RL 5.2: its session was evicted while it waited, and its follower never came back."""
     world = settled()
     world.do("round", 2, 1)
     world.fixture.replicas.sessions.remove(world.followers[2].session)
     world.do("advance", 6)
     assert len(world.followers[2].told) == 4
-    assert resting(world) == PARTITIONS
-    assert not world.fixture.partition().remote_replicas[2].keeps_pace
+    assert idle_in(world) == PARTITIONS
+    assert not world.fixture.partition().remote_replicas[2].shares_round
 
 
-def test_what_was_stirred_belongs_to_the_last_request_of_a_session():
+def test_what_was_woken_belongs_to_the_last_request_of_a_session():
     """RL 1.9, 5.2: an earlier one still waits on another connection; it is refused, and takes
     nothing away.
     """
@@ -458,14 +460,14 @@ def test_what_was_stirred_belongs_to_the_last_request_of_a_session():
     world.do("advance", 2)
     world.do("round", 2, 1)
     partition = world.fixture.partition()
-    partition.events.append(partition.high_watermark_advanced)
+    partition.emit(partition.high_watermark_advanced)
     world.fixture.replicas.drain()
     world.do("advance", 6)
     assert [answer.error_code for answer in earlier] == [ErrorCode.INVALID_FETCH_SESSION_EPOCH]
     assert follower.waiting is None
 
 
-def test_a_session_speaks_for_one_follower_only():
+def test_the_rounds_of_a_session_count_for_one_follower_only():
     """RL 1.10: another broker uses it, and neither names an epoch."""
     world = settled()
     follower = world.followers[2]
@@ -493,8 +495,8 @@ def test_a_follower_that_is_gone_keeps_no_deleted_partition():
     ]
 
 
-def test_an_old_session_that_is_answered_late_does_not_speak_for_its_follower():
-    """RL 1.10: the follower reconnected, and its old request still waits: what rests then rests
+def test_an_old_session_that_is_answered_late_does_not_count_for_its_follower():
+    """RL 1.10: the follower reconnected, and its old request still waits: what is idle then is idle
     in the new session.
     """
     world = settled()
@@ -512,7 +514,7 @@ def test_an_old_session_that_is_answered_late_does_not_speak_for_its_follower():
     )
 
 
-def test_explain_tells_of_a_fetch_that_waits_while_its_partition_rests():
+def test_explain_tells_of_a_fetch_that_waits_while_its_partition_is_idle():
     """Explain: what each delayed request waits for."""
     world = settled()
     world.do("round", 2, 1)

@@ -22,12 +22,12 @@ from tests.replication.fixtures import (
     code_of,
     consumer,
     follower,
+    proposed_again,
     registration,
 )
 from tests.replication.test_following import REPLICAS, FollowerRig, sent_by_leader
 from twisted_broker.interfaces import TopicPartition
 from twisted_broker.log.append_info import AppendOrigin
-from twisted_broker.replication.partition import leader_isr
 from twisted_broker.replication.partition.fetch_data import HIGH_WATERMARK, LOG_END, TXN_COMMITTED
 from twisted_broker.replication.partition.isr import IsrAnswer, PendingExpand
 from twisted_broker.replication.partition.offset_lookup import (
@@ -100,8 +100,7 @@ def test_the_controllers_larger_view_wins() -> None:
     fixture.append(4)
     fixture.follower_fetches(2, 4)
     pending = fixture.partition.isr_state
-    leader_isr.answered(
-        fixture.partition,
+    fixture.partition.alter_partition_answered(
         pending,
         IsrAnswer(ErrorCode.NONE, LOCAL, 5, frozenset({1, 2, 3}), 0, 12),
         fixture.now_ms,
@@ -119,9 +118,9 @@ def test_a_follower_that_was_caught_up_at_its_previous_fetch_stays() -> None:
     fixture.now_ms += 20_000
     fixture.append(5)
     fixture.follower_fetches(2, 5)
-    leader_isr.maybe_shrink(fixture.partition, fixture.now_ms + 10_000)
+    fixture.partition.maybe_shrink_isr(fixture.now_ms + 10_000)
     assert not fixture.partition.isr_state.in_flight, "caught up 30,000 ms ago, at its first fetch"
-    leader_isr.maybe_shrink(fixture.partition, fixture.now_ms + 10_001)
+    fixture.partition.maybe_shrink_isr(fixture.now_ms + 10_001)
     assert fixture.partition.isr_state.in_flight
 
 
@@ -303,7 +302,7 @@ def test_an_answer_that_does_not_fit_is_passed_over(
     fixture.follower_fetches(2, 0)
     pending = fixture.partition.isr_state
     odd = IsrAnswer(ErrorCode.NONE, LOCAL, leader_epoch, frozenset({1, 2}), 0, partition_epoch)
-    assert not leader_isr.answered(fixture.partition, pending, odd, fixture.now_ms)
+    assert not proposed_again(fixture, pending, odd)
     assert fixture.partition.isr_state is pending and fixture.partition.partition_epoch == 10
 
 
@@ -316,7 +315,7 @@ def test_a_leader_elected_uncleanly_says_with_its_next_change_that_it_has_recove
     fixture.follower_fetches(2, 0)
     pending = fixture.partition.isr_state
     assert isinstance(pending, PendingExpand)
-    assert leader_isr.proposal(fixture.partition, pending).leader_recovery_state == 0
+    assert fixture.partition.isr_proposal(pending).leader_recovery_state == 0
 
 
 def test_the_largest_timestamp_is_told_only_when_it_may_be_read() -> None:
@@ -355,7 +354,7 @@ def test_an_answer_with_the_epoch_that_is_known_counts() -> None:
     again = IsrAnswer(
         ErrorCode.NONE, LOCAL, 5, frozenset({1, 2}), 0, fixture.partition.partition_epoch
     )
-    leader_isr.answered(fixture.partition, fixture.partition.isr_state, again, fixture.now_ms)
+    fixture.partition.alter_partition_answered(fixture.partition.isr_state, again, fixture.now_ms)
     assert fixture.isr == [1, 2] and not fixture.partition.isr_state.in_flight
 
 
@@ -370,11 +369,11 @@ def test_nothing_shrinks_while_an_expansion_is_on_its_way() -> None:
     pending = fixture.partition.isr_state
     assert isinstance(pending, PendingExpand)
     late_ms = fixture.now_ms + 60_000
-    leader_isr.maybe_shrink(fixture.partition, late_ms)
+    fixture.partition.maybe_shrink_isr(late_ms)
     assert fixture.partition.isr_state is pending
     answer = IsrAnswer(ErrorCode.NONE, LOCAL, 5, frozenset({1, 2, 3}), 0, 11)
-    leader_isr.answered(fixture.partition, pending, answer, late_ms)
-    leader_isr.maybe_shrink(fixture.partition, late_ms)
+    fixture.partition.alter_partition_answered(pending, answer, late_ms)
+    fixture.partition.maybe_shrink_isr(late_ms)
     assert fixture.partition.isr_state.in_flight and 2 not in fixture.partition.isr_state.proposed
 
 

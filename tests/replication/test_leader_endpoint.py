@@ -14,6 +14,10 @@ from twisted.internet.error import ConnectionLost
 from tests.replication.fixtures import TOPIC_ID, batch
 from tests.replication.test_requested_partitions import put_exactly
 from twisted_broker.interfaces import TopicPartition
+from twisted_broker.replication.fetcher.fetch_session_handler import (
+    RequestedPartition,
+    RequestedPartitions,
+)
 from twisted_broker.replication.fetcher.leader_endpoint import (
     EARLIEST,
     LATEST,
@@ -22,10 +26,6 @@ from twisted_broker.replication.fetcher.leader_endpoint import (
     RemoteLeaderEndPoint,
     fetch_version,
     list_offsets_version,
-)
-from twisted_broker.replication.fetcher.requested_partitions import (
-    RequestedPartition,
-    RequestedPartitions,
 )
 from twisted_broker.replication.fetcher.truncation import EpochEnd, LeaderEpochRequest
 from twisted_broker.wire.errors import BrokerError, ErrorCode
@@ -62,7 +62,7 @@ class Wire:
 class Asker:
     def __init__(self, level: int = LATEST_LEVEL) -> None:
         self.wire, self.level, self.epoch = Wire(), level, 42
-        self.asks = RequestedPartitions(
+        self.requested = RequestedPartitions(
             [*(TopicPartition("t", number) for number in range(4)), OTHER]
         )
         limits = FetchLimits(500, 1, 10 << 20, 1 << 20)
@@ -83,7 +83,7 @@ class Asker:
         )
 
     def ask(self, wanted: dict[TopicPartition, RequestedPartition]) -> Any:
-        return self.run(self.leader.fetch(put_exactly(self.asks, wanted)))
+        return self.run(self.leader.fetch(put_exactly(self.requested, wanted)))
 
 
 def ask(offset: int, topic_id: bytes = TOPIC_ID) -> RequestedPartition:
@@ -321,7 +321,7 @@ def test_asking_for_an_end_of_the_log(timestamp: int) -> None:
         )
 
     asker.wire.answer = answer
-    assert asker.run(asker.leader.offset_at(B, 5, timestamp)) == 123
+    assert asker.run(asker.leader.fetch_offset(B, 5, timestamp)) == 123
     request, version = asker.wire.sent[0]
     (partition,) = request.topics[0].partitions
     assert (version, request.replica_id, partition.current_leader_epoch, partition.timestamp) == (
@@ -342,9 +342,9 @@ def test_a_refused_question_raises() -> None:
         topics=[offsets_wire.ListOffsetsTopicResponse(name="t", partitions=[refused])]
     )
     with pytest.raises(BrokerError, match="FENCED_LEADER_EPOCH"):
-        asker.run(asker.leader.offset_at(B, 5, LATEST))
+        asker.run(asker.leader.fetch_offset(B, 5, LATEST))
     with pytest.raises(BrokerError, match="UNKNOWN_SERVER_ERROR"):
-        asker.run(asker.leader.offset_at(A, 5, LATEST))
+        asker.run(asker.leader.fetch_offset(A, 5, LATEST))
 
 
 def test_asking_where_epochs_end() -> None:
@@ -365,7 +365,7 @@ def test_asking_where_epochs_end() -> None:
 
     asker.wire.answer = answer
     found = asker.run(
-        asker.leader.epoch_ends({A: LeaderEpochRequest(5, 4), B: LeaderEpochRequest(5, 3)})
+        asker.leader.fetch_epoch_ends({A: LeaderEpochRequest(5, 4), B: LeaderEpochRequest(5, 3)})
     )
     assert found == {
         A: EpochEnd(ErrorCode.NONE, 3, 50),

@@ -12,12 +12,12 @@ from tests.replication.fixtures import (
     PartitionFixture,
     batch,
     code_of,
+    proposed_again,
     registration,
 )
 from twisted_broker.config import LogConfig
 from twisted_broker.log.append_info import AppendOrigin
 from twisted_broker.log.offset_metadata import LogOffsetMetadata
-from twisted_broker.replication.partition import leader_isr
 from twisted_broker.replication.partition.events import IsrChangeWanted
 from twisted_broker.replication.partition.fetch_data import (
     HIGH_WATERMARK,
@@ -37,12 +37,9 @@ def answered(
     fixture: PartitionFixture, error: ErrorCode = ErrorCode.NONE, isr=(), partition_epoch: int = 11
 ) -> bool:
     pending = fixture.partition.isr_state
-    return leader_isr.answered(
-        fixture.partition,
-        pending,
-        IsrAnswer(error, LOCAL, fixture.partition.leader_epoch, frozenset(isr), 0, partition_epoch),
-        fixture.now_ms,
-    )
+    leader_epoch = fixture.partition.leader_epoch
+    answer = IsrAnswer(error, LOCAL, leader_epoch, frozenset(isr), 0, partition_epoch)
+    return proposed_again(fixture, pending, answer)
 
 
 # the high watermark
@@ -416,7 +413,7 @@ def test_the_proposal_names_broker_epochs():
     fixture.follower_fetches(2, 0)
     fixture.follower_fetches(3, 0)
     wanted = next(event for event in fixture.events if isinstance(event, IsrChangeWanted))
-    proposal = leader_isr.proposal(fixture.partition, wanted.pending)
+    proposal = fixture.partition.isr_proposal(wanted.pending)
     assert proposal.members == ((1, 101), (2, 102), (3, 103))
     assert (proposal.leader_epoch, proposal.partition_epoch) == (5, 10)
 
@@ -460,7 +457,7 @@ def test_one_change_in_flight():
     pending = fixture.partition.isr_state
     fixture.follower_fetches(3, 0)
     fixture.now_ms += 10 * MAX_LAG_MS
-    leader_isr.maybe_shrink(fixture.partition, fixture.now_ms)
+    fixture.partition.maybe_shrink_isr(fixture.now_ms)
     assert fixture.partition.isr_state is pending
 
 
@@ -472,11 +469,11 @@ def test_shrink():
     fixture.append(10)
     fixture.follower_fetches(2, 10)
     fixture.now_ms += MAX_LAG_MS
-    leader_isr.maybe_shrink(fixture.partition, fixture.now_ms)
+    fixture.partition.maybe_shrink_isr(fixture.now_ms)
     assert fixture.isr == [1, 2, 3]
     assert isinstance(fixture.partition.isr_state, CommittedIsr)
     fixture.now_ms += 1
-    leader_isr.maybe_shrink(fixture.partition, fixture.now_ms)
+    fixture.partition.maybe_shrink_isr(fixture.now_ms)
     state = fixture.partition.isr_state
     assert isinstance(state, PendingShrink)
     assert (sorted(state.leaving), sorted(state.maximal_isr), fixture.log.high_watermark) == (
@@ -496,7 +493,7 @@ def test_a_follower_at_the_leaders_end_never_leaves():
     fixture.append(10)
     fixture.follower_fetches(2, 10)
     fixture.follower_fetches(3, 10)
-    leader_isr.maybe_shrink(fixture.partition, fixture.now_ms + 100 * MAX_LAG_MS)
+    fixture.partition.maybe_shrink_isr(fixture.now_ms + 100 * MAX_LAG_MS)
     assert isinstance(fixture.partition.isr_state, CommittedIsr)
 
 
@@ -504,7 +501,7 @@ def test_it_never_shrinks_to_empty():
     """RL 2.4: the leader stays."""
     fixture = PartitionFixture()
     fixture.append(10)
-    leader_isr.maybe_shrink(fixture.partition, fixture.now_ms + 2 * MAX_LAG_MS)
+    fixture.partition.maybe_shrink_isr(fixture.now_ms + 2 * MAX_LAG_MS)
     assert sorted(fixture.partition.isr_state.proposed) == [1]
 
 
@@ -558,7 +555,7 @@ def test_an_answer_to_an_older_proposal_changes_nothing():
         registration(LOCAL, (1, 2, 3), (1,), 6, 20), fixture.log, fixture.now_ms
     )
     answer = IsrAnswer(ErrorCode.NONE, LOCAL, 5, frozenset({1, 2}), 0, 11)
-    assert not leader_isr.answered(fixture.partition, pending, answer, fixture.now_ms)
+    assert not proposed_again(fixture, pending, answer)
     assert (fixture.isr, fixture.partition.partition_epoch) == ([1], 20)
 
 

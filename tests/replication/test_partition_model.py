@@ -18,7 +18,6 @@ from tests.replication.fixtures import (
 )
 from twisted_broker.config import LogConfig
 from twisted_broker.log.append_info import AppendOrigin
-from twisted_broker.replication.partition import leader_isr
 from twisted_broker.replication.partition.isr import CommittedIsr, IsrAnswer
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 
@@ -73,7 +72,7 @@ class LeaderMachine(RuleBasedStateMachine):
     @rule(milliseconds=st.sampled_from([1, MAX_LAG_MS // 2, MAX_LAG_MS + 1, 3 * MAX_LAG_MS]))
     def time_passes(self, milliseconds: int) -> None:
         self.fixture.now_ms += milliseconds
-        leader_isr.maybe_shrink(self.partition, self.fixture.now_ms)
+        self.partition.maybe_shrink_isr(self.fixture.now_ms)
         self.collect()
 
     @precondition(lambda self: self.asked)
@@ -93,8 +92,7 @@ class LeaderMachine(RuleBasedStateMachine):
             )
         else:
             reply = IsrAnswer(answer)
-        if leader_isr.answered(self.partition, pending, reply, self.fixture.now_ms):
-            self.asked.append(pending)
+        self.partition.alter_partition_answered(pending, reply, self.fixture.now_ms)
         self.collect()
 
     @precondition(

@@ -27,9 +27,9 @@ from twisted_broker.log.append_info import AppendOrigin
 from twisted_broker.log.checkpoints import HIGH_WATERMARK as HIGH_WATERMARK_FILE
 from twisted_broker.log.checkpoints import read_offsets
 from twisted_broker.log.errors import LogDirFailure
-from twisted_broker.replication.partition import leader_isr
 from twisted_broker.replication.partition.fetch_data import TXN_COMMITTED
 from twisted_broker.replication.partition.isr import CommittedIsr
+from twisted_broker.replication.partition.partition import Partition
 from twisted_broker.replication.replica_manager import ReplicaManager
 from twisted_broker.topic_names import INTERNAL_TOPICS
 from twisted_broker.wire.errors import BrokerError, ErrorCode
@@ -59,8 +59,13 @@ def parked_fetch(fixture: Fixture, params=None, *asked):
     assert not ReplicaManager.answers_at_once(params, first)
     done: list = []
     deferred = fixture.replicas.delayed_fetch(params, first)
-    deferred.addBoth(done.append)
+    deferred.addCallback(released).addBoth(done.append)
     return deferred, done
+
+
+def released(second_read) -> None:
+    for result in second_read:
+        result.release()
 
 
 # appending
@@ -811,7 +816,7 @@ def test_a_failing_periodic_task_goes_on(monkeypatch):
         if len(calls) == 1:
             raise RuntimeError("once")
 
-    monkeypatch.setattr(leader_isr, "maybe_shrink", sometimes)
+    monkeypatch.setattr(Partition, "maybe_shrink_isr", sometimes)
     fixture.advance(31)
     assert len(calls) == 2
 

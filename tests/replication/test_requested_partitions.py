@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from twisted_broker.interfaces import TopicPartition
-from twisted_broker.replication.fetcher.requested_partitions import (
+from twisted_broker.replication.fetcher.fetch_session_handler import (
     RequestedPartition,
     RequestedPartitions,
 )
@@ -26,7 +26,7 @@ def put_exactly(
 ) -> RequestedPartitions:
     """These, and no others, are asked from now on."""
     for name in [name for name in asks.current if name not in wanted]:
-        asks.drop(name)
+        asks.remove(name)
     for name, each in wanted.items():
         asks.put(name, each)
     return asks
@@ -35,12 +35,12 @@ def put_exactly(
 def test_only_what_changed_is_news() -> None:
     """RL 6.2: new, moved and gone ones are, each once; what stays is not."""
     asks = put_exactly(RequestedPartitions([A, B, C]), {A: ask(0), B: ask(5)})
-    assert asks.say() == ({A: ask(0), B: ask(5)}, [])
+    assert asks.take_changes() == ({A: ask(0), B: ask(5)}, [])
     put_exactly(asks, {A: ask(3), C: ask(9)})
-    assert asks.is_any_gone
-    assert asks.say() == ({A: ask(3), C: ask(9)}, [(B, ONE)])
+    assert asks.has_forgotten
+    assert asks.take_changes() == ({A: ask(3), C: ask(9)}, [(B, ONE)])
     put_exactly(asks, {A: ask(3), C: ask(9)})
-    assert asks.say() == ({}, []) and not asks.is_any_gone
+    assert asks.take_changes() == ({}, []) and not asks.has_forgotten
 
 
 def test_all_are_named_in_the_order_of_turns() -> None:
@@ -48,9 +48,9 @@ def test_all_are_named_in_the_order_of_turns() -> None:
     turns = {A: 1, B: 2, C: 3}
     asks = put_exactly(RequestedPartitions(turns), {C: ask(0), A: ask(0), B: ask(0)})
     turns[A] = turns.pop(A)
-    assert list(asks.in_turn()) == [B, C, A]
-    asks.drop(C)
-    assert list(asks.in_turn()) == [B, A]
+    assert list(asks.in_order()) == [B, C, A]
+    asks.remove(C)
+    assert list(asks.in_order()) == [B, A]
 
 
 @given(
@@ -74,15 +74,15 @@ def test_what_was_said_with_the_news_is_what_stands(steps) -> None:
     told: dict[tuple[TopicPartition, bytes], RequestedPartition] = {}
     for step in [*steps, "say"]:
         if step == "say":
-            changed, gone = asks.say()
+            changed, gone = asks.take_changes()
             assert changed.items() <= asks.current.items()
             told.update({(name, each.topic_id): each for name, each in changed.items()})
             for key in gone:
                 told.pop(key, None)
             assert told == {(name, each.topic_id): each for name, each in asks.current.items()}
-            assert asks.say() == ({}, [])
+            assert asks.take_changes() == ({}, [])
         elif step[1] is None:
-            asks.drop(step[0])
+            asks.remove(step[0])
             model.pop(step[0], None)
         else:
             asks.put(step[0], ask(*step[1]))

@@ -13,7 +13,7 @@ from tests.replication.fixtures import TP, WALL_MS, Fixture, at, follower, regis
 from tests.replication.pair import nodes
 from twisted_broker.config import LogConfig
 from twisted_broker.replication.explain.explanation import explain
-from twisted_broker.replication.explain.reasons import Now
+from twisted_broker.replication.explain.reasons import Moment
 from twisted_broker.replication.explain.waiting_requests import waiting_requests
 from twisted_broker.wire.errors import ErrorCode
 
@@ -174,6 +174,6 @@ def test_what_waits_is_explained():
     (told,) = waiting_requests(fixture.partition(), watching)
     assert (told.needs, told.has) == (1, 0) and "flush.messages" in told.why
     reason = explain(
-        fixture.partition(), Now(fixture.runtime.now_ms(), WALL_MS)
+        fixture.partition(), Moment(fixture.runtime.now_ms(), WALL_MS)
     ).high_watermark_waits
     assert reason is not None and reason.rule == "own sync" and reason.behind == 1

@@ -15,9 +15,8 @@ from unittest.mock import patch
 
 from twisted_broker.cluster import alter_partition
 from twisted_broker.log.leader_epochs import LeaderEpochCache
-from twisted_broker.replication.fetcher import replica_fetcher_manager
-from twisted_broker.replication.partition import leader_isr
-from twisted_broker.replication.partition.isr import CommittedIsr, IsrProposal, PendingExpand
+from twisted_broker.replication.fetcher import fetcher_manager
+from twisted_broker.replication.partition.isr import CommittedIsr, IsrProposal
 from twisted_broker.replication.partition.partition import Partition
 from twisted_broker.testing.sim.__main__ import Verdict, run_seed
 from twisted_broker.wire.errors import BrokerError, ErrorCode
@@ -34,7 +33,7 @@ def truncate_to_the_high_watermark(stack: ExitStack) -> None:
         log.truncate_to(log.high_watermark)
         return int(log.log_end_offset)
 
-    stack.enter_context(patch.object(replica_fetcher_manager, "initial_offset", initial_offset))
+    stack.enter_context(patch.object(fetcher_manager, "initial_offset", initial_offset))
 
 
 def fetch_is_not_fenced(stack: ExitStack) -> None:
@@ -78,11 +77,9 @@ def expansion_without_the_epochs_start(stack: ExitStack) -> None:
         ):
             return
         if replica.log_end.offset >= log.high_watermark:
-            leader_isr._propose(
-                partition, PendingExpand(state, replica.broker_id), replica.last_fetch_ms
-            )
+            partition._propose_isr(state.expand(replica.broker_id), replica.last_fetch_ms)
 
-    stack.enter_context(patch.object(leader_isr, "maybe_expand", maybe_expand))
+    stack.enter_context(patch.object(Partition, "maybe_expand_isr", maybe_expand))
 
 
 def produce_completed_on_the_log_end(stack: ExitStack) -> None:
@@ -135,7 +132,7 @@ def high_watermark_below_the_minimum_isr(stack: ExitStack) -> None:
 
 def old_incarnation_counted(stack: ExitStack) -> None:
     """Nobody asks under which broker epoch a follower fetched (before KIP-903)."""
-    real_follower, real_proposal = Partition._follower, leader_isr.proposal
+    real_follower, real_proposal = Partition._follower, Partition.isr_proposal
 
     def follower(self: Partition, params: Any, request: Any) -> Any:
         epoch, params.replica_epoch = params.replica_epoch, -1
@@ -153,7 +150,7 @@ def old_incarnation_counted(stack: ExitStack) -> None:
 
     stack.enter_context(patch.object(Partition, "_follower", follower))
     stack.enter_context(patch.object(Partition, "is_eligible", is_eligible))
-    stack.enter_context(patch.object(leader_isr, "proposal", proposal))
+    stack.enter_context(patch.object(Partition, "isr_proposal", proposal))
 
 
 MUTATIONS: dict[str, Callable[[ExitStack], None]] = {

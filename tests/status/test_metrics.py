@@ -8,9 +8,10 @@ from typing import Any
 from tests.replication.fixtures import LOCAL, TP, Fixture, registration
 from twisted_broker.image.entries import Endpoint
 from twisted_broker.interfaces import TopicPartition
+from twisted_broker.replication.collaborators import IReplicas
+from twisted_broker.replication.fetcher.fetcher_manager import ReplicaFetcherManager
 from twisted_broker.replication.fetcher.fetcher_state import InitialFetchState
 from twisted_broker.replication.fetcher.leader_endpoint import BrokerEndPoint
-from twisted_broker.replication.fetcher.replica_fetcher_manager import ReplicaFetcherManager
 from twisted_broker.status.metrics import FetchRates, exposition, text_of
 from twisted_broker.status.view import BrokerView
 
@@ -67,24 +68,30 @@ class NoConnection:
         """Nothing to close."""
 
 
+class FetchingFixture(Fixture):
+    """Its fetchers reach nobody."""
+
+    def create_fetchers(self, replicas: IReplicas) -> ReplicaFetcherManager:
+        return ReplicaFetcherManager(
+            replicas,
+            self,
+            "PLAINTEXT",
+            lambda: 1,
+            lambda endpoint, client_id: NoConnection(),  # type: ignore[return-value]
+        )
+
+
 def test_fetchers_tell_lag_requests_and_failures() -> None:
     """RL 1.13: per fetcher requests, bytes, and the lag of each partition; the largest lag; what
     was given up.
     """
-    fixture = Fixture()
+    fixture = FetchingFixture()
     fixture.image.brokers[2].listeners["PLAINTEXT"] = Endpoint("PLAINTEXT", "h", 9)  # type: ignore[index]
-    no_connection: Any = NoConnection()
-    fetchers = ReplicaFetcherManager(
-        fixture.replicas,
-        fixture,
-        "PLAINTEXT",
-        lambda: 1,
-        lambda endpoint, client_id: no_connection,
-    )
+    fetchers = fixture.replicas.fetchers
+    assert fetchers is not None
     fixture.topic(states={number: registration(2, (1, 2)) for number in range(2)})
-    fetcher = fetchers._make_fetcher(0, BrokerEndPoint(2, "h", 9), fetchers.failed)
+    fetcher = fetchers._create_fetcher(0, BrokerEndPoint(2, "h", 9), fetchers.failed)
     fetchers.fetchers[2, 0] = fetcher
-    fixture.replicas.fetchers = fetchers
     other = TopicPartition("t", 1)
     fetcher.add({name: InitialFetchState(bytes(16), 0, 0) for name in (TP, other)})
     fetcher.requests, fetcher.bytes_fetched = 3, 500

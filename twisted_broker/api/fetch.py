@@ -8,14 +8,13 @@ existence; what is left is read, and when that is not enough, read once more aft
 2. Records leave as file slices; an answer that is not made gives its slices back.
 
 Source: RL 1.8, 1.9, 5.1, 5.2; Kafka's `KafkaApis.handleFetchRequest`; KIP-74, KIP-227, KIP-392,
-KIP-951. Leaves out: quotas, the rules of sessions (`fetch_session`), old formats
+KIP-951. Not here: quotas, the rules of sessions (`fetch_session`), old formats
 (`down_conversion`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Container, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from twisted_broker.api.down_conversion import convert_results
@@ -26,9 +25,8 @@ from twisted_broker.replication.fetch_session import (
     FINAL_EPOCH,
     NO_SESSION,
     FetchContext,
-    open_context,
+    new_context,
 )
-from twisted_broker.replication.idle_partitions import PartitionKey
 from twisted_broker.replication.partition.fetch_data import (
     DEBUGGING_CONSUMER,
     HIGH_WATERMARK,
@@ -37,6 +35,8 @@ from twisted_broker.replication.partition.fetch_data import (
     FetchParams,
     FetchPartitionRequest,
     FetchPartitionResult,
+    FollowerId,
+    PartitionKey,
 )
 from twisted_broker.security.acl import Operation, ResourceType
 from twisted_broker.wire.errors import BrokerError, ErrorCode, WireError
@@ -81,41 +81,26 @@ async def fetch(context: RequestContext, request: FetchRequest) -> FetchResponse
     replicas = context.broker.replica_manager
     assert replicas is not None
     params = _params(context, request)
+    may_replicate = params.from_follower and context.may_on_cluster(Operation.CLUSTER_ACTION)
     try:
-        session = await _open_session(context, request, params)
+        session = await _open_session(context, request, params, may_replicate)
     except BrokerError as refusal:
         return FetchResponse(error_code=refusal.code)
     del request
-    resting = session.resting
-    may_replicate = params.replica_id >= 0 and context.may_on_cluster(Operation.CLUSTER_ACTION)
-    if resting is not None:
-        replicas.begin_round(params, resting, may_replicate)
     requests = session.requests
-    if (
-        len(requests) <= SLICE_ELEMENTS or resting is not None
-    ):  # between a round's beginning and its reads nothing may happen
+    if len(requests) <= SLICE_ELEMENTS or session.reads_now:
         readable, refused = _guard(context, params, may_replicate, requests)
     else:
         readable, refused = await _guard_many(context, params, may_replicate, requests)
     results: list[FetchPartitionResult] = replicas.fetch(params, readable) if readable else []
-    if not replicas.answers_at_once(params, results, resting):
-        enough = replicas.delayed_fetch(params, results, resting)
-        del results  # many may wait: each keeps what it needs
-        unchanged = await enough
-        if unchanged is None and resting is not None and session.is_current:
-            replicas.wake_what_changed(params, resting)
-            readable = [*readable, *session.requests[len(requests) :]]
-        results = (
-            replicas.fetch(params, readable, record_progress=False)
-            if unchanged is None
-            else list(unchanged)
-        )
+    if not replicas.answers_at_once(params, results, session):
+        second_read = replicas.delayed_fetch(params, results, session)
+        del results, readable, requests  # many may wait: each keeps what it needs
+        results = await second_read
     for index, result in refused:
         results.insert(index, result)
     try:
-        error, session_id, shown = session.finish(
-            results, None if resting is None else partial(replicas.idle_read, params)
-        )
+        error, session_id, shown = session.finish(results)
         if error != ErrorCode.NONE:
             for result in results:
                 result.release()
@@ -161,7 +146,7 @@ def _params(context: RequestContext, request: FetchRequest) -> FetchParams:
 
 
 async def _open_session(
-    context: RequestContext, request: FetchRequest, params: FetchParams
+    context: RequestContext, request: FetchRequest, params: FetchParams, may_replicate: bool
 ) -> FetchContext:
     """Raises `BrokerError` for a session that is not there or not at that epoch."""
     by_id = context.version >= _TOPIC_IDS_FROM
@@ -195,7 +180,7 @@ async def _open_session(
     ]
     cache = context.replica_manager.sessions
     now_ms = context.runtime.now_ms()
-    return open_context(
+    return new_context(
         cache,
         request.session_id,
         request.session_epoch,
@@ -204,6 +189,7 @@ async def _open_session(
         requests,
         forgotten,
         now_ms,
+        FollowerId(params.replica_id, params.replica_epoch) if may_replicate else None,
     )
 
 

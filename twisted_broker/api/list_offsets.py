@@ -8,7 +8,7 @@ named once, a timestamp that the version knows.
 2. Version 0 lists the starts of segments instead.
 
 Source: RL 2.7, 3.4; Kafka's `KafkaApis.handleListOffsetRequest`; KIP-734. Leaves out: the look-up
-(`replication.partition_offsets`).
+(`replication.partition.offset_lookup`).
 """
 
 from __future__ import annotations

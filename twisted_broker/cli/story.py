@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from twisted_broker.cli.explain import Answer
-from twisted_broker.replication.explain.reasons import lasting, names
+from twisted_broker.replication.explain.reasons import broker_names, duration
 
 _RANK = {"leader": 0, "follower": 1, "offline": 2, "none": 3}
 Told = dict[str, Any]
@@ -97,7 +97,7 @@ def _without_leader(told: list[Told]) -> str:
         f"at epoch {known['leader_epoch']}; in sync {_list(known['isr'])} of "
         f"{_list(known['replicas'])}"
     )
-    fenced = f"; {names(known['fenced'])} fenced" if known["fenced"] else ""
+    fenced = f"; {broker_names(known['fenced'])} fenced" if known["fenced"] else ""
     if known["leader"] >= 0:
         return (
             f"broker {known['leader']} leads it, and was not asked or does not answer, "
@@ -174,15 +174,15 @@ def _leads(told: Told) -> Iterator[str]:
     if change is not None:
         word = "joining" if change["kind"] == "expand" else "leaving"
         yield (
-            f"  {names(change['brokers'])} {word} the ISR: asked of the controller "
-            f"{lasting(change['for_ms'])} ago"
+            f"  {broker_names(change['brokers'])} {word} the ISR: asked of the controller "
+            f"{duration(change['for_ms'])} ago"
         )
     if not told["out_of_sync"]:
         yield "  all replicas are in sync"
     for out in told["out_of_sync"]:
         yield (
             f"  broker {out['broker']} is out of sync since {_at(out['since_ms'])} "
-            f"({lasting(out['for_ms'])}): {out['why']}"
+            f"({duration(out['for_ms'])}): {out['why']}"
         )
         for reason in out["holds_back"] or ["it may come back with its next fetch"]:
             yield f"    {reason}"
@@ -191,7 +191,7 @@ def _leads(told: Told) -> Iterator[str]:
 def _waiting(told: Told) -> Iterator[str]:
     idle = [each["broker"] for each in told["waiting"] if each["broker"] >= 0 and not each["has"]]
     if idle:
-        yield f"  {names(idle)} asked for what comes next"
+        yield f"  {broker_names(idle)} asked for what comes next"
     for each in told["waiting"]:
         if each["broker"] < 0 or each["has"]:
             yield f"  {each['request']} waits: {each['why']}"

@@ -260,6 +260,7 @@ class Controller:
             self.sessions.forget(broker.id, broker.epoch)
         if self._idle_ms and now_ms - self._last_write_ms >= self._idle_ms:
             self._write_quietly([records.NoOpRecord()])
+        self.log.sync()  # again, where the last one found no free descriptor; else nothing is due
         self._balance(now_ms)
         if self._snapshot_due(now_ms):
             self._last_snapshot_ms = now_ms

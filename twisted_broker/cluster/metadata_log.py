@@ -38,7 +38,7 @@ from twisted_broker.cluster.records import (
     build_batch,
 )
 from twisted_broker.interfaces import IDiskWorker, IFileSystem
-from twisted_broker.log.errors import CheckpointError, LogDirFailure
+from twisted_broker.log.errors import CheckpointError, LogDirFailure, is_out_of_descriptors
 from twisted_broker.wire.control_batch import LEADER_CHANGE
 from twisted_broker.wire.messages.control_records import (
     LeaderChangeMessage,
@@ -226,6 +226,10 @@ class MetadataLog(MetadataStore):
 
     def _synced(self, upto: int, error: BaseException | None) -> None:
         self._syncing = False
+        if is_out_of_descriptors(error):
+            # No file could be opened, the disk is well: nothing is durable yet, `tick` syncs again.
+            self._named_segment = -1
+            return
         if error is not None:
             self._fail(error)
             return

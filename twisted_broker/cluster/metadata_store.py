@@ -35,7 +35,7 @@ from twisted_broker.cluster.snapshots import (
 from twisted_broker.config import LogConfig
 from twisted_broker.image.metadata_image import MetadataImage
 from twisted_broker.interfaces import IDiskWorker, IFileSystem
-from twisted_broker.log.errors import LogDirFailure
+from twisted_broker.log.errors import LogDirFailure, is_out_of_descriptors
 from twisted_broker.log.log import Log
 from twisted_broker.log.recovery import load_log
 from twisted_broker.log.segment import OpenFiles
@@ -208,13 +208,15 @@ class MetadataStore:
 
     def write_snapshot(self, image: MetadataImage) -> None:
         """Writes a snapshot of a committed image in the background, then cuts the log behind it."""
-        self._bytes_since_snapshot = 0
+        before, self._bytes_since_snapshot = self._bytes_since_snapshot, 0
 
         def job() -> SnapshotId:
             return write_snapshot(self.files, self.directory, image, self.wall_ms())
 
         def done(snapshot: SnapshotId | None, error: BaseException | None) -> None:
-            if error is not None or snapshot is None:
+            if is_out_of_descriptors(error):
+                self._bytes_since_snapshot += before  # no file could be opened: due again
+            elif error is not None or snapshot is None:
                 self._fail(error or AssertionError("a snapshot without name"))
             elif self.failed is None:
                 try:
@@ -253,4 +255,9 @@ class MetadataStore:
 
     def _mark_durable(self, offset: int) -> None:
         """Everything below `offset` was synced. OSError. For the disk worker."""
-        move_mark(self.files, self.directory, offset)
+        try:
+            move_mark(self.files, self.directory, offset)
+        except OSError as error:
+            # An older mark is true as well: where only descriptors are short, it stays.
+            if not is_out_of_descriptors(error):
+                raise

@@ -1,7 +1,8 @@
 """What the replica manager needs from the parts around it, as it sees them.
 
 Owns the protocols `IAlterPartitionManager` (met by `cluster.alter_partition_manager`) and
-`RoleObserver` (met by the coordinators).
+`RoleObserver` (met by the coordinators); and `IReplicas`, what fetchers need of the replica
+manager.
 """
 
 from __future__ import annotations
@@ -10,8 +11,10 @@ from typing import Protocol
 
 from twisted.internet.defer import Deferred
 
-from twisted_broker.interfaces import TopicPartition
+from twisted_broker.config import BrokerConfig
+from twisted_broker.interfaces import Runtime, TopicPartition
 from twisted_broker.replication.partition.isr import IsrAnswer, IsrProposal
+from twisted_broker.replication.partition.partition import Partition
 
 
 class IAlterPartitionManager(Protocol):
@@ -34,3 +37,22 @@ class RoleObserver(Protocol):
     def leadership_gained(self, topic_partition: TopicPartition, leader_epoch: int) -> None: ...
 
     def leadership_lost(self, topic_partition: TopicPartition, leader_epoch: int) -> None: ...
+
+
+class IReplicas(Protocol):
+    """What fetchers need of the replica manager."""
+
+    node_id: int
+    runtime: Runtime
+    config: BrokerConfig
+    partitions: dict[TopicPartition, Partition]
+
+    def partition(self, topic_partition: TopicPartition) -> Partition:
+        """Raises `BrokerError` for one that is not held here."""
+        ...
+
+    def directory_failed(self, directory: str, error: OSError | None) -> None: ...
+
+    def drain(self) -> None:
+        """Runs the effects of what happened."""
+        ...

@@ -7,32 +7,38 @@ Owns the sessions and their cache, and decides which partitions an answer shows.
    nothing.
 2. An incremental answer shows a partition when it has records, an error, a diverging epoch, a
    preferred replica, or when its high watermark or log start moved. After an error or a divergence
-   it is shown again when that is gone: a follower takes no marks that come beside them.
+   it is shown again when that is gone: a follower takes no watermarks that come beside them.
 3. A partition that had records goes to the end of its session's order, so that every partition gets
    its turn under the byte limit.
-4. A follower's session reads what is awake; what has nothing to tell rests (`resting`) until
-   something happens to it.
+4. A follower's session reads its active partitions; one where nothing happens is idle
+   (`idle_partitions`) until something does. Nobody outside of here can tell.
 5. The cache holds at most `slots` sessions. A new one takes the place of one unused for 120 s, or
    else of the least valuable one older than 120 s that is worth less than it; followers' sessions
    are worth more than consumers', large ones more than small ones. A follower may also take the
    place of a consumer's young session.
 6. A session is of names or of ids: the other kind of request gets FETCH_SESSION_TOPIC_ID_ERROR.
 
-Source: KIP-227, Kafka's `FetchSession`; RL 5.2. Leaves out: reading (`replica_manager`), permission
+Source: KIP-227, Kafka's `FetchSession`; RL 5.2. Not here: reading (`replica_manager`), permission
 (`api/fetch`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from twisted_broker.interfaces import IRandom
-from twisted_broker.replication.idle_partitions import IdlePartitions, IdleRead, PartitionKey
+from twisted_broker.replication.idle_partitions import IdlePartitions
 from twisted_broker.replication.partition.fetch_data import (
     FetchPartitionRequest,
     FetchPartitionResult,
+    FollowerId,
+    PartitionKey,
 )
 from twisted_broker.wire.errors import BrokerError, ErrorCode
+
+if TYPE_CHECKING:
+    from twisted_broker.log.offset_metadata import LogOffsetMetadata
 
 NO_SESSION = 0
 INITIAL_EPOCH = 0
@@ -40,7 +46,6 @@ FINAL_EPOCH = -1
 EVICTION_MS = 120_000
 _MAX_EPOCH = 2**31 - 1
 
-IdleReadOf = Callable[[FetchPartitionResult], IdleRead | None]
 Answer = tuple[ErrorCode, int, list[FetchPartitionResult]]
 
 
@@ -52,8 +57,8 @@ def next_epoch(epoch: int) -> int:
 
 
 class CachedPartition:
-    """What a session remembers of one partition: what is asked, and what its client was last
-    told.
+    """What a session remembers of one partition: what is requested, and what its client was last
+    sent.
     """
 
     __slots__ = ("high_watermark", "log_start_offset", "request")
@@ -63,18 +68,17 @@ class CachedPartition:
         self.high_watermark = -1
         self.log_start_offset = -1
 
-    def ask(self, request: FetchPartitionRequest) -> None:
-        """Takes another request in.
-
-        Under another leader epoch its client may have dropped the last answer, marks and all.
+    def update_request(self, request: FetchPartitionRequest) -> None:
+        """Under another leader epoch its client may have dropped the last answer, watermarks and
+        all.
         """
         if request.current_leader_epoch != self.request.current_leader_epoch:
             self.high_watermark = self.log_start_offset = -1
         self.request = request
 
-    def worth_telling(self, result: FetchPartitionResult) -> bool:
+    def must_respond(self, result: FetchPartitionResult) -> bool:
         """Whether an incremental answer must show it; remembers what it shows."""
-        tell = (
+        must = (
             result.size > 0
             or self.high_watermark != result.high_watermark
             or self.log_start_offset != result.log_start_offset
@@ -82,23 +86,26 @@ class CachedPartition:
             or result.error != ErrorCode.NONE
             or result.diverging_epoch is not None
         )
-        taken = result.error == ErrorCode.NONE and result.diverging_epoch is None
-        self.high_watermark = result.high_watermark if taken else -1
-        self.log_start_offset = result.log_start_offset if taken else -1
-        return tell
+        used = result.error == ErrorCode.NONE and result.diverging_epoch is None
+        self.high_watermark = result.high_watermark if used else -1
+        self.log_start_offset = result.log_start_offset if used else -1
+        return must
 
 
 class FetchSession:
-    """One client's partitions, in the order in which they are read."""
+    """One client's partitions. `active`: those that are read, in that order; the others are `idle`.
+
+    `idle` is None for a consumer's: all of its partitions are active.
+    """
 
     __slots__ = (
-        "awake",
+        "active",
         "created_ms",
         "epoch",
+        "idle",
         "last_used_ms",
         "partitions",
         "privileged",
-        "resting",
         "session_id",
         "size",
         "uses_topic_ids",
@@ -111,13 +118,14 @@ class FetchSession:
         uses_topic_ids: bool,
         partitions: dict[PartitionKey, CachedPartition],
         now_ms: int,
+        idle: IdlePartitions | None = None,
     ) -> None:
         self.session_id = session_id
         self.privileged = privileged
         self.uses_topic_ids = uses_topic_ids
         self.partitions = partitions
-        self.resting = IdlePartitions() if privileged else None
-        self.awake = dict(partitions) if privileged else partitions
+        self.idle = idle
+        self.active = partitions if idle is None else dict(partitions)
         self.created_ms = self.last_used_ms = now_ms
         self.size = len(partitions)
         self.epoch = 1
@@ -125,49 +133,57 @@ class FetchSession:
     def update(
         self, requests: Iterable[FetchPartitionRequest], forgotten: Iterable[PartitionKey]
     ) -> None:
-        """Takes an incremental request in: new and changed partitions, then forgotten ones."""
+        """What an incremental request changes: new and changed partitions, then forgotten ones."""
         for request in requests:
             key = request.key
             known = self.partitions.get(key)
             if known is None:
                 known = self.partitions[key] = CachedPartition(request)
             else:
-                known.ask(request)
-            self._wake(key, known)
+                known.update_request(request)
+            if self.idle is not None:
+                self.idle.forget(key)
+                self.active.setdefault(key, known)
         for key in forgotten:
-            known = self.partitions.pop(key, None)
-            if known is not None:
-                self._wake(key, known)
-                self.awake.pop(key, None)
+            self.partitions.pop(key, None)
+            if self.idle is not None:
+                self.idle.forget(key)
+                self.active.pop(key, None)
 
-    def _wake(self, key: PartitionKey, cached: CachedPartition) -> None:
-        if self.resting is not None:
-            self.resting.forget(key)
-            self.awake.setdefault(key, cached)
+    def begin_round(self, now_ms: int, follower: FollowerId | None) -> None:
+        """`follower`: who sends the next request, if it may replicate."""
+        if self.idle is not None:
+            self.idle.begin_round(now_ms, follower)
+            self.activate_woken()
 
-    def to_read(self) -> list[FetchPartitionRequest]:
-        """What is awake, what was woken since among it."""
-        if self.resting is not None and self.resting.woken:
-            for key in self.resting.take_woken():
-                self.awake[key] = self.partitions[key]
-        return [cached.request for cached in self.awake.values()]
+    def activate_woken(self) -> list[FetchPartitionRequest]:
+        """What was idle and is not any more is read from now on."""
+        if self.idle is None or not self.idle.woken:
+            return []
+        woken = {key: self.partitions[key] for key in self.idle.take_woken()}
+        self.active |= woken
+        return [cached.request for cached in woken.values()]
 
     @property
-    def worth(self) -> tuple[bool, int, int]:
+    def eviction_key(self) -> tuple[bool, int, int]:
         return (self.privileged, self.size, self.session_id)
 
 
 class FetchSessionCache:
     """All sessions of a broker, the longest unused first.
 
-    `slots` is `max.incremental.fetch.session.cache.slots`.
+    `slots` is `max.incremental.fetch.session.cache.slots`; `new_idle` makes the idle partitions of
+    a follower's session. Without it nothing is ever idle.
     """
 
-    __slots__ = ("_partitions", "_random", "_sessions", "evictions", "slots")
+    __slots__ = ("_new_idle", "_partitions", "_random", "_sessions", "evictions", "slots")
 
-    def __init__(self, slots: int, random: IRandom) -> None:
+    def __init__(
+        self, slots: int, random: IRandom, new_idle: Callable[[], IdlePartitions] | None = None
+    ) -> None:
         self.slots = slots
         self._random = random
+        self._new_idle = new_idle
         self._sessions: dict[int, FetchSession] = {}
         self._partitions = 0
         self.evictions = 0
@@ -187,8 +203,8 @@ class FetchSessionCache:
         session = self._sessions.pop(session_id, None)
         if session is not None:
             self._partitions -= session.size
-            if session.resting is not None:
-                session.resting.end()
+            if session.idle is not None:
+                session.idle.end()
         return session
 
     def touch(self, session: FetchSession, now_ms: int) -> None:
@@ -212,7 +228,8 @@ class FetchSessionCache:
             and not self._make_room(privileged, len(partitions), now_ms)
         ):
             return NO_SESSION
-        session = FetchSession(self._new_id(), privileged, uses_topic_ids, partitions, now_ms)
+        idle = self._new_idle() if privileged and self._new_idle is not None else None
+        session = FetchSession(self._new_id(), privileged, uses_topic_ids, partitions, now_ms, idle)
         self._sessions[session.session_id] = session
         self._partitions += session.size
         return session.session_id
@@ -234,8 +251,10 @@ class FetchSessionCache:
             for session in self._sessions.values()
             if now_ms - session.created_ms > EVICTION_MS or (privileged and not session.privileged)
         ]
-        least = min(evictable, key=lambda session: session.worth, default=None)
-        return least is not None and (privileged, size, 0) >= least.worth and self._evict(least)
+        least = min(evictable, key=lambda session: session.eviction_key, default=None)
+        return (
+            least is not None and (privileged, size, 0) >= least.eviction_key and self._evict(least)
+        )
 
     def _evict(self, session: FetchSession) -> bool:
         self.remove(session.session_id)
@@ -244,7 +263,9 @@ class FetchSessionCache:
 
 
 class FetchContext:
-    """How one request's answer is made: this one is sessionless, and shows everything."""
+    """What one request reads and what its answer shows: this one is sessionless, it reads what the
+    request names and shows everything.
+    """
 
     __slots__ = ("_requests",)
 
@@ -253,30 +274,52 @@ class FetchContext:
 
     @property
     def requests(self) -> Sequence[FetchPartitionRequest]:
-        """What is to be read, now."""
+        """What is to be read."""
         return self._requests
 
     @property
-    def is_current(self) -> bool:
-        """Whether its session has not heard of a later request."""
-        return True
+    def reads_now(self) -> bool:
+        """Whether nothing may happen between its beginning and the read: of what is idle it
+        answers, unread, as of its beginning.
+        """
+        return False
+
+    # while it waits
+    @property
+    def has_idle(self) -> bool:
+        """Whether it stands for more partitions than `requests`."""
+        return False
 
     @property
-    def resting(self) -> IdlePartitions | None:
-        """What rests in its session; None for one where nothing ever does."""
-        return None
+    def idle_requests(self) -> Sequence[FetchPartitionRequest]:
+        return ()
 
-    def finish(
-        self, results: list[FetchPartitionResult], quiet: IdleReadOf | None = None
-    ) -> Answer:
+    @property
+    def watch_keys(self) -> Sequence[Hashable]:
+        """Under what it waits besides its partitions."""
+        return ()
+
+    @property
+    def woken(self) -> Collection[tuple[FetchPartitionRequest, LogOffsetMetadata]]:
+        """What its session has added since it was opened, and where its client reads there."""
+        return ()
+
+    def take_woken(self) -> list[FetchPartitionRequest]:
+        """As `woken`: from now on a part of this request, after `requests`."""
+        return []
+
+    def finish(self, results: list[FetchPartitionResult]) -> Answer:
         """(error, session id, results to show).
 
-        `results` are of all of `requests`, in their order; `quiet` tells which of them may rest.
+        `results` are of all of `requests`, in their order, then of what was woken and taken.
         """
         return ErrorCode.NONE, NO_SESSION, results
 
 
-class FullContext(FetchContext):
+SESSIONLESS = FetchContext(())
+
+
+class FullFetchContext(FetchContext):
     """A full request that opens a session, if there is room."""
 
     __slots__ = ("_cache", "_now_ms", "_privileged", "_uses_topic_ids")
@@ -295,61 +338,74 @@ class FullContext(FetchContext):
         self._privileged = privileged
         self._uses_topic_ids = uses_topic_ids
 
-    def finish(
-        self, results: list[FetchPartitionResult], quiet: IdleReadOf | None = None
-    ) -> Answer:
+    def finish(self, results: list[FetchPartitionResult]) -> Answer:
         partitions: dict[PartitionKey, CachedPartition] = {}
         for result in results:
             cached = partitions[result.request.key] = CachedPartition(result.request)
-            cached.worth_telling(result)
+            cached.must_respond(result)
         session_id = self._cache.create(
             self._privileged, self._uses_topic_ids, partitions, self._now_ms
         )
         return ErrorCode.NONE, session_id, results
 
 
-class IncrementalContext(FetchContext):
+class IncrementalFetchContext(FetchContext):
     """The next request of a session."""
 
     __slots__ = ("_epoch", "_session")
 
     def __init__(self, session: FetchSession) -> None:
-        super().__init__(())
+        super().__init__([cached.request for cached in session.active.values()])
         self._session = session
         self._epoch = session.epoch
 
     @property
-    def requests(self) -> Sequence[FetchPartitionRequest]:
-        return self._session.to_read()
-
-    @property
-    def is_current(self) -> bool:
+    def _is_current(self) -> bool:
+        """Whether its session has not seen a later request."""
         return self._session.epoch == self._epoch
 
     @property
-    def resting(self) -> IdlePartitions | None:
-        return self._session.resting
+    def reads_now(self) -> bool:
+        return self._session.idle is not None
 
-    def finish(
-        self, results: list[FetchPartitionResult], quiet: IdleReadOf | None = None
-    ) -> Answer:
-        session = self._session
-        if not self.is_current:
+    @property
+    def has_idle(self) -> bool:
+        return bool(self._session.idle)
+
+    @property
+    def idle_requests(self) -> Sequence[FetchPartitionRequest]:
+        return () if self._session.idle is None else self._session.idle.requests
+
+    @property
+    def watch_keys(self) -> Sequence[Hashable]:
+        return () if self._session.idle is None else (self._session.idle,)
+
+    @property
+    def woken(self) -> Collection[tuple[FetchPartitionRequest, LogOffsetMetadata]]:
+        return () if self._session.idle is None else self._session.idle.woken.values()
+
+    def take_woken(self) -> list[FetchPartitionRequest]:
+        if self._session.idle is None or not self._is_current:
+            return []  # it belongs to the later request
+        self._session.idle.wake_unregistered()
+        return self._session.activate_woken()
+
+    def finish(self, results: list[FetchPartitionResult]) -> Answer:
+        session, idle = self._session, self._session.idle
+        if not self._is_current:
             return ErrorCode.INVALID_FETCH_SESSION_EPOCH, session.session_id, []
         shown = []
-        resting = None if session.resting is None or session.resting.is_over else session.resting
-        for (key, cached), result in zip(list(session.awake.items()), results, strict=True):
-            if cached.worth_telling(result):
+        for (key, cached), result in zip(list(session.active.items()), results, strict=True):
+            if cached.must_respond(result):
                 shown.append(result)
             if result.size > 0:
-                session.awake[key] = session.awake.pop(key)
-            elif resting is not None and quiet is not None and (found := quiet(result)) is not None:
-                del session.awake[key]
-                resting.rest(found)
+                session.active[key] = session.active.pop(key)  # the others have their turn first
+            elif idle is not None and idle.add(result):
+                del session.active[key]
         return ErrorCode.NONE, session.session_id, shown
 
 
-def open_context(
+def new_context(
     cache: FetchSessionCache,
     session_id: int,
     epoch: int,
@@ -358,9 +414,11 @@ def open_context(
     requests: Sequence[FetchPartitionRequest],
     forgotten: Iterable[PartitionKey],
     now_ms: int,
+    follower: FollowerId | None = None,
 ) -> FetchContext:
-    """The context of a request. Raises `BrokerError` with FETCH_SESSION_ID_NOT_FOUND,
-    INVALID_FETCH_SESSION_EPOCH or FETCH_SESSION_TOPIC_ID_ERROR: errors of the whole request.
+    """The context of a request; `follower`: who sends it, if it may replicate. Raises `BrokerError`
+    with FETCH_SESSION_ID_NOT_FOUND, INVALID_FETCH_SESSION_EPOCH or FETCH_SESSION_TOPIC_ID_ERROR:
+    errors of the whole request.
     """
     if epoch in (INITIAL_EPOCH, FINAL_EPOCH):
         if session_id != NO_SESSION:
@@ -368,7 +426,7 @@ def open_context(
         return (
             FetchContext(requests)
             if epoch == FINAL_EPOCH
-            else FullContext(requests, cache, privileged, uses_topic_ids, now_ms)
+            else FullFetchContext(requests, cache, privileged, uses_topic_ids, now_ms)
         )
     session = cache.get(session_id)
     if session is None:
@@ -383,4 +441,5 @@ def open_context(
         return FetchContext(requests)
     cache.touch(session, now_ms)
     session.epoch = next_epoch(session.epoch)
-    return IncrementalContext(session)
+    session.begin_round(now_ms, follower)
+    return IncrementalFetchContext(session)

@@ -9,7 +9,7 @@ Owns reading them once and writing them now and then, for leaders and followers 
 3. A directory that cannot be written is reported; the others go on. A checkpoint that cannot be
    read counts as empty.
 
-Source: RL 1.12. Leaves out: the file's format (`log.checkpoints`).
+Source: RL 1.12. Not here: the file's format (`log.checkpoints`).
 """
 
 from __future__ import annotations

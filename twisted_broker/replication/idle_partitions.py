@@ -1,45 +1,49 @@
-"""What rests in a follower's fetch session: partitions whose last read found nothing, and would
-find nothing again.
+"""The idle partitions of a follower's fetch session: its last read found nothing there, and reading
+again would find nothing.
 
 Owns `IdleRead` (one such read, and what it depends on) and `IdlePartitions` (those of one session).
-A follower of a thousand partitions asks for all of them twice a second, and mostly nobody wrote to
-any: what rests costs a round nothing at all, neither a look nor a place in the answer.
+A follower of a thousand partitions fetches all of them twice a second, and mostly nobody wrote to
+any: an idle partition costs a round nothing at all, neither a look nor a place in the answer.
 
-        read, nothing found --(answered, and it still holds)--> rests --(something happened in the
-        partition)--> woken --(next round)--> read
+    read --(found nothing, and was answered so)--> idle --(woken)--> woken --(next read)--> read
 
-    something happened:      event table -> Partition.wake -> IdleRead.wake ->
-    IdlePartitions.woken_by the session wants it so: IdlePartitions.forget, wake_all ->
-    IdleRead.leave -> Partition.let_go, IdleRead.wake
+    woken by:  an event of the partition          Partition -> IdleRead.partition_changed
+               a fetch of it in another session   Partition -> IdleRead.follower_fetched
+               its own session                    IdlePartitions.forget, wake_all, end
 
-1. A read rests only while a new one would say the same: the replica is in the ISR and at the
-   leader's end, and its session was told the watermarks.
-2. Whatever may change that is an event of the partition, and the event table stirs what rests there
-   first of all.
-3. A replica rests in one session at a time: a fetch in another one wakes what rested in the old. A
+1. A partition is idle only while a new read would say the same: the replica is in the ISR and at
+   the leader's end, and its session was sent the watermarks.
+2. Whatever may change that is an event of the partition, and its listeners hear of an event before
+   anybody else.
+3. A replica is idle in one session at a time: a fetch in another one wakes it in the old one. A
    request that still waits in that one, or in one that was evicted, is answered when its time is
    up.
-4. Each round counts as a fetch of everything that rests: the follower is caught up now (RL 1.10).
-   One number, the session's pulse, says so for all.
-5. What was woken belongs to the session's last request, when that waits (RL 1.9), and is read when
-   it is answered or in the next round.
-6. Nothing rests for a follower that may not fetch, or is another one, or fetches under another
-   broker epoch than before: all of it is woken, and refused or read. Nothing comes to rest in a
-   session that is over.
+4. Each round counts as a fetch of every idle partition: the follower is caught up now (RL 1.10).
+   One number, the session's last round, says so for all.
+5. What an event woke belongs to the session's last request when that waits (RL 1.9): the request
+   waits for that partition too, and reads it when it is answered. Else the next round reads it.
+6. Nothing is idle for a follower that may not fetch, is another one than before, or is not
+   registered under its broker epoch any more: all of it is woken, and refused or read. Nothing
+   becomes idle in a session that is over.
 
 Source: RL 1.8-1.10, 5.2. Kafka reads every partition of a session in every round; what it answers
-is the same. Leaves out: consumers' sessions, whose answers depend on more (permission, rack,
-transactions), and who decides that a session may rest (`fetch_session`).
+is the same. Not here: consumers' sessions, whose answers depend on more (permission, rack,
+transactions).
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Hashable, Mapping
 from typing import TYPE_CHECKING
 
+from twisted_broker.interfaces import TopicPartition
 from twisted_broker.replication.partition.fetch_data import (
     FetchPartitionRequest,
     FetchPartitionResult,
+    FollowerId,
+    PartitionKey,
 )
+from twisted_broker.replication.partition.partition import Brokers, is_registered
 from twisted_broker.replication.partition.remote_replica import LastRound
 
 if TYPE_CHECKING:
@@ -49,29 +53,37 @@ if TYPE_CHECKING:
     from twisted_broker.replication.partition.remote_replica import RemoteReplica
     from twisted_broker.replication.partition.topic_stats import TopicStats
 
-PartitionKey = tuple[object, int]
-
 
 class IdleRead:
     """A read of `log` by `replica` that found nothing: `result` carries no records, no error and
-    no divergence.
+    no divergence. It listens to its partition.
     """
 
-    __slots__ = ("_log", "key", "partition", "replica", "result", "session")
+    __slots__ = ("_log", "_session", "key", "partition", "replica", "result")
 
     def __init__(
-        self, partition: Partition, log: Log, replica: RemoteReplica, result: FetchPartitionResult
+        self,
+        session: IdlePartitions,
+        partition: Partition,
+        log: Log,
+        replica: RemoteReplica,
+        result: FetchPartitionResult,
     ) -> None:
+        self._session = session
         self.partition = partition
         self._log = log
         self.replica = replica
         self.result = result
         self.key: PartitionKey = result.request.key
-        self.session: IdlePartitions | None = None
 
     @property
     def request(self) -> FetchPartitionRequest:
         return self.result.request
+
+    @property
+    def watch_key(self) -> Hashable:
+        """Under what the fetch of its session waits."""
+        return self._session
 
     def holds(self) -> bool:
         """Whether reading anew would say the same, and do nothing but note the time."""
@@ -89,44 +101,61 @@ class IdleRead:
             and log.failed is None
         )
 
-    def rest(self, session: IdlePartitions) -> None:
-        self.session = session
-        self.partition.resting += (self,)
-        self.replica.keep_pace(session.pulse)
+    # what its partition says
+    def partition_changed(self) -> None:
+        """The request that waits in its session hears of this partition from now on."""
+        self._session.wake(self)
+        self._session.watch(self._session, self.partition.topic_partition)
 
-    def wake(self) -> IdlePartitions | None:
-        """It is read again from now on, and belongs to its session's woken ones.
-
-        The partition has let go of it.
+    def follower_fetched(self, replica: RemoteReplica) -> None:
+        """In another session (it reconnected, or restarted): what the old one was sent counts no
+        longer.
         """
-        session, self.session = self.session, None
-        if session is not None:
-            self.replica.leave_pace(session.pulse)
-            session.woken_by(self)
-        return session
+        if replica is self.replica:
+            self.partition.unsubscribe(self)
+            self._session.wake(self)
 
-    def leave(self) -> None:
-        """It is read again from now on, though nothing happened in its partition: who waits
-        there is not told.
-        """
-        self.partition.let_go(self)
-        self.wake()
+
+def idle_reads(partition: Partition) -> list[IdleRead]:
+    """The followers' reads for which this partition is idle."""
+    return [listener for listener in partition.listeners if isinstance(listener, IdleRead)]
 
 
 class IdlePartitions:
-    """What rests in one session. `woken`: what does no longer, until `take_woken`: what is asked,
-    and where in the log that was. It holds no partition: the session of a follower that is gone
+    """Those of one session. `woken`: what is idle no longer, until `take_woken`: the request, and
+    where in the log that was. It holds no partition of them: the session of a follower that is gone
     outlives them.
+
+    `partitions`: all that this broker holds; `watch(key, other)`: what waits under `key` waits
+    under `other` too.
     """
 
-    __slots__ = ("_asker", "_fetches", "_reads", "is_over", "pulse", "woken")
+    __slots__ = (
+        "_brokers",
+        "_fetches",
+        "_follower",
+        "_is_over",
+        "_partitions",
+        "_reads",
+        "last_round",
+        "watch",
+        "woken",
+    )
 
-    def __init__(self) -> None:
-        self.pulse = LastRound()
-        self.is_over = False
+    def __init__(
+        self,
+        partitions: Mapping[TopicPartition, Partition],
+        brokers: Brokers,
+        watch: Callable[[Hashable, Hashable], None],
+    ) -> None:
+        self.last_round = LastRound()
+        self.watch = watch
         self.woken: dict[PartitionKey, tuple[FetchPartitionRequest, LogOffsetMetadata]] = {}
+        self._partitions = partitions
+        self._brokers = brokers
+        self._is_over = False
         self._reads: dict[PartitionKey, IdleRead] = {}
-        self._asker: tuple[int, int] | None = None
+        self._follower: FollowerId | None = None
         self._fetches: dict[TopicStats, int] = {}
 
     def __len__(self) -> int:
@@ -134,46 +163,69 @@ class IdlePartitions:
 
     @property
     def requests(self) -> list[FetchPartitionRequest]:
-        """What its follower asks of them."""
-        return [quiet.request for quiet in self._reads.values()]
+        """What its follower fetches of them."""
+        return [idle.request for idle in self._reads.values()]
 
     # rounds
-    def begin(self, now_ms: int, asker: tuple[int, int], may_replicate: bool) -> None:
-        """The follower asks again for all that rests. `asker`: its id and broker epoch."""
-        if not may_replicate or asker != self._asker:
+    def begin_round(self, now_ms: int, follower: FollowerId | None) -> None:
+        """The follower fetches all of its session again; None: it may not."""
+        if follower is None or follower != self._follower:
             self.wake_all()
-            self._asker = asker
-        self.pulse.ms = now_ms
+            self._follower = follower
+        self.wake_unregistered()
+        self.last_round.ms = now_ms
         for stats, count in self._fetches.items():
             stats.fetches += count
 
-    def rest(self, quiet: IdleRead) -> None:
-        self._reads[quiet.key] = quiet
-        stats = quiet.partition.stats
-        self._fetches[stats] = self._fetches.get(stats, 0) + 1
-        quiet.rest(self)
+    def add(self, result: FetchPartitionResult) -> bool:
+        """What was just answered becomes idle, if reading it anew would say the same."""
+        if self._is_over or self._follower is None:
+            return False
+        partition = self._partitions.get(result.request.topic_partition)
+        log = None if partition is None else partition.leader_log
+        if partition is None or log is None:
+            return False
+        replica = partition.remote_replicas.get(self._follower.broker_id)
+        if replica is None or replica.shares_round:  # idle in another session
+            return False
+        idle = IdleRead(self, partition, log, replica, result)
+        if not idle.holds():
+            return False
+        self._reads[idle.key] = idle
+        self._fetches[partition.stats] = self._fetches.get(partition.stats, 0) + 1
+        partition.subscribe(idle)
+        replica.share_round(self.last_round)
+        return True
 
     # what ends it
-    def woken_by(self, quiet: IdleRead) -> None:
-        """Something happened in its partition."""
-        del self._reads[quiet.key]
-        self._uncount(quiet)
-        self.woken[quiet.key] = (quiet.request, quiet.result.fetch_offset)
+    def wake(self, idle: IdleRead) -> None:
+        """It is read again from now on. It listens to its partition no more."""
+        del self._reads[idle.key]
+        self._uncount(idle.partition.stats)
+        idle.replica.leave_round(self.last_round)
+        self.woken[idle.key] = (idle.request, idle.result.fetch_offset)
 
     def wake_all(self) -> None:
-        for quiet in list(self._reads.values()):
-            quiet.leave()
+        for idle in list(self._reads.values()):
+            idle.partition.unsubscribe(idle)
+            self.wake(idle)
+
+    def wake_unregistered(self) -> None:
+        """Everything, when the follower registered anew since: each partition refuses it."""
+        if self._follower is not None and not is_registered(*self._follower, self._brokers):
+            self.wake_all()
 
     def end(self) -> None:
         """Its session is over; a request of it may still wait."""
-        self.is_over = True
+        self._is_over = True
         self.wake_all()
 
     def forget(self, key: PartitionKey) -> None:
-        """Its follower asks something else of it, or no longer for it."""
-        quiet = self._reads.get(key)
-        if quiet is not None:
-            quiet.leave()
+        """Its follower fetches it otherwise than before, or no longer."""
+        idle = self._reads.get(key)
+        if idle is not None:
+            idle.partition.unsubscribe(idle)
+            self.wake(idle)
         self.woken.pop(key, None)
 
     def take_woken(self) -> list[PartitionKey]:
@@ -181,8 +233,7 @@ class IdlePartitions:
         keys, self.woken = list(self.woken), {}
         return keys
 
-    def _uncount(self, quiet: IdleRead) -> None:
-        stats = quiet.partition.stats
+    def _uncount(self, stats: TopicStats) -> None:
         left = self._fetches[stats] - 1
         if left:
             self._fetches[stats] = left

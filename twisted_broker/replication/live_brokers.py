@@ -1,6 +1,6 @@
 """Other brokers as the metadata image shows them: the answers a leader needs for its ISR.
 
-Source: KRAFT 3.6; Kafka's `Partition.isReplicaIsrEligible`. Leaves out: the image
+Source: KRAFT 3.6; Kafka's `Partition.isReplicaIsrEligible`. Not here: the image
 (`image`).
 """
 

@@ -8,7 +8,7 @@ Owns the choice that a leader makes for a consumer that names its rack (KIP-392)
    the one caught up last, then the highest id.
 
 Source: RL 2.7; Kafka's `ReplicaManager.findPreferredReadReplica`, `RackAwareReplicaSelector`.
-Leaves out: selectors of other names (no class is ever loaded), the reading itself (`partition`).
+Not here: selectors of other names (no class is ever loaded), the reading itself (`partition`).
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ happened.
 Owns the partitions, the event queue with its table, the three purgatories, the fetch sessions and
 the periodic tasks.
 
-1. Partitions put what happened into `events`; effects run from there, first in, first out, to
+1. Partitions emit events into `events`; effects run from there, first in, first out, to
    empty, never inside a partition's transition. `produce`, `fetch`, timers and role changes drain
    before they return; `append` (for coordinators, in the middle of transitions of their own) leaves
    it to `drain`, which is called at the latest in the reactor's next turn.
@@ -12,7 +12,7 @@ the periodic tasks.
    only.
 3. Errors are per partition: the others of a request go on.
 
-Source: RL 1; Kafka's `ReplicaManager`; docs/ARCHITECTURE.md 4. Leaves out: role changes
+Source: RL 1; Kafka's `ReplicaManager`; docs/ARCHITECTURE.md 4. Not here: role changes
 (`role_change`), the rules of one partition (`partition`).
 """
 
@@ -34,13 +34,13 @@ from twisted_broker.periodic import PeriodicTasks
 from twisted_broker.replication import role_change
 from twisted_broker.replication.collaborators import (
     IAlterPartitionManager,
+    IReplicas,
     RoleObserver,
 )
-from twisted_broker.replication.fetch_session import FetchSessionCache
+from twisted_broker.replication.fetch_session import SESSIONLESS, FetchContext, FetchSessionCache
 from twisted_broker.replication.high_watermark_checkpoint import HighWatermarkCheckpoint
-from twisted_broker.replication.idle_partitions import IdlePartitions, IdleRead
+from twisted_broker.replication.idle_partitions import IdlePartitions
 from twisted_broker.replication.live_brokers import ImageSource, LiveBrokers
-from twisted_broker.replication.partition import leader_isr
 from twisted_broker.replication.partition.events import (
     Event,
     Events,
@@ -60,7 +60,7 @@ from twisted_broker.replication.partition.fetch_data import (
     FetchPartitionResult,
 )
 from twisted_broker.replication.partition.isr import IsrAnswer, PendingIsr
-from twisted_broker.replication.partition.partition import Partition, is_registered
+from twisted_broker.replication.partition.partition import Partition
 from twisted_broker.replication.partition.topic_stats import BrokerStats
 from twisted_broker.replication.preferred_read_replica import reads_nearby, redirected
 from twisted_broker.replication.purgatory.delayed_operations import (
@@ -79,7 +79,7 @@ if TYPE_CHECKING:
     from twisted_broker.image.metadata_image import MetadataDelta, MetadataImage, PartitionDelta
     from twisted_broker.log.log import Log
     from twisted_broker.log.log_manager import LogManager
-    from twisted_broker.replication.fetcher.replica_fetcher_manager import ReplicaFetcherManager
+    from twisted_broker.replication.fetcher.fetcher_manager import ReplicaFetcherManager
 
 _WITHOUT_LOG_START = frozenset(
     {
@@ -98,21 +98,25 @@ _log = Logger()
 
 
 class ReplicaManager:
-    """See the module's card. `alter_partition` may be None where nobody else can be in an ISR."""
+    """See the module's card. `alter_partition` may be None where nobody else can be in an ISR,
+    `create_fetchers` where nothing is followed. `redeliver`: hands a delta to all who apply deltas;
+    None: to this alone.
+    """
 
     __slots__ = (
+        "_alter_partition",
         "_brokers",
         "_drain_call",
         "_draining",
         "_effects",
         "_high_watermarks",
         "_image_source",
-        "_not_taken",
+        "_not_applied",
         "_partition_of",
         "_periodic",
-        "_take_over_call",
+        "_redeliver",
+        "_redeliver_call",
         "_wheel",
-        "alter_partition",
         "config",
         "delete_records_purgatory",
         "events",
@@ -131,7 +135,6 @@ class ReplicaManager:
         "runtime",
         "sessions",
         "stats",
-        "take_over",
     )
 
     def __init__(
@@ -142,13 +145,14 @@ class ReplicaManager:
         log_manager: LogManager,
         image_source: ImageSource,
         alter_partition: IAlterPartitionManager | None = None,
+        create_fetchers: Callable[[IReplicas], ReplicaFetcherManager] | None = None,
+        redeliver: Callable[[MetadataDelta, MetadataImage], None] | None = None,
     ) -> None:
         self.node_id = node_id
         self.runtime = runtime
         self.config = config
         self.log_manager = log_manager
-        self.alter_partition = alter_partition
-        self.fetchers: ReplicaFetcherManager | None = None
+        self._alter_partition = alter_partition
         self.partitions: dict[TopicPartition, Partition] = {}
         self.role_observers: list[RoleObserver] = []
         self.events: Events = deque()
@@ -171,7 +175,9 @@ class ReplicaManager:
         self.fetch_max_bytes = config.integer("fetch.max.bytes")
         self.reads_nearby = reads_nearby(config)
         self.sessions = FetchSessionCache(
-            config.integer("max.incremental.fetch.session.cache.slots"), runtime.random
+            config.integer("max.incremental.fetch.session.cache.slots"),
+            runtime.random,
+            lambda: IdlePartitions(self.partitions, self._brokers, self.fetch_purgatory.watch_too),
         )
         self._high_watermarks = HighWatermarkCheckpoint(
             runtime.files, log_manager.worker, log_manager.fail_directory
@@ -179,43 +185,36 @@ class ReplicaManager:
         self._partition_of = self.partition  # one for all that waits
         self._draining = False
         self._drain_call: Any = None
-        self._not_taken: dict[tuple[bytes, int], bool] = {}
-        self._take_over_call: Any = None
-        self.take_over: Callable[[MetadataDelta, MetadataImage], None] = self.apply_delta
+        self._not_applied: dict[tuple[bytes, int], bool] = {}
+        self._redeliver_call: Any = None
+        self._redeliver = self.apply_delta if redeliver is None else redeliver
         self._effects: dict[type[Any], tuple[Callable[[Any], object], ...]] = self._event_table()
         self._periodic = PeriodicTasks(runtime.clock)
+        self.fetchers = None if create_fetchers is None else create_fetchers(self)
         log_manager.log_start_moved = self._log_start_moved
         log_manager.log_synced = self._log_synced
 
     # what follows from what happened
     def _event_table(self) -> dict[type[Any], tuple[Callable[[Any], object], ...]]:
-        """The map of the system: event -> effects, in order."""
+        """The map of the system: event -> effects, in order.
+
+        A partition's listeners (fetch sessions in which it is idle) have heard of it before.
+        """
         checks = (self._check_produces, self._check_fetches, self._check_delete_records)
         return {
-            LogEndAdvanced: (self._wake_idle, self._check_fetches),
-            HighWatermarkAdvanced: (
-                self._wake_idle,
-                self._check_produces,
-                self._check_fetches,
-                self._check_delete_records,
-            ),
+            LogEndAdvanced: (self._check_fetches,),
+            HighWatermarkAdvanced: checks,
             LogSynced: (self._check_produces,),
             LogStartAdvanced: (
-                self._wake_idle,
-                self._ask_anew,
+                self._log_start_advanced,
                 self._check_delete_records,
                 self._check_fetches,
             ),
-            IsrChangeWanted: (self._propose_isr,),
-            IsrChanged: (
-                self._wake_idle,
-                self._mark_isr_rate,
-                self._check_produces,
-                self._check_fetches,
-            ),
-            LeaderEpochBegan: (self._wake_idle, self._check_fetches),
-            LeadershipLost: (self._wake_idle, self._withdraw_isr, *checks),
-            PartitionFailed: (self._wake_idle, self._note_failure, self._stop_fetcher, *checks),
+            IsrChangeWanted: (self._submit_alter_partition,),
+            IsrChanged: (self._mark_isr_rate, self._check_produces, self._check_fetches),
+            LeaderEpochBegan: (self._check_fetches,),
+            LeadershipLost: (self._withdraw_alter_partition, *checks),
+            PartitionFailed: (self._log_failure, self._stop_fetcher, *checks),
         }
 
     def drain(self) -> None:
@@ -250,29 +249,9 @@ class ReplicaManager:
         self._drain_call = None
         self.drain()
 
-    def _wake_idle(self, event: Event) -> None:
-        if event.partition.resting:
-            self.wake(event.partition)
-
-    def wake(self, partition: Partition) -> None:
-        """Followers read it again; those whose fetch waits, wait for it too (RL 1.9)."""
-        for session in partition.wake():
-            self.fetch_purgatory.watch_too(session, partition.topic_partition)
-
-    def wake_what_changed(self, params: FetchParams, resting: IdlePartitions) -> None:
-        """Before the effects of it had their turn: a follower's fetch that one of them answers
-        reads all of it (RL 1.9).
-
-        Everything, when it registered anew since: each partition refuses it.
-        """
-        for event in self.events:
-            self._wake_idle(event)
-        if not is_registered(params, self._brokers):
-            resting.wake_all()
-
-    def _ask_anew(self, event: LogStartAdvanced) -> None:
+    def _log_start_advanced(self, event: LogStartAdvanced) -> None:
         if self.fetchers is not None:
-            self.fetchers.ask_anew(event.partition.topic_partition)
+            self.fetchers.log_start_moved(event.partition.topic_partition)
 
     def _check_produces(self, event: Event) -> None:
         if self.produce_purgatory.waiting:
@@ -286,27 +265,24 @@ class ReplicaManager:
         if self.delete_records_purgatory.waiting:
             self.delete_records_purgatory.check(event.partition.topic_partition)
 
-    def _propose_isr(self, event: IsrChangeWanted) -> None:
-        if self.alter_partition is not None:
-            answer = self.alter_partition.submit(
-                leader_isr.proposal(event.partition, event.pending)
-            )
-            answer.addCallback(self._isr_change_answered, event.partition, event.pending)
+    def _submit_alter_partition(self, event: IsrChangeWanted) -> None:
+        if self._alter_partition is not None:
+            answer = self._alter_partition.submit(event.partition.isr_proposal(event.pending))
+            answer.addCallback(self._alter_partition_answered, event.partition, event.pending)
             answer.addErrback(lambda failure: _log.failure("an ISR change was lost", failure))
 
-    def _withdraw_isr(self, event: LeadershipLost) -> None:
-        if self.alter_partition is not None:
-            self.alter_partition.withdraw(
+    def _withdraw_alter_partition(self, event: LeadershipLost) -> None:
+        if self._alter_partition is not None:
+            self._alter_partition.withdraw(
                 event.partition.topic_id, event.partition.topic_partition.partition
             )
 
-    def _isr_change_answered(
+    def _alter_partition_answered(
         self, answer: IsrAnswer, partition: Partition, pending: PendingIsr
     ) -> None:
         if answer.error is not _NONE:
             self.failed_isr_updates += 1
-        if leader_isr.answered(partition, pending, answer, self.runtime.now_ms()):
-            self.events.append(IsrChangeWanted(partition, pending))
+        partition.alter_partition_answered(pending, answer, self.runtime.now_ms())
         self.drain()
 
     def _mark_isr_rate(self, event: IsrChanged) -> None:
@@ -315,7 +291,7 @@ class ReplicaManager:
         else:
             self.isr_shrinks += 1
 
-    def _note_failure(self, event: PartitionFailed) -> None:
+    def _log_failure(self, event: PartitionFailed) -> None:
         _log.error(
             "{partition} is offline: {reason}",
             partition=event.partition.topic_partition,
@@ -403,15 +379,14 @@ class ReplicaManager:
         """
         partition = self.partitions.get(log.topic_partition)
         if partition is not None and partition.log is log:
-            self.events.append(LogStartAdvanced(partition))
+            partition.emit(LogStartAdvanced(partition))
             self._drain_soon()
 
     def _log_synced(self, log: Log) -> None:
         """What was appended is synced: it counts for the high watermark, and acks=1 is answered."""
         partition = self.partitions.get(log.topic_partition)
         if partition is not None and partition.leader_log is log:
-            self.events.append(LogSynced(partition))
-            partition.advance_high_watermark(self.runtime.now_ms())
+            partition.log_synced(self.runtime.now_ms())
             self.drain()
 
     def directory_failed(self, directory: str, error: OSError | None) -> None:
@@ -447,19 +422,17 @@ class ReplicaManager:
                 skip_late=True,
             )
 
-    def take_over_later(self, change: PartitionDelta, is_new: bool) -> None:
-        """No file could be opened for it: its role of then is taken over a little later."""
-        self._not_taken[change.topic_id, change.partition] = is_new
-        if self._take_over_call is None:
-            self._take_over_call = self.runtime.clock.callLater(
-                _AGAIN_SECONDS, self._take_over_again
-            )
+    def apply_later(self, change: PartitionDelta, is_new: bool) -> None:
+        """No file could be opened for it: its role of then is applied a little later."""
+        self._not_applied[change.topic_id, change.partition] = is_new
+        if self._redeliver_call is None:
+            self._redeliver_call = self.runtime.clock.callLater(_AGAIN_SECONDS, self._apply_again)
 
-    def _take_over_again(self) -> None:
-        self._take_over_call = None
+    def _apply_again(self) -> None:
+        self._redeliver_call = None
         image = self._image_source.image
-        waiting, self._not_taken = self._not_taken, {}
-        self.take_over(role_change.delta_again(image, waiting), image)
+        waiting, self._not_applied = self._not_applied, {}
+        self._redeliver(role_change.delta_again(image, waiting), image)
 
     # producing
     def produce(
@@ -639,36 +612,14 @@ class ReplicaManager:
         _log.failure("a read of {partition} failed", partition=request.topic_partition)
         return FetchPartitionResult(request, ErrorCode.UNKNOWN_SERVER_ERROR)
 
-    def begin_round(
-        self, params: FetchParams, resting: IdlePartitions, may_replicate: bool
-    ) -> None:
-        """A follower asks again for what rests in its session."""
-        self.drain()
-        self.wake_what_changed(params, resting)
-        resting.begin(
-            self.runtime.now_ms(), (params.replica_id, params.replica_epoch), may_replicate
-        )
-
-    def idle_read(self, params: FetchParams, result: FetchPartitionResult) -> IdleRead | None:
-        """What a follower was just told of a partition, if it may rest now."""
-        partition = self.partitions.get(result.request.topic_partition)
-        log = None if partition is None else partition.leader_log
-        replica = None if partition is None else partition.remote_replicas.get(params.replica_id)
-        if (
-            partition is None or log is None or replica is None or replica.keeps_pace
-        ):  # it rests in another session
-            return None
-        quiet = IdleRead(partition, log, replica, result)
-        return quiet if quiet.holds() else None
-
     @staticmethod
     def answers_at_once(
         params: FetchParams,
         results: Sequence[FetchPartitionResult],
-        resting: IdlePartitions | None = None,
+        session: FetchContext = SESSIONLESS,
     ) -> bool:
         """RL 1.8: whether a first read is the answer."""
-        if params.max_wait_ms <= 0 or not (results or resting):
+        if params.max_wait_ms <= 0 or not (results or session.has_idle):
             return True
         readable = 0
         for result in results:
@@ -685,26 +636,31 @@ class ReplicaManager:
         self,
         params: FetchParams,
         first_read: Sequence[FetchPartitionResult],
-        resting: IdlePartitions | None = None,
-    ) -> Deferred[Sequence[FetchPartitionResult] | None]:
-        """RL 1.9: fires when the fetch should be read anew; with what that would give where it
-        is known, else None. Gives slices back.
+        session: FetchContext = SESSIONLESS,
+    ) -> Deferred[list[FetchPartitionResult]]:
+        """RL 1.9: waits until there is enough or time is up, and fires with the second read. Gives
+        the slices of the first one back.
         """
         for result in first_read:
             if result.size:
-                self._read_given_back(params, result)
+                self._uncount_read(params, result)
             result.release()
-        operation = DelayedFetch(params, first_read, self._partition_of, resting)
+        operation = DelayedFetch(params, first_read, self._partition_of, session)
         waiting = (
             self.fetch_purgatory.wait(operation, operation.keys, params.max_wait_ms, tried=True)
             or _fired()
         )  # the read was the first try
-        return waiting.addCallback(lambda _: operation.unchanged)
+        return waiting.addCallback(self._read_again, operation)
 
-    def _read_given_back(self, params: FetchParams, result: FetchPartitionResult) -> None:
+    def _read_again(self, _: None, operation: DelayedFetch) -> list[FetchPartitionResult]:
+        if operation.unchanged is not None:
+            return list(operation.unchanged)
+        return self.fetch(operation.params, operation.requests_again(), record_progress=False)
+
+    def _uncount_read(self, params: FetchParams, result: FetchPartitionResult) -> None:
         partition = self.partitions.get(result.request.topic_partition)
         if partition is not None:
-            partition.read_given_back(params, result.size)
+            partition.uncount_read(params, result.size)
 
     # deleting records
     def delete_records(self, offsets: Iterable[tuple[TopicPartition, int]]) -> list[DeleteOutcome]:
@@ -747,7 +703,7 @@ class ReplicaManager:
         """
         now_ms = self.runtime.now_ms()
         for partition in self.partitions.values():
-            leader_isr.maybe_shrink(partition, now_ms)
+            partition.maybe_shrink_isr(now_ms)
             log = partition.leader_log
             if log is not None and log.high_watermark < log.log_end_offset:
                 partition.advance_high_watermark(now_ms)
@@ -775,9 +731,9 @@ class ReplicaManager:
         if self._drain_call is not None:
             self._drain_call.cancel()
             self._drain_call = None
-        if self._take_over_call is not None:
-            self._take_over_call.cancel()
-            self._take_over_call = None
+        if self._redeliver_call is not None:
+            self._redeliver_call.cancel()
+            self._redeliver_call = None
         self._high_watermarks.write_last(self.logs())
 
 

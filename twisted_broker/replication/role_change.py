@@ -10,11 +10,11 @@ Owns the order in which roles change.
 4. Coordinators hear of their partitions last, when all of them have their new roles.
 5. A replica whose log has records of a newer leader epoch than the metadata's does not lead: the
    metadata is older than it is.
-6. Fetchers let go of a partition before its role changes, and take up followers when all of them
+6. Fetchers lose a partition before its role changes, and get followers when all of them
    have theirs; only where the leader epoch rose.
 
-Source: RL 1.3-1.5; Kafka's `ReplicaManager.applyDelta`, `LocalReplicaChanges`. Leaves out: fetching
-(`replica_fetchers`).
+Source: RL 1.3-1.5; Kafka's `ReplicaManager.applyDelta`, `LocalReplicaChanges`. Not here: fetching
+(`fetcher`).
 """
 
 from __future__ import annotations
@@ -64,23 +64,25 @@ def apply_delta(replicas: ReplicaManager, delta: MetadataDelta, image: MetadataI
     ]
     for change in changes:
         if change.after is None or replicas.node_id not in change.after.replicas:
-            _stop(replicas, change, lost)
-    settings = _Settings(replicas, image)
+            _stop_replica(replicas, change, lost)
+    settings = _TopicConfigs(replicas, image)
     leading = [
         (change, state)
-        for change, state in _held(replicas, changes)
+        for change, state in _assigned_here(replicas, changes)
         if state.leader == replicas.node_id
     ]
     replicas.stop_fetching(TopicPartition(change.topic, change.partition) for change, _ in leading)
     for change, state in leading:
-        _lead(replicas, change, state, delta, settings, gained)
+        _make_leader(replicas, change, state, delta, settings, gained)
     following = [
-        _follow(replicas, change, state, delta, settings, lost)
-        for change, state in _held(replicas, changes)
+        _make_follower(replicas, change, state, delta, settings, lost)
+        for change, state in _assigned_here(replicas, changes)
         if state.leader != replicas.node_id
     ]
-    _fetch(replicas, [partition for partition in following if partition is not None], image)
-    _apply_settings(replicas, delta, image)
+    _start_fetching(
+        replicas, [partition for partition in following if partition is not None], image
+    )
+    _apply_configs(replicas, delta, image)
     for observer in replicas.role_observers:
         for topic_partition, leader_epoch in lost:
             observer.leadership_lost(topic_partition, leader_epoch)
@@ -103,7 +105,7 @@ def delta_again(image: MetadataImage, waiting: Mapping[tuple[bytes, int], bool])
     return MetadataDelta(image, image, partitions=changes)
 
 
-class _Settings:
+class _TopicConfigs:
     """The settings of topics in one picture, put together once for all partitions of a topic."""
 
     __slots__ = ("_config", "_image", "_known")
@@ -140,7 +142,7 @@ def _set_strays_aside(replicas: ReplicaManager, image: MetadataImage) -> None:
             replicas.log_manager.set_stray_aside(log.topic_partition)
 
 
-def _held(
+def _assigned_here(
     replicas: ReplicaManager, changes: Iterable[PartitionDelta]
 ) -> Iterable[tuple[PartitionDelta, PartitionRegistration]]:
     return [
@@ -150,7 +152,7 @@ def _held(
     ]
 
 
-def _stop(
+def _stop_replica(
     replicas: ReplicaManager, change: PartitionDelta, lost: list[tuple[TopicPartition, int]]
 ) -> None:
     topic_partition = TopicPartition(change.topic, change.partition)
@@ -170,29 +172,26 @@ def _stop(
     lost.append((topic_partition, epoch))
 
 
-def _lead(
+def _make_leader(
     replicas: ReplicaManager,
     change: PartitionDelta,
     state: PartitionRegistration,
     delta: MetadataDelta,
-    settings: _Settings,
+    settings: _TopicConfigs,
     gained: list[tuple[TopicPartition, int]],
 ) -> None:
-    partition, log = _open(replicas, change, state, delta, settings)
+    partition, log = _partition_and_log(replicas, change, state, delta, settings)
     if log is None:
         return
     newest = log.leader_epochs.latest_epoch
     if (
         newest > state.leader_epoch
-    ):  # its next append would be cut by the next recovery: epochs in a log only grow
+    ):  # its next append would be truncated by the next recovery: epochs in a log only grow
         reason = older_metadata(newest, f"the metadata lets it lead at epoch {state.leader_epoch}")
         partition.history.following_failed(reason, replicas.runtime.now_ms())
         partition.fail(reason)
         return
     try:
-        replicas.wake(
-            partition
-        )  # also where no leader epoch begins: the assignment or the ISR is another
         if partition.make_leader(state, log, replicas.runtime.now_ms()):
             gained.append((partition.topic_partition, state.leader_epoch))
     except Exception as error:
@@ -200,16 +199,16 @@ def _lead(
         partition.fail(f"it cannot be led: {error}")
 
 
-def _follow(
+def _make_follower(
     replicas: ReplicaManager,
     change: PartitionDelta,
     state: PartitionRegistration,
     delta: MetadataDelta,
-    settings: _Settings,
+    settings: _TopicConfigs,
     lost: list[tuple[TopicPartition, int]],
 ) -> Partition | None:
     """The partition, when it must be fetched anew: its leader epoch is new."""
-    partition, log = _open(replicas, change, state, delta, settings)
+    partition, log = _partition_and_log(replicas, change, state, delta, settings)
     if log is None and not partition.offline:
         return None
     led = partition.is_leader
@@ -219,7 +218,9 @@ def _follow(
     return partition if epoch_is_new else None
 
 
-def _fetch(replicas: ReplicaManager, partitions: Iterable[Partition], image: MetadataImage) -> None:
+def _start_fetching(
+    replicas: ReplicaManager, partitions: Iterable[Partition], image: MetadataImage
+) -> None:
     """RL 1.4.
 
     A broker that leaves does not catch up any more with what it is no longer in the ISR of.
@@ -238,12 +239,12 @@ def _fetch(replicas: ReplicaManager, partitions: Iterable[Partition], image: Met
     replicas.start_fetching(staying)
 
 
-def _open(
+def _partition_and_log(
     replicas: ReplicaManager,
     change: PartitionDelta,
     state: PartitionRegistration,
     delta: MetadataDelta,
-    settings: _Settings,
+    settings: _TopicConfigs,
 ) -> tuple[Partition, Log | None]:
     """The partition and its log, made when they are not there yet.
 
@@ -271,7 +272,7 @@ def _open(
         replicas.start_log(log)
         return partition, log
     except OutOfDescriptors:
-        replicas.take_over_later(change, is_new)
+        replicas.apply_later(change, is_new)
     except LogDirFailure as failure:
         replicas.directory_failed(failure.directory, failure.cause)
         partition.fail(str(failure))
@@ -283,12 +284,12 @@ def _open(
     return partition, None
 
 
-def _apply_settings(replicas: ReplicaManager, delta: MetadataDelta, image: MetadataImage) -> None:
+def _apply_configs(replicas: ReplicaManager, delta: MetadataDelta, image: MetadataImage) -> None:
     """RL 1.11: settings of topics act at once; a change of the broker's own may change all of
     its topics.
     """
     named = {name for kind, name in delta.configs if kind == TOPIC_RESOURCE}
-    settings = _Settings(replicas, image)
+    settings = _TopicConfigs(replicas, image)
     everything = any(
         kind == BROKER_RESOURCE and name in ("", str(replicas.node_id))
         for kind, name in delta.configs

@@ -13,7 +13,7 @@ from itertools import islice
 
 from twisted_broker.interfaces import TopicPartition
 from twisted_broker.replication.explain.explanation import Explanation
-from twisted_broker.replication.explain.reasons import Now
+from twisted_broker.replication.explain.reasons import Moment
 from twisted_broker.status.view import BrokerView
 
 ROWS_SHOWN = 500
@@ -67,7 +67,7 @@ def _summary(view: BrokerView, names: list[TopicPartition], shown: list[TopicPar
     )
 
 
-def _row(view: BrokerView, name: TopicPartition, now: Now) -> str:
+def _row(view: BrokerView, name: TopicPartition, now: Moment) -> str:
     held = None if view.replicas is None else view.replicas.partitions.get(name)
     link = f"<a href='/explain/{escape(name.topic)}/{name.partition}'>{escape(str(name))}</a>"
     known = view.metadata(name)

@@ -25,7 +25,8 @@ from twisted_broker.replication.explain.explanation import (
     explain,
     fetching_now,
 )
-from twisted_broker.replication.explain.reasons import Now
+from twisted_broker.replication.explain.reasons import Moment
+from twisted_broker.replication.idle_partitions import idle_reads
 from twisted_broker.replication.live_brokers import ImageSource
 from twisted_broker.replication.partition.partition import Partition
 
@@ -73,11 +74,11 @@ class BrokerView:
         """The replica manager; None where there is no broker (a controller), or not yet."""
         return self.parts.replica_manager
 
-    def now(self) -> Now:
+    def now(self) -> Moment:
         runtime = self.parts.runtime
-        return Now(runtime.now_ms(), runtime.wall_ms())
+        return Moment(runtime.now_ms(), runtime.wall_ms())
 
-    def explanation(self, partition: Partition, now: Now, waiting: bool = True) -> Explanation:
+    def explanation(self, partition: Partition, now: Moment, waiting: bool = True) -> Explanation:
         """Of a partition that is held here.
 
         `waiting` False leaves out what requests wait for: each looks at all of its partitions.
@@ -101,12 +102,12 @@ class BrokerView:
         if partition is not None:
             watching += [
                 each
-                for quiet in partition.resting
-                for each in self.replicas.fetch_purgatory.watching(quiet.session)
+                for idle in idle_reads(partition)
+                for each in self.replicas.fetch_purgatory.watching(idle.watch_key)
             ]
         return watching
 
-    def _fetching(self, partition: Partition, now: Now) -> Fetching:
+    def _fetching(self, partition: Partition, now: Moment) -> Fetching:
         fetchers = self.replicas.fetchers
         for (leader_id, number), fetcher in {} if fetchers is None else fetchers.fetchers.items():
             state = fetcher.state.partitions.get(partition.topic_partition)

@@ -1,4 +1,4 @@
-"""A leader in the same process: the memory twin of `replication.leader.RemoteLeaderEndPoint`.
+"""A leader in the same process: the memory twin of `leader_endpoint.RemoteLeaderEndPoint`.
 
 Owns `MemoryLeaderEndPoint`, which answers out of another broker's `Partition` objects at once, as
 its Fetch, ListOffsets and OffsetForLeaderEpoch would.
@@ -8,7 +8,7 @@ its Fetch, ListOffsets and OffsetForLeaderEpoch would.
 2. `broken` (an exception) is what every call raises while it is set; `held` keeps the next answers
    back until `release()`.
 
-Source: RL 6.2, 7.1. Leaves out: sessions (`fetcher_session`), waiting for records.
+Source: RL 6.2, 7.1. Not here: sessions (`fetch_session_handler`), waiting for records.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from typing import Any
 from twisted.internet.defer import Deferred
 
 from twisted_broker.interfaces import TopicPartition
-from twisted_broker.replication.fetcher.fetcher_state import FetchedPartition
-from twisted_broker.replication.fetcher.leader_endpoint import BrokerEndPoint
-from twisted_broker.replication.fetcher.requested_partitions import (
+from twisted_broker.replication.fetcher.fetch_session_handler import (
     RequestedPartition,
     RequestedPartitions,
 )
+from twisted_broker.replication.fetcher.fetcher_state import FetchedPartition
+from twisted_broker.replication.fetcher.leader_endpoint import BrokerEndPoint
 from twisted_broker.replication.fetcher.truncation import EpochEnd, LeaderEpochRequest
 from twisted_broker.replication.partition.fetch_data import (
     LOG_END,
@@ -70,12 +70,12 @@ class MemoryLeaderEndPoint:
         if gate is not None:
             gate.callback(None)
 
-    def has_news(self, asks: RequestedPartitions) -> bool:
-        return bool(asks.current)
+    def has_request(self, requested: RequestedPartitions) -> bool:
+        return bool(requested.current)
 
-    async def fetch(self, asks: RequestedPartitions) -> dict[TopicPartition, FetchedPartition]:
-        asks.say()
-        asked = asks.in_turn()
+    async def fetch(self, requested: RequestedPartitions) -> dict[TopicPartition, FetchedPartition]:
+        requested.take_changes()
+        asked = requested.in_order()
         self._note("fetch", asked)
         limit = self._params.max_bytes
         answers: dict[TopicPartition, FetchedPartition] = {}
@@ -122,7 +122,7 @@ class MemoryLeaderEndPoint:
             result.diverging_epoch,
         )
 
-    async def offset_at(
+    async def fetch_offset(
         self, topic_partition: TopicPartition, leader_epoch: int, timestamp: int
     ) -> int:
         self._note("offset", (topic_partition, leader_epoch, timestamp))
@@ -130,11 +130,11 @@ class MemoryLeaderEndPoint:
             self._partition(topic_partition), timestamp, LOG_END, leader_epoch, True
         ).offset
 
-    async def epoch_ends(
-        self, asks: Mapping[TopicPartition, LeaderEpochRequest]
+    async def fetch_epoch_ends(
+        self, epochs: Mapping[TopicPartition, LeaderEpochRequest]
     ) -> dict[TopicPartition, EpochEnd]:
-        self._note("epochs", dict(asks))
-        answers = {name: self._epoch_end(name, ask) for name, ask in asks.items()}
+        self._note("epochs", dict(epochs))
+        answers = {name: self._epoch_end(name, request) for name, request in epochs.items()}
         if self._gate is not None:
             await self._gate
         return answers

@@ -1,12 +1,12 @@
 """A partition explained: what this broker is in it, how far it is, and why it is not further.
 
-Owns `explain`, and the shape of its answer, which `status` tells as JSON.
+Owns `explain`, and the shape of its answer, which `status` gives out as JSON.
 
 1. A pure function of the partition, what waits for it, how it is fetched, and the time.
    `dataclasses.asdict` of it is JSON.
 
-Source: issue "Replication", explain; RL 1-2, 6. Leaves out: the single reasons (`reasons`,
-`waiting`), who asks (`status`).
+Source: issue "Replication", explain; RL 1-2, 6. Not here: the single reasons (`reasons`,
+`waiting_requests`), HTTP (`status`).
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING, Any
 
 from twisted_broker.replication.explain.reasons import (
     HighWatermarkWait,
-    Now,
+    Moment,
     OutOfSync,
+    duration,
     high_watermark_wait,
-    lasting,
-    offsets,
+    offset_count,
     out_of_sync,
 )
-from twisted_broker.replication.explain.waiting_requests import Waiting, waiting_requests
+from twisted_broker.replication.explain.waiting_requests import WaitingRequest, waiting_requests
 from twisted_broker.replication.partition.isr import PendingExpand, PendingShrink
 
 if TYPE_CHECKING:
@@ -129,7 +129,7 @@ class Explanation:
     out_of_sync: list[OutOfSync]
     followers: list[Replica]
     fetching: Fetching | None
-    waiting: list[Waiting]
+    waiting: list[WaitingRequest]
     waiting_count: int
     truncations: list[TruncationInfo] = field(default_factory=list)
     offline_because: str = ""
@@ -137,7 +137,7 @@ class Explanation:
 
 def explain(
     partition: Partition,
-    now: Now,
+    now: Moment,
     watching: Sequence[tuple[Any, int]] = (),
     fetching: Fetching | None = None,
 ) -> Explanation:
@@ -180,12 +180,12 @@ def explain(
         fetching=None if leads is not None else fetching,
         waiting=waiting_requests(partition, watching),
         waiting_count=len(watching),
-        truncations=[_truncation_info(cut) for cut in reversed(history.truncations)],
+        truncations=[_truncation_info(truncation) for truncation in reversed(history.truncations)],
         offline_because=partition.offline_because,
     )
 
 
-def _isr_change(partition: Partition, now: Now) -> IsrChange | None:
+def _isr_change(partition: Partition, now: Moment) -> IsrChange | None:
     state, since = partition.isr_state, partition.history.proposed_ms
     if isinstance(state, PendingExpand):
         return IsrChange("expand", [state.joining], now.calendar(since), now.ago(since))
@@ -194,7 +194,7 @@ def _isr_change(partition: Partition, now: Now) -> IsrChange | None:
     return None
 
 
-def _followers(partition: Partition, now: Now) -> list[Replica]:
+def _followers(partition: Partition, now: Moment) -> list[Replica]:
     log = partition.leader_log
     if log is None:
         return []
@@ -211,49 +211,51 @@ def _followers(partition: Partition, now: Now) -> list[Replica]:
     ]
 
 
-def _truncation_info(cut: Truncation) -> TruncationInfo:
-    below = max(0, min(cut.high_watermark, cut.from_offset) - cut.to_offset)
-    if cut.to_offset > cut.from_offset:
+def _truncation_info(truncation: Truncation) -> TruncationInfo:
+    below = max(0, min(truncation.high_watermark, truncation.from_offset) - truncation.to_offset)
+    if truncation.to_offset > truncation.from_offset:
         why = (
-            f"everything went, and it began anew at {cut.to_offset}: its leader holds nothing older"
+            f"everything went, and it began anew at {truncation.to_offset}: "
+            "its leader holds nothing older"
         )
     else:
-        gone = f"{offsets(cut.from_offset - cut.to_offset)} went, {cut.size_in_bytes:,} bytes"
+        dropped = offset_count(truncation.from_offset - truncation.to_offset)
+        gone = f"{dropped} went, {truncation.size_in_bytes:,} bytes"
         lost = (
-            f", {below:,} of them below its high watermark {cut.high_watermark}: "
+            f", {below:,} of them below its high watermark {truncation.high_watermark}: "
             "acknowledged, and perhaps consumed"
             if below
             else ""
         )
         why = (
-            f"under leader epoch {cut.leader_epoch}, "
+            f"under leader epoch {truncation.leader_epoch}, "
             f"{gone}{lost or ', none of them below its high watermark'}"
         )
     return TruncationInfo(
-        cut.wall_ms,
-        cut.from_offset,
-        cut.to_offset,
-        cut.size_in_bytes,
-        list(cut.epochs),
-        cut.last_epoch,
-        cut.leader_epoch,
-        cut.high_watermark,
+        truncation.wall_ms,
+        truncation.from_offset,
+        truncation.to_offset,
+        truncation.size_in_bytes,
+        list(truncation.epochs),
+        truncation.last_epoch,
+        truncation.leader_epoch,
+        truncation.high_watermark,
         below,
         why,
     )
 
 
 def fetching_now(
-    partition: Partition, fetcher: str, leader: str, state: PartitionFetchState | None, now: Now
+    partition: Partition, fetcher: str, leader: str, state: PartitionFetchState | None, now: Moment
 ) -> Fetching:
     """How a follower is fetched.
 
-    `state` None: no fetcher has it; `leader` names the broker that is asked.
+    `state` None: no fetcher has it; `leader` names the broker that is fetched from.
     """
     failure = partition.history.failure
     if state is None and failure is not None:
         until = "this broker starts anew" if partition.offline else "the controller's next word"
-        why = f"given up {lasting(now.ago(failure.at_ms))} ago until {until}: {failure.reason}"
+        why = f"given up {duration(now.ago(failure.at_ms))} ago until {until}: {failure.reason}"
         return Fetching("", "failed", -1, -1, 0, why)
     if state is None:
         return Fetching(
@@ -276,9 +278,9 @@ def fetching_now(
         if state.lag is None
         else "at the leader's high watermark"
         if not state.lag
-        else f"{offsets(state.lag)} behind"
+        else f"{offset_count(state.lag)} behind"
     )
-    pause = f", paused for {lasting(delayed_ms)} after an error" if delayed_ms else ""
+    pause = f", paused for {duration(delayed_ms)} after an error" if delayed_ms else ""
     why = f"{state.phase.value} from {leader} at {state.fetch_offset}, {lag}{pause}"
     return Fetching(
         fetcher,

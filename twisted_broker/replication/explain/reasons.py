@@ -1,14 +1,14 @@
-"""Why a partition is as it is, found when asked: who is out of the ISR, for whom the high watermark
+"""Why a partition is as it is, found on demand: who is out of the ISR, for whom the high watermark
 waits.
 
 Owns the shapes of the answers and the functions that find them, out of the partition as it stands
 and its `PartitionHistory`.
 
-1. Nothing is changed and nothing is kept: asking costs only whoever asks.
+1. Nothing is changed and nothing is kept: an explanation costs only who wants one.
 2. A reason is a rule with its numbers, and `why`, the same in one sentence. Times come as monotonic
    milliseconds and leave as the calendar's (`since_ms`, 0 unknown) and as a length (`for_ms`).
 
-Source: RL 2.3-2.5; KRAFT 3.6. Leaves out: what requests wait for (`waiting`), the whole of a
+Source: RL 2.3-2.5; KRAFT 3.6. Not here: what requests wait for (`waiting_requests`), the whole of a
 partition (`explanation`).
 """
 
@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from twisted_broker.replication.partition.isr import PendingExpand, PendingShrink
-from twisted_broker.replication.partition.partition_history import Absence, Rule
+from twisted_broker.replication.partition.partition_history import Cause, OutOfIsr
 
 if TYPE_CHECKING:
     from twisted_broker.log.log import Log
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from twisted_broker.replication.partition.remote_replica import RemoteReplica
 
 
-class Now:
+class Moment:
     """A moment on both clocks."""
 
     __slots__ = ("monotonic_ms", "wall_ms")
@@ -45,7 +45,7 @@ class Now:
         return self.wall_ms - self.ago(at_ms) if at_ms > 0 else 0
 
 
-def lasting(length_ms: int) -> str:
+def duration(length_ms: int) -> str:
     """A length of time for people: two digits that matter."""
     seconds = length_ms / 1000
     if seconds < 1:
@@ -55,11 +55,11 @@ def lasting(length_ms: int) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
 
 
-def offsets(count: int) -> str:
+def offset_count(count: int) -> str:
     return f"{count:,} offset" + ("" if count == 1 else "s")
 
 
-def names(brokers: Iterable[int]) -> str:
+def broker_names(brokers: Iterable[int]) -> str:
     """`broker 3`, `brokers 2 and 3`."""
     found = sorted(brokers)
     if len(found) == 1:
@@ -92,7 +92,7 @@ class OutOfSync:
     why: str
 
 
-def out_of_sync(partition: Partition, log: Log, now: Now) -> list[OutOfSync]:
+def out_of_sync(partition: Partition, log: Log, now: Moment) -> list[OutOfSync]:
     """RL 2.4: the assigned replicas outside of the ISR, with the rule that put each there."""
     isr = partition.isr_state.isr
     return [
@@ -102,56 +102,56 @@ def out_of_sync(partition: Partition, log: Log, now: Now) -> list[OutOfSync]:
     ]
 
 
-def _out(partition: Partition, log: Log, replica: RemoteReplica, now: Now) -> OutOfSync:
-    known = partition.history.absences.get(replica.broker_id)
-    absence = known or Absence(Rule.BEFORE_THIS_LEADER, partition.history.role_since_ms, -1, -1, -1)
+def _out(partition: Partition, log: Log, replica: RemoteReplica, now: Moment) -> OutOfSync:
+    known = partition.history.out_of_isr.get(replica.broker_id)
+    left = known or OutOfIsr(Cause.BEFORE_THIS_LEADER, partition.history.role_since_ms, -1, -1, -1)
     end = replica.log_end.offset
     return OutOfSync(
         broker=replica.broker_id,
-        rule=absence.rule.value,
-        since_ms=now.calendar(absence.since_ms),
-        for_ms=now.ago(absence.since_ms),
-        then_log_end=absence.log_end,
-        then_leader_log_end=absence.leader_end,
+        rule=left.cause.value,
+        since_ms=now.calendar(left.since_ms),
+        for_ms=now.ago(left.since_ms),
+        then_log_end=left.log_end,
+        then_leader_log_end=left.leader_end,
         last_caught_up_ms=now.calendar(replica.last_caught_up_ms),
         last_fetch_ms=now.calendar(replica.last_fetch_ms),
         log_end=end,
         behind=log.log_end_offset - end if end >= 0 else -1,
         holds_back=_holds_back(partition, log, replica, now),
-        why=_why_out(partition, absence, now),
+        why=_why_out(partition, left, now),
     )
 
 
-def _why_out(partition: Partition, absence: Absence, now: Now) -> str:
-    if absence.rule is Rule.LAG:
+def _why_out(partition: Partition, left: OutOfIsr, now: Moment) -> str:
+    if left.cause is Cause.LAG:
         caught_up = (
             "never"
-            if absence.last_caught_up_ms <= 0
-            else f"last {lasting(absence.since_ms - absence.last_caught_up_ms)} before"
+            if left.last_caught_up_ms <= 0
+            else f"last {duration(left.since_ms - left.last_caught_up_ms)} before"
         )
         stood = (
-            f"it stood at {absence.log_end} of {absence.leader_end}"
-            if absence.log_end >= 0
+            f"it stood at {left.log_end} of {left.leader_end}"
+            if left.log_end >= 0
             else "it had not fetched from this leader"
         )
         return (
             "it was not caught up for replica.lag.time.max.ms "
-            f"({lasting(partition.max_lag_ms)}; {caught_up}), {stood}"
+            f"({duration(partition.max_lag_ms)}; {caught_up}), {stood}"
         )
     return {
-        Rule.FENCED: (
+        Cause.FENCED: (
             "the controller took it out: it was fenced (no heartbeat, or it lost its session)"
         ),
-        Rule.SHUTTING_DOWN: "the controller took it out: it was shutting down",
-        Rule.CONTROLLER: (
+        Cause.SHUTTING_DOWN: "the controller took it out: it was shutting down",
+        Cause.CONTROLLER: (
             "the controller took it out: it registered anew, or its log directory failed"
         ),
-        Rule.NEW_REPLICA: "it was assigned a short while ago and has yet to catch up",
-        Rule.BEFORE_THIS_LEADER: "it was out of the ISR already when this broker became leader",
-    }[absence.rule]
+        Cause.NEW_REPLICA: "it was assigned a short while ago and has yet to catch up",
+        Cause.BEFORE_THIS_LEADER: "it was out of the ISR already when this broker became leader",
+    }[left.cause]
 
 
-def _holds_back(partition: Partition, log: Log, replica: RemoteReplica, now: Now) -> list[str]:
+def _holds_back(partition: Partition, log: Log, replica: RemoteReplica, now: Moment) -> list[str]:
     """RL 2.4 and KRAFT 3.6, one by one: what a replica lacks for coming back."""
     brokers, broker = partition.brokers, replica.broker_id
     found = []
@@ -169,11 +169,11 @@ def _holds_back(partition: Partition, log: Log, replica: RemoteReplica, now: Now
             )
         silent_ms = now.ago(replica.last_fetch_ms)
         if silent_ms > 2000:
-            found.append(f"its last fetch was {lasting(silent_ms)} ago")
+            found.append(f"its last fetch was {duration(silent_ms)} ago")
         if replica.log_end.offset < log.high_watermark:
             found.append(
                 f"its log end {replica.log_end.offset} is "
-                f"{offsets(log.high_watermark - replica.log_end.offset)} below the high "
+                f"{offset_count(log.high_watermark - replica.log_end.offset)} below the high "
                 "watermark"
             )
         if replica.log_end.offset < partition.leader_epoch_start_offset:
@@ -184,7 +184,7 @@ def _holds_back(partition: Partition, log: Log, replica: RemoteReplica, now: Now
     return found + _change_holds_back(partition, broker, now)
 
 
-def _change_holds_back(partition: Partition, broker: int, now: Now) -> list[str]:
+def _change_holds_back(partition: Partition, broker: int, now: Moment) -> list[str]:
     state, history = partition.isr_state, partition.history
     if isinstance(state, PendingExpand | PendingShrink):
         for_whom = (
@@ -195,13 +195,13 @@ def _change_holds_back(partition: Partition, broker: int, now: Now) -> list[str]
         return [
             (
                 f"the controller has yet to answer about {for_whom} (asked "
-                f"{lasting(now.ago(history.proposed_ms))} ago)"
+                f"{duration(now.ago(history.proposed_ms))} ago)"
             )
         ]
     if history.refusal is not None:
         return [
             (
-                f"the controller refused an ISR change {lasting(now.ago(history.refusal.at_ms))} "
+                f"the controller refused an ISR change {duration(now.ago(history.refusal.at_ms))} "
                 f"ago: {history.refusal.error.name}"
             )
         ]
@@ -212,7 +212,7 @@ def _change_holds_back(partition: Partition, broker: int, now: Now) -> list[str]
 
 
 @dataclass(frozen=True, slots=True)
-class WaitedFor:
+class LaggingReplica:
     """A replica that holds the high watermark back.
 
     `counts_as`: why it counts; `since_ms`: when it last had everything.
@@ -235,13 +235,13 @@ class HighWatermarkWait:
 
     rule: str
     behind: int
-    brokers: list[WaitedFor]
+    brokers: list[LaggingReplica]
     since_ms: int
     for_ms: int
     why: str
 
 
-def high_watermark_wait(partition: Partition, log: Log, now: Now) -> HighWatermarkWait | None:
+def high_watermark_wait(partition: Partition, log: Log, now: Moment) -> HighWatermarkWait | None:
     """RL 2.3, 2.5: None when the high watermark is at the log end."""
     behind = log.log_end_offset - log.high_watermark
     if behind <= 0:
@@ -257,7 +257,7 @@ def high_watermark_wait(partition: Partition, log: Log, now: Now) -> HighWaterma
             "minimum isr", behind, [], now.calendar(since), now.ago(since), why
         )
     if log.settled_end.offset <= log.high_watermark:
-        why = f"its own sync is not done ({offsets(behind)} wait for it: flush.messages)"
+        why = f"its own sync is not done ({offset_count(behind)} wait for it: flush.messages)"
         return HighWatermarkWait("own sync", behind, [], 0, 0, why)
     slowest = _slowest(partition, log, now)
     if not slowest:
@@ -268,17 +268,17 @@ def high_watermark_wait(partition: Partition, log: Log, now: Now) -> HighWaterma
         (replica.last_caught_up_ms for replica, _ in slowest if replica.last_caught_up_ms > 0),
         default=partition.history.role_since_ms,
     )
-    brokers = [_waited_for(replica, counts_as, log, now) for replica, counts_as in slowest]
+    brokers = [_lagging_replica(replica, counts_as, log, now) for replica, counts_as in slowest]
     why = (
-        f"it waits for {names(each.broker for each in brokers)}, {offsets(behind)} behind, "
-        f"for {lasting(now.ago(since))}"
+        f"it waits for {broker_names(each.broker for each in brokers)}, "
+        f"{offset_count(behind)} behind, for {duration(now.ago(since))}"
     )
     return HighWatermarkWait(
         "slowest replica", behind, brokers, now.calendar(since), now.ago(since), why
     )
 
 
-def _slowest(partition: Partition, log: Log, now: Now) -> list[tuple[RemoteReplica, str]]:
+def _slowest(partition: Partition, log: Log, now: Moment) -> list[tuple[RemoteReplica, str]]:
     counted = [
         (replica, why)
         for replica in partition.remote_replicas.values()
@@ -292,7 +292,7 @@ def _slowest(partition: Partition, log: Log, now: Now) -> list[tuple[RemoteRepli
     ]
 
 
-def _counts_as(partition: Partition, replica: RemoteReplica, log: Log, now: Now) -> str | None:
+def _counts_as(partition: Partition, replica: RemoteReplica, log: Log, now: Moment) -> str | None:
     state, broker = partition.isr_state, replica.broker_id
     if isinstance(state, PendingExpand) and broker == state.joining:
         return "about to join the ISR"
@@ -307,7 +307,11 @@ def _counts_as(partition: Partition, replica: RemoteReplica, log: Log, now: Now)
     return None
 
 
-def _waited_for(replica: RemoteReplica, counts_as: str, log: Log, now: Now) -> WaitedFor:
+def _lagging_replica(
+    replica: RemoteReplica, counts_as: str, log: Log, now: Moment
+) -> LaggingReplica:
     end, since = replica.log_end.offset, replica.last_caught_up_ms
     behind = log.log_end_offset - max(end, log.log_start_offset)
-    return WaitedFor(replica.broker_id, end, behind, counts_as, now.calendar(since), now.ago(since))
+    return LaggingReplica(
+        replica.broker_id, end, behind, counts_as, now.calendar(since), now.ago(since)
+    )

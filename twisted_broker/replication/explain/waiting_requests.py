@@ -1,10 +1,10 @@
-"""What each request that waits for a partition waits for, found when asked.
+"""What each request that waits for a partition waits for, found on demand.
 
-Owns `Waiting` and the function that finds it, out of the operations in the purgatories.
+Owns `WaitingRequest` and the function that finds it, out of the operations in the purgatories.
 
-1. Operations carry nothing for this: what they need to decide is what is told.
+1. Operations carry nothing for this: what they need to decide is what is shown.
 
-Source: RL 1.7, 1.9, 2.8. Leaves out: waiting (`purgatory`), the conditions (`delayed`).
+Source: RL 1.7, 1.9, 2.8. Not here: waiting (`purgatory`), the conditions (`delayed_operations`).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from twisted_broker.replication.explain.reasons import lasting, names
+from twisted_broker.replication.explain.reasons import broker_names, duration
 from twisted_broker.replication.partition.fetch_data import HIGH_WATERMARK, TXN_COMMITTED
 from twisted_broker.replication.purgatory.delayed_operations import (
     DelayedDeleteRecords,
@@ -30,7 +30,7 @@ _READERS = {HIGH_WATERMARK: "the high watermark", TXN_COMMITTED: "the last stabl
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
+class WaitingRequest:
     """A request that waits.
 
     `needs` and `has` are offsets (Produce, DeleteRecords) or bytes (Fetch); `broker`: the follower
@@ -46,7 +46,9 @@ class Waiting:
     why: str
 
 
-def waiting_requests(partition: Partition, watching: Sequence[tuple[Any, int]]) -> list[Waiting]:
+def waiting_requests(
+    partition: Partition, watching: Sequence[tuple[Any, int]]
+) -> list[WaitingRequest]:
     """RL 1.7, 1.9, 2.8: what the operations (with the ms that are left to each) wait for in this
     partition; the first `WAITING_SHOWN`.
     """
@@ -60,7 +62,7 @@ def waiting_requests(partition: Partition, watching: Sequence[tuple[Any, int]]) 
     return [each for each in found if each is not None]
 
 
-def _waiting(partition: Partition, log: Log, operation: Any, left_ms: int) -> Waiting | None:
+def _waiting(partition: Partition, log: Log, operation: Any, left_ms: int) -> WaitingRequest | None:
     if isinstance(operation, DelayedProduce):
         return _waiting_produce(partition, log, operation, left_ms)
     if isinstance(operation, DelayedFetch):
@@ -74,7 +76,7 @@ def _waiting(partition: Partition, log: Log, operation: Any, left_ms: int) -> Wa
 
 def _waiting_produce(
     partition: Partition, log: Log, operation: DelayedProduce, left_ms: int
-) -> Waiting | None:
+) -> WaitingRequest | None:
     ends = [
         outcome.last_offset + 1
         for outcome in operation.unsatisfied
@@ -84,7 +86,7 @@ def _waiting_produce(
         return None
     needed, members = max(ends), partition.isr_state.maximal_isr
     if operation.acks == 1:
-        return Waiting(
+        return WaitingRequest(
             "Produce",
             needed,
             log.settled_end.offset,
@@ -93,7 +95,7 @@ def _waiting_produce(
             left_ms,
             (
                 f"acks=1: the leader must sync up to {needed} (flush.messages), it did to "
-                f"{log.settled_end.offset}; {lasting(left_ms)} left"
+                f"{log.settled_end.offset}; {duration(left_ms)} left"
             ),
         )
     remote = partition.remote_replicas
@@ -102,8 +104,8 @@ def _waiting_produce(
         for broker, replica in remote.items()
         if broker in members and replica.log_end.offset < needed
     )
-    for_whom = f", which waits for {names(brokers)}" if brokers else ""
-    return Waiting(
+    for_whom = f", which waits for {broker_names(brokers)}" if brokers else ""
+    return WaitingRequest(
         "Produce",
         needed,
         log.high_watermark,
@@ -112,12 +114,12 @@ def _waiting_produce(
         left_ms,
         (
             f"acks=all: the high watermark must reach {needed}, it is at "
-            f"{log.high_watermark}{for_whom}; {lasting(left_ms)} left"
+            f"{log.high_watermark}{for_whom}; {duration(left_ms)} left"
         ),
     )
 
 
-def _waiting_fetch(partition: Partition, operation: DelayedFetch, left_ms: int) -> Waiting:
+def _waiting_fetch(partition: Partition, operation: DelayedFetch, left_ms: int) -> WaitingRequest:
     params = operation.params
     offset, readable = operation.offset_in(partition.topic_partition), operation.readable_bytes()
     reader = f"follower {params.replica_id}" if params.from_follower else "a consumer"
@@ -127,14 +129,14 @@ def _waiting_fetch(partition: Partition, operation: DelayedFetch, left_ms: int) 
         "are there, over all its partitions"
     )
     broker = params.replica_id if params.from_follower else -1
-    return Waiting(
-        "Fetch", params.min_bytes, readable, broker, [], left_ms, f"{why}; {lasting(left_ms)} left"
+    return WaitingRequest(
+        "Fetch", params.min_bytes, readable, broker, [], left_ms, f"{why}; {duration(left_ms)} left"
     )
 
 
 def _waiting_delete(
     partition: Partition, operation: DelayedDeleteRecords, left_ms: int
-) -> Waiting | None:
+) -> WaitingRequest | None:
     needed = [
         outcome.required_offset
         for outcome in operation.unsatisfied
@@ -149,7 +151,7 @@ def _waiting_delete(
         if replica.log_start_offset < required and partition.brokers.is_alive(broker)
     ]
     low = partition.low_watermark()
-    return Waiting(
+    return WaitingRequest(
         "DeleteRecords",
         required,
         low,
@@ -157,7 +159,7 @@ def _waiting_delete(
         sorted(behind),
         left_ms,
         (
-            f"the log start must reach {required} on every live replica, {names(behind)} lacking; "
-            f"{lasting(left_ms)} left"
+            f"the log start must reach {required} on every live replica, "
+            f"{broker_names(behind)} lacking; {duration(left_ms)} left"
         ),
     )

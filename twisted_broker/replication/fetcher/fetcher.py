@@ -1,22 +1,32 @@
 """Rounds of fetching from one leader: the base of all fetchers.
 
-Owns `Fetcher`: rounds, pauses, errors.
+Owns `Fetcher` (rounds, pauses, errors) and `FetchTarget`, what it needs of the place that fetched
+records go to.
+
+    one round, from the request to the disk:
+    Fetcher.do_work -> FetcherState.update_requested -> LeaderEndPoint.fetch
+        -> FetcherState.outcome_of_fetch -> FetchTarget.process_partition_data -> Partition -> Log
 
 1. One round at a time, one request in flight: first truncate what is to be truncated, then fetch
    what is ready. A round costs what changed.
-2. With nothing to ask it waits for the backoff, for the end of a delay, or until something is
+2. With nothing to request it waits for the backoff, for the end of a delay, or until something is
    added.
 3. What goes wrong with one partition delays or fails that one; a lost connection delays all of this
    fetcher, and nobody else's.
+4. Where epochs are known the leader is asked where one of them ends, until the logs agree; where
+   none are, a log is truncated to where fetching begins, the high watermark.
+5. A log with records of a newer leader epoch than its leader's is neither truncated nor appended
+   to: its metadata is older than it is.
 
-Source: RL 6.2-6.5, 7.1; Kafka's `AbstractFetcherThread`. Leaves out: what becomes of an answer
-(`fetcher_state` judges it, `replica_fetcher` does it), which fetcher a partition belongs to
+Source: RL 6.2-6.5, 7.1; Kafka's `AbstractFetcherThread`. Not here: what an answer means
+(`fetcher_state`), what is done with it (`followed_replicas`), which fetcher a partition belongs to
 (`fetcher_manager`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import Protocol
 
 from twisted.internet.defer import CancelledError, Deferred, ensureDeferred
 from twisted.logger import Logger
@@ -24,19 +34,25 @@ from twisted.logger import Logger
 from twisted_broker.interfaces import Runtime, TopicPartition
 from twisted_broker.log.append_info import LogAppendInfo
 from twisted_broker.log.errors import LogDirFailure, OutOfDescriptors
-from twisted_broker.replication.fetcher.fetcher_state import (
-    FetchedPartition,
-    FetcherState,
-    InitialFetchState,
-    PartitionFetchState,
-    Verdict,
-)
-from twisted_broker.replication.fetcher.leader_endpoint import LeaderEndPoint
-from twisted_broker.replication.fetcher.requested_partitions import (
+from twisted_broker.replication.fetcher.fetch_session_handler import (
     RequestedPartition,
     RequestedPartitions,
 )
-from twisted_broker.replication.fetcher.truncation import EpochEnd
+from twisted_broker.replication.fetcher.fetcher_state import (
+    FetchedPartition,
+    FetcherState,
+    FetchOutcome,
+    InitialFetchState,
+    PartitionFetchState,
+)
+from twisted_broker.replication.fetcher.leader_endpoint import EARLIEST, LATEST, LeaderEndPoint
+from twisted_broker.replication.fetcher.truncation import (
+    EpochEnd,
+    LeaderEpochRequest,
+    OffsetTruncationState,
+    Restart,
+)
+from twisted_broker.replication.partition.partition_history import older_metadata
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.records import CorruptRecordError
 
@@ -52,18 +68,80 @@ _EXPECTED = frozenset(  # what a change of leadership looks like from here, for 
 )
 
 
-class Fetcher:
-    """The base. A subclass supplies `ask`, `process_partition_data`, `out_of_range`,
-    `latest_epoch`, and may extend `truncate`, `partition_failed`, `partitions_with_errors` and
-    `round_done`; fetching is the leader's.
+class FetchTarget(Protocol):
+    """Where fetched records go: the logs of followed replicas (`followed_replicas`); a move to
+    another directory and a consumer's queues are others (RL 7.1).
+
+    What a method raises concerns its partition only: `BrokerError` where it says so is tried again
+    after the backoff, everything else fails the partition.
     """
+
+    def latest_epoch(self, topic_partition: TopicPartition) -> int:
+        """The epoch of the last entry held, -1 when epochs are not known. Raises `BrokerError`."""
+        ...
+
+    def log_start_offset(self, topic_partition: TopicPartition) -> int:
+        """For the leader to know; -1 where there is no log. Raises `BrokerError`."""
+        ...
+
+    def process_partition_data(
+        self,
+        topic_partition: TopicPartition,
+        requested: RequestedPartition,
+        fetched: FetchedPartition,
+    ) -> LogAppendInfo | None:
+        """What was appended of an answer without error, None for nothing.
+
+        `CorruptRecordError`: it is fetched again.
+        """
+        ...
+
+    def truncate(
+        self, topic_partition: TopicPartition, fetch_offset: int, leader_end: EpochEnd | None
+    ) -> OffsetTruncationState:
+        """Drops what the leader does not have. `leader_end`: the end of an epoch there; None where
+        no epochs are known: to `fetch_offset`.
+        """
+        ...
+
+    def restart_at(
+        self, topic_partition: TopicPartition, leader_end: int, leader_start: int | None
+    ) -> Restart | None:
+        """Where to go on when the leader does not have the offset requested; None: only
+        `leader_start` can tell, and it is not known yet. Raises `BrokerError`.
+        """
+        ...
+
+    def restart(self, topic_partition: TopicPartition, restart: Restart) -> None:
+        """Goes there."""
+        ...
+
+    def partition_failed(
+        self, topic_partition: TopicPartition, reason: BaseException | str
+    ) -> None:
+        """It is not fetched any more until it is added again."""
+        ...
+
+    def answers_processed(self) -> None:
+        """All partitions of an answer were: what follows from it may run."""
+        ...
+
+    async def synced(self) -> None:
+        """Waits until what was appended may be confirmed: the next request does so."""
+        ...
+
+
+class Fetcher:
+    """`target`: where the records go; `failed` may be shared by all fetchers of a manager."""
 
     def __init__(
         self,
         name: str,
         runtime: Runtime,
         leader: LeaderEndPoint,
+        target: FetchTarget,
         backoff_ms: int,
+        partition_max_bytes: int,
         failed: set[TopicPartition] | None = None,
     ) -> None:
         self.name = name
@@ -71,88 +149,31 @@ class Fetcher:
         self.state = FetcherState(failed)
         self.requests = self.bytes_fetched = 0
         self._runtime = runtime
+        self._target = target
         self._backoff_ms = backoff_ms
+        self._partition_max_bytes = partition_max_bytes
         self._stopped = False
         self._running: Deferred[None] | None = None
         self._pause: Deferred[None] | None = None
         self._unreachable = False
+        # Where one went on that was refused within the leader's range.
+        self._restarted: dict[TopicPartition, int] = {}
 
-    # what a subclass supplies
-    def ask(
-        self, topic_partition: TopicPartition, state: PartitionFetchState
-    ) -> RequestedPartition:
-        """What to ask for one that is ready. Raises `BrokerError`: `partitions_with_errors`. Asked
-        again only after its state changed or was marked: see `fetcher_state`.
-        """
-        raise NotImplementedError
-
-    def process_partition_data(
-        self, topic_partition: TopicPartition, asked: RequestedPartition, answer: FetchedPartition
-    ) -> LogAppendInfo | None:
-        """Takes an answer without error in.
-
-        What was appended, None for nothing. `CorruptRecordError`: it is fetched again.
-        """
-        raise NotImplementedError
-
-    async def out_of_range(
-        self, topic_partition: TopicPartition, asked: RequestedPartition
-    ) -> bool:
-        """Finds another place to go on from; False: later."""
-        raise NotImplementedError
-
-    def latest_epoch(self, topic_partition: TopicPartition) -> int:
-        """The epoch of the last entry held, -1 when epochs are not known."""
-        raise NotImplementedError
-
-    async def truncate(self) -> bool:
-        """Truncates what must be before it is fetched.
-
-        True when anybody was asked or anything was done.
-        """
-        return False
-
-    def cut(self, topic_partition: TopicPartition, diverging: EpochEnd) -> None:
-        """A fetch answer told where the logs part. Only replicas are told."""
-
-    def partition_failed(
-        self, topic_partition: TopicPartition, reason: BaseException | str
-    ) -> None:
-        """It is not fetched any more until it is added again."""
-        _log.error(
-            "{fetcher} gives {partition} up: {reason}",
-            fetcher=self.name,
-            partition=topic_partition,
-            reason=reason,
-        )
-        self.state.fail(topic_partition)
-
-    def partitions_with_errors(self, topic_partitions: Iterable[TopicPartition]) -> None:
-        """They are tried again after the backoff."""
-        now_ms = self._runtime.now_ms()
-        self.state.delay(topic_partitions, now_ms + self._backoff_ms, now_ms)
-
-    def round_done(self) -> None:
-        """Everything of an answer was taken in."""
-
-    async def settled(self) -> None:
-        """Waits until what was appended may be told to the leader, by asking for what follows
-        it.
-        """
-
-    # who is fetched
+    # which partitions
     def add(self, partitions: Mapping[TopicPartition, InitialFetchState]) -> None:
         """RL 6.1: a partition already here at the same epoch keeps its state; a waiting fetcher
         wakes.
         """
         for topic_partition, initial in partitions.items():
+            self._restarted.pop(topic_partition, None)
             try:
+                latest_epoch = self._target.latest_epoch(topic_partition)
                 self.state.add(
-                    topic_partition,
-                    initial,
-                    self.latest_epoch(topic_partition),
-                    self.leader.truncates_on_fetch,
+                    topic_partition, initial, latest_epoch, self.leader.truncates_on_fetch
                 )
+                if latest_epoch > initial.leader_epoch:
+                    reason = f"its leader leads at epoch {initial.leader_epoch}"
+                    self.partition_failed(topic_partition, older_metadata(latest_epoch, reason))
             except BrokerError as error:
                 _log.error(
                     "{fetcher} cannot fetch {partition}: {error}",
@@ -161,20 +182,18 @@ class Fetcher:
                     error=error,
                 )
                 self.state.failed.add(topic_partition)
-        self._runtime.clock.callLater(
-            0, self._wake
-        )  # later: whoever adds is in the middle of a change of roles
+        # Later: whoever adds is in the middle of a change of roles.
+        self._runtime.clock.callLater(0, self._wake)
 
     def remove(
         self, topic_partitions: Iterable[TopicPartition]
     ) -> dict[TopicPartition, PartitionFetchState]:
         """Those that were here, with their states. Their answers in flight will not count."""
-        found = {
+        return {
             name: state
             for name in topic_partitions
             if (state := self.state.remove(name)) is not None
         }
-        return found
 
     @property
     def reaches_leader(self) -> bool:
@@ -190,7 +209,7 @@ class Fetcher:
         self._running = ensureDeferred(self._run())
 
     def shutdown(self) -> None:
-        """Asks no more, and takes no answer in any more."""
+        """Sends nothing and processes no answer any more."""
         self._stopped = True
         running, self._running = self._running, None
         if running is not None:
@@ -231,31 +250,45 @@ class Fetcher:
             pause.callback(None)
 
     async def do_work(self) -> bool:
-        """RL 6.2: one round. False when there was nothing to ask."""
-        truncated = await self.truncate()
+        """RL 6.2: one round. False when there was nothing to request."""
+        truncated = await self._maybe_truncate()
         if self._stopped:
             return truncated
-        self.partitions_with_errors(self.state.settle(self._runtime.now_ms(), self.ask))
-        asks = self.state.asks
-        if not self.leader.has_news(asks):
+        now_ms = self._runtime.now_ms()
+        self.partitions_with_errors(self.state.update_requested(now_ms, self._request_for))
+        requested = self.state.requested
+        if not self.leader.has_request(requested):
             return truncated
-        answers = await self._fetch(asks)
+        answers = await self._fetch(requested)
         if answers is None or self._stopped:
             return True
-        await self._take_in(asks.current, answers)
-        await self.settled()
+        await self._process_answers(requested.current, answers)
+        await self._target.synced()
         return True
 
+    def _request_for(
+        self, topic_partition: TopicPartition, state: PartitionFetchState
+    ) -> RequestedPartition:
+        """Called again only after its state changed or was marked: see `fetcher_state`."""
+        return RequestedPartition(
+            state.topic_id,
+            state.fetch_offset,
+            state.leader_epoch,
+            state.last_fetched_epoch,
+            self._target.log_start_offset(topic_partition),
+            self._partition_max_bytes,
+        )
+
     async def _fetch(
-        self, asks: RequestedPartitions
+        self, requested: RequestedPartitions
     ) -> dict[TopicPartition, FetchedPartition] | None:
         self.requests += 1
         try:
-            answers = await self.leader.fetch(asks)
+            answers = await self.leader.fetch(requested)
         except CancelledError:
             raise
         except Exception as error:
-            self.connection_failed(error)
+            self._connection_failed(error)
             return None
         if self._unreachable:
             self._unreachable = False
@@ -264,71 +297,55 @@ class Fetcher:
             )
         return answers
 
-    def connection_failed(self, error: Exception) -> None:
-        """RL 6.5: a lost connection delays the partitions of this fetcher only; told once until
-        it works again.
-        """
-        if self._stopped:
-            return
-        if not self._unreachable:
-            self._unreachable = True
-            _log.warn(
-                "{fetcher} does not reach {leader}, tries on: {error}",
-                fetcher=self.name,
-                leader=self.leader.endpoint,
-                error=error,
-            )
-        self.partitions_with_errors(self.state.partitions)
-
-    async def _take_in(
+    # answers
+    async def _process_answers(
         self,
-        asks: Mapping[TopicPartition, RequestedPartition],
+        requests: Mapping[TopicPartition, RequestedPartition],
         answers: Mapping[TopicPartition, FetchedPartition],
     ) -> None:
-        """RL 6.4: what an answer means for each partition.
-
-        What must ask again comes last: records live only until then.
-        """
+        """RL 6.4: what an answer means for each partition."""
         errors: list[TopicPartition] = []
-        elsewhere: list[TopicPartition] = []
-        for topic_partition, answer in answers.items():
-            asked = asks.get(topic_partition)
-            verdict = (
-                Verdict.STALE
-                if asked is None
-                else self.state.judge(topic_partition, asked, answer, self._runtime.now_ms())
-            )
-            if verdict is Verdict.STALE or asked is None:
+        out_of_range: list[TopicPartition] = []
+        for topic_partition, fetched in answers.items():
+            requested = requests.get(topic_partition)
+            if requested is None:
                 continue
-            if verdict is Verdict.APPEND:
-                if not self._append(topic_partition, asked, answer):
+            outcome = self.state.outcome_of_fetch(
+                topic_partition, requested, fetched, self._runtime.now_ms()
+            )
+            if outcome is FetchOutcome.APPEND:
+                if not self._append(topic_partition, requested, fetched):
                     errors.append(topic_partition)
-            elif verdict is Verdict.DIVERGED:
-                assert answer.diverging_epoch is not None
-                self.cut(topic_partition, EpochEnd(ErrorCode.NONE, *answer.diverging_epoch))
-            elif verdict is Verdict.OUT_OF_RANGE:
-                elsewhere.append(topic_partition)
+            elif outcome is FetchOutcome.DIVERGED:
+                assert fetched.diverging_epoch is not None
+                self._truncate(topic_partition, EpochEnd(ErrorCode.NONE, *fetched.diverging_epoch))
+            elif outcome is FetchOutcome.OUT_OF_RANGE:
+                out_of_range.append(topic_partition)
             else:
-                self.refused(topic_partition, verdict, answer.error, errors)
+                self._refused(topic_partition, outcome, fetched.error, errors)
         self.partitions_with_errors(errors)
-        self.round_done()
-        for topic_partition in elsewhere:
-            await self._restart(topic_partition, asks[topic_partition])
+        self._target.answers_processed()
+        # Last: these send requests of their own, and records are valid until the next request only.
+        for topic_partition in out_of_range:
+            await self._out_of_range(topic_partition, requests[topic_partition])
 
     def _append(
-        self, topic_partition: TopicPartition, asked: RequestedPartition, answer: FetchedPartition
+        self,
+        topic_partition: TopicPartition,
+        requested: RequestedPartition,
+        fetched: FetchedPartition,
     ) -> bool:
         """False: try again later.
 
         Corrupt bytes may be the wire's fault; anything else that is wrong fails the partition.
         """
         try:
-            info = self.process_partition_data(topic_partition, asked, answer)
+            info = self._target.process_partition_data(topic_partition, requested, fetched)
         except CorruptRecordError as error:
             _log.error(
                 "{partition} at {offset}: {error}",
                 partition=topic_partition,
-                offset=asked.fetch_offset,
+                offset=requested.fetch_offset,
                 error=error,
             )
             return False
@@ -336,33 +353,179 @@ class Fetcher:
             return False
         except Exception as error:
             if not isinstance(error, BrokerError):
-                _log.failure("{partition} cannot take an answer in", partition=topic_partition)
+                _log.failure("{partition} cannot be appended to", partition=topic_partition)
             self.partition_failed(topic_partition, error)
             return True
         if info is None:
-            self.state.appended(topic_partition, -1, -1, answer.high_watermark)
+            self.state.appended(topic_partition, -1, -1, fetched.high_watermark)
         else:
             self.bytes_fetched += info.bytes
             self.state.appended(
-                topic_partition, info.last_offset, info.last_leader_epoch, answer.high_watermark
+                topic_partition, info.last_offset, info.last_leader_epoch, fetched.high_watermark
             )
         return True
 
-    def refused(
+    # truncation
+    async def _maybe_truncate(self) -> bool:
+        """RL 6.3: all that are truncating and not delayed. True when anything was sent or done."""
+        epochs: dict[TopicPartition, LeaderEpochRequest] = {}
+        done = False
+        for name, state in self.state.truncating(self._runtime.now_ms()):
+            try:
+                epoch = self._target.latest_epoch(name)
+            except BrokerError:
+                self.partitions_with_errors([name])
+                continue
+            if epoch >= 0:
+                epochs[name] = LeaderEpochRequest(state.leader_epoch, epoch)
+            else:
+                done = self._truncate(name, None) or done
+        if epochs:
+            done = await self._truncate_to_epoch_ends(epochs) or done
+        if done:
+            self._target.answers_processed()
+        return done
+
+    async def _truncate_to_epoch_ends(
+        self, epochs: Mapping[TopicPartition, LeaderEpochRequest]
+    ) -> bool:
+        try:
+            answers = await self.leader.fetch_epoch_ends(epochs)
+        except CancelledError:
+            raise
+        except Exception as error:
+            self._connection_failed(error)
+            return False
+        errors: list[TopicPartition] = [name for name in epochs if name not in answers]
+        for name, answer in answers.items():
+            requested = epochs.get(name)
+            if requested is None or self._stopped:
+                continue
+            outcome = self.state.outcome_of_epoch_end(name, requested, answer)
+            if outcome is FetchOutcome.DIVERGED:
+                self._truncate(name, answer)
+            else:
+                self._refused(name, outcome, answer.error, errors)
+        self.partitions_with_errors(errors)
+        return True
+
+    def _truncate(self, topic_partition: TopicPartition, leader_end: EpochEnd | None) -> bool:
+        """RL 6.3: where the logs diverge."""
+        fetch_offset = self.state.partitions[topic_partition].fetch_offset
+        try:
+            truncation = self._target.truncate(topic_partition, fetch_offset, leader_end)
+            latest_epoch = self._target.latest_epoch(topic_partition)
+        except Exception as error:
+            self.partition_failed(topic_partition, error)
+            return False
+        self.state.truncated(
+            topic_partition, truncation, latest_epoch, self.leader.truncates_on_fetch
+        )
+        return True
+
+    # out of range
+    async def _out_of_range(
+        self, topic_partition: TopicPartition, requested: RequestedPartition
+    ) -> None:
+        """RL 6.5: finds another place to go on from, and goes there."""
+        try:
+            restart = await self._restart_for(topic_partition, requested)
+        except CancelledError:
+            raise
+        except BrokerError as error:
+            if isinstance(error, LogDirFailure):
+                self.partition_failed(topic_partition, error)
+            else:
+                outcome = self.state.outcome_of_error(
+                    topic_partition, requested.leader_epoch, error.code
+                )
+                errors: list[TopicPartition] = []
+                self._refused(topic_partition, outcome, error.code, errors)
+                self.partitions_with_errors(errors)
+        except Exception as error:
+            self._connection_failed(error)
+        else:
+            if restart is None:
+                pass
+            elif self._is_restarted_in_vain(topic_partition, restart):
+                self.partitions_with_errors([topic_partition])
+            else:
+                self._restart(topic_partition, restart)
+        self._target.answers_processed()
+
+    async def _restart_for(
+        self, topic_partition: TopicPartition, requested: RequestedPartition
+    ) -> Restart | None:
+        """None: it is not fetched here any more as it was when it was requested."""
+        epoch = requested.leader_epoch
+        leader_end = await self.leader.fetch_offset(topic_partition, epoch, LATEST)
+        if not self._is_fetched_as(topic_partition, requested):
+            return None
+        restart = self._target.restart_at(topic_partition, leader_end, None)
+        if restart is not None:
+            return restart
+        leader_start = await self.leader.fetch_offset(topic_partition, epoch, EARLIEST)
+        if not self._is_fetched_as(topic_partition, requested):
+            return None
+        return self._target.restart_at(topic_partition, leader_end, leader_start)
+
+    def _is_fetched_as(
+        self, topic_partition: TopicPartition, requested: RequestedPartition
+    ) -> bool:
+        state = self.state.partitions.get(topic_partition)
+        return not self._stopped and state is not None and state.is_as_requested(requested)
+
+    def _is_restarted_in_vain(self, topic_partition: TopicPartition, restart: Restart) -> bool:
+        """Going on at the same place was refused already: only time may change that."""
+        if restart.truncate or restart.fully:
+            return False
+        before = self._restarted.get(topic_partition)
+        self._restarted[topic_partition] = restart.offset
+        return before == restart.offset
+
+    def _restart(self, topic_partition: TopicPartition, restart: Restart) -> None:
+        try:
+            self._target.restart(topic_partition, restart)
+            latest_epoch = self._target.latest_epoch(topic_partition)
+        except Exception as error:
+            self.partition_failed(topic_partition, error)
+            return
+        self.state.restarted(topic_partition, restart, latest_epoch)
+
+    # errors
+    def partitions_with_errors(self, topic_partitions: Iterable[TopicPartition]) -> None:
+        """They are tried again after the backoff."""
+        now_ms = self._runtime.now_ms()
+        self.state.delay(topic_partitions, now_ms + self._backoff_ms, now_ms)
+
+    def partition_failed(
+        self, topic_partition: TopicPartition, reason: BaseException | str
+    ) -> None:
+        """It is not fetched any more until it is added again."""
+        _log.error(
+            "{fetcher} stops fetching {partition}: {reason}",
+            fetcher=self.name,
+            partition=topic_partition,
+            reason=reason,
+        )
+        self.state.fail(topic_partition)
+        self._target.partition_failed(topic_partition, reason)
+
+    def _refused(
         self,
         topic_partition: TopicPartition,
-        verdict: Verdict,
+        outcome: FetchOutcome,
         error: ErrorCode,
         errors: list[TopicPartition],
     ) -> None:
-        """FENCED fails the partition until the controller's news; everything else is tried
-        again.
+        """FENCED fails the partition until the controller's news; RETRY goes into `errors`; STALE
+        changes nothing.
         """
-        if verdict is Verdict.FENCED:
+        if outcome is FetchOutcome.FENCED:
             self.partition_failed(
-                topic_partition, "the leader's epoch is newer; the controller will tell"
+                topic_partition, "the leader's epoch is newer; the controller's news will follow"
             )
-        elif verdict is Verdict.RETRY:
+        elif outcome is FetchOutcome.RETRY:
             if error not in _EXPECTED:
                 _log.error(
                     "{fetcher} is refused {partition}: {error}",
@@ -372,24 +535,18 @@ class Fetcher:
                 )
             errors.append(topic_partition)
 
-    async def _restart(self, topic_partition: TopicPartition, asked: RequestedPartition) -> None:
-        try:
-            if not await self.out_of_range(topic_partition, asked):
-                self.partitions_with_errors([topic_partition])
-        except CancelledError:
-            raise
-        except BrokerError as error:
-            errors: list[TopicPartition] = []
-            if isinstance(error, LogDirFailure):
-                self.partition_failed(topic_partition, error)
-            else:
-                self.refused(
-                    topic_partition,
-                    self.state.refused(topic_partition, asked.leader_epoch, error.code),
-                    error.code,
-                    errors,
-                )
-            self.partitions_with_errors(errors)
-        except Exception as error:
-            self.connection_failed(error)
-        self.round_done()
+    def _connection_failed(self, error: Exception) -> None:
+        """RL 6.5: a lost connection delays the partitions of this fetcher only; logged once until
+        it works again.
+        """
+        if self._stopped:
+            return
+        if not self._unreachable:
+            self._unreachable = True
+            _log.warn(
+                "{fetcher} does not reach {leader}, tries again: {error}",
+                fetcher=self.name,
+                leader=self.leader.endpoint,
+                error=error,
+            )
+        self.partitions_with_errors(self.state.partitions)

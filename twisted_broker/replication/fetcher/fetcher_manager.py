@@ -1,13 +1,20 @@
 """All fetchers of one kind: which partition belongs to which.
 
-Owns the fetchers by (leader broker, number), the hash that places partitions, and the partitions
-that failed.
+Owns `FetcherManager` (the fetchers by leader broker and number, the hash that places partitions,
+the partitions that failed) and `ReplicaFetcherManager`, that of this broker's followers: from
+partitions that began to follow to fetchers that bring them up, and where other brokers are reached.
 
 1. A partition is with one fetcher at most: adding it takes it out of any other first.
 2. Fetchers are made for the first partition and shut down when they are idle.
 3. A fetcher whose leader has moved to another address is replaced; its partitions go along.
+4. A follower is taken out of its fetcher before its initial offset is read: no answer in flight may
+   move its log meanwhile.
+5. A leader that is not known, or has no listener of the inter-broker name, is not fetched from
+   until the controller's next news.
+6. The client id is `broker-<id>-fetcher-<n>`.
 
-Source: RL 6.1, 7.1; Kafka's `AbstractFetcherManager`. Leaves out: what a fetcher does (`fetcher`).
+Source: RL 1.4, 6.1, 6.2, 7.1; Kafka's `AbstractFetcherManager`, `ReplicaFetcherManager`,
+`ReplicaManager.applyLocalFollowersDelta`. Not here: what a fetcher does (`fetcher`).
 """
 
 from __future__ import annotations
@@ -18,17 +25,29 @@ from typing import NamedTuple
 
 from twisted.logger import Logger
 
+from twisted_broker.config import BrokerConfig
 from twisted_broker.interfaces import TopicPartition
+from twisted_broker.replication.collaborators import IReplicas
 from twisted_broker.replication.fetcher.fetcher import Fetcher
 from twisted_broker.replication.fetcher.fetcher_state import InitialFetchState
-from twisted_broker.replication.fetcher.leader_endpoint import BrokerEndPoint
+from twisted_broker.replication.fetcher.followed_replicas import FollowedReplicas, initial_offset
+from twisted_broker.replication.fetcher.leader_endpoint import (
+    BrokerEndPoint,
+    Connection,
+    FetchLimits,
+    RemoteLeaderEndPoint,
+)
+from twisted_broker.replication.live_brokers import ImageSource
+from twisted_broker.replication.partition.partition import Partition
 
 _log = Logger()
 _SMALLEST = -(2**31)
+METADATA_VERSION = "metadata.version"
+Connect = Callable[[BrokerEndPoint, str], Connection]
 
 
 class FollowedPartition(NamedTuple):
-    """Whom to fetch a partition from, and from where on."""
+    """From which broker to fetch a partition, and where to begin."""
 
     leader: BrokerEndPoint
     initial: InitialFetchState
@@ -48,17 +67,17 @@ def fetcher_number(topic_partition: TopicPartition, fetchers: int) -> int:
 
 
 class FetcherManager:
-    """`make(number, leader, failed)` makes a fetcher that is not started yet; `count`: fetchers
+    """`create(number, leader, failed)` makes a fetcher that is not started yet; `count`: fetchers
     per leader broker.
     """
 
     def __init__(
-        self, count: int, make: Callable[[int, BrokerEndPoint, set[TopicPartition]], Fetcher]
+        self, count: int, create: Callable[[int, BrokerEndPoint, set[TopicPartition]], Fetcher]
     ) -> None:
         self.count = count
         self.fetchers: dict[tuple[int, int], Fetcher] = {}
         self.failed: set[TopicPartition] = set()
-        self._make = make
+        self._create = create
         self._stopped = False
 
     def add(self, partitions: Mapping[TopicPartition, FollowedPartition]) -> None:
@@ -93,7 +112,7 @@ class FetcherManager:
         )
         if known is not None:
             known.shutdown()
-        made = self.fetchers[key] = self._make(key[1], leader, self.failed)
+        made = self.fetchers[key] = self._create(key[1], leader, self.failed)
         made.add(moved)
         made.start()
         return made
@@ -105,12 +124,10 @@ class FetcherManager:
             fetcher.remove(names)
         self.failed.difference_update(names)
 
-    def ask_anew(self, topic_partition: TopicPartition) -> None:
-        """RL 2.8, 6.2: its own log start moved, and the leader is told where it is: with the
-        next fetch.
-        """
+    def log_start_moved(self, topic_partition: TopicPartition) -> None:
+        """RL 2.8, 6.2: the next fetch says where its own log starts."""
         for fetcher in self.fetchers.values():
-            fetcher.state.mark(topic_partition)
+            fetcher.state.mark_changed(topic_partition)
 
     def is_fetching(self, topic_partition: TopicPartition) -> bool:
         return any(
@@ -148,3 +165,100 @@ class FetcherManager:
     def max_lag(self) -> int:
         """MaxLag."""
         return max((fetcher.state.max_lag for fetcher in self.fetchers.values()), default=0)
+
+
+def fetch_limits(config: BrokerConfig) -> FetchLimits:
+    """The limits of one replica fetch."""
+    return FetchLimits(
+        config.integer("replica.fetch.wait.max.ms"),
+        config.integer("replica.fetch.min.bytes"),
+        config.integer("replica.fetch.response.max.bytes"),
+        config.integer("replica.fetch.max.bytes"),
+    )
+
+
+class ReplicaFetcherManager(FetcherManager):
+    """`connect(endpoint, client id)` makes a connection; `broker_epoch` is our registration's;
+    `listener` the inter-broker one's name.
+    """
+
+    def __init__(
+        self,
+        replicas: IReplicas,
+        image_source: ImageSource,
+        listener: str,
+        broker_epoch: Callable[[], int],
+        connect: Connect,
+    ) -> None:
+        super().__init__(replicas.config.integer("num.replica.fetchers"), self._create_fetcher)
+        self._replicas = replicas
+        self._image_source = image_source
+        self._listener = listener
+        self._broker_epoch = broker_epoch
+        self._connect = connect
+
+    def follow(self, partitions: Iterable[Partition]) -> None:
+        """RL 1.4: fetching begins anew, at each partition's initial offset."""
+        followed = [
+            partition
+            for partition in partitions
+            if partition.log is not None and not partition.offline
+        ]
+        self.remove(partition.topic_partition for partition in followed)
+        starting: dict[TopicPartition, FollowedPartition] = {}
+        for partition in followed:
+            leader = self._endpoint(partition.leader_id)
+            log = partition.log
+            if leader is None or log is None:
+                continue
+            offset = initial_offset(log, RemoteLeaderEndPoint.truncates_on_fetch)
+            initial = InitialFetchState(partition.topic_id, partition.leader_epoch, offset)
+            starting[partition.topic_partition] = FollowedPartition(leader, initial)
+        self._log_waiting([each for each in followed if each.topic_partition not in starting])
+        self.add(starting)
+
+    def _log_waiting(self, waiting: list[Partition]) -> None:
+        """RL 1.4.
+
+        Those that nobody leads are no news: the metadata says so, and at a stop of the whole
+        cluster it is all of them.
+        """
+        led = [str(each.topic_partition) for each in waiting if each.leader_id >= 0]
+        if led:
+            _log.info(
+                "{count} partition(s) wait for a leader that is not there: {first} ...",
+                count=len(led),
+                first=", ".join(led[:3]),
+            )
+
+    def _endpoint(self, broker_id: int) -> BrokerEndPoint | None:
+        broker = self._image_source.image.brokers.get(broker_id)
+        listener = None if broker is None or broker.fenced else broker.listeners.get(self._listener)
+        return None if listener is None else BrokerEndPoint(broker_id, listener.host, listener.port)
+
+    def _create_fetcher(
+        self, number: int, leader: BrokerEndPoint, failed: set[TopicPartition]
+    ) -> Fetcher:
+        replicas = self._replicas
+        node_id, limits = replicas.node_id, fetch_limits(replicas.config)
+        connection = self._connect(leader, f"broker-{node_id}-fetcher-{number}")
+        remote = RemoteLeaderEndPoint(
+            leader, connection, node_id, self._broker_epoch, self._metadata_version, limits
+        )
+        backoff_ms = replicas.config.integer("replica.fetch.backoff.ms")
+        name = f"replica fetcher {number} of broker {node_id} from broker {leader.id}"
+        return Fetcher(
+            name,
+            replicas.runtime,
+            remote,
+            FollowedReplicas(replicas, self._refuses_unclean),
+            backoff_ms,
+            limits.partition_max_bytes,
+            failed,
+        )
+
+    def _metadata_version(self) -> int:
+        return self._image_source.image.features.get(METADATA_VERSION, 0)
+
+    def _refuses_unclean(self) -> bool:
+        return self._replicas.config.boolean("replog.refuse.unclean.truncation")

@@ -1,24 +1,26 @@
 """What a fetcher knows of its partitions, and what an answer of their leader means for each.
 
-Owns the state of every partition of one fetcher, their order, what the leader is asked for them,
-and the decisions: who may be fetched, whether an answer still counts, what it means.
+Owns the state of every partition of one fetcher, their order, what the leader is requested to send
+for them, and the decisions: who may be fetched, whether an answer still counts, what it means.
 
-    (added) --epochs known, cut on fetch--> FETCHING <--complete-- TRUNCATING <--(added without)
-       FETCHING --diverging epoch, cut not complete, no cut on fetch--> TRUNCATING
-       both --error--> delayed (the same phase, later)
-       both --fail--> removed, in `failed`, until added again
+    added, with epochs, from a leader that truncates on fetch --> FETCHING
+    added otherwise ------------------------------------------> TRUNCATING
+    TRUNCATING --truncated, complete or on fetch--> FETCHING
+    FETCHING --truncated, not complete, not on fetch--> TRUNCATING
+    FETCHING --appended, truncated, restarted--> FETCHING, at another offset
+    both --error--> delayed (the same phase, later)
+    both --failed--> removed, in `failed`, until added again
 
 1. An answer counts only while its partition is here, not delayed, at the offset and under the
-   leader epoch that were asked.
-2. Order is turn: what got records, was cut or was delayed goes to the end.
+   leader epoch that were requested.
+2. Order is turn: what got records, was truncated or was delayed goes to the end.
 3. A partition added again under the same leader epoch keeps its state.
-4. Whoever may have to be asked otherwise than it is, or not at all, is unsettled until it is: all
-   that are truncating or delayed, gone, new, answered, or marked. A round looks at those only, and
-   makes `asks` those of all that are ready.
+4. A round looks only at partitions whose request may have changed: all that are truncating or
+   delayed, gone, new, answered, or marked so. It makes `requested` those of all that are ready.
 
 Source: RL 6.2-6.5; Kafka's `AbstractFetcherThread`; KIP-320, KIP-595. Pure: times are monotonic
-milliseconds. Leaves out: asking (`fetcher`), where to cut and where to start anew (`truncation`),
-doing it (`replica_fetcher`), throttling.
+milliseconds. Not here: rounds (`fetcher`), where to truncate and where to go on (`truncation`),
+doing it (`followed_replicas`), throttling.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from twisted_broker.interfaces import Buffer, TopicPartition
-from twisted_broker.replication.fetcher.requested_partitions import (
+from twisted_broker.replication.fetcher.fetch_session_handler import (
     RequestedPartition,
     RequestedPartitions,
 )
@@ -50,7 +52,7 @@ class FetchPhase(Enum):
     FETCHING = "fetching"
 
 
-class Verdict(Enum):
+class FetchOutcome(Enum):
     """What an answer means for one partition."""
 
     STALE = "stale"
@@ -72,7 +74,7 @@ class InitialFetchState(NamedTuple):
 class FetchedPartition:
     """What the leader answered for one partition.
 
-    `records` are valid until the next answer is asked for.
+    `records` are valid until the next request is sent.
     """
 
     __slots__ = ("diverging_epoch", "error", "high_watermark", "log_start_offset", "records")
@@ -128,6 +130,13 @@ class PartitionFetchState:
         """Whether it is to be fetched."""
         return self.phase is FetchPhase.FETCHING and self.delayed_until_ms <= now_ms
 
+    def is_as_requested(self, requested: RequestedPartition) -> bool:
+        """Whether an answer to `requested` still counts."""
+        return (
+            self.fetch_offset == requested.fetch_offset
+            and self.leader_epoch == requested.leader_epoch
+        )
+
     @property
     def initial(self) -> InitialFetchState:
         """To go on elsewhere."""
@@ -147,13 +156,13 @@ class FetcherState:
     `failed` may be shared by all fetchers of a manager.
     """
 
-    __slots__ = ("_unsettled", "asks", "failed", "partitions")
+    __slots__ = ("_may_have_changed", "failed", "partitions", "requested")
 
     def __init__(self, failed: set[TopicPartition] | None = None) -> None:
         self.partitions: dict[TopicPartition, PartitionFetchState] = {}
         self.failed: set[TopicPartition] = set() if failed is None else failed
-        self.asks = RequestedPartitions(self.partitions)
-        self._unsettled: dict[TopicPartition, None] = {}
+        self.requested = RequestedPartitions(self.partitions)
+        self._may_have_changed: dict[TopicPartition, None] = {}
 
     # who is here
     def add(
@@ -166,13 +175,13 @@ class FetcherState:
         """RL 6.1.
 
         `latest_epoch`: of the own log's last entry, -1 when it knows no epochs;
-        `truncates_on_fetch`: fetch answers tell where to cut.
+        `truncates_on_fetch`: fetch answers say where to truncate.
         """
         self.failed.discard(topic_partition)
         known = self.partitions.get(topic_partition)
         if known is not None and known.leader_epoch == initial.leader_epoch:
             known.topic_id = initial.topic_id
-            self.mark(topic_partition)
+            self.mark_changed(topic_partition)
             return
         phase = (
             FetchPhase.FETCHING
@@ -196,59 +205,62 @@ class FetcherState:
             self.failed.add(topic_partition)
 
     def _take_out(self, topic_partition: TopicPartition) -> PartitionFetchState | None:
-        self.mark(topic_partition)
+        self.mark_changed(topic_partition)
         return self.partitions.pop(topic_partition, None)
 
     # whose turn it is
-    def mark(self, topic_partition: TopicPartition) -> None:
-        """Its ask may be another one, though nothing happened here: the own log start moved."""
+    def mark_changed(self, topic_partition: TopicPartition) -> None:
+        """Its request may be another one: the own log start may have moved."""
         if topic_partition in self.partitions:
-            self._unsettled.setdefault(topic_partition)
+            self._may_have_changed.setdefault(topic_partition)
 
-    def settle(
-        self, now_ms: int, ask: Callable[[TopicPartition, PartitionFetchState], RequestedPartition]
+    def update_requested(
+        self,
+        now_ms: int,
+        request_for: Callable[[TopicPartition, PartitionFetchState], RequestedPartition],
     ) -> list[TopicPartition]:
-        """A round begins: `asks` are those of all that are ready, made by `ask`. Those that it
-        refuses with `BrokerError` are returned.
+        """A round begins: `requested` are those of all that are ready, made by `request_for`. Those
+        that it refuses with `BrokerError` are returned.
         """
         refused: list[TopicPartition] = []
-        unsettled: dict[TopicPartition, None] = {}  # a new one: a dict that was large once stays so
-        for name in self._unsettled:
+        later: dict[TopicPartition, None] = {}  # a new one: a dict that was large once stays so
+        for name in self._may_have_changed:
             state = self.partitions.get(name)
-            made = None
+            request = None
             try:
-                made = ask(name, state) if state is not None and state.is_ready(now_ms) else None
+                if state is not None and state.is_ready(now_ms):
+                    request = request_for(name, state)
             except BrokerError:
                 refused.append(name)
-            if made is None:
-                self.asks.drop(name)
+            if request is None:
+                self.requested.remove(name)
             else:
-                self.asks.put(name, made)
-            if made is None and state is not None:
-                unsettled[name] = None
-        self._unsettled = unsettled
+                self.requested.put(name, request)
+            if request is None and state is not None:
+                later[name] = None
+        self._may_have_changed = later
         return refused
 
     def truncating(self, now_ms: int) -> list[tuple[TopicPartition, PartitionFetchState]]:
         """Those to truncate now, in the order of their turns."""
         return [
             (name, state)
-            for name, state in self._open()
+            for name, state in self._waiting()
             if state.phase is FetchPhase.TRUNCATING and not state.is_delayed(now_ms)
         ]
 
     def next_due_ms(self, now_ms: int) -> int | None:
         """When the first delay ends; None when nobody is delayed."""
         return min(
-            (state.delayed_until_ms for _, state in self._open() if state.is_delayed(now_ms)),
+            (state.delayed_until_ms for _, state in self._waiting() if state.is_delayed(now_ms)),
             default=None,
         )
 
-    def _open(self) -> list[tuple[TopicPartition, PartitionFetchState]]:
-        """The unsettled that are here."""
+    def _waiting(self) -> list[tuple[TopicPartition, PartitionFetchState]]:
+        """Those here whose request may have changed; all that are truncating or delayed are."""
         return [
             (name, state)
-            for name in self._unsettled
+            for name in self._may_have_changed
             if (state := self.partitions.get(name)) is not None
         ]
 
@@ -261,59 +273,59 @@ class FetcherState:
                 self._to_the_end(topic_partition)
 
     def _to_the_end(self, topic_partition: TopicPartition) -> None:
-        """It had its turn, or begins: among the unsettled, too."""
+        """It had its turn, or begins."""
         self.partitions[topic_partition] = self.partitions.pop(topic_partition)
-        self._unsettled.pop(topic_partition, None)
-        self._unsettled[topic_partition] = None
+        self._may_have_changed.pop(topic_partition, None)
+        self._may_have_changed[topic_partition] = None
 
     # what answers mean
-    def judge(
+    def outcome_of_fetch(
         self,
         topic_partition: TopicPartition,
-        asked: RequestedPartition,
-        answer: FetchedPartition,
+        requested: RequestedPartition,
+        fetched: FetchedPartition,
         now_ms: int,
-    ) -> Verdict:
+    ) -> FetchOutcome:
         """RL 6.4, 6.5: what a fetch answer means."""
         state = self.partitions.get(topic_partition)
         if state is None or state.phase is not FetchPhase.FETCHING or state.is_delayed(now_ms):
-            return Verdict.STALE
-        if state.fetch_offset != asked.fetch_offset or state.leader_epoch != asked.leader_epoch:
-            return Verdict.STALE
-        if answer.error == ErrorCode.NONE:
-            return Verdict.APPEND if answer.diverging_epoch is None else Verdict.DIVERGED
-        if answer.error == ErrorCode.OFFSET_OUT_OF_RANGE:
-            return Verdict.OUT_OF_RANGE
-        return self.refused(topic_partition, asked.leader_epoch, answer.error)
+            return FetchOutcome.STALE
+        if not state.is_as_requested(requested):
+            return FetchOutcome.STALE
+        if fetched.error == ErrorCode.NONE:
+            return FetchOutcome.APPEND if fetched.diverging_epoch is None else FetchOutcome.DIVERGED
+        if fetched.error == ErrorCode.OFFSET_OUT_OF_RANGE:
+            return FetchOutcome.OUT_OF_RANGE
+        return self.outcome_of_error(topic_partition, requested.leader_epoch, fetched.error)
 
-    def judge_epoch_end(
-        self, topic_partition: TopicPartition, asked: LeaderEpochRequest, answer: EpochEnd
-    ) -> Verdict:
+    def outcome_of_epoch_end(
+        self, topic_partition: TopicPartition, requested: LeaderEpochRequest, answer: EpochEnd
+    ) -> FetchOutcome:
         """RL 6.3: what an answer about an epoch's end means; DIVERGED: truncate by it."""
         state = self.partitions.get(topic_partition)
         if (
             state is None
             or state.phase is not FetchPhase.TRUNCATING
-            or state.leader_epoch != asked.leader_epoch
+            or state.leader_epoch != requested.leader_epoch
         ):
-            return Verdict.STALE
+            return FetchOutcome.STALE
         return (
-            Verdict.DIVERGED
+            FetchOutcome.DIVERGED
             if answer.error == ErrorCode.NONE
-            else self.refused(topic_partition, asked.leader_epoch, answer.error)
+            else self.outcome_of_error(topic_partition, requested.leader_epoch, answer.error)
         )
 
-    def refused(
-        self, topic_partition: TopicPartition, asked_epoch: int, error: ErrorCode
-    ) -> Verdict:
+    def outcome_of_error(
+        self, topic_partition: TopicPartition, requested_epoch: int, error: ErrorCode
+    ) -> FetchOutcome:
         """RL 6.5: FENCED when the leader has moved on past the epoch that is still the newest
         here.
         """
         state = self.partitions.get(topic_partition)
         if state is None:
-            return Verdict.STALE
-        fenced = error == ErrorCode.FENCED_LEADER_EPOCH and asked_epoch == state.leader_epoch
-        return Verdict.FENCED if fenced else Verdict.RETRY
+            return FetchOutcome.STALE
+        fenced = error == ErrorCode.FENCED_LEADER_EPOCH and requested_epoch == state.leader_epoch
+        return FetchOutcome.FENCED if fenced else FetchOutcome.RETRY
 
     # what was done
     def appended(
@@ -330,7 +342,7 @@ class FetcherState:
         state = self.partitions.get(topic_partition)
         if state is None:
             return
-        self.mark(topic_partition)  # its log start may have followed the leader's
+        self.mark_changed(topic_partition)  # its log start may have followed the leader's
         if last_offset >= 0:
             state.fetch_offset = last_offset + 1
             state.last_fetched_epoch = last_epoch if last_epoch >= 0 else state.last_fetched_epoch
@@ -347,8 +359,8 @@ class FetcherState:
     ) -> None:
         """RL 6.3.
 
-        When fetch answers tell where to cut, a cut that is not complete goes on with the next
-        fetch.
+        When fetch answers say where to truncate, a truncation that is not complete goes on with the
+        next fetch.
         """
         state = self.partitions[topic_partition]
         state.fetch_offset = truncation.offset

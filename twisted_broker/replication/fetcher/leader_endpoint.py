@@ -1,7 +1,7 @@
-"""The leader as its followers ask it.
+"""The leader as a fetcher sees it.
 
-Owns `LeaderEndPoint`, what a fetcher needs of one, and `RemoteLeaderEndPoint`, which asks over a
-connection of its own.
+Owns `LeaderEndPoint`, what a fetcher needs of one, and `RemoteLeaderEndPoint`, which sends requests
+over a connection of its own.
 
 1. Between brokers nothing is negotiated: versions follow from the finalised metadata.version, read
    at each request.
@@ -9,11 +9,11 @@ connection of its own.
    partition: the next request is full.
 3. The request carries our broker epoch (from Fetch 15 on), never the high watermark (KIP-1166 is
    for the metadata log).
-4. A request and its answer cost what they name: with nothing new to say and nothing answered no
+4. A request and its answer cost what they name: with nothing changed and nothing answered no
    partition is looked at.
 
 Source: RL 6.2, 8.6; KRAFT 3.7; Kafka's `LeaderEndPoint`, `RemoteLeaderEndPoint`, `MetadataVersion`
-of 4.3.1. The twin in memory is `testing.memory_leader`. Leaves out: what answers mean
+of 4.3.1. The twin in memory is `testing.memory_leader`. Not here: what answers mean
 (`fetcher_state`).
 """
 
@@ -28,13 +28,11 @@ from twisted_broker.interfaces import TopicPartition
 from twisted_broker.replication.fetcher.fetch_session_handler import (
     SESSION_ERRORS,
     FetchSessionHandler,
+    RequestedPartition,
+    RequestedPartitions,
     SessionRequest,
 )
 from twisted_broker.replication.fetcher.fetcher_state import FetchedPartition
-from twisted_broker.replication.fetcher.requested_partitions import (
-    RequestedPartition,
-    RequestedPartitions,
-)
 from twisted_broker.replication.fetcher.truncation import EpochEnd, LeaderEpochRequest
 from twisted_broker.wire.errors import BrokerError, ErrorCode, error_of
 from twisted_broker.wire.messages import fetch as fetch_wire
@@ -85,31 +83,30 @@ class LeaderEndPoint(Protocol):
         """Whether its fetch answers tell where logs diverge (from Fetch 12 on)."""
         ...
 
-    def has_news(self, asks: RequestedPartitions) -> bool:
-        """Whether `fetch(asks)` would say anything."""
+    def has_request(self, requested: RequestedPartitions) -> bool:
+        """Whether there is anything to send."""
         ...
 
-    async def fetch(self, asks: RequestedPartitions) -> dict[TopicPartition, FetchedPartition]:
-        """Says the news of `asks`.
-
-        What the leader has to say about all that stands; partitions without news may be left out.
+    async def fetch(self, requested: RequestedPartitions) -> dict[TopicPartition, FetchedPartition]:
+        """What the leader answers for all that is requested; partitions where nothing changed may
+        be missing.
         """
         ...
 
-    async def offset_at(
+    async def fetch_offset(
         self, topic_partition: TopicPartition, leader_epoch: int, timestamp: int
     ) -> int:
         """The offset at LATEST (the log end) or EARLIEST (the log start)."""
         ...
 
-    async def epoch_ends(
-        self, asks: Mapping[TopicPartition, LeaderEpochRequest]
+    async def fetch_epoch_ends(
+        self, epochs: Mapping[TopicPartition, LeaderEpochRequest]
     ) -> dict[TopicPartition, EpochEnd]:
         """Where epochs end in the leader's log."""
         ...
 
     def close(self) -> None:
-        """Nothing is asked any more; what waits fails."""
+        """Nothing is sent any more; what waits fails."""
         ...
 
 
@@ -131,7 +128,7 @@ class FetchLimits(NamedTuple):
 
 
 class RemoteLeaderEndPoint:
-    """`broker_epoch` and `metadata_version` are asked anew for each request."""
+    """`broker_epoch` and `metadata_version` are called for each request."""
 
     truncates_on_fetch = True
 
@@ -153,41 +150,43 @@ class RemoteLeaderEndPoint:
         self._session = FetchSessionHandler()
         self._names: dict[bytes, str] = {}
 
-    def has_news(self, asks: RequestedPartitions) -> bool:
-        return self._session.has_news(asks)
+    def has_request(self, requested: RequestedPartitions) -> bool:
+        return self._session.has_request(requested)
 
     def close(self) -> None:
         self._connection.close()
 
     # Fetch
-    async def fetch(self, asks: RequestedPartitions) -> dict[TopicPartition, FetchedPartition]:
-        said = self._session.request(asks)
+    async def fetch(self, requested: RequestedPartitions) -> dict[TopicPartition, FetchedPartition]:
+        session = self._session.build_request(requested)
         try:
-            self._note_names(said, asks.current)
+            self._note_names(session, requested.current)
             version = fetch_version(self._metadata_version())
-            response = await self._connection.send(self._fetch_request(said, version), version)
+            response = await self._connection.send(self._fetch_request(session, version), version)
         except BaseException:
-            self._session.lost()
+            self._session.handle_error()
             raise
         error = error_of(response.error_code)
-        self._session.answered(error, response.session_id)
+        self._session.handle_response(error, response.session_id)
         if error in SESSION_ERRORS:
             return {}
         if error != ErrorCode.NONE:
             raise BrokerError(error)
-        return self._fetched(response, asks.current)
+        return self._fetched(response, requested.current)
 
     def _note_names(
-        self, said: SessionRequest, current: Mapping[TopicPartition, RequestedPartition]
+        self, session: SessionRequest, current: Mapping[TopicPartition, RequestedPartition]
     ) -> None:
         """Answers name topics by id.
 
-        Those of which nothing is asked any more are dropped when something is forgotten.
+        Those of which nothing is requested any more are dropped when something is forgotten.
         """
-        if said.forgotten or self._session.is_full:
-            self._names = {ask.topic_id: name.topic for name, ask in current.items()}
+        if session.forgotten or self._session.is_full:
+            self._names = {each.topic_id: name.topic for name, each in current.items()}
         else:
-            self._names.update((ask.topic_id, name.topic) for name, ask in said.asks.items())
+            self._names.update(
+                (each.topic_id, name.topic) for name, each in session.partitions.items()
+            )
 
     def _fetch_request(self, session: SessionRequest, version: int) -> fetch_wire.FetchRequest:
         limits = self._limits
@@ -205,21 +204,21 @@ class RemoteLeaderEndPoint:
         else:
             request.replica_id = self._node_id
         topics: dict[tuple[str, bytes], fetch_wire.FetchTopic] = {}
-        for name, ask in session.asks.items():
-            topic = topics.get((name.topic, ask.topic_id))
+        for name, requested in session.partitions.items():
+            topic = topics.get((name.topic, requested.topic_id))
             if topic is None:
-                topic = topics[name.topic, ask.topic_id] = fetch_wire.FetchTopic(
-                    topic=name.topic, topic_id=ask.topic_id
+                topic = topics[name.topic, requested.topic_id] = fetch_wire.FetchTopic(
+                    topic=name.topic, topic_id=requested.topic_id
                 )
-            topic.partitions.append(_asked_partition(name.partition, ask))
+            topic.partitions.append(_requested_partition(name.partition, requested))
         request.topics = list(topics.values())
         forgotten: dict[tuple[str, bytes], fetch_wire.ForgottenTopic] = {}
         for name, topic_id in session.forgotten:
-            gone = forgotten.setdefault(
+            forgotten_topic = forgotten.setdefault(
                 (name.topic, topic_id),
                 fetch_wire.ForgottenTopic(topic=name.topic, topic_id=topic_id),
             )
-            gone.partitions.append(name.partition)
+            forgotten_topic.partitions.append(name.partition)
         request.forgotten_topics_data = list(forgotten.values())
         return request
 
@@ -228,7 +227,7 @@ class RemoteLeaderEndPoint:
         response: fetch_wire.FetchResponse,
         current: Mapping[TopicPartition, RequestedPartition],
     ) -> dict[TopicPartition, FetchedPartition]:
-        """Of what stands under the topic id answered."""
+        """Of what is requested under the topic id answered."""
         answers: dict[TopicPartition, FetchedPartition] = {}
         for topic in response.responses:
             topic_id = bytes(topic.topic_id)
@@ -242,7 +241,7 @@ class RemoteLeaderEndPoint:
         return answers
 
     # offsets
-    async def offset_at(
+    async def fetch_offset(
         self, topic_partition: TopicPartition, leader_epoch: int, timestamp: int
     ) -> int:
         partition = offsets_wire.ListOffsetsPartition(
@@ -271,25 +270,27 @@ class RemoteLeaderEndPoint:
             f"broker {self.endpoint.id} left {topic_partition} out of its answer",
         )
 
-    async def epoch_ends(
-        self, asks: Mapping[TopicPartition, LeaderEpochRequest]
+    async def fetch_epoch_ends(
+        self, epochs: Mapping[TopicPartition, LeaderEpochRequest]
     ) -> dict[TopicPartition, EpochEnd]:
         topics: dict[str, epochs_wire.OffsetForLeaderTopic] = {}
-        for name, ask in asks.items():
+        for name, request in epochs.items():
             topic = topics.setdefault(
                 name.topic, epochs_wire.OffsetForLeaderTopic(topic=name.topic)
             )
             topic.partitions.append(
                 epochs_wire.OffsetForLeaderPartition(
                     partition=name.partition,
-                    current_leader_epoch=ask.leader_epoch,
-                    leader_epoch=ask.epoch,
+                    current_leader_epoch=request.leader_epoch,
+                    leader_epoch=request.epoch,
                 )
             )
-        request = epochs_wire.OffsetForLeaderEpochRequest(
-            replica_id=self._node_id, topics=list(topics.values())
+        response = await self._connection.send(
+            epochs_wire.OffsetForLeaderEpochRequest(
+                replica_id=self._node_id, topics=list(topics.values())
+            ),
+            OFFSET_FOR_LEADER_EPOCH_VERSION,
         )
-        response = await self._connection.send(request, OFFSET_FOR_LEADER_EPOCH_VERSION)
         return {
             TopicPartition(topic.topic, answer.partition): EpochEnd(
                 error_of(answer.error_code), answer.leader_epoch, answer.end_offset
@@ -299,14 +300,16 @@ class RemoteLeaderEndPoint:
         }
 
 
-def _asked_partition(partition: int, ask: RequestedPartition) -> fetch_wire.FetchPartition:
+def _requested_partition(
+    partition: int, requested: RequestedPartition
+) -> fetch_wire.FetchPartition:
     return fetch_wire.FetchPartition(
         partition=partition,
-        current_leader_epoch=ask.leader_epoch,
-        fetch_offset=ask.fetch_offset,
-        last_fetched_epoch=ask.last_fetched_epoch,
-        log_start_offset=ask.log_start_offset,
-        partition_max_bytes=ask.max_bytes,
+        current_leader_epoch=requested.leader_epoch,
+        fetch_offset=requested.fetch_offset,
+        last_fetched_epoch=requested.last_fetched_epoch,
+        log_start_offset=requested.log_start_offset,
+        partition_max_bytes=requested.max_bytes,
     )
 
 

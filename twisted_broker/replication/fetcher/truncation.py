@@ -1,18 +1,18 @@
 """Where a follower's log stops agreeing with its leader's.
 
-Owns the question for an epoch's end (`LeaderEpochRequest`, `EpochEnd`), where to cut
-(`truncation_for`), and where to go on when the leader no longer has what is asked for
+Owns the request for an epoch's end and its answer (`LeaderEpochRequest`, `EpochEnd`), where to
+truncate (`truncation_for`), and where to go on when the leader no longer has what is requested
 (`restart_at`).
 
 1. A truncation never goes above the own end, and never above the leader's end of an epoch that both
    know.
-2. Told an epoch that is not known here, it cuts to the end of the next older one and is not
-   complete: the leader is asked again, about that one.
-3. What is restarted without a cut keeps all it has, or nothing of it.
+2. When the leader answers with an epoch that is not known here, it truncates to the end of the next
+   older one and is not complete: the leader is asked again, about that one.
+3. What is restarted without a truncation keeps all it has, or nothing of it.
 
 Source: RL 6.3, 6.5; KIP-101, KIP-279; Kafka's `AbstractFetcherThread.getOffsetTruncationState`,
-`fetchOffsetAndApplyTruncateAndBuild`. Pure: logs are asked through `OwnLog`. Leaves out: when, and
-for whom (`fetcher_state`, `replica_fetcher`), the cut itself (`follower`).
+`fetchOffsetAndApplyTruncateAndBuild`. Not here: when, and for whom (`fetcher`,
+`fetcher_state`), the truncation itself (`Partition.truncate_to`).
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from twisted_broker.wire.errors import ErrorCode
 
 
 class LeaderEpochRequest(NamedTuple):
-    """A question for the end of `epoch`, under the leader epoch that the asker knows."""
+    """A request for the end of `epoch`, under the leader epoch that the follower knows."""
 
     leader_epoch: int
     epoch: int
 
 
 class EpochEnd(NamedTuple):
-    """(epoch, end offset) as the leader knows them, -1 where it cannot tell."""
+    """(epoch, end offset) as the leader knows them, -1 where it does not."""
 
     error: ErrorCode
     epoch: int = -1
@@ -49,32 +49,31 @@ class OwnLog(Protocol):
 
 
 class OffsetTruncationState(NamedTuple):
-    """Truncation to `offset`; not `complete`: the logs may still differ below, ask again."""
+    """Truncation to `offset`; not `complete`: the logs may still differ below."""
 
     offset: int
     complete: bool
 
 
 class Restart(NamedTuple):
-    """Where to go on after OFFSET_OUT_OF_RANGE: `cut` the own log there first, or drop all of it
-    (`fully`).
+    """Where to go on after OFFSET_OUT_OF_RANGE: `truncate` the own log there first, or drop all of
+    it (`fully`).
     """
 
     offset: int
-    cut: bool
+    truncate: bool
     fully: bool
     lag: int
 
 
 def truncation_for(leader: EpochEnd, fetch_offset: int, own: OwnLog) -> OffsetTruncationState:
-    """RL 6.3: where the own log stops agreeing with the leader's, told the leader's end of an
+    """RL 6.3: where the own log stops agreeing with the leader's, by the leader's end of an
     epoch.
     """
     own_end = own.log_end_offset
     if leader.end_offset < 0:
-        return OffsetTruncationState(
-            min(fetch_offset, own_end), True
-        )  # the high watermark, where a partition without agreed epochs begins
+        # The high watermark: there a partition without agreed epochs begins.
+        return OffsetTruncationState(min(fetch_offset, own_end), True)
     if leader.epoch < 0:
         return OffsetTruncationState(min(leader.end_offset, own_end), True)
     epoch, end_offset = own.end_offset_for_epoch(leader.epoch)
@@ -88,7 +87,7 @@ def truncation_for(leader: EpochEnd, fetch_offset: int, own: OwnLog) -> OffsetTr
 def restart_at(own_end: int, leader_end: int, leader_start: int | None) -> Restart:
     """RL 6.5.
 
-    `leader_start` is asked for, and not None, only when `leader_end` is not below the own end.
+    `leader_start` is needed, and not None, only when `leader_end` is not below the own end.
     """
     if leader_end < own_end:
         return Restart(leader_end, True, False, 0)

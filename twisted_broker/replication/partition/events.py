@@ -1,17 +1,18 @@
 """What can happen to a partition: the left column of the event table in `replica_manager`.
 
-A partition puts events into the queue it was given and does nothing else about them; effects run
-after it returned, first in, first out. Source: docs/ARCHITECTURE.md 4.
+A partition tells its listeners and puts the event into the queue it was given; effects run after
+it returned, first in, first out. Source: docs/ARCHITECTURE.md 4.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     from twisted_broker.replication.partition.isr import PendingIsr
     from twisted_broker.replication.partition.partition import Partition
+    from twisted_broker.replication.partition.remote_replica import RemoteReplica
 
 
 class LogEndAdvanced(NamedTuple):
@@ -83,3 +84,17 @@ Event = (
     | PartitionFailed
 )
 Events = deque[Event]
+
+
+class PartitionListener(Protocol):
+    """Who hears of a partition's changes as they happen, before their effects. It takes note and
+    does nothing else: the partition is in the middle of its transition.
+    """
+
+    def partition_changed(self) -> None:
+        """What a read would say may have changed. The subscription ends with this call."""
+        ...
+
+    def follower_fetched(self, replica: RemoteReplica) -> None:
+        """A follower reads it now; the subscription goes on."""
+        ...

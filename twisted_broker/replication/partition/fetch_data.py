@@ -1,4 +1,4 @@
-"""What a fetch asks and what it gets, between `api/fetch`, the replica manager and the partitions.
+"""What a fetch requests and gets, between `api/fetch`, the replica manager and the partitions.
 
 Owns `FetchParams` (one request), `FetchPartitionRequest` (one partition of it) and
 `FetchPartitionResult`.
@@ -6,11 +6,13 @@ Owns `FetchParams` (one request), `FetchPartitionRequest` (one partition of it) 
 1. A result of an error carries -1 for the watermarks and no records (RL 5.1).
 2. A result owns its file slice until `release()` is called or the connection took the slice over.
 
-Source: Kafka's `FetchParams`, `FetchRequest.PartitionData`, `LogReadResult`. Leaves out: sessions
+Source: Kafka's `FetchParams`, `FetchRequest.PartitionData`, `LogReadResult`. Not here: sessions
 (`fetch_session`).
 """
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 from twisted_broker.interfaces import TopicPartition
 from twisted_broker.log.offset_metadata import UNKNOWN, LogOffsetMetadata
@@ -25,6 +27,16 @@ FUTURE_LOCAL_REPLICA = -3
 LOG_END, HIGH_WATERMARK, TXN_COMMITTED = 0, 1, 2
 
 NO_EPOCH = -1
+
+PartitionKey = tuple[object, int]
+"""A partition's name within a fetch session: (topic id or name, number)."""
+
+
+class FollowerId(NamedTuple):
+    """A broker that fetches as a follower, and the broker epoch it names (-1: none)."""
+
+    broker_id: int
+    broker_epoch: int
 
 
 class FetchParams:
@@ -109,7 +121,7 @@ class FetchPartitionRequest:
         self.log_start_offset = log_start_offset
 
     @property
-    def key(self) -> tuple[object, int]:
+    def key(self) -> PartitionKey:
         """Its name within a session: by id when it came with one."""
         topic, partition = self.topic_partition
         return (self.topic_id or topic, partition)

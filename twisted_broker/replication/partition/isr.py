@@ -1,22 +1,26 @@
 """The in-sync replicas of a partition as its leader holds them, with at most one change on its way
 to the controller.
 
-Owns three sealed states:
+Owns three sealed states, and what the controller's answer makes of a pending one:
 
-    Committed --expand--> PendingExpand --answered--> Committed (the new ISR)
-        |                      '------refused-------> Committed (the old one)
+    CommittedIsr --expand--> PendingExpand --confirmed--> CommittedIsr (the new ISR)
+        |                      |  '------- reverted ----> CommittedIsr (the old one)
+        |                      '-- sent again, or waits for the controller's next record
         '------shrink--> PendingShrink --(the same)
 
-1. `isr` is what the controller last confirmed; `maximal_isr` is the union with what was asked for:
+1. `isr` is what the controller last confirmed; `maximal_isr` is the union with what was proposed:
    the high watermark and "enough replicas" use it, the check before an append uses `isr` (RL 2.5).
-2. A state is immutable; a pending one remembers the committed one it came from.
+2. A state is immutable; a pending one remembers the committed one it came from. Only a committed
+   one can expand or shrink: one change at a time.
 
-Source: RL 2.5; Kafka's `PartitionState`, KIP-497. Leaves out: who may join or must leave
-(`partition`).
+Source: RL 2.5; Kafka's `PartitionState`, `Partition.handleAlterPartitionError`; KIP-497. Not here:
+who may join or must leave (`partition`), the way to the controller
+(`cluster.alter_partition_manager`).
 """
 
 from __future__ import annotations
 
+from enum import Enum
 from typing import NamedTuple, final
 
 from twisted_broker.interfaces import TopicPartition
@@ -36,6 +40,14 @@ class CommittedIsr:
         self.isr = isr
         self.maximal_isr = isr
         self.leader_recovery_state = leader_recovery_state
+
+    def expand(self, joining: int) -> PendingExpand:
+        """`joining` is no member yet."""
+        return PendingExpand(self, joining)
+
+    def shrink(self, leaving: frozenset[int]) -> PendingShrink:
+        """`leaving` are members."""
+        return PendingShrink(self, leaving)
 
     def __repr__(self) -> str:
         return f"<ISR {sorted(self.isr)}>"
@@ -105,3 +117,38 @@ class IsrAnswer(NamedTuple):
     isr: frozenset[int] = frozenset()
     leader_recovery_state: int = RECOVERED
     partition_epoch: int = -1
+
+
+class Reaction(Enum):
+    """What a leader does about the controller's answer to its pending change."""
+
+    CONFIRM = "the controller took it"
+    REVERT = "back to the committed ISR"
+    RETRY = "propose it again"
+    WAIT = "the controller's next record says what is so"
+
+
+_REVERTS = frozenset({ErrorCode.OPERATION_NOT_ATTEMPTED, ErrorCode.INELIGIBLE_REPLICA})
+_WAITS = frozenset(
+    {
+        ErrorCode.FENCED_LEADER_EPOCH,
+        ErrorCode.INVALID_UPDATE_VERSION,
+        ErrorCode.NEW_LEADER_ELECTED,
+        ErrorCode.INVALID_REQUEST,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+    }
+)
+
+
+def reaction_to(answer: IsrAnswer, leader_epoch: int, partition_epoch: int) -> Reaction:
+    """RL 2.5; the epochs are the leader's own, now."""
+    if answer.error in _REVERTS:
+        return Reaction.REVERT
+    if answer.error in _WAITS:
+        return Reaction.WAIT
+    if answer.error != ErrorCode.NONE:
+        return Reaction.RETRY
+    # An answer that is older than what the metadata log brought meanwhile confirms nothing.
+    current = answer.leader_epoch == leader_epoch and answer.partition_epoch >= partition_epoch
+    return Reaction.CONFIRM if current else Reaction.WAIT

@@ -8,7 +8,7 @@ Owns ListOffsets and OffsetForLeaderEpoch for one partition, as functions over `
    OFFSET_NOT_AVAILABLE (RL 2.7).
 
 Source: RL 2.7, 3.4; Kafka's `Partition.fetchOffsetForTimestamp`,
-`UnifiedLog.fetchOffsetByTimestamp`. Leaves out: the search (`log`).
+`UnifiedLog.fetchOffsetByTimestamp`. Not here: the search (`log`).
 """
 
 from __future__ import annotations

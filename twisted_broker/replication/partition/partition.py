@@ -5,15 +5,26 @@ Owns its role, its in-sync replicas and what moves its high watermark.
     (new) --make_leader--> leader <--make_leader / make_follower--> follower
     any --fail--> offline (until restarted)
 
+    a follower fetches at the high watermark -> maybe_expand_isr -.
+                                                                   }-> IsrChangeWanted -> controller
+    one is behind for too long --------------> maybe_shrink_isr --'                           |
+                    IsrChanged, or as it was, or again <-- alter_partition_answered <---------'
+
 1. A leader is in its own ISR; a follower's ISR is empty. Leader epochs and partition epochs
    only grow; older news changes nothing.
 2. The high watermark moves forward only, to the least log end of the maximal ISR and of those about
    to join it, and not at all while the ISR is below the minimum (RL 2.3).
-3. What happened goes into `events`; nothing outside is touched. Times are arguments: `now_ms`
-   monotonic, `wall_ms` the calendar's.
+3. At most one ISR change is on its way (RL 2.5): while it is, nothing else is proposed. A follower
+   joins when its log end reached the high watermark and the start of the leader epoch; it leaves
+   when it was not caught up for `replica.lag.time.max.ms`, but never while it is at the leader's
+   end. The leader itself never leaves.
+4. Nobody else writes its state. What happened is emitted: `listeners` hear of it at once, its
+   effects run later, from the queue `events`; nothing else outside is touched. Times are
+   arguments: `now_ms` monotonic, `wall_ms` the calendar's.
 
-Source: RL 1.10, 1.14, 2.1-2.8; Kafka's `Partition`. Leaves out: changes of the ISR (`leader_isr`),
-offset look-ups (`partition_offsets`), waiting (`delayed`).
+Source: RL 1.10, 1.14, 2.1-2.8, 6.3, 6.4; KRAFT 3.6; Kafka's `Partition`. Not here: the states of an
+ISR (`isr`), offset look-ups (`offset_lookup`), waiting (`delayed_operations`), when a follower
+appends or truncates (`fetcher`).
 """
 
 from __future__ import annotations
@@ -23,17 +34,21 @@ from typing import TYPE_CHECKING, Protocol
 from twisted_broker.config import LogConfig
 from twisted_broker.interfaces import Buffer, TopicPartition
 from twisted_broker.log.append_info import AppendOrigin, LogAppendInfo
+from twisted_broker.log.errors import UnexpectedAppendOffset
 from twisted_broker.log.offset_metadata import LogOffsetMetadata
-from twisted_broker.replication.idle_partitions import IdlePartitions, IdleRead
-from twisted_broker.replication.partition import leader_isr
 from twisted_broker.replication.partition.events import (
+    Event,
     Events,
     HighWatermarkAdvanced,
+    IsrChanged,
+    IsrChangeWanted,
     LeaderEpochBegan,
     LeadershipLost,
     LogEndAdvanced,
     LogStartAdvanced,
+    LogSynced,
     PartitionFailed,
+    PartitionListener,
 )
 from twisted_broker.replication.partition.fetch_data import (
     LOG_END,
@@ -42,8 +57,19 @@ from twisted_broker.replication.partition.fetch_data import (
     FetchPartitionRequest,
     FetchPartitionResult,
 )
-from twisted_broker.replication.partition.isr import EMPTY_ISR, RECOVERED, CommittedIsr, IsrState
-from twisted_broker.replication.partition.partition_history import PartitionHistory
+from twisted_broker.replication.partition.isr import (
+    EMPTY_ISR,
+    RECOVERED,
+    CommittedIsr,
+    IsrAnswer,
+    IsrProposal,
+    IsrState,
+    PendingExpand,
+    PendingIsr,
+    Reaction,
+    reaction_to,
+)
+from twisted_broker.replication.partition.partition_history import PartitionHistory, Truncation
 from twisted_broker.replication.partition.remote_replica import RemoteReplica
 from twisted_broker.replication.partition.topic_stats import TopicStats
 from twisted_broker.wire.errors import BrokerError, ErrorCode
@@ -69,11 +95,11 @@ class Brokers(Protocol):
         ...
 
 
-def is_registered(params: FetchParams, brokers: Brokers) -> bool:
+def is_registered(broker_id: int, broker_epoch: int, brokers: Brokers) -> bool:
     """Whether a follower fetches under the broker epoch that it has, as far as is known here, or
     names none (KIP-903).
     """
-    return params.replica_epoch == -1 or params.replica_epoch >= brokers.epoch_of(params.replica_id)
+    return broker_epoch == -1 or broker_epoch >= brokers.epoch_of(broker_id)
 
 
 class Partition:
@@ -91,6 +117,7 @@ class Partition:
         "leader_epoch_start_offset",
         "leader_id",
         "leader_log",
+        "listeners",
         "log",
         "max_lag_ms",
         "node_id",
@@ -100,7 +127,6 @@ class Partition:
         "remote_replicas",
         "removing",
         "replicas",
-        "resting",
         "stats",
         "topic_id",
         "topic_partition",
@@ -135,7 +161,7 @@ class Partition:
         self.removing: tuple[int, ...] = ()
         self.isr_state: IsrState = EMPTY_ISR
         self.remote_replicas: dict[int, RemoteReplica] = {}
-        self.resting: tuple[IdleRead, ...] = ()
+        self.listeners: tuple[PartitionListener, ...] = ()
         self.history = PartitionHistory()
         self.stats = TopicStats() if stats is None else stats
         self._log_end_advanced = LogEndAdvanced(self)
@@ -153,6 +179,25 @@ class Partition:
             f"<partition {self.topic_partition} {role} at epoch {self.leader_epoch} "
             f"{self.isr_state}>"
         )
+
+    # what happens
+    def emit(self, event: Event) -> None:
+        """Its listeners hear of it now; its effects run from the queue."""
+        if self.listeners:
+            self._tell_listeners()
+        self.events.append(event)
+
+    def subscribe(self, listener: PartitionListener) -> None:
+        """It hears of fetches, and of the next change: once."""
+        self.listeners += (listener,)
+
+    def unsubscribe(self, listener: PartitionListener) -> None:
+        self.listeners = tuple(each for each in self.listeners if each is not listener)
+
+    def _tell_listeners(self) -> None:
+        told, self.listeners = self.listeners, ()
+        for listener in told:
+            listener.partition_changed()
 
     # roles
     @property
@@ -172,18 +217,19 @@ class Partition:
             self.isr_state,
             self.leader_id,
         )
-        self._take(
-            state, frozenset(state.isr), RECOVERED
-        )  # nothing is left to recover here; the next ISR change says so
+        # Also where no leader epoch begins: the assignment or the ISR is another.
+        self._tell_listeners()
+        # RECOVERED: nothing is left to recover here; the next ISR change says so.
+        self._apply_registration(state, frozenset(state.isr), RECOVERED)
         self.log = self.leader_log = log
         epoch_is_new = state.leader_epoch > self.leader_epoch
         if epoch_is_new:
             self._start_epoch(state.leader_epoch, log, leader_is_new, now_ms)
             if not leader_is_new:
-                self.events.append(LeaderEpochBegan(self))
+                self.emit(LeaderEpochBegan(self))
         self.leader_id = self.node_id
         log.set_high_watermark(log.offset_metadata(log.high_watermark))
-        self.history.leads(
+        self.history.became_leader(
             self, before, leader_before if leader_is_new else None, epoch_is_new, now_ms
         )
         self.advance_high_watermark(now_ms)
@@ -194,33 +240,33 @@ class Partition:
         if state.partition_epoch < self.partition_epoch:
             return False
         led = self.leader_log is not None
-        self._take(state, frozenset(), state.leader_recovery_state)
+        self._apply_registration(state, frozenset(), state.leader_recovery_state)
         self.log, self.leader_log = log, None
         self.leader_id = state.leader
         self.leader_epoch_start_offset = -1
         epoch_is_new = state.leader_epoch > self.leader_epoch
         self.leader_epoch = max(self.leader_epoch, state.leader_epoch)
         if led or epoch_is_new:
-            self.history.follows(now_ms)
-            self.events.append(LeadershipLost(self))
+            self.history.became_follower(now_ms)
+            self.emit(LeadershipLost(self))
         return epoch_is_new
 
     def update_config(self, config: LogConfig, now_ms: int) -> None:
-        """RL 1.11: topic settings act at once; a lower minimum ISR may let the high watermark
-        go.
+        """RL 1.11: topic settings act at once; with a lower minimum ISR the high watermark may
+        advance.
         """
         if self.log is not None:
             self.log.update_config(config)
-            self.history.minimum_checked(self, now_ms)
+            self.history.min_isr_checked(self, now_ms)
             self.advance_high_watermark(now_ms)
 
     def stop(self) -> None:
-        """It is no longer held here; whoever waits for it is told."""
+        """It is no longer held here; whoever waits for it is answered."""
         self.leader_log = self.log = None
         self.leader_id = -1
         self.isr_state = EMPTY_ISR
         self.remote_replicas = {}
-        self.events.append(LeadershipLost(self))
+        self.emit(LeadershipLost(self))
 
     def fail(self, reason: str) -> None:
         """Its directory is offline, or an effect on it raised: it answers KAFKA_STORAGE_ERROR
@@ -230,9 +276,9 @@ class Partition:
             self.offline = True
             self.offline_because = reason
             self.leader_log = None
-            self.events.append(PartitionFailed(self, reason))
+            self.emit(PartitionFailed(self, reason))
 
-    def _take(
+    def _apply_registration(
         self, state: PartitionRegistration, isr: frozenset[int], leader_recovery_state: int
     ) -> None:
         self.replicas, self.adding, self.removing = state.replicas, state.adding, state.removing
@@ -282,6 +328,17 @@ class Partition:
             raise self.refusal()
         return log
 
+    def followed_log(self) -> Log:
+        """The log of a partition that is followed here.
+
+        Raises NOT_LEADER_OR_FOLLOWER, KAFKA_STORAGE_ERROR.
+        """
+        log = self.log
+        if log is None or self.leader_log is not None or self.offline:
+            raise self.refusal()
+        log.check_online()
+        return log
+
     # appending
     @property
     def min_isr(self) -> int:
@@ -311,7 +368,7 @@ class Partition:
         info = log.append_as_leader(records, self.leader_epoch, wall_ms, origin=origin)
         stats.messages_in += info.records_count
         stats.bytes_in += info.bytes
-        self.events.append(
+        self.emit(
             self.high_watermark_advanced
             if self.maybe_increment_leader_hw(now_ms)
             else self._log_end_advanced
@@ -319,18 +376,25 @@ class Partition:
         return info
 
     def append_as_follower(self, records: Buffer, leader_epoch: int, wall_ms: int) -> LogAppendInfo:
-        """Appends what the leader sent, offsets as they came.
+        """RL 6.4: appends what the leader sent, offsets as they came.
 
-        Raises NOT_LEADER_OR_FOLLOWER when this broker leads it by now.
+        The leader's log may start inside a batch (DeleteRecords): it sends all of it, and a log
+        that holds nothing yet begins with it. Raises NOT_LEADER_OR_FOLLOWER when this broker leads
+        it by now.
         """
-        log = self.log
-        if log is None or self.leader_log is not None or self.offline:
-            raise self.refusal()
-        info = log.append_as_follower(records, leader_epoch, wall_ms)
+        log = self.followed_log()
+        try:
+            info = log.append_as_follower(records, leader_epoch, wall_ms)
+        except UnexpectedAppendOffset as refusal:
+            end = log.log_end_offset
+            if log.log_start_offset != end or not refusal.first_offset < end <= refusal.last_offset:
+                raise
+            log.truncate_fully_and_start_at(refusal.first_offset, wall_ms)
+            info = log.append_as_follower(records, leader_epoch, wall_ms)
         self.stats.replication_bytes_in += info.bytes
         if self.adding and self.node_id in self.adding:
             self.stats.reassignment_bytes_in += info.bytes
-        self.events.append(self._log_end_advanced)
+        self.emit(self._log_end_advanced)
         return info
 
     def follow_high_watermark(self, leader_high_watermark: int) -> bool:
@@ -338,20 +402,141 @@ class Partition:
 
         True when it moved.
         """
-        log = self.log
-        assert log is not None and self.leader_log is None
+        log = self.followed_log()
         before = log.high_watermark
         log.set_high_watermark(min(log.log_end_offset, leader_high_watermark))
         if log.high_watermark <= before:
             return False
-        self.events.append(self.high_watermark_advanced)
+        self.emit(self.high_watermark_advanced)
         return True
+
+    def follow_log_start(self, leader_log_start: int) -> None:
+        """RL 2.8: what the leader deleted is deleted here, as far as the own high watermark."""
+        log = self.followed_log()
+        start = min(leader_log_start, log.high_watermark)
+        if start > log.log_start_offset and log.increment_log_start_offset(start):
+            self.emit(LogStartAdvanced(self))
+
+    # truncation
+    def truncate_to(self, offset: int, wall_ms: int) -> Truncation | None:
+        """RL 6.3: drops everything from `offset` on.
+
+        None when there is nothing. Raises `BrokerError`.
+        """
+        log = self.followed_log()
+        truncation = Truncation.of(log, offset, self.leader_epoch, wall_ms)
+        return self._truncated(log, truncation) if log.truncate_to(offset, wall_ms) else None
+
+    def truncate_fully_and_start_at(self, offset: int, wall_ms: int) -> Truncation:
+        """RL 6.5: drops everything and begins at `offset`. Raises `BrokerError`."""
+        log = self.followed_log()
+        truncation = Truncation.of(log, log.log_start_offset, self.leader_epoch, wall_ms)
+        log.truncate_fully_and_start_at(offset, wall_ms)
+        return self._truncated(log, truncation._replace(to_offset=offset))
+
+    def _truncated(self, log: Log, truncation: Truncation) -> Truncation:
+        """`truncation` carries the log's size before it."""
+        truncation = truncation._replace(size_in_bytes=truncation.size_in_bytes - log.size_in_bytes)
+        self.history.truncated(truncation)
+        self.emit(self._log_end_advanced)  # readers beyond the new end are answered
+        return truncation
+
+    def following_failed(self, reason: str, now_ms: int) -> None:
+        """Its fetcher fetches it no more."""
+        self.history.following_failed(reason, now_ms)
+
+    # the in-sync replicas
+    def is_eligible(self, replica: RemoteReplica) -> bool:
+        """KRAFT 3.6: not fenced, not shutting down, fetching under the broker epoch that it
+        registered (KIP-903).
+        """
+        if replica.broker_epoch is None or not self.brokers.may_be_in_isr(replica.broker_id):
+            return False
+        return replica.broker_epoch in (-1, self.brokers.epoch_of(replica.broker_id))
+
+    def maybe_expand_isr(self, replica: RemoteReplica) -> None:
+        """RL 2.4: proposes a follower that reached the high watermark and the leader epoch's
+        start.
+        """
+        state, log = self.isr_state, self.leader_log
+        if (
+            log is None
+            or not isinstance(state, CommittedIsr)
+            or replica.broker_id in state.isr
+            or not self.is_eligible(replica)
+        ):
+            return
+        # Not by the high watermark alone: a new leader's may be below what was committed before it.
+        if replica.log_end.offset >= max(log.high_watermark, self.leader_epoch_start_offset):
+            self._propose_isr(state.expand(replica.broker_id), replica.last_fetch_ms)
+
+    def maybe_shrink_isr(self, now_ms: int) -> None:
+        """RL 2.4: proposes to remove the followers that have not been caught up for
+        `replica.lag.time.max.ms`.
+        """
+        state, log = self.isr_state, self.leader_log
+        if log is None or not isinstance(state, CommittedIsr):
+            return
+        leader_end = log.log_end_offset
+        lagging = frozenset(
+            broker
+            for broker, replica in self.remote_replicas.items()
+            if broker in state.isr and not replica.is_caught_up(leader_end, now_ms, self.max_lag_ms)
+        )
+        if lagging:
+            self._propose_isr(state.shrink(lagging), now_ms)
+
+    def _propose_isr(self, pending: PendingIsr, now_ms: int) -> None:
+        self.isr_state = pending
+        self.history.isr_proposed(self, pending, now_ms)
+        self.emit(IsrChangeWanted(self, pending))
+
+    def isr_proposal(self, pending: PendingIsr) -> IsrProposal:
+        """A pending change as AlterPartition says it, with the broker epoch of each member
+        (KIP-903).
+        """
+        members = []
+        for broker_id in sorted(pending.proposed):
+            replica = self.remote_replicas.get(broker_id)
+            seen = self.brokers.epoch_of(broker_id) if replica is None else replica.broker_epoch
+            members.append((broker_id, -1 if seen is None else seen))
+        return IsrProposal(
+            self.topic_partition,
+            self.topic_id,
+            self.leader_epoch,
+            self.partition_epoch,
+            tuple(members),
+            pending.last_committed.leader_recovery_state,
+        )
+
+    def alter_partition_answered(self, pending: PendingIsr, answer: IsrAnswer, now_ms: int) -> None:
+        """RL 2.5. An answer to what is no longer pending changes nothing."""
+        if self.isr_state is not pending:
+            return
+        if answer.error != _NONE:
+            self.history.isr_refused(answer.error, now_ms)
+        reaction = reaction_to(answer, self.leader_epoch, self.partition_epoch)
+        if reaction is Reaction.CONFIRM:
+            self.partition_epoch = answer.partition_epoch
+            self.isr_state = CommittedIsr(answer.isr, answer.leader_recovery_state)
+            self.history.isr_confirmed(self, pending, now_ms)
+            self.emit(IsrChanged(self, isinstance(pending, PendingExpand)))
+            self.advance_high_watermark(now_ms)
+        elif reaction is Reaction.REVERT:
+            self.isr_state = pending.last_committed
+        elif reaction is Reaction.RETRY:
+            self.emit(IsrChangeWanted(self, pending))
 
     # the high watermark
     def advance_high_watermark(self, now_ms: int) -> None:
-        """Moves it if it may, and tells."""
+        """Moves it if it may, and emits that it did."""
         if self.maybe_increment_leader_hw(now_ms):
-            self.events.append(self.high_watermark_advanced)
+            self.emit(self.high_watermark_advanced)
+
+    def log_synced(self, now_ms: int) -> None:
+        """A sync that appends waited for (`flush.messages`) is done: what it wrote counts."""
+        self.emit(LogSynced(self))
+        self.advance_high_watermark(now_ms)
 
     def maybe_increment_leader_hw(self, now_ms: int) -> bool:
         """RL 2.3. True when it moved."""
@@ -406,7 +591,7 @@ class Partition:
             return ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
         return ErrorCode.NONE
 
-    def settled(self, required_offset: int) -> ErrorCode | None:
+    def leader_synced(self, required_offset: int) -> ErrorCode | None:
         """None while an append below `required_offset` waits for the leader's sync
         (`flush.messages`); then NONE, or the error to answer with.
         """
@@ -513,7 +698,7 @@ class Partition:
         if follower.broker_id in self.adding:
             self.stats.reassignment_bytes_out += size
 
-    def read_given_back(self, params: FetchParams, size: int) -> None:
+    def uncount_read(self, params: FetchParams, size: int) -> None:
         """What a read brought is not sent: its reader waits, and reads again."""
         if params.replica_id < 0:
             self.stats.bytes_out -= size
@@ -557,19 +742,11 @@ class Partition:
                 ErrorCode.UNKNOWN_LEADER_EPOCH if epoch_sent else ErrorCode.NOT_LEADER_OR_FOLLOWER,
                 f"broker {broker_id} is no replica of {self.topic_partition}",
             )
-        if not is_registered(params, self.brokers):
+        if not is_registered(broker_id, params.replica_epoch, self.brokers):
             raise BrokerError(
                 ErrorCode.NOT_LEADER_OR_FOLLOWER, f"broker {broker_id} has registered anew since"
             )
         return replica
-
-    def is_eligible(self, replica: RemoteReplica) -> bool:
-        """KRAFT 3.6: not fenced, not shutting down, fetching under the broker epoch that it
-        registered (KIP-903).
-        """
-        if replica.broker_epoch is None or not self.brokers.may_be_in_isr(replica.broker_id):
-            return False
-        return replica.broker_epoch in (-1, self.brokers.epoch_of(replica.broker_id))
 
     def _follower_fetched(
         self,
@@ -580,33 +757,16 @@ class Partition:
         broker_epoch: int,
         now_ms: int,
     ) -> None:
-        if self.resting:
-            self._wake_reads_by(replica)
+        for listener in self.listeners:
+            listener.follower_fetched(replica)
         end_before, start_before = replica.log_end.offset, replica.log_start_offset
         low_watermark = -1 if start_before == log_start_offset else self.low_watermark()
         replica.fetched(log_end, log_start_offset, now_ms, leader_end, broker_epoch)
-        leader_isr.maybe_expand(self, replica)
+        self.maybe_expand_isr(replica)
         if end_before != log_end.offset:
             self.advance_high_watermark(now_ms)
         if start_before != log_start_offset and self.low_watermark() > low_watermark:
-            self.events.append(LogStartAdvanced(self))
-
-    def wake(self) -> list[IdlePartitions]:
-        """Something happened here: what rested is read again. The sessions that it is a part of."""
-        rested, self.resting = self.resting, ()
-        return [session for quiet in rested if (session := quiet.wake()) is not None]
-
-    def let_go(self, quiet: IdleRead) -> None:
-        """It rests no longer, though nothing happened here."""
-        self.resting = tuple(each for each in self.resting if each is not quiet)
-
-    def _wake_reads_by(self, replica: RemoteReplica) -> None:
-        """It fetches in another session by now (it reconnected, or restarted): what it was told
-        in an old one counts no longer.
-        """
-        for quiet in self.resting:
-            if quiet.replica is replica:
-                quiet.leave()
+            self.emit(LogStartAdvanced(self))
 
     def low_watermark(self) -> int:
         """RL 2.8: the least log start over this broker and the live followers."""
@@ -639,5 +799,5 @@ class Partition:
                 f"offset {offset} is not within 0..{log.high_watermark}",
             )
         if log.increment_log_start_offset(wanted):
-            self.events.append(LogStartAdvanced(self))
+            self.emit(LogStartAdvanced(self))
         return wanted, self.low_watermark()

@@ -1,15 +1,16 @@
-"""What a partition remembers of its own changes, for whoever asks why it is as it is.
+"""What a partition remembers of its own changes, for the explanation of why it is as it is.
 
-Owns `PartitionHistory`: why each absent replica is out of the ISR, since when the ISR is below its
-minimum, what was proposed and refused, what truncations cut, why following stopped.
+Owns `PartitionHistory`: why each replica that is out of the ISR left it, since when the ISR is
+below its minimum, what was proposed and refused, what truncations dropped, why following stopped.
 
-1. Written at transitions only (role, ISR, minimum ISR, cut, failure); an append, a read or a
-   follower's fetch never touches it.
+1. Written by `Partition`, at transitions only (role, ISR, minimum ISR, truncation, failure); an
+   append, a read or a follower's fetch never touches it.
 2. It decides nothing: without it everything would go the same way.
-3. Its size is bounded: the last `TRUNCATIONS_KEPT` truncations, and one absence per absent replica.
+3. Its size is bounded: the last `TRUNCATIONS_KEPT` truncations, and one entry per replica that is
+   out of the ISR.
 
 Source: RL 2.3-2.5, 6.3; issue "Replication", explain. Times are monotonic milliseconds, -1 never;
-truncations carry the calendar's. Leaves out: telling (`explanation`).
+truncations carry the calendar's. Not here: the explanation (`explain`).
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from twisted_broker.interfaces import TopicPartition
 from twisted_broker.replication.partition.isr import PendingExpand, PendingShrink
 
 if TYPE_CHECKING:
+    from twisted_broker.log.log import Log
     from twisted_broker.replication.partition.isr import IsrState, PendingIsr
     from twisted_broker.replication.partition.partition import Partition
     from twisted_broker.replication.partition.remote_replica import RemoteReplica
@@ -30,7 +32,7 @@ if TYPE_CHECKING:
 TRUNCATIONS_KEPT = 8
 
 
-class Rule(Enum):
+class Cause(Enum):
     """Why a replica is out of the ISR; the values are what `status` and `replog explain` say."""
 
     LAG = "lag"
@@ -41,13 +43,13 @@ class Rule(Enum):
     BEFORE_THIS_LEADER = "before this leader"
 
 
-class Absence(NamedTuple):
-    """A replica that left, or was never in: by which rule, since when, and how it stood then.
+class OutOfIsr(NamedTuple):
+    """A replica that left the ISR, or was never in it: why, since when, and how far it was then.
 
     Offsets are -1 where nothing was known.
     """
 
-    rule: Rule
+    cause: Cause
     since_ms: int
     last_caught_up_ms: int
     log_end: int
@@ -68,12 +70,12 @@ class FollowingFailure(NamedTuple):
     at_ms: int
 
 
-_NOBODY: Mapping[int, Absence] = {}
+_NOBODY: Mapping[int, OutOfIsr] = {}
 
 
 class Truncation(NamedTuple):
-    """What a truncation took: offsets from `to_offset` up to `from_offset`, and the leader epochs
-    that began there.
+    """What a truncation dropped: offsets from `to_offset` up to `from_offset`, and the leader
+    epochs that began there.
 
     `last_epoch`: of the last entry before it; `leader_epoch`: under which it was made;
     `high_watermark`: the own one before it.
@@ -89,6 +91,22 @@ class Truncation(NamedTuple):
     size_in_bytes: int = 0
     wall_ms: int = -1
 
+    @classmethod
+    def of(cls, log: Log, offset: int, leader_epoch: int, wall_ms: int) -> Truncation:
+        """What truncating `log` to `offset` is about to drop; with the log's size as it is now."""
+        known = log.leader_epochs
+        return cls(
+            log.topic_partition,
+            log.log_end_offset,
+            offset,
+            tuple(epoch for epoch, start in known.entries() if start >= offset),
+            log.high_watermark,
+            known.latest_epoch,
+            leader_epoch,
+            log.size_in_bytes,
+            wall_ms,
+        )
+
     @property
     def below_high_watermark(self) -> bool:
         return self.to_offset < self.high_watermark
@@ -98,9 +116,8 @@ class Truncation(NamedTuple):
         below = (
             f", below its high watermark {self.high_watermark}" if self.below_high_watermark else ""
         )
-        return (
-            f"{self.topic_partition} cut from {self.from_offset} to {self.to_offset}{epochs}{below}"
-        )
+        span = f"truncated from {self.from_offset} to {self.to_offset}"
+        return f"{self.topic_partition} {span}{epochs}{below}"
 
 
 class PartitionHistory:
@@ -108,9 +125,9 @@ class PartitionHistory:
 
     __slots__ = (
         "_leaving",
-        "absences",
         "failure",
         "isr_since_ms",
+        "out_of_isr",
         "proposed_ms",
         "refusal",
         "role_since_ms",
@@ -119,15 +136,15 @@ class PartitionHistory:
     )
 
     def __init__(self) -> None:
-        self.absences: Mapping[int, Absence] = _NOBODY
+        self.out_of_isr: Mapping[int, OutOfIsr] = _NOBODY
         self.truncations: tuple[Truncation, ...] = ()
         self.failure: FollowingFailure | None = None
         self.refusal: Refusal | None = None
         self.role_since_ms = self.isr_since_ms = self.under_min_since_ms = self.proposed_ms = -1
-        self._leaving: Mapping[int, Absence] = _NOBODY
+        self._leaving: Mapping[int, OutOfIsr] = _NOBODY
 
     # roles
-    def leads(
+    def became_leader(
         self,
         partition: Partition,
         before: IsrState,
@@ -135,65 +152,65 @@ class PartitionHistory:
         epoch_is_new: bool,
         now_ms: int,
     ) -> None:
-        """The controller's word made it leader after `leader_before` (None: it led already), or
-        changed what it leads.
+        """The controller made it leader after `leader_before` (None: it led already), or changed
+        what it leads.
         """
         if leader_before is not None:
-            self.absences = self._leaving = _NOBODY
+            self.out_of_isr = self._leaving = _NOBODY
             self.failure = self.refusal = None
         if epoch_is_new:
             self.role_since_ms = now_ms
-        self._isr_is(partition, before, leader_before, now_ms)
+        self._note_isr(partition, before, leader_before, now_ms)
 
-    def follows(self, now_ms: int) -> None:
+    def became_follower(self, now_ms: int) -> None:
         """A new leader epoch under another leader."""
-        self.absences = self._leaving = _NOBODY
+        self.out_of_isr = self._leaving = _NOBODY
         self.failure = self.refusal = None
         self.under_min_since_ms = self.proposed_ms = -1
         self.role_since_ms = self.isr_since_ms = now_ms
 
     # the ISR
-    def proposed(self, partition: Partition, pending: PendingIsr, now_ms: int) -> None:
-        """A change goes to the controller; how those stand that are to leave is kept until it is
-        confirmed.
+    def isr_proposed(self, partition: Partition, pending: PendingIsr, now_ms: int) -> None:
+        """A change goes to the controller; how far those are that are to leave is kept until it
+        is confirmed.
         """
         self.proposed_ms = now_ms
         self._leaving = _NOBODY
         if isinstance(pending, PendingShrink):
             remote, leader_end = partition.remote_replicas, _leader_end(partition)
             self._leaving = {
-                broker: _absence(Rule.LAG, remote[broker], leader_end, now_ms)
+                broker: _out_of_isr(Cause.LAG, remote[broker], leader_end, now_ms)
                 for broker in pending.leaving
                 if broker in remote
             }
 
-    def confirmed(self, partition: Partition, before: IsrState, now_ms: int) -> None:
+    def isr_confirmed(self, partition: Partition, before: IsrState, now_ms: int) -> None:
         """The controller took the change; `before` is the state it was proposed from."""
         self.refusal = None
-        self._isr_is(partition, before, None, now_ms)
+        self._note_isr(partition, before, None, now_ms)
 
-    def refused(self, error: ErrorCode, now_ms: int) -> None:
+    def isr_refused(self, error: ErrorCode, now_ms: int) -> None:
         self.refusal = Refusal(error, now_ms)
 
-    def _isr_is(
+    def _note_isr(
         self, partition: Partition, before: IsrState, leader_before: int | None, now_ms: int
     ) -> None:
         isr, leader_end = partition.isr_state.isr, _leader_end(partition)
         if leader_before is not None or isr != before.isr:
             self.isr_since_ms = now_ms
-        absences: dict[int, Absence] = {}
+        found: dict[int, OutOfIsr] = {}
         for broker, replica in partition.remote_replicas.items():
             if broker not in isr:
-                known = self.absences.get(broker) or self._leaving.get(broker)
-                absences[broker] = known or _absence(
-                    _rule(partition, broker, before, leader_before), replica, leader_end, now_ms
+                known = self.out_of_isr.get(broker) or self._leaving.get(broker)
+                found[broker] = known or _out_of_isr(
+                    _cause(partition, broker, before, leader_before), replica, leader_end, now_ms
                 )
-        self.absences = absences or _NOBODY
+        self.out_of_isr = found or _NOBODY
         self._leaving = _NOBODY
         self.proposed_ms = -1
-        self.minimum_checked(partition, now_ms)
+        self.min_isr_checked(partition, now_ms)
 
-    def minimum_checked(self, partition: Partition, now_ms: int) -> None:
+    def min_isr_checked(self, partition: Partition, now_ms: int) -> None:
         """RL 2.3: the ISR, or the minimum, has changed."""
         if partition.leader_log is None or len(partition.isr_state.isr) >= partition.min_isr:
             self.under_min_since_ms = -1
@@ -201,8 +218,8 @@ class PartitionHistory:
             self.under_min_since_ms = now_ms
 
     # following
-    def cut(self, cut: Truncation) -> None:
-        self.truncations = (*self.truncations[1 - TRUNCATIONS_KEPT :], cut)
+    def truncated(self, truncation: Truncation) -> None:
+        self.truncations = (*self.truncations[1 - TRUNCATIONS_KEPT :], truncation)
 
     def following_failed(self, reason: str, now_ms: int) -> None:
         self.failure = FollowingFailure(reason, now_ms)
@@ -213,7 +230,7 @@ def older_metadata(newest_epoch: int, reason: str) -> str:
     return (
         f"its log has records of leader epoch {newest_epoch}, but {reason}: the controller's "
         "metadata is older than this replica "
-        "(restored from an older copy?); nothing is cut"
+        "(restored from an older copy?); nothing is truncated"
     )
 
 
@@ -221,14 +238,14 @@ def _leader_end(partition: Partition) -> int:
     return -1 if partition.leader_log is None else partition.leader_log.log_end_offset
 
 
-def _absence(rule: Rule, replica: RemoteReplica, leader_end: int, now_ms: int) -> Absence:
-    return Absence(
-        rule, now_ms, replica.last_caught_up_ms or -1, replica.log_end.offset, leader_end
+def _out_of_isr(reason: Cause, replica: RemoteReplica, leader_end: int, now_ms: int) -> OutOfIsr:
+    return OutOfIsr(
+        reason, now_ms, replica.last_caught_up_ms or -1, replica.log_end.offset, leader_end
     )
 
 
-def _rule(partition: Partition, broker: int, before: IsrState, leader_before: int | None) -> Rule:
-    """What took a replica out that this leader did not propose to leave out.
+def _cause(partition: Partition, broker: int, before: IsrState, leader_before: int | None) -> Cause:
+    """Why a replica is out of the ISR that this leader did not propose to remove.
 
     Who led until now was in the ISR until now.
     """
@@ -240,8 +257,8 @@ def _rule(partition: Partition, broker: int, before: IsrState, leader_before: in
         )
     ):
         if not partition.brokers.is_alive(broker):
-            return Rule.FENCED
-        return Rule.CONTROLLER if partition.brokers.may_be_in_isr(broker) else Rule.SHUTTING_DOWN
+            return Cause.FENCED
+        return Cause.CONTROLLER if partition.brokers.may_be_in_isr(broker) else Cause.SHUTTING_DOWN
     if broker in partition.adding or led_already:
-        return Rule.NEW_REPLICA
-    return Rule.BEFORE_THIS_LEADER
+        return Cause.NEW_REPLICA
+    return Cause.BEFORE_THIS_LEADER

@@ -7,11 +7,11 @@ which broker epoch it fetches.
    end as of its previous fetch; so a follower that always reads all there was stays in sync under
    constant load.
 2. `last_caught_up_ms` never goes back within a leader epoch.
-3. While it keeps pace with its session (`resting`), every round of that session is a fetch at the
-   leader's end: the pulse tells when.
+3. While it shares the rounds of its fetch session, every round is a fetch at the leader's end: the
+   session's last round says when.
 
-Source: RL 1.10, 2.2; Kafka's `Replica`. Times are monotonic milliseconds. Leaves out: the local log
-(`partition`).
+Source: RL 1.10, 2.2; Kafka's `Replica`. Times are monotonic milliseconds. Not here: the local log
+(`partition`), when a session's round stands for a fetch (`idle_partitions`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from twisted_broker.log.offset_metadata import UNKNOWN, LogOffsetMetadata
 
 
 class LastRound:
-    """When a follower last asked for everything that rests in its session."""
+    """When a follower last fetched what its session does not read again."""
 
     __slots__ = ("ms",)
 
@@ -34,7 +34,7 @@ class RemoteReplica:
     __slots__ = (
         "_caught_up_ms",
         "_fetch_ms",
-        "_pulse",
+        "_last_round",
         "broker_epoch",
         "broker_id",
         "last_fetch_leader_end",
@@ -49,17 +49,17 @@ class RemoteReplica:
         self.last_fetch_leader_end = -1
         self.broker_epoch: int | None = None
         self._fetch_ms = self._caught_up_ms = 0
-        self._pulse: LastRound | None = None
+        self._last_round: LastRound | None = None
 
     @property
     def last_fetch_ms(self) -> int:
-        return self._fetch_ms if self._pulse is None else max(self._fetch_ms, self._pulse.ms)
+        last = self._last_round
+        return self._fetch_ms if last is None else max(self._fetch_ms, last.ms)
 
     @property
     def last_caught_up_ms(self) -> int:
-        return (
-            self._caught_up_ms if self._pulse is None else max(self._caught_up_ms, self._pulse.ms)
-        )
+        last = self._last_round
+        return self._caught_up_ms if last is None else max(self._caught_up_ms, last.ms)
 
     @property
     def log_end_offset(self) -> int:
@@ -77,9 +77,9 @@ class RemoteReplica:
         leader_end: int,
         broker_epoch: int,
     ) -> None:
-        """Takes a fetch in: `log_end` is where it reads, hence its own end."""
-        if self._pulse is not None:
-            self.leave_pace(self._pulse)
+        """Notes a fetch: `log_end` is where it reads, hence its own end."""
+        if self._last_round is not None:
+            self.leave_round(self._last_round)
         if log_end.offset >= leader_end:
             self._caught_up_ms = max(self._caught_up_ms, now_ms)
         elif log_end.offset >= self.last_fetch_leader_end:
@@ -91,27 +91,27 @@ class RemoteReplica:
         self.broker_epoch = broker_epoch
 
     @property
-    def keeps_pace(self) -> bool:
-        return self._pulse is not None
+    def shares_round(self) -> bool:
+        return self._last_round is not None
 
-    def keep_pace(self, pulse: LastRound) -> None:
-        """It stands at the leader's end, and fetches there whenever `pulse` says so.
+    def share_round(self, last_round: LastRound) -> None:
+        """It is at the leader's end, and fetches there whenever `last_round` says so.
 
-        Only while it keeps pace with nobody else.
+        Only while it shares the rounds of no other session.
         """
-        self._pulse = pulse
+        self._last_round = last_round
 
-    def leave_pace(self, pulse: LastRound) -> None:
-        """`pulse` speaks for it no longer; what it said until now stays."""
-        if self._pulse is pulse:
+    def leave_round(self, last_round: LastRound) -> None:
+        """`last_round` no longer counts for it; what it said until now stays."""
+        if self._last_round is last_round:
             self._fetch_ms, self._caught_up_ms = self.last_fetch_ms, self.last_caught_up_ms
-            self._pulse = None
+            self._last_round = None
 
     def reset(self, now_ms: int, leader_end: int, leader_is_new: bool, in_isr: bool) -> None:
         """RL 2.2: at a new leader epoch: caught up now if in the ISR, else never; offsets are
         forgotten when the leader is new.
         """
-        self._pulse = None
+        self._last_round = None
         self._caught_up_ms = now_ms if in_isr else 0
         self._fetch_ms = now_ms if in_isr and not leader_is_new else 0
         self.last_fetch_leader_end = -1 if leader_is_new else leader_end

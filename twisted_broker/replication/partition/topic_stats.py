@@ -6,7 +6,7 @@ Owns the counters that appends and reads raise.
    addition.
 2. When the last partition of a topic leaves, its counts go into `gone`: the total never falls.
 
-Source: RL 1.13; Kafka's `BrokerTopicStats`. Leaves out: names and rates (`status.metrics`).
+Source: RL 1.13; Kafka's `BrokerTopicStats`. Not here: names and rates (`status.metrics`).
 """
 
 from __future__ import annotations

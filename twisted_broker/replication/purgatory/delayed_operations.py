@@ -8,8 +8,8 @@ outcomes they complete.
 2. Time-out is an answer too: what is not satisfied gets REQUEST_TIMED_OUT; a fetch is simply read
    again.
 
-Source: RL 1.7, 1.9, 2.8; Kafka's `DelayedProduce`, `DelayedFetch`, `DelayedDeleteRecords`. Leaves
-out: waiting (`purgatory`).
+Source: RL 1.7, 1.9, 2.8; Kafka's `DelayedProduce`, `DelayedFetch`, `DelayedDeleteRecords`. Not
+here: waiting (`purgatory`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Generic, Protocol, TypeVar
 from twisted_broker.interfaces import TopicPartition
 from twisted_broker.log.append_info import RecordError
 from twisted_broker.log.offset_metadata import LogOffsetMetadata
-from twisted_broker.replication.idle_partitions import IdlePartitions
+from twisted_broker.replication.fetch_session import SESSIONLESS, FetchContext
 from twisted_broker.replication.partition.fetch_data import (
     LOG_END,
     FetchParams,
@@ -41,7 +41,7 @@ class Outcome(Protocol):
     error: ErrorCode
 
 
-Settled = TypeVar("Settled", bound=Outcome)
+OutcomeT = TypeVar("OutcomeT", bound=Outcome)
 
 
 class AppendOutcome:
@@ -85,14 +85,14 @@ class AppendOutcome:
         return f"<{self.topic_partition} {self.error.name} {self.base_offset}..{self.last_offset}>"
 
 
-class DelayedOutcomes(Generic[Settled]):
+class DelayedOutcomes(Generic[OutcomeT]):
     """What waits for every partition of a request: outcomes leave as they are satisfied, refused
     ones never come in.
     """
 
     __slots__ = ("_partition_of", "_waiting")
 
-    def __init__(self, outcomes: Sequence[Settled], partition_of: PartitionOf) -> None:
+    def __init__(self, outcomes: Sequence[OutcomeT], partition_of: PartitionOf) -> None:
         self._partition_of = partition_of
         self._waiting = [outcome for outcome in outcomes if outcome.error == ErrorCode.NONE]
 
@@ -101,7 +101,7 @@ class DelayedOutcomes(Generic[Settled]):
         return [outcome.topic_partition for outcome in self._waiting]
 
     @property
-    def unsatisfied(self) -> Sequence[Settled]:
+    def unsatisfied(self) -> Sequence[OutcomeT]:
         """What it waited for when it was last tried."""
         return self._waiting
 
@@ -109,7 +109,7 @@ class DelayedOutcomes(Generic[Settled]):
         self._waiting = [outcome for outcome in self._waiting if not self._satisfied(outcome)]
         return not self._waiting
 
-    def _satisfied(self, outcome: Settled) -> bool:
+    def _satisfied(self, outcome: OutcomeT) -> bool:
         """Whether its partition need not be waited for any longer; then the outcome says what
         became of it.
         """
@@ -142,7 +142,7 @@ class DelayedProduce(DelayedOutcomes[AppendOutcome]):
             error = (
                 partition.enough_replicas_reached(required)
                 if self.acks == -1
-                else partition.settled(required)
+                else partition.leader_synced(required)
             )
         except BrokerError as refusal:
             error = refusal.code
@@ -159,18 +159,18 @@ class DelayedFetch:
     mostly so with partitions that nobody writes to.
     """
 
-    __slots__ = ("_first_read", "_params", "_partition_of", "_resting", "_waiting", "unchanged")
+    __slots__ = ("_first_read", "_partition_of", "_session", "_waiting", "params", "unchanged")
 
     def __init__(
         self,
         params: FetchParams,
         first_read: Sequence[FetchPartitionResult],
         partition_of: PartitionOf,
-        resting: IdlePartitions | None = None,
+        session: FetchContext = SESSIONLESS,
     ) -> None:
-        self._params = params
+        self.params = params
         self._partition_of = partition_of
-        self._resting = resting
+        self._session = session
         self._waiting = tuple([(result.request, result.fetch_offset) for result in first_read])
         self._first_read = (
             first_read if params.replica_id >= 0 else None
@@ -179,21 +179,20 @@ class DelayedFetch:
 
     @property
     def keys(self) -> list[Hashable]:
-        """Its partitions, and its session: what is woken there is waited for too."""
+        """Its partitions, and its session, which may add some of its own while this waits."""
         keys: list[Hashable] = [request.topic_partition for request, _ in self._waiting]
-        return keys if self._resting is None else [*keys, self._resting]
+        return [*keys, *self._session.watch_keys]
 
-    @property
-    def params(self) -> FetchParams:
-        return self._params
+    def requests_again(self) -> list[FetchPartitionRequest]:
+        """What is read when it is complete: what was read before, then what its session added."""
+        return [*(request for request, _ in self._waiting), *self._session.take_woken()]
 
     def offset_in(self, topic_partition: TopicPartition) -> int:
         """Where it reads one of its partitions; -1 for one that a later request of its session
         took over.
         """
-        requests = [request for request, _ in self._asked()]
-        if self._resting is not None:
-            requests += self._resting.requests
+        requests = [request for request, _ in self._reads()]
+        requests += self._session.idle_requests
         return next(
             (
                 request.fetch_offset
@@ -208,7 +207,7 @@ class DelayedFetch:
         nothing.
         """
         total = 0
-        for request, fetch_offset in self._asked():
+        for request, fetch_offset in self._reads():
             try:
                 total += max(0, self._readable(request, fetch_offset))
             except BrokerError:
@@ -216,10 +215,10 @@ class DelayedFetch:
         return total
 
     def is_complete(self, changed: Hashable = None) -> bool:
-        if changed is not None and self._reads_several and not self._adds(changed):
+        if changed is not None and self._reads_several and not self._may_be_completed_by(changed):
             return False
         readable = 0
-        for request, fetch_offset in self._asked():
+        for request, fetch_offset in self._reads():
             try:
                 found = self._readable(request, fetch_offset)
             except BrokerError:  # cases A to E, and H where the epoch's end cannot be told
@@ -227,43 +226,42 @@ class DelayedFetch:
             if found < 0:
                 return True
             readable += found
-        return readable >= self._params.min_bytes  # case G
+        return readable >= self.params.min_bytes  # case G
 
     @property
     def _reads_several(self) -> bool:
-        return len(self._waiting) + (0 if self._resting is None else len(self._resting.woken)) > 1
+        return len(self._waiting) + len(self._session.woken) > 1
 
-    def _adds(self, changed: Hashable) -> bool:
+    def _may_be_completed_by(self, changed: Hashable) -> bool:
         """Whether what happened there may complete it: most often a high watermark moved, which
         followers do not wait for.
         """
         try:
             return any(
                 self._readable(request, offset)
-                for request, offset in self._asked()
+                for request, offset in self._reads()
                 if request.topic_partition == changed
             )
         except BrokerError:
             return True
 
-    def _asked(self) -> Iterator[tuple[FetchPartitionRequest, LogOffsetMetadata]]:
-        """What it reads: what rests has nothing to read."""
+    def _reads(self) -> Iterator[tuple[FetchPartitionRequest, LogOffsetMetadata]]:
+        """What it reads, and where; what its session has idle has nothing to read."""
         yield from self._waiting
-        if self._resting is not None:
-            yield from self._resting.woken.values()
+        yield from self._session.woken
 
     def expire(self) -> None:
         """Whoever waits reads again, unless it would see what it saw."""
-        woken = self._resting is not None and self._resting.woken
-        if self._first_read is not None and not woken and all(map(self._holds, self._first_read)):
+        first_read, woken = self._first_read, self._session.woken
+        if first_read is not None and not woken and all(map(self._would_read_the_same, first_read)):
             self.unchanged = self._first_read
 
-    def _holds(self, result: FetchPartitionResult) -> bool:
+    def _would_read_the_same(self, result: FetchPartitionResult) -> bool:
         """Whether the follower is at the end of the same log, and knows its watermarks."""
         request = result.request
         try:
             partition = self._partition_of(request.topic_partition)
-            log = partition.log_for(request.current_leader_epoch, self._params.only_leader)
+            log = partition.log_for(request.current_leader_epoch, self.params.only_leader)
         except BrokerError:
             return False
         return (
@@ -280,10 +278,10 @@ class DelayedFetch:
         Raises `BrokerError` likewise.
         """
         partition = self._partition_of(request.topic_partition)
-        log = partition.log_for(request.current_leader_epoch, self._params.only_leader)
+        log = partition.log_for(request.current_leader_epoch, self.params.only_leader)
         if request.topic_id is not None and request.topic_id != partition.topic_id:
             return -1
-        isolation = self._params.isolation
+        isolation = self.params.isolation
         found = 0
         if isolation != LOG_END or log.log_end_offset != fetch_offset.offset:
             end = partition.end_for(isolation)

@@ -11,7 +11,7 @@ Owns the lists of what waits, by key, and the Deferreds that are fired when it w
    is looked at.
 5. One that raises when tried is completed and logged; the others go on.
 
-Source: RL 4.1, 4.3; Kafka's `DelayedOperationPurgatory`. Leaves out: the conditions (`delayed`),
+Source: RL 4.1, 4.3; Kafka's `DelayedOperationPurgatory`. Not here: the conditions (`delayed`),
 time (`timing_wheel`).
 """
 
@@ -132,35 +132,37 @@ class Purgatory:
         """
         if not tried and operation.is_complete():
             return None
-        parked = DelayedOperation(self, operation)
+        delayed = DelayedOperation(self, operation)
         self.waiting += 1
         for key in keys:
-            self._watched.setdefault(key, []).append(parked)
-        if parked.try_complete():
+            self._watched.setdefault(key, []).append(delayed)
+        if delayed.try_complete():
             return None
-        self._wheel.add(parked, timeout_ms)
-        return parked.deferred
+        self._wheel.add(delayed, timeout_ms)
+        return delayed.deferred
 
     def watch_too(self, key: Hashable, other: Hashable) -> None:
         """What waits under `key` waits under `other` from now on, too."""
-        waiting = [parked for parked in self._watched.get(key, ()) if parked.operation is not None]
+        waiting = [
+            delayed for delayed in self._watched.get(key, ()) if delayed.operation is not None
+        ]
         if waiting:
             self._watched[key] = waiting  # nobody else looks at this list
             self._watched.setdefault(other, []).extend(waiting)
 
     def check(self, key: Hashable) -> int:
         """Tries all that waits under `key`; returns how many it completed."""
-        parked_here = self._watched.get(key)
-        if not parked_here:
+        watching = self._watched.get(key)
+        if not watching:
             return 0
-        done = [parked for parked in parked_here if parked.try_complete(key)]
-        still = [parked for parked in parked_here if parked.operation is not None]
+        done = [delayed for delayed in watching if delayed.try_complete(key)]
+        still = [delayed for delayed in watching if delayed.operation is not None]
         if still:
             self._watched[key] = still
         else:
             self._watched.pop(key, None)
-        for parked in done:
-            parked.fire()
+        for delayed in done:
+            delayed.fire()
         return len(done)
 
     def check_all(self) -> None:
@@ -171,19 +173,19 @@ class Purgatory:
     def watching(self, key: Hashable) -> list[tuple[Operation, int]]:
         """What waits under `key`, oldest first, and in how many ms its time is up."""
         return [
-            (parked.operation, self._wheel.remaining_ms(parked))
-            for parked in self._watched.get(key, ())
-            if parked.operation is not None
+            (delayed.operation, self._wheel.remaining_ms(delayed))
+            for delayed in self._watched.get(key, ())
+            if delayed.operation is not None
         ]
 
     def complete_all(self) -> None:
         """Lets everything go as if its time were up (shutdown)."""
         for key in list(self._watched):
-            for parked in self._watched.pop(key, ()):
-                parked.expired()
+            for delayed in self._watched.pop(key, ()):
+                delayed.expired()
 
-    def _left(self, parked: DelayedOperation) -> None:
-        self._wheel.cancel(parked)
+    def _left(self, delayed: DelayedOperation) -> None:
+        self._wheel.cancel(delayed)
         self.waiting -= 1
         self._completed += 1
         if self._completed > self._purge_interval:
@@ -191,8 +193,8 @@ class Purgatory:
             self._purge()
 
     def _purge(self) -> None:
-        for key, parked_here in list(self._watched.items()):
-            still = [parked for parked in parked_here if parked.operation is not None]
+        for key, watching in list(self._watched.items()):
+            still = [delayed for delayed in watching if delayed.operation is not None]
             if still:
                 self._watched[key] = still
             else:

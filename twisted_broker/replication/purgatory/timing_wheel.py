@@ -16,7 +16,7 @@ for all of them.
 
 Levels hold 64 slots of 64**level ms each; a slot of a higher level is dealt out to lower ones when
 its time comes, so a timer moves at most five times in its life. Source: RL 4.1, 4.2; Varghese and
-Lauck's hierarchical wheel. Leaves out: what a timer means (`purgatory`).
+Lauck's hierarchical wheel. Not here: what a timer means (`purgatory`).
 """
 
 from __future__ import annotations

@@ -53,8 +53,8 @@ class ClusterChecker:
         if parts.replica_manager is not None:
             for name, partition in parts.replica_manager.partitions.items():
                 self._look(node, name, partition)
-                if partition.resting and not parts.replica_manager.events:
-                    self.replicas.check_resting(node, partition)
+                if partition.listeners:
+                    self.replicas.check_idle(node, partition)
         if touched:
             for key in sorted(touched):
                 self.members.check_strong(key)

@@ -11,6 +11,7 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import Any
 
+from twisted_broker.replication.idle_partitions import idle_reads
 from twisted_broker.replication.partition.partition import Partition
 from twisted_broker.testing.checks.committed_state import CommittedState, Key, Violation
 from twisted_broker.testing.checks.isr_members import Members, Seen
@@ -61,15 +62,15 @@ class ReplicaChecker:
 
     # marks and leadership
 
-    def check_resting(self, node: SimNode, partition: Partition) -> None:
-        """What rests in a follower's session would be read as it was: whatever happened woken it
-        (`replication.resting`).
+    def check_idle(self, node: SimNode, partition: Partition) -> None:
+        """What is idle in a follower's session would be read as it was: whatever happened woke it
+        (`replication.idle_partitions`).
         """
-        for quiet in partition.resting:
-            if not quiet.holds():
+        for idle in idle_reads(partition):
+            if not idle.holds():
                 raise Violation(
                     f"{node.name} {partition!r}: something happened, but a follower's read at "
-                    f"{quiet.request.fetch_offset} rests"
+                    f"{idle.request.fetch_offset} is idle"
                 )
 
     def state_changed(self, node: SimNode, seen: Seen, leads: bool) -> None:

@@ -1,0 +1,203 @@
+"""Followed replicas: what a fetch brings into their partitions, and what is truncated from them.
+
+Owns `FollowedReplicas`, the `FetchTarget` of this broker's followers.
+
+1. Records go in only at the own log end, but for the batch that an empty log begins in; anything
+   else fails the partition.
+2. The high watermark is min(own end, the leader's); the log start follows the leader's, after the
+   high watermark.
+3. Every truncation is logged; one below the high watermark is a warning, for a consumer may have
+   seen what is gone.
+4. A partition that cannot be truncated or appended to fails, and only that one; a failed directory
+   is the replica manager's.
+
+Source: RL 6.3-6.5; Kafka's `ReplicaFetcherThread`. Not here: when to do it (`fetcher`), where to
+truncate (`truncation`), the change itself (`partition`), follower quotas.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from twisted.internet.defer import Deferred
+from twisted.logger import Logger
+
+from twisted_broker.interfaces import TopicPartition
+from twisted_broker.log.append_info import LogAppendInfo
+from twisted_broker.log.errors import LogDirFailure
+from twisted_broker.replication.collaborators import IReplicas
+from twisted_broker.replication.fetcher.fetch_session_handler import RequestedPartition
+from twisted_broker.replication.fetcher.fetcher_state import FetchedPartition
+from twisted_broker.replication.fetcher.truncation import (
+    EpochEnd,
+    OffsetTruncationState,
+    Restart,
+    restart_at,
+    truncation_for,
+)
+from twisted_broker.replication.partition.partition_history import Truncation
+
+if TYPE_CHECKING:
+    from twisted_broker.log.log import Log
+
+_log = Logger()
+
+
+class FetcherOutOfStep(Exception):
+    """Records came for another offset than the own log end: they must not be appended."""
+
+
+class UncleanTruncationRefused(Exception):
+    """`replog.refuse.unclean.truncation` is on, and the leader ends below the own log end."""
+
+
+def initial_offset(log: Log, truncates_on_fetch: bool) -> int:
+    """RL 1.4: where fetching begins: at the high watermark, or at the log end when fetch answers
+    say where to truncate and epochs are known.
+    """
+    return (
+        log.log_end_offset if truncates_on_fetch and len(log.leader_epochs) else log.high_watermark
+    )
+
+
+class FollowedReplicas:
+    """Those of one fetcher. `refuse_unclean`: `replog.refuse.unclean.truncation`, as it is set at
+    each call.
+    """
+
+    __slots__ = ("_refuse_unclean", "_replicas", "_unsynced")
+
+    def __init__(
+        self, replicas: IReplicas, refuse_unclean: Callable[[], bool] = lambda: False
+    ) -> None:
+        self._replicas = replicas
+        self._refuse_unclean = refuse_unclean
+        self._unsynced: list[tuple[Log, int]] = []
+
+    def _log(self, topic_partition: TopicPartition) -> Log:
+        return self._replicas.partition(topic_partition).followed_log()
+
+    def latest_epoch(self, topic_partition: TopicPartition) -> int:
+        return self._log(topic_partition).leader_epochs.latest_epoch
+
+    def log_start_offset(self, topic_partition: TopicPartition) -> int:
+        return self._log(topic_partition).log_start_offset
+
+    def process_partition_data(
+        self,
+        topic_partition: TopicPartition,
+        requested: RequestedPartition,
+        fetched: FetchedPartition,
+    ) -> LogAppendInfo | None:
+        """RL 6.4: appends an answer's records (up to the leader epoch requested) and follows the
+        leader's watermarks.
+        """
+        partition = self._replicas.partition(topic_partition)
+        log = partition.followed_log()
+        if requested.fetch_offset != log.log_end_offset:
+            raise FetcherOutOfStep(
+                f"{topic_partition} was fetched at {requested.fetch_offset}, but ends at "
+                f"{log.log_end_offset}"
+            )
+        info = None
+        if len(fetched.records):
+            wall_ms = self._replicas.runtime.wall_ms()
+            info = partition.append_as_follower(fetched.records, requested.leader_epoch, wall_ms)
+            if 0 <= info.first_offset < requested.fetch_offset:
+                _log.info(
+                    "{log} begins at {first}, with the batch that {end} is in",
+                    log=topic_partition,
+                    first=info.first_offset,
+                    end=requested.fetch_offset,
+                )
+        partition.follow_high_watermark(fetched.high_watermark)
+        partition.follow_log_start(fetched.log_start_offset)
+        if info is None or info.last_offset < 0:
+            return None  # it held no whole batch
+        if log.sync_due is not None:
+            self._unsynced.append((log, info.last_offset + 1))
+        return info
+
+    async def synced(self) -> None:
+        """With `flush.messages`: to request what follows says that all before is held, so the next
+        round waits for the syncs of this one.
+
+        Kafka's fetcher thread waits within the append.
+        """
+        waiting, self._unsynced = self._unsynced, []
+        for log, end in waiting:
+            done: Deferred[None] = Deferred()
+            log.when_settled(end, lambda done=done: None if done.called else done.callback(None))  # type: ignore[misc]
+            await done
+
+    # truncation
+    def truncate(
+        self, topic_partition: TopicPartition, fetch_offset: int, leader_end: EpochEnd | None
+    ) -> OffsetTruncationState:
+        """RL 6.3."""
+        partition = self._replicas.partition(topic_partition)
+        truncation = (
+            OffsetTruncationState(fetch_offset, True)
+            if leader_end is None
+            else truncation_for(leader_end, fetch_offset, partition.followed_log())
+        )
+        done = partition.truncate_to(truncation.offset, self._replicas.runtime.wall_ms())
+        if done is not None:
+            _log_truncation(done)
+        return truncation
+
+    def restart_at(
+        self, topic_partition: TopicPartition, leader_end: int, leader_start: int | None
+    ) -> Restart | None:
+        """RL 6.5: at the leader's end when that is below ours, else at its start when that is
+        beyond ours.
+        """
+        own_end = self._log(topic_partition).log_end_offset
+        if leader_start is None and leader_end >= own_end:
+            return None
+        return restart_at(own_end, leader_end, leader_start)
+
+    def restart(self, topic_partition: TopicPartition, restart: Restart) -> None:
+        """RL 6.5."""
+        partition = self._replicas.partition(topic_partition)
+        if restart.truncate and self._refuse_unclean():
+            raise UncleanTruncationRefused(
+                f"its leader ends at {restart.offset}, below our "
+                f"{partition.followed_log().log_end_offset}, and "
+                "replog.refuse.unclean.truncation is on"
+            )
+        _log.warn(
+            "{partition} is out of its leader's range: it goes on from {offset}",
+            partition=topic_partition,
+            offset=restart.offset,
+        )
+        wall_ms = self._replicas.runtime.wall_ms()
+        if restart.truncate:
+            done = partition.truncate_to(restart.offset, wall_ms)
+        elif restart.fully:
+            done = partition.truncate_fully_and_start_at(restart.offset, wall_ms)
+        else:
+            return
+        if done is not None:
+            _log_truncation(done)
+
+    # after it
+    def partition_failed(
+        self, topic_partition: TopicPartition, reason: BaseException | str
+    ) -> None:
+        partition = self._replicas.partitions.get(topic_partition)
+        if partition is not None:
+            partition.following_failed(str(reason), self._replicas.runtime.now_ms())
+        if isinstance(reason, LogDirFailure):
+            self._replicas.directory_failed(reason.directory, reason.cause)
+
+    def answers_processed(self) -> None:
+        self._replicas.drain()
+
+
+def _log_truncation(truncation: Truncation) -> None:
+    if truncation.below_high_watermark:
+        _log.warn("{truncation}", truncation=truncation)
+    else:
+        _log.info("{truncation}", truncation=truncation)

@@ -233,7 +233,7 @@ def test_a_stop_goes_on_when_no_controller_lets_the_broker_go() -> None:
     house = MemoryBroker().start()
     create(house, "t")
     channel: Any = house.broker.role.lifecycle._channel
-    channel.ask_once = lambda request, version: Deferred()
+    channel.send_once = lambda request, version: Deferred()
     began = house.clock.seconds()
     house.stop()
     assert 9 < house.clock.seconds() - began < 30

@@ -1,18 +1,18 @@
-"""One broker: its parts, joined; how it starts and how it stops. The composition root.
+"""One node, the composition root: makes its parts, starts and stops them.
 
-Owns the order of starting and stopping, and which part knows which.
+Owns the order of starting and stopping, and which part gets which collaborators.
 
 1. Start: directories claimed and logs loaded; controller (its listener, then its epoch); the
    broker's ports bound, still closed to clients; metadata followed, registration, caught up,
-   unfenced; then clients are let in, and `ready` fires.
+   unfenced; then clients are let in, and `start` ends.
 2. Stop, as Kafka does: leadership handed over (controlled shutdown; how long that may take:
    `cluster/controlled_shutdown.py`), listeners closed, coordinators, replica manager with its
    high-watermark checkpoint, controller, logs closed cleanly with their mark. Each step happens
    whatever became of the one before.
 3. A broker talks to its controller over the network only, also when both are in one process.
-4. A start that fails gives everything back.
+4. A start that fails stops what it started.
 
-Ring 2. Source: Kafka's `BrokerServer`, `ControllerServer`. Leaves out: options (`tap.py`), the
+Ring 2. Source: Kafka's `BrokerServer`, `ControllerServer`. Not here: options (`tap.py`), the
 service around it (`broker_service.py`).
 """
 
@@ -194,9 +194,9 @@ class Broker:
 
     async def _adopt_cluster_id(self) -> None:
         """A new broker belongs to the cluster of its controller."""
-        from twisted_broker.cluster.cluster_id import ask_cluster_id
+        from twisted_broker.cluster.cluster_id import fetch_cluster_id
 
-        found = await ask_cluster_id(self.runtime, self._controllers(), lambda: self._stopping)
+        found = await fetch_cluster_id(self.runtime, self._controllers(), lambda: self._stopping)
         self.cluster_id = self.log_manager.cluster_id = found
         self.parts = self._make_parts({})
 
@@ -225,13 +225,13 @@ class Broker:
             raise
 
     async def _start_logs(self) -> None:
-        """Directories that were not loaded are only let go: nothing is written to what is
-        perhaps another process's.
+        """Directories that were not loaded are only released: they may be another process's, so
+        nothing is written to them.
         """
         if "controller" in self.roles and self.metadata_directory in self.log_manager.directories:
             self.log_manager.directories[
                 self.metadata_directory
-            ].before_format = self._found_metadata
+            ].before_format = self._format_metadata
         try:
             await self.log_manager.start()
         except GeneratorExit:  # this coroutine is thrown away: nothing may be waited for
@@ -250,14 +250,14 @@ class Broker:
                 id=self.cluster_id,
             )
 
-    def _found_metadata(self) -> None:
+    def _format_metadata(self) -> None:
         """The metadata of a new cluster, before the directory bears its id.
 
         MetadataDamage: the cluster is not new, and its metadata is gone.
         """
-        from twisted_broker.cluster.metadata_log import found_metadata
+        from twisted_broker.cluster.metadata_log import format_metadata
 
-        found_metadata(
+        format_metadata(
             self.runtime.files,
             self.metadata_directory,
             self.cluster_id,
@@ -301,9 +301,9 @@ class Broker:
 
     async def _listen(self, endpoint: EndPoint, is_controller: bool) -> Listener:
         """Opens a port; for a broker's port, clients wait until they are let in."""
-        told = self.plan.advertised.get(endpoint.name, endpoint)
+        advertised = self.plan.advertised.get(endpoint.name, endpoint)
         dispatcher = Dispatcher(
-            self.parts, Listener(endpoint.name, told.host, told.port, is_controller)
+            self.parts, Listener(endpoint.name, advertised.host, advertised.port, is_controller)
         )
         factory = ConnectionFactory(
             self.runtime,
@@ -319,7 +319,7 @@ class Broker:
         self._factories.append(factory)
         self._dispatchers.append(dispatcher)
         dispatcher.listener = await self._open.open(
-            endpoint, factory, told, is_controller, let_in=is_controller
+            endpoint, factory, advertised, is_controller, let_in=is_controller
         )
         self.listeners.append(dispatcher.listener)
         return dispatcher.listener
@@ -420,7 +420,7 @@ class Broker:
             return None, EMPTY
         runtime = self.runtime
         try:
-            copy, base, told = open_metadata_copy(
+            copy, base, warning = open_metadata_copy(
                 runtime.files,
                 directory.disk,
                 path,
@@ -432,8 +432,8 @@ class Broker:
         except OSError as error:
             self.log_manager.fail_directory(path, error)
             return None, EMPTY
-        if told:
-            _log.error("{told}", told=told)
+        if warning:
+            _log.error("{warning}", warning=warning)
         return copy, base
 
     def _copy_failed(self, path: str, error: BaseException) -> None:
@@ -461,10 +461,10 @@ class Broker:
 
     async def _belongs_elsewhere(self, host: str, port: int) -> None:
         """Tells whose the controller is."""
-        from twisted_broker.cluster.cluster_id import ask_once
+        from twisted_broker.cluster.cluster_id import fetch_cluster_id_once
 
         try:
-            other = f"cluster {await ask_once(self.runtime, host, port)}"
+            other = f"cluster {await fetch_cluster_id_once(self.runtime, host, port)}"
         except Exception:
             other = "another cluster"
         hint = recover_hint(self.metadata_directory)
@@ -613,7 +613,7 @@ class Broker:
 
     # stopping
 
-    async def leave(self) -> None:
+    async def hand_over(self) -> None:
         """Hands leadership over (controlled shutdown), and follows nobody any more. `stop` begins
         with it.
 
@@ -629,13 +629,13 @@ class Broker:
         await role.lifecycle.controlled_shutdown()
         role.fetchers.shutdown()
 
-    def hurry(self) -> None:
+    def skip_handover(self) -> None:
         """Asked to stop once more: what is handed over is handed over.
 
         The rest of the stop is as orderly as ever.
         """
         if self.role is not None:
-            self.role.lifecycle.hurry()
+            self.role.lifecycle.skip_handover()
 
     async def stop(self) -> None:
         """Takes back what was started, in the reverse order; never raises."""
@@ -648,7 +648,7 @@ class Broker:
                 _log.failure("stopping goes on after a step that failed")
 
     async def _stop_serving(self) -> None:
-        await self.leave()
+        await self.hand_over()
         await self._open.close(lambda listener: not listener.is_controller)
         self._close_connections(on_controller=False)
         assert self.role is not None

@@ -3,7 +3,7 @@ before anything is opened.
 
 1. What Kafka refuses to start with is refused here, in one line that names a setting and what would
    be accepted.
-2. What Kafka starts with, and complains of, is a warning: the session time-out of a controller
+2. What Kafka starts with and warns of is a warning: the session time-out of a controller
    elsewhere may be another one.
 3. `metadata.log.dir` is one of `log.dirs`: a directory for the metadata alone, as Kafka has it, is
    not served.
@@ -38,8 +38,8 @@ def check_together(config: BrokerConfig) -> None:
     _check_inter_broker(config)
 
 
-def doubtful(config: BrokerConfig) -> list[str]:
-    """What is taken and will hardly do: a line each."""
+def warnings_for(config: BrokerConfig) -> list[str]:
+    """Settings that are accepted and will hardly work: a line each."""
     interval, session = (
         config.integer("broker.heartbeat.interval.ms"),
         config.integer("broker.session.timeout.ms"),

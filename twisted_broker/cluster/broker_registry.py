@@ -1,4 +1,5 @@
-"""Brokers come, beat, are fenced, shut down: what the controller decides about membership.
+"""Brokers register, send heartbeats, are fenced, shut down: what the controller decides about
+membership.
 
 Owns the sessions (`Sessions`), and the decisions on BrokerRegistration, BrokerHeartbeat,
 UnregisterBroker and lapsed sessions.
@@ -13,14 +14,14 @@ UnregisterBroker and lapsed sessions.
    directories are nobody else's.
 3. A session begins with a heartbeat (or registration) heard in this controller's life; a broker
    that was unfenced when the controller started has a full session before it is fenced. Time in
-   which the controller itself stood still is nobody's silence.
+   which the controller's own process did not run does not count.
 4. A registration that does not name the last epoch was an unclean stop: the node leaves all ISRs
    and is eligible nowhere.
-5. A heartbeat tells all directories that failed since the broker started; those that are out of its
+5. A heartbeat names all directories that failed since the broker started; those that are out of its
    registration already change nothing. Without any directory it is fenced, and may go.
 
 Source: Kafka's `ClusterControlManager`, `BrokerHeartbeatManager`, `ReplicationControlManager`;
-KRAFT 3.4, 3.5; `RL 8.2`. Left out: time (an argument, monotonic ms).
+KRAFT 3.4, 3.5; `RL 8.2`. Not here: time (an argument, monotonic ms).
 """
 
 from __future__ import annotations

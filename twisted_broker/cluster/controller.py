@@ -10,7 +10,7 @@ records, and what happens by the clock: sessions that lapse, empty records, snap
    when the disk fails.
 4. A new cluster is finalised in one metadata transaction before anything else is written.
 
-Source: Kafka's `QuorumController`; KIP-500, KIP-631, KIP-835; `RL 8.1`. Left out: what is decided
+Source: Kafka's `QuorumController`; KIP-500, KIP-631, KIP-835; `RL 8.1`. Not here: what is decided
 (`broker_registry`, `topic_changes`, ...), the requests (`api/controller.py`), reading of the log by
 others (`metadata_fetch.py`).
 """
@@ -256,10 +256,10 @@ class Controller:
                 broker=broker.id,
                 timeout=self.sessions.timeout_ms,
             )
-            self._write_quietly(fence(self.view, broker))
+            self._write_in_background(fence(self.view, broker))
             self.sessions.forget(broker.id, broker.epoch)
         if self._idle_ms and now_ms - self._last_write_ms >= self._idle_ms:
-            self._write_quietly([records.NoOpRecord()])
+            self._write_in_background([records.NoOpRecord()])
         self.log.sync()  # again, where the last one found no free descriptor; else nothing is due
         self._balance(now_ms)
         if self._snapshot_due(now_ms):
@@ -274,13 +274,13 @@ class Controller:
         ):
             self._last_balance_ms = now_ms
             if self._config.boolean("auto.leader.rebalance.enable"):
-                self._write_quietly(
+                self._write_in_background(
                     self.view.preferred_leaders(
                         self._config.integer("leader.imbalance.per.broker.percentage")
                     )
                 )
 
-    def _write_quietly(self, found: Sequence[Record]) -> None:
+    def _write_in_background(self, found: Sequence[Record]) -> None:
         self.write(found).addErrback(lambda failure: failure.trap(BrokerError) and None)
 
     def _snapshot_due(self, now_ms: int) -> bool:

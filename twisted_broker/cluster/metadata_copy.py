@@ -7,12 +7,12 @@ of a copy that was damaged.
 1. It holds committed records only: whatever contradicts it is a fault, and is never truncated here.
 2. Nothing waits for a sync. The copy is synced with snapshots and at a clean end; a loss of power
    takes the newest part of it, no more.
-3. A damaged copy is kept under another name; `floor` tells how far it went, and the new one begins
-   with a mark that says so until it has come as far.
+3. A damaged copy is kept under another name; `floor` says how far it went, and the new one begins
+   with a mark of that offset until it has reached it.
 4. A disk that fails ends the copy (`on_fatal`); the broker follows on without one.
 
 Source: Kafka's brokers, which are observers of the metadata log with a log of their own; KIP-595,
-KIP-630. Left out: following (`observer.py`).
+KIP-630. Not here: following (`observer.py`).
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def open_metadata_copy(
     `unique`: 128 random bits for the name of a damaged one.
     """
     directory = posixpath.join(log_directory, DIRECTORY_NAME)
-    floor, told = _begun_floor(files, directory), ""
+    floor, warning = _begun_floor(files, directory), ""
     if floor is None:
         try:
             copy = MetadataCopy(
@@ -69,10 +69,10 @@ def open_metadata_copy(
         except (MetadataDamage, LogDirFailure) as damage:
             if isinstance(damage, LogDirFailure):
                 raise damage.cause or OSError(str(damage)) from damage
-            floor, told = _put_aside(files, directory, unique, damage)
+            floor, warning = _put_aside(files, directory, unique, damage)
     opened = open_directory(files, disk, log_directory, wall_ms())
     copy = MetadataCopy(opened._replace(mark=0), wall_ms, floor, on_fatal, warn)
-    return copy, MetadataImage(), told
+    return copy, MetadataImage(), warning
 
 
 def _begun_floor(files: IFileSystem, directory: str) -> Reach | None:
@@ -96,12 +96,12 @@ def _put_aside(
     aside = f"{directory}.{unique:032x}{STRAY_SUFFIX}"
     files.rename(directory, aside)
     files.sync_directory(posixpath.dirname(directory))
-    told = (
+    warning = (
         "this broker's copy of the metadata is damaged and kept as "
         f"{posixpath.basename(aside)}; it is fetched anew, "
         f"from a controller that reaches offset {floor.end_offset}: {damage}"
     )
-    return floor, told
+    return floor, warning
 
 
 class MetadataCopy(MetadataStore):

@@ -14,7 +14,7 @@ bytes in, deltas out.
    published.
 
 Source: Kafka's `MetadataLoader`, `KafkaRaftClient` (truncation below the high watermark is fatal);
-KRAFT 3.2; `RL 8.2`. Left out: asking
+KRAFT 3.2; `RL 8.2`. Not here: asking
 (`observer.py`), the copy on disk (`metadata_copy.py`).
 """
 

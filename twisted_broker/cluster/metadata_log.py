@@ -14,7 +14,7 @@ Owns the log's epochs and the group commit: what is durable, and therefore below
 6. A log that lacks what was durable is not opened, and one that is gone is not begun anew
    (`metadata_check.py`).
 
-Source: Kafka's `KafkaMetadataLog`, `KafkaRaftClient`; KIP-868; `RL 8.1`. Left out: several voters;
+Source: Kafka's `KafkaMetadataLog`, `KafkaRaftClient`; KIP-868; `RL 8.1`. Not here: several voters;
 what the records mean; replay and snapshots
 (`metadata_store.py`).
 """
@@ -55,7 +55,7 @@ from twisted_broker.wire.schema import Record, encode
 RECORDS_PER_BATCH = 40_000
 
 
-def found_metadata(files: IFileSystem, log_directory: str, cluster_id: str, is_new: bool) -> None:
+def format_metadata(files: IFileSystem, log_directory: str, cluster_id: str, is_new: bool) -> None:
     """Before a controller's directory is formatted: makes the empty metadata directory of a new
     cluster. OSError.
 

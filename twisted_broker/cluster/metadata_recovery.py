@@ -10,7 +10,7 @@ Owns reading a source, choosing the most advanced one, and writing a new `__clus
    led epochs that the source has not heard of.
 4. Offsets, epochs and bytes of the records are the source's own, so that brokers go on from there.
 
-Source: Kafka has no such tool; KIP-630 (snapshots), KIP-595. Left out: options (`cli/metadata.py`).
+Source: Kafka has no such tool; KIP-630 (snapshots), KIP-595. Not here: options (`cli/metadata.py`).
 """
 
 from __future__ import annotations

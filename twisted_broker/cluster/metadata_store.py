@@ -1,12 +1,12 @@
 """`__cluster_metadata-0` on a disk: what a controller's log and a broker's copy have in common.
 
-Owns opening, replay, the mark of what is durable, snapshots, and cutting the log behind them.
+Owns opening, replay, the mark of what is durable, snapshots, and truncating the log behind them.
 
 1. It is opened only when all that was ever durable is there (`metadata_check.py`).
-2. The log is cut only behind a durable snapshot.
+2. The log is truncated only behind a durable snapshot.
 3. A failed write or sync ends it (`failed`): nobody knows what the disk holds.
 
-Source: Kafka's `KafkaMetadataLog`; `RL 8.1`. Left out: who writes (`metadata_log.py`: the
+Source: Kafka's `KafkaMetadataLog`; `RL 8.1`. Not here: who writes (`metadata_log.py`: the
 controller; `metadata_copy.py`: a broker).
 """
 
@@ -207,7 +207,9 @@ class MetadataStore:
     # snapshots
 
     def write_snapshot(self, image: MetadataImage) -> None:
-        """Writes a snapshot of a committed image in the background, then cuts the log behind it."""
+        """Writes a snapshot of a committed image in the background, then truncates the log behind
+        it.
+        """
         before, self._bytes_since_snapshot = self._bytes_since_snapshot, 0
 
         def job() -> SnapshotId:
@@ -220,13 +222,13 @@ class MetadataStore:
                 self._fail(error or AssertionError("a snapshot without name"))
             elif self.failed is None:
                 try:
-                    self._cut_behind(snapshot)
+                    self._truncate_behind(snapshot)
                 except LogDirFailure as failure:
                     self._fail(failure.cause or failure)
 
         self.disk.submit(job, done)
 
-    def _cut_behind(self, snapshot: SnapshotId) -> None:
+    def _truncate_behind(self, snapshot: SnapshotId) -> None:
         if self.snapshots and snapshot <= self.snapshots[-1]:
             if snapshot != self.snapshots[-1]:
                 self._remove_snapshots([snapshot])

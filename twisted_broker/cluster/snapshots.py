@@ -7,7 +7,7 @@ directory.
    only when it is whole and durable.
 2. Header and footer are control batches; a file without footer is no snapshot.
 
-Source: Kafka's `Snapshots`, `RecordsSnapshotWriter`; KIP-630; FILE_FORMATS 3. Left out: when to
+Source: Kafka's `Snapshots`, `RecordsSnapshotWriter`; KIP-630; FILE_FORMATS 3. Not here: when to
 write one (`controller.py`).
 """
 

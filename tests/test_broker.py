@@ -223,7 +223,7 @@ def test_high_watermarks_that_cannot_be_written_end_the_log_directory() -> None:
     produce(house, "t", b"a")
     disk.faults.append(Fault(EIO, "rename", "replication-offset-checkpoint", times=1))
     house.pass_time(6)
-    assert house.broker.log_manager.offline() == ["/data"]
+    assert house.broker.log_manager.directories.offline() == ["/data"]
     assert any("no log directory is left" in reason for reason in house.fatal)
     house.stop()
 
@@ -289,7 +289,7 @@ def test_listeners_are_checked_before_anything_is_opened() -> None:
 def test_the_last_directory_gone_is_the_end() -> None:
     """Without a log directory a broker stops, as Kafka's does."""
     house = MemoryBroker().start()
-    house.broker.log_manager.fail_directory("/data", OSError(5, "broken"))
+    house.broker.log_manager.directories.fail("/data", OSError(5, "broken"))
     assert house.fatal and "broken" in house.fatal[0]
     began = house.clock.seconds()
     house.stop()
@@ -303,17 +303,18 @@ def test_connections_leave_descriptors_to_the_logs() -> None:
     house = MemoryBroker()
     house.broker = Broker(house.broker.config, house.runtime, descriptors=96)
     house.start()
-    held = house.broker.log_manager.descriptors()
+    held = house.broker.log_manager.directories.descriptors()
     assert held == 32, "a third of the limit is for segments"
     assert house.broker._counts.most() == 96 - 24 - 12 - 32
     # Answers refer to more segments than logs may hold: what they take, connections may not have.
     for number in range(20):
-        file = SegmentFile(house.broker.log_manager.online()[0].pool, f"/data/{number}")
+        file = SegmentFile(house.broker.log_manager.directories.online()[0].pool, f"/data/{number}")
         file.create()
         file.acquire()
     while house.broker._counts.most() > 8:
         file = SegmentFile(
-            house.broker.log_manager.online()[0].pool, f"/data/more{house.broker._counts.most()}"
+            house.broker.log_manager.directories.online()[0].pool,
+            f"/data/more{house.broker._counts.most()}",
         )
         file.create()
         file.acquire()
@@ -378,7 +379,7 @@ def test_descriptors_that_are_short_fail_no_directory(error: int) -> None:
     )
     assert refused.error_code in (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.KAFKA_STORAGE_ERROR)
     house.pass_time(70)
-    assert house.broker.log_manager.offline() == [] and not house.fatal
+    assert house.broker.log_manager.directories.offline() == [] and not house.fatal
     disk.faults.clear()
     house.pass_time(6)
     assert produce(house, "later", b"b") == 0 and produce(house, "t", b"c") == 1

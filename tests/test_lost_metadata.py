@@ -320,7 +320,7 @@ def test_a_disk_that_fails_under_the_copy_fails_its_directory() -> None:
     topic = CreatableTopic(name="t", num_partitions=2, replication_factor=1)
     node.ask(CreateTopicsRequest(topics=[topic], timeout_ms=1000), 7)
     node.pass_time(5)
-    assert node.broker.log_manager.offline() == ["/data"] and node.fatal == []
+    assert node.broker.log_manager.directories.offline() == ["/data"] and node.fatal == []
     assert (
         node.broker.parts.metadata.image.offset
         == controller.broker.parts.controller.log.high_watermark - 1

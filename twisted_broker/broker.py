@@ -133,7 +133,7 @@ class Broker:
         self._counts = ConnectionCounts(
             config.integer("max.connections"),
             config.integer("max.connections.per.ip"),
-            lambda: self._shares.clients(self.log_manager.descriptors()),
+            lambda: self._shares.clients(self.log_manager.directories.descriptors()),
         )
         self._request_bytes = RequestBytes(config.integer("queued.max.request.bytes"))
         self._undo: list[Callable[[], Awaitable[None]]] = []
@@ -228,14 +228,13 @@ class Broker:
         """Directories that were not loaded are only released: they may be another process's, so
         nothing is written to them.
         """
-        if "controller" in self.roles and self.metadata_directory in self.log_manager.directories:
-            self.log_manager.directories[
-                self.metadata_directory
-            ].before_format = self._format_metadata
+        is_controller = "controller" in self.roles
         try:
-            await self.log_manager.start()
+            await self.log_manager.start(
+                {self.metadata_directory: self._format_metadata} if is_controller else None
+            )
         except GeneratorExit:  # this coroutine is thrown away: nothing may be waited for
-            for directory in self.log_manager.directories.values():
+            for directory in self.log_manager.directories.by_path.values():
                 directory.disk.stop()
                 directory.release()
             raise
@@ -274,7 +273,7 @@ class Broker:
         open_log = partial(
             open_metadata_log,
             self.runtime.files,
-            self.log_manager.worker(directory),
+            self.log_manager.directories.worker(directory),
             directory,
             self.config.node_id,
             self.runtime.wall_ms,
@@ -339,14 +338,14 @@ class Broker:
 
         runtime, config = self.runtime, self.config
         copy, base = self._open_copy()
-        if not self.log_manager.online():
-            raise LogDirFailure(", ".join(self.log_manager.directories), None)
+        if not self.log_manager.directories.online():
+            raise LogDirFailure(", ".join(self.log_manager.directories.by_path), None)
         observer = MetadataObserver(
             runtime,
             config,
             self.cluster_id,
             self._controllers(),
-            self.log_manager.online()[0].directory_id,
+            self.log_manager.directories.online()[0].directory_id,
             copy,
             base,
             self._cannot_follow,
@@ -415,7 +414,7 @@ class Broker:
         from twisted_broker.image.metadata_image import EMPTY
 
         path = self.metadata_directory
-        directory = self.log_manager.directories.get(path)
+        directory = self.log_manager.directories.by_path.get(path)
         if "controller" in self.roles or directory is None or directory.failed is not None:
             return None, EMPTY
         runtime = self.runtime
@@ -430,7 +429,7 @@ class Broker:
                 lambda text: _log.warn("{text}", text=text),
             )
         except OSError as error:
-            self.log_manager.fail_directory(path, error)
+            self.log_manager.directories.fail(path, error)
             return None, EMPTY
         if warning:
             _log.error("{warning}", warning=warning)
@@ -438,7 +437,7 @@ class Broker:
 
     def _copy_failed(self, path: str, error: BaseException) -> None:
         """The metadata is followed on; the disk has failed."""
-        self.log_manager.fail_directory(
+        self.log_manager.directories.fail(
             path, error if isinstance(error, OSError) else OSError(str(error))
         )
 
@@ -510,7 +509,7 @@ class Broker:
 
         found = self.log_manager.get(topic_partition)
         if found is not None:
-            return self.log_manager.directory_of(found).directory_id
+            return self.log_manager.directories.of(found).directory_id
         assert self.role is not None
         partition = self.role.replica_manager.partitions.get(topic_partition)
         return LOST if partition is not None and partition.offline else None
@@ -542,7 +541,7 @@ class Broker:
         from twisted_broker.image.entries import Endpoint
         from twisted_broker.image.metadata_image import MetadataDelta, MetadataImage
 
-        lifecycle, directories = role.lifecycle, self.log_manager.online()
+        lifecycle, directories = role.lifecycle, self.log_manager.directories.online()
         lifecycle.start(
             self.cluster_id,
             new_uuid(self.runtime.random),
@@ -553,7 +552,7 @@ class Broker:
             ],
             BROKER_FEATURES,
             [each.directory_id for each in directories],
-            self.log_manager.previous_broker_epoch(),
+            self.log_manager.directories.previous_broker_epoch(),
         )
         await lifecycle.caught_up
         self._caught_up = True
@@ -607,8 +606,10 @@ class Broker:
         """
         if self.role is not None:
             self.role.replica_manager.directory_failed(path, error)
-            self.role.lifecycle.directory_failed(self.log_manager.directories[path].directory_id)
-        if not self.log_manager.online() and self._started:
+            self.role.lifecycle.directory_failed(
+                self.log_manager.directories.by_path[path].directory_id
+            )
+        if not self.log_manager.directories.online() and self._started:
             self._on_fatal(f"no log directory is left: {error}")
 
     # stopping

@@ -294,7 +294,7 @@ def unregister(fixture: ControllerFixture, node: int) -> None:
 
 
 def test_a_living_broker_that_was_unregistered_registers_anew(fixture: ControllerFixture) -> None:
-    """RL 8.2: at its next heartbeat; it gets a new epoch, and leads again what nobody else can lead.
+    """RL 8.2: at its next heartbeat; it gets a new epoch, and leads again what nobody else can.
 
     It is logged in two lines, not at each heartbeat.
     """

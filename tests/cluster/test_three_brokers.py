@@ -137,7 +137,7 @@ def test_a_lost_directory_takes_only_its_partitions(three: Three) -> None:
     assert 0 < len(lost) < 12 and any(before[number].leader == 2 for number in lost)
     broker = three.node(2).broker
     assert broker is not None
-    broker.log_manager.fail_directory("/a", OSError(EIO, "broken"))
+    broker.log_manager.directories.fail("/a", OSError(EIO, "broken"))
     three.until(
         lambda: all(2 not in three.partitions()[number].isr for number in lost),
         "the controller knows",

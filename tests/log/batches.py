@@ -8,7 +8,7 @@ from typing import Any
 from twisted_broker.config import LogConfig
 from twisted_broker.interfaces import IFileSystem, TopicPartition
 from twisted_broker.log.append_info import FetchDataInfo
-from twisted_broker.log.gaps import settle_gap
+from twisted_broker.log.gaps import resolve_gap
 from twisted_broker.log.log import Log
 from twisted_broker.log.recovery import load_log
 from twisted_broker.log.segment_file import OpenFiles
@@ -60,7 +60,7 @@ def open_log(
     """As a broker opens the log of a replicated partition."""
     more.setdefault("now_ms", NOW_MS)
     log = load_log(OpenFiles(files, 16), directory, TP, TOPIC_ID, settings or LogConfig(), **more)
-    settle_gap(log, True, NOW_MS)
+    resolve_gap(log, True, NOW_MS)
     return log
 
 

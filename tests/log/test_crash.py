@@ -27,7 +27,7 @@ from twisted_broker.config import LogConfig
 from twisted_broker.log.append_info import AppendOrigin
 from twisted_broker.log.errors import LogDirFailure
 from twisted_broker.log.log import Log
-from twisted_broker.log.log_state import LogState
+from twisted_broker.log.reading import aborted_transactions
 from twisted_broker.log.segment import file_name
 from twisted_broker.testing.sim.disk import SimDisk
 from twisted_broker.testing.sim.disk_faults import Crash, Fault
@@ -81,7 +81,7 @@ def described(log: Log) -> object:
         number: (entry.producer_epoch, entry.last_sequence, entry.last_offset)
         for number, entry in producers.producers.items()
     }
-    return entries, producers.ongoing, log.aborted_transactions(0, log.log_end_offset)
+    return entries, producers.ongoing, aborted_transactions(log.segments, 0, log.log_end_offset)
 
 
 def bytes_of(log: Log) -> list[bytes]:
@@ -360,7 +360,7 @@ def test_nothing_below_the_recovery_point_is_ever_lost(seed: int) -> None:
         disk.sync_all()
         log = open_log(disk, settings=SMALL)
         clock = Clock()
-        log.disk = worker = StallingWorker(clock, lambda: rng.randrange(5))
+        log.durability.disk = worker = StallingWorker(clock, lambda: rng.randrange(5))
         for number in range(rng.randrange(1, 60)):
             log.append_as_leader(
                 batch(b"%04d" % number + bytes(rng.randrange(100))), number // 10, NOW_MS
@@ -368,7 +368,7 @@ def test_nothing_below_the_recovery_point_is_ever_lost(seed: int) -> None:
             if rng.random() < 0.1:
                 log.truncate_to(rng.randrange(log.log_end_offset + 1), NOW_MS)
             if rng.random() < 0.2:
-                log.flush(log.disk)
+                log.durability.flush()
             worker.stalled = rng.random() < 0.3
             if not worker.stalled:
                 worker.resume()
@@ -394,7 +394,7 @@ def test_a_disk_error_takes_the_log_offline_and_tells(operation: str, error: int
     disk = SimDisk(1)
     disk.make_directories("/data")
     log = open_log(disk, settings=SMALL)
-    told: list[LogState] = []
+    told: list[Log] = []
     log.failing = told.append
     acknowledged = 0
     for _ in range(5):
@@ -452,10 +452,10 @@ def test_a_failed_sync_is_not_retried() -> None:
     disk.make_directories("/data")
     log = open_log(disk)
     clock = Clock()
-    log.disk = StallingWorker(clock)
+    log.durability.disk = StallingWorker(clock)
     log.append_as_leader(batch(10), 0, NOW_MS)
     disk.faults.append(Fault(errno.EIO, "sync", times=1))
-    log.flush(log.disk)
+    log.durability.flush()
     clock.pump([0, 0, 0])
     assert log.failed is not None and log.recovery_point == 0
     with pytest.raises(LogDirFailure):
@@ -470,7 +470,7 @@ def test_a_stalled_sync_blocks_nobody() -> None:
     disk.make_directories("/data")
     log = open_log(disk, settings=SMALL)
     clock = Clock()
-    log.disk = worker = StallingWorker(clock)
+    log.durability.disk = worker = StallingWorker(clock)
     worker.stalled = True
     for number in range(50):
         log.append_as_leader(batch(b"%d" % number + bytes(100)), number // 7, NOW_MS)
@@ -483,7 +483,7 @@ def test_a_stalled_sync_blocks_nobody() -> None:
     worker.resume()
     clock.pump([0] * 40)
     assert worker.waiting == 0
-    log.flush(log.disk)
+    log.durability.flush()
     clock.pump([0] * 4)
     assert log.recovery_point == 45
 
@@ -496,7 +496,7 @@ def test_damage_below_the_recovery_point_is_trusted_until_read() -> None:
     disk.make_directories("/data")
     log, _ = rolled_log(disk)
     end = log.log_end_offset
-    log.flush(None)
+    log.durability.flush()
     left = disk.after_kill()
     left.damage(ACTIVE, 0, bytes(61))
     log = open_log(left, settings=SMALL, recovery_point=end)

@@ -16,7 +16,7 @@ from tests.log.test_log_manager import A, B, World, create, failure, fill
 from twisted_broker.log import checkpoints
 from twisted_broker.log.errors import LogDirFailure, OutOfDescriptors
 from twisted_broker.log.filesystem import OsFileSystem
-from twisted_broker.log.log_care import LogCare
+from twisted_broker.log.log_manager import LogManager
 from twisted_broker.testing.sim.disk_faults import Fault
 from twisted_broker.wire.errors import ErrorCode
 
@@ -83,7 +83,7 @@ def test_a_truncation_left_midway_fails_the_directory() -> None:
 
 @pytest.mark.parametrize("error", SHORT)
 @pytest.mark.parametrize(
-    "what", [LogCare.checkpoint_recovery_points, LogCare.checkpoint_log_starts]
+    "what", [LogManager.checkpoint_recovery_points, LogManager.checkpoint_log_starts]
 )
 def test_a_checkpoint_comes_again(what: Any, error: int) -> None:
     """Its write failed for want of descriptors: the directory stays, and the next interval
@@ -93,12 +93,12 @@ def test_a_checkpoint_comes_again(what: Any, error: int) -> None:
     manager = world.manager()
     log = create(manager)
     fill(log, 3)
-    log.flush(None)
+    log.durability.flush()
     log.set_high_watermark(3)
     log.increment_log_start_offset(2)
     world.files.faults.append(Fault(error, "open", "checkpoint"))
     what(manager)
-    assert manager.offline() == [] and world.failed == []
+    assert manager.directories.offline() == [] and world.failed == []
     world.files.faults.clear()
     world.clock.advance(61)
     assert checkpoints.read_offsets(world.files, "/d1", checkpoints.RECOVERY_POINT) == {A: 3}
@@ -119,12 +119,12 @@ def test_a_log_that_cannot_be_made_is_made_later() -> None:
         world.files.faults.clear()
         log = create(manager, B)
         fill(log, 2)
-        assert manager.offline() == [] and log.log_end_offset == 2
+        assert manager.directories.offline() == [] and log.log_end_offset == 2
         manager.delete(B)
     create(manager, B)
     world.files.faults.append(Fault(errno.EMFILE, "open", "partition.metadata"))
     log = create(manager, A)
-    assert manager.offline() == []
+    assert manager.directories.offline() == []
     world.files.faults.clear()
     world.clock.advance(1.1)
     assert world.files.exists(f"{log.directory}/partition.metadata")

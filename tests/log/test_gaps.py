@@ -20,7 +20,7 @@ from tests.log.batches import (
 from tests.log.test_recovery import SMALL, disk_with_segments
 from tests.memory_broker import MemoryBroker
 from twisted_broker.interfaces import TopicPartition
-from twisted_broker.log.gaps import Gap, end_of, settle_gap
+from twisted_broker.log.gaps import Gap, end_of, resolve_gap
 from twisted_broker.log.log import Log
 from twisted_broker.log.memory import MemoryFileSystem
 from twisted_broker.log.recovery import load_log
@@ -76,7 +76,7 @@ def test_a_file_that_was_whole_is_missed(more: dict[str, object]) -> None:
     log = loaded(disk, **more)
     assert log.gap == Gap(6, 8, False)
     with pytest.raises(BrokerError) as caught:
-        settle_gap(log, True, NOW_MS)
+        resolve_gap(log, True, NOW_MS)
     assert caught.value.code == ErrorCode.KAFKA_STORAGE_ERROR
     assert caught.value.message is not None and "\n" not in caught.value.message
     for part in (
@@ -97,7 +97,7 @@ def test_an_unclean_stop_may_have_taken_it() -> None:
         base: disk.content(f"{DIRECTORY}/{file_name(base, '.log')}") for base in range(8, 16, 2)
     }
     log = loaded(disk, recovery_point=4)
-    line = settle_gap(log, True, NOW_MS)
+    line = resolve_gap(log, True, NOW_MS)
     assert line is not None and "the log ends at 6" in line and "4 files are kept" in line
     assert log.log_end_offset == 6 and log.gap is None and len(values(log)) == 6
     assert {
@@ -114,7 +114,7 @@ def test_the_only_replica_is_refused() -> None:
     log = loaded(without(disk_with_segments(), 6))
     assert log.gap == Gap(6, 8, True)
     with pytest.raises(BrokerError):
-        settle_gap(log, False, NOW_MS)
+        resolve_gap(log, False, NOW_MS)
     assert log.log_end_offset == 16
 
 
@@ -128,7 +128,7 @@ def test_compacted_topics_have_gaps_and_keep_them() -> None:
     """RL 3.6: what the cleaner took is not missed."""
     log = loaded(without(disk_with_segments(), 6), clean=True)
     log.update_config(config(segment_bytes=300, cleanup_policy=frozenset({"compact"})))
-    assert settle_gap(log, False, NOW_MS) is None and log.gap is None
+    assert resolve_gap(log, False, NOW_MS) is None and log.gap is None
     assert [one.base_offset for one in all_batches(log)] == [0, 2, 4, 8, 10, 12, 14]
 
 

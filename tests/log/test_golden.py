@@ -224,9 +224,9 @@ def test_producer_state_from_kafkas_snapshot_equals_a_replay(state: str) -> None
         log.producers.remove_snapshot(offset)
     loaded = {number: described(entry) for number, entry in log.producers.producers.items()}
     ongoing = dict(log.producers.ongoing)
-    log.log_start_offset = 0
+    log.watermarks.log_start_offset = 0
     log.producers.map_end_offset = -1
-    log.rebuild_producers(NOW_MS)
+    log.rebuild.after_load(NOW_MS)
     assert {number: described(entry) for number, entry in log.producers.producers.items()} == loaded
     assert log.producers.ongoing == ongoing
     assert len(loaded) >= 8

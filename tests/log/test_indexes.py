@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from twisted_broker.log.index import OffsetIndex, TimeIndex
-from twisted_broker.log.leader_epochs import UNDEFINED, LeaderEpochCache
+from twisted_broker.log.leader_epochs import UNDEFINED, LeaderEpochFileCache
 from twisted_broker.log.memory import MemoryFileSystem
 from twisted_broker.log.segment_file import OpenFiles, SegmentFile
 from twisted_broker.log.txn_index import AbortedTxn, TransactionIndex
@@ -102,7 +102,7 @@ def test_a_reloaded_index_says_the_same(
     said = index.pairs(), [index.lookup(BASE + probe) for probe in probes]
     size = index.file.open().size()
     index.file.open().write_at(size, (tail,))
-    index.forget()
+    index.unload()
     assert (index.pairs(), [index.lookup(BASE + probe) for probe in probes]) == said
     assert index.is_sound() == (not tail)
     index.trim()
@@ -131,7 +131,7 @@ def test_time_index() -> None:
     ]
     index.truncate_to(BASE + 7)
     assert index.last_entry == (60, BASE + 6)
-    index.forget()
+    index.unload()
     assert index.last_entry == (60, BASE + 6)
 
 
@@ -191,14 +191,14 @@ def test_transaction_index_reload_truncation_and_damage() -> None:
 # -- leader epochs
 
 
-def cache(*entries: tuple[int, int]) -> LeaderEpochCache:
-    return LeaderEpochCache(list(entries))
+def cache(*entries: tuple[int, int]) -> LeaderEpochFileCache:
+    return LeaderEpochFileCache(list(entries))
 
 
 def test_epochs_grow_and_contradictions_go() -> None:
     """RL 6.3: a new epoch is noted once; one that contradicts the newest entries removes them."""
     changes: list[int] = []
-    epochs = LeaderEpochCache([(1, 0), (2, 10), (5, 20)], lambda: changes.append(1))
+    epochs = LeaderEpochFileCache([(1, 0), (2, 10), (5, 20)], lambda: changes.append(1))
     assert not epochs.assign(5, 20) and not epochs.assign(5, 30) and not epochs.assign(-1, 40)
     assert changes == []
     assert epochs.assign(7, 30) and epochs.entries() == [(1, 0), (2, 10), (5, 20), (7, 30)]

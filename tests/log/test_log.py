@@ -23,9 +23,9 @@ from twisted_broker.config import LogConfig
 from twisted_broker.log.append_info import AppendOrigin
 from twisted_broker.log.errors import OffsetsOutOfOrder, UnexpectedAppendOffset
 from twisted_broker.log.log import Log
-from twisted_broker.log.log_state import LogState
 from twisted_broker.log.memory import MemoryFileSystem
 from twisted_broker.log.offset_metadata import LogOffsetMetadata
+from twisted_broker.log.reading import aborted_transactions
 from twisted_broker.log.segment_file import SliceGone
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.records import BatchView, iterate_batches, set_offsets_and_epoch
@@ -479,7 +479,7 @@ def test_last_stable_offset() -> None:
     assert log.last_stable_offset == log.high_watermark == 5
     assert [
         (entry.first_offset, entry.last_offset, entry.last_stable_offset)
-        for entry in log.aborted_transactions(0, 5)
+        for entry in aborted_transactions(log.segments, 0, 5)
     ] == [(2, 4, 5)]
 
 
@@ -492,7 +492,7 @@ def test_a_read_of_committed_data_lists_the_aborted_transactions_in_it() -> None
         open_transaction(log, producer_id)
         end(log, producer_id, commit=producer_id % 2 == 0)
     log.set_high_watermark(log.log_end_offset)
-    everything = log.aborted_transactions(0, log.log_end_offset)
+    everything = aborted_transactions(log.segments, 0, log.log_end_offset)
     assert [entry.producer_id for entry in everything] == [1, 3, 5, 7, 9, 11]
     info = log.read(8, 1, log.last_stable_metadata, read_committed=True)
     assert info.aborted is not None and 5 in {entry.producer_id for entry in info.aborted}
@@ -516,7 +516,7 @@ def test_truncation_reopens_a_transaction() -> None:
     log.set_high_watermark(2)
     assert log.last_stable_offset == 2
     log.truncate_to(1, NOW_MS)
-    assert log.aborted_transactions(0, 9) == [] and log.producers.ongoing == {0: 1}
+    assert aborted_transactions(log.segments, 0, 9) == [] and log.producers.ongoing == {0: 1}
     log.set_high_watermark(1)
     assert log.last_stable_offset == 0
 
@@ -588,8 +588,8 @@ def test_truncate_to() -> None:
             NOW_MS,
         )
     log.set_high_watermark(11)
-    log.flush(None)
-    cuts: list[LogState] = []
+    log.durability.flush()
+    cuts: list[Log] = []
     log.truncated = cuts.append
     assert log.recovery_point == 12
     assert log.truncate_to(5, NOW_MS) and not log.truncate_to(5, NOW_MS)

@@ -101,11 +101,11 @@ def test_a_new_directory_is_formatted_once() -> None:
     """
     world = World()
     manager = world.manager()
-    ids = [directory.directory_id for directory in manager.online()]
+    ids = [directory.directory_id for directory in manager.directories.online()]
     assert len(set(ids)) == 2
     assert read_meta_properties(world.files, "/d1") == MetaProperties(CLUSTER, 1, ids[0])
     world.stop(manager)
-    assert [directory.directory_id for directory in world.manager().online()] == ids
+    assert [directory.directory_id for directory in world.manager().directories.online()] == ids
 
 
 @pytest.mark.parametrize(
@@ -142,7 +142,7 @@ def test_logs_survive_a_clean_stop_without_a_scan() -> None:
     assert checkpoints.read_offsets(world.files, "/d1", checkpoints.RECOVERY_POINT) == {A: 20}
     again = world.manager()
     assert checkpoints.read_clean_shutdown(world.files, "/d1") is None
-    assert [directory.previous_broker_epoch for directory in again.online()] == [77, 77]
+    assert [directory.previous_broker_epoch for directory in again.directories.online()] == [77, 77]
     log = again.get(A)
     assert (
         log is not None
@@ -169,7 +169,7 @@ def test_logs_survive_a_kill_and_a_power_loss_after_a_stop() -> None:
     unpowered = World(world.files.after_power_loss(keep=0))
     again = unpowered.manager()
     log = again.get(A)
-    assert log is not None and log.log_end_offset == 21 and again.online()[0].was_clean
+    assert log is not None and log.log_end_offset == 21 and again.directories.online()[0].was_clean
     assert log.producers.last_snapshot_offset == 21 and 1 in log.producers.producers
 
 
@@ -193,7 +193,7 @@ def test_a_second_crash_while_loading_is_unclean() -> None:
     world = World()
     world.stop(world.manager())
     world.manager()
-    assert World(world.files.after_kill()).manager().online()[0].was_clean is False
+    assert World(world.files.after_kill()).manager().directories.online()[0].was_clean is False
 
 
 @pytest.mark.parametrize(("state", "end"), [("clean", 140), ("killed", 161)])
@@ -207,8 +207,8 @@ def test_a_whole_directory_of_kafka_opens(state: str, end: int) -> None:
     world = World(files, log_dirs=f"/{state}")
     manager = world.manager(cluster=found.cluster_id)
     assert (
-        manager.online()[0].was_clean == (state == "clean")
-        and manager.online()[0].directory_id == found.directory_id
+        manager.directories.online()[0].was_clean == (state == "clean")
+        and manager.directories.online()[0].directory_id == found.directory_id
     )
     log = manager.get(TopicPartition("rich", 0))
     assert log is not None and (log.log_start_offset, log.log_end_offset) == (3, end)
@@ -222,7 +222,7 @@ def test_new_logs_go_to_the_least_loaded_directory() -> None:
     manager = world.manager()
     places = [create(manager, TopicPartition("t", number)).directory for number in range(4)]
     assert places == ["/d1/t-0", "/d2/t-1", "/d1/t-2", "/d2/t-3"]
-    wanted = manager.directories["/d2"].directory_id
+    wanted = manager.directories.by_path["/d2"].directory_id
     log = manager.get_or_create(A, TOPIC_ID, config(), is_new=True, directory_id=wanted)
     assert log.directory == "/d2/a-0"
     assert manager.get_or_create(A, TOPIC_ID, config()) is log
@@ -304,7 +304,7 @@ def test_a_failing_directory_takes_only_its_own_logs() -> None:
     world.files.faults.append(Fault(errno.EIO, "write", "/d1/a-0"))
     with pytest.raises(LogDirFailure):
         fill(first, 1)
-    assert world.failed == ["/d1"] and manager.offline() == ["/d1"]
+    assert world.failed == ["/d1"] and manager.directories.offline() == ["/d1"]
     with pytest.raises(LogDirFailure):
         fill(second, 1)
     fill(other, 3)
@@ -356,7 +356,7 @@ def test_a_cut_is_checkpointed_at_once() -> None:
     manager = world.manager()
     log = create(manager)
     fill(log, 10)
-    log.flush(log.disk)
+    log.durability.flush()
     manager.checkpoint_recovery_points()
     log.truncate_to(4, NOW_MS)
     assert checkpoints.read_offsets(world.files, "/d1", checkpoints.RECOVERY_POINT) == {A: 4}
@@ -402,8 +402,8 @@ def test_a_stalled_disk_stalls_neither_creation_nor_appends() -> None:
     world = World()
     manager = world.manager()
     clock = world.clock
-    workers = [StallingWorker(clock) for _ in manager.online()]
-    for worker, directory in zip(workers, manager.online(), strict=True):
+    workers = [StallingWorker(clock) for _ in manager.directories.online()]
+    for worker, directory in zip(workers, manager.directories.online(), strict=True):
         worker.stalled = True
         directory.disk = worker
     for number in range(10):
@@ -461,12 +461,12 @@ def test_a_sync_that_was_waited_for_is_told() -> None:
     manager.log_synced = lambda log: told.append(log.topic_partition)
     log, other = create(manager, flush_messages=1), create(manager, B, flush_messages=1)
     for each in (log, other):
-        each.disk = StandingWorker()
+        each.durability.disk = StandingWorker()
         fill(each, 3)
     manager.delete(B)
     for each in (log, other):
-        assert isinstance(each.disk, StandingWorker)
-        each.disk.run_all()
+        assert isinstance(each.durability.disk, StandingWorker)
+        each.durability.disk.run_all()
     assert told == [A, A] and log.recovery_point == 3
 
 
@@ -477,7 +477,7 @@ def test_a_directory_that_was_just_made_survives_a_power_failure() -> None:
     world = World(log_dirs="/srv/kafka/data")
     log = create(world.manager())
     fill(log, 3)
-    log.flush(log.disk)
+    log.durability.flush()
     left = world.files.after_power_loss(keep=0)
     assert values(World(left, log_dirs="/srv/kafka/data").manager().logs[A]) == [b"0", b"1", b"2"]
 

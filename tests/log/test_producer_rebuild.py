@@ -14,6 +14,7 @@ from twisted_broker.log import producer_rebuild
 from twisted_broker.log.append_info import AppendOrigin
 from twisted_broker.log.log import Log
 from twisted_broker.log.memory import InlineWorker, Inode, MemoryFile, MemoryFileSystem
+from twisted_broker.log.reading import aborted_transactions
 from twisted_broker.testing.sim.disk import SimDisk
 from twisted_broker.testing.sim.disk_faults import Fault
 from twisted_broker.wire.errors import BrokerError, ErrorCode
@@ -52,7 +53,7 @@ def described(log: Log) -> object:
         number: (entry.producer_epoch, entry.batches)
         for number, entry in log.producers.producers.items()
     }
-    return entries, log.producers.ongoing, log.aborted_transactions(0, log.log_end_offset)
+    return entries, log.producers.ongoing, aborted_transactions(log.segments, 0, log.log_end_offset)
 
 
 def found_anew(log: Log, files: SimDisk) -> object:
@@ -135,14 +136,14 @@ def test_a_long_way_is_gone_in_slices() -> None:
     log = open_log(files)
     for number in range(6000):
         log.append_as_leader(sent(number), 0, NOW_MS)
-    worker = log.disk = StandingWorker()
-    assert log.truncate_to(5999, NOW_MS) and log.producers.behind and len(worker.jobs) == 1
+    worker = log.durability.disk = StandingWorker()
+    assert log.truncate_to(5999, NOW_MS) and log.producers.is_rebuilding and len(worker.jobs) == 1
     slices = 0
     while worker.jobs:
         worker.run_one()
         slices += 1
     assert slices == -(-5999 // producer_rebuild.SLICE_HEADERS)
-    assert not log.producers.behind and described(log) == found_anew(log, files)
+    assert not log.producers.is_rebuilding and described(log) == found_anew(log, files)
     assert log.append_as_leader(sent(5998), 0, NOW_MS).duplicate
     assert log.append_as_leader(sent(5999), 0, NOW_MS).first_offset == 5999
 
@@ -153,9 +154,13 @@ def test_a_short_way_is_gone_at_once() -> None:
     log = open_log(files)
     for number in range(100):
         log.append_as_leader(sent(number), 0, NOW_MS)
-    worker = log.disk = StandingWorker()
+    worker = log.durability.disk = StandingWorker()
     log.truncate_to(99, NOW_MS)
-    assert not log.producers.behind and not worker.jobs and described(log) == found_anew(log, files)
+    assert (
+        not log.producers.is_rebuilding
+        and not worker.jobs
+        and described(log) == found_anew(log, files)
+    )
 
 
 @pytest.fixture
@@ -172,9 +177,9 @@ def behind(files: SimDisk, **settings: Any) -> tuple[Log, StandingWorker]:
     for offset in list(log.producers.snapshots):
         log.producers.remove_snapshot(offset)
     worker = StandingWorker()
-    log.disk = worker
+    log.durability.disk = worker
     log.truncate_to(9, NOW_MS)
-    assert log.producers.behind
+    assert log.producers.is_rebuilding
     return log, worker
 
 
@@ -237,7 +242,7 @@ def test_retention_meanwhile_takes_what_was_still_to_be_read() -> None:
     assert log.delete_old_segments(NOW_MS) > 2
     _INLINE.submit(job, done)
     worker.run_all()
-    assert not log.producers.behind and log.failed is None
+    assert not log.producers.is_rebuilding and log.failed is None
     assert log.producers.producers[1].last_sequence == 8
     assert log.append_as_leader(sent(9), 0, NOW_MS).first_offset == 9
 
@@ -255,15 +260,15 @@ def test_an_abort_that_is_replicated_meanwhile_reaches_the_index() -> None:
     leader.append_as_leader(marker(7, commit=False), 0, NOW_MS, origin=AppendOrigin.COORDINATOR)
     for one in all_batches(leader):
         log.append_as_follower(one.to_bytes(), 0, NOW_MS)
-    worker = log.disk = StandingWorker()
+    worker = log.durability.disk = StandingWorker()
     log.truncate_to(2, NOW_MS)
     log.append_as_follower(all_batches(leader)[2].to_bytes(), 0, NOW_MS)
     log.set_high_watermark(3)
-    assert log.last_stable_offset == 0 and not log.aborted_transactions(0, 3)
-    log.recovery_point = 3
+    assert log.last_stable_offset == 0 and not aborted_transactions(log.segments, 0, 3)
+    log.durability.recovery_point = 3
     worker.run_all()
     assert log.last_stable_offset == 3 and [
-        one.producer_id for one in log.aborted_transactions(0, 3)
+        one.producer_id for one in aborted_transactions(log.segments, 0, 3)
     ] == [7]
     assert log.recovery_point == 0
     assert described(log) == found_anew(log, files)
@@ -279,7 +284,7 @@ def test_whatever_happens_meanwhile_the_state_is_that_of_the_log(seed: int) -> N
     files = disk()
     log = open_log(files, settings=config(segment_bytes=900))
     worker = StandingWorker()
-    log.disk = worker
+    log.durability.disk = worker
     cuts = 0
     for _ in range(120):
         step = chance.randrange(12)
@@ -310,7 +315,7 @@ def test_whatever_happens_meanwhile_the_state_is_that_of_the_log(seed: int) -> N
             else:
                 worker.run_one()
         except BrokerError as error:
-            assert error.code == ErrorCode.LEADER_NOT_AVAILABLE and log.producers.behind
+            assert error.code == ErrorCode.LEADER_NOT_AVAILABLE and log.producers.is_rebuilding
     worker.run_all()
-    assert cuts and not log.producers.behind and log.rebuild is None
+    assert cuts and not log.producers.is_rebuilding
     assert described(log) == found_anew(log, files)

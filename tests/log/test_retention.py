@@ -62,8 +62,7 @@ def test_an_expired_active_segment_rolls_first() -> None:
 def test_never_past_the_high_watermark() -> None:
     """RL 3.7: what is not replicated stays, however old."""
     log = filled(retention_ms=10)
-    log._hw = log.offset_metadata(4)
-    log.high_watermark = 4
+    log.set_high_watermark(4)
     assert log.delete_old_segments(NOW_MS + 10**6) == 4
     assert log.log_start_offset == 4
 

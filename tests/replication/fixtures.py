@@ -186,7 +186,11 @@ class FakeLogManager:
     def worker(self, directory: str) -> InlineWorker:
         return self._worker
 
-    def fail_directory(self, directory: str, error: OSError) -> None:
+    @property
+    def directories(self) -> FakeLogManager:
+        return self
+
+    def fail(self, directory: str, error: OSError) -> None:
         self.failed_directories.append(directory)
 
     def get_or_create(self, tp, topic_id, config, is_new, directory_id=None) -> Log:

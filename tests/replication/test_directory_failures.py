@@ -62,7 +62,7 @@ def test_whatever_meets_the_failure_takes_the_disks_partitions_offline(
     for partition in (TP, SAME_DISK, OTHER_DISK):
         assert append(fixture, partition) == ErrorCode.NONE
     fixture.files.make_directories("/elsewhere/t-2")
-    fixture.partition(OTHER_DISK).log.directory = "/elsewhere/t-2"
+    fixture.partition(OTHER_DISK).log.segments.directory = "/elsewhere/t-2"
     waiting: list[object] = []
     params = consumer(max_wait_ms=60_000)
     fixture.replicas.delayed_fetch(

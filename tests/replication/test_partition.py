@@ -559,6 +559,61 @@ def test_an_answer_to_an_older_proposal_changes_nothing():
     assert (fixture.isr, fixture.partition.partition_epoch) == ([1], 20)
 
 
+# listeners
+
+
+class Listener:
+    """Notes what it hears, and what was in the queue then."""
+
+    def __init__(self, fixture: PartitionFixture) -> None:
+        self.fixture = fixture
+        self.heard: list[tuple[object, int]] = []
+
+    def partition_changed(self) -> None:
+        self.heard.append(("changed", len(self.fixture.events)))
+
+    def follower_fetched(self, replica) -> None:
+        self.heard.append((replica.broker_id, len(self.fixture.events)))
+
+
+def test_a_listener_hears_of_the_next_event_once_and_before_its_effects():
+    """ARCHITECTURE 4: the subscription ends with the first event; nothing is queued then."""
+    fixture = PartitionFixture()
+    one, other = Listener(fixture), Listener(fixture)
+    fixture.partition.subscribe(one)
+    fixture.partition.subscribe(other)
+    fixture.append()
+    fixture.append()
+    assert one.heard == other.heard == [("changed", 0)]
+    assert fixture.partition.listeners == ()
+
+
+def test_a_listener_hears_of_fetches_until_something_happens():
+    """ARCHITECTURE 4: a fetch ends no subscription; who unsubscribed hears nothing."""
+    fixture = PartitionFixture()
+    fixture.follower_fetches(2, 0)
+    fixture.follower_fetches(3, 0)  # the log starts of all are known: nothing more happens
+    one, other = Listener(fixture), Listener(fixture)
+    fixture.partition.subscribe(one)
+    fixture.partition.subscribe(other)
+    fixture.follower_fetches(2, 0)
+    fixture.partition.unsubscribe(other)
+    fixture.follower_fetches(3, 0)
+    assert [who for who, _ in one.heard] == [2, 3]
+    assert [who for who, _ in other.heard] == [2]
+
+
+def test_listeners_hear_of_another_assignment_though_no_event_follows():
+    """RL 2.2: under the same leader epoch nothing is queued, yet a read may say something else."""
+    fixture = PartitionFixture(isr=(1, 2))
+    one = Listener(fixture)
+    fixture.partition.subscribe(one)
+    fixture.partition.make_leader(
+        registration(LOCAL, (1, 2, 3), (1, 2, 3), 5, 11), fixture.log, fixture.now_ms
+    )
+    assert one.heard == [("changed", 0)] and fixture.happened() == []
+
+
 # deleting records
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from twisted_broker.log.leader_epochs import LeaderEpochCache
+from twisted_broker.log.leader_epochs import LeaderEpochFileCache
 from twisted_broker.replication.fetcher.truncation import (
     EpochEnd,
     OffsetTruncationState,
@@ -21,7 +21,7 @@ class Own:
     """A log that is nothing but its epochs and its end."""
 
     def __init__(self, entries, end: int) -> None:
-        self.epochs = LeaderEpochCache(list(entries))
+        self.epochs = LeaderEpochFileCache(list(entries))
         self.log_end_offset = end
 
     def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:

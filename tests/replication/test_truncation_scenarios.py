@@ -205,7 +205,7 @@ def test_recovery_point_after_a_cut() -> None:
     a, b = nodes()
     a.lead(1)
     a.append(5)
-    a.log.flush(None)
+    a.log.durability.flush()
     assert a.log.recovery_point == 5
     told: list[int] = []
     a.log.truncated = lambda log: told.append(log.recovery_point)

@@ -14,7 +14,7 @@ from typing import Any
 from unittest.mock import patch
 
 from twisted_broker.cluster import alter_partition
-from twisted_broker.log.leader_epochs import LeaderEpochCache
+from twisted_broker.log.leader_epochs import LeaderEpochFileCache
 from twisted_broker.replication.fetcher import fetcher_manager
 from twisted_broker.replication.partition.isr import CommittedIsr, IsrProposal
 from twisted_broker.replication.partition.partition import Partition
@@ -96,7 +96,7 @@ def produce_completed_on_the_log_end(stack: ExitStack) -> None:
 def epoch_cache_not_cut(stack: ExitStack) -> None:
     """A truncation leaves the epochs of what it cut."""
     stack.enter_context(
-        patch.object(LeaderEpochCache, "truncate_from_end", lambda self, end_offset: None)
+        patch.object(LeaderEpochFileCache, "truncate_from_end", lambda self, end_offset: None)
     )
 
 

@@ -41,11 +41,11 @@ async def describe_log_dirs(
                 await context.next_turn()
     wanted = None if request.topics is None else named
     manager = context.log_manager
-    logs: dict[str, list[Log]] = {directory.path: [] for directory in manager.online()}
+    logs: dict[str, list[Log]] = {directory.path: [] for directory in manager.directories.online()}
     for log in manager:
         if wanted is None or log.topic_partition in wanted:
-            logs.setdefault(manager.directory_of(log).path, []).append(log)
-    offline = set(manager.offline())
+            logs.setdefault(manager.directories.of(log).path, []).append(log)
+    offline = set(manager.directories.offline())
     results = [
         await _online(context, path, logs[path]) for path in sorted(logs) if path not in offline
     ]

@@ -107,7 +107,7 @@ def open_directory(
     mark = read_mark(files, directory)
     if mark is None:
         make_mark(files, directory, 0)
-    log.disk = disk
+    log.durability.disk = disk
     return Opened(log, files, disk, base, mark or 0)
 
 

@@ -39,6 +39,13 @@ from twisted_broker.coordinator.group_records import (
 )
 from twisted_broker.coordinator.group_state import Group, group_from_snapshot
 from twisted_broker.coordinator.offsets import GroupOffsets
+from twisted_broker.wire.batch_fields import (
+    ATTRIBUTES,
+    BASE_OFFSET,
+    LAST_OFFSET_DELTA,
+    LENGTH,
+    RECORDS_COUNT,
+)
 from twisted_broker.wire.control_batch import ABORT, COMMIT, control_record_type
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.records import (
@@ -97,15 +104,18 @@ class _Picture:
         position, end, latest = 0, len(data), self._latest
         while end - position >= HEADER_BYTES or not is_cut_short(data, position, end):
             header = read_batch_header(data, position)
-            batch_end = position + LOG_OVERHEAD + header[1]
+            batch_end = position + LOG_OVERHEAD + header[LENGTH]
             if batch_end > end:
                 break
-            if header[5] & _UNUSUAL:
+            if header[ATTRIBUTES] & _UNUSUAL:
                 yield from self._replay_unusual(BatchView(data, position))
             else:
-                base_offset, at_once = header[0], self._one_by_one or self.open_transactions
+                base_offset, at_once = (
+                    header[BASE_OFFSET],
+                    self._one_by_one or self.open_transactions,
+                )
                 for delta, key, value in walk_key_values(
-                    data, position + HEADER_BYTES, batch_end, header[12]
+                    data, position + HEADER_BYTES, batch_end, header[RECORDS_COUNT]
                 ):
                     if at_once:
                         self._replay_record(key, value, base_offset + delta, -1)
@@ -117,7 +127,7 @@ class _Picture:
                         yield
             if len(latest) >= PENDING_KEYS:
                 yield from self.settle()
-            self.position = max(self.position, header[0] + header[6] + 1)
+            self.position = max(self.position, header[BASE_OFFSET] + header[LAST_OFFSET_DELTA] + 1)
             position = batch_end
 
     def _replay_unusual(self, batch: BatchView) -> Iterator[None]:

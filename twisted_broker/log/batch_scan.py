@@ -21,6 +21,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from twisted_broker.interfaces import IFile
+from twisted_broker.wire.batch_fields import BASE_OFFSET, LAST_OFFSET_DELTA, LENGTH, MAGIC_FIELD
 from twisted_broker.wire.batch_header import HEADER
 from twisted_broker.wire.records import (
     HEADER_BYTES,
@@ -135,14 +136,14 @@ def scan_headers(file: IFile, position: int, end: int) -> Iterator[tuple[int, Ba
             size = len(chunk)
         if at + HEADER_BYTES <= size:
             header: BatchHeader = unpack(chunk, at)
-            length = header[1]
+            length = header[LENGTH]
             following = position + LOG_OVERHEAD + length
             if (
-                header[3] == 2
+                header[MAGIC_FIELD] == 2
                 and length >= _SMALLEST_LENGTH
-                and header[6] >= 0
+                and header[LAST_OFFSET_DELTA] >= 0
                 and following <= end
-                and header[0] >= 0
+                and header[BASE_OFFSET] >= 0
             ):
                 yield position, header
                 wanted = _HEADERS_CHUNK if length < _SMALL_BATCH else HEADER_BYTES

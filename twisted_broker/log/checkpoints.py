@@ -174,7 +174,7 @@ def read_partition_metadata(files: IFileSystem, directory: str) -> bytes | None:
 
 
 def write_clean_shutdown(files: IFileSystem, directory: str, broker_epoch: int) -> None:
-    """Leaves the mark of a clean stop. OSError."""
+    """Writes the clean shutdown file. OSError."""
     content = json.dumps(
         {"version": 0, "brokerEpoch": broker_epoch}, separators=(",", ":")
     ).encode()
@@ -182,14 +182,15 @@ def write_clean_shutdown(files: IFileSystem, directory: str, broker_epoch: int) 
 
 
 def read_clean_shutdown(files: IFileSystem, directory: str) -> int | None:
-    """Broker epoch of the clean stop, -1 when the mark does not tell, None when there is no
-    mark. OSError.
+    """The broker epoch in the clean shutdown file, -1 when it holds none, None without the file.
+
+    OSError.
     """
     content = read_whole(files, posixpath.join(directory, CLEAN_SHUTDOWN))
     if content is None:
         return None
     with contextlib.suppress(ValueError, KeyError, TypeError):
-        mark = json.loads(content)
-        if mark["version"] == 0 and isinstance(mark["brokerEpoch"], int):
-            return int(mark["brokerEpoch"])
+        found = json.loads(content)
+        if found["version"] == 0 and isinstance(found["brokerEpoch"], int):
+            return int(found["brokerEpoch"])
     return -1

@@ -10,7 +10,7 @@ Owns `DiskThread`, the port `IDiskWorker` in production.
 4. What one job wants done `side_by_side` runs on a few threads of their own and is done when the
    job goes on.
 
-Ring 2. Source: docs/ARCHITECTURE.md 7. Left out: the twins (`memory.InlineWorker`,
+Ring 2. Source: docs/ARCHITECTURE.md 7. Not here: its doubles in memory (`memory.InlineWorker`,
 `testing/sim/disk.py`).
 """
 
@@ -81,12 +81,12 @@ class DiskThread:
             try:
                 result = job()
             except Exception as error:
-                self._tell(report, None, error)
+                self._queue_report(report, None, error)
             else:
-                self._tell(report, result, None)
+                self._queue_report(report, result, None)
             del entry, job, report  # what a job holds is not kept until the next one
 
-    def _tell(self, report: _Report, result: Any, error: BaseException | None) -> None:
+    def _queue_report(self, report: _Report, result: Any, error: BaseException | None) -> None:
         self._reports.append((report, result, error))
         if len(self._reports) == 1:
             self._from_thread(self._deliver)
@@ -103,7 +103,7 @@ class DiskThread:
             try:
                 report(result, error)
             except Exception:
-                _log.failure("what was to follow a disk job failed")
+                _log.failure("the callback of a disk job failed")
             reports.popleft()
 
 

@@ -6,12 +6,11 @@ Owns `OsFile` and `OsFileSystem`, the port `IFileSystem` over the operating syst
    raises.
 2. A lock is held on the open file and gone with the process. Where the system can, it is a record
    lock as Java takes it, so that Apache Kafka and we keep each other out.
-
 3. A few descriptors are kept in reserve: where the process may open no more, one of them is given
    for the file, so that a flood of connections does not stop the writing of a checkpoint. The
    reserve fills up again.
 
-Ring 2. Source: `interfaces.IFileSystem`. Left out: the thread that syncs (`disk_worker.py`), the
+Ring 2. Source: `interfaces.IFileSystem`. Not here: the thread that syncs (`disk_worker.py`), the
 bounded set of open files (`segment_file.py`).
 """
 
@@ -73,13 +72,13 @@ class OsFile:
         return total
 
     def _complete(self, position: int, buffers: Sequence[Buffer], written: int) -> None:
-        rest = memoryview(b"".join(buffers))[written:]
+        left = memoryview(b"".join(buffers))[written:]
         position += written
-        while rest:
-            count = os.pwrite(self._fd, rest, position)
+        while left:
+            count = os.pwrite(self._fd, left, position)
             if count == 0:
                 raise OSError(errno.EIO, "nothing written", self.path)
-            rest, position = rest[count:], position + count
+            left, position = left[count:], position + count
 
     def truncate(self, size: int) -> None:
         os.ftruncate(self._fd, size)

@@ -1,19 +1,19 @@
 """Offsets that are missing between two segments: a file that is gone, or a topic that is compacted.
 
-Owns `Gap`, `end_of`, and `settle_gap`, which decides what becomes of a log that has one.
+Owns `Gap`, `end_of`, and `resolve_gap`, which decides what becomes of a log that has one.
 
 1. Loading only notes the first gap above the log start: a topic's policy is not known yet. Whoever
-   opens the log for a role settles it first.
+   opens the log for a role decides about it first (`resolve_gap`).
 2. Compacted topics have gaps and keep them.
 3. After an unclean stop a gap above the recovery point of a replicated partition ends the log
-   there, as a torn tail does: the replica gets the rest from its leader. What lay behind the gap is
-   kept as `.log.aside`.
+   there, as a torn tail does: the replica fetches what follows from its leader. What lay behind
+   the gap is kept as `.log.aside`.
 4. Every other gap means that a file is lost which was whole: the partition is refused, nothing is
    served, changed or deleted.
-5. An empty segment leaves no gap, and neither does one whose end cannot be read: damage is told to
-   its reader.
+5. An empty segment leaves no gap, and neither does one whose end cannot be read: damage is an
+   error to its reader.
 
-Source: our own; Kafka's `LogLoader` serves what is left. Left out: gaps within a segment.
+Source: our own; Kafka's `LogLoader` serves what is left. Not here: gaps within a segment.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ import struct
 from typing import TYPE_CHECKING, NamedTuple
 
 from twisted_broker.log.batch_scan import scan
-from twisted_broker.log.segment import LOG, Segment, file_name
+from twisted_broker.log.segment import LOG, LogSegment, file_name
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.records import CorruptRecordError
 
 if TYPE_CHECKING:
-    from twisted_broker.log.log_extent import LogExtent
+    from twisted_broker.log.log import Log
 
 ASIDE = ".aside"
 _POSITION = struct.Struct(">4xi")
@@ -45,9 +45,9 @@ class Gap(NamedTuple):
     torn: bool
 
 
-def end_of(segment: Segment) -> int:
+def end_of(segment: LogSegment) -> int:
     """One above the last offset of a segment that is written no more, read from its index's last
-    entry on; -1 when it cannot be told. OSError.
+    entry on; -1 when it is not known. OSError.
     """
     files, path, size = segment.log.pool.files, segment.log.path, segment.size
     if not size:
@@ -68,7 +68,7 @@ def end_of(segment: Segment) -> int:
     return -1
 
 
-def _last_indexed(segment: Segment) -> int:
+def _last_indexed(segment: LogSegment) -> int:
     """The position in the last entry of the offset index; 0 without one."""
     files, path = segment.log.pool.files, segment.offset_index.file.path
     try:
@@ -87,7 +87,7 @@ def _last_indexed(segment: Segment) -> int:
     return found if 0 < found < segment.size else 0
 
 
-def settle_gap(log: LogExtent, replicated: bool, now_ms: int) -> str | None:
+def resolve_gap(log: Log, replicated: bool, now_ms: int) -> str | None:
     """Decides about the gap that loading found, if any, by the topic's settings; a line for the
     operator when the log was ended there.
 
@@ -109,7 +109,7 @@ def settle_gap(log: LogExtent, replicated: bool, now_ms: int) -> str | None:
             "made anew from its leader, and restart"
             " (a topic that was compacted before: start it with cleanup.policy=compact)",
         )
-    kept = log.end_before_gap(gap, now_ms)
+    kept = log.end_before_gap(gap, now_ms, ASIDE)
     log.gap = None
     return (
         f"{where}, lost in an unclean stop: the log ends at {gap.offset}, its leader has "

@@ -10,7 +10,7 @@ Owns `OffsetIndex` (`.index`, entries of 8 bytes) and `TimeIndex` (`.timeindex`,
 3. An index is a hint: wrong or missing entries cost a longer scan or a rebuild, never a wrong
    record.
 
-Source: Kafka's `OffsetIndex`, `TimeIndex`, `AbstractIndex`; RL 3.1. Left out: preallocation (Kafka
+Source: Kafka's `OffsetIndex`, `TimeIndex`, `AbstractIndex`; RL 3.1. Not here: preallocation (Kafka
 maps its files into memory; we write ours), when an entry is due (`segment.py`).
 """
 
@@ -108,7 +108,7 @@ class Index:
         self.trim()
 
     def trim(self) -> None:
-        """Cuts the file to its entries (a missing one is made)."""
+        """Truncates the file to its entries (a missing one is made)."""
         size = len(self._rows()) * self._entry.size
         file = self.file.create()
         if file.size() != size:
@@ -120,13 +120,13 @@ class Index:
             return False
         return len(self._rows()) * self._entry.size == self.file.open().size()
 
-    def forget(self) -> None:
+    def unload(self) -> None:
         """Drops the rows from memory; the next use loads them."""
         self._keys = None
         self._values = array("i")
 
     def close(self) -> None:
-        self.forget()
+        self.unload()
         self.file.close()
 
 

@@ -1,14 +1,13 @@
 """Which leader epoch began at which offset.
 
-Owns `LeaderEpochCache`: the epochs of a log with their start offsets, and answers to "where does
-epoch E end".
+Owns `LeaderEpochFileCache`: the epochs of a log with their start offsets, and where epoch E ends.
 
 1. Epochs and start offsets both grow strictly.
 2. The list in memory is the truth; every change is handed to `changed`, which brings it to the
    checkpoint file. What the file misses after a crash, recovery finds again in the batches.
 
-Source: Kafka's `LeaderEpochFileCache`, KIP-101, KIP-320; RL 3.5, 6.3. Left out: the file
-(`checkpoints.py`), the asking (`replication`).
+Source: Kafka's `LeaderEpochFileCache`, KIP-101, KIP-320; RL 3.5, 6.3. Not here: the file
+(`checkpoints.py`), the requests (`replication`).
 """
 
 from __future__ import annotations
@@ -19,23 +18,23 @@ from collections.abc import Callable
 UNDEFINED = (-1, -1)
 
 
-class LeaderEpochCache:
+class LeaderEpochFileCache:
     """`entries` are (epoch, start offset); the ones out of order are dropped.
 
-    `changed()` is called after every change.
+    `changed()` is called after every change; None while the log is loaded.
     """
 
-    __slots__ = ("_changed", "epochs", "start_offsets")
+    __slots__ = ("changed", "epochs", "start_offsets")
 
     def __init__(
         self, entries: list[tuple[int, int]], changed: Callable[[], None] | None = None
     ) -> None:
         self.epochs: list[int] = []
         self.start_offsets: list[int] = []
-        self._changed: Callable[[], None] | None = None
+        self.changed: Callable[[], None] | None = None
         for epoch, start in entries:
             self.assign(epoch, start)
-        self._changed = changed
+        self.changed = changed
 
     def __len__(self) -> int:
         return len(self.epochs)
@@ -65,12 +64,12 @@ class LeaderEpochCache:
             starts.pop()
         epochs.append(epoch)
         starts.append(start_offset)
-        self._note()
+        self._on_change()
         return True
 
     def end_offset_for(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
         """(largest epoch known that is <= `epoch`, the offset at which it ends); `UNDEFINED`
-        when it cannot be told.
+        when it is not known.
         """
         epochs = self.epochs
         if epoch < 0 or not epochs or epoch > epochs[-1]:
@@ -102,7 +101,7 @@ class LeaderEpochCache:
         keep = bisect_left(self.start_offsets, end_offset)
         if keep < len(self.epochs):
             del self.epochs[keep:], self.start_offsets[keep:]
-            self._note()
+            self._on_change()
 
     def truncate_from_start(self, start_offset: int) -> None:
         """Drops epochs that end at or below `start_offset`; the one that holds it begins there."""
@@ -111,14 +110,14 @@ class LeaderEpochCache:
             return
         del self.epochs[:row], self.start_offsets[:row]
         self.start_offsets[0] = start_offset
-        self._note()
+        self._on_change()
 
     def clear(self) -> None:
         if self.epochs:
             self.epochs.clear()
             self.start_offsets.clear()
-            self._note()
+            self._on_change()
 
-    def _note(self) -> None:
-        if self._changed is not None:
-            self._changed()
+    def _on_change(self) -> None:
+        if self.changed is not None:
+            self.changed()

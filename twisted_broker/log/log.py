@@ -1,52 +1,337 @@
 """One replica's log: the records of a partition on this broker's disk.
 
-Owns `Log`: appends, as leader and as follower, on top of state (`log_state.py`), reads
-(`log_reading.py`) and extent (`log_extent.py`).
+Owns `Log`: appends, as leader and as follower, truncation, the log start, and the step offline,
+over its parts: segments (`segments.py`), watermarks (`watermarks.py`), durability
+(`durability.py`), producer state (`producer_state.py`, `producer_append.py`,
+`producer_rebuild.py`) and leader epochs (`leader_epochs.py`).
+
+    (load_log, new_log) --> online
+    online --truncate_to, far from a snapshot--> rebuilding producers --done--> online
+    online, rebuilding producers --fail (disk error)--> failed (until restarted)
+    online, rebuilding producers --finish, the job it gives, release_files--> closed (clean stop)
+    any --delete, set aside by the LogManager--> failed, without a call of `failing`
+
+   Rebuilding, the log is read and replicated; a leader refuses batches with a producer id. Failed,
+   every call raises `LogDirFailure`. A truncation that an error leaves midway always fails the log;
+   elsewhere EMFILE and ENFILE leave it online. Offsets missing (`gap`) are no state: the log is
+   online and nobody uses it before `gaps.resolve_gap`.
 
 1. An append is visible when it is whole: bytes first, in one write, then the published end, then
    producers and watermarks.
 2. What is refused is refused before a byte is written.
 3. Appends never wait for a sync; what follows from one that makes a sync due does
-   (`log_state.settled_end`).
+   (`Durability.acknowledgeable_end`).
 4. The common case, one batch of magic 2 that needs no look inside, copies no record bytes.
+5. After a truncation nothing remembers what is gone: epochs, producers, snapshots, indexes,
+   recovery point, high watermark. It costs the reactor what was truncated and a bounded part more:
+   producers that are far from a snapshot are found behind it.
+6. Files are removed so that a crash in between leaves no hole (`segments.py`).
 
-Source: Kafka's `UnifiedLog.append`; RL 3.2. Left out: loading and repair (`recovery.py`), several
-logs (`log_manager.py`), cleaning.
+Source: Kafka's `UnifiedLog`, `LocalLog`; RL 3.1, 3.2, 3.5, 3.7. Not here: loading and repair
+(`recovery.py`), reading (`reading.py`), retention (`retention.py`), several logs
+(`log_manager.py`), cleaning.
 """
 
 from __future__ import annotations
 
-from twisted_broker.interfaces import Buffer
-from twisted_broker.log.append_info import AppendOrigin, LogAppendInfo
-from twisted_broker.log.errors import OffsetsOutOfOrder, UnexpectedAppendOffset
-from twisted_broker.log.log_extent import LogExtent
+import errno
+import posixpath
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from twisted_broker.config import LogConfig
+from twisted_broker.interfaces import Buffer, IRandom, TopicPartition
+from twisted_broker.log import retention
+from twisted_broker.log.append_info import (
+    AppendOrigin,
+    FetchDataInfo,
+    LogAppendInfo,
+    TimestampAndOffset,
+)
+from twisted_broker.log.durability import Durability
+from twisted_broker.log.errors import (
+    LogDirFailure,
+    OutOfDescriptors,
+    UnexpectedAppendOffset,
+    is_out_of_descriptors,
+)
+from twisted_broker.log.leader_epochs import LeaderEpochFileCache
 from twisted_broker.log.offset_metadata import LogOffsetMetadata
-from twisted_broker.log.producer_state import CompletedTxn
-from twisted_broker.log.segment import Segment
-from twisted_broker.log.validation import check_header, prepare
+from twisted_broker.log.offset_search import find_by_timestamp, find_max_timestamp
+from twisted_broker.log.producer_append import check_append
+from twisted_broker.log.producer_rebuild import ProducerRebuild
+from twisted_broker.log.producer_snapshot import BatchMetadata
+from twisted_broker.log.producer_state import ProducerStateManager
+from twisted_broker.log.reading import read_segments
+from twisted_broker.log.replicated_batches import replicated_batches
+from twisted_broker.log.segment import LogSegment, OpenFiles
+from twisted_broker.log.segments import LogSegments
+from twisted_broker.log.txn_index import AbortedTxn
+from twisted_broker.log.validation import check_header, needs_preparation, prepare
+from twisted_broker.log.watermarks import Watermarks
+from twisted_broker.wire.batch_fields import LENGTH, MAGIC_FIELD
 from twisted_broker.wire.batch_header import HEADER
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.records import (
     CONTROL_FLAG,
     LOG_APPEND_TIME_FLAG,
     LOG_OVERHEAD,
+    MAGIC,
     TRANSACTIONAL_FLAG,
     BatchHeader,
     BatchView,
     batch_head,
-    iterate_batches,
-    next_sequence,
 )
+
+if TYPE_CHECKING:
+    from twisted_broker.log.gaps import Gap
 
 _unpack_header = HEADER.unpack_from
 _HEADER_BYTES = HEADER.size
 _CLIENT = AppendOrigin.CLIENT
+_UNSTABLE = CONTROL_FLAG | TRANSACTIONAL_FLAG
+_INT_MAX = 2**31 - 1
 
 
-class Log(LogExtent):
-    """Made by `recovery.load_log`."""
+class Log:
+    """Made by `recovery.load_log` and `recovery.new_log`.
 
-    __slots__ = ()
+    `truncated(log)` is called after every truncation, `failing(log)` at the first disk error,
+    `synced(log)` when a sync that was due is done.
+    """
+
+    __slots__ = (
+        "_needs_preparation",
+        "config",
+        "durability",
+        "failed",
+        "failing",
+        "gap",
+        "leader_epochs",
+        "pool",
+        "producers",
+        "rebuild",
+        "segments",
+        "synced",
+        "topic_id",
+        "topic_partition",
+        "truncated",
+        "truncations",
+        "watermarks",
+    )
+
+    def __init__(
+        self,
+        pool: OpenFiles,
+        directory: str,
+        topic_partition: TopicPartition,
+        topic_id: bytes | None,
+        config: LogConfig,
+        remove_later: Callable[[list[str]], None] | None = None,
+        random: IRandom | None = None,
+    ) -> None:
+        self.pool, self.config = pool, config
+        self.topic_partition, self.topic_id = topic_partition, topic_id
+        self._needs_preparation = needs_preparation(config)
+        self.segments = LogSegments(pool, directory, config, remove_later, random)
+        self.producers = ProducerStateManager(
+            pool.files, directory, config.producer_id_expiration_ms
+        )
+        self.watermarks = Watermarks(self.segments, self.producers, self.offset_metadata)
+        self.leader_epochs = LeaderEpochFileCache([])
+        self.durability = Durability(
+            self.segments,
+            self.watermarks,
+            self.producers,
+            self.leader_epochs,
+            config.flush_messages,
+            self.fail,
+            self._sync_done,
+        )
+        self.leader_epochs.changed = self.durability.write_leader_epochs
+        self.rebuild = ProducerRebuild(
+            self.segments, self.watermarks, self.producers, self.durability, self.fail
+        )
+        self.truncated: Callable[[Log], None] | None = None
+        self.failing: Callable[[Log], None] | None = None
+        self.synced: Callable[[Log], None] | None = None
+        self.failed: OSError | None = None
+        self.gap: Gap | None = None
+        """offsets that loading found missing, not decided about yet"""
+        self.truncations = 0
+
+    # -- what others see of the parts
+
+    @property
+    def directory(self) -> str:
+        return self.segments.directory
+
+    @property
+    def size_in_bytes(self) -> int:
+        return self.segments.size_in_bytes
+
+    @property
+    def log_start_offset(self) -> int:
+        return self.watermarks.log_start_offset
+
+    @property
+    def log_end_offset(self) -> int:
+        return self.segments.log_end_offset
+
+    @property
+    def log_end(self) -> LogOffsetMetadata:
+        """The log end with its place."""
+        return self.segments.log_end
+
+    @property
+    def high_watermark(self) -> int:
+        return self.watermarks.high_watermark
+
+    @property
+    def high_watermark_metadata(self) -> LogOffsetMetadata:
+        """The high watermark with its place."""
+        return self.watermarks.high_watermark_metadata
+
+    def set_high_watermark(self, metadata: LogOffsetMetadata | int) -> None:
+        """Moves the high watermark, into [log start, log end].
+
+        Whether it may go back is the caller's decision.
+        """
+        self.watermarks.set_high_watermark(metadata)
+
+    @property
+    def last_stable_offset(self) -> int:
+        """Below it every transaction is decided."""
+        return self.watermarks.last_stable_offset
+
+    @property
+    def last_stable_metadata(self) -> LogOffsetMetadata:
+        """The last stable offset with its place."""
+        return self.watermarks.last_stable_metadata
+
+    @property
+    def recovery_point(self) -> int:
+        """Below it all is synced."""
+        return self.durability.recovery_point
+
+    @property
+    def sync_due(self) -> LogOffsetMetadata | None:
+        """The first record whose append waits for a sync (`flush.messages`), if any does."""
+        return self.durability.sync_due
+
+    @property
+    def acknowledgeable_end(self) -> LogOffsetMetadata:
+        """The log end, but for records whose append waits for a sync."""
+        return self.durability.acknowledgeable_end
+
+    def when_synced(self, offset: int, call: Callable[[], None]) -> None:
+        """Calls when no append below `offset` waits for a sync, perhaps at once."""
+        self.durability.when_synced(offset, call)
+
+    def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
+        """(epoch, end offset) of the largest epoch at or below the one given, (-1, -1) when it
+        is not known.
+        """
+        return self.leader_epochs.end_offset_for(epoch, self.segments.log_end_offset)
+
+    # -- online or failed
+
+    def check_online(self) -> None:
+        """Raises LogDirFailure when the log failed before."""
+        if self.failed is not None:
+            raise LogDirFailure(posixpath.dirname(self.directory), self.failed)
+
+    def fail(self, error: OSError, midway: bool = False) -> BrokerError:
+        """Takes the log offline; returns what to raise.
+
+        Where only descriptors are short the log stays, unless it was left `midway`.
+        """
+        if is_out_of_descriptors(error):
+            if not midway:
+                return OutOfDescriptors(self.directory, error)
+            error = OSError(errno.EIO, f"left midway: {error.strerror}", error.filename)
+        if self.failed is None:
+            self.set_failed(error)
+            if self.failing is not None:
+                self.failing(self)
+            self.durability.update_sync_due()
+        return LogDirFailure(posixpath.dirname(self.directory), error)
+
+    def set_failed(self, error: OSError) -> None:
+        """Offline from now on; nobody is called."""
+        self.failed = error
+        self.durability.stopped = True
+
+    def _sync_done(self) -> None:
+        if self.synced is not None:
+            self.synced(self)
+
+    # -- reading
+
+    def read(
+        self,
+        offset: int,
+        max_bytes: int,
+        upto: LogOffsetMetadata | None = None,
+        min_one_message: bool = True,
+        read_committed: bool = False,
+    ) -> FetchDataInfo:
+        """Batches from the one that holds `offset` on, up to `upto` (the log end), about
+        `max_bytes` of one segment.
+
+        With `min_one_message` a first batch beyond `max_bytes` comes whole; else it is cut short
+        (`first_entry_incomplete`). BrokerError OFFSET_OUT_OF_RANGE. The slice must be released.
+        """
+        segments = self.segments
+        if (
+            not self.watermarks.log_start_offset <= offset <= segments.log_end_offset
+            or self.failed is not None
+        ):
+            self._check_range(offset)
+        if upto is None:
+            upto = segments.log_end
+        elif upto.position < 0 and upto.offset > offset:
+            upto = self.offset_metadata(upto.offset)
+        try:
+            return read_segments(segments, offset, max_bytes, upto, min_one_message, read_committed)
+        except OSError as error:
+            raise self.fail(error) from error
+
+    def offset_metadata(self, offset: int) -> LogOffsetMetadata:
+        """The place of `offset`: its batch's first byte.
+
+        BrokerError OFFSET_OUT_OF_RANGE outside [log start, log end].
+        """
+        self._check_range(offset)
+        try:
+            return self.segments.place_of(offset)
+        except OSError as error:
+            raise self.fail(error) from error
+
+    def _check_range(self, offset: int) -> None:
+        self.check_online()
+        if not self.log_start_offset <= offset <= self.log_end_offset:
+            raise BrokerError(
+                ErrorCode.OFFSET_OUT_OF_RANGE,
+                f"offset {offset} is outside {self.log_start_offset}..{self.log_end_offset}",
+            )
+
+    def find_offset_by_timestamp(
+        self, target_ms: int, upto_offset: int | None = None
+    ) -> TimestampAndOffset | None:
+        """The first record with a timestamp of at least `target_ms`, below `upto_offset`."""
+        self.check_online()
+        found = find_by_timestamp(self.segments, target_ms, self.log_start_offset)
+        if found is not None and upto_offset is not None and found.offset >= upto_offset:
+            return None
+        return found
+
+    def max_timestamp_offset(self) -> TimestampAndOffset | None:
+        """The record with the largest timestamp (ListOffsets -3)."""
+        self.check_online()
+        return find_max_timestamp(self.segments, self.log_start_offset)
+
+    # -- appending as leader
 
     def append_as_leader(
         self,
@@ -63,16 +348,16 @@ class Log(LogExtent):
         """
         self.check_online()
         size = len(records)
-        if not self._prepare and size >= _HEADER_BYTES:
+        if not self._needs_preparation and size >= _HEADER_BYTES:
             header = _unpack_header(records)
-            if header[1] + LOG_OVERHEAD == size and header[3] == 2:
+            if header[LENGTH] + LOG_OVERHEAD == size and header[MAGIC_FIELD] == MAGIC:
                 check_header(header, records, self.config, origin, now_ms)
-                return self._append_assigned(
+                return self._append_batch(
                     header, records, leader_epoch, now_ms, origin, transaction_verified
                 )
         info: LogAppendInfo | None = None
         for batch in prepare(records, self.config, origin, now_ms):
-            appended = self._append_assigned(
+            appended = self._append_batch(
                 _unpack_header(batch), batch, leader_epoch, now_ms, origin, transaction_verified
             )
             if info is not None:
@@ -83,7 +368,7 @@ class Log(LogExtent):
         assert info is not None
         return info
 
-    def _append_assigned(
+    def _append_batch(
         self,
         header: BatchHeader,
         records: Buffer,
@@ -101,201 +386,326 @@ class Log(LogExtent):
                 f"{size} bytes, but segments end at {self.config.segment_bytes}",
             )
         if producer_id >= 0:
-            duplicate = self._check_producer(header, records, origin, transaction_verified)
+            duplicate = check_append(self.producers, header, records, origin, transaction_verified)
             if duplicate is not None:
-                return duplicate
-        first = self.log_end_offset
+                return self._duplicate_info(duplicate, attributes, count)
+        segments, epochs = self.segments, self.leader_epochs.epochs
+        first = segments.log_end_offset
         last = first + delta
         try:
-            epochs = self.leader_epochs.epochs
             if not epochs or epochs[-1] != leader_epoch:
                 self.leader_epochs.assign(leader_epoch, first)
-            segments = self.segments
             if segments.should_roll(size, last, max_timestamp, now_ms):
                 self._roll(now_ms, 0)
             segment = segments.active
             segment.write((batch_head(first, length, leader_epoch), memoryview(records)[16:]), size)
-            segment.note(size, last, max_timestamp)
-            self.log_end_offset = last + 1
+            segment.publish(size, last, max_timestamp)
+            segments.log_end_offset = last + 1
             if producer_id >= 0:
-                self._note_producer(header, records, first, segment)
+                self._add_to_producers(header, records, first, segment)
         except OSError as error:
             raise self.fail(error) from error
         self.producers.map_end_offset = last + 1
-        if last + 1 - self.unflushed_since >= self.config.flush_messages:
-            self._sync_if_due(LogOffsetMetadata(first, segment.base_offset, segment.size - size))
+        durability = self.durability
+        if last + 1 - durability.unflushed_since >= durability.flush_messages:
+            durability.sync_if_due(
+                LogOffsetMetadata(first, segment.base_offset, segment.size - size)
+            )
         stamped = max_timestamp if attributes & LOG_APPEND_TIME_FLAG else -1
         return LogAppendInfo(
-            first, last, max_timestamp, stamped, self.log_start_offset, count, size, leader_epoch
+            first,
+            last,
+            max_timestamp,
+            stamped,
+            self.watermarks.log_start_offset,
+            count,
+            size,
+            leader_epoch,
         )
 
-    def _check_producer(
-        self, header: BatchHeader, records: Buffer, origin: AppendOrigin, verified: bool
-    ) -> LogAppendInfo | None:
-        """Raises BrokerError when the producer may not write this; the first arrival's outcome
-        when it wrote it already.
-        """
-        attributes, delta, producer_id, epoch, sequence = (
-            header[5],
-            header[6],
-            header[9],
-            header[10],
-            header[11],
+    def _duplicate_info(
+        self, found: BatchMetadata, attributes: int, records_count: int
+    ) -> LogAppendInfo:
+        """What the first arrival of the batch was answered."""
+        _, last_offset, delta, timestamp = found
+        return LogAppendInfo(
+            last_offset - delta,
+            last_offset,
+            timestamp,
+            timestamp if attributes & LOG_APPEND_TIME_FLAG else -1,
+            self.log_start_offset,
+            records_count,
+            0,
+            duplicate=True,
         )
-        producers = self.producers
-        if producers.behind:
-            raise BrokerError(
-                ErrorCode.LEADER_NOT_AVAILABLE,
-                "after a truncation it is still read what producers wrote before",
-            )
-        if attributes & CONTROL_FLAG:
-            producers.check_marker(BatchView(records))
-            return None
-        if origin == _CLIENT:
-            found = producers.duplicate(
-                producer_id, epoch, sequence, next_sequence(sequence, delta)
-            )
-            if found is not None:
-                return LogAppendInfo(
-                    found[1] - found[2],
-                    found[1],
-                    found[3],
-                    found[3] if attributes & LOG_APPEND_TIME_FLAG else -1,
-                    self.log_start_offset,
-                    header[12],
-                    0,
-                    duplicate=True,
-                )
-        transactional = attributes & TRANSACTIONAL_FLAG != 0
-        if transactional and origin == _CLIENT and not verified:
-            entry = producers.producers.get(producer_id)
-            if entry is None or entry.current_txn_first_offset < 0:
-                raise BrokerError(
-                    ErrorCode.INVALID_TXN_STATE,
-                    "the batch belongs to no transaction that the coordinator knows",
-                )
-        producers.check(producer_id, epoch, sequence, transactional, origin == _CLIENT)
-        return None
 
-    def _note_producer(
-        self, header: BatchHeader, records: Buffer, first: int, segment: Segment
+    def _add_to_producers(
+        self, header: BatchHeader, records: Buffer, first: int, segment: LogSegment
     ) -> None:
-        """Brings the producer state up to a batch with producer id that was written at `first`."""
-        if header[5] & CONTROL_FLAG:
+        """Adds a batch with a producer id, written at `first`, to the producer state."""
+        _, _, _, _, _, attributes, delta, _, timestamp, producer_id, epoch, sequence, _ = header
+        if attributes & CONTROL_FLAG:
             batch = BatchView(records)
             batch.base_offset = first
-            self._complete(self.producers.add_batch(batch), segment)
+            self._index_aborted(self.producers.add_batch(batch), segment)
         else:
-            transactional = header[5] & TRANSACTIONAL_FLAG != 0
             self.producers.add_data(
-                header[9], header[10], header[11], first, header[6], header[8], transactional
+                producer_id,
+                epoch,
+                sequence,
+                first,
+                delta,
+                timestamp,
+                attributes & TRANSACTIONAL_FLAG != 0,
             )
-            if transactional:
-                self.find_first_unstable()
+        if attributes & _UNSTABLE:
+            self.watermarks.update_first_unstable()
 
-    def _complete(self, completed: CompletedTxn | None, segment: Segment) -> None:
-        if completed is not None:
-            aborted = self.producers.complete(completed)
-            if (
-                aborted is not None and self.rebuild is None
-            ):  # else the rebuild finds it, knowing where its transaction began
-                segment.txn_index.append(aborted)
-            self.find_first_unstable()
+    def _index_aborted(self, aborted: AbortedTxn | None, segment: LogSegment) -> None:
+        # While producers are rebuilt the rebuild finds it, knowing where its transaction began.
+        if aborted is not None and self.producers.rebuilt is None:
+            segment.txn_index.append(aborted)
 
-    # -- as follower
+    # -- appending as follower
 
     def append_as_follower(self, records: Buffer, leader_epoch: int, now_ms: int) -> LogAppendInfo:
         """Writes what the leader sent, as it is: whole batches, offsets growing from the log end
         on.
 
         A partial batch at the end, and everything from a batch of a newer epoch than `leader_epoch`
-        on, is left out. Raises BrokerError.
+        on, is not taken. Raises BrokerError.
         """
         self.check_online()
-        batches = self._replicated(records, leader_epoch)
+        batches = replicated_batches(records, leader_epoch)
         if not batches:
             return LogAppendInfo(-1, -1, -1, -1, self.log_start_offset, 0, 0)
-        if batches[0].base_offset < self.log_end_offset:
-            raise UnexpectedAppendOffset(
-                batches[0].base_offset, batches[-1].last_offset, self.log_end_offset
-            )
-        before = self.log_end
+        first, last, before = batches[0], batches[-1], self.segments.log_end
+        if first.base_offset < before.offset:
+            raise UnexpectedAppendOffset(first.base_offset, last.last_offset, before.offset)
         try:
-            for run in self._runs(batches, now_ms):
+            written = 0
+            while written < len(batches):
+                run = self._next_run(batches[written:] if written else batches, now_ms)
                 self._write_run(records, run)
+                written += len(run)
         except OSError as error:
             raise self.fail(error) from error
-        self._sync_if_due(before)
-        first, last = batches[0], batches[-1]
-        size = last.offset + last.size_in_bytes - first.offset
-        count = sum(batch.records_count for batch in batches)
-        newest = max(batch.max_timestamp for batch in batches)
+        self.durability.sync_if_due(before)
         return LogAppendInfo(
             first.base_offset,
             last.last_offset,
-            newest,
+            max(batch.max_timestamp for batch in batches),
             -1,
             self.log_start_offset,
-            count,
-            size,
+            sum(batch.records_count for batch in batches),
+            last.offset + last.size_in_bytes - first.offset,
             last.partition_leader_epoch,
         )
 
-    def _replicated(self, records: Buffer, leader_epoch: int) -> list[BatchView]:
-        batches: list[BatchView] = []
-        expected = -1
-        for batch in iterate_batches(records, partial_tail=True, check_crc=True):
-            if leader_epoch >= 0 and batch.partition_leader_epoch > leader_epoch:
-                break
-            if batch.base_offset < expected or batch.last_offset_delta < 0:
-                raise OffsetsOutOfOrder(f"batch at {batch.base_offset} after offset {expected - 1}")
-            expected = batch.last_offset + 1
-            batches.append(batch)
-        return batches
-
-    def _runs(self, batches: list[BatchView], now_ms: int) -> list[list[BatchView]]:
-        """The batches in as few writes as segments allow; a run rolls first when it must (RL
-        3.1).
-        """
-        whole = batches[-1].offset + batches[-1].size_in_bytes - batches[0].offset
+    def _next_run(self, batches: list[BatchView], now_ms: int) -> list[BatchView]:
+        """The batches that go into one segment, in one write; rolls first when it must (RL 3.1)."""
+        first, last, segments = batches[0], batches[-1], self.segments
+        size = last.offset + last.size_in_bytes - first.offset
         newest = max(batch.max_timestamp for batch in batches)
-        if not self.segments.should_roll(whole, batches[-1].last_offset, newest, now_ms):
-            return [batches]
-        self._roll(now_ms, batches[0].base_offset)
-        if (
-            whole <= self.config.segment_bytes
-            and batches[-1].last_offset - self.segments.active.base_offset < 2**31
-        ):
-            return [batches]
-        return self._split(batches, now_ms)
-
-    def _split(self, batches: list[BatchView], now_ms: int) -> list[list[BatchView]]:
-        """Writes all but the last run; returns that one."""
-        run: list[BatchView] = []
-        size = 0
-        for batch in batches:
-            if run and self.segments.should_roll(
-                size + batch.size_in_bytes, batch.last_offset, -1, now_ms
-            ):
-                self._write_run(batch.buffer, run)
-                self._roll(now_ms, batch.base_offset)
-                run, size = [], 0
-            run.append(batch)
-            size += batch.size_in_bytes
-        return [run]
+        if not segments.should_roll(size, last.last_offset, newest, now_ms):
+            return batches
+        self._roll(now_ms, first.base_offset)
+        base, left = segments.active.base_offset, self.config.segment_bytes
+        for count, batch in enumerate(batches):
+            left -= batch.size_in_bytes
+            # The first batch goes in whatever its size: it fits nowhere else either.
+            if count and (left < 0 or batch.last_offset - base > _INT_MAX):
+                return batches[:count]
+        return batches
 
     def _write_run(self, records: Buffer, run: list[BatchView]) -> None:
         start, end = run[0].offset, run[-1].offset + run[-1].size_in_bytes
-        segment = self.segments.active
+        segments, epochs, producers = self.segments, self.leader_epochs, self.producers
+        segment = segments.active
         segment.write((memoryview(records)[start:end],), end - start)
-        epochs = self.leader_epochs
         for batch in run:
             if batch.partition_leader_epoch != epochs.latest_epoch:
                 epochs.assign(batch.partition_leader_epoch, batch.base_offset)
-            segment.note(batch.size_in_bytes, batch.last_offset, batch.max_timestamp)
-            self.log_end_offset = batch.last_offset + 1
+            segment.publish(batch.size_in_bytes, batch.last_offset, batch.max_timestamp)
+            segments.log_end_offset = batch.last_offset + 1
             if batch.producer_id >= 0:
-                self._complete(self.producers.add_batch(batch), segment)
-                if batch.is_transactional:
-                    self.find_first_unstable()
-            self.producers.map_end_offset = batch.last_offset + 1
+                self._index_aborted(producers.add_batch(batch), segment)
+                if batch.attributes & _UNSTABLE:
+                    self.watermarks.update_first_unstable()
+            producers.map_end_offset = batch.last_offset + 1
+
+    # -- rolling
+
+    def roll(self, now_ms: int, expected_next_offset: int = 0) -> None:
+        """Starts a new segment at the log end (or the offset expected next, if above); nothing
+        on an empty active one.
+        """
+        self.check_online()
+        try:
+            self._roll(now_ms, expected_next_offset)
+        except OSError as error:
+            raise self.fail(error) from error
+
+    def _roll(self, now_ms: int, expected_next_offset: int) -> None:
+        base = max(expected_next_offset, self.segments.log_end_offset)
+        active = self.segments.active
+        if active.base_offset == base:
+            assert active.size == 0, (base, active.size)
+            active.create()
+            active.created_ms = now_ms
+            return
+        active.become_inactive()
+        self.producers.map_end_offset = base
+        self.producers.take_snapshot()
+        self.segments.create(base, now_ms)
+        self.segments.log_end_offset = base
+        self.durability.flush(base)
+
+    # -- truncation
+
+    def truncate_to(self, offset: int, now_ms: int = 0) -> bool:
+        """Drops everything from `offset` on (RL 3.5); False when there is nothing."""
+        self.check_online()
+        assert offset >= 0
+        if offset >= self.segments.log_end_offset:
+            # an epoch that was begun here and never written to
+            self.leader_epochs.truncate_from_end(self.segments.log_end_offset)
+            return False
+        if offset < self.segments.first.base_offset:
+            self.truncate_fully_and_start_at(offset, now_ms)
+            return True
+        try:
+            self.segments.remove_above(offset)
+            self.segments.active.truncate_to(offset, now_ms)
+            self._end_at(offset, min(self.watermarks.log_start_offset, offset))
+            self.leader_epochs.truncate_from_end(offset)
+            self.rebuild.after_truncation(now_ms)
+        except OSError as error:
+            raise self.fail(error, midway=True) from error
+        self._after_truncation()
+        return True
+
+    def truncate_fully_and_start_at(
+        self, offset: int, now_ms: int = 0, log_start_offset: int | None = None
+    ) -> None:
+        """Deletes everything and begins one segment at `offset`; the log start becomes `offset`
+        unless given.
+        """
+        self.check_online()
+        try:
+            self.segments.remove_all()
+            self.segments.create(offset, now_ms)
+            self._end_at(offset, offset if log_start_offset is None else log_start_offset)
+            self.leader_epochs.clear()
+            self.producers.reset(offset)
+        except OSError as error:
+            raise self.fail(error, midway=True) from error
+        self._after_truncation()
+
+    def _end_at(self, offset: int, log_start_offset: int) -> None:
+        self.truncations += 1
+        self.segments.log_end_offset = offset
+        self.durability.truncated_to(offset)
+        self.watermarks.log_start_offset = log_start_offset
+
+    def _after_truncation(self) -> None:
+        self.durability.update_sync_due()
+        self.watermarks.after_truncation()
+        if self.truncated is not None:
+            self.truncated(self)
+
+    def end_before_gap(self, gap: Gap, now_ms: int, suffix: str) -> int:
+        """Ends the log where offsets are missing; the record files behind are kept under another
+        name, with `suffix`.
+
+        Their number.
+        """
+        self.check_online()
+        try:
+            kept = self.segments.set_aside_above(gap.offset, suffix)
+        except OSError as error:
+            raise self.fail(error) from error
+        self.truncate_to(gap.offset, now_ms)
+        return kept
+
+    # -- the log start
+
+    def increment_log_start_offset(self, offset: int) -> bool:
+        """Raises the log start (DeleteRecords, retention, a leader's answer to a follower).
+
+        OFFSET_OUT_OF_RANGE above the high watermark.
+        """
+        self.check_online()
+        if offset > self.high_watermark:
+            raise BrokerError(
+                ErrorCode.OFFSET_OUT_OF_RANGE,
+                f"log start {offset} would pass the high watermark {self.high_watermark}",
+            )
+        if offset <= self.log_start_offset:
+            return False
+        self.watermarks.log_start_offset = offset
+        self.leader_epochs.truncate_from_start(offset)
+        self.producers.on_log_start_moved(offset)
+        self.watermarks.update_first_unstable()
+        return True
+
+    def delete_old_segments(self, now_ms: int) -> int:
+        """Applies retention (RL 3.7); returns the number of segments deleted."""
+        return retention.delete_old_segments(self, now_ms)
+
+    # -- settings, and the end
+
+    def update_config(self, config: LogConfig) -> None:
+        """Acts at once; index sizes from the next segment on."""
+        self.config = self.segments.config = config
+        self._needs_preparation = needs_preparation(config)
+        self.durability.flush_messages = config.flush_messages
+        self.producers.expiration_ms = config.producer_id_expiration_ms
+        self.segments.active.index_interval_bytes = config.index_interval_bytes
+
+    def finish(self) -> Callable[[], None]:
+        """Completes indexes and writes a producer snapshot; returns what must then run on the disk
+        worker. OSError.
+
+        When that has run, records, epochs, transactions and producers are durable; `release_files`
+        comes last. Indexes are not synced: lost ones are made anew. With the recovery point at the
+        end nothing needs to be done: an epoch that began since has no records.
+        """
+        if self.failed is not None:
+            return _nothing
+        self.segments.active.become_inactive()
+        self.producers.take_snapshot()
+        if self.recovery_point >= self.log_end_offset:
+            return _nothing
+        return self.durability.sync_job(self.log_end_offset + 1, without_indexes=True)
+
+    def release_files(self) -> None:
+        self.segments.close()
+
+    def close(self) -> None:
+        """A clean end in one go. OSError; slow."""
+        self.finish()()
+        if self.failed is None:
+            self.durability.recovery_point = self.log_end_offset
+        self.release_files()
+
+    def rename_directory(self, directory: str) -> None:
+        """Moves the log to another name in the same log directory; slices stay readable.
+
+        OSError.
+        """
+        self.pool.files.rename(self.directory, directory)
+        self.producers.directory = directory
+        self.segments.move(directory)
+
+    def delete(self) -> None:
+        """Closes and deletes all files. OSError; slow."""
+        self.segments.close()
+        if self.failed is None:
+            self.set_failed(OSError("the log is deleted"))
+        if self.pool.files.exists(self.directory):
+            self.pool.files.remove_tree(self.directory)
+
+
+def _nothing() -> None:
+    """All is durable."""

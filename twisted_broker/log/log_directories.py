@@ -1,132 +1,107 @@
-"""The log directories of a broker, and the logs found in them.
+"""The log directories of a broker.
 
-Owns `LogDirectories`: which directories work, which logs they hold, jobs for their workers, files
-to be removed later.
+Owns `LogDirectories`: which of them work, jobs for their workers, and files to be removed later.
 
-1. A failing directory takes its own logs offline and no others; `directory_failed(path, error)`
-   hears of it once.
-2. A job that fails for the disk's sake fails its directory; a file that is gone already is no
+1. A failing directory takes its own logs offline and no others; `failed(directory, error)` is
+   called once.
+2. A job that fails because of the disk fails its directory; a file that is gone already is no
    failure.
-3. Descriptors that are short fail nothing: one line a minute says so, and the work comes again.
+3. Where descriptors are short nothing fails: one line a minute says so, and the work comes again.
 
-Ring 1. Source: Kafka's `LogManager`, `LogDirFailureChannel`; RL 1.12. Left out: one directory's
-content (`log_directory.py`).
+Ring 1. Source: Kafka's `LogManager` (live and offline log directories), `LogDirFailureChannel`; RL
+1.12. Not here: one directory's content (`log_directory.py`), the logs (`log_manager.py`).
 """
 
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
 
 from twisted.logger import Logger
 
-from twisted_broker.config import BrokerConfig, LogConfig
-from twisted_broker.interfaces import IDelayedCall, IDiskWorker, Runtime, TopicPartition
+from twisted_broker.interfaces import IDelayedCall, IDiskWorker, Runtime
 from twisted_broker.log.errors import is_out_of_descriptors
 from twisted_broker.log.log import Log
 from twisted_broker.log.log_directory import LogDirectory
-from twisted_broker.log.log_state import LogState
-from twisted_broker.settings import INT_MAX
 
 _log = Logger()
-_AGAIN_SECONDS, _TELL_AGAIN_MS = 1.0, 60_000
-
-
-def _unknown(topic: str) -> LogConfig | None:
-    return None
+_AGAIN_SECONDS, _WARN_AGAIN_MS = 1.0, 60_000
 
 
 class LogDirectories:
-    """`config_of(topic)` gives a topic's settings while loading; None: not known yet, the broker's
-    own until `get_or_create`.
-
-    `most_files`: what the process's limit leaves for segments.
-    """
+    """`paths` as in `log.dirs`; `most_files`: how many segment files all of them keep open."""
 
     def __init__(
         self,
         runtime: Runtime,
-        config: BrokerConfig,
-        cluster_id: str,
-        config_of: Callable[[str], LogConfig | None] | None = None,
-        directory_failed: Callable[[str, OSError], None] | None = None,
-        most_files: int = INT_MAX,
+        paths: Iterable[str],
+        most_files: int,
+        failed: Callable[[LogDirectory, OSError], None],
     ) -> None:
-        self.runtime, self.config, self.cluster_id = runtime, config, cluster_id
-        self.config_of = config_of if config_of is not None else _unknown
-        self.directory_failed = directory_failed
-        paths = list(dict.fromkeys(posixpath.normpath(path) for path in config.log_directories))
-        share = max(8, min(config.integer("replog.max.open.segments"), most_files) // len(paths))
-        self.directories: dict[str, LogDirectory] = {
+        self._runtime, self._failed = runtime, failed
+        known = list(dict.fromkeys(posixpath.normpath(path) for path in paths))
+        share = max(8, most_files // len(known))
+        self.by_path: dict[str, LogDirectory] = {
             path: LogDirectory(
                 runtime.files, path, runtime.disk(path), share, runtime.random, self._warn
             )
-            for path in paths
+            for path in known
         }
-        self.logs: dict[TopicPartition, Log] = {}
         self._delayed: set[IDelayedCall] = set()
-        self._told_ms: int | None = None
-
-    def descriptors(self) -> int:
-        """What open segments take, or may take."""
-        return sum(
-            max(directory.pool.wanted, len(directory.pool))
-            for directory in self.directories.values()
-        )
+        self._warned_ms: int | None = None
 
     def _warn(self, text: str) -> None:
         _log.warn("{text}", text=text)
 
     def online(self) -> list[LogDirectory]:
-        return [directory for directory in self.directories.values() if directory.failed is None]
+        return [directory for directory in self.by_path.values() if directory.failed is None]
 
     def offline(self) -> list[str]:
-        return [
-            path for path, directory in self.directories.items() if directory.failed is not None
-        ]
+        return [path for path, directory in self.by_path.items() if directory.failed is not None]
+
+    def of(self, log: Log) -> LogDirectory:
+        return self.by_path[posixpath.dirname(log.directory)]
+
+    def worker(self, path: str) -> IDiskWorker:
+        """The disk worker of a log directory."""
+        return self.by_path[path].disk
+
+    def descriptors(self) -> int:
+        """What open segments take, or may take."""
+        return sum(
+            max(directory.pool.wanted, len(directory.pool)) for directory in self.by_path.values()
+        )
 
     def previous_broker_epoch(self) -> int:
-        """The broker epoch that the marks of a clean stop tell; -1 unless every directory is here,
-        has one, and all tell the same.
+        """The broker epoch in the clean shutdown files; -1 unless every directory is here, has one,
+        and all say the same.
 
-        A directory that was away tells of an older stop: what its logs lack since nobody knows.
+        A directory that was away has that of an older stop: what its logs lost since is not known.
         """
-        told = {
+        epochs = {
             each.previous_broker_epoch if each.failed is None else -1
-            for each in self.directories.values()
+            for each in self.by_path.values()
         }
-        return told.pop() if len(told) == 1 else -1
+        return epochs.pop() if len(epochs) == 1 else -1
 
-    def directory_of(self, log: LogState) -> LogDirectory:
-        return self.directories[posixpath.dirname(log.directory)]
+    # -- failures
 
-    def worker(self, directory: str) -> IDiskWorker:
-        """The disk worker of a log directory."""
-        return self.directories[directory].disk
-
-    def fail_directory(self, path: str, error: OSError) -> None:
-        """Takes a directory and its logs offline, for good."""
-        self._fail_directory(self.directories[path], error)
-
-    def _fail_directory(self, directory: LogDirectory, error: OSError) -> None:
+    def fail(self, path: str, error: OSError) -> None:
+        """Takes a directory and its logs offline, for good; not where descriptors are short."""
+        directory = self.by_path[path]
         if directory.failed is not None:
             return
         if is_out_of_descriptors(error):
-            self._tell_out_of_descriptors(directory.path, error)
+            self._warn_out_of_descriptors(path, error)
             return
         directory.failed = error
-        _log.error("log directory {path} is offline: {error}", path=directory.path, error=error)
-        for log in [
-            log for log in self.logs.values() if posixpath.dirname(log.directory) == directory.path
-        ]:
-            log.fail(error)
-        if self.directory_failed is not None:
-            self.directory_failed(directory.path, error)
+        _log.error("log directory {path} is offline: {error}", path=path, error=error)
+        self._failed(directory, error)
 
-    def _tell_out_of_descriptors(self, path: str, error: OSError) -> None:
-        now_ms = self.runtime.now_ms()
-        if self._told_ms is None or now_ms - self._told_ms >= _TELL_AGAIN_MS:
-            self._told_ms = now_ms
+    def _warn_out_of_descriptors(self, path: str, error: OSError) -> None:
+        now_ms = self._runtime.now_ms()
+        if self._warned_ms is None or now_ms - self._warned_ms >= _WARN_AGAIN_MS:
+            self._warned_ms = now_ms
             _log.error(
                 "{path}: {error}: a higher limit of open files (ulimit -n, LimitNOFILE), or a "
                 "lower max.connections, is needed",
@@ -134,25 +109,9 @@ class LogDirectories:
                 error=error,
             )
 
-    def _log_failed(self, log: LogState) -> None:
-        assert log.failed is not None
-        self._fail_directory(self.directory_of(log), log.failed)
+    # -- work on the disk, now and later
 
-    def get(self, topic_partition: TopicPartition) -> Log | None:
-        """The log, offline or not; None when there is none."""
-        return self.logs.get(topic_partition)
-
-    def __iter__(self) -> Iterator[Log]:
-        return iter(list(self.logs.values()))
-
-    def _logs_of(self, directory: LogDirectory) -> list[Log]:
-        return [
-            log
-            for log in self.logs.values()
-            if log.failed is None and posixpath.dirname(log.directory) == directory.path
-        ]
-
-    def _submit(
+    def submit(
         self,
         directory: LogDirectory,
         job: Callable[[], object],
@@ -162,42 +121,48 @@ class LogDirectories:
 
         def done(_: object, error: BaseException | None) -> None:
             if isinstance(error, OSError) and not isinstance(error, FileNotFoundError):
-                self._fail_directory(directory, error)
+                self.fail(directory.path, error)
                 if again is not None and is_out_of_descriptors(error):
-                    self._later(_AGAIN_SECONDS, again)
+                    self.call_later(_AGAIN_SECONDS, again)
             elif error is not None and not isinstance(error, OSError):
                 _log.error("disk job failed: {error!r}", error=error)
 
         if directory.failed is None:
             directory.disk.submit(job, done)
 
-    def _later(self, delay: float, call: Callable[[], None]) -> None:
+    def call_later(self, delay: float, call: Callable[[], None]) -> None:
         """Calls after `delay` seconds unless the broker stops before."""
 
         def due() -> None:
             self._delayed.discard(timer)
             call()
 
-        timer = self.runtime.clock.callLater(delay, due)
+        timer = self._runtime.clock.callLater(delay, due)
         self._delayed.add(timer)
 
-    def _remover(self, directory: LogDirectory) -> Callable[[list[str]], None]:
-        """What a log calls with files that are renamed `.deleted`: they go after the delay."""
-        delay = self.config.integer("log.segment.delete.delay.ms") / 1000
+    def cancel_delayed(self) -> None:
+        """Nothing that `call_later` was given is called any more."""
+        for timer in self._delayed:
+            timer.cancel()
+        self._delayed.clear()
+
+    def remover(self, directory: LogDirectory, delay: float) -> Callable[[list[str]], None]:
+        """Takes files that are renamed `.deleted`: they go after `delay` seconds."""
+        files = self._runtime.files
 
         def remove(paths: list[str]) -> None:
             for path in paths:
-                if self.runtime.files.exists(path):
-                    self.runtime.files.remove(path)
+                if files.exists(path):
+                    files.remove(path)
 
         def submit(paths: list[str]) -> None:
-            self._submit(directory, lambda: remove(paths), lambda: submit(paths))
+            self.submit(directory, lambda: remove(paths), lambda: submit(paths))
 
-        return lambda paths: self._later(delay, lambda: submit(paths))
+        return lambda paths: self.call_later(delay, lambda: submit(paths))
 
-    def _remove_tree(self, directory: LogDirectory, path: str) -> None:
-        self._submit(
+    def remove_tree(self, directory: LogDirectory, path: str) -> None:
+        self.submit(
             directory,
-            lambda: self.runtime.files.remove_tree(path),
-            lambda: self._remove_tree(directory, path),
+            lambda: self._runtime.files.remove_tree(path),
+            lambda: self.remove_tree(directory, path),
         )

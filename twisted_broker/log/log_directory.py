@@ -1,16 +1,16 @@
 """One entry of `log.dirs`: whose it is, what is in it, whether it still works.
 
-Owns `LogDirectory`: lock, meta.properties, the mark of a clean stop, checkpoints, and loading all
-logs of the directory.
+Owns `LogDirectory`: lock, meta.properties, the clean shutdown file, checkpoints, loading all logs
+of the directory, and the topic ids of new ones.
 
 1. One process at a time: the lock is taken first and held to the end.
-2. The clean mark is removed before anything is loaded: a crash while loading counts as unclean.
-   Loading that fails puts it back.
+2. The clean shutdown file is removed before anything is loaded: a crash while loading counts as
+   unclean. Loading that fails puts it back.
 3. Only what is named like a partition is opened. `-delete` is finished, `-stray` and `-future` are
    left alone.
 4. A directory fails as a whole and alone.
 
-Source: Kafka's `LogManager.loadLogs`, `MetaPropertiesEnsemble`; RL 1.12, 3.6, 3.8. Left out: which
+Source: Kafka's `LogManager.loadLogs`, `MetaPropertiesEnsemble`; RL 1.12, 3.6, 3.8. Not here: which
 partition lives where (`log_manager.py`).
 """
 
@@ -21,6 +21,7 @@ import posixpath
 import re
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 
 from twisted_broker.config import LogConfig
 from twisted_broker.interfaces import IDiskWorker, IFileSystem, IRandom, TopicPartition
@@ -83,13 +84,13 @@ class LogDirectory:
         self.failed: OSError | None = None
         self.to_delete: list[str] = []
         self.without_id: deque[Log] = deque()
-        self.before_format: Callable[[], None] | None = (
-            None  # called when it is known to be ours, before it bears the cluster's id
-        )
         self._release: Callable[[], None] | None = None
 
-    def claim(self, node_id: int, cluster_id: str) -> None:
-        """Locks the directory and makes sure it is ours; formats a new one.
+    def claim(
+        self, node_id: int, cluster_id: str, before_format: Callable[[], None] | None = None
+    ) -> None:
+        """Locks the directory and makes sure it is ours; formats a new one. `before_format` is
+        called when it is known to be ours, before it has the cluster's id.
 
         LogDirMismatch, CheckpointError, OSError.
         """
@@ -108,8 +109,8 @@ class LogDirectory:
             raise LogDirMismatch(
                 f"{self.path} belongs to cluster {found.cluster_id}, this is cluster {cluster_id}"
             )
-        if self.before_format is not None:
-            self.before_format()
+        if before_format is not None:
+            before_format()
         self.directory_id = (
             found.directory_id
             if found is not None and found.directory_id is not None
@@ -137,21 +138,16 @@ class LogDirectory:
             if raw[0] >> 2 != 0x3E:
                 return bytes(raw)
 
-    def load(
-        self, config_of: Callable[[str], LogConfig | None], default: LogConfig, now_ms: int
-    ) -> list[Log]:
-        """Opens every log of the directory; `config_of(topic)` gives a topic's settings, None when
-        they are not known yet.
+    def load(self, config: LogConfig, now_ms: int) -> list[Log]:
+        """Opens every log of the directory, all with `config`.
 
         Slow: runs on the disk worker. OSError.
         """
-        logs = self._load_logs(config_of, default, now_ms)
+        logs = self._load_logs(config, now_ms)
         self.loaded = True
         return logs
 
-    def _load_logs(
-        self, config_of: Callable[[str], LogConfig | None], default: LogConfig, now_ms: int
-    ) -> list[Log]:
+    def _load_logs(self, config: LogConfig, now_ms: int) -> list[Log]:
         epoch = checkpoints.read_clean_shutdown(self.files, self.path)
         self.was_clean, self.previous_broker_epoch = (
             epoch is not None,
@@ -161,16 +157,14 @@ class LogDirectory:
             self.files.remove(posixpath.join(self.path, checkpoints.CLEAN_SHUTDOWN))
             self.files.sync_directory(self.path)
         try:
-            return self._open_logs(config_of, default, now_ms)
+            return self._open_logs(config, now_ms)
         except Exception:
             if self.was_clean:  # nothing was written to these logs since
                 with contextlib.suppress(OSError):
-                    self.leave_clean_mark(self.previous_broker_epoch)
+                    self.write_clean_shutdown(self.previous_broker_epoch)
             raise
 
-    def _open_logs(
-        self, config_of: Callable[[str], LogConfig | None], default: LogConfig, now_ms: int
-    ) -> list[Log]:
+    def _open_logs(self, config: LogConfig, now_ms: int) -> list[Log]:
         self.recovery_points = self._offsets(checkpoints.RECOVERY_POINT)
         self.log_starts = self._offsets(checkpoints.LOG_START_OFFSET)
         logs = []
@@ -183,9 +177,7 @@ class LogDirectory:
                 self.to_delete.append(path)
             partition = partition_of(name) if renamed is None else None
             if partition is not None and partition.topic != METADATA_TOPIC:
-                logs.append(
-                    self.open(partition, None, config_of(partition.topic) or default, now_ms)
-                )
+                logs.append(self.open(partition, None, config, now_ms))
         return logs
 
     def _offsets(self, name: str) -> dict[TopicPartition, int]:
@@ -231,13 +223,42 @@ class LogDirectory:
         path = posixpath.join(self.path, str(partition))
         if self.files.exists(path):
             log = self.open(partition, topic_id, config, now_ms, is_new=True)
-            log.named = False
+            log.durability.name_is_durable = False
             return log
         return new_log(self.pool, path, partition, topic_id, config, now_ms, self.random)
 
-    def leave_clean_mark(self, broker_epoch: int) -> None:
+    def write_clean_shutdown(self, broker_epoch: int) -> None:
         """The last thing a clean stop writes. OSError."""
         checkpoints.write_clean_shutdown(self.files, self.path, broker_epoch)
+
+    def write_topic_ids(self) -> None:
+        """Writes `partition.metadata` of new logs, durably: on the disk worker, for all that came
+        since. OSError.
+
+        A log whose records outlive a power failure and whose topic id does not would be taken for
+        one of another topic of its name.
+        """
+        waiting, written = self.without_id, list[Log]()
+        while waiting:
+            log = waiting[0]
+            with contextlib.suppress(FileNotFoundError):  # deleted meanwhile
+                if log.topic_id is not None:
+                    checkpoints.write_partition_metadata(
+                        self.files, log.directory, log.topic_id, sync=False
+                    )
+                written.append(log)
+            # last: a log that comes before this needs no job of its own, one that comes after it
+            # gets one
+            waiting.popleft()
+        self.disk.side_by_side([partial(self._sync_name, log.directory) for log in written])
+        self.files.sync_directory(self.path)
+        for log in written:
+            log.durability.name_is_durable = True
+
+    def _sync_name(self, directory: str) -> None:
+        checkpoints.sync_path(self.files, posixpath.join(directory, checkpoints.PARTITION_METADATA))
+        with contextlib.suppress(FileNotFoundError):
+            self.files.sync_directory(directory)
 
     def release(self) -> None:
         """Gives the lock back."""

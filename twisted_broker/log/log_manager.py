@@ -1,63 +1,124 @@
 """All logs of this broker.
 
-Owns `LogManager`: loading, making and deleting logs, and a clean stop, over `LogDirectories` and
-`LogCare`.
+Owns `LogManager`: loading, making and deleting logs, what they need from time to time (retention,
+checkpoints of recovery points and log starts, expiry of producers, syncs by age), and a clean stop.
 
 1. A partition has one log, in one directory; a new one goes to the directory with the fewest logs.
 2. Loading, syncs, checkpoints and removal of files run on the directory's disk worker; nothing here
    waits for the disk but the making of a log and the very end of a stop.
-3. A clean stop is: logs closed and synced, checkpoints, then the mark; a directory that failed, or
-   was never loaded, gets no mark.
-4. The mark carries the broker epoch of the registration; a process that never registered leaves the
+3. A log is loaded with the broker's own settings; the topic's come with `get_or_create`: they are
+   known only when the metadata is.
+4. A periodic task that fails is logged and comes again.
+5. After a truncation the recovery point is on its way to the disk at once (RL 3.5).
+6. A clean stop is: logs closed and synced, checkpoints, then the clean shutdown file; a directory
+   that failed, or was never loaded, gets none.
+7. That file holds the broker epoch of the registration; a process that never registered keeps the
    epoch that it found.
 
-Source: Kafka's `LogManager`; RL 1.5, 1.12, 3.6-3.8. Left out: high-watermark checkpoints
-(`replication.high_watermarks`), the cleaner, moving a log between directories.
+Ring 1. Source: Kafka's `LogManager`; RL 1.5, 1.12, 3.2, 3.5-3.8. Not here: the directories
+(`log_directories.py`), high-watermark checkpoints (`replication.high_watermark_checkpoint`), the
+cleaner, moving a log between directories.
 """
 
 from __future__ import annotations
 
-import contextlib
 import posixpath
-from functools import partial
+from collections.abc import Callable, Iterator, Mapping
 
 from twisted.internet.defer import Deferred, succeed
 from twisted.logger import Logger
 
-from twisted_broker.config import LogConfig, topic_config
-from twisted_broker.interfaces import IFileSystem, TopicPartition
+from twisted_broker.config import BrokerConfig, LogConfig, topic_config
+from twisted_broker.interfaces import Runtime, TopicPartition
 from twisted_broker.log import checkpoints
 from twisted_broker.log.errors import LogDirFailure, OutOfDescriptors, is_out_of_descriptors
 from twisted_broker.log.log import Log
-from twisted_broker.log.log_care import LogCare, log_starts
+from twisted_broker.log.log_directories import LogDirectories
 from twisted_broker.log.log_directory import DELETE_SUFFIX, STRAY_SUFFIX, LogDirectory
+from twisted_broker.periodic import PeriodicTasks
+from twisted_broker.settings import INT_MAX
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 
 _log = Logger()
 _LONGEST_NAME = 255
+_NEVER_MS = 2**40
 
 
-class LogManager(LogCare):
-    """All logs by partition; `start` first, `shutdown` last."""
+class LogManager:
+    """All logs by partition; `start` first, `shutdown` last.
 
-    _stopped = _checkpoint_due = False
+    `directory_failed(path, error)` is called once for each directory that goes offline.
+    `most_files`: what the process's limit leaves for segments.
+    """
 
-    def start(self) -> Deferred[None]:
+    def __init__(
+        self,
+        runtime: Runtime,
+        config: BrokerConfig,
+        cluster_id: str,
+        directory_failed: Callable[[str, OSError], None] | None = None,
+        most_files: int = INT_MAX,
+    ) -> None:
+        self.runtime, self.config, self.cluster_id = runtime, config, cluster_id
+        most_files = min(config.integer("replog.max.open.segments"), most_files)
+        self.directories = LogDirectories(
+            runtime, config.log_directories, most_files, self._fail_logs
+        )
+        self.logs: dict[TopicPartition, Log] = {}
+        self.log_start_moved: Callable[[Log], None] | None = None
+        """called for each log whose start retention raised"""
+        self.log_synced: Callable[[Log], None] | None = None
+        """called for each log where a sync that appends waited for is done"""
+        self._directory_failed = directory_failed
+        self._tasks = PeriodicTasks(runtime.clock)
+        self._stopped = self._checkpoint_due = False
+
+    def get(self, topic_partition: TopicPartition) -> Log | None:
+        """The log, offline or not; None when there is none."""
+        return self.logs.get(topic_partition)
+
+    def __iter__(self) -> Iterator[Log]:
+        return iter(list(self.logs.values()))
+
+    def _logs_in(self, directory: LogDirectory) -> list[Log]:
+        return [
+            log
+            for log in self.logs.values()
+            if log.failed is None and posixpath.dirname(log.directory) == directory.path
+        ]
+
+    def _fail_logs(self, directory: LogDirectory, error: OSError) -> None:
+        for log in self._logs_in(directory):
+            log.fail(error)
+        if self._directory_failed is not None:
+            self._directory_failed(directory.path, error)
+
+    def _log_failed(self, log: Log) -> None:
+        assert log.failed is not None
+        self.directories.fail(posixpath.dirname(log.directory), log.failed)
+
+    # -- start
+
+    def start(
+        self, before_format: Mapping[str, Callable[[], None]] | None = None
+    ) -> Deferred[None]:
         """Claims all directories (LogDirMismatch, CheckpointError raise at once) and loads their
-        logs; fires when all are loaded.
+        logs; fires when all are loaded. `before_format`: as of `LogDirectory.claim`, by path;
+        these directories are claimed first.
 
         Errbacks with LogDirFailure when no directory is left.
         """
+        first = before_format or {}
         for directory in sorted(
-            self.directories.values(), key=lambda each: each.before_format is None
+            self.directories.by_path.values(), key=lambda each: each.path not in first
         ):
             try:
-                directory.claim(self.config.node_id, self.cluster_id)
+                directory.claim(self.config.node_id, self.cluster_id, first.get(directory.path))
             except OSError as error:
                 if is_out_of_descriptors(error):
                     raise
-                self._fail_directory(directory, error)
-        waiting = [self._load(directory) for directory in self.online()]
+                self.directories.fail(directory.path, error)
+        waiting = [self._load(directory) for directory in self.directories.online()]
         return gather(waiting).addCallback(self._loaded)
 
     def _load(self, directory: LogDirectory) -> Deferred[None]:
@@ -66,7 +127,7 @@ class LogManager(LogCare):
 
         def finish(logs: list[Log] | None, error: BaseException | None) -> None:
             if isinstance(error, OSError) and not is_out_of_descriptors(error):
-                self._fail_directory(directory, error)
+                self.directories.fail(directory.path, error)
             elif error is not None:
                 loaded.errback(error)
                 return
@@ -77,10 +138,10 @@ class LogManager(LogCare):
                 loaded.errback(refusal)
                 return
             for path in directory.to_delete:
-                self._remove_tree(directory, path)
+                self.directories.remove_tree(directory, path)
             loaded.callback(None)
 
-        directory.disk.submit(lambda: directory.load(self.config_of, default, now_ms), finish)
+        directory.disk.submit(lambda: directory.load(default, now_ms), finish)
         return loaded
 
     def _take(self, directory: LogDirectory, log: Log) -> None:
@@ -90,17 +151,19 @@ class LogManager(LogCare):
                 ErrorCode.KAFKA_STORAGE_ERROR,
                 f"{log.topic_partition} is in {other} and in {log.directory}",
             )
-        log.disk, log.segments.remove_later = directory.disk, self._remover(directory)
+        delay = self.config.integer("log.segment.delete.delay.ms") / 1000
+        log.durability.disk = directory.disk
+        log.segments.remove_later = self.directories.remover(directory, delay)
         log.truncated = self._was_truncated
         log.failing = self._log_failed
         log.synced = self._was_synced
         self.logs[log.topic_partition] = log
 
     def _loaded(self, _: object) -> None:
-        if not self.online():
-            causes = [directory.failed for directory in self.directories.values()]
-            raise LogDirFailure(", ".join(self.directories), causes[0])
-        self.start_care()
+        if not self.directories.online():
+            causes = [directory.failed for directory in self.directories.by_path.values()]
+            raise LogDirFailure(", ".join(self.directories.by_path), causes[0])
+        self._start_tasks()
 
     def get_or_create(
         self,
@@ -127,7 +190,7 @@ class LogManager(LogCare):
                 self._give_id(log, topic_id)
             log.update_config(config)
             return log
-        if not is_new and self.offline():
+        if not is_new and self.directories.offline():
             raise BrokerError(
                 ErrorCode.KAFKA_STORAGE_ERROR,
                 f"{topic_partition} may be in a directory that is offline",
@@ -135,8 +198,8 @@ class LogManager(LogCare):
         return self._create(self._directory_for(directory_id), topic_partition, topic_id, config)
 
     def _directory_for(self, directory_id: bytes | None) -> LogDirectory:
-        """The directory asked for, else the least loaded."""
-        online = self.online()
+        """The directory with this id, else the one with the fewest logs."""
+        online = self.directories.online()
         if not online:
             raise BrokerError(ErrorCode.KAFKA_STORAGE_ERROR, "no log directory is left")
         for directory in online:
@@ -161,7 +224,7 @@ class LogManager(LogCare):
         try:
             log = directory.create(topic_partition, topic_id, config, self.runtime.wall_ms())
         except OSError as error:
-            self._fail_directory(directory, error)
+            self.directories.fail(directory.path, error)
             if is_out_of_descriptors(error):
                 raise OutOfDescriptors(directory.path, error) from error
             raise LogDirFailure(directory.path, error) from error
@@ -172,9 +235,9 @@ class LogManager(LogCare):
         return log
 
     def _submit_topic_ids(self, directory: LogDirectory) -> None:
-        self._submit(
+        self.directories.submit(
             directory,
-            lambda: _write_topic_ids(directory),
+            directory.write_topic_ids,
             lambda: self._submit_topic_ids(directory),
         )
 
@@ -200,7 +263,7 @@ class LogManager(LogCare):
         log = self.logs.pop(topic_partition, None)
         if log is None or log.failed is not None:
             return
-        directory = self.directory_of(log)
+        directory = self.directories.of(log)
         path = posixpath.join(
             directory.path,
             _aside_name(topic_partition, self.runtime.random.getrandbits(128), suffix),
@@ -211,48 +274,136 @@ class LogManager(LogCare):
         try:
             log.rename_directory(path)
         except OSError as error:
-            self._fail_directory(directory, error)
+            self.directories.fail(directory.path, error)
             return
         log.segments.close()
-        log.failed = FileNotFoundError(f"{topic_partition} was deleted")
+        log.set_failed(FileNotFoundError(f"{topic_partition} was deleted"))
         self._checkpoint_soon()
         if suffix == DELETE_SUFFIX:
-            self._later(
-                log.config.file_delete_delay_ms / 1000, lambda: self._remove_tree(directory, path)
+            self.directories.call_later(
+                log.config.file_delete_delay_ms / 1000,
+                lambda: self.directories.remove_tree(directory, path),
             )
 
     def _checkpoint_soon(self) -> None:
         """The checkpoints without what was taken out: once for all that goes in this turn."""
         if not self._checkpoint_due:
             self._checkpoint_due = True
-            self._later(0, self._checkpoint)
+            self.directories.call_later(0, self._checkpoint)
 
     def _checkpoint(self) -> None:
         self._checkpoint_due = False
         self.checkpoint_recovery_points()
         self.checkpoint_log_starts()
 
-    def shutdown(self, broker_epoch: int | None = None) -> Deferred[None]:
-        """A clean stop: fires when every directory is closed, marked and unlocked (those that
-        failed, or were not loaded, only unlocked).
+    # -- periodic tasks
 
-        `broker_epoch` None: this process never registered, so each directory's mark keeps the epoch
-        that was read from it.
+    def _start_tasks(self) -> None:
+        config = self.config
+        tasks = (
+            (config.integer("log.retention.check.interval.ms"), self.delete_old_segments),
+            (
+                config.integer("log.flush.offset.checkpoint.interval.ms"),
+                self.checkpoint_recovery_points,
+            ),
+            (
+                config.integer("log.flush.start.offset.checkpoint.interval.ms"),
+                self.checkpoint_log_starts,
+            ),
+            (config.integer("producer.id.expiration.check.interval.ms"), self.expire_producers),
+            (config.integer("log.flush.scheduler.interval.ms"), self.flush_dirty_logs),
+        )
+        for interval_ms, task in tasks:
+            if interval_ms < _NEVER_MS:
+                self._tasks.every(max(interval_ms, 1) / 1000, task, "a periodic task of the logs")
+
+    def checkpoint_recovery_points(self) -> None:
+        """Writes the recovery points of every directory, on its worker."""
+        for directory in self.directories.online():
+            self._checkpoint_recovery_points(directory)
+
+    def _checkpoint_recovery_points(self, directory: LogDirectory) -> None:
+        offsets = {log.topic_partition: log.recovery_point for log in self._logs_in(directory)}
+        self.directories.submit(
+            directory,
+            lambda: checkpoints.write_offsets(
+                self.runtime.files, directory.path, checkpoints.RECOVERY_POINT, offsets
+            ),
+            lambda: self._checkpoint_recovery_points(directory),
+        )
+
+    def checkpoint_log_starts(self) -> None:
+        """Writes the log starts that differ from the first segment's base, on each directory's
+        worker.
+        """
+        for directory in self.directories.online():
+            offsets = _log_starts(self._logs_in(directory))
+            self.directories.submit(
+                directory,
+                lambda directory=directory, offsets=offsets: checkpoints.write_offsets(  # type: ignore[misc]
+                    self.runtime.files, directory.path, checkpoints.LOG_START_OFFSET, offsets
+                ),
+            )
+
+    def _was_truncated(self, log: Log) -> None:
+        """RL 3.5: its recovery point is on its way to the disk at once."""
+        self._checkpoint_recovery_points(self.directories.of(log))
+
+    def _was_synced(self, log: Log) -> None:
+        if self.log_synced is not None:
+            self.log_synced(self.logs[log.topic_partition])
+
+    def delete_old_segments(self) -> None:
+        """Applies retention to every log."""
+        for log in list(self):
+            before = log.log_start_offset
+            if log.failed is None:
+                try:
+                    log.delete_old_segments(self.runtime.wall_ms())
+                except OutOfDescriptors:
+                    pass  # it comes again
+                except LogDirFailure:
+                    _log.error("retention stopped on {log}", log=log.topic_partition)
+            if log.log_start_offset != before and self.log_start_moved is not None:
+                self.log_start_moved(log)
+
+    def expire_producers(self) -> None:
+        for log in self:
+            log.producers.expire(self.runtime.wall_ms())
+
+    def flush_dirty_logs(self) -> None:
+        """Syncs logs that are older than `flush.ms`."""
+        now_ms = self.runtime.wall_ms()
+        for log in self:
+            durability = log.durability
+            if log.failed is None and now_ms - durability.last_flush_ms >= log.config.flush_ms:
+                durability.last_flush_ms = now_ms
+                durability.flush()
+
+    # -- stop
+
+    def shutdown(self, broker_epoch: int | None = None) -> Deferred[None]:
+        """A clean stop: fires when every directory is closed, has its clean shutdown file, and is
+        unlocked (those that failed, or were not loaded, only unlocked).
+
+        `broker_epoch` None: this process never registered, so each directory keeps the epoch that
+        was read from its clean shutdown file.
         """
         if self._stopped:
             return succeed(None)
         self._stopped = True
-        self.stop_care()
-        for timer in self._delayed:
-            timer.cancel()
-        waiting = [self._close(directory, broker_epoch) for directory in self.directories.values()]
+        self._tasks.stop()
+        self.directories.cancel_delayed()
+        waiting = [
+            self._close(directory, broker_epoch) for directory in self.directories.by_path.values()
+        ]
         return gather(waiting).addCallback(self._all_closed)
 
     def _close(self, directory: LogDirectory, broker_epoch: int | None) -> Deferred[None]:
         closed: Deferred[None] = Deferred()
-        logs = self._logs_of(directory)
+        logs = self._logs_in(directory)
         points = {log.topic_partition: log.log_end_offset for log in logs}
-        starts = log_starts(logs)
+        starts = _log_starts(logs)
 
         def done(_: None, error: BaseException | None) -> None:
             if error is not None:
@@ -279,7 +430,7 @@ class LogManager(LogCare):
             checkpoints.write_offsets(
                 self.runtime.files, directory.path, checkpoints.LOG_START_OFFSET, starts
             )
-            directory.leave_clean_mark(
+            directory.write_clean_shutdown(
                 directory.previous_broker_epoch if broker_epoch is None else broker_epoch
             )
 
@@ -291,7 +442,7 @@ class LogManager(LogCare):
 
     def _all_closed(self, _: object) -> None:
         self.logs.clear()
-        for directory in self.directories.values():
+        for directory in self.directories.by_path.values():
             directory.disk.stop()
 
 
@@ -312,39 +463,15 @@ def gather(waiting: list[Deferred[None]]) -> Deferred[None]:
 
 
 def _aside_name(topic_partition: TopicPartition, unique: int, suffix: str) -> str:
-    """`topic-partition.<32 hex>-delete`, the topic cut so that the name is not too long."""
+    """`topic-partition.<32 hex>-delete`, the topic shortened so that the name is not too long."""
     tail = f"-{topic_partition.partition}.{unique:032x}{suffix}"
     return topic_partition.topic[: _LONGEST_NAME - len(tail)] + tail
 
 
-def _write_topic_ids(directory: LogDirectory) -> None:
-    """Writes `partition.metadata` of new logs, durably: on the disk worker, for all that came
-    since.
-
-    A log whose records outlive a power failure and whose topic id does not would be taken for one
-    of another topic of its name.
-    """
-    waiting, written = directory.without_id, list[Log]()
-    while waiting:
-        log = waiting[0]
-        with contextlib.suppress(FileNotFoundError):  # deleted meanwhile
-            if log.topic_id is not None:
-                checkpoints.write_partition_metadata(
-                    directory.files, log.directory, log.topic_id, sync=False
-                )
-            written.append(log)
-        # last: a log that comes before this needs no job of its own, one that comes after it gets
-        # one
-        waiting.popleft()
-    directory.disk.side_by_side(
-        [partial(_sync_name, directory.files, log.directory) for log in written]
-    )
-    directory.files.sync_directory(directory.path)
-    for log in written:
-        log.named = True
-
-
-def _sync_name(files: IFileSystem, directory: str) -> None:
-    checkpoints.sync_path(files, posixpath.join(directory, checkpoints.PARTITION_METADATA))
-    with contextlib.suppress(FileNotFoundError):
-        files.sync_directory(directory)
+def _log_starts(logs: list[Log]) -> dict[TopicPartition, int]:
+    """The log starts that do not follow from the first segment."""
+    return {
+        log.topic_partition: log.log_start_offset
+        for log in logs
+        if log.log_start_offset > log.segments.first.base_offset
+    }

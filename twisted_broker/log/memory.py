@@ -1,4 +1,4 @@
-"""A file system in memory: the twin of the disk, for `--data memory` and for tests.
+"""A file system in memory, for `--data memory` and for tests.
 
 Owns `MemoryFileSystem` and its files, and `InlineWorker`, the disk worker that does each job at
 once.
@@ -6,7 +6,7 @@ once.
 1. A removed or replaced file lives on for those who hold it open, as on a disk.
 2. A hole made by `truncate` costs no memory until it is written.
 
-Source: `interfaces.IFileSystem`. Left out: loss and faults (`testing/sim/disk.py`).
+Source: `interfaces.IFileSystem`. Not here: loss and faults (`testing/sim/disk.py`).
 """
 
 from __future__ import annotations

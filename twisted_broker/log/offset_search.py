@@ -2,18 +2,18 @@
 
 Owns the search over segments for ListOffsets by timestamp and for the largest timestamp.
 
-Source: Kafka's `UnifiedLog.fetchOffsetByTimestamp`; RL 3.4. Left out: the special timestamps that
+Source: Kafka's `UnifiedLog.fetchOffsetByTimestamp`; RL 3.4. Not here: the special timestamps that
 name watermarks (`replication`).
 """
 
 from __future__ import annotations
 
 from twisted_broker.log.append_info import TimestampAndOffset
-from twisted_broker.log.segments import Segments
+from twisted_broker.log.segments import LogSegments
 
 
 def find_by_timestamp(
-    segments: Segments, target_ms: int, log_start_offset: int
+    segments: LogSegments, target_ms: int, log_start_offset: int
 ) -> TimestampAndOffset | None:
     """The first record at or above the log start with a timestamp of at least `target_ms`."""
     for segment in segments:
@@ -24,7 +24,7 @@ def find_by_timestamp(
     return None
 
 
-def find_max_timestamp(segments: Segments, log_start_offset: int) -> TimestampAndOffset | None:
+def find_max_timestamp(segments: LogSegments, log_start_offset: int) -> TimestampAndOffset | None:
     """The first record that carries the largest timestamp of the log."""
     largest = max(segments, key=lambda segment: segment.largest_timestamp())
     if largest.max_timestamp < 0:

@@ -4,16 +4,16 @@ the log's tail.
 Owns `recover_producer_batches`.
 
 1. A producer has up to five requests in flight (KIP-98), and may send each of them again after a
-   restart: each must be known as what it is.
-2. What is recalled is what memory held: batches of the producer's present epoch, newest first,
+   restart: each must be recognized as a duplicate.
+2. What is recovered is what memory held: batches of the producer's present epoch, newest first,
    until five are known.
 3. The cost is bounded: at most `MOST_HEADERS` batch headers a log, from its end back, and none when
    nobody has more batches than are known. Who wrote nothing among those has nothing in flight that
    matters; its snapshot's last batch stays known.
 4. Damage ends the search, never the loading: whoever reads it sees the error.
 
-Source: KIP-98; Kafka's `ProducerStateManager` (its snapshots hold one batch too, and it recalls
-nothing). Left out: the snapshot (`producer_snapshot.py`); batches before sequence 0 of an epoch,
+Source: KIP-98; Kafka's `ProducerStateManager` (its snapshots hold one batch too, and it recovers
+nothing). Not here: the snapshot (`producer_snapshot.py`); batches before sequence 0 of an epoch,
 where 2^31 sequences were used up.
 """
 
@@ -24,7 +24,17 @@ from itertools import chain
 
 from twisted_broker.interfaces import IFile
 from twisted_broker.log.producer_snapshot import RETAINED_BATCHES, ProducerEntry
-from twisted_broker.log.segment import Segment
+from twisted_broker.log.segment import LogSegment
+from twisted_broker.wire.batch_fields import (
+    ATTRIBUTES,
+    BASE_OFFSET,
+    BASE_SEQUENCE,
+    LAST_OFFSET_DELTA,
+    LENGTH,
+    MAX_TIMESTAMP,
+    PRODUCER_EPOCH,
+    PRODUCER_ID,
+)
 from twisted_broker.wire.batch_header import HEADER_BYTES
 from twisted_broker.wire.records import (
     CONTROL_FLAG,
@@ -41,18 +51,18 @@ _MAX_SEQUENCE = 2**31 - 1
 
 
 def recover_producer_batches(
-    segments: Iterable[Segment], producers: Iterable[ProducerEntry]
+    segments: Iterable[LogSegment], producers: Iterable[ProducerEntry]
 ) -> None:
     """Completes the batches of `producers` out of `segments`, newest first. OSError."""
-    wanted = {entry.producer_id: entry for entry in producers if _has_more(entry)}
+    wanted = {entry.producer_id: entry for entry in producers if _lacks_batches(entry)}
     if not wanted:
         return
     try:
         for header in _headers_backwards(segments):
-            entry = wanted.get(header[9])
+            entry = wanted.get(header[PRODUCER_ID])
             if entry is not None and _is_earlier_batch(entry, header):
-                _put_before(entry, header)
-                if not _has_more(entry):
+                _add_before(entry, header)
+                if not _lacks_batches(entry):
                     del wanted[entry.producer_id]
                     if not wanted:
                         return
@@ -60,7 +70,7 @@ def recover_producer_batches(
         return
 
 
-def _has_more(entry: ProducerEntry) -> bool:
+def _lacks_batches(entry: ProducerEntry) -> bool:
     """Whether batches of its epoch came before those that are known."""
     if not 0 < len(entry.batches) < RETAINED_BATCHES:
         return False
@@ -69,22 +79,27 @@ def _has_more(entry: ProducerEntry) -> bool:
 
 
 def _is_earlier_batch(entry: ProducerEntry, header: BatchHeader) -> bool:
-    is_data = not header[5] & CONTROL_FLAG and header[11] >= 0
+    is_data = not header[ATTRIBUTES] & CONTROL_FLAG and header[BASE_SEQUENCE] >= 0
     return (
         is_data
-        and header[10] == entry.producer_epoch
-        and header[0] + header[6] < entry.batches[0][1]
+        and header[PRODUCER_EPOCH] == entry.producer_epoch
+        and header[BASE_OFFSET] + header[LAST_OFFSET_DELTA] < entry.batches[0][1]
     )
 
 
-def _put_before(entry: ProducerEntry, header: BatchHeader) -> None:
-    base_offset, delta, max_timestamp, base_sequence = header[0], header[6], header[8], header[11]
+def _add_before(entry: ProducerEntry, header: BatchHeader) -> None:
+    base_offset, delta, max_timestamp, base_sequence = (
+        header[BASE_OFFSET],
+        header[LAST_OFFSET_DELTA],
+        header[MAX_TIMESTAMP],
+        header[BASE_SEQUENCE],
+    )
     entry.batches.insert(
         0, (next_sequence(base_sequence, delta), base_offset + delta, delta, max_timestamp)
     )
 
 
-def _headers_backwards(segments: Iterable[Segment]) -> Iterator[BatchHeader]:
+def _headers_backwards(segments: Iterable[LogSegment]) -> Iterator[BatchHeader]:
     """The newest headers, newest first, as far as the bound allows."""
     left = MOST_HEADERS
     for segment in segments:
@@ -95,7 +110,7 @@ def _headers_backwards(segments: Iterable[Segment]) -> Iterator[BatchHeader]:
             found = _headers(segment.log.open(), start, end, left)
             left -= len(found)
             if left < 0:
-                return  # it goes on behind what was read: not the newest ones
+                return  # there are more behind: these are not the newest ones
             yield from reversed(found)
             end = start
 
@@ -114,5 +129,5 @@ def _headers(file: IFile, start: int, end: int, most: int) -> list[BatchHeader]:
             else read_batch_header(file.read_at(position, HEADER_BYTES))
         )
         found.append(header)
-        position += LOG_OVERHEAD + header[1]
+        position += LOG_OVERHEAD + header[LENGTH]
     return found

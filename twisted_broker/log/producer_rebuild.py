@@ -1,34 +1,50 @@
-"""Finding what a log's producers wrote since a snapshot.
+"""Bringing a log's producer state to its end: a snapshot, and the batches since.
 
-Owns `replay` (in one go, for loading and short ways) and `ProducerRebuild` (in slices, behind a
-truncation).
+Owns `ProducerRebuild`: in one go (loading, and where little is to be read), or in slices behind a
+truncation.
+
+    complete --after_truncation, much to read--> in slices --log end reached--> complete
+    in slices --after_truncation--> in slices, begun anew, or complete
+    in slices --all is truncated--> complete (nothing is left to know)
 
 1. What is found is what the log holds from the snapshot to its end, and of each producer the
    batches before that may be sent again.
 2. In slices: the disk worker reads headers, at most `SLICE_HEADERS` at a time, the reactor takes
-   them in. Appends go on meanwhile and are found like the rest; those that need to know producers
-   are refused until then, with a code that makes them come again.
+   them in. Appends go on meanwhile and are found like the others; those that need to know producers
+   are refused until then, with a code that makes them come again (`producer_append.py`).
 3. Until it is done no transaction from there on counts as decided, and the transaction indexes are
    filled from here alone.
-4. A later cut begins it anew. Damage costs memory of producers, never the log: the reader of it
-   sees the error.
+4. Damage costs memory of producers, never the log: the reader of it sees the error.
 
-Source: Kafka's `UnifiedLog.rebuildProducerState` (in one go). Left out: snapshots
-(`producer_state.py`), recalled batches (`producer_recall.py`).
+Source: Kafka's `UnifiedLog.rebuildProducerState` (in one go). Not here: snapshots
+(`producer_state.py`), batches older than the snapshot (`producer_batch_recovery.py`).
 """
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from twisted_broker.interfaces import IDiskWorker, IFileSystem
 from twisted_broker.log.batch_scan import scan_headers
+from twisted_broker.log.durability import Durability
 from twisted_broker.log.producer_batch_recovery import recover_producer_batches
 from twisted_broker.log.producer_state import ProducerStateManager
-from twisted_broker.log.segment import Segment
+from twisted_broker.log.segment import LogSegment
+from twisted_broker.log.segments import LogSegments
 from twisted_broker.log.txn_index import AbortedTxn
+from twisted_broker.log.watermarks import Watermarks
+from twisted_broker.wire.batch_fields import (
+    ATTRIBUTES,
+    BASE_OFFSET,
+    BASE_SEQUENCE,
+    LAST_OFFSET_DELTA,
+    LENGTH,
+    MAX_TIMESTAMP,
+    PRODUCER_EPOCH,
+    PRODUCER_ID,
+)
 from twisted_broker.wire.records import (
     CONTROL_FLAG,
     LOG_OVERHEAD,
@@ -38,67 +54,11 @@ from twisted_broker.wire.records import (
     CorruptRecordError,
 )
 
-if TYPE_CHECKING:
-    from twisted_broker.log.log_extent import LogExtent
-
 AT_ONCE_BYTES = 1 << 18
-"""up to here a cut finds producers before it returns: some 4,000 of the smallest batches, under
-10 ms
+"""up to here a truncation finds producers before it returns: some 4,000 of the smallest batches,
+under 10 ms
 """
 SLICE_HEADERS = 1024
-
-
-def replay(log: LogExtent, recovered: frozenset[int] = frozenset()) -> None:
-    """Brings the producers of `log` from where their map ends to the log's end. OSError.
-
-    `recovered` are base offsets of segments whose transaction index is empty and must be filled
-    again.
-    """
-    producers, end = log.producers, log.log_end_offset
-    start = producers.map_end_offset
-    for segment in log.segments.between(start, end):
-        if segment.base_offset > start:
-            producers.map_end_offset = segment.base_offset
-            producers.take_snapshot()
-        # Below the recovery point files are trusted: damage there costs memory of producers, and
-        # the reader of it sees the error.
-        with contextlib.suppress(CorruptRecordError):
-            for position, header in segment.headers_from(start):
-                if header[9] < 0 or header[0] < start:
-                    continue
-                control = segment.load(position, header) if header[5] & CONTROL_FLAG else None
-                aborted = _note(producers, header, control)
-                if aborted is not None and segment.base_offset in recovered:
-                    segment.txn_index.append(aborted)
-    producers.map_end_offset = end
-    recover_producer_batches(reversed(log.segments), producers.producers.values())
-    log.find_first_unstable()
-
-
-def _note(
-    producers: ProducerStateManager, header: BatchHeader, control: BatchView | None
-) -> AbortedTxn | None:
-    """Takes one batch with a producer id in; what it adds to the transaction index."""
-    if control is None:
-        transactional = header[5] & TRANSACTIONAL_FLAG != 0
-        producers.add_data(
-            header[9], header[10], header[11], header[0], header[6], header[8], transactional
-        )
-        return None
-    completed = producers.add_batch(control)
-    return producers.complete(completed) if completed is not None else None
-
-
-def is_short(log: LogExtent, start: int) -> bool:
-    """Whether what lies from `start` to the log's end is read in no time."""
-    length = 0
-    for segment in log.segments.between(start, log.log_end_offset):
-        begin = 0
-        if segment.base_offset < start:
-            with contextlib.suppress(CorruptRecordError):
-                begin = segment.position_of(start)
-        length += segment.size - begin
-    return length <= AT_ONCE_BYTES
 
 
 class _Slice(NamedTuple):
@@ -111,99 +71,147 @@ class _Slice(NamedTuple):
     last_offset: int
 
 
-def _read_slice(files: IFileSystem, path: str, position: int, end: int, start: int) -> _Slice:
-    """The next headers of the file, of batches at `start` and above.
-
-    On the disk worker. OSError.
-    """
-    found: list[tuple[BatchHeader, BatchView | None]] = []
-    last_offset, most = -1, SLICE_HEADERS
-    file = files.open(path, read_only=True)
-    try:
-        with contextlib.suppress(CorruptRecordError):
-            for at, header in scan_headers(file, position, end):
-                size = LOG_OVERHEAD + header[1]
-                position, last_offset = at + size, header[0] + header[6]
-                if header[9] >= 0 and header[0] >= start:
-                    control = (
-                        BatchView(file.read_at(at, size)) if header[5] & CONTROL_FLAG else None
-                    )
-                    found.append((header, control))
-                most -= 1
-                if not most:
-                    return _Slice(found, position, last_offset)
-        return _Slice(found, end, last_offset)  # all of it, or all before damage
-    finally:
-        file.close()
-
-
 class ProducerRebuild:
-    """One rebuild; `log.rebuild` while it goes on. `filled`: up to there the transaction indexes
-    are complete.
-    """
+    """The rebuilds of one log's producer state. `fail(error)` takes the log offline."""
 
-    __slots__ = ("_disk", "_log", "_position", "_ready", "_running", "_segment", "_state", "filled")
+    __slots__ = (
+        "_durability",
+        "_fail",
+        "_filled",
+        "_position",
+        "_producers",
+        "_ready",
+        "_running",
+        "_segment",
+        "_segments",
+        "_watermarks",
+    )
 
-    def __init__(self, log: LogExtent, disk: IDiskWorker, filled: int) -> None:
-        self._log, self._disk, self.filled = log, disk, filled
-        self._state = log.producers.detached()
-        self._segment: Segment | None = None
+    def __init__(
+        self,
+        segments: LogSegments,
+        watermarks: Watermarks,
+        producers: ProducerStateManager,
+        durability: Durability,
+        fail: Callable[[OSError], object],
+    ) -> None:
+        self._segments, self._watermarks = segments, watermarks
+        self._producers, self._durability, self._fail = producers, durability, fail
+        self._segment: LogSegment | None = None
         self._position = 0
-        self._ready, self._running = True, False
+        self._filled = 0  # up to there the transaction indexes are complete, while in slices
+        self._ready = self._running = False
 
-    def first_unstable_offset(self) -> int:
-        """What lies beyond what was read may be of a transaction that is open."""
-        first = self._state.first_unstable_offset()
-        return first if first >= 0 else self._state.map_end_offset
+    def after_load(self, now_ms: int, recovered: frozenset[int] = frozenset()) -> None:
+        """Newest snapshot, the batches since, and those before that may be sent again. OSError.
 
-    def run(self) -> None:
+        Slow where much was written since that snapshot. `recovered` are base offsets of segments
+        whose transaction index is empty and must be filled again.
+        """
+        self._producers.truncate_and_reload(
+            self._watermarks.log_start_offset, self._segments.log_end_offset, now_ms
+        )
+        self._replay(recovered)
+
+    def after_truncation(self, now_ms: int) -> None:
+        """As `after_load`, but what takes long goes on behind it, in slices. OSError."""
+        producers, end, disk = self._producers, self._segments.log_end_offset, self._durability.disk
+        # The transaction indexes hold all below the new end, as far as an unfinished rebuild
+        # before had filled them.
+        filled = min(end, self._filled) if producers.rebuilt is not None else end
+        if not producers.truncate_and_reload(self._watermarks.log_start_offset, end, now_ms):
+            self._watermarks.update_first_unstable()
+        elif disk is None or (filled == end and self._is_short(producers.map_end_offset)):
+            self._replay(frozenset())
+        else:
+            producers.begin_rebuild()
+            self._filled, self._segment, self._position = filled, None, 0
+            self._ready = True
+            self._run(disk)
+
+    def _replay(self, recovered: frozenset[int]) -> None:
+        """Brings the producers from where their map ends to the log's end."""
+        producers, end = self._producers, self._segments.log_end_offset
+        start = producers.map_end_offset
+        for segment in self._segments.between(start, end):
+            if segment.base_offset > start:
+                producers.map_end_offset = segment.base_offset
+                producers.take_snapshot()
+            # Below the recovery point files are trusted: damage there costs memory of producers,
+            # and the reader of it sees the error.
+            with contextlib.suppress(CorruptRecordError):
+                for position, header in segment.headers_from(start):
+                    if header[PRODUCER_ID] < 0 or header[BASE_OFFSET] < start:
+                        continue
+                    control = (
+                        segment.load(position, header)
+                        if header[ATTRIBUTES] & CONTROL_FLAG
+                        else None
+                    )
+                    aborted = _add(producers, header, control)
+                    if aborted is not None and segment.base_offset in recovered:
+                        segment.txn_index.append(aborted)
+        producers.map_end_offset = end
+        recover_producer_batches(reversed(self._segments), producers.producers.values())
+        self._watermarks.update_first_unstable()
+
+    def _is_short(self, start: int) -> bool:
+        """Whether what lies from `start` to the log's end is read in no time."""
+        length = 0
+        for segment in self._segments.between(start, self._segments.log_end_offset):
+            begin = 0
+            if segment.base_offset < start:
+                with contextlib.suppress(CorruptRecordError):
+                    begin = segment.position_of(start)
+            length += segment.size - begin
+        return length <= AT_ONCE_BYTES
+
+    # -- in slices
+
+    def _run(self, disk: IDiskWorker) -> None:
         """Goes on as long as the worker answers at once. OSError."""
         if self._running:
             return
         self._running = True
-        while self._ready:
-            self._ready = False
-            self._step()
-        self._running = False
+        try:
+            while self._ready:
+                self._ready = False
+                state = self._producers.rebuilt
+                if state is not None:
+                    self._step(state, disk)
+        finally:
+            self._running = False
 
-    def _step(self) -> None:
-        log, state = self._log, self._state
-        segment = self._find_segment()
+    def _step(self, state: ProducerStateManager, disk: IDiskWorker) -> None:
+        segment = self._find_segment(state)
         if segment is None:
-            self._finish()
+            self._finish(state)
             return
-        files, path, position, end, start = (
-            log.pool.files,
-            segment.log.path,
-            self._position,
-            segment.size,
-            state.map_end_offset,
-        )
-        self._disk.submit(
-            lambda: _read_slice(files, path, position, end, start), self._answer(segment)
+        files, path = self._segments.pool.files, segment.log.path
+        position, end, start = self._position, segment.size, state.map_end_offset
+        disk.submit(
+            lambda: _read_slice(files, path, position, end, start),
+            lambda found, error: self._slice_read(state, disk, segment, found, error),
         )
 
-    def _find_segment(self) -> Segment | None:
+    def _find_segment(self, state: ProducerStateManager) -> LogSegment | None:
         """The segment to go on in, with `_position` in it; None at the log's end."""
-        log, state = self._log, self._state
-        state.map_end_offset = max(state.map_end_offset, log.log_start_offset)
+        state.map_end_offset = max(state.map_end_offset, self._watermarks.log_start_offset)
         segment = self._segment
-        row = (
-            max(0, log.segments.row_of(state.map_end_offset))
-            if segment is None
-            else max(0, log.segments.row_of(segment.base_offset))
+        row = max(
+            0,
+            self._segments.row_of(state.map_end_offset if segment is None else segment.base_offset),
         )
-        while (found := log.segments.at(row)) is not None:
+        while (found := self._segments.at(row)) is not None:
             if found is not segment:
-                self._enter(found)
+                self._enter(state, found)
                 segment = found
             if self._position < found.size:
                 return found
             row += 1
         return None
 
-    def _enter(self, segment: Segment) -> None:
-        state = self._state
+    def _enter(self, state: ProducerStateManager, segment: LogSegment) -> None:
         self._segment, self._position = segment, 0
         if segment.base_offset > state.map_end_offset:
             state.map_end_offset = segment.base_offset
@@ -212,49 +220,96 @@ class ProducerRebuild:
             with contextlib.suppress(CorruptRecordError):
                 self._position = segment.position_of(state.map_end_offset)
 
-    def _answer(self, segment: Segment) -> Callable[[_Slice | None, BaseException | None], None]:
-        def answered(found: _Slice | None, error: BaseException | None) -> None:
-            log = self._log
-            if log.rebuild is not self or log.failed is not None:
-                return  # a later cut began another, or there is no log any more
-            if found is not None:
-                self._take(segment, found)
-            elif isinstance(error, FileNotFoundError) and segment not in log.segments:
-                self._segment = None  # retention deleted it: what is left begins behind it
-            else:
-                log.fail(
-                    error
-                    if isinstance(error, OSError)
-                    else OSError(f"producers cannot be found: {error!r}")
-                )
-                return
-            self._ready = True
-            try:
-                self.run()
-            except OSError as failure:
-                log.fail(failure)
+    def _slice_read(
+        self,
+        state: ProducerStateManager,
+        disk: IDiskWorker,
+        segment: LogSegment,
+        found: _Slice | None,
+        error: BaseException | None,
+    ) -> None:
+        if self._producers.rebuilt is not state or self._durability.stopped:
+            return  # a later truncation began another, or the log is offline
+        if found is not None:
+            self._add_slice(state, segment, found)
+        elif isinstance(error, FileNotFoundError) and segment not in self._segments:
+            self._segment = None  # retention deleted it: what is left begins behind it
+        else:
+            self._fail(
+                error
+                if isinstance(error, OSError)
+                else OSError(f"producers cannot be found: {error!r}")
+            )
+            return
+        self._ready = True
+        try:
+            self._run(disk)
+        except OSError as failure:
+            self._fail(failure)
 
-        return answered
-
-    def _take(self, segment: Segment, found: _Slice) -> None:
-        log, state = self._log, self._state
+    def _add_slice(self, state: ProducerStateManager, segment: LogSegment, found: _Slice) -> None:
         for header, control in found.found:
-            aborted = _note(state, header, control)
-            if aborted is not None and aborted.last_offset >= self.filled:
+            aborted = _add(state, header, control)
+            if aborted is not None and aborted.last_offset >= self._filled:
                 segment.txn_index.append(aborted)
-                log.not_synced_from(segment.base_offset)
+                self._durability.rewritten_from(segment.base_offset)
         self._position = found.position
         if found.last_offset >= 0:
             state.map_end_offset = found.last_offset + 1
-            self.filled = max(self.filled, state.map_end_offset)
-        log.find_first_unstable()
+            self._filled = max(self._filled, state.map_end_offset)
+        self._watermarks.update_first_unstable()
 
-    def _finish(self) -> None:
-        log, state = self._log, self._state
-        state.map_end_offset = log.log_end_offset
-        recover_producer_batches(reversed(log.segments), state.producers.values())
-        log.rebuild = None
-        log.producers.adopt(state)
-        log.producers.on_log_start_moved(log.log_start_offset)
-        log.producers.forget_replicated(log.high_watermark)
-        log.find_first_unstable()
+    def _finish(self, state: ProducerStateManager) -> None:
+        producers = self._producers
+        state.map_end_offset = self._segments.log_end_offset
+        recover_producer_batches(reversed(self._segments), state.producers.values())
+        producers.adopt(state)
+        producers.on_log_start_moved(self._watermarks.log_start_offset)
+        producers.remove_replicated(self._watermarks.high_watermark)
+        self._watermarks.update_first_unstable()
+
+
+def _add(
+    producers: ProducerStateManager, header: BatchHeader, control: BatchView | None
+) -> AbortedTxn | None:
+    """Adds one batch with a producer id; what it adds to the transaction index."""
+    if control is not None:
+        return producers.add_batch(control)
+    producers.add_data(
+        header[PRODUCER_ID],
+        header[PRODUCER_EPOCH],
+        header[BASE_SEQUENCE],
+        header[BASE_OFFSET],
+        header[LAST_OFFSET_DELTA],
+        header[MAX_TIMESTAMP],
+        header[ATTRIBUTES] & TRANSACTIONAL_FLAG != 0,
+    )
+    return None
+
+
+def _read_slice(files: IFileSystem, path: str, position: int, end: int, start: int) -> _Slice:
+    """The next headers of the file, of batches at `start` and above.
+
+    On the disk worker. OSError.
+    """
+    found: list[tuple[BatchHeader, BatchView | None]] = []
+    last_offset, left = -1, SLICE_HEADERS
+    file = files.open(path, read_only=True)
+    try:
+        with contextlib.suppress(CorruptRecordError):
+            for at, header in scan_headers(file, position, end):
+                size = LOG_OVERHEAD + header[LENGTH]
+                position, last_offset = at + size, header[BASE_OFFSET] + header[LAST_OFFSET_DELTA]
+                if header[PRODUCER_ID] >= 0 and header[BASE_OFFSET] >= start:
+                    control = (
+                        BatchView(file.read_at(at, size))
+                        if header[ATTRIBUTES] & CONTROL_FLAG
+                        else None
+                    )
+                    found.append((header, control))
+                left -= 1
+                if not left:
+                    return _Slice(found, position, last_offset)
+        return _Slice(found, end, last_offset)  # all of it, or all before damage
+    finally:
+        file.close()

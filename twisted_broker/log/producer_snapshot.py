@@ -4,9 +4,9 @@ Owns `ProducerEntry`, what is remembered of one producer, and `encode_snapshot`,
 
 1. A snapshot that does not match its CRC, count or size is refused whole.
 2. Only the last batch of a producer is in a snapshot; in memory there are up to five
-   (`producer_recall.py` finds the others again).
+   (`producer_batch_recovery.py` finds the others again).
 
-Source: Kafka's `ProducerSnapshot.json`, `ProducerStateEntry`; Kafka's record formats. Left out:
+Source: Kafka's `ProducerSnapshot.json`, `ProducerStateEntry`; Kafka's record formats. Not here:
 rules (`producer_state.py`).
 """
 

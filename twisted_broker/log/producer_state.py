@@ -4,15 +4,14 @@ Owns `ProducerStateManager`: the newest batches per producer, open and not yet r
 transactions, the snapshot files.
 
 1. The map holds what the log holds below `map_end_offset`, no more.
-2. A batch that repeats one of a producer's last five is a duplicate; otherwise a sequence follows
-   the last one (0 after 2^31-1), starts at 0 under a new epoch, and may be anything for a producer
-   that is not known (its records may have been deleted).
-3. The first unstable offset is that of the oldest transaction that is open, or whose marker is not
-   below the high watermark.
-4. A producer with an open transaction never expires.
+2. The first unstable offset is that of the oldest transaction that is open, or whose marker is not
+   below the high watermark; while the state is being rebuilt, at most where the rebuild is.
+3. A producer with an open transaction never expires.
+4. While the state is being rebuilt no snapshot is taken of the empty map.
 
-Source: Kafka's `ProducerStateManager`, `ProducerAppendInfo`; KIP-98; RL 3.2. Left out: verification
-of transactional writes (KIP-890).
+Source: Kafka's `ProducerStateManager`; KIP-98; RL 3.2. Not here: checks before an append
+(`producer_append.py`), the snapshot's format (`producer_snapshot.py`), who brings the state to the
+log's end (`producer_rebuild.py`), verification of transactional writes (KIP-890).
 """
 
 from __future__ import annotations
@@ -23,7 +22,6 @@ from twisted_broker.interfaces import IFileSystem
 from twisted_broker.log.checkpoints import read_whole
 from twisted_broker.log.errors import CheckpointError
 from twisted_broker.log.producer_snapshot import (
-    BatchMetadata,
     ProducerEntry,
     decode_snapshot,
     encode_snapshot,
@@ -34,7 +32,6 @@ from twisted_broker.wire.control_batch import (
     control_record_type,
     end_marker_coordinator_epoch,
 )
-from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.records import CONTROL_FLAG, TRANSACTIONAL_FLAG, BatchView, next_sequence
 
 SUFFIX = ".snapshot"
@@ -44,22 +41,6 @@ def snapshot_name(offset: int) -> str:
     return f"{offset:020d}{SUFFIX}"
 
 
-class CompletedTxn:
-    """A transaction whose marker was read: first offset, offset of the marker."""
-
-    __slots__ = ("first_offset", "is_aborted", "last_offset", "producer_id")
-
-    def __init__(
-        self, producer_id: int, first_offset: int, last_offset: int, is_aborted: bool
-    ) -> None:
-        self.producer_id, self.first_offset, self.last_offset, self.is_aborted = (
-            producer_id,
-            first_offset,
-            last_offset,
-            is_aborted,
-        )
-
-
 class ProducerStateManager:
     """State of the producers of the log in `directory`; `load` or `reset` must come first on a
     log that has content.
@@ -67,7 +48,6 @@ class ProducerStateManager:
 
     __slots__ = (
         "_files",
-        "behind",
         "directory",
         "expiration_ms",
         "last_snapshot_offset",
@@ -75,6 +55,7 @@ class ProducerStateManager:
         "newest_offset",
         "ongoing",
         "producers",
+        "rebuilt",
         "snapshots",
         "unreplicated",
     )
@@ -90,66 +71,16 @@ class ProducerStateManager:
         self.map_end_offset = self.last_snapshot_offset = 0
         self.newest_offset = -1
         """no producer wrote at an offset above it"""
-        self.behind = False
-        """the map is not that of the log: it is found anew (`producer_rebuild.py`)"""
-
-    # -- checks before an append
-
-    def duplicate(
-        self, producer_id: int, producer_epoch: int, first_sequence: int, last_sequence: int
-    ) -> BatchMetadata | None:
-        """The batch with these very sequences, when it is among the last five of this producer;
-        None when it is new.
+        self.rebuilt: ProducerStateManager | None = None
+        """the state that is brought to the log's end (`producer_rebuild.py`); until it is
+        adopted the map here is empty
         """
-        entry = self.producers.get(producer_id)
-        return (
-            None
-            if entry is None
-            else entry.duplicate_of(producer_epoch, first_sequence, last_sequence)
-        )
 
-    def check(
-        self,
-        producer_id: int,
-        producer_epoch: int,
-        base_sequence: int,
-        is_transactional: bool,
-        check_sequence: bool,
-    ) -> None:
-        """Raises BrokerError when the batch may not follow what this producer wrote."""
-        entry = self.producers.get(producer_id)
-        if entry is None or entry.producer_epoch < 0:
-            return
-        if producer_epoch < entry.producer_epoch:
-            raise BrokerError(
-                ErrorCode.INVALID_PRODUCER_EPOCH,
-                f"producer {producer_id} is at epoch {entry.producer_epoch}, not {producer_epoch}",
-            )
-        if check_sequence:
-            self._check_sequence(entry, producer_epoch, base_sequence)
-        if entry.current_txn_first_offset >= 0 and not is_transactional:
-            raise BrokerError(
-                ErrorCode.INVALID_TXN_STATE, f"producer {producer_id} has an open transaction"
-            )
+    @property
+    def is_rebuilding(self) -> bool:
+        return self.rebuilt is not None
 
-    def _check_sequence(
-        self, entry: ProducerEntry, producer_epoch: int, base_sequence: int
-    ) -> None:
-        if producer_epoch != entry.producer_epoch:
-            expected = 0
-        else:
-            last = entry.last_sequence
-            expected = last + 1 if last != 2**31 - 1 else 0
-        if base_sequence != expected:
-            raise BrokerError(
-                ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
-                (
-                    f"producer {entry.producer_id} sent sequence {base_sequence} of epoch "
-                    f"{producer_epoch}, expected {expected}"
-                ),
-            )
-
-    # -- updates after it
+    # -- what was appended
 
     def add_data(
         self,
@@ -184,9 +115,9 @@ class ProducerStateManager:
         offset: int,
         timestamp: int,
         is_abort: bool,
-    ) -> CompletedTxn | None:
-        """Remembers an end marker; returns the transaction it ended, still ongoing until
-        `complete`.
+    ) -> AbortedTxn | None:
+        """Remembers an end marker, and that it decided its producer's open transaction, if any;
+        what goes into the index of aborted ones.
         """
         entry = self.producers.get(producer_id)
         if entry is None:
@@ -199,29 +130,19 @@ class ProducerStateManager:
             timestamp,
             -1,
         )
-        return (
-            CompletedTxn(producer_id, first_offset, offset, is_abort) if first_offset >= 0 else None
+        if first_offset < 0:
+            return None
+        stable = next(
+            (first for first, owner in self.ongoing.items() if owner != producer_id), offset + 1
         )
+        self.ongoing.pop(first_offset, None)
+        self.unreplicated[first_offset] = offset
+        return AbortedTxn(producer_id, first_offset, offset, stable) if is_abort else None
 
-    def check_marker(self, batch: BatchView) -> None:
-        """Raises BrokerError for an end marker of an old producer epoch or an old coordinator."""
-        entry = self.producers.get(batch.producer_id)
-        if entry is None:
-            return
-        if batch.producer_epoch < entry.producer_epoch:
-            raise BrokerError(
-                ErrorCode.INVALID_PRODUCER_EPOCH,
-                f"producer {batch.producer_id} is at epoch {entry.producer_epoch}",
-            )
-        for record in batch.records():
-            if end_marker_coordinator_epoch(record.value) < entry.coordinator_epoch:
-                raise BrokerError(
-                    ErrorCode.TRANSACTION_COORDINATOR_FENCED,
-                    f"coordinator epoch {entry.coordinator_epoch} has written already",
-                )
-
-    def add_batch(self, batch: BatchView) -> CompletedTxn | None:
-        """Remembers any batch with a producer id that is in the log."""
+    def add_batch(self, batch: BatchView) -> AbortedTxn | None:
+        """Remembers any batch with a producer id that is in the log; what it adds to the index of
+        aborted transactions.
+        """
         if not batch.attributes & CONTROL_FLAG:
             self.add_data(
                 batch.producer_id,
@@ -234,41 +155,29 @@ class ProducerStateManager:
             )
             return None
         for record in batch.records():
-            kind = control_record_type(record.key)
-            epoch = end_marker_coordinator_epoch(record.value)
             return self.add_marker(
                 batch.producer_id,
                 batch.producer_epoch,
-                epoch,
+                end_marker_coordinator_epoch(record.value),
                 batch.base_offset,
                 record.timestamp,
-                kind == ABORT,
+                control_record_type(record.key) == ABORT,
             )
         return None
 
-    def complete(self, completed: CompletedTxn) -> AbortedTxn | None:
-        """Ends the transaction; returns what goes into the index of aborted ones, if anything."""
-        stable = next(
-            (offset for offset, owner in self.ongoing.items() if owner != completed.producer_id),
-            completed.last_offset + 1,
-        )
-        self.ongoing.pop(completed.first_offset, None)
-        self.unreplicated[completed.first_offset] = completed.last_offset
-        if not completed.is_aborted:
-            return None
-        return AbortedTxn(
-            completed.producer_id, completed.first_offset, completed.last_offset, stable
-        )
-
     def first_unstable_offset(self) -> int:
         """-1 when nothing is unstable."""
+        if self.rebuilt is not None:
+            # What lies beyond what was read so far may be of a transaction that is open.
+            first = self.rebuilt.first_unstable_offset()
+            return first if first >= 0 else self.rebuilt.map_end_offset
         first = next(iter(self.ongoing), -1)
         undecided = min(self.unreplicated, default=-1)
         if first < 0 or undecided < 0:
             return max(first, undecided)
         return min(first, undecided)
 
-    def forget_replicated(self, high_watermark: int) -> None:
+    def remove_replicated(self, high_watermark: int) -> None:
         """Transactions whose marker is below the high watermark no longer hold the last stable
         offset back.
         """
@@ -293,7 +202,7 @@ class ProducerStateManager:
     # -- snapshots
 
     def find_snapshots(self) -> None:
-        """Learns which snapshot files there are."""
+        """Lists the snapshot files."""
         names = (name for name in self._files.listdir(self.directory) if name.endswith(SUFFIX))
         self.snapshots = {
             int(name[: -len(SUFFIX)]) for name in names if name[: -len(SUFFIX)].isdigit()
@@ -303,9 +212,9 @@ class ProducerStateManager:
         return posixpath.join(self.directory, snapshot_name(offset))
 
     def take_snapshot(self, sync: bool = False) -> int:
-        """Writes a snapshot at the map's end unless that is no news; its offset, or -1. OSError."""
+        """Writes a snapshot at the map's end unless there is one; its offset, or -1. OSError."""
         offset = self.map_end_offset
-        if offset <= self.last_snapshot_offset or self.behind:
+        if offset <= self.last_snapshot_offset or self.rebuilt is not None:
             return -1
         file = self._files.open(self.path(offset), create=True)
         try:
@@ -335,13 +244,13 @@ class ProducerStateManager:
 
     def truncate_and_reload(self, log_start_offset: int, log_end_offset: int, now_ms: int) -> bool:
         """Drops snapshots outside the log and loads the newest one left; False when the map
-        holds as it is: no producer wrote what was cut.
+        holds as it is: no producer wrote what was truncated.
         """
         for offset in sorted(self.snapshots):
             if offset > log_end_offset or offset <= log_start_offset:
                 self.remove_snapshot(offset)
         if (
-            self.behind
+            self.rebuilt is not None
             or log_end_offset > self.map_end_offset
             or self.newest_offset >= log_end_offset
         ):
@@ -352,15 +261,15 @@ class ProducerStateManager:
         self.on_log_start_moved(log_start_offset)
         return False
 
-    def detached(self) -> ProducerStateManager:
-        """The state as it is, to be brought forward elsewhere; what is here is behind from now
-        on, until `adopt`. They share the snapshots.
+    def begin_rebuild(self) -> ProducerStateManager:
+        """The state as it is, to be brought to the log's end in slices; what is here is empty
+        from now on, until `adopt`. They share the snapshots.
         """
         other = ProducerStateManager(self._files, self.directory, self.expiration_ms)
         other.adopt(self)
         other.snapshots = self.snapshots
         self._clear()
-        self.behind = True
+        self.rebuilt = other
         return other
 
     def adopt(self, other: ProducerStateManager) -> None:
@@ -375,7 +284,7 @@ class ProducerStateManager:
             other.newest_offset,
             other.last_snapshot_offset,
         )
-        self.behind = False
+        self.rebuilt = None
 
     def _load(self, log_start_offset: int, now_ms: int) -> None:
         self.map_end_offset = self.last_snapshot_offset = log_start_offset
@@ -406,7 +315,7 @@ class ProducerStateManager:
         }
 
     def on_log_start_moved(self, log_start_offset: int) -> None:
-        self.forget_replicated(log_start_offset)
+        self.remove_replicated(log_start_offset)
         self.map_end_offset = max(self.map_end_offset, log_start_offset)
         self.last_snapshot_offset = max(self.snapshots, default=log_start_offset)
 
@@ -415,12 +324,8 @@ class ProducerStateManager:
         self._clear()
         for snapshot in sorted(self.snapshots):
             self.remove_snapshot(snapshot)
-        self.last_snapshot_offset, self.map_end_offset, self.newest_offset, self.behind = (
-            0,
-            offset,
-            -1,
-            False,
-        )
+        self.last_snapshot_offset, self.map_end_offset, self.newest_offset = 0, offset, -1
 
     def _clear(self) -> None:
+        self.rebuilt = None
         self.producers, self.ongoing, self.unreplicated = {}, {}, {}

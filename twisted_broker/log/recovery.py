@@ -3,16 +3,16 @@
 Owns `new_log`, `load_log`.
 
 1. After an unclean stop every batch from the recovery point's segment on is checked; at the first
-   bad byte, or leader epoch that goes back, the log ends: the segment is cut, later segments are
-   deleted. Below the recovery point the files are trusted.
+   bad byte, or leader epoch that goes back, the log ends: the segment is truncated, later segments
+   are deleted. Below the recovery point the files are trusted.
 2. Indexes, leader epochs, producer state and aborted transactions of what was checked are made
    anew; a missing or impossible index is too.
 3. Offsets that are missing between segments are noted, and nothing is deleted for them: `gaps.py`.
 4. Loading twice gives the same log and the same files. No damage makes it raise; only the disk
    itself does (OSError).
 
-Source: Kafka's `LogLoader`; RL 3.6, RELIABILITY 6. Left out: which stop was clean, checkpoints
-(`log_manager.py`).
+Source: Kafka's `LogLoader`; RL 3.6, RELIABILITY 6. Not here: which stop was clean, checkpoints
+(`log_directory.py`).
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from twisted_broker.log.batch_scan import valid_batches
 from twisted_broker.log.crash_cleanup import base_offset_of, clean_up_after_crash
 from twisted_broker.log.errors import CheckpointError
 from twisted_broker.log.gaps import Gap, end_of
-from twisted_broker.log.leader_epochs import LeaderEpochCache
 from twisted_broker.log.log import Log
-from twisted_broker.log.segment import LOG, OpenFiles, Segment
+from twisted_broker.log.segment import LOG, LogSegment, OpenFiles
+from twisted_broker.wire.batch_fields import BASE_OFFSET, PARTITION_LEADER_EPOCH
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.records import CorruptRecordError
 
@@ -53,8 +53,7 @@ def new_log(
     """
     pool.files.make_directories(directory)
     log = Log(pool, directory, topic_partition, topic_id, config, None, random)
-    log.leader_epochs = LeaderEpochCache([], log.epochs_changed)
-    log.named = False
+    log.durability.name_is_durable = False
     log.segments.create(0, now_ms)
     log.set_high_watermark(0)
     return log
@@ -78,7 +77,7 @@ def load_log(
     """The log in `directory`, made when it is not there. `clean`: nothing needs checking. OSError;
     BrokerError INCONSISTENT_TOPIC_ID.
 
-    Offsets that are missing before a segment are noted in `log.gap`, which `gaps.settle_gap`
+    Offsets that are missing before a segment are noted in `log.gap`, which `gaps.resolve_gap`
     decides about. Without `sync` a new directory and its `partition.metadata` are left for the
     caller to sync.
     """
@@ -88,18 +87,18 @@ def load_log(
         if sync:
             files.sync_directory(posixpath.dirname(directory))
     clean_up_after_crash(files, directory)
-    topic_id = _settle_topic_id(pool, directory, topic_id, sync)
+    topic_id = _resolve_topic_id(pool, directory, topic_id, sync)
     log = Log(pool, directory, topic_partition, topic_id, config, remove_later, random)
-    log.leader_epochs, epochs_lost = _load_epochs(log)
+    epochs_lost = not _load_epochs(log)
     recovered = _load_segments(log, recovery_point, clean, log_start_offset, now_ms)
-    _settle_offsets(log, log_start_offset, recovery_point, now_ms)
-    _settle_epochs(log, epochs_lost)
+    _set_offsets(log, log_start_offset, recovery_point, now_ms)
+    _finish_epochs(log, epochs_lost)
     _load_producers(log, recovered, now_ms)
     log.set_high_watermark(log.log_start_offset)
     return log
 
 
-def _settle_topic_id(
+def _resolve_topic_id(
     pool: OpenFiles, directory: str, topic_id: bytes | None, sync: bool
 ) -> bytes | None:
     """The id in `partition.metadata`, which is written when it is missing or unreadable."""
@@ -116,14 +115,19 @@ def _settle_topic_id(
     return topic_id if topic_id is not None else found
 
 
-def _load_epochs(log: Log) -> tuple[LeaderEpochCache, bool]:
-    """The cache from its checkpoint; True when there was no good one."""
+def _load_epochs(log: Log) -> bool:
+    """Fills the cache from its checkpoint; False when there was no good one. Nothing is written
+    until `_finish_epochs`.
+    """
     path = posixpath.join(log.directory, checkpoints.LEADER_EPOCH)
     try:
         entries = checkpoints.read_epochs(log.pool.files, path)
     except CheckpointError:
         entries = []
-    return LeaderEpochCache(entries), not entries
+    log.leader_epochs.changed = None
+    for epoch, start_offset in entries:
+        log.leader_epochs.assign(epoch, start_offset)
+    return bool(entries)
 
 
 def _load_segments(
@@ -147,16 +151,16 @@ def _load_segments(
             if 0 <= end < base:
                 log.gap = Gap(end, base, not clean and base > recovery_point)
         log.segments.add(segment)
-        cut = False
+        truncated = 0
         if unchecked or not segment.has_indexes():
             if unchecked and not scanned:
                 scanned = True
                 log.leader_epochs.truncate_from_end(base)
-            cut = recover_segment(log, segment) > 0
+            truncated = recover_segment(log, segment)
             recovered.add(base)
         elif row + 1 == len(bases) and not _opens(log, segment):
             recovered.add(base)
-        if cut and unchecked:
+        if truncated and unchecked:
             _delete_from(log, bases[row + 1 :], now_ms)
             break
     if not bases:
@@ -164,7 +168,7 @@ def _load_segments(
     return frozenset(recovered)
 
 
-def _opens(log: Log, segment: Segment) -> bool:
+def _opens(log: Log, segment: LogSegment) -> bool:
     """Whether the end of the active segment can be read; else repairs it."""
     try:
         segment.next_offset()
@@ -182,9 +186,9 @@ def _delete_from(log: Log, bases: list[int], now_ms: int) -> None:
             log.pool.files.remove(path)
 
 
-def recover_segment(log: Log, segment: Segment) -> int:
-    """Checks every batch, makes the indexes and epochs anew, cuts at the first bad byte; returns
-    the bytes cut. OSError.
+def recover_segment(log: Log, segment: LogSegment) -> int:
+    """Checks every batch, makes the indexes and epochs anew, truncates at the first bad byte;
+    returns the bytes dropped. OSError.
     """
     file = segment.log.open()
     end = file.size()
@@ -195,26 +199,26 @@ def recover_segment(log: Log, segment: Segment) -> int:
             break
         if batch is not None:
             if 0 <= batch.partition_leader_epoch < newest_epoch:
-                # a cut was lost in the crash, what was written after it was not: the old batches
-                # behind it are not ours any more
+                # A truncation was lost in the crash, what was written after it was not: the batches
+                # behind it are those that were truncated.
                 break
             newest_epoch = max(
                 newest_epoch, batch.partition_leader_epoch
             )  # -1 is of a broker that knew none
-        segment.note(
+        segment.publish(
             place.size_in_bytes, place.last_offset, -1 if batch is None else batch.max_timestamp
         )
         if batch is not None and batch.partition_leader_epoch > log.leader_epochs.latest_epoch:
             log.leader_epochs.assign(batch.partition_leader_epoch, batch.base_offset)
         expected = place.last_offset + 1
-    cut = end - segment.size
-    if cut:
-        segment.cut(segment.size)
+    dropped = end - segment.size
+    if dropped:
+        segment.truncate_at(segment.size)
     segment.become_inactive()
-    return cut
+    return dropped
 
 
-def _settle_offsets(log: Log, log_start_offset: int, recovery_point: int, now_ms: int) -> None:
+def _set_offsets(log: Log, log_start_offset: int, recovery_point: int, now_ms: int) -> None:
     active = log.segments.active
     end = active.next_offset()
     if end < log_start_offset:
@@ -222,25 +226,25 @@ def _settle_offsets(log: Log, log_start_offset: int, recovery_point: int, now_ms
         active = log.segments.create(log_start_offset, now_ms)
         end = log_start_offset
     active.load_timestamps()
-    log.log_end_offset = log.unflushed_since = end
-    log.log_start_offset = max(log_start_offset, log.segments.first.base_offset)
-    log.recovery_point = min(max(recovery_point, 0), end)
+    log.segments.log_end_offset = log.durability.unflushed_since = end
+    log.watermarks.log_start_offset = max(log_start_offset, log.segments.first.base_offset)
+    log.durability.recovery_point = min(max(recovery_point, 0), end)
 
 
-def _settle_epochs(log: Log, lost: bool) -> None:
+def _finish_epochs(log: Log, lost: bool) -> None:
     cache = log.leader_epochs
     if lost:
         cache.clear()
         for segment in log.segments:
-            for batch in segment.headers():
-                cache.assign(batch[2], batch[0])
+            for header in segment.headers():
+                cache.assign(header[PARTITION_LEADER_EPOCH], header[BASE_OFFSET])
     cache.truncate_from_end(log.log_end_offset)
     cache.truncate_from_start(log.log_start_offset)
     content = checkpoints.epochs_text(cache.epochs, cache.start_offsets)
     path = posixpath.join(log.directory, checkpoints.LEADER_EPOCH)
     if checkpoints.read_whole(log.pool.files, path) != content:
         checkpoints.write_aside(log.pool.files, path, content, sync=len(cache) > 0)
-    log.leader_epochs = LeaderEpochCache(cache.entries(), log.epochs_changed)
+    cache.changed = log.durability.write_leader_epochs
 
 
 def _load_producers(log: Log, recovered: frozenset[int], now_ms: int) -> None:
@@ -253,4 +257,4 @@ def _load_producers(log: Log, recovered: frozenset[int], now_ms: int) -> None:
             if offset > min(recovered):
                 producers.remove_snapshot(offset)
     producers.map_end_offset = -1
-    log.rebuild_producers(now_ms, recovered)
+    log.rebuild.after_load(now_ms, recovered)

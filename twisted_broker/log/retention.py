@@ -6,7 +6,7 @@ Owns retention by log start, size and time.
 2. When all may go, the active one rolls first: a log always keeps a segment.
 3. The log start rises before files go.
 
-Source: Kafka's `UnifiedLog.deleteOldSegments`; RL 3.7. Left out: compaction.
+Source: Kafka's `UnifiedLog.deleteOldSegments`; RL 3.7. Not here: compaction.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from twisted_broker.log.segment import Segment
+from twisted_broker.log.segment import LogSegment
 
 if TYPE_CHECKING:
-    from twisted_broker.log.log_extent import LogExtent
+    from twisted_broker.log.log import Log
 
-_Old = Callable[[Segment, Segment | None], bool]
+_Old = Callable[[LogSegment, LogSegment | None], bool]
 
 
-def delete_old_segments(log: LogExtent, now_ms: int) -> int:
+def delete_old_segments(log: Log, now_ms: int) -> int:
     """Applies all rules that the log's policy allows; returns the number of segments deleted.
 
     BrokerError.
@@ -44,24 +44,24 @@ def delete_old_segments(log: LogExtent, now_ms: int) -> int:
     return deleted
 
 
-def _by_time(log: LogExtent, now_ms: int) -> _Old:
+def _by_time(log: Log, now_ms: int) -> _Old:
     retention_ms = log.config.retention_ms
     if retention_ms < 0:
         return lambda segment, following: False
     return lambda segment, following: now_ms - _age_from(log, segment) > retention_ms
 
 
-def _age_from(log: LogExtent, segment: Segment) -> int:
+def _age_from(log: Log, segment: LogSegment) -> int:
     largest = segment.largest_timestamp()
     return largest if largest >= 0 else log.pool.files.modified_ms(segment.log.path)
 
 
-def _by_size(log: LogExtent) -> _Old:
+def _by_size(log: Log) -> _Old:
     excess = (
         log.size_in_bytes - log.config.retention_bytes if log.config.retention_bytes >= 0 else -1
     )
 
-    def is_old(segment: Segment, following: Segment | None) -> bool:
+    def is_old(segment: LogSegment, following: LogSegment | None) -> bool:
         nonlocal excess
         if excess - segment.size < 0:
             return False
@@ -71,8 +71,8 @@ def _by_size(log: LogExtent) -> _Old:
     return is_old
 
 
-def _deletable(log: LogExtent, is_old: _Old) -> list[Segment]:
-    found: list[Segment] = []
+def _deletable(log: Log, is_old: _Old) -> list[LogSegment]:
+    found: list[LogSegment] = []
     for row, segment in enumerate(log.segments):
         following = log.segments.at(row + 1)
         upper = following.base_offset if following is not None else log.log_end_offset
@@ -86,7 +86,7 @@ def _deletable(log: LogExtent, is_old: _Old) -> list[Segment]:
     return found
 
 
-def _delete_while(log: LogExtent, is_old: _Old, now_ms: int) -> int:
+def _delete_while(log: Log, is_old: _Old, now_ms: int) -> int:
     """Deletes from the oldest on while `is_old(segment, next one)`."""
     found = _deletable(log, is_old)
     if not found:

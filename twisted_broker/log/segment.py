@@ -1,15 +1,15 @@
 """One segment of a log: the record file and its three indexes.
 
-Owns `Segment`, and names `FileSlice`, what reads give out.
+Owns `LogSegment`, and names `FileSlice`, what reads return.
 
 1. The published end is `size`: nothing behind it is ever read, and only whole batches lie before
    it.
 2. An index entry is due when more than `index.interval.bytes` came since the last one, decided
    batch by batch; it says last offset and first byte of the batch.
-3. `tail` remembers the newest batches of the segment that is written, so a read near the end needs
-   no scan.
+3. The places of the newest batches are kept while the segment is written (`_tail_*`), so a read
+   near the end needs no scan.
 
-Source: Kafka 4.3.1's `LogSegment`; RL 3.1, 3.3. Left out: when to roll (`segments.py`), what
+Source: Kafka 4.3.1's `LogSegment`; RL 3.1, 3.3. Not here: when to roll (`segments.py`), what
 recovery makes of a damaged one (`recovery.py`).
 """
 
@@ -25,15 +25,19 @@ from twisted_broker.log.batch_scan import BatchPlace, find_batch, scan, scan_hea
 from twisted_broker.log.index import OffsetIndex, TimeIndex
 from twisted_broker.log.segment_file import FileSlice, OpenFiles, SegmentFile, SliceGone
 from twisted_broker.log.txn_index import TransactionIndex
+from twisted_broker.wire.batch_fields import BASE_OFFSET, LAST_OFFSET_DELTA, LENGTH, MAX_TIMESTAMP
+from twisted_broker.wire.batch_header import MAGIC_AT
 from twisted_broker.wire.records import (
+    HEADER_BYTES,
     LOG_OVERHEAD,
+    MAGIC,
     BatchHeader,
     BatchView,
     CorruptRecordError,
     read_batch_header,
 )
 
-__all__ = ["FileSlice", "OpenFiles", "Segment", "SegmentFile", "SliceGone", "file_name"]
+__all__ = ["FileSlice", "LogSegment", "OpenFiles", "SegmentFile", "SliceGone", "file_name"]
 
 LOG, INDEX, TIME_INDEX, TXN_INDEX = ".log", ".index", ".timeindex", ".txnindex"
 DELETED, CLEANED, SWAP = ".deleted", ".cleaned", ".swap"
@@ -45,7 +49,7 @@ def file_name(base_offset: int, suffix: str) -> str:
     return f"{base_offset:020d}{suffix}"
 
 
-class Segment:
+class LogSegment:
     """`base_offset` names the files; `max_timestamp` is -2 until `load_timestamps`; `full`: an
     index takes no more.
     """
@@ -111,7 +115,7 @@ class Segment:
         self.max_timestamp, self.full = -1, False
 
     def reset_indexes(self) -> None:
-        """Empties all indexes and publishes nothing: `note` fills them again. OSError."""
+        """Empties all indexes and publishes nothing: `publish` fills them again. OSError."""
         self.offset_index.create()
         self.time_index.create()
         self.txn_index.reset()
@@ -144,8 +148,11 @@ class Segment:
             for position, header in scan_headers(
                 self.log.open(), self.offset_index.lookup(offset), self.size
             ):
-                if header[8] > timestamp:
-                    timestamp, offset = header[8], header[0] + header[6]
+                if header[MAX_TIMESTAMP] > timestamp:
+                    timestamp, offset = (
+                        header[MAX_TIMESTAMP],
+                        header[BASE_OFFSET] + header[LAST_OFFSET_DELTA],
+                    )
                     lags = lags or position <= indexed
         except CorruptRecordError:
             pass
@@ -156,9 +163,9 @@ class Segment:
         self.max_timestamp, self.offset_of_max_timestamp = timestamp, offset
         self.full = self.offset_index.is_full or self.time_index.is_full
 
-    def _cut_timestamps(self, offset: int) -> None:
-        """The largest timestamp after a cut at `offset`, without a walk over the whole segment
-        where timestamps stand still or go back.
+    def _find_timestamps_after_truncation(self, offset: int) -> None:
+        """The largest timestamp after a truncation to `offset`, without a walk over the whole
+        segment where timestamps do not grow.
 
         With every entry of the offset index the largest timestamp so far is noted: only what lies
         behind the last entry is looked at. Not so when the time index was found to lack entries.
@@ -174,8 +181,11 @@ class Segment:
             for _, header in scan_headers(
                 self.log.open(), self.offset_index.last_position, self.size
             ):
-                if header[8] > timestamp:
-                    timestamp, largest_at = header[8], header[0] + header[6]
+                if header[MAX_TIMESTAMP] > timestamp:
+                    timestamp, largest_at = (
+                        header[MAX_TIMESTAMP],
+                        header[BASE_OFFSET] + header[LAST_OFFSET_DELTA],
+                    )
         except CorruptRecordError:
             pass
         self._found_timestamps(timestamp, largest_at)
@@ -191,11 +201,11 @@ class Segment:
     def write(self, buffers: Sequence[Buffer], size_in_bytes: int) -> None:
         """Writes bytes behind the published end, in one call.
 
-        `note` publishes their batches. OSError.
+        `publish` makes their batches visible. OSError.
         """
         self.log.open().write_at(self.size, buffers)
 
-    def note(self, size_in_bytes: int, last_offset: int, max_timestamp: int) -> None:
+    def publish(self, size_in_bytes: int, last_offset: int, max_timestamp: int) -> None:
         """Publishes the next batch of what was written."""
         position = self.size
         if max_timestamp > self.max_timestamp:
@@ -221,9 +231,11 @@ class Segment:
         if self.size == 0:
             return -1
         if self._first_timestamp == _UNKNOWN_TIMESTAMP:
-            header = self.log.open().read_at(0, 61)
+            start = self.log.open().read_at(0, HEADER_BYTES)
             self._first_timestamp = (
-                read_batch_header(header)[8] if len(header) == 61 and header[16] == 2 else -1
+                read_batch_header(start)[MAX_TIMESTAMP]
+                if len(start) == HEADER_BYTES and start[MAGIC_AT] == MAGIC
+                else -1
             )
         return self._first_timestamp
 
@@ -234,12 +246,12 @@ class Segment:
                 self.max_timestamp, self.offset_of_max_timestamp, even_if_full=True
             )
         self.trim()
-        self.offset_index.forget()
-        self.time_index.forget()
+        self.offset_index.unload()
+        self.time_index.unload()
         self._tail_lasts, self._tail_positions = [], []
 
     def trim(self) -> None:
-        """Cuts preallocated tails. OSError."""
+        """Truncates preallocated tails. OSError."""
         self.offset_index.trim()
         self.time_index.trim()
         if self.log.open().size() > self.size:
@@ -303,7 +315,10 @@ class Segment:
         for position, header in scan_headers(
             file, self.offset_index.lookup(from_offset), self.size
         ):
-            if header[0] + header[6] < start_offset or header[8] < timestamp:
+            if (
+                header[BASE_OFFSET] + header[LAST_OFFSET_DELTA] < start_offset
+                or header[MAX_TIMESTAMP] < timestamp
+            ):
                 continue
             batch = self.load(position, header)
             for record in batch.records():
@@ -338,9 +353,9 @@ class Segment:
 
     def load(self, position: int, header: BatchHeader) -> BatchView:
         """The whole batch of this header. OSError."""
-        return BatchView(self.log.open().read_at(position, LOG_OVERHEAD + header[1]))
+        return BatchView(self.log.open().read_at(position, LOG_OVERHEAD + header[LENGTH]))
 
-    # -- cutting and removing
+    # -- truncating and removing
 
     def truncate_to(self, offset: int, now_ms: int) -> int:
         """Drops the batch that holds `offset` and all behind it; returns the bytes dropped.
@@ -354,13 +369,13 @@ class Segment:
         if place is None:
             return 0
         dropped = self.size - place.position
-        self.cut(place.position)
+        self.truncate_at(place.position)
         if self.size == 0:
             self.created_ms, self._first_timestamp = now_ms, _UNKNOWN_TIMESTAMP
-        self._cut_timestamps(offset)
+        self._find_timestamps_after_truncation(offset)
         return dropped
 
-    def cut(self, position: int) -> None:
+    def truncate_at(self, position: int) -> None:
         """Makes `position` the end. OSError."""
         self.size = position
         self.log.truncate(position)

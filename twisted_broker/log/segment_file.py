@@ -5,10 +5,11 @@ to be sent later).
 
 1. A referenced file is never closed; others are, oldest unused first, when more than `capacity` are
    open.
-2. A slice's bytes are those at its creation, or `SliceGone`: cutting a file raises its generation.
+2. A slice's bytes are those at its creation, or `SliceGone`: a truncation raises the file's
+   generation.
 3. A file that is removed or closed while referenced stays readable until the last reference goes.
 
-Source: docs/ARCHITECTURE.md 3 (slices), a bounded LRU of open files. Left out: how a slice is sent
+Source: docs/ARCHITECTURE.md 3 (slices), a bounded LRU of open files. Not here: how a slice is sent
 (`net`).
 """
 
@@ -54,36 +55,44 @@ class OpenFiles:
         waiting = self._open
         for _ in range(2 * len(waiting)):
             file = waiting.popleft()
-            if file.references == 0 and not file.touched:
+            if file.references == 0 and not file.recently_used:
                 file.shut()
                 if len(waiting) < self.capacity:
                     return
             else:
-                file.touched = False
+                file.recently_used = False
                 waiting.append(file)
 
 
 class SegmentFile:
     """One file of a log. `path` may change (the directory was renamed); what is open stays open."""
 
-    __slots__ = ("_doomed", "_file", "generation", "path", "pool", "references", "touched")
+    __slots__ = (
+        "_close_when_released",
+        "_file",
+        "generation",
+        "path",
+        "pool",
+        "recently_used",
+        "references",
+    )
 
     def __init__(self, pool: OpenFiles, path: str) -> None:
         self.pool, self.path = pool, path
         self.generation = self.references = 0
-        self.touched = False
-        self._doomed = False
+        self.recently_used = False
+        self._close_when_released = False
         self._file: IFile | None = None
 
     def open(self) -> IFile:
         """The open file; opens it when needed. FileNotFoundError when it does not exist."""
-        self.touched = True
+        self.recently_used = True
         file = self._file
         return file if file is not None else self._reopen(create=False)
 
     def create(self) -> IFile:
         """As `open`, but makes the file when it does not exist."""
-        self.touched = True
+        self.recently_used = True
         file = self._file
         return file if file is not None else self._reopen(create=True)
 
@@ -114,11 +123,11 @@ class SegmentFile:
     def release(self) -> None:
         self.references -= 1
         assert self.references >= 0, self.path
-        if self._doomed and self.references == 0:
+        if self._close_when_released and self.references == 0:
             self.close()
 
     def truncate(self, size: int) -> None:
-        """Cuts the file; every slice of it is gone."""
+        """Truncates the file; every slice of it is gone (`SliceGone`)."""
         self.generation += 1
         self.open().truncate(size)
 
@@ -128,9 +137,9 @@ class SegmentFile:
     def close(self) -> None:
         """Closes now, or with the last reference."""
         if self.references:
-            self._doomed = True
+            self._close_when_released = True
             return
-        self._doomed = False
+        self._close_when_released = False
         if self._file is not None:
             self.pool.discard(self)
             self.shut()
@@ -173,7 +182,7 @@ class FileSlice:
         return True
 
     def check(self) -> None:
-        """Raises SliceGone when the file was cut since."""
+        """Raises SliceGone when the file was truncated since."""
         if self.generation != self.file.generation or self._released:
             raise SliceGone(self.file.path)
 
@@ -206,7 +215,7 @@ class FileSlice:
         self.length = length
 
     def release(self) -> None:
-        """Gives the reference back; again is harmless."""
+        """Drops the reference; harmless when done again."""
         if not self._released:
             self._released = True
             self.file.release()

@@ -1,15 +1,16 @@
-"""The segments of one log, in order.
+"""The segments of one log, in order, and where the log ends.
 
-Owns `Segments`: looking up, rolling, and taking away from either end.
+Owns `LogSegments`: the log end, finding an offset, when to roll, and removing from either end.
 
 1. There is always at least one segment; the last one is written ("active").
 2. Base offsets grow strictly; every batch of a segment lies at or above its base and below the next
    one's.
-3. Segments above a cut go from the top down, those below the log start from the bottom up: a crash
-   in between leaves no hole.
+3. Segments above a truncation go from the top down, those below the log start from the bottom up:
+   a crash in between leaves no hole.
+4. The log end is moved by whoever writes or truncates, when that is done.
 
-Source: Kafka's `LogSegments`, `LocalLog`, `LogSegment.shouldRoll`; RL 3.1. Left out: watermarks and
-producers (`log.py`).
+Source: Kafka's `LogSegments`, `LocalLog`, `LogSegment.shouldRoll`; RL 3.1. Not here: watermarks
+(`watermarks.py`), producers (`producer_state.py`).
 """
 
 from __future__ import annotations
@@ -19,21 +20,25 @@ from collections.abc import Callable, Iterator
 
 from twisted_broker.config import LogConfig
 from twisted_broker.interfaces import IRandom
-from twisted_broker.log.segment import OpenFiles, Segment
+from twisted_broker.log.offset_metadata import LogOffsetMetadata
+from twisted_broker.log.segment import LogSegment, OpenFiles
 
 _INT_MAX = 2**31 - 1
 
 
-class Segments:
-    """`remove_later(paths)` is told which renamed files may go after `file.delete.delay.ms`."""
+class LogSegments:
+    """`remove_later(paths)` is called with renamed files, to be removed after
+    `file.delete.delay.ms`."""
 
     __slots__ = (
         "_all",
         "_bases",
+        "_end",
         "_random",
         "active",
         "config",
         "directory",
+        "log_end_offset",
         "pool",
         "remove_later",
     )
@@ -49,15 +54,48 @@ class Segments:
         self.pool, self.directory, self.config, self._random = pool, directory, config, random
         self.remove_later = remove_later
         self._bases: list[int] = []
-        self._all: list[Segment] = []
-        self.active: Segment
+        self._all: list[LogSegment] = []
+        self.active: LogSegment
+        self.log_end_offset = 0
+        self._end = LogOffsetMetadata(0)
 
-    def make(self, base_offset: int, now_ms: int) -> Segment:
+    @property
+    def log_end(self) -> LogOffsetMetadata:
+        """The log end with its place; followers of an idle log ask for it again and again, so it
+        is made once for each end.
+        """
+        active, known = self.active, self._end
+        if (
+            known.offset != self.log_end_offset
+            or known.position != active.size
+            or known.segment_base_offset != active.base_offset
+        ):
+            known = self._end = LogOffsetMetadata(
+                self.log_end_offset, active.base_offset, active.size
+            )
+        return known
+
+    def place_of(self, offset: int) -> LogOffsetMetadata:
+        """`offset` with its place: the first byte of its batch, or of the next one.
+
+        OSError; BrokerError CORRUPT_MESSAGE where the file is damaged.
+        """
+        if offset == self.log_end_offset:
+            return self.log_end
+        row = self.row_of(offset)
+        while (segment := self.at(row)) is not None:
+            place = segment.locate(offset)
+            if place is not None:
+                return LogOffsetMetadata(offset, segment.base_offset, place.position)
+            row += 1
+        return self.log_end
+
+    def make(self, base_offset: int, now_ms: int) -> LogSegment:
         """A segment object over files that may exist; not yet one of the log's."""
         config = self.config
         jitter = min(config.segment_jitter_ms, config.segment_ms)
         jitter_ms = self._random.randrange(jitter) if self._random is not None and jitter > 0 else 0
-        return Segment(
+        return LogSegment(
             self.pool,
             self.directory,
             base_offset,
@@ -67,7 +105,7 @@ class Segments:
             jitter_ms,
         )
 
-    def add(self, segment: Segment) -> None:
+    def add(self, segment: LogSegment) -> None:
         """Takes a segment above all others; it is the active one now."""
         assert not self._bases or segment.base_offset > self._bases[-1], (
             segment.base_offset,
@@ -77,7 +115,7 @@ class Segments:
         self._all.append(segment)
         self.active = segment
 
-    def create(self, base_offset: int, now_ms: int) -> Segment:
+    def create(self, base_offset: int, now_ms: int) -> LogSegment:
         """Makes a new, empty, active segment. OSError."""
         segment = self.make(base_offset, now_ms)
         segment.create(self.config.segment_bytes if self.config.preallocate else 0)
@@ -87,14 +125,14 @@ class Segments:
     def __len__(self) -> int:
         return len(self._all)
 
-    def __iter__(self) -> Iterator[Segment]:
+    def __iter__(self) -> Iterator[LogSegment]:
         return iter(self._all)
 
-    def __reversed__(self) -> Iterator[Segment]:
+    def __reversed__(self) -> Iterator[LogSegment]:
         return reversed(self._all)
 
     @property
-    def first(self) -> Segment:
+    def first(self) -> LogSegment:
         return self._all[0]
 
     @property
@@ -107,10 +145,10 @@ class Segments:
             return len(self._bases) - 1
         return bisect_right(self._bases, offset) - 1
 
-    def at(self, row: int) -> Segment | None:
+    def at(self, row: int) -> LogSegment | None:
         return self._all[row] if 0 <= row < len(self._all) else None
 
-    def between(self, start: int, end: int) -> list[Segment]:
+    def between(self, start: int, end: int) -> list[LogSegment]:
         """Segments that may hold offsets in [start, end)."""
         return [
             segment
@@ -153,7 +191,7 @@ class Segments:
             segment = self._all[-1]
             segment.log.generation += 1
             self._delete(segment)
-            self._forget(len(self._all) - 1)
+            self._drop(len(self._all) - 1)
 
     def set_aside_above(self, offset: int, suffix: str) -> int:
         """As `remove_above`, but the record files are kept under another name; their number.
@@ -174,19 +212,19 @@ class Segments:
         """Deletes every segment; `create` must follow. OSError."""
         self.remove_above(-1)
 
-    def remove_first(self) -> Segment:
+    def remove_first(self) -> LogSegment:
         """Deletes the oldest segment; its slices stay readable. OSError."""
         segment = self._all[0]
-        self._forget(0)
+        self._drop(0)
         self._delete(segment)
         return segment
 
-    def _forget(self, row: int) -> None:
+    def _drop(self, row: int) -> None:
         del self._bases[row], self._all[row]
         if self._all:
             self.active = self._all[-1]
 
-    def _delete(self, segment: Segment) -> None:
+    def _delete(self, segment: LogSegment) -> None:
         paths = segment.mark_deleted()
         segment.close()
         if self.remove_later is not None:

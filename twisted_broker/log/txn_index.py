@@ -2,11 +2,11 @@
 
 Owns `AbortedTxn` and `TransactionIndex` (`.txnindex`, 34 bytes an entry).
 
-1. An entry stands in the segment of its abort marker; last offsets grow within a file.
+1. An entry is in the segment of its abort marker; last offsets grow within a file.
 2. The file is made with its first entry; no file means no entries.
 3. Entries are loaded on first use; a torn tail counts as none, and `is_sound` says so.
 
-Source: Kafka's `TransactionIndex`, `AbortedTxn`; RL 3.3. Left out: who computes the last stable
+Source: Kafka's `TransactionIndex`, `AbortedTxn`; RL 3.3. Not here: who computes the last stable
 offset (`producer_state.py`).
 """
 

@@ -1,4 +1,4 @@
-"""What a leader lets into the log.
+"""What a leader accepts into the log.
 
 Owns `check_header` (every batch), and `prepare` (batches whose records must be looked at or
 rewritten).
@@ -12,7 +12,7 @@ rewritten).
    (`wire.records_count`).
 4. Whatever is refused, is refused before a byte is written.
 
-Source: Kafka's `LogValidator`, `UnifiedLog.analyzeAndValidateRecords`; RL 3.2. Left out: producer
+Source: Kafka's `LogValidator`, `UnifiedLog.analyzeAndValidateRecords`; RL 3.2. Not here: producer
 sequences (`producer_state.py`).
 """
 
@@ -143,7 +143,7 @@ def prepare(
     """
     if check_first_entry(records) < 2:
         return [_converted(records, config, origin, now_ms)]
-    # A rest that is no whole batch is left out, as Kafka leaves it out.
+    # What is no whole batch at the end is dropped, as Kafka drops it.
     batches = list(iterate_batches(records, partial_tail=True))
     if origin == _CLIENT and len(batches) != 1:
         raise InvalidRecordError(f"{len(batches)} batches in one request; producers send one")

@@ -180,7 +180,7 @@ class ReplicaManager:
             lambda: IdlePartitions(self.partitions, self._brokers, self.fetch_purgatory.watch_too),
         )
         self._high_watermarks = HighWatermarkCheckpoint(
-            runtime.files, log_manager.worker, log_manager.fail_directory
+            runtime.files, log_manager.directories.worker, log_manager.directories.fail
         )
         self._partition_of = self.partition  # one for all that waits
         self._draining = False

@@ -35,7 +35,7 @@ from twisted_broker.image.metadata_image import (
 )
 from twisted_broker.interfaces import TopicPartition
 from twisted_broker.log.errors import LogDirFailure, OutOfDescriptors
-from twisted_broker.log.gaps import settle_gap
+from twisted_broker.log.gaps import resolve_gap
 from twisted_broker.replication.partition.partition import Partition
 from twisted_broker.replication.partition.partition_history import older_metadata
 from twisted_broker.topic_names import METADATA_TOPIC
@@ -188,7 +188,7 @@ def _make_leader(
         newest > state.leader_epoch
     ):  # its next append would be truncated by the next recovery: epochs in a log only grow
         reason = older_metadata(newest, f"the metadata lets it lead at epoch {state.leader_epoch}")
-        partition.history.following_failed(reason, replicas.runtime.now_ms())
+        partition.following_failed(reason, replicas.runtime.now_ms())
         partition.fail(reason)
         return
     try:
@@ -266,7 +266,7 @@ def _partition_and_log(
         log = replicas.log_manager.get_or_create(
             topic_partition, change.topic_id, config, is_new, wanted
         )
-        line = settle_gap(log, len(state.replicas) > 1, replicas.runtime.wall_ms())
+        line = resolve_gap(log, len(state.replicas) > 1, replicas.runtime.wall_ms())
         if line is not None:
             _log.warn("{partition}: {line}", partition=topic_partition, line=line)
         replicas.start_log(log)

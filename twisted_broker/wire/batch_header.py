@@ -19,6 +19,7 @@ from typing import Final
 
 from crc32c import crc32c
 
+from .batch_fields import CRC, LENGTH, MAGIC_FIELD
 from .corrupt_record import CorruptRecordError, InvalidRecordError
 
 Buffer = bytes | bytearray | memoryview
@@ -80,10 +81,12 @@ def read_batch_header(buffer: Buffer, offset: int = 0) -> BatchHeader:
         header: BatchHeader = _unpack_header(buffer, offset)
     except struct.error:
         raise CorruptRecordError("fewer bytes than a batch header", offset) from None
-    if header[3] != MAGIC:
-        raise CorruptRecordError(f"magic {header[3]} where {MAGIC} is expected", offset)
-    if header[1] < MIN_LENGTH:
-        raise CorruptRecordError(f"batch length {header[1]} is smaller than its header", offset)
+    if header[MAGIC_FIELD] != MAGIC:
+        raise CorruptRecordError(f"magic {header[MAGIC_FIELD]} where {MAGIC} is expected", offset)
+    if header[LENGTH] < MIN_LENGTH:
+        raise CorruptRecordError(
+            f"batch length {header[LENGTH]} is smaller than its header", offset
+        )
     return header
 
 
@@ -92,14 +95,14 @@ def read_valid_batch(buffer: Buffer, offset: int = 0) -> BatchHeader:
     `CorruptRecordError`.
     """
     header = read_batch_header(buffer, offset)
-    end = offset + LOG_OVERHEAD + header[1]
+    end = offset + LOG_OVERHEAD + header[LENGTH]
     if end > len(buffer):
         raise CorruptRecordError(
             f"batch of {end - offset} bytes, but only {len(buffer) - offset} are there", offset
         )
     crc = crc32c(memoryview(buffer)[offset + ATTRIBUTES_AT : end])
-    if crc != header[4]:
-        raise CorruptRecordError(f"CRC is {crc}, the header says {header[4]}", offset)
+    if crc != header[CRC]:
+        raise CorruptRecordError(f"CRC is {crc}, the header says {header[CRC]}", offset)
     return header
 
 

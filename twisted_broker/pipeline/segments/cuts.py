@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 
 from twisted_broker.pipeline.segments.filters import MAX_OFFSET
 from twisted_broker.pipeline.segments.log_folder import Segment
+from twisted_broker.wire.batch_fields import BASE_OFFSET, LAST_OFFSET_DELTA, LENGTH
 from twisted_broker.wire.records import (
     HEADER_BYTES,
     LOG_OVERHEAD,
@@ -102,7 +103,7 @@ def first_offset(
         header = read_batch_header(os.pread(file, HEADER_BYTES, position))
     except CorruptRecordError:
         return None
-    base, length, delta = header[0], header[1], header[6]
+    base, length, delta = header[BASE_OFFSET], header[LENGTH], header[LAST_OFFSET_DELTA]
     fits = (
         before < base <= base + delta <= segment.base_offset + relative
         and position + LOG_OVERHEAD + length <= segment.size

@@ -256,7 +256,7 @@ def high_watermark_wait(partition: Partition, log: Log, now: Moment) -> HighWate
         return HighWatermarkWait(
             "minimum isr", behind, [], now.calendar(since), now.ago(since), why
         )
-    if log.settled_end.offset <= log.high_watermark:
+    if log.acknowledgeable_end.offset <= log.high_watermark:
         why = f"its own sync is not done ({offset_count(behind)} wait for it: flush.messages)"
         return HighWatermarkWait("own sync", behind, [], 0, 0, why)
     slowest = _slowest(partition, log, now)

@@ -89,13 +89,13 @@ def _waiting_produce(
         return WaitingRequest(
             "Produce",
             needed,
-            log.settled_end.offset,
+            log.acknowledgeable_end.offset,
             -1,
             [],
             left_ms,
             (
                 f"acks=1: the leader must sync up to {needed} (flush.messages), it did to "
-                f"{log.settled_end.offset}; {duration(left_ms)} left"
+                f"{log.acknowledgeable_end.offset}; {duration(left_ms)} left"
             ),
         )
     remote = partition.remote_replicas

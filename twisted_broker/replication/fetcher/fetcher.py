@@ -13,8 +13,8 @@ records go to.
    added.
 3. What goes wrong with one partition delays or fails that one; a lost connection delays all of this
    fetcher, and nobody else's.
-4. Where epochs are known the leader is asked where one of them ends, until the logs agree; where
-   none are, a log is truncated to where fetching begins, the high watermark.
+4. Where epochs are known the leader says where one of them ends, until the logs agree; where none
+   are, a log is truncated to where fetching begins, the high watermark.
 5. A log with records of a newer leader epoch than its leader's is neither truncated nor appended
    to: its metadata is older than it is.
 

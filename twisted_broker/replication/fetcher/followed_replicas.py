@@ -128,7 +128,7 @@ class FollowedReplicas:
         waiting, self._unsynced = self._unsynced, []
         for log, end in waiting:
             done: Deferred[None] = Deferred()
-            log.when_settled(end, lambda done=done: None if done.called else done.callback(None))  # type: ignore[misc]
+            log.when_synced(end, lambda done=done: None if done.called else done.callback(None))  # type: ignore[misc]
             await done
 
     # truncation

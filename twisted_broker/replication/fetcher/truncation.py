@@ -7,7 +7,7 @@ truncate (`truncation_for`), and where to go on when the leader no longer has wh
 1. A truncation never goes above the own end, and never above the leader's end of an epoch that both
    know.
 2. When the leader answers with an epoch that is not known here, it truncates to the end of the next
-   older one and is not complete: the leader is asked again, about that one.
+   older one and is not complete: the next request is about that one.
 3. What is restarted without a truncation keeps all it has, or nothing of it.
 
 Source: RL 6.3, 6.5; KIP-101, KIP-279; Kafka's `AbstractFetcherThread.getOffsetTruncationState`,
@@ -44,7 +44,7 @@ class OwnLog(Protocol):
     def log_end_offset(self) -> int: ...
 
     def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
-        """(largest epoch up to `epoch`, its end), (-1, -1) when it cannot be told."""
+        """(largest epoch up to `epoch`, its end), (-1, -1) when it is not known."""
         ...
 
 

@@ -1,6 +1,6 @@
 """What can happen to a partition: the left column of the event table in `replica_manager`.
 
-A partition tells its listeners and puts the event into the queue it was given; effects run after
+A partition calls its listeners and puts the event into the queue it was given; effects run after
 it returned, first in, first out. Source: docs/ARCHITECTURE.md 4.
 """
 

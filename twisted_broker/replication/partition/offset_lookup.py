@@ -81,7 +81,7 @@ def _unsure(partition: Partition) -> BrokerError:
 def end_offset_for_epoch(
     partition: Partition, current_leader_epoch: int, epoch: int
 ) -> tuple[int, int]:
-    """(epoch, end offset) of the largest epoch up to `epoch`, (-1, -1) when it cannot be told.
+    """(epoch, end offset) of the largest epoch up to `epoch`, (-1, -1) when it is not known.
 
     Raises `BrokerError`; leaders only.
     """

@@ -195,8 +195,9 @@ class Partition:
         self.listeners = tuple(each for each in self.listeners if each is not listener)
 
     def _tell_listeners(self) -> None:
-        told, self.listeners = self.listeners, ()
-        for listener in told:
+        # Taken off first: a subscription ends with the call, and a listener may subscribe again.
+        listeners, self.listeners = self.listeners, ()
+        for listener in listeners:
             listener.partition_changed()
 
     # roles
@@ -442,7 +443,7 @@ class Partition:
         return truncation
 
     def following_failed(self, reason: str, now_ms: int) -> None:
-        """Its fetcher fetches it no more."""
+        """It cannot follow any more (or lead, by what its log holds): kept for the explanation."""
         self.history.following_failed(reason, now_ms)
 
     # the in-sync replicas
@@ -543,24 +544,25 @@ class Partition:
         log = self.leader_log
         if log is None:
             return False
+        watermarks, log_end_offset = log.watermarks, log.segments.log_end_offset
         if (
             not self.remote_replicas
-            and log.log_end_offset > log.high_watermark
-            and log.sync_due is None
+            and log_end_offset > watermarks.high_watermark
+            and log.durability.sync_due is None
         ):
             # The only replica: the minimum ISR is one, and it is in its ISR.
-            log.set_high_watermark(log.log_end_offset)
+            watermarks.set_high_watermark(log_end_offset)
             return True
         if len(self.isr_state.isr) < self.min_isr:
             return False
         # With `flush.messages` the leader counts as far as it synced, as its followers do: they ask
         # on when they synced.
-        target = self._least_log_end(log.settled_end, now_ms)
-        current = log.high_watermark_metadata
+        target = self._least_log_end(log.acknowledgeable_end, now_ms)
+        current = watermarks.high_watermark_metadata
         if target.offset > current.offset or (
             target.offset == current.offset and current.on_older_segment(target)
         ):
-            log.set_high_watermark(target)
+            watermarks.set_high_watermark(target)
             return True
         return False
 
@@ -606,10 +608,10 @@ class Partition:
         log = self.log
         assert log is not None
         if isolation == LOG_END:
-            return log.log_end
-        return (
-            log.last_stable_metadata if isolation == TXN_COMMITTED else log.high_watermark_metadata
-        )
+            return log.segments.log_end
+        if isolation == TXN_COMMITTED:
+            return log.watermarks.last_stable_metadata
+        return log.watermarks.high_watermark_metadata
 
     def read(
         self,
@@ -631,9 +633,13 @@ class Partition:
         if request.topic_id is not None and request.topic_id != self.topic_id:
             raise BrokerError(ErrorCode.INCONSISTENT_TOPIC_ID)
         follower = self._follower(params, request) if params.replica_id >= 0 else None
-        leader_end = log.log_end_offset
+        watermarks, leader_end = log.watermarks, log.segments.log_end_offset
         result = FetchPartitionResult(
-            request, _NONE, log.high_watermark, log.last_stable_offset, log.log_start_offset
+            request,
+            _NONE,
+            watermarks.high_watermark,
+            watermarks.last_stable_offset,
+            watermarks.log_start_offset,
         )
         if request.last_fetched_epoch >= 0:
             result.diverging_epoch = self.divergence(request)
@@ -647,7 +653,7 @@ class Partition:
             and log.failed is None
         ):
             result.fetch_offset = (
-                log.log_end
+                log.segments.log_end
             )  # most fetches of most followers: there is nothing to read
             if record_progress:
                 self._follower_fetched(
@@ -711,7 +717,7 @@ class Partition:
     def divergence(self, request: FetchPartitionRequest) -> tuple[int, int] | None:
         """(epoch, end offset) from which the reader's log differs, None when it agrees.
 
-        Raises OFFSET_OUT_OF_RANGE when that cannot be told.
+        Raises OFFSET_OUT_OF_RANGE when that is not known here.
         """
         log = self.log
         assert log is not None
@@ -780,7 +786,7 @@ class Partition:
         return min(log.log_start_offset, *starts) if starts else log.log_start_offset
 
     def delete_records(self, offset: int) -> tuple[int, int]:
-        """RL 2.8: (offset asked, low watermark); -1 asks for the high watermark.
+        """RL 2.8: (offset required, low watermark); -1 stands for the high watermark.
 
         Raises NOT_LEADER_OR_FOLLOWER, POLICY_VIOLATION, OFFSET_OUT_OF_RANGE.
         """

@@ -15,7 +15,7 @@ from __future__ import annotations
 class TopicStats:
     """Counts since the start.
 
-    Bytes are those of record batches; requests are counted per partition asked, before any check.
+    Bytes are those of record batches; requests are counted per partition named, before any check.
     """
 
     __slots__ = (

@@ -39,7 +39,7 @@ class Mirror:
         self.lasts: list[int] = []
         self.epochs: list[int] = []
         self.chains: list[int] = []
-        self.end, self.cuts = 0, self.log._cuts
+        self.end, self.cuts = 0, self.log.truncations
         self._at = (-1, 0)
 
     def follow(self) -> int:
@@ -47,7 +47,7 @@ class Mirror:
         them after a cut).
         """
         log = self.log
-        if log._cuts != self.cuts:
+        if log.truncations != self.cuts:
             self._clear()
         first = len(self.lasts)
         segments = log.segments

@@ -48,7 +48,7 @@ def _replace(trouble: Trouble, node: SimNode) -> None:
         and not node.clock.paused
         and not node.stopping
         and node.broker is not None
-        and not node.broker.log_manager.online()
+        and not node.broker.log_manager.directories.online()
     ):
         node.kill()
     trouble.again(node)

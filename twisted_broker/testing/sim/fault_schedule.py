@@ -80,7 +80,7 @@ class Faults:
     def _start_all(self) -> None:
         """Again and again: a broker may end itself over an old fault, or be on its way out."""
         for node in self.cluster.nodes.values():
-            if node.broker is not None and node.broker.log_manager.offline():
+            if node.broker is not None and node.broker.log_manager.directories.offline():
                 node.kill()
             if not node.is_up:
                 node.start()

@@ -34,8 +34,8 @@ def test_after_a_clean_stop_it_is_the_epoch_of_that_life() -> None:
     none.
     """
     world = stopped()
-    assert world.manager().previous_broker_epoch() == 77
-    assert World(world.files.after_kill()).manager().previous_broker_epoch() == -1
+    assert world.manager().directories.previous_broker_epoch() == 77
+    assert World(world.files.after_kill()).manager().directories.previous_broker_epoch() == -1
 
 
 @pytest.mark.parametrize("what", ["older", "missing", "unreadable", "offline"])
@@ -52,7 +52,7 @@ def test_a_directory_that_does_not_agree_makes_it_unknown(what: str) -> None:
         world.files.open("/d2/.kafka_cleanshutdown", create=False).write_at(0, (b"?",))
     else:
         world.files.faults.append(Fault(EIO, path="/d2"))
-    assert world.manager().previous_broker_epoch() == -1
+    assert world.manager().directories.previous_broker_epoch() == -1
     assert ("/d2" in world.failed) == (what == "offline")
 
 
@@ -110,7 +110,7 @@ def test_a_load_that_is_refused_leaves_the_marks() -> None:
         77,
     ]
     world.files.remove_tree("/d2/a-0")
-    assert world.manager().previous_broker_epoch() == 77
+    assert world.manager().directories.previous_broker_epoch() == 77
 
 
 _CONTROLLER_PORT = 9093
@@ -121,7 +121,7 @@ _STEPS: dict[str, tuple[Any, str]] = {
     "the controller": (Controller, "start"),
     "the parts of the broker": (composition.Broker, "_controllers"),
     "the broker's port": (OpenListeners, "open"),
-    "the addresses": (composition.Broker, "_tell_addresses"),
+    "the addresses": (composition.Broker, "_set_advertised_listeners"),
     "registration": (BrokerLifecycle, "start"),
     "the first roles": (composition.Broker, "_take_delta"),
     "the fence": (BrokerLifecycle, "ready_to_unfence"),

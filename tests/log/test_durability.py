@@ -1,0 +1,169 @@
+"""Durability by itself: syncs, the recovery point and the leader-epoch checkpoint, without a log
+around them.
+"""
+
+from __future__ import annotations
+
+import errno
+
+from tests.log.batches import config
+from tests.log.standing_worker import StandingWorker
+from twisted_broker.log import checkpoints
+from twisted_broker.log.durability import Durability
+from twisted_broker.log.leader_epochs import LeaderEpochFileCache
+from twisted_broker.log.offset_metadata import LogOffsetMetadata
+from twisted_broker.log.producer_state import ProducerStateManager
+from twisted_broker.log.segment_file import OpenFiles
+from twisted_broker.log.segments import LogSegments
+from twisted_broker.log.watermarks import Watermarks
+from twisted_broker.testing.sim.disk import SimDisk
+from twisted_broker.testing.sim.disk_faults import Fault
+
+DIRECTORY = "/data/t-0"
+CHECKPOINT = f"{DIRECTORY}/{checkpoints.LEADER_EPOCH}"
+
+
+class Parts:
+    """An empty log's parts, over a disk that waits to be told."""
+
+    def __init__(self, flush_messages: int = 2**63 - 1) -> None:
+        self.files = SimDisk(1)
+        self.files.make_directories(DIRECTORY)
+        self.segments = LogSegments(OpenFiles(self.files), DIRECTORY, config(), None)
+        self.segments.create(0, 0)
+        self.files.sync_all()
+        producers = ProducerStateManager(self.files, DIRECTORY, 1000)
+        watermarks = Watermarks(self.segments, producers, LogOffsetMetadata)
+        self.epochs = LeaderEpochFileCache([])
+        self.errors: list[OSError] = []
+        self.synced = 0
+        self.durability = Durability(
+            self.segments,
+            watermarks,
+            producers,
+            self.epochs,
+            flush_messages,
+            self.fail,
+            self.count_sync,
+        )
+        self.epochs.changed = self.durability.write_leader_epochs
+        self.worker = StandingWorker()
+        self.durability.disk = self.worker
+
+    def fail(self, error: OSError) -> None:
+        self.errors.append(error)
+        self.durability.stopped = True
+        self.durability.update_sync_due()
+
+    def count_sync(self) -> None:
+        self.synced += 1
+
+    def append(self, count: int = 1) -> None:
+        first = LogOffsetMetadata(self.segments.log_end_offset)
+        self.segments.log_end_offset += count
+        self.durability.sync_if_due(first)
+
+    def checkpoint(self) -> list[tuple[int, int]]:
+        return checkpoints.read_epochs(self.files, CHECKPOINT)
+
+
+def test_one_sync_runs_and_one_waits() -> None:
+    """RL 3.2: what is wanted while a sync runs is one more after it."""
+    parts = Parts()
+    parts.append(10)
+    for upto in (3, 5, 8):
+        parts.durability.flush(upto)
+    assert len(parts.worker.jobs) == 1
+    parts.worker.run_one()
+    assert parts.durability.recovery_point == 3 and len(parts.worker.jobs) == 1
+    parts.worker.run_one()
+    assert parts.durability.recovery_point == 8 and not parts.worker.jobs
+    parts.durability.flush(8)
+    assert not parts.worker.jobs
+
+
+def test_a_sync_that_a_truncation_overtook_moves_nothing() -> None:
+    """RL 3.5: what it synced is not what is in the log now."""
+    parts = Parts()
+    parts.append(10)
+    parts.durability.flush()
+    parts.segments.log_end_offset = 4
+    parts.durability.truncated_to(4)
+    parts.append(6)
+    parts.worker.run_one()
+    assert parts.durability.recovery_point == 0
+    parts.durability.flush()
+    parts.worker.run_all()
+    assert parts.durability.recovery_point == 10
+
+
+def test_what_is_rewritten_is_not_synced_any_more() -> None:
+    """RL 3.5: a transaction index that is filled later takes the recovery point back."""
+    parts = Parts()
+    parts.append(10)
+    parts.durability.flush()
+    parts.worker.run_all()
+    parts.durability.rewritten_from(6)
+    assert parts.durability.recovery_point == 6
+
+
+def test_acknowledged_is_synced() -> None:
+    """Kafka's flush.messages=2: the append that makes a sync due waits for it, and who waits is
+    called once, in order.
+    """
+    parts = Parts(flush_messages=2)
+    called: list[int] = []
+    parts.append()
+    parts.durability.when_synced(1, lambda: called.append(1))
+    assert called == [1] and parts.durability.sync_due is None
+    parts.append()
+    for offset in (1, 2):
+        parts.durability.when_synced(offset, lambda offset=offset: called.append(10 * offset))  # type: ignore[misc]
+    assert called == [1, 10] and parts.durability.acknowledgeable_end.offset == 1
+    parts.worker.run_one()
+    assert called == [1, 10, 20] and parts.synced == 1
+    assert parts.durability.acknowledgeable_end == parts.segments.log_end
+
+
+def test_a_failed_sync_stops_all() -> None:
+    """RELIABILITY 6.1: it is not tried again, and who waits is called."""
+    parts = Parts(flush_messages=1)
+    called: list[str] = []
+    parts.append()
+    parts.durability.when_synced(1, lambda: called.append("released"))
+    parts.append()
+    parts.files.faults.append(Fault(errno.EIO, "sync"))
+    parts.worker.run_one()
+    assert [error.errno for error in parts.errors] == [errno.EIO] and not parts.worker.jobs
+    assert called == ["released"] and parts.synced == 0 and parts.durability.recovery_point == 0
+    assert parts.durability.sync_due is None
+
+
+def test_the_epochs_are_written_one_at_a_time_and_synced_before_the_recovery_point() -> None:
+    """RL 3.5: the newest content wins; a sync that follows makes it durable."""
+    parts = Parts()
+    for epoch in range(5):
+        parts.epochs.assign(epoch, epoch)
+    assert len(parts.worker.jobs) == 1
+    parts.worker.run_one()
+    assert parts.checkpoint() == [(0, 0)] and len(parts.worker.jobs) == 1
+    parts.append(5)
+    parts.durability.flush()
+    parts.worker.run_all()
+    assert parts.durability.recovery_point == 5
+    left = parts.files.after_power_loss(keep=0)
+    assert checkpoints.read_epochs(left, CHECKPOINT) == parts.epochs.entries()
+
+
+def test_a_checkpoint_of_a_directory_that_is_gone_is_no_failure() -> None:
+    """RL 1.5: the log was deleted while the write waited."""
+    parts = Parts()
+    parts.epochs.assign(1, 0)
+    parts.files.remove_tree(DIRECTORY)
+    parts.worker.run_one()
+    assert not parts.errors
+    parts.files.make_directories(DIRECTORY)
+    parts.files.faults.append(Fault(errno.EIO))
+    parts.epochs.assign(2, 1)
+    parts.worker.run_one()
+    assert [error.errno for error in parts.errors] == [errno.EIO]

@@ -1,0 +1,294 @@
+"""How much of one log is on the disk.
+
+Owns `Durability`: the recovery point, syncs, what waits for one (`flush.messages`), and the
+leader-epoch checkpoint file.
+
+1. The recovery point moves only when everything below it was synced, file names and leader epochs
+   included. A truncation while the sync ran, or a failure, stops it.
+2. One sync runs at a time: what is wanted meanwhile is one more after it.
+3. An append that made a sync due is acknowledged when that sync is done, not before: acknowledged
+   means synced.
+4. A failed sync is not tried again: the kernel may have dropped the pages that it could not write,
+   so a second one proves nothing.
+
+Source: Kafka's `LocalLog.flush`, `UnifiedLog.flush`, `LeaderEpochCheckpointFile`; RL 3.2,
+RELIABILITY 6.1. Not here: which epoch began where (`leader_epochs.py`), offset checkpoints of a
+directory (`log_manager.py`).
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Callable
+
+from twisted_broker.interfaces import IDiskWorker
+from twisted_broker.log import checkpoints
+from twisted_broker.log.leader_epochs import LeaderEpochFileCache
+from twisted_broker.log.offset_metadata import LogOffsetMetadata
+from twisted_broker.log.producer_state import ProducerStateManager
+from twisted_broker.log.segments import LogSegments
+from twisted_broker.log.watermarks import Watermarks
+
+
+class Durability:
+    """`disk` None: syncs happen at once (start, stop, tests). `synced()` is called when a sync
+    that was due is done, `fail(error)` on a disk error.
+
+    `flush_messages`: a sync is due after so many records.
+    """
+
+    __slots__ = (
+        "_epochs_dirty",
+        "_epochs_synced",
+        "_epochs_version",
+        "_epochs_writing",
+        "_fail",
+        "_generation",
+        "_leader_epochs",
+        "_producers",
+        "_segments",
+        "_sync_upto",
+        "_sync_waiters",
+        "_sync_wanted",
+        "_synced",
+        "_watermarks",
+        "disk",
+        "flush_messages",
+        "last_flush_ms",
+        "name_is_durable",
+        "recovery_point",
+        "stopped",
+        "sync_due",
+        "unflushed_since",
+    )
+
+    def __init__(
+        self,
+        segments: LogSegments,
+        watermarks: Watermarks,
+        producers: ProducerStateManager,
+        leader_epochs: LeaderEpochFileCache,
+        flush_messages: int,
+        fail: Callable[[OSError], object],
+        synced: Callable[[], None],
+    ) -> None:
+        self._segments, self._watermarks = segments, watermarks
+        self._producers, self._leader_epochs = producers, leader_epochs
+        self.flush_messages, self._fail, self._synced = flush_messages, fail, synced
+        self.disk: IDiskWorker | None = None
+        self.stopped = False
+        """the log is offline: nothing is synced any more, and nothing waits for it"""
+        self.recovery_point = self.unflushed_since = self.last_flush_ms = 0
+        self.name_is_durable = True
+        """False: the directory's own name and `partition.metadata` are not synced yet"""
+        self.sync_due: LogOffsetMetadata | None = None
+        """the first record whose append made a sync due that is not done; None: nothing waits"""
+        self._generation = 0  # counts what makes a sync that runs meanwhile worthless
+        self._sync_upto = self._sync_wanted = -1  # of the sync that runs, of the next; -1 none
+        self._sync_waiters: list[tuple[int, Callable[[], None]]] = []
+        self._epochs_writing = self._epochs_dirty = False
+        self._epochs_version = self._epochs_synced = 0  # a version counts changes
+
+    # -- syncs
+
+    def flush(self, upto: int | None = None) -> None:
+        """Syncs everything below `upto` (the log end) and moves the recovery point there when done;
+        never blocks with a `disk`.
+        """
+        upto = self._segments.log_end_offset if upto is None else upto
+        if upto <= self.recovery_point:
+            return
+        self.unflushed_since = upto
+        if self.disk is None:
+            self.sync_job(upto)()
+            self._move_recovery_point(upto, self._generation, None)
+        elif self._sync_upto >= 0:
+            self._sync_wanted = max(self._sync_wanted, upto)
+        else:
+            self._submit_sync(self.disk, upto)
+
+    def _submit_sync(self, disk: IDiskWorker, upto: int) -> None:
+        generation = self._generation
+        self._sync_upto, self._sync_wanted = upto, -1
+        self.unflushed_since = max(self.unflushed_since, upto)
+        disk.submit(
+            self.sync_job(upto), lambda _, error: self._sync_done(disk, upto, generation, error)
+        )
+
+    def _sync_done(
+        self, disk: IDiskWorker, upto: int, generation: int, error: BaseException | None
+    ) -> None:
+        self._sync_upto = -1
+        self._move_recovery_point(upto, generation, error)
+        was_due = self.sync_due
+        self.update_sync_due()
+        if not self.stopped:
+            # What waits for a sync, after a truncation as well, is synced next, with all that came
+            # meanwhile.
+            end = self._segments.log_end_offset
+            wanted = end if self.sync_due is not None else min(self._sync_wanted, end)
+            if wanted > self.recovery_point:
+                self._submit_sync(disk, wanted)
+        self._call_waiters()
+        if was_due is not None and self.sync_due is not was_due and not self.stopped:
+            self._synced()
+
+    def _move_recovery_point(self, upto: int, generation: int, error: BaseException | None) -> None:
+        if error is None:
+            if generation == self._generation and upto > self.recovery_point and not self.stopped:
+                self.recovery_point = upto
+        else:
+            self._fail(
+                error if isinstance(error, OSError) else OSError(f"a sync failed: {error!r}")
+            )
+            # Where only descriptors are short the log goes on: what was not synced is due again.
+            self.unflushed_since = min(self.unflushed_since, self.recovery_point)
+
+    def rewritten_from(self, offset: int) -> None:
+        """What lies from `offset` on is other bytes now: the recovery point falls back to it, and
+        no sync that runs raises it.
+        """
+        self._generation += 1
+        self.recovery_point = min(self.recovery_point, offset)
+
+    def truncated_to(self, offset: int) -> None:
+        """The log ends at `offset` now."""
+        self.rewritten_from(offset)
+        self.unflushed_since = min(self.unflushed_since, offset)
+
+    def sync_job(self, upto: int, without_indexes: bool = False) -> Callable[[], None]:
+        """What must run on the disk worker so that all below `upto` is durable. It opens the files
+        itself: no thread shares a descriptor.
+
+        `without_indexes` leaves out those of offsets and times: what is lost of them is made anew.
+        """
+        paths = self._paths(upto, without_indexes)
+        files, directory = self._segments.pool.files, self._segments.directory
+        version = self._epochs_version
+        epochs = self._epochs_text() if version != self._epochs_synced else None
+        name_is_durable = self.name_is_durable
+        if not name_is_durable:
+            paths.append(posixpath.join(directory, checkpoints.PARTITION_METADATA))
+
+        def job() -> None:
+            if epochs is not None:
+                checkpoints.write_aside(
+                    files, posixpath.join(directory, checkpoints.LEADER_EPOCH), epochs
+                )
+            for path in paths:
+                checkpoints.sync_path(files, path)
+            if files.is_directory(directory):
+                files.sync_directory(directory)
+                if not name_is_durable:
+                    files.sync_directory(posixpath.dirname(directory))
+                self._epochs_synced, self.name_is_durable = version, True
+
+        return job
+
+    def _paths(self, upto: int, without_indexes: bool) -> list[str]:
+        """Files that hold something from the recovery point to `upto`."""
+        paths = [
+            file.path
+            for segment in self._segments.between(self.recovery_point, upto)
+            for file in (segment.own_files() if without_indexes else segment.files())
+        ]
+        return paths + [
+            self._producers.path(offset)
+            for offset in sorted(self._producers.snapshots)
+            if self.recovery_point < offset <= upto
+        ]
+
+    # -- appends that wait for a sync
+
+    @property
+    def acknowledgeable_end(self) -> LogOffsetMetadata:
+        """The log end, but for records whose append waits for a sync: so far the log may be
+        acknowledged, and counts for the high watermark.
+
+        Kafka syncs within the append; here the append goes on, and what follows from it waits.
+        """
+        return self.sync_due or self._segments.log_end
+
+    def sync_if_due(self, first: LogOffsetMetadata) -> None:
+        """After an append from `first` on: syncs when `flush.messages` says so, and notes that
+        the append waits for it.
+        """
+        end = self._segments.log_end_offset
+        if end - self.unflushed_since >= self.flush_messages:
+            self.flush(end)
+            if self.recovery_point < end and self.sync_due is None and not self.stopped:
+                self.sync_due = first
+
+    def update_sync_due(self) -> None:
+        """After a sync, a truncation or a failure: what was due and is no longer."""
+        due, end = self.sync_due, self._segments.log_end_offset
+        if due is None:
+            return
+        if self.stopped or end <= max(self.recovery_point, due.offset):
+            self.sync_due = None
+        elif self.recovery_point > due.offset:
+            # What came while the sync ran waits for the next one, if it is enough to make one due.
+            enough = end - self.recovery_point >= self.flush_messages
+            first = max(self.recovery_point, self._watermarks.log_start_offset)
+            self.sync_due = self._watermarks.find_place(first) if enough else None
+
+    def when_synced(self, offset: int, call: Callable[[], None]) -> None:
+        """Calls when no append below `offset` waits for a sync: at once, or when it is synced,
+        truncated, or failed.
+        """
+        if self._waits(offset):
+            self._sync_waiters.append((offset, call))
+        else:
+            call()
+
+    def _waits(self, offset: int) -> bool:
+        due = self.sync_due
+        return due is not None and due.offset < offset and not self.stopped
+
+    def _call_waiters(self) -> None:
+        if self._sync_waiters:
+            waiters, self._sync_waiters = self._sync_waiters, []
+            ready = []
+            for offset, call in waiters:
+                if self._waits(offset):
+                    self._sync_waiters.append((offset, call))
+                else:
+                    ready.append(call)
+            for call in ready:
+                call()
+
+    # -- the leader-epoch checkpoint
+
+    def write_leader_epochs(self) -> None:
+        """Brings the epochs to their checkpoint: one write at a time, the newest content.
+
+        It is synced with the next sync of the log, before the recovery point moves: until then a
+        crash may take it, and recovery finds the epochs in the batches.
+        """
+        self._epochs_version += 1
+        if self._epochs_writing:
+            self._epochs_dirty = True
+            return
+        files, content = self._segments.pool.files, self._epochs_text()
+        path = posixpath.join(self._segments.directory, checkpoints.LEADER_EPOCH)
+        if self.disk is None:
+            checkpoints.write_aside(files, path, content, sync=False)
+            return
+        self._epochs_writing, self._epochs_dirty = True, False
+        self.disk.submit(
+            lambda: checkpoints.write_aside(files, path, content, sync=False),
+            self._epochs_written,
+        )
+
+    def _epochs_written(self, _: None, error: BaseException | None) -> None:
+        self._epochs_writing = False
+        # The directory may have been renamed or deleted while the write waited: no failure.
+        if isinstance(error, OSError) and not isinstance(error, FileNotFoundError):
+            self._fail(error)
+        elif self._epochs_dirty:
+            self.write_leader_epochs()
+
+    def _epochs_text(self) -> bytes:
+        return checkpoints.epochs_text(
+            self._leader_epochs.epochs, self._leader_epochs.start_offsets
+        )

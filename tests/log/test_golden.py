@@ -85,7 +85,7 @@ def load(files: MemoryFileSystem, state: str, topic: str) -> Log:
         partition,
         None,
         config(index_interval_bytes=300),
-        now_ms=NOW_MS,
+        wall_ms=NOW_MS,
         log_start_offset=checkpoints.read_offsets(
             files, directory, checkpoints.LOG_START_OFFSET
         ).get(partition, 0),

@@ -366,7 +366,7 @@ def _write_log(
         METADATA_TOPIC_ID,
         config,
         log_start_offset=start,
-        now_ms=wall_ms,
+        wall_ms=wall_ms,
     )
     for batch in batches:
         log.append_as_follower(batch, -1, wall_ms)

@@ -102,7 +102,7 @@ def open_directory(
         METADATA_TOPIC_ID,
         config,
         log_start_offset=base.offset + 1,
-        now_ms=wall_ms,
+        wall_ms=wall_ms,
     )
     mark = read_mark(files, directory)
     if mark is None:

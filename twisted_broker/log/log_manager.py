@@ -123,7 +123,7 @@ class LogManager:
 
     def _load(self, directory: LogDirectory) -> Deferred[None]:
         loaded: Deferred[None] = Deferred()
-        now_ms, default = self.runtime.wall_ms(), topic_config(self.config, {})
+        wall_ms, default = self.runtime.wall_ms(), topic_config(self.config, {})
 
         def finish(logs: list[Log] | None, error: BaseException | None) -> None:
             if isinstance(error, OSError) and not is_out_of_descriptors(error):
@@ -141,7 +141,7 @@ class LogManager:
                 self.directories.remove_tree(directory, path)
             loaded.callback(None)
 
-        directory.disk.submit(lambda: directory.load(default, now_ms), finish)
+        directory.disk.submit(lambda: directory.load(default, wall_ms), finish)
         return loaded
 
     def _take(self, directory: LogDirectory, log: Log) -> None:
@@ -373,11 +373,11 @@ class LogManager:
 
     def flush_dirty_logs(self) -> None:
         """Syncs logs that are older than `flush.ms`."""
-        now_ms = self.runtime.wall_ms()
+        wall_ms = self.runtime.wall_ms()
         for log in self:
             durability = log.durability
-            if log.failed is None and now_ms - durability.last_flush_ms >= log.config.flush_ms:
-                durability.last_flush_ms = now_ms
+            if log.failed is None and wall_ms - durability.last_flush_ms >= log.config.flush_ms:
+                durability.last_flush_ms = wall_ms
                 durability.flush()
 
     # -- stop

@@ -117,10 +117,10 @@ def main() -> None:
             for name, job in jobs.items():
                 found[name].append(seconds(job, spark, bootstrap, "records", records))
                 print(f"{name:20} {found[name][-1]:6.2f} s", flush=True)
-        told = {name: statistics.median(each) for name, each in found.items()}
+        medians = {name: statistics.median(each) for name, each in found.items()}
         print(
-            f"median: archive {told['archive']:.2f} s, plain "
-            f"{told['plain connector job']:.2f} s; {records / told['archive']:,.0f} records/s"
+            f"median: archive {medians['archive']:.2f} s, plain "
+            f"{medians['plain connector job']:.2f} s; {records / medians['archive']:,.0f} records/s"
         )
         spark.stop()
     finally:

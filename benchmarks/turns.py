@@ -3,7 +3,7 @@
 
 A broker on memory twins with one topic of many partitions is sent the worst request of each API;
 each call of its clock is timed by the processor's time, without the collections of garbage that
-fell into it: those are told beside it. What is sent and what is decoded of the answer is the
+fell into it: those are printed beside it. What is sent and what is decoded of the answer is the
 client's, and not counted.
 """
 

@@ -279,7 +279,8 @@ def test_a_controller_restored_from_an_older_copy(pair: Pair, restarted: bool) -
 def test_an_older_copy_that_leads_an_older_epoch(pair: Pair) -> None:
     """A controller that started several times since: the older copy leads an epoch that is over.
     Answers of a node that has only not heard of
-    its successor would end; these do not."""
+    its successor would end; these do not.
+    """
     for _ in range(4):
         pair.controller.stop()
         pair.new_controller()

@@ -33,7 +33,7 @@ def listeners(*arguments: str) -> list[str]:
 
 def test_defaults_are_those_of_kafkas_sample_on_loopback() -> None:
     """Without `--config`: 127.0.0.1:9092, a controller on a free port, replog-data here, groups
-    start at once
+    start at once.
     """
     config = options().broker_config
     assert listeners() == ["PLAINTEXT://127.0.0.1:9092", "CONTROLLER://127.0.0.1:0"]

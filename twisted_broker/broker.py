@@ -31,7 +31,6 @@ from twisted.logger import Logger
 
 from twisted_broker.api.context import BrokerParts, Listener
 from twisted_broker.api.dispatch import BoundRoute, Dispatcher
-from twisted_broker.api.slices import Slices
 from twisted_broker.cluster.metadata_check import MetadataDamage, recover_hint
 from twisted_broker.config import BrokerConfig, LiveConfig
 from twisted_broker.interfaces import IDelayedCall, Runtime, TopicPartition
@@ -49,6 +48,7 @@ from twisted_broker.net.listeners import EndPoint, ListenerPlan, OpenListeners, 
 from twisted_broker.net.request_bytes import RequestBytes
 from twisted_broker.security.acl import AllowAll
 from twisted_broker.settings import INT_MAX, ConfigError
+from twisted_broker.turns import Turns
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.primitives import uuid_text
 
@@ -137,7 +137,7 @@ class Broker:
         )
         self._request_bytes = RequestBytes(config.integer("queued.max.request.bytes"))
         self._undo: list[Callable[[], Awaitable[None]]] = []
-        self._slices = Slices(runtime.clock)
+        self._turns = Turns(runtime.clock)
         self._controller: Controller | None = None
         self.role: BrokerRole | None = None
         self.parts = self._make_parts({})
@@ -168,13 +168,13 @@ class Broker:
             forwarding=None if role is None else role.forwarding,
             groups=None if role is None else role.groups,
             controller=self._controller,
-            slices=self._slices,
+            turns=self._turns,
         )
 
     def _cluster_id(self, wanted: str | None) -> str:
-        """Whose directories these are, "" when only a controller elsewhere can tell;
+        """The cluster id of the log directories; "" when only a remote controller knows it.
 
-        LogDirMismatch when that is not what was asked for.
+        Raises LogDirMismatch when it is not `wanted`.
         """
         for path in self.config.log_directories:
             try:
@@ -331,7 +331,7 @@ class Broker:
         from twisted_broker.cluster.forwarding_manager import ForwardingManager
         from twisted_broker.cluster.lifecycle import BrokerLifecycle
         from twisted_broker.cluster.observer import MetadataObserver
-        from twisted_broker.coordinator.collaborators import settings_of
+        from twisted_broker.coordinator.coordinator_context import coordinator_settings
         from twisted_broker.coordinator.offsets_store import group_coordinator
         from twisted_broker.replication.fetcher.fetcher_manager import ReplicaFetcherManager
         from twisted_broker.replication.replica_manager import ReplicaManager
@@ -379,9 +379,9 @@ class Broker:
         config.subscribe(lambda live: fetchers.resize(live.integer("num.replica.fetchers")))
         forwarding = ForwardingManager(runtime, config.node_id, channel("forwarding"), lifecycle)
         groups = group_coordinator(
-            runtime, config, replica_manager, observer, forwarding.create_topics
+            runtime, config, replica_manager, observer, forwarding.create_topics, self._turns
         )
-        config.subscribe(lambda live: groups.update_settings(settings_of(live)))
+        config.subscribe(lambda live: groups.update_settings(coordinator_settings(live)))
         assignments = DirectoryAssignments(
             runtime, config.node_id, channel("directories"), lifecycle, self._directory_of
         )

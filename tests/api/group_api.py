@@ -87,10 +87,11 @@ class ApiRun(BrokerRun):
             node_id=1,
             cluster_id="c",
             config=BrokerConfig({}),
-            runtime=None,
+            runtime=SimpleNamespace(clock=self.clock),
             authorizer=self.acl,
             groups=self.coordinator,
             metadata=self.source,
+            turns=self.coordinator.context.turns,
         )
 
     def _create(self, request: Any) -> Deferred[Any]:

@@ -303,7 +303,7 @@ def test_api_versions_tells_what_is_served_and_no_more() -> None:
 
 
 def test_a_lost_client_cancels_its_fetch_but_not_its_produce() -> None:
-    """A parked fetch is given up; a parked produce finishes, unanswered"""
+    """A parked fetch is given up; a parked produce finishes, unanswered."""
     waiting: dict[str, Deferred[Any]] = {}
     ended: list[str] = []
 

@@ -5,7 +5,7 @@ import pytest
 from tests.api.group_api import ApiRun, each_version
 from tests.coordinator.broker_run import subscription
 from twisted_broker.api.routes import ROUTES
-from twisted_broker.coordinator.offset_requests import OffsetToCommit
+from twisted_broker.coordinator.offset_metadata_manager import OffsetToCommit
 from twisted_broker.security.acl import Operation, ResourceType
 from twisted_broker.wire.errors import ErrorCode as E
 from twisted_broker.wire.messages.groups import (
@@ -95,11 +95,14 @@ def test_version_0_waits_as_long_as_the_session():
     """JoinGroup v0 has no rebalance timeout; the session's counts."""
     run = ApiRun()
     run.ask(join(0), 0)
-    assert run.coordinator.shards[run_index(run)].groups["g"].group.rebalance_timeout_ms() == 10_000
+    assert (
+        run.coordinator.runtime.shards[run_index(run)].groups["g"].group.rebalance_timeout_ms()
+        == 10_000
+    )
 
 
 def run_index(run: ApiRun) -> int:
-    return next(index for index, shard in run.coordinator.shards.items() if shard.groups)
+    return next(index for index, shard in run.coordinator.runtime.shards.items() if shard.groups)
 
 
 @pytest.mark.parametrize(("version", "skips"), [(8, False), (9, True)])
@@ -238,7 +241,6 @@ def test_a_long_list_is_made_in_slices(version, monkeypatch):
     """
     monkeypatch.setattr("twisted_broker.coordinator.group_coordinator.LISTED_PER_STEP", 7)
     monkeypatch.setattr("twisted_broker.api.groups.LISTED_PER_STEP", 7)
-    monkeypatch.setattr("twisted_broker.coordinator.slices.PIECES_PER_TURN", 1)
     run = ApiRun()
     names = [f"g{number}" for number in range(200)]
     for name in names:

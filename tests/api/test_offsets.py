@@ -65,7 +65,7 @@ def test_a_commit_without_metadata():
     """Null is stored as the empty text."""
     run = ApiRun()
     run.ask(commit(2, ("t", 0, 1), metadata=None), 2)
-    assert run.coordinator.fetch_offsets("g", None)[0].committed.metadata == ""
+    assert run.committed("g")[0].committed.metadata == ""
 
 
 @pytest.mark.parametrize(
@@ -98,14 +98,11 @@ def test_the_oldest_clients_own_times():
     old = commit(1, ("t", 0, 1))
     old.topics[0].partitions[0].commit_timestamp = 123_456
     run.ask(old, 1)
-    assert run.coordinator.fetch_offsets("g", None)[0].committed.commit_timestamp_ms == 123_456
+    assert run.committed("g")[0].committed.commit_timestamp_ms == 123_456
     kept = commit(3, ("t", 0, 1))
     kept.retention_time_ms = 5000
     run.ask(kept, 3)
-    assert (
-        run.coordinator.fetch_offsets("g", None)[0].committed.expire_timestamp_ms
-        == run.wall_ms() + 5000
-    )
+    assert run.committed("g")[0].committed.expire_timestamp_ms == run.wall_ms() + 5000
 
 
 def fetch(version: int, *places: tuple[str, int], everything: bool = False) -> OffsetFetchRequest:

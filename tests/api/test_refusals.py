@@ -51,7 +51,7 @@ def error_codes(struct: Any) -> list[int]:
 
 @pytest.mark.parametrize("route", ROUTES, ids=lambda route: route.name)
 def test_a_refusal_as_a_whole_does_not_look_at_the_request(route: Route) -> None:
-    """`dispatch.Waiting` lets go of such requests: what refuses them must not need them."""
+    """`SuspendedResponse` drops such requests: the refusal must not need them."""
     for on_controller, versions in ((False, route.broker), (True, route.controller)):
         for version in range(versions.min, versions.max + 1):
             served = BoundRoute(route, version, on_controller)

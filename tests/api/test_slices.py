@@ -1,17 +1,22 @@
-"""Long requests in slices (`api/slices.py`): nobody waits for another's, and the answer is the
+"""Long requests in slices (`turns.py`): nobody waits for another's, and the answer is the
 one that a short request would get.
 """
 
 from __future__ import annotations
 
-from functools import partial
+import sys
 from typing import Any
 
 import pytest
-from twisted.internet.task import Clock
+from twisted.internet.defer import ensureDeferred
+from twisted.python.failure import Failure
 
+from tests.api.group_api import LISTENER, ROWS, ApiRun, image, topic
 from tests.memory_broker import MemoryBroker
-from twisted_broker.api.slices import SLICE_ELEMENTS, Slices
+from twisted_broker.api.context import RequestContext
+from twisted_broker.coordinator.offset_metadata_manager import OffsetToCommit
+from twisted_broker.security.acl import Operation, ResourceType
+from twisted_broker.turns import SLICE_ELEMENTS, Turns
 from twisted_broker.wire.messages import (
     cluster,
     configs,
@@ -45,44 +50,6 @@ from twisted_broker.wire.schema import (
 )
 
 MANY = 6 * FEW_ELEMENTS
-
-
-def test_one_slice_of_one_request_a_turn() -> None:
-    """Ten long requests take turns: each turn of the reactor serves one of them, in the order in
-    which they came.
-    """
-    clock = Clock()
-    slices = Slices(clock)
-    served: list[int] = []
-
-    def next_one(number: int, _: None) -> None:
-        go_on(number)
-
-    def go_on(number: int) -> None:
-        served.append(number)
-        if served.count(number) < 3:
-            slices.next_turn().addCallback(lambda _: go_on(number))
-
-    for number in range(10):
-        slices.next_turn().addCallback(partial(next_one, number))
-    turns = 0
-    while clock.getDelayedCalls():
-        assert len(clock.getDelayedCalls()) == 1
-        clock.calls.pop(0).func()
-        turns += 1
-        assert len(served) == turns
-    assert served == [*range(10)] * 3
-
-
-def test_a_waiter_whose_client_went_is_passed_over() -> None:
-    """Its Deferred was cancelled; the others go on."""
-    clock = Clock()
-    slices = Slices(clock)
-    first, second = slices.next_turn(), slices.next_turn()
-    first.addErrback(lambda failure: None)
-    first.cancel()
-    clock.pump([0, 0])
-    assert second.called
 
 
 def worst() -> dict[str, tuple[Any, int]]:
@@ -170,7 +137,64 @@ def worst() -> dict[str, tuple[Any, int]]:
             ),
             7,
         ),
+        "OffsetFetch of many topics": (
+            offsets.OffsetFetchRequest(
+                groups=[
+                    offsets.OffsetFetchRequestGroup(
+                        group_id="g",
+                        topics=[
+                            offsets.OffsetFetchRequestTopics(
+                                topic_id=number.to_bytes(16, "big"), partition_indexes=[0]
+                            )
+                            for number in range(1, MANY)
+                        ],
+                    )
+                ]
+            ),
+            10,
+        ),
+        "OffsetFetch of many groups": (
+            offsets.OffsetFetchRequest(
+                groups=[
+                    offsets.OffsetFetchRequestGroup(group_id=name, topics=None) for name in names
+                ]
+            ),
+            8,
+        ),
+        "OffsetCommit": (
+            offsets.OffsetCommitRequest(
+                group_id="g",
+                topics=[
+                    offsets.OffsetCommitRequestTopic(
+                        name="t",
+                        partitions=[
+                            offsets.OffsetCommitRequestPartition(
+                                partition_index=number, committed_offset=1
+                            )
+                            for number in spread
+                        ],
+                    )
+                ],
+            ),
+            8,
+        ),
+        "OffsetDelete": (
+            offsets.OffsetDeleteRequest(
+                group_id="g",
+                topics=[
+                    offsets.OffsetDeleteRequestTopic(
+                        name="t",
+                        partitions=[
+                            offsets.OffsetDeleteRequestPartition(partition_index=number)
+                            for number in spread
+                        ],
+                    )
+                ],
+            ),
+            0,
+        ),
         "DescribeGroups": (groups.DescribeGroupsRequest(groups=names), 5),
+        "DeleteGroups": (groups.DeleteGroupsRequest(groups_names=names), 2),
         "DescribeTopicPartitions": (
             cluster.DescribeTopicPartitionsRequest(
                 topics=[cluster.TopicRequest(name=name) for name in names],
@@ -299,7 +323,7 @@ def test_in_slices_is_the_same_message(name: str) -> None:
         decode_few(type(request), body, version)
 
 
-def test_an_ordinary_request_never_waits_for_a_turn(house: MemoryBroker) -> None:
+def test_an_ordinary_request_never_waits_for_a_turn(house: MemoryBroker, monkeypatch: Any) -> None:
     """A few hundred elements are answered in the turn in which they came."""
     part = [
         list_offsets.ListOffsetsPartition(partition_index=number % 2, timestamp=-1)
@@ -308,11 +332,80 @@ def test_an_ordinary_request_never_waits_for_a_turn(house: MemoryBroker) -> None
     request = list_offsets.ListOffsetsRequest(
         topics=[list_offsets.ListOffsetsTopic(name="t", partitions=part)]
     )
+    waits: list[None] = []
+    next_turn = Turns.next_turn
+
+    def counted(turns: Turns) -> Any:
+        waits.append(None)
+        return next_turn(turns)
+
+    monkeypatch.setattr(Turns, "next_turn", counted)
     house.ask(request, 1)
-    slices = house.broker.parts.slices
-    assert slices is None or not slices._waiting
-    before = house.broker.parts.slices
-    house.broker.parts.slices = None
+    assert not waits
+    part *= 100
     house.ask(request, 1)
-    assert house.broker.parts.slices is None
-    house.broker.parts.slices = before
+    assert waits
+
+
+CALLS_PER_SLICE = 60 * SLICE_ELEMENTS
+
+
+def group_requests() -> dict[str, tuple[Any, int]]:
+    found = {
+        name: each
+        for name, each in worst().items()
+        if name.startswith(("Offset", "DescribeGroups", "DeleteGroups")) and "Leader" not in name
+    }
+    unknown = offsets.OffsetFetchRequestTopic(name="t", partition_indexes=list(range(MANY)))
+    return found | {
+        "OffsetFetch of old": (offsets.OffsetFetchRequest(group_id="g", topics=[unknown]), 1),
+        "OffsetFetch of all": (offsets.OffsetFetchRequest(group_id="held", topics=None), 7),
+        "OffsetFetch without permission": (
+            offsets.OffsetFetchRequest(
+                group_id="g",
+                topics=[
+                    offsets.OffsetFetchRequestTopic(
+                        name="secret", partition_indexes=list(range(MANY))
+                    )
+                ],
+            ),
+            7,
+        ),
+    }
+
+
+@pytest.mark.parametrize("name", group_requests())
+def test_no_turn_of_a_request_on_groups_is_long(name: str, monkeypatch: Any) -> None:
+    """The function alone, read and written by others: what it does in one turn is bounded,
+    whatever is named and however much the group holds.
+    """
+    monkeypatch.setattr("twisted_broker.turns.PIECES_PER_TURN", 1)  # no time passes in a turn
+    run = ApiRun()
+    run.source.image = image(topic("t", b"T" * 16, MANY))
+    run.acl.denied.add((Operation.DESCRIBE, ResourceType.TOPIC, "secret"))
+    held = [OffsetToCommit("t", number, 1) for number in range(MANY)]
+    for group in ("g", "held"):
+        run.commit(*held, group=group)
+        run.settle()
+    request, version = group_requests()[name]
+    row = ROWS[type(request).__name__.removesuffix("Request")]
+    context = RequestContext(run.parts, LISTENER, row.api_key, version, 1, "client")
+    answers: list[Any] = []
+    calls = [0]
+
+    def count(frame: Any, event: str, argument: Any) -> None:
+        calls[-1] += event in ("call", "c_call")
+
+    sys.setprofile(count)
+    try:
+        ensureDeferred(row.function(False)(context, request)).addBoth(answers.append)
+        while not answers:
+            calls.append(0)
+            run.clock.turn()
+    finally:
+        sys.setprofile(None)
+    assert not isinstance(answers[0], Failure), answers
+    # What one batch stores enters memory in one step: a tombstone may follow at once.
+    longest = 8 * MANY if name == "OffsetCommit" else CALLS_PER_SLICE
+    assert max(calls) < longest, (max(calls), calls.index(max(calls)), len(calls))
+    assert name != "OffsetCommit" or sorted(calls)[-2] < CALLS_PER_SLICE

@@ -114,7 +114,7 @@ def run(*arguments: str) -> Result:
     return CliRunner().invoke(main, ["explain", *arguments])
 
 
-def test_the_story_of_a_partition(serve: Serve, nobody: str) -> None:
+def test_a_partition_is_explained(serve: Serve, nobody: str) -> None:
     """RL 2.3, 2.4, 6.3: the leader's view first, each follower's, and whoever does not answer;
     the reasons in words.
     """
@@ -125,7 +125,7 @@ def test_the_story_of_a_partition(serve: Serve, nobody: str) -> None:
     paragraphs = result.stdout.split("\n\n")
     assert (
         paragraphs[0]
-        == "t-0: broker 1 leads at epoch 5; in sync 1, 2 of 1, 2, 3, at least 1 demanded"
+        == "t-0: broker 1 leads at epoch 5; in sync 1, 2 of 1, 2, 3, min.insync.replicas 1"
     )
     assert paragraphs[1].splitlines()[1:] == [
         f"  log 0 to 5, {leading['bytes']} bytes; high watermark 3",
@@ -141,40 +141,38 @@ def test_the_story_of_a_partition(serve: Serve, nobody: str) -> None:
         f"broker 2 ({follower}) follows broker 1 at epoch 6 since 2023-11-14 22:13:20 UTC",
         f"  log 0 to 3, {followed['bytes']} bytes; high watermark 3",
         "  fetching from broker 1 at 3",
-        "  cut at 2023-11-14 22:13:20 UTC from 4 to 3: under leader epoch 6, 1 offset went, "
+        "  truncated at 2023-11-14 22:13:20 UTC from 4 to 3: under leader epoch 6, 1 offset went, "
         f"{followed['bytes'] // 3} bytes, "
         "1 of them below its high watermark 4: acknowledged, and perhaps consumed",
     ]
     assert (
-        paragraphs[3].startswith(f"the broker at {nobody}: it cannot be asked")
+        paragraphs[3].startswith(f"the broker at {nobody}: it cannot be reached")
         and "refused" in paragraphs[3]
     )
 
 
-def test_without_a_leader_the_controllers_word_is_told(serve: Serve) -> None:
+def test_without_a_leader_the_metadata_is_explained(serve: Serve) -> None:
     """KIP-966: nobody leads: who was in sync, who is fenced, who may lead."""
     followed = follower_tells()
     told = followed | {
         "metadata": METADATA | {"leader": -1, "isr": [], "eligible_leader_replicas": [3]}
     }
     assert run("t", "0", "--status", serve(told)).stdout.startswith(
-        "t-0: nobody leads it, at epoch 5; in sync nobody of 1, 2, 3; broker 3 fenced; "
+        "t-0: it has no leader, at epoch 5; in sync none of 1, 2, 3; broker 3 fenced; "
         "eligible to lead: 3\n"
     )
     assert (
-        "t-0: broker 1 leads it, and was not asked or does not answer, at epoch 5"
+        "t-0: broker 1 leads it, but was not queried or does not answer, at epoch 5"
         in run("t", "0", "--status", serve(followed)).stdout
     )
 
 
-def test_a_leader_that_was_not_asked_is_named_and_how_to_ask_it(
-    serve: Serve, nobody: str, tmp_path: Path
-) -> None:
+def test_a_leader_that_was_not_queried_is_named(serve: Serve, nobody: str, tmp_path: Path) -> None:
     """One process's run file names its own brokers only; a leader that was asked, or asked in
     vain, needs no such line.
     """
     hint = (
-        "  ask broker 1 too: --run-file with its process's run file, or --status with its "
+        "  query broker 1 too: --run-file with its process's run file, or --status with its "
         "HOST:PORT, again for each process"
     )
     leader, follower = serve(leader_tells()), serve(follower_tells())
@@ -185,7 +183,7 @@ def test_a_leader_that_was_not_asked_is_named_and_how_to_ask_it(
     assert hint not in run("t", "0", "--run-file", str(own), "--run-file", str(others)).stdout
     others.write_text(json.dumps({"brokers": {"1": {"status": nobody}}}))
     in_vain = run("t", "0", "--run-file", str(own), "--run-file", str(others)).stdout
-    assert hint not in in_vain and f"broker 1 at {nobody}: it cannot be asked" in in_vain
+    assert hint not in in_vain and f"broker 1 at {nobody}: it cannot be reached" in in_vain
 
 
 def test_run_files_name_whom_to_ask(serve: Serve, nobody: str, tmp_path: Path) -> None:
@@ -206,12 +204,12 @@ def test_run_files_name_whom_to_ask(serve: Serve, nobody: str, tmp_path: Path) -
     assert result.exit_code == 0
     assert (
         "broker 1 leads" in result.stdout
-        and f"broker 2 at {nobody}: it cannot be asked" in result.stdout
+        and f"broker 2 at {nobody}: it cannot be reached" in result.stdout
     )
     assert str(second) in result.stderr and str(second) not in result.stdout
 
 
-def test_json_is_what_each_told(serve: Serve, nobody: str) -> None:
+def test_json_is_what_each_answered(serve: Serve, nobody: str) -> None:
     """One object per broker and line, in the order of the question."""
     told = leader_tells()
     lines = [
@@ -220,8 +218,8 @@ def test_json_is_what_each_told(serve: Serve, nobody: str) -> None:
             "t", "0", "--json", "--status", serve(told), "--status", nobody
         ).stdout.splitlines()
     ]
-    assert lines[0]["told"] == json.loads(json.dumps(told)) and lines[0]["error"] is None
-    assert lines[1]["told"] is None and lines[1]["address"] == nobody and lines[1]["error"]
+    assert lines[0]["state"] == json.loads(json.dumps(told)) and lines[0]["error"] is None
+    assert lines[1]["state"] is None and lines[1]["address"] == nobody and lines[1]["error"]
 
 
 def test_exit_statuses(serve: Serve, nobody: str, tmp_path: Path) -> None:
@@ -249,6 +247,6 @@ def test_an_address_where_something_else_answers(serve: Serve, answer: Any) -> N
     result = run("t", "0", "--status", serve(answer))
     assert (
         result.exit_code == 1
-        and "it cannot be asked" in result.stderr
+        and "it cannot be reached" in result.stderr
         and result.exception.__class__ is SystemExit
     )

@@ -61,13 +61,13 @@ def test_it_says_what_it_took_and_what_may_be_missing(source: Path, tmp_path: Pa
     target = tmp_path / "controller"
     done = recover("--from", source, "--to", target)
     assert done.exit_code == 0, done.output
-    assert f"took {source}: metadata up to offset" in done.output
+    assert f"used {source}: metadata up to offset" in done.output
     assert "it holds 1 topics with 3 partitions, and 1 brokers" in done.output
     assert (
         f"wrote {target / NAME}: node 1 of cluster {CLUSTER_ID}; its next epoch is 102"
         in done.output
     )
-    assert "missing is what was decided from offset" in done.output
+    assert "are lost, if there were any" in done.output
     found = read_meta_properties(OsFileSystem(), str(target))
     assert found is not None and (found.cluster_id, found.node_id) == (CLUSTER_ID, 1)
     report = verify_directory(target)
@@ -87,12 +87,12 @@ def test_a_source_that_is_damaged_is_left_out(source: Path, tmp_path: Path) -> N
     done = recover("--from", damaged, "--to", target)
     assert done.exit_code == 1 and not target.exists()
     (line,) = done.stderr.splitlines()
-    assert line.startswith(f"left out: {damaged} is damaged: {damaged / NAME}")
+    assert line.startswith(f"not used: {damaged} is damaged: {damaged / NAME}")
     done = recover("--from", damaged, "--from", source, "--to", target)
     assert (
         done.exit_code == 0
-        and f"took {source}" in done.output
-        and f"left out: {damaged}" in done.stderr
+        and f"used {source}" in done.output
+        and f"not used: {damaged}" in done.stderr
     )
 
 

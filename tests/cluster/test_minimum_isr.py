@@ -13,7 +13,7 @@ from tests.cluster.test_three_brokers import Three
 from twisted_broker.interfaces import TopicPartition
 from twisted_broker.net.client import BrokerConnection
 from twisted_broker.testing.sim.cluster import SimCluster
-from twisted_broker.testing.sim.network import Weather
+from twisted_broker.testing.sim.network import NetworkConditions
 from twisted_broker.testing.sim.node import CLIENT_PORT
 from twisted_broker.wire.errors import ErrorCode
 from twisted_broker.wire.messages import configs
@@ -107,7 +107,7 @@ class Led(Three):
 
 @pytest.fixture
 def led() -> Iterator[Led]:
-    with SimCluster(5, 3, SETTINGS, Weather(), shuffle=False) as cluster:
+    with SimCluster(5, 3, SETTINGS, NetworkConditions(), shuffle=False) as cluster:
         yield Led(cluster)
 
 

@@ -16,7 +16,7 @@ from twisted_broker.image.metadata_image import MetadataImage
 from twisted_broker.interfaces import TopicPartition
 from twisted_broker.net.client import BrokerConnection
 from twisted_broker.testing.sim.cluster import SimCluster
-from twisted_broker.testing.sim.network import Weather
+from twisted_broker.testing.sim.network import NetworkConditions
 from twisted_broker.testing.sim.node import CLIENT_PORT, SimNode
 from twisted_broker.wire.messages import reassignment as reassignment_messages
 from twisted_broker.wire.messages.produce import (
@@ -121,7 +121,7 @@ def three() -> Iterator[Three]:
     settings["replica.lag.time.max.ms"] = (
         "4000"  # so long a replica that fell silent may hold the high watermark back
     )
-    with SimCluster(11, 3, settings, Weather(), shuffle=False) as cluster:
+    with SimCluster(11, 3, settings, NetworkConditions(), shuffle=False) as cluster:
         yield Three(cluster)
 
 
@@ -307,7 +307,7 @@ def test_moved_under_load_with_deaths_nothing_is_lost(seed: int) -> None:
         "broker.heartbeat.interval.ms": "300",
         "replica.lag.time.max.ms": "3000",
     }
-    with SimCluster(seed, 4, settings, Weather(), shuffle=True) as cluster:
+    with SimCluster(seed, 4, settings, NetworkConditions(), shuffle=True) as cluster:
         moving = Moving(cluster)
         for _ in range(25):
             moving.act()

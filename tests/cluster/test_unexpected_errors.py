@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,7 +13,7 @@ from twisted.logger import capturedLogs
 from tests.cluster.controller_fixture import ControllerFixture, MemberSide, served
 from twisted_broker.cluster.unexpected_errors import UnexpectedErrors
 from twisted_broker.interfaces import TopicPartition
-from twisted_broker.net.client import BrokerConnection, NoAnswer
+from twisted_broker.net.client import BrokerConnection, RequestTimedOut
 from twisted_broker.replication.partition.isr import IsrProposal
 from twisted_broker.wire.errors import BrokerError, ErrorCode, WireError
 from twisted_broker.wire.messages.broker_lifecycle import (
@@ -40,8 +40,8 @@ class Broken:
 
 
 @pytest.fixture
-def fixture() -> Iterator[ControllerFixture]:
-    yield served()
+def fixture() -> ControllerFixture:
+    return served()
 
 
 def tracebacks(events: list[Any]) -> list[str]:
@@ -125,7 +125,7 @@ def test_a_controller_that_is_away_is_no_bug(fixture: ControllerFixture) -> None
         ConnectionRefusedError(),
         ConnectionLost(),
         TimeoutError(),
-        NoAnswer("late"),
+        RequestTimedOut("late"),
     ],
     ids=lambda error: type(error).__name__,
 )

@@ -47,7 +47,7 @@ def explained(cluster: Cluster, topic: str) -> dict[int, dict[str, Any]]:
         text=True,
         check=True,
     )
-    told = [json.loads(line)["told"] for line in found.stdout.splitlines()]
+    told = [json.loads(line)["state"] for line in found.stdout.splitlines()]
     return {each["broker"]: each for each in told if each is not None}
 
 
@@ -146,7 +146,7 @@ def test_a_lone_broker_tells_of_itself(tmp_path: Path) -> None:
             check=True,
         )
         assert story.stdout.startswith(
-            "t-0: broker 1 leads at epoch 0; in sync 1 of 1, at least 1 demanded\n"
+            "t-0: broker 1 leads at epoch 0; in sync 1 of 1, min.insync.replicas 1\n"
         )
     finally:
         broker.stop()

@@ -8,13 +8,23 @@ from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 
 from tests.coordinator.memory_store import MemoryStore
-from twisted_broker.coordinator.collaborators import CoordinatorParts, CoordinatorSettings
-from twisted_broker.coordinator.effects import JoinAnswer, SyncAnswer
-from twisted_broker.coordinator.group_coordinator import GroupCoordinator
-from twisted_broker.coordinator.group_core import JoinRequest, SyncRequest
+from twisted_broker.coordinator.coordinator_context import CoordinatorContext, CoordinatorSettings
+from twisted_broker.coordinator.group_coordinator import GroupCoordinator, GroupListing
 from twisted_broker.coordinator.group_records import partition_for
-from twisted_broker.coordinator.offset_requests import CommitAnswer, CommitRequest, OffsetToCommit
+from twisted_broker.coordinator.group_requests import (
+    JoinAnswer,
+    JoinRequest,
+    SyncAnswer,
+    SyncRequest,
+)
+from twisted_broker.coordinator.offset_metadata_manager import (
+    CommitAnswer,
+    CommitRequest,
+    FetchedOffset,
+    OffsetToCommit,
+)
 from twisted_broker.coordinator.rebalance import GroupSettings
+from twisted_broker.turns import Turns
 from twisted_broker.wire.errors import ErrorCode
 
 WALL_MS = 1_700_000_000_000
@@ -54,14 +64,15 @@ class BrokerRun:
         group = GroupSettings(
             settings.pop("initial_rebalance_delay_ms", 0), settings.pop("max_size", 2**31 - 1)
         )
-        parts = CoordinatorParts(
+        context = CoordinatorContext(
             self.clock,
             self.wall_ms,
             Random(7),
             self.store,
             CoordinatorSettings(group=group, **settings),
+            Turns(self.clock),
         )
-        self.coordinator = GroupCoordinator(parts)
+        self.coordinator = GroupCoordinator(context)
         self.coordinator.start()
         if lead:
             self.lead_all()
@@ -71,7 +82,7 @@ class BrokerRun:
 
     def lead_all(self, epoch: int = 0) -> None:
         for index in range(self.store.partitions):
-            self.coordinator.on_leadership(index, epoch)
+            self.coordinator.runtime.load(index, epoch)
         self.settle()
 
     def settle(self) -> None:
@@ -152,6 +163,9 @@ class BrokerRun:
         assert synced[0].error is ErrorCode.NONE and synced[0].assignment == b"all"
         return joined[0].member_id
 
+    def listed(self) -> list[GroupListing]:
+        return [listing for some in self.coordinator.listings() for listing in some]
+
     def commit(
         self,
         *offsets: OffsetToCommit,
@@ -164,10 +178,15 @@ class BrokerRun:
             CommitRequest(group, member, None, generation, offsets=offsets, **more)
         )
 
+    def committed(self, group: str = "g", require_stable: bool = False) -> list[FetchedOffset]:
+        """All that the group has committed."""
+        wanted = [(*each, bytes(16)) for each in self.coordinator.committed_partitions(group)]
+        return self.coordinator.fetch_offsets(group, wanted, require_stable)
+
     def fetched(
         self, group: str = "g", require_stable: bool = False
     ) -> dict[tuple[str, int], int | ErrorCode]:
-        found = self.coordinator.fetch_offsets(group, None, require_stable)
+        found = self.committed(group, require_stable)
         return {
             (f.topic, f.partition): f.error or (f.committed.offset if f.committed else -1)
             for f in found

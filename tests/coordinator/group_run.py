@@ -1,26 +1,27 @@
-"""A group's core with the world played by hand: time, storage and parked requests are in the
-test's grip.
-"""
+"""The decisions on one group with time, storage and waiting requests in the test's hands."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
+from twisted_broker.coordinator.classic_group import ClassicGroup
 from twisted_broker.coordinator.effects import (
-    Answered,
-    Consequence,
-    GroupSnapshot,
-    GroupWrite,
-    JoinAnswer,
-    LeaveAnswer,
+    CancelTimer,
+    CompleteRequest,
     Purpose,
-    SyncAnswer,
-    TimerCancelled,
+    ScheduleTimer,
     TimerKind,
-    TimerSet,
+    WriteGroup,
 )
-from twisted_broker.coordinator.group_core import GroupCore, JoinRequest, SyncRequest
-from twisted_broker.coordinator.group_state import Group
+from twisted_broker.coordinator.group_metadata_manager import GroupMetadataManager
+from twisted_broker.coordinator.group_records import GroupSnapshot
+from twisted_broker.coordinator.group_requests import (
+    JoinAnswer,
+    JoinRequest,
+    LeaveAnswer,
+    SyncAnswer,
+    SyncRequest,
+)
 from twisted_broker.coordinator.rebalance import GroupSettings
 from twisted_broker.wire.errors import ErrorCode
 
@@ -28,7 +29,7 @@ RANGE = {"range": b"range-metadata"}
 
 
 class Token:
-    """One parked request: `answer` is None until it is answered, and answering twice fails."""
+    """One waiting request: `answer` is None until it is answered, and answering twice fails."""
 
     def __init__(self) -> None:
         self.answer: JoinAnswer | SyncAnswer | None = None
@@ -45,12 +46,15 @@ class Token:
 
 
 class GroupRun:
-    """Carries out consequences: timers by `advance`, records at once unless `hold_writes`."""
+    """Runs effects: timers by `advance`, records at once unless `hold_writes`."""
 
-    def __init__(self, settings: GroupSettings | None = None, group: Group | None = None) -> None:
+    def __init__(
+        self, settings: GroupSettings | None = None, group: ClassicGroup | None = None
+    ) -> None:
         self.now_ms = 1_000_000
-        self.group = group or Group("g", self.now_ms)
-        self.core = GroupCore(self.group, settings or GroupSettings(initial_rebalance_delay_ms=0))
+        self.group = group or ClassicGroup("g", self.now_ms)
+        self.settings = settings or GroupSettings(initial_rebalance_delay_ms=0)
+        self.manager = GroupMetadataManager(lambda: self.settings)
         self.timers: dict[tuple[TimerKind, str], int] = {}
         self.stored: list[GroupSnapshot] = []
         self.waiting_writes: list[Purpose] = []
@@ -58,25 +62,28 @@ class GroupRun:
         self.tokens: list[Token] = []
         self._ids = 0
 
-    def carry_out(self, consequences: list[Consequence]) -> None:
-        for done in consequences:
-            if isinstance(done, Answered):
+    def run_effects(self) -> None:
+        queue = self.manager.effects.queue
+        while queue:
+            done = queue.popleft()
+            if isinstance(done, CompleteRequest):
                 assert isinstance(done.token, Token) and done.token.answer is None
                 done.token.answer = done.answer
-            elif isinstance(done, TimerSet):
+            elif isinstance(done, ScheduleTimer):
                 assert done.delay_ms >= 0
                 self.timers[(done.kind, done.member_id)] = self.now_ms + done.delay_ms
-            elif isinstance(done, TimerCancelled):
+            elif isinstance(done, CancelTimer):
                 self.timers.pop((done.kind, done.member_id), None)
             else:
-                assert isinstance(done, GroupWrite)
+                assert isinstance(done, WriteGroup)
                 self.stored.append(done.snapshot)
                 self.waiting_writes.append(done.purpose)
                 if not self.hold_writes:
                     self.finish_write()
 
     def finish_write(self, error: ErrorCode = ErrorCode.NONE) -> None:
-        self.carry_out(self.core.written(self.waiting_writes.pop(0), error, self.now_ms))
+        self.manager.write_ended(self.group, self.waiting_writes.pop(0), error, self.now_ms)
+        self.run_effects()
 
     def advance(self, milliseconds: int) -> None:
         """Lets time pass, timer by timer."""
@@ -84,7 +91,8 @@ class GroupRun:
         while self.timers and min(self.timers.values()) <= until:
             key = min(self.timers, key=self.timers.__getitem__)
             self.now_ms = max(self.now_ms, self.timers.pop(key))
-            self.carry_out(self.core.timer_fired(*key, self.now_ms))
+            self.manager.timer_expired(self.group, *key, self.now_ms)
+            self.run_effects()
         self.now_ms = until
 
     def token(self) -> Token:
@@ -118,7 +126,8 @@ class GroupRun:
             known,
             skip,
         )
-        self.carry_out(self.core.join(request, token, self.now_ms))
+        self.manager.membership.join(self.group, request, token, self.now_ms)
+        self.run_effects()
         return token
 
     def join_twice(self, **how: object) -> tuple[str, Token]:
@@ -142,22 +151,21 @@ class GroupRun:
         request = SyncRequest(
             member_id, instance, generation, kind, name, tuple((assignments or {}).items())
         )
-        self.carry_out(self.core.sync(request, token))
+        self.manager.assignment.sync(self.group, request, token)
+        self.run_effects()
         return token
 
     def heartbeat(
         self, member_id: str, generation: int | None = None, instance: str | None = None
     ) -> ErrorCode:
-        error, consequences = self.core.heartbeat(
-            member_id, instance, self.group.generation if generation is None else generation
-        )
-        self.carry_out(consequences)
+        generation = self.group.generation if generation is None else generation
+        error = self.manager.membership.heartbeat(self.group, member_id, instance, generation)
+        self.run_effects()
         return error
 
     def leave(self, *leavers: tuple[str, str | None]) -> list[LeaveAnswer]:
-        error, answers, consequences = self.core.leave(list(leavers), self.now_ms)
-        assert error is ErrorCode.NONE
-        self.carry_out(consequences)
+        answers = self.manager.membership.leave(self.group, list(leavers), self.now_ms)
+        self.run_effects()
         return answers
 
     def stable(self, size: int = 1, **how: object) -> list[str]:
@@ -179,4 +187,4 @@ class GroupRun:
         return member_ids
 
     def with_settings(self, **changes: int) -> None:
-        self.core.settings = replace(self.core.settings, **changes)
+        self.settings = replace(self.settings, **changes)

@@ -9,7 +9,7 @@ from functools import partial
 
 from twisted.internet.defer import Deferred, fail, succeed
 
-from twisted_broker.coordinator.collaborators import AppendUndecided
+from twisted_broker.coordinator.coordinator_context import AppendUndecided
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.records import BatchView, iterate_batches, set_offsets_and_epoch
 

@@ -9,14 +9,15 @@ from twisted.python.failure import Failure
 from tests.coordinator.broker_run import BrokerRun, subscription
 from tests.coordinator.memory_store import MemoryStore
 from tests.coordinator.test_group_records import GOLDEN, SEGMENTS
-from twisted_broker.coordinator import coordinator_loader, slices
+from twisted_broker import turns
+from twisted_broker.coordinator import coordinator_loader
 from twisted_broker.coordinator.group_records import (
     GroupRecord,
     OffsetRecord,
     partition_for,
     read_record,
 )
-from twisted_broker.coordinator.offset_requests import OffsetToCommit
+from twisted_broker.coordinator.offset_metadata_manager import OffsetToCommit
 from twisted_broker.coordinator.rebalance import GroupSettings
 from twisted_broker.wire.errors import BrokerError
 from twisted_broker.wire.errors import ErrorCode as E
@@ -49,7 +50,9 @@ def test_only_the_leader_of_the_groups_partition_serves_it():
     with pytest.raises(BrokerError, match="NOT_COORDINATOR"):
         run.commit(OffsetToCommit("t", 0, 1))
     with pytest.raises(BrokerError, match="NOT_COORDINATOR"):
-        run.coordinator.fetch_offsets("g", None)
+        run.coordinator.fetch_offsets("g", [])
+    with pytest.raises(BrokerError, match="NOT_COORDINATOR"):
+        run.coordinator.committed_partitions("g")
 
 
 @pytest.mark.parametrize("group", ["", "x" * 32768])
@@ -90,14 +93,14 @@ def test_a_join_with_an_id_creates_no_group():
     """Only a member that nobody knows yet can found a group."""
     run = BrokerRun()
     assert now(run.join(member="m")).error is E.UNKNOWN_MEMBER_ID
-    assert run.coordinator.list_groups() == (E.NONE, [])
+    assert run.listed() == []
 
 
 def test_a_refused_join_leaves_no_group():
     """No group, no timer, no record."""
     run = BrokerRun()
     assert now(run.join(protocols={})).error is E.INCONSISTENT_GROUP_PROTOCOL
-    assert run.coordinator.list_groups() == (E.NONE, []) and not run.clock.getDelayedCalls()[1:]
+    assert run.listed() == [] and not run.clock.getDelayedCalls()[1:]
 
 
 def test_unknown_groups():
@@ -163,9 +166,7 @@ def test_what_was_deleted_stays_deleted_after_a_restart():
     now(run.coordinator.delete_offsets("a", [("t", 0)]))
     assert now(run.coordinator.delete_group("b")) is E.NONE
     after = run.restarted()
-    assert after.fetched("a") == {("t", 1): 1} and [
-        g.group_id for g in after.coordinator.list_groups()[1]
-    ] == ["a"]
+    assert after.fetched("a") == {("t", 1): 1} and [g.group_id for g in after.listed()] == ["a"]
 
 
 def test_kafkas_own_log_is_served():
@@ -176,9 +177,7 @@ def test_kafkas_own_log_is_served():
     for name, (_, partition) in SEGMENTS.items():
         store.load_file(partition, (GOLDEN / f"{name}.log").read_bytes())
     run = BrokerRun(store)
-    assert sorted(
-        (g.group_id, g.protocol_type, g.state) for g in run.coordinator.list_groups()[1]
-    ) == [
+    assert sorted((g.group_id, g.protocol_type, g.state) for g in run.listed()) == [
         ("readers", "consumer", "Empty"),
         ("simple", "", "Empty"),
         ("static", "consumer", "Stable"),
@@ -198,14 +197,14 @@ def test_while_a_partition_is_read_its_groups_wait(monkeypatch):
     goes in slices.
     """
     monkeypatch.setattr(coordinator_loader, "SLICE_BYTES", 100)
-    monkeypatch.setattr(slices, "PIECES_PER_TURN", 1)
+    monkeypatch.setattr(turns, "PIECES_PER_TURN", 1)
     run = BrokerRun()
     for partition in range(5):
         now(run.commit(OffsetToCommit("t", partition, partition)))
     run.coordinator.stop()
     after = BrokerRun(run.store, run.clock, lead=False)
     index, before = partition_for("g", 50), run.store.reads
-    after.coordinator.on_leadership(index, 1)
+    after.coordinator.runtime.load(index, 1)
     for number in range(1, 7):
         assert run.store.reads - before == number - 1
         with pytest.raises(BrokerError, match="COORDINATOR_LOAD_IN_PROGRESS"):
@@ -213,7 +212,7 @@ def test_while_a_partition_is_read_its_groups_wait(monkeypatch):
         assert now(after.join()).error is E.COORDINATOR_LOAD_IN_PROGRESS
         assert now(after.sync("m", 1)).error is E.COORDINATOR_LOAD_IN_PROGRESS
         assert after.coordinator.heartbeat("g", "m", None, 1) is E.NONE
-        assert after.coordinator.list_groups()[0] is E.COORDINATOR_LOAD_IN_PROGRESS
+        assert after.coordinator.runtime.is_loading
         run.clock.turn()
     assert after.fetched() == {("t", p): p for p in range(5)}
 
@@ -221,7 +220,7 @@ def test_while_a_partition_is_read_its_groups_wait(monkeypatch):
 def test_an_empty_partition_is_served_at_once():
     """A new broker's first group does not wait for a turn of the reactor."""
     run = BrokerRun(lead=False)
-    run.coordinator.on_leadership(partition_for("g", 50), 0)
+    run.coordinator.runtime.load(partition_for("g", 50), 0)
     assert run.fetched() == {}
 
 
@@ -253,7 +252,7 @@ def test_losing_leadership_answers_what_is_parked_and_stops_all_timers():
     run = BrokerRun(initial_rebalance_delay_ms=3000)
     parked = run.join()
     assert waiting(parked)
-    run.coordinator.on_resignation(partition_for("g", 50), 1)
+    run.coordinator.runtime.unload(partition_for("g", 50), 1)
     assert now(parked).error is E.NOT_COORDINATOR
     run.coordinator.stop()
     assert not run.clock.getDelayedCalls()
@@ -263,11 +262,11 @@ def test_an_older_epochs_news_is_ignored():
     """A resignation or a leadership of an epoch that is over changes nothing."""
     run = BrokerRun()
     index = partition_for("g", 50)
-    run.coordinator.on_leadership(index, 5)
+    run.coordinator.runtime.load(index, 5)
     run.settle()
     member = run.stable()
-    run.coordinator.on_resignation(index, 4)
-    run.coordinator.on_leadership(index, 5)
+    run.coordinator.runtime.unload(index, 4)
+    run.coordinator.runtime.load(index, 5)
     assert run.coordinator.heartbeat("g", member, None, 1) is E.NONE
 
 
@@ -279,11 +278,11 @@ def test_a_load_that_leadership_overtakes_ends(monkeypatch):
         now(run.commit(OffsetToCommit("t", 0, offset)))
     run.coordinator.stop()
     after, index = BrokerRun(run.store, run.clock, lead=False), partition_for("g", 50)
-    after.coordinator.on_leadership(index, 1)
-    after.coordinator.on_resignation(index, 2)
+    after.coordinator.runtime.load(index, 1)
+    after.coordinator.runtime.unload(index, 2)
     reads = run.store.reads
     after.settle()
-    assert run.store.reads == reads and index not in after.coordinator.shards
+    assert run.store.reads == reads and index not in after.coordinator.runtime.shards
 
 
 def test_a_write_that_ends_after_leadership_changes_nothing():
@@ -294,10 +293,10 @@ def test_a_write_that_ends_after_leadership_changes_nothing():
     run.settle()
     member = now(answer).member_id
     parked = run.sync(member, 1, {member: b"x"})
-    run.coordinator.on_resignation(partition_for("g", 50), 1)
+    run.coordinator.runtime.unload(partition_for("g", 50), 1)
     assert now(parked).error is E.NOT_COORDINATOR
     run.store.release()
-    assert partition_for("g", 50) not in run.coordinator.shards
+    assert partition_for("g", 50) not in run.coordinator.runtime.shards
 
 
 # storage that refuses
@@ -391,7 +390,9 @@ def test_a_group_with_many_offsets_is_deleted_in_batches_of_bounded_size():
     last one.
     """
     run = BrokerRun()
-    now(run.commit(*(OffsetToCommit("t", p, p) for p in range(1200))))
+    committed = run.commit(*(OffsetToCommit("t", p, p) for p in range(1200)))
+    run.settle()
+    now(committed)
     deleted = run.coordinator.delete_group("g")
     assert waiting(deleted)
     run.settle()
@@ -412,7 +413,7 @@ def test_memory_is_bounded_by_a_number_of_groups():
     run.pass_ms(10_000)
     run.stable("two")
     run.stable("three")
-    assert {g.group_id for g in run.coordinator.list_groups()[1]} == {"two", "three"}
+    assert {g.group_id for g in run.listed()} == {"two", "three"}
     assert now(run.join("four")).error is E.COORDINATOR_NOT_AVAILABLE
     with pytest.raises(BrokerError, match="COORDINATOR_NOT_AVAILABLE"):
         run.commit(OffsetToCommit("t", 0, 1), group="five")
@@ -425,7 +426,7 @@ def test_settings_change_while_running():
     now(run.commit(OffsetToCommit("t", 0, 1), group="other"))
     run.coordinator.update_settings(
         replace(
-            run.coordinator.parts.settings,
+            run.coordinator.context.settings,
             group=GroupSettings(0, 1),
             retention_check_interval_ms=1000,
         )

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from tests.coordinator.group_run import GroupRun
+from twisted_broker.coordinator.classic_group import ClassicGroupState
 from twisted_broker.coordinator.effects import TimerKind
-from twisted_broker.coordinator.group_state import GroupState
 from twisted_broker.coordinator.rebalance import GroupSettings
 from twisted_broker.wire.errors import ErrorCode
 
@@ -102,9 +102,9 @@ class GroupMachine(RuleBasedStateMachine):
             for m, i in ((m.member_id, m.instance_id) for m in group.members.values())
             if i is not None
         } == group.static_members
-        assert set(group.support.values()) <= set(range(1, len(group.members) + 1))
+        assert set(group.supported_protocols.values()) <= set(range(1, len(group.members) + 1))
         if group.members:
-            assert any(count == len(group.members) for count in group.support.values())
+            assert any(count == len(group.members) for count in group.supported_protocols.values())
         assert set(group.pending_syncs) <= set(group.members) and not set(
             group.pending_joins
         ) & set(group.members)
@@ -114,18 +114,18 @@ class GroupMachine(RuleBasedStateMachine):
         if not hasattr(self, "run"):
             return
         group, timers = self.run.group, self.run.timers
-        if group.state is GroupState.EMPTY:
+        if group.state is ClassicGroupState.EMPTY:
             assert not group.members
-        if group.state is GroupState.PREPARING_REBALANCE:
+        if group.state is ClassicGroupState.PREPARING_REBALANCE:
             assert (TimerKind.JOIN, "") in timers
-        if group.state in (GroupState.COMPLETING_REBALANCE, GroupState.STABLE):
+        if group.state in (ClassicGroupState.COMPLETING_REBALANCE, ClassicGroupState.STABLE):
             assert group.members and group.protocol_name is not None
             assert all(
                 group.protocol_name in m.protocols
                 for m in group.members.values()
                 if m.awaiting_join is None
             )
-        if group.state is not GroupState.COMPLETING_REBALANCE:
+        if group.state is not ClassicGroupState.COMPLETING_REBALANCE:
             assert all(m.awaiting_sync is None for m in group.members.values())
         assert {m for kind, m in timers if kind is TimerKind.SESSION} == set(group.members) | set(
             group.pending_joins
@@ -155,7 +155,7 @@ class GroupMachine(RuleBasedStateMachine):
             self.run.finish_write()
         for _ in range(20):
             self.run.advance(400_000)
-        assert self.run.group.state is GroupState.EMPTY and not self.run.timers
+        assert self.run.group.state is ClassicGroupState.EMPTY and not self.run.timers
         assert all(t.answer is not None for t in self.run.tokens)
 
 

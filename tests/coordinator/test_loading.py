@@ -13,12 +13,13 @@ import pytest
 from tests.coordinator.broker_run import WALL_MS, BrokerRun
 from tests.coordinator.memory_store import MemoryStore
 from tests.coordinator.test_group_coordinator import now
-from twisted_broker.coordinator import coordinator_loader, slices
+from twisted_broker import turns
+from twisted_broker.coordinator import coordinator_loader
 from twisted_broker.coordinator.coordinator_loader import RECORDS_PER_STEP, load_steps
 from twisted_broker.coordinator.coordinator_shard import CoordinatorShard
-from twisted_broker.coordinator.effects import GroupSnapshot
 from twisted_broker.coordinator.group_records import (
     CommittedOffset,
+    GroupSnapshot,
     MalformedRecord,
     OffsetRecord,
     batch_of,
@@ -27,7 +28,7 @@ from twisted_broker.coordinator.group_records import (
     partition_for,
     read_record,
 )
-from twisted_broker.coordinator.offset_requests import OffsetToCommit
+from twisted_broker.coordinator.offset_metadata_manager import OffsetToCommit
 from twisted_broker.coordinator.offsets import GroupOffsets
 from twisted_broker.wire.compression import GZIP
 from twisted_broker.wire.control_batch import build_end_marker
@@ -52,7 +53,7 @@ def batch(records, **how) -> bytes:
 
 
 def loaded(store: MemoryStore, index: int = INDEX) -> CoordinatorShard:
-    shard = CoordinatorShard(BrokerRun(store, lead=False).coordinator.parts, index, 1)
+    shard = CoordinatorShard(BrokerRun(store, lead=False).coordinator.context, index, 1)
     for _ in load_steps(shard):
         pass
     return shard
@@ -181,7 +182,7 @@ def test_a_batch_larger_than_a_read_is_taken_in_steps(monkeypatch):
     store = MemoryStore()
     count = 20 * RECORDS_PER_STEP
     store.put(INDEX, batch_of([offset("g", n, n) for n in range(count)], WALL_MS))
-    shard = CoordinatorShard(BrokerRun(store, lead=False).coordinator.parts, INDEX, 1)
+    shard = CoordinatorShard(BrokerRun(store, lead=False).coordinator.context, INDEX, 1)
     steps = sum(1 for _ in load_steps(shard))
     assert len(shard.groups["g"].offsets.committed) == count and store.reads == 1 and steps >= 20
 
@@ -203,7 +204,7 @@ def test_no_step_raises_many_groups():
         store.put(
             INDEX, batch_of([offset(f"o{n}", 0, n) for n in range(start, start + 100)], WALL_MS)
         )
-    shard = CoordinatorShard(BrokerRun(store, lead=False).coordinator.parts, INDEX, 1)
+    shard = CoordinatorShard(BrokerRun(store, lead=False).coordinator.context, INDEX, 1)
     before = 0
     for _ in load_steps(shard):
         assert len(shard.groups) - before <= coordinator_loader.GROUPS_PER_STEP
@@ -217,7 +218,7 @@ def test_a_large_load_is_not_walked_by_the_garbage_collector(monkeypatch, at_onc
 
     A small load changes nothing.
     """
-    monkeypatch.setattr(coordinator_loader, "KEPT_AT_ONCE", at_once)
+    monkeypatch.setattr(coordinator_loader, "FREEZE_EVERY", at_once)
     store = MemoryStore()
     store.put(INDEX, batch_of([offset(f"o{n}", 0, n) for n in range(100)], WALL_MS))
     gc.unfreeze()
@@ -251,7 +252,7 @@ def test_partitions_are_read_side_by_side_and_the_others_are_served(monkeypatch)
 
     store.on_read = read
     for index in names:
-        run.coordinator.on_leadership(index, 1)
+        run.coordinator.runtime.load(index, 1)
     served_at: dict[Any, Any] = {}
     for turn in range(10_000):
         assert now(run.commit(OffsetToCommit("t", 0, turn), group=names[other]))[("t", 0)] is E.NONE
@@ -267,7 +268,7 @@ def test_partitions_are_read_side_by_side_and_the_others_are_served(monkeypatch)
         run.clock.turn()
         worst[0] = max(worst[0], run.clock.seconds() - began)
     assert served_at[short] <= 12 and served_at[long] >= 90
-    assert worst[0] <= slices.SECONDS_PER_TURN + 0.001 + 1e-9
+    assert worst[0] <= turns.SECONDS_PER_TURN + 0.001 + 1e-9
     assert all(len(set(reads[at : at + 2])) == 2 for at in range(0, 40, 2))
     assert run.fetched(names[long]) == {("t", 0): 399} and run.fetched(names[short]) == {
         ("t", 0): 19
@@ -293,8 +294,8 @@ def in_small_steps(monkeypatch) -> None:
     for name in ("RECORDS_PER_STEP", "VALUES_PER_STEP", "GROUPS_PER_STEP", "SLICE_BYTES"):
         monkeypatch.setattr(coordinator_loader, name, 1)
     monkeypatch.setattr("twisted_broker.coordinator.coordinator_runtime.SESSIONS_PER_STEP", 1)
-    monkeypatch.setattr("twisted_broker.coordinator.coordinator_shard.CLOSED_PER_STEP", 1)
-    monkeypatch.setattr(slices, "PIECES_PER_TURN", 1)
+    monkeypatch.setattr("twisted_broker.coordinator.coordinator_shard.UNLOADED_PER_STEP", 1)
+    monkeypatch.setattr(turns, "PIECES_PER_TURN", 1)
 
 
 def test_leadership_may_go_at_any_step_of_a_load(monkeypatch):
@@ -309,23 +310,20 @@ def test_leadership_may_go_at_any_step_of_a_load(monkeypatch):
         run.coordinator.stop()
         run = BrokerRun(store, lead=False)
         idle = len(run.clock.getDelayedCalls())
-        run.coordinator.on_leadership(INDEX, 1)
+        run.coordinator.runtime.load(INDEX, 1)
         for _ in range(turns):
             run.clock.turn()
         is_done = (
             len(run.clock.getDelayedCalls()) == idle + 3 and turns > 0
         )  # the sessions of three members
-        run.coordinator.on_resignation(INDEX, 2)
+        run.coordinator.runtime.unload(INDEX, 2)
         reads = store.reads
         run.settle()
-        assert store.reads == reads and INDEX not in run.coordinator.shards
+        assert store.reads == reads and INDEX not in run.coordinator.runtime.shards
         assert len(run.clock.getDelayedCalls()) == idle
-        run.coordinator.on_leadership(INDEX, 3)
+        run.coordinator.runtime.load(INDEX, 3)
         run.settle()
-        assert (
-            len(run.coordinator.list_groups()[1]) == 6
-            and run.coordinator.list_groups()[0] is E.NONE
-        )
+        assert len(run.listed()) == 6 and not run.coordinator.runtime.is_loading
         if is_done:
             break
         turns += 1
@@ -336,14 +334,11 @@ def test_a_new_leader_epoch_begins_the_load_anew(monkeypatch):
     """This broker may be elected again while it reads."""
     in_small_steps(monkeypatch)
     run = BrokerRun(partition_with_everything(), lead=False)
-    run.coordinator.on_leadership(INDEX, 1)
+    run.coordinator.runtime.load(INDEX, 1)
     run.clock.turn()
-    run.coordinator.on_leadership(INDEX, 2)
+    run.coordinator.runtime.load(INDEX, 2)
     run.settle()
-    assert (
-        len(run.coordinator.list_groups()[1]) == 6
-        and run.coordinator.shards[INDEX].leader_epoch == 2
-    )
+    assert len(run.listed()) == 6 and run.coordinator.runtime.shards[INDEX].leader_epoch == 2
 
 
 @pytest.mark.parametrize(
@@ -372,17 +367,17 @@ def test_a_read_that_fails_ends_one_load_only(monkeypatch, error, good_reads):
     run = BrokerRun(store)
     with pytest.raises(BrokerError, match="NOT_COORDINATOR"):
         run.fetched("g")
-    assert [g.group_id for g in run.coordinator.list_groups()[1]] == ["x"]
+    assert [g.group_id for g in run.listed()] == ["x"]
     left[0] = 1000
-    run.coordinator.on_leadership(INDEX, 1)
+    run.coordinator.runtime.load(INDEX, 1)
     run.settle()
-    assert len(run.coordinator.list_groups()[1]) == 7
+    assert len(run.listed()) == 7
 
 
 def test_a_session_begins_when_its_partition_is_served(monkeypatch):
     """However long the load took: nobody could send a heartbeat that counts."""
     monkeypatch.setattr(coordinator_loader, "SLICE_BYTES", 1)
-    monkeypatch.setattr(slices, "PIECES_PER_TURN", 1)
+    monkeypatch.setattr(turns, "PIECES_PER_TURN", 1)
     before = BrokerRun()
     member = before.stable(session_ms=6_000)
     before.coordinator.stop()
@@ -392,7 +387,7 @@ def test_a_session_begins_when_its_partition_is_served(monkeypatch):
 
     run = BrokerRun(before.store, lead=False)
     run.store.on_read = read
-    run.coordinator.on_leadership(INDEX, 1)
+    run.coordinator.runtime.load(INDEX, 1)
     run.settle()
     assert run.clock.seconds() >= 60
     run.pass_ms(5_900)
@@ -403,16 +398,16 @@ def test_a_session_begins_when_its_partition_is_served(monkeypatch):
 
 def test_a_large_partition_is_given_up_in_steps(monkeypatch):
     """It is not served from the first step on; what is parked is answered with the last one."""
-    monkeypatch.setattr("twisted_broker.coordinator.coordinator_shard.CLOSED_PER_STEP", 2)
-    monkeypatch.setattr(slices, "PIECES_PER_TURN", 1)
+    monkeypatch.setattr("twisted_broker.coordinator.coordinator_shard.UNLOADED_PER_STEP", 2)
+    monkeypatch.setattr(turns, "PIECES_PER_TURN", 1)
     run = BrokerRun(initial_rebalance_delay_ms=3000)
     names = [name for n in range(2000) if partition_for(name := f"n{n}", 50) == INDEX][:9]
     parked = [run.join(name) for name in names]
     idle = len(run.clock.getDelayedCalls())
-    run.coordinator.on_resignation(INDEX, 1)
+    run.coordinator.runtime.unload(INDEX, 1)
     with pytest.raises(BrokerError, match="NOT_COORDINATOR"):
         run.fetched(names[0])
     assert sum(each.called for each in parked) == 2
     run.settle()
     assert [now(each).error for each in parked] == [E.NOT_COORDINATOR] * 9
-    assert len(run.clock.getDelayedCalls()) < idle and not run.coordinator.list_groups()[1]
+    assert len(run.clock.getDelayedCalls()) < idle and not run.listed()

@@ -7,14 +7,15 @@ from twisted.internet.defer import Deferred, succeed
 
 from tests.coordinator.test_group_coordinator import now, waiting
 from tests.replication.fixtures import Fixture, at, follower, registration
-from twisted_broker.coordinator.collaborators import OFFSETS_TOPIC, AppendUndecided
+from twisted_broker.coordinator.coordinator_context import OFFSETS_TOPIC, AppendUndecided
 from twisted_broker.coordinator.group_coordinator import GroupCoordinator
 from twisted_broker.coordinator.group_records import partition_for
-from twisted_broker.coordinator.offset_requests import CommitRequest, OffsetToCommit
+from twisted_broker.coordinator.offset_metadata_manager import CommitRequest, OffsetToCommit
 from twisted_broker.coordinator.offsets_store import ReplicaOffsetsStore, group_coordinator
 from twisted_broker.image.metadata_image import MetadataDelta
 from twisted_broker.interfaces import TopicPartition
 from twisted_broker.replication.purgatory.delayed_operations import AppendOutcome
+from twisted_broker.turns import Turns
 from twisted_broker.wire.errors import BrokerError
 from twisted_broker.wire.errors import ErrorCode as E
 
@@ -30,7 +31,12 @@ class Broker(Fixture):
         super().__init__(**settings)
         self.subscribers: list = []
         self.groups: GroupCoordinator = group_coordinator(
-            self.runtime, self.config, self.replicas, self, lambda request: Deferred()
+            self.runtime,
+            self.config,
+            self.replicas,
+            self,
+            lambda request: Deferred(),
+            Turns(self.runtime.clock),
         )
 
     def subscribe(self, subscriber) -> None:
@@ -53,7 +59,8 @@ class Broker(Fixture):
         return self.groups.commit(CommitRequest("g", offsets=(OffsetToCommit("t", 0, offset),)))
 
     def fetched(self) -> list[int]:
-        return [f.committed.offset for f in self.groups.fetch_offsets("g", None) if f.committed]
+        wanted = [(*each, bytes(16)) for each in self.groups.committed_partitions("g")]
+        return [f.committed.offset for f in self.groups.fetch_offsets("g", wanted) if f.committed]
 
 
 def refusal(call, *arguments) -> E:
@@ -194,9 +201,9 @@ def test_a_change_that_leaves_the_leader_is_no_news():
     broker = Broker()
     broker.offsets_topic()
     now(broker.commit(5))
-    shard = broker.groups.shards[INDEX]
+    shard = broker.groups.runtime.shards[INDEX]
     broker.offsets_topic(replicas=(1, 2))
-    assert broker.groups.shards[INDEX] is shard
+    assert broker.groups.runtime.shards[INDEX] is shard
 
 
 def test_reading_is_not_part_of_taking_over_a_role():

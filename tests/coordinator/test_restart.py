@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.coordinator.broker_run import BrokerRun
-from twisted_broker.coordinator.offset_requests import OffsetToCommit
+from twisted_broker.coordinator.offset_metadata_manager import OffsetToCommit
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 
 GROUPS = st.sampled_from(["a", "b", "c"])
@@ -79,12 +79,7 @@ def offsets_of(run: BrokerRun) -> dict:
     return {
         name: found
         for name in "abc"
-        if (
-            found := {
-                (f.topic, f.partition): f.committed
-                for f in run.coordinator.fetch_offsets(name, None)
-            }
-        )
+        if (found := {(f.topic, f.partition): f.committed for f in run.committed(name)})
     }
 
 
@@ -110,6 +105,4 @@ def test_a_restart_changes_no_offset_and_no_stable_group(steps):
         member, generation = story.members[name]
         assert after.coordinator.heartbeat(name, member, None, generation) is ErrorCode.NONE
     after.pass_ms(1_500_000)
-    assert offsets_of(after) == {} and after.coordinator.list_groups()[1] == [], (
-        "left alone, everything expires"
-    )
+    assert offsets_of(after) == {} and after.listed() == [], "left alone, everything expires"

@@ -4,6 +4,8 @@ itself stood still.
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from twisted.internet.task import Clock
 
@@ -69,25 +71,25 @@ def test_who_says_nothing_after_the_stall_is_gone_soon(step: float) -> None:
 def test_when_it_fires(late: float, when: float) -> None:
     """In time: at once, but for one turn; a second late or more: two seconds later."""
     clock = Clock()
-    fired: list[int] = []
-    patience = SessionTimer(clock, 5.0, lambda name: fired.append((name, clock.seconds())), "over")
+    fired: list[Any] = []
+    timer = SessionTimer(clock, 5.0, lambda name: fired.append((name, clock.seconds())), "over")
     clock.advance(5.0 + late)
     clock.advance(when - clock.seconds())
-    assert fired == [("over", when)] and not patience.active()
+    assert fired == [("over", when)] and not timer.active()
 
 
 def test_cancelled_and_set_anew() -> None:
     """At each of its stages it can be cancelled, or begin all over."""
     clock = Clock()
     fired: list[int] = []
-    patience = SessionTimer(clock, 5.0, fired.append, 1)
-    clock.callLater(5.0, patience.reset, 5.0)  # in the turn in which it lets others be read
+    timer = SessionTimer(clock, 5.0, fired.append, 1)
+    clock.callLater(5.0, timer.reset, 5.0)  # in the turn in which it lets others be read
     clock.advance(5.0)
     clock.advance(7.0)  # two seconds late: more time is granted
-    assert fired == [] and patience.active()
-    patience.reset(3.0)
+    assert fired == [] and timer.active()
+    timer.reset(3.0)
     clock.advance(2.9)
     assert fired == []
-    patience.cancel()
+    timer.cancel()
     clock.advance(60.0)
     assert fired == [] and not clock.getDelayedCalls()

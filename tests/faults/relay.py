@@ -2,7 +2,7 @@
 or have its connections dropped.
 
 Owns `Relays`: fronts (listening ports that stand for a node), and the ways from one name to another
-(`way.py`).
+(`relay_link.py`).
 
 1. Who calls is read from the client id of the first request: `broker-N-...` and `raft-client-N` are
    node N, everything else is `clients`. So the way a connection takes is known whoever shares its

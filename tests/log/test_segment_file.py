@@ -1,4 +1,4 @@
-"""Open files, slices, and the thread that syncs"""
+"""Open files, slices, and the thread that syncs."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ class DelayedOperation(PendingResponse):
 
     def finish(self, answer: Any) -> None:
         self.answer, self.done = answer, True
-        self.connection.turn_done()
+        self.connection.response_ready()
 
 
 class Far(Protocol):

@@ -1,4 +1,6 @@
-"""What `net/connection.py`, `output.py` and `accept.py` promise, on the network in memory."""
+"""What `net/connection.py`, `send_queue.py` and `connection_limits.py` promise, on the network in
+memory.
+"""
 
 from __future__ import annotations
 

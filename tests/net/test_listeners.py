@@ -50,7 +50,7 @@ def refusal(network: Any, endpoint: EndPoint, is_controller: bool) -> str:
         (
             OSError(EADDRINUSE, "in use"),
             False,
-            "a port that nobody uses (0: any) in listeners or with --port",
+            "a free port (0: any) in listeners or with --port",
         ),
         (
             OSError(EACCES, "not allowed"),

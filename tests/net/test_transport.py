@@ -1,4 +1,4 @@
-"""What `net/transport.py`, `group.py` and `network.py` promise, over real sockets on loopback
+"""What `net/transport.py`, `epoll_group.py` and `network.py` promise, over real sockets on loopback
 and a reactor turned by hand.
 """
 
@@ -228,7 +228,7 @@ def test_what_was_sent_before_a_hang_up_is_still_done() -> None:
     assert group is not None and group._epoll.poll(0) == []
     for n in range(3):
         started[n].answer, started[n].done = None, True
-        connection.turn_done()
+        connection.response_ready()
     house.turn(lambda: not house.factory.connections, 10)
     assert len(started) == 3 and not group._masks
     house.close()
@@ -271,7 +271,7 @@ def test_a_port_that_can_accept_nobody_rests_and_goes_on(
 def test_a_port_that_rests_can_be_closed(loopback: Loopback) -> None:
     """No timer of it stays behind."""
     port = loopback.result(loopback.network.listen("127.0.0.1", 0, loopback.factory))
-    port._rest()
+    port._pause_accepting()
     assert loopback.reactor.getDelayedCalls()
     loopback.result(port.stopListening())
     assert not loopback.reactor.getDelayedCalls()

@@ -148,7 +148,7 @@ def test_an_error_of_ours_is_its_own_line(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @pytest.mark.parametrize(
-    "raised, said",
+    ("raised", "said"),
     [
         (
             "io.delta.exceptions.ConcurrentAppendException",

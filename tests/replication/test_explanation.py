@@ -259,7 +259,7 @@ def test_below_the_minimum_isr_the_high_watermark_waits_for_that() -> None:
         SECOND,
         [],
     )
-    assert wait.why.startswith("1 in sync, 2 demanded (min.insync.replicas)")
+    assert wait.why.startswith("1 in sync, but min.insync.replicas is 2")
     fixture.partition.update_config(LogConfig(min_insync_replicas=1), fixture.now_ms)
     assert told(fixture).high_watermark_waits is None
 

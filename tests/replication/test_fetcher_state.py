@@ -338,7 +338,11 @@ class Model:
             raise BrokerError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         return made(name, found)._replace(log_start_offset=self.starts.get(name, 0))
 
-    def add(self, name: TopicPartition, epoch: int, topic_id: bytes, latest_epoch: int) -> None:
+    def add(self, name: TopicPartition, epoch: int, anew: bool, latest_epoch: int) -> None:
+        """`anew`: under the id of a topic that was deleted and created again. No two topics share
+        an id.
+        """
+        topic_id = name.topic.encode() * 15 + bytes([anew])
         self.known[name] = epoch, topic_id
         self.state.add(name, InitialFetchState(topic_id, epoch, 0), latest_epoch, True)
 
@@ -443,7 +447,7 @@ STEPS = st.one_of(
         st.just("add"),
         NAMES,
         st.integers(1, 3),
-        st.sampled_from([TOPIC_ID, bytes(16)]),
+        st.booleans(),
         st.integers(-1, 0),
     ),
     st.tuples(st.just("remove"), NAMES),

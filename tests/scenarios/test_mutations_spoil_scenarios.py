@@ -1,5 +1,5 @@
-"""The stories bite: each mistake that the simulation must catch (RELIABILITY 2.5) spoils a
-story, at the line that tells of it.
+"""The scenarios bite: each mistake that the simulation must catch (RELIABILITY 2.5) spoils a
+scenario, at the line that tells of it.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import pytest
 
 from tests.replication import test_partition
 from tests.simulation.mutations import MUTATIONS, switched_on
-from twisted_broker.testing.scenario.__main__ import ScenarioFailed, perform
+from twisted_broker.testing.scenario.__main__ import ScenarioFailed, run_scenario
 
 SPOILED = (
     ("truncate_to_the_high_watermark", "kip_101_lost_record", "expected end 2, found end 1"),
@@ -59,15 +59,15 @@ SPOILED = (
 )
 
 
-def test_every_mutation_spoils_a_story() -> None:
+def test_every_mutation_spoils_a_scenario() -> None:
     assert {name for name, _, _ in SPOILED} == set(MUTATIONS)
 
 
-@pytest.mark.parametrize(("mutation", "story", "found"), SPOILED)
-def test_a_mutation_spoils_its_story(mutation: str, story: str, found: str) -> None:
-    path = Path(__file__).parent / f"{story}.txt"
+@pytest.mark.parametrize(("mutation", "scenario", "found"), SPOILED)
+def test_a_mutation_spoils_its_scenario(mutation: str, scenario: str, found: str) -> None:
+    path = Path(__file__).parent / f"{scenario}.txt"
     with switched_on(mutation), pytest.raises(ScenarioFailed) as failure:
-        perform(path)
+        run_scenario(path)
     assert found in str(failure.value)
 
 

@@ -1,4 +1,4 @@
-"""The stories of this directory are true.
+"""The scenarios of this directory are true.
 
 `python -m twisted_broker.testing.scenario.__main__ FILE` shows one as it happens.
 """
@@ -9,16 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from twisted_broker.testing.scenario.__main__ import perform
+from twisted_broker.testing.scenario.__main__ import run_scenario
 
-STORIES = sorted(Path(__file__).parent.glob("*.txt"))
+SCENARIOS = sorted(Path(__file__).parent.glob("*.txt"))
 
 
 def test_there_are_enough() -> None:
-    """Issue 4, section 3: at least 25 stories."""
-    assert len(STORIES) >= 25
+    """Issue 4, section 3: at least 25 scenarios."""
+    assert len(SCENARIOS) >= 25
 
 
-@pytest.mark.parametrize("story", STORIES, ids=lambda path: path.stem)
-def test_story(story: Path) -> None:
-    perform(story)
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda path: path.stem)
+def test_scenario(scenario: Path) -> None:
+    run_scenario(scenario)

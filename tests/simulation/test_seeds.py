@@ -12,7 +12,7 @@ import pytest
 
 from twisted_broker.testing.checks.history import Fate
 from twisted_broker.testing.sim.__main__ import main, run_seed
-from twisted_broker.testing.sim.network import Weather
+from twisted_broker.testing.sim.network import NetworkConditions
 from twisted_broker.testing.sim.options import options_of
 
 
@@ -76,7 +76,7 @@ def test_a_seed_is_its_options() -> None:
     """
     assert options_of(5) == options_of(5) and options_of(5) != options_of(6)
     assert [seed for seed in range(12) if options_of(seed).liveness] == [3, 7, 11]
-    assert isinstance(options_of(5).weather, Weather)
+    assert isinstance(options_of(5).conditions, NetworkConditions)
 
 
 def test_a_run_without_faults_is_quiet() -> None:
@@ -85,7 +85,9 @@ def test_a_run_without_faults_is_quiet() -> None:
     """
     options = options_of(3)
     options.faults, options.fault_seconds, options.burst_chance = ["cut"], 1e6, 0.0
-    options.weather = Weather()  # a connection slower than a client's patience is a fault, too
+    options.conditions = (
+        NetworkConditions()
+    )  # a connection slower than a client's patience is a fault, too
     verdict = run_seed(3, options=options)
     assert verdict.violation is None and verdict.run.checker.truth.unclean_elections == 0
     open_attempts = [

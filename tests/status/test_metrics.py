@@ -119,7 +119,7 @@ def test_fetchers_tell_lag_requests_and_failures() -> None:
         node_id=1,
         cluster_id="c",
     )
-    told = BrokerView(lambda: parts).told(other)
+    told = BrokerView(lambda: parts).describe(other)
     assert (
         told is not None
         and told["fetching"]["phase"] == "failed"

@@ -1,4 +1,4 @@
-"""The language of stories, and how a story that is not true says so."""
+"""The language of scenarios, and how a scenario that is not true says so."""
 
 from __future__ import annotations
 
@@ -7,7 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from twisted_broker.testing.scenario.__main__ import Performance, ScenarioFailed, main, vocabulary
+from twisted_broker.testing.scenario.__main__ import (
+    ScenarioFailed,
+    ScenarioRunner,
+    main,
+    vocabulary,
+)
 from twisted_broker.testing.scenario.language import ScenarioError, Vocabulary, read_lines
 
 OPENING = "# a cluster\n\nbrokers 2\nmake topic t on 2\n"
@@ -15,7 +20,7 @@ OPENING = "# a cluster\n\nbrokers 2\nmake topic t on 2\n"
 
 def failing(*lines: str) -> str:
     with pytest.raises(ScenarioFailed) as failure:
-        Performance("a_story").perform(OPENING + "\n".join(lines))
+        ScenarioRunner("a_scenario").run(OPENING + "\n".join(lines))
     return str(failure.value)
 
 
@@ -42,7 +47,7 @@ def test_lines() -> None:
 def test_patterns(words: str, said: dict[str, str]) -> None:
     """`<name>` is a word, `<name..>` one or more, `[..]` may be left out."""
     known = Vocabulary()
-    known.teach("put <what..> [on shelf <shelf>] [within <seconds> s]")(lambda: None)
+    known.register("put <what..> [on shelf <shelf>] [within <seconds> s]")(lambda: None)
     assert known.find(words)[1] == said
 
 
@@ -56,7 +61,7 @@ def test_what_nobody_knows_is_told_with_what_is_nearest() -> None:
     [
         (
             ("produce a", "2: end 2, hw 1"),
-            "a_story, line 6: 2: end 2, hw 1\n  expected end 2, found end 1",
+            "a_scenario, line 6: 2: end 2, hw 1\n  expected end 2, found end 1",
         ),
         (("produce a -> at 7",), "line 5: produce a -> at 7\n  expected at 7, found at 0"),
         (("produce a to u at 2",), "expected no error, found UNKNOWN_TOPIC_OR_PARTITION"),
@@ -79,7 +84,7 @@ def test_what_nobody_knows_is_told_with_what_is_nearest() -> None:
     ],
 )
 def test_a_story_that_is_not_true(lines: tuple[str, ...], told: str) -> None:
-    """Which story, which line, what was expected, what was found."""
+    """Which scenario, which line, what was expected, what was found."""
     assert told in failing(*lines)
 
 
@@ -94,10 +99,10 @@ def test_a_failure_that_a_broker_logs_spoils_the_story(monkeypatch: pytest.Monke
 
 
 def test_the_command(tmp_path: Path) -> None:
-    """A story is printed with what happened; without one the vocabulary is."""
-    story, out = tmp_path / "short.txt", io.StringIO()
-    story.write_text(OPENING + "produce a\n2: records a\n2: end 5\n", encoding="utf-8")
-    assert main([str(story)], out) == 1
+    """A scenario is printed with what happened; without one the vocabulary is."""
+    scenario, out = tmp_path / "short.txt", io.StringIO()
+    scenario.write_text(OPENING + "produce a\n2: records a\n2: end 5\n", encoding="utf-8")
+    assert main([str(scenario)], out) == 1
     printed = out.getvalue()
     assert (
         "# a cluster" in printed

@@ -68,7 +68,9 @@ def test_kafka_python_agrees(codec: int) -> None:
     assert c.decompress(codec, bytes(encode(TEXT)), len(TEXT)) == TEXT
 
 
-@pytest.mark.parametrize("codec, low, high", [(c.GZIP, 1, 9), (c.LZ4, 1, 12), (c.ZSTD, -5, 19)])
+@pytest.mark.parametrize(
+    ("codec", "low", "high"), [(c.GZIP, 1, 9), (c.LZ4, 1, 12), (c.ZSTD, -5, 19)]
+)
 def test_levels(codec: int, low: int, high: int) -> None:
     """A higher level makes it smaller, and every level is read."""
     small, large = (

@@ -49,7 +49,7 @@ def deep(buffer: bytes, limit: int = MIB) -> list[Record]:
     ]
 
 
-@pytest.mark.parametrize("magic, codec, append_time", FORMATS)
+@pytest.mark.parametrize(("magic", "codec", "append_time"), FORMATS)
 def test_reads_what_the_java_client_wrote(magic: int, codec: int, append_time: bool) -> None:
     """Message sets of Kafka's own builder give back their records: absolute offsets, timestamps,
     with every codec (old lz4 framing too).
@@ -67,7 +67,7 @@ def test_reads_what_the_java_client_wrote(magic: int, codec: int, append_time: b
     assert b"".join(message.to_bytes() for message in messages) == raw
 
 
-@pytest.mark.parametrize("magic, codec, append_time", FORMATS)
+@pytest.mark.parametrize(("magic", "codec", "append_time"), FORMATS)
 def test_writes_the_java_clients_bytes(magic: int, codec: int, append_time: bool) -> None:
     """Uncompressed sets are the Java client's bytes; a wrapper has its offset, timestamp and
     attributes.
@@ -177,7 +177,9 @@ def test_zstd_and_limits() -> None:
         deep(wrap(m.build_message(0, 1, 0, 1, None, bytes(MIB))), 1000)
 
 
-@pytest.mark.parametrize("magic, codec", [(magic, codec) for magic in (0, 1) for codec in range(4)])
+@pytest.mark.parametrize(
+    ("magic", "codec"), [(magic, codec) for magic in (0, 1) for codec in range(4)]
+)
 def test_flipped_bits_and_cuts(magic: int, codec: int) -> None:
     """A flipped bit after the offset is refused (CRC, size or magic); a cut at any byte leaves
     the whole messages before it, or an error.

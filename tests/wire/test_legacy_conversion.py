@@ -48,7 +48,9 @@ def deep(pieces: Any) -> list[Record]:
     ]
 
 
-@pytest.mark.parametrize("magic, codec", [(magic, codec) for magic in (0, 1) for codec in range(4)])
+@pytest.mark.parametrize(
+    ("magic", "codec"), [(magic, codec) for magic in (0, 1) for codec in range(4)]
+)
 def test_up_is_one_batch(magic: int, codec: int) -> None:
     """A message set becomes one valid v2 batch of its codec, offsets from 0; v1 keeps its
     timestamps, v0 has none.
@@ -141,7 +143,9 @@ def test_up_within_the_limit() -> None:
         )
 
 
-@pytest.mark.parametrize("magic, codec", [(magic, codec) for magic in (0, 1) for codec in range(4)])
+@pytest.mark.parametrize(
+    ("magic", "codec"), [(magic, codec) for magic in (0, 1) for codec in range(4)]
+)
 def test_down(magic: int, codec: int) -> None:
     """Records of a v2 batch come out with their offsets, without headers; v1 keeps timestamps,
     the codec stays.

@@ -100,7 +100,7 @@ def test_transactions_of_kafka() -> None:
         assert ours == marker.to_bytes()
 
 
-@pytest.mark.parametrize("name, types", [("leader-change", [2]), ("snapshot", [3, None, 4])])
+@pytest.mark.parametrize(("name", "types"), [("leader-change", [2]), ("snapshot", [3, None, 4])])
 def test_quorum_control_batches_of_kafka(name: str, types: list[int | None]) -> None:
     """Leader change and snapshot frames are read, and rebuilt from type and value to the same
     bytes.

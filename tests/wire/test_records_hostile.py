@@ -94,7 +94,7 @@ def test_broken_record_is_typed(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "count, delta", [(1, 1), (2, 0), (0, -5), (1, -1), (1, 2**31 - 1), (-1, -2)]
+    ("count", "delta"), [(1, 1), (2, 0), (0, -5), (1, -1), (1, 2**31 - 1), (-1, -2)]
 )
 def test_count_must_match_last_offset_delta(count: int, delta: int) -> None:
     """A producer's batch has as many records as offsets, never a negative number."""

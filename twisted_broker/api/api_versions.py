@@ -1,7 +1,7 @@
 """ApiVersions (key 18, versions 0-4): what this listener serves, derived from the table.
 
 1. Only what is served on the listener that was asked.
-2. Produce is told from version 0 on: librdkafka switches compression off when it is not
+2. Produce is advertised from version 0 on: librdkafka switches compression off when it is not
    (KAFKA-18659).
 3. From version 3 on a client names its software; a name that is not plain text is INVALID_REQUEST
    (KIP-511).

@@ -1,6 +1,6 @@
 """DescribeCluster (60), DescribeQuorum (55), UnregisterBroker (64).
 
-1. DescribeCluster tells of brokers, from this broker's image; controllers are asked on their own
+1. DescribeCluster lists brokers, from this broker's image; controllers are asked on their own
    listener.
 2. The quorum's leader answers DescribeQuorum; removal of a broker is decided by the controller.
    Both are passed on.
@@ -36,12 +36,12 @@ async def describe_cluster(
         broker = image.brokers[node]
         endpoint = broker.listeners.get(context.listener.name)
         if endpoint is not None and (not broker.fenced or request.include_fenced_brokers):
-            told = cluster_messages.DescribeClusterBroker(
+            row = cluster_messages.DescribeClusterBroker(
                 broker_id=node, host=endpoint.host, port=endpoint.port, rack=broker.rack
             )
             if context.version >= 2:
-                told.is_fenced = broker.fenced
-            brokers.append(told)
+                row.is_fenced = broker.fenced
+            brokers.append(row)
     response = cluster_messages.DescribeClusterResponse(
         error_message=None,
         cluster_id=context.cluster_id,

@@ -3,10 +3,10 @@
 
 1. A resource that may not be seen, is not there, or is no resource of this broker has its own
    error; the others are described.
-2. Everything told is derived from the settings table and the image.
+2. Every answer is derived from the settings table and the image.
 
 Source: Kafka's `ConfigHelper`, `KafkaApis.handleListConfigResources`; KIP-133, KIP-226, KIP-569,
-KIP-1142. Left out: loggers.
+KIP-1142. Not here: loggers.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ def _config_now(context: RequestContext, image: MetadataImage) -> BrokerConfig:
 def _told(
     version: int, request: configs_messages.DescribeConfigsRequest, entry: ConfigEntry
 ) -> configs_messages.DescribeConfigsResourceResult:
-    told = configs_messages.DescribeConfigsResourceResult(
+    result = configs_messages.DescribeConfigsResourceResult(
         name=entry.name,
         value=entry.value,
         read_only=entry.read_only,
@@ -127,15 +127,15 @@ def _told(
         documentation=None,
     )
     if version == 0:
-        told.is_default = entry.source == DEFAULT_SOURCE
+        result.is_default = entry.source == DEFAULT_SOURCE
     if request.include_synonyms:
-        told.synonyms = [
+        result.synonyms = [
             configs_messages.DescribeConfigsSynonym(name=s.name, value=s.value, source=s.source)
             for s in entry.synonyms
         ]
     if request.include_documentation:
-        told.documentation = entry.documentation
-    return told
+        result.documentation = entry.documentation
+    return result
 
 
 async def list_config_resources(

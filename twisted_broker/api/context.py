@@ -1,9 +1,9 @@
-"""What a request function sees besides its request: who asks, over which listener, and the parts of
+"""What a request function sees besides its request: the client, the listener, and the parts of
 the broker.
 
 1. One context per request, gone with its answer.
 2. A loop over what a client named, or over what the cluster holds, takes its elements off `room`,
-   and awaits `next_turn()` when none is left: nobody waits for another's long request.
+   and awaits `next_turn()` when none is left: no client waits for another's long request.
 3. `appended` is set by Produce once its records are in the logs: from then on, and only then, the
    connection may start the next Produce.
 
@@ -15,10 +15,10 @@ from __future__ import annotations
 from collections.abc import Generator, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from twisted_broker.api.slices import SLICE_ELEMENTS, Slices
 from twisted_broker.net.listeners import Listener
 from twisted_broker.security.acl import CLUSTER_NAME, Authorizer, Operation, ResourceType
 from twisted_broker.security.principal import ANONYMOUS, Principal
+from twisted_broker.turns import SLICE_ELEMENTS, Turns
 
 __all__ = ["BrokerParts", "Listener", "RequestContext"]
 
@@ -61,7 +61,7 @@ class BrokerParts:
         "node_id",
         "replica_manager",
         "runtime",
-        "slices",
+        "turns",
     )
 
     def __init__(
@@ -79,7 +79,7 @@ class BrokerParts:
         forwarding: ForwardingManager | None = None,
         groups: GroupCoordinator | None = None,
         controller: Controller | None = None,
-        slices: Slices | None = None,
+        turns: Turns | None = None,
     ) -> None:
         self.node_id = node_id
         self.cluster_id = cluster_id
@@ -93,7 +93,7 @@ class BrokerParts:
         self.forwarding = forwarding
         self.groups = groups
         self.controller = controller
-        self.slices = slices
+        self.turns = turns or Turns(runtime.clock)
 
 
 class Encoded:
@@ -164,10 +164,7 @@ class RequestContext:
         What was looked up before may have changed.
         """
         self.sliced = True
-        slices = self.broker.slices
-        if slices is None:
-            slices = self.broker.slices = Slices(self.broker.runtime.clock)
-        await slices.next_turn()
+        await self.broker.turns.next_turn()
         self.room = SLICE_ELEMENTS
 
     async def in_slices(self, work: Generator[None, None, T]) -> T:

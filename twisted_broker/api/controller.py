@@ -4,7 +4,7 @@
 2. A long request is decided on part by part, each part on the view of its time; an element's own
    records stay together, as its answer does.
 
-Source: Kafka's `ControllerApis`; `RL 8.1`. Left out: decisions (the modules called), dispatch and
+Source: Kafka's `ControllerApis`; `RL 8.1`. Not here: decisions (the modules called), dispatch and
 permission of other nodes (`api/dispatch.py`).
 """
 
@@ -153,7 +153,7 @@ async def broker_heartbeat(
         await written
     if (
         beat.should_shut_down
-    ):  # its next incarnation need not wait for the end of a session that nobody holds
+    ):  # its next incarnation need not wait for the end of a session that no broker holds
         controller.sessions.forget(request.broker_id, request.broker_epoch)
     return broker_lifecycle.BrokerHeartbeatResponse(
         is_caught_up=beat.caught_up, is_fenced=beat.fenced, should_shut_down=beat.should_shut_down
@@ -190,7 +190,7 @@ async def assign_replicas_to_dirs(
 async def allocate_producer_ids(
     context: RequestContext, request: producer_ids.AllocateProducerIdsRequest
 ) -> producer_ids.AllocateProducerIdsResponse:
-    """A block of 1,000 ids that nobody else gets."""
+    """A block of 1,000 ids that no other broker gets."""
     controller = _controller(context)
     image = controller.view.image
     broker_registry.check_epoch(image, request.broker_id, request.broker_epoch)
@@ -343,7 +343,7 @@ async def alter_partition_reassignments(
 async def list_partition_reassignments(
     context: RequestContext, request: reassignment.ListPartitionReassignmentsRequest
 ) -> reassignment.ListPartitionReassignmentsResponse:
-    """What is durable is told."""
+    """Answers what is durable."""
     _check_cluster(context, Operation.DESCRIBE)
     return partition_requests.list_reassignments(_controller(context).image, request)
 

@@ -1,11 +1,11 @@
 """Who may create, change and delete: asked by the controller, with the principal of the client
 itself.
 
-1. Permission is asked before existence: what is refused tells nothing about what is there.
+1. Permission is asked before existence: a refusal does not show what exists.
 2. What may not be done is taken out of the request and answered with its own error; the rest goes
    on.
 
-Source: Kafka's `ControllerApis`; `RL 5.1`. Left out: stored ACLs (`security/acl.py`).
+Source: Kafka's `ControllerApis`; `RL 5.1`. Not here: stored ACLs (`security/acl.py`).
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def refuse_creations(
 
 
 def hide_configs(context: RequestContext, response: topics.CreateTopicsResponse) -> None:
-    """What a topic became is told to those who may describe its settings."""
+    """The settings of a new topic are answered to those who may describe them."""
     for result in response.topics:
         if result.error_code == ErrorCode.NONE and not context.may(
             Operation.DESCRIBE_CONFIGS, ResourceType.TOPIC, result.name

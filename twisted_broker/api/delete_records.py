@@ -3,7 +3,7 @@
 Guards: per topic permission (Delete), then existence, internal topics, leadership, the cleanup
 policy and the range.
 
-Source: RL 2.8; Kafka's `KafkaApis.handleDeleteRecordsRequest`; KIP-107. Leaves out: deleting the
+Source: RL 2.8; Kafka's `KafkaApis.handleDeleteRecordsRequest`; KIP-107. Not here: deleting the
 files (retention does).
 """
 

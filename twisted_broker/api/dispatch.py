@@ -1,27 +1,29 @@
-"""From a frame to the function that answers it, and from its result to bytes.
+"""Dispatch: from a frame to the function that answers it, and from its result to bytes.
 
-Owns the steps between a connection and a request function: header, route, gate, decode, run,
-encode.
+Owns the steps between a connection and a request function: header, route, permission for the
+cluster, decode, run, encode.
 
-1. A request function is stepped by hand: with nothing to wait for, its answer is there when
-   `send(None)` returns; only one that awaits a Deferred becomes a turn of the connection.
-2. An expected refusal (`BrokerError`) is the API's error answer; a broken peer (`WireError`) closes
-   its connection; anything else is a bug: UNKNOWN_SERVER_ERROR for the client, a traceback for us.
+1. A request function is stepped by hand: if it awaits nothing, its answer is there when
+   `send(None)` returns. Only one that awaits a Deferred is suspended (`SuspendedResponse`).
+2. An expected refusal (`BrokerError`) is the API's error answer; a malformed request (`WireError`)
+   closes its connection; anything else is a bug: UNKNOWN_SERVER_ERROR for the client, a traceback
+   in the log.
 3. An API or version that is not served closes the connection, as Kafka does; ApiVersions alone is
-   answered in version 0 with UNSUPPORTED_VERSION, so that a newer client can ask again.
-4. A request of many elements is read, worked on and answered in slices (`slices.py`); so is the
+   answered in version 0 with UNSUPPORTED_VERSION, so that a newer client can try again.
+4. A request of many elements is decoded, processed and answered in slices (`turns.py`); so is the
    answer of one that turned out long.
-5. A small slice is read here and sent with its header in one piece; a long one goes out as it is.
+5. A small slice of records is read here and sent with its header in one piece; a long one leaves as
+   a slice.
 
-Source: Kafka's `SocketServer.Processor`, `KafkaApis`, KIP-511; the project's notes on speed, item
-1. Leaves out: order (`net/connection.py`).
+Source: Kafka's `SocketServer.Processor`, `KafkaApis`, KIP-511; docs/ARCHITECTURE.md 7. Not here:
+the order of answers (`net/connection.py`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
 from struct import Struct
-from struct import error as StructError
+from struct import error as struct_error
 from typing import Any
 
 from twisted.internet.defer import CancelledError, Deferred
@@ -148,9 +150,9 @@ class BoundRoute:
         return refusal(request, self.response_class, self.version, code, message)
 
 
-class Timed(PendingResponse):
-    """One request in 64 of those that are answered at once: the way of its answer to the socket
-    is timed.
+class TimedResponse(PendingResponse):
+    """One in 64 of the requests that are answered at once: measures the time until its answer
+    is with the transport.
     """
 
     __slots__ = ("_seconds", "_served", "_since")
@@ -161,13 +163,13 @@ class Timed(PendingResponse):
         PendingResponse.__init__(self, answer)
         self._served, self._since, self._seconds = served, since, seconds
 
-    def left(self) -> None:
+    def on_sent(self) -> None:
         self._served.responses += 1
         self._served.response_seconds += self._seconds() - self._since
 
 
-class Written:
-    """What the steps that write a long answer end with."""
+class EncodedAnswer:
+    """The result of the steps that encode a long answer."""
 
     __slots__ = ("answer",)
 
@@ -175,7 +177,7 @@ class Written:
         self.answer = answer
 
 
-class Waiting(PendingResponse):
+class SuspendedResponse(PendingResponse):
     """A request function that waits for a Deferred.
 
     Many may: the request goes, and its bytes, where neither is needed for a refusal.
@@ -207,6 +209,8 @@ class Waiting(PendingResponse):
         self._connection = connection
         self._served = served
         self._context = context
+        # Thousands of fetches may wait: a request, and its frame, are kept only when something
+        # still needs them.
         self._request = None if served.refused_as_a_whole else request
         self._steps = steps
         if not served.route.forward:
@@ -242,6 +246,7 @@ class Waiting(PendingResponse):
             outcome = self._dispatcher.step(
                 self._served, self._context, self._request, self._steps, failed
             )
+            # The function ended with a long answer: its encoding is a coroutine of its own.
             if isinstance(outcome, Coroutine):
                 self._steps = outcome
                 outcome = self._dispatcher.step(self._served, self._context, self._request, outcome)
@@ -258,12 +263,12 @@ class Waiting(PendingResponse):
         self._served.remote_seconds += now - self._since
         self._since = now
         if self._gone:
-            discard(outcome)
+            discard(outcome)  # nobody reads it, but its slices hold files open
             return
         self.answer = outcome
-        self._connection.turn_done()
+        self._connection.response_ready()
 
-    def left(self) -> None:
+    def on_sent(self) -> None:
         self._served.responses += 1
         self._served.response_seconds += self._dispatcher.seconds() - self._since
 
@@ -293,11 +298,11 @@ class Dispatcher:
     ) -> Answer | PendingResponse:
         try:
             api_key, version, correlation_id, length = _HEAD.unpack_from(frame)
-        except StructError:
+        except struct_error:
             raise WireError(f"a frame of {len(frame)} bytes is no request") from None
         served = self._served.get(api_key << 16 | version) or self.find(api_key, version)
         if served is None:
-            return self._newer_api_versions(correlation_id)
+            return self._answer_newer_api_versions(correlation_id)
         count = served.requests = served.requests + 1
         began = 0.0 if count & _TIMED else self.seconds()
         client_id, offset = served.read_header(frame, length)
@@ -329,9 +334,9 @@ class Dispatcher:
         if not count & _TIMED:
             outcome = self._timed(served, connection.held_since, began, outcome)
         if isinstance(outcome, Deferred):
-            turn = Waiting(self, connection, served, context, request, steps)
-            turn.wait(outcome)
-            return turn
+            response = SuspendedResponse(self, connection, served, context, request, steps)
+            response.wait(outcome)
+            return response
         return outcome  # type: ignore[no-any-return]
 
     def _start_long(
@@ -342,16 +347,18 @@ class Dispatcher:
         frame: bytes | memoryview,
         offset: int,
     ) -> Answer | PendingResponse:
-        """Only its bytes are known yet; it answers its refusals itself."""
+        """Decodes, runs and encodes in slices. There is no request yet that a refusal could
+        mirror.
+        """
         if served.route.cluster_action and not context.may_on_cluster(Operation.CLUSTER_ACTION):
             raise WireError(f"{served.route.name} is for nodes of the cluster")
         steps = self._in_slices(served, context, frame, offset)
         outcome: Any = self.step(served, context, None, steps)
         if not isinstance(outcome, Deferred):
             return outcome  # type: ignore[no-any-return]
-        turn = Waiting(self, connection, served, context, None, steps)
-        turn.wait(outcome)
-        return turn
+        response = SuspendedResponse(self, connection, served, context, None, steps)
+        response.wait(outcome)
+        return response
 
     async def _in_slices(
         self, served: BoundRoute, context: RequestContext, frame: bytes | memoryview, offset: int
@@ -366,17 +373,17 @@ class Dispatcher:
         except (WireError, CancelledError):
             raise
         except Exception:
-            self._tell_failure(served, context)
+            self._log_failure(served, context)
             return served.refuse(request, ErrorCode.UNKNOWN_SERVER_ERROR, None)
 
     async def _written_in_slices(
         self, served: BoundRoute, context: RequestContext, response: Any
-    ) -> Written:
+    ) -> EncodedAnswer:
         """The answer of a long request."""
         if response is None:
-            return Written(None)
+            return EncodedAnswer(None)
         if response.__class__ is Encoded:
-            return Written(self.answer(served, context, response))
+            return EncodedAnswer(self.answer(served, context, response))
         parts: list[Any] = []
         try:
             await context.in_slices(encode_in_slices(response, served.version, parts))
@@ -388,14 +395,14 @@ class Dispatcher:
             )
             discard(parts)
             parts = served.unwritable()
-        return Written(_whole(served, context, parts))
+        return EncodedAnswer(_whole(served, context, parts))
 
-    def _tell_failure(self, served: BoundRoute, context: RequestContext) -> None:
+    def _log_failure(self, served: BoundRoute, context: RequestContext) -> None:
         _log.failure(
             "{name} v{version} from {client} failed",
             name=served.route.name,
             version=served.version,
-            client=_asker(context),
+            client=_client_text(context),
         )
 
     def _timed(self, served: BoundRoute, held_since: float, began: float, outcome: Any) -> Any:
@@ -406,7 +413,7 @@ class Dispatcher:
         return (
             outcome
             if outcome is None or isinstance(outcome, Deferred)
-            else Timed(served, outcome, now, self.seconds)
+            else TimedResponse(served, outcome, now, self.seconds)
         )
 
     def find(self, api_key: int, version: int) -> BoundRoute | None:
@@ -444,7 +451,7 @@ class Dispatcher:
                 done = stop.value
                 return (
                     done.answer
-                    if type(done) is Written
+                    if type(done) is EncodedAnswer
                     else self._written_in_slices(served, context, done)
                 )
             return self.answer(served, context, stop.value)
@@ -453,9 +460,9 @@ class Dispatcher:
         except WireError:
             raise
         except CancelledError:
-            return None
+            return None  # the client is gone: see `SuspendedResponse.abandon`
         except Exception:
-            self._tell_failure(served, context)
+            self._log_failure(served, context)
             return self.answer(
                 served, context, served.refuse(request, ErrorCode.UNKNOWN_SERVER_ERROR, None)
             )
@@ -480,12 +487,13 @@ class Dispatcher:
                 name=served.route.name,
                 version=served.version,
             )
+            # `parts` may hold some of the slices already: the message has all of them.
             if served.has_records:
-                _give_back(response)
+                _release_slices(response)
             parts = served.unwritable()
         return _whole(served, context, parts)
 
-    def _newer_api_versions(self, correlation_id: int) -> Answer:
+    def _answer_newer_api_versions(self, correlation_id: int) -> Answer:
         from twisted_broker.api.api_versions import too_new
 
         body = encode(too_new(self.routes, self.listener.is_controller), 0)
@@ -508,7 +516,7 @@ def _holds_records(struct: Any) -> bool:
     )
 
 
-def _give_back(message: Any) -> None:
+def _release_slices(message: Any) -> None:
     """Releases the slices of a message that will not be sent."""
     for field in message.FIELDS:
         value = getattr(message, field.name)
@@ -516,7 +524,7 @@ def _give_back(message: Any) -> None:
             value.release()
         elif isinstance(field.element, type) and _holds_records(field.element):
             for each in value if isinstance(value, list) else [value]:
-                _give_back(each)
+                _release_slices(each)
 
 
 def _with_records(parts: list[Any], correlation_id: int, header_end: bytes) -> Answer:
@@ -553,5 +561,5 @@ def _loaded(part: FileSlice, parts: list[Any]) -> bytes:
     return data
 
 
-def _asker(context: RequestContext) -> str:
+def _client_text(context: RequestContext) -> str:
     return one_line(f"{context.client_host} ({context.client_id!r})")

@@ -5,9 +5,9 @@
 3. A first batch that does not fit a hard limit (version <= 2) comes cut, as it is, so that the
    client sees that its limit is too small.
 4. At most about `TURN_BYTES` are converted in one turn of the reactor: a large answer for an old
-   client delays nobody else.
+   client delays no other one.
 
-Source: RL 1.8, RELIABILITY 5.3; Kafka's `LazyDownConversionRecords`. Leaves out: the formats
+Source: RL 1.8, RELIABILITY 5.3; Kafka's `LazyDownConversionRecords`. Not here: the formats
 (`wire.legacy`).
 """
 

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any
 
 from twisted_broker.api.down_conversion import convert_results
 from twisted_broker.api.leaders import LeaderHints
-from twisted_broker.api.slices import SLICE_ELEMENTS
 from twisted_broker.interfaces import TopicPartition
 from twisted_broker.replication.fetch_session import (
     FINAL_EPOCH,
@@ -39,6 +38,7 @@ from twisted_broker.replication.partition.fetch_data import (
     PartitionKey,
 )
 from twisted_broker.security.acl import Operation, ResourceType
+from twisted_broker.turns import SLICE_ELEMENTS
 from twisted_broker.wire.errors import BrokerError, ErrorCode, WireError
 from twisted_broker.wire.messages.fetch import (
     AbortedTransaction,
@@ -77,7 +77,9 @@ _HINTED = frozenset({ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_E
 
 
 async def fetch(context: RequestContext, request: FetchRequest) -> FetchResponse:
-    """Answers when `min_bytes` are there, something is to be told, or `max_wait_ms` passed."""
+    """Answers when `min_bytes` are there, a partition has an error or news, or after
+    `max_wait_ms`.
+    """
     replicas = context.broker.replica_manager
     assert replicas is not None
     params = _params(context, request)
@@ -97,6 +99,7 @@ async def fetch(context: RequestContext, request: FetchRequest) -> FetchResponse
         second_read = replicas.delayed_fetch(params, results, session)
         del results, readable, requests  # many may wait: each keeps what it needs
         results = await second_read
+    # Ascending, so that each index is right when it is used: the answer has the request's order.
     for index, result in refused:
         results.insert(index, result)
     try:
@@ -119,7 +122,7 @@ async def fetch(context: RequestContext, request: FetchRequest) -> FetchResponse
 
 
 def _params(context: RequestContext, request: FetchRequest) -> FetchParams:
-    """Raises INVALID_REQUEST for a replica id that nobody on a socket may use."""
+    """Raises INVALID_REQUEST for a replica id that no client may use."""
     version = context.version
     by_state = version >= _REPLICA_STATE_FROM
     replica_id = request.replica_state.replica_id if by_state else request.replica_id

@@ -31,7 +31,7 @@ GROUP_KEY = 0
 SHARE_KEY = 2
 FIRST_WITH_SEVERAL_KEYS = 4
 FIRST_WITH_SHARE_KEYS = 6
-NOBODY = (-1, "", -1)
+NO_COORDINATOR = (-1, "", -1)
 
 Found = tuple[ErrorCode, tuple[int, str, int]]
 
@@ -43,7 +43,7 @@ async def find_coordinator(
     found = await _find_all(context, request.key_type, keys)
     is_for_groups = request.key_type == GROUP_KEY
     if is_for_groups and any(error is ErrorCode.COORDINATOR_NOT_AVAILABLE for error, _ in found):
-        await context.offsets_topic.made()
+        await context.offsets_topic.wait_until_created()
         found = await _find_all(context, request.key_type, keys)
     if context.version >= FIRST_WITH_SEVERAL_KEYS:
         return FindCoordinatorResponse(
@@ -83,12 +83,12 @@ def _sentence(error: ErrorCode) -> str | None:
 
 def _find_share(context: RequestContext, key: str) -> Found:
     if context.version < FIRST_WITH_SHARE_KEYS:
-        return ErrorCode.INVALID_REQUEST, NOBODY
+        return ErrorCode.INVALID_REQUEST, NO_COORDINATOR
     if not context.may(Operation.CLUSTER_ACTION, ResourceType.CLUSTER, CLUSTER_NAME):
-        return ErrorCode.CLUSTER_AUTHORIZATION_FAILED, NOBODY
+        return ErrorCode.CLUSTER_AUTHORIZATION_FAILED, NO_COORDINATOR
     return (
         ErrorCode.COORDINATOR_NOT_AVAILABLE if _is_share_key(key) else ErrorCode.INVALID_REQUEST
-    ), NOBODY
+    ), NO_COORDINATOR
 
 
 def _is_share_key(key: str) -> bool:
@@ -108,11 +108,11 @@ def _find(context: RequestContext, key_type: int, key: str) -> Found:
     if key_type == SHARE_KEY:
         return _find_share(context, key)
     if key_type != GROUP_KEY:
-        return ErrorCode.INVALID_REQUEST, NOBODY
+        return ErrorCode.INVALID_REQUEST, NO_COORDINATOR
     if not context.may(Operation.DESCRIBE, ResourceType.GROUP, key):
-        return ErrorCode.GROUP_AUTHORIZATION_FAILED, NOBODY
+        return ErrorCode.GROUP_AUTHORIZATION_FAILED, NO_COORDINATOR
     found = context.offsets_topic.coordinator(key, context.listener.name)
     if found is None:
-        return ErrorCode.COORDINATOR_NOT_AVAILABLE, NOBODY
+        return ErrorCode.COORDINATOR_NOT_AVAILABLE, NO_COORDINATOR
     node_id, endpoint = found
     return ErrorCode.NONE, (node_id, endpoint.host, endpoint.port)

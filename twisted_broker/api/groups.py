@@ -5,30 +5,34 @@ side of classic groups.
 2. What a version cannot say is said the way that version's clients understand: no null protocol
    below v7, one member's error as the whole answer's below LeaveGroup v3, a group that does not
    exist as Dead below DescribeGroups v6.
-3. Only a join and a leader's or follower's sync wait; nothing else does but for the tombstones of
-   DeleteGroups, and a list of many groups, which is made in slices.
+3. A join and a sync wait for the group, DeleteGroups for its tombstones; nothing else waits.
+4. Every loop over what a client named, or over all groups, is in slices (`turns.py`).
 
-Source: Apache Kafka 4.3.1 `KafkaApis`, `JoinGroupRequest`, `LeaveGroupResponse`. Leaves out groups
+Source: Apache Kafka 4.3.1 `KafkaApis`, `JoinGroupRequest`, `LeaveGroupResponse`. Not here: groups
 of KIP-848, share and streams groups.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from typing import Any
 
 from twisted.internet.defer import Deferred
 
 from twisted_broker.api.context import Encoded, RequestContext
-from twisted_broker.api.slices import SLICE_ELEMENTS
-from twisted_broker.coordinator.effects import JoinAnswer, SyncAnswer
 from twisted_broker.coordinator.group_coordinator import (
     LISTED_PER_STEP,
     GroupDescription,
     GroupListing,
 )
-from twisted_broker.coordinator.group_core import JoinRequest, SyncRequest
+from twisted_broker.coordinator.group_requests import (
+    JoinAnswer,
+    JoinRequest,
+    SyncAnswer,
+    SyncRequest,
+)
 from twisted_broker.security.acl import CLUSTER_NAME, Operation, ResourceType, authorized_operations
+from twisted_broker.turns import SLICE_ELEMENTS
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.messages.groups import (
     DeletableGroupResult,
@@ -179,49 +183,39 @@ async def leave_group(context: RequestContext, request: LeaveGroupRequest) -> Le
 async def list_groups(
     context: RequestContext, request: ListGroupsRequest
 ) -> ListGroupsResponse | Encoded:
-    if context.groups.is_loading:
+    if context.groups.runtime.is_loading:
         return ListGroupsResponse(error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
-    listed: Deferred[ListGroupsResponse | Encoded] = Deferred()
-    context.groups.parts.slices.start(_listing(context, request, listed))
-    answer: ListGroupsResponse | Encoded = await listed
-    return answer
+    return await context.in_slices(_listing(context, request))
 
 
 def _listing(
-    context: RequestContext,
-    request: ListGroupsRequest,
-    listed: Deferred[ListGroupsResponse | Encoded],
-) -> Iterator[None]:
-    """Found, judged and encoded in slices: a million groups are two seconds of work.
+    context: RequestContext, request: ListGroupsRequest
+) -> Generator[None, None, ListGroupsResponse | Encoded]:
+    """Found, checked and encoded in slices: a million groups are two seconds of work, and as
+    messages so many objects that the garbage collector would stop the broker to walk over them.
 
     Few are an ordinary answer, at once.
     """
     count = 0
     rows: list[bytes] = []
-    try:
-        wanted = _wanted(context, request)
-        for some in context.groups.listings():
-            groups = [
-                ListedGroup(
-                    group_id=g.group_id,
-                    protocol_type=g.protocol_type,
-                    group_state=g.state,
-                    group_type=CLASSIC,
-                )
-                for g in some
-                if wanted(g)
-            ]
-            if len(some) < LISTED_PER_STEP and not rows:
-                listed.callback(ListGroupsResponse(groups=groups))
-                return
-            count += len(groups)
-            rows.append(_rows(groups, context.version))
-            yield
-            if listed.called:
-                return  # nobody waits for it any more
-        listed.callback(_joined(count, rows, context.version))
-    except Exception:
-        listed.errback()
+    wanted = _wanted(context, request)
+    for some in context.groups.listings():
+        groups = [
+            ListedGroup(
+                group_id=g.group_id,
+                protocol_type=g.protocol_type,
+                group_state=g.state,
+                group_type=CLASSIC,
+            )
+            for g in some
+            if wanted(g)
+        ]
+        if len(some) < LISTED_PER_STEP and not rows:
+            return ListGroupsResponse(groups=groups)
+        count += len(groups)
+        rows.append(_rows(groups, context.version))
+        yield
+    return _joined(count, rows, context.version)
 
 
 def _wanted(context: RequestContext, request: ListGroupsRequest) -> Callable[[GroupListing], bool]:
@@ -333,6 +327,9 @@ async def delete_groups(
         started.append((name, _delete(context, name)))
     results: list[Any] = []
     for group_id, deleted in started:
+        context.room -= 1
+        if context.room < 0:
+            await context.next_turn()
         error = deleted if isinstance(deleted, ErrorCode) else await deleted
         results.append(DeletableGroupResult(group_id=group_id, error_code=error))
     return DeleteGroupsResponse(results=results)

@@ -1,7 +1,7 @@
 """Whom to ask instead: the current leader of a partition and where it is reached, for answers that
 name them (KIP-951).
 
-Source: Kafka's `KafkaApis.getCurrentLeader`. Leaves out: who is leader (`image`).
+Source: Kafka's `KafkaApis.getCurrentLeader`. Not here: who is leader (`image`).
 """
 
 from __future__ import annotations

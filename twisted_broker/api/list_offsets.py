@@ -7,8 +7,8 @@ named once, a timestamp that the version knows.
    follower up to the log end.
 2. Version 0 lists the starts of segments instead.
 
-Source: RL 2.7, 3.4; Kafka's `KafkaApis.handleListOffsetRequest`; KIP-734. Leaves out: the look-up
-(`replication.partition.offset_lookup`).
+Source: RL 2.7, 3.4; Kafka's `KafkaApis.handleListOffsetRequest`; KIP-734. Not here: the look-up
+(`replication/partition/offset_lookup.py`).
 """
 
 from __future__ import annotations

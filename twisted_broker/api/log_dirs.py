@@ -3,7 +3,7 @@
 1. A directory that failed is listed with KAFKA_STORAGE_ERROR and without its partitions.
 2. Version 3 and later refuse as a whole what earlier versions answer with an empty list.
 
-Source: Kafka's `ReplicaManager.describeLogDirs`; KIP-113, KIP-827, KIP-1066. Left out: replicas on
+Source: Kafka's `ReplicaManager.describeLogDirs`; KIP-113, KIP-827, KIP-1066. Not here: replicas on
 the move, cordoned directories.
 """
 
@@ -12,10 +12,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from twisted_broker.api.context import RequestContext
-from twisted_broker.api.slices import SLICE_ELEMENTS
 from twisted_broker.interfaces import TopicPartition
 from twisted_broker.log.log import Log
 from twisted_broker.security.acl import Operation
+from twisted_broker.turns import SLICE_ELEMENTS
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.messages import log_dirs as log_dirs_messages
 

@@ -92,7 +92,7 @@ class _Reach:
 async def metadata(
     context: RequestContext, request: metadata_messages.MetadataRequest
 ) -> metadata_messages.MetadataResponse:
-    """Waits for nothing but its turns; all is told of one image."""
+    """Waits for nothing but its turns; the answer is from one image."""
     image: MetadataImage = context.metadata.image
     reach = _Reach(image, context.listener.name, context.version)
     response = metadata_messages.MetadataResponse(

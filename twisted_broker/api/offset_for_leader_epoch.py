@@ -3,7 +3,7 @@
 Guards: per topic ClusterAction on the cluster, or Describe on the topic; then existence, leadership
 and the epoch sent.
 
-1. An epoch whose end cannot be told is answered with -1 and -1, without an error.
+1. An epoch whose end is unknown is answered with -1 and -1, without an error.
 
 Source: RL 2.6, 6.3; Kafka's `KafkaApis.handleOffsetForLeaderEpochRequest`; KIP-101, KIP-279,
 KIP-320.

@@ -1,25 +1,33 @@
 """OffsetCommit, OffsetFetch, OffsetDelete: the wire's side of committed offsets.
 
-1. Permission on the group first, then on each topic, before anything tells whether it exists.
-2. Topics and partitions must exist to be committed or deleted; what was committed is told whatever
-   became of the topic.
+1. Permission on the group first, then on each topic, before any answer shows whether it exists.
+2. Topics and partitions must exist to be committed or deleted; what was committed can be fetched
+   whatever became of the topic.
 3. With topic ids (v10) an unknown id is UNKNOWN_TOPIC_ID; a commit by name carries the topic's id
    of this moment.
-4. An answer has the order of its request.
+4. An answer has the order of its request; all that is committed is in the order of topic and
+   partition.
+5. Every loop over what a client named, or over what a group holds, is in slices (`turns.py`).
 
 Source: Apache Kafka 4.3.1 `KafkaApis` (KIP-211, 447, 496, 709, 848); 3.9 for versions 0 and 1,
-which this broker keeps in `__consumer_offsets` too. Leaves out offsets of transactions.
+which this broker keeps in `__consumer_offsets` too. Not here: offsets of transactions.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
+from itertools import groupby
+from operator import itemgetter
 
 from twisted_broker.api.context import RequestContext
 from twisted_broker.api.groups import check_group
-from twisted_broker.api.slices import SLICE_ELEMENTS
-from twisted_broker.coordinator.offset_requests import CommitRequest, FetchedOffset, OffsetToCommit
+from twisted_broker.coordinator.offset_metadata_manager import (
+    CommitRequest,
+    FetchedOffset,
+    OffsetToCommit,
+)
 from twisted_broker.security.acl import Operation, ResourceType
+from twisted_broker.turns import SLICE_ELEMENTS
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.messages.offsets import (
     OffsetCommitRequest,
@@ -72,7 +80,7 @@ async def offset_commit(
                 offsets[name or "", partition.partition_index] = _offset(
                     name or "", topic_id, partition
                 )  # named twice: the last counts
-    told = await _commit(context, request, tuple(offsets.values())) if offsets else {}
+    stored = await _commit(context, request, tuple(offsets.values())) if offsets else {}
     response = OffsetCommitResponse()
     for row, topic in enumerate(request.topics):
         context.room -= 1
@@ -81,7 +89,7 @@ async def offset_commit(
             context.room -= 1
             if context.room < 0:
                 await context.next_turn()
-            error = refused.get((row, p.partition_index)) or told.get(
+            error = refused.get((row, p.partition_index)) or stored.get(
                 (names[row] or "", p.partition_index), ErrorCode.NONE
             )
             answers.append(
@@ -108,10 +116,10 @@ def _offset(name: str, topic_id: bytes, partition: OffsetCommitRequestPartition)
 async def _commit(
     context: RequestContext, request: OffsetCommitRequest, offsets: tuple[OffsetToCommit, ...]
 ) -> dict[tuple[str, int], ErrorCode]:
-    """An error per place; what refuses the whole commit is told for each of them."""
+    """An error per partition; what refuses the whole commit is the error of each of them."""
     is_new = context.version >= FIRST_WITH_GROUP_ID_NOT_FOUND
     try:
-        told: dict[tuple[str, int], ErrorCode] = await context.groups.commit(
+        stored: dict[tuple[str, int], ErrorCode] = await context.groups.commit(
             CommitRequest(
                 request.group_id,
                 request.member_id,
@@ -124,11 +132,11 @@ async def _commit(
         )
     except BrokerError as refusal:
         return {(offset.topic, offset.partition): refusal.code for offset in offsets}
-    return told
+    return stored
 
 
 def _name(context: RequestContext, name: str, topic_id: bytes) -> str | None:
-    """The topic's name; None for an id that nobody has."""
+    """The topic's name; None for an unknown id."""
     if context.version < FIRST_WITH_TOPIC_IDS:
         return name
     topic = context.metadata.image.topics_by_id.get(bytes(topic_id))
@@ -223,9 +231,7 @@ async def _fetch_group(
     try:
         check_group(context, request.group_id, Operation.DESCRIBE)
         if request.topics is None:
-            topics = await _all_topics(
-                context, context.groups.fetch_offsets(request.group_id, None, require_stable)
-            )
+            topics = await _all_topics(context, request.group_id, require_stable)
         else:
             context.groups.fetch_offsets(request.group_id, (), require_stable)
             topics = [
@@ -240,65 +246,68 @@ async def _fetch_group(
 async def _fetch_topic(
     context: RequestContext, group_id: str, topic: OffsetFetchRequestTopics, require_stable: bool
 ) -> OffsetFetchResponseTopics:
-    name = _name(context, topic.name, topic.topic_id)
-    if name is None:
-        partitions = _refused(topic.partition_indexes, ErrorCode.UNKNOWN_TOPIC_ID)
-    elif not context.may(Operation.DESCRIBE, ResourceType.TOPIC, name):
-        partitions = _refused(topic.partition_indexes, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
-    else:
-        topic_id, partitions = bytes(topic.topic_id), []
-        for start in range(0, len(topic.partition_indexes), SLICE_ELEMENTS):
-            if context.room < 0:
-                await context.next_turn()
-            places = [
-                (name, index, topic_id)
-                for index in topic.partition_indexes[start : start + SLICE_ELEMENTS]
-            ]
-            partitions += [
-                _fetched(f) for f in context.groups.fetch_offsets(group_id, places, require_stable)
-            ]
-            context.room -= len(places)
     context.room -= 1
+    name = _name(context, topic.name, topic.topic_id)
+    error = ErrorCode.NONE
+    if name is None:
+        error = ErrorCode.UNKNOWN_TOPIC_ID
+    elif not context.may(Operation.DESCRIBE, ResourceType.TOPIC, name):
+        error = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    topic_id = bytes(topic.topic_id)
+    partitions: list[OffsetFetchResponsePartitions] = []
+    for start in range(0, len(topic.partition_indexes), SLICE_ELEMENTS):
+        if context.room < 0:
+            await context.next_turn()
+        indexes = topic.partition_indexes[start : start + SLICE_ELEMENTS]
+        context.room -= len(indexes)
+        if error or name is None:
+            partitions += _refused(indexes, error)
+        else:
+            wanted = [(name, index, topic_id) for index in indexes]
+            fetched = context.groups.fetch_offsets(group_id, wanted, require_stable)
+            partitions += [_fetched(f) for f in fetched]
     return OffsetFetchResponseTopics(
         name=topic.name, topic_id=topic.topic_id, partitions=partitions
     )
 
 
 async def _all_topics(
-    context: RequestContext, fetched: Iterable[FetchedOffset]
+    context: RequestContext, group_id: str, require_stable: bool
 ) -> list[OffsetFetchResponseTopics]:
-    """Grouped by topic; without those that may not be seen and, where ids are asked for, those
-    that have none any more.
+    """All that is committed, by topic; without those that may not be seen and, where ids are asked
+    for, those that have none any more.
     """
-    by_name: dict[str, list[FetchedOffset]] = {}
-    for each in fetched:
+    topics: list[OffsetFetchResponseTopics] = []
+    committed = context.groups.committed_partitions(group_id)
+    for name, some in groupby(committed, key=itemgetter(0)):
         context.room -= 1
         if context.room < 0:
             await context.next_turn()
-        by_name.setdefault(each.topic, []).append(each)
-    return list(_visible(context, by_name))
-
-
-def _visible(
-    context: RequestContext, by_name: dict[str, list[FetchedOffset]]
-) -> Iterator[OffsetFetchResponseTopics]:
-    for name, offsets in by_name.items():
-        if not context.may(Operation.DESCRIBE, ResourceType.TOPIC, name):
+        topic = context.metadata.image.topics_by_name.get(name)
+        has_ids = context.version >= FIRST_WITH_TOPIC_IDS
+        if (has_ids and topic is None) or not context.may(
+            Operation.DESCRIBE, ResourceType.TOPIC, name
+        ):
             continue
-        topic_id = NULL_UUID
-        if context.version >= FIRST_WITH_TOPIC_IDS:
-            topic = context.metadata.image.topics_by_name.get(name)
-            if topic is None:
-                continue
-            topic_id = topic.id
-            offsets = [
-                f
-                for f in offsets
-                if f.committed is None or f.committed.topic_id in (NULL_UUID, topic_id)
+        topic_id = topic.id if has_ids and topic is not None else NULL_UUID
+        answer = OffsetFetchResponseTopics(name=name, topic_id=topic_id, partitions=[])
+        wanted = [(*each, NULL_UUID) for each in some]
+        for start in range(0, len(wanted), SLICE_ELEMENTS):
+            if context.room < 0:
+                await context.next_turn()
+            found = context.groups.fetch_offsets(
+                group_id, wanted[start : start + SLICE_ELEMENTS], require_stable
+            )
+            context.room -= len(found)
+            answer.partitions += [
+                _fetched(f)
+                for f in found
+                if not has_ids
+                or f.committed is None
+                or f.committed.topic_id in (NULL_UUID, topic_id)
             ]
-        yield OffsetFetchResponseTopics(
-            name=name, topic_id=topic_id, partitions=[_fetched(f) for f in offsets]
-        )
+        topics.append(answer)
+    return topics
 
 
 def _fetched(found: FetchedOffset) -> OffsetFetchResponsePartitions:
@@ -333,7 +342,7 @@ async def offset_delete(
 ) -> OffsetDeleteResponse:
     check_group(context, request.group_id, Operation.DELETE)
     context.groups.check_delete_offsets(request.group_id)
-    told: dict[tuple[str, int], ErrorCode] = {}
+    errors: dict[tuple[str, int], ErrorCode] = {}
     for topic in request.topics:
         error = _topic_to_change(context, topic.name)[1]
         context.room -= 1
@@ -341,23 +350,24 @@ async def offset_delete(
             context.room -= 1
             if context.room < 0:
                 await context.next_turn()
-            told[topic.name, p.partition_index] = error or _partition_error(
+            errors[topic.name, p.partition_index] = error or _partition_error(
                 context, topic.name, p.partition_index
             )
-    wanted = [place for place, error in told.items() if not error]
-    told |= await context.groups.delete_offsets(request.group_id, wanted) if wanted else {}
-    return OffsetDeleteResponse(
-        topics=[
-            OffsetDeleteResponseTopic(
-                name=topic.name,
-                partitions=[
-                    OffsetDeleteResponsePartition(
-                        partition_index=p.partition_index,
-                        error_code=told[topic.name, p.partition_index],
-                    )
-                    for p in topic.partitions
-                ],
+    wanted = [each for each, error in errors.items() if not error]
+    errors |= await context.groups.delete_offsets(request.group_id, wanted) if wanted else {}
+    response = OffsetDeleteResponse()
+    for topic in request.topics:
+        context.room -= 1
+        answers = []
+        for p in topic.partitions:
+            context.room -= 1
+            if context.room < 0:
+                await context.next_turn()
+            answers.append(
+                OffsetDeleteResponsePartition(
+                    partition_index=p.partition_index,
+                    error_code=errors[topic.name, p.partition_index],
+                )
             )
-            for topic in request.topics
-        ]
-    )
+        response.topics.append(OffsetDeleteResponseTopic(name=topic.name, partitions=answers))
+    return response

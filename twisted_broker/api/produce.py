@@ -14,7 +14,7 @@ existence and the records; what is left is appended.
    INVALID_TXN_STATE.
 
 Source: RL 1.6, 1.7, 5.1; Kafka's `KafkaApis.handleProduceRequest`,
-`ProduceRequest.validateRecords`; KIP-467, KIP-951. Leaves out: quotas.
+`ProduceRequest.validateRecords`; KIP-467, KIP-951. Not here: quotas.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _BATCH_HEADER_BYTES, _ATTRIBUTES_AT = 61, 22
 _CODEC_MASK, _ZSTD, _TRANSACTIONAL = 0x07, 4, 0x10
 
 _AT_A_TIME, _BYTES_OF_AN_ELEMENT = 200, 15
-"""Partitions that are appended to at a stroke; 32 KiB (by a shift) count as much as one."""
+"""Partitions that are appended to without a pause; 32 KiB (by a shift) count as much as one."""
 
 _NONE = ErrorCode.NONE
 _WRITE, _TOPIC = Operation.WRITE, ResourceType.TOPIC
@@ -85,6 +85,7 @@ async def produce(context: RequestContext, request: ProduceRequest) -> ProduceRe
             _topic_response(context, topic, start, topics, entries, awaited)
     if entries:
         outcomes += replicas.produce(entries, acks)
+    # From here the connection's next Produce may start: this one is in the log.
     context.appended = True
     if acks and replicas.must_wait(outcomes, acks):
         wait_ms = context.bounded_wait(request.timeout_ms)
@@ -110,8 +111,8 @@ async def _append_some(
     acks: int,
     outcomes: list[AppendOutcome],
 ) -> None:
-    """What has come together of a long request; nothing else of this connection starts before
-    the rest of it is appended.
+    """Appends the entries so far of a long request. The connection starts no other request before
+    all of it is appended.
     """
     outcomes += context.replica_manager.produce(entries, acks)
     entries.clear()
@@ -146,6 +147,8 @@ def _topic_response(
             len(data.records) >> _BYTES_OF_AN_ELEMENT if data.records is not None else 0
         )
         refused = refusal or _records_refusal(data.records, version)
+        # Kafka's order: a partition that is not there counts before records that are wrong. Looked
+        # up only after a refusal: the append checks it anyway.
         if (
             refused is not None
             and refusal is None

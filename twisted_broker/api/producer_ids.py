@@ -4,7 +4,7 @@
    had before does not matter.
 2. Transactions are not served: a transactional id is INVALID_REQUEST.
 
-Source: Kafka's `TransactionCoordinator.handleInitProducerId`; KIP-98, KIP-360. Left out: blocks of
+Source: Kafka's `TransactionCoordinator.handleInitProducerId`; KIP-98, KIP-360. Not here: blocks of
 ids (`cluster/forwarding_manager.py`).
 """
 
@@ -19,7 +19,7 @@ from twisted_broker.wire.messages.producer_ids import InitProducerIdRequest, Ini
 async def init_producer_id(
     context: RequestContext, request: InitProducerIdRequest
 ) -> InitProducerIdResponse:
-    """Waits only when a new block of ids is needed; then COORDINATOR_LOAD_IN_PROGRESS tells the
+    """Waits only when a new block of ids is needed; then COORDINATOR_LOAD_IN_PROGRESS makes the
     client to ask again.
     """
     if request.transactional_id is not None:

@@ -2,7 +2,7 @@
 
 Guards: per topic permission (Read), then existence and leadership.
 
-Source: Kafka's `KafkaApis.handleDescribeProducersRequest`; KIP-664. Leaves out: the state itself
+Source: Kafka's `KafkaApis.handleDescribeProducersRequest`; KIP-664. Not here: the state itself
 (`log.producer_state`).
 """
 

@@ -7,7 +7,7 @@ one.
    becomes empty.
 3. Offsets that are not known are -1.
 
-Source: the `getErrorResponse` of Kafka's request classes. Leaves out: refusals of single topics or
+Source: the `getErrorResponse` of Kafka's request classes. Not here: refusals of single topics or
 partitions (each API's own).
 """
 

@@ -12,7 +12,7 @@ all derived from these rows.
    (broker) or in `api/controller.py` (controller). A row with `forward` and no module is passed on
    to the controller as it is (`api/forwarding.py`).
 
-Source: Kafka 4.3.1's message definitions; lower versions as in 3.9. Leaves out: SASL, transactions,
+Source: Kafka 4.3.1's message definitions; lower versions as in 3.9. Not here: SASL, transactions,
 ACLs, quotas (not served yet).
 """
 
@@ -35,7 +35,7 @@ class Route:
     other nodes of the cluster.
 
     `cancel`: a request that waits is given up when its client goes (it changes nothing).
-    `advertised_min`: the lowest version that ApiVersions tells, where that differs.
+    `advertised_min`: the lowest version that ApiVersions advertises, where that differs.
     """
 
     __slots__ = (

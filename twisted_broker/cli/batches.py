@@ -5,7 +5,7 @@
    ends the walk.
 3. Zeros up to the end of the file are preallocated room; between batches they are damage.
 
-Source: Kafka's DumpLogSegments and FileRecords. Leaves out: what a record's bytes mean
+Source: Kafka's DumpLogSegments and FileRecords. Not here: what a record's bytes mean
 (`payloads`).
 """
 
@@ -33,7 +33,7 @@ CHUNK = 1 << 16
 MAX_OUTPUT_BYTES = 1 << 30
 
 
-class Found:
+class FileBatch:
     """One whole batch, or message of an older format: its place in the file and its bytes."""
 
     __slots__ = ("position", "size", "view")
@@ -49,7 +49,7 @@ class Found:
         return self.view.records(MAX_OUTPUT_BYTES)
 
 
-def read_batches(path: Path, start: int = 0) -> Iterator[Found | Damage]:
+def read_batches(path: Path, start: int = 0) -> Iterator[FileBatch | Damage]:
     """Everything from the byte `start` to the end of the file as it was when the walk began."""
     with path.open("rb", buffering=READ_AHEAD) as file:
         end = os.fstat(file.fileno()).st_size
@@ -65,7 +65,7 @@ def read_batches(path: Path, start: int = 0) -> Iterator[Found | Damage]:
             position += found.size
 
 
-def read_one(file: BinaryIO, path: Path, position: int, end: int) -> Found | Damage | None:
+def read_one(file: BinaryIO, path: Path, position: int, end: int) -> FileBatch | Damage | None:
     """The batch at `position`; None when only zeros follow."""
     prefix = file.read(PREFIX.size)
     if not any(prefix) and only_zeros(file):
@@ -85,7 +85,7 @@ def read_one(file: BinaryIO, path: Path, position: int, end: int) -> Found | Dam
             str(path), position, f"the batch needs {size} bytes, the file has {end - position}"
         )
     try:
-        return Found(position, prefix + file.read(size - PREFIX.size), magic)
+        return FileBatch(position, prefix + file.read(size - PREFIX.size), magic)
     except CorruptRecordError as error:
         return Damage(str(path), position, error.args[-1])
 
@@ -97,7 +97,7 @@ def only_zeros(file: BinaryIO) -> bool:
     return True
 
 
-def checksum_damage(path: Path, found: Found) -> Damage | None:
+def checksum_damage(path: Path, found: FileBatch) -> Damage | None:
     """What is wrong with the checksum, or None."""
     view = found.view
     if view.is_valid_crc():
@@ -118,7 +118,7 @@ def timestamp_type_name(view: BatchView | MessageView) -> str:
     return "LogAppendTime" if view.timestamp_type == LOG_APPEND_TIME else "CreateTime"
 
 
-def batch_row(found: Found) -> Row:
+def batch_row(found: FileBatch) -> Row:
     """One line about a batch or message."""
     view = found.view
     if isinstance(view, MessageView):

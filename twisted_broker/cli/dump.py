@@ -4,7 +4,7 @@
    said to be unknown.
 2. Reading never stops at damage that does not hide what follows.
 
-Source: Kafka's DumpLogSegments and LogFileUtils. Leaves out: whether files agree with each other
+Source: Kafka's DumpLogSegments and LogFileUtils. Not here: whether files agree with each other
 (`verify`).
 """
 
@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from twisted_broker.cli import small_files
-from twisted_broker.cli.batches import Found, batch_row, checksum_damage, read_batches
+from twisted_broker.cli.batches import FileBatch, batch_row, checksum_damage, read_batches
 from twisted_broker.cli.payloads import Payload, payload_of, record_rows
 from twisted_broker.cli.rows import Damage, Row
 
@@ -72,7 +72,7 @@ def batch_file_rows(path: Path, with_records: bool) -> Iterator[Row | Damage]:
 
 
 def one_batch_rows(
-    path: Path, found: Found, payload: Payload, with_records: bool
+    path: Path, found: FileBatch, payload: Payload, with_records: bool
 ) -> Iterator[Row | Damage]:
     yield batch_row(found)
     damage = checksum_damage(path, found)

@@ -1,10 +1,11 @@
-"""`replog explain`: asks brokers about one partition, and gathers what they say.
+"""The queries of `replog explain`: one GET to each broker, all at once.
 
-Owns the asking: addresses out of run files, one GET per broker, all at once.
+Owns the addresses out of run files, and the answers.
 
-1. A broker that does not answer is part of the story: its line says why.
+1. A broker that does not answer is an answer, too: its error says why.
 
-Source: issue "Replication", explain; `status.pages`. Leaves out: the words (`story`).
+Source: Kafka has none; the fields are those of `replication/explain/explanation.py`. Not here: the
+text (`cli/explain_text.py`).
 """
 
 from __future__ import annotations
@@ -18,29 +19,32 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-_PATIENCE_SECONDS = 5.0
+_TIMEOUT_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What one broker said.
+    """What one broker answered.
 
-    `told` None: `error` says why; `knows` False: it answered that there is no such partition.
+    `state` is None: `error` says why; `knows` False: it answered that there is no such partition.
     """
 
     address: str
     node: str
-    told: dict[str, Any] | None
+    state: dict[str, Any] | None
     error: str = ""
     knows: bool = True
 
 
 class NoStatus(Exception):
-    """A run file from which no broker can be asked; `str()` is one line."""
+    """A run file without a broker that can be queried; `str()` is one line."""
 
 
 def addresses_in(path: Path) -> list[tuple[str, str]]:
-    """(node id, HOST:PORT) of every broker in a run file that tells of itself. Raises NoStatus."""
+    """(node id, HOST:PORT) of every broker in a run file that has a status port.
+
+    Raises NoStatus.
+    """
     try:
         brokers = json.loads(path.read_text(encoding="utf-8"))["brokers"]
         found = [
@@ -49,23 +53,23 @@ def addresses_in(path: Path) -> list[tuple[str, str]]:
             if entry.get("status")
         ]
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
-        raise NoStatus(f"{path} is no run file of running brokers: {error}") from None
+        raise NoStatus(f"{path} is not the run file of a running broker: {error}") from None
     if not found:
         raise NoStatus(f"the brokers of {path} have no status port (replog.status.port=-1)")
     return found
 
 
-def ask_all(targets: Sequence[tuple[str, str]], topic: str, partition: int) -> list[Answer]:
+def query_all(targets: Sequence[tuple[str, str]], topic: str, partition: int) -> list[Answer]:
     """In the order of `targets`: (node id or "", HOST:PORT)."""
     with ThreadPoolExecutor(max_workers=min(32, len(targets))) as pool:
-        return list(pool.map(lambda target: ask(target[0], target[1], topic, partition), targets))
+        return list(pool.map(lambda target: query(target[0], target[1], topic, partition), targets))
 
 
-def ask(node: str, address: str, topic: str, partition: int) -> Answer:
+def query(node: str, address: str, topic: str, partition: int) -> Answer:
     """Never raises."""
     host, _, port = address.rpartition(":")
     try:
-        connection = HTTPConnection(host or "127.0.0.1", int(port), timeout=_PATIENCE_SECONDS)
+        connection = HTTPConnection(host or "127.0.0.1", int(port), timeout=_TIMEOUT_SECONDS)
         try:
             connection.request(
                 "GET",
@@ -80,14 +84,14 @@ def ask(node: str, address: str, topic: str, partition: int) -> Answer:
             return Answer(address, node, None, body.decode(errors="replace").strip(), knows=False)
         if response.status != 200:
             return Answer(address, node, None, f"it answers with status {response.status}")
-        told = json.loads(body)
-        return Answer(address, str(told["broker"]), told)
+        state = json.loads(body)
+        return Answer(address, str(state["broker"]), state)
     except TimeoutError:
-        return Answer(address, node, None, f"it does not answer within {_PATIENCE_SECONDS:.0f} s")
+        return Answer(address, node, None, f"it does not answer within {_TIMEOUT_SECONDS:.0f} s")
     except (OSError, HTTPException, ValueError, LookupError, TypeError) as error:
-        return Answer(address, node, None, f"it cannot be asked: {error}")
+        return Answer(address, node, None, f"it cannot be reached: {error}")
 
 
 def is_known(answers: Iterable[Answer]) -> bool:
-    """Whether anybody told of the partition."""
-    return any(answer.told is not None for answer in answers)
+    """Whether any broker knows the partition."""
+    return any(answer.state is not None for answer in answers)

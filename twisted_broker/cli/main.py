@@ -1,7 +1,7 @@
 """The command line `replog`, over click: options and exit statuses.
 
-1. The exit status is 0 when all is well, 1 when damage was found, 2 when the question was wrong.
-2. SendQueue is one line per fact on standard output; progress goes to standard error, and only to a
+1. The exit status is 0 when all is well, 1 when damage was found, 2 for wrong arguments.
+2. Output is one line per fact on standard output; progress goes to standard error, and only to a
    terminal.
 """
 
@@ -102,17 +102,17 @@ def verify(directories: tuple[Path, ...], records: bool, replicas: bool) -> None
     "run_files",
     type=click.Path(path_type=Path),
     multiple=True,
-    help="Ask all brokers of this run file; may be repeated.",
+    help="Query all brokers of this run file; may be repeated.",
 )
 @click.option(
     "--status",
     "statuses",
     metavar="HOST:PORT",
     multiple=True,
-    help="Ask the broker whose status port this is; may be repeated.",
+    help="Query the broker at this status port; may be repeated.",
 )
 @click.option(
-    "--json", "as_json", is_flag=True, help="What each broker told, one JSON object per line."
+    "--json", "as_json", is_flag=True, help="The answer of each broker, one JSON object per line."
 )
 def explain(
     topic: str,
@@ -121,13 +121,13 @@ def explain(
     statuses: tuple[str, ...],
     as_json: bool,
 ) -> None:
-    """Why PARTITION of TOPIC is as it is: who leads, who is out of sync and why, for whom the high
-    watermark waits, what was cut.
+    """Explain the state of PARTITION of TOPIC: its leader, which replicas are out of sync and why,
+    which of them the high watermark waits for, what was truncated.
 
-    Asks every broker it is told of. The exit status is 1 when none of them knows the partition.
+    Queries every broker named. The exit status is 1 when none of them knows the partition.
     """
-    from twisted_broker.cli.explain import NoStatus, addresses_in, ask_all, is_known
-    from twisted_broker.cli.story import story
+    from twisted_broker.cli.explain import NoStatus, addresses_in, is_known, query_all
+    from twisted_broker.cli.explain_text import explain_lines
 
     targets = [("", address) for address in statuses]
     missing = []
@@ -138,20 +138,25 @@ def explain(
             missing.append(str(error))
     if not targets:
         raise click.UsageError(
-            "; ".join(missing) or "whom to ask? --run-file FILE, or --status HOST:PORT"
+            "; ".join(missing)
+            or "name the brokers to query: --run-file FILE, or --status HOST:PORT"
         )
     for line in missing:
         click.echo(line, err=True)
-    answers = ask_all(targets, topic, partition)
+    answers = query_all(targets, topic, partition)
     if as_json:
         for answer in answers:
             click.echo(
                 json.dumps(
-                    {"address": answer.address, "told": answer.told, "error": answer.error or None}
+                    {
+                        "address": answer.address,
+                        "state": answer.state,
+                        "error": answer.error or None,
+                    }
                 )
             )
     elif is_known(answers):
-        for line in story(topic, partition, answers):
+        for line in explain_lines(topic, partition, answers):
             click.echo(line)
     else:
         for answer in answers:

@@ -2,11 +2,11 @@
 
 Owns the options of `recover` and what it says.
 
-1. Sources that cannot be used are told, each in one line on standard error; the rest goes on.
+1. A source that cannot be used is one line on standard error; the others are used.
 2. The exit status is 0 when it was written, 1 when no source can be used, 2 when the question was
    wrong: nothing was changed then.
 
-Leaves out: the recovery itself (`cluster/metadata_recovery.py`).
+Not here: the recovery itself (`cluster/metadata_recovery.py`).
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def recover(
         try:
             usable.append(read_source(files, str(path.resolve())))
         except (CannotRecover, CheckpointError, OSError) as error:
-            click.echo(f"left out: {error}", err=True)
+            click.echo(f"not used: {error}", err=True)
     if not usable:
         sys.exit(1)
     for each in usable:
@@ -109,7 +109,7 @@ def recover(
         click.echo(f"kept as {name}")
     image = source.image
     partitions = sum(len(topic.partitions) for topic in image.topics_by_id.values())
-    click.echo(f"took {source.path}: {_reach(source.end_offset, image.epoch)}")
+    click.echo(f"used {source.path}: {_reach(source.end_offset, image.epoch)}")
     click.echo(
         f"it holds {len(image.topics_by_id)} topics with {partitions} "
         f"partitions, and {len(image.brokers)} brokers"
@@ -119,9 +119,8 @@ def recover(
         f"{done.cluster_id}; its next epoch is {done.epoch + 1}"
     )
     click.echo(
-        f"missing is what was decided from offset {source.end_offset} on, if "
-        "anything: new topics, settings, who leads; "
-        "a broker that applied more stops and says so"
+        f"changes from offset {source.end_offset} on are lost, if there were any: new topics, "
+        "settings, leaders; a broker that has applied one of them stops and logs it"
     )
 
 

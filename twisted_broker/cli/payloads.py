@@ -5,7 +5,7 @@
 2. A record type of a later version is no damage: its bytes are shown.
 
 Source: Kafka's ControlRecordType, ApiMessageType of the metadata records, GroupMetadataManager.
-Leaves out: batches (`batches`).
+Not here: batches (`batches`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from twisted_broker.cli.batches import Found
+from twisted_broker.cli.batches import FileBatch
 from twisted_broker.cli.rows import Damage, Row, time_text
 from twisted_broker.wire import control_batch
 from twisted_broker.wire import schema as messages
@@ -160,7 +160,7 @@ def payload_of(path: Path) -> Payload:
     )
 
 
-def record_rows(path: Path, found: Found, payload: Payload) -> Iterator[Row | Damage]:
+def record_rows(path: Path, found: FileBatch, payload: Payload) -> Iterator[Row | Damage]:
     """The records of one batch or message."""
     view = found.view
     decode_one = control if isinstance(view, BatchView) and view.is_control else payload

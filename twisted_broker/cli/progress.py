@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-Tell = Callable[[str, int], None]
+ProgressCallback = Callable[[str, int], None]
 """`tell(what, bytes_done)`: called for each file as it is read."""
 
 
@@ -15,7 +15,7 @@ def silent(what: str, done: int) -> None:
 
 
 @contextmanager
-def progress() -> Iterator[Tell]:
+def progress() -> Iterator[ProgressCallback]:
     """A line that shows what is being read and how much was."""
     if not sys.stderr.isatty():
         yield silent

@@ -7,7 +7,7 @@
 3. Bytes are shown as text when they are printable UTF-8, else as base64 under `<name>_base64`
    (JSON) or with escapes (text).
 
-Leaves out: where rows come from (`small_files`, `batches`) and what they mean (`payloads`).
+Not here: where rows come from (`small_files`, `batches`) and what they mean (`payloads`).
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ properties.
 3. Nothing here opens a file for writing, so it may run beside the broker that owns the directory.
 
 Source: Kafka's OffsetIndex, TimeIndex, AbortedTxn, ProducerStateManager, CheckpointFile,
-PartitionMetadata, MetaProperties, FileQuorumStateStore. Leaves out: whether the entries agree with
+PartitionMetadata, MetaProperties, FileQuorumStateStore. Not here: whether the entries agree with
 the log (`verify`).
 """
 

@@ -19,7 +19,7 @@ import re
 from pathlib import Path
 
 from twisted_broker.cli.dump import LEFT_OVER, OFFSET_CHECKPOINTS, file_rows, kind_of
-from twisted_broker.cli.progress import Tell, silent
+from twisted_broker.cli.progress import ProgressCallback, silent
 from twisted_broker.cli.report import Report
 from twisted_broker.cli.rows import Damage
 from twisted_broker.cli.small_files import offset_checkpoint_rows
@@ -38,7 +38,9 @@ AT_MOST_LOG_END = {
 Checkpoints = dict[str, dict[str, int]]
 
 
-def verify_directory(directory: Path, with_records: bool = False, tell: Tell = silent) -> Report:
+def verify_directory(
+    directory: Path, with_records: bool = False, tell: ProgressCallback = silent
+) -> Report:
     """Checks `directory` and returns all that was found."""
     report = Report()
     if (
@@ -68,7 +70,9 @@ def verify_directory(directory: Path, with_records: bool = False, tell: Tell = s
     return report
 
 
-def verify_partition(directory: Path, report: Report, with_records: bool, tell: Tell) -> Report:
+def verify_partition(
+    directory: Path, report: Report, with_records: bool, tell: ProgressCallback
+) -> Report:
     """One partition; what its log directory says of its start is believed."""
     parent = directory.resolve().parent
     report.in_use = is_in_use(parent)

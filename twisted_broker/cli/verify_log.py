@@ -11,7 +11,7 @@
    directory that is in use, a batch that is being written, an index that runs ahead of what was
    read, and a file that is about to take another's place are no finding.
 
-Leaves out: replaying producers' sequences.
+Not here: replaying producers' sequences.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from twisted_broker.cli.batches import Found, checksum_damage, read_batches
+from twisted_broker.cli.batches import FileBatch, checksum_damage, read_batches
 from twisted_broker.cli.dump import LEFT_OVER, file_rows, kind_of
 from twisted_broker.cli.payloads import BAD_BYTES
-from twisted_broker.cli.progress import Tell
+from twisted_broker.cli.progress import ProgressCallback
 from twisted_broker.cli.report import Report
 from twisted_broker.cli.rows import Damage
 from twisted_broker.cli.small_files import base_offset_of, is_uuid, leader_epoch_rows, snapshot_rows
@@ -46,7 +46,7 @@ class EpochCheck:
         self.starts: list[tuple[int, int]] = []
         self.at = -1
         self.last_epoch = -1
-        self.told = False
+        self.reported = False
         if path.exists():
             self.read()
 
@@ -54,7 +54,7 @@ class EpochCheck:
         for item in leader_epoch_rows(self.path):
             if isinstance(item, Damage):
                 self.report.findings.append(item)
-                self.told = True
+                self.reported = True
                 continue
             entry = (item["start_offset"], item["epoch"])
             if self.starts and (entry[0] <= self.starts[-1][0] or entry[1] <= self.starts[-1][1]):
@@ -80,8 +80,8 @@ class EpochCheck:
             # raised
             return
         cached = self.starts[self.at][1] if self.at >= 0 else -1
-        if epoch >= 0 and cached != epoch and not self.told and base_offset >= self.log_start:
-            self.told = True
+        if epoch >= 0 and cached != epoch and not self.reported and base_offset >= self.log_start:
+            self.reported = True
             self.report.add(
                 self.path,
                 -1,
@@ -106,7 +106,7 @@ class LogCheck:
         directory: Path,
         report: Report,
         with_records: bool,
-        tell: Tell,
+        tell: ProgressCallback,
         recovery_point: int | None = None,
         log_start: int = 0,
     ) -> None:
@@ -215,7 +215,7 @@ class LogCheck:
         self,
         path: Path,
         base: int,
-        found: Found,
+        found: FileBatch,
         index: OffsetIndexCheck | None,
         times: TimeIndexCheck | None,
         aborted: TransactionIndexCheck | None,
@@ -244,7 +244,7 @@ class LogCheck:
             self.report.add(path, position, f"offset {last} is too far from the segment's {base}")
         self.next_offset = max(self.next_offset, last + 1)
 
-    def bounds(self, path: Path, found: Found, readable: bool) -> tuple[int, int, int, int]:
+    def bounds(self, path: Path, found: FileBatch, readable: bool) -> tuple[int, int, int, int]:
         """(first offset, last offset, max timestamp, records)."""
         view = found.view
         if isinstance(view, MessageView):
@@ -275,7 +275,7 @@ class LogCheck:
             max(count, 0),
         )
 
-    def records(self, path: Path, found: Found) -> Iterator[int]:
+    def records(self, path: Path, found: FileBatch) -> Iterator[int]:
         """The offsets of the batch's records, all of them decoded."""
         previous = -1
         try:

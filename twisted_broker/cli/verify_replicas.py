@@ -8,7 +8,7 @@ them, are equal up to the high watermark.
 3. A replica that ends before that high watermark is a finding: it was away, or lost records.
 4. Replicas of different topic ids are no replicas of each other: a finding, and not compared.
 
-Source: RL 9; the intent of Kafka's ReplicaVerificationTool. Only reads. Leaves out: what a single
+Source: RL 9; the intent of Kafka's ReplicaVerificationTool. Only reads. Not here: what a single
 log must meet (`verify_log`).
 """
 
@@ -18,8 +18,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from twisted_broker.cli.batches import Found, checksum_damage, read_batches
-from twisted_broker.cli.progress import Tell, silent
+from twisted_broker.cli.batches import FileBatch, checksum_damage, read_batches
+from twisted_broker.cli.progress import ProgressCallback, silent
 from twisted_broker.cli.report import Report
 from twisted_broker.cli.rows import Damage
 from twisted_broker.cli.verify import PARTITION, is_in_use, read_checkpoints
@@ -66,7 +66,7 @@ class Replica:
     def _end(self) -> int:
         end = self.segments[-1][0] if self.segments else 0
         for found in read_batches(self.segments[-1][1]) if self.segments else ():
-            if isinstance(found, Found):
+            if isinstance(found, FileBatch):
                 end = batch_of(found).last_offset + 1
         return end
 
@@ -97,7 +97,7 @@ class Replica:
                     yield batch
 
 
-def batch_of(found: Found) -> Batch:
+def batch_of(found: FileBatch) -> Batch:
     view = found.view
     if isinstance(view, BatchView):
         return Batch(
@@ -106,7 +106,7 @@ def batch_of(found: Found) -> Batch:
     return Batch(view.offset, view.offset, -1, view.crc, found.size)
 
 
-def verify_replicas(directories: Sequence[Path], tell: Tell = silent) -> Report:
+def verify_replicas(directories: Sequence[Path], tell: ProgressCallback = silent) -> Report:
     """Compares every partition that two or more of the log directories hold."""
     report = Report()
     partitions: dict[str, list[Replica]] = {}
@@ -151,7 +151,7 @@ def compare(replicas: Sequence[Replica], report: Report) -> None:
     """Holds each replica against the one with the highest high watermark."""
     reference = max(replicas, key=lambda replica: (replica.high_watermark, replica.end))
     start = max(replica.start for replica in replicas)
-    once = report  # what is damaged in the reference is told once
+    once = report  # what is damaged in the reference is reported once
     for replica in replicas:
         if replica.end < reference.high_watermark:
             report.add(

@@ -193,14 +193,13 @@ def _change(view: ClusterView, key: tuple[int, str], wanted: Values) -> list[Rec
     """The records that turn a resource's settings into `wanted`, after all checks."""
     current = view.image.config(*key)
     check_values(view, key, current, wanted)
-    found: list[Record] = []
-    for name in sorted(current.keys() | wanted.keys()):
-        if current.get(name) != wanted.get(name):
-            found.append(
-                records.ConfigRecord(
-                    resource_type=key[0], resource_name=key[1], name=name, value=wanted.get(name)
-                )
-            )
+    found: list[Record] = [
+        records.ConfigRecord(
+            resource_type=key[0], resource_name=key[1], name=name, value=wanted.get(name)
+        )
+        for name in sorted(current.keys() | wanted.keys())
+        if current.get(name) != wanted.get(name)
+    ]
     if view.elr and current.get(_MIN_ISR) != wanted.get(_MIN_ISR):
         found.append(records.ClearElrRecord(topic_name=key[1] if key[0] == TOPIC_RESOURCE else ""))
     return found

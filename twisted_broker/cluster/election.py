@@ -50,7 +50,7 @@ class Elected(NamedTuple):
 
 
 def elect(candidates: Candidates, acceptable: Acceptable, election: Election) -> Elected:
-    """Chooses the leader. `acceptable(broker)`: may that replica lead now?"""
+    """Chooses the leader. `acceptable(broker)`: whether that replica may lead now."""
 
     def valid(broker: int) -> bool:
         return (

@@ -1,4 +1,4 @@
-"""Reading a partition of `__consumer_offsets` back into groups, in slices. Ring 1.
+"""Reading a partition of `__consumer_offsets` back into groups, in steps. Ring 1.
 
 Owns `load_steps`, a generator: each step is a piece of work of a millisecond or two, and others run
 between two of them.
@@ -13,9 +13,9 @@ between two of them.
 4. Records that cannot be read are counted and skipped, and an older value of the same key counts:
    where there is one, the log is read once more, every record in its turn. A batch that cannot be
    read ends the load with BrokerError.
-5. A large load keeps out of the garbage collector's sight (`_keep`).
-6. Groups appear only when all is read; whoever activates the shard then starts the sessions of
-   those with members.
+5. What a large load makes is kept from the garbage collector (`_freeze_loaded`).
+6. Groups appear only when all is read; the runtime then starts the sessions of those with
+   members.
 
 Source: Apache Kafka 4.3.1 `CoordinatorLoaderImpl`, `GroupMetadataManager.onLoaded`,
 `OffsetMetadataManager.replay*`.
@@ -28,16 +28,16 @@ from collections.abc import Iterator
 
 from twisted.logger import Logger
 
-from twisted_broker.coordinator.coordinator_shard import CoordinatorShard, GroupEntry
-from twisted_broker.coordinator.effects import GroupSnapshot
-from twisted_broker.coordinator.group_core import GroupCore
+from twisted_broker.coordinator.classic_group import ClassicGroup, group_from_snapshot
+from twisted_broker.coordinator.coordinator_shard import CoordinatorShard
+from twisted_broker.coordinator.group_entry import GroupEntry
 from twisted_broker.coordinator.group_records import (
     GroupRecord,
+    GroupSnapshot,
     MalformedRecord,
     OffsetRecord,
     read_record,
 )
-from twisted_broker.coordinator.group_state import Group, group_from_snapshot
 from twisted_broker.coordinator.offsets import GroupOffsets
 from twisted_broker.wire.batch_fields import (
     ATTRIBUTES,
@@ -65,13 +65,13 @@ RECORDS_PER_STEP = 256
 VALUES_PER_STEP = 64
 GROUPS_PER_STEP = 64
 PENDING_KEYS = 20_000
-KEPT_AT_ONCE = 5_000
+FREEZE_EVERY = 5_000
 _UNUSUAL = CODEC_MASK | CONTROL_FLAG | TRANSACTIONAL_FLAG
 _log = Logger()
 
 
-class _Picture:
-    """What the log says so far, up to `position`.
+class _Replay:
+    """What the records up to `position` say.
 
     `one_by_one`: every record is decoded in its turn.
     """
@@ -85,7 +85,7 @@ class _Picture:
         "position",
         "skipped",
         "snapshots",
-        "texts",
+        "topic_names",
     )
 
     def __init__(self, position: int, one_by_one: bool = False) -> None:
@@ -94,7 +94,7 @@ class _Picture:
         self.offsets: dict[str, GroupOffsets] = {}
         self.open_transactions: dict[int, set[str]] = {}
         self.skipped = 0
-        self.texts: dict[str, str] = {}
+        self.topic_names: dict[str, str] = {}
         self._latest: dict[bytes | None, tuple[int, bytes | None]] = {}
         self._one_by_one = one_by_one
         self._until_step = RECORDS_PER_STEP
@@ -126,14 +126,14 @@ class _Picture:
                         self._until_step = RECORDS_PER_STEP
                         yield
             if len(latest) >= PENDING_KEYS:
-                yield from self.settle()
+                yield from self.decode_latest()
             self.position = max(self.position, header[BASE_OFFSET] + header[LAST_OFFSET_DELTA] + 1)
             position = batch_end
 
     def _replay_unusual(self, batch: BatchView) -> Iterator[None]:
         """A control batch, one of a transaction, a compressed one."""
         if batch.is_control or batch.is_transactional:
-            yield from self.settle()
+            yield from self.decode_latest()
         if batch.is_control:
             self._end_transaction(batch)
             return
@@ -147,12 +147,12 @@ class _Picture:
             if number % RECORDS_PER_STEP == 0:
                 yield
 
-    def settle(self) -> Iterator[None]:
-        """Decodes what waits."""
+    def decode_latest(self) -> Iterator[None]:
+        """Decodes the last value of each key."""
         for number, (key, (record_offset, value)) in enumerate(self._latest.items(), 1):
             self._replay_record(key, value, record_offset, -1)
-            if number % KEPT_AT_ONCE == 0:
-                _keep()
+            if number % FREEZE_EVERY == 0:
+                _freeze_loaded()
             if number % VALUES_PER_STEP == 0:
                 yield
         self._latest.clear()
@@ -177,13 +177,13 @@ class _Picture:
         offsets = self.offsets.get(read.group_id)
         if offsets is None:
             offsets = self.offsets[read.group_id] = GroupOffsets()
-        place = (self.texts.setdefault(read.topic, read.topic), read.partition)
+        partition = (self.topic_names.setdefault(read.topic, read.topic), read.partition)
         if read.value is None:
-            offsets.remove(place, record_offset)
+            offsets.remove(partition, record_offset)
         elif producer_id < 0:
-            offsets.put(place, read.value)
+            offsets.put(partition, read.value)
         else:
-            offsets.put_transactional(producer_id, place, read.value)
+            offsets.put_transactional(producer_id, partition, read.value)
             self.open_transactions.setdefault(producer_id, set()).add(read.group_id)
 
     def _end_transaction(self, batch: BatchView) -> None:
@@ -194,8 +194,8 @@ class _Picture:
                     self.offsets[group_id].end_transaction(batch.producer_id, kind == COMMIT)
 
 
-def _keep() -> None:
-    """Takes what is loaded, and all that lives by now, out of the garbage collector's sight.
+def _freeze_loaded() -> None:
+    """Keeps the garbage collector from walking over what is loaded, and all else that lives by now.
 
     It would walk over all groups again and again while they become more: 0.2 s for 100,000 of them,
     in the middle of a step. Counting references frees them still; only cycles that are garbage at
@@ -210,81 +210,83 @@ def load_steps(shard: CoordinatorShard) -> Iterator[None]:
 
     Raises BrokerError.
     """
-    start, end = shard.parts.store.bounds(shard.index)
+    start, end = shard.context.store.bounds(shard.index)
     if start < end:
-        # whoever made us leader is in the middle of something: reading comes in a turn of its own
+        # The caller is in the middle of a change of roles: reading comes in a turn of its own.
         yield
-    picture = _Picture(start)
-    yield from _read(shard, picture, end)
-    if picture.skipped:
-        picture = _Picture(start, one_by_one=True)
-        yield from _read(shard, picture, end)
+    replayed = _Replay(start)
+    yield from _read(shard, replayed, end)
+    if replayed.skipped:
+        replayed = _Replay(start, one_by_one=True)
+        yield from _read(shard, replayed, end)
         _log.warn(
             "__consumer_offsets-{index}: {count} unreadable records skipped",
             index=shard.index,
-            count=picture.skipped,
+            count=replayed.skipped,
         )
-    shard.open_transactions = picture.open_transactions
-    yield from _raise_groups(shard, picture)
+    shard.open_transactions = replayed.open_transactions
+    yield from _create_groups(shard, replayed)
 
 
-def _read(shard: CoordinatorShard, picture: _Picture, end: int) -> Iterator[None]:
-    store, slice_bytes = shard.parts.store, min(SLICE_BYTES, shard.parts.settings.load_buffer_bytes)
-    while picture.position < end:
-        before = picture.position
+def _read(shard: CoordinatorShard, replayed: _Replay, end: int) -> Iterator[None]:
+    store, slice_bytes = (
+        shard.context.store,
+        min(SLICE_BYTES, shard.context.settings.load_buffer_bytes),
+    )
+    while replayed.position < end:
+        before = replayed.position
         try:
             data = store.read(shard.index, before, slice_bytes)
         except BrokerError as error:
             start = store.bounds(shard.index)[0]
             if error.code is not ErrorCode.OFFSET_OUT_OF_RANGE or start <= before:
                 raise
-            picture.position = start  # retention moved the start meanwhile
+            replayed.position = start  # retention moved the start meanwhile
             continue
-        yield from picture.replay(data)
-        if picture.position == before:
+        yield from replayed.replay(data)
+        if replayed.position == before:
             break  # compaction took the tail
         yield
-    yield from picture.settle()
+    yield from replayed.decode_latest()
 
 
-def _raise_groups(shard: CoordinatorShard, picture: _Picture) -> Iterator[None]:
-    snapshots, offsets = picture.snapshots, picture.offsets
+def _create_groups(shard: CoordinatorShard, replayed: _Replay) -> Iterator[None]:
+    snapshots, offsets = replayed.snapshots, replayed.offsets
     number = 0
     for name in snapshots:
-        _raise_group(shard, name, snapshots[name], offsets.get(name))
+        _create_group(shard, name, snapshots[name], offsets.get(name))
         snapshots[name] = None  # so that a million of them do not all go at the end
         number += 1
-        if number % KEPT_AT_ONCE == 0:
-            _keep()
+        if number % FREEZE_EVERY == 0:
+            _freeze_loaded()
         if number % GROUPS_PER_STEP == 0:
             yield
     for name, held in offsets.items():
         if name not in snapshots and not held.is_empty():
-            _raise_group(shard, name, None, held)
+            _create_group(shard, name, None, held)
         number += 1
-        if number % KEPT_AT_ONCE == 0:
-            _keep()
+        if number % FREEZE_EVERY == 0:
+            _freeze_loaded()
         if number % GROUPS_PER_STEP == 0:
             yield
 
 
-def _raise_group(
+def _create_group(
     shard: CoordinatorShard, name: str, snapshot: GroupSnapshot | None, offsets: GroupOffsets | None
 ) -> None:
-    core = GroupCore(_group(shard, name, snapshot), shard.parts.settings.group)
-    shard.groups[name] = GroupEntry(core, offsets)
+    shard.groups[name] = GroupEntry(_group(shard, name, snapshot), offsets)
 
 
-def _group(shard: CoordinatorShard, group_id: str, snapshot: GroupSnapshot | None) -> Group:
-    now_ms = shard.parts.wall_ms()
+def _group(shard: CoordinatorShard, group_id: str, snapshot: GroupSnapshot | None) -> ClassicGroup:
+    wall_ms = shard.context.wall_ms()
     if snapshot is None:
-        return Group(group_id, now_ms)
+        return ClassicGroup(group_id, wall_ms)
     try:
-        return group_from_snapshot(snapshot, now_ms)
+        return group_from_snapshot(snapshot, wall_ms)
     except ValueError as error:
         _log.warn(
             "__consumer_offsets-{index}: {error}; the group starts empty",
             index=shard.index,
             error=error,
         )
-        return Group(group_id, now_ms)
+        return ClassicGroup(group_id, wall_ms)

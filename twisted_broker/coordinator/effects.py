@@ -1,58 +1,25 @@
-"""What a group's core wants done: answers, timers, records. Ring 0.
+"""What the decisions on groups want done: requests answered, timers set, records written. Ring 0.
 
-Owns the vocabulary between the pure core (`rebalance.py`) and what carries it out
-(`group_coordinator.py`).
+Owns `GroupEffects`, the queue of one shard, and the effects in it.
 
-1. A core call returns its consequences in the order in which they are to be carried out; it carries
-   out none itself.
-2. A `token` stands for one parked request. The core never looks into it and answers each exactly
-   once.
-3. A `GroupWrite` comes back as one `written(purpose, error)` call of the core, when the record is
-   replicated or refused.
+1. Effects are run in the order in which they were added, by `CoordinatorShard.run_effects`, after
+   the decision has returned: a decision runs none itself, so none sees a group in mid-change.
+2. A waiting request (`Token`) is answered exactly once.
+3. A `WriteGroup` comes back as one `GroupMetadataManager.write_ended`, when its record is
+   replicated or refused. Its purpose says what depends on that.
 
-Source: Apache Kafka's `CoordinatorResult` and `CoordinatorTimer`, as plain data.
+Source: Apache Kafka 4.3.1 `CoordinatorResult`, `CoordinatorTimer`, as plain data.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass, field
 from enum import Enum
 
-from twisted_broker.wire.errors import ErrorCode
-
-Token = object
-NO_GENERATION = -1
-
-
-@dataclass(frozen=True, slots=True)
-class JoinAnswer:
-    """A JoinGroup answer: `members` is (member id, instance id, metadata) and filled for the
-    leader only.
-    """
-
-    error: ErrorCode = ErrorCode.NONE
-    member_id: str = ""
-    generation: int = NO_GENERATION
-    protocol_type: str | None = None
-    protocol_name: str | None = None
-    leader: str = ""
-    skip_assignment: bool = False
-    members: tuple[tuple[str, str | None, bytes], ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class SyncAnswer:
-    error: ErrorCode = ErrorCode.NONE
-    protocol_type: str | None = None
-    protocol_name: str | None = None
-    assignment: bytes = b""
-
-
-@dataclass(frozen=True, slots=True)
-class LeaveAnswer:
-    member_id: str
-    instance_id: str | None
-    error: ErrorCode
+from twisted_broker.coordinator.classic_group import ClassicGroup, ClassicGroupMember, Token
+from twisted_broker.coordinator.group_records import GroupSnapshot
+from twisted_broker.coordinator.group_requests import JoinAnswer, SyncAnswer
 
 
 class TimerKind(Enum):
@@ -62,51 +29,28 @@ class TimerKind(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Answered:
-    """The parked request `token` is answered."""
+class CompleteRequest:
+    """Answers the waiting request `token`."""
 
     token: Token
     answer: JoinAnswer | SyncAnswer
 
 
 @dataclass(frozen=True, slots=True)
-class TimerSet:
+class ScheduleTimer:
     """(Re)starts the group's timer of this kind; `member_id` is empty but for SESSION."""
 
+    group: ClassicGroup
     kind: TimerKind
     member_id: str
     delay_ms: int
 
 
 @dataclass(frozen=True, slots=True)
-class TimerCancelled:
+class CancelTimer:
+    group: ClassicGroup
     kind: TimerKind
     member_id: str
-
-
-@dataclass(frozen=True, slots=True)
-class MemberSnapshot:
-    member_id: str
-    instance_id: str | None
-    client_id: str
-    client_host: str
-    rebalance_timeout_ms: int
-    session_timeout_ms: int
-    subscription: bytes
-    assignment: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class GroupSnapshot:
-    """The content of one group record."""
-
-    group_id: str
-    protocol_type: str = ""
-    generation: int = 0
-    protocol: str | None = None
-    leader: str | None = None
-    state_timestamp_ms: int = -1
-    members: tuple[MemberSnapshot, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,13 +62,13 @@ class GroupCreated:
 
 @dataclass(frozen=True, slots=True)
 class GroupEmptied:
-    """The last member is gone; a failure changes nothing in memory, the next record repairs it."""
+    """The last member is gone. A failure changes nothing in memory: the next record repairs it."""
 
 
 @dataclass(frozen=True, slots=True)
 class AssignmentStored:
-    """The leader's assignment; success makes the generation stable, failure starts another
-    round.
+    """The leader's assignment: success makes the generation stable, failure starts another
+    rebalance.
     """
 
     generation: int
@@ -152,9 +96,54 @@ Purpose = GroupCreated | GroupEmptied | AssignmentStored | StaticMemberReplaced
 
 
 @dataclass(frozen=True, slots=True)
-class GroupWrite:
+class WriteGroup:
+    """Appends the group's record."""
+
+    group: ClassicGroup
     snapshot: GroupSnapshot
     purpose: Purpose
 
 
-Consequence = Answered | TimerSet | TimerCancelled | GroupWrite
+Effect = CompleteRequest | ScheduleTimer | CancelTimer | WriteGroup
+
+
+class GroupEffects:
+    """The effects of one shard's groups that are not run yet, the oldest first in `queue`."""
+
+    __slots__ = ("queue",)
+
+    def __init__(self) -> None:
+        self.queue: deque[Effect] = deque()
+
+    def complete(self, token: Token, answer: JoinAnswer | SyncAnswer) -> None:
+        self.queue.append(CompleteRequest(token, answer))
+
+    def complete_join(
+        self, group: ClassicGroup, member: ClassicGroupMember, answer: JoinAnswer
+    ) -> None:
+        """Answers the member's JoinGroup if one waits."""
+        token = group.set_awaiting_join(member, None)
+        if token is not None:
+            self.complete(token, answer)
+
+    def complete_sync(self, member: ClassicGroupMember, answer: SyncAnswer) -> bool:
+        """Answers the member's SyncGroup if one waits; whether one did."""
+        token, member.awaiting_sync = member.awaiting_sync, None
+        if token is not None:
+            self.complete(token, answer)
+        return token is not None
+
+    def restart_session(self, group: ClassicGroup, member: ClassicGroupMember) -> None:
+        """Gives the member its whole session timeout from now on."""
+        self.schedule(group, TimerKind.SESSION, member.session_timeout_ms, member.member_id)
+
+    def schedule(
+        self, group: ClassicGroup, kind: TimerKind, delay_ms: int, member_id: str = ""
+    ) -> None:
+        self.queue.append(ScheduleTimer(group, kind, member_id, delay_ms))
+
+    def cancel(self, group: ClassicGroup, kind: TimerKind, member_id: str = "") -> None:
+        self.queue.append(CancelTimer(group, kind, member_id))
+
+    def write(self, group: ClassicGroup, snapshot: GroupSnapshot, purpose: Purpose) -> None:
+        self.queue.append(WriteGroup(group, snapshot, purpose))

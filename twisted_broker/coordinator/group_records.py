@@ -17,11 +17,10 @@ Source: FILE_FORMATS 4; `GroupCoordinatorRecordHelpers`, `GroupCoordinatorRecord
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from twisted_broker.coordinator.effects import GroupSnapshot, MemberSnapshot
 from twisted_broker.wire.errors import WireError
 from twisted_broker.wire.messages.group_records import (
     GroupMetadataKey,
@@ -38,6 +37,7 @@ LEGACY_OFFSET, OFFSET, GROUP = 0, 1, 2
 OFFSET_VERSION, OFFSET_VERSION_WITH_EXPIRY, GROUP_VERSION = 4, 1, 3
 NEWEST_OFFSET_VERSION = NEWEST_GROUP_VERSION = 4
 NO_EXPIRY = -1
+LONGEST_TEXT_BYTES = 32767
 _SHORT = struct.Struct(">h")
 
 
@@ -58,6 +58,31 @@ class CommittedOffset:
     expire_timestamp_ms: int = NO_EXPIRY
     topic_id: bytes = NULL_UUID
     record_offset: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class MemberSnapshot:
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    client_host: str
+    rebalance_timeout_ms: int
+    session_timeout_ms: int
+    subscription: bytes
+    assignment: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class GroupSnapshot:
+    """The content of one group record."""
+
+    group_id: str
+    protocol_type: str = ""
+    generation: int = 0
+    protocol: str | None = None
+    leader: str | None = None
+    state_timestamp_ms: int = -1
+    members: tuple[MemberSnapshot, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +115,15 @@ def partition_for(group_id: str, partitions_count: int) -> int:
     """The partition of `__consumer_offsets` that holds the group."""
     hashed = java_hash(group_id)
     return (0 if hashed == -(1 << 31) else abs(hashed)) % partitions_count
+
+
+def fits_record(*texts: str | None) -> bool:
+    """Whether each could be a string of a record, whose length has 16 bits."""
+    return all(
+        len(text) <= LONGEST_TEXT_BYTES // 4 or len(text.encode()) <= LONGEST_TEXT_BYTES
+        for text in texts
+        if text
+    )
 
 
 # writing
@@ -143,11 +177,23 @@ def _member_record(member: MemberSnapshot) -> MemberMetadata:
     )
 
 
-def batch_of(records: Sequence[KeyValue], now_ms: int) -> bytes:
+def batch_of(records: Sequence[KeyValue], wall_ms: int) -> bytes:
     """One batch; its base sequence is 0 as in Kafka's, though there is no producer."""
     builder = BatchBuilder(base_sequence=0)
     for key, value in records:
-        builder.append(now_ms, key, value)
+        builder.append(wall_ms, key, value)
+    return builder.build()
+
+
+def batch_in_steps(
+    records: Iterable[KeyValue], wall_ms: int, per_step: int
+) -> Generator[None, None, bytes]:
+    """As `batch_of`, pausing after every `per_step` records."""
+    builder = BatchBuilder(base_sequence=0)
+    for number, (key, value) in enumerate(records, 1):
+        builder.append(wall_ms, key, value)
+        if number % per_step == 0:
+            yield
     return builder.build()
 
 

@@ -1,12 +1,11 @@
-"""A group's committed offsets: what a reader sees, what is still on its way, what has expired. Ring
-0.
+"""A group's committed offsets: what a reader sees, what is in flight, what has expired. Ring 0.
 
 Owns `GroupOffsets` and the rule of expiry.
 
 1. `committed` holds only what is stored: a commit enters when its record is replicated, later
    records over earlier ones.
-2. Between append and replication a partition counts as in flight; a reader that asks for stable
-   offsets is told to wait.
+2. Between append and replication a partition counts as in flight; a reader that wants stable
+   offsets is refused for now.
 3. An offset of an open transaction is invisible until the commit marker and gone with the abort
    marker; the marker's offsets win over a plain commit only when their record is the later one.
 4. An offset expires when its own expiry has passed (old clients) or when retention has passed since
@@ -14,15 +13,20 @@ Owns `GroupOffsets` and the rule of expiry.
    offsets only or are not subscribed to the topic. Never while in flight or in a transaction.
 
 Source: Apache Kafka 4.3.1 `OffsetMetadataManager`, `ClassicGroup.offsetExpirationCondition`
-(KIP-211). Leaves out records and storage.
+(KIP-211). Not here: records and storage.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from twisted_broker.coordinator.classic_group import (
+    CONSUMER_PROTOCOL_TYPE,
+    EMPTY,
+    STABLE,
+    ClassicGroup,
+)
 from twisted_broker.coordinator.group_records import NO_EXPIRY, CommittedOffset
-from twisted_broker.coordinator.group_state import CONSUMER_PROTOCOL_TYPE, EMPTY, STABLE, Group
 from twisted_broker.wire.primitives import NULL_UUID
 
 TopicPartition = tuple[str, int]
@@ -38,58 +42,78 @@ class GroupOffsets:
         self.transactional: dict[int, dict[TopicPartition, CommittedOffset]] = {}
         self._in_flight: dict[TopicPartition, int] = {}
 
-    def start_write(self, place: TopicPartition) -> None:
-        self._in_flight[place] = self._in_flight.get(place, 0) + 1
+    def start_write(self, partition: TopicPartition) -> None:
+        self._in_flight[partition] = self._in_flight.get(partition, 0) + 1
 
-    def end_write(self, place: TopicPartition) -> None:
-        left = self._in_flight[place] - 1
+    def end_write(self, partition: TopicPartition) -> None:
+        left = self._in_flight[partition] - 1
         if left:
-            self._in_flight[place] = left
+            self._in_flight[partition] = left
         else:
-            del self._in_flight[place]
+            del self._in_flight[partition]
 
-    def put(self, place: TopicPartition, committed: CommittedOffset) -> bool:
-        """Stores unless a later record is there; whether the place is new."""
-        before = self.committed.get(place)
+    def put(self, partition: TopicPartition, committed: CommittedOffset) -> bool:
+        """Stores unless a later record is there; whether the partition had none."""
+        before = self.committed.get(partition)
         if before is not None and before.record_offset > committed.record_offset:
             return False
-        self.committed[place] = committed
+        self.committed[partition] = committed
         return before is None
 
-    def remove(self, place: TopicPartition, record_offset: int) -> bool:
+    def remove(self, partition: TopicPartition, record_offset: int) -> bool:
         """A tombstone at `record_offset`: removes what is older than it, in transactions too;
         whether something visible went.
         """
         for offsets in self.transactional.values():
-            offsets.pop(place, None)
-        before = self.committed.get(place)
+            offsets.pop(partition, None)
+        before = self.committed.get(partition)
         if before is None or before.record_offset > record_offset >= 0:
             return False
-        del self.committed[place]
+        del self.committed[partition]
         return True
 
-    def put_transactional(
-        self, producer_id: int, place: TopicPartition, committed: CommittedOffset
+    def replay(
+        self, partition: TopicPartition, committed: CommittedOffset | None, record_offset: int
     ) -> None:
-        self.transactional.setdefault(producer_id, {})[place] = committed
+        """Does what the stored record at `record_offset` says; None is a tombstone."""
+        if committed is None:
+            self.remove(partition, record_offset)
+        else:
+            self.put(
+                partition,
+                CommittedOffset(
+                    committed.offset,
+                    committed.leader_epoch,
+                    committed.metadata,
+                    committed.commit_timestamp_ms,
+                    committed.expire_timestamp_ms,
+                    committed.topic_id,
+                    record_offset,
+                ),
+            )
+
+    def put_transactional(
+        self, producer_id: int, partition: TopicPartition, committed: CommittedOffset
+    ) -> None:
+        self.transactional.setdefault(producer_id, {})[partition] = committed
 
     def end_transaction(self, producer_id: int, is_commit: bool) -> int:
-        """A transaction's marker; the number of places that are new by it."""
+        """A transaction's marker; the number of partitions that had none before."""
         offsets = self.transactional.pop(producer_id, {})
         return (
-            sum(self.put(place, committed) for place, committed in offsets.items())
+            sum(self.put(partition, committed) for partition, committed in offsets.items())
             if is_commit
             else 0
         )
 
-    def is_unstable(self, place: TopicPartition) -> bool:
-        return place in self._in_flight or any(
-            place in offsets for offsets in self.transactional.values()
+    def is_unstable(self, partition: TopicPartition) -> bool:
+        return partition in self._in_flight or any(
+            partition in offsets for offsets in self.transactional.values()
         )
 
-    def get(self, place: TopicPartition, topic_id: bytes = NULL_UUID) -> CommittedOffset | None:
+    def get(self, partition: TopicPartition, topic_id: bytes = NULL_UUID) -> CommittedOffset | None:
         """The offset, unless it was committed for another topic of the same name."""
-        found = self.committed.get(place)
+        found = self.committed.get(partition)
         if found is None or (
             topic_id != NULL_UUID != found.topic_id and topic_id != found.topic_id
         ):
@@ -97,12 +121,12 @@ class GroupOffsets:
         return found
 
     def has_unsettled(self) -> bool:
-        """Whether anything is on its way or in a transaction: what the log says of this group is
-        not decided yet.
+        """Whether anything is in flight or in a transaction: the group's last record may still
+        change it.
         """
         return bool(self._in_flight or self.transactional)
 
-    def places(self) -> list[TopicPartition]:
+    def partitions(self) -> list[TopicPartition]:
         """All that a record was written for: committed, in a transaction, in flight."""
         found: dict[TopicPartition, None] = dict.fromkeys(self.committed)
         for offsets in self.transactional.values():
@@ -114,12 +138,12 @@ class GroupOffsets:
 
     def expired(
         self,
-        group: Group,
-        now_ms: int,
+        group: ClassicGroup,
+        wall_ms: int,
         retention_ms: int,
         among: Sequence[TopicPartition] | None = None,
     ) -> Iterator[TopicPartition]:
-        """Places whose offsets are to be removed now, of all or of those `among`."""
+        """Partitions whose offsets are to be removed now, of all or of those `among`."""
         if group.protocol_type is None:
             base_ms = None
         elif group.state is EMPTY:
@@ -127,25 +151,25 @@ class GroupOffsets:
         elif (
             group.protocol_type == CONSUMER_PROTOCOL_TYPE
             and group.state is STABLE
-            and group.subscribed is not None
+            and group.subscribed_topics is not None
         ):
             base_ms = None
         else:
             return
-        for place in self.committed if among is None else among:
-            committed = self.committed.get(place)
+        for partition in self.committed if among is None else among:
+            committed = self.committed.get(partition)
             if (
                 committed is None
-                or (group.members and group.is_subscribed_to(place[0]))
-                or self.is_unstable(place)
+                or (group.members and group.is_subscribed_to(partition[0]))
+                or self.is_unstable(partition)
             ):
                 continue
             if committed.expire_timestamp_ms != NO_EXPIRY:
-                due = now_ms >= committed.expire_timestamp_ms
+                due = wall_ms >= committed.expire_timestamp_ms
             else:
                 due = (
-                    now_ms - (committed.commit_timestamp_ms if base_ms is None else base_ms)
+                    wall_ms - (committed.commit_timestamp_ms if base_ms is None else base_ms)
                     >= retention_ms
                 )
             if due:
-                yield place
+                yield partition

@@ -1,18 +1,18 @@
 """`__consumer_offsets` on this broker's replicas, and the way from the metadata log to the group
 coordinator. Ring 1.
 
-Owns `ReplicaOffsetsStore` (the real `IOffsetsStore`), `GroupRoles` (tells the coordinator what this
-broker leads, and which topics are gone) and `group_coordinator`, which joins the parts.
+Owns `ReplicaOffsetsStore` (the real `IOffsetsStore`), `GroupRoles` (the coordinator's subscriber to
+roles and metadata) and `group_coordinator`, which puts a coordinator together.
 
 1. Records of the coordinator are appended as COORDINATOR with acks=-1: the minimum ISR counts,
    clients' rules do not.
-2. What timed out is waited for further, and what the ISR shrank under is stored: memory follows the
-   log, not the answer.
+2. An append that timed out is still waited for, and one under which the ISR shrank counts as
+   stored: memory follows the log, not the answer.
 3. A load reads up to the log end, beyond the high watermark too: what is there will be committed
    under this leader, or the load repeated.
 
 Source: Apache Kafka 4.3.1 `CoordinatorPartitionWriter`, `CoordinatorLoaderImpl`,
-`BrokerMetadataPublisher`. Leaves out creating the topic (api).
+`BrokerMetadataPublisher`. Not here: creating the topic (`offsets_topic.py`).
 """
 
 from __future__ import annotations
@@ -22,17 +22,18 @@ from typing import TYPE_CHECKING, Any
 from twisted.internet.defer import Deferred, succeed
 
 from twisted_broker.config import BrokerConfig
-from twisted_broker.coordinator.collaborators import (
+from twisted_broker.coordinator.coordinator_context import (
     OFFSETS_TOPIC,
     AppendUndecided,
-    CoordinatorParts,
-    settings_of,
+    CoordinatorContext,
+    coordinator_settings,
 )
 from twisted_broker.coordinator.group_coordinator import GroupCoordinator
 from twisted_broker.coordinator.offsets_topic import CreateTopics, OffsetsTopic
 from twisted_broker.interfaces import Runtime, TopicPartition
 from twisted_broker.log.append_info import AppendOrigin
 from twisted_broker.replication.purgatory.delayed_operations import AppendOutcome
+from twisted_broker.turns import Turns
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 
 if TYPE_CHECKING:
@@ -71,10 +72,10 @@ class ReplicaOffsetsStore:
             origin=AppendOrigin.COORDINATOR,
         )
         return self._replicas.wait_for_replicas(outcomes, timeout_ms).addCallback(
-            lambda _: self._told(outcomes[0])
+            lambda _: self._base_offset(outcomes[0])
         )
 
-    def _told(self, outcome: AppendOutcome) -> int:
+    def _base_offset(self, outcome: AppendOutcome) -> int:
         if outcome.error is not ErrorCode.NONE:
             if outcome.error in _UNDECIDED and outcome.base_offset >= 0:
                 raise AppendUndecided(
@@ -93,7 +94,7 @@ class ReplicaOffsetsStore:
 
         def decide(_: None) -> int | Deferred[int]:
             try:
-                return self._told(again)
+                return self._base_offset(again)
             except AppendUndecided as still:
                 return still.outcome()
 
@@ -131,18 +132,18 @@ class GroupRoles:
 
     def leadership_gained(self, topic_partition: TopicPartition, leader_epoch: int) -> None:
         if topic_partition.topic == OFFSETS_TOPIC:
-            self._coordinator.on_leadership(topic_partition.partition, leader_epoch)
+            self._coordinator.runtime.load(topic_partition.partition, leader_epoch)
 
     def leadership_lost(self, topic_partition: TopicPartition, leader_epoch: int) -> None:
         if topic_partition.topic == OFFSETS_TOPIC:
-            self._coordinator.on_resignation(topic_partition.partition, leader_epoch)
+            self._coordinator.runtime.unload(topic_partition.partition, leader_epoch)
 
     def image_changed(self, delta: MetadataDelta) -> None:
-        """Offsets of deleted topics go; whoever waits for `__consumer_offsets` looks again."""
+        """Removes offsets of deleted topics; ends the waits for `__consumer_offsets`."""
         if self._coordinator.offsets_topic is not None:
             self._coordinator.offsets_topic.image_changed()
         if delta.removed_topics:
-            self._coordinator.on_topics_deleted(
+            self._coordinator.cleanup.topics_deleted(
                 {topic.name: topic.id for topic in delta.removed_topics.values()}
             )
 
@@ -153,16 +154,18 @@ def group_coordinator(
     replicas: ReplicaManager,
     image_source: Any,
     create_topics: CreateTopics,
+    turns: Turns,
 ) -> GroupCoordinator:
-    """A coordinator on these replicas, told what it leads from now on. `image_source` is a
-    MetadataObserver (`image`, `subscribe`); `start` and `stop` of the result are the caller's.
+    """A coordinator on these replicas, which follows what they lead from now on. `image_source`
+    is a MetadataObserver (`image`, `subscribe`); `start` and `stop` of the result are the
+    caller's.
     """
     store = ReplicaOffsetsStore(replicas, image_source, config)
-    parts = CoordinatorParts(
-        runtime.clock, runtime.wall_ms, runtime.random, store, settings_of(config)
+    context = CoordinatorContext(
+        runtime.clock, runtime.wall_ms, runtime.random, store, coordinator_settings(config), turns
     )
     coordinator = GroupCoordinator(
-        parts, OffsetsTopic(image_source, config, create_topics, runtime.clock)
+        context, OffsetsTopic(image_source, config, create_topics, runtime.clock)
     )
     roles = GroupRoles(coordinator)
     replicas.role_observers.append(roles)

@@ -1,17 +1,18 @@
-"""Where a group's coordinator is, and the making of `__consumer_offsets` when the first group is
+"""Where a group's coordinator is, and the creation of `__consumer_offsets` when the first group is
 looked for. Ring 1.
 
 Owns `OffsetsTopic`.
 
-1. One creation is on its way at a time; whoever asks meanwhile may wait for its leaders to be
-   known, but no longer than `PATIENCE_MS`: clients ask again by themselves, though some of them
-   only after a second.
+1. One creation is under way at a time; requests that come meanwhile may wait until the leaders are
+   known, but no longer than `WAIT_MS`: clients send them again, though some of them only after a
+   second.
 2. The topic is compacted, as large and replicated as the settings say, with no more replicas than
    there are live brokers.
-3. A creation that fails is logged and tried again by the next who asks.
+3. A creation that fails is logged and tried again for the next request.
 
 Source: Apache Kafka 4.3.1 `AutoTopicCreationManager`,
-`GroupCoordinatorService.groupMetadataTopicConfigs`. Leaves out who may ask (api).
+`GroupCoordinatorService.groupMetadataTopicConfigs`. Not here: who may look for
+it (`api/find_coordinator.py`).
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from twisted_broker.config import BrokerConfig
-from twisted_broker.coordinator.collaborators import OFFSETS_TOPIC
+from twisted_broker.coordinator.coordinator_context import OFFSETS_TOPIC
 from twisted_broker.coordinator.group_records import partition_for
 from twisted_broker.interfaces import IClock
 from twisted_broker.wire.errors import ErrorCode
@@ -40,12 +41,12 @@ if TYPE_CHECKING:
     from twisted_broker.replication.live_brokers import ImageSource
 
 CREATION_TIMEOUT_MS = 30_000
-PATIENCE_MS = 1_000
-_HARMLESS = (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS)
+WAIT_MS = 1_000
+_NOT_ERRORS = (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS)
 _log = Logger()
 
 CreateTopics = Callable[[CreateTopicsRequest], "Deferred[CreateTopicsResponse]"]
-"""Asks the controller on this broker's own behalf."""
+"""Sends a request to the controller on this broker's own behalf."""
 
 
 class OffsetsTopic:
@@ -67,7 +68,7 @@ class OffsetsTopic:
 
     def coordinator(self, group_id: str, listener: str) -> tuple[int, Endpoint] | None:
         """(node id, where it is reached) of the broker that serves the group; None while there
-        is none, then the topic is being made.
+        is none, then the topic is being created.
         """
         image = self._image_source.image
         topic = image.topics_by_name.get(OFFSETS_TOPIC)
@@ -81,7 +82,7 @@ class OffsetsTopic:
         return broker.id, broker.listeners[listener]
 
     def create(self) -> None:
-        """Asks the controller for the topic unless it was asked already."""
+        """Sends CreateTopics to the controller unless one is under way."""
         if self.is_being_created:
             return
         self.is_being_created = True
@@ -92,8 +93,8 @@ class OffsetsTopic:
             raise
         answer.addCallbacks(self._created, self._failed)
 
-    def made(self) -> Deferred[None]:
-        """Fires when the topic has leaders, its creation failed, or `PATIENCE_MS` have passed;
+    def wait_until_created(self) -> Deferred[None]:
+        """Fires when the topic has leaders, its creation failed, or `WAIT_MS` have passed;
         at once when there is nothing to wait for.
         """
         waiting: Deferred[None] = Deferred()
@@ -101,7 +102,7 @@ class OffsetsTopic:
             waiting.callback(None)
             return waiting
         self._waiting.append(waiting)
-        timer = self._clock.callLater(PATIENCE_MS / 1000, self._end_wait, waiting)
+        timer = self._clock.callLater(WAIT_MS / 1000, self._end_wait, waiting)
         return waiting.addCallback(lambda _: timer.cancel() if timer.active() else None)
 
     def _end_wait(self, waiting: Deferred[None]) -> None:
@@ -116,9 +117,9 @@ class OffsetsTopic:
             and topic is not None
             and all(partition.leader >= 0 for partition in topic.partitions.values())
         ):
-            self._let_go()
+            self._end_waits()
 
-    def _let_go(self) -> None:
+    def _end_waits(self) -> None:
         waiting, self._waiting = self._waiting, []
         for each in waiting:
             each.callback(None)
@@ -152,13 +153,13 @@ class OffsetsTopic:
     def _created(self, response: CreateTopicsResponse) -> None:
         self.is_being_created = False
         for topic in response.topics:
-            if topic.error_code not in _HARMLESS:
+            if topic.error_code not in _NOT_ERRORS:
                 error = ErrorCode(topic.error_code).name  # type: ignore[call-arg]
                 _log.error("{topic} was not created: {error}", topic=OFFSETS_TOPIC, error=error)
-                self._let_go()
+                self._end_waits()
         self.image_changed()
 
     def _failed(self, failure: Failure) -> None:
         self.is_being_created = False
         _log.warn("{topic} was not created: {error}", topic=OFFSETS_TOPIC, error=failure.value)
-        self._let_go()
+        self._end_waits()

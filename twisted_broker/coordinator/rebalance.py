@@ -1,160 +1,176 @@
-"""One round of a classic group: gather the joins, start a generation, spread its assignment. Ring
-0.
+"""A classic group's rebalance: gather the members' joins, start a generation, hand out its
+assignment. Ring 0.
 
-Owns `Rebalance`: the part of a group's decisions that no request enters by itself; `group_core.py`
-adds the requests.
+Owns `Rebalance`: when a rebalance begins, how long it waits for members, when it ends, and how a
+member leaves the group in it.
 
-1. Every parked request is answered exactly once: by completion, by an error when its member goes,
-   or at unload.
+      prepare --> joins are gathered --> generation starts --> leader's SyncGroup --> assignment
+                  (join timer)                                 (sync timer)
+
+1. Every waiting request is answered exactly once: by completion, by an error when its member goes,
+   or when the group is unloaded.
 2. Every member and every pending one has a session timer running.
 3. While PreparingRebalance the join timer runs; while a generation has members that did not sync,
    the sync timer.
 4. At the initial delay's end new arrivals prolong it, up to the rebalance timeout altogether.
 
 Source: Apache Kafka 4.3.1 `GroupMetadataManager`, methods `*ClassicGroup*` (KIP-62, 134, 559).
-Leaves out requests and records' fate.
+Not here: requests (`membership.py`, `assignment.py`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
-from twisted_broker.coordinator.effects import (
-    Answered,
-    Consequence,
-    GroupEmptied,
-    GroupWrite,
-    JoinAnswer,
-    SyncAnswer,
-    TimerCancelled,
-    TimerKind,
-    TimerSet,
-    Token,
-)
-from twisted_broker.coordinator.group_state import (
+from twisted_broker.coordinator.classic_group import (
     COMPLETING,
-    DEAD,
     EMPTY,
     PREPARING,
     STABLE,
-    Group,
-    Member,
+    ClassicGroup,
+    ClassicGroupMember,
+    Token,
 )
+from twisted_broker.coordinator.effects import GroupEffects, GroupEmptied, TimerKind
+from twisted_broker.coordinator.group_requests import JoinAnswer, JoinRequest, SyncAnswer
 from twisted_broker.wire.errors import ErrorCode
 
 
 @dataclass(frozen=True, slots=True)
 class GroupSettings:
-    """Live settings that decide in a group."""
+    """The settings that decide in a group."""
 
     initial_rebalance_delay_ms: int = 3000
     max_size: int = 2**31 - 1
 
 
+def generation_answer(
+    group: ClassicGroup, member: ClassicGroupMember, with_members: bool
+) -> JoinAnswer:
+    """The JoinGroup answer of a member of the current generation."""
+    return JoinAnswer(
+        member_id=member.member_id,
+        generation=group.generation,
+        protocol_type=group.protocol_type,
+        protocol_name=group.protocol_name,
+        leader=group.leader or "",
+        members=group.member_list() if with_members else (),
+    )
+
+
 class Rebalance:
-    """A group's rounds. `_out` collects the consequences of the call that is running."""
+    """The rebalances of one shard's groups. `settings` gives those of this moment."""
 
-    __slots__ = ("_out", "group", "settings")
+    __slots__ = ("_effects", "_settings")
 
-    def __init__(self, group: Group, settings: GroupSettings) -> None:
-        self.group, self.settings = group, settings
-        self._out: list[Consequence] = []
+    def __init__(self, effects: GroupEffects, settings: Callable[[], GroupSettings]) -> None:
+        self._effects, self._settings = effects, settings
 
-    def _taken(self) -> list[Consequence]:
-        out, self._out = self._out, []
-        return out
-
-    # the rebalance
-    def _rebalance_or_complete(self, now_ms: int) -> None:
-        if self.group.can_rebalance():
-            self._prepare_rebalance(now_ms)
+    # joins
+    def prepare_or_complete_join(self, group: ClassicGroup, wall_ms: int) -> None:
+        """A member joined: begins a rebalance, or ends the running one if it was the last to
+        come.
+        """
+        if group.can_rebalance():
+            self.prepare(group, wall_ms)
         else:
-            self._maybe_complete_join(now_ms)
+            self.maybe_complete_join(group, wall_ms)
 
-    def _prepare_rebalance(self, now_ms: int) -> None:
-        group = self.group
+    def prepare(self, group: ClassicGroup, wall_ms: int) -> None:
+        """Begins a rebalance: PreparingRebalance until all members have joined."""
+        effects = self._effects
         if group.state is COMPLETING:
-            self._spread_assignment({}, ErrorCode.REBALANCE_IN_PROGRESS)
+            self.propagate_assignment(group, {}, ErrorCode.REBALANCE_IN_PROGRESS)
         group.pending_syncs.clear()
-        self._cancel_timer(TimerKind.SYNC)
+        effects.cancel(group, TimerKind.SYNC)
         is_initial = group.state is EMPTY
-        group.transition_to(PREPARING, now_ms)
+        group.transition_to(PREPARING, wall_ms)
         if is_initial:
-            delay_ms = self.settings.initial_rebalance_delay_ms
+            # The first member of many that start together waits for the others, so that they do
+            # not rebalance once for each (KIP-134).
+            delay_ms = self._settings().initial_rebalance_delay_ms
             group.new_member_added = False
             group.initial_delay_left_ms = max(group.rebalance_timeout_ms() - delay_ms, 0)
-            self._set_timer(TimerKind.JOIN, delay_ms)
-        elif group.has_all_joined():
-            self._complete_join(now_ms)
+            effects.schedule(group, TimerKind.JOIN, delay_ms)
+        elif group.has_all_members_joined():
+            self._complete_join(group, wall_ms)
         else:
-            self._set_timer(TimerKind.JOIN, group.rebalance_timeout_ms())
+            effects.schedule(group, TimerKind.JOIN, group.rebalance_timeout_ms())
 
-    def _maybe_complete_join(self, now_ms: int) -> None:
-        group = self.group
+    def maybe_complete_join(self, group: ClassicGroup, wall_ms: int) -> None:
+        """Ends the gathering if nobody is missing and no initial delay runs."""
         if (
             group.state is PREPARING
             and group.initial_delay_left_ms is None
-            and group.has_all_joined()
+            and group.has_all_members_joined()
         ):
-            self._complete_join(now_ms)
+            self._complete_join(group, wall_ms)
 
-    def _join_time_is_over(self, now_ms: int) -> None:
-        group = self.group
+    def gather_join(
+        self, group: ClassicGroup, member: ClassicGroupMember, request: JoinRequest, token: Token
+    ) -> None:
+        """The member's JoinGroup waits for the generation; an earlier one of it is refused."""
+        group.update(
+            member, request.protocols, request.rebalance_timeout_ms, request.session_timeout_ms
+        )
+        before = group.set_awaiting_join(member, token)
+        if before is not None:
+            self._effects.complete(
+                before, JoinAnswer(ErrorCode.UNKNOWN_MEMBER_ID, member.member_id)
+            )
+
+    def join_expired(self, group: ClassicGroup, wall_ms: int) -> None:
+        """The join timer: prolongs the initial delay if members came, else goes on without those
+        that did not.
+        """
         if group.state is not PREPARING:
             return
         left_ms = group.initial_delay_left_ms
         if left_ms is not None and group.new_member_added and left_ms > 0:
             group.new_member_added = False
-            delay_ms = min(self.settings.initial_rebalance_delay_ms, left_ms)
+            delay_ms = min(self._settings().initial_rebalance_delay_ms, left_ms)
             group.initial_delay_left_ms = max(left_ms - delay_ms, 0)
-            self._set_timer(TimerKind.JOIN, delay_ms)
+            self._effects.schedule(group, TimerKind.JOIN, delay_ms)
         else:
-            self._complete_join(now_ms)
+            self._complete_join(group, wall_ms)
 
-    def _complete_join(self, now_ms: int) -> None:
-        group = self.group
+    def _complete_join(self, group: ClassicGroup, wall_ms: int) -> None:
+        effects = self._effects
         group.initial_delay_left_ms = None
-        self._cancel_timer(TimerKind.JOIN)
-        for member in [
+        effects.cancel(group, TimerKind.JOIN)
+        # A static member keeps its place until its session ends: it may only be restarting.
+        missing = [
             m for m in group.members.values() if m.awaiting_join is None and m.instance_id is None
-        ]:
-            self._cancel_timer(TimerKind.SESSION, member.member_id)
+        ]
+        for member in missing:
+            effects.cancel(group, TimerKind.SESSION, member.member_id)
             group.remove(member.member_id)
         if group.members and not group.elect_joined_leader():
             # Only static members are left and none came: their sessions decide how long they are
             # waited for.
-            self._set_timer(TimerKind.JOIN, group.rebalance_timeout_ms())
+            effects.schedule(group, TimerKind.JOIN, group.rebalance_timeout_ms())
             return
-        group.start_generation(now_ms)
+        group.start_generation(wall_ms)
         if group.state is EMPTY:
-            self._out.append(GroupWrite(group.snapshot(), GroupEmptied()))
+            effects.write(group, group.snapshot(), GroupEmptied())
             return
-        self._answer_joins()
-        self._set_timer(TimerKind.SYNC, group.rebalance_timeout_ms())
-
-    def _answer_joins(self) -> None:
-        group = self.group
         for member in group.members.values():
-            self._answer_join(
-                member, self._joined(member, with_members=group.leader == member.member_id)
+            effects.complete_join(
+                group,
+                member,
+                generation_answer(group, member, with_members=group.leader == member.member_id),
             )
-            self._set_timer(TimerKind.SESSION, member.session_timeout_ms, member.member_id)
+            effects.restart_session(group, member)
             member.is_new = False
             group.pending_syncs[member.member_id] = None
+        effects.schedule(group, TimerKind.SYNC, group.rebalance_timeout_ms())
 
-    def _joined(self, member: Member, with_members: bool) -> JoinAnswer:
-        group = self.group
-        return JoinAnswer(
-            member_id=member.member_id,
-            generation=group.generation,
-            protocol_type=group.protocol_type,
-            protocol_name=group.protocol_name,
-            leader=group.leader or "",
-            members=group.member_list() if with_members else (),
-        )
-
-    def _spread_assignment(self, assignment: dict[str, bytes], error: ErrorCode) -> None:
-        group = self.group
+    # assignment
+    def propagate_assignment(
+        self, group: ClassicGroup, assignment: dict[str, bytes], error: ErrorCode
+    ) -> None:
+        """Gives every member its part, or the error, and answers the SyncGroups that wait."""
         for member in group.members.values():
             member.assignment = assignment.get(member.member_id, b"")
             answer = (
@@ -162,72 +178,33 @@ class Rebalance:
                 if error
                 else SyncAnswer(error, group.protocol_type, group.protocol_name, member.assignment)
             )
-            if self._answer_sync(member, answer):
-                self._set_timer(TimerKind.SESSION, member.session_timeout_ms, member.member_id)
+            if self._effects.complete_sync(member, answer):
+                self._effects.restart_session(group, member)
 
-    def _sync_time_is_over(self, now_ms: int) -> None:
-        group = self.group
+    def sync_expired(self, group: ClassicGroup, wall_ms: int) -> None:
+        """The sync timer: members that did not sync are removed, the others rebalance."""
         if group.state in (COMPLETING, STABLE) and group.pending_syncs:
             for member_id in list(group.pending_syncs):
-                self._drop(member_id, ErrorCode.UNKNOWN_MEMBER_ID)
-            self._prepare_rebalance(now_ms)
+                self.remove_member(group, member_id, ErrorCode.UNKNOWN_MEMBER_ID)
+            self.prepare(group, wall_ms)
 
-    # members and time
-    def touch(self, member: Member) -> None:
-        """Starts the member's session anew."""
-        self._set_timer(TimerKind.SESSION, member.session_timeout_ms, member.member_id)
-
-    def _drop(self, member_id: str, error: ErrorCode) -> None:
-        """Takes a member or a pending one out, answering what it has parked."""
-        member = self.group.members.get(member_id)
-        if member is None and member_id not in self.group.pending_joins:
-            return
-        self._cancel_timer(TimerKind.SESSION, member_id)
-        if member is not None:
-            self._answer_join(member, JoinAnswer(error))
-            self._answer_sync(member, SyncAnswer(error))
-        self.group.remove(member_id)
-
-    def timer_fired(self, kind: TimerKind, member_id: str, now_ms: int) -> list[Consequence]:
-        if kind is TimerKind.JOIN:
-            self._join_time_is_over(now_ms)
-        elif kind is TimerKind.SYNC:
-            self._sync_time_is_over(now_ms)
-        else:
-            self._session_is_over(member_id, now_ms)
-        return self._taken()
-
-    def _session_is_over(self, member_id: str, now_ms: int) -> None:
-        group = self.group
+    # members that go
+    def remove_member(self, group: ClassicGroup, member_id: str, error: ErrorCode) -> None:
+        """Removes a member or a pending one; its waiting requests are answered with `error`."""
         member = group.members.get(member_id)
-        if group.state is DEAD or (member is None and member_id not in group.pending_joins):
+        if member is None and member_id not in group.pending_joins:
             return
-        if member is not None and member.has_satisfied_session():
-            self._set_timer(TimerKind.SESSION, member.session_timeout_ms, member_id)
-            return
-        self._drop(member_id, ErrorCode.UNKNOWN_MEMBER_ID)
-        if member is not None and group.state in (STABLE, COMPLETING):
-            self._prepare_rebalance(now_ms)
+        self._effects.cancel(group, TimerKind.SESSION, member_id)
+        if member is not None:
+            self._effects.complete_join(group, member, JoinAnswer(error))
+            self._effects.complete_sync(member, SyncAnswer(error))
+        group.remove(member_id)
+
+    def members_changed(self, group: ClassicGroup, wall_ms: int) -> None:
+        """Members went or were replaced: a generation rebalances, a rebalance that waited for
+        them may end.
+        """
+        if group.state in (STABLE, COMPLETING):
+            self.prepare(group, wall_ms)
         else:
-            self._maybe_complete_join(now_ms)
-
-    # consequences
-    def _answer(self, token: Token, answer: JoinAnswer | SyncAnswer) -> None:
-        self._out.append(Answered(token, answer))
-
-    def _answer_join(self, member: Member, answer: JoinAnswer) -> None:
-        token = self.group.park_join(member, None)
-        if token is not None:
-            self._answer(token, answer)
-
-    def _answer_sync(self, member: Member, answer: SyncAnswer) -> bool:
-        token, member.awaiting_sync = member.awaiting_sync, None
-        if token is not None:
-            self._answer(token, answer)
-        return token is not None
-
-    def _set_timer(self, kind: TimerKind, delay_ms: int, member_id: str = "") -> None:
-        self._out.append(TimerSet(kind, member_id, delay_ms))
-
-    def _cancel_timer(self, kind: TimerKind, member_id: str = "") -> None:
-        self._out.append(TimerCancelled(kind, member_id))
+            self.maybe_complete_join(group, wall_ms)

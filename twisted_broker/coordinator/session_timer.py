@@ -1,21 +1,20 @@
-"""A timer over somebody's silence, fair to those whom this process did not hear because it stood
-still itself.
+"""A session's timer that counts only silence which this process could have heard. Ring 0.
 
 Owns `SessionTimer`, an `IDelayedCall`.
 
 1. When it is due, what has arrived is read first: a reactor runs its timers before it looks at its
-   sockets, so after a stall a heartbeat may lie there unread. The verdict falls one turn later.
-2. A timer that comes due `SILENCE_STALL_SECONDS` late or more shows that this process stood still
-   (SIGSTOP, a machine suspended, a slow disk). Its client may have given its connection up
-   meanwhile and be on its way back: once, `COMING_BACK_SECONDS` more are granted.
-3. It ends: `COMING_BACK_SECONDS` later than it would, and what the clock is late, at the latest.
+   sockets, so after a stall a heartbeat may lie there unread. The session ends one turn later.
+2. A timer that comes due `SILENCE_STALL_SECONDS` late or more shows that this process was stopped
+   (SIGSTOP, a machine suspended, a slow disk). Its client may have closed its connection meanwhile
+   and be reconnecting: once, `RECONNECT_SECONDS` more are granted.
+3. It ends: `RECONNECT_SECONDS` later than it would, and what the clock is late, at the latest.
    Setting it anew begins all over.
 
 Source: our own. Kafka does neither: after a SIGSTOP its reaper races its network threads, and a
-consumer may lose its place in the group because its broker stood still. A whole session more (what
+consumer may lose its place in the group because its broker was stopped. A whole session more (what
 Kafka grants when another broker loads a group) would cost others more than it gives: Java's clients
-come back under the member id they had, within a second; librdkafka's give that id up by themselves
-when they heard nothing for a session, join anew, and the group would wait for their ghosts.
+come back under the member id they had, within a second; librdkafka's drop that id when they heard
+nothing for a session and join under a new one, and the group would wait for the old one.
 """
 
 from __future__ import annotations
@@ -27,12 +26,12 @@ from typing import Any
 from twisted_broker.interfaces import IClock, IDelayedCall
 from twisted_broker.stalls import SILENCE_STALL_SECONDS
 
-COMING_BACK_SECONDS = 2.0
+RECONNECT_SECONDS = 2.0
 
 
 class _Stage(Enum):
     WAITING = "waiting"
-    COMING_BACK = "coming back"
+    RECONNECTING = "reconnecting"
     READING = "reading"
 
 
@@ -63,14 +62,14 @@ class SessionTimer:
         self._begin(seconds_from_now)
 
     def _is_due(self) -> None:
-        stood_still = self._clock.seconds() - self._due >= SILENCE_STALL_SECONDS
-        if self._stage is _Stage.WAITING and stood_still:
-            self._go_on(_Stage.COMING_BACK, COMING_BACK_SECONDS)
+        was_stalled = self._clock.seconds() - self._due >= SILENCE_STALL_SECONDS
+        if self._stage is _Stage.WAITING and was_stalled:
+            self._enter(_Stage.RECONNECTING, RECONNECT_SECONDS)
         elif self._stage is not _Stage.READING:
-            self._go_on(_Stage.READING, 0)
+            self._enter(_Stage.READING, 0)
         else:
             self._call(*self._args)
 
-    def _go_on(self, stage: _Stage, seconds: float) -> None:
+    def _enter(self, stage: _Stage, seconds: float) -> None:
         self._stage = stage
         self._timer = self._clock.callLater(seconds, self._is_due)

@@ -3,8 +3,8 @@
 
 1. Versions only ever append fields, so version 0's layout reads all of them.
 
-Source: Apache Kafka 4.3.1 `ConsumerProtocol`. Leaves out owned partitions, generation, rack:
-clients' own business.
+Source: Apache Kafka 4.3.1 `ConsumerProtocol`. Not here: owned partitions, generation, rack,
+which only clients use.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ how a change record alters it.
 3. Replicas and their directories are two tuples of the same length.
 
 Source: Kafka's `PartitionRegistration`, `BrokerRegistration`, `DirectoryId`; KIP-858, KIP-966; `RL
-8.3`. Left out: which change to make (`partition_change.py`).
+8.3`. Not here: which change to make (`partition_change.py`).
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class BrokerRegistration(NamedTuple):
 
     @classmethod
     def of(cls, record: records.RegisterBrokerRecord) -> BrokerRegistration:
-        """As the record tells it."""
+        """From its record."""
         return cls(
             record.broker_id,
             record.broker_epoch,
@@ -126,7 +126,7 @@ class ControllerRegistration(NamedTuple):
 
     @classmethod
     def of(cls, record: records.RegisterControllerRecord) -> ControllerRegistration:
-        """As the record tells it."""
+        """From its record."""
         return cls(
             record.controller_id,
             bytes(record.incarnation_id),
@@ -160,7 +160,7 @@ class PartitionRegistration(NamedTuple):
 
     @classmethod
     def of(cls, record: records.PartitionRecord) -> PartitionRegistration:
-        """As the record tells it; replicas without directories (older metadata versions) are
+        """From its record; replicas without directories (older metadata versions) are
         MIGRATING.
         """
         replicas = tuple(record.replicas)

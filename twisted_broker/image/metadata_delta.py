@@ -2,10 +2,11 @@
 
 Owns `MetadataDelta`: made while records are applied, or by comparing images.
 
-1. The delta and the images tell the same story: applying a delta's entries to `before` gives
+1. The delta and the images agree: applying a delta's entries to `before` gives
    `after`.
 
-Source: Kafka's `MetadataDelta`, `TopicsDelta`. Left out: how records change an image (`image.py`).
+Source: Kafka's `MetadataDelta`, `TopicsDelta`. Not here: how records change an image
+(`image/metadata_image.py`).
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ class MetadataDelta:
 
     @classmethod
     def between(cls, before: MetadataImage, after: MetadataImage) -> MetadataDelta:
-        """By comparison: after a snapshot, where no records tell."""
+        """By comparison: after a snapshot, where there are no records."""
         delta = cls(before, after)
         delta.brokers = _differing(before.brokers, after.brokers)
         delta.configs = _differing(before.configs, after.configs)

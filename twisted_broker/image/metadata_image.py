@@ -8,8 +8,8 @@ Owns the immutable `MetadataImage` and how records turn one into the next.
 2. A record that names what does not exist is a bug of the writer, and asserts: a picture that
    guessed would be worse than none.
 
-Source: Kafka's `MetadataImage`; KRAFT 3.3; `RL 8.1`.
-Left out: framing and transactions (`records.py`), what lies between two images (`delta.py`).
+Source: Kafka's `MetadataImage`; KRAFT 3.3; `RL 8.1`. Not here: framing and transactions
+(`records.py`), what lies between two images (`image/metadata_delta.py`).
 """
 
 from __future__ import annotations

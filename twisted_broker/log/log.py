@@ -346,7 +346,8 @@ class Log:
 
         `wall_ms` is wall time. Raises BrokerError; nothing is written then.
         """
-        self.check_online()
+        if self.failed is not None:
+            self.check_online()
         size = len(records)
         if not self._needs_preparation and size >= _HEADER_BYTES:
             header = _unpack_header(records)

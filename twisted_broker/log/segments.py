@@ -28,7 +28,8 @@ _INT_MAX = 2**31 - 1
 
 class LogSegments:
     """`remove_later(paths)` is called with renamed files, to be removed after
-    `file.delete.delay.ms`."""
+    `file.delete.delay.ms`.
+    """
 
     __slots__ = (
         "_all",

@@ -1,21 +1,21 @@
-"""The asking side of a connection between brokers (and of tests): one connection, requests in a
-pipeline.
+"""The client side of a connection between brokers (and of tests): one connection, pipelined
+requests.
 
 Owns correlation ids, the order of answers, and timeouts. Connects on the first `send` and again on
-the first one after a loss; waiting before another try is the caller's business.
+the first one after a loss; back-off is up to the caller.
 
 1. Answers come in the order of the requests; an answer with another correlation id closes the
    connection.
-2. A request that is not answered in time closes the connection and fails everything that was asked
-   on it: nobody can know which of it was done.
-3. Before that verdict everything that has arrived is read. A reactor runs its timers before it
-   looks at its sockets: after a stall of this process (SIGSTOP, a collection, a slow disk) the
-   answer may lie there, and what stood still was not the other side.
+2. A request without an answer in time closes the connection and fails all requests in flight:
+   whether the broker processed them is unknown.
+3. Before a request times out, everything that has arrived is read. A reactor runs its timers before
+   it reads its sockets: after a stall of this process (SIGSTOP, garbage collection, a slow disk)
+   the answer may have arrived already.
 4. After `close()` nothing is sent and every waiting Deferred has failed.
 
-Source: Kafka's `NetworkClient` (whose `poll` reads before it looks for expired requests). Leaves
-out: choice of a broker, back-off, authentication; time for connecting is Twisted's own, and may end
-early after a stall: connecting is tried again anyway.
+Source: Kafka's `NetworkClient` (whose `poll` reads before it looks for expired requests). Not here:
+choice of a broker, back-off, authentication. The connection timeout is Twisted's own and may end
+early after a stall: callers connect again anyway.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ from twisted_broker.wire.schema import decode, encode_parts
 _FRAME_LIMIT = 256 << 20
 
 
-class NoAnswer(TimeoutError):
-    """The other side said nothing for as long as a request may take."""
+class RequestTimedOut(TimeoutError):
+    """The other side did not answer within the request timeout."""
 
     def __init__(self, words: str) -> None:
         Exception.__init__(self, words)
@@ -55,7 +55,7 @@ class NoAnswer(TimeoutError):
         return str(self.args[0])
 
 
-class _Waiting:
+class _InFlightRequest:
     """One request whose answer has not come."""
 
     __slots__ = ("answer", "correlation_id", "timer")
@@ -66,7 +66,7 @@ class _Waiting:
         self.timer: IDelayedCall | None = None
 
 
-class _Answers(Protocol):
+class _ResponseProtocol(Protocol):
     """Cuts the stream into answers and hands them to the connection's owner."""
 
     def __init__(self, owner: BrokerConnection) -> None:
@@ -84,23 +84,23 @@ class _Answers(Protocol):
         try:
             self.frames.feed(data)
             while (frame := self.frames.next_frame()) is not None:
-                self.owner._answered(frame)
+                self.owner._frame_received(frame)
         except WireError:
-            self.owner._lost(self, Failure())
+            self.owner._connection_lost(self, Failure())
             self.transport.abortConnection()  # type: ignore[union-attr]
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
-        self.owner._lost(self, reason)
+        self.owner._connection_lost(self, reason)
 
 
-class _AnswersFactory(ClientFactory):
+class _ResponseFactory(ClientFactory):
     noisy = False
 
     def __init__(self, owner: BrokerConnection) -> None:
         self.owner = owner
 
-    def buildProtocol(self, addr: Any) -> _Answers:
-        return _Answers(self.owner)
+    def buildProtocol(self, addr: Any) -> _ResponseProtocol:
+        return _ResponseProtocol(self.owner)
 
 
 class BrokerConnection:
@@ -126,10 +126,10 @@ class BrokerConnection:
         self.connect_timeout_ms = connect_timeout_ms
         self.api_versions: dict[int, tuple[int, int]] = {}
         self._runtime = runtime
-        self._protocol: _Answers | None = None
+        self._protocol: _ResponseProtocol | None = None
         self._connecting: Deferred[Any] | None = None
         self._connect_waiters: list[Deferred[None]] = []
-        self._waiting: deque[_Waiting] = deque()
+        self._in_flight: deque[_InFlightRequest] = deque()
         self._correlation_id = 0
         self._closed = False
 
@@ -140,10 +140,10 @@ class BrokerConnection:
     @property
     def in_flight(self) -> int:
         """Requests sent and not answered."""
-        return len(self._waiting)
+        return len(self._in_flight)
 
     def connect(self) -> Deferred[None]:
-        """Fires when the connection stands; several callers share one attempt."""
+        """Fires when connected; several callers share one attempt."""
         if self._closed:
             return fail(ConnectionDone("this connection was closed by its owner"))
         waiter: Deferred[None] = Deferred()
@@ -156,11 +156,11 @@ class BrokerConnection:
                 self._runtime.network.connect,
                 self.host,
                 self.port,
-                _AnswersFactory(self),
+                _ResponseFactory(self),
                 self.connect_timeout_ms / 1000,
             )
             self._connecting = attempt
-            attempt.addCallbacks(self._connected, self._not_connected)
+            attempt.addCallbacks(self._on_connected, self._on_connect_failed)
         return waiter
 
     def send(self, request: Any, version: int, *, timeout_ms: int | None = None) -> Deferred[Any]:
@@ -170,8 +170,10 @@ class BrokerConnection:
         header = encode_request_header(
             RequestHeader(api_key, version, correlation_id, self.client_id)
         )
-        answer = self._ask(correlation_id, [header, *encode_parts(request, version)], timeout_ms)
-        answer.addCallback(_decode_answer, type(request), api_key, version)
+        answer = self._send_parts(
+            correlation_id, [header, *encode_parts(request, version)], timeout_ms
+        )
+        answer.addCallback(_decode_response, type(request), api_key, version)
         return answer
 
     def next_correlation_id(self) -> int:
@@ -193,7 +195,7 @@ class BrokerConnection:
         request = ApiVersionsRequest(
             client_software_name=software_name, client_software_version=software_version
         )
-        return self.send(request, 3, timeout_ms=timeout_ms).addCallback(self._versions_known)
+        return self.send(request, 3, timeout_ms=timeout_ms).addCallback(self._on_api_versions)
 
     def highest_version(self, api_key: int, ours: int) -> int:
         """The highest version that both sides know, `ours` at most.
@@ -219,13 +221,13 @@ class BrokerConnection:
         if attempt is not None:
             attempt.cancel()
         if protocol is not None:
-            self._lost(protocol, Failure(ConnectionDone("closed by its owner")))
+            self._connection_lost(protocol, Failure(ConnectionDone("closed by its owner")))
             protocol.transport.abortConnection()  # type: ignore[union-attr]
 
-    def _ask(
+    def _send_parts(
         self, correlation_id: int, parts: Sequence[Any], timeout_ms: int | None
     ) -> Deferred[Any]:
-        waiting = _Waiting(correlation_id, Deferred())
+        waiting = _InFlightRequest(correlation_id, Deferred())
         timeout = self.request_timeout_ms if timeout_ms is None else timeout_ms
         if self._protocol is not None:
             self._write(waiting, parts, timeout)
@@ -235,20 +237,20 @@ class BrokerConnection:
             )
         return waiting.answer
 
-    def _write(self, waiting: _Waiting, parts: Sequence[Any], timeout_ms: int) -> None:
+    def _write(self, waiting: _InFlightRequest, parts: Sequence[Any], timeout_ms: int) -> None:
         protocol = self._protocol
         if protocol is None:
             waiting.answer.errback(Failure(ConnectionLost("lost before the request was sent")))
             return
-        self._waiting.append(waiting)
+        self._in_flight.append(waiting)
         waiting.timer = self._runtime.clock.callLater(
-            timeout_ms / 1000, self._time_is_up, protocol, waiting, timeout_ms
+            timeout_ms / 1000, self._timed_out, protocol, waiting, timeout_ms
         )
         length = sum(map(len, parts))
         transport: Any = protocol.transport
         transport.write(b"".join((length.to_bytes(4, "big"), *parts)))
 
-    def _connected(self, protocol: _Answers) -> None:
+    def _on_connected(self, protocol: _ResponseProtocol) -> None:
         self._connecting = None
         if self._closed:
             protocol.transport.abortConnection()  # type: ignore[union-attr]
@@ -258,7 +260,7 @@ class BrokerConnection:
         for waiter in waiters:
             waiter.callback(None)
 
-    def _not_connected(self, reason: Failure) -> None:
+    def _on_connect_failed(self, reason: Failure) -> None:
         """A connection that is dropped while it is made fails like one that stood: who waits for
         it is not cancelled itself.
         """
@@ -269,39 +271,43 @@ class BrokerConnection:
         for waiter in waiters:
             waiter.errback(reason)
 
-    def _answered(self, frame: bytes | memoryview) -> None:
-        if not self._waiting or len(frame) < 4:
-            raise WireError("an answer that nobody asked for")
-        waiting = self._waiting[0]
+    def _frame_received(self, frame: bytes | memoryview) -> None:
+        if not self._in_flight or len(frame) < 4:
+            raise WireError("an answer without a request")
+        waiting = self._in_flight[0]
         if int.from_bytes(frame[:4], "big", signed=True) != waiting.correlation_id:
             raise WireError("an answer out of order")
-        self._waiting.popleft()
+        self._in_flight.popleft()
         assert waiting.timer is not None
         waiting.timer.cancel()
         if not waiting.answer.called:
             waiting.answer.callback(frame)
 
-    def _time_is_up(self, protocol: _Answers, waiting: _Waiting, timeout_ms: int) -> None:
+    def _timed_out(
+        self, protocol: _ResponseProtocol, waiting: _InFlightRequest, timeout_ms: int
+    ) -> None:
         """One turn of the reactor for what has arrived; one more for as long as turns bring
         anything (an answer may be many reads long).
         """
         waiting.timer = self._runtime.clock.callLater(
-            0, self._nothing_came, protocol, waiting, timeout_ms, protocol.received
+            0, self._expire, protocol, waiting, timeout_ms, protocol.received
         )
 
-    def _nothing_came(
-        self, protocol: _Answers, waiting: _Waiting, timeout_ms: int, received: int
+    def _expire(
+        self, protocol: _ResponseProtocol, waiting: _InFlightRequest, timeout_ms: int, received: int
     ) -> None:
         if protocol.received != received:
-            self._time_is_up(protocol, waiting, timeout_ms)
+            self._timed_out(protocol, waiting, timeout_ms)
             return
-        self._lost(
+        self._connection_lost(
             protocol,
-            Failure(NoAnswer(f"{self.host}:{self.port} did not answer within {timeout_ms} ms")),
+            Failure(
+                RequestTimedOut(f"{self.host}:{self.port} did not answer within {timeout_ms} ms")
+            ),
         )
         protocol.transport.abortConnection()  # type: ignore[union-attr]
 
-    def _lost(self, protocol: _Answers, reason: Failure) -> None:
+    def _connection_lost(self, protocol: _ResponseProtocol, reason: Failure) -> None:
         if protocol is not self._protocol:
             return
         self._protocol = None
@@ -310,7 +316,8 @@ class BrokerConnection:
             reason.value, ConnectionDone
         ):
             reason = Failure(ConnectionLost(*reason.value.args))
-        waiting, self._waiting = self._waiting, deque()
+        waiting, self._in_flight = self._in_flight, deque()
+        # All timers first: a callback below may send again on a new connection.
         for each in waiting:
             if each.timer is not None and each.timer.active():
                 each.timer.cancel()
@@ -318,7 +325,7 @@ class BrokerConnection:
             if not each.answer.called:
                 each.answer.errback(reason)
 
-    def _versions_known(self, response: Any) -> dict[int, tuple[int, int]]:
+    def _on_api_versions(self, response: Any) -> dict[int, tuple[int, int]]:
         if response.error_code:
             raise BrokerError(error_of(response.error_code))
         self.api_versions = {
@@ -327,7 +334,7 @@ class BrokerConnection:
         return self.api_versions
 
 
-def _decode_answer(
+def _decode_response(
     frame: bytes | memoryview, request_class: type[Any], api_key: int, version: int
 ) -> Any:
     """The answer's message; its class lies beside the request's."""

@@ -1,23 +1,21 @@
-"""One client's connection: frames in, answers out in their order, and never more work at a time
-than allowed.
+"""One client's connection: frames in, answers out in order, and a bounded amount of work at a time.
 
 Owns the order of one connection's requests.
 
 1. Answers leave in the order of their requests.
-2. Everything but Produce is a barrier: it starts when all before it are answered, and nothing
-   starts until it is. Produce requests may start while earlier ones wait for replicas, once those
+2. Every request but Produce is a barrier: it starts when all before it are answered, and nothing
+   starts until it is answered. A Produce may start while earlier ones wait for replicas, once those
    are in the logs (`appended`): at most `PIPELINED` of them, and `PIPELINED_BYTES`.
-3. A client that does not read is not read from: nothing starts while the transport is full, and at
-   most one read's worth waits here.
-4. Malformed input is one log line and the end of this connection. What a client calls itself is
-   quoted.
-5. When the connection goes, a waiting request that only reads is cancelled; one that has appended
-   finishes unanswered.
-6. A peer that hangs up while it is not read from ends its connection, where the request in progress
-   only reads; what changes something is finished first, with what was sent behind it.
+3. A client that does not read its answers is not read from: nothing starts while the transport is
+   full, and at most one read's worth of bytes waits here.
+4. Malformed input is one log line and the end of this connection. Text from the client is quoted.
+5. When the connection ends, a waiting request that only reads is cancelled; one that has appended
+   finishes without an answer.
+6. A peer that hangs up while it is not read from ends its connection if the request in progress
+   only reads; a request that changes something is finished first, with those sent behind it.
 
-Source: docs/ARCHITECTURE.md 7 and 8. Leaves out: what a request means (`api/dispatch.py`), sockets
-(`transport.py`).
+Source: docs/ARCHITECTURE.md 7 and 8; Kafka's `SocketServer` mutes a channel the same way. Not here:
+what a request means (`api/dispatch.py`), sockets (`net/transport.py`).
 """
 
 from __future__ import annotations
@@ -48,7 +46,7 @@ Answer = bytes | list[Any] | None
 
 
 class PendingResponse:
-    """A request in progress whose answer is not out. `answer` counts once `done`."""
+    """A request whose answer is not sent yet. `answer` is valid once `done`."""
 
     __slots__ = ("answer", "done", "granted", "size")
 
@@ -64,7 +62,7 @@ class PendingResponse:
 
     @property
     def only_reads(self) -> bool:
-        """Whether nothing is lost but an answer when it is given up."""
+        """Whether it can be cancelled: it changes nothing."""
         return False
 
     def abandon(self) -> None:
@@ -72,13 +70,13 @@ class PendingResponse:
         discard(self.answer)
         self.answer = None
 
-    def left(self) -> None:
-        """Its answer was handed to the transport, after those of all requests before it."""
+    def on_sent(self) -> None:
+        """Its answer was given to the transport, after those of all requests before it."""
 
 
 class Dispatch(Protocol_):
     """Starts one request: its answer with its length in front, None when there is none to give, or
-    a PendingResponse that is done, or reports `turn_done` later.
+    a PendingResponse that is done, or reports `response_ready` later.
 
     Raises WireError for a broken peer.
     """
@@ -89,7 +87,7 @@ class Dispatch(Protocol_):
 
 
 class ListenerContext(Protocol_):
-    """What a connection came in by."""
+    """What a connection needs of its listener."""
 
     runtime: Runtime
     frame_limit: int
@@ -103,43 +101,43 @@ class ListenerContext(Protocol_):
 
 class KafkaConnection(Protocol):
     """The protocol of an accepted connection. `active` is set by traffic and cleared by the idle
-    watch; `asked`: whether a request ever came; `coming_bytes`: what was granted to a long request
-    that is not all here yet; `held_since` is when the request that is started now had come, on the
-    clock, if it had to wait for those before it, else 0.
+    watch; `has_requested`: whether a request ever came; `arriving_bytes`: what was granted to a
+    long request that is not all here yet; `held_since` is when the request that is started now had
+    come, on the clock, if it had to wait for those before it, else 0.
     """
 
-    def __init__(self, door: ListenerContext, client_host: str) -> None:
-        self.door = door
+    def __init__(self, listener: ListenerContext, client_host: str) -> None:
+        self.listener = listener
         self.client_host = client_host
         self.principal = ANONYMOUS
         self.client_software = ("unknown", "unknown")
         self.active = True
-        self.silent_rounds = 0
-        self.asked = self.hung_up = False
-        self.frames = FrameReader(door.frame_limit, ask=self._may_come)
+        self.idle_rounds = 0
+        self.has_requested = self.hung_up = False
+        self.frames = FrameReader(listener.frame_limit, ask=self._allocate_long)
         self.output: SendQueue = None  # type: ignore[assignment]
         self.closing = False
         self.held_since = 0.0
-        self._dispatch = door.dispatch
-        self._turns: deque[PendingResponse] = deque()
+        self._dispatch = listener.dispatch
+        self._pending: deque[PendingResponse] = deque()
         self._held: bytes | memoryview | None = None
-        self._in_progress_bytes = self._starting = self.coming_bytes = 0
+        self._in_progress_bytes = self._starting = self.arriving_bytes = 0
         self._serving = False
         self._reading = True
 
     @property
     def busy(self) -> bool:
         """Whether a request waits for its answer."""
-        return bool(self._turns)
+        return bool(self._pending)
 
     def logPrefix(self) -> str:
         return "replog"
 
     def connectionMade(self) -> None:
         transport: Any = self.transport
-        self.output = SendQueue(transport, self.door.runtime, self)
+        self.output = SendQueue(transport, self.listener.runtime, self)
         transport.registerProducer(self, True)
-        self.door.opened(self)
+        self.listener.opened(self)
 
     def receive_space(self) -> memoryview | None:
         """Where the transport may put bytes itself; then it calls `received`, else
@@ -159,6 +157,8 @@ class KafkaConnection(Protocol):
 
     def serve(self) -> None:
         """Starts every request that may start now."""
+        # A request that is answered at once, or a transport that drains, calls back into here: the
+        # loop below goes on by itself.
         if self._serving or self.closing:
             return
         self._serving = True
@@ -169,7 +169,7 @@ class KafkaConnection(Protocol):
         finally:
             self._serving = False
         if not self.closing:
-            self._read_or_not()
+            self._update_reading()
 
     def _start_requests(self) -> None:
         next_frame, dispatch, output = self.frames.next_frame, self._dispatch, self.output
@@ -179,83 +179,92 @@ class KafkaConnection(Protocol):
                 frame = next_frame()
                 if frame is None:
                     return
-                self.asked = True
-                self.coming_bytes = 0
+                self.has_requested = True
+                self.arriving_bytes = 0
                 self.held_since = 0.0
             else:
                 self._held = None
-            if self._turns and not self._may_start(frame):
+            if self._pending and not self._may_start(frame):
                 self._held = frame
-                self.held_since = self.held_since or self.door.runtime.clock.seconds()
+                self.held_since = self.held_since or self.listener.runtime.clock.seconds()
                 return
             granted = len(frame) if type(frame) is memoryview and len(frame) > _LONG else 0
             self._starting = granted
+            # Until dispatch returns, these bytes belong to no response: a connection that ends
+            # meanwhile must release them all the same.
             outcome = dispatch(self, frame)
             if isinstance(outcome, PendingResponse):
                 outcome.granted, self._starting = granted, 0
                 self._wait(outcome, len(frame))
                 if outcome.done:
-                    self.turn_done()
-            elif self._turns:
+                    self.response_ready()
+            elif self._pending:
+                # Answered at once, but earlier Produce requests wait: answers keep their order.
                 self._wait(PendingResponse(outcome), 0)
             elif outcome is not None:
                 output.send(outcome)
-            frame = outcome = None
+            frame = outcome = None  # a view of the frame would keep its buffer out of the pool
             if self._starting:
                 self._starting = 0
-                self.door.request_bytes.give_back(granted)
+                self.listener.request_bytes.release(granted)
 
     def _may_start(self, frame: bytes | memoryview) -> bool:
-        turns = self._turns
+        pending = self._pending
+        # Two Produce requests keep their order when the first one is in the log; any other request
+        # may depend on the answer of the one before it.
         return (
             frame[:2] == _PRODUCE
-            and turns[-1].appended
-            and len(turns) < PIPELINED
+            and pending[-1].appended
+            and len(pending) < PIPELINED
             and self._in_progress_bytes + len(frame) <= PIPELINED_BYTES
         )
 
-    def _may_come(self, size: int) -> bool:
-        granted = self.door.request_bytes.take(size, self._come)
-        self.coming_bytes = size if granted else 0
+    def _allocate_long(self, size: int) -> bool:
+        granted = self.listener.request_bytes.take(size, self._memory_available)
+        self.arriving_bytes = size if granted else 0
         return granted
 
-    def _come(self) -> None:
-        """There is room for long requests again."""
+    def _memory_available(self) -> None:
+        """A long request may be read again; in a turn of its own, so that waiters do not nest."""
         if not self.closing:
-            self.door.runtime.clock.callLater(0, self._come_now)
+            self.listener.runtime.clock.callLater(0, self._read_again)
 
-    def _come_now(self) -> None:
+    def _read_again(self) -> None:
         if not self.closing:
             self.frames.waits = False
             self.serve()
 
-    def _granted(self) -> int:
-        """What is granted to this connection in all."""
+    def _allocated_bytes(self) -> int:
+        """All bytes of long requests that are allocated to this connection."""
         held = self._held
         waiting = len(held) if type(held) is memoryview and len(held) > _LONG else 0
         return (
-            self.coming_bytes + waiting + self._starting + sum(turn.granted for turn in self._turns)
+            self.arriving_bytes
+            + waiting
+            + self._starting
+            + sum(response.granted for response in self._pending)
         )
 
-    def _wait(self, turn: PendingResponse, size: int) -> None:
-        turn.size = size
+    def _wait(self, response: PendingResponse, size: int) -> None:
+        response.size = size
         self._in_progress_bytes += size
-        self._turns.append(turn)
+        self._pending.append(response)
 
-    def turn_done(self) -> None:
-        """A turn has its answer: everything that is now first in order goes out."""
-        turns = self._turns
-        while turns and turns[0].done:
-            turn = turns.popleft()
-            self._in_progress_bytes -= turn.size
-            if turn.granted:
-                self.door.request_bytes.give_back(turn.granted)
-            if turn.answer is not None:
-                self.output.send(turn.answer)
-                turn.left()
+    def response_ready(self) -> None:
+        """A response has its answer: sends all answers whose turn has come."""
+        pending = self._pending
+        while pending and pending[0].done:
+            response = pending.popleft()
+            self._in_progress_bytes -= response.size
+            if response.granted:
+                self.listener.request_bytes.release(response.granted)
+            if response.answer is not None:
+                self.output.send(response.answer)
+                response.on_sent()
         self.serve()
 
-    def _read_or_not(self) -> None:
+    def _update_reading(self) -> None:
+        # While a request waits for its turn, or for memory, more bytes would only pile up here.
         wanted = (
             self._held is None
             and not self.frames.waits
@@ -274,7 +283,7 @@ class KafkaConnection(Protocol):
         """The transport has enough to write."""
         self.output.pause()
         if not self._serving and not self.closing:
-            self._read_or_not()
+            self._update_reading()
 
     def resumeProducing(self) -> None:
         """The transport can take more."""
@@ -286,15 +295,15 @@ class KafkaConnection(Protocol):
         """The transport is lost; `connectionLost` follows."""
 
     def peer_hung_up(self) -> None:
-        """It sends no more, and is not read from now: a request waits here behind one in
-        progress.
-        """
+        """The peer sends no more, and is not read from: a request waits behind one in progress."""
         self.hung_up = True
-        if self._turns and self._turns[-1].only_reads:
+        if self._pending and self._pending[-1].only_reads:
             self.close()
 
     def broken(self, reason: Exception) -> None:
-        """The peer, or what was announced to it, is broken: one line, and the end."""
+        """Logs one line and closes: the peer is malformed, or an answer cannot be sent as
+        announced.
+        """
         if not self.closing:
             _log.warn(
                 "{client} is disconnected: {reason}",
@@ -304,7 +313,7 @@ class KafkaConnection(Protocol):
             self.close()
 
     def close(self) -> None:
-        """Closes now; what was not sent is not sent."""
+        """Closes now; answers that are not sent yet are dropped."""
         if not self.closing:
             self.closing = True
             transport: Any = self.transport
@@ -313,19 +322,20 @@ class KafkaConnection(Protocol):
     def connectionLost(self, reason: Failure = connectionDone) -> None:
         self.closing = True
         self.output.close()
-        self.door.closed(self)
-        granted, self._starting, self.coming_bytes = self._granted(), 0, 0
+        self.listener.closed(self)
+        # Released once, here: `abandon` below must find nothing allocated.
+        granted, self._starting, self.arriving_bytes = self._allocated_bytes(), 0, 0
         if granted:
-            self.door.request_bytes.give_back(granted)
-        turns, self._turns = self._turns, deque()
+            self.listener.request_bytes.release(granted)
+        pending, self._pending = self._pending, deque()
         self._held = None
-        for turn in turns:
-            turn.granted = 0
-            turn.abandon()
+        for response in pending:
+            response.granted = 0
+            response.abandon()
 
 
 def discard(answer: Answer) -> None:
-    """Gives back the slices of an answer that will not be sent."""
+    """Releases the slices of an answer that will not be sent."""
     if isinstance(answer, list):
         for part in answer:
             release = getattr(part, "release", None)

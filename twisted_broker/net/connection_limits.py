@@ -1,21 +1,21 @@
-"""Taking connections at one listener: how many, for how long, and from whom.
+"""The limits of one listener's connections: how many, how long idle, how many from one address.
 
 Owns the open connections of a listener.
 
 1. At most `max.connections` in all and `max.connections.per.ip` from one address: the next one is
-   closed at once. What open files of the logs leave of the process's descriptors bounds them, too
+   closed at once. They are also limited to the descriptors that the logs leave free
    (`DescriptorShares`).
-2. A connection without traffic and without a waiting request for `connections.max.idle.ms` is
-   closed, at most a tenth of that late; so is one whose peer hung up and whose request waits that
-   long. One timer serves all connections of the listener. A round that comes late counts for
-   nobody: this process stood still, and what was sent to it meanwhile is not read yet.
-3. Where others wait for room (`request_bytes.py`), a connection that stops in the midst of a long
-   request is closed after a tenth of that.
-4. A controller's listener has a share of its own. When that is taken, a newcomer takes the place of
-   the oldest connection that never asked anything: a flood keeps no broker out.
+2. A connection without traffic and without a request in progress for `connections.max.idle.ms` is
+   closed, at most a tenth of that late; so is one whose peer hung up and whose request has waited
+   that long. One timer serves all connections of the listener. A check that runs late closes
+   nothing: this process was stopped, and has not read yet what was sent to it meanwhile.
+3. While others wait for room (`net/request_bytes.py`), a connection that stops in the middle of a
+   long request is closed after a tenth of that time.
+4. A controller's listener has a share of its own. When it is used up, a new connection replaces the
+   oldest one that never sent a request: a flood keeps no broker out.
 
-Source: Kafka's `SocketServer`, `ConnectionQuotas`, `Selector.IdleExpiryManager`. Leaves out: rates
-of new connections.
+Source: Kafka's `SocketServer`, `ConnectionQuotas`, `Selector.IdleExpiryManager`. Not here: limits
+on the rate of new connections.
 """
 
 from __future__ import annotations
@@ -60,24 +60,24 @@ class DescriptorShares:
         return max(self.limit - self._others - self.controller - open_files, 1)
 
 
-def _no_limit() -> int:
+def _unlimited() -> int:
     return INT_MAX
 
 
 class ConnectionCounts:
     """Open connections by address, over all listeners of a broker.
 
-    `most()`: what descriptors allow now.
+    `descriptor_limit()`: what descriptors allow now.
     """
 
-    __slots__ = ("by_host", "maximum", "maximum_per_host", "most", "total")
+    __slots__ = ("by_host", "descriptor_limit", "maximum", "maximum_per_host", "total")
 
     def __init__(
-        self, maximum: int, maximum_per_host: int, most: Callable[[], int] = _no_limit
+        self, maximum: int, maximum_per_host: int, descriptor_limit: Callable[[], int] = _unlimited
     ) -> None:
         self.maximum = maximum
         self.maximum_per_host = maximum_per_host
-        self.most = most
+        self.descriptor_limit = descriptor_limit
         self.total = 0
         self.by_host: Counter[str] = Counter()
 
@@ -90,7 +90,7 @@ class ConnectionCounts:
         return (
             self.total < self.maximum
             and self.by_host.get(host, 0) < self.maximum_per_host
-            and self.total < self.most()
+            and self.total < self.descriptor_limit()
         )
 
     def add(self, host: str) -> None:
@@ -128,22 +128,22 @@ class ConnectionFactory(Factory):
         self.on_controller = on_controller
         self.request_bytes = RequestBytes(0) if request_bytes is None else request_bytes
         self.connections: dict[KafkaConnection, None] = {}
-        self._watch: IDelayedCall | None = None
-        self._look_at = 0.0
+        self._idle_check: IDelayedCall | None = None
+        self._check_due = 0.0
 
     def logPrefix(self) -> str:
         return "replog controller" if self.on_controller else "replog"
 
     def buildProtocol(self, addr: Any) -> KafkaConnection | None:
         host = getattr(addr, "host", "memory")
-        if self.counts.has_room(host) or (self.on_controller and self._displace()):
+        if self.counts.has_room(host) or (self.on_controller and self._close_oldest_unused()):
             return KafkaConnection(self, host)
         return None
 
-    def _displace(self) -> bool:
+    def _close_oldest_unused(self) -> bool:
         """Ends the oldest connection that never asked anything."""
         for connection in self.connections:
-            if not connection.asked and not connection.closing:
+            if not connection.has_requested and not connection.closing:
                 connection.close()
                 return True
         return False
@@ -151,8 +151,8 @@ class ConnectionFactory(Factory):
     def opened(self, connection: KafkaConnection) -> None:
         self.counts.add(connection.client_host)
         self.connections[connection] = None
-        if self._watch is None and self.idle_ms > 0:
-            self._watch_later()
+        if self._idle_check is None and self.idle_ms > 0:
+            self._schedule_check()
 
     def closed(self, connection: KafkaConnection) -> None:
         self.counts.remove(connection.client_host)
@@ -160,37 +160,37 @@ class ConnectionFactory(Factory):
 
     def close_all(self) -> None:
         """Closes every connection, answered or not."""
-        if self._watch is not None and self._watch.active():
-            self._watch.cancel()
-        self._watch = None
+        if self._idle_check is not None and self._idle_check.active():
+            self._idle_check.cancel()
+        self._idle_check = None
         for connection in list(self.connections):
             connection.close()
 
-    def _watch_later(self) -> None:
+    def _schedule_check(self) -> None:
         round_s = self.idle_ms / _ROUNDS / 1000
-        self._look_at = self.runtime.clock.seconds() + round_s
-        self._watch = self.runtime.clock.callLater(round_s, self._look)
+        self._check_due = self.runtime.clock.seconds() + round_s
+        self._idle_check = self.runtime.clock.callLater(round_s, self._check_idle)
 
-    def _look(self) -> None:
-        self._watch = None
-        if self.runtime.clock.seconds() - self._look_at < min(
+    def _check_idle(self) -> None:
+        self._idle_check = None
+        if self.runtime.clock.seconds() - self._check_due < min(
             SILENCE_STALL_SECONDS, self.idle_ms / _ROUNDS / 1000
         ):
-            self._close_silent()
+            self._close_idle()
         if self.connections:
-            self._watch_later()
+            self._schedule_check()
 
-    def _close_silent(self) -> None:
+    def _close_idle(self) -> None:
         for connection in list(self.connections):
             if connection.active or (
                 connection.busy and not connection.output.full and not connection.hung_up
             ):
                 connection.active = False
-                connection.silent_rounds = 0
+                connection.idle_rounds = 0
                 continue
-            connection.silent_rounds += 1
-            if connection.coming_bytes and self.request_bytes.waiting:
+            connection.idle_rounds += 1
+            if connection.arriving_bytes and self.request_bytes.waiting:
                 connection.close()  # others wait for the memory of a request that does not come
                 continue
-            if connection.silent_rounds >= _ROUNDS:
+            if connection.idle_rounds >= _ROUNDS:
                 connection.close()

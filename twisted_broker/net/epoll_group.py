@@ -1,21 +1,20 @@
 """Many connections behind one entry of the reactor.
 
-Owns an epoll descriptor of its own that the reactor watches as one reader. An event of a connection
-then costs no turn of the reactor (and none of its per-event logging context), and several rounds of
-events are served per turn.
+Owns an epoll descriptor that the reactor watches as one reader. An event of a connection then costs
+no turn of the reactor (and no logging context), and one turn serves several rounds of events.
 
 1. A connection's events go to the connection's own `doRead` and `doWrite`, in the order in which
    epoll gives them.
-2. A turn ends after `_TURN_SECONDS` at the latest: timers and other readers are never starved.
-3. After the last event it looks again for `_SPIN_SECONDS` before it lets the reactor sleep: the
-   next request of a waiting client is cheaper than falling asleep and waking up. Nothing is spun
-   when nothing came.
-4. An exception out of one connection is logged and closes that connection.
-5. A connection that is not read from is told once when its peer hangs up (`hung_up`); one that
-   broke is lost at once.
+2. A turn ends after `_TURN_SECONDS` at the latest: timers and other readers never starve.
+3. After the last event it polls for `_SPIN_SECONDS` more before the reactor may sleep: when the
+   next request of a waiting client comes within that time, nobody has to be woken. Without an event
+   it does not spin.
+4. An exception from a connection is logged and closes that connection.
+5. When the peer of a connection that is not read from hangs up, `hung_up` is called once; a
+   connection that is broken is lost at once.
 
-Source: measured (the project's notes on speed, items 4 and 5). Leaves out: systems without epoll
-(the stock reactor serves there).
+Source: measured (docs/ARCHITECTURE.md 7). Not here: systems without epoll, where Twisted's reactor
+serves.
 """
 
 from __future__ import annotations
@@ -26,17 +25,20 @@ from typing import Any
 
 from twisted.internet.error import ConnectionDone, ConnectionLost
 from twisted.internet.interfaces import IReadDescriptor
-from twisted.python import log
+from twisted.logger import Logger
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
 _SPIN_SECONDS = 0.00003
 _TURN_SECONDS = 0.002
 _HANG_UP = getattr(select, "EPOLLRDHUP", 0x2000)
-_TOLD = 1 << 40
-"""In a mask of ours only: the hang-up was told. The mask of a connection is never 0."""
+_HANG_UP_REPORTED = 1 << 40
+"""Only in our own masks, never in epoll's: the hang-up was reported. So no mask is ever 0."""
 _DONE = Failure(ConnectionDone())
 _LOST = Failure(ConnectionLost())
+
+
+_log = Logger(namespace="replog.net")
 
 
 @implementer(IReadDescriptor)
@@ -88,15 +90,19 @@ class EpollGroup:
     def _change(self, transport: Any, add: int, remove: int) -> None:
         descriptor = transport.fileno()
         if descriptor < 0:
-            return
+            return  # closed already: the kernel has dropped it from the epoll set
         before = self._masks.get(descriptor, 0)
         mask = (before | add) & ~remove
         if not before:
             if not add:
                 return
             self._transports[descriptor] = transport
-            mask |= _HANG_UP  # it stays watched while it is not read from
+            # Watched while it is not read from, too: else a client that went away while its
+            # request waits would be noticed only when its answer is sent.
+            mask |= _HANG_UP
             self._epoll.register(descriptor, mask)
+        # Unregistered only when the connection ends: reading is stopped and started again often,
+        # and modifying an entry costs less than a new one.
         elif not transport.connected and not mask & (select.EPOLLIN | select.EPOLLOUT):
             self._epoll.unregister(descriptor)
             del self._masks[descriptor], self._transports[descriptor]
@@ -104,7 +110,7 @@ class EpollGroup:
         elif mask == before:
             return
         else:
-            self._epoll.modify(descriptor, mask & ~_TOLD)
+            self._epoll.modify(descriptor, mask & ~_HANG_UP_REPORTED)
         self._masks[descriptor] = mask
 
     def doRead(self) -> None:
@@ -125,7 +131,7 @@ class EpollGroup:
     def _serve(self, descriptor: int, event: int) -> None:
         transport = self._transports.get(descriptor)
         if transport is None:
-            return
+            return  # dropped by an earlier event of the same round
         try:
             why = None
             if event & select.EPOLLIN:
@@ -133,8 +139,10 @@ class EpollGroup:
             elif event & (select.EPOLLHUP | select.EPOLLERR):
                 why = _LOST.value
             elif event & _HANG_UP:
-                self._change(transport, _TOLD, _HANG_UP)
+                # Level-triggered: the event would come again in each round.
+                self._change(transport, _HANG_UP_REPORTED, _HANG_UP)
                 why = transport.hung_up()
+            # Reading may have stopped the interest in writing, or ended the connection.
             if (
                 why is None
                 and event & select.EPOLLOUT
@@ -142,7 +150,7 @@ class EpollGroup:
             ):
                 why = transport.doWrite()
         except Exception:
-            log.err(None, "a connection failed")
+            _log.failure("a connection failed")
             why = _LOST.value
         if why is not None:
             self._drop(transport, _DONE if isinstance(why, ConnectionDone) else _LOST)

@@ -8,11 +8,11 @@ Owns the bytes of one connection that are not yet a request.
 2. A negative length, or one above the limit, is a `WireError` at once.
 3. A frame that came in one piece is plain `bytes`; a long one is read straight into its buffer and
    handed out as a `memoryview`. Its buffer goes to the pool, for any connection's next frame, only
-   when nobody looks at it any more.
+   when no view of it is alive.
 4. The pool keeps `POOL_BYTES` at most.
 
-Source: Kafka's `NetworkReceive` (which allocates the declared size at once); the project's notes on
-speed, item 7.
+Source: Kafka's `NetworkReceive` (which allocates the declared size at once); docs/ARCHITECTURE.md
+7.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class BufferPool:
         return bytearray(size)
 
     def give(self, buffer: bytearray) -> None:
-        """Takes a buffer back, unless somebody still looks at it."""
+        """Takes a buffer back, unless a view of it is alive."""
         if (
             len(buffer) <= _POOLED
             and self.held_bytes + len(buffer) <= POOL_BYTES
@@ -131,7 +131,7 @@ class FrameReader:
         self._filled += count
 
     def next_frame(self) -> bytes | memoryview | None:
-        """The next whole frame without its length, or None. Let go of the last one first: its
+        """The next whole frame without its length, or None. Drop the last one first: its
         buffer is wanted.
 
         Raises WireError for a length that cannot be.

@@ -1,13 +1,12 @@
-"""The ways into a broker: names, addresses, and the ports that are really listened on.
+"""The listeners of a broker: names, addresses, and the ports that are open.
 
-Owns the reading of `listeners` and its kin, and the open ports.
+Owns the parsing of `listeners`, `advertised.listeners` and their like, and the open ports.
 
 1. A name is given once; a controller's listener is one named in `controller.listener.names`; the
    others are the broker's.
 2. Port 0 becomes the port that the system gave, in what is advertised too.
-3. Nobody is told an address that cannot be reached: 0.0.0.0 and :: are refused where they would be
-   advertised.
-4. Ports are bound before they are needed and let clients in when the broker can serve them.
+3. No address is advertised that cannot be reached: 0.0.0.0 and :: are refused there.
+4. Ports are bound at the start; they accept connections once the broker can serve them.
 5. An address that cannot be bound is refused in one line: the setting, why, and what to change.
 
 Source: Kafka's `SocketServerConfigs`, `KafkaConfig.effectiveAdvertisedBrokerListeners`. Leaves out:
@@ -36,7 +35,7 @@ _META_ADDRESSES = ("0.0.0.0", "::")
 
 
 class Listener(NamedTuple):
-    """A named way in that is open. `host` and `port` are where clients are told to come."""
+    """An open listener. `host` and `port` are the advertised ones."""
 
     name: str
     host: str
@@ -134,12 +133,12 @@ def _advertised(
     config: BrokerConfig, broker: Sequence[EndPoint], controller: Sequence[EndPoint]
 ) -> dict[str, EndPoint]:
     entries = config.names("advertised.listeners")
-    told = {
+    advertised = {
         each.name: each
         for each in (parse_endpoints("advertised.listeners", entries) if entries else broker)
     }
     names = {each.name for each in (*broker, *controller)}
-    for each in told.values():
+    for each in advertised.values():
         if each.name not in names:
             raise ConfigError(
                 "advertised.listeners",
@@ -150,11 +149,11 @@ def _advertised(
             raise ConfigError(
                 "advertised.listeners", str(each), "an address that clients can reach"
             )
-    if broker and not any(each.name in told for each in broker):
+    if broker and not any(each.name in advertised for each in broker):
         raise ConfigError(
             "advertised.listeners", ",".join(entries), "at least one listener of the broker"
         )
-    return {each.name: each for each in controller} | told
+    return {each.name: each for each in controller} | advertised
 
 
 class CannotBind(CannotListenError):
@@ -172,7 +171,7 @@ class CannotBind(CannotListenError):
         number, reason = getattr(error, "errno", None), getattr(error, "strerror", None) or error
         what, option = "an address of this machine", "--host"
         if number == EADDRINUSE:
-            what, option = "a port that nobody uses (0: any)", "--port"
+            what, option = "a free port (0: any)", "--port"
         elif number == EACCES:
             what, option = "a port that this user may open (as a rule 1024 or more)", "--port"
         where = "listeners" if self._is_controller else f"listeners or with {option}"
@@ -196,7 +195,7 @@ class OpenListeners:
         is_controller: bool,
         let_in: bool = True,
     ) -> Listener:
-        """Listens; gives the listener as clients are told of it. `let_in` False: clients connect,
+        """Listens; gives the advertised listener. `let_in` False: clients connect,
         and wait until `let_in()`.
 
         Fails with `CannotBind`.

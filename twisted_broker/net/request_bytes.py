@@ -1,17 +1,15 @@
-"""How many bytes of long requests are in memory at a time, over all connections of a listener's
-broker.
+"""The bytes of long requests in memory at a time, over all connections of a broker.
 
-Owns `RequestBytes`: what was granted, and who waits for room.
+Owns `RequestBytes`: what is allocated, and who waits for room.
 
-1. A frame that does not come in one piece is granted as a whole before it is read on, as long as
-   less than the limit is granted: at most one frame is above it. Whoever was granted one can finish
-   it, so nobody waits for himself.
-2. Short frames are never held back: heartbeats, fetches of followers and what completes a waiting
-   produce come through.
-3. Who waits is woken in the order of coming.
+1. A frame that does not come in one piece is allocated as a whole before more of it is read, while
+   less than the limit is allocated: at most one frame exceeds it. An allocated frame can always be
+   read to its end, so no frame waits for itself.
+2. Short frames never wait: heartbeats, follower fetches, and what completes a waiting produce.
+3. Waiters are called in the order in which they came.
 
-Source: Kafka's `SimpleMemoryPool` (`queued.max.request.bytes`). Leaves out: who is closed for being
-slow (`accept.py`).
+Source: Kafka's `SimpleMemoryPool` (`queued.max.request.bytes`). Not here: closing slow connections
+(`net/connection_limits.py`).
 """
 
 from __future__ import annotations
@@ -38,7 +36,7 @@ class RequestBytes:
         self.used += size
         return True
 
-    def give_back(self, size: int) -> None:
+    def release(self, size: int) -> None:
         self.used -= size
         while self.waiting and not 0 < self.limit <= self.used:
             self.waiting.popleft()()

@@ -1,18 +1,16 @@
-"""Answers on their way out of one connection: bytes, and slices of files whose bytes are loaded
+"""The answers of one connection on their way out: bytes, and slices of files whose bytes are loaded
 when the socket takes them.
 
-Owns what was answered and not yet handed to the transport.
+Owns what was answered and is not yet with the transport.
 
 1. Parts leave in the order in which they came.
-2. Each slice is released exactly once: when sent, or when the connection goes.
-3. While the transport is full (`full`), nothing is handed to it; it says when it is ready by
-   `resume()`.
-4. One call hands over at most `TURN_BYTES` of slices; the rest follows in the next turn of the
-   reactor.
-5. A slice that is gone or too short breaks the connection: its length has been announced already.
+2. Each slice is released exactly once: when sent, or when the connection ends.
+3. While the transport is full (`full`), it gets nothing; it calls `resume()` when it is ready.
+4. One call sends at most `TURN_BYTES` of slices; the rest follows in the next turn of the reactor.
+5. A slice that is gone or too short ends the connection: its length has been sent already.
 
-Source: docs/ARCHITECTURE.md 3 (slices), the project's notes on speed, item 6. Leaves out: how bytes
-reach the socket (`INetwork.send_slice`).
+Source: docs/ARCHITECTURE.md 3 (slices). Not here: how bytes reach the socket
+(`INetwork.send_slice`).
 """
 
 from __future__ import annotations
@@ -64,7 +62,7 @@ class SendQueue:
                 self._write(answer)
             return
         self._parts.extend(answer)
-        self._pump()
+        self._write_parts()
 
     def pause(self) -> None:
         """The transport has enough for now."""
@@ -73,7 +71,7 @@ class SendQueue:
     def resume(self) -> None:
         """The transport takes bytes again."""
         self.full = False
-        self._pump()
+        self._write_parts()
 
     def close(self) -> None:
         """Drops what was not sent."""
@@ -83,19 +81,21 @@ class SendQueue:
             if isinstance(part, FileSlice):
                 part.release()
 
-    def _pump(self) -> None:
+    def _write_parts(self) -> None:
         budget = TURN_BYTES
         parts = self._parts
         while parts and not self.full:
             part = parts[0]
             if not isinstance(part, FileSlice):
                 parts.popleft()
+                # More follows: the kernel may put it into the same packet (MSG_MORE).
                 (self._write_more if parts else self._write)(
                     part if type(part) is bytes else bytes(part)
                 )
                 continue
             if budget <= 0:
-                self._go_on_later()
+                # A fast reader of a large answer would hold the reactor until all of it is sent.
+                self._resume_later()
                 return
             try:
                 sent = self._send_slice(part, budget)
@@ -103,11 +103,12 @@ class SendQueue:
                 self._owner.broken(reason)
                 return
             budget -= sent
+            # The transport calls `resume` when it can take more.
             if not sent:
                 self.full = True
 
     def _send_slice(self, part: FileSlice, budget: int) -> int:
-        """Sends what fits; drops the slice when it is through."""
+        """Sends what fits; releases the slice when all of it is sent."""
         rest = part.length - self._sent
         sent = 0
         if rest:
@@ -119,9 +120,9 @@ class SendQueue:
             self._parts.popleft()
             self._sent = 0
             part.release()
-            return max(sent, 1)
+            return max(sent, 1)  # 0 would mean that the transport is full
         return sent
 
-    def _go_on_later(self) -> None:
+    def _resume_later(self) -> None:
         self.full = True
         self._runtime.clock.callLater(0, self._owner.resumeProducing)

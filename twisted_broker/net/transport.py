@@ -1,18 +1,16 @@
-"""Our own thin side of an accepted TCP connection.
+"""The server side of an accepted TCP connection, with fewer steps than Twisted's.
 
-Owns the socket calls of a server connection: read straight into the frame's buffer, send at once,
-send a stretch of a file; and of accepting.
+Owns the socket calls of a server connection (read into the frame's buffer, send at once, send a
+stretch of a file) and accepting.
 
 1. With nothing queued, `write` sends in the same call; what the socket did not take is queued as
    Twisted does.
-2. A failed send closes nothing here: the reactor sees the hang-up, and the protocol hears of it
-   once.
+2. A failed send closes nothing: the reactor reports the loss, and the protocol is called once.
 3. Bytes leave in the order of the calls: `send_stretch` sends nothing while anything is queued.
+4. Without a free descriptor, a port accepts nothing for a second: new connections wait in the
+   backlog, and the reactor does not spin.
 
-4. Where no descriptor is left, a port accepts nothing for a second: who comes waits in the backlog,
-   and nothing spins.
-
-Source: `twisted.internet.tcp.Server`; the project's notes on speed, items 3, 6, 7. Leaves out: TLS.
+Source: `twisted.internet.tcp.Server`; measured (docs/ARCHITECTURE.md 7). Not here: TLS.
 """
 
 from __future__ import annotations
@@ -30,9 +28,9 @@ _READ_BYTES = 65536
 _MSG_MORE = getattr(socket, "MSG_MORE", 0)
 _DONE = ConnectionDone()
 _LOST = ConnectionLost()
-_MOST_ACCEPTED, _REST_SECONDS = 50, 1.0
+_MAX_ACCEPTS, _ACCEPT_PAUSE_SECONDS = 50, 1.0
 
-log = Logger(namespace="replog.net")
+_log = Logger(namespace="replog.net")
 
 
 class ThinServer(tcp.Server):
@@ -48,7 +46,7 @@ class ThinServer(tcp.Server):
                     return _DONE
             else:
                 count = self.socket.recv_into(view)
-                view.release()
+                view.release()  # the buffer cannot grow while a view of it is alive
                 if not count:
                     return _DONE
         except (BlockingIOError, InterruptedError):
@@ -65,10 +63,10 @@ class ThinServer(tcp.Server):
         """The peer sends no more, while nothing is read from it; a reason when the connection
         ends with that.
         """
-        told = getattr(self.protocol, "peer_hung_up", None)
-        if told is None:
+        callback = getattr(self.protocol, "peer_hung_up", None)
+        if callback is None:
             return _DONE
-        told()
+        callback()
         return None
 
     def doWrite(self) -> Any:
@@ -82,6 +80,8 @@ class ThinServer(tcp.Server):
             or not self.producerPaused
         ):
             return tcp.Server.doWrite(self)
+        # Twisted would stop writing first and start again when the producer writes: two changes of
+        # the epoll entry for each stretch of a file.
         self.producerPaused = False
         self.producer.resumeProducing()  # type: ignore[attr-defined]
         if self.producerPaused or self.dataBuffer or self._tempDataBuffer:
@@ -108,6 +108,8 @@ class ThinServer(tcp.Server):
         except (BlockingIOError, InterruptedError):
             sent = 0
         except OSError:
+            # Closing here would call the protocol from inside its own write: the next read of the
+            # socket reports the loss.
             return
         if sent < len(data):
             tcp.Server.write(self, data[sent:] if sent else data)
@@ -119,6 +121,7 @@ class ThinServer(tcp.Server):
         if not self.connected:
             return 0
         if self._tempDataBuffer or self.dataBuffer:
+            # sendfile would overtake the queued bytes.
             self.call_when_writable()
             return 0
         sent = 0
@@ -128,6 +131,7 @@ class ThinServer(tcp.Server):
             self.call_when_writable()
             return 0
         except (BrokenPipeError, ConnectionError):
+            # Not an error of the file: the reactor finds the socket dead when it is to be written.
             self.call_when_writable()
             return 0
         if not sent:
@@ -163,7 +167,7 @@ class ThinPort(tcp.Port):
         buffers: tuple[int, int],
     ) -> None:
         tcp.Port.__init__(self, port, factory, backlog, interface, reactor)
-        self._resting: Any = None
+        self._accept_pause: Any = None
         self._buffers = ((socket.SO_SNDBUF, buffers[0]), (socket.SO_RCVBUF, buffers[1]))
         if group is not None:
             self.transport = self._grouped  # type: ignore[assignment]
@@ -171,7 +175,7 @@ class ThinPort(tcp.Port):
 
     def doRead(self) -> Any:
         """Accepts what has come, at most so many in a turn."""
-        for _ in range(_MOST_ACCEPTED):
+        for _ in range(_MAX_ACCEPTS):
             try:
                 accepted, address = self.socket.accept()
             except (BlockingIOError, InterruptedError, ConnectionError):
@@ -179,26 +183,28 @@ class ThinPort(tcp.Port):
             except OSError as error:
                 if error.errno == errno.EPERM:  # a firewall's refusal
                     continue
-                log.warn(
-                    "{port}: no connection is accepted for a second: {error}",
+                # EMFILE and its like: the connection stays in the backlog, so the port would be
+                # readable again at once and the reactor would spin.
+                _log.warn(
+                    "port {port}: accepting is paused for one second: {error}",
                     port=self._realPortNumber,
                     error=error,
                 )
-                self._rest()
+                self._pause_accepting()
                 return
-            self._take(accepted, address)
+            self._open_connection(accepted, address)
 
-    def _rest(self) -> None:
+    def _pause_accepting(self) -> None:
         port: Any = self
         port.stopReading()
-        self._resting = port.reactor.callLater(_REST_SECONDS, self._accept_again)
+        self._accept_pause = port.reactor.callLater(_ACCEPT_PAUSE_SECONDS, self._resume_accepting)
 
-    def _accept_again(self) -> None:
-        self._resting = None
+    def _resume_accepting(self) -> None:
+        self._accept_pause = None
         port: Any = self
         port.startReading()
 
-    def _take(self, accepted: Any, address: Any) -> None:
+    def _open_connection(self, accepted: Any, address: Any) -> None:
         port: Any = self
         try:
             protocol = port.factory.buildProtocol(port._buildAddr(address))
@@ -210,13 +216,13 @@ class ThinPort(tcp.Port):
                 port.transport(accepted, protocol, address, port, port.sessionno - 1, port.reactor)
             )
         except Exception:
-            log.failure("a connection could not be taken")
+            _log.failure("an accepted connection could not be opened")
             accepted.close()
 
     def connectionLost(self, reason: Any) -> None:
-        if self._resting is not None:
-            self._resting.cancel()
-            self._resting = None
+        if self._accept_pause is not None:
+            self._accept_pause.cancel()
+            self._accept_pause = None
         tcp.Port.connectionLost(self, reason)
 
     def _grouped(

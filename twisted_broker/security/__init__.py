@@ -1,1 +1,1 @@
-"""Who asks and what they may do."""
+"""Principals, and what they are authorized to do."""

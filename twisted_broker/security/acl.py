@@ -1,9 +1,9 @@
 """What a principal may do to a resource.
 
 Owns the question; every API asks it before it looks whether a resource exists (RL 5.1), so that a
-refusal tells nothing.
+refusal shows nothing.
 
-Source: Kafka's `Authorizer`, codes of `AclOperation` and `ResourceType`. Leaves out: stored ACLs.
+Source: Kafka's `Authorizer`, codes of `AclOperation` and `ResourceType`. Not here: stored ACLs.
 """
 
 from __future__ import annotations

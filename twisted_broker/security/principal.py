@@ -1,7 +1,7 @@
-"""Who asks: a type and a name.
+"""The principal of a request: a type and a name.
 
 Source: Kafka's `KafkaPrincipal`; `DefaultPrincipalData` for the written form that brokers send to
-the controller. Leaves out: how a principal is proved (SASL, TLS), delegation tokens.
+the controller. Not here: how a principal is proved (SASL, TLS), delegation tokens.
 """
 
 from __future__ import annotations

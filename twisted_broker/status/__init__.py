@@ -1,1 +1,1 @@
-"""What a broker tells about itself outside of the protocol."""
+"""The state of a broker outside of the protocol: run file, metrics, explanations."""

@@ -2,9 +2,9 @@
 
 Owns the resources and the site. Only reads; anything else is 404, or 405, with one line.
 
-1. An answer is made in one go, at the moment it is asked for.
+1. An answer is made in one go, when it is requested.
 
-Source: issue "Replication", explain; `twisted.web`. Loaded with the first connection (`port`).
+Source: `twisted.web`. Loaded with the first connection (`status/http_server.py`).
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ class StatusResource(Resource):
         try:
             code, kind, body = self._answer(request)
         except Exception:
-            _log.failure("{path} cannot be told", path=request.path)
-            code, kind, body = 500, _TEXT, b"this cannot be told; the broker's log says why\n"
+            _log.failure("the answer to GET {path} failed", path=request.path)
+            code, kind, body = 500, _TEXT, b"this answer failed; the broker's log says why\n"
         request.setResponseCode(code)
         request.setHeader("content-type", kind)
         request.setHeader("cache-control", "no-store")
@@ -56,7 +56,7 @@ class StatusResource(Resource):
     def render_POST(self, request: Request) -> bytes:
         request.setResponseCode(405)
         request.setHeader("content-type", _TEXT)
-        return b"this broker only tells\n"
+        return b"only GET is served here\n"
 
     render_PUT = render_DELETE = render_PATCH = render_POST
 
@@ -79,7 +79,7 @@ class StatusResource(Resource):
 
     def _explain(self, topic: str, number: str) -> tuple[int, str, bytes]:
         found = (
-            self._view.told(TopicPartition(topic, int(number)))
+            self._view.describe(TopicPartition(topic, int(number)))
             if number.isascii() and number.isdecimal()
             else None
         )
@@ -105,7 +105,7 @@ class StatusChannel(HTTPChannel):
 
     def receive_space(self) -> None:
         """Nowhere: `dataReceived` takes it."""
-        return None
+        return
 
     def connectionMade(self) -> None:
         self.factory.channels.add(self)

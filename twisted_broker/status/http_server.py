@@ -1,14 +1,14 @@
-"""The port on which a broker tells of itself.
+"""The status port of a broker: an overview page, metrics and explanations over HTTP.
 
 Owns the listening port and the connections on it.
 
-1. On 127.0.0.1 only; `replog.status.port` says where, 0 takes a free port, -1 none.
+1. On 127.0.0.1 only; `replog.status.port` is the port; 0 takes a free one, -1 opens none.
 2. Nothing of HTTP, Prometheus or explanations is loaded before the first connection: neither the
    start nor an idle broker pays for it (measured: about 6 MB, and a tenth of a second once).
 3. At most 16 connections at a time.
-4. A port that cannot be had is a warning: the broker serves all the same.
+4. A port that cannot be opened is a warning: the broker serves without it.
 
-Source: issue "Replication", explain. Leaves out: what is told (`pages`).
+Not here: the answers (`status/http_resources.py`).
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ if TYPE_CHECKING:
 
 HOST = "127.0.0.1"
 OFF = -1
-_MOST_CONNECTIONS = 16
-Served = Callable[[], Iterable[Any]]
+_MAX_CONNECTIONS = 16
+ServedRoutes = Callable[[], Iterable[Any]]
 _log = Logger(namespace="replog.status")
 
 
 class StatusFactory(Factory):
-    """Loads the site when somebody comes."""
+    """Loads the site with the first connection."""
 
     noisy = False
 
-    def __init__(self, clock: IClock, parts: Callable[[], NodeParts], served: Served) -> None:
+    def __init__(self, clock: IClock, parts: Callable[[], NodeParts], served: ServedRoutes) -> None:
         self._clock = clock
         self._parts = parts
         self._served = served
@@ -54,7 +54,7 @@ class StatusFactory(Factory):
             from twisted_broker.status.view import BrokerView
 
             self._site = StatusSite(BrokerView(self._parts, self._served), self._clock)
-        if len(self._site.channels) >= _MOST_CONNECTIONS:
+        if len(self._site.channels) >= _MAX_CONNECTIONS:
             return None
         made: Protocol | None = self._site.buildProtocol(addr)
         return made
@@ -69,7 +69,7 @@ class StatusPort:
     """`parts`, `served`: as of `BrokerView`. `address` is HOST:PORT while it is open, else None."""
 
     def __init__(
-        self, runtime: Runtime, parts: Callable[[], NodeParts], served: Served, port: int
+        self, runtime: Runtime, parts: Callable[[], NodeParts], served: ServedRoutes, port: int
     ) -> None:
         self.address: str | None = None
         self._runtime = runtime
@@ -86,7 +86,10 @@ class StatusPort:
                 self._runtime.network.listen, HOST, self._wanted, self._factory
             )
         except CannotListenError as error:
-            _log.warn("this broker tells nothing of itself over HTTP: {error}", error=error)
+            _log.warn(
+                "the status port cannot be opened; change replog.status.port (-1: none): {error}",
+                error=error,
+            )
             return
         self.address = f"{HOST}:{self._port.getHost().port}"
 

@@ -12,8 +12,8 @@ Owns the collector: it reads the broker's counters when it is scraped.
    (`remotetimems`), and the way of its answer to the socket, its turn in order included, of these
    two kinds (`responsesendtimems`). Nothing is throttled yet: `throttletimems` is 0.
 
-Source: RL 1.13; Kafka's MBeans. Leaves out: the page (`pages`). Imports prometheus-client: loaded
-with the first look at a broker.
+Source: RL 1.13; Kafka's MBeans. Not here: the page (`http_resources`). Imports prometheus-client:
+loaded with the first look at a broker.
 """
 
 from __future__ import annotations

@@ -85,19 +85,19 @@ def _row(view: BrokerView, name: TopicPartition, now: Moment) -> str:
             "",
         ]
     else:
-        told = view.explanation(held, now, waiting=False)
-        in_sync = told.isr if told.role == "leader" or known is None else known["isr"]
-        log = f"{told.log_start} to {told.log_end}"
+        state = view.explanation(held, now, waiting=False)
+        in_sync = state.isr if state.role == "leader" or known is None else known["isr"]
+        log = f"{state.log_start} to {state.log_end}"
         cells = [
             link,
-            told.role,
-            str(told.leader),
-            str(told.leader_epoch),
-            _list(told.replicas),
+            state.role,
+            str(state.leader),
+            str(state.leader_epoch),
+            _list(state.replicas),
             _list(in_sync),
             log,
-            str(told.high_watermark),
-            _waits(told, len(view.watching(name))),
+            str(state.high_watermark),
+            _waits(state, len(view.watching(name))),
         ]
     return f"<tr>{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>"
 
@@ -106,12 +106,12 @@ def _list(brokers: list[int]) -> str:
     return ", ".join(map(str, brokers))
 
 
-def _waits(told: Explanation, requests: int) -> str:
-    lines = [f"broker {out.broker} is out of sync: {out.why}" for out in told.out_of_sync]
-    if told.high_watermark_waits is not None:
-        lines.append(f"high watermark: {told.high_watermark_waits.why}")
-    if told.fetching is not None and (told.fetching.phase != "fetching" or told.fetching.lag):
-        lines.append(told.fetching.why)
+def _waits(state: Explanation, requests: int) -> str:
+    lines = [f"broker {out.broker} is out of sync: {out.why}" for out in state.out_of_sync]
+    if state.high_watermark_waits is not None:
+        lines.append(f"high watermark: {state.high_watermark_waits.why}")
+    if state.fetching is not None and (state.fetching.phase != "fetching" or state.fetching.lag):
+        lines.append(state.fetching.why)
     if requests:
         lines.append(f"{requests} requests wait" if requests > 1 else "1 request waits")
     return "<br>".join(f"<span class='wait'>{escape(line)}</span>" for line in lines)

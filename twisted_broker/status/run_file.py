@@ -21,7 +21,7 @@ from typing import Any
 def broker_entry(
     listeners: Mapping[str, str], directory: str, status: str | None = None
 ) -> dict[str, Any]:
-    """What is told of one broker; `listeners` is name -> HOST:PORT; `status`: where it tells of
+    """The entry of one broker; `listeners` is name -> HOST:PORT; `status`: its status port, where
     itself over HTTP.
     """
     return {"listeners": dict(listeners), "directory": directory, "status": status}
@@ -81,5 +81,5 @@ def _lives(pid: int) -> bool:
     except (ProcessLookupError, OverflowError):
         return False
     except OSError:
-        return True  # somebody else's
+        return True  # of another user
     return True

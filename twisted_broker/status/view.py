@@ -1,14 +1,14 @@
-"""What a broker tells of itself: its parts, asked when somebody looks.
+"""The state of a broker as its status port shows it.
 
 Owns `BrokerView`: explanations gathered out of replica manager, purgatories, fetchers and metadata,
 and the list of all partitions.
 
-1. Looking changes nothing, and costs nothing while nobody looks.
-2. A partition is told of when the metadata knows it or this broker holds it; `metadata` is the
-   controller's word as it has come here.
+1. It only reads, and only when a request comes.
+2. It describes a partition that the metadata knows or that this broker holds; `metadata` is the
+   controller's metadata as far as this broker has followed it.
 
-Source: issue "Replication", explain. Leaves out: the reasons (`replication.explanation`), HTTP
-(`pages`), numbers (`metrics`).
+Not here: the reasons (`replication/explain`), HTTP (`status/http_resources.py`), metrics
+(`status/metrics.py`).
 """
 
 from __future__ import annotations
@@ -127,8 +127,10 @@ class BrokerView:
             for number in sorted(image.topics_by_name[name].partitions):
                 yield TopicPartition(name, number)
 
-    def told(self, topic_partition: TopicPartition) -> dict[str, Any] | None:
-        """As JSON; None when nobody knows it. `role` is none where this broker holds no replica."""
+    def describe(self, topic_partition: TopicPartition) -> dict[str, Any] | None:
+        """As JSON; None when neither the metadata nor this broker has it. `role` is none where this
+        broker holds no replica.
+        """
         held = None if self.replicas is None else self.replicas.partitions.get(topic_partition)
         metadata = self.metadata(topic_partition)
         if held is None and metadata is None:
@@ -152,7 +154,7 @@ class BrokerView:
         return None if source is None else source.image
 
     def metadata(self, topic_partition: TopicPartition) -> dict[str, Any] | None:
-        """The controller's word on it, and how far the metadata log was followed."""
+        """The partition in the metadata, and the offset up to which that was followed."""
         image = self._image
         state = None if image is None else image.partition(*topic_partition)
         if image is None or state is None:

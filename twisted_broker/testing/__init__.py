@@ -1,7 +1,7 @@
-"""Memory twins, simulation, stories, and the judge of histories.
+"""Twins of clock, disk and network in memory, a simulated cluster, faults, scenarios, and the
+checks of what a run shows.
 
-`sim_*`: machines, disks, network, clients and clocks under a seed; `fault_*`: what goes wrong with
-them; `check_*`: what must hold all the same; `simulate` runs seeds. `scenario_*`: the language of
-stories; `scenario` performs one. `history`, `anomalies`: what clients of any run were told, and
-what is wrong with it. `memory_*`: twins in which nothing goes wrong, for tests of one part.
+`memory_network`, `memory_leader`: twins in which nothing fails, for tests of one part. `sim`: a
+whole cluster under a seed. `faults`: what fails in it. `checks`: what must hold all the same, and
+the anomalies of client histories. `scenario`: replication cases as text files, and what runs them.
 """

@@ -8,11 +8,11 @@ on it unchanged.
    call.
 2. A transport whose far side does not read keeps at most `window_bytes` before it pauses its
    producer.
-3. A side that closes is told `ConnectionDone`, its peer too, after the bytes that were on the way;
+3. A side that closes gets `ConnectionDone`, its peer too, after the bytes that were on the way;
    an abort drops them.
 
-The twin of `net/network.py` for tests of one broker. Leaves out: delays of its own, loss,
-partitions (`sim_network`).
+The twin of `net/network.py` for tests of one broker. Not here: delays of its own, loss,
+partitions (`testing/sim/network.py`).
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ patches a leader makes.
    (`size_in_bytes` = 12 + `length`).
 4. Nothing here copies record bytes.
 
-Source: Kafka's record formats; Kafka's DefaultRecordBatch. Left out: the records
+Source: Kafka's record formats; Kafka's DefaultRecordBatch. Not here: the records
 (`record_walk`), the older formats (`legacy`), what a leader accepts (the log's validation).
 """
 

@@ -11,7 +11,7 @@ inflate to.
    snappy in xerial's stream framing.
 
 Source: Kafka's record formats "snappy, lz4", RELIABILITY 5.3 "decompression bomb"; Kafka's
-`compress` package. Left out: snappy's and old lz4's framing (`snappy_framing`, `lz4_framing`), when
+`compress` package. Not here: snappy's and old lz4's framing (`snappy_framing`, `lz4_framing`), when
 to compress.
 """
 
@@ -42,7 +42,7 @@ CODEC_IDS: Final = {
     "zstd": ZSTD,
 }
 
-MAX_FRAMES: Final = 16  # concatenated gzip members or frames in one payload: nobody writes two
+MAX_FRAMES: Final = 16  # concatenated gzip members or frames in one payload: no producer writes two
 _GZIP_WINDOW: Final = 31
 _ZSTD_PIECE: Final = 1024  # a piece inflates to 32 MiB at most (4 bytes to a 128 KiB block)
 _ZSTD_MAX_WINDOW: Final = 1 << 27  # what a zstd decoder accepts by default, and level 22 asks for

@@ -6,7 +6,7 @@
 3. Keys and values of a later version are read by their leading fields.
 
 Source: Kafka's record formats "control record"; Kafka's ControlRecordType, EndTransactionMarker,
-MemoryRecords.withEndTransactionMarker. Left out: the bodies of quorum control records, which are
+MemoryRecords.withEndTransactionMarker. Not here: the bodies of quorum control records, which are
 messages (`messages/control_records`) and come here as bytes.
 """
 

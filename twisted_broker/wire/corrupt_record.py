@@ -7,7 +7,7 @@
    (damaged on the way), the others do not.
 
 Source: Kafka's CorruptRecordException, InvalidRecordException, UnsupportedCompressionTypeException.
-Left out: which request answers what.
+Not here: which request answers what.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ inside.
    peer; its connection closes.
 2. Numbers, names and which codes a client may retry are those of Kafka 4.3.1
    (`org.apache.kafka.common.protocol.Errors`); sentences are ours.
-Leaves out: which API answers what (api/).
+Not here: which API answers what (api/).
 """
 
 from enum import IntEnum

@@ -4,7 +4,7 @@ says of one.
 1. A field is data; nothing is computed while descriptions are imported. `versions` and `nullable`
    stay texts until a codec is written.
 2. The functions return Any, so that the annotation beside a field is what type checkers see.
-Leaves out: the classes that fields make up, and reading and writing them (schema.py).
+Not here: the classes that fields make up, and reading and writing them (schema.py).
 """
 
 from typing import Any, NamedTuple

@@ -13,7 +13,7 @@ sets on fetch.
 
 This is the module to import from: it names what `message_set` and `message_set_builder` own.
 Source: RELIABILITY 3.2 LogValidatorTest, KIP-32, KIP-110; Kafka's LogValidator,
-RecordsUtil.downConvert. Left out: bounds on timestamps, keys on compacted topics: the log validates
+RecordsUtil.downConvert. Not here: bounds on timestamps, keys on compacted topics: the log validates
 the batch that comes out.
 """
 

@@ -3,10 +3,10 @@ purpose.
 
 1. Right: the second byte of XXH32 over the frame descriptor. Wrong, as the first clients wrote it
    and format 0 keeps: over magic and descriptor.
-2. On reading format 0 the byte is not judged, it is put right; what is no lz4 frame passes through,
-   for the decoder to refuse.
+2. On reading format 0 the byte is not checked, it is corrected; what is no lz4 frame passes
+   through, for the decoder to refuse.
 
-Source: KIP-57, Kafka's Lz4BlockInputStream and Lz4BlockOutputStream. Left out: the blocks.
+Source: KIP-57, Kafka's Lz4BlockInputStream and Lz4BlockOutputStream. Not here: the blocks.
 """
 
 from __future__ import annotations

@@ -11,8 +11,8 @@ deep through compressed wrappers.
 4. A wrapper is inflated whole, within the limit asked for: the offsets of format 1 are not known
    before its last message.
 
-Source: Kafka's record formats "v0/v1 entry"; Kafka's LegacyRecord, AbstractLegacyRecordBatch. Left
-out: writing (`message_set_builder`), conversion (`legacy`).
+Source: Kafka's record formats "v0/v1 entry"; Kafka's LegacyRecord, AbstractLegacyRecordBatch. Not
+here: writing (`message_set_builder`), conversion (`legacy`).
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@
    one's; in format 0 all are absolute.
 2. A wrapper's timestamp is the largest inside, or the append time.
 
-Source: Kafka's record formats "v0/v1 entry"; Kafka's LegacyRecord.write, MemoryRecordsBuilder. Left
-out: headers, producers, zstd: these formats have none.
+Source: Kafka's record formats "v0/v1 entry"; Kafka's LegacyRecord.write, MemoryRecordsBuilder. Not
+here: headers, producers, zstd: these formats have none.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ tagged fields.
    for ever. Writing gives U+FFFD's own bytes. An encoded surrogate becomes up to three of them;
    Java makes it one.
 Source: Kafka protocol guide, KIP-482 (compact types, tagged fields); Kafka's ByteUtils for the
-varints. Leaves out: messages (schema.py), record batches (records.py).
+varints. Not here: messages (schema.py), record batches (records.py).
 """
 
 import base64

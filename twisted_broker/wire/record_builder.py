@@ -8,7 +8,7 @@ compaction leaves.
 3. A batch holds at least one record; only `build_empty_batch` writes one without.
 
 Source: Kafka's record formats; Kafka's MemoryRecordsBuilder, DefaultRecordBatch.writeHeader and
-writeEmptyHeader. Left out: batch size limits (the caller asks `size_estimate`), the values of
+writeEmptyHeader. Not here: batch size limits (the caller asks `size_estimate`), the values of
 control records (`control_batch`).
 """
 
@@ -165,6 +165,7 @@ class BatchBuilder:
             offset_delta = self.last_offset_delta + 1
         elif offset_delta <= self.last_offset_delta or offset_delta > MAX_INT32:
             raise ValueError(f"offset delta {offset_delta} after {self.last_offset_delta}")
+        # Deltas count from the first record, as Kafka's: a later one may be earlier.
         if self.base_timestamp is None:
             self.base_timestamp = timestamp
         if timestamp > self.max_timestamp:

@@ -11,7 +11,7 @@ they are made of.
    a rewritten batch is the same bytes.
 
 Source: Kafka's record formats "record in v2", RELIABILITY 5.3 "varints", "record batches"; Kafka's
-DefaultRecord. Left out: decompression, the header.
+DefaultRecord. Not here: decompression, the header.
 """
 
 from __future__ import annotations
@@ -73,6 +73,8 @@ def _read_raw(data: bytes | memoryview, position: int, most_bytes: int) -> tuple
         position += 1
         byte = data[position]
         number |= (byte & 0x7F) << shift
+        # The last byte holds the top 4 bits of an int (1 of a long); a set continuation bit is
+        # above both limits, so this ends the loop, too.
         if shift >= last_shift and byte > (0x0F if most_bytes == 5 else 0x01):
             raise InvalidRecordError(
                 f"a varint is longer than {32 if most_bytes == 5 else 64} bits", position
@@ -114,9 +116,9 @@ def walk_records(
     holes) they are taken as they come. Raises `InvalidRecordError` at the first record that is
     broken, after the good ones before it.
     """
-    if (
-        count < 0 or count > (end - start) // 7
-    ):  # the smallest record: length, attributes, two deltas, two null lengths, header count
+    # A count from outside allocates nothing before this check. The smallest record has 7 bytes:
+    # length, attributes, two deltas, two null lengths, header count.
+    if count < 0 or count > (end - start) // 7:
         raise InvalidRecordError(f"{count} records cannot be in {end - start} bytes", start)
     position = start
     first = 0

@@ -8,7 +8,7 @@ records are walked only when asked for.
 
 This is the module to import from: it names what its neighbours own (`batch_header`, `record_walk`,
 `record_builder`, `control_batch`). Source: Kafka's record formats, RELIABILITY 5.3; Kafka's
-DefaultRecordBatch, ByteBufferLogInputStream. Left out: message sets v0/v1 (`legacy`), what a leader
+DefaultRecordBatch, ByteBufferLogInputStream. Not here: message sets v0/v1 (`legacy`), what a leader
 accepts (the log's validation).
 """
 

@@ -12,7 +12,7 @@ Owns `check_records_count`.
    or `MOST_BYTES` it is MESSAGE_TOO_LARGE, at which producers split their batch.
 
 Source: Kafka's LogValidator and DefaultRecordBatch (which walk every batch); RFC 1951 (1032:1),
-LZ4's and snappy's block formats, RFC 8878 (a block of 4 bytes makes 128 KiB). Left out: what is in
+LZ4's and snappy's block formats, RFC 8878 (a block of 4 bytes makes 128 KiB). Not here: what is in
 the records (`record_walk`).
 """
 

@@ -19,7 +19,7 @@ back.
 5. A field that holds something, but that the version has no place for, is dropped when `ignorable`;
    otherwise encoding raises ValueError.
 Source: Kafka's message JSON (4.3.1; 3.9 for versions 4.0 removed), MessageDataGenerator for rules 4
-and 5, KIP-482. Leaves out: frames (net/), headers (header.py), record batches: a `record_bytes`
+and 5, KIP-482. Not here: frames (net/), headers (header.py), record batches: a `record_bytes`
 field is read as a view of the frame, written from bytes-like parts or anything with a length.
 """
 
@@ -283,7 +283,7 @@ def source_text(cls: type[Message], version: int) -> str:
 
 def smallest_size(cls: type[Struct], version: int, flexible: bool | None = None) -> int:
     """The fewest bytes an encoded struct can have; a message knows itself whether the version is
-    flexible, a nested struct has to be told.
+    flexible, a nested struct needs it as an argument.
     """
     from twisted_broker.wire.source import struct_size
 

@@ -5,8 +5,8 @@ the framing.
    touched.
 2. We always write the framing, in blocks of 32 KiB as the Java client does.
 
-Source: Kafka's record formats "snappy, lz4"; snappy-java's SnappyCodec, SnappyOutputStream. Left
-out: snappy's own framing format, which Kafka does not use.
+Source: Kafka's record formats "snappy, lz4"; snappy-java's SnappyCodec, SnappyOutputStream. Not
+here: snappy's own framing format, which Kafka does not use.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What the writers of source text share: lines with indentation, the `struct` formats in use,
 sizes, literals.
 
-Leaves out: what the lines say (reader_source.py, writer_source.py, init_source.py).
+Not here: what the lines say (reader_source.py, writer_source.py, init_source.py).
 """
 
 from typing import Any
@@ -40,7 +40,7 @@ class SourceText:
         self.lines.append("    " * self.depth + text)
 
     def name(self, prefix: str) -> str:
-        """A local variable nobody else has."""
+        """A local variable of a new name."""
         self.names += 1
         return f"{prefix}{self.names}"
 

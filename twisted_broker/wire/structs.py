@@ -6,7 +6,7 @@ Owns `Struct` and what is made of it: `Message`, and its kinds `Request`, `Respo
    descriptions compiles nothing.
 2. A field that is FRESH by default is made anew for each object.
 
-Leaves out: the fields (fields.py); bytes (schema.py, which hands all of this on: descriptions
+Not here: the fields (fields.py); bytes (schema.py, which hands all of this on: descriptions
 import from there).
 """
 
@@ -129,7 +129,7 @@ class Response(Message):
 class Record(Message):
     """Key or value of a record that Kafka itself stores.
 
-    `record_type` is what tells its kinds apart in one log; -1 where there is only one.
+    `record_type` distinguishes its kinds in one log; -1 where there is only one.
     """
 
     record_type: ClassVar[int] = -1

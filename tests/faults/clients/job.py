@@ -1,7 +1,7 @@
 """What a client is to do, what it notes, and when it stops.
 
 1. Every client notes what it does before it does it, and what it is told when it is told
-   (`testing.history.Recorder`).
+   (`testing.checks.history.Recorder`).
 2. It stops when its standard input ends: when it is told to, and when who started it is no more.
 3. A producer sends small bursts at a pace, waits with the next while many records are on the way,
    and waits for all answers when it stops.

@@ -119,7 +119,7 @@ POINTS: list[tuple[str, type, str, bool]] = [
 ]
 
 
-@pytest.mark.parametrize("form, kind, method, after", POINTS)
+@pytest.mark.parametrize(("form", "kind", "method", "after"), POINTS)
 def test_a_run_that_ends_at_any_point_is_started_again(
     spark: SparkSession,
     filled: str,

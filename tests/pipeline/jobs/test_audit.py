@@ -231,7 +231,7 @@ def no_spark(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "arguments, words",
+    ("arguments", "words"),
     [
         (["--from", "segments:/etc"], "no TOPIC-PARTITION folder in /etc"),
         (["--from", "segments:/nowhere/at/all"], "is no directory"),

@@ -100,7 +100,7 @@ def test_a_batch_that_one_replica_holds_twice_is_named_with_both_places(places, 
 
 
 @pytest.mark.parametrize(
-    "segments, offset, file",
+    ("segments", "offset", "file"),
     [
         ({0: SAME[0], 20: [*SAME[20], SAME[0][1]]}, 10, 20),
         ({0: [*SAME[0], SAME[20][1]], 20: SAME[20]}, 30, 0),
@@ -217,7 +217,7 @@ def test_pieces_cover_a_long_log_once_whatever_their_size(places, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "wrong, words",
+    ("wrong", "words"),
     [
         (["a"], "two or more different log directories"),
         (["a", "a"], "two or more different log directories"),

@@ -138,7 +138,7 @@ def test_an_earlier_report_is_replaced_and_other_files_are_not(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "source, words",
+    ("source", "words"),
     [("segments:/etc", "no TOPIC-PARTITION folder"), ("kafka://:1/t", "has no HOST:PORT")],
 )
 def test_a_wrong_source_is_refused_before_spark_starts_and_nothing_is_written(
@@ -172,7 +172,7 @@ def test_a_committed_offset_is_read_of_its_record():
 
 
 @pytest.mark.parametrize(
-    "key, value",
+    ("key", "value"),
     [
         (None, b""),
         (b"", b""),

@@ -48,7 +48,7 @@ def story(outcomes: str) -> tuple[list[float], str]:
 
 
 @pytest.mark.parametrize(
-    "outcomes, seconds, said",
+    ("outcomes", "seconds", "said"),
     [
         ("", [5], ""),
         ("++", [5, 5, 5], ""),
@@ -83,7 +83,7 @@ def from_spark(said: str) -> Exception:
 
 
 @pytest.mark.parametrize(
-    "error, away",
+    ("error", "away"),
     [
         (BrokersAwayError("no answer"), True),
         (

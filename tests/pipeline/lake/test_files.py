@@ -142,7 +142,8 @@ def lose(table: ParquetTable, *batches: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "lost, orphan, more", [([3], 2, ""), ([2, 3], 1, " and 1 more"), ([1, 2, 3], 0, " and 2 more")]
+    ("lost", "orphan", "more"),
+    [([3], 2, ""), ([2, 3], 1, " and 1 more"), ([1, 2, 3], 0, " and 2 more")],
 )
 def test_files_that_no_ledger_names_stop_an_archive_and_a_replay(
     table: ParquetTable, lost: list[int], orphan: int, more: str

@@ -68,7 +68,7 @@ def test_a_topic_that_was_created_anew_stops() -> None:
     assert "created anew" in text and ID in text and OTHER in text and "another table" in text
 
 
-@pytest.mark.parametrize("known, found", [(None, ID), (ID, None)])
+@pytest.mark.parametrize(("known", "found"), [(None, ID), (ID, None)])
 def test_an_id_that_one_side_lacks_is_no_proof(known: str | None, found: str | None) -> None:
     assert plan(ledger(5, 5, known), extent(topic_id=found), "/lake").offsets == 10
 

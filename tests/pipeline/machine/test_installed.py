@@ -35,7 +35,7 @@ def words(extra: str, origin: dict[str, Any], beside: Path) -> list[str]:
     return shlex.split(command(extra, origin, beside))
 
 
-@pytest.mark.parametrize("editable, options", [(True, ["-e"]), (False, [])])
+@pytest.mark.parametrize(("editable", "options"), [(True, ["-e"]), (False, [])])
 def test_from_a_checkout(checkout: Path, site: Path, editable: bool, options: list[str]) -> None:
     origin = {"url": checkout.as_uri(), "dir_info": {"editable": True} if editable else {}}
     assert "%20" in origin["url"]
@@ -53,7 +53,7 @@ def test_from_a_file(tmp_path: Path, site: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "origin, requirement",
+    ("origin", "requirement"),
     [
         (
             {"url": "https://host/x.git", "vcs_info": {"vcs": "git", "commit_id": "abc"}},

@@ -200,7 +200,7 @@ def test_no_progress_ends_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    "offset, sequence", [(0, 0), (2**31 - 1, 2**31 - 1), (2**31, 0), (2**32 + 5, 5)]
+    ("offset", "sequence"), [(0, 0), (2**31 - 1, 2**31 - 1), (2**31, 0), (2**32 + 5, 5)]
 )
 def test_sequences_wrap_as_kafkas_do(offset: int, sequence: int) -> None:
     assert identity.sequence(offset) == sequence

@@ -5,9 +5,9 @@ leaves the file, text is escaped.
 from __future__ import annotations
 
 import csv
-import xml.etree.ElementTree as ElementTree
 from html.parser import HTMLParser
 from itertools import pairwise
+from xml.etree import ElementTree
 
 import pytest
 
@@ -34,7 +34,7 @@ def titles(plot):
 
 
 @pytest.mark.parametrize(
-    "count, text",
+    ("count", "text"),
     [(0, "0 B"), (999, "999 B"), (1234, "1.23 KB"), (12_345_678, "12.3 MB"), (999_999, "1 MB")],
 )
 def test_sizes_are_short(count, text):
@@ -60,7 +60,7 @@ def test_ticks_are_round_few_and_reach_the_top(highest):
 
 
 @pytest.mark.parametrize(
-    "key, text",
+    ("key", "text"),
     [
         (None, "(null)"),
         (b"a b", "a b"),

@@ -85,7 +85,8 @@ def test_pieces_are_about_as_large_as_wanted_and_follow_on(tmp_path: Path, sound
 
 
 @pytest.mark.parametrize(
-    "start, end", [(BASE + 7, END - 3), (BASE + 90, BASE + 110), (END - 1, END), (BASE, BASE + 1)]
+    ("start", "end"),
+    [(BASE + 7, END - 3), (BASE + 90, BASE + 110), (END - 1, END), (BASE, BASE + 1)],
 )
 def test_a_range_takes_the_pieces_that_hold_it(
     tmp_path: Path, sound: Entries, start: int, end: int

@@ -51,7 +51,7 @@ def test_a_batch_that_begins_earlier_still_holds_the_offset():
     assert (found.offset, found.rows, found.common) == (0, (0, 0), NONE)
 
 
-@pytest.mark.parametrize("at, rows", [(2, (1, 1)), (4, (1, 1))])
+@pytest.mark.parametrize(("at", "rows"), [(2, (1, 1)), (4, (1, 1))])
 def test_a_batch_that_one_replica_holds_twice_is_seen_next_to_itself_and_later(at, rows):
     twice = [*SAME[:at], SAME[1], *SAME[at:]]
     found = parting([table(*SAME), table(*twice)])

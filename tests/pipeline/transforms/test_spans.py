@@ -93,7 +93,7 @@ def test_no_rows_are_no_spans():
 
 
 @pytest.mark.parametrize(
-    "before, after, fault",
+    ("before", "after", "fault"),
     [
         ([1, 2], [5, 6], Span(GAP, "t", 0, 3, 4, 2)),
         ([1, 2], [2, 3], Span(DUPLICATE, "t", 0, 2, 2, 1)),

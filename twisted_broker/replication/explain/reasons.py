@@ -250,8 +250,8 @@ def high_watermark_wait(partition: Partition, log: Log, now: Moment) -> HighWate
     if len(isr) < minimum:
         since = partition.history.under_min_since_ms
         why = (
-            f"{len(isr)} in sync, {minimum} demanded (min.insync.replicas): nothing is "
-            "acknowledged to acks=all, and nothing more is shown"
+            f"{len(isr)} in sync, but min.insync.replicas is {minimum}: a Produce with acks=all "
+            "is refused, and the high watermark does not move"
         )
         return HighWatermarkWait(
             "minimum isr", behind, [], now.calendar(since), now.ago(since), why

@@ -11,8 +11,8 @@ Owns the lists of what waits, by key, and the Deferreds that are fired when it w
    is looked at.
 5. One that raises when tried is completed and logged; the others go on.
 
-Source: RL 4.1, 4.3; Kafka's `DelayedOperationPurgatory`. Not here: the conditions (`delayed`),
-time (`timing_wheel`).
+Source: RL 4.1, 4.3; Kafka's `DelayedOperationPurgatory`. Not here: the conditions
+(`delayed_operations`), time (`timing_wheel`).
 """
 
 from __future__ import annotations

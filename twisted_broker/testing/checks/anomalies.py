@@ -1,8 +1,8 @@
 """What a history must not show: Jepsen's anomalies of a log, under Jepsen's names.
 
 Owns `find_anomalies`. Each partition's order of values is rebuilt from every (offset, value) that
-any client was told; gaps between offsets are fine, so skips are counted in that order and not in
-offsets.
+any client was answered; gaps between offsets are fine, so skips are counted in that order and not
+in offsets.
 
 | name | an anomaly is |
 |---|---|
@@ -17,7 +17,7 @@ offsets.
 | nonmonotonic-send, int-nonmonotonic-send | a producer's later send below an earlier one |
 | group-skip | no member of a group polled an acknowledged value, yet one polled beyond |
 
-Near linear in the number of facts. Source: RELIABILITY 1.2; `jepsen.tests.kafka`. Leaves out what
+Near linear in the number of facts. Source: RELIABILITY 1.2; `jepsen.tests.kafka`. Not here: what
 only transactions have: precommitted-read, int-send-skip, G0, G1c; and gaps between tenures, which
 are a group's right (group-skip looks at what they must not do).
 """
@@ -113,7 +113,7 @@ class _Partition:
                 yield Anomaly(name, self.name, what)
 
     def _rebuild(self) -> None:
-        """The order of values, from all that anybody was told."""
+        """The order of values, from all answers."""
         for send in self.sends:
             if send.fate is Fate.ACKED and send.offset >= 0:
                 self._told(send.offset, send.value)

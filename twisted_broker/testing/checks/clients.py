@@ -1,4 +1,4 @@
-"""What clients are told, held against what was committed.
+"""What clients are answered, checked against what was committed.
 
 Owns `ClientChecker`: each fact as it becomes known, and at the end what became of every batch.
 
@@ -7,7 +7,8 @@ Owns `ClientChecker`: each fact as it becomes known, and at the end what became 
 2. Where an unclean election took something, or may have, less is owed; everything else is owed as
    always.
 
-Source: RL 9; RELIABILITY 2.4. Leaves out: what brokers hold (`check_cluster`), transactions.
+Source: RL 9; RELIABILITY 2.4. Not here: what brokers hold (`testing/checks/cluster.py`),
+transactions.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from twisted_broker.testing.sim.client_notes import Attempt, Notes
 
 
 class ClientChecker:
-    """Checks what clients are told against what was committed. Attached to `Notes`."""
+    """Checks the answers to clients against what was committed. Attached to `Notes`."""
 
     def __init__(self, checker: ClusterChecker, notes: Notes) -> None:
         self.checker, self.notes = checker, notes

@@ -6,8 +6,9 @@ Owns `ClusterChecker`: which rules are looked at when.
    changed is looked at.
 2. A violation raises `Violation`: the run ends there, at the step that broke the rule.
 
-Source: RL 9; RELIABILITY 2.2, 2.4. Leaves out: the rules (`check_truth`, `check_replicas`,
-`check_members`), what clients are told (`check_clients`), transactions.
+Source: RL 9; RELIABILITY 2.2, 2.4. Not here: the rules (`testing/checks/committed_state.py`,
+`testing/checks/replicas.py`, `testing/checks/isr_members.py`), the answers to clients
+(`testing/checks/clients.py`), transactions.
 """
 
 from __future__ import annotations

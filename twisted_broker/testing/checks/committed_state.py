@@ -10,7 +10,7 @@ topic may be deleted and made anew.
    may a line lose something.
 3. `touched` are the partitions of which something changed since they were last held to StrongIsr.
 
-Source: RL 9; RELIABILITY 2.2 (TypeOk, LeaderInIsr). Leaves out: logs (`check_replicas`).
+Source: RL 9; RELIABILITY 2.2 (TypeOk, LeaderInIsr). Not here: logs (`testing/checks/replicas.py`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """How a cluster is after it healed: at rest, with all replicas equal.
 
-Owns `what_is_missing` for that, and `final_values`. Source: RL 9. Leaves out: what holds at every
-step (`check_cluster`).
+Owns `what_is_missing` for that, and `final_values`. Source: RL 9. Not here: what holds at every
+step (`testing/checks/cluster.py`).
 """
 
 from __future__ import annotations

@@ -1,18 +1,18 @@
-"""What clients asked for and what they were told: the facts that `anomalies` judges.
+"""The requests of clients and their answers: the facts that `anomalies` judges.
 
 Owns `History` with its `Send`s and `Poll`s, and `Recorder`, with which a client in a process of its
 own writes its part of one to a file.
 
-1. A value is sent once in a run. A send is acknowledged at an offset (-1: it was not told which),
+1. A value is sent once in a run. A send is acknowledged at an offset (-1: it is not known which),
    refused (surely not written), or unknown.
 2. `op` numbers what one client asked for in one go: sends of one op go out together, in the order
    of invocation.
 3. A poll is what one call gave, per partition in the order given. `tenure` grows whenever the
-   consumer was told, or chose, where to read on.
+   consumer was given, or chose, a position.
 4. A line of a file is whole or not there: a client that is killed leaves what it knew.
 
 Times are ns of one clock that all clients of a run share. Source: the operations of Jepsen's kafka
-workload (RELIABILITY 1.2). Leaves out: transactions.
+workload (RELIABILITY 1.2). Not here: transactions.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class History:
         return sent
 
     def complete(self, value: str, fate: Fate, offset: int = -1, at: int = 0) -> None:
-        """What its client was told. KeyError for what is not on its way."""
+        """The answer that its client got. KeyError for what is not on its way."""
         sent = self._open.pop(value)
         sent.fate, sent.offset, sent.completed = fate, offset, at
         if fate is Fate.ACKED:
@@ -107,7 +107,7 @@ class History:
             self.newest[sent.who] = max(sent.invoked, self.newest.get(sent.who, 0))
 
     def assigned(self, who: str) -> None:
-        """The consumer reads on from where it was told to."""
+        """The consumer reads on from the position it was given."""
         self.tenures[who] = self.tenures.get(who, 0) + 1
 
     def poll(
@@ -174,7 +174,7 @@ class Recorder:
         self._write("told", fate.value, value, offset)
 
     def assigned(self) -> None:
-        """From here on the consumer reads where it was told to."""
+        """From here on the consumer reads from the position it was given."""
         self._write("assigned")
 
     def poll(self, records: Mapping[tuple[str, int], Sequence[Record]]) -> None:

@@ -5,8 +5,8 @@ Owns `Seen`, one partition on one machine as of its last step, and `Members`, al
 A broker counts as a member while it runs under the broker epoch that is registered: one that
 restarted may have lost data, and its registration takes it out.
 
-Source: RELIABILITY 2.2 (WeakIsr, StrongIsr). Leaves out: what one replica must be by itself
-(`check_replicas`).
+Source: RELIABILITY 2.2 (WeakIsr, StrongIsr). Not here: what one replica must be by itself
+(`testing/checks/replicas.py`).
 """
 
 from __future__ import annotations

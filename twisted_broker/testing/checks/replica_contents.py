@@ -10,7 +10,7 @@ partition.
 3. A line only grows, except where an unclean election was recorded: then it is what the new leader
    holds of it.
 
-Source: RELIABILITY 2.1. Leaves out: judging (`check_*`); logs that do not begin at offset 0.
+Source: RELIABILITY 2.1. Not here: judging (`testing/checks`); logs that do not begin at offset 0.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Owns `ReplicaChecker`. The files are the truth about logs.
 
 Source: RL 9; RELIABILITY 2.2 (TypeOk, LeaderInIsr, ValidHighWatermark), log matching. Leaves out:
-what other members hold (`check_members`), retention.
+what other members hold (`testing/checks/isr_members.py`), retention.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""What faults share: whom they may strike, their randomness and clock, and how what they did is put
-right again.
+"""What all faults share: the machines they may hit, their randomness and clock, and the repair.
 
-Owns `Trouble`. A fault is a function `(trouble, node)`: it strikes a machine now and sees to it
-that the machine is put right later, even when all faults have ended meanwhile. Leaves out: which
-fault strikes when (`sim_faults`).
+Owns `FaultInjector`. A fault is a function `(injector, node)`: it hits a machine now, and schedules
+the repair, which runs even when all faults have ended meanwhile. Not here: which fault comes when
+(`testing/sim/fault_schedule.py`).
 """
 
 from __future__ import annotations
@@ -19,8 +18,8 @@ from twisted_broker.testing.sim.node import SimNode
 from twisted_broker.testing.sim.options import Options
 
 
-class Trouble:
-    """`over`: nothing new goes wrong any more.
+class FaultInjector:
+    """`ended`: nothing new goes wrong any more.
 
     `victims`: the names of machines that may be struck.
     """
@@ -29,7 +28,7 @@ class Trouble:
         self.cluster = cluster
         self.random = Random(f"faults {options.seed}")
         self.clock: Any = cluster.client_runtime("faults").clock
-        self.over = False
+        self.ended = False
         names = list(cluster.nodes)
         self.victims = names[2:] if options.liveness else names
         self.producers = [f"p{number}" for number in range(len(options.idempotent))]
@@ -37,26 +36,26 @@ class Trouble:
     def note(self, what: str) -> None:
         self.cluster.note("faults", what)
 
-    def soon(self, call: Callable[[], None], seconds: float = 8.0) -> None:
+    def schedule(self, call: Callable[[], None], seconds: float = 8.0) -> None:
         """Within so many seconds, rather sooner than later."""
         self.clock.callLater(self.random.random() ** 2 * seconds, call)
 
-    def again(self, node: SimNode) -> None:
+    def restart(self, node: SimNode) -> None:
         """Starts what is down."""
-        if not node.is_up and not self.over:
+        if not node.is_up and not self.ended:
             node.start()
 
     def pause_for(self, node: SimNode, seconds: float) -> None:
-        if node.is_up and not node.clock.paused and not self.over:
+        if node.is_up and not node.clock.paused and not self.ended:
             clock = node.clock
             node.pause()
-            self.clock.callLater(seconds, lambda: go_on(node, clock))
+            self.clock.callLater(seconds, lambda: resume(node, clock))
 
 
-def go_on(node: SimNode, clock: NodeClock) -> None:
+def resume(node: SimNode, clock: NodeClock) -> None:
     """Ends the pause of a process, unless another one runs on the machine now."""
     if node.clock is clock and clock.paused:
-        node.go_on()
+        node.resume()
 
 
 def partitions(node: SimNode) -> dict[TopicPartition, Any]:

@@ -1,47 +1,47 @@
-"""Faults of disks: they stand still, grow slow, and fail.
+"""Disk faults: a disk stalls, is slow, or fails.
 
-Owns those faults (`fault_base` says what a fault is) and `mend`. Leaves out: what a loss of power
-does to unsynced writes (`sim_disk`).
+Owns those faults (`faults/base.py` says what a fault is) and `repair`. Not here: what a loss of
+power does to unsynced writes (`testing/sim/disk.py`).
 """
 
 from __future__ import annotations
 
 from errno import EIO, ENOSPC
 
-from twisted_broker.testing.faults.base import Trouble
+from twisted_broker.testing.faults.base import FaultInjector
 from twisted_broker.testing.sim.disk_faults import Fault
 from twisted_broker.testing.sim.node import QUICK_DISK_MS, SimNode
 
 
-def stall(trouble: Trouble, node: SimNode) -> None:
+def stall(injector: FaultInjector, node: SimNode) -> None:
     if node.is_up and not node.stalled:
         clock = node.clock
         node.stall_disk()
-        trouble.soon(
+        injector.schedule(
             lambda: node.resume_disk() if node.clock is clock and node.stalled else None, 12.0
         )
 
 
-def slow_disk(trouble: Trouble, node: SimNode) -> None:
+def slow_disk(injector: FaultInjector, node: SimNode) -> None:
     """From now on its work takes longer, or is quick again."""
-    node.disk_delay_ms = trouble.random.choice((QUICK_DISK_MS, (5, 50), (50, 400)))
-    trouble.note(f"disk of {node.name} takes {node.disk_delay_ms} ms")
+    node.disk_delay_ms = injector.random.choice((QUICK_DISK_MS, (5, 50), (50, 400)))
+    injector.note(f"disk of {node.name} takes {node.disk_delay_ms} ms")
 
 
-def disk_error(trouble: Trouble, node: SimNode) -> None:
+def disk_error(injector: FaultInjector, node: SimNode) -> None:
     """The only log directory fails: the broker ends itself."""
     if node.is_up:
         fault = Fault(
-            trouble.random.choice((EIO, ENOSPC)),
-            trouble.random.choice(("write", "sync", "rename")),
+            injector.random.choice((EIO, ENOSPC)),
+            injector.random.choice(("write", "sync", "rename")),
             times=1,
         )
-        trouble.note(f"disk of {node.name}: error {fault.error} in the next {fault.operation}")
+        injector.note(f"disk of {node.name}: error {fault.error} in the next {fault.operation}")
         node.disk.faults.append(fault)
-    trouble.clock.callLater(5 + trouble.random.random() * 5, _replace, trouble, node)
+    injector.clock.callLater(5 + injector.random.random() * 5, _replace, injector, node)
 
 
-def _replace(trouble: Trouble, node: SimNode) -> None:
+def _replace(injector: FaultInjector, node: SimNode) -> None:
     """A process that goes on without its disk is replaced, as an operator would."""
     if (
         node.is_up
@@ -51,10 +51,10 @@ def _replace(trouble: Trouble, node: SimNode) -> None:
         and not node.broker.log_manager.directories.online()
     ):
         node.kill()
-    trouble.again(node)
+    injector.restart(node)
 
 
-def mend(node: SimNode) -> None:
+def repair(node: SimNode) -> None:
     """Nothing fails or is slow any more."""
     node.disk.faults.clear()
     node.disk.crash_at = None

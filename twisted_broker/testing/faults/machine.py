@@ -1,57 +1,57 @@
-"""Faults of machines: processes die, stop and stand still, power goes.
+"""Machine faults: a process dies, stops or is paused, a machine loses power.
 
-Owns those faults (`fault_base` says what a fault is). Leaves out: wires, disks, and faults that
-wait for a moment (`fault_ambushes`).
+Owns those faults (`faults/base.py` says what a fault is). Not here: network faults, disk faults,
+triggered faults.
 """
 
 from __future__ import annotations
 
-from twisted_broker.testing.faults.base import Trouble, go_on
+from twisted_broker.testing.faults.base import FaultInjector, resume
 from twisted_broker.testing.sim.node import SimNode
 
 
-def kill(trouble: Trouble, node: SimNode) -> None:
+def kill(injector: FaultInjector, node: SimNode) -> None:
     if node.is_up:
         node.kill()
-    trouble.soon(lambda: trouble.again(node))
+    injector.schedule(lambda: injector.restart(node))
 
 
-def power(trouble: Trouble, node: SimNode) -> None:
+def power(injector: FaultInjector, node: SimNode) -> None:
     if node.is_up:
         node.lose_power()
-    trouble.soon(lambda: trouble.again(node))
+    injector.schedule(lambda: injector.restart(node))
 
 
-def flap(trouble: Trouble, node: SimNode) -> None:
+def flap(injector: FaultInjector, node: SimNode) -> None:
     """Power comes and goes: what the machine sent before may arrive after it is back."""
     if node.is_up:
         node.lose_power()
-    trouble.clock.callLater(trouble.random.random() * 0.1, trouble.again, node)
-    trouble.clock.callLater(0.5 + trouble.random.random() * 1.5, _flap_again, trouble, node)
+    injector.clock.callLater(injector.random.random() * 0.1, injector.restart, node)
+    injector.clock.callLater(0.5 + injector.random.random() * 1.5, _flap_again, injector, node)
 
 
-def _flap_again(trouble: Trouble, node: SimNode) -> None:
-    if node.is_up and not trouble.over:
+def _flap_again(injector: FaultInjector, node: SimNode) -> None:
+    if node.is_up and not injector.ended:
         node.lose_power()
-    trouble.clock.callLater(trouble.random.random() * 0.1, trouble.again, node)
+    injector.clock.callLater(injector.random.random() * 0.1, injector.restart, node)
 
 
-def crash(trouble: Trouble, node: SimNode) -> None:
+def crash(injector: FaultInjector, node: SimNode) -> None:
     """Power is lost in one of the next operations on the disk."""
     if node.is_up:
-        node.disk.crash_at = node.disk.operations + trouble.random.randrange(60)
-    trouble.clock.callLater(4 + trouble.random.random() * 6, trouble.again, node)
+        node.disk.crash_at = node.disk.operations + injector.random.randrange(60)
+    injector.clock.callLater(4 + injector.random.random() * 6, injector.restart, node)
 
 
-def stop(trouble: Trouble, node: SimNode) -> None:
+def stop(injector: FaultInjector, node: SimNode) -> None:
     """SIGTERM."""
     if node.is_up and not node.clock.paused:
         node.stop()
-    trouble.clock.callLater(11 + trouble.random.random() * 5, trouble.again, node)
+    injector.clock.callLater(11 + injector.random.random() * 5, injector.restart, node)
 
 
-def pause(trouble: Trouble, node: SimNode) -> None:
+def pause(injector: FaultInjector, node: SimNode) -> None:
     if node.is_up and not node.clock.paused:
         clock = node.clock
         node.pause()
-        trouble.soon(lambda: go_on(node, clock), 15.0)
+        injector.schedule(lambda: resume(node, clock), 15.0)

@@ -1,18 +1,18 @@
-"""Faults that lie in wait: they begin a situation, look at it again and again, and strike at the
-moment in which a mistake would show.
+"""Faults triggered by a situation: each brings the situation about, polls until it is there, and
+hits at the moment in which a mistake would show.
 
-Owns `handover`, `relapse` and `starve` (`fault_base` says what a fault is). All leave n1, the
-controller, alone.
+Owns `handover`, `relapse` and `starve` (`faults/base.py` says what a fault is). None of them hits
+n1, the controller.
 
 Source: KIP-966 (who may lead after a handover), KIP-497 and KAFKA-7128 (what may be exposed while
-an expansion is pending). Leaves out: judging.
+an expansion is pending). Not here: the checks.
 """
 
 from __future__ import annotations
 
 from twisted_broker.interfaces import TopicPartition
 from twisted_broker.replication.partition.isr import PendingExpand
-from twisted_broker.testing.faults.base import Trouble, partitions
+from twisted_broker.testing.faults.base import FaultInjector, partitions
 from twisted_broker.testing.sim.node import CONTROLLER_PORT, SimNode
 
 _HANDOVER_LOOK_SECONDS, _HANDOVER_LOOKS = 0.001, 3000
@@ -21,24 +21,24 @@ _STARVE_LOOK_SECONDS, _STARVE_LOOKS = 0.01, 500
 _CONTROLLER, _CONTROLLER_ID = "n1", 1
 
 
-def handover(trouble: Trouble, node: SimNode) -> None:
+def handover(injector: FaultInjector, node: SimNode) -> None:
     """A machine leaves in order; as soon as something is committed without it that its other
     follower has not heard of, a leader dies.
     """
     if node.name == _CONTROLLER or not all(
-        other.healthy for other in trouble.cluster.nodes.values()
+        other.healthy for other in injector.cluster.nodes.values()
     ):
         return
     node.stop()
-    trouble.clock.callLater(
-        _HANDOVER_LOOK_SECONDS, _strike_when_unheard, trouble, node, {}, _HANDOVER_LOOKS
+    injector.clock.callLater(
+        _HANDOVER_LOOK_SECONDS, _strike_when_unheard, injector, node, {}, _HANDOVER_LOOKS
     )
-    trouble.clock.callLater(4 + trouble.random.random() * 3, trouble.again, node)
-    trouble.clock.callLater(11 + trouble.random.random() * 3, trouble.again, node)
+    injector.clock.callLater(4 + injector.random.random() * 3, injector.restart, node)
+    injector.clock.callLater(11 + injector.random.random() * 3, injector.restart, node)
 
 
 def _strike_when_unheard(
-    trouble: Trouble, node: SimNode, ends: dict[TopicPartition, int], looks: int
+    injector: FaultInjector, node: SimNode, ends: dict[TopicPartition, int], looks: int
 ) -> None:
     """`ends`: where the logs of the machine that left ended."""
     if node.is_up:
@@ -47,28 +47,34 @@ def _strike_when_unheard(
             for name, partition in partitions(node).items()
             if partition.log is not None
         }
-    nodes = trouble.cluster.nodes.values()
+    nodes = injector.cluster.nodes.values()
     leader = next(
-        (other for other in nodes if other is not node and _is_unheard(trouble, other, node, ends)),
+        (
+            other
+            for other in nodes
+            if other is not node and _is_unheard(injector, other, node, ends)
+        ),
         None,
     )
-    if leader is not None and leader.name in trouble.victims:
+    if leader is not None and leader.name in injector.victims:
         leader.kill()
-        trouble.clock.callLater(9 + trouble.random.random() * 6, trouble.again, leader)
+        injector.clock.callLater(9 + injector.random.random() * 6, injector.restart, leader)
     elif looks:
-        trouble.clock.callLater(
-            _HANDOVER_LOOK_SECONDS, _strike_when_unheard, trouble, node, ends, looks - 1
+        injector.clock.callLater(
+            _HANDOVER_LOOK_SECONDS, _strike_when_unheard, injector, node, ends, looks - 1
         )
 
 
 def _is_unheard(
-    trouble: Trouble, leader: SimNode, gone: SimNode, ends: dict[TopicPartition, int]
+    injector: FaultInjector, leader: SimNode, gone: SimNode, ends: dict[TopicPartition, int]
 ) -> bool:
     """Whether it committed more than the one that left holds, while nobody else knows of more
     than that.
     """
     others = [
-        partitions(other) for other in trouble.cluster.nodes.values() if other not in (leader, gone)
+        partitions(other)
+        for other in injector.cluster.nodes.values()
+        if other not in (leader, gone)
     ]
     for name, partition in partitions(leader).items():
         log, end = partition.leader_log, ends.get(name)
@@ -89,39 +95,39 @@ def _is_unheard(
     return False
 
 
-def relapse(trouble: Trouble, node: SimNode) -> None:
-    """A machine falls out of its ISRs and comes back; when its leaders tell the controller so,
-    their connections die, and it stops again.
+def relapse(injector: FaultInjector, node: SimNode) -> None:
+    """A machine falls out of its ISRs and comes back; when its leaders propose it to the
+    controller, their connections die, and it stops again.
     """
     if node.name == _CONTROLLER or any(
-        other.clock.paused for other in trouble.cluster.nodes.values()
+        other.clock.paused for other in injector.cluster.nodes.values()
     ):
         return  # with two of three away nothing is committed that the one could lack
-    back = 3.5 + trouble.random.random()
-    trouble.pause_for(node, back)
-    trouble.clock.callLater(back, _strike_when_joining, trouble, node, _RELAPSE_LOOKS)
+    back = 3.5 + injector.random.random()
+    injector.pause_for(node, back)
+    injector.clock.callLater(back, _strike_when_joining, injector, node, _RELAPSE_LOOKS)
 
 
-def _strike_when_joining(trouble: Trouble, node: SimNode, looks: int) -> None:
-    if _is_joining(trouble, node):
-        _give_up_on_the_controller(trouble)
-        trouble.clock.callLater(
-            0.1 + trouble.random.random() * 0.5,
-            trouble.pause_for,
+def _strike_when_joining(injector: FaultInjector, node: SimNode, looks: int) -> None:
+    if _is_joining(injector, node):
+        _give_up_on_the_controller(injector)
+        injector.clock.callLater(
+            0.1 + injector.random.random() * 0.5,
+            injector.pause_for,
             node,
-            5.0 + trouble.random.random() * 2,
+            5.0 + injector.random.random() * 2,
         )
     elif looks:
-        trouble.clock.callLater(
-            _RELAPSE_LOOK_SECONDS, _strike_when_joining, trouble, node, looks - 1
+        injector.clock.callLater(
+            _RELAPSE_LOOK_SECONDS, _strike_when_joining, injector, node, looks - 1
         )
 
 
-def _is_joining(trouble: Trouble, node: SimNode) -> bool:
+def _is_joining(injector: FaultInjector, node: SimNode) -> bool:
     """Whether a leader proposes it to the controller."""
     states = [
         partition.isr_state
-        for other in trouble.cluster.nodes.values()
+        for other in injector.cluster.nodes.values()
         for partition in partitions(other).values()
     ]
     return any(
@@ -129,26 +135,26 @@ def _is_joining(trouble: Trouble, node: SimNode) -> bool:
     )
 
 
-def _give_up_on_the_controller(trouble: Trouble) -> None:
-    trouble.note("brokers find their connections to the controller dead")
-    for near in list(trouble.cluster.network.connections):
+def _give_up_on_the_controller(injector: FaultInjector) -> None:
+    injector.note("brokers find their connections to the controller dead")
+    for near in list(injector.cluster.network.connections):
         if near.peer.getHost().port == CONTROLLER_PORT and near.connected and not near.clock.dead:
-            trouble.cluster.network.give_up(near, 3.0 + trouble.random.random() * 3)
+            injector.cluster.network.give_up(near, 3.0 + injector.random.random() * 3)
 
 
-def starve(trouble: Trouble, node: SimNode) -> None:
-    """Who follows a leader stands still, until it is alone in an ISR that is too small; then it
-    dies, and they go on without what it had.
+def starve(injector: FaultInjector, node: SimNode) -> None:
+    """The followers of a leader are paused until it is alone in an ISR below the minimum; then it
+    dies, and they resume without the records that only it had.
     """
-    nodes = trouble.cluster.nodes.values()
+    nodes = injector.cluster.nodes.values()
     leader = next((each for each in (node, *nodes) if _leads_far_from_the_controller(each)), None)
     if leader is None or not all(other.healthy for other in nodes):
         return
     for other in nodes:
         if other is not leader and other.name != _CONTROLLER:
-            trouble.pause_for(other, 5.0 + trouble.random.random() * 2)
-    trouble.clock.callLater(
-        _STARVE_LOOK_SECONDS, _strike_when_alone, trouble, leader, _STARVE_LOOKS
+            injector.pause_for(other, 5.0 + injector.random.random() * 2)
+    injector.clock.callLater(
+        _STARVE_LOOK_SECONDS, _strike_when_alone, injector, leader, _STARVE_LOOKS
     )
 
 
@@ -166,12 +172,14 @@ def _leads_far_from_the_controller(node: SimNode) -> bool:
     )
 
 
-def _strike_when_alone(trouble: Trouble, node: SimNode, looks: int) -> None:
+def _strike_when_alone(injector: FaultInjector, node: SimNode, looks: int) -> None:
     if any(
         partition.is_leader and len(partition.isr_state.isr) == 1 < partition.min_isr
         for partition in partitions(node).values()
     ):
         node.kill()
-        trouble.clock.callLater(11 + trouble.random.random() * 4, trouble.again, node)
+        injector.clock.callLater(11 + injector.random.random() * 4, injector.restart, node)
     elif looks:
-        trouble.clock.callLater(_STARVE_LOOK_SECONDS, _strike_when_alone, trouble, node, looks - 1)
+        injector.clock.callLater(
+            _STARVE_LOOK_SECONDS, _strike_when_alone, injector, node, looks - 1
+        )

@@ -1,1 +1,1 @@
-"""Scenarios of replication: plain lines, performed by production code on simulated machines."""
+"""Scenarios of replication: text files that production code runs on simulated machines."""

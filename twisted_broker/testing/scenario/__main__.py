@@ -1,20 +1,18 @@
-"""Stories of replication, told in plain lines and performed by production code.
+"""Runs scenarios of replication: text files, one step or one expected fact per line.
 
-Owns the performance of one story, and the command
+Owns the run of one scenario, and the command
 
-    python -m twisted_broker.testing.scenario.__main__ FILE      performs it and prints it with what
-    happened
-    python -m twisted_broker.testing.scenario.__main__           prints the vocabulary
+    python -m twisted_broker.testing.scenario FILE    runs it and prints it with the brokers' log
+    python -m twisted_broker.testing.scenario         prints the vocabulary
 
-1. A line that does something is done when it was said; a request is waited for, unless it was given
-   a name: `p = produce a`, then `p waits`, and at last `p -> at 0`.
-2. After `->` stand facts of the answer that must be there; without it an answer must not be an
-   error.
-3. The first line that fails ends the story: which story, which line, what was expected and what was
-   found.
+1. A step is done when its line ends. A request is answered when its line ends, unless it has a
+   name: `p = produce a` sends it, `p waits` checks that it is not answered, `p -> at 0` waits for
+   the answer.
+2. After `->` stand facts that the answer must contain; without `->` the answer must be no error.
+3. The first line that fails ends the scenario. The error names scenario, line, expected and found.
 
-Source: RL 1, 2, 6, 8; the stories are in tests/scenarios. Leaves out: the vocabulary
-(`scenario_*`).
+Source: RL 1, 2, 6, 8; the scenarios are in tests/scenarios. Not here: the vocabulary (`machines`,
+`topics`, `clients`, `facts`).
 """
 
 from __future__ import annotations
@@ -29,88 +27,88 @@ from twisted.logger import globalLogBeginner
 
 from twisted_broker.testing.scenario import clients, facts, machines, topics
 from twisted_broker.testing.scenario.language import Line, ScenarioError, Vocabulary, read_lines
-from twisted_broker.testing.scenario.stage import Asked, Stage
+from twisted_broker.testing.scenario.world import ClientRequest, ScenarioWorld
 
 _STAMP_WIDTH = 12
 
 
 class ScenarioFailed(AssertionError):
-    """A story did not happen as it is told."""
+    """A scenario did not happen as it is write_line."""
 
 
 def vocabulary() -> Vocabulary:
-    """All that stories can say."""
+    """All that scenarios can say."""
     words = Vocabulary()
     for part in (machines, topics, clients, facts):
-        part.teach(words)
-    words.teach("<asked> waits")(_waits)
-    words.teach("<asked>")(_answered)
+        part.register(words)
+    words.register("<asked> waits")(_waits)
+    words.register("<asked>")(_answered)
     return words
 
 
-def _waits(stage: Stage, asked: str) -> None:
+def _waits(world: ScenarioWorld, asked: str) -> None:
     """A request that was given a name has no answer yet."""
-    answer = _named(stage, asked).answer
+    answer = _named(world, asked).answer
     if answer is not None:
         raise ScenarioError(f"expected {asked} to wait, found {answer}")
 
 
-def _answered(stage: Stage, asked: str) -> Asked:
+def _answered(world: ScenarioWorld, asked: str) -> ClientRequest:
     """A request that was given a name is waited for now."""
-    return _named(stage, asked)
+    return _named(world, asked)
 
 
-def _named(stage: Stage, name: str) -> Asked:
-    if name not in stage.asked:
+def _named(world: ScenarioWorld, name: str) -> ClientRequest:
+    if name not in world.asked:
         raise ScenarioError(f"nothing was asked under the name {name}")
-    return stage.asked[name]
+    return world.asked[name]
 
 
-class Performance:
-    """One story on its own stage. `told(text)` gets each line as it happens."""
+class ScenarioRunner:
+    """One scenario on its own world. `write_line(text)` gets each line as it happens."""
 
-    def __init__(self, name: str, told: Callable[[str], object] | None = None) -> None:
+    def __init__(self, name: str, write_line: Callable[[str], object] | None = None) -> None:
         self.name = name
         self.words = vocabulary()
-        self._told = told
+        self._write_line = write_line
 
-    def perform(self, text: str) -> None:
-        """Raises `ScenarioFailed` at the first line that is not as told."""
-        with Stage(wanted=self._told is not None) as stage:
+    def run(self, text: str) -> None:
+        """Raises `ScenarioFailed` at the first line that is not as write_line."""
+        with ScenarioWorld(wanted=self._write_line is not None) as world:
             for line in read_lines(text):
                 if isinstance(line, str):
-                    self._tell(f"{'':{_STAMP_WIDTH}}{line}".rstrip())
+                    self._write(f"{'':{_STAMP_WIDTH}}{line}".rstrip())
                     continue
                 try:
-                    found = self._perform(stage, line)
-                    stage.check()
+                    found = self._run_line(world, line)
+                    world.check()
                 except (ScenarioError, ValueError, KeyError) as error:
-                    self._print(stage, f"{line.text}    <- {error}")
+                    self._print_line(world, f"{line.text}    <- {error}")
                     raise ScenarioFailed(
                         f"{self.name}, line {line.number}: {line.text}\n  {_why(error)}"
                     ) from None
-                self._print(
-                    stage,
+                self._print_line(
+                    world,
                     line.text
                     if not found or line.answer is not None
                     else f"{line.text} -> {found}",
                 )
 
-    def _perform(self, stage: Stage, line: Line) -> str:
-        verb, said = self.words.find(line.words)
-        result: Any = verb(stage, **said)
+    def _run_line(self, world: ScenarioWorld, line: Line) -> str:
+        function, said = self.words.find(line.words)
+        result: Any = function(world, **said)
         if isinstance(result, Deferred):
-            result = Asked(result)
+            result = ClientRequest(result)
         if line.name is not None:
-            if not isinstance(result, Asked):
+            if not isinstance(result, ClientRequest):
                 raise ScenarioError("only a request can be given a name")
-            stage.asked[line.name] = result
+            world.asked[line.name] = result
             return ""
-        return self._settle(stage, line, result) if isinstance(result, Asked) else ""
+        return self._await_answer(world, line, result) if isinstance(result, ClientRequest) else ""
 
     @staticmethod
-    def _settle(stage: Stage, line: Line, asked: Asked) -> str:
-        stage.until(lambda: asked.answer is not None, "an answer")
+    def _await_answer(world: ScenarioWorld, line: Line, asked: ClientRequest) -> str:
+        world.until(lambda: asked.answer is not None, "an answer")
         answer = str(asked.answer)
         if line.answer is None and clients.is_error(answer):
             raise ScenarioError(f"expected no error, found {answer}")
@@ -120,39 +118,39 @@ class Performance:
             raise ScenarioError(f"expected {', '.join(missing)}, found {answer}")
         return answer
 
-    def _print(self, stage: Stage, text: str) -> None:
-        if self._told is not None:
-            for happened in stage.happenings():
-                self._told(happened)
-            self._tell(f"{stage.now:9.3f}   {text}")
+    def _print_line(self, world: ScenarioWorld, text: str) -> None:
+        if self._write_line is not None:
+            for happened in world.new_log_lines():
+                self._write_line(happened)
+            self._write(f"{world.now:9.3f}   {text}")
 
-    def _tell(self, text: str) -> None:
-        if self._told is not None:
-            self._told(text)
+    def _write(self, text: str) -> None:
+        if self._write_line is not None:
+            self._write_line(text)
 
 
 def _why(error: Exception) -> str:
     return str(error) if isinstance(error, ScenarioError) else f"{type(error).__name__}: {error}"
 
 
-def perform(path: Path, told: Callable[[str], object] | None = None) -> None:
-    """Performs the story in a file. Raises `ScenarioFailed`."""
-    Performance(path.stem, told).perform(path.read_text(encoding="utf-8"))
+def run_scenario(path: Path, write_line: Callable[[str], object] | None = None) -> None:
+    """Performs the scenario in a file. Raises `ScenarioFailed`."""
+    ScenarioRunner(path.stem, write_line).run(path.read_text(encoding="utf-8"))
 
 
 def main(arguments: list[str], out: TextIO = sys.stdout) -> int:
-    """See the card. 1 when a story failed, 2 when it is not there."""
+    """See the card. 1 when a scenario failed, 2 when it is not there."""
     if not arguments:
-        out.write(vocabulary().page() + "\n")
+        out.write(vocabulary().help_text() + "\n")
         return 0
     globalLogBeginner.beginLoggingTo([], redirectStandardIO=False, discardBuffer=True)
     for name in arguments:
         path = Path(name)
         if not path.is_file():
-            out.write(f"{name}: no such file; stories are in tests/scenarios\n")
+            out.write(f"{name}: no such file; scenarios are in tests/scenarios\n")
             return 2
         try:
-            perform(path, lambda text: out.write(text + "\n"))
+            run_scenario(path, lambda text: out.write(text + "\n"))
         except ScenarioFailed as failed:
             out.write(f"FAILED: {failed}\n")
             return 1

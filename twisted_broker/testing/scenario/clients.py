@@ -1,11 +1,10 @@
-"""What clients and strangers ask brokers in stories, and what they are told.
+"""The client steps of a scenario: Produce, Fetch (as a consumer or as a replica), ListOffsets,
+OffsetForLeaderEpoch, DeleteRecords.
 
-Owns requests about records: Produce, Fetch (as a consumer or as a replica), ListOffsets,
-OffsetForLeaderEpoch, DeleteRecords. Each gives a Deferred of its answer as text: facts, or the name
-of an error.
+Each step gives a Deferred of its answer as text: facts, or the name of an error.
 
-Source: the APIs' versions in `_VERSIONS`: Fetch 12 names topics, Fetch 17 carries a replica's
-broker epoch (KIP-903). Leaves out: sessions.
+Source: the versions named here: Fetch 12 has topic names, Fetch 17 a replica's broker epoch
+(KIP-903). Not here: fetch sessions.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from twisted_broker.interfaces import TopicPartition
 from twisted_broker.testing.scenario.facts import THE_TOPIC
 from twisted_broker.testing.scenario.language import ScenarioError, Vocabulary
 from twisted_broker.testing.scenario.replicas import values_of
-from twisted_broker.testing.scenario.stage import Stage
+from twisted_broker.testing.scenario.world import ScenarioWorld
 from twisted_broker.testing.sim.clock import START_WALL_MS
 from twisted_broker.wire.errors import ErrorCode, error_of
 from twisted_broker.wire.messages import (
@@ -36,31 +35,31 @@ _MOMENTS = {"latest": -1, "earliest": -2}
 _ACKS = {"all": -1, "1": 1}
 
 
-def teach(words: Vocabulary) -> None:
+def register(words: Vocabulary) -> None:
     """All lines of this module."""
-    words.teach("produce <values..> [to <topic>] [at <broker>] [acks <acks>] [within <seconds> s]")(
-        produce_batch
-    )
-    words.teach(
+    words.register(
+        "produce <values..> [to <topic>] [at <broker>] [acks <acks>] [within <seconds> s]"
+    )(produce_batch)
+    words.register(
         "fetch <offset> [of <topic>] [at <broker>] [as <replica>] [of incarnation "
         "<incarnation>] [under epoch <epoch>] [after epoch <last>]"
         " [starting at <start>] [min <minimum>] [max <maximum>] [from rack <rack>] [within "
         "<seconds> s]"
     )(fetch_records)
-    words.teach("offset <moment> [of <topic>] [at <broker>] [under epoch <epoch>]")(offset_of)
-    words.teach("end of epoch <asked> [of <topic>] [at <broker>] [under epoch <epoch>]")(
+    words.register("offset <moment> [of <topic>] [at <broker>] [under epoch <epoch>]")(offset_of)
+    words.register("end of epoch <asked> [of <topic>] [at <broker>] [under epoch <epoch>]")(
         end_of_epoch
     )
-    words.teach("delete records before <offset> [of <topic>] [at <broker>] [within <seconds> s]")(
-        delete_records
-    )
+    words.register(
+        "delete records before <offset> [of <topic>] [at <broker>] [within <seconds> s]"
+    )(delete_records)
 
 
-def _leader(stage: Stage, topic: str, broker: str) -> int:
+def _leader(world: ScenarioWorld, topic: str, broker: str) -> int:
     """Who is asked: the one named, or the leader as the controller has it."""
     if broker:
         return int(broker)
-    registration = stage.registration(TopicPartition(topic, 0))
+    registration = world.registration(TopicPartition(topic, 0))
     if registration is None or registration.leader < 0:
         raise ScenarioError(f"{topic} has no leader to ask")
     return int(registration.leader)
@@ -74,7 +73,7 @@ def _error(code: int) -> str:
 
 
 def produce_batch(
-    stage: Stage,
+    world: ScenarioWorld,
     values: str,
     topic: str = THE_TOPIC,
     broker: str = "",
@@ -88,7 +87,7 @@ def produce_batch(
     for value in values.split():
         text, _, size = value.partition(":")
         builder.append(
-            START_WALL_MS + int(stage.now * 1000), None, text.encode().ljust(int(size or 0), b".")
+            START_WALL_MS + int(world.now * 1000), None, text.encode().ljust(int(size or 0), b".")
         )
     data = produce.PartitionProduceData(index=0, records=bytes(builder.build()))
     request = produce.ProduceRequest(
@@ -96,7 +95,7 @@ def produce_batch(
         timeout_ms=int(float(seconds) * 1000),
         topic_data=[produce.TopicProduceData(name=topic, partition_data=[data])],
     )
-    return stage.ask(_leader(stage, topic, broker), request, _PRODUCE).addCallback(_produced)
+    return world.ask(_leader(world, topic, broker), request, _PRODUCE).addCallback(_produced)
 
 
 def _produced(answer: Any) -> str:
@@ -108,7 +107,11 @@ def _produced(answer: Any) -> str:
 
 
 def fetch_records(
-    stage: Stage, topic: str = THE_TOPIC, broker: str = "", incarnation: str = "", **asked: str
+    world: ScenarioWorld,
+    topic: str = THE_TOPIC,
+    broker: str = "",
+    incarnation: str = "",
+    **asked: str,
 ) -> Deferred[str]:
     """A consumer's fetch, or a replica's.
 
@@ -116,7 +119,7 @@ def fetch_records(
     """
     replica = int(asked.get("replica", -1))
     named = fetch.FetchTopic(
-        topic=topic, topic_id=stage.topic_ids[topic], partitions=[_fetched_partition(asked)]
+        topic=topic, topic_id=world.topic_ids[topic], partitions=[_fetched_partition(asked)]
     )
     request = fetch.FetchRequest(
         max_wait_ms=int(float(asked.get("seconds", 0)) * 1000),
@@ -127,13 +130,13 @@ def fetch_records(
     )
     if incarnation:
         request.replica_state = fetch.ReplicaState(
-            replica_id=replica, replica_epoch=_broker_epoch(stage, incarnation, replica)
+            replica_id=replica, replica_epoch=_broker_epoch(world, incarnation, replica)
         )
     else:
         request.replica_id = replica
     version = _FETCH_WITH_IDS if incarnation else _FETCH
     offset = int(asked["offset"])
-    return stage.ask(_leader(stage, topic, broker), request, version).addCallback(_fetched, offset)
+    return world.ask(_leader(world, topic, broker), request, version).addCallback(_fetched, offset)
 
 
 def _fetched_partition(asked: dict[str, str]) -> fetch.FetchPartition:
@@ -147,9 +150,9 @@ def _fetched_partition(asked: dict[str, str]) -> fetch.FetchPartition:
     )
 
 
-def _broker_epoch(stage: Stage, incarnation: str, replica: int) -> int:
+def _broker_epoch(world: ScenarioWorld, incarnation: str, replica: int) -> int:
     """`now`: the epoch that is registered; `before`: an older one."""
-    registered = int(stage.image.brokers[replica].epoch)
+    registered = int(world.image.brokers[replica].epoch)
     return registered if incarnation == "now" else registered - 1
 
 
@@ -173,7 +176,7 @@ def _fetched(answer: Any, offset: int) -> str:
 
 
 def offset_of(
-    stage: Stage, moment: str, topic: str = THE_TOPIC, broker: str = "", epoch: str = "-1"
+    world: ScenarioWorld, moment: str, topic: str = THE_TOPIC, broker: str = "", epoch: str = "-1"
 ) -> Deferred[str]:
     """ListOffsets of a client: `latest`, `earliest`. Answer: offset <offset>."""
     asked = list_offsets.ListOffsetsPartition(
@@ -183,17 +186,17 @@ def offset_of(
         replica_id=-1, topics=[list_offsets.ListOffsetsTopic(name=topic, partitions=[asked])]
     )
 
-    def told(answer: Any) -> str:
+    def as_text(answer: Any) -> str:
         found = answer.topics[0].partitions[0]
         return _error(found.error_code) or f"offset {found.offset}"
 
-    return stage.ask(_leader(stage, topic, broker), request, _LIST_OFFSETS).addCallback(told)
+    return world.ask(_leader(world, topic, broker), request, _LIST_OFFSETS).addCallback(as_text)
 
 
 def end_of_epoch(
-    stage: Stage, asked: str, topic: str = THE_TOPIC, broker: str = "", epoch: str = "-1"
+    world: ScenarioWorld, asked: str, topic: str = THE_TOPIC, broker: str = "", epoch: str = "-1"
 ) -> Deferred[str]:
-    """OffsetForLeaderEpoch. Answer: <epoch>@<end>, -1@-1 when it cannot be told."""
+    """OffsetForLeaderEpoch. Answer: <epoch>@<end>, -1@-1 when it is unknown."""
     partition = offset_for_leader_epoch.OffsetForLeaderPartition(
         partition=0, current_leader_epoch=int(epoch), leader_epoch=int(asked)
     )
@@ -202,15 +205,15 @@ def end_of_epoch(
         topics=[offset_for_leader_epoch.OffsetForLeaderTopic(topic=topic, partitions=[partition])],
     )
 
-    def told(answer: Any) -> str:
+    def as_text(answer: Any) -> str:
         found = answer.topics[0].partitions[0]
         return _error(found.error_code) or f"{found.leader_epoch}@{found.end_offset}"
 
-    return stage.ask(_leader(stage, topic, broker), request, _EPOCHS).addCallback(told)
+    return world.ask(_leader(world, topic, broker), request, _EPOCHS).addCallback(as_text)
 
 
 def delete_records(
-    stage: Stage, offset: str, topic: str = THE_TOPIC, broker: str = "", seconds: str = "30"
+    world: ScenarioWorld, offset: str, topic: str = THE_TOPIC, broker: str = "", seconds: str = "30"
 ) -> Deferred[str]:
     """DeleteRecords. Answer: low <low watermark>."""
     partition = topics.DeleteRecordsPartition(partition_index=0, offset=int(offset))
@@ -219,11 +222,11 @@ def delete_records(
         timeout_ms=int(float(seconds) * 1000),
     )
 
-    def told(answer: Any) -> str:
+    def as_text(answer: Any) -> str:
         found = answer.topics[0].partitions[0]
         return _error(found.error_code) or f"low {found.low_watermark}"
 
-    return stage.ask(_leader(stage, topic, broker), request, _DELETE_RECORDS).addCallback(told)
+    return world.ask(_leader(world, topic, broker), request, _DELETE_RECORDS).addCallback(as_text)
 
 
 def is_error(answer: str) -> bool:

@@ -1,16 +1,15 @@
-"""What stories say must be true: of a replica, of a partition as the controller has it, of a
-broker.
+"""The lines of a scenario that state facts: of a replica, of a partition as the controller has it,
+of a broker.
 
-Owns the facts. A line tells a subject and some facts of it, `2: leads, end 3, hw 2`; each fact
-begins with the word that says which it is, and is compared with what is found under that word.
+Owns the facts. A line names a subject and some facts of it, `2: leads, end 3, hw 2`; each fact
+begins with the word that names it, and is compared with what is found under that word.
 
-    2: ...          the replica of topic t on broker 2, as its production objects have it (`2 of u:
-    ...` for topic u)
+    2: ...          the replica of topic t on broker 2, as its production objects have it
+                    (`2 of u: ...` for topic u)
     topic t: ...    partition 0 of t as the controller has committed it
-    broker 2: ...   the machine, and the controller's picture of it
+    broker 2: ...   the machine, and the broker as the controller's image has it
 
-Leaves out: how a replica is looked at (`scenario_replicas`), answers to clients
-(`scenario_clients`).
+Not here: how facts of a replica are read (`replicas`), answers to clients (`clients`).
 """
 
 from __future__ import annotations
@@ -21,48 +20,48 @@ from typing import Any
 from twisted_broker.interfaces import TopicPartition
 from twisted_broker.testing.scenario.language import Facts, ScenarioError, Vocabulary, joined
 from twisted_broker.testing.scenario.replicas import of_replica
-from twisted_broker.testing.scenario.stage import Stage
+from twisted_broker.testing.scenario.world import ScenarioWorld
 
 THE_TOPIC = "t"
 Find = Callable[[str], str]
 """A fact's word -> the fact as it is found."""
 
 
-def teach(words: Vocabulary) -> None:
+def register(words: Vocabulary) -> None:
     """All lines of this module."""
-    for prefix, perform in (("", now), ("soon ", soon), ("for <seconds> s ", throughout)):
-        words.teach(f"{prefix}<broker> [of <topic>]: <facts..>")(perform)
-        words.teach(f"{prefix}topic <topic>: <facts..>")(perform)
-        words.teach(f"{prefix}broker <broker_id>: <facts..>")(perform)
+    for prefix, check in (("", now), ("soon ", soon), ("for <seconds> s ", throughout)):
+        words.register(f"{prefix}<broker> [of <topic>]: <facts..>")(check)
+        words.register(f"{prefix}topic <topic>: <facts..>")(check)
+        words.register(f"{prefix}broker <broker_id>: <facts..>")(check)
 
 
-def now(stage: Stage, facts: str, **subject: str) -> None:
+def now(world: ScenarioWorld, facts: str, **subject: str) -> None:
     """These facts are true at this moment."""
-    missing = differing(facts, finder(stage, **subject))
+    missing = first_difference(facts, finder(world, **subject))
     if missing:
         raise ScenarioError(missing)
 
 
-def soon(stage: Stage, facts: str, **subject: str) -> None:
+def soon(world: ScenarioWorld, facts: str, **subject: str) -> None:
     """Time runs until they are all true, to the very call that makes them true."""
-    find = finder(stage, **subject)
+    find = finder(world, **subject)
     try:
-        stage.until(lambda: not differing(facts, find), facts)
+        world.until(lambda: not first_difference(facts, find), facts)
     except ScenarioError as late:
-        raise ScenarioError(f"{late}; {differing(facts, find)}") from None
+        raise ScenarioError(f"{late}; {first_difference(facts, find)}") from None
 
 
-def throughout(stage: Stage, seconds: str, facts: str, **subject: str) -> None:
+def throughout(world: ScenarioWorld, seconds: str, facts: str, **subject: str) -> None:
     """They are true now, and stay true at every moment for so long."""
-    find, end = finder(stage, **subject), stage.now + float(seconds)
-    while not (missing := differing(facts, find)):
-        if not stage.cluster.sim.step(end):
+    find, end = finder(world, **subject), world.now + float(seconds)
+    while not (missing := first_difference(facts, find)):
+        if not world.cluster.sim.step(end):
             return
     raise ScenarioError(missing)
 
 
-def differing(facts: str, find: Find) -> str:
-    """What is not as told, "" when all is."""
+def first_difference(facts: str, find: Find) -> str:
+    """The first fact that differs, "" when all are true."""
     for expected in facts.split(", "):
         found = find(expected.split()[0])
         if found != expected:
@@ -70,21 +69,23 @@ def differing(facts: str, find: Find) -> str:
     return ""
 
 
-def finder(stage: Stage, broker: str = "", topic: str = THE_TOPIC, broker_id: str = "") -> Find:
+def finder(
+    world: ScenarioWorld, broker: str = "", topic: str = THE_TOPIC, broker_id: str = ""
+) -> Find:
     """Looks facts of a subject up, anew each time."""
     name = TopicPartition(topic, 0)
     if broker_id:
-        return lambda word: _BROKER.tell(word, (stage, int(broker_id)))
+        return lambda word: _BROKER.describe(word, (world, int(broker_id)))
     if not broker:
-        return lambda word: _of_registration(word, stage.registration(name))
-    return lambda word: of_replica(word, stage, int(broker), name)
+        return lambda word: _of_registration(word, world.registration(name))
+    return lambda word: of_replica(word, world, int(broker), name)
 
 
 # partitions as the controller has them
 
 
 def _of_registration(word: str, registration: Any) -> str:
-    return "absent" if registration is None else _REGISTRATION.tell(word, registration)
+    return "absent" if registration is None else _REGISTRATION.describe(word, registration)
 
 
 def _recovery(found: Any) -> str:
@@ -110,16 +111,16 @@ _REGISTRATION = Facts(
 
 
 def _fencing(asked: Any) -> str:
-    stage, number = asked
-    found = None if stage.image is None else stage.image.brokers.get(number)
+    world, number = asked
+    found = None if world.image is None else world.image.brokers.get(number)
     if found is None:
         return "unregistered"
     return "fenced" if found.fenced else "leaving" if found.in_controlled_shutdown else "unfenced"
 
 
 def _process(asked: Any) -> str:
-    stage, number = asked
-    return "up" if stage.node(number).is_up else "down"
+    world, number = asked
+    return "up" if world.node(number).is_up else "down"
 
 
 _BROKER = Facts(

@@ -1,17 +1,16 @@
-"""The language of stories: lines of a file, and the patterns that they are matched with.
+"""The language of scenarios: the lines of a file, and the patterns that they are matched with.
 
 Owns `Line`, `Vocabulary`, `Facts` and the form of a pattern:
 
     <name>      one word                        <name..>    one word or more
-    [...]       may be left out                 all else    as it stands
+    [...]       is optional                     all else    is literal
 
-1. A line is matched by exactly one pattern; a line that none matches is an error of the story, told
-   with the words nearest to it.
-2. A comment begins with #; it is part of the story and is printed with it.
-3. A fact begins with the word that says which it is.
+1. A line is matched by the first pattern that fits; a line that none fits is an error, which names
+   the nearest pattern.
+2. A comment begins with #; it is printed with the scenario.
+3. A fact begins with the word that names it.
 
-Leaves out: what the lines do (`scenario_machines`, `scenario_topics`, `scenario_clients`,
-`scenario_facts`).
+Not here: what the lines do (`machines`, `topics`, `clients`, `facts`).
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-Verb = Callable[..., Any]
+StepFunction = Callable[..., Any]
 _TOKEN = re.compile(r"<(\w+)(\.\.)?>|\[|\]|[^<\[\]]+")
 
 
@@ -42,17 +41,17 @@ class Line(NamedTuple):
     answer: str | None
 
 
-class Word(NamedTuple):
+class StepDefinition(NamedTuple):
     """One pattern with what performs it."""
 
     pattern: str
     meaning: str
     matches: re.Pattern[str]
-    verb: Verb
+    function: StepFunction
 
 
 class Facts(NamedTuple):
-    """What can be told of one kind of subject.
+    """The facts of one kind of subject.
 
     `values`: word -> what stands behind it; `states`: each word of a state -> what is the case.
     """
@@ -60,7 +59,7 @@ class Facts(NamedTuple):
     values: Mapping[str, Callable[[Any], object]]
     states: Mapping[str, Callable[[Any], str]]
 
-    def tell(self, word: str, subject: Any) -> str:
+    def describe(self, word: str, subject: Any) -> str:
         """The fact under this word, as it is found.
 
         Raises `ScenarioError` for a word that is no fact.
@@ -85,7 +84,7 @@ def joined(numbers: Any) -> str:
 
 
 def read_lines(text: str) -> Iterator[Line | str]:
-    """The lines of a story; comments and empty lines as they are."""
+    """The lines of a scenario; comments and empty lines as they are."""
     for number, raw in enumerate(text.splitlines(), 1):
         stripped = raw.strip()
         if not stripped or stripped.startswith("#"):
@@ -98,26 +97,31 @@ def read_lines(text: str) -> Iterator[Line | str]:
 
 
 class Vocabulary:
-    """Patterns in the order in which they were taught."""
+    """Patterns in the order in which they were add."""
 
     def __init__(self) -> None:
-        self.words: list[Word] = []
+        self.words: list[StepDefinition] = []
 
-    def teach(self, pattern: str) -> Callable[[Verb], Verb]:
+    def register(self, pattern: str) -> Callable[[StepFunction], StepFunction]:
         """The decorated function performs lines of this form; the first line of its docstring is
         its meaning.
         """
 
-        def taught(verb: Verb) -> Verb:
-            meaning = (verb.__doc__ or "").strip().splitlines()
+        def add(function: StepFunction) -> StepFunction:
+            meaning = (function.__doc__ or "").strip().splitlines()
             self.words.append(
-                Word(pattern, meaning[0] if meaning else "", re.compile(_expression(pattern)), verb)
+                StepDefinition(
+                    pattern,
+                    meaning[0] if meaning else "",
+                    re.compile(_expression(pattern)),
+                    function,
+                )
             )
-            return verb
+            return function
 
-        return taught
+        return add
 
-    def find(self, words: str) -> tuple[Verb, dict[str, str]]:
+    def find(self, words: str) -> tuple[StepFunction, dict[str, str]]:
         """What performs these words, and what they fill its pattern with.
 
         Raises `ScenarioError`.
@@ -125,15 +129,15 @@ class Vocabulary:
         for word in self.words:
             found = word.matches.fullmatch(words)
             if found is not None:
-                return word.verb, {
+                return word.function, {
                     name: said for name, said in found.groupdict().items() if said is not None
                 }
         known = difflib.get_close_matches(words, [word.pattern for word in self.words], 1, 0.0)
         raise ScenarioError(
-            f"nobody knows how to do this; the nearest is: {known[0] if known else 'nothing'}"
+            f"no step has this form; the nearest is: {known[0] if known else 'nothing'}"
         )
 
-    def page(self) -> str:
+    def help_text(self) -> str:
         """All that can be said."""
         return "\n".join(f"{word.pattern}\n    {word.meaning}" for word in self.words)
 

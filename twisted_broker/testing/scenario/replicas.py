@@ -1,9 +1,9 @@
-"""What can be told of a replica: the facts after `2: ..` in stories.
+"""The facts of one replica: what may follow `2:` in a scenario.
 
-Owns how each fact is read off the production objects of a broker. Values of records are shown
+Owns how each fact is read from the production objects of a broker. Values of records are shown
 without the dots that pad them.
 
-Source: RL 1, 2, 6. Leaves out: comparing (`scenario_facts`).
+Source: RL 1, 2, 6. Not here: comparing (`facts`).
 """
 
 from __future__ import annotations
@@ -13,26 +13,26 @@ from typing import Any
 from twisted_broker.interfaces import TopicPartition
 from twisted_broker.replication.partition.partition import Partition
 from twisted_broker.testing.scenario.language import Facts, joined
-from twisted_broker.testing.scenario.stage import Stage
+from twisted_broker.testing.scenario.world import ScenarioWorld
 from twisted_broker.wire.records import iterate_batches
 
 _READ_BYTES = 1 << 20
 
 
-def of_replica(word: str, stage: Stage, number: int, name: TopicPartition) -> str:
+def of_replica(word: str, world: ScenarioWorld, number: int, name: TopicPartition) -> str:
     """The fact that begins with `word`, as it is found on broker `number`.
 
     Raises `ScenarioError` for a word that is no fact.
     """
-    broker = stage.node(number).broker
+    broker = world.node(number).broker
     replicas = None if broker is None else broker.parts.replica_manager
     partition = None if replicas is None else replicas.partitions.get(name)
     if replicas is not None and word in _MANAGER.values:
-        return _MANAGER.tell(word, (replicas, name))
+        return _MANAGER.describe(word, (replicas, name))
     _REPLICA.check(word)
     if partition is None or partition.offline or partition.log is None:
         return "absent" if partition is None else "offline"
-    return _REPLICA.tell(word, partition)
+    return _REPLICA.describe(word, partition)
 
 
 def _role(partition: Partition) -> str:

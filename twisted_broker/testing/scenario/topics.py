@@ -1,8 +1,8 @@
-"""What stories ask of the controller: topics, settings, elections, reassignments, and ISR changes
-as brokers propose them.
+"""The administrative steps of a scenario: topics, settings, elections, reassignments, and ISR
+changes as brokers propose them.
 
-Owns the administrative lines. Requests go to broker 1, which passes them on to the controller. Each
-gives a Deferred of `done` or the name of an error. Leaves out: records (`scenario_clients`).
+Requests go to broker 1, which forwards them to the controller. Each step gives a Deferred of `done`
+or the name of an error. Not here: records (`clients`).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from twisted_broker.interfaces import TopicPartition
 from twisted_broker.testing.scenario.facts import THE_TOPIC
 from twisted_broker.testing.scenario.language import ScenarioError, Vocabulary
 from twisted_broker.testing.scenario.machines import numbers_of, settings_of
-from twisted_broker.testing.scenario.stage import Stage
+from twisted_broker.testing.scenario.world import ScenarioWorld
 from twisted_broker.wire.errors import error_of
 from twisted_broker.wire.messages import broker_lifecycle, configs, reassignment, topics
 
@@ -25,25 +25,27 @@ _ELECTIONS = {"preferred": 0, "unclean": 1}
 _TIMEOUT_MS = 30_000
 
 
-def teach(words: Vocabulary) -> None:
+def register(words: Vocabulary) -> None:
     """All lines of this module."""
-    words.teach("make topic <topic> on <replicas..> [with <settings..>]")(make_topic)
-    words.teach("delete topic <topic>")(delete_topic)
-    words.teach("set <topic> <settings..>")(set_topic)
-    words.teach("elect <kind> [of <topic>]")(elect)
-    words.teach("reassign <topic> to <replicas..>")(reassign)
-    words.teach("cancel reassignment of <topic>")(cancel_reassignment)
-    words.teach(
+    words.register("make topic <topic> on <replicas..> [with <settings..>]")(make_topic)
+    words.register("delete topic <topic>")(delete_topic)
+    words.register("set <topic> <settings..>")(set_topic)
+    words.register("elect <kind> [of <topic>]")(elect)
+    words.register("reassign <topic> to <replicas..>")(reassign)
+    words.register("cancel reassignment of <topic>")(cancel_reassignment)
+    words.register(
         "broker <broker> proposes isr <members..> [of <topic>] [under epoch <epoch>] [after "
         "change <change>] [with old incarnation of <old>]"
     )(propose_isr)
 
 
-def _told(code: int) -> str:
+def _error_name(code: int) -> str:
     return error_of(code).name if code else "done"
 
 
-def make_topic(stage: Stage, topic: str, replicas: str, settings: str = "") -> Deferred[str]:
+def make_topic(
+    world: ScenarioWorld, topic: str, replicas: str, settings: str = ""
+) -> Deferred[str]:
     """A topic of one partition on these brokers, the first of which leads; it is held by all of
     them when the line ends.
     """
@@ -60,27 +62,27 @@ def make_topic(stage: Stage, topic: str, replicas: str, settings: str = "") -> D
         assignments=[assignment],
         configs=pairs,
     )
-    asked = stage.ask(
+    asked = world.ask(
         1, topics.CreateTopicsRequest(topics=[wanted], timeout_ms=_TIMEOUT_MS), _CREATE
     )
     answer: list[str] = []
-    asked.addCallback(lambda response: answer.append(_told(response.topics[0].error_code)))
+    asked.addCallback(lambda response: answer.append(_error_name(response.topics[0].error_code)))
     name = TopicPartition(topic, 0)
-    stage.until(
-        lambda: bool(answer) and (answer[0] != "done" or _is_held(stage, name, numbers)),
+    world.until(
+        lambda: bool(answer) and (answer[0] != "done" or _is_held(world, name, numbers)),
         f"{topic} is held by {replicas}",
     )
     if answer[0] == "done":
-        stage.topic_ids[topic] = stage.image.topics_by_name[topic].id
+        world.topic_ids[topic] = world.image.topics_by_name[topic].id
     done: Deferred[str] = Deferred()
     done.callback(answer[0])
     return done
 
 
-def _is_held(stage: Stage, name: TopicPartition, numbers: list[int]) -> bool:
+def _is_held(world: ScenarioWorld, name: TopicPartition, numbers: list[int]) -> bool:
     """By each of them, and all followers have fetched from their leader."""
     for number in numbers:
-        broker = stage.node(number).broker
+        broker = world.node(number).broker
         replicas = None if broker is None else broker.parts.replica_manager
         partition = None if replicas is None else replicas.partitions.get(name)
         if partition is None:
@@ -92,15 +94,15 @@ def _is_held(stage: Stage, name: TopicPartition, numbers: list[int]) -> bool:
     return True
 
 
-def delete_topic(stage: Stage, topic: str) -> Deferred[str]:
+def delete_topic(world: ScenarioWorld, topic: str) -> Deferred[str]:
     """The topic is deleted."""
     request = topics.DeleteTopicsRequest(topic_names=[topic], timeout_ms=_TIMEOUT_MS)
-    return stage.ask(1, request, _DELETE).addCallback(
-        lambda answer: _told(answer.responses[0].error_code)
+    return world.ask(1, request, _DELETE).addCallback(
+        lambda answer: _error_name(answer.responses[0].error_code)
     )
 
 
-def set_topic(stage: Stage, topic: str, settings: str) -> Deferred[str]:
+def set_topic(world: ScenarioWorld, topic: str, settings: str) -> Deferred[str]:
     """Settings of a topic change while it runs."""
     changes = [
         configs.IncrementalAlterConfigsRequestAlterableConfig(
@@ -112,12 +114,12 @@ def set_topic(stage: Stage, topic: str, settings: str) -> Deferred[str]:
         resource_type=_TOPIC_RESOURCE, resource_name=topic, configs=changes
     )
     request = configs.IncrementalAlterConfigsRequest(resources=[resource])
-    return stage.ask(1, request, _CONFIGS).addCallback(
-        lambda answer: _told(answer.responses[0].error_code)
+    return world.ask(1, request, _CONFIGS).addCallback(
+        lambda answer: _error_name(answer.responses[0].error_code)
     )
 
 
-def elect(stage: Stage, kind: str, topic: str = THE_TOPIC) -> Deferred[str]:
+def elect(world: ScenarioWorld, kind: str, topic: str = THE_TOPIC) -> Deferred[str]:
     """ElectLeaders: `preferred` or `unclean`."""
     if kind not in _ELECTIONS:
         raise ScenarioError(f"an election is {' or '.join(_ELECTIONS)}, not {kind}")
@@ -126,39 +128,39 @@ def elect(stage: Stage, kind: str, topic: str = THE_TOPIC) -> Deferred[str]:
         election_type=_ELECTIONS[kind], topic_partitions=named, timeout_ms=_TIMEOUT_MS
     )
 
-    def told(answer: Any) -> str:
-        return _told(
+    def as_text(answer: Any) -> str:
+        return _error_name(
             answer.error_code or answer.replica_election_results[0].partition_result[0].error_code
         )
 
-    return stage.ask(1, request, _ELECT).addCallback(told)
+    return world.ask(1, request, _ELECT).addCallback(as_text)
 
 
-def reassign(stage: Stage, topic: str, replicas: str) -> Deferred[str]:
+def reassign(world: ScenarioWorld, topic: str, replicas: str) -> Deferred[str]:
     """The partition is to move to these brokers; the answer comes when it has begun."""
-    return _reassigned(stage, topic, numbers_of(replicas))
+    return _reassigned(world, topic, numbers_of(replicas))
 
 
-def cancel_reassignment(stage: Stage, topic: str) -> Deferred[str]:
+def cancel_reassignment(world: ScenarioWorld, topic: str) -> Deferred[str]:
     """The partition goes back to where it was."""
-    return _reassigned(stage, topic, None)
+    return _reassigned(world, topic, None)
 
 
-def _reassigned(stage: Stage, topic: str, replicas: list[int] | None) -> Deferred[str]:
+def _reassigned(world: ScenarioWorld, topic: str, replicas: list[int] | None) -> Deferred[str]:
     partition = reassignment.ReassignablePartition(partition_index=0, replicas=replicas)
     wanted = reassignment.ReassignableTopic(name=topic, partitions=[partition])
 
-    def told(answer: Any) -> str:
-        return _told(answer.error_code or answer.responses[0].partitions[0].error_code)
+    def as_text(answer: Any) -> str:
+        return _error_name(answer.error_code or answer.responses[0].partitions[0].error_code)
 
     request = reassignment.AlterPartitionReassignmentsRequest(
         timeout_ms=_TIMEOUT_MS, topics=[wanted]
     )
-    return stage.ask(1, request, _REASSIGN).addCallback(told)
+    return world.ask(1, request, _REASSIGN).addCallback(as_text)
 
 
 def propose_isr(
-    stage: Stage,
+    world: ScenarioWorld,
     broker: str,
     members: str,
     topic: str = THE_TOPIC,
@@ -166,11 +168,11 @@ def propose_isr(
     change: str = "",
     old: str = "",
 ) -> Deferred[str]:
-    """AlterPartition in a broker's name, with the newest epochs unless others are told.
+    """AlterPartition in a broker's name, with the newest epochs unless others are given.
 
     Answer: isr .., or an error.
     """
-    image, registration = stage.image, stage.registration(TopicPartition(topic, 0))
+    image, registration = world.image, world.registration(TopicPartition(topic, 0))
     states = [
         broker_lifecycle.BrokerState(
             broker_id=number,
@@ -191,15 +193,15 @@ def propose_isr(
     request = broker_lifecycle.AlterPartitionRequest(
         broker_id=sender.id, broker_epoch=sender.epoch, topics=[data]
     )
-    return stage.ask_controller(request, _ALTER_PARTITION).addCallback(_isr_told)
+    return world.ask_controller(request, _ALTER_PARTITION).addCallback(_isr_answer)
 
 
-def _isr_told(answer: Any) -> str:
+def _isr_answer(answer: Any) -> str:
     if answer.error_code:
-        return _told(answer.error_code)
+        return _error_name(answer.error_code)
     found = answer.topics[0].partitions[0]
     return (
-        _told(found.error_code)
+        _error_name(found.error_code)
         if found.error_code
         else f"isr {' '.join(map(str, sorted(found.isr)))}"
     )

@@ -4,8 +4,8 @@ everything has healed.
 Owns `run_seed`, its `Verdict`, and the command line. A seed is the run, to the byte of its trace;
 one that fails prints its options and how to replay it.
 
-Source: RELIABILITY 4. Leaves out: what a seed means (`sim_options`), the run (`sim_run`), the rules
-(`check_*`).
+Source: RELIABILITY 4. Not here: what a seed means (`testing/sim/options.py`), the run
+(`testing/sim/run.py`), the rules (`testing/checks`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Clients of a simulated cluster: they speak the protocol, and nothing else.
 
-Owns `Client`, what all of them can do, and `Admin`. Leaves out: records (`sim_producer`,
-`sim_consumer`), groups, transactions.
+Owns `Client`, what all of them can do, and `Admin`. Not here: records (`testing/sim/producer.py`,
+`testing/sim/consumer.py`), groups, transactions.
 """
 
 from __future__ import annotations

@@ -1,11 +1,12 @@
-"""A simulated run's clients, judged as real ones are: by the anomalies of their histories.
+"""A simulated run's clients, checked as real ones are: by the anomalies of their histories.
 
-1. Partitions that had an unclean election are left out: there records may be lost, and be told
+1. Partitions that had an unclean election are left out: there records may be lost, and be answered
    twice.
 2. A producer without idempotence may send a batch again that is there already: its duplicates are
    no anomaly.
 
-Source: RELIABILITY 1.2. Leaves out: what the checkers see at every step (`check_clients`).
+Source: RELIABILITY 1.2. Not here: what the checkers see at every step
+(`testing/checks/clients.py`).
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from twisted_broker.testing.sim.client_notes import Attempt
 
 
 class ClientHistory:
-    """What clients of a simulation are told, as a `History`."""
+    """The answers to clients of a simulation, as a `History`."""
 
     def __init__(self) -> None:
         self._history = History()
@@ -31,7 +32,7 @@ class ClientHistory:
         self._history.poll(who, {partition: records})
 
     def moved(self, who: str) -> None:
-        """The consumer was told to read on elsewhere."""
+        """The consumer was given another position."""
         self._history.assigned(who)
 
     def anomalies(

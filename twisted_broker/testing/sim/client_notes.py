@@ -1,4 +1,4 @@
-"""What the clients of a simulated run did and were told, for those who judge it while it happens.
+"""What the clients of a simulated run did and were answered, for the checks during the run.
 
 Owns `Notes` and `Attempt`.
 
@@ -7,8 +7,8 @@ Owns `Notes` and `Attempt`.
 2. A batch is acknowledged, refused, or unknown (no answer, or an answer after which it may still be
    there); only these three.
 
-Leaves out: what must hold (`check_clients`); the history that anomalies are found in at the end
-(`sim_history`).
+Not here: what must hold (`testing/checks/clients.py`); the history that anomalies are found in at
+the end (`testing/sim/client_history.py`).
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Attempt:
 class Notes:
     """What the clients of a run know.
 
-    The callables are told of each new fact as it becomes known.
+    The callables are called with each new fact as it becomes known.
     """
 
     def __init__(self) -> None:
@@ -59,7 +59,7 @@ class Notes:
         self.mark_seen: Callable[[str, TopicPartition, int, int], None] = lambda *facts: None
         """(consumer, partition, leader epoch asked, high watermark) of a fetch answer"""
         self.out_of_range: Callable[[str, TopicPartition, int, int], None] = lambda *facts: None
-        """(consumer, partition, leader epoch, offset) of a fetch that was told
+        """(consumer, partition, leader epoch, offset) of a fetch that was answered
         OFFSET_OUT_OF_RANGE
         """
         self.note: Callable[[str, str], None] = lambda who, what: None

@@ -1,17 +1,17 @@
-"""Time that passes when the simulation says so, for several machines at once.
+"""Simulated time for several machines.
 
-Owns `SimClock`, the one queue of everything that will happen, and `NodeClock`, the `IReactorTime`
-of one machine.
+Owns `SimClock`, the one queue of all scheduled calls, and `NodeClock`, the `IReactorTime` of one
+machine.
 
-1. Calls run one at a time, by due time; equal times in the order of asking, or in an order that the
-   seed draws (`shuffle`).
-2. Every call belongs to a machine: one that was switched off runs none of its calls, a paused one
-   runs them when it goes on.
-3. After each call `after(machine, call)` is told; nothing else ever runs.
-4. Monotonic time is one for all; each machine's calendar (`wall_ms`) is off by its own skew.
+1. Calls run one at a time, by due time. Calls due together run in the order of scheduling, or in an
+   order that the seed draws (`shuffle`).
+2. Every call belongs to a machine. One that was switched off runs none of its calls; a paused one
+   runs them when it resumes.
+3. After each call `after(machine, call)` is called; nothing else ever runs.
+4. Monotonic time is the same everywhere; each machine's calendar (`wall_ms`) has its own skew.
 
-Source: the simulations of FoundationDB and TigerBeetle; Twisted's `task.Clock`, whose `advance`
-runs late what was due early. Leaves out: what the calls do.
+Source: the simulations of FoundationDB and TigerBeetle; `twisted.internet.task.Clock`, whose
+`advance` runs late what was due early. Not here: what the calls do.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ class NodeClock:
     def pause(self) -> None:
         self.paused = True
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         """What fell due meanwhile runs now, in its order."""
         self.paused = False
         held, self._held = self._held, []
@@ -168,11 +168,13 @@ class SimClock:
         queue = self.queue
         while queue and queue[0][0] <= until:
             due, _, entry, call = heappop(queue)
+            # A call that was reset is in the heap twice; only its newest entry counts.
             if call.cancelled or call.entry != entry or call.clock.dead:
                 continue
             if call.clock.paused:
                 call.clock.hold(call)
                 continue
+            # A call that a pause held back is due in the past; time never goes back.
             self.now = max(self.now, due)
             self._run(call)
             return True
@@ -185,7 +187,7 @@ class SimClock:
         self.running = call.clock
         try:
             call.function(*call.arguments, **call.keywords)
-        except (Exception, Crash) as error:
+        except (Exception, Crash) as error:  # a Crash is no Exception: no handler may swallow it
             self.failed(call.clock, call, error)
         finally:
             self.running = None

@@ -2,8 +2,9 @@
 
 Owns `SimCluster`: the world and the machines in it, and their settings.
 
-Source: docs/ARCHITECTURE.md 1 (four ports), the simulations of FoundationDB and TigerBeetle. Leaves
-out: which faults when (`sim_faults`), what must hold (`check_cluster`).
+Source: docs/ARCHITECTURE.md 1 (four ports), the simulations of FoundationDB and TigerBeetle. Not
+here: which faults when (`testing/sim/fault_schedule.py`), what must hold
+(`testing/checks/cluster.py`).
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from twisted_broker.config import SAMPLE_VALUES
-from twisted_broker.testing.sim.network import Weather
+from twisted_broker.testing.sim.network import NetworkConditions
 from twisted_broker.testing.sim.node import CLIENT_PORT, CONTROLLER_PORT, SimNode
 from twisted_broker.testing.sim.world import SimWorld
 
@@ -27,12 +28,12 @@ class SimCluster(SimWorld):
         seed: int,
         brokers: int,
         settings: Mapping[str, str],
-        weather: Weather,
+        conditions: NetworkConditions,
         *,
         shuffle: bool,
         trace: bool = False,
     ) -> None:
-        super().__init__(seed, weather, shuffle=shuffle, trace=trace)
+        super().__init__(seed, conditions, shuffle=shuffle, trace=trace)
         self.nodes = {
             f"n{number}": SimNode(self, number, _settings(number, brokers, settings))
             for number in range(1, brokers + 1)

@@ -1,13 +1,12 @@
-"""How connections of the simulated network begin: ports that are listened on, and tries to reach
-them.
+"""How connections of the simulated network begin: listening ports, and attempts to reach them.
 
 Owns `Port` and `Connecting`.
 
-1. A machine without power, and a blocked way, leave a call unanswered: it is repeated until its
-   time is up. A machine where nobody listens refuses.
-2. A port that does not read leaves callers at the door until it reads again.
+1. A machine without power, and a blocked direction, leave an attempt unanswered: it is repeated
+   until its timeout. A machine where nothing listens refuses.
+2. A port that does not accept leaves attempts in its backlog until it accepts again.
 
-Leaves out: what travels afterwards (`sim_transport`).
+Not here: the bytes afterwards (`testing/sim/transport.py`).
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from twisted_broker.testing.sim.transport import SimTransport
 _SYN_AGAIN_SECONDS = 0.25
 
 
-class _Cables(Protocol):
+class _Network(Protocol):
     """What connecting needs of the network (`SimNetwork`)."""
 
     ports: dict[tuple[str, int], Port]
@@ -48,7 +47,7 @@ class Port:
     """
 
     def __init__(
-        self, network: _Cables, clock: NodeClock, address: IPv4Address, factory: Any
+        self, network: _Network, clock: NodeClock, address: IPv4Address, factory: Any
     ) -> None:
         self.network, self.clock, self.address, self.factory = network, clock, address, factory
         self.reading = True
@@ -71,7 +70,13 @@ class Connecting:
     """One try to connect."""
 
     def __init__(
-        self, network: _Cables, clock: NodeClock, host: str, port: int, factory: Any, timeout: float
+        self,
+        network: _Network,
+        clock: NodeClock,
+        host: str,
+        port: int,
+        factory: Any,
+        timeout: float,
     ) -> None:
         self.network, self.clock, self.host, self.port, self.factory = (
             network,
@@ -83,35 +88,35 @@ class Connecting:
         self.answer: Deferred[Any] = Deferred(self._cancelled)
         self.over = False
         self.timer = clock.callLater(timeout, self._fail, TimeoutError())
-        self._knock()
+        self._syn()
 
-    def _knock(self) -> None:
+    def _syn(self) -> None:
         """Tries to reach the other machine, again and again."""
         if self.over:
             return
         goal = self.network.machines.get(self.host)
         if goal is None:
             if self.host in self.network.without_power:
-                self.clock.callLater(_SYN_AGAIN_SECONDS, self._knock)
+                self.clock.callLater(_SYN_AGAIN_SECONDS, self._syn)
             else:
                 self.clock.callLater(self.network.delay(), self._fail, ConnectionRefusedError())
         elif (self.clock.name, self.host) in self.network.blocked:
-            self.clock.callLater(_SYN_AGAIN_SECONDS, self._knock)
+            self.clock.callLater(_SYN_AGAIN_SECONDS, self._syn)
         else:
-            goal.callLater(self.network.delay(), self._at_the_door, goal)
-            self.clock.callLater(_SYN_AGAIN_SECONDS * 4, self._knock_lost, goal)
+            goal.callLater(self.network.delay(), self._in_backlog, goal)
+            self.clock.callLater(_SYN_AGAIN_SECONDS * 4, self._syn_lost, goal)
 
-    def _knock_lost(self, goal: NodeClock) -> None:
+    def _syn_lost(self, goal: NodeClock) -> None:
         """The machine went away while the call travelled."""
         if goal.dead:
-            self._knock()
+            self._syn()
 
-    def _at_the_door(self, goal: NodeClock) -> None:
+    def _in_backlog(self, goal: NodeClock) -> None:
         if self.over or self.clock.dead:
             return
         listening = self.network.ports.get((self.host, self.port))
         if listening is not None and not listening.reading:
-            goal.callLater(_SYN_AGAIN_SECONDS, self._at_the_door, goal)
+            goal.callLater(_SYN_AGAIN_SECONDS, self._in_backlog, goal)
             return
         here = IPv4Address("TCP", self.clock.name, self.network.free_port())
         accepted = None if listening is None else listening.factory.buildProtocol(here)

@@ -1,6 +1,6 @@
 """A consumer that notes every record and every mark it was shown, in order.
 
-Owns `Consumer`: one partition, from its beginning, for ever. Leaves out: groups.
+Owns `Consumer`: one partition, from its beginning, for ever. Not here: groups.
 """
 
 from __future__ import annotations

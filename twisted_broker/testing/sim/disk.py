@@ -1,15 +1,13 @@
-"""A disk that loses what was not synced, tears what was being written, fills up, lies and fails,
-under a seed.
+"""A simulated disk that, under a seed, loses what was not synced, tears the last write, fills up
+and fails.
 
 Owns `SimDisk`, the twin of the disk.
 
-1. What a process sees is always what it did; what a loss of power leaves is decided only then, by
-   the seed.
-2. A disk of what is left (`after_kill`, `after_power_loss`) is another `SimDisk`; this one is at
-   its end then.
+1. A process always sees what it did; what a loss of power leaves is drawn when it happens.
+2. `after_kill` and `after_power_loss` give a new `SimDisk`; the old one must not be used after.
 
-Source: ALICE (OSDI '14); RELIABILITY 6.2. Leaves out: what a device does to data that was synced,
-but for `flip_bit`, `cut` and `damage`; time, which is the worker's (`stalling_worker`).
+Source: ALICE (OSDI '14); RELIABILITY 6.2. Not here: damage to synced data, but for `flip_bit`,
+`cut` and `damage`; time (`testing/sim/stalling_worker.py`).
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
-"""What can happen to a simulated disk while it is used: errors, and the end of the machine in the
-midst of an operation.
+"""Faults of a simulated disk while it is used: errors, and the death of the machine in the middle
+of an operation.
 
-Owns `Fault`, `Crash` and `DiskFaults`, which counts the operations that change a disk; the count is
-where faults and crashes are placed.
+Owns `Fault`, `Crash` and `DiskFaults`, which counts the operations that change a disk; faults and
+crashes are placed by that count.
 
-Source: RELIABILITY 6.2. Leaves out: what a crash leaves (`sim_file`, `sim_names`).
+Source: RELIABILITY 6.2. Not here: what a crash leaves (`testing/sim/file.py`,
+`testing/sim/durable_names.py`).
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ class DiskFaults:
         self.history: list[tuple[str, str]] = []
         """(operation, path) of each that changed the disk"""
         self.crashed: Callable[[], None] = lambda: None
-        """told when the machine stops in an operation, before `Crash` is raised: nothing it does
+        """called when the machine stops in an operation, before `Crash` is raised: nothing it does
         afterwards may count
         """
 
@@ -68,7 +69,7 @@ class DiskFaults:
                 raise OSError(fault.error, os.strerror(fault.error), path)
 
     def step(self, operation: str, path: str, torn: Callable[[float], None] | None = None) -> None:
-        """Counts a changing operation; the machine may stop in it (`torn(part)` is told, 0 to 1
+        """Counts a changing operation; the machine may stop in it (`torn(part)` is called, 0 to 1
         of it was done), or it may fail.
         """
         if self.crash_at is not None and self.operations >= self.crash_at:

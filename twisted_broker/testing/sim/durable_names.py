@@ -4,7 +4,7 @@ Owns `DurableNames`. A created, renamed or removed name is durable only after it
 synced; of those that are not, a crash keeps, in each directory, a prefix of the changes in their
 order.
 
-Source: ALICE (OSDI '14); RELIABILITY 6.2. Leaves out: what the files hold (`sim_file`).
+Source: ALICE (OSDI '14); RELIABILITY 6.2. Not here: what the files hold (`testing/sim/file.py`).
 """
 
 from __future__ import annotations
@@ -80,6 +80,7 @@ class DurableNames:
         """
         ended: set[str] = set()
         for directory, change in self._pending:
+            # Journals order the changes of one directory; across directories any order survives.
             if directory in ended or random.random() >= keep:
                 ended.add(directory)
             else:

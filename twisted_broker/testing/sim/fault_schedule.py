@@ -1,13 +1,14 @@
-"""What goes wrong in a run, and when.
+"""Which fault hits which machine, and when.
 
-Owns `Faults`: the table of faults, the drawing of the next one, and the healing of all.
+Owns `Faults`: the table of faults, the drawing of the next one, and the repair of all.
 
-1. Faults are drawn by a clock of their own, which never stops, and by a `Random` of their own.
-2. In a liveness run only machines beyond n2 are struck.
-3. `heal` puts right whatever is wrong; what is down starts, again and again.
+1. Faults have a clock of their own, which never stops, and a `Random` of their own: another draw
+   elsewhere does not change them.
+2. In a liveness run only machines beyond n2 are hit.
+3. `heal` ends every fault and starts what is down, again and again.
 
-Source: RELIABILITY 4. Leaves out: which faults a seed has (`sim_options`), how each is done
-(`fault_*`).
+Source: RELIABILITY 4. Not here: which faults a seed has (`testing/sim/options.py`), how each works
+(`testing/faults`).
 """
 
 from __future__ import annotations
@@ -15,12 +16,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from twisted_broker.testing.faults import disk, machine, network, triggered
-from twisted_broker.testing.faults.base import Trouble
+from twisted_broker.testing.faults.base import FaultInjector
 from twisted_broker.testing.sim.cluster import SimCluster
 from twisted_broker.testing.sim.node import SimNode
 from twisted_broker.testing.sim.options import Options
 
-FAULTS: dict[str, Callable[[Trouble, SimNode], None]] = {
+FAULTS: dict[str, Callable[[FaultInjector, SimNode], None]] = {
     "kill": machine.kill,
     "power": machine.power,
     "flap": machine.flap,
@@ -44,18 +45,18 @@ class Faults:
 
     def __init__(self, cluster: SimCluster, options: Options) -> None:
         self.cluster, self.options = cluster, options
-        self.trouble = Trouble(cluster, options)
-        self.random, self.clock = self.trouble.random, self.trouble.clock
+        self.injector = FaultInjector(cluster, options)
+        self.random, self.clock = self.injector.random, self.injector.clock
         self.clock.callLater(3 + self.random.random() * 3, self._next)
 
     def _next(self) -> None:
-        if self.trouble.over:
+        if self.injector.ended:
             return
         kind, victim = (
             self.random.choice(self.options.faults),
-            self.random.choice(self.trouble.victims),
+            self.random.choice(self.injector.victims),
         )
-        FAULTS[kind](self.trouble, self.cluster.nodes[victim])
+        FAULTS[kind](self.injector, self.cluster.nodes[victim])
         if self.random.random() < self.options.burst_chance:
             self.clock.callLater(self.random.random() ** 2, self._next)
         else:
@@ -65,14 +66,14 @@ class Faults:
 
     def heal(self) -> None:
         """Everything works from now on; what is down starts."""
-        self.trouble.over = True
-        self.trouble.note("all faults end")
+        self.injector.ended = True
+        self.injector.note("all faults end")
         self.cluster.network.heal()
         self.cluster.network.hurry()
         for node in self.cluster.nodes.values():
-            disk.mend(node)
+            disk.repair(node)
             if node.clock.paused:
-                node.go_on()
+                node.resume()
             if node.stalled:
                 node.resume_disk()
         self._start_all()

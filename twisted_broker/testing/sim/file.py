@@ -1,13 +1,12 @@
-"""A file that knows what of it was synced, and what a loss of power would leave of it.
+"""A simulated file: which of its bytes were synced, and what a loss of power would leave.
 
 Owns `SimInode`, its content, and `SimFile`, an open file.
 
-1. What a process sees is always what it wrote; what a crash leaves is decided only then, by the
-   seed.
+1. A process always sees what it wrote; what a crash leaves is drawn when it happens.
 2. Unsynced writes survive a crash one by one, in any subset; the newest one kept may be torn at any
    sector boundary (or byte).
 
-Source: ALICE (OSDI '14); RELIABILITY 6.2. Leaves out: names (`sim_names`).
+Source: ALICE (OSDI '14); RELIABILITY 6.2. Not here: names (`testing/sim/durable_names.py`).
 """
 
 from __future__ import annotations
@@ -53,6 +52,7 @@ class SimInode(Inode):
                 del content[position:]
                 content.extend(bytes(position - len(content)))
                 continue
+            # Earlier writes had time to reach the platter whole; only the newest can be torn.
             if number == len(kept) - 1:
                 data = _torn(random, position, data, torn_at_byte)
             content.extend(bytes(max(0, position - len(content))))

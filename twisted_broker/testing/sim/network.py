@@ -1,17 +1,19 @@
-"""A network that delays, stalls, cuts and refuses, under a seed, between machines on a `SimClock`.
+"""A simulated network between machines on a `SimClock`: under a seed it delays, stalls, drops and
+refuses connections.
 
-Owns `SimNetwork`, the cables between all machines, `Weather`, how they are, and `HostNetwork`, the
-`INetwork` of one machine.
+Owns `SimNetwork` (all connections), `NetworkConditions` (delays and their chances) and
+`HostNetwork` (the `INetwork` of one machine).
 
-1. A way that is blocked (each direction for itself) holds back what travels on it; connecting over
-   it times out. Healing lets it go on, or finds the connection dead, as the seed says.
-2. A process that dies resets its connections behind what it sent; a machine that loses power says
-   nothing until it is back.
-3. An aborted connection may lose what was under way, or deliver it late: a request may be carried
-   out after its sender gave up.
-4. Connections overtake one another; what travels on one does not (`sim_transport`).
+1. A blocked direction holds back what is sent over it, and connecting over it times out. `heal`
+   either delivers what was held back or finds the connection dead, as the seed says.
+2. When a process dies, its peers see a reset behind what it sent. A machine that loses power is
+   silent until it is back.
+3. An aborted connection may lose what was under way or deliver it late: a request may be processed
+   after its sender gave up.
+4. Connections overtake one another; the bytes of one connection do not
+   (`testing/sim/transport.py`).
 
-The twin of `net/network.py`. Leaves out: loss of single packets (TCP repeats them: a delay).
+The twin of `net/network.py`. Not here: loss of single packets (TCP repeats them: a delay).
 """
 
 from __future__ import annotations
@@ -37,7 +39,7 @@ _FIRST_FREE_PORT = 20_000
 
 
 @dataclass
-class Weather:
+class NetworkConditions:
     """How connections are when nothing is blocked. Delays in seconds, chances from 0 to 1."""
 
     delay_min: float = 0.0002
@@ -77,9 +79,11 @@ class HostNetwork:
 class SimNetwork:
     """All cables. A machine's address is its clock's name."""
 
-    def __init__(self, sim: SimClock, random: Random, weather: Weather | None = None) -> None:
+    def __init__(
+        self, sim: SimClock, random: Random, conditions: NetworkConditions | None = None
+    ) -> None:
         self.sim, self.random = sim, random
-        self.weather = weather if weather is not None else Weather()
+        self.conditions = conditions if conditions is not None else NetworkConditions()
         self.ports: dict[tuple[str, int], Port] = {}
         self.machines: dict[str, NodeClock] = {}
         self.without_power: set[str] = set()
@@ -89,10 +93,10 @@ class SimNetwork:
         self._next_port = _FIRST_FREE_PORT
 
     def delay(self, extra: float = 0.0) -> float:
-        weather = self.weather
+        conditions = self.conditions
         return (
-            weather.delay_min
-            + self.random.random() * (weather.delay_max - weather.delay_min)
+            conditions.delay_min
+            + self.random.random() * (conditions.delay_max - conditions.delay_min)
             + extra
         )
 
@@ -141,12 +145,12 @@ class SimNetwork:
     def join(
         self, near_clock: NodeClock, far_clock: NodeClock, here: IPv4Address, there: IPv4Address
     ) -> tuple[SimTransport, SimTransport]:
-        weather = self.weather
-        slow = self.random.random() < weather.slow_chance and near_clock.name.startswith(
-            weather.slow_callers
+        conditions = self.conditions
+        slow = self.random.random() < conditions.slow_chance and near_clock.name.startswith(
+            conditions.slow_callers
         )
-        slow = slow and (not weather.slow_ports or there.port in weather.slow_ports)
-        extra = self.random.random() * weather.slow_delay_max if slow else 0.0
+        slow = slow and (not conditions.slow_ports or there.port in conditions.slow_ports)
+        extra = self.random.random() * conditions.slow_delay_max if slow else 0.0
         near, far = (
             SimTransport(self, near_clock, here, there),
             SimTransport(self, far_clock, there, here),
@@ -161,6 +165,7 @@ class SimNetwork:
         """One side gave up: what it sent may be lost, or come late; then the other side hears
         it.
         """
+        # TCP promises nothing for what was under way: both outcomes must be survived.
         if self.random.random() < 0.5:
             side.pipe.clear()
         side.pipe.send(side.peer.lost, ConnectionLost())
@@ -187,7 +192,7 @@ class SimNetwork:
         held, near.pipe.travelling = near.pipe.travelling, deque()
         for call, argument in held:
             near.pipe.goal.callLater(seconds, call, argument)
-            seconds += 1e-6
+            seconds += 1e-6  # calls due together may be shuffled; the bytes of a connection may not
         near.pipe.goal.callLater(seconds, near.peer.lost, ConnectionLost())
         near.clock.callLater(self.delay(), near.lost, ConnectionLost())
 
@@ -199,7 +204,7 @@ class SimNetwork:
 
     def hurry(self) -> None:
         """No connection is slow any more."""
-        self.weather.slow_chance = 0.0
+        self.conditions.slow_chance = 0.0
         for near in self.connections:
             near.pipe.extra = near.peer.pipe.extra = 0.0
 
@@ -210,8 +215,8 @@ class SimNetwork:
             held = [
                 side for side in (near, near.peer) if side.pipe.way in blocked and side.pipe.stalled
             ]
-            if held and self.random.random() < self.weather.dead_after_heal:
+            if held and self.random.random() < self.conditions.dead_after_heal:
                 self.cut(near)
                 continue
             for side in held:
-                side.pipe.go_on()
+                side.pipe.resume()

@@ -8,8 +8,8 @@ Owns `SimNode`.
    failed, the log cannot be followed) is a dead process.
 2. Nothing of a process happens after its death; the next one on the machine knows only the disk.
 
-Source: docs/ARCHITECTURE.md 1 (four ports). Leaves out: which faults when (`sim_faults`), the
-machines together (`sim_cluster`).
+Source: docs/ARCHITECTURE.md 1 (four ports). Not here: which faults when
+(`testing/sim/fault_schedule.py`), the machines together (`testing/sim/cluster.py`).
 """
 
 from __future__ import annotations
@@ -67,6 +67,7 @@ class SimNode:
         self.incarnation += 1
         self.ready = self.stopping = self.stalled = False
         self._prepare_disk()
+        # A new clock: calls of the process before stay with the old one, which is dead.
         clock = self.clock = NodeClock(world.sim, self.name, self.skew_ms)
         self.workers = []
         random = Random(f"{world.seed} {self.name} {self.incarnation}")
@@ -146,6 +147,7 @@ class SimNode:
             self.lose_power()
 
     def _gone(self, silent: bool) -> None:
+        # The clock first: nothing of this process may run while its connections are reset.
         self.clock.switch_off()
         self.world.network.switch_off(self.name, silent)
         self.broker = None
@@ -156,7 +158,7 @@ class SimNode:
         """The process leaves in order (SIGTERM)."""
         if self.broker is None or self.stopping:
             return
-        self.world.note(self.name, "is told to stop")
+        self.world.note(self.name, "is stopped in order")
         self.stopping, incarnation = True, self.incarnation
         self.clock.callLater(0, self._stop, incarnation)
 
@@ -169,9 +171,9 @@ class SimNode:
         self.world.note(self.name, "paused")
         self.clock.pause()
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         self.world.note(self.name, "goes on")
-        self.clock.go_on()
+        self.clock.resume()
 
     def stall_disk(self) -> None:
         self.world.note(self.name, "disk stalls")

@@ -9,7 +9,7 @@ Owns `Options` and `options_of`.
    and n2 stay healthy, and producers must get on.
 3. Four of eight seeds look where uniform faults seldom come (`_SPECIAL`).
 
-Source: RELIABILITY 4. Leaves out: how a fault is done (`sim_faults`).
+Source: RELIABILITY 4. Not here: how a fault is done (`testing/sim/fault_schedule.py`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields
 from random import Random
 
-from twisted_broker.testing.sim.network import Weather
+from twisted_broker.testing.sim.network import NetworkConditions
 from twisted_broker.testing.sim.node import CLIENT_PORT
 
 _USUAL_FAULTS = (
@@ -57,7 +57,7 @@ class Options:
     seconds: int
     """of faults; then everything heals"""
     shuffle: bool
-    weather: Weather
+    conditions: NetworkConditions
     settings: dict[str, str]
     topics: list[Topic]
     idempotent: list[bool]
@@ -85,14 +85,18 @@ def options_of(seed: int, brokers: int = 3) -> Options:
         _topic(random, number, brokers, liveness, unclean and number == 0)
         for number in range(random.randint(1, 2))
     ]
-    settings, weather, faults = _settings(random, brokers), _weather(random), _faults(random)
+    settings, conditions, faults = (
+        _settings(random, brokers),
+        _network_conditions(random),
+        _faults(random),
+    )
     options = Options(
         seed,
         brokers,
         liveness,
         random.randint(40, 90),
         random.random() < 0.7,
-        weather,
+        conditions,
         settings,
         topics,
         [random.random() < 0.7 for _ in range(random.randint(1, 3))],
@@ -133,14 +137,14 @@ def _settings(random: Random, brokers: int) -> dict[str, str]:
     }
 
 
-def _weather(random: Random) -> Weather:
-    weather = Weather(delay_max=random.choice((0.001, 0.005, 0.02, 0.1)))
+def _network_conditions(random: Random) -> NetworkConditions:
+    conditions = NetworkConditions(delay_max=random.choice((0.001, 0.005, 0.02, 0.1)))
     if random.random() < 0.5:
-        weather.slow_chance, weather.slow_delay_max = (
+        conditions.slow_chance, conditions.slow_delay_max = (
             random.choice((0.05, 0.2, 0.5)),
             random.choice((0.3, 1.0, 3.0)),
         )
-    return weather
+    return conditions
 
 
 def _faults(random: Random) -> list[str]:
@@ -151,18 +155,18 @@ def _faults(random: Random) -> list[str]:
 
 
 def _handovers(options: Options) -> None:
-    """Leaders die just after another replica left, while what brokers tell one another travels
+    """Leaders die just after another replica left, while messages between brokers travel
     slowly.
     """
     for topic in options.topics:
         topic.settings["min.insync.replicas"] = "2"
-    _slow_between_brokers(options.weather, 0.3)
+    _slow_between_brokers(options.conditions, 0.3)
     options.faults = ["handover"]
 
 
 def _relapses(options: Options) -> None:
     """Machines fall out of their ISRs, are about to come back, and stop again."""
-    options.weather.delay_max, options.weather.slow_chance = 0.005, 0.0
+    options.conditions.delay_max, options.conditions.slow_chance = 0.005, 0.0
     options.settings |= {
         "replica.lag.time.max.ms": "2000",
         "broker.session.timeout.ms": "9000",
@@ -177,7 +181,7 @@ def _starvation(options: Options) -> None:
     """
     for topic in options.topics:
         topic.replicas, topic.partitions, topic.settings["min.insync.replicas"] = 2, 3, "2"
-    options.weather.delay_max, options.weather.slow_chance = 0.005, 0.0
+    options.conditions.delay_max, options.conditions.slow_chance = 0.005, 0.0
     options.settings |= {
         "replica.lag.time.max.ms": "2000",
         "broker.session.timeout.ms": "9000",
@@ -188,14 +192,14 @@ def _starvation(options: Options) -> None:
 
 def _late_arrivals(options: Options) -> None:
     """Machines come back before what they sent arrives; a session outlives its process."""
-    _slow_between_brokers(options.weather, 4.0)
+    _slow_between_brokers(options.conditions, 4.0)
     options.settings |= {"broker.session.timeout.ms": "800", "broker.heartbeat.interval.ms": "200"}
     options.faults = ["flap", "flap", "pause"]
 
 
-def _slow_between_brokers(weather: Weather, seconds: float) -> None:
-    weather.delay_max, weather.slow_chance, weather.slow_delay_max = 0.005, 0.5, seconds
-    weather.slow_callers, weather.slow_ports = "n", (CLIENT_PORT,)
+def _slow_between_brokers(conditions: NetworkConditions, seconds: float) -> None:
+    conditions.delay_max, conditions.slow_chance, conditions.slow_delay_max = 0.005, 0.5, seconds
+    conditions.slow_callers, conditions.slow_ports = "n", (CLIENT_PORT,)
 
 
 _SPECIAL = {1: _handovers, 2: _relapses, 4: _starvation, 5: _late_arrivals}

@@ -6,7 +6,7 @@ Owns `Producer`.
    refused for good; then it begins a new session.
 2. Without idempotence it sends it a few times; it may be there twice then.
 
-Leaves out: several batches in flight, transactions.
+Not here: several batches in flight, transactions.
 """
 
 from __future__ import annotations

@@ -1,15 +1,14 @@
-"""One seed, from empty disks to the verdict.
+"""One simulated run, from empty disks to the verdict.
 
-Owns `Run`: the clients of a run, its time with faults, its healing, and what an operator does
-meanwhile.
+Owns `Run`: its clients, the time with faults, the repair, and what an operator does meanwhile.
 
-1. While faults strike, a liveness run must get on.
-2. Then everything heals; within a bounded time all replicas are back in their ISRs, the logs are
+1. While faults hit, a liveness run must make progress.
+2. Then all faults end. Within a bounded time all replicas are back in their ISRs, the logs are
    equal, and consumers have read to the end.
 3. A run in which nothing was acknowledged or read proves nothing, and fails.
 
-Source: RELIABILITY 4; the simulations of FoundationDB and TigerBeetle. Leaves out: what must hold
-(`check_*`), what goes wrong (`sim_faults`).
+Source: RELIABILITY 4; the simulations of FoundationDB and TigerBeetle. Not here: what must hold
+(`testing/checks`), what fails (`testing/faults`).
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ class Run:
             options.seed,
             options.brokers,
             options.settings,
-            options.weather,
+            options.conditions,
             shuffle=options.shuffle,
             trace=trace,
         )
@@ -84,13 +83,13 @@ class Run:
             for topic in self.options.topics
             for number in range(topic.partitions)
         ]
-        self.admin = Admin(*self._home("admin"), self.notes)
+        self.admin = Admin(*self._client_machine("admin"), self.notes)
         self.producers = [
-            Producer(*self._home(f"p{number}"), self.notes, partitions, idempotent)
+            Producer(*self._client_machine(f"p{number}"), self.notes, partitions, idempotent)
             for number, idempotent in enumerate(self.options.idempotent)
         ]
         self.consumers = [
-            Consumer(*self._home(f"c{number}"), self.notes, partition)
+            Consumer(*self._client_machine(f"c{number}"), self.notes, partition)
             for number, partition in enumerate(partitions)
         ]
         self._go(self._administer())
@@ -100,7 +99,7 @@ class Run:
         for consumer in self.consumers:
             self._go(consumer.main())
 
-    def _home(self, name: str) -> tuple[Any, str, list[tuple[str, int]]]:
+    def _client_machine(self, name: str) -> tuple[Any, str, list[tuple[str, int]]]:
         """A client's runtime, its name, and the brokers it knows."""
         return (
             self.cluster.client_runtime(name),
@@ -133,11 +132,11 @@ class Run:
         """Producers go on for a moment, then stop; then the cluster must come to rest with all
         replicas equal.
         """
-        self._let_producers_get_on()
+        self._await_progress_of_producers()
         for producer in self.producers:
             producer.stopped = True
         self.admin.stopped = True
-        missing = self._come_to_rest()
+        missing = self._await_steady_state()
         if missing:
             raise Violation(f"not healed {_HEAL_SECONDS} s after the last fault: {missing}")
         self.clients.at_the_end()
@@ -146,7 +145,7 @@ class Run:
         if not self.notes.acked_records or not self.notes.consumed_records:
             raise Violation("nothing was acknowledged or nothing was read: this run proves nothing")
 
-    def _let_producers_get_on(self) -> None:
+    def _await_progress_of_producers(self) -> None:
         sim = self.cluster.sim
         self._go_until(sim.now + 10, False)
         self._operated = sim.now
@@ -154,7 +153,7 @@ class Run:
             sim.run_until(sim.now + 1.0)
             self._accept_loss()
 
-    def _come_to_rest(self) -> str:
+    def _await_steady_state(self) -> str:
         """What is missing when the time for it is over."""
         sim = self.cluster.sim
         deadline = sim.now + _HEAL_SECONDS

@@ -1,7 +1,7 @@
-"""A disk worker on a simulated clock, which takes its time and may stand still.
+"""A disk worker on a simulated clock: its jobs take time, and it may stall.
 
 Owns `StallingWorker`, the twin of `log/disk_worker.py`; jobs side by side run one after another
-here. Leaves out: jobs that fail (`sim_mishaps.Fault`).
+here. Not here: jobs that fail (`testing/sim/disk_faults.py`).
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ Owns `Pipe` and `SimTransport`, Twisted's transport of one side.
 2. Everything that a side hears, it hears in a call of its own machine's clock.
 3. A side that does not read fills its peer's window, which pauses its producer.
 
-Leaves out: when ways are blocked and connections die (`sim_network`).
+Not here: when ways are blocked and connections die (`testing/sim/network.py`).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from twisted_broker.testing.sim.clock import NodeClock
 _WINDOW_BYTES = 65536
 
 
-class _Cables(Protocol):
+class _Network(Protocol):
     """What a connection needs of the network (`SimNetwork`)."""
 
     blocked: set[tuple[str, str]]
@@ -41,7 +41,7 @@ class Pipe:
     __slots__ = ("closed", "extra", "goal", "network", "stalled", "travelling", "way")
 
     def __init__(
-        self, network: _Cables, way: tuple[str, str], goal: NodeClock, extra: float
+        self, network: _Network, way: tuple[str, str], goal: NodeClock, extra: float
     ) -> None:
         self.network, self.way, self.goal, self.extra = network, way, goal, extra
         self.travelling: deque[tuple[Callable[..., None], Any]] = deque()
@@ -61,7 +61,7 @@ class Pipe:
         call, argument = self.travelling.popleft()
         call(argument)
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         stalled, self.stalled = self.stalled, 0
         for _ in range(stalled):
             self.goal.callLater(self.network.delay(self.extra), self.arrive)
@@ -75,11 +75,11 @@ class Pipe:
 class SimTransport(MemoryTransport):
     """One side of a connection."""
 
-    network: _Cables  # type: ignore[assignment]
+    network: _Network  # type: ignore[assignment]
     peer: SimTransport
 
     def __init__(
-        self, network: _Cables, clock: NodeClock, here: IPv4Address, there: IPv4Address
+        self, network: _Network, clock: NodeClock, here: IPv4Address, there: IPv4Address
     ) -> None:
         super().__init__(network, here, there)  # type: ignore[arg-type]
         self.clock = clock

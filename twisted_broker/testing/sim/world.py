@@ -1,13 +1,12 @@
-"""What the machines of a simulated cluster share: time, cables, randomness, and a record of what
-happened.
+"""What the machines of a simulated cluster share: time, network, randomness, and a trace.
 
 Owns `SimWorld` and `Trace`.
 
-1. Use it as a context: then a failure that the production code logs is a bug here, and goes to
-   `bug(text)`; so does what a call raises.
-2. Clients live on machines of their own, which nothing ever happens to.
+1. Use it as a context: then a failure that production code logs, or that a call raises, goes to
+   `bug(text)`.
+2. Clients have machines of their own, which no fault hits.
 
-Leaves out: the brokers' machines (`sim_node`).
+Not here: the brokers' machines (`testing/sim/node.py`).
 """
 
 from __future__ import annotations
@@ -23,12 +22,12 @@ from twisted_broker.interfaces import Runtime
 from twisted_broker.testing.sim.clock import NodeClock, SimCall, SimClock
 from twisted_broker.testing.sim.disk import SimDisk
 from twisted_broker.testing.sim.disk_faults import Crash
-from twisted_broker.testing.sim.network import SimNetwork, Weather
+from twisted_broker.testing.sim.network import NetworkConditions, SimNetwork
 from twisted_broker.testing.sim.stalling_worker import StallingWorker
 
 
 class Trace:
-    """What happened, a line each; kept only when somebody wants to read it."""
+    """What happened, a line each; kept only when `wanted`."""
 
     def __init__(self, wanted: bool) -> None:
         self.wanted = wanted
@@ -40,16 +39,18 @@ class Trace:
 
 
 class SimWorld:
-    """`after_step(clock)` is told after each call, `gone(machine)` of each process that ended;
+    """`after_step(clock)` is called after each call, `gone(machine)` for each process that ended;
     `bugs` are the failures so far.
     """
 
-    def __init__(self, seed: int, weather: Weather, *, shuffle: bool, trace: bool) -> None:
+    def __init__(
+        self, seed: int, conditions: NetworkConditions, *, shuffle: bool, trace: bool
+    ) -> None:
         self.seed = seed
         self.random = Random(f"cluster {seed}")
         self.sim = SimClock(seed, shuffle)
-        self.sim.after, self.sim.failed = self._stepped, self._raised
-        self.network = SimNetwork(self.sim, Random(f"network {seed}"), weather)
+        self.sim.after, self.sim.failed = self._after_call, self._raised
+        self.network = SimNetwork(self.sim, Random(f"network {seed}"), conditions)
         self.trace = Trace(trace)
         self.after_step: Callable[[NodeClock], None] = lambda clock: None
         self.gone: Callable[[Any], None] = lambda node: None
@@ -85,7 +86,7 @@ class SimWorld:
         self.note("bug", text)
         self.bugs.append(text)
 
-    def _stepped(self, clock: NodeClock, call: SimCall) -> None:
+    def _after_call(self, clock: NodeClock, call: SimCall) -> None:
         if self.trace.wanted:
             self.trace.note(self.sim.now, clock.name, repr(call))
         self.after_step(clock)

@@ -1,12 +1,15 @@
 """Commits, fetches, deletes and expiry of offsets."""
 
+from typing import Any
+
 import pytest
 
 from tests.coordinator.broker_run import WALL_MS, BrokerRun
 from tests.coordinator.test_group_coordinator import now, waiting
-from twisted_broker.coordinator import offset_requests, slices
+from twisted_broker import turns
+from twisted_broker.coordinator import offset_cleanup
 from twisted_broker.coordinator.group_records import CommittedOffset, offset_record, partition_for
-from twisted_broker.coordinator.offset_requests import OffsetToCommit
+from twisted_broker.coordinator.offset_metadata_manager import OffsetToCommit
 from twisted_broker.wire.control_batch import build_end_marker
 from twisted_broker.wire.errors import BrokerError
 from twisted_broker.wire.errors import ErrorCode as E
@@ -29,9 +32,7 @@ def test_a_simple_consumer_commits_without_joining():
     run = BrokerRun()
     assert now(run.commit(one(5))) == {("t", 0): E.NONE}
     assert run.fetched() == {("t", 0): 5}
-    assert [(g.group_id, g.protocol_type, g.state) for g in run.coordinator.list_groups()[1]] == [
-        ("g", "", "Empty")
-    ]
+    assert [(g.group_id, g.protocol_type, g.state) for g in run.listed()] == [("g", "", "Empty")]
 
 
 def test_a_member_commits_in_its_generation_only():
@@ -56,7 +57,7 @@ def test_a_generation_of_an_unknown_group_is_refused():
         run.commit(one(1), member="m", generation=3)
     with pytest.raises(BrokerError, match="GROUP_ID_NOT_FOUND"):
         run.commit(one(1), member="m", generation=3, unknown_group_error=E.GROUP_ID_NOT_FOUND)
-    assert run.coordinator.list_groups()[1] == []
+    assert run.listed() == []
 
 
 def test_nobody_commits_before_the_assignment_but_everybody_may_while_joining():
@@ -300,7 +301,7 @@ def test_offsets_of_a_deleted_topic_go():
             one(1, topic="other", topic_id=ID_A),
         )
     )
-    run.coordinator.on_topics_deleted({"t": ID_A})
+    run.coordinator.cleanup.topics_deleted({"t": ID_A})
     assert run.fetched() == {("t", 1): 1, ("other", 0): 1}
     assert run.restarted().fetched() == {("t", 1): 1, ("other", 0): 1}
 
@@ -315,8 +316,8 @@ def test_a_simple_groups_offsets_expire_one_by_one_and_the_group_with_the_last()
     run.pass_ms(WEEK_MS - DAY_MS)
     assert run.fetched() == {("t", 1): 1}
     run.pass_ms(DAY_MS + 600_000)
-    assert run.fetched() == {} and run.coordinator.list_groups()[1] == []
-    assert run.restarted().coordinator.list_groups()[1] == []
+    assert run.fetched() == {} and run.listed() == []
+    assert run.restarted().listed() == []
 
 
 def test_a_consumer_groups_offsets_expire_a_week_after_it_became_empty():
@@ -379,10 +380,10 @@ def test_the_walk_over_expired_offsets_goes_in_steps():
         now(run.commit(one(1), group=f"g{number}"))
     run.clock.rightNow += 100
     run.clock.turn()
-    left = len(run.coordinator.list_groups()[1])
+    left = len(run.listed())
     assert 0 < left < 1000
     run.settle()
-    assert run.coordinator.list_groups()[1] == []
+    assert run.listed() == []
 
 
 def test_a_group_with_a_commit_on_its_way_does_not_expire():
@@ -421,9 +422,11 @@ def test_many_offsets_of_one_group_expire_in_steps(monkeypatch):
     """What is committed between two steps stays; the others go, and the group itself once
     nothing is left.
     """
-    monkeypatch.setattr(slices, "PIECES_PER_TURN", 1)
+    monkeypatch.setattr(turns, "PIECES_PER_TURN", 1)
     run = BrokerRun(offsets_retention_ms=10_000, retention_check_interval_ms=20_000)
-    now(run.commit(*(OffsetToCommit("t", n, n) for n in range(1200))))
+    committed = run.commit(*(OffsetToCommit("t", n, n) for n in range(1200)))
+    run.settle()
+    now(committed)
     run.clock.rightNow += 20
     run.clock.turn()
     assert len(run.fetched()) == 700
@@ -437,7 +440,7 @@ def test_many_offsets_of_one_group_expire_in_steps(monkeypatch):
 
 def test_a_walk_has_few_writes_under_way(monkeypatch):
     """However many groups expire while replication is slow."""
-    monkeypatch.setattr(offset_requests, "WRITES_AT_ONCE", 10)
+    monkeypatch.setattr(offset_cleanup, "WRITES_AT_ONCE", 10)
     run = BrokerRun(offsets_retention_ms=10_000, retention_check_interval_ms=20_000)
     for number in range(50):
         now(run.commit(one(1), group=f"g{number}"))
@@ -448,7 +451,7 @@ def test_a_walk_has_few_writes_under_way(monkeypatch):
         assert len(run.store.held) <= 10
         run.store.release()
         run.settle()
-        left = len(run.coordinator.list_groups()[1])
+        left = len(run.listed())
     assert left == 0
 
 
@@ -456,7 +459,7 @@ def test_topics_are_forgotten_in_slices(monkeypatch):
     """The walk takes several turns; a topic that goes meanwhile has the next walk; a commit for
     a later topic of that name stays.
     """
-    monkeypatch.setattr(slices, "PIECES_PER_TURN", 1)
+    monkeypatch.setattr(turns, "PIECES_PER_TURN", 1)
     run = BrokerRun()
     for number in range(30):
         now(
@@ -466,11 +469,91 @@ def test_topics_are_forgotten_in_slices(monkeypatch):
                 group=f"g{number}",
             )
         )
-    run.coordinator.on_topics_deleted({"t": ID_A})
+    run.coordinator.cleanup.topics_deleted({"t": ID_A})
     held = [name for name in range(30) if ("t", 0) in run.fetched(f"g{name}")]
     assert 0 < len(held) < 30
     now(run.commit(OffsetToCommit("t", 0, 2, topic_id=ID_B), group=f"g{held[-1]}"))
-    run.coordinator.on_topics_deleted({"u": ID_B})
+    run.coordinator.cleanup.topics_deleted({"u": ID_B})
     run.settle()
     found = {name: run.fetched(f"g{name}") for name in range(30)}
     assert found.pop(held[-1]) == {("t", 0): 2} and not any(found.values())
+
+
+# very many offsets
+def test_a_long_commit_lets_others_be_served(monkeypatch):
+    """Its records are made in steps and appended in one batch; others commit meanwhile."""
+    monkeypatch.setattr(turns, "PIECES_PER_TURN", 1)
+    run = BrokerRun()
+    long = run.commit(*(one(n, partition=n) for n in range(2000)))
+    steps = 0
+    while not long.called:
+        now(run.commit(one(steps, topic="other"), group="h"))
+        run.clock.turn()
+        steps += 1
+    assert steps >= 8 and set(now(long).values()) == {E.NONE}
+    assert len(run.fetched()) == len(run.restarted().fetched()) == 2000
+
+
+def test_a_long_commit_of_a_member_that_left_meanwhile_is_refused(monkeypatch):
+    """Who may commit is decided when the batch is appended: nothing of it is stored."""
+    monkeypatch.setattr(turns, "PIECES_PER_TURN", 1)
+    run = BrokerRun()
+    member = run.stable()
+    long = run.commit(*(one(n, partition=n) for n in range(2000)), member=member, generation=1)
+    run.clock.turn()
+    run.coordinator.leave("g", [(member, None)])
+    run.settle()
+    with pytest.raises(BrokerError, match="UNKNOWN_MEMBER_ID"):
+        now(long)
+    assert run.fetched() == {} == run.restarted().fetched()
+
+
+@pytest.mark.parametrize("ends", ["deleted", "unloaded"])
+def test_a_long_commit_to_a_group_that_goes_meanwhile_is_refused(monkeypatch, ends):
+    """Its records must not follow the group's tombstone, nor what the next leader has read."""
+    monkeypatch.setattr(turns, "PIECES_PER_TURN", 1)
+    run = BrokerRun()
+    now(run.commit(one(1)))
+    long = run.commit(*(one(n, partition=n) for n in range(2000)))
+    run.clock.turn()
+    if ends == "deleted":
+        run.coordinator.delete_group("g")
+    else:
+        run.coordinator.runtime.unload(partition_for("g", 50), 1)
+    before = len(run.records("g"))
+    run.settle()
+    answer: Any = long.result
+    long.addErrback(lambda _: None)
+    if ends == "deleted":
+        assert answer.value.code is E.COORDINATOR_NOT_AVAILABLE
+    else:
+        assert set(answer.values()) == {E.NOT_COORDINATOR}
+    assert len(run.records("g")) == before
+
+
+def test_a_long_deletion_of_offsets_lets_others_be_served(monkeypatch):
+    """A batch of tombstones at a step."""
+    monkeypatch.setattr(turns, "PIECES_PER_TURN", 1)
+    run = BrokerRun()
+    committed = run.commit(*(one(n, partition=n) for n in range(2000)))
+    run.settle()
+    now(committed)
+    deleted = run.coordinator.delete_offsets("g", [("t", n) for n in range(2000)])
+    assert not deleted.called and len(run.fetched()) == 1500
+    run.settle()
+    assert set(now(deleted).values()) == {E.NONE} and run.fetched() == {}
+
+
+def test_a_group_that_goes_ends_a_long_deletion_of_offsets(monkeypatch):
+    """The group is deleted between two steps: the rest is refused."""
+    monkeypatch.setattr(turns, "PIECES_PER_TURN", 1)
+    run = BrokerRun()
+    committed = run.commit(*(one(n, partition=n) for n in range(2000)))
+    run.settle()
+    now(committed)
+    deleted = run.coordinator.delete_offsets("g", [("t", n) for n in range(2000)])
+    run.coordinator.delete_group("g")
+    run.settle()
+    with pytest.raises(BrokerError, match="COORDINATOR_NOT_AVAILABLE"):
+        now(deleted)
+    assert run.listed() == []

@@ -1,17 +1,17 @@
-"""Where stories are performed: production brokers and our controller on the simulated clock,
-network and disk.
+"""What the steps of one scenario share: production brokers and our controller on the simulated
+clock, network and disk.
 
-Owns `Stage`: the machines, the controller's truth, the running of time, what clients asked, and
-what happened between two lines.
+Owns `ScenarioWorld`: the machines, the controller's committed image, the running of time, pending
+client requests, and the log lines since the last step.
 
-1. Nothing is left to chance: one seed, connections that take the same time always, calls in the
-   order of asking. A story happens the same way every time.
-2. Time runs only while a line waits for something; `until` stops at the very call that made a
-   condition true.
-3. What the production code logs as a failure spoils the story.
+1. A scenario runs the same way every time: one seed, equal delays on every connection, calls that
+   are due together in the order of scheduling.
+2. Time runs only while a step waits; `until` stops at the call that made its condition true.
+3. A failure that production code logs fails the scenario.
+4. n1 is the controller (and a broker). Scenarios place their topics on the other machines, so that
+   these may die without it.
 
-n1 is the controller (and a broker); stories place their topics on the others, so that they may die
-without taking it along. Leaves out: what lines say (`scenario_lines`), what they do.
+Not here: the form of a line (`language`), what the steps do (`machines`, `topics`, `clients`).
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from twisted_broker.interfaces import TopicPartition
 from twisted_broker.net.client import BrokerConnection
 from twisted_broker.testing.scenario.language import ScenarioError
 from twisted_broker.testing.sim.cluster import SimCluster
-from twisted_broker.testing.sim.network import Weather
+from twisted_broker.testing.sim.network import NetworkConditions
 from twisted_broker.testing.sim.node import CLIENT_PORT, CONTROLLER_PORT, SimNode
 from twisted_broker.testing.sim.world import Trace
 
-PATIENCE_SECONDS = 60.0
+TIMEOUT_SECONDS = 60.0
 _REQUEST_TIMEOUT_MS = 3_600_000
 _TRAVEL_SECONDS = 0.001
 
 
-class Happenings(Trace):
+class LogTrace(Trace):
     """What brokers said; not every call."""
 
     def note(self, now: float, who: str, what: str) -> None:
@@ -44,8 +44,8 @@ class Happenings(Trace):
             self.lines.append(f"{now:9.3f}       {who}: {what.removeprefix('log: ')}")
 
 
-class Asked:
-    """A request of a client. `answer` is what it was told, None until then."""
+class ClientRequest:
+    """A request of a client. `answer` is None until it is there."""
 
     def __init__(self, deferred: Deferred[str]) -> None:
         self.answer: str | None = None
@@ -55,21 +55,21 @@ class Asked:
         self.answer = answer
 
     def _lost(self, failure: Failure) -> None:
-        """Without an answer: its connection ended. Anything else is a mistake of the story."""
+        """Without an answer: its connection ended. Anything else is a mistake of the scenario."""
         self.answer = f"no answer ({type(failure.value).__name__})"
 
 
-class Stage:
+class ScenarioWorld:
     """Use as a context. `wanted`: keep what happens, to be printed."""
 
     def __init__(self, wanted: bool = False) -> None:
         self.wanted = wanted
-        self.asked: dict[str, Asked] = {}
+        self.asked: dict[str, ClientRequest] = {}
         self.topic_ids: dict[str, bytes] = {}
         self._cluster: SimCluster | None = None
         self._client: Any = None
 
-    def __enter__(self) -> Stage:
+    def __enter__(self) -> ScenarioWorld:
         gc.disable()  # what a dead process left must not run when the collector happens to come by
         return self
 
@@ -86,9 +86,9 @@ class Stage:
         """Machines 1..`brokers`; all of them run when it returns."""
         if self._cluster is not None:
             raise ScenarioError("there is a cluster already")
-        weather = Weather(_TRAVEL_SECONDS, _TRAVEL_SECONDS, dead_after_heal=0.0)
-        cluster = self._cluster = SimCluster(0, brokers, settings, weather, shuffle=False)
-        cluster.trace = Happenings(self.wanted)
+        conditions = NetworkConditions(_TRAVEL_SECONDS, _TRAVEL_SECONDS, dead_after_heal=0.0)
+        cluster = self._cluster = SimCluster(0, brokers, settings, conditions, shuffle=False)
+        cluster.trace = LogTrace(self.wanted)
         for number, own in per_broker.items():
             node = self.node(number)
             node.settings = {**node.settings, **own}
@@ -147,7 +147,7 @@ class Stage:
         self.cluster.run_until(self.now + seconds)
 
     def until(
-        self, condition: Callable[[], bool], what: str, seconds: float = PATIENCE_SECONDS
+        self, condition: Callable[[], bool], what: str, seconds: float = TIMEOUT_SECONDS
     ) -> None:
         """Runs to the call that makes it true. Raises `ScenarioError`."""
         end = self.now + seconds
@@ -160,7 +160,7 @@ class Stage:
         if self.cluster.bugs:
             raise ScenarioError(f"a broker failed: {self.cluster.bugs[0]}")
 
-    def happenings(self) -> list[str]:
+    def new_log_lines(self) -> list[str]:
         """What was noted since it was asked last."""
         lines, self.cluster.trace.lines = self.cluster.trace.lines, []
         return lines
@@ -181,7 +181,7 @@ class Stage:
             self._client,
             host,
             port,
-            "story",
+            "scenario",
             request_timeout_ms=_REQUEST_TIMEOUT_MS,
             connect_timeout_ms=2_000,
         )

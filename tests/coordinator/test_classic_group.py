@@ -2,15 +2,17 @@
 
 import re
 
-from twisted_broker.coordinator import group_state
-from twisted_broker.coordinator.group_state import NEXT_STATES, Group, GroupState
+from twisted_broker.coordinator import classic_group
+from twisted_broker.coordinator.classic_group import NEXT_STATES, ClassicGroup, ClassicGroupState
 
 EDGE = re.compile(r"^ +(\w+) +--> (\w+)  ", re.MULTILINE)
 
 
 def test_the_drawing_is_the_table():
     """The transitions drawn in the card are exactly those of the table."""
-    drawn = [(GroupState(a), GroupState(b)) for a, b in EDGE.findall(group_state.__doc__)]
+    drawn = [
+        (ClassicGroupState(a), ClassicGroupState(b)) for a, b in EDGE.findall(classic_group.__doc__)
+    ]
     assert len(drawn) == len(set(drawn))
     assert set(drawn) == {(a, b) for a, nexts in NEXT_STATES.items() for b in nexts}
 
@@ -18,20 +20,20 @@ def test_the_drawing_is_the_table():
 def test_every_state_but_dead_can_end():
     """Any group can be unloaded, and a dead one stays dead."""
     assert all(
-        GroupState.DEAD in nexts
+        ClassicGroupState.DEAD in nexts
         for state, nexts in NEXT_STATES.items()
-        if state is not GroupState.DEAD
+        if state is not ClassicGroupState.DEAD
     )
-    assert not NEXT_STATES[GroupState.DEAD]
+    assert not NEXT_STATES[ClassicGroupState.DEAD]
 
 
 def test_a_transition_outside_of_the_table_is_a_bug():
     """A wrong transition asserts and leaves the state as it was."""
-    group = Group("g", 0)
+    group = ClassicGroup("g", 0)
     try:
-        group.transition_to(GroupState.STABLE, 1)
+        group.transition_to(ClassicGroupState.STABLE, 1)
     except AssertionError:
         pass
     else:
         raise AssertionError("Empty went to Stable")
-    assert group.state is GroupState.EMPTY and group.state_timestamp_ms == 0
+    assert group.state is ClassicGroupState.EMPTY and group.state_timestamp_ms == 0

@@ -1,7 +1,7 @@
-"""What the group coordinator needs of the rest of the broker. Ring 1.
+"""What the group coordinator needs of the rest of the broker: storage, settings, time. Ring 1.
 
-Owns `IOffsetsStore`, the only door to `__consumer_offsets`, and the settings that the coordinator
-lives by.
+Owns `IOffsetsStore`, the only way to `__consumer_offsets`, the coordinator's settings, and what an
+append's error is to a client.
 
 1. `append` is synchronous up to the local log: two appends of one caller lie in the log in call
    order.
@@ -9,9 +9,10 @@ lives by.
    have fired on return. A failure after the local append is `AppendUndecided`, unless leadership is
    gone.
 3. `read` gives the batch that holds `offset`, whole and however large, and what follows it up to
-   `max_bytes`: the last batch may be cut. Nothing only when there is none before the end.
+   `max_bytes`: the last batch may be incomplete. Nothing only when there is none before the end.
 
-Real: `offsets_store.py` on the ReplicaManager; in tests: a memory twin.
+Source: Apache Kafka 4.3.1 `CoordinatorPartitionWriter`, `GroupCoordinatorConfig`. Not here:
+the real store (`offsets_store.py`); tests have a memory twin.
 """
 
 from __future__ import annotations
@@ -21,20 +22,23 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from twisted.internet.defer import Deferred
+from twisted.logger import Logger
+from twisted.python.failure import Failure
 
 from twisted_broker.config import BrokerConfig
 from twisted_broker.coordinator.rebalance import GroupSettings
-from twisted_broker.coordinator.slices import Slices
 from twisted_broker.interfaces import IClock, IRandom
+from twisted_broker.turns import Turns
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 
 OFFSETS_TOPIC = "__consumer_offsets"
 MINUTE_MS = 60_000
+_log = Logger()
 
 
 class AppendUndecided(BrokerError):
-    """An append that is refused to whoever waits for it, while its records are in the log and may
-    be, or already are, replicated.
+    """An append that failed for whoever waits for it, while its records are in the log and may be
+    replicated later, or are already.
 
     `outcome()` fires with the base offset once they are, and fails with BrokerError when this
     leader will never know.
@@ -71,7 +75,7 @@ class IOffsetsStore(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class CoordinatorSettings:
-    """All times in ms. `max_groups` bounds memory: see `GroupCoordinator`."""
+    """All times in ms. `max_groups` bounds memory: see `CoordinatorRuntime`."""
 
     group: GroupSettings = field(default_factory=GroupSettings)
     min_session_timeout_ms: int = 6_000
@@ -84,7 +88,7 @@ class CoordinatorSettings:
     max_groups: int = 1_000_000
 
 
-def settings_of(config: BrokerConfig) -> CoordinatorSettings:
+def coordinator_settings(config: BrokerConfig) -> CoordinatorSettings:
     """The coordinator's part of a broker's configuration."""
     return CoordinatorSettings(
         group=GroupSettings(
@@ -100,10 +104,35 @@ def settings_of(config: BrokerConfig) -> CoordinatorSettings:
     )
 
 
+_GROUP_ERRORS = {
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_ENOUGH_REPLICAS: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.REQUEST_TIMED_OUT: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_LEADER_OR_FOLLOWER: ErrorCode.NOT_COORDINATOR,
+    ErrorCode.KAFKA_STORAGE_ERROR: ErrorCode.NOT_COORDINATOR,
+    ErrorCode.MESSAGE_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
+    ErrorCode.RECORD_LIST_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
+    ErrorCode.INVALID_FETCH_SIZE: ErrorCode.UNKNOWN_SERVER_ERROR,
+}
+
+
+def append_error(failure: Failure) -> ErrorCode:
+    """The error that a client of the coordinator gets when a record could not be stored; anything
+    but a refusal is logged.
+    """
+    error = failure.value
+    if isinstance(error, BrokerError):
+        return _GROUP_ERRORS.get(error.code, error.code)
+    _log.failure("appending to __consumer_offsets failed", failure)
+    return ErrorCode.UNKNOWN_SERVER_ERROR
+
+
 @dataclass(slots=True)
-class CoordinatorParts:
-    """Time, chance, storage, settings and long work, shared by all shards of one coordinator;
-    `settings` is replaced when they change.
+class CoordinatorContext:
+    """Time, chance, storage, settings and long work, shared by all shards of one coordinator.
+
+    `settings` is replaced when they change: it is read at the moment of each decision.
     """
 
     clock: IClock
@@ -111,7 +140,4 @@ class CoordinatorParts:
     random: IRandom
     store: IOffsetsStore
     settings: CoordinatorSettings
-    slices: Slices = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.slices = Slices(self.clock)
+    turns: Turns

@@ -1,27 +1,29 @@
 """A classic group's state: members, protocols, generation, and the table of its states. Ring 0.
 
-Owns what is true of a group and which state may follow which; `rebalance.py` decides when.
+Owns `ClassicGroup`, `ClassicGroupMember`, `ClassicGroupState`: what is true of a group, and which
+state may follow which. `membership.py`, `rebalance.py`, `assignment.py` and `static_members.py`
+decide when, and are the only writers.
 
       Empty              --> PreparingRebalance    a member joins
       PreparingRebalance --> CompletingRebalance   all joined, or the time for it is over
-      PreparingRebalance --> Empty                 nobody is left
+      PreparingRebalance --> Empty                 no member is left
       CompletingRebalance --> Stable               the leader's assignment is stored
       CompletingRebalance --> PreparingRebalance   a member joins or leaves; a write fails
       Stable             --> PreparingRebalance    a member joins, leaves or dies
       Empty              --> Dead                  it is deleted, or its partition moved
-      PreparingRebalance --> Dead                  its partition went to another broker
-      CompletingRebalance --> Dead                 its partition went to another broker
-      Stable             --> Dead                  its partition went to another broker
+      PreparingRebalance --> Dead                  its partition moved to another broker
+      CompletingRebalance --> Dead                 its partition moved to another broker
+      Stable             --> Dead                  its partition moved to another broker
 
 1. A group with members has a protocol type, the same for all of them, and at least one protocol
    that all of them know.
 2. A group with members has a leader, and the leader is a member.
-3. `awaiting_join_count` is the number of members with a parked join.
+3. `awaiting_join_count` is the number of members whose JoinGroup waits for its answer.
 4. An instance id names exactly one member.
 5. A generation is never used twice.
 
-Source: Apache Kafka 4.3.1 `ClassicGroup`, `ClassicGroupMember`, `ClassicGroupState`. Leaves out
-time, timers, records.
+Source: Apache Kafka 4.3.1 `ClassicGroup`, `ClassicGroupMember`, `ClassicGroupState`. Not here:
+time, timers, writing records.
 """
 
 from __future__ import annotations
@@ -29,14 +31,16 @@ from __future__ import annotations
 from collections.abc import Iterable
 from enum import Enum
 
-from twisted_broker.coordinator.effects import GroupSnapshot, MemberSnapshot, Token
+from twisted_broker.coordinator.group_records import GroupSnapshot, MemberSnapshot
 from twisted_broker.coordinator.subscription import MalformedSubscription, subscribed_topics
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 
 CONSUMER_PROTOCOL_TYPE = "consumer"
+Token = object
+"""Stands for a request that waits for its answer; nothing in ring 0 looks into it."""
 
 
-class GroupState(Enum):
+class ClassicGroupState(Enum):
     EMPTY = "Empty"
     PREPARING_REBALANCE = "PreparingRebalance"
     COMPLETING_REBALANCE = "CompletingRebalance"
@@ -45,13 +49,13 @@ class GroupState(Enum):
 
 
 EMPTY, PREPARING, COMPLETING = (
-    GroupState.EMPTY,
-    GroupState.PREPARING_REBALANCE,
-    GroupState.COMPLETING_REBALANCE,
+    ClassicGroupState.EMPTY,
+    ClassicGroupState.PREPARING_REBALANCE,
+    ClassicGroupState.COMPLETING_REBALANCE,
 )
-STABLE, DEAD = GroupState.STABLE, GroupState.DEAD
+STABLE, DEAD = ClassicGroupState.STABLE, ClassicGroupState.DEAD
 
-NEXT_STATES: dict[GroupState, frozenset[GroupState]] = {
+NEXT_STATES: dict[ClassicGroupState, frozenset[ClassicGroupState]] = {
     EMPTY: frozenset({PREPARING, DEAD}),
     PREPARING: frozenset({COMPLETING, EMPTY, DEAD}),
     COMPLETING: frozenset({STABLE, PREPARING, DEAD}),
@@ -60,7 +64,7 @@ NEXT_STATES: dict[GroupState, frozenset[GroupState]] = {
 }
 
 
-class Member:
+class ClassicGroupMember:
     """One member.
 
     `protocols` maps a protocol's name to the member's metadata for it, the preferred one first.
@@ -109,17 +113,18 @@ class Member:
                 return name
         raise AssertionError(f"member {self.member_id} supports none of {sorted(candidates)}")
 
-    def has_satisfied_session(self) -> bool:
-        """A parked request is a sign of life, except of a member that was never answered (its
-        client may be long gone).
+    def has_satisfied_heartbeat(self) -> bool:
+        """Whether a waiting request shows that the member is alive.
+
+        Not for a member that was never answered: its client may have given up long ago.
         """
         return not self.is_new and (
             self.awaiting_join is not None or self.awaiting_sync is not None
         )
 
 
-class Group:
-    """What is true of one group; every change keeps the invariants of the card."""
+class ClassicGroup:
+    """One group."""
 
     __slots__ = (
         "awaiting_join_count",
@@ -137,41 +142,41 @@ class Group:
         "state",
         "state_timestamp_ms",
         "static_members",
-        "subscribed",
-        "support",
+        "subscribed_topics",
+        "supported_protocols",
     )
 
-    def __init__(self, group_id: str, now_ms: int) -> None:
+    def __init__(self, group_id: str, wall_ms: int) -> None:
         self.group_id = group_id
         self.state = self.previous_state = EMPTY
-        self.state_timestamp_ms = now_ms
+        self.state_timestamp_ms = wall_ms
         self.protocol_type: str | None = None
         self.protocol_name: str | None = None
         self.generation = 0
         self.leader: str | None = None
-        self.members: dict[str, Member] = {}
+        self.members: dict[str, ClassicGroupMember] = {}
         self.static_members: dict[str, str] = {}
         self.pending_joins: dict[str, None] = {}
         self.pending_syncs: dict[str, None] = {}
         self.awaiting_join_count = 0
-        self.support: dict[str, int] = {}
-        self.subscribed: frozenset[str] | None = None
+        self.supported_protocols: dict[str, int] = {}
+        self.subscribed_topics: frozenset[str] | None = None
         self.new_member_added = False
         self.initial_delay_left_ms: int | None = None
 
     # states
-    def transition_to(self, state: GroupState, now_ms: int) -> None:
+    def transition_to(self, state: ClassicGroupState, wall_ms: int) -> None:
         assert state in NEXT_STATES[self.state], (
             f"group {self.group_id}: {self.state.value} to {state.value}"
         )
         self.previous_state, self.state = self.state, state
-        self.state_timestamp_ms = now_ms
+        self.state_timestamp_ms = wall_ms
 
     def can_rebalance(self) -> bool:
         return PREPARING in NEXT_STATES[self.state]
 
     # members
-    def add(self, member: Member, protocol_type: str) -> None:
+    def add(self, member: ClassicGroupMember, protocol_type: str) -> None:
         assert member.instance_id is None or member.instance_id not in self.static_members
         if not self.members:
             self.protocol_type = protocol_type
@@ -186,7 +191,7 @@ class Group:
         self.pending_joins.pop(member.member_id, None)
 
     def remove(self, member_id: str) -> None:
-        """Forgets a member or a pending one; its parked requests must have been answered before."""
+        """Removes a member or a pending one, whose waiting requests must have been answered."""
         member = self.members.pop(member_id, None)
         if member is not None:
             self._count_support(member.protocols, -1)
@@ -200,7 +205,7 @@ class Group:
 
     def update(
         self,
-        member: Member,
+        member: ClassicGroupMember,
         protocols: dict[str, bytes],
         rebalance_timeout_ms: int,
         session_timeout_ms: int,
@@ -213,19 +218,21 @@ class Group:
             session_timeout_ms,
         )
 
-    def park_join(self, member: Member, token: Token | None) -> Token | None:
-        """Sets the member's parked join and returns the one it replaces."""
+    def set_awaiting_join(self, member: ClassicGroupMember, token: Token | None) -> Token | None:
+        """Sets the JoinGroup that the member waits with; returns the one it replaces."""
         before, member.awaiting_join = member.awaiting_join, token
         self.awaiting_join_count += (token is not None) - (before is not None)
         return before
 
-    def rename_static(self, instance_id: str, old_member_id: str, new_member_id: str) -> Member:
-        """Gives a static member's place to a new member id; its parked requests must have been
+    def replace_static_member(
+        self, instance_id: str, old_member_id: str, new_member_id: str
+    ) -> ClassicGroupMember:
+        """Gives a static member's place to a new member id; its waiting requests must have been
         answered before.
         """
         old = self.members.pop(old_member_id)
         assert old.awaiting_join is None and old.awaiting_sync is None
-        new = Member(
+        new = ClassicGroupMember(
             new_member_id,
             instance_id,
             old.client_id,
@@ -244,7 +251,7 @@ class Group:
         self.static_members[instance_id] = new_member_id
         return new
 
-    def check_member(self, member_id: str, instance_id: str | None) -> None:
+    def validate_member(self, member_id: str, instance_id: str | None) -> None:
         """Raises UNKNOWN_MEMBER_ID, or FENCED_INSTANCE_ID when the instance id belongs to
         another member by now.
         """
@@ -257,7 +264,7 @@ class Group:
         if member_id not in self.members:
             raise BrokerError(ErrorCode.UNKNOWN_MEMBER_ID)
 
-    def has_all_joined(self) -> bool:
+    def has_all_members_joined(self) -> bool:
         return self.awaiting_join_count == len(self.members) and not self.pending_joins
 
     def rebalance_timeout_ms(self) -> int:
@@ -280,39 +287,41 @@ class Group:
     # protocols
     def _count_support(self, protocols: Iterable[str], step: int) -> None:
         for name in protocols:
-            count = self.support.get(name, 0) + step
+            count = self.supported_protocols.get(name, 0) + step
             if count:
-                self.support[name] = count
+                self.supported_protocols[name] = count
             else:
-                del self.support[name]
+                del self.supported_protocols[name]
 
-    def supports(self, protocol_type: str, protocols: Iterable[str]) -> bool:
+    def supports_protocols(self, protocol_type: str, protocols: Iterable[str]) -> bool:
         """Whether a member with these could be in the group."""
         if self.state is EMPTY:
             return bool(protocol_type) and any(True for _ in protocols)
         return protocol_type == self.protocol_type and any(
-            self.support.get(name, 0) == len(self.members) for name in protocols
+            self.supported_protocols.get(name, 0) == len(self.members) for name in protocols
         )
 
     def select_protocol(self) -> str:
         """The protocol with most votes among those that all members know; of equals the one that
         was voted for first.
         """
-        candidates = {name for name, count in self.support.items() if count == len(self.members)}
+        candidates = {
+            name for name, count in self.supported_protocols.items() if count == len(self.members)
+        }
         votes: dict[str, int] = {}
         for member in self.members.values():
             choice = member.vote(candidates)
             votes[choice] = votes.get(choice, 0) + 1
         return max(votes, key=votes.__getitem__)
 
-    def start_generation(self, now_ms: int) -> None:
+    def start_generation(self, wall_ms: int) -> None:
         self.generation += 1
         self.protocol_name = self.select_protocol() if self.members else None
-        self.subscribed = self.compute_subscribed()
-        self.transition_to(COMPLETING if self.members else EMPTY, now_ms)
+        self.subscribed_topics = self.compute_subscribed_topics()
+        self.transition_to(COMPLETING if self.members else EMPTY, wall_ms)
         self.pending_syncs.clear()
 
-    def compute_subscribed(self) -> frozenset[str] | None:
+    def compute_subscribed_topics(self) -> frozenset[str] | None:
         """Topics of all members' subscriptions; None when that cannot be known."""
         if self.protocol_type != CONSUMER_PROTOCOL_TYPE:
             return None
@@ -335,11 +344,11 @@ class Group:
         """
         return (
             self.protocol_type == CONSUMER_PROTOCOL_TYPE
-            if self.subscribed is None
-            else topic in self.subscribed
+            if self.subscribed_topics is None
+            else topic in self.subscribed_topics
         )
 
-    # pictures
+    # answers and records
     def member_list(self) -> tuple[tuple[str, str | None, bytes], ...]:
         name = self.protocol_name
         assert name is not None
@@ -378,12 +387,12 @@ class Group:
         )
 
 
-def group_from_snapshot(snapshot: GroupSnapshot, now_ms: int) -> Group:
-    """A group as its last record tells it: stable with members, else empty.
+def group_from_snapshot(snapshot: GroupSnapshot, wall_ms: int) -> ClassicGroup:
+    """A group as its last record says: Stable with members, else Empty.
 
     Raises ValueError for a record that contradicts itself.
     """
-    group = Group(snapshot.group_id, now_ms)
+    group = ClassicGroup(snapshot.group_id, wall_ms)
     group.generation, group.protocol_name = snapshot.generation, snapshot.protocol
     group.protocol_type = snapshot.protocol_type or None
     group.state_timestamp_ms = snapshot.state_timestamp_ms
@@ -396,7 +405,7 @@ def group_from_snapshot(snapshot: GroupSnapshot, now_ms: int) -> Group:
             raise ValueError(f"group {snapshot.group_id!r} has a member twice")
         assert snapshot.protocol is not None
         group.add(
-            Member(
+            ClassicGroupMember(
                 m.member_id,
                 m.instance_id,
                 m.client_id,
@@ -411,5 +420,5 @@ def group_from_snapshot(snapshot: GroupSnapshot, now_ms: int) -> Group:
     if snapshot.leader in group.members:
         group.leader = snapshot.leader
     group.state = group.previous_state = STABLE if group.members else EMPTY
-    group.subscribed = group.compute_subscribed()
+    group.subscribed_topics = group.compute_subscribed_topics()
     return group

@@ -1,0 +1,73 @@
+"""What a classic group is asked, and what it answers. Ring 0.
+
+Owns the requests and answers of JoinGroup, SyncGroup and LeaveGroup without their versions.
+
+Source: Apache Kafka 4.3.1 `JoinGroupRequest`, `SyncGroupRequest`, `LeaveGroupResponse`. Not here:
+the wire (`api/groups.py`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from twisted_broker.wire.errors import ErrorCode
+
+NO_GENERATION = -1
+
+
+@dataclass(frozen=True, slots=True)
+class JoinRequest:
+    """A JoinGroup. `new_member_id` is the id to give to a member that has none yet."""
+
+    member_id: str
+    new_member_id: str
+    instance_id: str | None
+    client_id: str
+    client_host: str
+    session_timeout_ms: int
+    rebalance_timeout_ms: int
+    protocol_type: str
+    protocols: dict[str, bytes]
+    requires_known_member_id: bool = True
+    can_skip_assignment: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class JoinAnswer:
+    """`members` is (member id, instance id, metadata) each, and filled for the leader only."""
+
+    error: ErrorCode = ErrorCode.NONE
+    member_id: str = ""
+    generation: int = NO_GENERATION
+    protocol_type: str | None = None
+    protocol_name: str | None = None
+    leader: str = ""
+    skip_assignment: bool = False
+    members: tuple[tuple[str, str | None, bytes], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SyncRequest:
+    """A SyncGroup. `assignments` is (member id, assignment) each; only the leader's count."""
+
+    member_id: str
+    instance_id: str | None
+    generation: int
+    protocol_type: str | None = None
+    protocol_name: str | None = None
+    assignments: tuple[tuple[str, bytes], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SyncAnswer:
+    error: ErrorCode = ErrorCode.NONE
+    protocol_type: str | None = None
+    protocol_name: str | None = None
+    assignment: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class LeaveAnswer:
+    member_id: str
+    instance_id: str | None
+    error: ErrorCode

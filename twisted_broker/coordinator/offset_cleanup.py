@@ -1,0 +1,231 @@
+"""What removes committed offsets by itself: their expiry, and the deletion of topics. Ring 1.
+
+Owns `OffsetCleanup`, which walks over all groups of all shards.
+
+1. A walk goes in steps of `CHECKED_PER_STEP` offsets or one write, with `WRITES_AT_ONCE` writes
+   under way at most: others are served between two of them.
+2. What is to go is decided and written in one step, so that a commit between two steps counts.
+3. A group goes with its last offset when it is empty and nothing of it is undecided.
+4. One walk of a kind runs at a time; topics that are deleted meanwhile wait for the next. A write
+   that fails is tried again by the next walk over expired offsets.
+
+Source: Apache Kafka 4.3.1 `GroupCoordinatorShard.cleanupGroupMetadata`, `onPartitionsDeleted`,
+`OffsetMetadataManager.cleanupExpiredOffsets` (KIP-211). Not here: which offset has expired
+(`offsets.py`).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+
+from twisted.internet.defer import Deferred
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from twisted_broker.coordinator.classic_group import EMPTY
+from twisted_broker.coordinator.coordinator_context import CoordinatorContext
+from twisted_broker.coordinator.coordinator_shard import CoordinatorShard, CoordinatorState
+from twisted_broker.coordinator.group_deletion import GroupDeletion
+from twisted_broker.coordinator.group_entry import GroupEntry
+from twisted_broker.coordinator.offset_metadata_manager import TOMBSTONES_PER_BATCH, in_batches
+from twisted_broker.coordinator.offsets import TopicPartition
+from twisted_broker.periodic import PeriodicTask
+from twisted_broker.wire.primitives import NULL_UUID
+
+CHECKED_PER_STEP = 500
+WRITES_AT_ONCE = 100
+Walk = Iterator["Deferred[None] | None"]
+_log = Logger()
+
+
+class OffsetCleanup:
+    """`shards` are those of the runtime, by partition."""
+
+    def __init__(self, context: CoordinatorContext, shards: Mapping[int, CoordinatorShard]) -> None:
+        self._context, self._shards = context, shards
+        self._expiry = PeriodicTask(context.clock, self._start_expiry, "the expiry of offsets")
+        self._is_expiring = False
+        self._deleted_topics: dict[str, set[bytes]] = {}
+        self._is_removing_topics = False
+
+    def start(self) -> None:
+        """Looks for expired offsets every `offsets.retention.check.interval.ms` from now on."""
+        self._expiry.start(self._context.settings.retention_check_interval_ms / 1000)
+
+    def stop(self) -> None:
+        if self._expiry.running:
+            self._expiry.stop()
+
+    def restart(self) -> None:
+        """The interval has changed."""
+        if self._expiry.running:
+            self._expiry.stop()
+            self.start()
+
+    def topics_deleted(self, topics: dict[str, bytes]) -> None:
+        """Topics (name to id) are gone: removes what was committed for them."""
+        for name, topic_id in topics.items():
+            self._deleted_topics.setdefault(name, set()).add(topic_id)
+        if not self._is_removing_topics:
+            self._is_removing_topics = True
+            self._context.turns.start(self._remove_topics())
+
+    def _start_expiry(self) -> None:
+        if not self._is_expiring:
+            self._is_expiring = True
+            self._context.turns.start(self._expire_all())
+
+    def _expire_all(self) -> Walk:
+        pace = Pace()
+        try:
+            for shard in list(self._shards.values()):
+                yield from expire_offsets(shard, pace)
+        finally:
+            self._is_expiring = False
+
+    def _remove_topics(self) -> Walk:
+        pace = Pace()
+        try:
+            while self._deleted_topics:
+                topics, self._deleted_topics = self._deleted_topics, {}
+                for shard in list(self._shards.values()):
+                    yield from remove_topics(shard, topics, pace)
+        finally:
+            self._is_removing_topics = False
+
+
+class Pace:
+    """When a walk lets others run, and how many of its writes may be under way."""
+
+    __slots__ = ("_left", "_writes")
+
+    def __init__(self) -> None:
+        self._left = CHECKED_PER_STEP
+        self._writes: deque[Deferred[None]] = deque()
+
+    def checked(self, count: int) -> Iterator[None]:
+        self._left -= count
+        if self._left <= 0:
+            self._left = CHECKED_PER_STEP
+            yield
+
+    def written(self, write: Deferred[None]) -> Iterator[Deferred[None] | None]:
+        """A write is a step of its own; beyond `WRITES_AT_ONCE` the first of them is waited for."""
+        if not write.called:
+            self._writes.append(write)
+        while self._writes and self._writes[0].called:
+            self._writes.popleft()
+        yield self._writes.popleft() if len(self._writes) >= WRITES_AT_ONCE else None
+
+
+def _entries(shard: CoordinatorShard) -> Iterator[GroupEntry]:
+    """Those that are there when their turn comes, while the shard is served."""
+    for group_id in list(shard.groups):
+        entry = shard.groups.get(group_id)
+        if shard.state is not CoordinatorState.ACTIVE:
+            return
+        if entry is not None and not entry.is_being_deleted:
+            yield entry
+
+
+def _is_present(shard: CoordinatorShard, entry: GroupEntry) -> bool:
+    return (
+        shard.state is CoordinatorState.ACTIVE
+        and shard.groups.get(entry.group.group_id) is entry
+        and not entry.is_being_deleted
+    )
+
+
+def expire_offsets(shard: CoordinatorShard, pace: Pace) -> Walk:
+    """Removes what has expired from one shard, and with its last offset an empty group."""
+    for entry in _entries(shard):
+        batches = in_batches(list(entry.offsets.committed))
+        for batch in batches if len(batches) > 1 else ():
+            yield from _expire_some(shard, entry, batch, pace)
+            if not _is_present(shard, entry):
+                break
+        else:
+            yield from _expire(shard, entry, pace)
+
+
+def _expire(shard: CoordinatorShard, entry: GroupEntry, pace: Pace) -> Walk:
+    """A group of few offsets, or what is left of many: in one decision."""
+    group, offsets = entry.group, entry.offsets
+    if len(offsets.committed) <= TOMBSTONES_PER_BATCH:
+        partitions = list(
+            offsets.expired(
+                group, shard.context.wall_ms(), shard.context.settings.offsets_retention_ms
+            )
+        )
+        is_last = len(partitions) == len(offsets.committed) and not offsets.has_unsettled()
+        if is_last and group.state is EMPTY and not group.pending_joins:
+            yield from pace.written(
+                GroupDeletion(shard, entry).start().addErrback(_log_failure, shard.index)
+            )
+        elif partitions:
+            yield from pace.written(
+                shard.offsets.write_tombstones(entry, partitions).addErrback(
+                    _log_failure, shard.index
+                )
+            )
+    yield from pace.checked(1 + len(offsets.committed))
+
+
+def _expire_some(
+    shard: CoordinatorShard, entry: GroupEntry, partitions: Sequence[TopicPartition], pace: Pace
+) -> Walk:
+    """Some of many offsets: what has expired is decided and written in one step, so that a
+    commit between two steps counts.
+    """
+    expired = list(
+        entry.offsets.expired(
+            entry.group,
+            shard.context.wall_ms(),
+            shard.context.settings.offsets_retention_ms,
+            partitions,
+        )
+    )
+    if expired:
+        yield from pace.written(
+            shard.offsets.write_tombstones(entry, expired).addErrback(_log_failure, shard.index)
+        )
+    yield from pace.checked(len(partitions))
+
+
+def remove_topics(shard: CoordinatorShard, topics: dict[str, set[bytes]], pace: Pace) -> Walk:
+    """Removes what was committed for deleted topics (ids by name), but not what was committed
+    for a later topic of the same name.
+    """
+    for entry in _entries(shard):
+        committed = entry.offsets.committed
+        yield from pace.checked(1)
+        for batch in in_batches(list(committed)):
+            if not _is_present(shard, entry):
+                break
+            gone = [
+                p
+                for p in batch
+                if p[0] in topics
+                and p in committed
+                and _was_committed_for(committed[p].topic_id, topics[p[0]])
+            ]
+            if gone:
+                yield from pace.written(
+                    shard.offsets.write_tombstones(entry, gone).addErrback(
+                        _log_failure, shard.index
+                    )
+                )
+            yield from pace.checked(len(batch))
+
+
+def _was_committed_for(topic_id: bytes, deleted: set[bytes]) -> bool:
+    return topic_id == NULL_UUID or topic_id in deleted
+
+
+def _log_failure(failure: Failure, index: int) -> None:
+    _log.warn(
+        "__consumer_offsets-{index}: offsets could not be removed and are tried again: {error}",
+        index=index,
+        error=failure.value,
+    )

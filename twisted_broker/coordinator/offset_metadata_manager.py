@@ -1,0 +1,394 @@
+"""The offsets of one shard's groups: OffsetCommit, OffsetFetch, OffsetDelete, and their records.
+Ring 1.
+
+Owns `OffsetMetadataManager`, and who may commit or delete in which state of a group.
+
+1. A commit is accepted for an empty group from anybody without a generation, else only from a
+   member of this generation.
+2. Partitions of one commit succeed or fail together, but for those refused before anything is
+   written: they are one batch.
+3. Offsets enter `GroupOffsets.committed` when their record is stored, in log order, also when that
+   is after their commit was refused because it took too long: until it is decided they count as in
+   flight.
+4. A fetch never waits; with `require_stable` it names partitions that are in flight.
+5. A commit or deletion of very many partitions goes in steps of `OFFSETS_PER_STEP`. Whether the
+   committer may commit is asked once more right before its batch is appended: the group may have
+   changed meanwhile.
+
+Source: Apache Kafka 4.3.1 `OffsetMetadataManager`, `ClassicGroup.validateOffset*` (KIP-211, 447,
+496). Not here: finding the shard; expiry (`offset_cleanup.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from twisted.internet.defer import Deferred, DeferredList, maybeDeferred, succeed
+from twisted.python.failure import Failure
+
+from twisted_broker.coordinator.classic_group import (
+    COMPLETING,
+    CONSUMER_PROTOCOL_TYPE,
+    DEAD,
+    EMPTY,
+    ClassicGroup,
+)
+from twisted_broker.coordinator.coordinator_context import (
+    AppendUndecided,
+    CoordinatorContext,
+    append_error,
+)
+from twisted_broker.coordinator.group_entry import GroupEntry
+from twisted_broker.coordinator.group_records import (
+    NO_EXPIRY,
+    CommittedOffset,
+    KeyValue,
+    batch_in_steps,
+    batch_of,
+    offset_record,
+)
+from twisted_broker.coordinator.offsets import GroupOffsets, TopicPartition
+from twisted_broker.wire.errors import BrokerError, ErrorCode
+from twisted_broker.wire.primitives import NULL_UUID
+
+OFFSETS_PER_STEP = TOMBSTONES_PER_BATCH = 500
+RECORDS_PER_STEP = 200  # encoding one costs about as much as two offsets otherwise
+Changes = Sequence[tuple[TopicPartition, CommittedOffset | None]]
+"""What becomes of each partition's offset: None removes it."""
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetToCommit:
+    """`commit_timestamp_ms` is what the oldest clients may give (OffsetCommit v1), -1 for now."""
+
+    topic: str
+    partition: int
+    offset: int
+    leader_epoch: int = -1
+    metadata: str = ""
+    topic_id: bytes = NULL_UUID
+    commit_timestamp_ms: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class CommitRequest:
+    """`retention_ms` is what old clients may ask for (OffsetCommit v2-4), -1 for the broker's
+    setting.
+    """
+
+    group_id: str
+    member_id: str = ""
+    instance_id: str | None = None
+    generation: int = -1
+    retention_ms: int = -1
+    offsets: tuple[OffsetToCommit, ...] = ()
+    unknown_group_error: ErrorCode = ErrorCode.ILLEGAL_GENERATION
+
+
+@dataclass(frozen=True, slots=True)
+class FetchedOffset:
+    topic: str
+    partition: int
+    error: ErrorCode
+    committed: CommittedOffset | None
+
+
+CommitAnswer = dict[TopicPartition, ErrorCode]
+
+
+def validate_commit(group: ClassicGroup, request: CommitRequest) -> None:
+    """Raises what keeps this committer from committing."""
+    if group.state is DEAD:
+        raise BrokerError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+    if request.generation < 0 and group.state is EMPTY:
+        return
+    if request.generation < 0 and not request.member_id and request.instance_id is None:
+        raise BrokerError(ErrorCode.UNKNOWN_MEMBER_ID)
+    group.validate_member(request.member_id, request.instance_id)
+    if request.generation != group.generation:
+        raise BrokerError(ErrorCode.ILLEGAL_GENERATION)
+    if group.state is COMPLETING:
+        raise BrokerError(ErrorCode.REBALANCE_IN_PROGRESS)
+
+
+class OffsetMetadataManager:
+    """The offsets of one shard's groups. `append` appends a batch to the shard's partition."""
+
+    __slots__ = ("_append", "_context")
+
+    def __init__(
+        self, context: CoordinatorContext, append: Callable[[bytes], Deferred[int]]
+    ) -> None:
+        self._context, self._append = context, append
+
+    # commit
+    def commit(self, entry: GroupEntry, request: CommitRequest) -> Deferred[CommitAnswer]:
+        """Stores the offsets of a committer that `validate_commit` has let through; fires with an
+        error per partition, fails with BrokerError.
+        """
+        answer: CommitAnswer = {}
+        changes: dict[TopicPartition, CommittedOffset | None] = {}
+        if len(request.offsets) > OFFSETS_PER_STEP:
+            done: Deferred[CommitAnswer] = Deferred()
+            self._context.turns.start(self._commit_steps(entry, request, answer, changes, done))
+            return done
+        self._sort_out(request, request.offsets, answer, changes)
+        if not changes:
+            return succeed(answer)
+        written = self.write(entry.group.group_id, entry.offsets, list(changes.items()))
+        return written.addCallbacks(lambda _: answer, _commit_failed, errbackArgs=(answer, changes))
+
+    def _sort_out(
+        self,
+        request: CommitRequest,
+        offsets: Sequence[OffsetToCommit],
+        answer: CommitAnswer,
+        changes: dict[TopicPartition, CommittedOffset | None],
+    ) -> None:
+        """Into what is refused and what is written."""
+        wall_ms = self._context.wall_ms()
+        longest = self._context.settings.offset_metadata_max_bytes
+        for wanted in offsets:
+            topic_partition = (wanted.topic, wanted.partition)
+            if len(wanted.metadata) > longest:
+                answer[topic_partition] = ErrorCode.OFFSET_METADATA_TOO_LARGE
+            else:
+                answer[topic_partition] = ErrorCode.NONE
+                changes[topic_partition] = _committed(wanted, wall_ms, request.retention_ms)
+
+    def _commit_steps(
+        self,
+        entry: GroupEntry,
+        request: CommitRequest,
+        answer: CommitAnswer,
+        changes: dict[TopicPartition, CommittedOffset | None],
+        done: Deferred[CommitAnswer],
+    ) -> Iterator[None]:
+        try:
+            for start in range(0, len(request.offsets), OFFSETS_PER_STEP):
+                some = request.offsets[start : start + OFFSETS_PER_STEP]
+                self._sort_out(request, some, answer, changes)
+                yield
+            rows = list(changes.items())
+            records = (
+                offset_record(entry.group.group_id, *topic_partition, new)
+                for topic_partition, new in rows
+            )
+            batch = yield from batch_in_steps(records, self._context.wall_ms(), RECORDS_PER_STEP)
+            validate_commit(entry.group, request)
+            if entry.is_being_deleted:
+                raise BrokerError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        except Exception:
+            done.errback()
+            return
+        if not rows:
+            done.callback(answer)
+            return
+        written = self._write_batch(entry.offsets, rows, lambda: batch, _ignore)
+        written.addCallbacks(
+            lambda _: answer, _commit_failed, errbackArgs=(answer, changes)
+        ).addCallback(done.callback)
+
+    # delete
+    def delete(
+        self, entry: GroupEntry, partitions: Sequence[TopicPartition]
+    ) -> Deferred[dict[TopicPartition, ErrorCode]]:
+        """Deletes the offsets of what nobody in the group is subscribed to; fires with an error
+        per partition, fails with BrokerError when storage refuses.
+        """
+        answer: dict[TopicPartition, ErrorCode] = {}
+        done: Deferred[dict[TopicPartition, ErrorCode]] = Deferred()
+        self._context.turns.start(self._delete_steps(entry, partitions, answer, done))
+        return done
+
+    def _delete_steps(
+        self,
+        entry: GroupEntry,
+        partitions: Sequence[TopicPartition],
+        answer: dict[TopicPartition, ErrorCode],
+        done: Deferred[dict[TopicPartition, ErrorCode]],
+    ) -> Iterator[None]:
+        """Each step decides about some and appends their tombstones; none is waited for before
+        all are appended.
+        """
+        group, offsets = entry.group, entry.offsets
+        failures: list[Failure] = []
+        writes: list[Deferred[None]] = []
+        for number, some in enumerate(in_batches(partitions)):
+            if number:
+                yield
+                if entry.is_being_deleted or group.state is DEAD:
+                    done.errback(BrokerError(ErrorCode.COORDINATOR_NOT_AVAILABLE))
+                    return
+            for each in some:
+                answer[each] = (
+                    ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
+                    if group.is_subscribed_to(each[0])
+                    else ErrorCode.NONE
+                )
+            present = [
+                each
+                for each in some
+                if not answer[each] and (each in offsets.committed or offsets.is_unstable(each))
+            ]
+            if present:
+                writes.append(self.write_tombstones(entry, present).addErrback(failures.append))
+        DeferredList(writes).addCallback(
+            lambda _: (
+                done.errback(BrokerError(append_error(failures[0])))
+                if failures
+                else done.callback(answer)
+            )
+        )
+
+    # records
+    def write_tombstones(
+        self, entry: GroupEntry, partitions: Sequence[TopicPartition]
+    ) -> Deferred[None]:
+        """Of `TOMBSTONES_PER_BATCH` partitions at most, in one batch; fails with BrokerError."""
+        return self.write(
+            entry.group.group_id, entry.offsets, [(each, None) for each in partitions]
+        )
+
+    def write(
+        self,
+        group_id: str,
+        offsets: GroupOffsets,
+        changes: Changes,
+        tail: Sequence[KeyValue] = (),
+        on_decided: Callable[[bool], None] | None = None,
+    ) -> Deferred[None]:
+        """Appends the changes and then `tail` in one batch; `offsets` follow when it is stored.
+        Fails with BrokerError.
+
+        `on_decided(is_stored)` is called once, at the latest when the partition is led elsewhere;
+        that may be long after the result.
+        """
+        return self._write_batch(
+            offsets,
+            changes,
+            lambda: batch_of(
+                [
+                    offset_record(group_id, *topic_partition, committed)
+                    for topic_partition, committed in changes
+                ]
+                + list(tail),
+                self._context.wall_ms(),
+            ),
+            on_decided or _ignore,
+        )
+
+    def _write_batch(
+        self,
+        offsets: GroupOffsets,
+        changes: Changes,
+        make_batch: Callable[[], bytes],
+        on_decided: Callable[[bool], None],
+    ) -> Deferred[None]:
+        for topic_partition, _ in changes:
+            offsets.start_write(topic_partition)
+        written = maybeDeferred(lambda: self._append(make_batch()))
+
+        def decide(result: int | Failure) -> None:
+            for topic_partition, _ in changes:
+                offsets.end_write(topic_partition)
+            if not isinstance(result, Failure):
+                # All at once, however many: between two steps a later tombstone could overtake.
+                # What one batch of the topic may hold bounds it (20 ms for a megabyte).
+                for delta, (topic_partition, committed) in enumerate(changes):
+                    offsets.replay(topic_partition, committed, result + delta)
+            on_decided(not isinstance(result, Failure))
+
+        def settle(result: int | Failure) -> Failure | None:
+            if isinstance(result, Failure):
+                if isinstance(result.value, AppendUndecided):
+                    # The answer is an error now, but the record may still be replicated: memory
+                    # follows the log, so it waits for what becomes of it.
+                    result.value.outcome().addBoth(decide)
+                else:
+                    decide(result)
+                return result
+            decide(result)
+            return None
+
+        return written.addBoth(settle)
+
+
+def _ignore(is_stored: bool) -> None:
+    """For writes whose caller does not wait for the decision."""
+
+
+def _committed(wanted: OffsetToCommit, wall_ms: int, retention_ms: int) -> CommittedOffset:
+    expire_ms = NO_EXPIRY if retention_ms < 0 else wall_ms + retention_ms
+    commit_ms = wall_ms if wanted.commit_timestamp_ms < 0 else wanted.commit_timestamp_ms
+    return CommittedOffset(
+        wanted.offset, wanted.leader_epoch, wanted.metadata, commit_ms, expire_ms, wanted.topic_id
+    )
+
+
+_TOO_LARGE = (
+    ErrorCode.MESSAGE_TOO_LARGE,
+    ErrorCode.RECORD_LIST_TOO_LARGE,
+    ErrorCode.INVALID_FETCH_SIZE,
+)
+
+
+def _commit_failed(
+    failure: Failure, answer: CommitAnswer, changes: dict[TopicPartition, CommittedOffset | None]
+) -> CommitAnswer:
+    is_too_large = isinstance(failure.value, BrokerError) and failure.value.code in _TOO_LARGE
+    error = ErrorCode.INVALID_COMMIT_OFFSET_SIZE if is_too_large else append_error(failure)
+    return answer | dict.fromkeys(changes, error)
+
+
+def fetch_offsets(
+    entry: GroupEntry | None,
+    partitions: Sequence[tuple[str, int, bytes]],
+    require_stable: bool,
+) -> list[FetchedOffset]:
+    """The offsets of (topic, partition, topic id or NULL_UUID) each, in order."""
+    if entry is None or entry.group.state is DEAD:
+        return [
+            FetchedOffset(topic, partition, ErrorCode.NONE, None)
+            for topic, partition, _ in partitions
+        ]
+    fetched = []
+    for topic, partition, topic_id in partitions:
+        topic_partition = (topic, partition)
+        if require_stable and entry.offsets.is_unstable(topic_partition):
+            fetched.append(FetchedOffset(topic, partition, ErrorCode.UNSTABLE_OFFSET_COMMIT, None))
+        else:
+            fetched.append(
+                FetchedOffset(
+                    topic, partition, ErrorCode.NONE, entry.offsets.get(topic_partition, topic_id)
+                )
+            )
+    return fetched
+
+
+def check_delete_offsets(entry: GroupEntry | None) -> GroupEntry:
+    """The entry, if offsets may be deleted from it; raises GROUP_ID_NOT_FOUND or
+    NON_EMPTY_GROUP.
+    """
+    if entry is None or entry.group.state is DEAD:
+        raise BrokerError(ErrorCode.GROUP_ID_NOT_FOUND)
+    if entry.group.state is not EMPTY and entry.group.protocol_type != CONSUMER_PROTOCOL_TYPE:
+        raise BrokerError(ErrorCode.NON_EMPTY_GROUP)
+    return entry
+
+
+def check_delete_group(entry: GroupEntry | None) -> GroupEntry:
+    if entry is None or entry.group.state is DEAD:
+        raise BrokerError(ErrorCode.GROUP_ID_NOT_FOUND)
+    if entry.group.state is not EMPTY:
+        raise BrokerError(ErrorCode.NON_EMPTY_GROUP)
+    return entry
+
+
+def in_batches(partitions: Sequence[TopicPartition]) -> list[Sequence[TopicPartition]]:
+    """Parts of `TOMBSTONES_PER_BATCH` partitions at most."""
+    return [
+        partitions[start : start + TOMBSTONES_PER_BATCH]
+        for start in range(0, len(partitions), TOMBSTONES_PER_BATCH)
+    ]

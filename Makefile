@@ -49,7 +49,7 @@ endif
 lint: $(VENV)/.test ## ruff, mypy, import contract
 	$(BIN)/ruff check twisted_broker twisted pipeline tests benchmarks
 	$(BIN)/ruff format --check twisted_broker twisted pipeline tests benchmarks
-	$(BIN)/mypy -p twisted_broker -p replog_pipeline
+	$(BIN)/mypy -p twisted_broker -p replog_pipeline -p tests -p benchmarks
 	$(BIN)/lint-imports
 
 unit: $(VENV)/.test ## tests on memory twins

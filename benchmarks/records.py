@@ -13,6 +13,7 @@ import random
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 
 from crc32c import crc32c
 from kafka.record.default_records import DefaultRecordBatch, DefaultRecordBatchBuilder
@@ -145,13 +146,13 @@ def walks(seconds: float) -> None:
         raw = build(records)
         line(
             f"walk, {name}, us a record",
-            best(lambda raw=raw: read_ours(raw), seconds),
-            best(lambda raw=raw: read_theirs(raw), seconds),
+            best(partial(read_ours, raw), seconds),
+            best(partial(read_theirs, raw), seconds),
             RECORDS,
         )
         ours, theirs = (
-            best(lambda records=records: build(records), seconds),
-            best(lambda records=records: build_theirs(records), seconds),
+            best(partial(build, records), seconds),
+            best(partial(build_theirs, records), seconds),
         )
         line(f"build, {name}, us a record", ours, theirs, RECORDS)
 
@@ -163,13 +164,13 @@ def codecs(seconds: float) -> None:
         name = CODEC_NAMES[codec]
         line(
             f"read, {name} ({len(raw)} bytes), us a record",
-            best(lambda raw=raw: read_ours(raw), seconds),
-            best(lambda raw=raw: read_theirs(raw), seconds),
+            best(partial(read_ours, raw), seconds),
+            best(partial(read_theirs, raw), seconds),
             RECORDS,
         )
         ours, theirs = (
-            best(lambda codec=codec: build(records, codec), seconds),
-            best(lambda codec=codec: build_theirs(records, codec), seconds),
+            best(partial(build, records, codec), seconds),
+            best(partial(build_theirs, records, codec), seconds),
         )
         line(f"build, {name}, us a record", ours, theirs, RECORDS)
 

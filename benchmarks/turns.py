@@ -53,7 +53,9 @@ class TimedClock(Clock):
     longest = collecting = 0.0
     made = 0
 
-    def callLater(self, when: float, what: Callable[..., Any], *arguments: Any, **more: Any) -> Any:
+    def callLater(  # type: ignore[override]  # Twisted names its parameters otherwise
+        self, when: float, what: Callable[..., Any], *arguments: Any, **more: Any
+    ) -> Any:
         def timed(*arguments: Any, **more: Any) -> None:
             self.collecting = 0.0
             began = process_time()

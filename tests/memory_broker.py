@@ -33,8 +33,8 @@ class MemoryBroker:
         world: MemoryBroker | None = None,
         **settings: str,
     ) -> None:
-        self.clock = Clock() if world is None else world.clock
-        self.network = MemoryNetwork(self.clock) if world is None else world.network
+        self.clock: Clock = Clock() if world is None else world.clock
+        self.network: MemoryNetwork = MemoryNetwork(self.clock) if world is None else world.network
         self.files = files if files is not None else MemoryFileSystem()
         self.runtime = Runtime(
             clock=self.clock,
@@ -47,8 +47,9 @@ class MemoryBroker:
         values = dict(SAMPLE_VALUES) | {"listeners": LISTENERS, "log.dirs": "/data"}
         values |= {name.replace("_", "."): value for name, value in settings.items()}
         self.fatal: list[str] = []
-        self.broker = Broker(BrokerConfig(values), self.runtime, cluster_id)
-        self.broker.fatal = self.fatal.append
+        self.broker = Broker(
+            BrokerConfig(values), self.runtime, cluster_id, on_fatal=self.fatal.append
+        )
 
     def start(self) -> MemoryBroker:
         self.run(self.broker.start())

@@ -5,6 +5,7 @@ on a clock of the test.
 from __future__ import annotations
 
 from errno import EIO, EMFILE, ENFILE
+from typing import Any
 
 import pytest
 from twisted.internet.defer import Deferred
@@ -231,7 +232,8 @@ def test_a_stop_goes_on_when_no_controller_lets_the_broker_go() -> None:
     """The wait for a controlled shutdown is bounded: after it the ports are closed all the same."""
     house = MemoryBroker().start()
     create(house, "t")
-    house.broker._lifecycle._channel.ask_once = lambda request, version: Deferred()
+    channel: Any = house.broker.role.lifecycle._channel
+    channel.send_once = lambda request, version: Deferred()
     began = house.clock.seconds()
     house.stop()
     assert 9 < house.clock.seconds() - began < 30

@@ -11,10 +11,11 @@ from twisted.internet.defer import ensureDeferred
 
 from tests.memory_broker import MemoryBroker
 from twisted_broker.cluster import observer
+from twisted_broker.interfaces import TopicPartition
 from twisted_broker.log.log_directory import LogDirMismatch
 from twisted_broker.log.meta_properties import read_meta_properties
 from twisted_broker.replication.partition.partition import Partition
-from twisted_broker.wire.errors import BrokerError, ErrorCode
+from twisted_broker.wire.errors import BrokerError, error_of
 from twisted_broker.wire.messages.api_versions import ApiVersionsRequest
 from twisted_broker.wire.messages.cluster import DescribeClusterRequest
 from twisted_broker.wire.messages.topics import CreatableTopic, CreateTopicsRequest
@@ -116,7 +117,7 @@ def test_a_controllers_listener_describes_controllers() -> None:
         (2, 3, "UNSUPPORTED_ENDPOINT_TYPE"),
     ):
         refused = controller.ask(DescribeClusterRequest(endpoint_type=kind), version, port=9093)
-        assert ErrorCode(refused.error_code).name == code, "as Kafka 4.3.1 answers"
+        assert error_of(refused.error_code).name == code, "as Kafka 4.3.1 answers"
     controller.stop()
 
 
@@ -155,7 +156,7 @@ def test_history_is_not_lived_again(monkeypatch: pytest.MonkeyPatch) -> None:
         broker.stop()
         broker = memory_broker(controller, files=broker.files).start()
     broker.stop()
-    before = broker.broker.parts.replica_manager.partitions["t", 0].leader_epoch
+    before = broker.broker.parts.replica_manager.partitions[TopicPartition("t", 0)].leader_epoch
     monkeypatch.setattr(observer, "_FETCH_BYTES", 200)  # the history comes in many pieces
     taken: list[int] = []
     real = Partition.make_leader
@@ -165,7 +166,9 @@ def test_history_is_not_lived_again(monkeypatch: pytest.MonkeyPatch) -> None:
         lambda self, state, *rest: (taken.append(state.leader_epoch), real(self, state, *rest))[1],
     )
     broker = memory_broker(controller, files=broker.files).start()
-    assert taken == [broker.broker.parts.replica_manager.partitions["t", 0].leader_epoch]
+    assert taken == [
+        broker.broker.parts.replica_manager.partitions[TopicPartition("t", 0)].leader_epoch
+    ]
     assert taken[0] >= before >= 3
     broker.stop()
     controller.stop()

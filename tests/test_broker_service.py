@@ -94,12 +94,13 @@ def test_asked_to_stop_once_more(house: MemoryBroker, tmp_path: Path) -> None:
         house.runtime,
         run_file=None,
         reactor=Loop(),
-        when_asked_again=hurries.append,
+        on_stop_again=hurries.append,
     )
     made.startService()
     house.pass_time(2)
     assert made.broker is not None and hurries == []
-    made.broker._lifecycle._channel.ask_once = lambda request, version, timeout_ms: Deferred()
+    channel: Any = made.broker.role.lifecycle._channel
+    channel.send_once = lambda request, version, timeout_ms: Deferred()
     stopped = made.stopService()
     house.pass_time(3)
     assert not stopped.called

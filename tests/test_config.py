@@ -20,6 +20,7 @@ from twisted_broker.config import (
     text_of,
     topic_config,
 )
+from twisted_broker.config_validation import check_together
 
 
 @pytest.mark.parametrize(
@@ -201,4 +202,15 @@ def test_a_lone_voter_and_a_broker_of_other_controllers_are_fine():
             {"process.roles": "broker", "controller.quorum.voters": "7@a:9093,8@b:9093"}
         ).node_id
         == 1
+    )
+
+
+def test_the_metadata_directory_is_one_of_the_log_directories() -> None:
+    """Another one is refused in a line that names the setting, before anything is opened."""
+    inside = {"log.dirs": "/a,/b/", "metadata.log.dir": "/b", "process.roles": "broker,controller"}
+    check_together(BrokerConfig(inside))
+    with pytest.raises(ConfigError) as caught:
+        check_together(BrokerConfig(inside | {"metadata.log.dir": "/elsewhere"}))
+    assert str(caught.value) == (
+        "setting metadata.log.dir='/elsewhere' is refused: it takes one of log.dirs: /a, /b/"
     )

@@ -5,6 +5,7 @@ themselves are in `tests/compat/test_cluster.py`.
 from __future__ import annotations
 
 from pathlib import Path
+from random import Random
 
 import pytest
 from twisted.logger import capturedLogs, formatEvent
@@ -123,7 +124,7 @@ def test_all_leave_side_by_side() -> None:
 
     def world(config: BrokerConfig) -> Runtime:
         made = worlds[config.node_id] = MemoryBroker(world=house)
-        made.runtime.random.seed(config.node_id)
+        made.runtime.random = Random(config.node_id)
         return made.runtime
 
     options = (

@@ -315,8 +315,9 @@ def test_a_disk_that_fails_under_the_copy_fails_its_directory() -> None:
     directory serves.
     """
     controller = memory_controller().start()
-    node = memory_broker(controller, files=SimDisk(3), log_dirs="/data,/more").start()
-    node.files.faults.append(Fault(EIO, "write", "/data/__cluster_metadata-0"))
+    disk = SimDisk(3)
+    node = memory_broker(controller, files=disk, log_dirs="/data,/more").start()
+    disk.faults.append(Fault(EIO, "write", "/data/__cluster_metadata-0"))
     topic = CreatableTopic(name="t", num_partitions=2, replication_factor=1)
     node.ask(CreateTopicsRequest(topics=[topic], timeout_ms=1000), 7)
     node.pass_time(5)
@@ -334,5 +335,5 @@ def test_a_node_that_is_the_controller_too_keeps_one_log() -> None:
     assert [
         name for name in node.files.listdir("/data") if name.startswith("__cluster_metadata")
     ] == ["__cluster_metadata-0"]
-    assert node.broker._copy is None
+    assert node.broker.role.copy is None
     node.stop()

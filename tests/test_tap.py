@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from twisted_broker import tap
-from twisted_broker.config_validation import doubtful
+from twisted_broker.config_validation import warnings_for
 from twisted_broker.net.listeners import plan_listeners
 from twisted_broker.tap import Options
 
@@ -188,7 +188,7 @@ def test_what_will_hardly_do_is_a_warning(interval: str, lines: int) -> None:
     """Heartbeats that a session of 9 s hardly outlives: Kafka starts, and complains; the
     controller may have another time-out.
     """
-    said = doubtful(options("--set", f"broker.heartbeat.interval.ms={interval}").broker_config)
+    said = warnings_for(options("--set", f"broker.heartbeat.interval.ms={interval}").broker_config)
     assert len(said) == lines and all("broker.session.timeout.ms=9000" in words for words in said)
 
 
@@ -255,8 +255,8 @@ def test_the_file_limit_is_raised_as_far_as_the_system_lets_us(
         assert limits[1] == hard
         now[0] = limits[0]
 
-    monkeypatch.setattr(tap.resource, "getrlimit", lambda which: (soft, hard))
-    monkeypatch.setattr(tap.resource, "setrlimit", setrlimit)
+    monkeypatch.setattr(resource, "getrlimit", lambda which: (soft, hard))
+    monkeypatch.setattr(resource, "setrlimit", setrlimit)
     assert tap.raise_file_limit() == given
     assert now[0] == (given if soft != INFINITE else soft)
 

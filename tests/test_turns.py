@@ -5,6 +5,7 @@ others.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -17,7 +18,8 @@ from twisted_broker.turns import PIECES_PER_TURN, SECONDS_PER_TURN, Turns
 
 def test_a_turn_ends_when_its_time_is_over() -> None:
     """By the clock, with the piece that passes the budget."""
-    clock, done = TurnClock(), []
+    clock = TurnClock()
+    done: list[Any] = []
     turns = Turns(clock)
 
     def work() -> Iterator[None]:
@@ -38,7 +40,8 @@ def test_a_turn_ends_when_its_time_is_over() -> None:
 
 def test_a_turn_ends_although_the_clock_stands_still() -> None:
     """A simulated clock does, and endless work must not hold its turn for ever."""
-    clock, done = TurnClock(), []
+    clock = TurnClock()
+    done: list[Any] = []
 
     def work() -> Iterator[None]:
         while True:
@@ -53,7 +56,8 @@ def test_a_turn_ends_although_the_clock_stands_still() -> None:
 
 def test_work_takes_turns_piece_by_piece() -> None:
     """Short work does not wait for the end of long work; small work is done on return."""
-    clock, done = TurnClock(), []
+    clock = TurnClock()
+    done: list[Any] = []
 
     def work(name: str, pieces: int) -> Iterator[None]:
         for _ in range(pieces - 1):
@@ -72,7 +76,8 @@ def test_work_takes_turns_piece_by_piece() -> None:
 
 def test_work_that_waits_goes_on_when_its_deferred_fires() -> None:
     """With a result or a failure; meanwhile there is no turn for it."""
-    clock, done = TurnClock(), []
+    clock = TurnClock()
+    done: list[Any] = []
     first: Deferred[Any] = Deferred()
     second: Deferred[Any] = Deferred()
     second.addErrback(lambda _: None)
@@ -96,7 +101,8 @@ def test_work_that_waits_goes_on_when_its_deferred_fires() -> None:
 
 def test_work_that_fails_ends_alone(caplog: Any) -> None:
     """Its traceback is logged, the others go on."""
-    clock, done = TurnClock(), []
+    clock = TurnClock()
+    done: list[Any] = []
 
     def fails() -> Iterator[None]:
         yield
@@ -115,7 +121,9 @@ def test_work_that_fails_ends_alone(caplog: Any) -> None:
 
 def test_nothing_runs_after_the_end() -> None:
     """Neither what was under way nor what waited."""
-    clock, done, gate = TurnClock(), [], Deferred()
+    clock = TurnClock()
+    done: list[Any] = []
+    gate: Deferred[Any] = Deferred()
 
     def work(wait: Deferred[Any] | None) -> Iterator[Deferred[Any] | None]:
         yield wait
@@ -138,18 +146,20 @@ def test_one_slice_of_one_request_a_turn() -> None:
     turns = Turns(clock)
     served: list[int] = []
 
+    def next_one(number: int, _: None) -> None:
+        go_on(number)
+
     def go_on(number: int) -> None:
         served.append(number)
         if served.count(number) < 3:
             turns.next_turn().addCallback(lambda _: go_on(number))
 
     for number in range(10):
-        turns.next_turn().addCallback(lambda _, number=number: go_on(number))
+        turns.next_turn().addCallback(partial(next_one, number))
     number_of_turns = 0
     while clock.getDelayedCalls():
         assert len(clock.getDelayedCalls()) == 1
-        clock.getDelayedCalls()[0].func()
-        clock.calls.pop(0)
+        clock.calls.pop(0).func()
         number_of_turns += 1
         assert len(served) == number_of_turns
     assert served == [*range(10)] * 3

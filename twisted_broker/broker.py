@@ -1,18 +1,18 @@
-"""One broker: its parts, joined; how it starts and how it stops. The composition root.
+"""One node, the composition root: makes its parts, starts and stops them.
 
-Owns the order of starting and stopping, and which part knows which.
+Owns the order of starting and stopping, and which part gets which collaborators.
 
 1. Start: directories claimed and logs loaded; controller (its listener, then its epoch); the
    broker's ports bound, still closed to clients; metadata followed, registration, caught up,
-   unfenced; then clients are let in, and `ready` fires.
+   unfenced; then clients are let in, and `start` ends.
 2. Stop, as Kafka does: leadership handed over (controlled shutdown; how long that may take:
    `cluster/controlled_shutdown.py`), listeners closed, coordinators, replica manager with its
    high-watermark checkpoint, controller, logs closed cleanly with their mark. Each step happens
    whatever became of the one before.
 3. A broker talks to its controller over the network only, also when both are in one process.
-4. A start that fails gives everything back.
+4. A start that fails stops what it started.
 
-Ring 2. Source: Kafka's `BrokerServer`, `ControllerServer`. Leaves out: options (`tap.py`), the
+Ring 2. Source: Kafka's `BrokerServer`, `ControllerServer`. Not here: options (`tap.py`), the
 service around it (`broker_service.py`).
 """
 
@@ -20,8 +20,10 @@ from __future__ import annotations
 
 import posixpath
 from collections import deque
-from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
 
 from twisted.internet.defer import ensureDeferred
 from twisted.internet.error import CannotListenError
@@ -30,8 +32,8 @@ from twisted.logger import Logger
 from twisted_broker.api.context import BrokerParts, Listener
 from twisted_broker.api.dispatch import BoundRoute, Dispatcher
 from twisted_broker.cluster.metadata_check import MetadataDamage, recover_hint
-from twisted_broker.config import BrokerConfig
-from twisted_broker.interfaces import Runtime, TopicPartition
+from twisted_broker.config import BrokerConfig, LiveConfig
+from twisted_broker.interfaces import IDelayedCall, Runtime, TopicPartition
 from twisted_broker.log.errors import CheckpointError, LogDirFailure
 from twisted_broker.log.log_directory import LogDirMismatch
 from twisted_broker.log.log_manager import LogManager
@@ -46,15 +48,23 @@ from twisted_broker.net.listeners import EndPoint, ListenerPlan, OpenListeners, 
 from twisted_broker.net.request_bytes import RequestBytes
 from twisted_broker.security.acl import AllowAll
 from twisted_broker.settings import INT_MAX, ConfigError
+from twisted_broker.turns import Turns
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.primitives import uuid_text
 
 if TYPE_CHECKING:
+    from twisted_broker.cluster.alter_partition_manager import AlterPartitionManager
+    from twisted_broker.cluster.controller import Controller
+    from twisted_broker.cluster.directories import DirectoryAssignments
+    from twisted_broker.cluster.forwarding_manager import ForwardingManager
     from twisted_broker.cluster.lifecycle import BrokerLifecycle
     from twisted_broker.cluster.metadata_copy import MetadataCopy
     from twisted_broker.cluster.observer import MetadataObserver
+    from twisted_broker.coordinator.group_coordinator import GroupCoordinator
     from twisted_broker.image.metadata_image import MetadataDelta, MetadataImage
+    from twisted_broker.replication.fetcher.fetcher_manager import ReplicaFetcherManager
     from twisted_broker.replication.fetcher.leader_endpoint import BrokerEndPoint
+    from twisted_broker.replication.replica_manager import ReplicaManager
 
 _log = Logger(namespace="replog")
 
@@ -72,10 +82,26 @@ STARTING_ERRORS = (
 )
 
 
+@dataclass(frozen=True, slots=True)
+class BrokerRole:
+    """What a node with the role `broker` consists of besides its logs."""
+
+    observer: MetadataObserver
+    lifecycle: BrokerLifecycle
+    alter_partition: AlterPartitionManager
+    replica_manager: ReplicaManager
+    fetchers: ReplicaFetcherManager
+    forwarding: ForwardingManager
+    assignments: DirectoryAssignments
+    groups: GroupCoordinator
+    copy: MetadataCopy | None
+
+
 class Broker:
     """One node: broker, controller or both.
 
     `cluster_id` None: the directory's, or a new one. `descriptors`: how many it may use.
+    `on_fatal(reason)`: it cannot go on.
     """
 
     def __init__(
@@ -84,20 +110,15 @@ class Broker:
         runtime: Runtime,
         cluster_id: str | None = None,
         descriptors: int = INT_MAX,
+        on_fatal: Callable[[str], None] = lambda reason: None,
     ) -> None:
-        self.config = config
+        self.config = config = LiveConfig(config)
+        self._on_fatal = on_fatal
         self._shares = DescriptorShares(descriptors, len(config.log_directories))
         self.runtime = runtime
         self.plan: ListenerPlan = plan_listeners(config)
         self._is_formatted = False
         self.cluster_id = self._cluster_id(cluster_id)
-        self.parts = BrokerParts(
-            node_id=config.node_id,
-            cluster_id=self.cluster_id,
-            config=config,
-            runtime=runtime,
-            authorizer=AllowAll(),
-        )
         self.log_manager = LogManager(
             runtime,
             config,
@@ -105,8 +126,6 @@ class Broker:
             directory_failed=self._directory_failed,
             most_files=self._shares.files,
         )
-        self._shares.open_files = self.log_manager.directories.descriptors
-        self.parts.log_manager = self.log_manager
         self.listeners: list[Listener] = []
         self._open = OpenListeners(runtime)
         self._factories: list[ConnectionFactory] = []
@@ -114,23 +133,43 @@ class Broker:
         self._counts = ConnectionCounts(
             config.integer("max.connections"),
             config.integer("max.connections.per.ip"),
-            self._shares.clients,
+            lambda: self._shares.clients(self.log_manager.directories.descriptors()),
         )
         self._request_bytes = RequestBytes(config.integer("queued.max.request.bytes"))
         self._undo: list[Callable[[], Awaitable[None]]] = []
-        self._observer: Any = None
-        self._lifecycle: Any = None
-        self._isr_changes: Any = None
-        self._assignments: Any = None
-        self._copy: MetadataCopy | None = None
+        self._turns = Turns(runtime.clock)
+        self._controller: Controller | None = None
+        self.role: BrokerRole | None = None
+        self.parts = self._make_parts({})
         self._started = self._stopping = self._caught_up = False
         self._deltas: deque[MetadataDelta] = deque()
-        self._delta_call: Any = None
-        self.fatal: Callable[[str], None] = lambda reason: None
+        self._delta_call: IDelayedCall | None = None
+        config.subscribe(self._counts.settings_changed)
 
     @property
     def roles(self) -> tuple[str, ...]:
         return self.config.names("process.roles")
+
+    def _make_parts(self, features: Mapping[str, tuple[int, int]]) -> BrokerParts:
+        """Of what is there by now: the controller's listener opens before a broker's parts are
+        made.
+        """
+        role = self.role
+        return BrokerParts(
+            node_id=self.config.node_id,
+            cluster_id=self.cluster_id,
+            config=self.config,
+            runtime=self.runtime,
+            authorizer=AllowAll(),
+            features=features,
+            log_manager=self.log_manager,
+            replica_manager=None if role is None else role.replica_manager,
+            metadata=None if role is None else role.observer,
+            forwarding=None if role is None else role.forwarding,
+            groups=None if role is None else role.groups,
+            controller=self._controller,
+            turns=self._turns,
+        )
 
     def _cluster_id(self, wanted: str | None) -> str:
         """The cluster id of the log directories; "" when only a remote controller knows it.
@@ -155,10 +194,11 @@ class Broker:
 
     async def _adopt_cluster_id(self) -> None:
         """A new broker belongs to the cluster of its controller."""
-        from twisted_broker.cluster.cluster_id import ask_cluster_id
+        from twisted_broker.cluster.cluster_id import fetch_cluster_id
 
-        found = await ask_cluster_id(self.runtime, self._controllers(), lambda: self._stopping)
-        self.cluster_id = self.parts.cluster_id = self.log_manager.cluster_id = found
+        found = await fetch_cluster_id(self.runtime, self._controllers(), lambda: self._stopping)
+        self.cluster_id = self.log_manager.cluster_id = found
+        self.parts = self._make_parts({})
 
     def served(self) -> list[BoundRoute]:
         """What its listeners have been asked for so far, for their counts."""
@@ -180,24 +220,19 @@ class Broker:
             if "broker" in self.roles:
                 await self._start_broker()
             self._started = True
-            self.parts.listeners = tuple(self.listeners)
         except Exception:  # not when this coroutine is thrown away: nothing may run then
             await self.stop()
             raise
 
     async def _start_logs(self) -> None:
-        """Directories that were not loaded are only let go: nothing is written to what is
-        perhaps another process's.
+        """Directories that were not loaded are only released: they may be another process's, so
+        nothing is written to them.
         """
-        if (
-            "controller" in self.roles
-            and self.metadata_directory in self.log_manager.directories.by_path
-        ):
-            self.log_manager.directories.by_path[
-                self.metadata_directory
-            ].before_format = self._found_metadata
+        is_controller = "controller" in self.roles
         try:
-            await self.log_manager.start()
+            await self.log_manager.start(
+                {self.metadata_directory: self._format_metadata} if is_controller else None
+            )
         except GeneratorExit:  # this coroutine is thrown away: nothing may be waited for
             for directory in self.log_manager.directories.by_path.values():
                 directory.disk.stop()
@@ -214,14 +249,14 @@ class Broker:
                 id=self.cluster_id,
             )
 
-    def _found_metadata(self) -> None:
+    def _format_metadata(self) -> None:
         """The metadata of a new cluster, before the directory bears its id.
 
         MetadataDamage: the cluster is not new, and its metadata is gone.
         """
-        from twisted_broker.cluster.metadata_log import found_metadata
+        from twisted_broker.cluster.metadata_log import format_metadata
 
-        found_metadata(
+        format_metadata(
             self.runtime.files,
             self.metadata_directory,
             self.cluster_id,
@@ -235,16 +270,22 @@ class Broker:
         from twisted_broker.image.entries import Endpoint
 
         directory = self.metadata_directory
-        log = open_metadata_log(
+        open_log = partial(
+            open_metadata_log,
             self.runtime.files,
             self.log_manager.directories.worker(directory),
             directory,
             self.config.node_id,
             self.runtime.wall_ms,
         )
-        controller = Controller(self.cluster_id, self.runtime, self.config, log)
-        controller.broke = lambda error: self.fatal(f"the metadata log failed: {error}")
-        self.parts.controller, self.parts.features = controller, dict(SUPPORTED_FEATURES)
+        controller = self._controller = Controller(
+            self.cluster_id,
+            self.runtime,
+            self.config,
+            open_log,
+            lambda error: self._on_fatal(f"the metadata log failed: {error}"),
+        )
+        self.parts = self._make_parts(SUPPORTED_FEATURES)
         self._undo.append(self._stop_controller)
         found = [
             await self._listen(endpoint, is_controller=True) for endpoint in self.plan.controller
@@ -259,9 +300,9 @@ class Broker:
 
     async def _listen(self, endpoint: EndPoint, is_controller: bool) -> Listener:
         """Opens a port; for a broker's port, clients wait until they are let in."""
-        told = self.plan.advertised.get(endpoint.name, endpoint)
+        advertised = self.plan.advertised.get(endpoint.name, endpoint)
         dispatcher = Dispatcher(
-            self.parts, Listener(endpoint.name, told.host, told.port, is_controller)
+            self.parts, Listener(endpoint.name, advertised.host, advertised.port, is_controller)
         )
         factory = ConnectionFactory(
             self.runtime,
@@ -277,7 +318,7 @@ class Broker:
         self._factories.append(factory)
         self._dispatchers.append(dispatcher)
         dispatcher.listener = await self._open.open(
-            endpoint, factory, told, is_controller, let_in=is_controller
+            endpoint, factory, advertised, is_controller, let_in=is_controller
         )
         self.listeners.append(dispatcher.listener)
         return dispatcher.listener
@@ -290,25 +331,31 @@ class Broker:
         from twisted_broker.cluster.forwarding_manager import ForwardingManager
         from twisted_broker.cluster.lifecycle import BrokerLifecycle
         from twisted_broker.cluster.observer import MetadataObserver
+        from twisted_broker.coordinator.coordinator_context import coordinator_settings
         from twisted_broker.coordinator.offsets_store import group_coordinator
         from twisted_broker.replication.fetcher.fetcher_manager import ReplicaFetcherManager
         from twisted_broker.replication.replica_manager import ReplicaManager
 
-        runtime, config, parts = self.runtime, self.config, self.parts
-        base = self._open_copy()
+        runtime, config = self.runtime, self.config
+        copy, base = self._open_copy()
         if not self.log_manager.directories.online():
             raise LogDirFailure(", ".join(self.log_manager.directories.by_path), None)
-        directory_id = self.log_manager.directories.online()[0].directory_id
         observer = MetadataObserver(
-            runtime, config, self.cluster_id, self._controllers(), directory_id, self._copy, base
+            runtime,
+            config,
+            self.cluster_id,
+            self._controllers(),
+            self.log_manager.directories.online()[0].directory_id,
+            copy,
+            base,
+            self._cannot_follow,
         )
-        observer.failed = self._cannot_follow
 
         def channel(purpose: str) -> ControllerChannel:
             return ControllerChannel(runtime, observer, f"broker-{config.node_id}-{purpose}")
 
-        lifecycle = BrokerLifecycle(runtime, config, observer, channel("lifecycle"))
-        self._isr_changes = AlterPartitionManager(
+        lifecycle = BrokerLifecycle(runtime, config, observer, channel("lifecycle"), self._on_fatal)
+        alter_partition = AlterPartitionManager(
             runtime, config.node_id, channel("alter-partition"), lifecycle
         )
         replica_manager = ReplicaManager(
@@ -317,7 +364,7 @@ class Broker:
             config,
             self.log_manager,
             observer,
-            self._isr_changes,
+            alter_partition,
             lambda replicas: ReplicaFetcherManager(
                 replicas,
                 observer,
@@ -327,34 +374,39 @@ class Broker:
             ),
             self._take_over,
         )
-        parts.metadata, parts.replica_manager, parts.features = (
-            observer,
-            replica_manager,
-            dict(BROKER_FEATURES),
+        fetchers = replica_manager.fetchers
+        assert fetchers is not None
+        config.subscribe(lambda live: fetchers.resize(live.integer("num.replica.fetchers")))
+        forwarding = ForwardingManager(runtime, config.node_id, channel("forwarding"), lifecycle)
+        groups = group_coordinator(
+            runtime, config, replica_manager, observer, forwarding.create_topics, self._turns
         )
-        parts.forwarding = ForwardingManager(
-            runtime, config.node_id, channel("forwarding"), lifecycle
-        )
-        parts.producer_ids = parts.forwarding.producer_ids
-        self._assignments = DirectoryAssignments(
+        config.subscribe(lambda live: groups.update_settings(coordinator_settings(live)))
+        assignments = DirectoryAssignments(
             runtime, config.node_id, channel("directories"), lifecycle, self._directory_of
         )
-        self._observer, self._lifecycle = observer, lifecycle
-        # Late: whoever runs this broker sets `fatal` after it was made.
-        lifecycle.refused = lambda reason: self.fatal(reason)  # noqa: PLW0108
-        observer.subscribe(self._metadata_changed)
-        parts.groups = group_coordinator(
-            runtime, config, replica_manager, observer, parts.forwarding.create_topics, parts.turns
+        self.role = BrokerRole(
+            observer,
+            lifecycle,
+            alter_partition,
+            replica_manager,
+            fetchers,
+            forwarding,
+            assignments,
+            groups,
+            copy,
         )
+        self.parts = self._make_parts(BROKER_FEATURES)
+        observer.subscribe(self._metadata_changed)
         self._undo.append(self._stop_membership)
         observer.start()
         self._undo.append(self._stop_serving)
         for endpoint in self.plan.broker:
             await self._listen(endpoint, is_controller=False)
-        self._tell_addresses()
-        await self._join(observer, lifecycle)
+        self._set_advertised_listeners()
+        await self._join(self.role)
 
-    def _open_copy(self) -> MetadataImage:
+    def _open_copy(self) -> tuple[MetadataCopy | None, MetadataImage]:
         """This broker's own copy of the metadata, where it is not the controller's own log; the
         image that it gives.
         """
@@ -364,23 +416,24 @@ class Broker:
         path = self.metadata_directory
         directory = self.log_manager.directories.by_path.get(path)
         if "controller" in self.roles or directory is None or directory.failed is not None:
-            return EMPTY
+            return None, EMPTY
         runtime = self.runtime
         try:
-            self._copy, base, told = open_metadata_copy(
+            copy, base, warning = open_metadata_copy(
                 runtime.files,
                 directory.disk,
                 path,
                 runtime.wall_ms,
                 runtime.random.getrandbits(128),
+                lambda error: self._copy_failed(path, error),
+                lambda text: _log.warn("{text}", text=text),
             )
         except OSError as error:
             self.log_manager.directories.fail(path, error)
-            return EMPTY
-        if told:
-            _log.error("{told}", told=told)
-        self._copy.broke = lambda error: self._copy_failed(path, error)
-        return base
+            return None, EMPTY
+        if warning:
+            _log.error("{warning}", warning=warning)
+        return copy, base
 
     def _copy_failed(self, path: str, error: BaseException) -> None:
         """The metadata is followed on; the disk has failed."""
@@ -391,9 +444,10 @@ class Broker:
     def _cannot_follow(self, error: BaseException) -> None:
         from twisted_broker.cluster.metadata_loader import MetadataRegression
 
-        host, port = self._observer.address
+        assert self.role is not None
+        host, port = self.role.observer.address
         if isinstance(error, MetadataRegression):
-            self.fatal(
+            self._on_fatal(
                 f"the metadata of the controller at {host}:{port} cannot be that of this "
                 f"broker's data: {error}. Nothing was deleted. "
                 "A controller that lost its directory, or got an older copy of it, is "
@@ -402,18 +456,18 @@ class Broker:
         elif isinstance(error, BrokerError) and error.code == ErrorCode.INCONSISTENT_CLUSTER_ID:
             ensureDeferred(self._belongs_elsewhere(host, port))
         else:
-            self.fatal(f"the metadata log cannot be followed: {error}")
+            self._on_fatal(f"the metadata log cannot be followed: {error}")
 
     async def _belongs_elsewhere(self, host: str, port: int) -> None:
         """Tells whose the controller is."""
-        from twisted_broker.cluster.cluster_id import ask_once
+        from twisted_broker.cluster.cluster_id import fetch_cluster_id_once
 
         try:
-            other = f"cluster {await ask_once(self.runtime, host, port)}"
+            other = f"cluster {await fetch_cluster_id_once(self.runtime, host, port)}"
         except Exception:
             other = "another cluster"
         hint = recover_hint(self.metadata_directory)
-        self.fatal(
+        self._on_fatal(
             f"the controller at {host}:{port} belongs to {other}, this broker's "
             f"{', '.join(self.config.log_directories)} to cluster "
             f"{self.cluster_id}: name that cluster's controller; or, if the controller lost "
@@ -432,17 +486,19 @@ class Broker:
             connect_timeout_ms=min(timeout_ms, 10_000),
         )
 
-    def _tell_addresses(self) -> None:
+    def _set_advertised_listeners(self) -> None:
         """What is advertised becomes part of the configuration, with the ports that were found."""
-        told = ",".join(
+        advertised = ",".join(
             str(EndPoint(each.name, each.host, each.port))
             for each in self.listeners
             if not each.is_controller
         )
-        self.config = self.parts.config = BrokerConfig(
-            self.config.static | {"advertised.listeners": told},
-            self.config.cluster,
-            self.config.broker,
+        self.config.replace(
+            BrokerConfig(
+                self.config.static | {"advertised.listeners": advertised},
+                self.config.cluster,
+                self.config.broker,
+            )
         )
 
     def _directory_of(self, topic_partition: TopicPartition) -> bytes | None:
@@ -454,7 +510,8 @@ class Broker:
         found = self.log_manager.get(topic_partition)
         if found is not None:
             return self.log_manager.directories.of(found).directory_id
-        partition = self.parts.replica_manager.partitions.get(topic_partition)
+        assert self.role is not None
+        partition = self.role.replica_manager.partitions.get(topic_partition)
         return LOST if partition is not None and partition.offline else None
 
     def _controllers(self) -> list[tuple[str, int]]:
@@ -475,7 +532,7 @@ class Broker:
             )
         return addresses
 
-    async def _join(self, observer: MetadataObserver, lifecycle: BrokerLifecycle) -> None:
+    async def _join(self, role: BrokerRole) -> None:
         """Registers, waits until the metadata is here, and lets clients in once the controller
         lifted the fence.
         """
@@ -484,7 +541,7 @@ class Broker:
         from twisted_broker.image.entries import Endpoint
         from twisted_broker.image.metadata_image import MetadataDelta, MetadataImage
 
-        directories = self.log_manager.directories.online()
+        lifecycle, directories = role.lifecycle, self.log_manager.directories.online()
         lifecycle.start(
             self.cluster_id,
             new_uuid(self.runtime.random),
@@ -499,10 +556,10 @@ class Broker:
         )
         await lifecycle.caught_up
         self._caught_up = True
-        self._take_delta(MetadataDelta.between(MetadataImage(), observer.image))
+        self._take_delta(MetadataDelta.between(MetadataImage(), role.observer.image))
         lifecycle.ready_to_unfence()
         await lifecycle.unfenced
-        self.parts.groups.start()
+        role.groups.start()
         self._open.let_in()
 
     # while running
@@ -531,7 +588,7 @@ class Broker:
         """Settings first, then roles."""
         image = delta.after
         if delta.configs & {(4, ""), (4, str(self.config.node_id))}:
-            self._settings_changed(
+            self.config.replace(
                 self.config.with_dynamic(
                     image.config(4, ""), image.config(4, str(self.config.node_id))
                 )
@@ -539,57 +596,47 @@ class Broker:
         self._take_over(delta, image)
 
     def _take_over(self, delta: MetadataDelta, image: MetadataImage) -> None:
-        self.parts.replica_manager.apply_delta(delta, image)
-        self._assignments.apply_delta(delta)
-
-    def _settings_changed(self, config: BrokerConfig) -> None:
-        from twisted_broker.coordinator.coordinator_context import coordinator_settings
-
-        self.config = self.parts.config = self.log_manager.config = config
-        self.parts.replica_manager.config = config
-        self.parts.replica_manager.fetchers.resize(config.integer("num.replica.fetchers"))
-        self.parts.groups.update_settings(coordinator_settings(config))
-        self._counts.maximum = config.integer("max.connections")
-        self._counts.maximum_per_host = config.integer("max.connections.per.ip")
+        assert self.role is not None
+        self.role.replica_manager.apply_delta(delta, image)
+        self.role.assignments.apply_delta(delta)
 
     def _directory_failed(self, path: str, error: OSError) -> None:
         """Its replicas go offline, the controller hears of it; without any directory the broker
         stops, as Kafka's does.
         """
-        if self.parts.replica_manager is not None:
-            self.parts.replica_manager.directory_failed(path, error)
-        if self._lifecycle is not None:
-            self._lifecycle.directory_failed(
+        if self.role is not None:
+            self.role.replica_manager.directory_failed(path, error)
+            self.role.lifecycle.directory_failed(
                 self.log_manager.directories.by_path[path].directory_id
             )
         if not self.log_manager.directories.online() and self._started:
-            self.fatal(f"no log directory is left: {error}")
+            self._on_fatal(f"no log directory is left: {error}")
 
     # stopping
 
-    async def leave(self) -> None:
+    async def hand_over(self) -> None:
         """Hands leadership over (controlled shutdown), and follows nobody any more. `stop` begins
         with it.
 
         Nodes of one process do it side by side before any of them stops: none waits for one that
         leaves too, or fetches from one that is gone.
         """
-        if self._lifecycle is None or not self.config.boolean("controlled.shutdown.enable"):
+        role, own = self.role, self._controller
+        if role is None or not self.config.boolean("controlled.shutdown.enable"):
             return
-        own = self.parts.controller
         if own is not None and own.log.failed is not None:
             # the only controller is this one, and its disk failed: it never decides again
-            self._lifecycle.stop()
-        await self._lifecycle.controlled_shutdown()
-        self.parts.replica_manager.fetchers.shutdown()
+            role.lifecycle.stop()
+        await role.lifecycle.controlled_shutdown()
+        role.fetchers.shutdown()
 
-    def hurry(self) -> None:
+    def skip_handover(self) -> None:
         """Asked to stop once more: what is handed over is handed over.
 
         The rest of the stop is as orderly as ever.
         """
-        if self._lifecycle is not None:
-            self._lifecycle.hurry()
+        if self.role is not None:
+            self.role.lifecycle.skip_handover()
 
     async def stop(self) -> None:
         """Takes back what was started, in the reverse order; never raises."""
@@ -602,29 +649,34 @@ class Broker:
                 _log.failure("stopping goes on after a step that failed")
 
     async def _stop_serving(self) -> None:
-        await self.leave()
+        await self.hand_over()
         await self._open.close(lambda listener: not listener.is_controller)
         self._close_connections(on_controller=False)
-        self.parts.groups.stop()
-        self.parts.replica_manager.shutdown()
+        assert self.role is not None
+        self.role.groups.stop()
+        self.role.replica_manager.shutdown()
 
     async def _stop_membership(self) -> None:
-        for part in (self._isr_changes, self.parts.forwarding, self._assignments):
-            part.stop()
-        self._lifecycle.stop()
-        self._observer.stop()
-        if self._copy is not None:
-            self._copy.finish()
+        role = self.role
+        assert role is not None
+        role.alter_partition.stop()
+        role.forwarding.stop()
+        role.assignments.stop()
+        role.lifecycle.stop()
+        role.observer.stop()
+        if role.copy is not None:
+            role.copy.finish()
         if self._delta_call is not None:
             self._delta_call.cancel()
 
     async def _stop_controller(self) -> None:
-        self.parts.controller.stop()
+        assert self._controller is not None
+        self._controller.stop()
         await self._open.close(lambda listener: True)
         self._close_connections(on_controller=True)
 
     async def _stop_logs(self) -> None:
-        epoch = self._lifecycle.broker_epoch if self._lifecycle is not None else -1
+        epoch = self.role.lifecycle.broker_epoch if self.role is not None else -1
         await self.log_manager.shutdown(None if epoch < 0 else epoch)
 
     def _close_connections(self, on_controller: bool) -> None:

@@ -5,10 +5,10 @@ on.
 2. A start that fails, or an end that nobody asked for, is one line on the log, and the process
    leaves with status 1.
 3. The first SIGTERM or SIGINT begins an orderly stop; another one ends the wait for the controller
-   (`Broker.hurry`): what is not handed over yet is left, and the logs are closed cleanly all the
-   same.
+   (`Broker.skip_handover`): leaderships not handed over yet stay, and the logs are still closed
+   cleanly.
 
-Ring 2. Source: `twisted.application.service`. Leaves out: options (`tap.py`), the parts of a broker
+Ring 2. Source: `twisted.application.service`. Not here: options (`tap.py`), the parts of a broker
 (`broker.py`).
 """
 
@@ -27,7 +27,7 @@ from twisted.logger import Logger
 
 from twisted_broker.broker import STARTING_ERRORS, Broker
 from twisted_broker.config import BrokerConfig
-from twisted_broker.config_validation import doubtful
+from twisted_broker.config_validation import warnings_for
 from twisted_broker.interfaces import Runtime
 from twisted_broker.settings import INT_MAX
 from twisted_broker.status.http_server import StatusPort
@@ -56,13 +56,13 @@ class BrokerService(Service):
         run_file: str | None = None,
         reactor: Any,
         descriptors: int = INT_MAX,
-        when_asked_again: Callable[[Callable[[], None]], None] = lambda hurry: None,
+        on_stop_again: Callable[[Callable[[], None]], None] = lambda skip_handover: None,
         when_ready: Callable[[], None] = lambda: None,
     ) -> None:
         """`descriptors`: how many this process may open.
 
-        `when_asked_again(hurry)`: the process calls `hurry` at every further request to stop, once
-        it stops.
+        `on_stop_again(skip_handover)`: once it stops, the process calls `skip_handover` at every
+        further request to stop.
         """
         self.config = config
         self.runtime = runtime
@@ -70,7 +70,7 @@ class BrokerService(Service):
         self._cluster_id = cluster_id
         self._run_file = run_file
         self._descriptors = descriptors
-        self._when_asked_again = when_asked_again
+        self._on_stop_again = on_stop_again
         self._when_ready = when_ready
         self._reactor = reactor
         self._starting: Deferred[None] | None = None
@@ -88,10 +88,10 @@ class BrokerService(Service):
             remove_stale_run_file(self._run_file)
         self._starting = ensureDeferred(self._start())
 
-    def _say_settings(self) -> None:
+    def _log_settings(self) -> None:
         for name in self.config.unknown():
             _log.warn("setting {name} is not known here", name=name)
-        for words in doubtful(self.config):
+        for words in warnings_for(self.config):
             _log.warn("{words}", words=words)
         if self.config.without_effect():
             _log.info(
@@ -100,13 +100,14 @@ class BrokerService(Service):
             )
 
     async def _start(self) -> None:
-        self._say_settings()
+        self._log_settings()
         try:
-            self.broker = Broker(self.config, self.runtime, self._cluster_id, self._descriptors)
-            self.broker.fatal = self._fail
+            self.broker = Broker(
+                self.config, self.runtime, self._cluster_id, self._descriptors, self._fail
+            )
             await self._start_broker(self.broker)
             self._when_ready()
-            self._tell()
+            self._announce()
         except STARTING_ERRORS as error:
             self._fail(str(error))
         except Exception:
@@ -115,7 +116,8 @@ class BrokerService(Service):
 
     async def _start_broker(self, broker: Broker) -> None:
         """It tells of itself from the beginning, and to the end (`_stop_broker`)."""
-        port = StatusPort(broker.parts, broker.served, broker.config.integer("replog.status.port"))
+        number = broker.config.integer("replog.status.port")
+        port = StatusPort(broker.runtime, lambda: broker.parts, broker.served, number)
         self._status_ports[broker] = port
         await port.open()
         await broker.start()
@@ -133,7 +135,7 @@ class BrokerService(Service):
             listeners, broker.config.log_directories[0], self._status_ports[broker].address
         )
 
-    def _tell(self) -> None:
+    def _announce(self) -> None:
         """The ready line and the run file."""
         assert self.broker is not None
         clients = [each for each in self.broker.listeners if not each.is_controller]
@@ -168,14 +170,14 @@ class BrokerService(Service):
         if self.broker is not None:
             await self._stop_broker(self.broker)
 
-    def _hurry(self) -> None:
+    def _skip_handover(self) -> None:
         if self.broker is not None:
-            self.broker.hurry()
+            self.broker.skip_handover()
 
     def stopService(self) -> Deferred[None]:
         Service.stopService(self)
         self._stopping = True
-        self._when_asked_again(self._hurry)
+        self._on_stop_again(self._skip_handover)
         return ensureDeferred(self._stop())
 
 

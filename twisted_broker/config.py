@@ -1,8 +1,8 @@
 """THE settings table: every setting under Kafka's own name.
 
 Owns the rows (`BROKER_SETTINGS`, `TOPIC_SETTINGS`), the configuration of a broker built from them
-(`BrokerConfig`) and that of a partition's log (`LogConfig`). Command-line options, DescribeConfigs,
-AlterConfigs and the documentation are derived from the rows.
+(`BrokerConfig`; `LiveConfig` while it runs) and that of a partition's log (`LogConfig`).
+Command-line options, DescribeConfigs, AlterConfigs and the documentation are derived from the rows.
 
 1. A setting is one row; nobody else knows its default or range.
 2. A topic's value comes from the topic, else from the broker's setting of the same meaning (changed
@@ -16,7 +16,7 @@ sample server.properties for `SAMPLE_VALUES`. Rows are added when the code that 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -210,7 +210,7 @@ BROKER_SETTINGS: dict[str, Setting] = _table(
         "Time after which a snapshot is written; 0 never by time.",
         0,
     ),
-    _text("metadata.log.dir", None, "Directory of the metadata log; else the first of log.dirs."),
+    _text("metadata.log.dir", None, "Which of log.dirs has the metadata log; else the first."),
     # connections
     _bytes("socket.request.max.bytes", 104857600, "Longest request that is read.", 1),
     _long(
@@ -906,6 +906,30 @@ class BrokerConfig:
 
     def without_effect(self) -> list[str]:
         return sorted(name for name in self.static if name in NO_EFFECT)
+
+
+class LiveConfig(BrokerConfig):
+    """The configuration of a running broker: one object that all parts hold.
+
+    Who reads a setting when it needs it sees the change; who made something out of it subscribes.
+    """
+
+    __slots__ = ("_subscribers",)
+
+    def __init__(self, config: BrokerConfig) -> None:
+        super().__init__(config.static, config.cluster, config.broker)
+        self._subscribers: list[Callable[[BrokerConfig], None]] = []
+
+    def subscribe(self, subscriber: Callable[[BrokerConfig], None]) -> None:
+        """`subscriber(config)` is called after each change, in the order of subscribing."""
+        self._subscribers.append(subscriber)
+
+    def replace(self, config: BrokerConfig) -> None:
+        """The settings are those of `config` from now on."""
+        self.static, self.cluster, self.broker = config.static, config.cluster, config.broker
+        self._values = config._values
+        for subscriber in self._subscribers:
+            subscriber(self)
 
 
 def _broker_value(row: Setting, config: BrokerConfig) -> Value:

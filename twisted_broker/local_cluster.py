@@ -7,10 +7,10 @@ Owns what differs between them, and the order in which they start and stop.
 2. They talk over real TCP, as brokers on several machines do; nothing is shared but the process.
 3. Node 1 starts first, the others together. Ready means all are; then one line says how topics get
    several replicas, where they would get one.
-4. All leave side by side, so that nobody waits to hand leadership to one that leaves too; then the
+4. All hand over leadership side by side, so that none waits for a broker that stops too; then the
    others stop, and node 1 with the controller last.
 
-Ring 2. Source: issue "Replication", forms of a cluster. Leaves out: one broker's parts
+Ring 2. Source: issue "Replication", forms of a cluster. Not here: one broker's parts
 (`broker.py`).
 """
 
@@ -61,7 +61,7 @@ def node_settings(values: Mapping[str, str], node_id: int) -> dict[str, str]:
     return own
 
 
-def check_shared_out(values: Mapping[str, str]) -> None:
+def check_shared_roles(values: Mapping[str, str]) -> None:
     """Raises ConfigError for roles that several brokers of one process cannot share."""
     roles = values.get("process.roles", "broker,controller")
     if set(_listed(roles)) != {"broker", "controller"}:
@@ -119,7 +119,7 @@ class LocalCluster(BrokerService):
         run_file: str | None = None,
         reactor: Any,
         descriptors: int = INT_MAX,
-        when_asked_again: Callable[[Callable[[], None]], None] = lambda hurry: None,
+        on_stop_again: Callable[[Callable[[], None]], None] = lambda skip_handover: None,
         when_ready: Callable[[], None] = lambda: None,
     ) -> None:
         runtime = make_runtime(configs[0])
@@ -130,7 +130,7 @@ class LocalCluster(BrokerService):
             run_file=run_file,
             reactor=reactor,
             descriptors=descriptors // len(configs),
-            when_asked_again=when_asked_again,
+            on_stop_again=on_stop_again,
             when_ready=when_ready,
         )
         self.brokers: list[Broker] = []
@@ -142,11 +142,11 @@ class LocalCluster(BrokerService):
         return f"nodes 1 to {len(self._configs)}"
 
     async def _start(self) -> None:
-        self._say_settings()
+        self._log_settings()
         try:
             await self._start_all()
             self._when_ready()
-            self._tell()
+            self._announce()
         except STARTING_ERRORS as error:
             self._fail(str(error))
         except Exception:
@@ -156,7 +156,7 @@ class LocalCluster(BrokerService):
     async def _start_all(self) -> None:
         first = self._make(self._configs[0], self.runtime)
         await self._start_broker(first)
-        self._tell_ready(first)
+        self._log_ready(first)
         controllers = ",".join(each.address for each in first.listeners if each.is_controller)
         others = []
         for config in self._configs[1:]:
@@ -168,15 +168,14 @@ class LocalCluster(BrokerService):
 
     async def _start_one(self, broker: Broker) -> None:
         await self._start_broker(broker)
-        self._tell_ready(broker)
+        self._log_ready(broker)
 
     def _make(self, config: BrokerConfig, runtime: Runtime) -> Broker:
-        broker = Broker(config, runtime, self._cluster_id, self._descriptors)
-        broker.fatal = self._fail
+        broker = Broker(config, runtime, self._cluster_id, self._descriptors, self._fail)
         self.brokers.append(broker)
         return broker
 
-    def _tell_ready(self, broker: Broker) -> None:
+    def _log_ready(self, broker: Broker) -> None:
         first = next(each for each in broker.listeners if not each.is_controller)
         _log.info(
             "replog node {node} ready on {address}",
@@ -184,7 +183,7 @@ class LocalCluster(BrokerService):
             address=first.address,
         )
 
-    def _tell(self) -> None:
+    def _announce(self) -> None:
         hint = replication_hint(self.config, len(self.brokers))
         if hint:
             _log.info("{hint}", hint=hint)
@@ -200,14 +199,14 @@ class LocalCluster(BrokerService):
             self._run_file, self.brokers[0].cluster_id, ",".join(clients), controller, entries
         )
 
-    def _hurry(self) -> None:
+    def _skip_handover(self) -> None:
         for broker in self.brokers:
-            broker.hurry()
+            broker.skip_handover()
 
     async def _stop(self) -> None:
         if self._run_file is not None:
             remove_run_file(self._run_file)
-        await _side_by_side(broker.leave() for broker in self.brokers)
+        await _side_by_side(broker.hand_over() for broker in self.brokers)
         await _side_by_side(self._stop_broker(broker) for broker in self.brokers[1:])
         await _side_by_side(self._stop_broker(broker) for broker in self.brokers[:1])
 

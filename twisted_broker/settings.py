@@ -7,7 +7,7 @@ Owns `Setting` and the parsing of single values. The table of all settings is `c
 2. A refused value becomes `ConfigError`, one line that names the setting, the value and what would
    be accepted.
 
-Source: Kafka's `ConfigDef` (types, list syntax, range notation). Left out: passwords from providers
+Source: Kafka's `ConfigDef` (types, list syntax, range notation). Not here: passwords from providers
 and values that name a class, a file or a URL to load (RELIABILITY 5.2), on purpose.
 """
 

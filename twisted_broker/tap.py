@@ -112,9 +112,9 @@ class Options(UsageOptions):
         if brokers == 1:
             configs = [BrokerConfig(chosen)]
         else:
-            from twisted_broker.local_cluster import check_shared_out, node_settings
+            from twisted_broker.local_cluster import check_shared_roles, node_settings
 
-            check_shared_out(chosen)
+            check_shared_roles(chosen)
             configs = [
                 BrokerConfig(node_settings(chosen, node_id)) for node_id in range(1, brokers + 1)
             ]
@@ -187,7 +187,7 @@ def makeService(options: Options) -> Any:
         "reactor": clock,
         "descriptors": descriptors,
     }
-    more["when_asked_again"] = partial(_take_signals, clock)
+    more["on_stop_again"] = partial(_take_signals, clock)
     more["when_ready"] = _settle_heap
     if len(options.broker_configs) == 1:
         config = options.broker_config
@@ -201,11 +201,11 @@ def makeService(options: Options) -> Any:
     )
 
 
-def _take_signals(reactor: Any, hurry: Callable[[], None]) -> None:
-    """From now on the signals that ask for a stop call `hurry`, in the reactor's thread."""
+def _take_signals(reactor: Any, skip_handover: Callable[[], None]) -> None:
+    """From now on the signals that ask for a stop call `skip_handover`, in the reactor's thread."""
     for each in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         if signal.getsignal(each) is not signal.SIG_IGN:
-            signal.signal(each, lambda number, frame: reactor.callFromThread(hurry))
+            signal.signal(each, lambda number, frame: reactor.callFromThread(skip_handover))
 
 
 def _settle_heap() -> None:

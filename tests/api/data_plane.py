@@ -48,9 +48,9 @@ class Api:
             config=self.fixture.config,
             runtime=self.fixture.runtime,
             authorizer=authorizer or AllowAll(),
+            replica_manager=self.fixture.replicas,
+            metadata=self.fixture,
         )
-        parts.replica_manager = self.fixture.replicas
-        parts.metadata = self.fixture
         self.parts = parts
         self.client_id = "test"
         self.listener = Listener("PLAINTEXT", "127.0.0.1", 9092)

@@ -82,28 +82,29 @@ class ApiRun(BrokerRun):
         self.created: list[tuple[Any, Deferred[Any]]] = []
         self.coordinator.offsets_topic = OffsetsTopic(
             self.source, BrokerConfig({}), self._create, self.clock
-        )  # type: ignore[arg-type]
+        )
         self.parts = BrokerParts(
             node_id=1,
             cluster_id="c",
             config=BrokerConfig({}),
             runtime=SimpleNamespace(clock=self.clock),
             authorizer=self.acl,
-        )  # type: ignore[arg-type]
-        self.parts.groups, self.parts.metadata = self.coordinator, self.source
-        self.parts.turns = self.coordinator.context.turns
+            groups=self.coordinator,
+            metadata=self.source,
+            turns=self.coordinator.context.turns,
+        )
 
     def _create(self, request: Any) -> Deferred[Any]:
         self.created.append((request, Deferred()))
         return self.created[-1][1]
 
-    def start(self, request: Any, version: int, client_id: str | None = "client") -> Deferred[Any]:
+    def start(self, request: Any, version: int, client_id: str | None = "client") -> Any:
         row = ROWS[type(request).__name__.removesuffix("Request")]
         asked = decode(type(request), encode(request, version), version)
         context = RequestContext(
             self.parts, LISTENER, row.api_key, version, 1, client_id, "10.0.0.9"
         )
-        answered = ensureDeferred(row.function(False)(context, asked))
+        answered: Deferred[Any] = ensureDeferred(row.function(False)(context, asked))
 
         def refuse(failure: Failure) -> Any:
             failure.trap(BrokerError)

@@ -82,7 +82,7 @@ def test_the_quorum_is_described_through_a_broker(house: MemoryBroker, version: 
 
 def test_a_node_whose_metadata_log_fails_stops(house: MemoryBroker) -> None:
     """RL 8.1: a controller that cannot make its decisions durable must not look alive."""
-    house.broker.parts.controller.log._break(OSError(5, "the disk is gone"))
+    house.broker.parts.controller.log._fail(OSError(5, "the disk is gone"))
     assert len(house.fatal) == 1 and "the disk is gone" in house.fatal[0]
 
 

@@ -235,7 +235,7 @@ def test_texts_that_are_not_utf_8_are_served() -> None:
     string's length cannot.
     """
 
-    async def echo(context: Any, request: MetadataRequest) -> MetadataResponse:
+    async def echo(context: Any, request: Any) -> MetadataResponse:
         return MetadataResponse(cluster_id=f"{context.client_id} {request.topics[0].name}")
 
     server = Server(metadata=echo)

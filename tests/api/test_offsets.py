@@ -1,5 +1,7 @@
 """Committed offsets and FindCoordinator through the wire, at every version."""
 
+from typing import Any
+
 import pytest
 
 from tests.api.group_api import TOPIC_IDS, ApiRun, broker, each_version, image, topic
@@ -162,7 +164,7 @@ def test_offsets_of_an_earlier_topic_of_that_name_are_not_told_by_id():
     run = ApiRun()
     run.ask(commit(8, ("t", 0, 42)), 8)
     run.source.image = image(topic("t", b"N" * 16))
-    request = fetch(10, ("t", 0))
+    request: Any = fetch(10, ("t", 0))
     request.groups[0].topics[0].topic_id = b"N" * 16
     assert run.ask(request, 10).groups[0].topics[0].partitions[0].committed_offset == -1
     assert run.ask(fetch(10, everything=True), 10).groups[0].topics[0].partitions == []
@@ -271,7 +273,7 @@ def found(answer, version: int) -> list[tuple[int, int, str, int]]:
 def test_the_leader_of_the_groups_partition_coordinates_it(version):
     """Node id and address of that leader on the asking listener, at every version."""
     run = ApiRun()
-    offsets = topic("__consumer_offsets", b"O" * 16, 50, leader=1)
+    offsets: Any = topic("__consumer_offsets", b"O" * 16, 50, leader=1)
     offsets.partitions[partition_for("h", 50)] = offsets.partitions[0]._replace(leader=2)
     run.source.image = image(offsets, brokers=(broker(1), broker(2)))
     assert found(run.ask(find(version, "g"), version), version) == [(0, 1, "host-1", 9091)]

@@ -13,7 +13,7 @@ from twisted_broker.api.list_offsets import list_offsets
 from twisted_broker.api.offset_for_leader_epoch import offset_for_leader_epoch
 from twisted_broker.api.producers import describe_producers
 from twisted_broker.log.append_info import AppendOrigin
-from twisted_broker.wire.errors import BrokerError, ErrorCode
+from twisted_broker.wire.errors import BrokerError, ErrorCode, error_of
 from twisted_broker.wire.messages.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsRequest,
@@ -85,7 +85,7 @@ def test_the_special_offsets(version):
 
     def offset(timestamp: int) -> int | str:
         found = listed(api, timestamp, version)
-        return found.offset if found.error_code == 0 else ErrorCode(found.error_code).name
+        return found.offset if found.error_code == 0 else error_of(found.error_code).name
 
     assert (offset(LATEST), offset(EARLIEST)) == (6, 1)
     assert offset(MAX_TIMESTAMP) == (2 if version >= 7 else "UNSUPPORTED_VERSION")
@@ -270,13 +270,13 @@ def test_where_an_epoch_ends(version):
 
 def test_epoch_refusals():
     """RL 2.6, 5.1: Describe or ClusterAction; unknown, not led here, fenced."""
-    api = made(
-        {0: registration(leader_epoch=3), 1: registration(2, (2, 3))},
-        DenyList(("DESCRIBE", "secret"), ("DESCRIBE", "t"), ("CLUSTER_ACTION", "kafka-cluster")),
+    denying = DenyList(
+        ("DESCRIBE", "secret"), ("DESCRIBE", "t"), ("CLUSTER_ACTION", "kafka-cluster")
     )
+    api = made({0: registration(leader_epoch=3), 1: registration(2, (2, 3))}, denying)
     assert ended(api, 0, topic="secret").error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED
     assert ended(api, 0).error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED
-    api.parts.authorizer.denied.discard(("CLUSTER_ACTION", "kafka-cluster"))
+    denying.denied.discard(("CLUSTER_ACTION", "kafka-cluster"))
     assert ended(api, 0).error_code == ErrorCode.NONE
     assert ended(api, 0, partition=1).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
     assert ended(api, 0, partition=9).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION

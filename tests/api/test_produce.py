@@ -59,7 +59,7 @@ def made(states=None, authorizer=None, **settings) -> Api:
     return Api(fixture, authorizer)
 
 
-def codes(answer: ProduceResponse) -> list[ErrorCode]:
+def codes(answer: ProduceResponse) -> list[int]:
     return [
         partition.error_code
         for topic in answer.responses

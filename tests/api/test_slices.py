@@ -236,7 +236,7 @@ def worst() -> dict[str, tuple[Any, int]]:
 def one_turn(house: MemoryBroker) -> None:
     """As the reactor: what is due now, and not what that brings about."""
     clock = house.clock
-    due = [call for call in clock.getDelayedCalls() if call.getTime() <= clock.seconds()]
+    due: list[Any] = [call for call in clock.getDelayedCalls() if call.getTime() <= clock.seconds()]
     if not due:
         house.step()
     for call in due:

@@ -43,8 +43,8 @@ class ControllerFixture(Fixture):
             config=self.config,
             runtime=self.runtime,
             authorizer=self.authorizer,
+            controller=self.controller,
         )
-        parts.controller = self.controller
         dispatcher = Dispatcher(parts, Listener("CONTROLLER", "127.0.0.1", port, True))
         counts = ConnectionCounts(1000, 1000)
         self.factory = ConnectionFactory(
@@ -57,8 +57,8 @@ class ControllerFixture(Fixture):
 
     def crash(self) -> None:
         """The controller's process is gone: port and connections too."""
-        if self.controller._loop.running:
-            self.controller._loop.stop()
+        if self.controller._ticks.running:
+            self.controller._ticks.stop()
         self.port.stopListening()
         self.factory.close_all()
 
@@ -100,15 +100,23 @@ class MemberSide:
             served.runtime.disk,
             Random(node),
         )
+        self.ended: list[BaseException] = []
         self.observer = MetadataObserver(
-            self.runtime, self.config, CLUSTER_ID, bootstrap or [("127.0.0.1", PORT)]
+            self.runtime,
+            self.config,
+            CLUSTER_ID,
+            bootstrap or [("127.0.0.1", PORT)],
+            on_fatal=self.ended.append,
         )
         self.deltas: list[MetadataDelta] = []
-        self.ended: list[BaseException] = []
         self.observer.subscribe(self.deltas.append)
-        self.observer.failed = self.ended.append
+        self.refused: list[str] = []
         self.lifecycle = BrokerLifecycle(
-            self.runtime, self.config, self.observer, self.channel("lifecycle")
+            self.runtime,
+            self.config,
+            self.observer,
+            self.channel("lifecycle"),
+            self.refused.append,
         )
         self.isr_changes = AlterPartitionManager(
             self.runtime, node, self.channel("isr"), self.lifecycle

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -62,18 +63,21 @@ class Fixture:
         self.wall_ms = 1_700_000_000_000
         self.runtime = Runtime(
             self.clock, self.now, None, self.files, lambda directory: self.worker, Random(7)
-        )  # type: ignore[arg-type]
+        )
         self.config = BrokerConfig({"node.id": "1", **(settings or {})})
         self.authorizer: Any = AllowAll()
         self.directory = "/data"
+        self.fatal: list[BaseException] = []
         self.controller = self.open()
 
     def now(self) -> int:
         return self.wall_ms + int(self.clock.seconds() * 1000)
 
     def open(self) -> Controller:
-        log = open_metadata_log(self.files, self.worker, self.directory, 1, self.now)
-        return Controller(CLUSTER_ID, self.runtime, self.config, log)
+        open_log = partial(open_metadata_log, self.files, self.worker, self.directory, 1, self.now)
+        return Controller(
+            CLUSTER_ID, self.runtime, self.config, open_log, on_fatal=self.fatal.append
+        )
 
     def start(self) -> Fixture:
         self.controller.start([Endpoint("CONTROLLER", "127.0.0.1", 9093)])
@@ -81,8 +85,8 @@ class Fixture:
 
     def restart(self) -> Fixture:
         """As after a crash: nothing is closed."""
-        if self.controller._loop.running:
-            self.controller._loop.stop()
+        if self.controller._ticks.running:
+            self.controller._ticks.stop()
         self.controller = self.open()
         return self.start()
 
@@ -97,13 +101,14 @@ class Fixture:
             config=self.config,
             runtime=self.runtime,
             authorizer=self.authorizer,
+            controller=self.controller,
         )
-        parts.controller = self.controller
         return RequestContext(
             parts, Listener("CONTROLLER", "127.0.0.1", 9093, True), 0, version, 1, "test"
         )
 
-    def send(self, name: str, request: Any, version: int) -> Deferred[Any]:
+    def send(self, name: str, request: Any, version: int) -> Any:
+        """A Deferred; what is in its `result` the test knows."""
         return ensureDeferred(getattr(controller_requests, name)(self.context(version), request))
 
     def ask(self, name: str, request: Any, version: int) -> Any:

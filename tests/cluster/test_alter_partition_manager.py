@@ -32,7 +32,7 @@ class Channel:
         self.asked: list[broker_lifecycle_messages.AlterPartitionRequest] = []
         self._waiting: list[Deferred[Any]] = []
 
-    async def ask_once(self, request: Any, version: int) -> Any:
+    async def send_once(self, request: Any, version: int) -> Any:
         self.asked.append(decode(type(request), encode(request, version), version))
         waiting: Deferred[Any] = Deferred()
         self._waiting.append(waiting)

@@ -4,7 +4,7 @@ directories.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from twisted.internet.defer import Deferred, ensureDeferred
@@ -174,7 +174,7 @@ def forwarded(
     principal: str,
     host: str,
     version: int = 7,
-) -> Deferred[Any]:
+) -> Any:
     parts = BrokerParts(
         node_id=2,
         cluster_id="",
@@ -299,7 +299,7 @@ def test_many_who_wait_for_ids_share_one_block(fixture: ControllerFixture) -> No
     (member,) = members(fixture, 2)
     waiting = [ensureDeferred(member.forwarding.producer_ids.next()) for _ in range(50)]
     fixture.settle()
-    assert sorted(answer.result for answer in waiting) == list(range(50))
+    assert sorted(cast(int, answer.result) for answer in waiting) == list(range(50))
     assert fixture.controller.image.next_producer_id == 1000
 
 

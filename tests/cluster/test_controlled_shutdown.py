@@ -121,15 +121,15 @@ def test_asked_once_more(fixture: ControllerFixture) -> None:
     member = member_with_leadership(fixture)
     fixture.crash()
     listen_mute(fixture, PORT)
-    member.lifecycle.hurry()
+    member.lifecycle.skip_handover()
     assert member.lifecycle.state is BrokerState.RUNNING
     left = member.lifecycle.controlled_shutdown()
     fixture.pass_time(3.0)
     assert not left.called
     at = fixture.clock.seconds()
     with capturedLogs() as told:
-        member.lifecycle.hurry()
-        member.lifecycle.hurry()
+        member.lifecycle.skip_handover()
+        member.lifecycle.skip_handover()
     assert left.called and fixture.clock.seconds() == at
     assert [formatEvent(each) for each in told] == [
         (

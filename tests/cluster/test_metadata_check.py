@@ -8,7 +8,7 @@ import pytest
 
 from tests.cluster.fixtures import Fixture, StalledWorker
 from twisted_broker.cluster.metadata_check import MetadataDamage, reach_of, read_mark
-from twisted_broker.cluster.metadata_log import found_metadata
+from twisted_broker.cluster.metadata_log import format_metadata
 from twisted_broker.cluster.snapshots import list_snapshots
 from twisted_broker.log.checkpoints import read_whole
 from twisted_broker.log.memory import MemoryFileSystem
@@ -195,8 +195,8 @@ def test_a_new_controllers_metadata_comes_before_its_id() -> None:
     files = MemoryFileSystem()
     files.make_directories("/data")
     with pytest.raises(MetadataDamage, match="cluster X is gone"):
-        found_metadata(files, "/data", "X", is_new=False)
+        format_metadata(files, "/data", "X", is_new=False)
     assert files.listdir("/data") == []
-    found_metadata(files, "/data", "X", is_new=True)
+    format_metadata(files, "/data", "X", is_new=True)
     assert read_mark(files, DIRECTORY) == 0
-    found_metadata(files, "/data", "X", is_new=False)
+    format_metadata(files, "/data", "X", is_new=False)

@@ -13,6 +13,7 @@ from twisted_broker.cluster.metadata_check import read_mark
 from twisted_broker.cluster.metadata_copy import open_metadata_copy
 from twisted_broker.cluster.metadata_loader import MetadataRegression
 from twisted_broker.cluster.observer import MetadataObserver
+from twisted_broker.cluster.records import build_batch
 from twisted_broker.cluster.snapshots import list_snapshots
 from twisted_broker.config import BrokerConfig
 from twisted_broker.interfaces import Runtime
@@ -34,11 +35,17 @@ class Follower:
         self.fixture = fixture
         self.files = files if files is not None else MemoryFileSystem()
         self.files.make_directories("/own")
-        self.copy, self.base, self.told = open_metadata_copy(
-            self.files, InlineWorker(), "/own", fixture.now, 7
-        )
         self.broken: list[BaseException] = []
-        self.copy.broke = self.broken.append
+        self.warnings: list[str] = []
+        self.copy, self.base, self.told = open_metadata_copy(
+            self.files,
+            InlineWorker(),
+            "/own",
+            fixture.now,
+            7,
+            self.broken.append,
+            self.warnings.append,
+        )
         config = BrokerConfig(
             {"node.id": "2", **{name.replace("_", "."): value for name, value in settings.items()}}
         )
@@ -49,12 +56,17 @@ class Follower:
             self.files,
             lambda directory: InlineWorker(),
             Random(2),
-        )  # type: ignore[arg-type]
-        self.observer = MetadataObserver(
-            runtime, config, CLUSTER_ID, [("127.0.0.1", PORT)], copy=self.copy, base=self.base
         )
         self.ended: list[BaseException] = []
-        self.observer.failed = self.ended.append
+        self.observer = MetadataObserver(
+            runtime,
+            config,
+            CLUSTER_ID,
+            [("127.0.0.1", PORT)],
+            copy=self.copy,
+            base=self.base,
+            on_fatal=self.ended.append,
+        )
         self.observer.start()
         fixture.settle()
 
@@ -242,6 +254,23 @@ def test_a_disk_that_fails_ends_the_copy_only(
     fixture.settle()
     assert member.broken == [error] and member.copy.end_offset == end
     assert member.observer.image == fixture.controller.image and member.ended == []
+    member.stop()
+
+
+def test_a_copy_that_is_not_written_any_more_says_so_once(fixture: ControllerFixture) -> None:
+    """A batch that does not follow what is there, as behind a snapshot that ended within one: the
+    metadata is followed on, the disk is well, and one line says what becomes of the copy.
+    """
+    member = Follower(fixture)
+    end = member.copy.end_offset
+    behind = build_batch([records.NoOpRecord()], end - 1, fixture.controller.epoch, 0, 30)
+    member.copy.append(behind)
+    create(fixture, "u")
+    fixture.settle()
+    (line,) = member.warnings
+    assert COPY in line and "until its next start" in line
+    assert member.observer.image == fixture.controller.image
+    assert member.broken == member.ended == [] and member.copy.end_offset == end
     member.stop()
 
 

@@ -9,7 +9,7 @@ import pytest
 from tests.cluster.fixtures import CLUSTER_ID, Fixture, StalledWorker
 from twisted_broker.cluster import metadata_fetch
 from twisted_broker.cluster.snapshots import list_snapshots
-from twisted_broker.cluster.topic_names import METADATA_TOPIC, METADATA_TOPIC_ID
+from twisted_broker.topic_names import METADATA_TOPIC, METADATA_TOPIC_ID
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.messages import cluster, fetch, quorum
 from twisted_broker.wire.messages.topics import CreatableTopic, CreateTopicsRequest

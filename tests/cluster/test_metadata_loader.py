@@ -167,8 +167,8 @@ def test_where_the_last_batch_is_cut_off_reading_goes_on_behind_it() -> None:
 
 def test_committed_batches_are_handed_on_byte_for_byte() -> None:
     """Invariant 5: the copy gets what is below the high watermark, nothing above it."""
-    loader, taken = MetadataLoader(), []
-    loader.taken = taken.append
+    taken: list[bytes] = []
+    loader = MetadataLoader(on_committed=taken.append)
     log = [batch(0, topic(0)), batch(1, topic(1), topic(2)), batch(3, topic(3))]
     loader.batches(b"".join(log), 3)
     assert taken == [log[0] + log[1]]

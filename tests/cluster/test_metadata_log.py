@@ -12,8 +12,10 @@ import pytest
 
 from tests.cluster.fixtures import Fixture, StalledWorker
 from twisted_broker.cluster import metadata_log, metadata_store
+from twisted_broker.cluster.metadata_check import MetadataDamage
 from twisted_broker.cluster.quorum_state import read_quorum_state
 from twisted_broker.cluster.snapshots import SnapshotId, list_snapshots
+from twisted_broker.log.checkpoints import read_whole
 from twisted_broker.log.filesystem import OsFileSystem
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.messages import metadata_records as records
@@ -104,13 +106,11 @@ def test_a_disk_that_fails_ends_the_controller() -> None:
     worker = StalledWorker()
     fixture = Fixture(worker).start()
     worker.run()
-    broken: list[BaseException] = []
-    fixture.controller.broke = broken.append
     waiting = fixture.send("broker_registration", fixture.registration(), 4)
     worker.run(OSError(5, "the disk is gone"))
     with pytest.raises(BrokerError) as caught:
         waiting.result.raiseException()
-    assert caught.value.code is ErrorCode.NOT_CONTROLLER and len(broken) == 1
+    assert caught.value.code is ErrorCode.NOT_CONTROLLER and len(fixture.fatal) == 1
     waiting.addErrback(lambda failure: None)
     with pytest.raises(BrokerError) as caught:
         fixture.register()
@@ -124,8 +124,6 @@ def test_a_write_that_fails_ends_the_controller(
     """RL 8.1: also where the disk refuses the append itself; a stop afterwards is no second
     failure.
     """
-    broken: list[BaseException] = []
-    fixture.controller.broke = broken.append
 
     def refuse(*_: object) -> int:
         raise OSError(5, "the disk is gone")
@@ -133,7 +131,7 @@ def test_a_write_that_fails_ends_the_controller(
     monkeypatch.setattr(fixture.controller.log.log.segments.active.log.open(), "write_at", refuse)
     with pytest.raises(BrokerError):
         fixture.register()
-    assert len(broken) == 1
+    assert len(fixture.fatal) == 1
     with pytest.raises(BrokerError) as caught:
         fixture.register()
     assert caught.value.code is ErrorCode.NOT_CONTROLLER
@@ -171,11 +169,11 @@ def test_an_epoch_that_was_begun_is_never_led_again(fixture: Fixture) -> None:
     files, seen = fixture.files, fixture.controller.epoch
     again = fixture.open()
     write = again.log._write
-    again.log._write = lambda batch: (_ for _ in ()).throw(OSError(28, "full"))  # type: ignore[method-assign]
+    again.log._write = lambda batch: (_ for _ in ()).throw(OSError(28, "full"))
     again.log.replay()
     with pytest.raises(OSError):
         again.log.begin_epoch()
-    again.log._write = write  # type: ignore[method-assign]
+    again.log._write = write
     state = read_quorum_state(files, DIRECTORY)
     assert state is not None and state.leader_epoch == seen + 1
     fixture.restart()
@@ -412,3 +410,19 @@ def dump(path: Path) -> str:
     )
     assert "Could not" not in done.stdout and "isvalid: false" not in done.stdout
     return done.stdout
+
+
+@pytest.mark.parametrize("content", [b"", b"no json", b'{"data_version": 7}'])
+def test_a_quorum_state_that_cannot_be_read_is_one_line_with_the_remedy(content: bytes) -> None:
+    """Which epochs were led is not known then: nothing is led, nothing is changed."""
+    fixture = Fixture().start()
+    path = "/data/__cluster_metadata-0/quorum-state"
+    file = fixture.files.open(path)
+    file.truncate(0)
+    file.write_at(0, [content])
+    with pytest.raises(MetadataDamage) as caught:
+        fixture.restart()
+    line = str(caught.value)
+    assert line.startswith(f"{path}: ") and "\n" not in line
+    assert "`replog metadata recover --from A_BROKERS_LOG_DIR --to /data`" in line
+    assert read_whole(fixture.files, path) == content

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.cluster.test_three_brokers import Three
+from twisted_broker.interfaces import TopicPartition
 from twisted_broker.net.client import BrokerConnection
 from twisted_broker.testing.sim.cluster import SimCluster
 from twisted_broker.testing.sim.network import NetworkConditions
@@ -56,7 +57,11 @@ class Led(Three):
     def held(self, number: int) -> Any:
         """The partition as a broker holds it."""
         broker = self.node(number).broker
-        return None if broker is None else broker.parts.replica_manager.partitions.get(("t", 0))
+        return (
+            None
+            if broker is None
+            else broker.parts.replica_manager.partitions.get(TopicPartition("t", 0))
+        )
 
     @property
     def isr(self) -> list[int]:
@@ -189,7 +194,7 @@ def test_roles_and_settings_come_as_records_and_isr_changes_leave_as_alter_parti
         not led.image.brokers[3].fenced
         and led.partitions()[0].leader_epoch == led.held(LEADER).leader_epoch == 0
     )
-    replicas = led.node(LEADER).broker.parts.replica_manager  # type: ignore[union-attr]
+    replicas = led.node(LEADER).broker.parts.replica_manager
     assert (
         replicas.isr_shrinks == 1
         and led.held(LEADER).partition_epoch == led.partitions()[0].partition_epoch

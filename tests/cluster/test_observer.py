@@ -147,9 +147,14 @@ def test_a_dead_address_is_passed_over(fixture: ControllerFixture) -> None:
 def test_another_cluster_ends_it(fixture: ControllerFixture) -> None:
     """KRAFT 3.2: INCONSISTENT_CLUSTER_ID: give up, and say so once."""
     member = MemberSide(fixture, 2)
-    observer = MetadataObserver(member.runtime, member.config, "x" * 22, [("127.0.0.1", PORT)])
     ended: list[BaseException] = []
-    observer.failed = ended.append
+    observer = MetadataObserver(
+        member.runtime,
+        member.config,
+        "x" * 22,
+        [("127.0.0.1", PORT)],
+        on_fatal=ended.append,
+    )
     observer.start()
     fixture.pass_time(1.0)
     (error,) = ended
@@ -161,7 +166,7 @@ class OtherProgram(Protocol):
     """Has the controller's port now, and speaks something else."""
 
     def dataReceived(self, data: bytes) -> None:
-        self.transport.write(self.factory.says)  # type: ignore[union-attr, attr-defined]
+        self.transport.write(self.factory.says)
 
 
 @pytest.mark.parametrize(

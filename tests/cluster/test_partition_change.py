@@ -37,7 +37,7 @@ def rules(
 
 def after(state: PartitionRegistration, change: object) -> PartitionRegistration:
     assert change is not None
-    return state.changed(change)  # type: ignore[arg-type]
+    return state.changed(change)
 
 
 def test_the_next_replica_in_the_isr_leads_when_the_leader_goes() -> None:
@@ -185,7 +185,7 @@ def test_whatever_happens_the_outcome_is_sound(
     leader: int,
     elr: bool,
     unclean: bool,
-    doubtful: set[int],
+    warnings_for: set[int],
 ) -> None:
     """RL 9: the leader is in its ISR, or there is none; nobody is in ISR and ELR; nobody
     doubtful is eligible; epochs only grow.
@@ -197,13 +197,13 @@ def test_whatever_happens_the_outcome_is_sound(
         0,
         rules(live, elr=elr, unclean=unclean),
         isr=sorted(wanted & isr),
-        unclean_shutdown=doubtful,
+        unclean_shutdown=warnings_for,
     )
     changed = state if change is None else state.changed(change)
     assert changed.leader == NO_LEADER or changed.leader in changed.isr
     assert changed.leader == NO_LEADER or changed.leader in live
     assert not set(changed.isr) & set(changed.elr)
-    assert not set(changed.elr) & doubtful
+    assert not set(changed.elr) & warnings_for
     assert (
         changed.leader_epoch >= state.leader_epoch
         and changed.partition_epoch >= state.partition_epoch

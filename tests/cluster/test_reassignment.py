@@ -200,7 +200,7 @@ class Partitions(RuleBasedStateMachine):
     def take(self, change: object, asked: Sequence[int] = ()) -> None:
         self.before, self.asked = self.state, list(asked)
         if change is not None:
-            self.state = self.state.changed(change)  # type: ignore[arg-type]
+            self.state = self.state.changed(change)
 
     @precondition(lambda self: self.before is self.state and self.state.partition_epoch == 9)
     @rule(elr=st.booleans(), min_isr=st.integers(1, 3))

@@ -57,12 +57,14 @@ def ask_producer_ids(member: MemberSide) -> None:
     request = AllocateProducerIdsRequest(
         broker_id=member.node, broker_epoch=member.lifecycle.broker_epoch
     )
-    asked: Deferred[Any] = ensureDeferred(member.channel("test").ask(request, 0, 3000))
+    asked: Deferred[Any] = ensureDeferred(
+        member.channel("test").send_until_answered(request, 0, 3000)
+    )
     asked.addErrback(lambda failure: failure.trap(BrokerError))
 
 
 def beat(member: MemberSide) -> None:
-    member.lifecycle.beat_now()
+    member.lifecycle.send_heartbeat()
 
 
 def propose(member: MemberSide) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from threading import Event, Thread
 from typing import Any
@@ -245,10 +246,13 @@ class Writer:
             self._producer.produce(
                 self.topic,
                 value.encode(),
-                on_delivery=lambda error, _, value=value: self._delivered(error, value),
+                on_delivery=partial(self._on_delivery, value),
             )
             self._producer.poll(0)
             number += 1
+
+    def _on_delivery(self, value: str, error: object, _: object) -> None:
+        self._delivered(error, value)
 
     def _delivered(self, error: object, value: str) -> None:
         (self.acknowledged if error is None else self.failed).append(value)

@@ -20,18 +20,19 @@ from confluent_kafka.admin import (
 from kafka import KafkaAdminClient
 
 from tests.compat import clients
+from tests.compat.broker_process import BrokerProcess
 
 LIMIT_SECONDS = 90
 
 
 @pytest.fixture
-def admin(broker: object) -> AdminClient:
-    return AdminClient({"bootstrap.servers": broker.bootstrap})  # type: ignore[attr-defined]
+def admin(broker: BrokerProcess) -> AdminClient:
+    return AdminClient({"bootstrap.servers": broker.bootstrap})
 
 
 @pytest.fixture
-def python_admin(broker: object) -> Iterator[KafkaAdminClient]:
-    client = KafkaAdminClient(bootstrap_servers=broker.bootstrap)  # type: ignore[attr-defined]
+def python_admin(broker: BrokerProcess) -> Iterator[KafkaAdminClient]:
+    client = KafkaAdminClient(bootstrap_servers=broker.bootstrap)
     yield client
     client.close()
 
@@ -126,16 +127,16 @@ def test_settings_of_a_topic(admin: AdminClient, topic: str) -> None:
     assert settings_of(admin, topic)["retention.ms"].is_default
 
 
-def test_a_setting_takes_effect(admin: AdminClient, broker: object, topic: str) -> None:
+def test_a_setting_takes_effect(admin: AdminClient, broker: BrokerProcess, topic: str) -> None:
     """After max.message.bytes was lowered, a larger record is refused."""
     create(admin, topic, 1, max_message_bytes="1000")
-    clients.Confluent().produce(broker.bootstrap, topic, "none", [(None, b"x" * 500, ())])  # type: ignore[attr-defined]
+    clients.Confluent().produce(broker.bootstrap, topic, "none", [(None, b"x" * 500, ())])
     with pytest.raises(AssertionError, match=r"MSG_SIZE_TOO_LARGE|too large"):
-        clients.Confluent().produce(broker.bootstrap, topic, "none", [(None, b"x" * 2000, ())])  # type: ignore[attr-defined]
+        clients.Confluent().produce(broker.bootstrap, topic, "none", [(None, b"x" * 2000, ())])
 
 
 def test_records_are_deleted_and_offsets_found(
-    admin: AdminClient, broker: object, topic: str
+    admin: AdminClient, broker: BrokerProcess, topic: str
 ) -> None:
     """DeleteRecords moves the earliest offset; earliest, latest and by time answer what was
     asked.
@@ -143,7 +144,7 @@ def test_records_are_deleted_and_offsets_found(
     create(admin, topic)
     clients.Confluent().produce(
         broker.bootstrap, topic, "none", [(None, b"%d" % n, ()) for n in range(10)]
-    )  # type: ignore[attr-defined]
+    )
     partition = TopicPartition(topic, 0, 4)
     assert admin.delete_records([partition])[partition].result(LIMIT_SECONDS).low_watermark == 4
     asked = TopicPartition(topic, 0)
@@ -153,11 +154,13 @@ def test_records_are_deleted_and_offsets_found(
         (OffsetSpec.for_timestamp(0), 4),
     ):
         assert admin.list_offsets({asked: spec})[asked].result(LIMIT_SECONDS).offset == offset
-    read = clients.KafkaPython().consume(broker.bootstrap, topic, f"group-{topic}", 6)  # type: ignore[attr-defined]
+    read = clients.KafkaPython().consume(broker.bootstrap, topic, f"group-{topic}", 6)
     assert [value for _, value, _ in read] == [b"%d" % n for n in range(4, 10)]
 
 
-def test_the_cluster_describes_itself(admin: AdminClient, broker: object, topic: str) -> None:
+def test_the_cluster_describes_itself(
+    admin: AdminClient, broker: BrokerProcess, topic: str
+) -> None:
     """DescribeCluster, DescribeTopics, broker settings and log directories agree with each
     other.
     """
@@ -165,7 +168,7 @@ def test_the_cluster_describes_itself(admin: AdminClient, broker: object, topic:
     cluster = admin.describe_cluster().result(LIMIT_SECONDS)
     assert cluster.cluster_id and len(cluster.nodes) == 1
     node = cluster.nodes[0]
-    assert f"{node.host}:{node.port}" == broker.bootstrap  # type: ignore[attr-defined]
+    assert f"{node.host}:{node.port}" == broker.bootstrap
     resource = ConfigResource(ResourceType.BROKER, str(node.id))
     assert (
         int(admin.describe_configs([resource])[resource].result(LIMIT_SECONDS)["node.id"].value)
@@ -173,16 +176,16 @@ def test_the_cluster_describes_itself(admin: AdminClient, broker: object, topic:
     )
 
 
-def test_log_directories(python_admin: KafkaAdminClient, broker: object, topic: str) -> None:
+def test_log_directories(python_admin: KafkaAdminClient, broker: BrokerProcess, topic: str) -> None:
     """DescribeLogDirs knows the size of what was written."""
-    clients.KafkaPython().produce(broker.bootstrap, topic, "none", [(None, b"x" * 1000, ())] * 10)  # type: ignore[attr-defined]
+    clients.KafkaPython().produce(broker.bootstrap, topic, "none", [(None, b"x" * 1000, ())] * 10)
     text = str(python_admin.describe_log_dirs())
     assert topic in text
 
 
-def test_a_topic_comes_into_being_by_its_use(broker: object, topic: str) -> None:
+def test_a_topic_comes_into_being_by_its_use(broker: BrokerProcess, topic: str) -> None:
     """auto.create.topics.enable is on, as in Kafka."""
-    clients.KafkaPython().produce(broker.bootstrap, topic, "none", [(None, b"first", ())])  # type: ignore[attr-defined]
+    clients.KafkaPython().produce(broker.bootstrap, topic, "none", [(None, b"first", ())])
     assert clients.Confluent().consume(broker.bootstrap, topic, f"group-{topic}", 1) == [
         (None, b"first", ())
-    ]  # type: ignore[attr-defined]
+    ]

@@ -7,6 +7,7 @@ from __future__ import annotations
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import cast
 
 import pytest
 
@@ -193,7 +194,7 @@ def test_three_brokers_in_one_process(tmp_path: Path, topic: str) -> None:
     process.start()
     try:
         view = View(process.bootstrap)
-        assert sorted(process.run()["brokers"]) == ["1", "2", "3"]
+        assert sorted(cast(dict[str, object], process.run()["brokers"])) == ["1", "2", "3"]
         assert {node.id for node in view.admin.describe_cluster().result(60).nodes} == ALL
         view.create(topic, partitions=1, min_insync_replicas="3")
         with view.producing(topic) as writer:

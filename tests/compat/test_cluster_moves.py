@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -98,13 +99,16 @@ def test_reassigned_under_load_nothing_is_lost(
                     {KafkaPartition(topic, number): ids for number, ids in enumerate(target)}
                 )
                 view.until(
-                    lambda target=target: replicas_of(view, topic) == target,
+                    partial(lambda target: replicas_of(view, topic) == target, target),
                     f"replicas are {target}",
                 )
                 view.until(
-                    lambda target=target: (
-                        [isr for _, isr in view.partitions(topic).values()]
-                        == [sorted(ids) for ids in target]
+                    partial(
+                        lambda target: (
+                            [isr for _, isr in view.partitions(topic).values()]
+                            == [sorted(ids) for ids in target]
+                        ),
+                        target,
                     ),
                     "in sync",
                 )

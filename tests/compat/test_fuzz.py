@@ -128,7 +128,7 @@ def test_mutated_requests(new_broker: BrokerFactory, topic: str) -> None:
     traceback, bounded memory, the next client is served.
     """
     broker = new_broker().start()
-    before_mb = psutil.Process(broker.process.pid).memory_info().rss / 1e6  # type: ignore[union-attr]
+    before_mb = psutil.Process(broker.process.pid).memory_info().rss / 1e6
     with raw.Connection(broker.address) as connection:
         assert raw.create_topic(connection, topic, partitions=2) == 0
     chance = random.Random(5)
@@ -154,7 +154,7 @@ def test_default_requests_of_every_version(new_broker: BrokerFactory, topic: str
 def test_frames_that_never_come(new_broker: BrokerFactory, topic: str) -> None:
     """A hundred connections that announce 100 MiB each and send little of it cost little memory."""
     broker = new_broker().start()
-    before_mb = psutil.Process(broker.process.pid).memory_info().rss / 1e6  # type: ignore[union-attr]
+    before_mb = psutil.Process(broker.process.pid).memory_info().rss / 1e6
     waiting = []
     for _ in range(100):
         waiting.append(socket.create_connection(broker.address, 10))

@@ -11,6 +11,7 @@ from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, TopicPartiti
 from confluent_kafka.admin import AdminClient
 
 from tests.compat import clients
+from tests.compat.broker_process import BrokerProcess
 from tests.compat.raw import Connection, create_topic
 
 LIMIT_SECONDS = 90
@@ -24,13 +25,13 @@ def until(condition: Callable[[], bool], what: str) -> None:
 
 
 @pytest.fixture
-def filled(broker: object, topic: str) -> str:
+def filled(broker: BrokerProcess, topic: str) -> str:
     """A topic of four partitions with 200 records."""
-    with Connection(broker.address) as connection:  # type: ignore[attr-defined]
+    with Connection(broker.address) as connection:
         assert create_topic(connection, topic, partitions=4) == 0
     clients.Confluent().produce(
         broker.bootstrap, topic, "none", [(b"%d" % n, b"value %d" % n, ()) for n in range(200)]
-    )  # type: ignore[attr-defined]
+    )
     return topic
 
 
@@ -60,7 +61,7 @@ class Member:
     def work(self) -> None:
         while not self.stopping:
             self.seen += [
-                message.value()
+                message.value() or b""
                 for message in self.consumer.consume(100, 0.05)
                 if message.error() is None
             ]
@@ -73,11 +74,11 @@ class Member:
 
 
 @pytest.fixture
-def member(broker: object) -> Iterator[Callable[[str, str], Member]]:
+def member(broker: BrokerProcess) -> Iterator[Callable[[str, str], Member]]:
     made: list[Member] = []
 
     def make(topic: str, group: str) -> Member:
-        made.append(Member(broker.bootstrap, topic, group))  # type: ignore[attr-defined]
+        made.append(Member(broker.bootstrap, topic, group))
         return made[-1]
 
     yield make
@@ -100,22 +101,22 @@ def test_a_group_shares_and_takes_over(filled: str, member: Callable[[str, str],
     until(lambda: first.assigned == {0, 1, 2, 3}, "the first one owns everything again")
 
 
-def test_a_group_resumes_where_it_committed(broker: object, filled: str) -> None:
+def test_a_group_resumes_where_it_committed(broker: BrokerProcess, filled: str) -> None:
     """A new consumer of the group gets what the last one did not commit, from whatever library."""
     group = f"resumed-{filled}"
-    first = clients.AioKafka().consume(broker.bootstrap, filled, group, 200)  # type: ignore[attr-defined]
-    clients.Confluent().produce(broker.bootstrap, filled, "lz4", [(None, b"late", ())])  # type: ignore[attr-defined]
-    rest = clients.KafkaPython().consume(broker.bootstrap, filled, group, 1)  # type: ignore[attr-defined]
+    first = clients.AioKafka().consume(broker.bootstrap, filled, group, 200)
+    clients.Confluent().produce(broker.bootstrap, filled, "lz4", [(None, b"late", ())])
+    rest = clients.KafkaPython().consume(broker.bootstrap, filled, group, 1)
     assert len(first) == 200 and rest == [(None, b"late", ())]
 
 
-def test_offsets_are_seen_and_changed_from_outside(broker: object, filled: str) -> None:
+def test_offsets_are_seen_and_changed_from_outside(broker: BrokerProcess, filled: str) -> None:
     """List, describe, read and alter offsets, and delete the group, through librdkafka's admin
     client.
     """
     group = f"seen-{filled}"
-    admin = AdminClient({"bootstrap.servers": broker.bootstrap})  # type: ignore[attr-defined]
-    clients.Confluent().consume(broker.bootstrap, filled, group, 200)  # type: ignore[attr-defined]
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    clients.Confluent().consume(broker.bootstrap, filled, group, 200)
     until(
         lambda: (
             group in {g.group_id for g in admin.list_consumer_groups().result(LIMIT_SECONDS).valid}
@@ -135,14 +136,14 @@ def test_offsets_are_seen_and_changed_from_outside(broker: object, filled: str) 
     assert sum(p.offset for p in offsets) == 200
     back = ConsumerGroupTopicPartitions(group, [TopicPartition(filled, p, 0) for p in range(4)])
     admin.alter_consumer_group_offsets([back])[group].result(LIMIT_SECONDS)
-    assert len(clients.Confluent().consume(broker.bootstrap, filled, group, 200)) == 200  # type: ignore[attr-defined]
+    assert len(clients.Confluent().consume(broker.bootstrap, filled, group, 200)) == 200
     admin.delete_consumer_groups([group])[group].result(LIMIT_SECONDS)
     assert group not in {
         g.group_id for g in admin.list_consumer_groups().result(LIMIT_SECONDS).valid
     }
 
 
-def test_a_static_member_keeps_its_share(broker: object, filled: str) -> None:
+def test_a_static_member_keeps_its_share(broker: BrokerProcess, filled: str) -> None:
     """A consumer with `group.instance.id` that goes and comes back at once finds its assignment
     unchanged.
     """

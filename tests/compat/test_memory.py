@@ -22,7 +22,7 @@ def test_readers_that_do_not_read(new_broker: BrokerFactory, topic: str) -> None
     one that reads every byte of it.
     """
     broker = new_broker().start()
-    process = psutil.Process(broker.process.pid)  # type: ignore[union-attr]
+    process = psutil.Process(broker.process.pid)
     with raw.Connection(broker.address, timeout=60) as connection:
         assert raw.create_topic(connection, topic) == 0
         records = batch([os.urandom(900_000)], -1, -1, -1)

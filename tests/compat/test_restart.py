@@ -215,7 +215,7 @@ def numbers(bootstrap: str, topic: str, count: int) -> list[int]:
     while time.monotonic() < deadline:
         for message in consumer.consume(10_000, 0.5):
             if message.error() is None:
-                found.append(int(message.value()[:12]))
+                found.append(int((message.value() or b"")[:12]))
             elif message.error().code() == KafkaError._PARTITION_EOF:
                 consumer.close()
                 return found

@@ -154,7 +154,7 @@ class BrokerRun:
     def stable(self, group: str = "g", **how: object) -> str:
         """A group of one in a stable generation; its member id."""
         joined: list[JoinAnswer] = []
-        self.join(group, **how).addCallback(joined.append)  # type: ignore[arg-type]
+        self.join(group, **how).addCallback(joined.append)
         self.settle()
         synced: list[SyncAnswer] = []
         self.sync(
@@ -176,7 +176,7 @@ class BrokerRun:
     ) -> Deferred[CommitAnswer]:
         return self.coordinator.commit(
             CommitRequest(group, member, None, generation, offsets=offsets, **more)
-        )  # type: ignore[arg-type]
+        )
 
     def committed(self, group: str = "g", require_stable: bool = False) -> list[FetchedOffset]:
         """All that the group has committed."""

@@ -132,9 +132,9 @@ class GroupRun:
 
     def join_twice(self, **how: object) -> tuple[str, Token]:
         """A dynamic member of today: asks for an id, comes back with it."""
-        first = self.join(**how)  # type: ignore[arg-type]
+        first = self.join(**how)
         assert first.join.error is ErrorCode.MEMBER_ID_REQUIRED
-        return first.join.member_id, self.join(first.join.member_id, **how)  # type: ignore[arg-type]
+        return first.join.member_id, self.join(first.join.member_id, **how)
 
     def sync(
         self,
@@ -174,7 +174,7 @@ class GroupRun:
         self.advance(0)
         for member_id, _ in joined:
             if self.group.state.value == "PreparingRebalance":
-                self.join(member_id, **how)  # type: ignore[arg-type]
+                self.join(member_id, **how)
         return self.synced([member_id for member_id, _ in joined])
 
     def synced(self, member_ids: list[str]) -> list[str]:

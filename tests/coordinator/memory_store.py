@@ -5,12 +5,17 @@ refuse, or be shared by two brokers.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from twisted.internet.defer import Deferred, fail, succeed
 
 from twisted_broker.coordinator.coordinator_context import AppendUndecided
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.records import BatchView, iterate_batches, set_offsets_and_epoch
+
+
+def _same(outcome: Deferred[int]) -> Deferred[int]:
+    return outcome
 
 
 class MemoryStore:
@@ -55,9 +60,7 @@ class MemoryStore:
         for waiting, _ in held:
             decided.append(Deferred())
             waiting.errback(
-                AppendUndecided(
-                    ErrorCode.REQUEST_TIMED_OUT, None, lambda outcome=decided[-1]: outcome
-                )
+                AppendUndecided(ErrorCode.REQUEST_TIMED_OUT, None, partial(_same, decided[-1]))
             )
         return decided
 

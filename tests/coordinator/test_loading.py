@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import gc
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -252,7 +253,7 @@ def test_partitions_are_read_side_by_side_and_the_others_are_served(monkeypatch)
     store.on_read = read
     for index in names:
         run.coordinator.runtime.load(index, 1)
-    served_at = {}
+    served_at: dict[Any, Any] = {}
     for turn in range(10_000):
         assert now(run.commit(OffsetToCommit("t", 0, turn), group=names[other]))[("t", 0)] is E.NONE
         for index in (long, short):

@@ -1,5 +1,7 @@
 """Commits, fetches, deletes and expiry of offsets."""
 
+from typing import Any
+
 import pytest
 
 from tests.coordinator.broker_run import WALL_MS, BrokerRun
@@ -520,7 +522,7 @@ def test_a_long_commit_to_a_group_that_goes_meanwhile_is_refused(monkeypatch, en
         run.coordinator.runtime.unload(partition_for("g", 50), 1)
     before = len(run.records("g"))
     run.settle()
-    answer = long.result
+    answer: Any = long.result
     long.addErrback(lambda _: None)
     if ends == "deleted":
         assert answer.value.code is E.COORDINATOR_NOT_AVAILABLE

@@ -1,6 +1,7 @@
 """Whatever groups did, a broker that reads their log knows what the one before it knew."""
 
 from contextlib import suppress
+from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -40,7 +41,7 @@ class Story:
         self.run.settle()
 
     def stable(self, group: str) -> None:
-        joined = self.run.join(group)
+        joined: Any = self.run.join(group)
         self.run.settle()
         if joined.called and not joined.result.error:
             answer = joined.result

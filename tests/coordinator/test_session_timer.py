@@ -4,6 +4,8 @@ itself stood still.
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from twisted.internet.task import Clock
 
@@ -68,7 +70,8 @@ def test_who_says_nothing_after_the_stall_is_gone_soon(step: float) -> None:
 @pytest.mark.parametrize(("late", "when"), [(0.0, 5.0), (0.9, 5.9), (1.0, 8.0)])
 def test_when_it_fires(late: float, when: float) -> None:
     """In time: at once, but for one turn; a second late or more: two seconds later."""
-    clock, fired = Clock(), []
+    clock = Clock()
+    fired: list[Any] = []
     timer = SessionTimer(clock, 5.0, lambda name: fired.append((name, clock.seconds())), "over")
     clock.advance(5.0 + late)
     clock.advance(when - clock.seconds())
@@ -77,7 +80,8 @@ def test_when_it_fires(late: float, when: float) -> None:
 
 def test_cancelled_and_set_anew() -> None:
     """At each of its stages it can be cancelled, or begin all over."""
-    clock, fired = Clock(), []
+    clock = Clock()
+    fired: list[int] = []
     timer = SessionTimer(clock, 5.0, fired.append, 1)
     clock.callLater(5.0, timer.reset, 5.0)  # in the turn in which it lets others be read
     clock.advance(5.0)

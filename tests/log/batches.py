@@ -58,7 +58,7 @@ def open_log(
     files: IFileSystem, directory: str = DIRECTORY, settings: LogConfig | None = None, **more: Any
 ) -> Log:
     """As a broker opens the log of a replicated partition."""
-    more.setdefault("now_ms", NOW_MS)
+    more.setdefault("wall_ms", NOW_MS)
     log = load_log(OpenFiles(files, 16), directory, TP, TOPIC_ID, settings or LogConfig(), **more)
     resolve_gap(log, True, NOW_MS)
     return log

@@ -16,6 +16,7 @@ from twisted_broker.cluster import metadata_log
 from twisted_broker.cluster.controller import Controller
 from twisted_broker.cluster.lifecycle import BrokerLifecycle
 from twisted_broker.log import checkpoints
+from twisted_broker.log.log_manager import LogManager
 from twisted_broker.net.listeners import OpenListeners
 from twisted_broker.testing.sim.disk_faults import Fault
 
@@ -86,7 +87,8 @@ def test_a_process_that_never_registered_keeps_the_epoch_of_each_directory() -> 
         77,
         12,
     ]
-    killed = World(world.manager().runtime.files.after_kill())
+    files: Any = world.manager().runtime.files
+    killed = World(files.after_kill())
     killed.stop(killed.manager(), epoch=None)
     assert [checkpoints.read_clean_shutdown(killed.files, path) for path in ("/d1", "/d2")] == [
         -1,
@@ -113,13 +115,13 @@ def test_a_load_that_is_refused_leaves_the_marks() -> None:
 
 _CONTROLLER_PORT = 9093
 _STEPS: dict[str, tuple[Any, str]] = {
-    "the logs": (composition.LogManager, "_loaded"),
+    "the logs": (LogManager, "_loaded"),
     "the metadata log": (metadata_log, "open_metadata_log"),
     "the controller's port": (OpenListeners, "open"),
     "the controller": (Controller, "start"),
     "the parts of the broker": (composition.Broker, "_controllers"),
     "the broker's port": (OpenListeners, "open"),
-    "the addresses": (composition.Broker, "_tell_addresses"),
+    "the addresses": (composition.Broker, "_set_advertised_listeners"),
     "registration": (BrokerLifecycle, "start"),
     "the first roles": (composition.Broker, "_take_delta"),
     "the fence": (BrokerLifecycle, "ready_to_unfence"),

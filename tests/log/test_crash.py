@@ -198,7 +198,7 @@ def rolled_log(disk: SimDisk) -> tuple[Log, list[bytes]]:
             }
             log.append_as_leader(
                 batch(b"aborted", timestamp=NOW_MS, **more), 1, NOW_MS, transaction_verified=True
-            )  # type: ignore[arg-type]
+            )
             log.append_as_leader(
                 marker(11, commit=False), 1, NOW_MS, origin=AppendOrigin.COORDINATOR
             )

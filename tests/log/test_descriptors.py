@@ -13,7 +13,7 @@ import pytest
 
 from tests.log.batches import NOW_MS, batch
 from tests.log.test_log_manager import A, B, World, create, failure, fill
-from twisted_broker.log import checkpoints, filesystem
+from twisted_broker.log import checkpoints
 from twisted_broker.log.errors import LogDirFailure, OutOfDescriptors
 from twisted_broker.log.filesystem import OsFileSystem
 from twisted_broker.log.log_manager import LogManager
@@ -165,8 +165,8 @@ def test_the_reserve_is_given_for_files_and_fills_again(
         free[0] += 1
         real_close(fd)
 
-    monkeypatch.setattr(filesystem.os, "open", opened)
-    monkeypatch.setattr(filesystem.os, "close", closed)
+    monkeypatch.setattr(os, "open", opened)
+    monkeypatch.setattr(os, "close", closed)
     files = OsFileSystem(reserve=3)
     assert free == [0] and len(files._kept) == 3
     for _ in range(5):

@@ -50,7 +50,7 @@ def without(disk: SimDisk, *bases: int) -> SimDisk:
 
 
 def loaded(disk: SimDisk, **more: object) -> Log:
-    return load_log(OpenFiles(disk), DIRECTORY, TP, TOPIC_ID, SMALL, now_ms=NOW_MS, **more)  # type: ignore[arg-type]
+    return load_log(OpenFiles(disk), DIRECTORY, TP, TOPIC_ID, SMALL, wall_ms=NOW_MS, **more)
 
 
 def contents(disk: SimDisk) -> dict[str, bytes]:

@@ -85,7 +85,7 @@ def load(files: MemoryFileSystem, state: str, topic: str) -> Log:
         partition,
         None,
         config(index_interval_bytes=300),
-        now_ms=NOW_MS,
+        wall_ms=NOW_MS,
         log_start_offset=checkpoints.read_offsets(
             files, directory, checkpoints.LOG_START_OFFSET
         ).get(partition, 0),
@@ -352,7 +352,7 @@ def rich_log(directory: str) -> Log:
                 0,
                 NOW_MS,
                 transaction_verified=True,
-            )  # type: ignore[arg-type]
+            )
             log.append_as_leader(
                 marker(7, commit=number % 20 == 0), 0, NOW_MS, origin=AppendOrigin.COORDINATOR
             )

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -35,7 +36,7 @@ def send(
 ) -> LogAppendInfo:
     data = batch(
         *[b"v"] * count, producer_id=producer, producer_epoch=epoch, base_sequence=sequence, **more
-    )  # type: ignore[arg-type]
+    )
     return log.append_as_leader(data, 0, NOW_MS)
 
 
@@ -111,7 +112,7 @@ def test_a_marker_of_a_new_epoch_resets_the_sequence() -> None:
     """
     log = new_log()
     fields = {"producer_id": 1, "producer_epoch": 0, "base_sequence": 0, "is_transactional": True}
-    log.append_as_leader(batch(b"x", **fields), 0, NOW_MS, transaction_verified=True)  # type: ignore[arg-type]
+    log.append_as_leader(batch(b"x", **fields), 0, NOW_MS, transaction_verified=True)
     log.append_as_leader(
         marker(1, commit=True, epoch=1), 0, NOW_MS, origin=AppendOrigin.COORDINATOR
     )
@@ -144,7 +145,7 @@ def test_producers_expire() -> None:
     log = new_log(producer_id_expiration_ms=1000)
     send(log, 0)
     fields = {"producer_id": 2, "producer_epoch": 0, "base_sequence": 0, "is_transactional": True}
-    log.append_as_leader(batch(b"x", **fields), 0, NOW_MS, transaction_verified=True)  # type: ignore[arg-type]
+    log.append_as_leader(batch(b"x", **fields), 0, NOW_MS, transaction_verified=True)
     assert log.producers.expire(NOW_MS + 999) == 0
     assert log.producers.expire(NOW_MS + 1000) == 1
     assert list(log.producers.producers) == [2]
@@ -199,7 +200,7 @@ def test_what_is_recalled_is_what_memory_held() -> None:
     for number in range(2):
         log.append_as_leader(
             batch(b"x", base_sequence=number, **fields), 0, NOW_MS, transaction_verified=True
-        )  # type: ignore[arg-type]
+        )
         log.append_as_leader(marker(6, commit=True), 0, NOW_MS, origin=AppendOrigin.COORDINATOR)
     assert len(log.segments) > 1
     before = {number: list(entry.batches) for number, entry in log.producers.producers.items()}
@@ -383,8 +384,8 @@ def test_no_loss_no_duplicate_whatever_happens(moves: list[tuple[str, int, int]]
             )
             refused(
                 ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
-                lambda log=log, data=data: log.append_as_leader(data, 0, NOW_MS),
-            )  # type: ignore[misc]
+                partial(log.append_as_leader, data, 0, NOW_MS),
+            )
         elif move == "next":
             counter += 1
             content = b"%d" % counter

@@ -46,7 +46,7 @@ def refused(code: ErrorCode, call: Callable[[], object]) -> BrokerError:
 
 def replicated(log: Log, offset: int, *contents: bytes, epoch: int = 0, **fields: object) -> bytes:
     """A batch as a leader's log holds it."""
-    data = bytearray(batch(*contents, **fields))  # type: ignore[arg-type]
+    data = bytearray(batch(*contents, **fields))
     set_offsets_and_epoch(data, offset, epoch)
     return bytes(data)
 
@@ -124,7 +124,7 @@ def open_transaction(log: Log, producer_id: int, epoch: int = 0, sequence: int =
     }
     return log.append_as_leader(
         batch(b"tx", **fields), 0, NOW_MS, transaction_verified=True
-    ).first_offset  # type: ignore[arg-type]
+    ).first_offset
 
 
 def end(log: Log, producer_id: int, commit: bool, epoch: int = 0) -> int:

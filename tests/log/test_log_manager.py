@@ -54,7 +54,7 @@ class World:
         start: bool = True,
         cluster: str = CLUSTER,
     ) -> LogManager:
-        runtime = Runtime(self.clock, self.wall_ms, None, self.files, worker, Random(5))  # type: ignore[arg-type]
+        runtime = Runtime(self.clock, self.wall_ms, None, self.files, worker, Random(5))
         manager = LogManager(
             runtime,
             BrokerConfig(self.settings),

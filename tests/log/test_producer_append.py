@@ -47,7 +47,7 @@ def check(
 
 def refusal(*arguments: object, **named: object) -> ErrorCode:
     with pytest.raises(BrokerError) as caught:
-        check(*arguments, **named)  # type: ignore[arg-type]
+        check(*arguments, **named)
     return caught.value.code
 
 

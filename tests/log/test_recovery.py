@@ -213,12 +213,12 @@ def test_topic_ids() -> None:
     disk = SimDisk(1)
     disk.make_directories("/data")
     log = open_log(disk)
-    assert load_log(log.pool, DIRECTORY, TP, None, config(), now_ms=NOW_MS).topic_id == TOPIC_ID
+    assert load_log(log.pool, DIRECTORY, TP, None, config(), wall_ms=NOW_MS).topic_id == TOPIC_ID
     with pytest.raises(BrokerError) as caught:
-        load_log(log.pool, DIRECTORY, TP, bytes(16), config(), now_ms=NOW_MS)
+        load_log(log.pool, DIRECTORY, TP, bytes(16), config(), wall_ms=NOW_MS)
     assert caught.value.code == ErrorCode.INCONSISTENT_TOPIC_ID
     disk.remove(f"{DIRECTORY}/partition.metadata")
-    load_log(log.pool, DIRECTORY, TP, TOPIC_ID, config(), now_ms=NOW_MS)
+    load_log(log.pool, DIRECTORY, TP, TOPIC_ID, config(), wall_ms=NOW_MS)
     assert disk.exists(f"{DIRECTORY}/partition.metadata")
 
 

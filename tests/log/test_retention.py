@@ -13,7 +13,7 @@ from twisted_broker.log.memory import MemoryFileSystem
 
 def filled(count: int = 10, timestamp: int = NOW_MS, step_ms: int = 0, **settings: Any) -> Log:
     """One batch a segment, all replicated."""
-    files = MemoryFileSystem(now_ms=lambda: NOW_MS)
+    files = MemoryFileSystem(wall_ms=lambda: NOW_MS)
     files.make_directories("/data")
     log = open_log(files, settings=config(segment_bytes=200, **({"retention_ms": -1} | settings)))
     for number in range(count):

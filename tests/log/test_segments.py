@@ -95,7 +95,7 @@ def test_removal_leaves_no_hole_at_any_step(remove: Callable[[LogSegments], None
         seen.append([int(name[:20]) for name in files.listdir(DIRECTORY) if name.endswith(".log")])
         step(kind, path, *more)
 
-    files.step = watched  # type: ignore[method-assign]
+    files.step = watched  # type: ignore[assignment]
     remove(segments)
     assert len(seen) > 3
     for left in seen:

@@ -86,7 +86,7 @@ class House:
             files=self.files,
             disk=None,
             random=Random(1),
-        )  # type: ignore[arg-type]
+        )
         self.factory = ConnectionFactory(
             runtime,
             dispatch,

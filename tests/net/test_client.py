@@ -56,7 +56,7 @@ def clock() -> Clock:
 def connection(network: OneSide, clock: Clock) -> BrokerConnection:
     runtime = Runtime(
         clock=clock, wall_ms=lambda: 0, network=network, files=None, disk=None, random=Random(1)
-    )  # type: ignore[arg-type]
+    )
     return BrokerConnection(runtime, "127.0.0.1", 9092, "tester")
 
 
@@ -183,7 +183,7 @@ def test_dropped_while_it_connects(
     """Whoever waits hears that the connection is gone, as if it had stood: a coroutine that
     waits for it is not cancelled.
     """
-    network.connect = lambda *arguments: Deferred(lambda attempt: attempt.errback(told))  # type: ignore[method-assign]
+    network.connect = lambda *arguments: Deferred(lambda attempt: attempt.errback(told))
     asked = connection.send(ApiVersionsRequest(), 3)
     connection.close()
     with pytest.raises(ConnectionDone):

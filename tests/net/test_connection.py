@@ -291,9 +291,8 @@ def test_shares_of_descriptors() -> None:
     """
     shares = DescriptorShares(256)
     held = [shares.files]
-    shares.open_files = lambda: held[0]
-    assert (shares.controller, shares.files, shares.clients()) == (32, 85, 256 - 64 - 32 - 85)
-    counts = ConnectionCounts(1000, 1000, shares.clients)
+    assert (shares.controller, shares.files, shares.clients(85)) == (32, 85, 256 - 64 - 32 - 85)
+    counts = ConnectionCounts(1000, 1000, lambda: shares.clients(held[0]))
     for _ in range(75):
         assert counts.has_room("h")
         counts.add("h")
@@ -303,7 +302,7 @@ def test_shares_of_descriptors() -> None:
     held[0] += 1
     assert not counts.has_room("h")
     held[0] += 10_000
-    assert shares.clients() == 1 and DescriptorShares(1 << 20).clients() > 900_000
+    assert shares.clients(held[0]) == 1 and DescriptorShares(1 << 20).clients(0) > 900_000
 
 
 class Sliced:

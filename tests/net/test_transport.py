@@ -45,7 +45,7 @@ class Loopback:
             files=OsFileSystem(),
             disk=None,
             random=Random(1),
-        )  # type: ignore[arg-type]
+        )
         self.factory = ConnectionFactory(
             runtime, dispatch, ConnectionCounts(10_000, 10_000), frame_limit=100 << 20, idle_ms=0
         )

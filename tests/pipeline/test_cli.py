@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
 import subprocess
 import sys
@@ -106,13 +107,11 @@ def test_the_bottom_of_an_error(said, line):
 @pytest.fixture
 def healthy(monkeypatch, tmp_path):
     """A machine on which nothing lacks, whatever this one is."""
-    monkeypatch.setattr(
-        doctor.importlib.metadata, "version", {"pandas": "2.3.3", "pyspark": "4.2.0"}.get
-    )
+    monkeypatch.setattr(importlib.metadata, "version", {"pandas": "2.3.3", "pyspark": "4.2.0"}.get)
     monkeypatch.setattr(doctor, "package", lambda name: doctor.Check(name, "there"))
     monkeypatch.setattr(java, "find", lambda: java.Java(tmp_path, "17.0.15", "PATH"))
-    monkeypatch.setattr(doctor.jars, "missing", lambda wanted: [])
-    monkeypatch.setattr(doctor.jars, "damaged", lambda wanted: [])
+    monkeypatch.setattr(jars, "missing", lambda wanted: [])
+    monkeypatch.setattr(jars, "damaged", lambda wanted: [])
 
 
 def test_nothing_lacks(healthy):
@@ -126,9 +125,9 @@ def no_java() -> java.Java:
 
 LACKS = {
     java.REMEDY: lambda patch: patch.setattr(java, "find", no_java),
-    "replog pipeline jars": lambda patch: patch.setattr(doctor.jars, "missing", list),
+    "replog pipeline jars": lambda patch: patch.setattr(jars, "missing", list),
     f"rm {jars.folder() / jars.ALL[0].file} && replog pipeline jars": lambda patch: patch.setattr(
-        doctor.jars, "damaged", list
+        jars, "damaged", list
     ),
 }
 
@@ -145,5 +144,5 @@ def test_each_lack_comes_with_its_cure(healthy, monkeypatch, cure):
     [("pandas", "3.0.1", False), ("pandas", "2.3.3", True), ("pyspark", "4.3.0", False)],
 )
 def test_a_package_of_a_wrong_version_is_a_lack(monkeypatch, name, version, fits):
-    monkeypatch.setattr(doctor.importlib.metadata, "version", lambda asked: version)
+    monkeypatch.setattr(importlib.metadata, "version", lambda asked: version)
     assert (doctor.package(name).cure == "") is fits

@@ -15,6 +15,7 @@ import subprocess
 import zipfile
 import zlib
 from collections.abc import Iterator
+from typing import Any
 
 import click
 import pytest
@@ -167,7 +168,7 @@ def test_an_error_of_ours_is_its_own_line(monkeypatch: pytest.MonkeyPatch) -> No
 def test_what_delta_raises_in_java_is_told_without_the_class(
     raised: str, said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    py4j = pytest.importorskip("py4j.protocol")
+    py4j: Any = pytest.importorskip("py4j.protocol")
 
     class FromJava(py4j.Py4JJavaError):
         def __init__(self) -> None:

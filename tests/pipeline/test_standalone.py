@@ -133,7 +133,7 @@ def strangers_python() -> str:
     """
     if os.geteuid() != 0:
         pytest.skip("only root starts processes of another user")
-    names = (sys._base_executable, f"/usr/bin/python3.{sys.version_info.minor}")
+    names = (sys._base_executable, f"/usr/bin/python3.{sys.version_info.minor}")  # type: ignore[attr-defined]
     found = [name for name in names if runs([name, "-c", ""])]
     if not found or not runs(["ls", str(SPARK)]):
         pytest.skip("another user cannot run this Python and this Spark")

@@ -180,6 +180,8 @@ class FakeLogManager:
         self.strays: list[TopicPartition] = []
         self.failed_directories: list[str] = []
         self._worker = InlineWorker()
+        self.log_start_moved: Any = None
+        self.log_synced: Any = None
 
     def worker(self, directory: str) -> InlineWorker:
         return self._worker

@@ -154,7 +154,7 @@ class Node:
 
     def content(self) -> list[tuple[int, int, bytes]]:
         """(offset, leader epoch, value) of every record."""
-        found = []
+        found: list[tuple[int, int, bytes]] = []
         start = self.log.log_start_offset
         if start == self.log.log_end_offset:
             return found

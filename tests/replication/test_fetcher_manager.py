@@ -86,6 +86,7 @@ class Idle(Fetcher):
     def __init__(self, runtime, leader, failed) -> None:
         super().__init__("idle", runtime, leader, NothingHeld(), 1000, 1 << 20, failed)
         self.started = 0
+        self.leader: MemoryLeaderEndPoint
 
     def start(self) -> None:
         self.started += 1
@@ -207,8 +208,8 @@ def test_another_number_of_fetchers(before: int, after: int) -> None:
         for name in list(fetcher.state.partitions):
             fetcher.state.appended(name, 10 + name.partition, 1, 100)
     house.manager.resize(after)
-    for (_, number), fetcher in house.manager.fetchers.items():
-        for name, state in fetcher.state.partitions.items():
+    for (_, number), each in house.manager.fetchers.items():
+        for name, state in each.state.partitions.items():
             assert (
                 fetcher_number(name, after) == number and state.fetch_offset == 11 + name.partition
             )

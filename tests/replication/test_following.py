@@ -5,6 +5,7 @@ where on, and when it stops (RL 1.3-1.5, 6.1).
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import pytest
 from twisted.internet.defer import Deferred
@@ -118,7 +119,7 @@ class FollowerRig(Fixture):
     def lead(self, epoch: int, isr=(1,)) -> None:
         self.topic(states={0: registration(1, REPLICAS, isr, epoch, epoch * 10)})
 
-    def fetched(self) -> Mapping[TopicPartition, object]:
+    def fetched(self) -> Mapping[TopicPartition, Any]:
         return {
             name: state
             for fetcher in self.fetchers.fetchers.values()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from tests.replication.fixtures import TP, batch, make_log
 from twisted_broker.interfaces import TopicPartition
 from twisted_broker.log.checkpoints import HIGH_WATERMARK, read_offsets, write_offsets
@@ -142,7 +144,8 @@ def test_a_relative_directory(tmp_path, monkeypatch):
     """
     monkeypatch.chdir(tmp_path)
     house = House()
-    house.files = OsFileSystem()
+    files: Any = OsFileSystem()
+    house.files = files
     house.files.make_directories("data")
     house.workers["data"] = SlowWorker()
     house.marks = HighWatermarkCheckpoint(

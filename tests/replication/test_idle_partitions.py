@@ -518,6 +518,6 @@ def test_explain_tells_of_a_fetch_that_waits_while_its_partition_is_idle():
     """Explain: what each delayed request waits for."""
     world = settled()
     world.do("round", 2, 1)
-    view = BrokerView(world.api.parts)
+    view = BrokerView(lambda: world.api.parts)
     (waiting,) = view.explanation(world.fixture.partition(), view.now()).waiting
     assert (waiting.broker, waiting.needs, waiting.has) == (2, 1, 0)

@@ -8,7 +8,7 @@ from twisted.logger import capturedLogs
 
 from tests.replication.fixtures import LOCAL, Fixture, at, follower, registration
 from twisted_broker.config import BrokerConfig
-from twisted_broker.replication.periodic_tasks import PeriodicTasks
+from twisted_broker.periodic import PeriodicTasks
 from twisted_broker.replication.replica_manager import ReplicaManager
 
 
@@ -18,6 +18,7 @@ def test_each_task_runs_at_its_interval_from_the_first_role_change_on(
     """RL 1.1: `isr-expiration` every half of `replica.lag.time.max.ms`,
     `highwatermark-checkpoint` at its interval; before roles nothing runs.
     """
+    began = 0.0
     ran: dict[str, list[float]] = {"shrink_isrs": [], "checkpoint_high_watermarks": []}
     for name, moments in ran.items():
         monkeypatch.setattr(
@@ -68,7 +69,7 @@ def test_a_run_that_comes_late_is_left_out(late: float, runs: list[float]) -> No
     """By more than half its interval; then it is a whole interval to the next."""
     clock, ran = Clock(), []
     tasks = PeriodicTasks(clock)
-    tasks.every(2.0, lambda: ran.append(clock.seconds()))
+    tasks.every(2.0, lambda: ran.append(clock.seconds()), "a task", skip_late=True)
     clock.advance(2.0)
     clock.advance(2.0 + late)
     while clock.seconds() < 7.1:
@@ -86,7 +87,7 @@ def test_a_task_that_fails_runs_again() -> None:
         raise OSError("no")
 
     tasks = PeriodicTasks(clock)
-    tasks.every(2.0, task)
+    tasks.every(2.0, task, "a task")
     with capturedLogs() as told:
         clock.pump([2.0, 2.0])
     tasks.stop()

@@ -47,7 +47,7 @@ def fetched(fixture: Fixture, broker: int, offset: int) -> None:
 
 def ask(fixture: Fixture, rack: str, offset: int = 0, **options: object) -> FetchPartitionResult:
     params = consumer(only_leader=False, rack=rack)
-    (result,) = fixture.replicas.fetch(params, [at(offset, **options)])  # type: ignore[arg-type]
+    (result,) = fixture.replicas.fetch(params, [at(offset, **options)])
     result.release()
     return result
 

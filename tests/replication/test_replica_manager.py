@@ -28,8 +28,10 @@ from twisted_broker.log.checkpoints import HIGH_WATERMARK as HIGH_WATERMARK_FILE
 from twisted_broker.log.checkpoints import read_offsets
 from twisted_broker.log.errors import LogDirFailure
 from twisted_broker.replication.partition.fetch_data import TXN_COMMITTED
+from twisted_broker.replication.partition.isr import CommittedIsr
 from twisted_broker.replication.partition.partition import Partition
-from twisted_broker.replication.replica_manager import INTERNAL_TOPICS, ReplicaManager
+from twisted_broker.replication.replica_manager import ReplicaManager
+from twisted_broker.topic_names import INTERNAL_TOPICS
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 
 OTHER = TopicPartition("other", 0)
@@ -50,9 +52,9 @@ def parked_produce(fixture: Fixture, timeout_ms: int = 1000, count: int = 1):
     return outcomes[0], done
 
 
-def parked_fetch(fixture: Fixture, params=None, *requests):
+def parked_fetch(fixture: Fixture, params=None, *asked):
     params = params or consumer()
-    requests = list(requests) or [at(0)]
+    requests = list(asked) or [at(0)]
     first = fixture.replicas.fetch(params, requests)
     assert not ReplicaManager.answers_at_once(params, first)
     done: list = []
@@ -229,7 +231,7 @@ def test_a_shrunken_isr_answers_after_append():
         states={0: registration(1, (1, 2, 3), (1, 2), 0, 2)}, overrides={"min.insync.replicas": "2"}
     )
     outcome, done = parked_produce(fixture)
-    fixture.partition().isr_state = type(fixture.partition().isr_state)(frozenset({1}))
+    fixture.partition().isr_state = CommittedIsr(frozenset({1}))
     fixture.partition().log.set_high_watermark(2)
     fixture.replicas.produce_purgatory.check(TP)
     assert (done, outcome.error) == ([None], ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from functools import partial
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from twisted.internet.task import Clock
 
-from twisted_broker.replication.purgatory.timing_wheel import STOOD_STILL_MS, Timer, TimingWheel
+from twisted_broker.replication.purgatory.timing_wheel import Timer, TimingWheel
+from twisted_broker.stalls import DEADLINE_STALL_MS
 
 
 class Note(Timer):
@@ -19,7 +22,7 @@ class Note(Timer):
         super().__init__()
         self.clock = clock
         self.fired_at: list[float] = []
-        self.then = None
+        self.then: Callable[[], object] | None = None
 
     def expired(self) -> None:
         self.fired_at.append(self.clock.seconds())
@@ -74,10 +77,10 @@ def test_equal_times_fire_in_order_of_adding():
     """A slot is first in, first out."""
     clock = Clock()
     wheel = TimingWheel(clock)
-    order = []
+    order: list[int] = []
     for number in range(5):
         note = Note(clock)
-        note.then = lambda number=number: order.append(number)
+        note.then = partial(order.append, number)
         wheel.add(note, 100)
     run(clock, 0.2)
     assert order == [0, 1, 2, 3, 4]
@@ -126,16 +129,16 @@ def test_a_jump_of_the_clock_fires_everything_due():
     """A stalled process wakes late: all that is due fires in the order of its deadlines."""
     clock = Clock()
     wheel = TimingWheel(clock)
-    order = []
+    order: list[int] = []
     for delay_ms in (70_000, 3, 5_000, 64, 4_096):
         note = Note(clock)
-        note.then = lambda delay_ms=delay_ms: order.append(delay_ms)
+        note.then = partial(order.append, delay_ms)
         wheel.add(note, delay_ms)
     clock.advance(100)
     assert order == [3, 64, 4_096, 5_000, 70_000]
 
 
-@pytest.mark.parametrize("stall_ms", [0, STOOD_STILL_MS - 1, STOOD_STILL_MS, 60_000])
+@pytest.mark.parametrize("stall_ms", [0, DEADLINE_STALL_MS - 1, DEADLINE_STALL_MS, 60_000])
 def test_what_arrived_during_a_stall_comes_before_what_was_due_in_it(stall_ms):
     """A reactor runs its timers before it reads; what it reads in that turn may complete
     (cancel) what waits, or begin to wait itself.
@@ -152,7 +155,7 @@ def test_what_arrived_during_a_stall_comes_before_what_was_due_in_it(stall_ms):
 
     clock.callLater(5.0, turn_reads)
     clock.advance(5.0 + stall_ms / 1000)
-    assert bool(completed.fired_at) == (stall_ms < STOOD_STILL_MS)
+    assert bool(completed.fired_at) == (stall_ms < DEADLINE_STALL_MS)
     assert silent.fired_at == [5.0 + stall_ms / 1000]
     run(clock, 1)
     assert len(new.fired_at) == 1 and wheel.size == 0 and not clock.getDelayedCalls()

@@ -33,17 +33,18 @@ class Looking:
 
     def __init__(self, house: MemoryBroker, port: int = 8080) -> None:
         self.house = house
-        self.port = StatusPort(house.broker.parts, house.broker.served, port)
+        broker = house.broker
+        self.port = StatusPort(house.runtime, lambda: broker.parts, broker.served, port)
         house.run(self.port.open())
 
     def ask(self, path: str, method: str = "GET", more: str = "") -> Deferred[bytes]:
         """What the other side said until it closed."""
         assert self.port.address is not None
         answered: Deferred[bytes] = Deferred()
-        factory = ClientFactory()
+        factory: Any = ClientFactory()
         factory.noisy = False
         request = f"{method} {path} HTTP/1.1\r\nHost: {self.port.address}\r\n{more}\r\n".encode()
-        factory.buildProtocol = lambda _: Asking(request, answered)  # type: ignore[method-assign,assignment,return-value]
+        factory.buildProtocol = lambda _: Asking(request, answered)
         host, port = self.port.address.split(":")
         self.house.network.connect(host, int(port), factory, 10)
         return answered

@@ -12,6 +12,7 @@ from tests.memory_broker import MemoryBroker
 from tests.status.looking import Looking
 from tests.test_broker import fetch, produce
 from tests.test_broker_joining import memory_broker
+from twisted_broker.interfaces import TopicPartition
 from twisted_broker.wire.messages.topics import (
     CreatableReplicaAssignment,
     CreatableTopic,
@@ -107,7 +108,9 @@ def test_what_was_replicated_is_the_same_on_both_sides(pair: Pair) -> None:
     def grew(broker: int, name: str) -> float:
         return after[broker][name] - before[broker].get(name, 0.0)
 
-    size = pair.one.broker.parts.replica_manager.partitions["t", 0].log.size_in_bytes
+    size = pair.one.broker.parts.replica_manager.partitions[
+        TopicPartition("t", 0)
+    ].log.size_in_bytes
     labels = 'broker="127.0.0.1:9092",clientId="ReplicaFetcherThread-0-1"'
     assert grew(1, 'kafka_server_brokertopicmetrics_bytesin_total{topic="t"}') == size > 0
     assert grew(1, 'kafka_server_brokertopicmetrics_replicationbytesout_total{topic="t"}') == size

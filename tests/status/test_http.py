@@ -12,6 +12,7 @@ import pytest
 from tests.memory_broker import MemoryBroker
 from tests.status.looking import Looking
 from tests.test_broker import create, fetch, produce
+from twisted_broker.interfaces import TopicPartition
 from twisted_broker.settings import ConfigError
 from twisted_broker.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 
@@ -92,7 +93,7 @@ def test_numbers_have_kafkas_names_per_topic_and_in_total(house: MemoryBroker) -
     def grew(name: str) -> float:
         return after[name] - before.get(name, 0.0)
 
-    size = house.broker.parts.replica_manager.partitions["t", 0].log.size_in_bytes
+    size = house.broker.parts.replica_manager.partitions[TopicPartition("t", 0)].log.size_in_bytes
     for labels in ("", '{topic="t"}'):
         prefix = "kafka_server_brokertopicmetrics_"
         assert grew(f"{prefix}messagesin_total{labels}") == 2

@@ -24,7 +24,7 @@ def numbers(fixture: Fixture) -> dict[str, float]:
         node_id=1,
         cluster_id="c",
     )
-    lines = text_of(exposition(BrokerView(parts))).decode().splitlines()
+    lines = text_of(exposition(BrokerView(lambda: parts))).decode().splitlines()
     return {
         name: float(value)
         for name, _, value in (line.rpartition(" ") for line in lines if not line.startswith("#"))
@@ -77,7 +77,7 @@ class FetchingFixture(Fixture):
             self,
             "PLAINTEXT",
             lambda: 1,
-            lambda endpoint, client_id: NoConnection(),  # type: ignore[arg-type,return-value]
+            lambda endpoint, client_id: NoConnection(),  # type: ignore[return-value]
         )
 
 
@@ -119,7 +119,7 @@ def test_fetchers_tell_lag_requests_and_failures() -> None:
         node_id=1,
         cluster_id="c",
     )
-    told = BrokerView(parts).describe(other)
+    told = BrokerView(lambda: parts).describe(other)
     assert (
         told is not None
         and told["fetching"]["phase"] == "failed"

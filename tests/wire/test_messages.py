@@ -3,6 +3,7 @@ least.
 """
 
 from random import Random
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -93,10 +94,10 @@ def test_requests_and_responses_match() -> None:
     requests = [cls for cls in by_name.values() if issubclass(cls, Request)]
     assert len(requests) > 50
     for request in requests:
-        response = by_name[request.__name__.removesuffix("Request") + "Response"]
+        response: Any = by_name[request.__name__.removesuffix("Request") + "Response"]
         assert (request.api_key, request.versions, request.flexible) == (
             response.api_key,
             response.versions,
             response.flexible,
-        )  # type: ignore[attr-defined]
+        )
     assert len({request.api_key for request in requests}) == len(requests)

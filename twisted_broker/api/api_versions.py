@@ -16,7 +16,6 @@ Source: Kafka's `ApiVersionManager`, `ApiVersionsRequest`; KIP-35, KIP-511, KIP-
 from __future__ import annotations
 
 import re
-from typing import Any
 
 from twisted_broker.api.context import RequestContext
 from twisted_broker.api.routes import Route
@@ -65,7 +64,7 @@ def ranges(routes: dict[int, Route], on_controller: bool) -> list[ApiVersion]:
 
 
 def _add_features(context: RequestContext, response: ApiVersionsResponse) -> None:
-    source: Any = context.metadata or context.controller
+    source = context.broker.metadata or context.controller  # a node has one, or both
     if source is None:
         return
     image = source.image

@@ -76,12 +76,3 @@ async def describe_quorum(
         context, cluster_messages.DescribeQuorumResponse
     )
     return answer
-
-
-async def unregister_broker(
-    context: RequestContext, request: cluster_messages.UnregisterBrokerRequest
-) -> cluster_messages.UnregisterBrokerResponse:
-    answer: cluster_messages.UnregisterBrokerResponse = await context.forwarding.forward(
-        context, cluster_messages.UnregisterBrokerResponse
-    )
-    return answer

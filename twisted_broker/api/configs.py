@@ -24,7 +24,6 @@ from twisted_broker.cluster.config_entries import (
     default_entries,
     topic_entries,
 )
-from twisted_broker.cluster.topic_names import name_problem
 from twisted_broker.config import BrokerConfig
 from twisted_broker.image.metadata_image import (
     BROKER_RESOURCE,
@@ -34,6 +33,7 @@ from twisted_broker.image.metadata_image import (
     MetadataImage,
 )
 from twisted_broker.security.acl import Operation, ResourceType
+from twisted_broker.topic_names import name_problem
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.messages import configs as configs_messages
 
@@ -171,23 +171,3 @@ async def list_config_resources(
                 await context.next_turn()
             found.append(configs_messages.ConfigResource(resource_name=name, resource_type=kind))
     return configs_messages.ListConfigResourcesResponse(config_resources=found)
-
-
-async def alter_configs(
-    context: RequestContext, request: configs_messages.AlterConfigsRequest
-) -> configs_messages.AlterConfigsResponse:
-    """Waits until the settings are in the metadata log."""
-    answer: configs_messages.AlterConfigsResponse = await context.forwarding.forward(
-        context, configs_messages.AlterConfigsResponse
-    )
-    return answer
-
-
-async def incremental_alter_configs(
-    context: RequestContext, request: configs_messages.IncrementalAlterConfigsRequest
-) -> configs_messages.IncrementalAlterConfigsResponse:
-    """Waits until the settings are in the metadata log."""
-    answer: configs_messages.IncrementalAlterConfigsResponse = await context.forwarding.forward(
-        context, configs_messages.IncrementalAlterConfigsResponse
-    )
-    return answer

@@ -12,7 +12,7 @@ Not here: everything that decides; the parts do.
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from twisted_broker.net.listeners import Listener
@@ -23,18 +23,29 @@ from twisted_broker.turns import SLICE_ELEMENTS, Turns
 __all__ = ["BrokerParts", "Listener", "RequestContext"]
 
 if TYPE_CHECKING:
+    from twisted_broker.api.dispatch import Dispatcher
+    from twisted_broker.cluster.controller import Controller
+    from twisted_broker.cluster.forwarding_manager import ForwardingManager
     from twisted_broker.config import BrokerConfig
+    from twisted_broker.coordinator.group_coordinator import GroupCoordinator
+    from twisted_broker.coordinator.offsets_topic import OffsetsTopic
     from twisted_broker.interfaces import Runtime
+    from twisted_broker.log.log_manager import LogManager
+    from twisted_broker.net.connection import KafkaConnection
+    from twisted_broker.replication.live_brokers import ImageSource
+    from twisted_broker.replication.replica_manager import ReplicaManager
 
 
 T = TypeVar("T")
+_WITHOUT_BROKER = "a request for a broker reached a controller"
 _USUAL_WAIT_MS, _LONGEST_WAIT_MS = 30_000, 600_000
 
 
 class BrokerParts:
-    """The parts of one broker, joined in `broker.py`.
+    """The parts of one node, joined in `broker.py`; they do not change.
 
-    What a process without that role lacks is None.
+    What a process without that role lacks is None: `replica_manager`, `metadata`, `forwarding` and
+    `groups` belong to a broker, `controller` to a controller.
     """
 
     __slots__ = (
@@ -45,11 +56,9 @@ class BrokerParts:
         "features",
         "forwarding",
         "groups",
-        "listeners",
         "log_manager",
         "metadata",
         "node_id",
-        "producer_ids",
         "replica_manager",
         "runtime",
         "turns",
@@ -63,22 +72,28 @@ class BrokerParts:
         config: BrokerConfig,
         runtime: Runtime,
         authorizer: Authorizer,
+        features: Mapping[str, tuple[int, int]] | None = None,
+        log_manager: LogManager | None = None,
+        replica_manager: ReplicaManager | None = None,
+        metadata: ImageSource | None = None,
+        forwarding: ForwardingManager | None = None,
+        groups: GroupCoordinator | None = None,
+        controller: Controller | None = None,
+        turns: Turns | None = None,
     ) -> None:
         self.node_id = node_id
         self.cluster_id = cluster_id
         self.config = config
         self.runtime = runtime
         self.authorizer = authorizer
-        self.features: dict[str, tuple[int, int]] = {}
-        self.listeners: tuple[Listener, ...] = ()
-        self.log_manager: Any = None
-        self.replica_manager: Any = None
-        self.metadata: Any = None
-        self.forwarding: Any = None
-        self.controller: Any = None
-        self.groups: Any = None
-        self.producer_ids: Any = None
-        self.turns = Turns(runtime.clock)
+        self.features = features or {}
+        self.log_manager = log_manager
+        self.replica_manager = replica_manager
+        self.metadata = metadata
+        self.forwarding = forwarding
+        self.groups = groups
+        self.controller = controller
+        self.turns = turns or Turns(runtime.clock)
 
 
 class Encoded:
@@ -99,6 +114,7 @@ class RequestContext:
     """
 
     __slots__ = (
+        "_dispatcher",
         "api_key",
         "appended",
         "broker",
@@ -106,7 +122,6 @@ class RequestContext:
         "client_id",
         "connection",
         "correlation_id",
-        "dispatcher",
         "listener",
         "principal",
         "raw_request",
@@ -125,9 +140,9 @@ class RequestContext:
         client_id: str | None,
         client_host: str = "",
         principal: Principal = ANONYMOUS,
-        connection: Any = None,
+        connection: KafkaConnection | None = None,
         raw_request: bytes | memoryview = b"",
-        dispatcher: Any = None,
+        dispatcher: Dispatcher | None = None,
     ) -> None:
         self.broker = broker
         self.listener = listener
@@ -139,7 +154,7 @@ class RequestContext:
         self.principal = principal
         self.connection = connection
         self.raw_request = raw_request
-        self.dispatcher = dispatcher
+        self._dispatcher = dispatcher
         self.appended = self.sliced = False
         self.room = SLICE_ELEMENTS
 
@@ -162,6 +177,12 @@ class RequestContext:
             await self.next_turn()
 
     @property
+    def dispatcher(self) -> Dispatcher:
+        """What called the function: which routes this listener serves."""
+        assert self._dispatcher is not None
+        return self._dispatcher
+
+    @property
     def config(self) -> BrokerConfig:
         return self.broker.config
 
@@ -178,33 +199,44 @@ class RequestContext:
         return self.broker.cluster_id
 
     @property
-    def metadata(self) -> Any:
+    def metadata(self) -> ImageSource:
         """The image source: `.image` is the newest `MetadataImage`."""
-        return self.broker.metadata
+        found = self.broker.metadata
+        assert found is not None, _WITHOUT_BROKER
+        return found
 
     @property
-    def replica_manager(self) -> Any:
-        return self.broker.replica_manager
+    def replica_manager(self) -> ReplicaManager:
+        found = self.broker.replica_manager
+        assert found is not None, _WITHOUT_BROKER
+        return found
 
     @property
-    def log_manager(self) -> Any:
-        return self.broker.log_manager
+    def log_manager(self) -> LogManager:
+        found = self.broker.log_manager
+        assert found is not None, _WITHOUT_BROKER
+        return found
 
     @property
-    def groups(self) -> Any:
-        return self.broker.groups
+    def groups(self) -> GroupCoordinator:
+        found = self.broker.groups
+        assert found is not None, _WITHOUT_BROKER
+        return found
 
     @property
-    def producer_ids(self) -> Any:
-        """`await next()` gives a producer id that is used nowhere else."""
-        return self.broker.producer_ids
+    def offsets_topic(self) -> OffsetsTopic:
+        found = self.groups.offsets_topic
+        assert found is not None, _WITHOUT_BROKER
+        return found
 
     @property
-    def forwarding(self) -> Any:
-        return self.broker.forwarding
+    def forwarding(self) -> ForwardingManager:
+        found = self.broker.forwarding
+        assert found is not None, _WITHOUT_BROKER
+        return found
 
     @property
-    def controller(self) -> Any:
+    def controller(self) -> Controller | None:
         """The embedded controller; only on its own listener."""
         return self.broker.controller
 

@@ -47,7 +47,7 @@ T = TypeVar("T")
 
 
 def _controller(context: RequestContext) -> Controller:
-    found: Controller | None = context.controller
+    found = context.controller
     if found is None:
         raise BrokerError(ErrorCode.NOT_CONTROLLER)
     return found

@@ -81,6 +81,7 @@ async def fetch(context: RequestContext, request: FetchRequest) -> FetchResponse
     `max_wait_ms`.
     """
     replicas = context.broker.replica_manager
+    assert replicas is not None
     params = _params(context, request)
     may_replicate = params.from_follower and context.may_on_cluster(Operation.CLUSTER_ACTION)
     try:
@@ -220,7 +221,9 @@ async def _many_asked(
                 asked.last_fetched_epoch,
                 asked.log_start_offset,
             )
-    most = _MOST_UNKNOWN + len(context.broker.replica_manager.partitions)
+    replicas = context.broker.replica_manager
+    assert replicas is not None
+    most = _MOST_UNKNOWN + len(replicas.partitions)
     if len(found) > most:
         raise WireError(f"a fetch of {len(found)} partitions; {most - _MOST_UNKNOWN} are here")
     return list(found.values())
@@ -239,7 +242,9 @@ def _guard(
 ) -> tuple[Sequence[FetchPartitionRequest], Sequence[tuple[int, FetchPartitionResult]]]:
     """What may be read, and the refusals with their places in the answer."""
     is_follower = params.replica_id >= 0
-    held = context.broker.replica_manager.partitions
+    replicas = context.broker.replica_manager
+    assert replicas is not None
+    held = replicas.partitions
     codes = [_refusal(context, request, is_follower, may_replicate, held) for request in requests]
     if not any(codes):
         return requests, ()

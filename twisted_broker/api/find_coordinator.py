@@ -43,7 +43,7 @@ async def find_coordinator(
     found = await _find_all(context, request.key_type, keys)
     is_for_groups = request.key_type == GROUP_KEY
     if is_for_groups and any(error is ErrorCode.COORDINATOR_NOT_AVAILABLE for error, _ in found):
-        await context.groups.offsets_topic.wait_until_created()
+        await context.offsets_topic.wait_until_created()
         found = await _find_all(context, request.key_type, keys)
     if context.version >= FIRST_WITH_SEVERAL_KEYS:
         return FindCoordinatorResponse(
@@ -111,7 +111,7 @@ def _find(context: RequestContext, key_type: int, key: str) -> Found:
         return ErrorCode.INVALID_REQUEST, NO_COORDINATOR
     if not context.may(Operation.DESCRIBE, ResourceType.GROUP, key):
         return ErrorCode.GROUP_AUTHORIZATION_FAILED, NO_COORDINATOR
-    found = context.groups.offsets_topic.coordinator(key, context.listener.name)
+    found = context.offsets_topic.coordinator(key, context.listener.name)
     if found is None:
         return ErrorCode.COORDINATOR_NOT_AVAILABLE, NO_COORDINATOR
     node_id, endpoint = found

@@ -18,7 +18,6 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from twisted_broker.api.cluster import any_live_broker
 from twisted_broker.api.context import RequestContext
-from twisted_broker.cluster.topic_names import INTERNAL_TOPICS, name_problem
 from twisted_broker.image.entries import (
     BrokerRegistration,
     PartitionRegistration,
@@ -26,6 +25,7 @@ from twisted_broker.image.entries import (
 )
 from twisted_broker.image.metadata_image import MetadataImage
 from twisted_broker.security.acl import CLUSTER_NAME, Operation, ResourceType, authorized_operations
+from twisted_broker.topic_names import INTERNAL_TOPICS, name_problem
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.messages import cluster as described
 from twisted_broker.wire.messages import metadata as metadata_messages
@@ -275,7 +275,7 @@ async def _create(
         ):
             answer.error_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
         elif name == "__consumer_offsets":
-            context.groups.offsets_topic.create()
+            context.offsets_topic.create()
         elif name not in INTERNAL_TOPICS and len(wanted) < _MOST_CREATED:
             wanted.append(CreatableTopic(name=name, num_partitions=-1, replication_factor=-1))
     context.forwarding.create_in_background(wanted)

@@ -158,7 +158,7 @@ def _topic_to_change(context: RequestContext, name: str | None) -> tuple[bytes, 
 
 
 def _partition_error(context: RequestContext, name: str | None, partition: int) -> ErrorCode:
-    topic = context.metadata.image.topics_by_name.get(name)
+    topic = None if name is None else context.metadata.image.topics_by_name.get(name)
     return (
         ErrorCode.NONE
         if topic is not None and partition in topic.partitions
@@ -260,7 +260,7 @@ async def _fetch_topic(
             await context.next_turn()
         indexes = topic.partition_indexes[start : start + SLICE_ELEMENTS]
         context.room -= len(indexes)
-        if error:
+        if error or name is None:
             partitions += _refused(indexes, error)
         else:
             wanted = [(name, index, topic_id) for index in indexes]
@@ -289,7 +289,7 @@ async def _all_topics(
             Operation.DESCRIBE, ResourceType.TOPIC, name
         ):
             continue
-        topic_id = topic.id if has_ids else NULL_UUID
+        topic_id = topic.id if has_ids and topic is not None else NULL_UUID
         answer = OffsetFetchResponseTopics(name=name, topic_id=topic_id, partitions=[])
         wanted = [(*each, NULL_UUID) for each in some]
         for start in range(0, len(wanted), SLICE_ELEMENTS):

@@ -74,7 +74,8 @@ async def produce(context: RequestContext, request: ProduceRequest) -> ProduceRe
     awaited: list[PartitionProduceResponse] = []
     topics: list[TopicProduceResponse] = []
     acks = request.acks
-    replicas = context.broker.replica_manager
+    replicas = context.broker.replica_manager  # no property: once a request
+    assert replicas is not None
     outcomes: list[AppendOutcome] = []
     for topic in request.topic_data:
         context.room -= 1
@@ -113,7 +114,7 @@ async def _append_some(
     """Appends the entries so far of a long request. The connection starts no other request before
     all of it is appended.
     """
-    outcomes += context.broker.replica_manager.produce(entries, acks)
+    outcomes += context.replica_manager.produce(entries, acks)
     entries.clear()
     await context.next_turn()
 

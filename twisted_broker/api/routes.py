@@ -9,7 +9,8 @@ all derived from these rows.
    used.
 3. A row's request and response are `<Name>Request` and `<Name>Response` of
    `wire/messages/<messages>.py`; its function is the name in snake_case in `api/<module>.py`
-   (broker) or in `api/controller.py` (controller).
+   (broker) or in `api/controller.py` (controller). A row with `forward` and no module is passed on
+   to the controller as it is (`api/forwarding.py`).
 
 Source: Kafka 4.3.1's message definitions; lower versions as in 3.9. Not here: SASL, transactions,
 ACLs, quotas (not served yet).
@@ -87,6 +88,10 @@ class Route:
         )
 
     def function(self, on_controller: bool) -> RequestFunction:
+        if self.forward and not self.module and not on_controller:
+            forwarding = import_module("twisted_broker.api.forwarding")
+            passed_on: RequestFunction = forwarding.forwarded(self.response_class())
+            return passed_on
         shared = self.module.startswith("*")
         module = (
             _CONTROLLER_MODULE
@@ -117,8 +122,8 @@ ROUTES: tuple[Route, ...] = (
     Route(15, "DescribeGroups", "groups", "groups", broker="0-6"),
     Route(16, "ListGroups", "groups", "groups", broker="0-5"),
     Route(18, "ApiVersions", "api_versions", "*api_versions", broker="0-4", controller="0-4"),
-    Route(19, "CreateTopics", "topics", "topics", broker="0-7", controller="0-7", forward=True),
-    Route(20, "DeleteTopics", "topics", "topics", broker="0-6", controller="0-6", forward=True),
+    Route(19, "CreateTopics", "topics", broker="0-7", controller="0-7", forward=True),
+    Route(20, "DeleteTopics", "topics", broker="0-6", controller="0-6", forward=True),
     Route(21, "DeleteRecords", "topics", "delete_records", broker="0-2"),
     Route(22, "InitProducerId", "producer_ids", "producer_ids", broker="0-5"),
     Route(
@@ -129,14 +134,13 @@ ROUTES: tuple[Route, ...] = (
         broker="0-4",
     ),
     Route(32, "DescribeConfigs", "configs", "configs", broker="0-4"),
-    Route(33, "AlterConfigs", "configs", "configs", broker="0-2", controller="0-2", forward=True),
+    Route(33, "AlterConfigs", "configs", broker="0-2", controller="0-2", forward=True),
     Route(35, "DescribeLogDirs", "log_dirs", "log_dirs", broker="0-5"),
-    Route(37, "CreatePartitions", "topics", "topics", broker="0-3", controller="0-3", forward=True),
+    Route(37, "CreatePartitions", "topics", broker="0-3", controller="0-3", forward=True),
     Route(42, "DeleteGroups", "groups", "groups", broker="0-2"),
     Route(
         43,
         "ElectLeaders",
-        "reassignment",
         "reassignment",
         broker="0-2",
         controller="0-2",
@@ -146,7 +150,6 @@ ROUTES: tuple[Route, ...] = (
         44,
         "IncrementalAlterConfigs",
         "configs",
-        "configs",
         broker="0-1",
         controller="0-1",
         forward=True,
@@ -155,7 +158,6 @@ ROUTES: tuple[Route, ...] = (
         45,
         "AlterPartitionReassignments",
         "reassignment",
-        "reassignment",
         broker="0-1",
         controller="0-1",
         forward=True,
@@ -163,7 +165,6 @@ ROUTES: tuple[Route, ...] = (
     Route(
         46,
         "ListPartitionReassignments",
-        "reassignment",
         "reassignment",
         broker="0",
         controller="0",
@@ -178,7 +179,7 @@ ROUTES: tuple[Route, ...] = (
     Route(61, "DescribeProducers", "producers", "producers", broker="0"),
     Route(62, "BrokerRegistration", "broker_lifecycle", controller="0-4", cluster_action=True),
     Route(63, "BrokerHeartbeat", "broker_lifecycle", controller="0-2", cluster_action=True),
-    Route(64, "UnregisterBroker", "cluster", "cluster", broker="0", controller="0", forward=True),
+    Route(64, "UnregisterBroker", "cluster", broker="0", controller="0", forward=True),
     Route(67, "AllocateProducerIds", "producer_ids", controller="0", cluster_action=True),
     Route(73, "AssignReplicasToDirs", "log_dirs", controller="0", cluster_action=True),
     Route(74, "ListConfigResources", "configs", "configs", broker="0-1"),

@@ -47,8 +47,8 @@ def alter_partition(
     for topic_request in request.topics:
         topic = view.image.topics_by_id.get(bytes(topic_request.topic_id))
         answers = [
-            _answer(view, request.broker_id, topic, asked, version, found)
-            for asked in topic_request.partitions
+            _answer(view, request.broker_id, topic, requested, version, found)
+            for requested in topic_request.partitions
         ]
         topics.append(
             broker_lifecycle_messages.AlterPartitionResponseTopicData(
@@ -62,23 +62,23 @@ def _answer(
     view: ClusterView,
     sender: int,
     topic: TopicImage | None,
-    asked: broker_lifecycle_messages.AlterPartitionRequestPartitionData,
+    requested: broker_lifecycle_messages.AlterPartitionRequestPartitionData,
     version: int,
     found: list[Record],
 ) -> broker_lifecycle_messages.AlterPartitionResponsePartitionData:
     answer = broker_lifecycle_messages.AlterPartitionResponsePartitionData(
-        partition_index=asked.partition_index
+        partition_index=requested.partition_index
     )
     if version >= 3:
         members: Members = [
-            (member.broker_id, member.broker_epoch) for member in asked.new_isr_with_epochs
+            (member.broker_id, member.broker_epoch) for member in requested.new_isr_with_epochs
         ]
     else:
-        members = [(member, -1) for member in asked.new_isr]
+        members = [(member, -1) for member in requested.new_isr]
     try:
         if topic is None:
             raise BrokerError(ErrorCode.UNKNOWN_TOPIC_ID)
-        partition = _decide(view, sender, topic, asked, members, found)
+        partition = _decide(view, sender, topic, requested, members, found)
     except BrokerError as error:
         answer.error_code = error.code
         return answer
@@ -98,27 +98,27 @@ def _decide(
     view: ClusterView,
     sender: int,
     topic: TopicImage,
-    asked: broker_lifecycle_messages.AlterPartitionRequestPartitionData,
+    requested: broker_lifecycle_messages.AlterPartitionRequestPartitionData,
     members: Members,
     found: list[Record],
 ) -> PartitionRegistration:
     """The partition after the change, whose record goes to `found`. Raises BrokerError."""
-    partition = topic.partitions.get(asked.partition_index)
+    partition = topic.partitions.get(requested.partition_index)
     if partition is None:
         raise BrokerError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
     isr = [member for member, _ in members]
-    _check_epochs(partition, sender, asked)
-    _check_isr(partition, isr, asked.leader_recovery_state)
+    _check_epochs(partition, sender, requested)
+    _check_isr(partition, isr, requested.leader_recovery_state)
     if not all(_eligible(view, member, epoch) for member, epoch in members):
         raise BrokerError(ErrorCode.INELIGIBLE_REPLICA)
     rules = view.rules(topic.name, partition)
     change = change_partition(
         partition,
         topic.id,
-        asked.partition_index,
+        requested.partition_index,
         rules,
         isr=isr,
-        recovery_state=asked.leader_recovery_state,
+        recovery_state=requested.leader_recovery_state,
     )
     if change is None:
         return partition
@@ -132,18 +132,18 @@ def _decide(
 def _check_epochs(
     partition: PartitionRegistration,
     sender: int,
-    asked: broker_lifecycle_messages.AlterPartitionRequestPartitionData,
+    requested: broker_lifecycle_messages.AlterPartitionRequestPartitionData,
 ) -> None:
     if (
-        asked.leader_epoch > partition.leader_epoch
-        or asked.partition_epoch > partition.partition_epoch
+        requested.leader_epoch > partition.leader_epoch
+        or requested.partition_epoch > partition.partition_epoch
     ):
         raise BrokerError(ErrorCode.NOT_CONTROLLER)
-    if asked.leader_epoch < partition.leader_epoch:
+    if requested.leader_epoch < partition.leader_epoch:
         raise BrokerError(ErrorCode.FENCED_LEADER_EPOCH)
     if sender != partition.leader:
         raise BrokerError(ErrorCode.INVALID_REQUEST)
-    if asked.partition_epoch < partition.partition_epoch:
+    if requested.partition_epoch < partition.partition_epoch:
         raise BrokerError(ErrorCode.INVALID_UPDATE_VERSION)
 
 
@@ -183,12 +183,12 @@ def assign_replicas(
         for topic_request in directory.topics:
             topic = view.image.topics_by_id.get(bytes(topic_request.topic_id))
             answers = []
-            for asked in topic_request.partitions:
+            for requested in topic_request.partitions:
                 answer = log_dirs.AssignReplicasToDirsResponsePartitionData(
-                    partition_index=asked.partition_index
+                    partition_index=requested.partition_index
                 )
                 answer.error_code = _assign(
-                    view, broker, directory_id, topic, asked.partition_index, found
+                    view, broker, directory_id, topic, requested.partition_index, found
                 )
                 answers.append(answer)
             topics.append(

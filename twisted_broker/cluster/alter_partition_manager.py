@@ -8,7 +8,7 @@ Owns `AlterPartitionManager`, which gathers proposals into AlterPartition reques
    50 ms with what is still wanted.
 3. One proposal of a partition at a time; another one is answered OPERATION_NOT_ATTEMPTED.
 
-Source: Kafka's `AlterPartitionManager`; `RL 1.2`, `RL 2.5`. Left out: what an answer does to a
+Source: Kafka's `AlterPartitionManager`; `RL 1.2`, `RL 2.5`. Not here: what an answer does to a
 partition (`replication/partition/partition.py`).
 """
 
@@ -23,7 +23,7 @@ from twisted_broker.cluster.controller_channel import ControllerChannel, Member,
 from twisted_broker.cluster.unexpected_errors import UnexpectedErrors
 from twisted_broker.interfaces import Runtime
 from twisted_broker.replication.partition.isr import IsrAnswer, IsrProposal
-from twisted_broker.wire.errors import ErrorCode
+from twisted_broker.wire.errors import ErrorCode, error_of
 from twisted_broker.wire.messages import broker_lifecycle as broker_lifecycle_messages
 
 _log = Logger()
@@ -46,7 +46,7 @@ class AlterPartitionManager:
             member,
         )
         self._wanted: dict[_Key, tuple[IsrProposal, Deferred[IsrAnswer]]] = {}
-        self._surprises = UnexpectedErrors("ISR changes")
+        self._unexpected_errors = UnexpectedErrors("ISR changes")
         self._in_flight = self._stopped = False
 
     def submit(self, proposal: IsrProposal) -> Deferred[IsrAnswer]:
@@ -81,17 +81,17 @@ class AlterPartitionManager:
 
     async def _exchange(self, sent: dict[_Key, tuple[IsrProposal, Deferred[IsrAnswer]]]) -> None:
         try:
-            response = await self._channel.ask_once(
+            response = await self._channel.send_once(
                 self._request([proposal for proposal, _ in sent.values()]), 3
             )
             check_answer(response.error_code)
         except Exception as error:
             _log.debug("ISR changes are tried again: {error}", error=error)
-            self._surprises.failed(error)
+            self._unexpected_errors.failed(error)
             self._in_flight = False
             self._send_soon(RETRY_MS)
             return
-        self._surprises.worked()
+        self._unexpected_errors.worked()
         self._in_flight = False
         answered = self._take(response, sent)
         self._send_soon(RETRY_MS if any(key not in answered for key in sent) else 0)
@@ -147,11 +147,7 @@ class AlterPartitionManager:
 
 def _answer(partition: broker_lifecycle_messages.AlterPartitionResponsePartitionData) -> IsrAnswer:
     if partition.error_code:
-        try:
-            code = ErrorCode(partition.error_code)  # type: ignore[call-arg]
-        except ValueError:
-            code = ErrorCode.UNKNOWN_SERVER_ERROR
-        return IsrAnswer(code)
+        return IsrAnswer(error_of(partition.error_code))
     return IsrAnswer(
         ErrorCode.NONE,
         partition.leader_id,

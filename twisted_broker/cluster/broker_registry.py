@@ -1,4 +1,5 @@
-"""Brokers come, beat, are fenced, shut down: what the controller decides about membership.
+"""Brokers register, send heartbeats, are fenced, shut down: what the controller decides about
+membership.
 
 Owns the sessions (`Sessions`), and the decisions on BrokerRegistration, BrokerHeartbeat,
 UnregisterBroker and lapsed sessions.
@@ -13,14 +14,14 @@ UnregisterBroker and lapsed sessions.
    directories are nobody else's.
 3. A session begins with a heartbeat (or registration) heard in this controller's life; a broker
    that was unfenced when the controller started has a full session before it is fenced. Time in
-   which the controller itself stood still is nobody's silence.
+   which the controller's own process did not run does not count.
 4. A registration that does not name the last epoch was an unclean stop: the node leaves all ISRs
    and is eligible nowhere.
-5. A heartbeat tells all directories that failed since the broker started; those that are out of its
+5. A heartbeat names all directories that failed since the broker started; those that are out of its
    registration already change nothing. Without any directory it is fenced, and may go.
 
 Source: Kafka's `ClusterControlManager`, `BrokerHeartbeatManager`, `ReplicationControlManager`;
-KRAFT 3.4, 3.5; `RL 8.2`. Left out: time (an argument, monotonic ms).
+KRAFT 3.4, 3.5; `RL 8.2`. Not here: time (an argument, monotonic ms).
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ from twisted_broker.image.entries import (
     is_reserved_directory,
 )
 from twisted_broker.image.metadata_image import METADATA_VERSION, MetadataImage
+from twisted_broker.stalls import SESSION_STALL_MS
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.messages import metadata_records as records
 from twisted_broker.wire.messages.broker_lifecycle import (
@@ -44,7 +46,6 @@ from twisted_broker.wire.messages.broker_lifecycle import (
 from twisted_broker.wire.schema import Record
 
 _LOG_DIRS_LEVEL = 17
-_STOOD_STILL_MS = 2000
 _KRAFT_VERSION = "kraft.version"
 
 
@@ -99,7 +100,7 @@ class Sessions:
         It is asked for again and again; a long time since the last look is one in which no
         heartbeat could be heard.
         """
-        if self._looked_ms is not None and now_ms - self._looked_ms > _STOOD_STILL_MS:
+        if self._looked_ms is not None and now_ms - self._looked_ms > SESSION_STALL_MS:
             for session in self._sessions.values():
                 session.contact_ms += now_ms - max(self._looked_ms, session.contact_ms)
         self._looked_ms = now_ms

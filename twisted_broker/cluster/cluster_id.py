@@ -1,12 +1,12 @@
 """Which cluster an empty broker belongs to: its controller's.
 
-Owns `ask_cluster_id`, asked once, before a new broker's directories are formatted.
+Owns `fetch_cluster_id`, called once, before a new broker's directories are formatted.
 
-1. The addresses are asked in turn, until one answers; an unreachable controller is told once, then
-   every 30 seconds.
+1. The addresses are tried in turn until one answers; a controller that cannot be reached is logged
+   once, then every 30 seconds.
 2. DescribeCluster for controllers (KIP-919), in the highest version known to both.
 
-Source: KIP-919; Kafka's `kafka-storage format` needs the id by hand. Left out: comparing it with a
+Source: KIP-919; Kafka's `kafka-storage format` needs the id by hand. Not here: comparing it with a
 directory's (`log.log_directory`).
 """
 
@@ -27,24 +27,24 @@ from twisted_broker.wire.messages.cluster import DescribeClusterRequest
 _log = Logger()
 _CONTROLLERS = 2
 _DESCRIBE_CLUSTER = 60
-_PAUSE_MS, _PATIENCE_MS, _TELL_AGAIN_MS = 100, 5_000, 30_000
+_PAUSE_MS, _TIMEOUT_MS, _LOG_AGAIN_MS = 100, 5_000, 30_000
 
 
-async def ask_cluster_id(
+async def fetch_cluster_id(
     runtime: Runtime, addresses: Sequence[Address], given_up: Callable[[], bool]
 ) -> str:
     """The id of the cluster that the first of `addresses` (controllers) to answer belongs to.
 
     BrokerError once `given_up()`.
     """
-    told_ms: int | None = None
+    logged_ms: int | None = None
     for host, port in cycle(addresses):
         try:
-            return await ask_once(runtime, host, port)
+            return await fetch_cluster_id_once(runtime, host, port)
         except Exception as error:
             now_ms = runtime.now_ms()
-            if told_ms is None or now_ms - told_ms >= _TELL_AGAIN_MS:
-                told_ms = now_ms
+            if logged_ms is None or now_ms - logged_ms >= _LOG_AGAIN_MS:
+                logged_ms = now_ms
                 _log.warn(
                     "no controller at {host}:{port} yet, trying on: {error}",
                     host=host,
@@ -57,19 +57,19 @@ async def ask_cluster_id(
         if given_up():
             break
     raise BrokerError(
-        ErrorCode.BROKER_NOT_AVAILABLE, "stopped before a controller told the cluster's id"
+        ErrorCode.BROKER_NOT_AVAILABLE, "stopped before a controller answered with the cluster's id"
     )
 
 
-async def ask_once(runtime: Runtime, host: str, port: int) -> str:
+async def fetch_cluster_id_once(runtime: Runtime, host: str, port: int) -> str:
     """The id of the cluster of the controller there. BrokerError, or what the connection raises."""
     connection = BrokerConnection(
         runtime,
         host,
         port,
         "cluster-id",
-        request_timeout_ms=_PATIENCE_MS,
-        connect_timeout_ms=_PATIENCE_MS,
+        request_timeout_ms=_TIMEOUT_MS,
+        connect_timeout_ms=_TIMEOUT_MS,
     )
     try:
         await connection.negotiate()

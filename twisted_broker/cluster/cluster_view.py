@@ -9,7 +9,7 @@ its partitions.
    nobody leads.
 
 Source: Kafka's `ReplicationControlManager.generateLeaderAndIsrUpdates`,
-`ConfigurationControlManager`; `RL 8.2`, `RL 8.3`. Left out: when a broker leaves or comes
+`ConfigurationControlManager`; `RL 8.2`, `RL 8.3`. Not here: when a broker leaves or comes
 (`broker_registry.py`).
 """
 

@@ -1,5 +1,5 @@
-"""A setting as administrators see it: its value in force, where it comes from, and what stands
-behind it.
+"""A setting as administrators see it: its value in force, where it comes from, and which values
+would replace it.
 
 Owns the entries of DescribeConfigs and of CreateTopics' answer, derived from the settings table for
 topics and brokers.

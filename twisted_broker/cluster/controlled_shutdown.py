@@ -1,19 +1,20 @@
-"""How long a broker that was asked to stop waits until it may leave, and what it says meanwhile.
+"""How long a broker that is to stop waits for its leaderships to be moved, and what it logs
+meanwhile.
 
 Owns `ControlledShutdown`, of one broker.
 
 1. It waits `replog.controlled.shutdown.timeout.ms` at most, whatever the controller does. Every
-   second it says what it waits for.
+   second it logs what it waits for.
 2. Without a controller it waits for `controller.quorum.fetch.timeout.ms` only: when each address at
-   which one may be found has refused the connection for so long, without a pause. A refusal is a
-   process that is gone, not a way that is blocked; nobody can take anything over, elect or even
-   notice, and all that waiting could gain is a controller that comes back just now. One that says
-   nothing may be well: it has the whole time.
-3. `hurry` ends the wait at once: the broker stops in order, but hands nothing over.
+   which one may be found has refused the connection for so long, without a pause. A refused
+   connection means that the process is gone, not that the network is down: nobody can elect other
+   leaders, and waiting helps only if a controller starts just now. A controller that does not
+   answer may be well: it gets the whole time.
+3. `skip_handover` ends the wait at once: the broker stops in order, but hands nothing over.
 
 Source: Kafka's `BrokerServer.shutdown` waits five minutes for its controller, alive or not, which
 has no setting. Supervisors kill sooner than that (docker after 10 s, Kubernetes after 30 s), and a
-broker that is killed must recover its logs. Left out: heartbeats (`lifecycle.py`).
+broker that is killed must recover its logs. Not here: heartbeats (`lifecycle.py`).
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ class ControlledShutdown:
         self._timer: IDelayedCall | None = None
 
     def begin(self) -> None:
-        """The controller is asked from now on."""
+        """Heartbeats want the shutdown from now on."""
         self._since_ms = self._runtime.now_ms()
         _log.info("controlled shutdown: {led} partition(s) still to hand over", led=self._led())
         self._next()
@@ -64,7 +65,7 @@ class ControlledShutdown:
         return self._runtime.now_ms() - self._since_ms
 
     def controller_is_away(self) -> None:
-        """A heartbeat found nobody."""
+        """A heartbeat reached no controller."""
         refused_ms = self._observer.refused_ms
         if self._timer is not None and refused_ms is not None and refused_ms >= self._refused_ms:
             words = (
@@ -73,8 +74,8 @@ class ControlledShutdown:
             )
             self._give_up(words, ms=refused_ms, led=self._led())
 
-    def hurry(self) -> None:
-        """Asked to stop once more."""
+    def skip_handover(self) -> None:
+        """The process was asked to stop once more."""
         if self._timer is not None:
             self._give_up(
                 "asked once more: this broker leaves without handing over {led} partition(s)",
@@ -82,7 +83,7 @@ class ControlledShutdown:
             )
 
     def end(self) -> None:
-        """It leaves."""
+        """The wait is over."""
         timer, self._timer = self._timer, None
         if timer is not None and timer.active():
             timer.cancel()
@@ -92,10 +93,10 @@ class ControlledShutdown:
     def _next(self) -> None:
         left_ms = self._timeout_ms - self.lasted_ms
         self._timer = self._runtime.clock.callLater(
-            max(min(left_ms, _PROGRESS_MS), 0) / 1000, self._tell
+            max(min(left_ms, _PROGRESS_MS), 0) / 1000, self._log_progress
         )
 
-    def _tell(self) -> None:
+    def _log_progress(self) -> None:
         """Each second, and at the end of the time."""
         left_ms = self._timeout_ms - self.lasted_ms
         if left_ms <= 0:

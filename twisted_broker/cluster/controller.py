@@ -10,7 +10,7 @@ records, and what happens by the clock: sessions that lapse, empty records, snap
    when the disk fails.
 4. A new cluster is finalised in one metadata transaction before anything else is written.
 
-Source: Kafka's `QuorumController`; KIP-500, KIP-631, KIP-835; `RL 8.1`. Left out: what is decided
+Source: Kafka's `QuorumController`; KIP-500, KIP-631, KIP-835; `RL 8.1`. Not here: what is decided
 (`broker_registry`, `topic_changes`, ...), the requests (`api/controller.py`), reading of the log by
 others (`metadata_fetch.py`).
 """
@@ -21,7 +21,6 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 
 from twisted.internet.defer import Deferred, fail, succeed
-from twisted.internet.task import LoopingCall
 from twisted.logger import Logger
 
 from twisted_broker.cluster.broker_registry import Sessions, fence
@@ -42,25 +41,33 @@ from twisted_broker.image.metadata_image import (
     MetadataImage,
 )
 from twisted_broker.interfaces import Runtime
+from twisted_broker.periodic import PeriodicTask
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.messages import metadata_records as records
 from twisted_broker.wire.schema import Record
 
 _log = Logger()
 _TICK_MS = 500
+OpenLog = Callable[[Callable[[int], None], Callable[[BaseException], None]], MetadataLog]
 
 
 class Controller:
-    """Made over an opened log; `start` makes it the active controller. `broke` is told when its
-    disk failed.
+    """`open_log(on_committed, on_fatal)` gives its log; `start` makes it the active controller.
+    `on_fatal(error)` is called when its disk failed.
     """
 
     def __init__(
-        self, cluster_id: str, runtime: Runtime, config: BrokerConfig, log: MetadataLog
+        self,
+        cluster_id: str,
+        runtime: Runtime,
+        config: BrokerConfig,
+        open_log: OpenLog,
+        on_fatal: Callable[[BaseException], None] = lambda error: None,
     ) -> None:
-        self.cluster_id, self.runtime, self.log = cluster_id, runtime, log
+        self.cluster_id, self.runtime = cluster_id, runtime
+        self.log = open_log(self._committed, self._log_failed)
+        self._on_fatal = on_fatal
         self.node_id = config.node_id
-        self.broke: Callable[[BaseException], None] = lambda error: None
         self.sessions = Sessions(config.integer("broker.session.timeout.ms"))
         self.readers = MetadataReaders(self)
         self.listeners: Sequence[Endpoint] = ()
@@ -70,8 +77,7 @@ class Controller:
         self._waiting: deque[tuple[int, MetadataImage, Deferred[int] | None]] = deque()
         self._idle_ms = config.integer("metadata.max.idle.interval.ms")
         self._last_write_ms = self._last_snapshot_ms = self._last_balance_ms = 0
-        self._loop = LoopingCall(self._tick_guarded)
-        self._loop.clock = runtime.clock  # type: ignore[assignment]
+        self._ticks = PeriodicTask(runtime.clock, self.tick, "the controller's periodic work")
 
     @property
     def image(self) -> MetadataImage:
@@ -106,7 +112,6 @@ class Controller:
         OSError, MetadataDamage.
         """
         self.listeners = listeners
-        self.log.committed, self.log.broke = self._committed, self._broke
         self.decided = self.committed = self.log.replay()
         self._settings_changed(self.decided)
         self.log.begin_epoch()
@@ -120,7 +125,7 @@ class Controller:
         )
         started = self.write([controller_record(registration)])
         self._last_snapshot_ms = self._last_balance_ms = self.runtime.now_ms()
-        self._loop.start(_TICK_MS / 1000, now=False)
+        self._ticks.start(_TICK_MS / 1000)
         return started
 
     def _bootstrap(self) -> list[Record]:
@@ -144,8 +149,7 @@ class Controller:
 
     def stop(self) -> None:
         """Decides no more; what waits is refused. The log is closed (slow: it syncs)."""
-        if self._loop.running:
-            self._loop.stop()
+        self._ticks.stop()
         self.readers.close()
         self._refuse_waiting()
         try:
@@ -188,13 +192,13 @@ class Controller:
             self._append(found)
 
     def _append(self, found: Sequence[Record]) -> MetadataDelta:
-        now_ms = self.runtime.wall_ms()
+        wall_ms = self.runtime.wall_ms()
         last = self.log.append(
             found, self.decided.metadata_version or INITIAL_LEVELS["metadata.version"]
         )
         before = self.decided
         self.decided, delta = before.apply(
-            TransactionBuffer().pass_through(found), last, self.epoch, now_ms
+            TransactionBuffer().pass_through(found), last, self.epoch, wall_ms
         )
         self._view = None
         self._last_write_ms = self.runtime.now_ms()
@@ -220,17 +224,16 @@ class Controller:
         for done in ready:
             done.callback(upto - 1)
 
-    def _broke(self, error: BaseException) -> None:
+    def _log_failed(self, error: BaseException) -> None:
         _log.critical(
             "the metadata log in {directory} failed: {error}",
             directory=self.log.directory,
             error=error,
         )
-        if self._loop.running:
-            self._loop.stop()
+        self._ticks.stop()
         self._refuse_waiting()
         self.readers.close()
-        self.broke(error)
+        self._on_fatal(error)
 
     def _check_active(self) -> None:
         if self.log.failed is not None or self.log.epoch < 0:
@@ -249,12 +252,6 @@ class Controller:
 
     # by the clock
 
-    def _tick_guarded(self) -> None:
-        try:
-            self.tick()
-        except Exception:
-            _log.failure("the controller's periodic work failed")
-
     def tick(self) -> None:
         """What is due by time: lapsed sessions, an empty record, a snapshot."""
         now_ms = self.runtime.now_ms()
@@ -264,10 +261,10 @@ class Controller:
                 broker=broker.id,
                 timeout=self.sessions.timeout_ms,
             )
-            self._write_quietly(fence(self.view, broker))
+            self._write_in_background(fence(self.view, broker))
             self.sessions.forget(broker.id, broker.epoch)
         if self._idle_ms and now_ms - self._last_write_ms >= self._idle_ms:
-            self._write_quietly([records.NoOpRecord()])
+            self._write_in_background([records.NoOpRecord()])
         self.log.sync()  # again, where the last one found no free descriptor; else nothing is due
         self._balance(now_ms)
         if self._snapshot_due(now_ms):
@@ -282,13 +279,13 @@ class Controller:
         ):
             self._last_balance_ms = now_ms
             if self._config.boolean("auto.leader.rebalance.enable"):
-                self._write_quietly(
+                self._write_in_background(
                     self.view.preferred_leaders(
                         self._config.integer("leader.imbalance.per.broker.percentage")
                     )
                 )
 
-    def _write_quietly(self, found: Sequence[Record]) -> None:
+    def _write_in_background(self, found: Sequence[Record]) -> None:
         self.write(found).addErrback(lambda failure: failure.trap(BrokerError) and None)
 
     def _snapshot_due(self, now_ms: int) -> bool:

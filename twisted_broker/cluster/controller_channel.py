@@ -1,18 +1,18 @@
-"""A way to the active controller, whoever that is.
+"""Requests to the active controller, whichever node that is.
 
 Owns `ControllerChannel`: one connection to the leader that the observer names, made anew when the
 leader changes.
 
 1. Versions are negotiated once per connection.
-2. `ask` tries again, after a pause, when there is no leader, the connection is lost, or the other
-   side is not the controller; until its deadline.
+2. `send_until_answered` tries again, after a pause, when there is no leader, the connection is
+   lost, or the other side is not the controller; until its deadline.
 3. Each purpose has its own channel: a request that waits long must not delay heartbeats.
-4. What no network does is told as the bug it is (`unexpected_errors`), and tried again all the
-   same.
-5. Connecting is given up after `_CONNECT_MS`, and begun anew by the next try: behind a way that was
-   blocked for a while, the kernel's own tries come too seldom for a session of a few seconds.
+4. An error that no network causes is logged as a bug (`unexpected_errors`); the request is still
+   tried again.
+5. Connecting is given up after `_CONNECT_MS` and started again by the next try: after a network
+   outage the kernel retries too seldom for a session of a few seconds.
 
-Source: Kafka's `NodeToControllerChannelManager`; KRAFT 3.1. Left out: who leads (`observer.py`).
+Source: Kafka's `NodeToControllerChannelManager`; KRAFT 3.1. Not here: who leads (`observer.py`).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from twisted.internet.task import deferLater
 from twisted_broker.cluster.unexpected_errors import UnexpectedErrors
 from twisted_broker.interfaces import Runtime
 from twisted_broker.net.client import BrokerConnection
-from twisted_broker.wire.errors import BrokerError, ErrorCode
+from twisted_broker.wire.errors import BrokerError, ErrorCode, error_of
 
 _CONNECT_MS = 2000
 Address = tuple[str, int]
@@ -51,11 +51,7 @@ class Member(Protocol):
 def check_answer(code: int) -> None:
     """Raises BrokerError for an answer's error code, if it is one."""
     if code:
-        try:
-            known = ErrorCode(code)  # type: ignore[call-arg]
-        except ValueError:
-            known = ErrorCode.UNKNOWN_SERVER_ERROR
-        raise BrokerError(known)
+        raise BrokerError(error_of(code))
 
 
 def _fire(waiter: Deferred[None]) -> None:
@@ -77,10 +73,12 @@ class ControllerChannel:
         self._runtime, self._leader, self._client_id = runtime, leader, client_id
         self._request_timeout_ms, self._retry_ms = request_timeout_ms, retry_ms
         self._connection: BrokerConnection | None = None
-        self._surprises = UnexpectedErrors(f"questions of {client_id} to the controller")
+        self._unexpected_errors = UnexpectedErrors(f"requests of {client_id} to the controller")
         self._closed = False
 
-    async def ask(self, request: Any, version: int, timeout_ms: int | None = None) -> Any:
+    async def send_until_answered(
+        self, request: Any, version: int, timeout_ms: int | None = None
+    ) -> Any:
         """The answer of the active controller; sent in the highest version known to both, `version`
         at most.
 
@@ -92,8 +90,8 @@ class ControllerChannel:
         )
         while not self._closed:
             try:
-                answer = await self.ask_once(request, version)
-                self._surprises.worked()
+                answer = await self.send_once(request, version)
+                self._unexpected_errors.worked()
                 return answer
             except CancelledError:
                 raise
@@ -101,13 +99,13 @@ class ControllerChannel:
                 if error.code is not ErrorCode.NOT_CONTROLLER:
                     raise
             except Exception as error:
-                self._surprises.failed(error)
+                self._unexpected_errors.failed(error)
             if self._runtime.now_ms() + self._retry_ms > deadline:
                 break
             await self._pause_or_leader()
         raise BrokerError(ErrorCode.REQUEST_TIMED_OUT, "no active controller answered in time")
 
-    async def ask_once(self, request: Any, version: int, timeout_ms: int | None = None) -> Any:
+    async def send_once(self, request: Any, version: int, timeout_ms: int | None = None) -> Any:
         """One try, each answer awaited for `timeout_ms`.
 
         Raises BrokerError (NOT_CONTROLLER, UNSUPPORTED_VERSION), or what the connection raises.
@@ -159,7 +157,7 @@ class ControllerChannel:
         return self._connection
 
     def close(self) -> None:
-        """What is asked fails; nothing is asked any more."""
+        """Requests under way fail; nothing is sent any more."""
         self._closed = True
         if self._connection is not None:
             self._connection.close()

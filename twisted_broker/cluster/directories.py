@@ -1,13 +1,13 @@
-"""Tells the controller in which log directory this broker's replicas lie.
+"""Reports to the controller in which log directory this broker's replicas lie.
 
 1. A replica whose registration names no directory, or another one than it lies in, is reported
    once, and again until the controller took it.
 2. A replica that could not be made, because its directory failed before the controller knew of any,
-   is reported as LOST: the heartbeats tell of directories, so nobody else would ever move its
+   is reported as LOST: heartbeats report directories only, so nobody else would ever move its
    leadership.
 3. One request is in flight.
 
-Source: Kafka's `AssignmentsManager`; KIP-858; KRAFT 3.6. Left out: moves between directories.
+Source: Kafka's `AssignmentsManager`; KIP-858; KRAFT 3.6. Not here: moves between directories.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class DirectoryAssignments:
             located,
         )
         self._wanted: dict[_Key, bytes] = {}
-        self._surprises = UnexpectedErrors("assignments of directories")
+        self._unexpected_errors = UnexpectedErrors("assignments of directories")
         self._in_flight = self._stopped = False
 
     def apply_delta(self, delta: MetadataDelta) -> None:
@@ -83,21 +83,23 @@ class DirectoryAssignments:
     def _send(self) -> None:
         if not self._stopped:
             ensureDeferred(self._exchange()).addErrback(
-                lambda failure: _log.failure("directories could not be told", failure)
+                lambda failure: _log.failure(
+                    "the directories of replicas could not be reported", failure
+                )
             )
 
     async def _exchange(self) -> None:
         sent = dict(self._wanted)
         delay_ms = _RETRY_MS
         try:
-            response = await self._channel.ask_once(self._request(sent), 0)
+            response = await self._channel.send_once(self._request(sent), 0)
             check_answer(response.error_code)
             self._take(response, sent)
-            self._surprises.worked()
+            self._unexpected_errors.worked()
             delay_ms = 0 if len(self._wanted) < len(sent) else _RETRY_MS
         except Exception as error:
-            _log.debug("directories are told again: {error}", error=error)
-            self._surprises.failed(error)
+            _log.debug("the directories of replicas are reported again: {error}", error=error)
+            self._unexpected_errors.failed(error)
         self._in_flight = False
         self._send_soon(delay_ms)
 

@@ -10,7 +10,7 @@ Owns the choice of a leader among a partition's replicas. Pure: what is known of
 3. An election that may have lost records says so (`unclean`), and is recorded as recovering.
 
 Source: Kafka's `PartitionChangeBuilder` (elect parts), KIP-966, KIP-106; `RL 8.3`.
-Left out: the record that tells of it (`partition_change.py`).
+Not here: the record of it (`partition_change.py`).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The features whose levels this program honours.
 
 1. A range is claimed only for what works; what is absent is claimed as level 0.
-2. kraft.version 1 (KIP-853: voters that the log names) asks nothing of a broker, which finds the
-   leader by asking; our controller is no such quorum.
+2. kraft.version 1 (KIP-853: voters that the log names) requires nothing of a broker, which finds
+   the leader from answers; our controller is no such quorum.
 
 Source: Kafka's `Feature`, `MetadataVersion`; KIP-584; `RL 8.1`.
 """

@@ -10,7 +10,7 @@ producer ids.
    alone.
 
 Source: Kafka's `ForwardingManager`, `DefaultAutoTopicCreationManager`, `RPCProducerIdManager`;
-KIP-590, KIP-730; `RL 8.1`. Left out: permission (the controller decides), which requests are passed
+KIP-590, KIP-730; `RL 8.1`. Not here: permission (the controller decides), which requests are passed
 on (`api/routes.py`).
 """
 
@@ -84,7 +84,7 @@ class ForwardingManager:
             request_principal=encode_principal(context.principal),
             client_host_address=packed_address(context.client_host),
         )
-        answer = await self.channel.ask(envelope, 0)
+        answer = await self.channel.send_until_answered(envelope, 0)
         check_answer(answer.error_code)
         if answer.response_data is None:
             raise BrokerError(ErrorCode.UNKNOWN_SERVER_ERROR, "the controller's answer is empty")
@@ -95,7 +95,7 @@ class ForwardingManager:
 
     def create_topics(self, request: CreateTopicsRequest) -> Deferred[CreateTopicsResponse]:
         """Has topics created on this broker's own behalf."""
-        return ensureDeferred(self.channel.ask(request, 7))
+        return ensureDeferred(self.channel.send_until_answered(request, 7))
 
     def create_in_background(self, topics: Iterable[CreatableTopic]) -> None:
         """Has topics created that a client named; one that is being created already is not asked
@@ -153,7 +153,7 @@ class ProducerIdManager:
     async def _fetch(self) -> None:
         error: Exception | None = None
         try:
-            response = await self._channel.ask(
+            response = await self._channel.send_until_answered(
                 AllocateProducerIdsRequest(
                     broker_id=self._node_id, broker_epoch=self._member.broker_epoch
                 ),

@@ -3,7 +3,7 @@
 1. Applying them to an empty image gives the image back.
 2. The first record is the metadata.version: a reader needs it to understand the others.
 
-Source: Kafka's `ImageWriter`s; `RL 8.1`. Left out: the snapshot's header, footer and file
+Source: Kafka's `ImageWriter`s; `RL 8.1`. Not here: the snapshot's header, footer and file
 (`snapshots.py`).
 """
 

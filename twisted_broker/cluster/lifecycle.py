@@ -1,23 +1,22 @@
-"""A broker's membership: registration, heartbeats, leaving.
+"""A broker's membership: registration, heartbeats, controlled shutdown.
 
 Owns `BrokerLifecycle`.
 
-    starting --(registered, caught up)--> recovery --(ready, beat answered unfenced)--> running
+    starting --(registered, caught up)--> recovery --(ready, answered unfenced)-----> running
                                                                                           |
     stopped <--(answer: shut down now, or waited enough)- shutting down <--(asked to stop)+
 
-1. The broker epoch comes from the registration and is good until this process ends, or the
-   controller knows the broker no more: then it registers anew (`registration.py`), and goes through
+1. The broker epoch comes from the registration and holds until this process ends, or the controller
+   does not know the broker any more: then it registers again (`registration.py`), and goes through
    recovery again.
-2. A change that others wait for (caught up, ready, stopping, a lost directory) is told at once, not
-   with the next beat.
-3. One heartbeat is under way at a time; a session is lost by silence, never by haste. One that is
-   not answered within half a session is given up with its connection: behind a connection that died
-   for one side only, a controller may be well.
+2. A change that others wait for (caught up, ready, stopping, a lost directory) is sent at once, not
+   with the next heartbeat.
+3. One heartbeat is in flight at a time. One that is not answered within half a session is given up
+   with its connection: the connection may have died for one side only, and the controller be well.
 
-Source: Kafka's `BrokerLifecycleManager`; KRAFT 3.5; `RL 8.2`. Left out: what a registration says
-(`registration.py`), how long leaving may take (`controlled_shutdown.py`), the clean-shutdown file
-(the composition writes and reads it).
+Source: Kafka's `BrokerLifecycleManager`; KRAFT 3.5; `RL 8.2`. Not here: what a registration says
+(`registration.py`), how long a controlled shutdown may take (`controlled_shutdown.py`), the
+clean-shutdown file (`broker.py` writes and reads it).
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.messages import broker_lifecycle as broker_lifecycle_messages
 
 _log = Logger()
-_SHUTDOWN_BEAT_MS, _FAILED_BEAT_MS = 50, 200
+_SHUTDOWN_INTERVAL_MS, _RETRY_MS = 50, 200
 
 
 class BrokerState(Enum):
@@ -56,9 +55,7 @@ class BrokerState(Enum):
 
 
 def _stopped(failure: Failure) -> None:
-    """`stop` cancels what is under way, wherever it waits; anything else is a bug, and told as
-    one.
-    """
+    """`stop` cancels what is under way, wherever it waits; anything else is a bug and logged."""
     failure.trap(CancelledError)
 
 
@@ -66,7 +63,7 @@ class BrokerLifecycle:
     """`caught_up`: the image includes our registration; `unfenced`: clients may be served. The
     first fails when registration is hopeless.
 
-    `refused(reason)`: a broker that served may not go on.
+    `on_fatal(reason)`: a broker that served may not go on.
     """
 
     def __init__(
@@ -75,29 +72,29 @@ class BrokerLifecycle:
         config: BrokerConfig,
         observer: MetadataObserver,
         channel: ControllerChannel,
+        on_fatal: Callable[[str], None] = lambda reason: None,
     ) -> None:
         self.state = BrokerState.NOT_RUNNING
         self.broker_epoch = -1
         self.caught_up: Deferred[None] = Deferred()
         self.unfenced: Deferred[None] = Deferred()
-        self.fenced_again: Callable[[], None] = lambda: None
-        self.refused: Callable[[str], None] = lambda reason: None
+        self._on_fatal = on_fatal
         self._runtime, self._config, self._observer, self._channel = (
             runtime,
             config,
             observer,
             channel,
         )
-        self._registering = Registration(runtime, config, observer, channel)
+        self._registration = Registration(runtime, config, observer, channel)
         self._interval_ms = config.integer("broker.heartbeat.interval.ms")
-        self._patience_ms = config.integer("broker.session.timeout.ms") // 2
+        self._heartbeat_timeout_ms = config.integer("broker.session.timeout.ms") // 2
         self._offline: list[bytes] = []
         self._ready = False
         self._timer: IDelayedCall | None = None
-        self._beating = self._beat_again = False
+        self._heartbeat_in_flight = self._send_again = False
         self._refused_with: ErrorCode | None = None
-        self._surprises = UnexpectedErrors("heartbeats")
-        self._leaving = ControlledShutdown(runtime, config, observer, self._leave)
+        self._unexpected_errors = UnexpectedErrors("heartbeats")
+        self._controlled_shutdown = ControlledShutdown(runtime, config, observer, self._shut_down)
         self._running: Deferred[None] | None = None
 
     def start(
@@ -111,35 +108,35 @@ class BrokerLifecycle:
     ) -> None:
         """Begins to register (see `Registration.describe`)."""
         self.state = BrokerState.STARTING
-        self._registering.describe(
+        self._registration.describe(
             cluster_id, incarnation_id, listeners, features, directories, previous_broker_epoch
         )
-        self._running = ensureDeferred(self._join()).addErrback(_stopped)
+        self._running = ensureDeferred(self._register()).addErrback(_stopped)
 
-    async def _join(self) -> None:
+    async def _register(self) -> None:
         try:
-            epoch = await self._registering.first()
+            epoch = await self._registration.first()
         except BrokerError as error:
             self._give_up(error)
             return
         await self._registered(epoch)
 
-    async def _join_again(self) -> None:
+    async def _register_again(self) -> None:
         _log.warn(
-            "the controller knows this broker no more (it was unregistered, or its epoch is "
-            "old): it registers anew"
+            "the controller does not know this broker any more (it was unregistered, or its "
+            "epoch is old): it registers again"
         )
         try:
-            epoch = await self._registering.again()
+            epoch = await self._registration.again()
         except BrokerError as error:
             self.state = BrokerState.NOT_RUNNING
-            self.refused(error.message)
+            self._on_fatal(error.message or str(error))
             return
-        _log.info("registered anew, under epoch {epoch}", epoch=epoch)
+        _log.info("registered again, under epoch {epoch}", epoch=epoch)
         await self._registered(epoch)
 
     async def _registered(self, epoch: int) -> None:
-        """Under this epoch; goes on when the metadata tells of it."""
+        """Under this epoch; goes on when the metadata includes the registration."""
         self.broker_epoch = epoch
         self._schedule(self._interval_ms)
         await self._observer.reaches(epoch)
@@ -147,7 +144,7 @@ class BrokerLifecycle:
             self.state = BrokerState.RECOVERY
             if not self.caught_up.called:
                 self.caught_up.callback(None)
-            self.beat_now()
+            self.send_heartbeat()
 
     def _give_up(self, error: BrokerError) -> None:
         self.state = BrokerState.NOT_RUNNING
@@ -156,67 +153,67 @@ class BrokerLifecycle:
     def ready_to_unfence(self) -> None:
         """Logs are loaded and the first image is applied: clients may come."""
         self._ready = True
-        self.beat_now()
+        self.send_heartbeat()
 
     def directory_failed(self, directory_id: bytes) -> None:
         """Tells the controller that a log directory cannot be used any more."""
         if directory_id not in self._offline:
             self._offline.append(directory_id)
-            self.beat_now()
+            self.send_heartbeat()
 
     # heartbeats
 
     def _schedule(self, delay_ms: int) -> None:
         if self._timer is not None and self._timer.active():
             self._timer.cancel()
-        self._timer = self._runtime.clock.callLater(delay_ms / 1000, self.beat_now)
+        self._timer = self._runtime.clock.callLater(delay_ms / 1000, self.send_heartbeat)
 
-    def beat_now(self) -> None:
+    def send_heartbeat(self) -> None:
         """Sends a heartbeat now, or as soon as the one under way is answered."""
         if self.broker_epoch < 0 or self.state in (
             BrokerState.NOT_RUNNING,
             BrokerState.SHUTTING_DOWN,
         ):
             return
-        if self._beating:
-            self._beat_again = True
+        if self._heartbeat_in_flight:
+            self._send_again = True
             return
-        self._beating, self._beat_again = True, False
-        ensureDeferred(self._beat()).addErrback(_stopped)
+        self._heartbeat_in_flight, self._send_again = True, False
+        ensureDeferred(self._heartbeat()).addErrback(_stopped)
 
-    async def _beat(self) -> None:
-        leaving = self.state is BrokerState.PENDING_CONTROLLED_SHUTDOWN
+    async def _heartbeat(self) -> None:
+        is_shutting_down = self.state is BrokerState.PENDING_CONTROLLED_SHUTDOWN
         request = broker_lifecycle_messages.BrokerHeartbeatRequest(
             broker_id=self._config.node_id,
             broker_epoch=self.broker_epoch,
             current_metadata_offset=self._observer.image.offset,
             want_fence=not (self._ready and self.state is not BrokerState.STARTING),
-            want_shut_down=leaving,
+            want_shut_down=is_shutting_down,
             offline_log_dirs=list(self._offline),
         )
-        delay_ms = _FAILED_BEAT_MS
+        delay_ms = _RETRY_MS
         try:
-            response = await self._channel.ask_once(request, 1, self._patience_ms)
+            response = await self._channel.send_once(request, 1, self._heartbeat_timeout_ms)
             check_answer(response.error_code)
-            delay_ms = self._answered(response, leaving)
+            delay_ms = self._answered(response, is_shutting_down)
             self._refused_with = None
-            self._surprises.worked()
+            self._unexpected_errors.worked()
         except BrokerError as error:
-            self._beat_refused(error)
+            self._heartbeat_refused(error)
         except CancelledError:
             raise
         except Exception as error:
-            self._surprises.failed(error)
+            self._unexpected_errors.failed(error)
         finally:
-            self._beating = False
-        if leaving and delay_ms == _FAILED_BEAT_MS:
-            self._leaving.controller_is_away()
-        if self._beat_again:
-            self.beat_now()
+            self._heartbeat_in_flight = False
+        if is_shutting_down and delay_ms == _RETRY_MS:
+            self._controlled_shutdown.controller_is_away()
+        if self._send_again:
+            self.send_heartbeat()
         elif self.state not in (BrokerState.SHUTTING_DOWN, BrokerState.NOT_RUNNING):
             self._schedule(delay_ms)
 
-    def _beat_refused(self, error: BrokerError) -> None:
+    def _heartbeat_refused(self, error: BrokerError) -> None:
         """Told once for each reason.
 
         An epoch that is not ours any more: whoever leaves may go, whoever serves registers anew.
@@ -225,13 +222,13 @@ class BrokerLifecycle:
             error.code is ErrorCode.STALE_BROKER_EPOCH
             and self.state is BrokerState.PENDING_CONTROLLED_SHUTDOWN
         ):
-            self._leave()
+            self._shut_down()
         elif error.code is ErrorCode.STALE_BROKER_EPOCH and self.state in (
             BrokerState.RECOVERY,
             BrokerState.RUNNING,
         ):
             self.state = BrokerState.STARTING
-            self._running = ensureDeferred(self._join_again()).addErrback(_stopped)
+            self._running = ensureDeferred(self._register_again()).addErrback(_stopped)
         elif error.code not in (
             ErrorCode.NOT_CONTROLLER,
             ErrorCode.STALE_BROKER_EPOCH,
@@ -241,28 +238,26 @@ class BrokerLifecycle:
             _log.warn("the controller refuses heartbeats, trying on: {error}", error=error)
 
     def _answered(
-        self, response: broker_lifecycle_messages.BrokerHeartbeatResponse, leaving: bool
+        self, response: broker_lifecycle_messages.BrokerHeartbeatResponse, is_shutting_down: bool
     ) -> int:
         """Takes an answer in; the pause before the next beat, in ms."""
-        if leaving and response.should_shut_down:
+        if is_shutting_down and response.should_shut_down:
             _log.info(
                 "leadership is handed over ({ms} ms): this broker leaves",
-                ms=self._leaving.lasted_ms,
+                ms=self._controlled_shutdown.lasted_ms,
             )
-            self._leave()
+            self._shut_down()
             return 0
         if self.state is BrokerState.RECOVERY and not response.is_fenced:
             self.state = BrokerState.RUNNING
             if not self.unfenced.called:
                 self.unfenced.callback(None)
-        elif self.state is BrokerState.RUNNING and response.is_fenced:
-            self.fenced_again()
-        if leaving:
-            return _SHUTDOWN_BEAT_MS
+        if is_shutting_down:
+            return _SHUTDOWN_INTERVAL_MS
         waiting_to_serve = self.state is BrokerState.RECOVERY and self._ready
-        return _SHUTDOWN_BEAT_MS if waiting_to_serve else self._interval_ms
+        return _SHUTDOWN_INTERVAL_MS if waiting_to_serve else self._interval_ms
 
-    # leaving
+    # controlled shutdown
 
     def controlled_shutdown(self) -> Deferred[None]:
         """Asks to leave; fires when the controller moved all leaders away, or that was waited
@@ -270,23 +265,23 @@ class BrokerLifecycle:
         """
         if self.state in (BrokerState.RUNNING, BrokerState.RECOVERY):
             self.state = BrokerState.PENDING_CONTROLLED_SHUTDOWN
-            self._leaving.begin()
-            self.beat_now()
+            self._controlled_shutdown.begin()
+            self.send_heartbeat()
         elif self.state is not BrokerState.PENDING_CONTROLLED_SHUTDOWN:
-            self._leave()
-        return self._leaving.done
+            self._shut_down()
+        return self._controlled_shutdown.done
 
-    def hurry(self) -> None:
-        """Whoever is leaving waits no longer."""
-        self._leaving.hurry()
+    def skip_handover(self) -> None:
+        """A controlled shutdown under way ends at once."""
+        self._controlled_shutdown.skip_handover()
 
-    def _leave(self) -> None:
+    def _shut_down(self) -> None:
         self.state = BrokerState.SHUTTING_DOWN
-        self._leaving.end()
+        self._controlled_shutdown.end()
 
     def stop(self) -> None:
-        """Beats no more."""
-        self._leave()
+        """Sends no heartbeat any more."""
+        self._shut_down()
         if self._timer is not None and self._timer.active():
             self._timer.cancel()
         if self._running is not None:

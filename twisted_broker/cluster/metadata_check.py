@@ -4,14 +4,14 @@ Owns the durable mark (how far the log was synced), and the check of a directory
 opened.
 
 1. Everything below the mark was synced once: whatever lacks there, or cannot be read, is damage.
-   Above it a loss of power may have left anything: recovery cuts that, as in every log.
+   Above it a loss of power may have left anything: recovery truncates that, as in every log.
 2. A directory without a mark (an older version's, Apache Kafka's) is damaged where good batches
    follow a bad one.
 3. Checking changes nothing on the disk.
 
 Source: Kafka's rule that nothing below the high watermark is truncated (`KafkaRaftLog`); the mark
 is
-ours, in the form of a checkpoint. Left out: what is done about damage (`metadata_log.py`,
+ours, in the form of a checkpoint. Not here: what is done about damage (`metadata_log.py`,
 `metadata_copy.py`, `metadata_recovery.py`).
 """
 
@@ -21,13 +21,13 @@ import posixpath
 from typing import NamedTuple
 
 from twisted_broker.cluster.snapshots import SnapshotId, list_snapshots, load_snapshot
-from twisted_broker.cluster.topic_names import METADATA_TOPIC
 from twisted_broker.image.metadata_image import EMPTY, MetadataImage
 from twisted_broker.interfaces import IFile, IFileSystem, TopicPartition
 from twisted_broker.log.batch_scan import valid_batches
 from twisted_broker.log.checkpoints import HIGH_WATERMARK, read_offsets, write_aside
 from twisted_broker.log.crash_cleanup import base_offset_of
 from twisted_broker.log.errors import CheckpointError
+from twisted_broker.topic_names import METADATA_TOPIC
 from twisted_broker.wire.errors import BrokerError, WireError
 from twisted_broker.wire.records import HEADER_BYTES, BatchView, CorruptRecordError
 
@@ -162,7 +162,7 @@ class _Walk:
             )
 
     def _segment(self, path: str, is_last: bool) -> bool:
-        """False where recovery cuts: nothing behind it counts."""
+        """False where recovery truncates: nothing behind it counts."""
         file = self.files.open(path, read_only=True)
         try:
             size, position = file.size(), 0

@@ -7,12 +7,12 @@ of a copy that was damaged.
 1. It holds committed records only: whatever contradicts it is a fault, and is never truncated here.
 2. Nothing waits for a sync. The copy is synced with snapshots and at a clean end; a loss of power
    takes the newest part of it, no more.
-3. A damaged copy is kept under another name; `floor` tells how far it went, and the new one begins
-   with a mark that says so until it has come as far.
-4. A disk that fails ends the copy (`broke`); the broker follows on without one.
+3. A damaged copy is kept under another name; `floor` says how far it went, and the new one begins
+   with a mark of that offset until it has reached it.
+4. A disk that fails ends the copy (`on_fatal`); the broker follows on without one.
 
 Source: Kafka's brokers, which are observers of the metadata log with a log of their own; KIP-595,
-KIP-630. Left out: following (`observer.py`).
+KIP-630. Not here: following (`observer.py`).
 """
 
 from __future__ import annotations
@@ -46,6 +46,8 @@ def open_metadata_copy(
     log_directory: str,
     wall_ms: Callable[[], int],
     unique: int,
+    on_fatal: Callable[[BaseException], None] = lambda error: None,
+    warn: Callable[[str], None] = lambda text: None,
 ) -> tuple[MetadataCopy, MetadataImage, str]:
     """The copy in a log directory, its image, and one line about a damaged one that was put
     aside, "" otherwise. Slow. OSError.
@@ -53,19 +55,24 @@ def open_metadata_copy(
     `unique`: 128 random bits for the name of a damaged one.
     """
     directory = posixpath.join(log_directory, DIRECTORY_NAME)
-    floor, told = _begun_floor(files, directory), ""
+    floor, warning = _begun_floor(files, directory), ""
     if floor is None:
         try:
             copy = MetadataCopy(
-                open_directory(files, disk, log_directory, wall_ms()), wall_ms, NOTHING
+                open_directory(files, disk, log_directory, wall_ms()),
+                wall_ms,
+                NOTHING,
+                on_fatal,
+                warn,
             )
             return copy, copy.replay(), ""
         except (MetadataDamage, LogDirFailure) as damage:
             if isinstance(damage, LogDirFailure):
                 raise damage.cause or OSError(str(damage)) from damage
-            floor, told = _put_aside(files, directory, unique, damage)
+            floor, warning = _put_aside(files, directory, unique, damage)
     opened = open_directory(files, disk, log_directory, wall_ms())
-    return MetadataCopy(opened._replace(mark=0), wall_ms, floor), MetadataImage(), told
+    copy = MetadataCopy(opened._replace(mark=0), wall_ms, floor, on_fatal, warn)
+    return copy, MetadataImage(), warning
 
 
 def _begun_floor(files: IFileSystem, directory: str) -> Reach | None:
@@ -89,19 +96,29 @@ def _put_aside(
     aside = f"{directory}.{unique:032x}{STRAY_SUFFIX}"
     files.rename(directory, aside)
     files.sync_directory(posixpath.dirname(directory))
-    told = (
+    warning = (
         "this broker's copy of the metadata is damaged and kept as "
         f"{posixpath.basename(aside)}; it is fetched anew, "
         f"from a controller that reaches offset {floor.end_offset}: {damage}"
     )
-    return floor, told
+    return floor, warning
 
 
 class MetadataCopy(MetadataStore):
-    """`floor`: how far the metadata is known to have gone, beyond what is here."""
+    """`floor`: how far the metadata is known to have gone, beyond what is here. `warn(line)`: it is
+    not written any more, though the disk is well.
+    """
 
-    def __init__(self, opened: Opened, wall_ms: Callable[[], int], floor: Reach) -> None:
-        super().__init__(opened, wall_ms)
+    def __init__(
+        self,
+        opened: Opened,
+        wall_ms: Callable[[], int],
+        floor: Reach,
+        on_fatal: Callable[[BaseException], None],
+        warn: Callable[[str], None],
+    ) -> None:
+        super().__init__(opened, wall_ms, on_fatal)
+        self._warn = warn
         self.floor = floor
         self._installing = 0
         self._waiting: list[bytes] = []
@@ -110,18 +127,22 @@ class MetadataCopy(MetadataStore):
             make_mark(self.files, self.directory, floor.end_offset)
 
     def append(self, batches: bytes) -> None:
-        """Whole batches of committed records, the next ones. Never raises: `broke` is told."""
+        """Whole batches of committed records, the next ones. Never raises: `on_fatal` is called."""
         if self._installing:
             self._waiting.append(batches)
         elif self.failed is None:
             try:
                 self.log.append_as_follower(batches, -1, self.wall_ms())
             except LogDirFailure as error:
-                self._break(error.cause or error)
+                self._fail(error.cause or error)
                 return
             # a snapshot ended within a batch, as old controllers' may: the next start fetches it
             except BrokerError as error:
                 self.failed = error
+                self._warn(
+                    f"this broker's copy of the metadata in {self.directory} is not written until "
+                    f"its next start, which fetches it anew: {error}"
+                )
                 return
             self.log.set_high_watermark(self.end_offset)
             self._bytes_since_snapshot += len(batches)
@@ -138,7 +159,7 @@ class MetadataCopy(MetadataStore):
         def done(_: None, error: BaseException | None) -> None:
             self._installing -= 1
             if error is not None:
-                self._break(error)
+                self._fail(error)
             elif not self._installing and self.failed is None:
                 self._installed(snapshot)
 
@@ -151,7 +172,7 @@ class MetadataCopy(MetadataStore):
         try:
             self.log.truncate_fully_and_start_at(snapshot.end_offset, self.wall_ms())
         except LogDirFailure as error:
-            self._break(error.cause or error)
+            self._fail(error.cause or error)
             return
         self._bytes_since_snapshot = 0
         self._remove_snapshots(old)
@@ -186,7 +207,7 @@ class MetadataCopy(MetadataStore):
         try:
             job, end = self.log.finish(), self.end_offset
         except OSError as error:
-            self._break(error)
+            self._fail(error)
             return
 
         def sync() -> None:

@@ -12,7 +12,7 @@ of observers.
    `MOST_OBSERVERS` at most: anybody may make ids up.
 
 Source: Kafka's `KafkaRaftClient` (fetch parts), KIP-595, KIP-630, KIP-1166; KRAFT 3.2; `RL 8.1`.
-Left out: voters.
+Not here: voters.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from twisted.internet.defer import Deferred
 
 from twisted_broker.cluster.snapshots import SnapshotId
-from twisted_broker.cluster.topic_names import METADATA_TOPIC, METADATA_TOPIC_ID
+from twisted_broker.topic_names import METADATA_TOPIC, METADATA_TOPIC_ID
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.messages import cluster as cluster_messages
 from twisted_broker.wire.messages import fetch as fetch_messages
@@ -75,26 +75,26 @@ class MetadataReaders:
 
         Waits up to `max_wait_ms` when there is nothing new.
         """
-        asked = self._asked(request, version)
-        answer = self._answer(request, asked)
+        requested = self._requested(request, version)
+        answer = self._answer(request, requested)
         if (
             answer.error_code == ErrorCode.NONE
-            and not self._has_news(answer, asked)
+            and not self._has_news(answer, requested)
             and request.max_wait_ms > 0
         ):
             await self._moved(request.max_wait_ms)
-            answer = self._answer(request, asked)
-        told = self._controller.listeners[:1] if version >= _ENDPOINTS_SINCE else ()
+            answer = self._answer(request, requested)
+        listeners = self._controller.listeners[:1] if version >= _ENDPOINTS_SINCE else ()
         endpoints = [
             fetch_messages.NodeEndpoint(node_id=self._controller.node_id, host=e.host, port=e.port)
-            for e in told
+            for e in listeners
         ]
         topic = fetch_messages.FetchableTopicResponse(
             topic=METADATA_TOPIC, topic_id=METADATA_TOPIC_ID, partitions=[answer]
         )
         return fetch_messages.FetchResponse(responses=[topic], node_endpoints=endpoints)
 
-    def _asked(
+    def _requested(
         self, request: fetch_messages.FetchRequest, version: int
     ) -> fetch_messages.FetchPartition:
         """The one partition of a request. Raises BrokerError when it asks for anything else."""
@@ -114,7 +114,7 @@ class MetadataReaders:
         )
 
     def _answer(
-        self, request: fetch_messages.FetchRequest, asked: fetch_messages.FetchPartition
+        self, request: fetch_messages.FetchRequest, requested: fetch_messages.FetchPartition
     ) -> fetch_messages.PartitionData:
         log, epoch = self._log, self._controller.epoch
         leader = fetch_messages.LeaderIdAndEpoch(
@@ -125,36 +125,39 @@ class MetadataReaders:
             log_start_offset=log.log.log_start_offset,
             current_leader=leader,
         )
-        answer.error_code = self._epoch_error(request, asked)
+        answer.error_code = self._epoch_error(request, requested)
         if answer.error_code != ErrorCode.NONE:
             answer.high_watermark = -1
             return answer
-        self._note(request, asked)
-        snapshot = self._snapshot_instead(asked)
+        self._note(request, requested)
+        snapshot = self._snapshot_instead(requested)
         if snapshot is not None:
             answer.snapshot_id = fetch_messages.SnapshotId(
                 end_offset=snapshot.end_offset, epoch=snapshot.epoch
             )
             return answer
-        diverging = self._diverging(asked)
+        diverging = self._diverging(requested)
         if diverging is not None:
             answer.diverging_epoch = fetch_messages.EpochEndOffset(
                 epoch=diverging[0], end_offset=diverging[1]
             )
             return answer
-        limit = min(asked.partition_max_bytes, request.max_bytes, MAX_FETCH_BYTES)
-        if asked.fetch_offset < log.high_watermark:
+        limit = min(requested.partition_max_bytes, request.max_bytes, MAX_FETCH_BYTES)
+        if requested.fetch_offset < log.high_watermark:
             answer.records = log.log.read(
-                asked.fetch_offset, max(limit, 0), log.log.high_watermark_metadata
+                requested.fetch_offset, max(limit, 0), log.log.high_watermark_metadata
             ).slice
         return answer
 
     def _epoch_error(
-        self, request: fetch_messages.FetchRequest, asked: fetch_messages.FetchPartition
+        self, request: fetch_messages.FetchRequest, requested: fetch_messages.FetchPartition
     ) -> ErrorCode:
-        epoch = asked.current_leader_epoch
-        negative = min(request.max_wait_ms, asked.fetch_offset, asked.last_fetched_epoch, epoch) < 0
-        if negative or asked.last_fetched_epoch > epoch:
+        epoch = requested.current_leader_epoch
+        negative = (
+            min(request.max_wait_ms, requested.fetch_offset, requested.last_fetched_epoch, epoch)
+            < 0
+        )
+        if negative or requested.last_fetched_epoch > epoch:
             return ErrorCode.INVALID_REQUEST
         if self._log.failed is not None:
             return ErrorCode.NOT_LEADER_OR_FOLLOWER
@@ -166,19 +169,19 @@ class MetadataReaders:
             )
         return ErrorCode.NONE
 
-    def _snapshot_instead(self, asked: fetch_messages.FetchPartition) -> SnapshotId | None:
+    def _snapshot_instead(self, requested: fetch_messages.FetchPartition) -> SnapshotId | None:
         snapshots = self._log.snapshots
         if snapshots and (
-            asked.fetch_offset == 0 or asked.fetch_offset < self._log.log.log_start_offset
+            requested.fetch_offset == 0 or requested.fetch_offset < self._log.log.log_start_offset
         ):
             return snapshots[-1]
         return None
 
-    def _diverging(self, asked: fetch_messages.FetchPartition) -> tuple[int, int] | None:
+    def _diverging(self, requested: fetch_messages.FetchPartition) -> tuple[int, int] | None:
         """The end of the reader's last epoch here, when the reader is beyond it or that epoch is
         not known.
         """
-        offset, epoch = asked.fetch_offset, asked.last_fetched_epoch
+        offset, epoch = requested.fetch_offset, requested.last_fetched_epoch
         if offset == 0:
             return None
         known_epoch, end = self._log.log.end_offset_for_epoch(
@@ -188,9 +191,9 @@ class MetadataReaders:
 
     @staticmethod
     def _has_news(
-        answer: fetch_messages.PartitionData, asked: fetch_messages.FetchPartition
+        answer: fetch_messages.PartitionData, requested: fetch_messages.FetchPartition
     ) -> bool:
-        behind = asked.high_watermark < answer.high_watermark
+        behind = requested.high_watermark < answer.high_watermark
         return (
             behind
             or answer.records is not None
@@ -220,7 +223,7 @@ class MetadataReaders:
     # observers
 
     def _note(
-        self, request: fetch_messages.FetchRequest, asked: fetch_messages.FetchPartition
+        self, request: fetch_messages.FetchRequest, requested: fetch_messages.FetchPartition
     ) -> None:
         replica = (
             request.replica_id if request.replica_id >= 0 else request.replica_state.replica_id
@@ -237,10 +240,10 @@ class MetadataReaders:
             self._controller.runtime.now_ms(),
         )
         observer.end_offset, observer.directory_id = (
-            asked.fetch_offset,
-            bytes(asked.replica_directory_id),
+            requested.fetch_offset,
+            bytes(requested.replica_directory_id),
         )
-        if asked.fetch_offset >= self._log.high_watermark:
+        if requested.fetch_offset >= self._log.high_watermark:
             observer.caught_up_ms = observer.fetch_ms
 
     def describe(
@@ -321,7 +324,8 @@ class MetadataReaders:
         topics = []
         for topic in request.topics:
             answers = [
-                self._piece(topic.name, asked, request.max_bytes) for asked in topic.partitions
+                self._piece(topic.name, requested, request.max_bytes)
+                for requested in topic.partitions
             ]
             topics.append(
                 quorum.FetchSnapshotResponseTopicSnapshot(name=topic.name, partitions=answers)
@@ -334,12 +338,12 @@ class MetadataReaders:
         return quorum.FetchSnapshotResponse(topics=topics, node_endpoints=endpoints)
 
     def _piece(
-        self, topic: str, asked: quorum.FetchSnapshotRequestPartitionSnapshot, max_bytes: int
+        self, topic: str, requested: quorum.FetchSnapshotRequestPartitionSnapshot, max_bytes: int
     ) -> _Piece:
         epoch = self._controller.epoch
-        wanted = SnapshotId(asked.snapshot_id.end_offset, asked.snapshot_id.epoch)
+        wanted = SnapshotId(requested.snapshot_id.end_offset, requested.snapshot_id.epoch)
         answer = quorum.FetchSnapshotResponsePartitionSnapshot(
-            index=asked.partition,
+            index=requested.partition,
             snapshot_id=quorum.FetchSnapshotResponseSnapshotId(
                 end_offset=wanted.end_offset, epoch=wanted.epoch
             ),
@@ -348,17 +352,17 @@ class MetadataReaders:
             ),
             unaligned_records=b"",
         )
-        if topic != METADATA_TOPIC or asked.partition != 0:
+        if topic != METADATA_TOPIC or requested.partition != 0:
             answer.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        elif asked.current_leader_epoch != epoch:
-            older = asked.current_leader_epoch < epoch
+        elif requested.current_leader_epoch != epoch:
+            older = requested.current_leader_epoch < epoch
             answer.error_code = (
                 ErrorCode.FENCED_LEADER_EPOCH if older else ErrorCode.UNKNOWN_LEADER_EPOCH
             )
         elif wanted not in self._log.snapshots:
             answer.error_code = ErrorCode.SNAPSHOT_NOT_FOUND
         else:
-            self._read_piece(answer, wanted, asked.position, max_bytes)
+            self._read_piece(answer, wanted, requested.position, max_bytes)
         return answer
 
     def _read_piece(

@@ -10,11 +10,11 @@ bytes in, deltas out.
 4. What was applied was committed: a leader whose log ends below it, differs in it, or has only
    an older snapshot raises `MetadataRegression`,
    and changes nothing. On a new connection the last batch applied is read again and compared.
-5. `taken(batches)` is told of committed batches, byte for byte, in order, before they are
+5. `on_committed(batches)` is told of committed batches, byte for byte, in order, before they are
    published.
 
 Source: Kafka's `MetadataLoader`, `KafkaRaftClient` (truncation below the high watermark is fatal);
-KRAFT 3.2; `RL 8.2`. Left out: asking
+KRAFT 3.2; `RL 8.2`. Not here: asking
 (`observer.py`), the copy on disk (`metadata_copy.py`).
 """
 
@@ -68,10 +68,11 @@ class MetadataLoader:
         base: MetadataImage = EMPTY,
         transactions: TransactionBuffer | None = None,
         last_batch: LastBatch | None = None,
+        on_committed: Callable[[bytes], None] = lambda batches: None,
     ) -> None:
         self.image = self._built = base
         self.high_watermark = max(0, base.offset + 1)
-        self.taken: Callable[[bytes], None] = lambda batches: None
+        self._on_committed = on_committed
         self._transactions = transactions or TransactionBuffer()
         self._last = last_batch
         self._compared = True
@@ -155,7 +156,7 @@ class MetadataLoader:
         if not done:
             return None
         self._last = done[-1].batch
-        self.taken(b"".join(each.data for each in done))
+        self._on_committed(b"".join(each.data for each in done))
         self._built, delta = self._built.apply(
             ready, self._last.last_offset, self._last.epoch, done[-1].timestamp_ms
         )

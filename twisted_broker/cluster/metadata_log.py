@@ -14,7 +14,7 @@ Owns the log's epochs and the group commit: what is durable, and therefore below
 6. A log that lacks what was durable is not opened, and one that is gone is not begun anew
    (`metadata_check.py`).
 
-Source: Kafka's `KafkaMetadataLog`, `KafkaRaftClient`; KIP-868; `RL 8.1`. Left out: several voters;
+Source: Kafka's `KafkaMetadataLog`, `KafkaRaftClient`; KIP-868; `RL 8.1`. Not here: several voters;
 what the records mean; replay and snapshots
 (`metadata_store.py`).
 """
@@ -38,7 +38,7 @@ from twisted_broker.cluster.records import (
     build_batch,
 )
 from twisted_broker.interfaces import IDiskWorker, IFileSystem
-from twisted_broker.log.errors import LogDirFailure, is_out_of_descriptors
+from twisted_broker.log.errors import CheckpointError, LogDirFailure, is_out_of_descriptors
 from twisted_broker.wire.control_batch import LEADER_CHANGE
 from twisted_broker.wire.messages.control_records import (
     LeaderChangeMessage,
@@ -55,7 +55,7 @@ from twisted_broker.wire.schema import Record, encode
 RECORDS_PER_BATCH = 40_000
 
 
-def found_metadata(files: IFileSystem, log_directory: str, cluster_id: str, is_new: bool) -> None:
+def format_metadata(files: IFileSystem, log_directory: str, cluster_id: str, is_new: bool) -> None:
     """Before a controller's directory is formatted: makes the empty metadata directory of a new
     cluster. OSError.
 
@@ -84,12 +84,15 @@ def open_metadata_log(
     log_directory: str,
     node_id: int,
     wall_ms: Callable[[], int],
+    on_committed: Callable[[int], None],
+    on_fatal: Callable[[BaseException], None],
 ) -> MetadataLog:
     """The metadata log in a log directory, made when it is not there. MetadataDamage, OSError,
     CheckpointError, BrokerError.
     """
     try:
-        return MetadataLog(open_directory(files, disk, log_directory, wall_ms()), node_id, wall_ms)
+        opened = open_directory(files, disk, log_directory, wall_ms())
+        return MetadataLog(opened, node_id, wall_ms, on_committed, on_fatal)
     except MetadataDamage as damage:
         hint = "A controller does not start on damaged metadata; rebuild it: "
         hint += recover_hint(target=log_directory)
@@ -98,15 +101,22 @@ def open_metadata_log(
 
 
 class MetadataLog(MetadataStore):
-    """`committed(offset)` is told of every move of the high watermark, `broke(error)` of the
-    end.
+    """`on_committed(offset)` is called at every move of the high watermark, `on_fatal(error)` at
+    the end.
     """
 
-    def __init__(self, opened: Opened, node_id: int, wall_ms: Callable[[], int]) -> None:
-        super().__init__(opened, wall_ms)
+    def __init__(
+        self,
+        opened: Opened,
+        node_id: int,
+        wall_ms: Callable[[], int],
+        on_committed: Callable[[int], None],
+        on_fatal: Callable[[BaseException], None],
+    ) -> None:
+        super().__init__(opened, wall_ms, on_fatal)
         self.node_id = node_id
         self.epoch = -1
-        self.committed: Callable[[int], None] = lambda offset: None
+        self._on_committed = on_committed
         self._syncing = False
         self._named_segment = -1
 
@@ -115,8 +125,16 @@ class MetadataLog(MetadataStore):
         return self.log.high_watermark
 
     def begin_epoch(self) -> None:
-        """Leads a new epoch. OSError: it was not begun."""
-        known = read_quorum_state(self.files, self.directory)
+        """Leads a new epoch. OSError, MetadataDamage: it was not begun."""
+        try:
+            known = read_quorum_state(self.files, self.directory)
+        except CheckpointError as error:
+            # which epochs were led is not known: one that is led twice would be believed
+            hint = recover_hint(target=posixpath.dirname(self.directory))
+            reason = (
+                f"{error.reason}; nothing was changed. Rebuild the controller's metadata: {hint}"
+            )
+            raise MetadataDamage(error.path, reason) from error
         latest = max(
             0,
             self.log.leader_epochs.latest_epoch,
@@ -173,14 +191,14 @@ class MetadataLog(MetadataStore):
         try:
             self.log.append_as_follower(batch, self.epoch, self.wall_ms())
         except LogDirFailure as error:
-            self._break(error)
+            self._fail(error)
             raise
         self._bytes_since_snapshot += len(batch)
 
     # group commit
 
     def sync(self) -> None:
-        """Makes what was appended durable; `committed` is called when it is."""
+        """Makes what was appended durable; `on_committed` is called when it is."""
         if self._syncing or self.failed is not None or self.high_watermark >= self.end_offset:
             return
         self._syncing = True
@@ -213,8 +231,8 @@ class MetadataLog(MetadataStore):
             self._named_segment = -1
             return
         if error is not None:
-            self._break(error)
+            self._fail(error)
             return
         self.log.set_high_watermark(upto)
-        self.committed(upto)
+        self._on_committed(upto)
         self.sync()

@@ -10,7 +10,7 @@ Owns reading a source, choosing the most advanced one, and writing a new `__clus
    led epochs that the source has not heard of.
 4. Offsets, epochs and bytes of the records are the source's own, so that brokers go on from there.
 
-Source: Kafka has no such tool; KIP-630 (snapshots), KIP-595. Left out: options (`cli/metadata.py`).
+Source: Kafka has no such tool; KIP-630 (snapshots), KIP-595. Not here: options (`cli/metadata.py`).
 """
 
 from __future__ import annotations
@@ -32,7 +32,6 @@ from twisted_broker.cluster.metadata_loader import MetadataLoader
 from twisted_broker.cluster.metadata_store import MetadataStore, Opened
 from twisted_broker.cluster.quorum_state import QuorumState, read_quorum_state, write_quorum_state
 from twisted_broker.cluster.snapshots import SnapshotId, image_of, list_snapshots
-from twisted_broker.cluster.topic_names import METADATA_TOPIC_ID
 from twisted_broker.config import LogConfig
 from twisted_broker.image.metadata_image import MetadataImage
 from twisted_broker.interfaces import IFileSystem
@@ -50,6 +49,7 @@ from twisted_broker.log.meta_properties import (
 from twisted_broker.log.recovery import load_log
 from twisted_broker.log.segment import OpenFiles
 from twisted_broker.settings import INT_MAX
+from twisted_broker.topic_names import METADATA_TOPIC_ID
 from twisted_broker.wire.errors import BrokerError, WireError
 from twisted_broker.wire.records import BatchView
 
@@ -216,7 +216,7 @@ def recover(
     files: IFileSystem,
     source: Source,
     target: Target,
-    now_ms: int,
+    wall_ms: int,
     random_bytes: Callable[[int], bytes],
 ) -> Recovered:
     """Writes a controller's metadata; nothing may run on the target. CannotRecover,
@@ -231,7 +231,7 @@ def recover(
     except BlockingIOError as error:
         raise LogDirMismatch(f"{path} is in use by another process") from error
     try:
-        return _recover(files, source, target, now_ms, random_bytes)
+        return _recover(files, source, target, wall_ms, random_bytes)
     finally:
         release()
 
@@ -240,7 +240,7 @@ def _recover(
     files: IFileSystem,
     source: Source,
     target: Target,
-    now_ms: int,
+    wall_ms: int,
     random_bytes: Callable[[int], bytes],
 ) -> Recovered:
     path = target.log_directory
@@ -259,7 +259,7 @@ def _recover(
             f"{what}: give an empty directory, or --move-aside to keep what is "
             "there under another name"
         )
-    _stage(files, source, posixpath.join(path, _STAGE), properties.node_id or 0, now_ms)
+    _stage(files, source, posixpath.join(path, _STAGE), properties.node_id or 0, wall_ms)
     aside = []
     if taken:
         aside.append(f"{directory}.{random_bytes(16).hex()}{STRAY_SUFFIX}")
@@ -338,7 +338,7 @@ def _new_id(random_bytes: Callable[[int], bytes]) -> bytes:
             return bytes(raw)
 
 
-def _stage(files: IFileSystem, source: Source, stage: str, node_id: int, now_ms: int) -> None:
+def _stage(files: IFileSystem, source: Source, stage: str, node_id: int, wall_ms: int) -> None:
     """The whole directory under another name, durably. One that was left by a crash goes first."""
     if files.is_directory(stage):
         files.remove_tree(stage)
@@ -349,14 +349,14 @@ def _stage(files: IFileSystem, source: Source, stage: str, node_id: int, now_ms:
         assert content is not None, source.snapshot_path
         write_aside(files, posixpath.join(stage, source.snapshot.file_name), content)
         start = source.snapshot.end_offset
-    log = _write_log(files, source.batches, stage, start, now_ms)
+    log = _write_log(files, source.batches, stage, start, wall_ms)
     write_quorum_state(files, stage, QuorumState(node_id, source.epoch + EPOCHS_AHEAD))
     make_mark(files, stage, log.log_end_offset)
     _check(files, source, stage)
 
 
 def _write_log(
-    files: IFileSystem, batches: list[bytes], stage: str, start: int, now_ms: int
+    files: IFileSystem, batches: list[bytes], stage: str, start: int, wall_ms: int
 ) -> Log:
     config = LogConfig(cleanup_policy=frozenset(), max_message_bytes=INT_MAX, segment_jitter_ms=0)
     log = load_log(
@@ -366,10 +366,10 @@ def _write_log(
         METADATA_TOPIC_ID,
         config,
         log_start_offset=start,
-        now_ms=now_ms,
+        wall_ms=wall_ms,
     )
     for batch in batches:
-        log.append_as_follower(batch, -1, now_ms)
+        log.append_as_follower(batch, -1, wall_ms)
     log.close()
     return log
 

@@ -1,12 +1,12 @@
 """`__cluster_metadata-0` on a disk: what a controller's log and a broker's copy have in common.
 
-Owns opening, replay, the mark of what is durable, snapshots, and cutting the log behind them.
+Owns opening, replay, the mark of what is durable, snapshots, and truncating the log behind them.
 
 1. It is opened only when all that was ever durable is there (`metadata_check.py`).
-2. The log is cut only behind a durable snapshot.
+2. The log is truncated only behind a durable snapshot.
 3. A failed write or sync ends it (`failed`): nobody knows what the disk holds.
 
-Source: Kafka's `KafkaMetadataLog`; `RL 8.1`. Left out: who writes (`metadata_log.py`: the
+Source: Kafka's `KafkaMetadataLog`; `RL 8.1`. Not here: who writes (`metadata_log.py`: the
 controller; `metadata_copy.py`: a broker).
 """
 
@@ -32,7 +32,6 @@ from twisted_broker.cluster.snapshots import (
     remove_snapshots,
     write_snapshot,
 )
-from twisted_broker.cluster.topic_names import METADATA_TOPIC_ID
 from twisted_broker.config import LogConfig
 from twisted_broker.image.metadata_image import MetadataImage
 from twisted_broker.interfaces import IDiskWorker, IFileSystem
@@ -41,6 +40,7 @@ from twisted_broker.log.log import Log
 from twisted_broker.log.recovery import load_log
 from twisted_broker.log.segment import OpenFiles
 from twisted_broker.settings import INT_MAX
+from twisted_broker.topic_names import METADATA_TOPIC_ID
 from twisted_broker.wire.errors import WireError
 from twisted_broker.wire.records import BatchView, CorruptRecordError, iterate_batches
 from twisted_broker.wire.schema import Record
@@ -86,7 +86,7 @@ class LastBatch(NamedTuple):
 
 
 def open_directory(
-    files: IFileSystem, disk: IDiskWorker, log_directory: str, now_ms: int
+    files: IFileSystem, disk: IDiskWorker, log_directory: str, wall_ms: int
 ) -> Opened:
     """`__cluster_metadata-0` of a log directory, made when it is not there. Slow.
     MetadataDamage, OSError, CheckpointError, BrokerError.
@@ -102,7 +102,7 @@ def open_directory(
         METADATA_TOPIC_ID,
         config,
         log_start_offset=base.offset + 1,
-        now_ms=now_ms,
+        wall_ms=wall_ms,
     )
     mark = read_mark(files, directory)
     if mark is None:
@@ -112,21 +112,26 @@ def open_directory(
 
 
 class MetadataStore:
-    """`broke(error)` is told once when it ends. `transactions` and `last_batch` are as of the
+    """`on_fatal(error)` is called once when it ends. `transactions` and `last_batch` are as of the
     replay.
     """
 
-    def __init__(self, opened: Opened, wall_ms: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        opened: Opened,
+        wall_ms: Callable[[], int],
+        on_fatal: Callable[[BaseException], None] = lambda error: None,
+    ) -> None:
         self.log, self.files, self.disk = opened.log, opened.files, opened.disk
         self.wall_ms = wall_ms
         self.snapshots = list_snapshots(self.files, self.log.directory)
         self.failed: BaseException | None = None
-        self.broke: Callable[[BaseException], None] = lambda error: None
+        self._on_fatal = on_fatal
         self.transactions = TransactionBuffer()
         self.last_batch: LastBatch | None = None
         self._base, self._mark = opened.base, opened.mark
         self._bytes_since_snapshot = 0
-        self.log.failing = lambda log: self._break(log.failed or OSError("the log failed"))
+        self.log.failing = lambda log: self._fail(log.failed or OSError("the log failed"))
 
     @property
     def end_offset(self) -> int:
@@ -194,15 +199,17 @@ class MetadataStore:
             yield batches
             offset = batches[-1].last_offset + 1
 
-    def _break(self, error: BaseException) -> None:
+    def _fail(self, error: BaseException) -> None:
         if self.failed is None:
             self.failed = error
-            self.broke(error)
+            self._on_fatal(error)
 
     # snapshots
 
     def write_snapshot(self, image: MetadataImage) -> None:
-        """Writes a snapshot of a committed image in the background, then cuts the log behind it."""
+        """Writes a snapshot of a committed image in the background, then truncates the log behind
+        it.
+        """
         before, self._bytes_since_snapshot = self._bytes_since_snapshot, 0
 
         def job() -> SnapshotId:
@@ -212,16 +219,16 @@ class MetadataStore:
             if is_out_of_descriptors(error):
                 self._bytes_since_snapshot += before  # no file could be opened: due again
             elif error is not None or snapshot is None:
-                self._break(error or AssertionError("a snapshot without name"))
+                self._fail(error or AssertionError("a snapshot without name"))
             elif self.failed is None:
                 try:
-                    self._cut_behind(snapshot)
+                    self._truncate_behind(snapshot)
                 except LogDirFailure as failure:
-                    self._break(failure.cause or failure)
+                    self._fail(failure.cause or failure)
 
         self.disk.submit(job, done)
 
-    def _cut_behind(self, snapshot: SnapshotId) -> None:
+    def _truncate_behind(self, snapshot: SnapshotId) -> None:
         if self.snapshots and snapshot <= self.snapshots[-1]:
             if snapshot != self.snapshots[-1]:
                 self._remove_snapshots([snapshot])

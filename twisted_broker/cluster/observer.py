@@ -1,14 +1,14 @@
 """A broker follows the metadata log.
 
-Owns the fetch loop, the knowledge who leads, and the publishing of images.
+Owns the fetch loop, which node leads, and the publishing of images.
 
-1. The image only moves on; subscribers hear of every delta, in order, each before the image source
-   gives the next.
+1. The image only moves forward; subscribers get every delta, in order, each before the next image
+   is published.
 2. The leader is learnt from answers: errors carry its id, epoch and address. Without a leader the
-   bootstrap addresses are asked in turn.
-3. A subscriber that raises is logged; the others hear.
-4. Another cluster's id, or a record that is not understood, ends it (`failed`): going on would be
-   guessing. An answer that is not Kafka's protocol comes from no controller (another program has
+   bootstrap addresses are tried in turn.
+3. A subscriber that raises is logged; the others still get the delta.
+4. Another cluster's id, or a record that is not understood, ends it (`on_fatal`): going on would
+   be guessing. An answer that is not Kafka's protocol comes from no controller (another program has
    its port now), and is tried again like silence.
 5. A leader whose metadata contradicts what was applied ends it as well, and nothing of it is
    published: at once where its log shows it; where it only claims to lead an older epoch, or has
@@ -16,7 +16,7 @@ Owns the fetch loop, the knowledge who leads, and the publishing of images.
 6. What is committed goes to the own copy (`copy`) before it is published; at a start following goes
    on from there.
 
-Source: Kafka's `KafkaRaftClient` (observer), `MetadataLoader`; KRAFT 3.2; `RL 8.2`. Left out: what
+Source: Kafka's `KafkaRaftClient` (observer), `MetadataLoader`; KRAFT 3.2; `RL 8.2`. Not here: what
 is done with an image, the copy itself (`metadata_copy.py`).
 """
 
@@ -35,11 +35,11 @@ from twisted_broker.cluster.metadata_check import Reach
 from twisted_broker.cluster.metadata_copy import MetadataCopy
 from twisted_broker.cluster.metadata_loader import MetadataLoader, MetadataRegression
 from twisted_broker.cluster.snapshots import SnapshotId
-from twisted_broker.cluster.topic_names import METADATA_TOPIC, METADATA_TOPIC_ID
 from twisted_broker.config import BrokerConfig
 from twisted_broker.image.metadata_image import EMPTY, MetadataDelta, MetadataImage
 from twisted_broker.interfaces import Runtime
 from twisted_broker.net.client import BrokerConnection
+from twisted_broker.topic_names import METADATA_TOPIC, METADATA_TOPIC_ID
 from twisted_broker.wire.errors import BrokerError, ErrorCode, WireError
 from twisted_broker.wire.messages import fetch as fetch_messages
 from twisted_broker.wire.messages import quorum
@@ -56,7 +56,7 @@ Subscriber = Callable[[MetadataDelta], None]
 
 
 class MetadataObserver:
-    """`bootstrap`: addresses of controllers. `failed(error)` is called once, when following has
+    """`bootstrap`: addresses of controllers. `on_fatal(error)` is called once, when following has
     ended for good.
 
     `copy`: the own copy of the log, with the image `base` that it gave.
@@ -71,31 +71,30 @@ class MetadataObserver:
         directory_id: bytes = NULL_UUID,
         copy: MetadataCopy | None = None,
         base: MetadataImage = EMPTY,
+        on_fatal: Callable[[BaseException], None] = lambda error: None,
     ) -> None:
         self.cluster_id = cluster_id
         self.leader_id = -1
         self.leader_epoch = base.epoch if copy is None else max(base.epoch, copy.floor.epoch)
         self.leader_address: Address | None = None
         self.leader_waiters: list[Deferred[None]] = []
-        self.failed: Callable[[BaseException], None] = lambda error: None
+        self._on_fatal = on_fatal
         self.unreachable = False
         self._runtime, self._node_id, self._directory_id = runtime, config.node_id, directory_id
         self._timeout_ms = config.integer("controller.quorum.fetch.timeout.ms")
         self._backoff_ms = config.integer("controller.quorum.retry.backoff.ms")
         self._bootstrap = list(bootstrap)
-        self._asked = 0
+        self._requested = 0
         self._copy = copy
         self._snapshot_bytes = config.integer("metadata.log.max.record.bytes.between.snapshots")
         self._snapshot_ms = config.integer("metadata.log.max.snapshot.interval.ms")
         self._loader = (
             MetadataLoader(base)
             if copy is None
-            else MetadataLoader(base, copy.transactions, copy.last_batch)
+            else MetadataLoader(base, copy.transactions, copy.last_batch, copy.append)
         )
-        if copy is not None:
-            self._loader.taken = copy.append
         self._contradicted_ms: int | None = None
-        self._told = ""
+        self._logged_error = ""
         self._subscribers: list[Subscriber] = []
         self._reaching: list[tuple[int, Deferred[None]]] = []
         self._connection: BrokerConnection | None = None
@@ -150,8 +149,8 @@ class MetadataObserver:
                 if error.code is ErrorCode.INCONSISTENT_CLUSTER_ID:
                     self._end(error)
                     return
-                if self._told != str(error):
-                    self._told = str(error)
+                if self._logged_error != str(error):
+                    self._logged_error = str(error)
                     _log.warn(
                         "fetching metadata from {address}, trying on: {error}",
                         address=self._address(),
@@ -161,7 +160,7 @@ class MetadataObserver:
                 self._lost_leader()
                 settled = False
             except Exception as error:
-                self._tell_unreachable(error)
+                self._log_unreachable(error)
                 self._count_refusal(error)
                 self._lost_leader()
                 settled = False
@@ -171,7 +170,7 @@ class MetadataObserver:
                 except CancelledError:
                     return
 
-    def _tell_unreachable(self, error: Exception) -> None:
+    def _log_unreachable(self, error: Exception) -> None:
         """Once, until a controller answers again."""
         if not self.unreachable and not self._stopped:
             self.unreachable = True
@@ -205,7 +204,7 @@ class MetadataObserver:
     def _end(self, error: BaseException) -> None:
         if not self._stopped:
             self._stopped = True
-            self.failed(error)
+            self._on_fatal(error)
 
     @property
     def address(self) -> Address:
@@ -225,14 +224,14 @@ class MetadataObserver:
             )
 
     def _address(self) -> Address:
-        return self.leader_address or self._bootstrap[self._asked % len(self._bootstrap)]
+        return self.leader_address or self._bootstrap[self._requested % len(self._bootstrap)]
 
     def _lost_leader(self) -> None:
-        """Nobody answers there: ask the next bootstrap address.
+        """Nobody answers there: try the next bootstrap address.
 
         The address stays known to channels until there is a better one.
         """
-        self._asked += 1
+        self._requested += 1
         if self._connection is not None:
             self._connection.close()
             self._connection = None
@@ -262,9 +261,9 @@ class MetadataObserver:
         """One fetch and what follows; False when it brought nothing and a pause is due."""
         connection = self._connect()
         if not connection.api_versions:
-            await _heard(connection.negotiate())
+            await _answered(connection.negotiate())
         version = connection.highest_version(_FETCH, 18)
-        response = await _heard(connection.send(self._request(version), version))
+        response = await _answered(connection.send(self._request(version), version))
         check_answer(response.error_code)
         if self.unreachable:
             self.unreachable = False
@@ -283,7 +282,7 @@ class MetadataObserver:
                 and 0 <= answer.current_leader.leader_epoch < self.leader_epoch
                 and len(self._bootstrap) > 1
             ):
-                self._lost_leader()  # it has not heard of the leader yet: another one has
+                self._lost_leader()  # it does not know the leader yet: another one may
             return new_leader
         if (
             self._copy is not None
@@ -295,7 +294,7 @@ class MetadataObserver:
                 "ends below what a damaged copy shows",
             )
             return False
-        self._contradicted_ms, self._told = None, ""
+        self._contradicted_ms, self._logged_error = None, ""
         if answer.snapshot_id.end_offset >= 0:
             snapshot = SnapshotId(answer.snapshot_id.end_offset, answer.snapshot_id.epoch)
             if self._loader.wants(snapshot):
@@ -376,7 +375,7 @@ class MetadataObserver:
         content = bytearray()
         version = connection.highest_version(_FETCH_SNAPSHOT, 1)
         while True:
-            response = await _heard(
+            response = await _answered(
                 connection.send(self._snapshot_request(snapshot, len(content)), version)
             )
             check_answer(response.error_code)
@@ -418,7 +417,7 @@ class MetadataObserver:
             return
         if delta:
             for subscriber in self._subscribers:
-                self._tell(subscriber, delta)
+                self._publish_to(subscriber, delta)
         reached = [waiter for offset, waiter in self._reaching if offset <= self.image.offset]
         self._reaching = [entry for entry in self._reaching if entry[0] > self.image.offset]
         for waiter in reached:
@@ -429,14 +428,14 @@ class MetadataObserver:
                 self.image, self._runtime.now_ms(), self._snapshot_bytes, self._snapshot_ms
             )
 
-    def _tell(self, subscriber: Subscriber, delta: MetadataDelta) -> Any:
+    def _publish_to(self, subscriber: Subscriber, delta: MetadataDelta) -> Any:
         try:
             subscriber(delta)
         except Exception:
             _log.failure("a subscriber of the metadata failed")
 
 
-async def _heard(answer: Deferred[Any]) -> Any:
+async def _answered(answer: Deferred[Any]) -> Any:
     """What was answered; what is no answer fails like a lost connection."""
     try:
         return await answer

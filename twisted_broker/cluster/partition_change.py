@@ -13,7 +13,7 @@ PartitionChangeRecord, or none.
 4. A reassignment whose target is in the ISR ends with this very record, whatever it was made for.
 5. Nothing changed: no record.
 
-Source: Kafka's `PartitionChangeBuilder`; KIP-455, KIP-966; `RL 8.3`. Left out: what a reassignment
+Source: Kafka's `PartitionChangeBuilder`; KIP-455, KIP-966; `RL 8.3`. Not here: what a reassignment
 is (`reassignment.py`), who leads (`election.py`).
 """
 

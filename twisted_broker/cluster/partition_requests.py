@@ -8,8 +8,8 @@ Owns the decisions on ElectLeaders, AlterPartitionReassignments and ListPartitio
 3. A reassignment back to replicas none of which is in sync needs `unclean.leader.election.enable`,
    and is recorded as recovering.
 
-Source: Kafka's `ReplicationControlManager`; KIP-455, KIP-460, KIP-860; `RL 8.3`, `RL 8.5`. Left
-out: how a reassignment ends (`partition_change.py`).
+Source: Kafka's `ReplicationControlManager`; KIP-455, KIP-460, KIP-860; `RL 8.3`, `RL 8.5`. Not
+here: how a reassignment ends (`partition_change.py`).
 """
 
 from __future__ import annotations
@@ -71,13 +71,13 @@ def elect_leaders(
     seen: Seen = set()
     if request.topic_partitions is None:
         topics = view.image.topics_by_name
-        asked: Sequence[tuple[str, Sequence[int]]] = [
+        requested: Sequence[tuple[str, Sequence[int]]] = [
             (name, sorted(topics[name].partitions)) for name in sorted(topics)
         ]
     else:
-        asked = [(each.topic, each.partitions) for each in request.topic_partitions]
+        requested = [(each.topic, each.partitions) for each in request.topic_partitions]
     results = []
-    for name, numbers in asked:
+    for name, numbers in requested:
         answers = [
             _elect(view, name, number, request.election_type, seen, found) for number in numbers
         ]
@@ -140,13 +140,13 @@ def alter_reassignments(
     responses = []
     for topic in request.topics:
         answers = []
-        for asked in topic.partitions:
+        for requested in topic.partitions:
             answer = reassignment_messages.ReassignablePartitionResponse(
-                partition_index=asked.partition_index, error_message=None
+                partition_index=requested.partition_index, error_message=None
             )
             try:
                 change = _reassign(
-                    view, topic.name, asked, request.allow_replication_factor_change, seen
+                    view, topic.name, requested, request.allow_replication_factor_change, seen
                 )
                 if change is not None:
                     found.append(change)
@@ -167,23 +167,23 @@ def alter_reassignments(
 def _reassign(
     view: ClusterView,
     name: str,
-    asked: reassignment_messages.ReassignablePartition,
+    requested: reassignment_messages.ReassignablePartition,
     may_change_factor: bool,
     seen: Seen,
 ) -> PartitionChangeRecord | None:
-    topic, partition = _partition(view, name, asked.partition_index, seen)
-    if asked.replicas is None:
-        return _cancelled(view, topic, asked.partition_index, partition)
-    check_manual(asked.replicas, view.image.brokers, None)
+    topic, partition = _partition(view, name, requested.partition_index, seen)
+    if requested.replicas is None:
+        return _cancelled(view, topic, requested.partition_index, partition)
+    check_manual(requested.replicas, view.image.brokers, None)
     factor = replication_factor(partition)
-    if not may_change_factor and len(asked.replicas) != factor:
-        words = f"the replication factor would change from {factor} to {len(asked.replicas)}"
+    if not may_change_factor and len(requested.replicas) != factor:
+        words = f"the replication factor would change from {factor} to {len(requested.replicas)}"
         raise BrokerError(ErrorCode.INVALID_REPLICATION_FACTOR, words)
-    wanted, rules = reassigned(partition, asked.replicas), view.rules(name, partition)
+    wanted, rules = reassigned(partition, requested.replicas), view.rules(name, partition)
     return change_partition(
         partition,
         topic.id,
-        asked.partition_index,
+        requested.partition_index,
         rules,
         assignment=wanted,
         election=Election.ONLINE,
@@ -218,15 +218,15 @@ def list_reassignments(
     """
     topics = image.topics_by_name
     if request.topics is None:
-        asked: Sequence[tuple[str, Sequence[int]]] = [
+        requested: Sequence[tuple[str, Sequence[int]]] = [
             (name, sorted(topics[name].partitions)) for name in sorted(topics)
         ]
     else:
-        asked = [
+        requested = [
             (each.name, each.partition_indexes) for each in request.topics if each.name in topics
         ]
     found = []
-    for name, numbers in asked:
+    for name, numbers in requested:
         partitions = topics[name].partitions
         ongoing = [
             _ongoing(number, partitions[number])

@@ -9,7 +9,7 @@ people write by hand.
 3. Fenced brokers are used only when the brokers that live are too few for the replication factor;
    cordoned ones never.
 
-Source: Kafka's `StripedReplicaPlacer`; `RL 8.5`. Left out: choice of a log directory.
+Source: Kafka's `StripedReplicaPlacer`; `RL 8.5`. Not here: choice of a log directory.
 """
 
 from __future__ import annotations

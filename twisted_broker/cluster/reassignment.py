@@ -12,7 +12,7 @@
 3. Replicas never become empty, nor does the ISR by a reassignment.
 
 Source: Kafka's `PartitionReassignmentReplicas`, `PartitionReassignmentRevert`; KIP-455, KIP-860;
-`RL 8.5`. Left out: the record (`partition_change.py`), the requests (`partition_requests.py`).
+`RL 8.5`. Not here: the record (`partition_change.py`), the requests (`partition_requests.py`).
 """
 
 from __future__ import annotations

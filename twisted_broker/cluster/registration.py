@@ -1,5 +1,5 @@
-"""A broker's registration with the controller: asked for until it is granted, again when the
-controller has forgotten it.
+"""A broker's registration with the controller: requested until it is granted, and again when the
+controller has lost it.
 
 Owns `Registration`, and the words for a node id that another process has.
 
@@ -8,10 +8,10 @@ Owns `Registration`, and the words for a node id that another process has.
 2. A broker that runs and finds itself unknown (UnregisterBroker, a controller that lost its log)
    registers anew at once, under the same incarnation. If another incarnation lives under its id
    then, it must end: two brokers of one id would answer for each other.
-3. What is refused for now is told once for each reason, not at each try.
+3. A refusal that may pass is logged once for each reason, not at each try.
 
-Source: Kafka's `BrokerLifecycleManager` (which does not register anew); KRAFT 3.4; `RL 8.2`. Left
-out: heartbeats (`lifecycle.py`).
+Source: Kafka's `BrokerLifecycleManager` (which does not register anew); KRAFT 3.4; `RL 8.2`. Not
+here: heartbeats (`lifecycle.py`).
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Registration:
             channel,
         )
         self._request = broker_lifecycle_messages.BrokerRegistrationRequest()
-        self._told: ErrorCode | None = None
+        self._logged_code: ErrorCode | None = None
 
     def describe(
         self,
@@ -127,15 +127,15 @@ class Registration:
                 await self._channel.pause(_RETRY_MS)
 
     async def _ask(self, timeout_ms: int | None) -> int:
-        response = await self._channel.ask(self._request, 4, timeout_ms)
+        response = await self._channel.send_until_answered(self._request, 4, timeout_ms)
         check_answer(response.error_code)
-        self._told = None
+        self._logged_code = None
         epoch: int = response.broker_epoch
         return epoch
 
     def _tell_refused(self, error: BrokerError) -> None:
-        if error.code is not self._told:
-            self._told = error.code
+        if error.code is not self._logged_code:
+            self._logged_code = error.code
             _log.info(
                 "registration is refused for now, trying on: {error}", error=self._in_words(error)
             )

@@ -7,7 +7,7 @@ directory.
    only when it is whole and durable.
 2. Header and footer are control batches; a file without footer is no snapshot.
 
-Source: Kafka's `Snapshots`, `RecordsSnapshotWriter`; KIP-630; FILE_FORMATS 3. Left out: when to
+Source: Kafka's `Snapshots`, `RecordsSnapshotWriter`; KIP-630; FILE_FORMATS 3. Not here: when to
 write one (`controller.py`).
 """
 
@@ -54,40 +54,40 @@ def list_snapshots(files: IFileSystem, directory: str) -> list[SnapshotId]:
     return sorted(SnapshotId(int(match[1]), int(match[2])) for match in found if match is not None)
 
 
-def snapshot_bytes(image: MetadataImage, now_ms: int) -> Iterator[bytes]:
+def snapshot_bytes(image: MetadataImage, wall_ms: int) -> Iterator[bytes]:
     """The batches of a snapshot of `image`, one after another: a header, its records, a footer.
 
-    `now_ms`: wall time, of the batches.
+    `wall_ms`: the time of the batches.
     """
     header = encode(
         SnapshotHeaderRecord(version=0, last_contained_log_timestamp=image.timestamp_ms), 0
     )
     yield build_control_batch(
-        SNAPSHOT_HEADER, header, now_ms, base_offset=0, leader_epoch=image.epoch
+        SNAPSHOT_HEADER, header, wall_ms, base_offset=0, leader_epoch=image.epoch
     )
     offset = 1
     records = image_records(image)
     while chunk := list(islice(records, RECORDS_PER_BATCH)):
-        yield build_batch(chunk, offset, image.epoch, now_ms, image.metadata_version)
+        yield build_batch(chunk, offset, image.epoch, wall_ms, image.metadata_version)
         offset += len(chunk)
     yield build_control_batch(
         SNAPSHOT_FOOTER,
         encode(SnapshotFooterRecord(version=0), 0),
-        now_ms,
+        wall_ms,
         base_offset=offset,
         leader_epoch=image.epoch,
     )
 
 
 def write_snapshot(
-    files: IFileSystem, directory: str, image: MetadataImage, now_ms: int
+    files: IFileSystem, directory: str, image: MetadataImage, wall_ms: int
 ) -> SnapshotId:
     """Writes the snapshot of an image, durably. OSError. Slow: for the disk worker."""
     snapshot = SnapshotId(image.offset + 1, image.epoch)
     write_aside(
         files,
         posixpath.join(directory, snapshot.file_name),
-        b"".join(snapshot_bytes(image, now_ms)),
+        b"".join(snapshot_bytes(image, wall_ms)),
     )
     return snapshot
 

@@ -7,7 +7,7 @@ write and the answer for when they are.
 2. One topic's refusal does not touch the others of the request.
 3. `validate_only` decides everything and writes nothing.
 
-Source: Kafka's `ReplicationControlManager`, `ControllerApis`; `RL 8.5`. Left out: create policies
+Source: Kafka's `ReplicationControlManager`, `ControllerApis`; `RL 8.5`. Not here: create policies
 (no class is ever loaded); permission.
 """
 
@@ -20,11 +20,11 @@ from twisted_broker.cluster.cluster_view import ClusterView
 from twisted_broker.cluster.config_entries import topic_entries
 from twisted_broker.cluster.placement import StripedPlacer, check_manual, default_directory
 from twisted_broker.cluster.reassignment import replication_factor
-from twisted_broker.cluster.topic_names import METADATA_TOPIC, collision_key, name_problem
 from twisted_broker.config import ConfigError, check_topic_overrides
 from twisted_broker.image.entries import RECOVERED, PartitionRegistration, TopicImage
 from twisted_broker.image.metadata_image import TOPIC_RESOURCE
 from twisted_broker.interfaces import IRandom
+from twisted_broker.topic_names import METADATA_TOPIC, collision_key, name_problem
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.messages import metadata_records as records
 from twisted_broker.wire.messages import topics as topics_messages
@@ -360,16 +360,16 @@ def delete_topics(
         raise BrokerError(
             ErrorCode.INVALID_REQUEST if version < 3 else ErrorCode.TOPIC_DELETION_DISABLED
         )
-    asked = (
+    requested = (
         request.topics
         if version >= 6
         else [topics_messages.DeleteTopicState(name=name) for name in request.topic_names]
     )
     found: Found = []
     results: list[topics_messages.DeletableTopicResult] = []
-    chosen = [_to_delete(view, state) for state in asked]
+    chosen = [_to_delete(view, state) for state in requested]
     times = Counter(topic.id for topic in chosen if isinstance(topic, TopicImage))
-    for state, topic in zip(asked, chosen, strict=True):
+    for state, topic in zip(requested, chosen, strict=True):
         if isinstance(topic, TopicImage) and (
             times[topic.id] > 1 or (named is not None and named[topic.name] + named[topic.id] > 1)
         ):

@@ -1,13 +1,13 @@
-"""What goes wrong with a question to the controller, and is tried again: the network's ways, or a
+"""Failures of requests to the controller that are tried again: expected ones of the network, or a
 bug.
 
-Owns `UnexpectedErrors`: who tries again for ever tells of what no network does.
+Owns `UnexpectedErrors`: a retry without end must not hide a bug.
 
 1. A connection that is refused, lost, late or closed here, an answer that cannot be read and a
-   refusal are expected: the observer tells, once, that the controller is away.
-2. Anything else is a bug of ours: a traceback, once until it works again.
+   refusal are expected: the observer logs, once, that no controller answers.
+2. Anything else is a bug of ours: a traceback is logged, once until a request succeeds.
 
-Source: docs/ARCHITECTURE.md, 8. Leaves out: when to try again.
+Source: docs/ARCHITECTURE.md, 8. Not here: when to try again.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ class UnexpectedErrors:
 
     def __init__(self, what: str) -> None:
         self._what = what
-        self._told = False
+        self._is_logged = False
 
     def failed(self, error: Exception) -> None:
-        if not self._told and not isinstance(error, _EXPECTED):
-            self._told = True
+        if not self._is_logged and not isinstance(error, _EXPECTED):
+            self._is_logged = True
             _log.failure("{what} fail, trying on; this is a bug", Failure(error), what=self._what)
 
     def worked(self) -> None:
-        self._told = False
+        self._is_logged = False

@@ -20,7 +20,6 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 
 from twisted.internet.defer import Deferred
-from twisted.internet.task import LoopingCall
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
@@ -31,6 +30,7 @@ from twisted_broker.coordinator.group_deletion import GroupDeletion
 from twisted_broker.coordinator.group_entry import GroupEntry
 from twisted_broker.coordinator.offset_metadata_manager import TOMBSTONES_PER_BATCH, in_batches
 from twisted_broker.coordinator.offsets import TopicPartition
+from twisted_broker.periodic import PeriodicTask
 from twisted_broker.wire.primitives import NULL_UUID
 
 CHECKED_PER_STEP = 500
@@ -44,15 +44,14 @@ class OffsetCleanup:
 
     def __init__(self, context: CoordinatorContext, shards: Mapping[int, CoordinatorShard]) -> None:
         self._context, self._shards = context, shards
-        self._expiry = LoopingCall(self._start_expiry)
-        self._expiry.clock = context.clock  # type: ignore[assignment]  # LoopingCall needs only what IClock names
+        self._expiry = PeriodicTask(context.clock, self._start_expiry, "the expiry of offsets")
         self._is_expiring = False
         self._deleted_topics: dict[str, set[bytes]] = {}
         self._is_removing_topics = False
 
     def start(self) -> None:
         """Looks for expired offsets every `offsets.retention.check.interval.ms` from now on."""
-        self._expiry.start(self._context.settings.retention_check_interval_ms / 1000, now=False)
+        self._expiry.start(self._context.settings.retention_check_interval_ms / 1000)
 
     def stop(self) -> None:
         if self._expiry.running:

@@ -4,7 +4,7 @@ Owns `SessionTimer`, an `IDelayedCall`.
 
 1. When it is due, what has arrived is read first: a reactor runs its timers before it looks at its
    sockets, so after a stall a heartbeat may lie there unread. The session ends one turn later.
-2. A timer that comes due `STALL_SECONDS` late or more shows that this process was stopped
+2. A timer that comes due `SILENCE_STALL_SECONDS` late or more shows that this process was stopped
    (SIGSTOP, a machine suspended, a slow disk). Its client may have closed its connection meanwhile
    and be reconnecting: once, `RECONNECT_SECONDS` more are granted.
 3. It ends: `RECONNECT_SECONDS` later than it would, and what the clock is late, at the latest.
@@ -24,8 +24,8 @@ from enum import Enum
 from typing import Any
 
 from twisted_broker.interfaces import IClock, IDelayedCall
+from twisted_broker.stalls import SILENCE_STALL_SECONDS
 
-STALL_SECONDS = 1.0
 RECONNECT_SECONDS = 2.0
 
 
@@ -62,7 +62,7 @@ class SessionTimer:
         self._begin(seconds_from_now)
 
     def _is_due(self) -> None:
-        was_stalled = self._clock.seconds() - self._due >= STALL_SECONDS
+        was_stalled = self._clock.seconds() - self._due >= SILENCE_STALL_SECONDS
         if self._stage is _Stage.WAITING and was_stalled:
             self._enter(_Stage.RECONNECTING, RECONNECT_SECONDS)
         elif self._stage is not _Stage.READING:

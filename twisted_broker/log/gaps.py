@@ -87,7 +87,7 @@ def _last_indexed(segment: LogSegment) -> int:
     return found if 0 < found < segment.size else 0
 
 
-def resolve_gap(log: Log, replicated: bool, now_ms: int) -> str | None:
+def resolve_gap(log: Log, replicated: bool, wall_ms: int) -> str | None:
     """Decides about the gap that loading found, if any, by the topic's settings; a line for the
     operator when the log was ended there.
 
@@ -109,7 +109,7 @@ def resolve_gap(log: Log, replicated: bool, now_ms: int) -> str | None:
             "made anew from its leader, and restart"
             " (a topic that was compacted before: start it with cleanup.policy=compact)",
         )
-    kept = log.end_before_gap(gap, now_ms, ASIDE)
+    kept = log.end_before_gap(gap, wall_ms, ASIDE)
     log.gap = None
     return (
         f"{where}, lost in an unclean stop: the log ends at {gap.offset}, its leader has "

@@ -337,14 +337,14 @@ class Log:
         self,
         records: Buffer,
         leader_epoch: int,
-        now_ms: int,
+        wall_ms: int,
         *,
         origin: AppendOrigin = _CLIENT,
         transaction_verified: bool = False,
     ) -> LogAppendInfo:
         """Checks `records`, gives them offsets, writes them.
 
-        `now_ms` is wall time. Raises BrokerError; nothing is written then.
+        `wall_ms` is wall time. Raises BrokerError; nothing is written then.
         """
         if self.failed is not None:
             self.check_online()
@@ -352,14 +352,14 @@ class Log:
         if not self._needs_preparation and size >= _HEADER_BYTES:
             header = _unpack_header(records)
             if header[LENGTH] + LOG_OVERHEAD == size and header[MAGIC_FIELD] == MAGIC:
-                check_header(header, records, self.config, origin, now_ms)
+                check_header(header, records, self.config, origin, wall_ms)
                 return self._append_batch(
-                    header, records, leader_epoch, now_ms, origin, transaction_verified
+                    header, records, leader_epoch, wall_ms, origin, transaction_verified
                 )
         info: LogAppendInfo | None = None
-        for batch in prepare(records, self.config, origin, now_ms):
+        for batch in prepare(records, self.config, origin, wall_ms):
             appended = self._append_batch(
-                _unpack_header(batch), batch, leader_epoch, now_ms, origin, transaction_verified
+                _unpack_header(batch), batch, leader_epoch, wall_ms, origin, transaction_verified
             )
             if info is not None:
                 appended.first_offset = info.first_offset
@@ -374,7 +374,7 @@ class Log:
         header: BatchHeader,
         records: Buffer,
         leader_epoch: int,
-        now_ms: int,
+        wall_ms: int,
         origin: AppendOrigin,
         transaction_verified: bool,
     ) -> LogAppendInfo:
@@ -396,8 +396,8 @@ class Log:
         try:
             if not epochs or epochs[-1] != leader_epoch:
                 self.leader_epochs.assign(leader_epoch, first)
-            if segments.should_roll(size, last, max_timestamp, now_ms):
-                self._roll(now_ms, 0)
+            if segments.should_roll(size, last, max_timestamp, wall_ms):
+                self._roll(wall_ms, 0)
             segment = segments.active
             segment.write((batch_head(first, length, leader_epoch), memoryview(records)[16:]), size)
             segment.publish(size, last, max_timestamp)
@@ -469,7 +469,7 @@ class Log:
 
     # -- appending as follower
 
-    def append_as_follower(self, records: Buffer, leader_epoch: int, now_ms: int) -> LogAppendInfo:
+    def append_as_follower(self, records: Buffer, leader_epoch: int, wall_ms: int) -> LogAppendInfo:
         """Writes what the leader sent, as it is: whole batches, offsets growing from the log end
         on.
 
@@ -486,7 +486,7 @@ class Log:
         try:
             written = 0
             while written < len(batches):
-                run = self._next_run(batches[written:] if written else batches, now_ms)
+                run = self._next_run(batches[written:] if written else batches, wall_ms)
                 self._write_run(records, run)
                 written += len(run)
         except OSError as error:
@@ -503,14 +503,14 @@ class Log:
             last.partition_leader_epoch,
         )
 
-    def _next_run(self, batches: list[BatchView], now_ms: int) -> list[BatchView]:
+    def _next_run(self, batches: list[BatchView], wall_ms: int) -> list[BatchView]:
         """The batches that go into one segment, in one write; rolls first when it must (RL 3.1)."""
         first, last, segments = batches[0], batches[-1], self.segments
         size = last.offset + last.size_in_bytes - first.offset
         newest = max(batch.max_timestamp for batch in batches)
-        if not segments.should_roll(size, last.last_offset, newest, now_ms):
+        if not segments.should_roll(size, last.last_offset, newest, wall_ms):
             return batches
-        self._roll(now_ms, first.base_offset)
+        self._roll(wall_ms, first.base_offset)
         base, left = segments.active.base_offset, self.config.segment_bytes
         for count, batch in enumerate(batches):
             left -= batch.size_in_bytes
@@ -537,34 +537,34 @@ class Log:
 
     # -- rolling
 
-    def roll(self, now_ms: int, expected_next_offset: int = 0) -> None:
+    def roll(self, wall_ms: int, expected_next_offset: int = 0) -> None:
         """Starts a new segment at the log end (or the offset expected next, if above); nothing
         on an empty active one.
         """
         self.check_online()
         try:
-            self._roll(now_ms, expected_next_offset)
+            self._roll(wall_ms, expected_next_offset)
         except OSError as error:
             raise self.fail(error) from error
 
-    def _roll(self, now_ms: int, expected_next_offset: int) -> None:
+    def _roll(self, wall_ms: int, expected_next_offset: int) -> None:
         base = max(expected_next_offset, self.segments.log_end_offset)
         active = self.segments.active
         if active.base_offset == base:
             assert active.size == 0, (base, active.size)
             active.create()
-            active.created_ms = now_ms
+            active.created_ms = wall_ms
             return
         active.become_inactive()
         self.producers.map_end_offset = base
         self.producers.take_snapshot()
-        self.segments.create(base, now_ms)
+        self.segments.create(base, wall_ms)
         self.segments.log_end_offset = base
         self.durability.flush(base)
 
     # -- truncation
 
-    def truncate_to(self, offset: int, now_ms: int = 0) -> bool:
+    def truncate_to(self, offset: int, wall_ms: int = 0) -> bool:
         """Drops everything from `offset` on (RL 3.5); False when there is nothing."""
         self.check_online()
         assert offset >= 0
@@ -573,21 +573,21 @@ class Log:
             self.leader_epochs.truncate_from_end(self.segments.log_end_offset)
             return False
         if offset < self.segments.first.base_offset:
-            self.truncate_fully_and_start_at(offset, now_ms)
+            self.truncate_fully_and_start_at(offset, wall_ms)
             return True
         try:
             self.segments.remove_above(offset)
-            self.segments.active.truncate_to(offset, now_ms)
+            self.segments.active.truncate_to(offset, wall_ms)
             self._end_at(offset, min(self.watermarks.log_start_offset, offset))
             self.leader_epochs.truncate_from_end(offset)
-            self.rebuild.after_truncation(now_ms)
+            self.rebuild.after_truncation(wall_ms)
         except OSError as error:
             raise self.fail(error, midway=True) from error
         self._after_truncation()
         return True
 
     def truncate_fully_and_start_at(
-        self, offset: int, now_ms: int = 0, log_start_offset: int | None = None
+        self, offset: int, wall_ms: int = 0, log_start_offset: int | None = None
     ) -> None:
         """Deletes everything and begins one segment at `offset`; the log start becomes `offset`
         unless given.
@@ -595,7 +595,7 @@ class Log:
         self.check_online()
         try:
             self.segments.remove_all()
-            self.segments.create(offset, now_ms)
+            self.segments.create(offset, wall_ms)
             self._end_at(offset, offset if log_start_offset is None else log_start_offset)
             self.leader_epochs.clear()
             self.producers.reset(offset)
@@ -615,7 +615,7 @@ class Log:
         if self.truncated is not None:
             self.truncated(self)
 
-    def end_before_gap(self, gap: Gap, now_ms: int, suffix: str) -> int:
+    def end_before_gap(self, gap: Gap, wall_ms: int, suffix: str) -> int:
         """Ends the log where offsets are missing; the record files behind are kept under another
         name, with `suffix`.
 
@@ -626,7 +626,7 @@ class Log:
             kept = self.segments.set_aside_above(gap.offset, suffix)
         except OSError as error:
             raise self.fail(error) from error
-        self.truncate_to(gap.offset, now_ms)
+        self.truncate_to(gap.offset, wall_ms)
         return kept
 
     # -- the log start
@@ -650,9 +650,9 @@ class Log:
         self.watermarks.update_first_unstable()
         return True
 
-    def delete_old_segments(self, now_ms: int) -> int:
+    def delete_old_segments(self, wall_ms: int) -> int:
         """Applies retention (RL 3.7); returns the number of segments deleted."""
-        return retention.delete_old_segments(self, now_ms)
+        return retention.delete_old_segments(self, wall_ms)
 
     # -- settings, and the end
 

@@ -35,12 +35,12 @@ from twisted_broker.log.meta_properties import (
 )
 from twisted_broker.log.recovery import load_log, new_log
 from twisted_broker.log.segment import OpenFiles
+from twisted_broker.topic_names import METADATA_TOPIC
 
 LOCK = ".lock"
 DELETE_SUFFIX, STRAY_SUFFIX, FUTURE_SUFFIX = "-delete", "-stray", "-future"
 _RENAMED = re.compile(r"(.+)\.[0-9a-f]{32}(-delete|-stray|-future)$")
 _PARTITION = re.compile(r"([a-zA-Z0-9._-]{1,249})-(\d{1,10})$")
-METADATA_TOPIC = "__cluster_metadata"
 
 
 class LogDirMismatch(Exception):
@@ -84,13 +84,13 @@ class LogDirectory:
         self.failed: OSError | None = None
         self.to_delete: list[str] = []
         self.without_id: deque[Log] = deque()
-        self.before_format: Callable[[], None] | None = (
-            None  # called when it is known to be ours, before it bears the cluster's id
-        )
         self._release: Callable[[], None] | None = None
 
-    def claim(self, node_id: int, cluster_id: str) -> None:
-        """Locks the directory and makes sure it is ours; formats a new one.
+    def claim(
+        self, node_id: int, cluster_id: str, before_format: Callable[[], None] | None = None
+    ) -> None:
+        """Locks the directory and makes sure it is ours; formats a new one. `before_format` is
+        called when it is known to be ours, before it has the cluster's id.
 
         LogDirMismatch, CheckpointError, OSError.
         """
@@ -109,8 +109,8 @@ class LogDirectory:
             raise LogDirMismatch(
                 f"{self.path} belongs to cluster {found.cluster_id}, this is cluster {cluster_id}"
             )
-        if self.before_format is not None:
-            self.before_format()
+        if before_format is not None:
+            before_format()
         self.directory_id = (
             found.directory_id
             if found is not None and found.directory_id is not None
@@ -138,16 +138,16 @@ class LogDirectory:
             if raw[0] >> 2 != 0x3E:
                 return bytes(raw)
 
-    def load(self, config: LogConfig, now_ms: int) -> list[Log]:
+    def load(self, config: LogConfig, wall_ms: int) -> list[Log]:
         """Opens every log of the directory, all with `config`.
 
         Slow: runs on the disk worker. OSError.
         """
-        logs = self._load_logs(config, now_ms)
+        logs = self._load_logs(config, wall_ms)
         self.loaded = True
         return logs
 
-    def _load_logs(self, config: LogConfig, now_ms: int) -> list[Log]:
+    def _load_logs(self, config: LogConfig, wall_ms: int) -> list[Log]:
         epoch = checkpoints.read_clean_shutdown(self.files, self.path)
         self.was_clean, self.previous_broker_epoch = (
             epoch is not None,
@@ -157,14 +157,14 @@ class LogDirectory:
             self.files.remove(posixpath.join(self.path, checkpoints.CLEAN_SHUTDOWN))
             self.files.sync_directory(self.path)
         try:
-            return self._open_logs(config, now_ms)
+            return self._open_logs(config, wall_ms)
         except Exception:
             if self.was_clean:  # nothing was written to these logs since
                 with contextlib.suppress(OSError):
                     self.write_clean_shutdown(self.previous_broker_epoch)
             raise
 
-    def _open_logs(self, config: LogConfig, now_ms: int) -> list[Log]:
+    def _open_logs(self, config: LogConfig, wall_ms: int) -> list[Log]:
         self.recovery_points = self._offsets(checkpoints.RECOVERY_POINT)
         self.log_starts = self._offsets(checkpoints.LOG_START_OFFSET)
         logs = []
@@ -177,7 +177,7 @@ class LogDirectory:
                 self.to_delete.append(path)
             partition = partition_of(name) if renamed is None else None
             if partition is not None and partition.topic != METADATA_TOPIC:
-                logs.append(self.open(partition, None, config, now_ms))
+                logs.append(self.open(partition, None, config, wall_ms))
         return logs
 
     def _offsets(self, name: str) -> dict[TopicPartition, int]:
@@ -192,7 +192,7 @@ class LogDirectory:
         partition: TopicPartition,
         topic_id: bytes | None,
         config: LogConfig,
-        now_ms: int,
+        wall_ms: int,
         is_new: bool = False,
     ) -> Log:
         """Opens or makes one log; what it deletes while loading goes at once.
@@ -208,13 +208,13 @@ class LogDirectory:
             log_start_offset=self.log_starts.get(partition, 0),
             recovery_point=self.recovery_points.get(partition, 0),
             clean=self.was_clean or is_new,
-            now_ms=now_ms,
+            wall_ms=wall_ms,
             random=self.random,
             sync=not is_new,
         )
 
     def create(
-        self, partition: TopicPartition, topic_id: bytes | None, config: LogConfig, now_ms: int
+        self, partition: TopicPartition, topic_id: bytes | None, config: LogConfig, wall_ms: int
     ) -> Log:
         """A new log; one that somebody left in its place is opened.
 
@@ -222,10 +222,10 @@ class LogDirectory:
         """
         path = posixpath.join(self.path, str(partition))
         if self.files.exists(path):
-            log = self.open(partition, topic_id, config, now_ms, is_new=True)
+            log = self.open(partition, topic_id, config, wall_ms, is_new=True)
             log.durability.name_is_durable = False
             return log
-        return new_log(self.pool, path, partition, topic_id, config, now_ms, self.random)
+        return new_log(self.pool, path, partition, topic_id, config, wall_ms, self.random)
 
     def write_clean_shutdown(self, broker_epoch: int) -> None:
         """The last thing a clean stop writes. OSError."""

@@ -23,10 +23,9 @@ cleaner, moving a log between directories.
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 from twisted.internet.defer import Deferred, succeed
-from twisted.internet.task import LoopingCall
 from twisted.logger import Logger
 
 from twisted_broker.config import BrokerConfig, LogConfig, topic_config
@@ -36,6 +35,7 @@ from twisted_broker.log.errors import LogDirFailure, OutOfDescriptors, is_out_of
 from twisted_broker.log.log import Log
 from twisted_broker.log.log_directories import LogDirectories
 from twisted_broker.log.log_directory import DELETE_SUFFIX, STRAY_SUFFIX, LogDirectory
+from twisted_broker.periodic import PeriodicTasks
 from twisted_broker.settings import INT_MAX
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 
@@ -70,7 +70,7 @@ class LogManager:
         self.log_synced: Callable[[Log], None] | None = None
         """called for each log where a sync that appends waited for is done"""
         self._directory_failed = directory_failed
-        self._loops: tuple[LoopingCall, ...] = ()
+        self._tasks = PeriodicTasks(runtime.clock)
         self._stopped = self._checkpoint_due = False
 
     def get(self, topic_partition: TopicPartition) -> Log | None:
@@ -99,17 +99,21 @@ class LogManager:
 
     # -- start
 
-    def start(self) -> Deferred[None]:
+    def start(
+        self, before_format: Mapping[str, Callable[[], None]] | None = None
+    ) -> Deferred[None]:
         """Claims all directories (LogDirMismatch, CheckpointError raise at once) and loads their
-        logs; fires when all are loaded.
+        logs; fires when all are loaded. `before_format`: as of `LogDirectory.claim`, by path;
+        these directories are claimed first.
 
         Errbacks with LogDirFailure when no directory is left.
         """
+        first = before_format or {}
         for directory in sorted(
-            self.directories.by_path.values(), key=lambda each: each.before_format is None
+            self.directories.by_path.values(), key=lambda each: each.path not in first
         ):
             try:
-                directory.claim(self.config.node_id, self.cluster_id)
+                directory.claim(self.config.node_id, self.cluster_id, first.get(directory.path))
             except OSError as error:
                 if is_out_of_descriptors(error):
                     raise
@@ -119,7 +123,7 @@ class LogManager:
 
     def _load(self, directory: LogDirectory) -> Deferred[None]:
         loaded: Deferred[None] = Deferred()
-        now_ms, default = self.runtime.wall_ms(), topic_config(self.config, {})
+        wall_ms, default = self.runtime.wall_ms(), topic_config(self.config, {})
 
         def finish(logs: list[Log] | None, error: BaseException | None) -> None:
             if isinstance(error, OSError) and not is_out_of_descriptors(error):
@@ -137,7 +141,7 @@ class LogManager:
                 self.directories.remove_tree(directory, path)
             loaded.callback(None)
 
-        directory.disk.submit(lambda: directory.load(default, now_ms), finish)
+        directory.disk.submit(lambda: directory.load(default, wall_ms), finish)
         return loaded
 
     def _take(self, directory: LogDirectory, log: Log) -> None:
@@ -309,28 +313,9 @@ class LogManager:
             (config.integer("producer.id.expiration.check.interval.ms"), self.expire_producers),
             (config.integer("log.flush.scheduler.interval.ms"), self.flush_dirty_logs),
         )
-        self._loops = tuple(
-            self._every(max(interval_ms, 1), task)
-            for interval_ms, task in tasks
-            if interval_ms < _NEVER_MS
-        )
-
-    def _stop_tasks(self) -> None:
-        for loop in self._loops:
-            loop.stop()
-        self._loops = ()
-
-    def _every(self, interval_ms: int, task: Callable[[], None]) -> LoopingCall:
-        def guarded() -> None:
-            try:
-                task()
-            except Exception:
-                _log.failure("a periodic task of the logs failed")
-
-        loop = LoopingCall(guarded)
-        loop.clock = self.runtime.clock  # type: ignore[assignment]
-        loop.start(interval_ms / 1000, now=False)
-        return loop
+        for interval_ms, task in tasks:
+            if interval_ms < _NEVER_MS:
+                self._tasks.every(max(interval_ms, 1) / 1000, task, "a periodic task of the logs")
 
     def checkpoint_recovery_points(self) -> None:
         """Writes the recovery points of every directory, on its worker."""
@@ -388,11 +373,11 @@ class LogManager:
 
     def flush_dirty_logs(self) -> None:
         """Syncs logs that are older than `flush.ms`."""
-        now_ms = self.runtime.wall_ms()
+        wall_ms = self.runtime.wall_ms()
         for log in self:
             durability = log.durability
-            if log.failed is None and now_ms - durability.last_flush_ms >= log.config.flush_ms:
-                durability.last_flush_ms = now_ms
+            if log.failed is None and wall_ms - durability.last_flush_ms >= log.config.flush_ms:
+                durability.last_flush_ms = wall_ms
                 durability.flush()
 
     # -- stop
@@ -407,7 +392,7 @@ class LogManager:
         if self._stopped:
             return succeed(None)
         self._stopped = True
-        self._stop_tasks()
+        self._tasks.stop()
         self.directories.cancel_delayed()
         waiting = [
             self._close(directory, broker_epoch) for directory in self.directories.by_path.values()

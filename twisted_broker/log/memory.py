@@ -38,9 +38,9 @@ class MemoryFile:
         path: str,
         node: Inode,
         read_only: bool = False,
-        now_ms: Callable[[], int] | None = None,
+        wall_ms: Callable[[], int] | None = None,
     ) -> None:
-        self.path, self.node, self._read_only, self._now_ms = path, node, read_only, now_ms
+        self.path, self.node, self._read_only, self._wall_ms = path, node, read_only, wall_ms
         self.closed = False
 
     def fileno(self) -> int:
@@ -86,8 +86,8 @@ class MemoryFile:
         self.closed = True
 
     def _touch(self) -> None:
-        if self._now_ms is not None:
-            self.node.modified_ms = self._now_ms()
+        if self._wall_ms is not None:
+            self.node.modified_ms = self._wall_ms()
 
     def _check_open(self) -> None:
         if self.closed:
@@ -100,13 +100,15 @@ class MemoryFile:
 
 
 class MemoryFileSystem:
-    """Files by absolute path. `now_ms` gives their modification times (0 without it)."""
+    """Files by absolute path. `wall_ms` gives their modification times (0 without it)."""
 
-    def __init__(self, now_ms: Callable[[], int] | None = None, total_bytes: int = 1 << 40) -> None:
+    def __init__(
+        self, wall_ms: Callable[[], int] | None = None, total_bytes: int = 1 << 40
+    ) -> None:
         self.nodes: dict[str, Inode] = {}
         self.directories: set[str] = {"/"}
         self.total_bytes = total_bytes
-        self._now_ms = now_ms
+        self._wall_ms = wall_ms
         self._locks: set[str] = set()
 
     def open(self, path: str, *, create: bool = False, read_only: bool = False) -> MemoryFile:
@@ -120,7 +122,7 @@ class MemoryFileSystem:
         return self._opened(path, node, read_only)
 
     def _opened(self, path: str, node: Inode, read_only: bool) -> MemoryFile:
-        return MemoryFile(path, node, read_only, self._now_ms)
+        return MemoryFile(path, node, read_only, self._wall_ms)
 
     def _create(self, path: str) -> Inode:
         self._check_parent(path)
@@ -129,8 +131,8 @@ class MemoryFileSystem:
 
     def _new_node(self) -> Inode:
         node = Inode()
-        if self._now_ms is not None:
-            node.modified_ms = self._now_ms()
+        if self._wall_ms is not None:
+            node.modified_ms = self._wall_ms()
         return node
 
     def exists(self, path: str) -> bool:

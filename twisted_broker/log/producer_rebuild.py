@@ -102,24 +102,24 @@ class ProducerRebuild:
         self._filled = 0  # up to there the transaction indexes are complete, while in slices
         self._ready = self._running = False
 
-    def after_load(self, now_ms: int, recovered: frozenset[int] = frozenset()) -> None:
+    def after_load(self, wall_ms: int, recovered: frozenset[int] = frozenset()) -> None:
         """Newest snapshot, the batches since, and those before that may be sent again. OSError.
 
         Slow where much was written since that snapshot. `recovered` are base offsets of segments
         whose transaction index is empty and must be filled again.
         """
         self._producers.truncate_and_reload(
-            self._watermarks.log_start_offset, self._segments.log_end_offset, now_ms
+            self._watermarks.log_start_offset, self._segments.log_end_offset, wall_ms
         )
         self._replay(recovered)
 
-    def after_truncation(self, now_ms: int) -> None:
+    def after_truncation(self, wall_ms: int) -> None:
         """As `after_load`, but what takes long goes on behind it, in slices. OSError."""
         producers, end, disk = self._producers, self._segments.log_end_offset, self._durability.disk
         # The transaction indexes hold all below the new end, as far as an unfinished rebuild
         # before had filled them.
         filled = min(end, self._filled) if producers.rebuilt is not None else end
-        if not producers.truncate_and_reload(self._watermarks.log_start_offset, end, now_ms):
+        if not producers.truncate_and_reload(self._watermarks.log_start_offset, end, wall_ms):
             self._watermarks.update_first_unstable()
         elif disk is None or (filled == end and self._is_short(producers.map_end_offset)):
             self._replay(frozenset())

@@ -184,19 +184,19 @@ class ProducerStateManager:
         for first in [first for first, last in self.unreplicated.items() if last < high_watermark]:
             del self.unreplicated[first]
 
-    def expire(self, now_ms: int) -> int:
+    def expire(self, wall_ms: int) -> int:
         """Forgets producers silent for `producer.id.expiration.ms`; returns their number."""
         expired = [
-            number for number, entry in self.producers.items() if self._is_expired(entry, now_ms)
+            number for number, entry in self.producers.items() if self._is_expired(entry, wall_ms)
         ]
         for number in expired:
             del self.producers[number]
         return len(expired)
 
-    def _is_expired(self, entry: ProducerEntry, now_ms: int) -> bool:
+    def _is_expired(self, entry: ProducerEntry, wall_ms: int) -> bool:
         return (
             entry.current_txn_first_offset < 0
-            and now_ms - entry.last_timestamp >= self.expiration_ms
+            and wall_ms - entry.last_timestamp >= self.expiration_ms
         )
 
     # -- snapshots
@@ -242,7 +242,7 @@ class ProducerStateManager:
         for offset in sorted(self.snapshots - base_offsets - {newest}):
             self.remove_snapshot(offset)
 
-    def truncate_and_reload(self, log_start_offset: int, log_end_offset: int, now_ms: int) -> bool:
+    def truncate_and_reload(self, log_start_offset: int, log_end_offset: int, wall_ms: int) -> bool:
         """Drops snapshots outside the log and loads the newest one left; False when the map
         holds as it is: no producer wrote what was truncated.
         """
@@ -255,7 +255,7 @@ class ProducerStateManager:
             or self.newest_offset >= log_end_offset
         ):
             self._clear()
-            self._load(log_start_offset, now_ms)
+            self._load(log_start_offset, wall_ms)
             return True
         self.map_end_offset = log_end_offset
         self.on_log_start_moved(log_start_offset)
@@ -286,7 +286,7 @@ class ProducerStateManager:
         )
         self.rebuilt = None
 
-    def _load(self, log_start_offset: int, now_ms: int) -> None:
+    def _load(self, log_start_offset: int, wall_ms: int) -> None:
         self.map_end_offset = self.last_snapshot_offset = log_start_offset
         for offset in sorted(self.snapshots, reverse=True):
             try:
@@ -296,14 +296,14 @@ class ProducerStateManager:
             except CheckpointError:
                 self.remove_snapshot(offset)
                 continue
-            self._take(entries, now_ms)
+            self._take(entries, wall_ms)
             self.map_end_offset = self.last_snapshot_offset = offset
             break
         self.newest_offset = self.map_end_offset - 1
 
-    def _take(self, entries: list[ProducerEntry], now_ms: int) -> None:
+    def _take(self, entries: list[ProducerEntry], wall_ms: int) -> None:
         self.producers = {
-            entry.producer_id: entry for entry in entries if not self._is_expired(entry, now_ms)
+            entry.producer_id: entry for entry in entries if not self._is_expired(entry, wall_ms)
         }
         opened = (
             (entry.current_txn_first_offset, entry.producer_id) for entry in self.producers.values()

@@ -42,7 +42,7 @@ def new_log(
     topic_partition: TopicPartition,
     topic_id: bytes | None,
     config: LogConfig,
-    now_ms: int,
+    wall_ms: int,
     random: IRandom,
 ) -> Log:
     """An empty log in a directory that is not there yet. `partition.metadata` is left to the
@@ -54,7 +54,7 @@ def new_log(
     pool.files.make_directories(directory)
     log = Log(pool, directory, topic_partition, topic_id, config, None, random)
     log.durability.name_is_durable = False
-    log.segments.create(0, now_ms)
+    log.segments.create(0, wall_ms)
     log.set_high_watermark(0)
     return log
 
@@ -69,7 +69,7 @@ def load_log(
     log_start_offset: int = 0,
     recovery_point: int = 0,
     clean: bool = False,
-    now_ms: int = 0,
+    wall_ms: int = 0,
     remove_later: Callable[[list[str]], None] | None = None,
     random: IRandom | None = None,
     sync: bool = True,
@@ -90,10 +90,10 @@ def load_log(
     topic_id = _resolve_topic_id(pool, directory, topic_id, sync)
     log = Log(pool, directory, topic_partition, topic_id, config, remove_later, random)
     epochs_lost = not _load_epochs(log)
-    recovered = _load_segments(log, recovery_point, clean, log_start_offset, now_ms)
-    _set_offsets(log, log_start_offset, recovery_point, now_ms)
+    recovered = _load_segments(log, recovery_point, clean, log_start_offset, wall_ms)
+    _set_offsets(log, log_start_offset, recovery_point, wall_ms)
     _finish_epochs(log, epochs_lost)
-    _load_producers(log, recovered, now_ms)
+    _load_producers(log, recovered, wall_ms)
     log.set_high_watermark(log.log_start_offset)
     return log
 
@@ -131,7 +131,7 @@ def _load_epochs(log: Log) -> bool:
 
 
 def _load_segments(
-    log: Log, recovery_point: int, clean: bool, log_start_offset: int, now_ms: int
+    log: Log, recovery_point: int, clean: bool, log_start_offset: int, wall_ms: int
 ) -> frozenset[int]:
     """Opens all segments, repairing those that need it; returns the base offsets of the repaired
     ones.
@@ -143,7 +143,7 @@ def _load_segments(
     recovered: set[int] = set()
     scanned = False
     for row, base in enumerate(bases):
-        segment = log.segments.make(base, now_ms)
+        segment = log.segments.make(base, wall_ms)
         segment.open()
         unchecked = not clean and (row + 1 == len(bases) or bases[row + 1] > recovery_point)
         if row and log.gap is None and base > log_start_offset:
@@ -161,10 +161,10 @@ def _load_segments(
         elif row + 1 == len(bases) and not _opens(log, segment):
             recovered.add(base)
         if truncated and unchecked:
-            _delete_from(log, bases[row + 1 :], now_ms)
+            _delete_from(log, bases[row + 1 :], wall_ms)
             break
     if not bases:
-        log.segments.create(log_start_offset, now_ms)
+        log.segments.create(log_start_offset, wall_ms)
     return frozenset(recovered)
 
 
@@ -178,10 +178,10 @@ def _opens(log: Log, segment: LogSegment) -> bool:
     return True
 
 
-def _delete_from(log: Log, bases: list[int], now_ms: int) -> None:
+def _delete_from(log: Log, bases: list[int], wall_ms: int) -> None:
     """Deletes segments that are not loaded yet, from the top down."""
     for base in reversed(bases):
-        segment = log.segments.make(base, now_ms)
+        segment = log.segments.make(base, wall_ms)
         for path in segment.mark_deleted():
             log.pool.files.remove(path)
 
@@ -218,12 +218,12 @@ def recover_segment(log: Log, segment: LogSegment) -> int:
     return dropped
 
 
-def _set_offsets(log: Log, log_start_offset: int, recovery_point: int, now_ms: int) -> None:
+def _set_offsets(log: Log, log_start_offset: int, recovery_point: int, wall_ms: int) -> None:
     active = log.segments.active
     end = active.next_offset()
     if end < log_start_offset:
         log.segments.remove_all()
-        active = log.segments.create(log_start_offset, now_ms)
+        active = log.segments.create(log_start_offset, wall_ms)
         end = log_start_offset
     active.load_timestamps()
     log.segments.log_end_offset = log.durability.unflushed_since = end
@@ -247,7 +247,7 @@ def _finish_epochs(log: Log, lost: bool) -> None:
     cache.changed = log.durability.write_leader_epochs
 
 
-def _load_producers(log: Log, recovered: frozenset[int], now_ms: int) -> None:
+def _load_producers(log: Log, recovered: frozenset[int], wall_ms: int) -> None:
     """Producer state from the newest snapshot that cannot be stale, and the batches since."""
     producers = log.producers
     producers.find_snapshots()
@@ -257,4 +257,4 @@ def _load_producers(log: Log, recovered: frozenset[int], now_ms: int) -> None:
             if offset > min(recovered):
                 producers.remove_snapshot(offset)
     producers.map_end_offset = -1
-    log.rebuild.after_load(now_ms, recovered)
+    log.rebuild.after_load(wall_ms, recovered)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _Old = Callable[[LogSegment, LogSegment | None], bool]
 
 
-def delete_old_segments(log: Log, now_ms: int) -> int:
+def delete_old_segments(log: Log, wall_ms: int) -> int:
     """Applies all rules that the log's policy allows; returns the number of segments deleted.
 
     BrokerError.
@@ -34,21 +34,21 @@ def delete_old_segments(log: Log, now_ms: int) -> int:
             lambda segment, following: (
                 following is not None and following.base_offset <= log.log_start_offset
             ),
-            now_ms,
+            wall_ms,
         )
         if log.config.delete:
-            deleted += _delete_while(log, _by_size(log), now_ms)
-            deleted += _delete_while(log, _by_time(log, now_ms), now_ms)
+            deleted += _delete_while(log, _by_size(log), wall_ms)
+            deleted += _delete_while(log, _by_time(log, wall_ms), wall_ms)
     except OSError as error:
         raise log.fail(error) from error
     return deleted
 
 
-def _by_time(log: Log, now_ms: int) -> _Old:
+def _by_time(log: Log, wall_ms: int) -> _Old:
     retention_ms = log.config.retention_ms
     if retention_ms < 0:
         return lambda segment, following: False
-    return lambda segment, following: now_ms - _age_from(log, segment) > retention_ms
+    return lambda segment, following: wall_ms - _age_from(log, segment) > retention_ms
 
 
 def _age_from(log: Log, segment: LogSegment) -> int:
@@ -86,13 +86,13 @@ def _deletable(log: Log, is_old: _Old) -> list[LogSegment]:
     return found
 
 
-def _delete_while(log: Log, is_old: _Old, now_ms: int) -> int:
+def _delete_while(log: Log, is_old: _Old, wall_ms: int) -> int:
     """Deletes from the oldest on while `is_old(segment, next one)`."""
     found = _deletable(log, is_old)
     if not found:
         return 0
     if len(found) == len(log.segments):
-        log.roll(now_ms)
+        log.roll(wall_ms)
     kept = log.segments.at(len(found))
     assert kept is not None
     log.increment_log_start_offset(min(kept.base_offset, log.high_watermark))

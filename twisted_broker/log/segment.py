@@ -81,11 +81,11 @@ class LogSegment:
         base_offset: int,
         index_bytes: int,
         index_interval_bytes: int,
-        now_ms: int,
+        wall_ms: int,
         jitter_ms: int = 0,
     ) -> None:
         self.base_offset, self.index_interval_bytes = base_offset, index_interval_bytes
-        self.created_ms, self.jitter_ms = now_ms, jitter_ms
+        self.created_ms, self.jitter_ms = wall_ms, jitter_ms
         self.log, index, time_index, txn_index = (
             SegmentFile(pool, posixpath.join(directory, file_name(base_offset, suffix)))
             for suffix in (LOG, INDEX, TIME_INDEX, TXN_INDEX)
@@ -357,7 +357,7 @@ class LogSegment:
 
     # -- truncating and removing
 
-    def truncate_to(self, offset: int, now_ms: int) -> int:
+    def truncate_to(self, offset: int, wall_ms: int) -> int:
         """Drops the batch that holds `offset` and all behind it; returns the bytes dropped.
 
         OSError.
@@ -371,7 +371,7 @@ class LogSegment:
         dropped = self.size - place.position
         self.truncate_at(place.position)
         if self.size == 0:
-            self.created_ms, self._first_timestamp = now_ms, _UNKNOWN_TIMESTAMP
+            self.created_ms, self._first_timestamp = wall_ms, _UNKNOWN_TIMESTAMP
         self._find_timestamps_after_truncation(offset)
         return dropped
 

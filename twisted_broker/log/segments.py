@@ -91,7 +91,7 @@ class LogSegments:
             row += 1
         return self.log_end
 
-    def make(self, base_offset: int, now_ms: int) -> LogSegment:
+    def make(self, base_offset: int, wall_ms: int) -> LogSegment:
         """A segment object over files that may exist; not yet one of the log's."""
         config = self.config
         jitter = min(config.segment_jitter_ms, config.segment_ms)
@@ -102,7 +102,7 @@ class LogSegments:
             base_offset,
             config.segment_index_bytes,
             config.index_interval_bytes,
-            now_ms,
+            wall_ms,
             jitter_ms,
         )
 
@@ -116,9 +116,9 @@ class LogSegments:
         self._all.append(segment)
         self.active = segment
 
-    def create(self, base_offset: int, now_ms: int) -> LogSegment:
+    def create(self, base_offset: int, wall_ms: int) -> LogSegment:
         """Makes a new, empty, active segment. OSError."""
-        segment = self.make(base_offset, now_ms)
+        segment = self.make(base_offset, wall_ms)
         segment.create(self.config.segment_bytes if self.config.preallocate else 0)
         self.add(segment)
         return segment
@@ -161,7 +161,7 @@ class LogSegments:
         return list(self._bases)
 
     def should_roll(
-        self, size_in_bytes: int, last_offset: int, max_timestamp: int, now_ms: int
+        self, size_in_bytes: int, last_offset: int, max_timestamp: int, wall_ms: int
     ) -> bool:
         """Whether records of this size must go to a new segment."""
         active, config = self.active, self.config
@@ -179,7 +179,7 @@ class LogSegments:
         age_ms = (
             max_timestamp - first
             if first >= 0 and max_timestamp >= 0
-            else now_ms - active.created_ms
+            else wall_ms - active.created_ms
         )
         return age_ms > config.segment_ms - active.jitter_ms
 

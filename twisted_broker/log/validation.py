@@ -70,7 +70,7 @@ def needs_preparation(config: LogConfig) -> bool:
 
 
 def check_header(
-    header: BatchHeader, records: Buffer, config: LogConfig, origin: AppendOrigin, now_ms: int
+    header: BatchHeader, records: Buffer, config: LogConfig, origin: AppendOrigin, wall_ms: int
 ) -> None:
     """Raises BrokerError unless a batch (magic 2, whole in `records`) may be appended by its
     header and CRC.
@@ -107,10 +107,10 @@ def check_header(
         raise UnsupportedCodecError(f"codec {attributes & CODEC_MASK}")
     check_records_count(records, attributes & CODEC_MASK, count)
     if not attributes & CONTROL_FLAG:
-        check_timestamp(max_timestamp, attributes, config, now_ms)
+        check_timestamp(max_timestamp, attributes, config, wall_ms)
 
 
-def check_timestamp(timestamp: int, attributes: int, config: LogConfig, now_ms: int) -> None:
+def check_timestamp(timestamp: int, attributes: int, config: LogConfig, wall_ms: int) -> None:
     """Raises INVALID_TIMESTAMP for a time outside the topic's bounds (CreateTime topics only)."""
     if config.message_timestamp_type != "CreateTime":
         return
@@ -118,7 +118,7 @@ def check_timestamp(timestamp: int, attributes: int, config: LogConfig, now_ms: 
         raise BrokerError(ErrorCode.INVALID_TIMESTAMP, "a producer may not claim LogAppendTime")
     if timestamp == -1:
         return
-    age_ms = now_ms - timestamp
+    age_ms = wall_ms - timestamp
     if (
         age_ms > config.message_timestamp_before_max_ms
         or -age_ms > config.message_timestamp_after_max_ms
@@ -136,22 +136,22 @@ def too_large(size_in_bytes: int, config: LogConfig) -> BrokerError:
 
 
 def prepare(
-    records: Buffer, config: LogConfig, origin: AppendOrigin, now_ms: int
+    records: Buffer, config: LogConfig, origin: AppendOrigin, wall_ms: int
 ) -> list[bytes | bytearray | memoryview]:
     """The batches to be appended, each whole and in its final form but for base offset and
     leader epoch. Raises BrokerError.
     """
     if check_first_entry(records) < 2:
-        return [_converted(records, config, origin, now_ms)]
+        return [_converted(records, config, origin, wall_ms)]
     # What is no whole batch at the end is dropped, as Kafka drops it.
     batches = list(iterate_batches(records, partial_tail=True))
     if origin == _CLIENT and len(batches) != 1:
         raise InvalidRecordError(f"{len(batches)} batches in one request; producers send one")
-    return [_prepared(batch, config, origin, now_ms) for batch in batches]
+    return [_prepared(batch, config, origin, wall_ms) for batch in batches]
 
 
 def _prepared(
-    batch: BatchView, config: LogConfig, origin: AppendOrigin, now_ms: int
+    batch: BatchView, config: LogConfig, origin: AppendOrigin, wall_ms: int
 ) -> bytes | bytearray | memoryview:
     whole = memoryview(batch.buffer)[batch.offset : batch.offset + batch.size_in_bytes]
     header: BatchHeader = (
@@ -169,21 +169,21 @@ def _prepared(
         batch.base_sequence,
         batch.records_count,
     )
-    check_header(header, whole, config, origin, now_ms)
+    check_header(header, whole, config, origin, wall_ms)
     if batch.is_control:
         return whole
     target = target_codec(config, batch.codec)
     if target != batch.codec:
         return _sized(
-            _rebuilt(batch, list(_walked(batch, config, now_ms)), target, config, now_ms), config
+            _rebuilt(batch, list(_walked(batch, config, wall_ms)), target, config, wall_ms), config
         )
     if config.compact or config.validate_records:
-        for _ in _walked(batch, config, now_ms):
+        for _ in _walked(batch, config, wall_ms):
             pass
     if config.message_timestamp_type == "CreateTime":
         return whole
     stamped = bytearray(whole)
-    set_log_append_time(stamped, now_ms)
+    set_log_append_time(stamped, wall_ms)
     return stamped
 
 
@@ -199,7 +199,7 @@ def _level(config: LogConfig, codec: int) -> int | None:
     }.get(codec)
 
 
-def _walked(batch: BatchView, config: LogConfig, now_ms: int) -> list[Record]:
+def _walked(batch: BatchView, config: LogConfig, wall_ms: int) -> list[Record]:
     """The records of a batch, each checked; raises RecordsRefused with the index of every bad
     one.
     """
@@ -212,7 +212,7 @@ def _walked(batch: BatchView, config: LogConfig, now_ms: int) -> list[Record]:
             errors.append(RecordError(index, "a compacted topic takes no record without key"))
             continue
         try:
-            check_timestamp(record.timestamp, batch.attributes, config, now_ms)
+            check_timestamp(record.timestamp, batch.attributes, config, wall_ms)
         except BrokerError as error:
             code = ErrorCode.INVALID_TIMESTAMP
             errors.append(RecordError(index, error.message))
@@ -222,13 +222,13 @@ def _walked(batch: BatchView, config: LogConfig, now_ms: int) -> list[Record]:
 
 
 def _rebuilt(
-    batch: BatchView, records: list[Record], codec: int, config: LogConfig, now_ms: int
+    batch: BatchView, records: list[Record], codec: int, config: LogConfig, wall_ms: int
 ) -> bytes:
     builder = BatchBuilder(
         codec=codec,
         level=_level(config, codec),
         timestamp_type=_timestamp_type(config),
-        log_append_time_ms=now_ms,
+        log_append_time_ms=wall_ms,
         producer_id=batch.producer_id,
         producer_epoch=batch.producer_epoch,
         base_sequence=batch.base_sequence,
@@ -250,7 +250,7 @@ def _sized(batch: bytes, config: LogConfig) -> bytes:
 
 
 def _converted(
-    records: Buffer, config: LogConfig, origin: AppendOrigin, now_ms: int
+    records: Buffer, config: LogConfig, origin: AppendOrigin, wall_ms: int
 ) -> bytes | bytearray | memoryview:
     """A message set of magic 0 or 1 as one batch of magic 2."""
     codec = None if config.compression_type == "producer" else _CODECS[config.compression_type]
@@ -260,6 +260,6 @@ def _converted(
         codec=codec,
         level=level,
         timestamp_type=_timestamp_type(config),
-        log_append_time_ms=now_ms,
+        log_append_time_ms=wall_ms,
     )
-    return _prepared(BatchView(batch), config, origin, now_ms)
+    return _prepared(BatchView(batch), config, origin, wall_ms)

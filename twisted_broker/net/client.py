@@ -38,7 +38,7 @@ from twisted.python.failure import Failure
 
 from twisted_broker.interfaces import IDelayedCall, Runtime
 from twisted_broker.net.frames import FrameReader
-from twisted_broker.wire.errors import BrokerError, ErrorCode, WireError
+from twisted_broker.wire.errors import BrokerError, ErrorCode, WireError, error_of
 from twisted_broker.wire.header import RequestHeader, decode_response_header, encode_request_header
 from twisted_broker.wire.schema import decode, encode_parts
 
@@ -332,13 +332,6 @@ class BrokerConnection:
             each.api_key: (each.min_version, each.max_version) for each in response.api_keys
         }
         return self.api_versions
-
-
-def error_of(code: int) -> ErrorCode:
-    """The error with this number; UNKNOWN_SERVER_ERROR for one that a newer peer made up."""
-    found = ErrorCode._value2member_map_.get(code, ErrorCode.UNKNOWN_SERVER_ERROR)
-    assert isinstance(found, ErrorCode)
-    return found
 
 
 def _decode_response(

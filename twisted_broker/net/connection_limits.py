@@ -26,13 +26,14 @@ from typing import Any
 
 from twisted.internet.protocol import Factory
 
+from twisted_broker.config import BrokerConfig
 from twisted_broker.interfaces import IDelayedCall, Runtime
 from twisted_broker.net.connection import Dispatch, KafkaConnection
 from twisted_broker.net.request_bytes import RequestBytes
 from twisted_broker.settings import INT_MAX
+from twisted_broker.stalls import SILENCE_STALL_SECONDS
 
 _ROUNDS = 10
-_STALL_SECONDS = 1.0
 _OTHERS, _OF_A_DIRECTORY, _MOST_OF_CONTROLLER = 64, 12, 4096
 """Besides logs and accepted connections: connections to other brokers, listeners, the reactor's,
 the reserve; workers of a directory.
@@ -40,24 +41,23 @@ the reserve; workers of a directory.
 
 
 class DescriptorShares:
-    """How the descriptors that one broker may use are shared out. `open_files()`: what its logs
-    hold, or may hold.
+    """How the descriptors that one broker may use are shared out.
 
     The limit for clients follows from what is open now: segments that answers still refer to are
     open beyond what logs may hold.
     """
 
-    __slots__ = ("_others", "controller", "files", "limit", "open_files")
+    __slots__ = ("_others", "controller", "files", "limit")
 
     def __init__(self, limit: int, directories: int = 1) -> None:
         self.limit = limit
         self._others = min(_OTHERS + _OF_A_DIRECTORY * directories, limit // 4)
         self.controller = min(max(limit // 8, 1), _MOST_OF_CONTROLLER)
         self.files = max(limit // 3, 1)
-        self.open_files: Callable[[], int] = lambda: 0
 
-    def clients(self) -> int:
-        return max(self.limit - self._others - self.controller - self.open_files(), 1)
+    def clients(self, open_files: int) -> int:
+        """What is left for clients while logs hold, or may hold, `open_files`."""
+        return max(self.limit - self._others - self.controller - open_files, 1)
 
 
 def _unlimited() -> int:
@@ -80,6 +80,11 @@ class ConnectionCounts:
         self.descriptor_limit = descriptor_limit
         self.total = 0
         self.by_host: Counter[str] = Counter()
+
+    def settings_changed(self, config: BrokerConfig) -> None:
+        """Holds for the connections that come from now on, as in Kafka."""
+        self.maximum = config.integer("max.connections")
+        self.maximum_per_host = config.integer("max.connections.per.ip")
 
     def has_room(self, host: str) -> bool:
         return (
@@ -169,7 +174,7 @@ class ConnectionFactory(Factory):
     def _check_idle(self) -> None:
         self._idle_check = None
         if self.runtime.clock.seconds() - self._check_due < min(
-            _STALL_SECONDS, self.idle_ms / _ROUNDS / 1000
+            SILENCE_STALL_SECONDS, self.idle_ms / _ROUNDS / 1000
         ):
             self._close_idle()
         if self.connections:

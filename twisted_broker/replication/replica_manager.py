@@ -30,6 +30,7 @@ from twisted_broker.config import BrokerConfig
 from twisted_broker.interfaces import Buffer, Runtime, TopicPartition
 from twisted_broker.log.append_info import AppendOrigin
 from twisted_broker.log.errors import LogDirFailure
+from twisted_broker.periodic import PeriodicTasks
 from twisted_broker.replication import role_change
 from twisted_broker.replication.collaborators import (
     IAlterPartitionManager,
@@ -61,7 +62,6 @@ from twisted_broker.replication.partition.fetch_data import (
 from twisted_broker.replication.partition.isr import IsrAnswer, PendingIsr
 from twisted_broker.replication.partition.partition import Partition
 from twisted_broker.replication.partition.topic_stats import BrokerStats
-from twisted_broker.replication.periodic_tasks import PeriodicTasks
 from twisted_broker.replication.preferred_read_replica import reads_nearby, redirected
 from twisted_broker.replication.purgatory.delayed_operations import (
     AppendOutcome,
@@ -72,6 +72,7 @@ from twisted_broker.replication.purgatory.delayed_operations import (
 )
 from twisted_broker.replication.purgatory.purgatory import Purgatory
 from twisted_broker.replication.purgatory.timing_wheel import TimingWheel
+from twisted_broker.topic_names import INTERNAL_TOPICS
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 
 if TYPE_CHECKING:
@@ -80,7 +81,6 @@ if TYPE_CHECKING:
     from twisted_broker.log.log_manager import LogManager
     from twisted_broker.replication.fetcher.fetcher_manager import ReplicaFetcherManager
 
-INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
 _WITHOUT_LOG_START = frozenset(
     {
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
@@ -410,11 +410,16 @@ class ReplicaManager:
             self.delete_records_purgatory.check_all()
         if not self._periodic.running:
             self._periodic.every(
-                self.config.integer("replica.lag.time.max.ms") / 2000, self.shrink_isrs
+                self.config.integer("replica.lag.time.max.ms") / 2000,
+                self.shrink_isrs,
+                "the shrinking of ISRs",
+                skip_late=True,
             )
             self._periodic.every(
                 self.config.integer("replica.high.watermark.checkpoint.interval.ms") / 1000,
                 self.checkpoint_high_watermarks,
+                "the checkpoint of high watermarks",
+                skip_late=True,
             )
 
     def apply_later(self, change: PartitionDelta, is_new: bool) -> None:

@@ -38,13 +38,13 @@ from twisted_broker.log.errors import LogDirFailure, OutOfDescriptors
 from twisted_broker.log.gaps import resolve_gap
 from twisted_broker.replication.partition.partition import Partition
 from twisted_broker.replication.partition.partition_history import older_metadata
+from twisted_broker.topic_names import METADATA_TOPIC
 from twisted_broker.wire.errors import BrokerError
 
 if TYPE_CHECKING:
     from twisted_broker.log.log import Log
     from twisted_broker.replication.replica_manager import ReplicaManager
 
-METADATA_TOPIC = "__cluster_metadata"
 _log = Logger()
 
 

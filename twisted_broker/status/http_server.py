@@ -14,7 +14,7 @@ Not here: the answers (`status/http_resources.py`).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from twisted.internet.defer import maybeDeferred
 from twisted.internet.error import CannotListenError
@@ -22,7 +22,10 @@ from twisted.internet.interfaces import IAddress
 from twisted.internet.protocol import Factory, Protocol
 from twisted.logger import Logger
 
-from twisted_broker.interfaces import Runtime
+from twisted_broker.interfaces import IClock, Runtime
+
+if TYPE_CHECKING:
+    from twisted_broker.status.view import NodeParts
 
 HOST = "127.0.0.1"
 OFF = -1
@@ -36,7 +39,8 @@ class StatusFactory(Factory):
 
     noisy = False
 
-    def __init__(self, parts: Any, served: ServedRoutes) -> None:
+    def __init__(self, clock: IClock, parts: Callable[[], NodeParts], served: ServedRoutes) -> None:
+        self._clock = clock
         self._parts = parts
         self._served = served
         self._site: Any = None
@@ -49,9 +53,7 @@ class StatusFactory(Factory):
             from twisted_broker.status.http_resources import StatusSite
             from twisted_broker.status.view import BrokerView
 
-            self._site = StatusSite(
-                BrokerView(self._parts, self._served), self._parts.runtime.clock
-            )
+            self._site = StatusSite(BrokerView(self._parts, self._served), self._clock)
         if len(self._site.channels) >= _MAX_CONNECTIONS:
             return None
         made: Protocol | None = self._site.buildProtocol(addr)
@@ -66,11 +68,13 @@ class StatusFactory(Factory):
 class StatusPort:
     """`parts`, `served`: as of `BrokerView`. `address` is HOST:PORT while it is open, else None."""
 
-    def __init__(self, parts: Any, served: ServedRoutes, port: int) -> None:
+    def __init__(
+        self, runtime: Runtime, parts: Callable[[], NodeParts], served: ServedRoutes, port: int
+    ) -> None:
         self.address: str | None = None
-        self._runtime: Runtime = parts.runtime
+        self._runtime = runtime
         self._wanted = port
-        self._factory = StatusFactory(parts, served)
+        self._factory = StatusFactory(runtime.clock, parts, served)
         self._port: Any = None
 
     async def open(self) -> None:

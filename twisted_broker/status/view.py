@@ -15,9 +15,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict
-from typing import Any
+from typing import Any, Protocol
 
-from twisted_broker.interfaces import TopicPartition
+from twisted_broker.image.metadata_image import MetadataImage
+from twisted_broker.interfaces import Runtime, TopicPartition
 from twisted_broker.replication.explain.explanation import (
     Explanation,
     Fetching,
@@ -26,17 +27,47 @@ from twisted_broker.replication.explain.explanation import (
 )
 from twisted_broker.replication.explain.reasons import Moment
 from twisted_broker.replication.idle_partitions import idle_reads
+from twisted_broker.replication.live_brokers import ImageSource
 from twisted_broker.replication.partition.partition import Partition
 
 _PURGATORIES = ("produce_purgatory", "fetch_purgatory", "delete_records_purgatory")
 
 
-class BrokerView:
-    """`parts`: the broker's; `served()`: what its listeners serve, for the requests' counts."""
+class NodeParts(Protocol):
+    """The part of `api.context.BrokerParts` that is shown; the rest of it reaches Twisted."""
 
-    def __init__(self, parts: Any, served: Callable[[], Iterable[Any]] = lambda: ()) -> None:
-        self.parts = parts
+    @property
+    def node_id(self) -> int: ...
+
+    @property
+    def cluster_id(self) -> str: ...
+
+    @property
+    def runtime(self) -> Runtime: ...
+
+    @property
+    def metadata(self) -> ImageSource | None: ...
+
+    @property
+    def replica_manager(self) -> Any: ...
+
+
+class BrokerView:
+    """`parts()`: the node's, as of now; `served()`: what its listeners serve, for the requests'
+    counts.
+    """
+
+    def __init__(
+        self,
+        parts: Callable[[], NodeParts],
+        served: Callable[[], Iterable[Any]] = lambda: (),
+    ) -> None:
+        self._parts = parts
         self.served = served
+
+    @property
+    def parts(self) -> NodeParts:
+        return self._parts()
 
     @property
     def replicas(self) -> Any:
@@ -90,7 +121,9 @@ class BrokerView:
     def partitions(self) -> Iterator[TopicPartition]:
         """All that the metadata knows, by topic and number."""
         image = self._image
-        for name in () if image is None else sorted(image.topics_by_name):
+        if image is None:
+            return
+        for name in sorted(image.topics_by_name):
             for number in sorted(image.topics_by_name[name].partitions):
                 yield TopicPartition(name, number)
 
@@ -116,14 +149,15 @@ class BrokerView:
         return found | {"metadata": metadata}
 
     @property
-    def _image(self) -> Any:
-        return None if self.parts.metadata is None else self.parts.metadata.image
+    def _image(self) -> MetadataImage | None:
+        source = self.parts.metadata
+        return None if source is None else source.image
 
     def metadata(self, topic_partition: TopicPartition) -> dict[str, Any] | None:
         """The partition in the metadata, and the offset up to which that was followed."""
         image = self._image
         state = None if image is None else image.partition(*topic_partition)
-        if state is None:
+        if image is None or state is None:
             return None
         fenced = sorted(
             broker

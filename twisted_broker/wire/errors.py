@@ -239,6 +239,13 @@ class ErrorCode(IntEnum):
     SHARE_SESSION_LIMIT_REACHED = 133, 1, "The broker holds as many share sessions as it allows."
 
 
+def error_of(code: int) -> ErrorCode:
+    """The error with this number; UNKNOWN_SERVER_ERROR for one that a newer peer made up."""
+    found = ErrorCode._value2member_map_.get(code, ErrorCode.UNKNOWN_SERVER_ERROR)
+    assert isinstance(found, ErrorCode)
+    return found
+
+
 class BrokerError(Exception):
     """An expected refusal: `code` goes into the answer, `message` (the code's sentence unless
     given) where the protocol has a place for it.

@@ -5,6 +5,7 @@ group that commits as it goes.
 from __future__ import annotations
 
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from confluent_kafka import (
@@ -56,7 +57,7 @@ def produce(work: Work) -> None:
                 work.job.topic,
                 value.encode(),
                 partition=partition,
-                on_delivery=lambda error, message, value=value: told(error, message, value),
+                on_delivery=partial(told, value=value),
             )
         producer.poll(0)
     producer.flush(PATIENCE_MS / 1000)

@@ -35,7 +35,7 @@ SEEDS = st.integers(0, 2**32)
 
 
 def batch(count: int = 3, base_offset: int = 0, value: bytes = b"v", **more: object) -> bytes:
-    builder = BatchBuilder(base_offset=base_offset, **more)  # type: ignore[arg-type]
+    builder = BatchBuilder(base_offset=base_offset, **more)
     for index in range(count):
         builder.append(FIRST_MS + index, b"k", value)
     return builder.build()
@@ -109,7 +109,7 @@ def test_changed_bytes_are_refused_exactly_when_the_plain_walk_refuses(
     assert outcome(decoded, data) == outcome(walked, data)
 
 
-def outcome(read, data: bytes):  # type: ignore[no-untyped-def]
+def outcome(read, data: bytes):
     try:
         return read(data)
     except CorruptRecordError:

@@ -223,7 +223,7 @@ def test_delta_without_the_commits_of_archive_still_knows_where_it_ends(
     config = archive.ArchiveConfig(filled, str(lake), max_records=15)
     archive.run(spark, config)
     spark.sql(f"OPTIMIZE delta.`{lake}`")
-    logs = spark._jvm.org.apache.spark.sql.delta.DeltaLog  # type: ignore[union-attr]
+    logs = spark._jvm.org.apache.spark.sql.delta.DeltaLog
     logs.forTable(spark._jsparkSession, str(lake)).checkpoint()
     for path in sorted((lake / "_delta_log").glob("*.json"))[:-1]:
         path.unlink()
@@ -308,7 +308,7 @@ def test_a_delta_commit_that_was_cut_short_is_one_line(
     newest = sorted((lake / "_delta_log").glob("*.json"))[-1]
     newest.write_bytes(newest.read_bytes()[:-40])
     assert f"{newest} is cut short" in refused("--from", filled, "--to", str(lake))
-    spark._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()  # type: ignore[union-attr]
+    spark._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()
     again = CliRunner().invoke(
         pipeline, ["replay", "--from", str(lake), "--to", f"{filled}-again", "--quiet"]
     )

@@ -4,6 +4,9 @@ broker.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -76,7 +79,7 @@ def test_one_answer_serves_all_gaps_in_its_range() -> None:
 def test_a_leader_that_moves_is_asked_again_and_at_last_it_is_one_line(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    answers = iter([NotNowError("moved"), batch(0, 1, is_control=True)])
+    answers: Iterator[Any] = iter([NotNowError("moved"), batch(0, 1, is_control=True)])
 
     def fetched(*arguments: object) -> bytes:
         answer = next(answers, NotNowError("nobody leads"))

@@ -36,7 +36,7 @@ def commit(table: DeltaTable, version: int, text: str, files: int = 2) -> Path:
 
 @pytest.fixture
 def table(tmp_path: Path) -> DeltaTable:
-    return DeltaTable(None, LocalFiles(tmp_path / "lake"))  # type: ignore[arg-type]  # no Spark for what is tested here
+    return DeltaTable(None, LocalFiles(tmp_path / "lake"))  # no Spark for what is tested here
 
 
 def test_a_ledger_is_found_below_the_commits_of_others(table: DeltaTable) -> None:

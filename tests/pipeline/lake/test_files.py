@@ -20,7 +20,7 @@ FILES = ["date=2013-01-01/part-0.parquet", "date=2013-01-02/part-1.parquet"]
 
 @pytest.fixture
 def table(tmp_path: Path) -> ParquetTable:
-    return ParquetTable(None, LocalFiles(tmp_path / "lake"))  # type: ignore[arg-type]  # no Spark for what is tested here
+    return ParquetTable(None, LocalFiles(tmp_path / "lake"))  # no Spark for what is tested here
 
 
 def stage(table: ParquetTable, after: Ledger, files: list[str] = FILES) -> dict[str, object]:

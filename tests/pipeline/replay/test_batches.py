@@ -43,7 +43,9 @@ def test_times_before_1970_are_whole_milliseconds() -> None:
 @given(st.lists(st.integers(0, 300), max_size=60), st.integers(1, 1000), st.integers(0, 10**10))
 def test_batches_keep_their_limit_and_number_on(sizes: list[int], limit: int, first: int) -> None:
     batcher = Batcher(first, limit)
-    rows = [(number, None, b"v" * size, []) for number, size in enumerate(sizes)]
+    rows: list[tuple[int, bytes | None, bytes, list]] = [
+        (number, None, b"v" * size, []) for number, size in enumerate(sizes)
+    ]
     batches = [batch for batch in [*batcher.add(rows), batcher.close()] if batch.rows]
     assert [row for batch in batches for row in batch.rows] == rows
     expected = first

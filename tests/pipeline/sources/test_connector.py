@@ -12,7 +12,8 @@ import pytest
 from replog_pipeline import sources
 from replog_pipeline.columns import COLUMNS
 from replog_pipeline.errors import PipelineError
-from replog_pipeline.sources import connector, kafka_admin
+from replog_pipeline.segments.log_view import ISOLATION
+from replog_pipeline.sources import kafka_admin
 from tests.pipeline.kafka_files import TOPICS, expected
 from tests.pipeline.records import OLD_MS, Written, numbered, produce
 
@@ -143,7 +144,7 @@ def test_topics_by_pattern_and_by_assignment(spark, broker, plain):
 
 
 @pytest.mark.parametrize("topic", TOPICS)
-@pytest.mark.parametrize("isolation", connector.ISOLATION)
+@pytest.mark.parametrize("isolation", ISOLATION)
 def test_what_kafkas_own_clients_read_of_kafkas_own_files(spark, kafka_files, topic, isolation):
     found = (
         sources.read(

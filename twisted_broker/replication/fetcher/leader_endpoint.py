@@ -34,7 +34,7 @@ from twisted_broker.replication.fetcher.fetch_session_handler import (
 )
 from twisted_broker.replication.fetcher.fetcher_state import FetchedPartition
 from twisted_broker.replication.fetcher.truncation import EpochEnd, LeaderEpochRequest
-from twisted_broker.wire.errors import BrokerError, ErrorCode
+from twisted_broker.wire.errors import BrokerError, ErrorCode, error_of
 from twisted_broker.wire.messages import fetch as fetch_wire
 from twisted_broker.wire.messages import list_offsets as offsets_wire
 from twisted_broker.wire.messages import offset_for_leader_epoch as epochs_wire
@@ -323,10 +323,3 @@ def _fetched_partition(data: fetch_wire.PartitionData) -> FetchedPartition:
         b"" if records is None else records,
         (diverging.epoch, diverging.end_offset) if diverging.epoch >= 0 else None,
     )
-
-
-def error_of(code: int) -> ErrorCode:
-    """The error with this number; UNKNOWN_SERVER_ERROR for one that a newer peer made up."""
-    found = ErrorCode._value2member_map_.get(code, ErrorCode.UNKNOWN_SERVER_ERROR)
-    assert isinstance(found, ErrorCode)
-    return found

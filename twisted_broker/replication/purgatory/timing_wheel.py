@@ -8,9 +8,9 @@ for all of them.
 2. A timer is never early; it is late by less than a tick (1 ms) plus what the clock is late.
 3. A timer fires at most once; one that was cancelled never fires. Timers of one millisecond fire in
    the order of their adding.
-4. When the clock itself is late by `STOOD_STILL_MS` or more (this process was stopped, or its disk
-   was slow), a turn of the reactor goes by before anything fires: what has arrived meanwhile, a
-   follower's fetch that completes a produce, is read first.
+4. When the clock itself is late by `DEADLINE_STALL_MS` or more (this process was stopped, or its
+   disk was slow), a turn of the reactor goes by before anything fires: what has arrived meanwhile,
+   a follower's fetch that completes a produce, is read first.
 5. At most one call is pending on the clock: at the earliest slot in use, or earlier when that
    slot's timers were cancelled since.
 
@@ -27,6 +27,7 @@ from math import ceil, floor
 from twisted.logger import Logger
 
 from twisted_broker.interfaces import IClock, IDelayedCall
+from twisted_broker.stalls import DEADLINE_STALL_MS
 
 _BITS = 6
 _SLOTS = 1 << _BITS
@@ -35,7 +36,6 @@ _LEVELS = 6
 _FULL = (1 << _SLOTS) - 1
 _FARTHEST_MS = (1 << (_BITS * _LEVELS)) - 1
 _ROUNDING_MS = 1e-4
-STOOD_STILL_MS = 100
 
 
 class Timer:
@@ -178,7 +178,7 @@ class TimingWheel:
         """Runs what is due, earliest first, then sleeps until the next slot in use."""
         self._call = None
         now_ms = (self._clock.seconds() - self._origin) * 1000
-        self._reading = not self._reading and now_ms - self._call_at_ms >= STOOD_STILL_MS
+        self._reading = not self._reading and now_ms - self._call_at_ms >= DEADLINE_STALL_MS
         if self._reading:
             self._call = self._clock.callLater(0, self._turn)
             return

@@ -90,10 +90,10 @@ class Members:
         """The log of a broker that runs under its registered epoch; None when there is nothing
         to hold it to.
         """
-        if node.broker is None or node.broker._lifecycle is None or self.truth.image is None:
+        if node.broker is None or node.broker.role is None or self.truth.image is None:
             return None
         registered = self.truth.image.brokers.get(node.node_id)
-        if registered is None or registered.epoch != node.broker._lifecycle.broker_epoch:
+        if registered is None or registered.epoch != node.broker.role.lifecycle.broker_epoch:
             return None
         seen = self.seen[node.name].get(self.truth.names[key])
         return (
@@ -108,9 +108,10 @@ def _is_known_to(leader: SimNode, node: SimNode) -> bool:
     if (
         node is leader
         or leader.broker is None
+        or leader.broker.role is None
         or node.broker is None
-        or node.broker._lifecycle is None
+        or node.broker.role is None
     ):
         return False
-    known = leader.broker._observer.image.brokers.get(node.node_id)
-    return known is not None and known.epoch == node.broker._lifecycle.broker_epoch
+    known = leader.broker.role.observer.image.brokers.get(node.node_id)
+    return known is not None and known.epoch == node.broker.role.lifecycle.broker_epoch

@@ -14,13 +14,12 @@ from typing import Any
 from twisted.internet.defer import Deferred
 
 from twisted_broker.interfaces import TopicPartition
-from twisted_broker.net.client import error_of
 from twisted_broker.testing.scenario.facts import THE_TOPIC
 from twisted_broker.testing.scenario.language import ScenarioError, Vocabulary
 from twisted_broker.testing.scenario.replicas import values_of
 from twisted_broker.testing.scenario.world import ScenarioWorld
 from twisted_broker.testing.sim.clock import START_WALL_MS
-from twisted_broker.wire.errors import ErrorCode
+from twisted_broker.wire.errors import ErrorCode, error_of
 from twisted_broker.wire.messages import (
     fetch,
     list_offsets,

@@ -12,11 +12,11 @@ from typing import Any
 from twisted.internet.defer import Deferred
 
 from twisted_broker.interfaces import TopicPartition
-from twisted_broker.net.client import error_of
 from twisted_broker.testing.scenario.facts import THE_TOPIC
 from twisted_broker.testing.scenario.language import ScenarioError, Vocabulary
 from twisted_broker.testing.scenario.machines import numbers_of, settings_of
 from twisted_broker.testing.scenario.world import ScenarioWorld
+from twisted_broker.wire.errors import error_of
 from twisted_broker.wire.messages import broker_lifecycle, configs, reassignment, topics
 
 _CREATE, _DELETE, _CONFIGS, _ELECT, _REASSIGN, _ALTER_PARTITION = 7, 5, 1, 2, 1, 3
@@ -83,7 +83,8 @@ def _is_held(world: ScenarioWorld, name: TopicPartition, numbers: list[int]) -> 
     """By each of them, and all followers have fetched from their leader."""
     for number in numbers:
         broker = world.node(number).broker
-        partition = None if broker is None else broker.parts.replica_manager.partitions.get(name)
+        replicas = None if broker is None else broker.parts.replica_manager
+        partition = None if replicas is None else replicas.partitions.get(name)
         if partition is None:
             return False
         if partition.is_leader and any(

@@ -15,9 +15,9 @@ from twisted.internet.error import ConnectError, ConnectionClosed, TimeoutError
 from twisted.internet.task import deferLater
 
 from twisted_broker.interfaces import Runtime, TopicPartition
-from twisted_broker.net.client import BrokerConnection, error_of
+from twisted_broker.net.client import BrokerConnection
 from twisted_broker.testing.sim.client_notes import Notes
-from twisted_broker.wire.errors import ErrorCode
+from twisted_broker.wire.errors import ErrorCode, error_of
 from twisted_broker.wire.messages import configs, topics
 from twisted_broker.wire.messages import metadata as meta
 

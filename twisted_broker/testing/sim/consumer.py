@@ -8,10 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from twisted_broker.interfaces import Runtime, TopicPartition
-from twisted_broker.net.client import error_of
 from twisted_broker.testing.sim.client import Address, Client
 from twisted_broker.testing.sim.client_notes import Notes
-from twisted_broker.wire.errors import ErrorCode
+from twisted_broker.wire.errors import ErrorCode, error_of
 from twisted_broker.wire.messages import fetch as fetching
 from twisted_broker.wire.messages import list_offsets as offsets
 from twisted_broker.wire.records import iterate_batches

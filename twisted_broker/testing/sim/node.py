@@ -99,8 +99,12 @@ class SimNode:
 
     def _boot(self, runtime: Runtime) -> None:
         incarnation = self.incarnation
-        broker = self.broker = Broker(BrokerConfig(dict(self.settings)), runtime, CLUSTER_ID)
-        broker.fatal = lambda reason: self._ended(incarnation, f"fatal: {reason}")
+        broker = self.broker = Broker(
+            BrokerConfig(dict(self.settings)),
+            runtime,
+            CLUSTER_ID,
+            on_fatal=lambda reason: self._ended(incarnation, f"fatal: {reason}"),
+        )
         ensureDeferred(broker.start()).addCallbacks(
             self._started, self._not_started, (incarnation,), {}, (incarnation,), {}
         )

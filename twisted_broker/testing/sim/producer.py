@@ -15,11 +15,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from twisted_broker.interfaces import Runtime, TopicPartition
-from twisted_broker.net.client import error_of
 from twisted_broker.testing.checks.history import Fate
 from twisted_broker.testing.sim.client import Address, Client
 from twisted_broker.testing.sim.client_notes import Attempt, Notes
-from twisted_broker.wire.errors import ErrorCode
+from twisted_broker.wire.errors import ErrorCode, error_of
 from twisted_broker.wire.messages import produce, producer_ids
 from twisted_broker.wire.messages.produce import PartitionProduceResponse
 from twisted_broker.wire.records import BatchBuilder

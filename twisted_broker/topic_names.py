@@ -1,10 +1,10 @@
-"""Which names a topic may have.
+"""The names of topics: which are the broker's own, and which a topic may have.
 
 1. 1 to 249 characters of `a-z A-Z 0-9 . _ -`, neither `.` nor `..`: a name is also the name of a
    directory.
 2. Two names that differ only in `.` and `_` collide: metrics replace one by the other.
 
-Source: Kafka's `Topic`; docs/ARCHITECTURE.md 8. Left out: who may create which.
+Source: Kafka's `Topic`; docs/ARCHITECTURE.md 8. Not here: who may create which.
 """
 
 from __future__ import annotations

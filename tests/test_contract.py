@@ -3,7 +3,7 @@
 Reads the numbered lines of the sections that are built, and the docstrings of all tests. A bullet
 of a section without numbers counts as a line: the third of section 9 is `RL 9.3`. A test names
 lines as `RL 1.9`, `RL 2.5, 6.6` or `RL 1.3-1.5`; a card of a module names none. What a later issue
-builds stands in `LATER` (lines) and `LATER_PARTS` (words of lines), with the reason. Leaves out:
+builds stands in `LATER` (lines) and `LATER_PARTS` (words of lines), with the reason. Not here:
 whether a test pins what it names (reviewers read that).
 """
 

@@ -6,7 +6,7 @@ pumps that carry bytes along it.
 2. Each way of a connection is on its own: with one cut, the other still carries.
 3. A pump holds 1 MB; then its source is not read any more, as with a full window.
 
-Leaves out: lost, doubled and reordered bytes, which TCP mends anyway.
+Not here: lost, doubled and reordered bytes, which TCP mends anyway.
 """
 
 from __future__ import annotations

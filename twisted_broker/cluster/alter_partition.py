@@ -7,7 +7,7 @@ Owns the decisions on AlterPartition and AssignReplicasToDirs.
    and not shutting down.
 3. Asking for the state that is there already is granted and writes nothing.
 
-Source: Kafka's `ReplicationControlManager.alterPartition`, KIP-903, KIP-858; `RL 8.4`. Left out:
+Source: Kafka's `ReplicationControlManager.alterPartition`, KIP-903, KIP-858; `RL 8.4`. Not here:
 completion of reassignments.
 """
 

@@ -9,7 +9,7 @@ values.
 3. A topic's or the cluster's minimum ISR that changes takes back the eligible leader replicas it
    was the measure of (KIP-966).
 
-Source: Kafka's `ConfigurationControlManager`, `ConfigAdminManager`, KIP-339; `RL 1.11`. Left out:
+Source: Kafka's `ConfigurationControlManager`, `ConfigAdminManager`, KIP-339; `RL 1.11`. Not here:
 loggers (the broker's own), permission.
 """
 

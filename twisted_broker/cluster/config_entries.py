@@ -8,7 +8,7 @@ topics and brokers.
    its place.
 2. A setting is read-only when a change needs a restart.
 
-Source: Kafka's `ConfigHelper`, `ConfigurationControlManager.describe`, KIP-226, KIP-569. Left out:
+Source: Kafka's `ConfigHelper`, `ConfigurationControlManager.describe`, KIP-226, KIP-569. Not here:
 secrets (none is served yet).
 """
 

@@ -10,7 +10,7 @@ transactions.
    AbortTransaction, not at all.
 3. What Kafka wrote is written again to the same bytes.
 
-Source: Kafka's `MetadataRecordSerde`, `MetadataVersion`, KIP-868; KRAFT 3.3; `RL 8.1`. Left out:
+Source: Kafka's `MetadataRecordSerde`, `MetadataVersion`, KIP-868; KRAFT 3.3; `RL 8.1`. Not here:
 batch headers (`wire.records`).
 """
 

@@ -9,7 +9,7 @@ Owns the parsing of `listeners`, `advertised.listeners` and their like, and the 
 4. Ports are bound at the start; they accept connections once the broker can serve them.
 5. An address that cannot be bound is refused in one line: the setting, why, and what to change.
 
-Source: Kafka's `SocketServerConfigs`, `KafkaConfig.effectiveAdvertisedBrokerListeners`. Leaves out:
+Source: Kafka's `SocketServerConfigs`, `KafkaConfig.effectiveAdvertisedBrokerListeners`. Not here:
 TLS and SASL listeners.
 """
 

@@ -3,7 +3,7 @@ from `columns.SQL_TYPES`, field by field).
 
 Spark 4.2 compares the first batch's schema with `to_arrow_schema(...)`: `binary` and `string` with
 32-bit offsets, timestamps in microseconds of UTC, the list's element named `element`. A test holds
-both tables together. Left out: how columns are made (`arrow_columns`).
+both tables together. Not here: how columns are made (`arrow_columns`).
 """
 
 from __future__ import annotations

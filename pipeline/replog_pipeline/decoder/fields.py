@@ -9,7 +9,7 @@ of batches.
    allow.
 
 Source: FILE_FORMATS 2 "record in v2"; `wire.record_walk`, whose findings these are, vector by
-vector. Left out: columns (`arrow_columns`).
+vector. Not here: columns (`arrow_columns`).
 """
 
 from __future__ import annotations

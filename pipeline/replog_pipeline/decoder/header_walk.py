@@ -7,7 +7,7 @@ of every record that has one.
 3. `first` has one more entry than there are records: the headers of record i are entries first[i]
    to first[i + 1].
 
-Source: FILE_FORMATS 2 "record in v2"; `wire.record_walk`. Left out: text decoding of keys
+Source: FILE_FORMATS 2 "record in v2"; `wire.record_walk`. Not here: text decoding of keys
 (`arrow_columns`).
 """
 

@@ -9,7 +9,7 @@ at nothing else.
    of the data.
 4. The result holds no reference to the data: a mapped file may be closed.
 
-Source: FILE_FORMATS 2; Kafka's FileLogInputStream. Left out: the records (`records`), what a gap or
+Source: FILE_FORMATS 2; Kafka's FileLogInputStream. Not here: the records (`records`), what a gap or
 a CRC mismatch means (audit, compare).
 """
 

@@ -11,7 +11,7 @@ The log is taken rather than `.txnindex`: a copy of a partition often has its `.
 the answer is then the same. The cleaner keeps a commit marker as long as a record of its
 transaction, so the rule holds in compacted logs.
 
-Source: RL 3.3, KIP-98; Kafka's ProducerAppendInfo, AbortedTxn, LogCleaner. Left out: the high
+Source: RL 3.3, KIP-98; Kafka's ProducerAppendInfo, AbortedTxn, LogCleaner. Not here: the high
 watermark (`log_folder`).
 """
 

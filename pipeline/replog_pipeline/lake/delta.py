@@ -14,7 +14,7 @@
    offsets are the largest in the table, read once from its rows; topic ids are then not known until
    the next batch.
 
-Source: Delta's protocol ("Transaction Identifiers", "Commit Provenance Information"). Left out:
+Source: Delta's protocol ("Transaction Identifiers", "Commit Provenance Information"). Not here:
 joining small files (OPTIMIZE does it).
 """
 

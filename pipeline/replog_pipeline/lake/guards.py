@@ -9,7 +9,7 @@ source's extent alone.
 3. A table's topics are chosen by its first batch. What was deleted from them before is no gap, but
    is told (`Missed`).
 
-Source: SPARK.md 6 and 7, KIP-516. Left out: reading either side.
+Source: SPARK.md 6 and 7, KIP-516. Not here: reading either side.
 """
 
 from __future__ import annotations

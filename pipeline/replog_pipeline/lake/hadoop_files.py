@@ -4,7 +4,7 @@
    does, so keep Parquet tables off those and use Delta, which has its own way there.
 2. No lock: of two writers the commit decides.
 
-Left out: sync (the file system's own promise on close).
+Not here: sync (the file system's own promise on close).
 """
 
 from __future__ import annotations

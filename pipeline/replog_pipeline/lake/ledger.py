@@ -6,7 +6,7 @@ which batch said so.
 2. Batches are numbered 1, 2, 3 ...; 0 is a table that does not exist yet.
 3. `attempt` is unique for every try to append, so that a writer recognises its own commit.
 
-Source: SPARK.md 6, "ledger way". Left out: where the text is kept (`delta`, `parquet`), what may
+Source: SPARK.md 6, "ledger way". Not here: where the text is kept (`delta`, `parquet`), what may
 come next (`guards`).
 """
 

@@ -18,7 +18,7 @@
    newest ledger files that are gone with all of their data files; the table is then an older one of
    itself, and right.
 
-Left out: joining small files and ledgers; safety against a loss of power between Spark's write and
+Not here: joining small files and ledgers; safety against a loss of power between Spark's write and
 the disk's.
 """
 

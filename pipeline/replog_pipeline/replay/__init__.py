@@ -24,6 +24,6 @@ stands.
 | `task` | what one Spark task does |
 
 Of ours only `wire` and `pipeline.errors` are imported, and of Spark nothing: it runs in executors.
-Source: KIP-98 (idempotent producer), Kafka's ProducerAppendInfo. Left out: TLS and SASL; records
+Source: KIP-98 (idempotent producer), Kafka's ProducerAppendInfo. Not here: TLS and SASL; records
 with log append time get it as create time.
 """

@@ -15,7 +15,7 @@ one way to go on after anything.
    keeps away could then slip in between; it would be seen by 1, and refused for ever after by the
    proof of the position.
 
-Source: KIP-98; Kafka's Sender. Left out: acks other than all.
+Source: KIP-98; Kafka's Sender. Not here: acks other than all.
 """
 
 from __future__ import annotations

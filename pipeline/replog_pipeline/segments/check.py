@@ -7,7 +7,7 @@ that its header counts.
 3. `inflated` is what the records of a batch measure before compression, in bytes; -1 where they
    cannot be read.
 
-Source: Kafka's DefaultRecordBatch.ensureValid and iterator. Left out: what holds between batches
+Source: Kafka's DefaultRecordBatch.ensureValid and iterator. Not here: what holds between batches
 (`transforms`).
 """
 

@@ -9,7 +9,7 @@ whole batches, and their headers.
 4. The last chunk says why there is no more (`Stop`); what follows its last whole batch is not
    looked at.
 
-Source: SPARK.md 5. Left out: what the batches mean.
+Source: SPARK.md 5. Not here: what the batches mean.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ names.
 3. Of a segment that may be read as one nothing is looked at. One that cannot be read has no cut:
    who reads it will tell.
 
-Source: FILE_FORMATS 2 "offset index"; Kafka's OffsetIndex. Left out: what of a segment is wanted
+Source: FILE_FORMATS 2 "offset index"; Kafka's OffsetIndex. Not here: what of a segment is wanted
 (`plan`).
 """
 

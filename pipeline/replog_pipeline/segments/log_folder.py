@@ -10,7 +10,7 @@ them. No Spark, and no record is read.
 4. A segment that a cleaner was about to put in place (`.swap`) means that the folder is not whole:
    a refusal, not rows that are missing.
 
-Source: FILE_FORMATS 1 and 2; Kafka's LogManager, LogLoader. Left out: batches (`decoder`), who may
+Source: FILE_FORMATS 1 and 2; Kafka's LogManager, LogLoader. Not here: batches (`decoder`), who may
 see what (`log_view`).
 """
 

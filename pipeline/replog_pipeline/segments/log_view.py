@@ -11,7 +11,7 @@ transactions of it were aborted.
    by as much.
 
 Source: SPARK.md 5, RL 3.3; Kafka's ReplicaManager.checkpointHighWatermarks,
-UnifiedLog.lastStableOffset. Left out: rows (`rows`).
+UnifiedLog.lastStableOffset. Not here: rows (`rows`).
 """
 
 from __future__ import annotations

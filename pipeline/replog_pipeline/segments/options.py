@@ -10,7 +10,7 @@ and says what is right.
     startingOffsets, endingOffsets    {"TOPIC": {"0": 17}}, inclusive and exclusive; a partition
     that is not named: as far as there is
 
-Names are matched without case, as Spark does. Left out: what they mean on disk (`log_view`,
+Names are matched without case, as Spark does. Not here: what they mean on disk (`log_view`,
 `plan`).
 """
 

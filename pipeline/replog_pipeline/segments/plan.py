@@ -8,7 +8,7 @@ large one (`cuts`).
 3. All bytes of a segment that another one follows must be right; in the active one, all below the
    high watermark.
 
-Source: SPARK.md 5. Left out: Spark (`datasource`), filters (`filters`).
+Source: SPARK.md 5. Not here: Spark (`datasource`), filters (`filters`).
 """
 
 from __future__ import annotations

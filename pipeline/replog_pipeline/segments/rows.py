@@ -2,7 +2,7 @@
 file and the byte.
 
 The chunk is large, so that many batches walk in lock-step, and small enough for memory: 32 MiB, or
-the largest batch. Source: SPARK.md 5. Left out: decoding (`decoder`), which files (`log_folder`).
+the largest batch. Source: SPARK.md 5. Not here: decoding (`decoder`), which files (`log_folder`).
 """
 
 from __future__ import annotations

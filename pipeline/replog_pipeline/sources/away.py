@@ -1,7 +1,7 @@
 """Brokers that are away: what it looks like, whether a question to the cluster found it out or a
 task that read.
 
-An answer that says no (a topic that is not there, a refusal) is not that. Left out: whether to
+An answer that says no (a topic that is not there, a refusal) is not that. Not here: whether to
 wait; that is the job's.
 """
 

@@ -1,6 +1,6 @@
 """Where records come from, as a command line says it: a cluster's topics, or log directories.
 
-Plain data. Left out: reading (`reading`), what is there now (`extents`).
+Plain data. Not here: reading (`reading`), what is there now (`extents`).
 """
 
 from __future__ import annotations

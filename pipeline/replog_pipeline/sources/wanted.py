@@ -1,6 +1,6 @@
 """What is wanted of a source: said once, for both ways in, for a batch and for a stream.
 
-Left out: what a source can give of it; each way checks that (`connector`, `directories`).
+Not here: what a source can give of it; each way checks that (`connector`, `directories`).
 """
 
 from __future__ import annotations

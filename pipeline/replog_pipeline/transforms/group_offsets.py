@@ -6,7 +6,7 @@
    was deleted or has expired.
 3. A record that cannot be read is passed over, as a coordinator does when it loads.
 
-Source: FILE_FORMATS 4; Kafka's GroupCoordinatorRecordSerde. Left out: transactional commits that
+Source: FILE_FORMATS 4; Kafka's GroupCoordinatorRecordSerde. Not here: transactional commits that
 were aborted (read_committed leaves them out).
 """
 

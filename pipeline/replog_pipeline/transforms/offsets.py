@@ -5,7 +5,7 @@ disorder, batches in the wrong file.
    batch has as many records as offsets.
 2. A segment holds the offsets from the number in its name up to its successor's.
 
-Source: Kafka's UnifiedLog and LogValidator. Left out: which offsets are of interest (`jobs.audit`
+Source: Kafka's UnifiedLog and LogValidator. Not here: which offsets are of interest (`jobs.audit`
 cuts at log start and high watermark).
 """
 

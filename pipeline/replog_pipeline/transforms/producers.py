@@ -9,7 +9,7 @@
    no holes.
 4. A compacted log may have lost whole batches: a sequence may jump there, but not go back.
 
-Source: Kafka's ProducerAppendInfo and LogCleaner. Left out: whether a marker commits or aborts (its
+Source: Kafka's ProducerAppendInfo and LogCleaner. Not here: whether a marker commits or aborts (its
 record says, not its header); coordinator epochs.
 """
 

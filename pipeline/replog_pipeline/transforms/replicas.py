@@ -9,7 +9,7 @@
 3. The first replica is the measure. Of a difference the first offset is told, and how many batches
    of a replica are not the measure's.
 
-Source: RL 9; the intent of Kafka's ReplicaVerificationTool. Left out: which range may be compared
+Source: RL 9; the intent of Kafka's ReplicaVerificationTool. Not here: which range may be compared
 (`jobs.compare`), damage within a batch (audit).
 """
 

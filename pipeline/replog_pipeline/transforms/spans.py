@@ -10,7 +10,7 @@ the wire.
 3. Spans of one partition, sorted, must follow on as records must (`joined`). What is out of order
    between two Spark partitions cannot be known.
 
-Left out: which offsets ought to be there (`jobs.audit.topics` asks the cluster).
+Not here: which offsets ought to be there (`jobs.audit.topics` asks the cluster).
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Owns `ReplicaChecker`. The files are the truth about logs.
 
-Source: RL 9; RELIABILITY 2.2 (TypeOk, LeaderInIsr, ValidHighWatermark), log matching. Leaves out:
+Source: RL 9; RELIABILITY 2.2 (TypeOk, LeaderInIsr, ValidHighWatermark), log matching. Not here:
 what other members hold (`testing/checks/isr_members.py`), retention.
 """
 

@@ -10,7 +10,7 @@
 4. A batch that another writer took is planned anew, because a writer that was killed may still have
    committed; the third time in a row it stops.
 
-Source: issue 5; SPARK.md 6 and 7. Left out: joining small files, decoding values.
+Source: issue 5; SPARK.md 6 and 7. Not here: joining small files, decoding values.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ that must hold between batches.
 4. A cleaner's work is no finding where the topic is compacted, or where the batches themselves show
    that it was.
 
-Source: the transforms' cards. Left out: reading (`segments.check`), which policy a topic has
+Source: the transforms' cards. Not here: reading (`segments.check`), which policy a topic has
 (`cleanup`).
 """
 

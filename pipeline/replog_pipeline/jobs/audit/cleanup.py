@@ -5,7 +5,7 @@ a cleaner's work in another.
    metadata log, internal topics, a cleaner's checkpoint.
 2. Else `delete` is assumed, until batches show that records were taken out of them (`check`).
 
-Source: Kafka's TopicConfig and LogCleanerManager. Left out: reading the metadata log
+Source: Kafka's TopicConfig and LogCleanerManager. Not here: reading the metadata log
 (`metadata_policies`).
 """
 

@@ -7,7 +7,7 @@ then judged per partition on their headers.
    left.
 3. So the heavy part runs as wide as there are segments, and a sequence is followed across them.
 
-Left out: the checks (`segments.check`, `check`), policies (`cleanup`).
+Not here: the checks (`segments.check`, `check`), policies (`cleanup`).
 """
 
 from __future__ import annotations

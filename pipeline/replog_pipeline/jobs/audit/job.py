@@ -6,7 +6,7 @@
 2. What was assumed (policy, ends) is said with the result. Nothing is written.
 3. A directory that is none is refused before Spark is started.
 
-Source: SPARK.md 7. Left out: replicas among each other (`compare`), files beside the logs (`replog
+Source: SPARK.md 7. Not here: replicas among each other (`compare`), files beside the logs (`replog
 verify`).
 """
 

@@ -8,7 +8,7 @@ is given those.
    worst a topic is read twice.
 3. A leader that moves is asked for again for `PATIENCE_SECONDS`; then it is one PipelineError.
 
-Source: KIP-98. Left out: what a marker says.
+Source: KIP-98. Not here: what a marker says.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ controller, or has been an observer, on this disk).
 2. Records that are not known are passed over, and so is what cannot be read from its first damage
    on: then less is known, and the audit says what it assumed.
 
-Source: KRAFT.md, FILE_FORMATS 3 "record frame"; Kafka's ConfigRecord. Left out: the cluster's
+Source: KRAFT.md, FILE_FORMATS 3 "record frame"; Kafka's ConfigRecord. Not here: the cluster's
 default (`log.cleanup.policy` of its brokers).
 """
 

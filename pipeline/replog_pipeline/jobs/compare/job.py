@@ -9,7 +9,7 @@ high watermark? If not: where do they part?
 3. Missing partitions, different log starts and cleaned ranges are remarks. What lies beyond the
    compared end is not looked at.
 
-Source: RL 9; Kafka's ReplicaVerificationTool. Left out: what may be compared (`ranges`), the
+Source: RL 9; Kafka's ReplicaVerificationTool. Not here: what may be compared (`ranges`), the
 comparison (`transforms.replicas`).
 """
 

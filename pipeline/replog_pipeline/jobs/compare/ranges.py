@@ -10,7 +10,7 @@ alike, and the files they are in.
 4. Missing partitions and different starts are remarks; replicas under different topic ids are a
    finding and not compared.
 
-Source: RL 9; `cli.verify_replicas`. Left out: reading (`task`).
+Source: RL 9; `cli.verify_replicas`. Not here: reading (`task`).
 """
 
 from __future__ import annotations

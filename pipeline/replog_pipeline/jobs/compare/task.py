@@ -10,7 +10,7 @@ laid side by side.
 4. Rows are plain values: what a driver needs to say where (file, byte), what (offsets, CRC, size)
    and under which leader epoch.
 
-Left out: which files and offsets belong together (`ranges`), what rows of many tasks mean together
+Not here: which files and offsets belong together (`ranges`), what rows of many tasks mean together
 (`compare`).
 """
 

@@ -8,7 +8,7 @@ partition and order as they were.
 3. What can be wrong with the target is looked at before the first record is sent.
 4. One shuffle by partition and a sort within: a partition is written by one task, in order.
 
-Source: issue 5; SPARK.md 7. Left out: offsets of consumer groups; log append times (they come back
+Source: issue 5; SPARK.md 7. Not here: offsets of consumer groups; log append times (they come back
 as create times).
 """
 

@@ -275,6 +275,24 @@ def test_an_abort_that_is_replicated_meanwhile_reaches_the_index() -> None:
 
 
 @pytest.mark.usefixtures("tiny")
+@pytest.mark.parametrize("error", [errno.EMFILE, errno.ENFILE])
+def test_where_descriptors_were_short_the_next_producer_resumes_it(error: int) -> None:
+    """The log stays online, the rebuild waits; who is refused meanwhile makes it go on."""
+    files = disk()
+    log, worker = behind(files)
+    _, done = worker.jobs.pop(0)
+    done(None, OSError(error, "too many open files"))
+    assert log.failed is None and log.producers.is_rebuilding and not worker.jobs
+    with pytest.raises(BrokerError) as caught:
+        log.append_as_leader(sent(9), 1, NOW_MS)
+    assert caught.value.code == ErrorCode.LEADER_NOT_AVAILABLE and len(worker.jobs) == 1
+    worker.run_all()
+    assert log.append_as_leader(sent(8), 1, NOW_MS).duplicate
+    assert log.append_as_leader(sent(9), 1, NOW_MS).first_offset == 9
+    assert described(log) == found_anew(log, files)
+
+
+@pytest.mark.usefixtures("tiny")
 @pytest.mark.parametrize("seed", range(60))
 def test_whatever_happens_meanwhile_the_state_is_that_of_the_log(seed: int) -> None:
     """RL 3.5: cuts, appends both ways, rolls and slices in any order: in the end producers are

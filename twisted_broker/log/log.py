@@ -387,6 +387,8 @@ class Log:
                 f"{size} bytes, but segments end at {self.config.segment_bytes}",
             )
         if producer_id >= 0:
+            if self.producers.rebuilt is not None:
+                self.rebuild.resume()
             duplicate = check_append(self.producers, header, records, origin, transaction_verified)
             if duplicate is not None:
                 return self._duplicate_info(duplicate, attributes, count)

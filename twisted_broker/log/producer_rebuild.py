@@ -6,6 +6,7 @@ truncation.
     complete --after_truncation, much to read--> in slices --log end reached--> complete
     in slices --after_truncation--> in slices, begun anew, or complete
     in slices --all is truncated--> complete (nothing is left to know)
+    in slices --EMFILE--> waiting --a producer is refused--> in slices
 
 1. What is found is what the log holds from the snapshot to its end, and of each producer the
    batches before that may be sent again.
@@ -29,6 +30,7 @@ from typing import NamedTuple
 from twisted_broker.interfaces import IDiskWorker, IFileSystem
 from twisted_broker.log.batch_scan import scan_headers
 from twisted_broker.log.durability import Durability
+from twisted_broker.log.errors import is_out_of_descriptors
 from twisted_broker.log.producer_batch_recovery import recover_producer_batches
 from twisted_broker.log.producer_state import ProducerStateManager
 from twisted_broker.log.segment import LogSegment
@@ -168,6 +170,18 @@ class ProducerRebuild:
 
     # -- in slices
 
+    def resume(self) -> None:
+        """Goes on where no file could be opened for a slice; nothing where one is on its way.
+
+        A producer that is refused meanwhile calls it: this ring has no clock to try again by.
+        """
+        disk = self._durability.disk
+        if disk is not None and self._ready and not self._durability.stopped:
+            try:
+                self._run(disk)
+            except OSError as failure:
+                self._fail(failure)
+
     def _run(self, disk: IDiskWorker) -> None:
         """Goes on as long as the worker answers at once. OSError."""
         if self._running:
@@ -232,6 +246,9 @@ class ProducerRebuild:
             return  # a later truncation began another, or the log is offline
         if found is not None:
             self._add_slice(state, segment, found)
+        elif is_out_of_descriptors(error):
+            self._ready = True  # nothing was read: `resume` tries again
+            return
         elif isinstance(error, FileNotFoundError) and segment not in self._segments:
             self._segment = None  # retention deleted it: what is left begins behind it
         else:

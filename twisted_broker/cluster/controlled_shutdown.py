@@ -14,7 +14,9 @@ Owns `ControlledShutdown`, of one broker.
 
 Source: Kafka's `BrokerServer.shutdown` waits five minutes for its controller, alive or not, which
 has no setting. Supervisors kill sooner than that (docker after 10 s, Kubernetes after 30 s), and a
-broker that is killed must recover its logs. Not here: heartbeats (`lifecycle.py`).
+broker that is killed must recover its logs. Not here: the heartbeats that announce it
+(`lifecycle.py`, `Broker.hand_over`); the controller's side, which moves the leaders
+(`broker_registry.py`: `heartbeat`).
 """
 
 from __future__ import annotations
@@ -109,7 +111,7 @@ class ControlledShutdown:
         where = (
             "no controller answers"
             if self._observer.unreachable
-            else "the controller moves leaders"
+            else "the controller has not let it stop yet"
         )
         words = (
             "controlled shutdown: {led} partition(s) still to hand over; {where}, waiting "

@@ -243,7 +243,7 @@ class BrokerLifecycle:
         """Takes an answer in; the pause before the next beat, in ms."""
         if is_shutting_down and response.should_shut_down:
             _log.info(
-                "leadership is handed over ({ms} ms): this broker leaves",
+                "the controller lets this broker stop, after {ms} ms",
                 ms=self._controlled_shutdown.lasted_ms,
             )
             self._shut_down()

@@ -343,7 +343,9 @@ class Fetcher:
             info = self._target.process_partition_data(topic_partition, requested, fetched)
         except CorruptRecordError as error:
             _log.error(
-                "{partition} at {offset}: {error}",
+                "{fetcher}: records of {partition} from {offset} on are corrupt, fetching again: "
+                "{error}",
+                fetcher=self.name,
                 partition=topic_partition,
                 offset=requested.fetch_offset,
                 error=error,

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class LogEndAdvanced(NamedTuple):
-    """Records were appended; the high watermark did not move."""
+    """The log end moved, the high watermark did not: records were appended, or truncated."""
 
     partition: Partition
 
@@ -34,7 +34,7 @@ class LogSynced(NamedTuple):
 
 
 class LogStartAdvanced(NamedTuple):
-    """The low watermark moved: records below are gone on every live replica that answered."""
+    """The log start moved here, or the low watermark over all live replicas did."""
 
     partition: Partition
 
@@ -60,7 +60,9 @@ class LeaderEpochBegan(NamedTuple):
 
 
 class LeadershipLost(NamedTuple):
-    """This broker stopped leading it, or stopped holding it."""
+    """Whoever waits here under the last leader epoch waits in vain: this broker stopped leading it,
+    follows under a new leader epoch, or stopped holding it.
+    """
 
     partition: Partition
 

@@ -8,6 +8,9 @@ outcomes they complete.
 2. Time-out is an answer too: what is not satisfied gets REQUEST_TIMED_OUT; a fetch is simply read
    again.
 
+Woken by the effects in `ReplicaManager._event_table`; a follower's fetch by its idle partitions,
+too (`idle_partitions`).
+
 Source: RL 1.7, 1.9, 2.8; Kafka's `DelayedProduce`, `DelayedFetch`, `DelayedDeleteRecords`. Not
 here: waiting (`purgatory`).
 """

@@ -11,6 +11,9 @@ Owns the lists of what waits, by key, and the Deferreds that are fired when it w
    is looked at.
 5. One that raises when tried is completed and logged; the others go on.
 
+Woken by the effects in `ReplicaManager._event_table` (`check`, `check_all`, `complete_all`), and by
+the timing wheel.
+
 Source: RL 4.1, 4.3; Kafka's `DelayedOperationPurgatory`. Not here: the conditions
 (`delayed_operations`), time (`timing_wheel`).
 """

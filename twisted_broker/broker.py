@@ -55,7 +55,7 @@ from twisted_broker.wire.primitives import uuid_text
 if TYPE_CHECKING:
     from twisted_broker.cluster.alter_partition_manager import AlterPartitionManager
     from twisted_broker.cluster.controller import Controller
-    from twisted_broker.cluster.directories import DirectoryAssignments
+    from twisted_broker.cluster.directory_assignments import DirectoryAssignments
     from twisted_broker.cluster.forwarding_manager import ForwardingManager
     from twisted_broker.cluster.lifecycle import BrokerLifecycle
     from twisted_broker.cluster.metadata_copy import MetadataCopy
@@ -326,7 +326,7 @@ class Broker:
     async def _start_broker(self) -> None:
         from twisted_broker.cluster.alter_partition_manager import AlterPartitionManager
         from twisted_broker.cluster.controller_channel import ControllerChannel
-        from twisted_broker.cluster.directories import DirectoryAssignments
+        from twisted_broker.cluster.directory_assignments import DirectoryAssignments
         from twisted_broker.cluster.features import BROKER_FEATURES
         from twisted_broker.cluster.forwarding_manager import ForwardingManager
         from twisted_broker.cluster.lifecycle import BrokerLifecycle

@@ -12,7 +12,7 @@ from twisted.internet.defer import Deferred, ensureDeferred
 from tests.cluster.controller_fixture import ControllerFixture, MemberSide, served
 from tests.cluster.fixtures import DIRECTORY_ID, StalledWorker
 from twisted_broker.api.context import BrokerParts, Listener, RequestContext
-from twisted_broker.cluster.directories import DirectoryAssignments
+from twisted_broker.cluster.directory_assignments import DirectoryAssignments
 from twisted_broker.image.entries import LOST
 from twisted_broker.interfaces import TopicPartition
 from twisted_broker.replication.partition.isr import IsrAnswer, IsrProposal

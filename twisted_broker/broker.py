@@ -83,7 +83,7 @@ STARTING_ERRORS = (
 
 
 @dataclass(frozen=True, slots=True)
-class BrokerRole:
+class BrokerComponents:
     """What a node with the role `broker` consists of besides its logs."""
 
     observer: MetadataObserver
@@ -139,7 +139,7 @@ class Broker:
         self._undo: list[Callable[[], Awaitable[None]]] = []
         self._turns = Turns(runtime.clock)
         self._controller: Controller | None = None
-        self.role: BrokerRole | None = None
+        self.role: BrokerComponents | None = None
         self.parts = self._make_parts({})
         self._started = self._stopping = self._caught_up = False
         self._deltas: deque[MetadataDelta] = deque()
@@ -385,7 +385,7 @@ class Broker:
         assignments = DirectoryAssignments(
             runtime, config.node_id, channel("directories"), lifecycle, self._directory_of
         )
-        self.role = BrokerRole(
+        self.role = BrokerComponents(
             observer,
             lifecycle,
             alter_partition,
@@ -532,7 +532,7 @@ class Broker:
             )
         return addresses
 
-    async def _join(self, role: BrokerRole) -> None:
+    async def _join(self, role: BrokerComponents) -> None:
         """Registers, waits until the metadata is here, and lets clients in once the controller
         lifted the fence.
         """

@@ -190,7 +190,7 @@ def register(
     found: list[Record] = [record]
     if existing is not None and not same:
         clean = version >= 3 and request.previous_broker_epoch == existing.epoch
-        found += view.broker_leaves(request.broker_id, unclean=not clean and view.elr)
+        found += view.changes_without_broker(request.broker_id, unclean=not clean and view.elr)
     return RegistrationDecision(found, epoch)
 
 
@@ -324,7 +324,7 @@ def heartbeat(
             broker_id=broker.id, broker_epoch=broker.epoch, in_controlled_shutdown=1
         )
         return HeartbeatDecision(
-            [*found, record, *view.broker_leaves(broker.id)], caught_up, False, False, True
+            [*found, record, *view.changes_without_broker(broker.id)], caught_up, False, False, True
         )
     return HeartbeatDecision(found, caught_up, False, False, False)
 
@@ -343,14 +343,14 @@ def fence(view: ClusterView, broker: BrokerRegistration) -> list[Record]:
     change = records.BrokerRegistrationChangeRecord(
         broker_id=broker.id, broker_epoch=broker.epoch, fenced=1
     )
-    return [*view.broker_leaves(broker.id), change]
+    return [*view.changes_without_broker(broker.id), change]
 
 
 def _unfence(view: ClusterView, broker: BrokerRegistration) -> list[Record]:
     change = records.BrokerRegistrationChangeRecord(
         broker_id=broker.id, broker_epoch=broker.epoch, fenced=-1
     )
-    return [change, *view.broker_comes(broker.id)]
+    return [change, *view.elections_with_broker(broker.id)]
 
 
 def _has_no_directory_left(broker: BrokerRegistration, request: BrokerHeartbeatRequest) -> bool:
@@ -376,7 +376,7 @@ def _failed_directories(
     change = records.BrokerRegistrationChangeRecord(
         broker_id=broker.id, broker_epoch=broker.epoch, log_dirs=online
     )
-    return [change, *view.broker_leaves(broker.id, directories=failed)]
+    return [change, *view.changes_without_broker(broker.id, directories=failed)]
 
 
 def _cordon(broker: BrokerRegistration, request: BrokerHeartbeatRequest) -> list[Record]:
@@ -401,6 +401,6 @@ def unregister(view: ClusterView, broker_id: int) -> list[Record]:
             ErrorCode.BROKER_ID_NOT_REGISTERED, f"broker {broker_id} is not registered"
         )
     return [
-        *view.broker_leaves(broker_id, unclean=True),
+        *view.changes_without_broker(broker_id, unclean=True),
         records.UnregisterBrokerRecord(broker_id=broker_id, broker_epoch=broker.epoch),
     ]

@@ -104,10 +104,10 @@ class ClusterView:
             for partition in topic.partitions.values()
         )
 
-    def broker_leaves(
+    def changes_without_broker(
         self, broker_id: int, *, unclean: bool = False, directories: Collection[bytes] | None = None
     ) -> list[Record]:
-        """Takes a broker out of its ISRs. `unclean`: it may have lost data and is no longer
+        """The records that take a broker out of its ISRs. `unclean`: it may have lost data and is no longer
         eligible anywhere. `directories`: only these failed; what lay there may be gone with them,
         and the broker is not eligible for it.
         """
@@ -134,8 +134,8 @@ class ClusterView:
                 found.append(change)
         return found
 
-    def broker_comes(self, broker_id: int) -> list[Record]:
-        """Elects leaders for partitions without one, now that a broker may lead."""
+    def elections_with_broker(self, broker_id: int) -> list[Record]:
+        """The records that elect leaders for partitions without one, now that a broker may lead."""
 
         def concerned(partition: PartitionRegistration) -> bool:
             return partition.leader == NO_LEADER and broker_id in partition.replicas

@@ -107,9 +107,10 @@ class ClusterView:
     def changes_without_broker(
         self, broker_id: int, *, unclean: bool = False, directories: Collection[bytes] | None = None
     ) -> list[Record]:
-        """The records that take a broker out of its ISRs. `unclean`: it may have lost data and is no longer
-        eligible anywhere. `directories`: only these failed; what lay there may be gone with them,
-        and the broker is not eligible for it.
+        """The records that take a broker out of its ISRs.
+
+        `unclean`: it may have lost data and is no longer eligible anywhere. `directories`: only
+        these failed; what lay there may be gone with them, and the broker is not eligible for it.
         """
         unclean = unclean or directories is not None
 

@@ -337,3 +337,27 @@ def test_a_node_that_is_the_controller_too_keeps_one_log() -> None:
     ] == ["__cluster_metadata-0"]
     assert node.broker.role.copy is None
     node.stop()
+
+
+def test_an_older_controller_that_outgrew_the_broker_by_a_snapshot_deletes_nothing(
+    pair: Pair,
+) -> None:
+    """Restored from an older copy, it went on alone until its snapshot passed what the broker
+    applied: the topic is missing there, but no record removed it. Its log is kept as a stray.
+    """
+    applied = pair.broker.broker.parts.metadata.image.offset
+    pair.controller.stop()
+    alone = MemoryBroker(
+        files=pair.older_disk(),
+        process_roles="controller",
+        node_id="100",
+        listeners="CONTROLLER://127.0.0.1:9093",
+        metadata_log_max_snapshot_interval_ms="20000",
+    ).start()
+    alone.pass_time(LONG)
+    assert alone.broker.parts.controller.log.log.log_start_offset > applied
+    alone.stop()
+    pair.new_controller(alone.files)
+    pair.broker.pass_time(LONG)
+    kept = [name for name in pair.broker.files.listdir("/data") if name.startswith("precious-0")]
+    assert len(kept) == 1 and not kept[0].endswith("-delete")

@@ -137,6 +137,9 @@ def strangers_python() -> str:
     found = [name for name in names if runs([name, "-c", ""])]
     if not found or not runs(["ls", str(SPARK)]):
         pytest.skip("another user cannot run this Python and this Spark")
+    home = os.environ.get("JAVA_HOME")
+    if home and not runs([f"{home}/bin/java", "-version"]):
+        pytest.skip("another user cannot run this Java")
     return found[0]
 
 
@@ -171,6 +174,7 @@ def pack(folder: Path, python: str) -> Path:
     return packed
 
 
+@pytest.mark.long
 def test_workers_of_another_user_without_this_package_take_the_packed_environment(open_folder):
     python = strangers_python()
     directory = unpack(open_folder / "kafka")

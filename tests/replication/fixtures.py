@@ -290,7 +290,9 @@ class Fixture:
         """Moves the picture on and applies the difference."""
         before = self.image
         self.image = replace(before, offset=before.offset + 1, **changes)
-        self.replicas.apply_delta(MetadataDelta.between(before, self.image), self.image)
+        delta = MetadataDelta.between(before, self.image)
+        delta.by_comparison = False  # as records would make it
+        self.replicas.apply_delta(delta, self.image)
 
     def topic(
         self, name: str = "t", states=None, topic_id: bytes = TOPIC_ID, overrides=None

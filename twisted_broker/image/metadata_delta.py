@@ -42,6 +42,8 @@ class MetadataDelta:
 
     before: MetadataImage
     after: MetadataImage
+    by_comparison: bool = False
+    """Made without records, after a snapshot: no record says that what is not there was removed."""
     created_topics: dict[bytes, TopicImage] = field(default_factory=dict)
     removed_topics: dict[bytes, TopicImage] = field(default_factory=dict)
     partitions: dict[tuple[bytes, int], PartitionDelta] = field(default_factory=dict)
@@ -68,7 +70,7 @@ class MetadataDelta:
     @classmethod
     def between(cls, before: MetadataImage, after: MetadataImage) -> MetadataDelta:
         """By comparison: after a snapshot, where there are no records."""
-        delta = cls(before, after)
+        delta = cls(before, after, by_comparison=True)
         delta.brokers = _differing(before.brokers, after.brokers)
         delta.configs = _differing(before.configs, after.configs)
         delta.features = _differing(before.features, after.features)
@@ -90,7 +92,10 @@ class MetadataDelta:
         yield replace(self, partitions=dict(changes[:size]))
         for start in range(size, len(changes), size):
             yield MetadataDelta(
-                self.before, self.after, partitions=dict(changes[start : start + size])
+                self.before,
+                self.after,
+                self.by_comparison,
+                partitions=dict(changes[start : start + size]),
             )
 
     def add_topic(self, topic_id: bytes, touched: Iterable[int] | None) -> None:

@@ -64,7 +64,7 @@ def apply_delta(replicas: ReplicaManager, delta: MetadataDelta, image: MetadataI
     ]
     for change in changes:
         if change.after is None or replicas.node_id not in change.after.replicas:
-            _stop_replica(replicas, change, lost)
+            _stop_replica(replicas, change, lost, keeps_files=delta.by_comparison)
     settings = _TopicConfigs(replicas, image)
     leading = [
         (change, state)
@@ -153,7 +153,11 @@ def _assigned_here(
 
 
 def _stop_replica(
-    replicas: ReplicaManager, change: PartitionDelta, lost: list[tuple[TopicPartition, int]]
+    replicas: ReplicaManager,
+    change: PartitionDelta,
+    lost: list[tuple[TopicPartition, int]],
+    *,
+    keeps_files: bool,
 ) -> None:
     topic_partition = TopicPartition(change.topic, change.partition)
     partition = replicas.partitions.get(topic_partition)
@@ -168,7 +172,17 @@ def _stop_replica(
         None,
         change.topic_id,
     ):  # never the log of another topic of that name
-        replicas.log_manager.delete(topic_partition)
+        if keeps_files:
+            # A snapshot lacks it, no record removed it: a controller that was restored from an old
+            # copy and went on looks the same. What may be somebody's only copy is not deleted.
+            _log.warn(
+                "{partition} is missing in the snapshot of the metadata: its log is kept as a "
+                "stray, beside the others",
+                partition=topic_partition,
+            )
+            replicas.log_manager.set_stray_aside(topic_partition)
+        else:
+            replicas.log_manager.delete(topic_partition)
     lost.append((topic_partition, epoch))
 
 

@@ -316,7 +316,7 @@ def test_hard_limits_cut_the_first_batch():
     fixture = led()
     fixture.produce(value=b"x" * 1000)
     (result,) = fixture.replicas.fetch(consumer(hard_max_bytes=True), [at(0, max_bytes=100)])
-    assert (result.size, result.cut_short) == (100, True)
+    assert (result.size, result.first_entry_incomplete) == (100, True)
 
 
 def test_a_later_batch_that_does_not_fit_is_not_cut():
@@ -587,7 +587,7 @@ def test_leadership_is_told_to_observers():
         def leadership_lost(self, tp, leader_epoch):
             told.append(("lost", str(tp), leader_epoch))
 
-    fixture.replicas.role_observers.append(Observer())
+    fixture.replicas.leadership_listeners.append(Observer())
     fixture.topic(states={0: registration(), 1: registration(2, (1, 2))})
     fixture.topic(
         states={0: registration(2, (1, 2), None, 1, 1), 1: registration(1, (1, 2), None, 1, 1)}

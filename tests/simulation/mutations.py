@@ -29,11 +29,11 @@ def truncate_to_the_high_watermark(stack: ExitStack) -> None:
     (before KIP-101).
     """
 
-    def initial_offset(log: Any, truncates_on_fetch: bool) -> int:
+    def initial_fetch_offset(log: Any, truncates_on_fetch: bool) -> int:
         log.truncate_to(log.high_watermark)
         return int(log.log_end_offset)
 
-    stack.enter_context(patch.object(fetcher_manager, "initial_offset", initial_offset))
+    stack.enter_context(patch.object(fetcher_manager, "initial_fetch_offset", initial_fetch_offset))
 
 
 def fetch_is_not_fenced(stack: ExitStack) -> None:

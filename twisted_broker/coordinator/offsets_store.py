@@ -121,8 +121,8 @@ class ReplicaOffsetsStore:
 
 
 class GroupRoles:
-    """A `RoleObserver` of the ReplicaManager and a subscriber of the metadata image, on behalf
-    of the group coordinator.
+    """A `LeadershipListener` of the replica manager and a subscriber of the metadata image, on
+    behalf of the group coordinator.
     """
 
     __slots__ = ("_coordinator",)
@@ -168,6 +168,6 @@ def group_coordinator(
         context, OffsetsTopic(image_source, config, create_topics, runtime.clock)
     )
     roles = GroupRoles(coordinator)
-    replicas.role_observers.append(roles)
+    replicas.leadership_listeners.append(roles)
     image_source.subscribe(roles.image_changed)
     return coordinator

@@ -35,24 +35,25 @@ from twisted_broker.replication import role_change
 from twisted_broker.replication.collaborators import (
     IAlterPartitionManager,
     IReplicas,
-    RoleObserver,
+    LeadershipListener,
 )
 from twisted_broker.replication.fetch_session import SESSIONLESS, FetchContext, FetchSessionCache
 from twisted_broker.replication.high_watermark_checkpoint import HighWatermarkCheckpoint
 from twisted_broker.replication.idle_partitions import IdlePartitions
 from twisted_broker.replication.live_brokers import ImageSource, LiveBrokers
 from twisted_broker.replication.partition.events import (
+    BecameFollower,
     Event,
     Events,
     HighWatermarkAdvanced,
     IsrChanged,
     IsrChangeWanted,
     LeaderEpochBegan,
-    LeadershipLost,
-    LogEndAdvanced,
+    LogEndChanged,
     LogStartAdvanced,
     LogSynced,
     PartitionFailed,
+    ReplicaStopped,
 )
 from twisted_broker.replication.partition.fetch_data import (
     FetchParams,
@@ -126,12 +127,12 @@ class ReplicaManager:
         "fetchers",
         "isr_expands",
         "isr_shrinks",
+        "leadership_listeners",
         "log_manager",
         "node_id",
         "partitions",
         "produce_purgatory",
         "reads_nearby",
-        "role_observers",
         "runtime",
         "sessions",
         "stats",
@@ -154,7 +155,7 @@ class ReplicaManager:
         self.log_manager = log_manager
         self._alter_partition = alter_partition
         self.partitions: dict[TopicPartition, Partition] = {}
-        self.role_observers: list[RoleObserver] = []
+        self.leadership_listeners: list[LeadershipListener] = []
         self.events: Events = deque()
         self.isr_expands = self.isr_shrinks = self.failed_isr_updates = 0
         self.stats = BrokerStats()
@@ -202,7 +203,7 @@ class ReplicaManager:
         """
         checks = (self._check_produces, self._check_fetches, self._check_delete_records)
         return {
-            LogEndAdvanced: (self._check_fetches,),
+            LogEndChanged: (self._check_fetches,),
             HighWatermarkAdvanced: checks,
             LogSynced: (self._check_produces,),
             LogStartAdvanced: (
@@ -213,7 +214,8 @@ class ReplicaManager:
             IsrChangeWanted: (self._submit_alter_partition,),
             IsrChanged: (self._mark_isr_rate, self._check_produces, self._check_fetches),
             LeaderEpochBegan: (self._check_fetches,),
-            LeadershipLost: (self._withdraw_alter_partition, *checks),
+            BecameFollower: (self._withdraw_alter_partition, *checks),
+            ReplicaStopped: (self._withdraw_alter_partition, *checks),
             PartitionFailed: (self._log_failure, self._stop_fetcher, *checks),
         }
 
@@ -271,7 +273,7 @@ class ReplicaManager:
             answer.addCallback(self._alter_partition_answered, event.partition, event.pending)
             answer.addErrback(lambda failure: _log.failure("an ISR change was lost", failure))
 
-    def _withdraw_alter_partition(self, event: LeadershipLost) -> None:
+    def _withdraw_alter_partition(self, event: BecameFollower | ReplicaStopped) -> None:
         if self._alter_partition is not None:
             self._alter_partition.withdraw(
                 event.partition.topic_id, event.partition.topic_partition.partition
@@ -432,7 +434,7 @@ class ReplicaManager:
         self._redeliver_call = None
         image = self._image_source.image
         waiting, self._not_applied = self._not_applied, {}
-        self._redeliver(role_change.delta_again(image, waiting), image)
+        self._redeliver(role_change.delta_to_retry(image, waiting), image)
 
     # producing
     def produce(

@@ -83,14 +83,16 @@ def apply_delta(replicas: ReplicaManager, delta: MetadataDelta, image: MetadataI
         replicas, [partition for partition in following if partition is not None], image
     )
     _apply_configs(replicas, delta, image)
-    for observer in replicas.role_observers:
+    for observer in replicas.leadership_listeners:
         for topic_partition, leader_epoch in lost:
             observer.leadership_lost(topic_partition, leader_epoch)
         for topic_partition, leader_epoch in gained:
             observer.leadership_gained(topic_partition, leader_epoch)
 
 
-def delta_again(image: MetadataImage, waiting: Mapping[tuple[bytes, int], bool]) -> MetadataDelta:
+def delta_to_retry(
+    image: MetadataImage, waiting: Mapping[tuple[bytes, int], bool]
+) -> MetadataDelta:
     """What `image` says of partitions whose logs could not be opened before: topic id and
     number, and whether they were new then.
     """

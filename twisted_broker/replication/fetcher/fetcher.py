@@ -49,8 +49,8 @@ from twisted_broker.replication.fetcher.leader_endpoint import EARLIEST, LATEST,
 from twisted_broker.replication.fetcher.truncation import (
     EpochEnd,
     LeaderEpochRequest,
+    OffsetReset,
     OffsetTruncationState,
-    Restart,
 )
 from twisted_broker.replication.partition.partition_history import older_metadata
 from twisted_broker.wire.errors import BrokerError, ErrorCode
@@ -104,15 +104,15 @@ class FetchTarget(Protocol):
         """
         ...
 
-    def restart_at(
+    def offset_reset_for(
         self, topic_partition: TopicPartition, leader_end: int, leader_start: int | None
-    ) -> Restart | None:
+    ) -> OffsetReset | None:
         """Where to go on when the leader does not have the offset requested; None: only
         `leader_start` can tell, and it is not known yet. Raises `BrokerError`.
         """
         ...
 
-    def restart(self, topic_partition: TopicPartition, restart: Restart) -> None:
+    def reset_offset(self, topic_partition: TopicPartition, reset: OffsetReset) -> None:
         """Goes there."""
         ...
 
@@ -157,7 +157,7 @@ class Fetcher:
         self._pause: Deferred[None] | None = None
         self._unreachable = False
         # Where one went on that was refused within the leader's range.
-        self._restarted: dict[TopicPartition, int] = {}
+        self._last_resets: dict[TopicPartition, int] = {}
 
     # which partitions
     def add(self, partitions: Mapping[TopicPartition, InitialFetchState]) -> None:
@@ -165,7 +165,7 @@ class Fetcher:
         wakes.
         """
         for topic_partition, initial in partitions.items():
-            self._restarted.pop(topic_partition, None)
+            self._last_resets.pop(topic_partition, None)
             try:
                 latest_epoch = self._target.latest_epoch(topic_partition)
                 self.state.add(
@@ -316,7 +316,7 @@ class Fetcher:
             if outcome is FetchOutcome.APPEND:
                 if not self._append(topic_partition, requested, fetched):
                     errors.append(topic_partition)
-            elif outcome is FetchOutcome.DIVERGED:
+            elif outcome is FetchOutcome.TRUNCATE:
                 assert fetched.diverging_epoch is not None
                 self._truncate(topic_partition, EpochEnd(ErrorCode.NONE, *fetched.diverging_epoch))
             elif outcome is FetchOutcome.OUT_OF_RANGE:
@@ -327,7 +327,7 @@ class Fetcher:
         self._target.answers_processed()
         # Last: these send requests of their own, and records are valid until the next request only.
         for topic_partition in out_of_range:
-            await self._out_of_range(topic_partition, requests[topic_partition])
+            await self._handle_out_of_range(topic_partition, requests[topic_partition])
 
     def _append(
         self,
@@ -404,7 +404,7 @@ class Fetcher:
             if requested is None or self._stopped:
                 continue
             outcome = self.state.outcome_of_epoch_end(name, requested, answer)
-            if outcome is FetchOutcome.DIVERGED:
+            if outcome is FetchOutcome.TRUNCATE:
                 self._truncate(name, answer)
             else:
                 self._refused(name, outcome, answer.error, errors)
@@ -426,12 +426,12 @@ class Fetcher:
         return True
 
     # out of range
-    async def _out_of_range(
+    async def _handle_out_of_range(
         self, topic_partition: TopicPartition, requested: RequestedPartition
     ) -> None:
         """RL 6.5: finds another place to go on from, and goes there."""
         try:
-            restart = await self._restart_for(topic_partition, requested)
+            reset = await self._find_offset_reset(topic_partition, requested)
         except CancelledError:
             raise
         except BrokerError as error:
@@ -447,29 +447,29 @@ class Fetcher:
         except Exception as error:
             self._connection_failed(error)
         else:
-            if restart is None:
+            if reset is None:
                 pass
-            elif self._is_restarted_in_vain(topic_partition, restart):
+            elif self._is_reset_in_vain(topic_partition, reset):
                 self.partitions_with_errors([topic_partition])
             else:
-                self._restart(topic_partition, restart)
+                self._reset_offset(topic_partition, reset)
         self._target.answers_processed()
 
-    async def _restart_for(
+    async def _find_offset_reset(
         self, topic_partition: TopicPartition, requested: RequestedPartition
-    ) -> Restart | None:
+    ) -> OffsetReset | None:
         """None: it is not fetched here any more as it was when it was requested."""
         epoch = requested.leader_epoch
         leader_end = await self.leader.fetch_offset(topic_partition, epoch, LATEST)
         if not self._is_fetched_as(topic_partition, requested):
             return None
-        restart = self._target.restart_at(topic_partition, leader_end, None)
-        if restart is not None:
-            return restart
+        reset = self._target.offset_reset_for(topic_partition, leader_end, None)
+        if reset is not None:
+            return reset
         leader_start = await self.leader.fetch_offset(topic_partition, epoch, EARLIEST)
         if not self._is_fetched_as(topic_partition, requested):
             return None
-        return self._target.restart_at(topic_partition, leader_end, leader_start)
+        return self._target.offset_reset_for(topic_partition, leader_end, leader_start)
 
     def _is_fetched_as(
         self, topic_partition: TopicPartition, requested: RequestedPartition
@@ -477,22 +477,22 @@ class Fetcher:
         state = self.state.partitions.get(topic_partition)
         return not self._stopped and state is not None and state.is_as_requested(requested)
 
-    def _is_restarted_in_vain(self, topic_partition: TopicPartition, restart: Restart) -> bool:
+    def _is_reset_in_vain(self, topic_partition: TopicPartition, reset: OffsetReset) -> bool:
         """Going on at the same place was refused already: only time may change that."""
-        if restart.truncate or restart.fully:
+        if reset.truncate or reset.truncate_fully:
             return False
-        before = self._restarted.get(topic_partition)
-        self._restarted[topic_partition] = restart.offset
-        return before == restart.offset
+        before = self._last_resets.get(topic_partition)
+        self._last_resets[topic_partition] = reset.offset
+        return before == reset.offset
 
-    def _restart(self, topic_partition: TopicPartition, restart: Restart) -> None:
+    def _reset_offset(self, topic_partition: TopicPartition, reset: OffsetReset) -> None:
         try:
-            self._target.restart(topic_partition, restart)
+            self._target.reset_offset(topic_partition, reset)
             latest_epoch = self._target.latest_epoch(topic_partition)
         except Exception as error:
             self.partition_failed(topic_partition, error)
             return
-        self.state.restarted(topic_partition, restart, latest_epoch)
+        self.state.offset_reset(topic_partition, reset, latest_epoch)
 
     # errors
     def partitions_with_errors(self, topic_partitions: Iterable[TopicPartition]) -> None:

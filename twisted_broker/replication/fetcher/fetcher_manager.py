@@ -30,7 +30,10 @@ from twisted_broker.interfaces import TopicPartition
 from twisted_broker.replication.collaborators import IReplicas
 from twisted_broker.replication.fetcher.fetcher import Fetcher
 from twisted_broker.replication.fetcher.fetcher_state import InitialFetchState
-from twisted_broker.replication.fetcher.followed_replicas import FollowedReplicas, initial_offset
+from twisted_broker.replication.fetcher.followed_replicas import (
+    FollowedReplicas,
+    initial_fetch_offset,
+)
 from twisted_broker.replication.fetcher.leader_endpoint import (
     BrokerEndPoint,
     Connection,
@@ -211,7 +214,7 @@ class ReplicaFetcherManager(FetcherManager):
             log = partition.log
             if leader is None or log is None:
                 continue
-            offset = initial_offset(log, RemoteLeaderEndPoint.truncates_on_fetch)
+            offset = initial_fetch_offset(log, RemoteLeaderEndPoint.truncates_on_fetch)
             initial = InitialFetchState(partition.topic_id, partition.leader_epoch, offset)
             starting[partition.topic_partition] = FollowedPartition(leader, initial)
         self._log_waiting([each for each in followed if each.topic_partition not in starting])

@@ -546,7 +546,7 @@ class ReplicaManager:
     def _waits_for_sync(self, outcome: AppendOutcome) -> bool:
         partition = self.partitions.get(outcome.topic_partition)
         log = None if partition is None else partition.leader_log
-        return log is not None and log.sync_due is not None and outcome.error is _NONE
+        return log is not None and log.awaiting_sync is not None and outcome.error is _NONE
 
     def wait_for_replicas(
         self, outcomes: Sequence[AppendOutcome], timeout_ms: int, acks: int = -1

@@ -115,7 +115,7 @@ class FollowedReplicas:
         partition.follow_log_start(fetched.log_start_offset)
         if info is None or info.last_offset < 0:
             return None  # it held no whole batch
-        if log.sync_due is not None:
+        if log.awaiting_sync is not None:
             self._unsynced.append((log, info.last_offset + 1))
         return info
 

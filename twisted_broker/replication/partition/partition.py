@@ -549,7 +549,7 @@ class Partition:
         if (
             not self.remote_replicas
             and log_end_offset > watermarks.high_watermark
-            and log.durability.sync_due is None
+            and log.durability.awaiting_sync is None
         ):
             # The only replica: the minimum ISR is one, and it is in its ISR.
             watermarks.set_high_watermark(log_end_offset)
@@ -601,7 +601,11 @@ class Partition:
         log = self.leader_log
         if log is None:
             return self.refusal().code
-        return _NONE if log.sync_due is None or log.sync_due.offset >= required_offset else None
+        return (
+            _NONE
+            if log.awaiting_sync is None or log.awaiting_sync.offset >= required_offset
+            else None
+        )
 
     # reading
     def end_for(self, isolation: int) -> LogOffsetMetadata:

@@ -332,7 +332,7 @@ class Broker:
         from twisted_broker.cluster.lifecycle import BrokerLifecycle
         from twisted_broker.cluster.observer import MetadataObserver
         from twisted_broker.coordinator.coordinator_context import coordinator_settings
-        from twisted_broker.coordinator.offsets_store import group_coordinator
+        from twisted_broker.coordinator.coordinator_publisher import build_group_coordinator
         from twisted_broker.replication.fetcher.fetcher_manager import ReplicaFetcherManager
         from twisted_broker.replication.replica_manager import ReplicaManager
 
@@ -378,7 +378,7 @@ class Broker:
         assert fetchers is not None
         config.subscribe(lambda live: fetchers.resize(live.integer("num.replica.fetchers")))
         forwarding = ForwardingManager(runtime, config.node_id, channel("forwarding"), lifecycle)
-        groups = group_coordinator(
+        groups = build_group_coordinator(
             runtime, config, replica_manager, observer, forwarding.create_topics, self._turns
         )
         config.subscribe(lambda live: groups.update_settings(coordinator_settings(live)))

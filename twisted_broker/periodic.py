@@ -18,7 +18,7 @@ from twisted.internet.task import LoopingCall
 from twisted.logger import Logger
 
 from twisted_broker.interfaces import IClock
-from twisted_broker.stalls import ROUND_STALL
+from twisted_broker.stall_tolerance import ROUND_STALL
 
 _log = Logger(namespace="replog")
 

@@ -13,7 +13,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 from unittest.mock import patch
 
-from twisted_broker.cluster import alter_partition
+from twisted_broker.cluster import alter_partition_decision
 from twisted_broker.log.leader_epochs import LeaderEpochFileCache
 from twisted_broker.replication.fetcher import fetcher_manager
 from twisted_broker.replication.partition.isr import CommittedIsr, IsrProposal
@@ -111,7 +111,7 @@ def isr_change_without_partition_epoch(stack: ExitStack) -> None:
         if sender != partition.leader:
             raise BrokerError(ErrorCode.INVALID_REQUEST)
 
-    stack.enter_context(patch.object(alter_partition, "_check_epochs", check))
+    stack.enter_context(patch.object(alter_partition_decision, "_check_epochs", check))
 
 
 def high_watermark_below_the_minimum_isr(stack: ExitStack) -> None:

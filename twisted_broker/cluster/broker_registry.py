@@ -36,7 +36,7 @@ from twisted_broker.image.entries import (
     is_reserved_directory,
 )
 from twisted_broker.image.metadata_image import METADATA_VERSION, MetadataImage
-from twisted_broker.stalls import SESSION_STALL_MS
+from twisted_broker.stall_tolerance import SESSION_STALL_MS
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.messages import metadata_records as records
 from twisted_broker.wire.messages.broker_lifecycle import (

@@ -12,7 +12,7 @@ records, and what happens by the clock: sessions that lapse, empty records, snap
 
 Source: Kafka's `QuorumController`; KIP-500, KIP-631, KIP-835; `RL 8.1`. Not here: what is decided
 (`broker_registry`, `topic_changes`, ...), the requests (`api/controller.py`), reading of the log by
-others (`metadata_fetch.py`).
+others (`raft_requests.py`).
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from twisted_broker.cluster.broker_registry import Sessions, fence
 from twisted_broker.cluster.cluster_view import ClusterView, with_dynamic_defaults
 from twisted_broker.cluster.features import INITIAL_LEVELS, SUPPORTED_FEATURES
 from twisted_broker.cluster.image_records import controller_record
-from twisted_broker.cluster.metadata_fetch import MetadataReaders
 from twisted_broker.cluster.metadata_log import MetadataLog
+from twisted_broker.cluster.raft_requests import RaftRequests
 from twisted_broker.cluster.records import TransactionBuffer
 from twisted_broker.cluster.topic_changes import new_uuid
 from twisted_broker.config import BrokerConfig, text_of
@@ -69,7 +69,7 @@ class Controller:
         self._on_fatal = on_fatal
         self.node_id = config.node_id
         self.sessions = Sessions(config.integer("broker.session.timeout.ms"))
-        self.readers = MetadataReaders(self)
+        self.raft_requests = RaftRequests(self)
         self.listeners: Sequence[Endpoint] = ()
         self.decided = self.committed = EMPTY
         self._config = config
@@ -150,7 +150,7 @@ class Controller:
     def stop(self) -> None:
         """Decides no more; what waits is refused. The log is closed (slow: it syncs)."""
         self._ticks.stop()
-        self.readers.close()
+        self.raft_requests.close()
         self._refuse_waiting()
         try:
             self.log.close()
@@ -220,7 +220,7 @@ class Controller:
             _, self.committed, done = self._waiting.popleft()
             if done is not None:
                 ready.append(done)
-        self.readers.wake()
+        self.raft_requests.wake()
         for done in ready:
             done.callback(upto - 1)
 
@@ -232,7 +232,7 @@ class Controller:
         )
         self._ticks.stop()
         self._refuse_waiting()
-        self.readers.close()
+        self.raft_requests.close()
         self._on_fatal(error)
 
     def _check_active(self) -> None:

@@ -27,7 +27,7 @@ from math import ceil, floor
 from twisted.logger import Logger
 
 from twisted_broker.interfaces import IClock, IDelayedCall
-from twisted_broker.stalls import DEADLINE_STALL_MS
+from twisted_broker.stall_tolerance import DEADLINE_STALL_MS
 
 _BITS = 6
 _SLOTS = 1 << _BITS

@@ -66,7 +66,7 @@ if TYPE_CHECKING:
     from twisted_broker.replication.fetcher.leader_endpoint import BrokerEndPoint
     from twisted_broker.replication.replica_manager import ReplicaManager
 
-_log = Logger(namespace="replog")
+_logger = Logger(namespace="replog")
 
 _PARTITIONS_A_TURN = 50
 
@@ -243,7 +243,7 @@ class Broker:
             raise
         self._undo.append(self._stop_logs)
         if "controller" in self.roles and not self._is_formatted:
-            _log.info(
+            _logger.info(
                 "formatted {path} as new cluster {id}",
                 path=self.metadata_directory,
                 id=self.cluster_id,
@@ -426,13 +426,13 @@ class Broker:
                 runtime.wall_ms,
                 runtime.random.getrandbits(128),
                 lambda error: self._copy_failed(path, error),
-                lambda text: _log.warn("{text}", text=text),
+                lambda text: _logger.warn("{text}", text=text),
             )
         except OSError as error:
             self.log_manager.directories.fail(path, error)
             return None, EMPTY
         if warning:
-            _log.error("{warning}", warning=warning)
+            _logger.error("{warning}", warning=warning)
         return copy, base
 
     def _copy_failed(self, path: str, error: BaseException) -> None:
@@ -646,7 +646,7 @@ class Broker:
             try:
                 await step()
             except Exception:
-                _log.failure("stopping goes on after a step that failed")
+                _logger.failure("stopping goes on after a step that failed")
 
     async def _stop_serving(self) -> None:
         await self.hand_over()

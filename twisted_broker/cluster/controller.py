@@ -46,7 +46,7 @@ from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.messages import metadata_records as records
 from twisted_broker.wire.schema import Record
 
-_log = Logger()
+_logger = Logger()
 _TICK_MS = 500
 OpenLog = Callable[[Callable[[int], None], Callable[[BaseException], None]], MetadataLog]
 
@@ -155,7 +155,7 @@ class Controller:
         try:
             self.log.close()
         except OSError as error:  # what was committed is durable already
-            _log.error(
+            _logger.error(
                 "the metadata log in {directory} was not closed: {error}",
                 directory=self.log.directory,
                 error=error,
@@ -225,7 +225,7 @@ class Controller:
             done.callback(upto - 1)
 
     def _log_failed(self, error: BaseException) -> None:
-        _log.critical(
+        _logger.critical(
             "the metadata log in {directory} failed: {error}",
             directory=self.log.directory,
             error=error,
@@ -256,7 +256,7 @@ class Controller:
         """What is due by time: lapsed sessions, an empty record, a snapshot."""
         now_ms = self.runtime.now_ms()
         for broker in self.sessions.lapsed(self.decided, now_ms):
-            _log.info(
+            _logger.info(
                 "broker {broker} was not heard for {timeout} ms and is fenced",
                 broker=broker.id,
                 timeout=self.sessions.timeout_ms,

@@ -24,7 +24,7 @@ from twisted_broker.image.metadata_image import MetadataDelta
 from twisted_broker.interfaces import Runtime, TopicPartition
 from twisted_broker.wire.messages import log_dirs as log_dirs_messages
 
-_log = Logger()
+_logger = Logger()
 _RETRY_MS = 500
 _Key = tuple[bytes, int]
 
@@ -83,7 +83,7 @@ class DirectoryAssignments:
     def _send(self) -> None:
         if not self._stopped:
             ensureDeferred(self._exchange()).addErrback(
-                lambda failure: _log.failure(
+                lambda failure: _logger.failure(
                     "the directories of replicas could not be reported", failure
                 )
             )
@@ -98,7 +98,7 @@ class DirectoryAssignments:
             self._unexpected_errors.worked()
             delay_ms = 0 if len(self._wanted) < len(sent) else _RETRY_MS
         except Exception as error:
-            _log.debug("the directories of replicas are reported again: {error}", error=error)
+            _logger.debug("the directories of replicas are reported again: {error}", error=error)
             self._unexpected_errors.failed(error)
         self._in_flight = False
         self._send_soon(delay_ms)

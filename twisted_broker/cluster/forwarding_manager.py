@@ -38,7 +38,7 @@ from twisted_broker.wire.messages.topics import (
 )
 from twisted_broker.wire.schema import decode_in_slices
 
-_log = Logger()
+_logger = Logger()
 T = TypeVar("T")
 
 
@@ -112,13 +112,13 @@ class ForwardingManager:
     def _created(self, outcome: CreateTopicsResponse | Failure, names: set[str]) -> None:
         self._creating -= names
         if isinstance(outcome, Failure):
-            _log.warn(
+            _logger.warn(
                 "topics {names} were not created: {error}", names=sorted(names), error=outcome.value
             )
             return
         for topic in outcome.topics:
             if topic.error_code not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
-                _log.warn(
+                _logger.warn(
                     "topic {name} was not created: {error}",
                     name=topic.name,
                     error=topic.error_message,

@@ -36,7 +36,7 @@ from twisted_broker.wire.primitives import NULL_UUID
 CHECKED_PER_STEP = 500
 WRITES_AT_ONCE = 100
 Walk = Iterator["Deferred[None] | None"]
-_log = Logger()
+_logger = Logger()
 
 
 class OffsetCleanup:
@@ -224,7 +224,7 @@ def _was_committed_for(topic_id: bytes, deleted: set[bytes]) -> bool:
 
 
 def _log_failure(failure: Failure, index: int) -> None:
-    _log.warn(
+    _logger.warn(
         "__consumer_offsets-{index}: offsets could not be removed and are tried again: {error}",
         index=index,
         error=failure.value,

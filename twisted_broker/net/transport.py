@@ -30,7 +30,7 @@ _DONE = ConnectionDone()
 _LOST = ConnectionLost()
 _MAX_ACCEPTS, _ACCEPT_PAUSE_SECONDS = 50, 1.0
 
-_log = Logger(namespace="replog.net")
+_logger = Logger(namespace="replog.net")
 
 
 class ThinServer(tcp.Server):
@@ -185,7 +185,7 @@ class ThinPort(tcp.Port):
                     continue
                 # EMFILE and its like: the connection stays in the backlog, so the port would be
                 # readable again at once and the reactor would spin.
-                _log.warn(
+                _logger.warn(
                     "port {port}: accepting is paused for one second: {error}",
                     port=self._realPortNumber,
                     error=error,
@@ -216,7 +216,7 @@ class ThinPort(tcp.Port):
                 port.transport(accepted, protocol, address, port, port.sessionno - 1, port.reactor)
             )
         except Exception:
-            _log.failure("an accepted connection could not be opened")
+            _logger.failure("an accepted connection could not be opened")
             accepted.close()
 
     def connectionLost(self, reason: Any) -> None:

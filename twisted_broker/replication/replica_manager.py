@@ -95,7 +95,7 @@ _WITHOUT_LOG_START = frozenset(
 _TOO_LARGE = frozenset({ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE})
 _CLIENT, _NONE = AppendOrigin.CLIENT, ErrorCode.NONE
 _AGAIN_SECONDS = 1.0
-_log = Logger()
+_logger = Logger()
 
 
 class ReplicaManager:
@@ -240,7 +240,7 @@ class ReplicaManager:
             self._draining = False
 
     def _effect_failed(self, event: Event) -> None:
-        _log.failure("an effect of {event} failed", event=event)
+        _logger.failure("an effect of {event} failed", event=event)
         event.partition.fail("an effect failed")
 
     def _drain_soon(self) -> None:
@@ -271,7 +271,7 @@ class ReplicaManager:
         if self._alter_partition is not None:
             answer = self._alter_partition.submit(event.partition.isr_proposal(event.pending))
             answer.addCallback(self._alter_partition_answered, event.partition, event.pending)
-            answer.addErrback(lambda failure: _log.failure("an ISR change was lost", failure))
+            answer.addErrback(lambda failure: _logger.failure("an ISR change was lost", failure))
 
     def _withdraw_alter_partition(self, event: BecameFollower | ReplicaStopped) -> None:
         if self._alter_partition is not None:
@@ -294,7 +294,7 @@ class ReplicaManager:
             self.isr_shrinks += 1
 
     def _log_failure(self, event: PartitionFailed) -> None:
-        _log.error(
+        _logger.error(
             "{partition} is offline: {reason}",
             partition=event.partition.topic_partition,
             reason=event.reason,
@@ -516,7 +516,7 @@ class ReplicaManager:
                 error_message=message,
                 record_errors=refused,
             )
-        _log.failure("an append to {partition} failed", partition=topic_partition)
+        _logger.failure("an append to {partition} failed", partition=topic_partition)
         return AppendOutcome(topic_partition, ErrorCode.UNKNOWN_SERVER_ERROR)
 
     def _count_failed_append(
@@ -611,7 +611,7 @@ class ReplicaManager:
                 self.directory_failed(error.directory, error.cause)
             return FetchPartitionResult(request, error.code)
         stats.failed_fetches += 1
-        _log.failure("a read of {partition} failed", partition=request.topic_partition)
+        _logger.failure("a read of {partition} failed", partition=request.topic_partition)
         return FetchPartitionResult(request, ErrorCode.UNKNOWN_SERVER_ERROR)
 
     @staticmethod

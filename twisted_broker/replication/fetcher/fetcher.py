@@ -56,7 +56,7 @@ from twisted_broker.replication.partition.partition_history import older_metadat
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.records import CorruptRecordError
 
-_log = Logger()
+_logger = Logger()
 _EXPECTED = frozenset(  # what a change of leadership looks like from here, for a moment
     {
         ErrorCode.NOT_LEADER_OR_FOLLOWER,
@@ -175,7 +175,7 @@ class Fetcher:
                     reason = f"its leader leads at epoch {initial.leader_epoch}"
                     self.partition_failed(topic_partition, older_metadata(latest_epoch, reason))
             except BrokerError as error:
-                _log.error(
+                _logger.error(
                     "{fetcher} cannot fetch {partition}: {error}",
                     fetcher=self.name,
                     partition=topic_partition,
@@ -223,7 +223,7 @@ class Fetcher:
             except CancelledError:
                 return
             except Exception:
-                _log.failure("a round of {fetcher} failed", fetcher=self.name)
+                _logger.failure("a round of {fetcher} failed", fetcher=self.name)
                 self.partitions_with_errors(self.state.partitions)
                 worked = False
             if not worked and not self._stopped:
@@ -292,7 +292,7 @@ class Fetcher:
             return None
         if self._unreachable:
             self._unreachable = False
-            _log.info(
+            _logger.info(
                 "{fetcher} reaches {leader} again", fetcher=self.name, leader=self.leader.endpoint
             )
         return answers
@@ -342,7 +342,7 @@ class Fetcher:
         try:
             info = self._target.process_partition_data(topic_partition, requested, fetched)
         except CorruptRecordError as error:
-            _log.error(
+            _logger.error(
                 "{fetcher}: records of {partition} from {offset} on are corrupt, fetching again: "
                 "{error}",
                 fetcher=self.name,
@@ -355,7 +355,7 @@ class Fetcher:
             return False
         except Exception as error:
             if not isinstance(error, BrokerError):
-                _log.failure("{partition} cannot be appended to", partition=topic_partition)
+                _logger.failure("{partition} cannot be appended to", partition=topic_partition)
             self.partition_failed(topic_partition, error)
             return True
         if info is None:
@@ -504,7 +504,7 @@ class Fetcher:
         self, topic_partition: TopicPartition, reason: BaseException | str
     ) -> None:
         """It is not fetched any more until it is added again."""
-        _log.error(
+        _logger.error(
             "{fetcher} stops fetching {partition}: {reason}",
             fetcher=self.name,
             partition=topic_partition,
@@ -529,7 +529,7 @@ class Fetcher:
             )
         elif outcome is FetchOutcome.RETRY:
             if error not in _EXPECTED:
-                _log.error(
+                _logger.error(
                     "{fetcher} is refused {partition}: {error}",
                     fetcher=self.name,
                     partition=topic_partition,
@@ -545,7 +545,7 @@ class Fetcher:
             return
         if not self._unreachable:
             self._unreachable = True
-            _log.warn(
+            _logger.warn(
                 "{fetcher} does not reach {leader}, tries again: {error}",
                 fetcher=self.name,
                 leader=self.leader.endpoint,

@@ -43,7 +43,7 @@ from twisted_broker.replication.fetcher.leader_endpoint import (
 from twisted_broker.replication.live_brokers import ImageSource
 from twisted_broker.replication.partition.partition import Partition
 
-_log = Logger()
+_logger = Logger()
 _SMALLEST = -(2**31)
 METADATA_VERSION = "metadata.version"
 Connect = Callable[[BrokerEndPoint, str], Connection]
@@ -148,7 +148,7 @@ class FetcherManager:
         """
         if count == self.count:
             return
-        _log.info("{before} fetchers per leader become {after}", before=self.count, after=count)
+        _logger.info("{before} fetchers per leader become {after}", before=self.count, after=count)
         self.count = count
         moving: dict[TopicPartition, FollowedPartition] = {}
         for fetcher in self.fetchers.values():
@@ -228,7 +228,7 @@ class ReplicaFetcherManager(FetcherManager):
         """
         led = [str(each.topic_partition) for each in waiting if each.leader_id >= 0]
         if led:
-            _log.info(
+            _logger.info(
                 "{count} partition(s) wait for a leader that is not there: {first} ...",
                 count=len(led),
                 first=", ".join(led[:3]),

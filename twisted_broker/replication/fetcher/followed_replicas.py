@@ -41,7 +41,7 @@ from twisted_broker.replication.partition.partition_history import Truncation
 if TYPE_CHECKING:
     from twisted_broker.log.log import Log
 
-_log = Logger()
+_logger = Logger()
 
 
 class FetchOffsetMismatch(Exception):
@@ -105,7 +105,7 @@ class FollowedReplicas:
             wall_ms = self._replicas.runtime.wall_ms()
             info = partition.append_as_follower(fetched.records, requested.leader_epoch, wall_ms)
             if 0 <= info.first_offset < requested.fetch_offset:
-                _log.info(
+                _logger.info(
                     "{log} begins at {first}, with the batch that {end} is in",
                     log=topic_partition,
                     first=info.first_offset,
@@ -167,7 +167,7 @@ class FollowedReplicas:
                 f"{partition.followed_log().log_end_offset}, and "
                 "replog.refuse.unclean.truncation is on"
             )
-        _log.warn(
+        _logger.warn(
             "{partition} is out of its leader's range: it goes on from {offset}",
             partition=topic_partition,
             offset=reset.offset,
@@ -198,6 +198,6 @@ class FollowedReplicas:
 
 def _log_truncation(truncation: Truncation) -> None:
     if truncation.below_high_watermark:
-        _log.warn("{truncation}", truncation=truncation)
+        _logger.warn("{truncation}", truncation=truncation)
     else:
-        _log.info("{truncation}", truncation=truncation)
+        _logger.info("{truncation}", truncation=truncation)

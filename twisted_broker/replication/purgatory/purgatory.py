@@ -28,7 +28,7 @@ from twisted.logger import Logger
 
 from twisted_broker.replication.purgatory.timing_wheel import Timer, TimingWheel
 
-_log = Logger()
+_logger = Logger()
 
 
 class Operation(Protocol):
@@ -68,7 +68,7 @@ class DelayedOperation(Timer):
             if not operation.is_complete(changed):
                 return False
         except Exception:
-            _log.failure("a waiting operation failed")
+            _logger.failure("a waiting operation failed")
         self._leave()
         return True
 

@@ -84,7 +84,6 @@ class TimingWheel:
         "_clock",
         "_elapsed_ms",
         "_levels",
-        "_log",
         "_occupied",
         "_origin",
         "_reading",
@@ -102,7 +101,6 @@ class TimingWheel:
         self._call: IDelayedCall | None = None
         self._call_at_ms = -1
         self._reading = False
-        self._log = Logger()
         self.size = 0
 
     def add(self, timer: Timer, delay_ms: int) -> None:
@@ -229,4 +227,4 @@ class TimingWheel:
         try:
             expired()
         except Exception:
-            self._log.failure("a timer failed")
+            _logger.failure("a timer failed")

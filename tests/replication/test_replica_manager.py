@@ -233,7 +233,7 @@ def test_a_shrunken_isr_answers_after_append():
     outcome, done = parked_produce(fixture)
     fixture.partition().isr_state = CommittedIsr(frozenset({1}))
     fixture.partition().log.set_high_watermark(2)
-    fixture.replicas.produce_purgatory.check(TP)
+    fixture.replicas.produce_purgatory.check_and_complete(TP)
     assert (done, outcome.error) == ([None], ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
 
 

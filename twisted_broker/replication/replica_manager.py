@@ -178,7 +178,7 @@ class ReplicaManager:
         self.sessions = FetchSessionCache(
             config.integer("max.incremental.fetch.session.cache.slots"),
             runtime.random,
-            lambda: IdlePartitions(self.partitions, self._brokers, self.fetch_purgatory.watch_too),
+            lambda: IdlePartitions(self.partitions, self._brokers, self.fetch_purgatory.also_watch),
         )
         self._high_watermarks = HighWatermarkCheckpoint(
             runtime.files, log_manager.directories.worker, log_manager.directories.fail
@@ -257,15 +257,15 @@ class ReplicaManager:
 
     def _check_produces(self, event: Event) -> None:
         if self.produce_purgatory.waiting:
-            self.produce_purgatory.check(event.partition.topic_partition)
+            self.produce_purgatory.check_and_complete(event.partition.topic_partition)
 
     def _check_fetches(self, event: Event) -> None:
         if self.fetch_purgatory.waiting:
-            self.fetch_purgatory.check(event.partition.topic_partition)
+            self.fetch_purgatory.check_and_complete(event.partition.topic_partition)
 
     def _check_delete_records(self, event: Event) -> None:
         if self.delete_records_purgatory.waiting:
-            self.delete_records_purgatory.check(event.partition.topic_partition)
+            self.delete_records_purgatory.check_and_complete(event.partition.topic_partition)
 
     def _submit_alter_partition(self, event: IsrChangeWanted) -> None:
         if self._alter_partition is not None:
@@ -556,7 +556,10 @@ class ReplicaManager:
         """
         operation = DelayedProduce(outcomes, self._partition_of, acks)
         return (
-            self.produce_purgatory.wait(operation, operation.keys, max(0, timeout_ms)) or _fired()
+            self.produce_purgatory.try_complete_else_watch(
+                operation, operation.keys, max(0, timeout_ms)
+            )
+            or _fired()
         )
 
     # fetching
@@ -649,7 +652,9 @@ class ReplicaManager:
             result.release()
         operation = DelayedFetch(params, first_read, self._partition_of, session)
         waiting = (
-            self.fetch_purgatory.wait(operation, operation.keys, params.max_wait_ms, tried=True)
+            self.fetch_purgatory.try_complete_else_watch(
+                operation, operation.keys, params.max_wait_ms, tried=True
+            )
             or _fired()
         )  # the read was the first try
         return waiting.addCallback(self._read_again, operation)
@@ -692,7 +697,9 @@ class ReplicaManager:
         """Fires when all live replicas moved, or after `timeout_ms`."""
         operation = DelayedDeleteRecords(outcomes, self._partition_of)
         return (
-            self.delete_records_purgatory.wait(operation, operation.keys, max(0, timeout_ms))
+            self.delete_records_purgatory.try_complete_else_watch(
+                operation, operation.keys, max(0, timeout_ms)
+            )
             or _fired()
         )
 

@@ -29,6 +29,7 @@ from twisted.logger import Logger
 from twisted_broker.interfaces import IClock, IDelayedCall
 from twisted_broker.stall_tolerance import DEADLINE_STALL_MS
 
+_logger = Logger()
 _BITS = 6
 _SLOTS = 1 << _BITS
 _MASK = _SLOTS - 1

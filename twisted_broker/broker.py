@@ -54,10 +54,10 @@ from twisted_broker.wire.primitives import uuid_text
 
 if TYPE_CHECKING:
     from twisted_broker.cluster.alter_partition_manager import AlterPartitionManager
+    from twisted_broker.cluster.broker_lifecycle_manager import BrokerLifecycleManager
     from twisted_broker.cluster.controller import Controller
     from twisted_broker.cluster.directory_assignments import DirectoryAssignments
     from twisted_broker.cluster.forwarding_manager import ForwardingManager
-    from twisted_broker.cluster.lifecycle import BrokerLifecycle
     from twisted_broker.cluster.metadata_copy import MetadataCopy
     from twisted_broker.cluster.observer import MetadataObserver
     from twisted_broker.coordinator.group_coordinator import GroupCoordinator
@@ -87,7 +87,7 @@ class BrokerComponents:
     """What a node with the role `broker` consists of besides its logs."""
 
     observer: MetadataObserver
-    lifecycle: BrokerLifecycle
+    lifecycle: BrokerLifecycleManager
     alter_partition: AlterPartitionManager
     replica_manager: ReplicaManager
     fetchers: ReplicaFetcherManager
@@ -325,11 +325,11 @@ class Broker:
 
     async def _start_broker(self) -> None:
         from twisted_broker.cluster.alter_partition_manager import AlterPartitionManager
+        from twisted_broker.cluster.broker_lifecycle_manager import BrokerLifecycleManager
         from twisted_broker.cluster.controller_channel import ControllerChannel
         from twisted_broker.cluster.directory_assignments import DirectoryAssignments
         from twisted_broker.cluster.features import BROKER_FEATURES
         from twisted_broker.cluster.forwarding_manager import ForwardingManager
-        from twisted_broker.cluster.lifecycle import BrokerLifecycle
         from twisted_broker.cluster.observer import MetadataObserver
         from twisted_broker.coordinator.coordinator_context import coordinator_settings
         from twisted_broker.coordinator.coordinator_publisher import build_group_coordinator
@@ -354,7 +354,9 @@ class Broker:
         def channel(purpose: str) -> ControllerChannel:
             return ControllerChannel(runtime, observer, f"broker-{config.node_id}-{purpose}")
 
-        lifecycle = BrokerLifecycle(runtime, config, observer, channel("lifecycle"), self._on_fatal)
+        lifecycle = BrokerLifecycleManager(
+            runtime, config, observer, channel("lifecycle"), self._on_fatal
+        )
         alter_partition = AlterPartitionManager(
             runtime, config.node_id, channel("alter-partition"), lifecycle
         )

@@ -19,7 +19,11 @@ from typing import Any
 from twisted.internet.defer import Deferred, ensureDeferred, succeed
 from twisted.logger import Logger
 
-from twisted_broker.cluster.controller_channel import ControllerChannel, Member, check_answer
+from twisted_broker.cluster.controller_channel import (
+    ControllerChannel,
+    RegisteredBroker,
+    check_answer,
+)
 from twisted_broker.cluster.unexpected_errors import UnexpectedErrors
 from twisted_broker.interfaces import Runtime
 from twisted_broker.replication.partition.isr import IsrAnswer, IsrProposal
@@ -37,7 +41,7 @@ class AlterPartitionManager:
     """
 
     def __init__(
-        self, runtime: Runtime, node_id: int, channel: ControllerChannel, member: Member
+        self, runtime: Runtime, node_id: int, channel: ControllerChannel, member: RegisteredBroker
     ) -> None:
         self._runtime, self._node_id, self._channel, self._member = (
             runtime,

@@ -1,6 +1,6 @@
 """A broker's membership: registration, heartbeats, controlled shutdown.
 
-Owns `BrokerLifecycle`.
+Owns `BrokerLifecycleManager`.
 
     starting --(registered, caught up)--> recovery --(ready, answered unfenced)-----> running
                                                                                           |
@@ -59,7 +59,7 @@ def _stopped(failure: Failure) -> None:
     failure.trap(CancelledError)
 
 
-class BrokerLifecycle:
+class BrokerLifecycleManager:
     """`caught_up`: the image includes our registration; `unfenced`: clients may be served. The
     first fails when registration is hopeless.
 

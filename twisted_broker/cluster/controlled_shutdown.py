@@ -15,7 +15,7 @@ Owns `ControlledShutdown`, of one broker.
 Source: Kafka's `BrokerServer.shutdown` waits five minutes for its controller, alive or not, which
 has no setting. Supervisors kill sooner than that (docker after 10 s, Kubernetes after 30 s), and a
 broker that is killed must recover its logs. Not here: the heartbeats that announce it
-(`lifecycle.py`, `Broker.hand_over`); the controller's side, which moves the leaders
+(`broker_lifecycle_manager.py`, `Broker.hand_over`); the controller's side, which moves the leaders
 (`broker_registry.py`: `heartbeat`).
 """
 

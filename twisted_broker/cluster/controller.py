@@ -23,7 +23,7 @@ from collections.abc import Callable, Mapping, Sequence
 from twisted.internet.defer import Deferred, fail, succeed
 from twisted.logger import Logger
 
-from twisted_broker.cluster.broker_registry import Sessions, fence
+from twisted_broker.cluster.broker_registry import BrokerSessions, fence
 from twisted_broker.cluster.cluster_view import ClusterView, with_dynamic_defaults
 from twisted_broker.cluster.features import INITIAL_LEVELS, SUPPORTED_FEATURES
 from twisted_broker.cluster.image_records import controller_record
@@ -68,7 +68,7 @@ class Controller:
         self.log = open_log(self._committed, self._log_failed)
         self._on_fatal = on_fatal
         self.node_id = config.node_id
-        self.sessions = Sessions(config.integer("broker.session.timeout.ms"))
+        self.sessions = BrokerSessions(config.integer("broker.session.timeout.ms"))
         self.raft_requests = RaftRequests(self)
         self.listeners: Sequence[Endpoint] = ()
         self.decided = self.committed = EMPTY

@@ -17,7 +17,11 @@ from collections.abc import Callable
 from twisted.internet.defer import ensureDeferred
 from twisted.logger import Logger
 
-from twisted_broker.cluster.controller_channel import ControllerChannel, Member, check_answer
+from twisted_broker.cluster.controller_channel import (
+    ControllerChannel,
+    RegisteredBroker,
+    check_answer,
+)
 from twisted_broker.cluster.unexpected_errors import UnexpectedErrors
 from twisted_broker.image.entries import LOST, UNASSIGNED
 from twisted_broker.image.metadata_image import MetadataDelta
@@ -39,7 +43,7 @@ class DirectoryAssignments:
         runtime: Runtime,
         node_id: int,
         channel: ControllerChannel,
-        member: Member,
+        member: RegisteredBroker,
         located: Callable[[TopicPartition], bytes | None],
     ) -> None:
         self._runtime, self._node_id, self._channel, self._member, self._located = (

@@ -11,7 +11,7 @@ Owns `Registration`, and the words for a node id that another process has.
 3. A refusal that may pass is logged once for each reason, not at each try.
 
 Source: Kafka's `BrokerLifecycleManager` (which does not register anew); KRAFT 3.4; `RL 8.2`. Not
-here: heartbeats (`lifecycle.py`).
+here: heartbeats (`broker_lifecycle_manager.py`).
 """
 
 from __future__ import annotations

@@ -31,6 +31,7 @@ from twisted.logger import Logger
 from twisted_broker.coordinator.classic_group import ClassicGroup, group_from_snapshot
 from twisted_broker.coordinator.coordinator_shard import CoordinatorShard
 from twisted_broker.coordinator.group_entry import GroupEntry
+from twisted_broker.coordinator.group_offsets import GroupOffsets
 from twisted_broker.coordinator.group_records import (
     GroupRecord,
     GroupSnapshot,
@@ -38,7 +39,6 @@ from twisted_broker.coordinator.group_records import (
     OffsetRecord,
     read_record,
 )
-from twisted_broker.coordinator.offsets import GroupOffsets
 from twisted_broker.wire.batch_fields import (
     ATTRIBUTES,
     BASE_OFFSET,

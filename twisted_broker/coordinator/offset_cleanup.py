@@ -28,8 +28,8 @@ from twisted_broker.coordinator.coordinator_context import CoordinatorContext
 from twisted_broker.coordinator.coordinator_shard import CoordinatorShard, CoordinatorState
 from twisted_broker.coordinator.group_deletion import GroupDeletion
 from twisted_broker.coordinator.group_entry import GroupEntry
+from twisted_broker.coordinator.group_offsets import TopicPartition
 from twisted_broker.coordinator.offset_metadata_manager import TOMBSTONES_PER_BATCH, in_batches
-from twisted_broker.coordinator.offsets import TopicPartition
 from twisted_broker.periodic import PeriodicTask
 from twisted_broker.wire.primitives import NULL_UUID
 

@@ -546,14 +546,14 @@ def test_an_effect_that_raises_fails_its_partition_only(monkeypatch):
     fixture.topic("other", None, OTHER_ID)
     _, done = parked_fetch(fixture, consumer(), at(0, OTHER))
     parked_fetch(fixture)
-    real = fixture.replicas.fetch_purgatory.__class__.check
+    real = fixture.replicas.fetch_purgatory.__class__.check_and_complete
 
     def broken(purgatory, key):
         if key == TP and not fixture.partition().offline:
             raise RuntimeError("effect")
         return real(purgatory, key)
 
-    monkeypatch.setattr(fixture.replicas.fetch_purgatory.__class__, "check", broken)
+    monkeypatch.setattr(fixture.replicas.fetch_purgatory.__class__, "check_and_complete", broken)
     fixture.replicas.produce([(TP, batch()), (OTHER, batch())], 1)
     assert done == [None]
     assert fixture.produce().error == ErrorCode.KAFKA_STORAGE_ERROR

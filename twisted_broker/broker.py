@@ -44,7 +44,12 @@ from twisted_broker.net.connection_limits import (
     ConnectionFactory,
     DescriptorShares,
 )
-from twisted_broker.net.listeners import EndPoint, ListenerPlan, OpenListeners, plan_listeners
+from twisted_broker.net.listeners import (
+    ConfiguredListener,
+    ListenerPlan,
+    OpenListeners,
+    plan_listeners,
+)
 from twisted_broker.net.request_bytes import RequestBytes
 from twisted_broker.security.acl import AllowAll
 from twisted_broker.settings import INT_MAX, ConfigError
@@ -298,7 +303,7 @@ class Broker:
             self.config.text("metadata.log.dir") or self.config.log_directories[0]
         )
 
-    async def _listen(self, endpoint: EndPoint, is_controller: bool) -> Listener:
+    async def _listen(self, endpoint: ConfiguredListener, is_controller: bool) -> Listener:
         """Opens a port; for a broker's port, clients wait until they are let in."""
         advertised = self.plan.advertised.get(endpoint.name, endpoint)
         dispatcher = Dispatcher(
@@ -318,7 +323,7 @@ class Broker:
         self._factories.append(factory)
         self._dispatchers.append(dispatcher)
         dispatcher.listener = await self._open.open(
-            endpoint, factory, advertised, is_controller, let_in=is_controller
+            endpoint, factory, advertised, is_controller, start_accepting=is_controller
         )
         self.listeners.append(dispatcher.listener)
         return dispatcher.listener
@@ -491,7 +496,7 @@ class Broker:
     def _set_advertised_listeners(self) -> None:
         """What is advertised becomes part of the configuration, with the ports that were found."""
         advertised = ",".join(
-            str(EndPoint(each.name, each.host, each.port))
+            str(ConfiguredListener(each.name, each.host, each.port))
             for each in self.listeners
             if not each.is_controller
         )
@@ -562,7 +567,7 @@ class Broker:
         lifecycle.ready_to_unfence()
         await lifecycle.unfenced
         role.groups.start()
-        self._open.let_in()
+        self._open.start_accepting()
 
     # while running
 

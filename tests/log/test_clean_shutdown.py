@@ -125,7 +125,7 @@ _STEPS: dict[str, tuple[Any, str]] = {
     "registration": (BrokerLifecycleManager, "start"),
     "the first roles": (composition.Broker, "_take_delta"),
     "the fence": (BrokerLifecycleManager, "ready_to_unfence"),
-    "letting clients in": (OpenListeners, "let_in"),
+    "letting clients in": (OpenListeners, "start_accepting"),
 }
 
 

@@ -63,7 +63,7 @@ _SMALL, _READ_AT_ONCE, _JOINED = 16384, 262144, 65536
 _API_VERSIONS = 18
 _TIMED = 63
 
-_log = Logger(namespace="replog.api")
+_logger = Logger(namespace="replog.api")
 
 Steps = Coroutine[Any, Any, Any]
 
@@ -388,7 +388,7 @@ class Dispatcher:
         try:
             await context.in_slices(encode_in_slices(response, served.version, parts))
         except Exception:
-            _log.failure(
+            _logger.failure(
                 "the answer of {name} v{version} cannot be written",
                 name=served.route.name,
                 version=served.version,
@@ -398,7 +398,7 @@ class Dispatcher:
         return EncodedAnswer(_whole(served, context, parts))
 
     def _log_failure(self, served: BoundRoute, context: RequestContext) -> None:
-        _log.failure(
+        _logger.failure(
             "{name} v{version} from {client} failed",
             name=served.route.name,
             version=served.version,
@@ -482,7 +482,7 @@ class Dispatcher:
         try:
             (served.write or served.writer())(response, parts)
         except Exception:
-            _log.failure(
+            _logger.failure(
                 "the answer of {name} v{version} cannot be written",
                 name=served.route.name,
                 version=served.version,

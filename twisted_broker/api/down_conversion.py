@@ -67,7 +67,7 @@ async def _convert(result: FetchPartitionResult, magic: int, clock: Any, done: i
         return done
     except (SliceGone, OSError) as gone:
         raise WireError(f"records of an answer are gone: {gone}") from None
-    if pieces or not result.cut_short:
+    if pieces or not result.first_entry_incomplete:
         result.release()
         result.converted = pieces
     return done

@@ -30,7 +30,7 @@ from twisted_broker.wire.errors import BrokerError, ErrorCode
 
 GROUPS_CHECKED_FOR_EVICTION = 1000
 SESSIONS_PER_STEP = 100
-_log = Logger()
+_logger = Logger()
 
 
 class CoordinatorRuntime:
@@ -80,12 +80,12 @@ class CoordinatorRuntime:
             self._loading_failed(shard, error)
             return
         except Exception as error:
-            _log.failure("loading __consumer_offsets-{index} failed", index=shard.index)
+            _logger.failure("loading __consumer_offsets-{index} failed", index=shard.index)
             self._loading_failed(shard, error)
             return
         shard.state = CoordinatorState.ACTIVE
         if shard.groups:
-            _log.info(
+            _logger.info(
                 "__consumer_offsets-{index}: {count} groups loaded",
                 index=shard.index,
                 count=len(shard.groups),
@@ -101,7 +101,7 @@ class CoordinatorRuntime:
                     return
 
     def _loading_failed(self, shard: CoordinatorShard, error: Exception) -> None:
-        _log.error(
+        _logger.error(
             "__consumer_offsets-{index} cannot be read, its groups are not served: {error}",
             index=shard.index,
             error=error,
@@ -147,5 +147,7 @@ class CoordinatorRuntime:
                     return
         if not self._is_limit_logged:
             self._is_limit_logged = True
-            _log.error("{count} groups: no more are taken", count=self._context.settings.max_groups)
+            _logger.error(
+                "{count} groups: no more are taken", count=self._context.settings.max_groups
+            )
         raise BrokerError(ErrorCode.COORDINATOR_NOT_AVAILABLE)

@@ -28,15 +28,15 @@ from twisted_broker.coordinator.coordinator_context import CoordinatorContext
 from twisted_broker.coordinator.coordinator_shard import CoordinatorShard, CoordinatorState
 from twisted_broker.coordinator.group_deletion import GroupDeletion
 from twisted_broker.coordinator.group_entry import GroupEntry
+from twisted_broker.coordinator.group_offsets import TopicPartition
 from twisted_broker.coordinator.offset_metadata_manager import TOMBSTONES_PER_BATCH, in_batches
-from twisted_broker.coordinator.offsets import TopicPartition
 from twisted_broker.periodic import PeriodicTask
 from twisted_broker.wire.primitives import NULL_UUID
 
 CHECKED_PER_STEP = 500
 WRITES_AT_ONCE = 100
 Walk = Iterator["Deferred[None] | None"]
-_log = Logger()
+_logger = Logger()
 
 
 class OffsetCleanup:
@@ -224,7 +224,7 @@ def _was_committed_for(topic_id: bytes, deleted: set[bytes]) -> bool:
 
 
 def _log_failure(failure: Failure, index: int) -> None:
-    _log.warn(
+    _logger.warn(
         "__consumer_offsets-{index}: offsets could not be removed and are tried again: {error}",
         index=index,
         error=failure.value,

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 CREATION_TIMEOUT_MS = 30_000
 WAIT_MS = 1_000
 _NOT_ERRORS = (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS)
-_log = Logger()
+_logger = Logger()
 
 CreateTopics = Callable[[CreateTopicsRequest], "Deferred[CreateTopicsResponse]"]
 """Sends a request to the controller on this broker's own behalf."""
@@ -155,11 +155,11 @@ class OffsetsTopic:
         for topic in response.topics:
             if topic.error_code not in _NOT_ERRORS:
                 error = ErrorCode(topic.error_code).name  # type: ignore[call-arg]
-                _log.error("{topic} was not created: {error}", topic=OFFSETS_TOPIC, error=error)
+                _logger.error("{topic} was not created: {error}", topic=OFFSETS_TOPIC, error=error)
                 self._end_waits()
         self.image_changed()
 
     def _failed(self, failure: Failure) -> None:
         self.is_being_created = False
-        _log.warn("{topic} was not created: {error}", topic=OFFSETS_TOPIC, error=failure.value)
+        _logger.warn("{topic} was not created: {error}", topic=OFFSETS_TOPIC, error=failure.value)
         self._end_waits()

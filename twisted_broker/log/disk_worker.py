@@ -28,7 +28,7 @@ T = TypeVar("T")
 _Report = Callable[[Any, BaseException | None], None]
 _Job = tuple[Callable[[], Any], _Report]
 _THREADS = 8
-_log = Logger()
+_logger = Logger()
 
 
 class DiskThread:
@@ -103,7 +103,7 @@ class DiskThread:
             try:
                 report(result, error)
             except Exception:
-                _log.failure("the callback of a disk job failed")
+                _logger.failure("the callback of a disk job failed")
             reports.popleft()
 
 

@@ -24,7 +24,7 @@ from twisted_broker.log.errors import is_out_of_descriptors
 from twisted_broker.log.log import Log
 from twisted_broker.log.log_directory import LogDirectory
 
-_log = Logger()
+_logger = Logger()
 _AGAIN_SECONDS, _WARN_AGAIN_MS = 1.0, 60_000
 
 
@@ -51,7 +51,7 @@ class LogDirectories:
         self._warned_ms: int | None = None
 
     def _warn(self, text: str) -> None:
-        _log.warn("{text}", text=text)
+        _logger.warn("{text}", text=text)
 
     def online(self) -> list[LogDirectory]:
         return [directory for directory in self.by_path.values() if directory.failed is None]
@@ -95,14 +95,14 @@ class LogDirectories:
             self._warn_out_of_descriptors(path, error)
             return
         directory.failed = error
-        _log.error("log directory {path} is offline: {error}", path=path, error=error)
+        _logger.error("log directory {path} is offline: {error}", path=path, error=error)
         self._failed(directory, error)
 
     def _warn_out_of_descriptors(self, path: str, error: OSError) -> None:
         now_ms = self._runtime.now_ms()
         if self._warned_ms is None or now_ms - self._warned_ms >= _WARN_AGAIN_MS:
             self._warned_ms = now_ms
-            _log.error(
+            _logger.error(
                 "{path}: {error}: a higher limit of open files (ulimit -n, LimitNOFILE), or a "
                 "lower max.connections, is needed",
                 path=path,
@@ -125,7 +125,7 @@ class LogDirectories:
                 if again is not None and is_out_of_descriptors(error):
                     self.call_later(_AGAIN_SECONDS, again)
             elif error is not None and not isinstance(error, OSError):
-                _log.error("disk job failed: {error!r}", error=error)
+                _logger.error("disk job failed: {error!r}", error=error)
 
         if directory.failed is None:
             directory.disk.submit(job, done)

@@ -39,7 +39,7 @@ from twisted_broker.periodic import PeriodicTasks
 from twisted_broker.settings import INT_MAX
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 
-_log = Logger()
+_logger = Logger()
 _LONGEST_NAME = 255
 _NEVER_MS = 2**40
 
@@ -363,7 +363,7 @@ class LogManager:
                 except OutOfDescriptors:
                     pass  # it comes again
                 except LogDirFailure:
-                    _log.error("retention stopped on {log}", log=log.topic_partition)
+                    _logger.error("retention stopped on {log}", log=log.topic_partition)
             if log.log_start_offset != before and self.log_start_moved is not None:
                 self.log_start_moved(log)
 
@@ -407,7 +407,7 @@ class LogManager:
 
         def done(_: None, error: BaseException | None) -> None:
             if error is not None:
-                _log.error(
+                _logger.error(
                     "log directory {path} did not close cleanly: {error!r}",
                     path=directory.path,
                     error=error,

@@ -40,7 +40,7 @@ PIPELINED_BYTES = 8 << 20
 _PRODUCE = b"\0\0"
 _LONG = 32768
 
-_log = Logger(namespace="replog.net")
+_logger = Logger(namespace="replog.net")
 
 Answer = bytes | list[Any] | None
 
@@ -305,7 +305,7 @@ class KafkaConnection(Protocol):
         announced.
         """
         if not self.closing:
-            _log.warn(
+            _logger.warn(
                 "{client} is disconnected: {reason}",
                 client=self.client_host,
                 reason=one_line(reason),

@@ -31,7 +31,7 @@ from twisted_broker.interfaces import IDelayedCall, Runtime
 from twisted_broker.net.connection import Dispatch, KafkaConnection
 from twisted_broker.net.request_bytes import RequestBytes
 from twisted_broker.settings import INT_MAX
-from twisted_broker.stalls import SILENCE_STALL_SECONDS
+from twisted_broker.stall_tolerance import SILENCE_STALL_SECONDS
 
 _ROUNDS = 10
 _OTHERS, _OF_A_DIRECTORY, _MOST_OF_CONTROLLER = 64, 12, 4096

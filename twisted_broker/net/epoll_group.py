@@ -38,7 +38,7 @@ _DONE = Failure(ConnectionDone())
 _LOST = Failure(ConnectionLost())
 
 
-_log = Logger(namespace="replog.net")
+_logger = Logger(namespace="replog.net")
 
 
 @implementer(IReadDescriptor)
@@ -150,7 +150,7 @@ class EpollGroup:
             ):
                 why = transport.doWrite()
         except Exception:
-            _log.failure("a connection failed")
+            _logger.failure("a connection failed")
             why = _LOST.value
         if why is not None:
             self._drop(transport, _DONE if isinstance(why, ConnectionDone) else _LOST)

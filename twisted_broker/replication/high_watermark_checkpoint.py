@@ -28,7 +28,7 @@ from twisted_broker.log.errors import CheckpointError
 if TYPE_CHECKING:
     from twisted_broker.log.log import Log
 
-_log = Logger()
+_logger = Logger()
 
 
 class HighWatermarkCheckpoint:
@@ -63,7 +63,7 @@ class HighWatermarkCheckpoint:
         try:
             return read_offsets(self._files, directory, HIGH_WATERMARK)
         except CheckpointError as error:
-            _log.warn("{error}: high watermarks start at the log starts", error=error)
+            _logger.warn("{error}: high watermarks start at the log starts", error=error)
             return {}
 
     def write(self, logs: Iterable[Log]) -> None:
@@ -103,7 +103,7 @@ class HighWatermarkCheckpoint:
         elif isinstance(error, OSError):
             self._failed(directory, error)
         else:
-            _log.error(
+            _logger.error(
                 "the high watermarks of {directory} were not written: {error!r}",
                 directory=directory,
                 error=error,

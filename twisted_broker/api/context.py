@@ -15,12 +15,12 @@ from __future__ import annotations
 from collections.abc import Generator, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from twisted_broker.net.listeners import Listener
+from twisted_broker.net.listeners import ListenerName
 from twisted_broker.security.acl import CLUSTER_NAME, Authorizer, Operation, ResourceType
 from twisted_broker.security.principal import ANONYMOUS, Principal
 from twisted_broker.turns import SLICE_ELEMENTS, Turns
 
-__all__ = ["BrokerParts", "Listener", "RequestContext"]
+__all__ = ["BrokerParts", "ListenerName", "RequestContext"]
 
 if TYPE_CHECKING:
     from twisted_broker.api.dispatch import Dispatcher
@@ -133,7 +133,7 @@ class RequestContext:
     def __init__(
         self,
         broker: BrokerParts,
-        listener: Listener,
+        listener: ListenerName,
         api_key: int,
         version: int,
         correlation_id: int,

@@ -180,7 +180,7 @@ def test_broker_id_is_the_older_name_of_node_id():
 @pytest.mark.parametrize(
     ("voters", "words"),
     [
-        ("1@a:9093,2@b:9093", "quorums of several are not served yet"),
+        ("1@a:9093,2@b:9093", "a quorum of several is not supported yet"),
         ("2@b:9093", "this node, 1"),
     ],
 )

@@ -90,7 +90,7 @@ async def describe_cluster(
     if request.endpoint_type != _CONTROLLERS:
         raise BrokerError(
             ErrorCode.UNSUPPORTED_ENDPOINT_TYPE,
-            f"there is no endpoint type {request.endpoint_type}",
+            f"unknown endpoint type {request.endpoint_type}",
         )
     controller = _controller(context)
     own = [each for each in controller.listeners if each.name == context.listener.name]

@@ -299,7 +299,7 @@ class Dispatcher:
         try:
             api_key, version, correlation_id, length = _HEAD.unpack_from(frame)
         except struct_error:
-            raise WireError(f"a frame of {len(frame)} bytes is no request") from None
+            raise WireError(f"a frame of {len(frame)} bytes is too short for a request") from None
         served = self._served.get(api_key << 16 | version) or self.find(api_key, version)
         if served is None:
             return self._answer_newer_api_versions(correlation_id)
@@ -351,7 +351,7 @@ class Dispatcher:
         mirror.
         """
         if served.route.cluster_action and not context.may_on_cluster(Operation.CLUSTER_ACTION):
-            raise WireError(f"{served.route.name} is for nodes of the cluster")
+            raise WireError(f"{served.route.name} is for nodes of the cluster only")
         steps = self._in_slices(served, context, frame, offset)
         outcome: Any = self.step(served, context, None, steps)
         if not isinstance(outcome, Deferred):
@@ -556,7 +556,7 @@ def _loaded(part: FileSlice, parts: list[Any]) -> bytes:
         data = part.read()
     except (SliceGone, OSError) as reason:
         discard(parts)
-        raise WireError(f"records of an answer are gone: {reason}") from None
+        raise WireError(f"the records of an answer cannot be read any more: {reason}") from None
     part.release()
     return data
 

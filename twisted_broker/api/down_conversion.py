@@ -66,7 +66,7 @@ async def _convert(result: FetchPartitionResult, magic: int, clock: Any, done: i
         )
         return done
     except (SliceGone, OSError) as gone:
-        raise WireError(f"records of an answer are gone: {gone}") from None
+        raise WireError(f"the records of an answer cannot be read any more: {gone}") from None
     if pieces or not result.cut_short:
         result.release()
         result.converted = pieces

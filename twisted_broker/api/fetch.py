@@ -127,7 +127,7 @@ def _params(context: RequestContext, request: FetchRequest) -> FetchParams:
     by_state = version >= _REPLICA_STATE_FROM
     replica_id = request.replica_state.replica_id if by_state else request.replica_id
     if replica_id < DEBUGGING_CONSUMER:
-        raise BrokerError(ErrorCode.INVALID_REQUEST, f"replica id {replica_id}")
+        raise BrokerError(ErrorCode.INVALID_REQUEST, f"invalid replica id {replica_id}")
     is_follower = replica_id >= 0
     if is_follower:
         isolation = LOG_END
@@ -225,7 +225,9 @@ async def _many_asked(
     assert replicas is not None
     most = _MOST_UNKNOWN + len(replicas.partitions)
     if len(found) > most:
-        raise WireError(f"a fetch of {len(found)} partitions; {most - _MOST_UNKNOWN} are here")
+        raise WireError(
+            f"a fetch of {len(found)} partitions; this broker has {most - _MOST_UNKNOWN}"
+        )
     return list(found.values())
 
 

@@ -172,7 +172,7 @@ async def _by_id(
     topic_id: bytes,
 ) -> metadata_messages.MetadataResponseTopic:
     if topic_id == NULL_UUID:
-        raise BrokerError(ErrorCode.INVALID_REQUEST, "neither a topic's name nor its id")
+        raise BrokerError(ErrorCode.INVALID_REQUEST, "a topic needs a name or an id")
     topic = reach.image.topics_by_id.get(topic_id)
     if topic is None or not _may_describe(context, topic.name):
         nameless = None if context.version >= 12 else ""
@@ -294,7 +294,8 @@ async def describe_topic_partitions(
     cursor = request.cursor
     if limit < 1 or (cursor is not None and cursor.partition_index < 0):
         raise BrokerError(
-            ErrorCode.INVALID_REQUEST, "the limit must be above 0, the cursor's partition not below"
+            ErrorCode.INVALID_REQUEST,
+            "the limit must be above 0, the cursor's partition index 0 or above",
         )
     reach = _Reach(context.metadata.image, context.listener.name, 6)
     response = described.DescribeTopicPartitionsResponse(next_cursor=None)

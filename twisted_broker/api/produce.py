@@ -61,7 +61,7 @@ _OLD_FORMAT = BrokerError(
 _ZSTD_TOO_EARLY = BrokerError(
     ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, "zstd needs produce version 7"
 )
-_TRANSACTIONAL_BATCH = BrokerError(ErrorCode.INVALID_TXN_STATE, "transactions are not served")
+_TRANSACTIONAL_BATCH = BrokerError(ErrorCode.INVALID_TXN_STATE, "transactions are not supported")
 
 
 async def produce(context: RequestContext, request: ProduceRequest) -> ProduceResponse | None:

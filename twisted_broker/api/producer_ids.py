@@ -23,7 +23,7 @@ async def init_producer_id(
     client to ask again.
     """
     if request.transactional_id is not None:
-        raise BrokerError(ErrorCode.INVALID_REQUEST, "transactions are not served")
+        raise BrokerError(ErrorCode.INVALID_REQUEST, "transactions are not supported")
     if not context.may_on_cluster(Operation.IDEMPOTENT_WRITE):
         raise BrokerError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
     try:

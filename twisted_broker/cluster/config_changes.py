@@ -154,7 +154,7 @@ def edited(
         elif edit.config_operation not in (SET, APPEND, SUBTRACT):
             raise BrokerError(
                 ErrorCode.INVALID_REQUEST,
-                f"operation {edit.config_operation} on {edit.name} is not known",
+                f"unknown operation {edit.config_operation} on setting {edit.name}",
             )
         elif edit.value is None:
             raise BrokerError(ErrorCode.INVALID_REQUEST, f"setting {edit.name} has no value")
@@ -170,7 +170,9 @@ def _edited_list(values: Values, edit: Edit, view: ClusterView, resource_type: i
         TOPIC_SETTINGS if resource_type == TOPIC_RESOURCE else BROKER_SETTINGS
     ).get(edit.name)
     if row is None or row.type is not Type.LIST:
-        raise BrokerError(ErrorCode.INVALID_CONFIG, f"setting {edit.name} is no list")
+        raise BrokerError(
+            ErrorCode.INVALID_CONFIG, f"setting {edit.name} is not a list: set it as a whole"
+        )
     if edit.name in values:
         present = values[edit.name]
     else:
@@ -214,7 +216,8 @@ def check_values(
         if resource_type == TOPIC_RESOURCE:
             if not name:
                 raise BrokerError(
-                    ErrorCode.INVALID_REQUEST, "settings of all topics are the brokers' own"
+                    ErrorCode.INVALID_REQUEST,
+                    "a topic resource needs a name; set defaults for all topics on the brokers",
                 )
             if name not in view.image.topics_by_name:
                 raise BrokerError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
@@ -226,12 +229,10 @@ def check_values(
         elif resource_type in (CLIENT_METRICS_RESOURCE, GROUP_RESOURCE):
             raise BrokerError(
                 ErrorCode.INVALID_REQUEST,
-                f"resources of type {resource_type} have no settings here yet",
+                f"resources of type {resource_type} cannot be configured yet",
             )
         else:
-            raise BrokerError(
-                ErrorCode.INVALID_REQUEST, f"resource type {resource_type} is not known"
-            )
+            raise BrokerError(ErrorCode.INVALID_REQUEST, f"unknown resource type {resource_type}")
     except ConfigError as error:
         raise BrokerError(ErrorCode.INVALID_CONFIG, str(error)) from None
 
@@ -241,9 +242,9 @@ def _check_node(view: ClusterView, name: str) -> None:
     if not name:
         return
     if not name.isdecimal():
-        raise BrokerError(ErrorCode.INVALID_REQUEST, f"{name!r} is no broker id")
+        raise BrokerError(ErrorCode.INVALID_REQUEST, f"{name!r} is not a broker id")
     if int(name) not in view.image.brokers and int(name) not in view.image.controllers:
-        raise BrokerError(ErrorCode.BROKER_ID_NOT_REGISTERED, f"node {name} is not registered")
+        raise BrokerError(ErrorCode.BROKER_ID_NOT_REGISTERED, f"broker {name} is not registered")
 
 
 def _check_broker_values(changed: Mapping[str, str]) -> None:
@@ -255,7 +256,9 @@ def _check_broker_values(changed: Mapping[str, str]) -> None:
         row = BROKER_SETTINGS.get(setting)
         if setting in REFUSED or (row is not None and not row.live):
             raise BrokerError(
-                ErrorCode.INVALID_REQUEST, f"setting {setting} cannot change while the broker runs"
+                ErrorCode.INVALID_REQUEST,
+                f"setting {setting} cannot change while the broker runs: set it in the "
+                "configuration file and restart",
             )
         if row is not None:
             row.parse(changed[setting])
@@ -269,10 +272,12 @@ def _check_minimum_isr(
     if name:
         raise BrokerError(
             ErrorCode.INVALID_CONFIG,
-            f"{_MIN_ISR} is one for the whole cluster while eligible leader replicas are kept",
+            f"{_MIN_ISR} cannot be set for one broker while eligible leader replicas are "
+            "enabled: set it for the whole cluster",
         )
     if _MIN_ISR not in wanted:
         raise BrokerError(
             ErrorCode.INVALID_CONFIG,
-            f"the cluster's {_MIN_ISR} cannot be removed while eligible leader replicas are kept",
+            f"the cluster's {_MIN_ISR} cannot be removed while eligible leader replicas are "
+            "enabled",
         )

@@ -156,7 +156,7 @@ class Controller:
             self.log.close()
         except OSError as error:  # what was committed is durable already
             _log.error(
-                "the metadata log in {directory} was not closed: {error}",
+                "closing the metadata log in {directory} failed: {error}",
                 directory=self.log.directory,
                 error=error,
             )
@@ -226,7 +226,7 @@ class Controller:
 
     def _log_failed(self, error: BaseException) -> None:
         _log.critical(
-            "the metadata log in {directory} failed: {error}",
+            "the metadata log in {directory} failed, this controller stops: {error}",
             directory=self.log.directory,
             error=error,
         )
@@ -257,7 +257,8 @@ class Controller:
         now_ms = self.runtime.now_ms()
         for broker in self.sessions.lapsed(self.decided, now_ms):
             _log.info(
-                "broker {broker} was not heard for {timeout} ms and is fenced",
+                "fencing broker {broker}: no heartbeat for {timeout} ms "
+                "(broker.session.timeout.ms)",
                 broker=broker.id,
                 timeout=self.sessions.timeout_ms,
             )

@@ -83,9 +83,7 @@ class DirectoryAssignments:
     def _send(self) -> None:
         if not self._stopped:
             ensureDeferred(self._exchange()).addErrback(
-                lambda failure: _log.failure(
-                    "the directories of replicas could not be reported", failure
-                )
+                lambda failure: _log.failure("sending AssignReplicasToDirs failed", failure)
             )
 
     async def _exchange(self) -> None:
@@ -98,7 +96,7 @@ class DirectoryAssignments:
             self._unexpected_errors.worked()
             delay_ms = 0 if len(self._wanted) < len(sent) else _RETRY_MS
         except Exception as error:
-            _log.debug("the directories of replicas are reported again: {error}", error=error)
+            _log.debug("AssignReplicasToDirs is sent again: {error}", error=error)
             self._unexpected_errors.failed(error)
         self._in_flight = False
         self._send_soon(delay_ms)

@@ -110,7 +110,9 @@ def _collision_keys(view: ClusterView, names: Iterable[str]) -> dict[str, str]:
 
 def _check_new_name(view: ClusterView, name: str, taken: dict[str, str]) -> None:
     if name == METADATA_TOPIC:
-        raise BrokerError(ErrorCode.INVALID_REQUEST, f"{METADATA_TOPIC} is not created by request")
+        raise BrokerError(
+            ErrorCode.INVALID_REQUEST, f"{METADATA_TOPIC} cannot be created by a request"
+        )
     problem = name_problem(name)
     if problem is not None:
         raise BrokerError(ErrorCode.INVALID_TOPIC_EXCEPTION, problem)
@@ -395,10 +397,12 @@ def _to_delete(
     topic_id = bytes(state.topic_id)
     if state.name is None:
         if topic_id == NULL_UUID:
-            return BrokerError(ErrorCode.INVALID_REQUEST, "neither a topic's name nor its id")
+            return BrokerError(ErrorCode.INVALID_REQUEST, "a topic needs a name or an id")
         return view.image.topics_by_id.get(topic_id) or BrokerError(ErrorCode.UNKNOWN_TOPIC_ID)
     if topic_id != NULL_UUID:
-        return BrokerError(ErrorCode.INVALID_REQUEST, "both a topic's name and its id")
+        return BrokerError(
+            ErrorCode.INVALID_REQUEST, "name a topic by its name or by its id, not by both"
+        )
     return view.image.topics_by_name.get(state.name) or BrokerError(
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     )

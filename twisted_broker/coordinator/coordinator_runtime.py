@@ -102,7 +102,8 @@ class CoordinatorRuntime:
 
     def _loading_failed(self, shard: CoordinatorShard, error: Exception) -> None:
         _log.error(
-            "__consumer_offsets-{index} cannot be read, its groups are not served: {error}",
+            "__consumer_offsets-{index} cannot be read; its groups are not served until its "
+            "leader changes or this broker restarts: {error}",
             index=shard.index,
             error=error,
         )
@@ -147,5 +148,8 @@ class CoordinatorRuntime:
                     return
         if not self._is_limit_logged:
             self._is_limit_logged = True
-            _log.error("{count} groups: no more are taken", count=self._context.settings.max_groups)
+            _log.error(
+                "{count} consumer groups, the most that one broker serves: new groups are refused",
+                count=self._context.settings.max_groups,
+            )
         raise BrokerError(ErrorCode.COORDINATOR_NOT_AVAILABLE)

@@ -225,7 +225,7 @@ def _was_committed_for(topic_id: bytes, deleted: set[bytes]) -> bool:
 
 def _log_failure(failure: Failure, index: int) -> None:
     _log.warn(
-        "__consumer_offsets-{index}: offsets could not be removed and are tried again: {error}",
+        "__consumer_offsets-{index}: removing expired offsets failed, retrying: {error}",
         index=index,
         error=failure.value,
     )

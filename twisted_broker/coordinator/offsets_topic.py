@@ -155,11 +155,11 @@ class OffsetsTopic:
         for topic in response.topics:
             if topic.error_code not in _NOT_ERRORS:
                 error = ErrorCode(topic.error_code).name  # type: ignore[call-arg]
-                _log.error("{topic} was not created: {error}", topic=OFFSETS_TOPIC, error=error)
+                _log.error("creating {topic} failed: {error}", topic=OFFSETS_TOPIC, error=error)
                 self._end_waits()
         self.image_changed()
 
     def _failed(self, failure: Failure) -> None:
         self.is_being_created = False
-        _log.warn("{topic} was not created: {error}", topic=OFFSETS_TOPIC, error=failure.value)
+        _log.warn("creating {topic} failed: {error}", topic=OFFSETS_TOPIC, error=failure.value)
         self._end_waits()

@@ -384,7 +384,8 @@ class Log:
         if size > self.config.segment_bytes:
             raise BrokerError(
                 ErrorCode.RECORD_LIST_TOO_LARGE,
-                f"{size} bytes, but segments end at {self.config.segment_bytes}",
+                f"{size} bytes do not fit into a segment "
+                f"(segment.bytes={self.config.segment_bytes})",
             )
         if producer_id >= 0:
             if self.producers.rebuilt is not None:

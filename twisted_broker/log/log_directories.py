@@ -95,7 +95,9 @@ class LogDirectories:
             self._warn_out_of_descriptors(path, error)
             return
         directory.failed = error
-        _log.error("log directory {path} is offline: {error}", path=path, error=error)
+        _log.error(
+            "log directory {path} is offline until a restart: {error}", path=path, error=error
+        )
         self._failed(directory, error)
 
     def _warn_out_of_descriptors(self, path: str, error: OSError) -> None:
@@ -103,8 +105,8 @@ class LogDirectories:
         if self._warned_ms is None or now_ms - self._warned_ms >= _WARN_AGAIN_MS:
             self._warned_ms = now_ms
             _log.error(
-                "{path}: {error}: a higher limit of open files (ulimit -n, LimitNOFILE), or a "
-                "lower max.connections, is needed",
+                "{path}: {error}; raise the limit of open files (ulimit -n, LimitNOFILE), or "
+                "lower max.connections",
                 path=path,
                 error=error,
             )
@@ -125,7 +127,9 @@ class LogDirectories:
                 if again is not None and is_out_of_descriptors(error):
                     self.call_later(_AGAIN_SECONDS, again)
             elif error is not None and not isinstance(error, OSError):
-                _log.error("disk job failed: {error!r}", error=error)
+                _log.error(
+                    "a disk job of {path} failed: {error!r}", path=directory.path, error=error
+                )
 
         if directory.failed is None:
             directory.disk.submit(job, done)

@@ -149,7 +149,8 @@ class LogManager:
             other = self.logs[log.topic_partition].directory
             raise BrokerError(
                 ErrorCode.KAFKA_STORAGE_ERROR,
-                f"{log.topic_partition} is in {other} and in {log.directory}",
+                f"{log.topic_partition} is in {other} and in {log.directory}: move one of them "
+                "away",
             )
         delay = self.config.integer("log.segment.delete.delay.ms") / 1000
         log.durability.disk = directory.disk
@@ -184,7 +185,7 @@ class LogManager:
             if topic_id is not None and log.topic_id is not None and topic_id != log.topic_id:
                 raise BrokerError(
                     ErrorCode.INCONSISTENT_TOPIC_ID,
-                    f"{topic_partition} is here with another topic id",
+                    f"the log of {topic_partition} has another topic id",
                 )
             if topic_id is not None and log.topic_id is None:
                 self._give_id(log, topic_id)
@@ -201,7 +202,7 @@ class LogManager:
         """The directory with this id, else the one with the fewest logs."""
         online = self.directories.online()
         if not online:
-            raise BrokerError(ErrorCode.KAFKA_STORAGE_ERROR, "no log directory is left")
+            raise BrokerError(ErrorCode.KAFKA_STORAGE_ERROR, "all log directories are offline")
         for directory in online:
             if directory.directory_id == directory_id or len(online) == 1:
                 return directory
@@ -363,7 +364,10 @@ class LogManager:
                 except OutOfDescriptors:
                     pass  # it comes again
                 except LogDirFailure:
-                    _log.error("retention stopped on {log}", log=log.topic_partition)
+                    _log.error(
+                        "retention of {log} failed: its log directory is offline",
+                        log=log.topic_partition,
+                    )
             if log.log_start_offset != before and self.log_start_moved is not None:
                 self.log_start_moved(log)
 

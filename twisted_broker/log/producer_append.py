@@ -46,7 +46,7 @@ def check_append(
     if producers.rebuilt is not None:
         raise BrokerError(
             ErrorCode.LEADER_NOT_AVAILABLE,
-            "the producers of this log are being found again after a truncation",
+            "the producer state of this log is being rebuilt after a truncation",
         )
     entry = producers.producers.get(producer_id)
     if attributes & CONTROL_FLAG:

@@ -102,7 +102,9 @@ def check_header(
         if attributes & CONTROL_FLAG:
             raise InvalidRecordError("clients may not write control records")
         if producer_id >= 0 and base_sequence < 0:
-            raise InvalidRecordError(f"producer {producer_id} sent sequence {base_sequence}")
+            raise InvalidRecordError(
+                f"producer {producer_id} sent the invalid sequence {base_sequence}"
+            )
     if attributes & CODEC_MASK > _ZSTD:
         raise UnsupportedCodecError(f"codec {attributes & CODEC_MASK}")
     check_records_count(records, attributes & CODEC_MASK, count)
@@ -146,7 +148,9 @@ def prepare(
     # What is no whole batch at the end is dropped, as Kafka drops it.
     batches = list(iterate_batches(records, partial_tail=True))
     if origin == _CLIENT and len(batches) != 1:
-        raise InvalidRecordError(f"{len(batches)} batches in one request; producers send one")
+        raise InvalidRecordError(
+            f"{len(batches)} batches for one partition; a produce request carries one"
+        )
     return [_prepared(batch, config, origin, wall_ms) for batch in batches]
 
 

@@ -306,7 +306,7 @@ class KafkaConnection(Protocol):
         """
         if not self.closing:
             _log.warn(
-                "{client} is disconnected: {reason}",
+                "closing the connection of {client}: {reason}",
                 client=self.client_host,
                 reason=one_line(reason),
             )

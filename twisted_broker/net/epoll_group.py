@@ -150,7 +150,7 @@ class EpollGroup:
             ):
                 why = transport.doWrite()
         except Exception:
-            _log.failure("a connection failed")
+            _log.failure("serving a connection failed; it is closed")
             why = _LOST.value
         if why is not None:
             self._drop(transport, _DONE if isinstance(why, ConnectionDone) else _LOST)

@@ -186,7 +186,8 @@ class ThinPort(tcp.Port):
                 # EMFILE and its like: the connection stays in the backlog, so the port would be
                 # readable again at once and the reactor would spin.
                 _log.warn(
-                    "port {port}: accepting is paused for one second: {error}",
+                    "port {port}: accepting no connections for one second: {error}; if files are "
+                    "short, raise the limit of open files (ulimit -n, LimitNOFILE)",
                     port=self._realPortNumber,
                     error=error,
                 )
@@ -216,7 +217,7 @@ class ThinPort(tcp.Port):
                 port.transport(accepted, protocol, address, port, port.sessionno - 1, port.reactor)
             )
         except Exception:
-            _log.failure("an accepted connection could not be opened")
+            _log.failure("opening an accepted connection failed")
             accepted.close()
 
     def connectionLost(self, reason: Any) -> None:

@@ -63,7 +63,7 @@ class HighWatermarkCheckpoint:
         try:
             return read_offsets(self._files, directory, HIGH_WATERMARK)
         except CheckpointError as error:
-            _log.warn("{error}: high watermarks start at the log starts", error=error)
+            _log.warn("{error}; high watermarks begin at the log start offsets", error=error)
             return {}
 
     def write(self, logs: Iterable[Log]) -> None:
@@ -104,7 +104,7 @@ class HighWatermarkCheckpoint:
             self._failed(directory, error)
         else:
             _log.error(
-                "the high watermarks of {directory} were not written: {error!r}",
+                "writing the high watermark checkpoint of {directory} failed: {error!r}",
                 directory=directory,
                 error=error,
             )

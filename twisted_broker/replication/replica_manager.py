@@ -269,7 +269,9 @@ class ReplicaManager:
         if self._alter_partition is not None:
             answer = self._alter_partition.submit(event.partition.isr_proposal(event.pending))
             answer.addCallback(self._alter_partition_answered, event.partition, event.pending)
-            answer.addErrback(lambda failure: _log.failure("an ISR change was lost", failure))
+            answer.addErrback(
+                lambda failure: _log.failure("taking the answer of AlterPartition failed", failure)
+            )
 
     def _withdraw_alter_partition(self, event: LeadershipLost) -> None:
         if self._alter_partition is not None:

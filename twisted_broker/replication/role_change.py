@@ -136,7 +136,8 @@ def _set_strays_aside(replicas: ReplicaManager, image: MetadataImage) -> None:
         same_topic = topic is not None and log.topic_id in (None, topic.id)
         if not same_topic or state is None or replicas.node_id not in state.replicas:
             _log.warn(
-                "{partition} is not placed here: its log is set aside",
+                "{partition}: this broker is none of its replicas; its log is renamed to "
+                "*-stray and kept",
                 partition=log.topic_partition,
             )
             replicas.log_manager.set_stray_aside(log.topic_partition)
@@ -176,8 +177,8 @@ def _stop_replica(
             # A snapshot lacks it, no record removed it: a controller that was restored from an old
             # copy and went on looks the same. What may be somebody's only copy is not deleted.
             _log.warn(
-                "{partition} is missing in the snapshot of the metadata: its log is kept as a "
-                "stray, beside the others",
+                "{partition} is missing in the metadata snapshot: its log is renamed to *-stray "
+                "and kept",
                 partition=topic_partition,
             )
             replicas.log_manager.set_stray_aside(topic_partition)
@@ -201,7 +202,9 @@ def _make_leader(
     if (
         newest > state.leader_epoch
     ):  # its next append would be truncated by the next recovery: epochs in a log only grow
-        reason = older_metadata(newest, f"the metadata lets it lead at epoch {state.leader_epoch}")
+        reason = older_metadata(
+            newest, f"the metadata makes it leader at epoch {state.leader_epoch}"
+        )
         partition.following_failed(reason, replicas.runtime.now_ms())
         partition.fail(reason)
         return
@@ -209,8 +212,8 @@ def _make_leader(
         if partition.make_leader(state, log, replicas.runtime.now_ms()):
             gained.append((partition.topic_partition, state.leader_epoch))
     except Exception as error:
-        _log.failure("{partition} cannot be led", partition=partition.topic_partition)
-        partition.fail(f"it cannot be led: {error}")
+        _log.failure("making {partition} a leader failed", partition=partition.topic_partition)
+        partition.fail(f"making it a leader failed: {error}")
 
 
 def _make_follower(
@@ -291,9 +294,9 @@ def _partition_and_log(
         replicas.directory_failed(failure.directory, failure.cause)
         partition.fail(str(failure))
     except BrokerError as refusal:
-        partition.fail(f"its log is refused: {refusal.message}")
+        partition.fail(f"its log cannot be used: {refusal.message}")
     except Exception as error:
-        _log.failure("the log of {partition} cannot be opened", partition=topic_partition)
+        _log.failure("opening the log of {partition} failed", partition=topic_partition)
         partition.fail(f"its log cannot be opened: {error}")
     return partition, None
 

@@ -355,7 +355,7 @@ class Fetcher:
             return False
         except Exception as error:
             if not isinstance(error, BrokerError):
-                _log.failure("{partition} cannot be appended to", partition=topic_partition)
+                _log.failure("appending to {partition} failed", partition=topic_partition)
             self.partition_failed(topic_partition, error)
             return True
         if info is None:
@@ -525,12 +525,13 @@ class Fetcher:
         """
         if outcome is FetchOutcome.FENCED:
             self.partition_failed(
-                topic_partition, "the leader's epoch is newer; the controller's news will follow"
+                topic_partition,
+                "the leader has a newer leader epoch; fetching starts again with the next metadata",
             )
         elif outcome is FetchOutcome.RETRY:
             if error not in _EXPECTED:
                 _log.error(
-                    "{fetcher} is refused {partition}: {error}",
+                    "{fetcher} cannot fetch {partition}, retrying: {error}",
                     fetcher=self.name,
                     partition=topic_partition,
                     error=error.name,
@@ -546,7 +547,7 @@ class Fetcher:
         if not self._unreachable:
             self._unreachable = True
             _log.warn(
-                "{fetcher} does not reach {leader}, tries again: {error}",
+                "{fetcher} cannot reach {leader}, retrying: {error}",
                 fetcher=self.name,
                 leader=self.leader.endpoint,
                 error=error,

@@ -145,7 +145,9 @@ class FetcherManager:
         """
         if count == self.count:
             return
-        _log.info("{before} fetchers per leader become {after}", before=self.count, after=count)
+        _log.info(
+            "num.replica.fetchers changed from {before} to {after}", before=self.count, after=count
+        )
         self.count = count
         moving: dict[TopicPartition, FollowedPartition] = {}
         for fetcher in self.fetchers.values():
@@ -226,7 +228,8 @@ class ReplicaFetcherManager(FetcherManager):
         led = [str(each.topic_partition) for each in waiting if each.leader_id >= 0]
         if led:
             _log.info(
-                "{count} partition(s) wait for a leader that is not there: {first} ...",
+                "{count} partition(s) are not fetched, their leader is fenced or unknown: "
+                "{first} ...",
                 count=len(led),
                 first=", ".join(led[:3]),
             )

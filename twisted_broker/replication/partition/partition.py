@@ -364,7 +364,8 @@ class Partition:
         if acks == -1 and len(self.isr_state.isr) < self.min_isr:
             raise BrokerError(
                 ErrorCode.NOT_ENOUGH_REPLICAS,
-                f"{len(self.isr_state.isr)} replicas in sync, {self.min_isr} demanded",
+                f"{len(self.isr_state.isr)} in-sync replicas, min.insync.replicas is "
+                f"{self.min_isr}",
             )
         info = log.append_as_leader(records, self.leader_epoch, wall_ms, origin=origin)
         stats.messages_in += info.records_count
@@ -750,7 +751,8 @@ class Partition:
             )
         if not is_registered(broker_id, params.replica_epoch, self.brokers):
             raise BrokerError(
-                ErrorCode.NOT_LEADER_OR_FOLLOWER, f"broker {broker_id} has registered anew since"
+                ErrorCode.NOT_LEADER_OR_FOLLOWER,
+                f"broker {broker_id} registered again after this request",
             )
         return replica
 

@@ -68,7 +68,7 @@ class DelayedOperation(Timer):
             if not operation.is_complete(changed):
                 return False
         except Exception:
-            _log.failure("a waiting operation failed")
+            _log.failure("completing a delayed operation failed")
         self._leave()
         return True
 

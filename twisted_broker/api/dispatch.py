@@ -59,8 +59,11 @@ from twisted_broker.wire.schema import (
 
 _HEAD = Struct(">hhih")
 _LENGTH_AND_ID = Struct(">ii")
+# Bytes. Up to _SMALL a read costs less than a `sendfile` of its own; _READ_AT_ONCE bounds the reads
+# of one answer; up to _JOINED one copy costs less than several sends.
 _SMALL, _READ_AT_ONCE, _JOINED = 16384, 262144, 65536
 _API_VERSIONS = 18
+# Two readings of the clock for each request would be seen in the rate of small ones.
 _TIMED = 63
 
 _log = Logger(namespace="replog.api")
@@ -126,6 +129,7 @@ class BoundRoute:
         is read here, any other by its own reader.
         """
         end = 10 + length
+        # No client id, a frame too short, or tagged fields.
         if length < 0 or end >= len(frame) or (self.has_tags and frame[end]):
             header, end = decode_request_header(frame)
             return header.client_id, end
@@ -145,6 +149,7 @@ class BoundRoute:
     def refuse(self, request: Any, code: ErrorCode, message: str | None) -> Any:
         """The API's own error answer; None where the client waits for none."""
         self.errors[code] = self.errors.get(code, 0) + 1
+        # A Produce with acks=0 has no answer: one would be taken for the next request's.
         if self.route.api_key == 0 and request.acks == 0:
             return None
         return refusal(request, self.response_class, self.version, code, message)
@@ -321,6 +326,7 @@ class Dispatcher:
         )
         try:
             request = decode_few(served.request_class, frame, version, offset)
+        # Found while decoding: only the decoder counts the elements of nested arrays.
         except ManyElements:
             return self._start_long(connection, served, context, frame, offset)
         if served.route.cluster_action and not context.may_on_cluster(Operation.CLUSTER_ACTION):
@@ -370,6 +376,7 @@ class Dispatcher:
             return await served.call(context, request)
         except BrokerError as error:
             return served.refuse(request, error.code, error.message)
+        # For `step`: one ends the connection, the other says that the client has gone.
         except (WireError, CancelledError):
             raise
         except Exception:
@@ -447,6 +454,7 @@ class Dispatcher:
         try:
             waits_for = steps.send(None) if failed is None else steps.throw(failed)
         except StopIteration as stop:
+            # A long request may have a long answer: it is written in slices, too.
             if context.sliced:
                 done = stop.value
                 return (

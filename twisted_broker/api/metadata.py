@@ -32,6 +32,7 @@ from twisted_broker.wire.messages import metadata as metadata_messages
 from twisted_broker.wire.messages.topics import CreatableTopic
 from twisted_broker.wire.primitives import NULL_UUID
 
+# Partitions between two looks at the turn; topics that one Metadata request may create.
 _AT_A_TIME, _MOST_CREATED = 200, 1000
 
 

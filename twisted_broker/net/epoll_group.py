@@ -29,7 +29,10 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
+# About the time in which a waiting client answers on loopback; waking a sleeping process takes
+# longer.
 _SPIN_SECONDS = 0.00003
+# Well below the 10 ms that anything may hold the reactor for.
 _TURN_SECONDS = 0.002
 _HANG_UP = getattr(select, "EPOLLRDHUP", 0x2000)
 _HANG_UP_REPORTED = 1 << 40
@@ -135,6 +138,8 @@ class EpollGroup:
         try:
             why = None
             if event & select.EPOLLIN:
+                # Reading first, also when the peer has hung up: its last requests may lie in the
+                # socket.
                 why = transport.doRead()
             elif event & (select.EPOLLHUP | select.EPOLLERR):
                 why = _LOST.value
@@ -156,5 +161,6 @@ class EpollGroup:
             self._drop(transport, _DONE if isinstance(why, ConnectionDone) else _LOST)
 
     def _drop(self, transport: Any, reason: Failure) -> None:
+        # Twisted deletes `socket` when a connection is lost: it must not be lost twice.
         if hasattr(transport, "socket"):
             transport.connectionLost(reason)

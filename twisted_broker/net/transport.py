@@ -24,10 +24,12 @@ from twisted.internet import tcp
 from twisted.internet.error import ConnectionDone, ConnectionLost
 from twisted.logger import Logger
 
+# As Twisted reads: longer frames are read straight into their buffer (`receive_space`).
 _READ_BYTES = 65536
 _MSG_MORE = getattr(socket, "MSG_MORE", 0)
 _DONE = ConnectionDone()
 _LOST = ConnectionLost()
+# A flood of connections must not starve those that are open; it goes on in the next turn.
 _MAX_ACCEPTS, _ACCEPT_PAUSE_SECONDS = 50, 1.0
 
 _log = Logger(namespace="replog.net")
@@ -178,6 +180,7 @@ class ThinPort(tcp.Port):
         for _ in range(_MAX_ACCEPTS):
             try:
                 accepted, address = self.socket.accept()
+            # Nothing waits, or the client is gone already (ECONNABORTED).
             except (BlockingIOError, InterruptedError, ConnectionError):
                 return
             except OSError as error:
@@ -209,6 +212,8 @@ class ThinPort(tcp.Port):
         port: Any = self
         try:
             protocol = port.factory.buildProtocol(port._buildAddr(address))
+            # The factory has no room: closing at once costs the client one failed connection, not a
+            # wait.
             if protocol is None:
                 accepted.close()
                 return

@@ -102,6 +102,7 @@ class Durability:
         if self.disk is None:
             self.sync_job(upto)()
             self._move_recovery_point(upto, self._generation, None)
+        # One sync at a time; all that is wanted meanwhile is the next one's.
         elif self._sync_upto >= 0:
             self._sync_wanted = max(self._sync_wanted, upto)
         else:
@@ -171,12 +172,15 @@ class Durability:
             paths.append(posixpath.join(directory, checkpoints.PARTITION_METADATA))
 
         def job() -> None:
+            # The epochs first: the recovery point moves after this job, and recovery does not look
+            # for epochs below it.
             if epochs is not None:
                 checkpoints.write_aside(
                     files, posixpath.join(directory, checkpoints.LEADER_EPOCH), epochs
                 )
             for path in paths:
                 checkpoints.sync_path(files, path)
+            # Not when it was renamed or deleted while the job waited.
             if files.is_directory(directory):
                 files.sync_directory(directory)
                 if not name_is_durable:

@@ -59,6 +59,7 @@ def end_of(segment: LogSegment) -> int:
             try:
                 for place in scan(file, start, size):
                     last = place.last_offset
+            # The index's last entry may be wrong: once more from the start.
             except CorruptRecordError:
                 continue
             if last >= segment.base_offset:

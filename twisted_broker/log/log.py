@@ -388,6 +388,7 @@ class Log:
                 f"(segment.bytes={self.config.segment_bytes})",
             )
         if producer_id >= 0:
+            # A rebuild that ran out of descriptors waits for the next batch that needs it.
             if self.producers.rebuilt is not None:
                 self.rebuild.resume()
             duplicate = check_append(self.producers, header, records, origin, transaction_verified)
@@ -397,6 +398,8 @@ class Log:
         first = segments.log_end_offset
         last = first + delta
         try:
+            # Before the bytes: an epoch without records is harmless, records without their epoch
+            # are not.
             if not epochs or epochs[-1] != leader_epoch:
                 self.leader_epochs.assign(leader_epoch, first)
             if segments.should_roll(size, last, max_timestamp, wall_ms):
@@ -484,6 +487,7 @@ class Log:
         if not batches:
             return LogAppendInfo(-1, -1, -1, -1, self.log_start_offset, 0, 0)
         first, last, before = batches[0], batches[-1], self.segments.log_end
+        # A gap is fine (the leader compacted); an overlap is not.
         if first.base_offset < before.offset:
             raise UnexpectedAppendOffset(first.base_offset, last.last_offset, before.offset)
         try:
@@ -555,6 +559,7 @@ class Log:
         active = self.segments.active
         if active.base_offset == base:
             assert active.size == 0, (base, active.size)
+            # Nothing was written to it: it begins again, instead of a second one of the same name.
             active.create()
             active.created_ms = wall_ms
             return
@@ -563,6 +568,7 @@ class Log:
         self.producers.take_snapshot()
         self.segments.create(base, wall_ms)
         self.segments.log_end_offset = base
+        # Last: the log is whole by now. The sync runs on the disk worker.
         self.durability.flush(base)
 
     # -- truncation
@@ -575,10 +581,13 @@ class Log:
             # an epoch that was begun here and never written to
             self.leader_epochs.truncate_from_end(self.segments.log_end_offset)
             return False
+        # Nothing of the log is below it.
         if offset < self.segments.first.base_offset:
             self.truncate_fully_and_start_at(offset, wall_ms)
             return True
         try:
+            # From the newest segment down, then bytes, then what describes them: a crash in between
+            # leaves a log that recovery truncates further, never one with a hole.
             self.segments.remove_above(offset)
             self.segments.active.truncate_to(offset, wall_ms)
             self._end_at(offset, min(self.watermarks.log_start_offset, offset))
@@ -640,6 +649,7 @@ class Log:
         OFFSET_OUT_OF_RANGE above the high watermark.
         """
         self.check_online()
+        # What is not committed may still be truncated; a log start above it would be lost with it.
         if offset > self.high_watermark:
             raise BrokerError(
                 ErrorCode.OFFSET_OUT_OF_RANGE,

@@ -25,6 +25,7 @@ from twisted_broker.log.log import Log
 from twisted_broker.log.log_directory import LogDirectory
 
 _log = Logger()
+# Descriptors come free when clients leave: soon enough for a retry, too often for a line each.
 _AGAIN_SECONDS, _WARN_AGAIN_MS = 1.0, 60_000
 
 
@@ -122,6 +123,7 @@ class LogDirectories:
         """`again` is called a little later where descriptors were short."""
 
         def done(_: object, error: BaseException | None) -> None:
+            # A file that is gone was deleted with its log meanwhile.
             if isinstance(error, OSError) and not isinstance(error, FileNotFoundError):
                 self.fail(directory.path, error)
                 if again is not None and is_out_of_descriptors(error):

@@ -139,6 +139,7 @@ class LogDirectory:
         while True:
             raw = bytearray(self.random.randbytes(16))
             raw[6], raw[8] = raw[6] & 0x0F | 0x40, raw[8] & 0x3F | 0x80
+            # In text such an id begins with a dash, which Kafka's tools take for an option.
             if raw[0] >> 2 != 0x3E:
                 return bytes(raw)
 

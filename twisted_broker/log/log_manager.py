@@ -40,7 +40,9 @@ from twisted_broker.settings import INT_MAX
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 
 _log = Logger()
+# Bytes of one name on Linux's file systems; topic names are ASCII.
 _LONGEST_NAME = 255
+# 35 years: Kafka writes "never" as 2^63-1, which no timer of the reactor takes.
 _NEVER_MS = 2**40
 
 
@@ -126,6 +128,8 @@ class LogManager:
         wall_ms, default = self.runtime.wall_ms(), topic_config(self.config, {})
 
         def finish(logs: list[Log] | None, error: BaseException | None) -> None:
+            # Short of descriptors is no fault of the disk: then the start fails, and no replica
+            # goes offline.
             if isinstance(error, OSError) and not is_out_of_descriptors(error):
                 self.directories.fail(directory.path, error)
             elif error is not None:
@@ -134,6 +138,7 @@ class LogManager:
             try:
                 for log in logs or ():
                     self._take(directory, log)
+            # Two directories with one partition: which of them is right, only the operator knows.
             except BrokerError as refusal:
                 loaded.errback(refusal)
                 return
@@ -204,6 +209,7 @@ class LogManager:
         if not online:
             raise BrokerError(ErrorCode.KAFKA_STORAGE_ERROR, "all log directories are offline")
         for directory in online:
+            # An id that is not here (its directory is gone) counts as none.
             if directory.directory_id == directory_id or len(online) == 1:
                 return directory
         counts = dict.fromkeys((directory.path for directory in online), 0)
@@ -220,6 +226,8 @@ class LogManager:
         topic_id: bytes | None,
         config: LogConfig,
     ) -> Log:
+        # An older log of that name may have left its rows: the new log's records would count as
+        # synced.
         directory.recovery_points.pop(topic_partition, None)
         directory.log_starts.pop(topic_partition, None)
         try:
@@ -231,6 +239,7 @@ class LogManager:
             raise LogDirFailure(directory.path, error) from error
         self._take(directory, log)
         directory.without_id.append(log)
+        # One job writes the ids of all that are made in this turn.
         if len(directory.without_id) == 1:
             self._submit_topic_ids(directory)
         return log
@@ -271,6 +280,7 @@ class LogManager:
         )
         directory.recovery_points.pop(topic_partition, None)
         directory.log_starts.pop(topic_partition, None)
+        # Its late disk jobs must report nothing: a new log may have its name by then.
         log.truncated = log.failing = log.synced = None
         try:
             log.rename_directory(path)
@@ -278,6 +288,7 @@ class LogManager:
             self.directories.fail(directory.path, error)
             return
         log.segments.close()
+        # A job or a read that still holds the log finds it failed, and makes no file anew.
         log.set_failed(FileNotFoundError(f"{topic_partition} was deleted"))
         self._checkpoint_soon()
         if suffix == DELETE_SUFFIX:
@@ -397,6 +408,7 @@ class LogManager:
             return succeed(None)
         self._stopped = True
         self._tasks.stop()
+        # What was to be removed later stays: the next start finds it by its name.
         self.directories.cancel_delayed()
         waiting = [
             self._close(directory, broker_epoch) for directory in self.directories.by_path.values()
@@ -406,6 +418,7 @@ class LogManager:
     def _close(self, directory: LogDirectory, broker_epoch: int | None) -> Deferred[None]:
         closed: Deferred[None] = Deferred()
         logs = self._logs_in(directory)
+        # Written after `finish`'s jobs: by then all of each log is synced.
         points = {log.topic_partition: log.log_end_offset for log in logs}
         starts = _log_starts(logs)
 
@@ -434,6 +447,7 @@ class LogManager:
             checkpoints.write_offsets(
                 self.runtime.files, directory.path, checkpoints.LOG_START_OFFSET, starts
             )
+            # Last: the file says that everything before it is on the disk.
             directory.write_clean_shutdown(
                 directory.previous_broker_epoch if broker_epoch is None else broker_epoch
             )

@@ -104,6 +104,7 @@ def _resolve_topic_id(
     """The id in `partition.metadata`, which is written when it is missing or unreadable."""
     try:
         found = checkpoints.read_partition_metadata(pool.files, directory)
+    # Damaged: the id comes from the metadata, and is written anew below.
     except CheckpointError:
         found = None
     if found is None and topic_id is not None:
@@ -122,8 +123,10 @@ def _load_epochs(log: Log) -> bool:
     path = posixpath.join(log.directory, checkpoints.LEADER_EPOCH)
     try:
         entries = checkpoints.read_epochs(log.pool.files, path)
+    # Damaged or lost: `_finish_epochs` finds the epochs in the batches.
     except CheckpointError:
         entries = []
+    # Loading must not write: until it has ended the checkpoint may be the better source.
     log.leader_epochs.changed = None
     for epoch, start_offset in entries:
         log.leader_epochs.assign(epoch, start_offset)
@@ -155,11 +158,14 @@ def _load_segments(
         if unchecked or not segment.has_indexes():
             if unchecked and not scanned:
                 scanned = True
+                # From the first unchecked segment on the batches say which epochs there are, the
+                # checkpoint may be ahead of them.
                 log.leader_epochs.truncate_from_end(base)
             truncated = recover_segment(log, segment)
             recovered.add(base)
         elif row + 1 == len(bases) and not _opens(log, segment):
             recovered.add(base)
+        # What is above a truncation would be behind a hole.
         if truncated and unchecked:
             _delete_from(log, bases[row + 1 :], wall_ms)
             break
@@ -221,6 +227,7 @@ def recover_segment(log: Log, segment: LogSegment) -> int:
 def _set_offsets(log: Log, log_start_offset: int, recovery_point: int, wall_ms: int) -> None:
     active = log.segments.active
     end = active.next_offset()
+    # The log start was checkpointed, the records up to it were lost: nothing of the log is left.
     if end < log_start_offset:
         log.segments.remove_all()
         active = log.segments.create(log_start_offset, wall_ms)
@@ -254,6 +261,7 @@ def _load_producers(log: Log, recovered: frozenset[int], wall_ms: int) -> None:
     producers.remove_strays(set(log.segments.bases()))
     if recovered:
         for offset in sorted(producers.snapshots):
+            # It may count batches that the repair has dropped.
             if offset > min(recovered):
                 producers.remove_snapshot(offset)
     producers.map_end_offset = -1

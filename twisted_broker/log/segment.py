@@ -41,6 +41,7 @@ __all__ = ["FileSlice", "LogSegment", "OpenFiles", "SegmentFile", "SliceGone", "
 
 LOG, INDEX, TIME_INDEX, TXN_INDEX = ".log", ".index", ".timeindex", ".txnindex"
 DELETED, CLEANED, SWAP = ".deleted", ".cleaned", ".swap"
+# Batches: consumers at the tail and followers find their place without a read of the file.
 _TAIL_KEPT = 128
 _UNKNOWN_TIMESTAMP = -2
 
@@ -105,6 +106,7 @@ class LogSegment:
     def create(self, preallocate_bytes: int = 0) -> None:
         """Makes the files, empty. OSError."""
         file = self.log.create()
+        # Left by a crash in the middle of a roll, or preallocated.
         if file.size():
             file.truncate(0)
         if preallocate_bytes:
@@ -153,7 +155,10 @@ class LogSegment:
                         header[MAX_TIMESTAMP],
                         header[BASE_OFFSET] + header[LAST_OFFSET_DELTA],
                     )
+                    # An entry of the time index is missing: after a truncation its last one is no
+                    # bound.
                     lags = lags or position <= indexed
+        # Damage ends the walk: only what can be read counts.
         except CorruptRecordError:
             pass
         self._time_index_lags = lags
@@ -186,6 +191,7 @@ class LogSegment:
                         header[MAX_TIMESTAMP],
                         header[BASE_OFFSET] + header[LAST_OFFSET_DELTA],
                     )
+        # As above.
         except CorruptRecordError:
             pass
         self._found_timestamps(timestamp, largest_at)
@@ -221,6 +227,8 @@ class LogSegment:
         self.size = position + size_in_bytes
         lasts = self._tail_lasts
         if len(lasts) >= 2 * _TAIL_KEPT:
+            # Half at a time: each append shifting the whole list would cost more than the list
+            # saves.
             del lasts[:_TAIL_KEPT]
             del self._tail_positions[:_TAIL_KEPT]
         lasts.append(last_offset)
@@ -275,6 +283,8 @@ class LogSegment:
             return BatchPlace(position, end - position, offset, lasts[row], 2)
         try:
             return self._scan_from(self.offset_index.lookup(offset), offset)
+        # The entry of the index pointed into a batch, or the file is damaged: the walk from the
+        # start tells which.
         except CorruptRecordError:
             return self._scan_from(0, offset)
 
@@ -363,6 +373,7 @@ class LogSegment:
         OSError.
         """
         place = self.locate(offset)
+        # Indexes before the file: an entry must never point behind the end.
         self.offset_index.truncate_to(offset)
         self.time_index.truncate_to(offset)
         self.txn_index.truncate_to(offset)

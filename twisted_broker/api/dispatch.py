@@ -326,8 +326,8 @@ class Dispatcher:
         )
         try:
             request = decode_few(served.request_class, frame, version, offset)
-        # Found while decoding: only the decoder counts the elements of nested arrays.
         except ManyElements:
+            # Found while decoding: only the decoder counts the elements of nested arrays.
             return self._start_long(connection, served, context, frame, offset)
         if served.route.cluster_action and not context.may_on_cluster(Operation.CLUSTER_ACTION):
             return self.answer(
@@ -376,8 +376,8 @@ class Dispatcher:
             return await served.call(context, request)
         except BrokerError as error:
             return served.refuse(request, error.code, error.message)
-        # For `step`: one ends the connection, the other says that the client has gone.
         except (WireError, CancelledError):
+            # For `step`: one ends the connection, the other says that the client has gone.
             raise
         except Exception:
             self._log_failure(served, context)

@@ -28,7 +28,9 @@ from twisted_broker.coordinator.group_entry import GroupEntry
 from twisted_broker.coordinator.group_records import fits_record, partition_for
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 
+# Bounds the search for an idle group to a fraction of a turn.
 GROUPS_CHECKED_FOR_EVICTION = 1000
+# Each starts timers of a group's members.
 SESSIONS_PER_STEP = 100
 _log = Logger()
 
@@ -83,6 +85,7 @@ class CoordinatorRuntime:
             _log.failure("loading __consumer_offsets-{index} failed", index=shard.index)
             self._loading_failed(shard, error)
             return
+        # Before the sessions are started: a heartbeat may come between two steps.
         shard.state = CoordinatorState.ACTIVE
         if shard.groups:
             _log.info(

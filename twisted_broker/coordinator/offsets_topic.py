@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from twisted_broker.replication.live_brokers import ImageSource
 
 CREATION_TIMEOUT_MS = 30_000
+# A FindCoordinator waits that long for the topic; then the client asks again.
 WAIT_MS = 1_000
 _NOT_ERRORS = (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS)
 _log = Logger()
@@ -128,6 +129,7 @@ class OffsetsTopic:
         config = self._config
         replicas = min(
             config.integer("offsets.topic.replication.factor"),
+            # Kafka refuses the creation then; a cluster that is smaller should serve groups, too.
             max(1, len(self._image_source.image.live_brokers())),
         )
         settings = {

@@ -188,8 +188,8 @@ def valid_batches(
                     0,
                 )
             batch = _checked(chunk, at, place)
-        # The end of what is valid: the caller truncates there.
         except (CorruptRecordError, struct.error):
+            # The end of what is valid: the caller truncates there.
             return
         yield place, batch
         position += place.size_in_bytes

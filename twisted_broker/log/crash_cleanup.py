@@ -73,8 +73,8 @@ def _next_offset(files: IFileSystem, path: str, base: int) -> int:
     try:
         for place in scan(file, 0, file.size()):
             end = place.last_offset + 1
-    # Only what was surely replaced is removed: an end that is too low removes less.
     except CorruptRecordError:
+        # Only what was surely replaced is removed: an end that is too low removes less.
         pass
     finally:
         file.close()

@@ -113,8 +113,8 @@ def _work_off(todo: deque[Callable[[], object]], errors: list[Exception]) -> Non
     while True:
         try:
             job = todo.popleft()
-        # Another thread took the last one.
         except IndexError:
+            # Another thread took the last one.
             return
         try:
             job()

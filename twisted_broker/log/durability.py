@@ -102,8 +102,8 @@ class Durability:
         if self.disk is None:
             self.sync_job(upto)()
             self._move_recovery_point(upto, self._generation, None)
-        # One sync at a time; all that is wanted meanwhile is the next one's.
         elif self._sync_upto >= 0:
+            # One sync at a time; all that is wanted meanwhile is the next one's.
             self._sync_wanted = max(self._sync_wanted, upto)
         else:
             self._submit_sync(self.disk, upto)

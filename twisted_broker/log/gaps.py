@@ -59,8 +59,8 @@ def end_of(segment: LogSegment) -> int:
             try:
                 for place in scan(file, start, size):
                     last = place.last_offset
-            # The index's last entry may be wrong: once more from the start.
             except CorruptRecordError:
+                # The index's last entry may be wrong: once more from the start.
                 continue
             if last >= segment.base_offset:
                 return last + 1

@@ -138,8 +138,9 @@ class LogManager:
             try:
                 for log in logs or ():
                     self._take(directory, log)
-            # Two directories with one partition: which of them is right, only the operator knows.
             except BrokerError as refusal:
+                # Two directories with one partition: which of them is right, only the operator
+                # knows.
                 loaded.errback(refusal)
                 return
             for path in directory.to_delete:

@@ -68,8 +68,8 @@ def recover_producer_batches(
                     del wanted[entry.producer_id]
                     if not wanted:
                         return
-    # What is not found is only a duplicate that will be refused as out of order.
     except CorruptRecordError:
+        # What is not found is only a duplicate that will be refused as out of order.
         return
 
 

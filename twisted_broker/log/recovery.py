@@ -104,8 +104,8 @@ def _resolve_topic_id(
     """The id in `partition.metadata`, which is written when it is missing or unreadable."""
     try:
         found = checkpoints.read_partition_metadata(pool.files, directory)
-    # Damaged: the id comes from the metadata, and is written anew below.
     except CheckpointError:
+        # Damaged: the id comes from the metadata, and is written anew below.
         found = None
     if found is None and topic_id is not None:
         checkpoints.write_partition_metadata(pool.files, directory, topic_id, sync)
@@ -123,8 +123,8 @@ def _load_epochs(log: Log) -> bool:
     path = posixpath.join(log.directory, checkpoints.LEADER_EPOCH)
     try:
         entries = checkpoints.read_epochs(log.pool.files, path)
-    # Damaged or lost: `_finish_epochs` finds the epochs in the batches.
     except CheckpointError:
+        # Damaged or lost: `_finish_epochs` finds the epochs in the batches.
         entries = []
     # Loading must not write: until it has ended the checkpoint may be the better source.
     log.leader_epochs.changed = None

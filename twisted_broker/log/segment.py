@@ -158,8 +158,8 @@ class LogSegment:
                     # An entry of the time index is missing: after a truncation its last one is no
                     # bound.
                     lags = lags or position <= indexed
-        # Damage ends the walk: only what can be read counts.
         except CorruptRecordError:
+            # Damage ends the walk: only what can be read counts.
             pass
         self._time_index_lags = lags
         self._found_timestamps(timestamp, offset)
@@ -191,8 +191,8 @@ class LogSegment:
                         header[MAX_TIMESTAMP],
                         header[BASE_OFFSET] + header[LAST_OFFSET_DELTA],
                     )
-        # As above.
         except CorruptRecordError:
+            # As above.
             pass
         self._found_timestamps(timestamp, largest_at)
 
@@ -283,9 +283,9 @@ class LogSegment:
             return BatchPlace(position, end - position, offset, lasts[row], 2)
         try:
             return self._scan_from(self.offset_index.lookup(offset), offset)
-        # The entry of the index pointed into a batch, or the file is damaged: the walk from the
-        # start tells which.
         except CorruptRecordError:
+            # The entry of the index pointed into a batch, or the file is damaged: the walk from the
+            # start tells which.
             return self._scan_from(0, offset)
 
     def _scan_from(self, position: int, offset: int) -> BatchPlace | None:

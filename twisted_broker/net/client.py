@@ -86,8 +86,8 @@ class _ResponseProtocol(Protocol):
             self.frames.feed(data)
             while (frame := self.frames.next_frame()) is not None:
                 self.owner._frame_received(frame)
-        # Nothing behind a malformed frame can be trusted: all requests in flight fail.
         except WireError:
+            # Nothing behind a malformed frame can be trusted: all requests in flight fail.
             self.owner._connection_lost(self, Failure())
             self.transport.abortConnection()  # type: ignore[union-attr]
 

@@ -104,9 +104,9 @@ class EpollGroup:
             # request waits would be noticed only when its answer is sent.
             mask |= _HANG_UP
             self._epoll.register(descriptor, mask)
-        # Unregistered only when the connection ends: reading is stopped and started again often,
-        # and modifying an entry costs less than a new one.
         elif not transport.connected and not mask & (select.EPOLLIN | select.EPOLLOUT):
+            # Unregistered only when the connection ends: reading is stopped and started again
+            # often, and modifying an entry costs less than a new one.
             self._epoll.unregister(descriptor)
             del self._masks[descriptor], self._transports[descriptor]
             return

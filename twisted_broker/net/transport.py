@@ -180,8 +180,8 @@ class ThinPort(tcp.Port):
         for _ in range(_MAX_ACCEPTS):
             try:
                 accepted, address = self.socket.accept()
-            # Nothing waits, or the client is gone already (ECONNABORTED).
             except (BlockingIOError, InterruptedError, ConnectionError):
+                # Nothing waits, or the client is gone already (ECONNABORTED).
                 return
             except OSError as error:
                 if error.errno == errno.EPERM:  # a firewall's refusal

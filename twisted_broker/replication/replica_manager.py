@@ -93,6 +93,7 @@ _WITHOUT_LOG_START = frozenset(
 )
 _TOO_LARGE = frozenset({ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE})
 _CLIENT, _NONE = AppendOrigin.CLIENT, ErrorCode.NONE
+# Descriptors come free when clients leave.
 _AGAIN_SECONDS = 1.0
 _log = Logger()
 
@@ -239,6 +240,8 @@ class ReplicaManager:
 
     def _effect_failed(self, event: Event) -> None:
         _log.failure("an effect of {event} failed", event=event)
+        # What an event should have caused may be missing: this partition stops rather than going on
+        # with it.
         event.partition.fail("an effect failed")
 
     def _drain_soon(self) -> None:
@@ -570,6 +573,7 @@ class ReplicaManager:
 
         Results own file slices. `record_progress` False: a second read.
         """
+        # Only a follower's progress needs the time.
         now_ms = self.runtime.now_ms() if params.replica_id >= 0 else 0
         limit = params.max_bytes
         min_one_message = not params.hard_max_bytes
@@ -736,6 +740,7 @@ class ReplicaManager:
         if self._redeliver_call is not None:
             self._redeliver_call.cancel()
             self._redeliver_call = None
+        # Last: nothing moves a high watermark after the drain.
         self._high_watermarks.write_last(self.logs())
 
 

@@ -129,6 +129,7 @@ def _set_strays_aside(replicas: ReplicaManager, image: MetadataImage) -> None:
     kept as `-stray`, served by nobody.
     """
     for log in list(replicas.log_manager):
+        # The metadata log is no replica of any topic's.
         if log.topic_partition.topic == METADATA_TOPIC:
             continue
         topic = image.topics_by_name.get(log.topic_partition.topic)
@@ -164,6 +165,7 @@ def _stop_replica(
     partition = replicas.partitions.get(topic_partition)
     if partition is None or partition.topic_id != change.topic_id:
         return
+    # Before the log goes: a fetch in flight must find no partition to append to.
     replicas.stop_fetching([topic_partition])
     replicas.drop_partition(topic_partition)
     epoch = partition.leader_epoch
@@ -289,6 +291,7 @@ def _partition_and_log(
         replicas.start_log(log)
         return partition, log
     except OutOfDescriptors:
+        # Not offline for that: the role is applied again when descriptors may be free.
         replicas.apply_later(change, is_new)
     except LogDirFailure as failure:
         replicas.directory_failed(failure.directory, failure.cause)

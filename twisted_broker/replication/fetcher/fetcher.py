@@ -171,6 +171,7 @@ class Fetcher:
                 self.state.add(
                     topic_partition, initial, latest_epoch, self.leader.truncates_on_fetch
                 )
+                # Following would truncate records that a newer leader may have committed.
                 if latest_epoch > initial.leader_epoch:
                     reason = f"its leader leads at epoch {initial.leader_epoch}"
                     self.partition_failed(topic_partition, older_metadata(latest_epoch, reason))
@@ -233,6 +234,8 @@ class Fetcher:
         pause = self._pause = Deferred()
         now_ms = self._runtime.now_ms()
         due = self.state.next_due_ms(now_ms)
+        # Whoever adds a partition wakes it; the backoff is for what changed without a call (the own
+        # log start).
         wait_ms = self._backoff_ms if due is None else min(self._backoff_ms, due - now_ms)
         timer = self._runtime.clock.callLater(wait_ms / 1000, self._wake)
         try:

@@ -60,6 +60,7 @@ def fetcher_number(topic_partition: TopicPartition, fetchers: int) -> int:
     code = 0
     units = topic_partition.topic.encode("utf-16-be")
     for high, low in zip(units[::2], units[1::2], strict=True):
+        # Java's String.hashCode, over UTF-16 units.
         code = (31 * code + (high << 8 | low)) & 0xFFFFFFFF
     total = (31 * code + topic_partition.partition) & 0xFFFFFFFF
     signed = total - 2**32 if total >= 2**31 else total
@@ -94,6 +95,7 @@ class FetcherManager:
         for (leader, number), initials in groups.items():
             key = (leader.id, number)
             for other_key, other in self.fetchers.items():
+                # Two fetchers of one partition would append in turn: it leaves its old one first.
                 if other_key != key:
                     other.remove(initials)
             self._fetcher(key, leader).add(initials)
@@ -110,6 +112,7 @@ class FetcherManager:
                 for name, state in known.remove(list(known.state.partitions)).items()
             }
         )
+        # The broker moved to another address: the connection is of no use, the offsets reached are.
         if known is not None:
             known.shutdown()
         made = self.fetchers[key] = self._create(key[1], leader, self.failed)
@@ -206,6 +209,7 @@ class ReplicaFetcherManager(FetcherManager):
             for partition in partitions
             if partition.log is not None and not partition.offline
         ]
+        # Out of `failed`, too: a new leader epoch is a new chance.
         self.remove(partition.topic_partition for partition in followed)
         starting: dict[TopicPartition, FollowedPartition] = {}
         for partition in followed:

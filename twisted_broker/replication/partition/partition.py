@@ -389,6 +389,7 @@ class Partition:
             info = log.append_as_follower(records, leader_epoch, wall_ms)
         except UnexpectedAppendOffset as refusal:
             end = log.log_end_offset
+            # Only an empty log may begin before its own start.
             if log.log_start_offset != end or not refusal.first_offset < end <= refusal.last_offset:
                 raise
             log.truncate_fully_and_start_at(refusal.first_offset, wall_ms)
@@ -415,6 +416,8 @@ class Partition:
     def follow_log_start(self, leader_log_start: int) -> None:
         """RL 2.8: what the leader deleted is deleted here, as far as the own high watermark."""
         log = self.followed_log()
+        # The leader's start may be above what is known here to be committed; it follows with the
+        # high watermark.
         start = min(leader_log_start, log.high_watermark)
         if start > log.log_start_offset and log.increment_log_start_offset(start):
             self.emit(LogStartAdvanced(self))
@@ -477,6 +480,7 @@ class Partition:
         `replica.lag.time.max.ms`.
         """
         state, log = self.isr_state, self.leader_log
+        # One change at a time: a pending one must be answered first.
         if log is None or not isinstance(state, CommittedIsr):
             return
         leader_end = log.log_end_offset

@@ -44,7 +44,12 @@ from twisted_broker.net.connection_limits import (
     ConnectionFactory,
     DescriptorShares,
 )
-from twisted_broker.net.listeners import EndPoint, ListenerPlan, OpenListeners, plan_listeners
+from twisted_broker.net.listeners import (
+    ConfiguredListener,
+    ListenerPlan,
+    OpenListeners,
+    plan_listeners,
+)
 from twisted_broker.net.request_bytes import RequestBytes
 from twisted_broker.security.acl import AllowAll
 from twisted_broker.settings import INT_MAX, ConfigError
@@ -54,10 +59,10 @@ from twisted_broker.wire.primitives import uuid_text
 
 if TYPE_CHECKING:
     from twisted_broker.cluster.alter_partition_manager import AlterPartitionManager
+    from twisted_broker.cluster.broker_lifecycle_manager import BrokerLifecycleManager
     from twisted_broker.cluster.controller import Controller
     from twisted_broker.cluster.directory_assignments import DirectoryAssignments
     from twisted_broker.cluster.forwarding_manager import ForwardingManager
-    from twisted_broker.cluster.lifecycle import BrokerLifecycle
     from twisted_broker.cluster.metadata_copy import MetadataCopy
     from twisted_broker.cluster.observer import MetadataObserver
     from twisted_broker.coordinator.group_coordinator import GroupCoordinator
@@ -66,7 +71,7 @@ if TYPE_CHECKING:
     from twisted_broker.replication.fetcher.leader_endpoint import BrokerEndPoint
     from twisted_broker.replication.replica_manager import ReplicaManager
 
-_log = Logger(namespace="replog")
+_logger = Logger(namespace="replog")
 
 _PARTITIONS_A_TURN = 50
 
@@ -87,7 +92,7 @@ class BrokerComponents:
     """What a node with the role `broker` consists of besides its logs."""
 
     observer: MetadataObserver
-    lifecycle: BrokerLifecycle
+    lifecycle: BrokerLifecycleManager
     alter_partition: AlterPartitionManager
     replica_manager: ReplicaManager
     fetchers: ReplicaFetcherManager
@@ -244,7 +249,7 @@ class Broker:
             raise
         self._undo.append(self._stop_logs)
         if "controller" in self.roles and not self._is_formatted:
-            _log.info(
+            _logger.info(
                 "formatted {path} as new cluster {id}",
                 path=self.metadata_directory,
                 id=self.cluster_id,
@@ -299,7 +304,7 @@ class Broker:
             self.config.text("metadata.log.dir") or self.config.log_directories[0]
         )
 
-    async def _listen(self, endpoint: EndPoint, is_controller: bool) -> Listener:
+    async def _listen(self, endpoint: ConfiguredListener, is_controller: bool) -> Listener:
         """Opens a port; for a broker's port, clients wait until they are let in."""
         advertised = self.plan.advertised.get(endpoint.name, endpoint)
         dispatcher = Dispatcher(
@@ -319,21 +324,21 @@ class Broker:
         self._factories.append(factory)
         self._dispatchers.append(dispatcher)
         dispatcher.listener = await self._open.open(
-            endpoint, factory, advertised, is_controller, let_in=is_controller
+            endpoint, factory, advertised, is_controller, start_accepting=is_controller
         )
         self.listeners.append(dispatcher.listener)
         return dispatcher.listener
 
     async def _start_broker(self) -> None:
         from twisted_broker.cluster.alter_partition_manager import AlterPartitionManager
+        from twisted_broker.cluster.broker_lifecycle_manager import BrokerLifecycleManager
         from twisted_broker.cluster.controller_channel import ControllerChannel
         from twisted_broker.cluster.directory_assignments import DirectoryAssignments
         from twisted_broker.cluster.features import BROKER_FEATURES
         from twisted_broker.cluster.forwarding_manager import ForwardingManager
-        from twisted_broker.cluster.lifecycle import BrokerLifecycle
         from twisted_broker.cluster.observer import MetadataObserver
         from twisted_broker.coordinator.coordinator_context import coordinator_settings
-        from twisted_broker.coordinator.offsets_store import group_coordinator
+        from twisted_broker.coordinator.coordinator_publisher import build_group_coordinator
         from twisted_broker.replication.fetcher.fetcher_manager import ReplicaFetcherManager
         from twisted_broker.replication.replica_manager import ReplicaManager
 
@@ -355,7 +360,9 @@ class Broker:
         def channel(purpose: str) -> ControllerChannel:
             return ControllerChannel(runtime, observer, f"broker-{config.node_id}-{purpose}")
 
-        lifecycle = BrokerLifecycle(runtime, config, observer, channel("lifecycle"), self._on_fatal)
+        lifecycle = BrokerLifecycleManager(
+            runtime, config, observer, channel("lifecycle"), self._on_fatal
+        )
         alter_partition = AlterPartitionManager(
             runtime, config.node_id, channel("alter-partition"), lifecycle
         )
@@ -379,7 +386,7 @@ class Broker:
         assert fetchers is not None
         config.subscribe(lambda live: fetchers.resize(live.integer("num.replica.fetchers")))
         forwarding = ForwardingManager(runtime, config.node_id, channel("forwarding"), lifecycle)
-        groups = group_coordinator(
+        groups = build_group_coordinator(
             runtime, config, replica_manager, observer, forwarding.create_topics, self._turns
         )
         config.subscribe(lambda live: groups.update_settings(coordinator_settings(live)))
@@ -427,13 +434,13 @@ class Broker:
                 runtime.wall_ms,
                 runtime.random.getrandbits(128),
                 lambda error: self._copy_failed(path, error),
-                lambda text: _log.warn("{text}", text=text),
+                lambda text: _logger.warn("{text}", text=text),
             )
         except OSError as error:
             self.log_manager.directories.fail(path, error)
             return None, EMPTY
         if warning:
-            _log.error("{warning}", warning=warning)
+            _logger.error("{warning}", warning=warning)
         return copy, base
 
     def _copy_failed(self, path: str, error: BaseException) -> None:
@@ -490,7 +497,7 @@ class Broker:
     def _set_advertised_listeners(self) -> None:
         """What is advertised becomes part of the configuration, with the ports that were found."""
         advertised = ",".join(
-            str(EndPoint(each.name, each.host, each.port))
+            str(ConfiguredListener(each.name, each.host, each.port))
             for each in self.listeners
             if not each.is_controller
         )
@@ -561,7 +568,7 @@ class Broker:
         lifecycle.ready_to_unfence()
         await lifecycle.unfenced
         role.groups.start()
-        self._open.let_in()
+        self._open.start_accepting()
 
     # while running
 
@@ -647,7 +654,7 @@ class Broker:
             try:
                 await step()
             except Exception:
-                _log.failure("a step of the shutdown failed; the shutdown continues")
+                _logger.failure("a step of the shutdown failed; the shutdown continues")
 
     async def _stop_serving(self) -> None:
         await self.hand_over()

@@ -32,7 +32,7 @@ from twisted_broker.net.listeners import parse_endpoints
 from twisted_broker.settings import INT_MAX, ConfigError
 from twisted_broker.status.run_file import remove_run_file, write_run_file
 
-_log = Logger(namespace="replog")
+_logger = Logger(namespace="replog")
 CONTROLLER_NODE = 1
 _MOST_PORT = 65535
 _STATUS_PORT = "replog.status.port"
@@ -150,7 +150,7 @@ class LocalCluster(BrokerService):
         except STARTING_ERRORS as error:
             self._fail(str(error))
         except Exception:
-            _log.failure("the brokers cannot start")
+            _logger.failure("the brokers cannot start")
             self._fail("the brokers cannot start")
 
     async def _start_all(self) -> None:
@@ -177,7 +177,7 @@ class LocalCluster(BrokerService):
 
     def _log_ready(self, broker: Broker) -> None:
         first = next(each for each in broker.listeners if not each.is_controller)
-        _log.info(
+        _logger.info(
             "replog node {node} ready on {address}",
             node=broker.config.node_id,
             address=first.address,
@@ -186,7 +186,7 @@ class LocalCluster(BrokerService):
     def _announce(self) -> None:
         hint = replication_hint(self.config, len(self.brokers))
         if hint:
-            _log.info("{hint}", hint=hint)
+            _logger.info("{hint}", hint=hint)
         if self._run_file is None:
             return
         clients = [

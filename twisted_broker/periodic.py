@@ -18,9 +18,9 @@ from twisted.internet.task import LoopingCall
 from twisted.logger import Logger
 
 from twisted_broker.interfaces import IClock
-from twisted_broker.stalls import ROUND_STALL
+from twisted_broker.stall_tolerance import ROUND_STALL
 
-_log = Logger(namespace="replog")
+_logger = Logger(namespace="replog")
 
 
 class PeriodicTask:
@@ -59,7 +59,7 @@ class PeriodicTask:
         try:
             self._task()
         except Exception:
-            _log.failure("{name} failed", name=self._name)
+            _logger.failure("{name} failed", name=self._name)
 
 
 class PeriodicTasks:

@@ -35,7 +35,7 @@ SLICE_ELEMENTS = 400
 SECONDS_PER_TURN = 0.004
 PIECES_PER_TURN = 64
 Steps = Iterator["Deferred[Any] | None"]
-_log = Logger()
+_logger = Logger()
 
 
 class Turns:
@@ -119,7 +119,7 @@ class Turns:
         except StopIteration:
             return
         except Exception:
-            _log.failure("a piece of background work failed; the rest of it is not done")
+            _logger.failure("a piece of background work failed; the rest of it is not done")
             return
         if waits_for is None or waits_for.called:
             self._background.append(steps)

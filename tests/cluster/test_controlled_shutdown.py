@@ -8,8 +8,8 @@ import pytest
 from twisted.logger import capturedLogs, formatEvent
 
 from tests.cluster.controller_fixture import PORT, ControllerFixture, MemberSide, served
-from tests.cluster.test_lifecycle import MuteController, place
-from twisted_broker.cluster.lifecycle import BrokerState
+from tests.cluster.test_broker_lifecycle_manager import MuteController, place
+from twisted_broker.cluster.broker_lifecycle_manager import BrokerState
 
 MUTE_PORT = 9999
 

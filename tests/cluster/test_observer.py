@@ -8,8 +8,8 @@ import pytest
 from twisted.internet.protocol import Factory, Protocol
 
 from tests.cluster.controller_fixture import PORT, ControllerFixture, MemberSide, served
-from twisted_broker.cluster import metadata_fetch
 from twisted_broker.cluster import observer as observer_module
+from twisted_broker.cluster import raft_requests
 from twisted_broker.cluster.observer import MetadataObserver
 from twisted_broker.wire.errors import BrokerError, ErrorCode, WireError
 from twisted_broker.wire.messages.topics import CreatableTopic, CreateTopicsRequest
@@ -97,10 +97,10 @@ def test_a_snapshot_comes_in_pieces(monkeypatch: pytest.MonkeyPatch, piece: int)
     fixture.advance(0.5)
     (snapshot,) = fixture.controller.log.snapshots
     asked: list[int] = []
-    read = metadata_fetch.MetadataReaders._read_piece
-    monkeypatch.setattr(metadata_fetch, "MAX_SNAPSHOT_BYTES", piece)
+    read = raft_requests.RaftRequests._read_piece
+    monkeypatch.setattr(raft_requests, "MAX_SNAPSHOT_BYTES", piece)
     monkeypatch.setattr(
-        metadata_fetch.MetadataReaders,
+        raft_requests.RaftRequests,
         "_read_piece",
         lambda self, *rest: (asked.append(rest[2]), read(self, *rest))[1],
     )

@@ -53,7 +53,7 @@ class Parts:
     def fail(self, error: OSError) -> None:
         self.errors.append(error)
         self.durability.stopped = True
-        self.durability.update_sync_due()
+        self.durability.update_awaiting_sync()
 
     def count_sync(self) -> None:
         self.synced += 1
@@ -115,7 +115,7 @@ def test_acknowledged_is_synced() -> None:
     called: list[int] = []
     parts.append()
     parts.durability.when_synced(1, lambda: called.append(1))
-    assert called == [1] and parts.durability.sync_due is None
+    assert called == [1] and parts.durability.awaiting_sync is None
     parts.append()
     for offset in (1, 2):
         parts.durability.when_synced(offset, lambda offset=offset: called.append(10 * offset))  # type: ignore[misc]
@@ -136,7 +136,7 @@ def test_a_failed_sync_stops_all() -> None:
     parts.worker.run_one()
     assert [error.errno for error in parts.errors] == [errno.EIO] and not parts.worker.jobs
     assert called == ["released"] and parts.synced == 0 and parts.durability.recovery_point == 0
-    assert parts.durability.sync_due is None
+    assert parts.durability.awaiting_sync is None
 
 
 def test_the_epochs_are_written_one_at_a_time_and_synced_before_the_recovery_point() -> None:

@@ -16,8 +16,8 @@ from typing import Any, TypeVar
 
 from twisted_broker.api import controller_permissions as permissions
 from twisted_broker.api.context import RequestContext
-from twisted_broker.cluster import alter_partition as partitions
 from twisted_broker.cluster import (
+    alter_partition_decision,
     broker_registry,
     config_changes,
     partition_requests,
@@ -61,19 +61,19 @@ async def fetch(
 ) -> fetch_messages.FetchResponse:
     """Fetch of the metadata log; for nodes of the cluster only."""
     _check_cluster(context, Operation.CLUSTER_ACTION)
-    return await _controller(context).readers.fetch(request, context.version)
+    return await _controller(context).raft_requests.fetch(request, context.version)
 
 
 async def fetch_snapshot(
     context: RequestContext, request: quorum.FetchSnapshotRequest
 ) -> quorum.FetchSnapshotResponse:
-    return _controller(context).readers.fetch_snapshot(request, context.version)
+    return _controller(context).raft_requests.fetch_snapshot(request, context.version)
 
 
 async def describe_quorum(
     context: RequestContext, request: cluster.DescribeQuorumRequest
 ) -> cluster.DescribeQuorumResponse:
-    return _controller(context).readers.describe(request, context.version)
+    return _controller(context).raft_requests.describe(request, context.version)
 
 
 async def describe_cluster(
@@ -176,7 +176,9 @@ async def alter_partition(
     context: RequestContext, request: broker_lifecycle.AlterPartitionRequest
 ) -> broker_lifecycle.AlterPartitionResponse:
     controller = _controller(context)
-    found, response = partitions.alter_partition(controller.view, request, context.version)
+    found, response = alter_partition_decision.alter_partition(
+        controller.view, request, context.version
+    )
     await controller.write(found)
     return response
 
@@ -185,7 +187,7 @@ async def assign_replicas_to_dirs(
     context: RequestContext, request: log_dirs.AssignReplicasToDirsRequest
 ) -> log_dirs.AssignReplicasToDirsResponse:
     controller = _controller(context)
-    found, response = partitions.assign_replicas(controller.view, request)
+    found, response = alter_partition_decision.assign_replicas(controller.view, request)
     await controller.write(found)
     return response
 

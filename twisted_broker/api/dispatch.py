@@ -66,7 +66,7 @@ _API_VERSIONS = 18
 # Two readings of the clock for each request would be seen in the rate of small ones.
 _TIMED = 63
 
-_log = Logger(namespace="replog.api")
+_logger = Logger(namespace="replog.api")
 
 Steps = Coroutine[Any, Any, Any]
 
@@ -395,7 +395,7 @@ class Dispatcher:
         try:
             await context.in_slices(encode_in_slices(response, served.version, parts))
         except Exception:
-            _log.failure(
+            _logger.failure(
                 "the answer of {name} v{version} cannot be written",
                 name=served.route.name,
                 version=served.version,
@@ -405,7 +405,7 @@ class Dispatcher:
         return EncodedAnswer(_whole(served, context, parts))
 
     def _log_failure(self, served: BoundRoute, context: RequestContext) -> None:
-        _log.failure(
+        _logger.failure(
             "{name} v{version} from {client} failed",
             name=served.route.name,
             version=served.version,
@@ -490,7 +490,7 @@ class Dispatcher:
         try:
             (served.write or served.writer())(response, parts)
         except Exception:
-            _log.failure(
+            _logger.failure(
                 "the answer of {name} v{version} cannot be written",
                 name=served.route.name,
                 version=served.version,

@@ -70,7 +70,7 @@ async def _convert(result: FetchPartitionResult, magic: int, clock: Any, done: i
         raise WireError(f"the records of an answer cannot be read any more: {gone}") from None
     # A first batch that the limit has cut stays as it is: an empty answer would look like the end
     # of the log.
-    if pieces or not result.cut_short:
+    if pieces or not result.first_entry_incomplete:
         result.release()
         result.converted = pieces
     return done

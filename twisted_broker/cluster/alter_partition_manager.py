@@ -19,14 +19,18 @@ from typing import Any
 from twisted.internet.defer import Deferred, ensureDeferred, succeed
 from twisted.logger import Logger
 
-from twisted_broker.cluster.controller_channel import ControllerChannel, Member, check_answer
+from twisted_broker.cluster.controller_channel import (
+    ControllerChannel,
+    RegisteredBroker,
+    check_answer,
+)
 from twisted_broker.cluster.unexpected_errors import UnexpectedErrors
 from twisted_broker.interfaces import Runtime
 from twisted_broker.replication.partition.isr import IsrAnswer, IsrProposal
 from twisted_broker.wire.errors import ErrorCode, error_of
 from twisted_broker.wire.messages import broker_lifecycle as broker_lifecycle_messages
 
-_log = Logger()
+_logger = Logger()
 RETRY_MS = 50
 _Key = tuple[bytes, int]
 
@@ -37,7 +41,7 @@ class AlterPartitionManager:
     """
 
     def __init__(
-        self, runtime: Runtime, node_id: int, channel: ControllerChannel, member: Member
+        self, runtime: Runtime, node_id: int, channel: ControllerChannel, member: RegisteredBroker
     ) -> None:
         self._runtime, self._node_id, self._channel, self._member = (
             runtime,
@@ -76,7 +80,7 @@ class AlterPartitionManager:
             return
         sent = dict(self._wanted)
         ensureDeferred(self._exchange(sent)).addErrback(
-            lambda failure: _log.failure("sending AlterPartition failed", failure)
+            lambda failure: _logger.failure("sending AlterPartition failed", failure)
         )
 
     async def _exchange(self, sent: dict[_Key, tuple[IsrProposal, Deferred[IsrAnswer]]]) -> None:
@@ -86,7 +90,7 @@ class AlterPartitionManager:
             )
             check_answer(response.error_code)
         except Exception as error:
-            _log.debug("AlterPartition is sent again: {error}", error=error)
+            _logger.debug("AlterPartition is sent again: {error}", error=error)
             self._unexpected_errors.failed(error)
             self._in_flight = False
             self._send_soon(RETRY_MS)

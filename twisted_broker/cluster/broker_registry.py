@@ -1,7 +1,7 @@
 """Brokers register, send heartbeats, are fenced, shut down: what the controller decides about
 membership.
 
-Owns the sessions (`Sessions`), and the decisions on BrokerRegistration, BrokerHeartbeat,
+Owns the sessions (`BrokerSessions`), and the decisions on BrokerRegistration, BrokerHeartbeat,
 UnregisterBroker and lapsed sessions.
 
     registered, fenced --(beat: caught up, wants out)--> unfenced --(beat: wants shutdown, leads)-->
@@ -36,7 +36,7 @@ from twisted_broker.image.entries import (
     is_reserved_directory,
 )
 from twisted_broker.image.metadata_image import METADATA_VERSION, MetadataImage
-from twisted_broker.stalls import SESSION_STALL_MS
+from twisted_broker.stall_tolerance import SESSION_STALL_MS
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.messages import metadata_records as records
 from twisted_broker.wire.messages.broker_lifecycle import (
@@ -59,7 +59,7 @@ class _Session:
         self.shutdown_offset: int | None = None
 
 
-class Sessions:
+class BrokerSessions:
     """When each broker was last heard. Times are monotonic ms."""
 
     __slots__ = ("_looked_ms", "_sessions", "timeout_ms")
@@ -139,7 +139,7 @@ def register(
     view: ClusterView,
     request: BrokerRegistrationRequest,
     version: int,
-    sessions: Sessions,
+    sessions: BrokerSessions,
     cluster_id: str,
     next_offset: int,
     now_ms: int,
@@ -283,7 +283,7 @@ def check_epoch(image: MetadataImage, broker_id: int, broker_epoch: int) -> Brok
 
 
 def heartbeat(
-    view: ClusterView, request: BrokerHeartbeatRequest, sessions: Sessions, now_ms: int
+    view: ClusterView, request: BrokerHeartbeatRequest, sessions: BrokerSessions, now_ms: int
 ) -> HeartbeatDecision:
     """Decides what a heartbeat changes. Raises BrokerError(STALE_BROKER_EPOCH)."""
     broker = check_epoch(view.image, request.broker_id, request.broker_epoch)
@@ -330,7 +330,7 @@ def heartbeat(
 
 
 def note_shutdown_offset(
-    sessions: Sessions, broker_id: int, broker_epoch: int, offset: int, now_ms: int
+    sessions: BrokerSessions, broker_id: int, broker_epoch: int, offset: int, now_ms: int
 ) -> None:
     """Remembers the offset that all others must have seen before the broker may go."""
     session = sessions.touch(broker_id, broker_epoch, -1, now_ms)

@@ -15,7 +15,7 @@ Owns `ControlledShutdown`, of one broker.
 Source: Kafka's `BrokerServer.shutdown` waits five minutes for its controller, alive or not, which
 has no setting. Supervisors kill sooner than that (docker after 10 s, Kubernetes after 30 s), and a
 broker that is killed must recover its logs. Not here: the heartbeats that announce it
-(`lifecycle.py`, `Broker.hand_over`); the controller's side, which moves the leaders
+(`broker_lifecycle_manager.py`, `Broker.hand_over`); the controller's side, which moves the leaders
 (`broker_registry.py`: `heartbeat`).
 """
 
@@ -30,7 +30,7 @@ from twisted_broker.cluster.observer import MetadataObserver
 from twisted_broker.config import BrokerConfig
 from twisted_broker.interfaces import IDelayedCall, Runtime
 
-_log = Logger()
+_logger = Logger()
 _PROGRESS_MS = 1000
 _SETTING = "replog.controlled.shutdown.timeout.ms"
 
@@ -59,7 +59,7 @@ class ControlledShutdown:
     def begin(self) -> None:
         """Heartbeats want the shutdown from now on."""
         self._since_ms = self._runtime.now_ms()
-        _log.info("controlled shutdown: {led} partition(s) still to hand over", led=self._led())
+        _logger.info("controlled shutdown: {led} partition(s) still to hand over", led=self._led())
         self._next()
 
     @property
@@ -117,11 +117,11 @@ class ControlledShutdown:
             "controlled shutdown: {led} partition(s) still to hand over; {where}, waiting "
             "up to {ms} ms more ({setting})"
         )
-        _log.info(words, led=self._led(), where=where, ms=left_ms, setting=_SETTING)
+        _logger.info(words, led=self._led(), where=where, ms=left_ms, setting=_SETTING)
         self._next()
 
     def _give_up(self, words: str, **values: object) -> None:
-        _log.warn("controlled shutdown: " + words, **values)
+        _logger.warn("controlled shutdown: " + words, **values)
         self._over()
 
     def _led(self) -> int:

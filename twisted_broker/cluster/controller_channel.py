@@ -31,7 +31,7 @@ _CONNECT_MS = 2000
 Address = tuple[str, int]
 
 
-class LeaderSource(Protocol):
+class ControllerNodeProvider(Protocol):
     """Who knows where the active controller is (None: nobody does now), and tells
     `leader_waiters` once when that changes.
     """
@@ -42,7 +42,7 @@ class LeaderSource(Protocol):
     def leader_address(self) -> Address | None: ...
 
 
-class Member(Protocol):
+class RegisteredBroker(Protocol):
     """Who knows this broker's epoch (-1: not registered)."""
 
     broker_epoch: int
@@ -65,7 +65,7 @@ class ControllerChannel:
     def __init__(
         self,
         runtime: Runtime,
-        leader: LeaderSource,
+        leader: ControllerNodeProvider,
         client_id: str,
         request_timeout_ms: int = 30_000,
         retry_ms: int = 50,

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from twisted_broker.cluster.cluster_view import ClusterView
 from twisted_broker.cluster.election import Election
 from twisted_broker.cluster.partition_change import change_partition
-from twisted_broker.cluster.placement import check_manual
+from twisted_broker.cluster.placement import check_manual_assignment
 from twisted_broker.cluster.reassignment import Assignment, reassigned, replication_factor, reverted
 from twisted_broker.image.entries import NO_LEADER, PartitionRegistration, TopicImage
 from twisted_broker.image.metadata_image import MetadataImage
@@ -174,7 +174,7 @@ def _reassign(
     topic, partition = _partition(view, name, requested.partition_index, seen)
     if requested.replicas is None:
         return _cancelled(view, topic, requested.partition_index, partition)
-    check_manual(requested.replicas, view.image.brokers, None)
+    check_manual_assignment(requested.replicas, view.image.brokers, None)
     factor = replication_factor(partition)
     if not may_change_factor and len(requested.replicas) != factor:
         words = f"the replication factor would change from {factor} to {len(requested.replicas)}"

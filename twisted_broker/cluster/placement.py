@@ -1,7 +1,7 @@
 """Where the replicas of new partitions go: striped over racks and brokers.
 
-Owns `StripedPlacer`, a state machine fed by a seeded `Random`, and the check of assignments that
-people write by hand.
+Owns `StripedReplicaPlacer`, a state machine fed by a seeded `Random`, and the check of assignments
+that people write by hand.
 
 1. No broker holds two replicas of a partition; the first replica is on a broker that is not fenced.
 2. Racks take turns, and in a rack its brokers take turns: over a round of all brokers leadership is
@@ -57,7 +57,7 @@ class _Rack:
         return self.fenced.next(epoch) if broker is None else broker
 
 
-class StripedPlacer:
+class StripedReplicaPlacer:
     """Places one partition after another on `brokers` (those that take new replicas): an
     unfenced one leads, racks take turns.
     """
@@ -146,7 +146,7 @@ def default_directory(broker: BrokerRegistration | None) -> bytes:
     return broker.directories[0]
 
 
-def check_manual(
+def check_manual_assignment(
     replicas: Sequence[int], known: Collection[int], replication_factor: int | None
 ) -> None:
     """Raises BrokerError(INVALID_REPLICA_ASSIGNMENT) for a list of replicas that cannot be."""

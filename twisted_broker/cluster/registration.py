@@ -11,7 +11,7 @@ Owns `Registration`, and the words for a node id that another process has.
 3. A refusal that may pass is logged once for each reason, not at each try.
 
 Source: Kafka's `BrokerLifecycleManager` (which does not register anew); KRAFT 3.4; `RL 8.2`. Not
-here: heartbeats (`lifecycle.py`).
+here: heartbeats (`broker_lifecycle_manager.py`).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from twisted_broker.interfaces import Runtime
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.messages import broker_lifecycle as broker_lifecycle_messages
 
-_log = Logger()
+_logger = Logger()
 _RETRY_MS = 100
 _HOPELESS = frozenset(
     {
@@ -136,7 +136,7 @@ class Registration:
     def _tell_refused(self, error: BrokerError) -> None:
         if error.code is not self._logged_code:
             self._logged_code = error.code
-            _log.info(
+            _logger.info(
                 "the controller refuses the registration, retrying: {error}",
                 error=self._in_words(error),
             )

@@ -18,7 +18,11 @@ from collections.abc import Iterable, Sequence
 
 from twisted_broker.cluster.cluster_view import ClusterView
 from twisted_broker.cluster.config_entries import topic_entries
-from twisted_broker.cluster.placement import StripedPlacer, check_manual, default_directory
+from twisted_broker.cluster.placement import (
+    StripedReplicaPlacer,
+    check_manual_assignment,
+    default_directory,
+)
 from twisted_broker.cluster.reassignment import replication_factor
 from twisted_broker.config import ConfigError, check_topic_overrides
 from twisted_broker.image.entries import RECOVERED, PartitionRegistration, TopicImage
@@ -66,7 +70,7 @@ def create_topics(
     results: list[topics_messages.CreatableTopicResult] = []
     counts = Counter(topic.name for topic in request.topics) if counts is None else counts
     taken = _collision_keys(view, (topic.name for topic in request.topics))
-    placer = StripedPlacer(view.image.brokers.values(), random)
+    placer = StripedReplicaPlacer(view.image.brokers.values(), random)
     for topic in request.topics:
         try:
             if counts[topic.name] > 1:
@@ -139,7 +143,10 @@ def _new_configs(topic: topics_messages.CreatableTopic) -> dict[str, str]:
 
 
 def _new_partitions(
-    view: ClusterView, topic: topics_messages.CreatableTopic, placer: StripedPlacer, budget: int
+    view: ClusterView,
+    topic: topics_messages.CreatableTopic,
+    placer: StripedReplicaPlacer,
+    budget: int,
 ) -> list[PartitionRegistration]:
     if topic.assignments:
         if len(topic.assignments) > budget:
@@ -197,7 +204,7 @@ def _assigned_by_hand(
                 f"partition {assignment.partition_index} is assigned twice",
             )
         chosen[assignment.partition_index] = assignment.broker_ids
-        check_manual(
+        check_manual_assignment(
             assignment.broker_ids, view.image.brokers, len(topic.assignments[0].broker_ids)
         )
     if sorted(chosen) != list(range(len(chosen))):
@@ -266,7 +273,7 @@ def create_partitions(
     found: Found = []
     results: list[topics_messages.CreatePartitionsTopicResult] = []
     counts = Counter(topic.name for topic in request.topics) if counts is None else counts
-    placer = StripedPlacer(view.image.brokers.values(), random)
+    placer = StripedReplicaPlacer(view.image.brokers.values(), random)
     for topic in request.topics:
         try:
             if counts[topic.name] > 1:
@@ -287,7 +294,7 @@ def create_partitions(
 def _grown(
     view: ClusterView,
     request: topics_messages.CreatePartitionsTopic,
-    placer: StripedPlacer,
+    placer: StripedReplicaPlacer,
     budget: int,
 ) -> Found:
     topic = view.image.topics_by_name.get(request.name)
@@ -314,7 +321,7 @@ def _grown(
 
 
 def _placed(
-    view: ClusterView, topic: TopicImage, placer: StripedPlacer, missing: int
+    view: ClusterView, topic: TopicImage, placer: StripedReplicaPlacer, missing: int
 ) -> list[PartitionRegistration]:
     factor = replication_factor(topic.partitions[0])
     return [
@@ -336,7 +343,7 @@ def _grown_by_hand(
         )
         raise BrokerError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, words)
     for assignment in assignments:
-        check_manual(
+        check_manual_assignment(
             assignment.broker_ids, view.image.brokers, replication_factor(topic.partitions[0])
         )
     return [

@@ -31,6 +31,7 @@ from twisted.logger import Logger
 from twisted_broker.coordinator.classic_group import ClassicGroup, group_from_snapshot
 from twisted_broker.coordinator.coordinator_shard import CoordinatorShard
 from twisted_broker.coordinator.group_entry import GroupEntry
+from twisted_broker.coordinator.group_offsets import GroupOffsets
 from twisted_broker.coordinator.group_records import (
     GroupRecord,
     GroupSnapshot,
@@ -38,7 +39,6 @@ from twisted_broker.coordinator.group_records import (
     OffsetRecord,
     read_record,
 )
-from twisted_broker.coordinator.offsets import GroupOffsets
 from twisted_broker.wire.batch_fields import (
     ATTRIBUTES,
     BASE_OFFSET,
@@ -71,7 +71,7 @@ GROUPS_PER_STEP = 64
 PENDING_KEYS = 20_000
 FREEZE_EVERY = 5_000
 _UNUSUAL = CODEC_MASK | CONTROL_FLAG | TRANSACTIONAL_FLAG
-_log = Logger()
+_logger = Logger()
 
 
 class _Replay:
@@ -224,7 +224,7 @@ def load_steps(shard: CoordinatorShard) -> Iterator[None]:
     if replayed.skipped:
         replayed = _Replay(start, one_by_one=True)
         yield from _read(shard, replayed, end)
-        _log.warn(
+        _logger.warn(
             "__consumer_offsets-{index}: {count} unreadable records skipped",
             index=shard.index,
             count=replayed.skipped,
@@ -289,7 +289,7 @@ def _group(shard: CoordinatorShard, group_id: str, snapshot: GroupSnapshot | Non
     try:
         return group_from_snapshot(snapshot, wall_ms)
     except ValueError as error:
-        _log.warn(
+        _logger.warn(
             "__consumer_offsets-{index}: {error}; the group starts empty",
             index=shard.index,
             error=error,

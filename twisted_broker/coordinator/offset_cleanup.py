@@ -28,8 +28,8 @@ from twisted_broker.coordinator.coordinator_context import CoordinatorContext
 from twisted_broker.coordinator.coordinator_shard import CoordinatorShard, CoordinatorState
 from twisted_broker.coordinator.group_deletion import GroupDeletion
 from twisted_broker.coordinator.group_entry import GroupEntry
+from twisted_broker.coordinator.group_offsets import TopicPartition
 from twisted_broker.coordinator.offset_metadata_manager import TOMBSTONES_PER_BATCH, in_batches
-from twisted_broker.coordinator.offsets import TopicPartition
 from twisted_broker.periodic import PeriodicTask
 from twisted_broker.wire.primitives import NULL_UUID
 
@@ -38,7 +38,7 @@ CHECKED_PER_STEP = 500
 # Bounds the batches that wait for replicas, and their waiters, while many groups expire.
 WRITES_AT_ONCE = 100
 Walk = Iterator["Deferred[None] | None"]
-_log = Logger()
+_logger = Logger()
 
 
 class OffsetCleanup:
@@ -229,7 +229,7 @@ def _was_committed_for(topic_id: bytes, deleted: set[bytes]) -> bool:
 
 
 def _log_failure(failure: Failure, index: int) -> None:
-    _log.warn(
+    _logger.warn(
         "__consumer_offsets-{index}: removing expired offsets failed, retrying: {error}",
         index=index,
         error=failure.value,

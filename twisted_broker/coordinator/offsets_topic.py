@@ -44,7 +44,7 @@ CREATION_TIMEOUT_MS = 30_000
 # A FindCoordinator waits that long for the topic; then the client asks again.
 WAIT_MS = 1_000
 _NOT_ERRORS = (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS)
-_log = Logger()
+_logger = Logger()
 
 CreateTopics = Callable[[CreateTopicsRequest], "Deferred[CreateTopicsResponse]"]
 """Sends a request to the controller on this broker's own behalf."""
@@ -157,11 +157,11 @@ class OffsetsTopic:
         for topic in response.topics:
             if topic.error_code not in _NOT_ERRORS:
                 error = ErrorCode(topic.error_code).name  # type: ignore[call-arg]
-                _log.error("creating {topic} failed: {error}", topic=OFFSETS_TOPIC, error=error)
+                _logger.error("creating {topic} failed: {error}", topic=OFFSETS_TOPIC, error=error)
                 self._end_waits()
         self.image_changed()
 
     def _failed(self, failure: Failure) -> None:
         self.is_being_created = False
-        _log.warn("creating {topic} failed: {error}", topic=OFFSETS_TOPIC, error=failure.value)
+        _logger.warn("creating {topic} failed: {error}", topic=OFFSETS_TOPIC, error=failure.value)
         self._end_waits()

@@ -29,7 +29,7 @@ _Report = Callable[[Any, BaseException | None], None]
 _Job = tuple[Callable[[], Any], _Report]
 # More threads do not make one disk faster; syncs of small files wait for its latency.
 _THREADS = 8
-_log = Logger()
+_logger = Logger()
 
 
 class DiskThread:
@@ -105,7 +105,7 @@ class DiskThread:
             try:
                 report(result, error)
             except Exception:
-                _log.failure("the callback of a disk job failed")
+                _logger.failure("the callback of a disk job failed")
             reports.popleft()
 
 

@@ -215,9 +215,9 @@ class Log:
         return self.durability.recovery_point
 
     @property
-    def sync_due(self) -> LogOffsetMetadata | None:
+    def awaiting_sync(self) -> LogOffsetMetadata | None:
         """The first record whose append waits for a sync (`flush.messages`), if any does."""
-        return self.durability.sync_due
+        return self.durability.awaiting_sync
 
     @property
     def acknowledgeable_end(self) -> LogOffsetMetadata:
@@ -254,7 +254,7 @@ class Log:
             self.set_failed(error)
             if self.failing is not None:
                 self.failing(self)
-            self.durability.update_sync_due()
+            self.durability.update_awaiting_sync()
         return LogDirFailure(posixpath.dirname(self.directory), error)
 
     def set_failed(self, error: OSError) -> None:
@@ -622,7 +622,7 @@ class Log:
         self.watermarks.log_start_offset = log_start_offset
 
     def _after_truncation(self) -> None:
-        self.durability.update_sync_due()
+        self.durability.update_awaiting_sync()
         self.watermarks.after_truncation()
         if self.truncated is not None:
             self.truncated(self)

@@ -24,7 +24,7 @@ from twisted_broker.log.errors import is_out_of_descriptors
 from twisted_broker.log.log import Log
 from twisted_broker.log.log_directory import LogDirectory
 
-_log = Logger()
+_logger = Logger()
 # Descriptors come free when clients leave: soon enough for a retry, too often for a line each.
 _AGAIN_SECONDS, _WARN_AGAIN_MS = 1.0, 60_000
 
@@ -52,7 +52,7 @@ class LogDirectories:
         self._warned_ms: int | None = None
 
     def _warn(self, text: str) -> None:
-        _log.warn("{text}", text=text)
+        _logger.warn("{text}", text=text)
 
     def online(self) -> list[LogDirectory]:
         return [directory for directory in self.by_path.values() if directory.failed is None]
@@ -96,7 +96,7 @@ class LogDirectories:
             self._warn_out_of_descriptors(path, error)
             return
         directory.failed = error
-        _log.error(
+        _logger.error(
             "log directory {path} is offline until a restart: {error}", path=path, error=error
         )
         self._failed(directory, error)
@@ -105,7 +105,7 @@ class LogDirectories:
         now_ms = self._runtime.now_ms()
         if self._warned_ms is None or now_ms - self._warned_ms >= _WARN_AGAIN_MS:
             self._warned_ms = now_ms
-            _log.error(
+            _logger.error(
                 "{path}: {error}; raise the limit of open files (ulimit -n, LimitNOFILE), or "
                 "lower max.connections",
                 path=path,
@@ -129,7 +129,7 @@ class LogDirectories:
                 if again is not None and is_out_of_descriptors(error):
                     self.call_later(_AGAIN_SECONDS, again)
             elif error is not None and not isinstance(error, OSError):
-                _log.error(
+                _logger.error(
                     "a disk job of {path} failed: {error!r}", path=directory.path, error=error
                 )
 

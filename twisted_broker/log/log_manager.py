@@ -39,7 +39,7 @@ from twisted_broker.periodic import PeriodicTasks
 from twisted_broker.settings import INT_MAX
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 
-_log = Logger()
+_logger = Logger()
 # Bytes of one name on Linux's file systems; topic names are ASCII.
 _LONGEST_NAME = 255
 # 35 years: Kafka writes "never" as 2^63-1, which no timer of the reactor takes.
@@ -376,7 +376,7 @@ class LogManager:
                 except OutOfDescriptors:
                     pass  # it comes again
                 except LogDirFailure:
-                    _log.error(
+                    _logger.error(
                         "retention of {log} failed: its log directory is offline",
                         log=log.topic_partition,
                     )
@@ -425,7 +425,7 @@ class LogManager:
 
         def done(_: None, error: BaseException | None) -> None:
             if error is not None:
-                _log.error(
+                _logger.error(
                     "log directory {path} did not close cleanly: {error!r}",
                     path=directory.path,
                     error=error,

@@ -42,7 +42,7 @@ _PRODUCE = b"\0\0"
 # Shorter frames are not counted (`RequestBytes`, invariant 2): `FrameReader` uses the same bound.
 _LONG = 32768
 
-_log = Logger(namespace="replog.net")
+_logger = Logger(namespace="replog.net")
 
 Answer = bytes | list[Any] | None
 
@@ -312,7 +312,7 @@ class KafkaConnection(Protocol):
         announced.
         """
         if not self.closing:
-            _log.warn(
+            _logger.warn(
                 "closing the connection of {client}: {reason}",
                 client=self.client_host,
                 reason=one_line(reason),

@@ -31,7 +31,7 @@ from twisted_broker.interfaces import IDelayedCall, Runtime
 from twisted_broker.net.connection import Dispatch, KafkaConnection
 from twisted_broker.net.request_bytes import RequestBytes
 from twisted_broker.settings import INT_MAX
-from twisted_broker.stalls import SILENCE_STALL_SECONDS
+from twisted_broker.stall_tolerance import SILENCE_STALL_SECONDS
 
 # A connection is idle after this many checks without traffic: a counter costs less than a time
 # stamp on each read.

@@ -41,7 +41,7 @@ _DONE = Failure(ConnectionDone())
 _LOST = Failure(ConnectionLost())
 
 
-_log = Logger(namespace="replog.net")
+_logger = Logger(namespace="replog.net")
 
 
 @implementer(IReadDescriptor)
@@ -155,7 +155,7 @@ class EpollGroup:
             ):
                 why = transport.doWrite()
         except Exception:
-            _log.failure("serving a connection failed; it is closed")
+            _logger.failure("serving a connection failed; it is closed")
             why = _LOST.value
         if why is not None:
             self._drop(transport, _DONE if isinstance(why, ConnectionDone) else _LOST)

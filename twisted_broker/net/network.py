@@ -20,7 +20,7 @@ from twisted.internet.endpoints import TCP4ClientEndpoint, TCP6ClientEndpoint
 
 from twisted_broker.interfaces import IFile
 from twisted_broker.net.epoll_group import EpollGroup
-from twisted_broker.net.transport import ThinPort, ThinServer
+from twisted_broker.net.transport import ListeningPort, ServerTransport
 
 # Read and copied in one piece, between two looks at whether the transport is full.
 _COPIED_BYTES = 131072
@@ -50,11 +50,11 @@ class ReactorNetwork:
         """Fires with the listening port; fails with `CannotListenError`."""
         return execute(self._listen, host, port, factory)
 
-    def _listen(self, host: str, port: int, factory: Any) -> ThinPort:
+    def _listen(self, host: str, port: int, factory: Any) -> ListeningPort:
         if self._group is None and hasattr(select, "epoll"):
             self._group = EpollGroup(self._reactor)
             self._group.start()
-        listening = ThinPort(
+        listening = ListeningPort(
             port, factory, self._backlog, host, self._reactor, self._group, self._buffers
         )
         listening.startListening()
@@ -74,8 +74,8 @@ class ReactorNetwork:
         Raises EOFError when the file is shorter, OSError.
         """
         descriptor = file.fileno()
-        if descriptor >= 0 and isinstance(transport, ThinServer):
-            return transport.send_stretch(descriptor, position, length)
+        if descriptor >= 0 and isinstance(transport, ServerTransport):
+            return transport.send_file_range(descriptor, position, length)
         return copy_slice(transport, file, position, length)
 
 

@@ -28,7 +28,7 @@ from twisted_broker.log.errors import CheckpointError
 if TYPE_CHECKING:
     from twisted_broker.log.log import Log
 
-_log = Logger()
+_logger = Logger()
 
 
 class HighWatermarkCheckpoint:
@@ -65,7 +65,7 @@ class HighWatermarkCheckpoint:
             return read_offsets(self._files, directory, HIGH_WATERMARK)
         except CheckpointError as error:
             # Not fatal: a high watermark that begins too low grows again with the next fetches.
-            _log.warn("{error}; high watermarks begin at the log start offsets", error=error)
+            _logger.warn("{error}; high watermarks begin at the log start offsets", error=error)
             return {}
 
     def write(self, logs: Iterable[Log]) -> None:
@@ -106,7 +106,7 @@ class HighWatermarkCheckpoint:
         elif isinstance(error, OSError):
             self._failed(directory, error)
         else:
-            _log.error(
+            _logger.error(
                 "writing the high watermark checkpoint of {directory} failed: {error!r}",
                 directory=directory,
                 error=error,

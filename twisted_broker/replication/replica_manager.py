@@ -35,24 +35,25 @@ from twisted_broker.replication import role_change
 from twisted_broker.replication.collaborators import (
     IAlterPartitionManager,
     IReplicas,
-    RoleObserver,
+    LeadershipListener,
 )
 from twisted_broker.replication.fetch_session import SESSIONLESS, FetchContext, FetchSessionCache
 from twisted_broker.replication.high_watermark_checkpoint import HighWatermarkCheckpoint
 from twisted_broker.replication.idle_partitions import IdlePartitions
 from twisted_broker.replication.live_brokers import ImageSource, LiveBrokers
 from twisted_broker.replication.partition.events import (
+    BecameFollower,
     Event,
     Events,
     HighWatermarkAdvanced,
     IsrChanged,
     IsrChangeWanted,
     LeaderEpochBegan,
-    LeadershipLost,
-    LogEndAdvanced,
+    LogEndChanged,
     LogStartAdvanced,
     LogSynced,
     PartitionFailed,
+    ReplicaStopped,
 )
 from twisted_broker.replication.partition.fetch_data import (
     FetchParams,
@@ -95,7 +96,7 @@ _TOO_LARGE = frozenset({ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_L
 _CLIENT, _NONE = AppendOrigin.CLIENT, ErrorCode.NONE
 # Descriptors come free when clients leave.
 _AGAIN_SECONDS = 1.0
-_log = Logger()
+_logger = Logger()
 
 
 class ReplicaManager:
@@ -127,12 +128,12 @@ class ReplicaManager:
         "fetchers",
         "isr_expands",
         "isr_shrinks",
+        "leadership_listeners",
         "log_manager",
         "node_id",
         "partitions",
         "produce_purgatory",
         "reads_nearby",
-        "role_observers",
         "runtime",
         "sessions",
         "stats",
@@ -155,7 +156,7 @@ class ReplicaManager:
         self.log_manager = log_manager
         self._alter_partition = alter_partition
         self.partitions: dict[TopicPartition, Partition] = {}
-        self.role_observers: list[RoleObserver] = []
+        self.leadership_listeners: list[LeadershipListener] = []
         self.events: Events = deque()
         self.isr_expands = self.isr_shrinks = self.failed_isr_updates = 0
         self.stats = BrokerStats()
@@ -178,7 +179,7 @@ class ReplicaManager:
         self.sessions = FetchSessionCache(
             config.integer("max.incremental.fetch.session.cache.slots"),
             runtime.random,
-            lambda: IdlePartitions(self.partitions, self._brokers, self.fetch_purgatory.watch_too),
+            lambda: IdlePartitions(self.partitions, self._brokers, self.fetch_purgatory.also_watch),
         )
         self._high_watermarks = HighWatermarkCheckpoint(
             runtime.files, log_manager.directories.worker, log_manager.directories.fail
@@ -203,7 +204,7 @@ class ReplicaManager:
         """
         checks = (self._check_produces, self._check_fetches, self._check_delete_records)
         return {
-            LogEndAdvanced: (self._check_fetches,),
+            LogEndChanged: (self._check_fetches,),
             HighWatermarkAdvanced: checks,
             LogSynced: (self._check_produces,),
             LogStartAdvanced: (
@@ -214,7 +215,8 @@ class ReplicaManager:
             IsrChangeWanted: (self._submit_alter_partition,),
             IsrChanged: (self._mark_isr_rate, self._check_produces, self._check_fetches),
             LeaderEpochBegan: (self._check_fetches,),
-            LeadershipLost: (self._withdraw_alter_partition, *checks),
+            BecameFollower: (self._withdraw_alter_partition, *checks),
+            ReplicaStopped: (self._withdraw_alter_partition, *checks),
             PartitionFailed: (self._log_failure, self._stop_fetcher, *checks),
         }
 
@@ -239,7 +241,7 @@ class ReplicaManager:
             self._draining = False
 
     def _effect_failed(self, event: Event) -> None:
-        _log.failure("an effect of {event} failed", event=event)
+        _logger.failure("an effect of {event} failed", event=event)
         # What an event should have caused may be missing: this partition stops rather than going on
         # with it.
         event.partition.fail("an effect failed")
@@ -258,25 +260,27 @@ class ReplicaManager:
 
     def _check_produces(self, event: Event) -> None:
         if self.produce_purgatory.waiting:
-            self.produce_purgatory.check(event.partition.topic_partition)
+            self.produce_purgatory.check_and_complete(event.partition.topic_partition)
 
     def _check_fetches(self, event: Event) -> None:
         if self.fetch_purgatory.waiting:
-            self.fetch_purgatory.check(event.partition.topic_partition)
+            self.fetch_purgatory.check_and_complete(event.partition.topic_partition)
 
     def _check_delete_records(self, event: Event) -> None:
         if self.delete_records_purgatory.waiting:
-            self.delete_records_purgatory.check(event.partition.topic_partition)
+            self.delete_records_purgatory.check_and_complete(event.partition.topic_partition)
 
     def _submit_alter_partition(self, event: IsrChangeWanted) -> None:
         if self._alter_partition is not None:
             answer = self._alter_partition.submit(event.partition.isr_proposal(event.pending))
             answer.addCallback(self._alter_partition_answered, event.partition, event.pending)
             answer.addErrback(
-                lambda failure: _log.failure("taking the answer of AlterPartition failed", failure)
+                lambda failure: _logger.failure(
+                    "taking the answer of AlterPartition failed", failure
+                )
             )
 
-    def _withdraw_alter_partition(self, event: LeadershipLost) -> None:
+    def _withdraw_alter_partition(self, event: BecameFollower | ReplicaStopped) -> None:
         if self._alter_partition is not None:
             self._alter_partition.withdraw(
                 event.partition.topic_id, event.partition.topic_partition.partition
@@ -297,7 +301,7 @@ class ReplicaManager:
             self.isr_shrinks += 1
 
     def _log_failure(self, event: PartitionFailed) -> None:
-        _log.error(
+        _logger.error(
             "{partition} is offline: {reason}",
             partition=event.partition.topic_partition,
             reason=event.reason,
@@ -437,7 +441,7 @@ class ReplicaManager:
         self._redeliver_call = None
         image = self._image_source.image
         waiting, self._not_applied = self._not_applied, {}
-        self._redeliver(role_change.delta_again(image, waiting), image)
+        self._redeliver(role_change.delta_to_retry(image, waiting), image)
 
     # producing
     def produce(
@@ -519,7 +523,7 @@ class ReplicaManager:
                 error_message=message,
                 record_errors=refused,
             )
-        _log.failure("an append to {partition} failed", partition=topic_partition)
+        _logger.failure("an append to {partition} failed", partition=topic_partition)
         return AppendOutcome(topic_partition, ErrorCode.UNKNOWN_SERVER_ERROR)
 
     def _count_failed_append(
@@ -549,7 +553,7 @@ class ReplicaManager:
     def _waits_for_sync(self, outcome: AppendOutcome) -> bool:
         partition = self.partitions.get(outcome.topic_partition)
         log = None if partition is None else partition.leader_log
-        return log is not None and log.sync_due is not None and outcome.error is _NONE
+        return log is not None and log.awaiting_sync is not None and outcome.error is _NONE
 
     def wait_for_replicas(
         self, outcomes: Sequence[AppendOutcome], timeout_ms: int, acks: int = -1
@@ -559,7 +563,10 @@ class ReplicaManager:
         """
         operation = DelayedProduce(outcomes, self._partition_of, acks)
         return (
-            self.produce_purgatory.wait(operation, operation.keys, max(0, timeout_ms)) or _fired()
+            self.produce_purgatory.try_complete_else_watch(
+                operation, operation.keys, max(0, timeout_ms)
+            )
+            or _fired()
         )
 
     # fetching
@@ -615,7 +622,7 @@ class ReplicaManager:
                 self.directory_failed(error.directory, error.cause)
             return FetchPartitionResult(request, error.code)
         stats.failed_fetches += 1
-        _log.failure("a read of {partition} failed", partition=request.topic_partition)
+        _logger.failure("a read of {partition} failed", partition=request.topic_partition)
         return FetchPartitionResult(request, ErrorCode.UNKNOWN_SERVER_ERROR)
 
     @staticmethod
@@ -653,7 +660,9 @@ class ReplicaManager:
             result.release()
         operation = DelayedFetch(params, first_read, self._partition_of, session)
         waiting = (
-            self.fetch_purgatory.wait(operation, operation.keys, params.max_wait_ms, tried=True)
+            self.fetch_purgatory.try_complete_else_watch(
+                operation, operation.keys, params.max_wait_ms, tried=True
+            )
             or _fired()
         )  # the read was the first try
         return waiting.addCallback(self._read_again, operation)
@@ -696,7 +705,9 @@ class ReplicaManager:
         """Fires when all live replicas moved, or after `timeout_ms`."""
         operation = DelayedDeleteRecords(outcomes, self._partition_of)
         return (
-            self.delete_records_purgatory.wait(operation, operation.keys, max(0, timeout_ms))
+            self.delete_records_purgatory.try_complete_else_watch(
+                operation, operation.keys, max(0, timeout_ms)
+            )
             or _fired()
         )
 

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from twisted_broker.log.log import Log
     from twisted_broker.replication.replica_manager import ReplicaManager
 
-_log = Logger()
+_logger = Logger()
 
 
 def apply_delta(replicas: ReplicaManager, delta: MetadataDelta, image: MetadataImage) -> None:
@@ -83,14 +83,16 @@ def apply_delta(replicas: ReplicaManager, delta: MetadataDelta, image: MetadataI
         replicas, [partition for partition in following if partition is not None], image
     )
     _apply_configs(replicas, delta, image)
-    for observer in replicas.role_observers:
+    for observer in replicas.leadership_listeners:
         for topic_partition, leader_epoch in lost:
             observer.leadership_lost(topic_partition, leader_epoch)
         for topic_partition, leader_epoch in gained:
             observer.leadership_gained(topic_partition, leader_epoch)
 
 
-def delta_again(image: MetadataImage, waiting: Mapping[tuple[bytes, int], bool]) -> MetadataDelta:
+def delta_to_retry(
+    image: MetadataImage, waiting: Mapping[tuple[bytes, int], bool]
+) -> MetadataDelta:
     """What `image` says of partitions whose logs could not be opened before: topic id and
     number, and whether they were new then.
     """
@@ -136,7 +138,7 @@ def _set_strays_aside(replicas: ReplicaManager, image: MetadataImage) -> None:
         state = None if topic is None else topic.partitions.get(log.topic_partition.partition)
         same_topic = topic is not None and log.topic_id in (None, topic.id)
         if not same_topic or state is None or replicas.node_id not in state.replicas:
-            _log.warn(
+            _logger.warn(
                 "{partition}: this broker is none of its replicas; its log is renamed to "
                 "*-stray and kept",
                 partition=log.topic_partition,
@@ -178,7 +180,7 @@ def _stop_replica(
         if keeps_files:
             # A snapshot lacks it, no record removed it: a controller that was restored from an old
             # copy and went on looks the same. What may be somebody's only copy is not deleted.
-            _log.warn(
+            _logger.warn(
                 "{partition} is missing in the metadata snapshot: its log is renamed to *-stray "
                 "and kept",
                 partition=topic_partition,
@@ -214,7 +216,7 @@ def _make_leader(
         if partition.make_leader(state, log, replicas.runtime.now_ms()):
             gained.append((partition.topic_partition, state.leader_epoch))
     except Exception as error:
-        _log.failure("making {partition} a leader failed", partition=partition.topic_partition)
+        _logger.failure("making {partition} a leader failed", partition=partition.topic_partition)
         partition.fail(f"making it a leader failed: {error}")
 
 
@@ -287,7 +289,7 @@ def _partition_and_log(
         )
         line = resolve_gap(log, len(state.replicas) > 1, replicas.runtime.wall_ms())
         if line is not None:
-            _log.warn("{partition}: {line}", partition=topic_partition, line=line)
+            _logger.warn("{partition}: {line}", partition=topic_partition, line=line)
         replicas.start_log(log)
         return partition, log
     except OutOfDescriptors:
@@ -299,7 +301,7 @@ def _partition_and_log(
     except BrokerError as refusal:
         partition.fail(f"its log cannot be used: {refusal.message}")
     except Exception as error:
-        _log.failure("opening the log of {partition} failed", partition=topic_partition)
+        _logger.failure("opening the log of {partition} failed", partition=topic_partition)
         partition.fail(f"its log cannot be opened: {error}")
     return partition, None
 

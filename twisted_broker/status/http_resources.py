@@ -28,7 +28,7 @@ from twisted_broker.status.view import BrokerView
 
 _TEXT, _HTML, _JSON = "text/plain; charset=utf-8", "text/html; charset=utf-8", "application/json"
 _IDLE_SECONDS = 60
-_log = Logger(namespace="replog.status")
+_logger = Logger(namespace="replog.status")
 
 
 class StatusResource(Resource):
@@ -46,7 +46,7 @@ class StatusResource(Resource):
         try:
             code, kind, body = self._answer(request)
         except Exception:
-            _log.failure("answering GET {path} failed", path=request.path)
+            _logger.failure("answering GET {path} failed", path=request.path)
             code, kind, body = 500, _TEXT, b"this answer failed; the broker's log says why\n"
         request.setResponseCode(code)
         request.setHeader("content-type", kind)

@@ -31,7 +31,7 @@ HOST = "127.0.0.1"
 OFF = -1
 _MAX_CONNECTIONS = 16
 ServedRoutes = Callable[[], Iterable[Any]]
-_log = Logger(namespace="replog.status")
+_logger = Logger(namespace="replog.status")
 
 
 class StatusFactory(Factory):
@@ -86,7 +86,7 @@ class StatusPort:
                 self._runtime.network.listen, HOST, self._wanted, self._factory
             )
         except CannotListenError as error:
-            _log.warn(
+            _logger.warn(
                 "cannot open the status port; change replog.status.port (-1: none): {error}",
                 error=error,
             )

@@ -30,7 +30,10 @@ from twisted_broker.interfaces import TopicPartition
 from twisted_broker.replication.collaborators import IReplicas
 from twisted_broker.replication.fetcher.fetcher import Fetcher
 from twisted_broker.replication.fetcher.fetcher_state import InitialFetchState
-from twisted_broker.replication.fetcher.followed_replicas import FollowedReplicas, initial_offset
+from twisted_broker.replication.fetcher.followed_replicas import (
+    FollowedReplicas,
+    initial_fetch_offset,
+)
 from twisted_broker.replication.fetcher.leader_endpoint import (
     BrokerEndPoint,
     Connection,
@@ -40,7 +43,7 @@ from twisted_broker.replication.fetcher.leader_endpoint import (
 from twisted_broker.replication.live_brokers import ImageSource
 from twisted_broker.replication.partition.partition import Partition
 
-_log = Logger()
+_logger = Logger()
 _SMALLEST = -(2**31)
 METADATA_VERSION = "metadata.version"
 Connect = Callable[[BrokerEndPoint, str], Connection]
@@ -148,7 +151,7 @@ class FetcherManager:
         """
         if count == self.count:
             return
-        _log.info(
+        _logger.info(
             "num.replica.fetchers changed from {before} to {after}", before=self.count, after=count
         )
         self.count = count
@@ -217,7 +220,7 @@ class ReplicaFetcherManager(FetcherManager):
             log = partition.log
             if leader is None or log is None:
                 continue
-            offset = initial_offset(log, RemoteLeaderEndPoint.truncates_on_fetch)
+            offset = initial_fetch_offset(log, RemoteLeaderEndPoint.truncates_on_fetch)
             initial = InitialFetchState(partition.topic_id, partition.leader_epoch, offset)
             starting[partition.topic_partition] = FollowedPartition(leader, initial)
         self._log_waiting([each for each in followed if each.topic_partition not in starting])
@@ -231,7 +234,7 @@ class ReplicaFetcherManager(FetcherManager):
         """
         led = [str(each.topic_partition) for each in waiting if each.leader_id >= 0]
         if led:
-            _log.info(
+            _logger.info(
                 "{count} partition(s) are not fetched, their leader is fenced or unknown: "
                 "{first} ...",
                 count=len(led),

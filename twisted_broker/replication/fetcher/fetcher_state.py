@@ -7,7 +7,7 @@ for them, and the decisions: who may be fetched, whether an answer still counts,
     added otherwise ------------------------------------------> TRUNCATING
     TRUNCATING --truncated, complete or on fetch--> FETCHING
     FETCHING --truncated, not complete, not on fetch--> TRUNCATING
-    FETCHING --appended, truncated, restarted--> FETCHING, at another offset
+    FETCHING --appended, truncated, offset reset--> FETCHING, at another offset
     both --error--> delayed (the same phase, later)
     both --failed--> removed, in `failed`, until added again
 
@@ -37,8 +37,8 @@ from twisted_broker.replication.fetcher.fetch_session_handler import (
 from twisted_broker.replication.fetcher.truncation import (
     EpochEnd,
     LeaderEpochRequest,
+    OffsetReset,
     OffsetTruncationState,
-    Restart,
 )
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 
@@ -57,7 +57,7 @@ class FetchOutcome(Enum):
 
     STALE = "stale"
     APPEND = "append"
-    DIVERGED = "diverged"
+    TRUNCATE = "truncate"
     OUT_OF_RANGE = "out of range"
     FENCED = "fenced"
     RETRY = "retry"
@@ -296,7 +296,7 @@ class FetcherState:
         if not state.is_as_requested(requested):
             return FetchOutcome.STALE
         if fetched.error == ErrorCode.NONE:
-            return FetchOutcome.APPEND if fetched.diverging_epoch is None else FetchOutcome.DIVERGED
+            return FetchOutcome.APPEND if fetched.diverging_epoch is None else FetchOutcome.TRUNCATE
         if fetched.error == ErrorCode.OFFSET_OUT_OF_RANGE:
             return FetchOutcome.OUT_OF_RANGE
         return self.outcome_of_error(topic_partition, requested.leader_epoch, fetched.error)
@@ -304,7 +304,7 @@ class FetcherState:
     def outcome_of_epoch_end(
         self, topic_partition: TopicPartition, requested: LeaderEpochRequest, answer: EpochEnd
     ) -> FetchOutcome:
-        """RL 6.3: what an answer about an epoch's end means; DIVERGED: truncate by it."""
+        """RL 6.3: what an answer about an epoch's end means; TRUNCATE: at that end."""
         state = self.partitions.get(topic_partition)
         if (
             state is None
@@ -313,7 +313,7 @@ class FetcherState:
         ):
             return FetchOutcome.STALE
         return (
-            FetchOutcome.DIVERGED
+            FetchOutcome.TRUNCATE
             if answer.error == ErrorCode.NONE
             else self.outcome_of_error(topic_partition, requested.leader_epoch, answer.error)
         )
@@ -377,12 +377,12 @@ class FetcherState:
         )
         self._to_the_end(topic_partition)
 
-    def restarted(
-        self, topic_partition: TopicPartition, restart: Restart, latest_epoch: int
+    def offset_reset(
+        self, topic_partition: TopicPartition, reset: OffsetReset, latest_epoch: int
     ) -> None:
         """RL 6.5: it goes on elsewhere."""
         state = self.partitions[topic_partition]
-        state.fetch_offset, state.lag = restart.offset, restart.lag
+        state.fetch_offset, state.lag = reset.offset, reset.lag
         state.last_fetched_epoch = latest_epoch
         state.phase = FetchPhase.FETCHING
         state.delayed_until_ms = -1

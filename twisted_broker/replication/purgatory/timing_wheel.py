@@ -27,8 +27,9 @@ from math import ceil, floor
 from twisted.logger import Logger
 
 from twisted_broker.interfaces import IClock, IDelayedCall
-from twisted_broker.stalls import DEADLINE_STALL_MS
+from twisted_broker.stall_tolerance import DEADLINE_STALL_MS
 
+_logger = Logger()
 # 64 slots: which of them are in use is one int of 64 bits.
 _BITS = 6
 _SLOTS = 1 << _BITS
@@ -87,7 +88,6 @@ class TimingWheel:
         "_clock",
         "_elapsed_ms",
         "_levels",
-        "_log",
         "_occupied",
         "_origin",
         "_reading",
@@ -105,7 +105,6 @@ class TimingWheel:
         self._call: IDelayedCall | None = None
         self._call_at_ms = -1
         self._reading = False
-        self._log = Logger()
         self.size = 0
 
     def add(self, timer: Timer, delay_ms: int) -> None:
@@ -236,4 +235,4 @@ class TimingWheel:
         try:
             expired()
         except Exception:
-            self._log.failure("a timer failed")
+            _logger.failure("a timer failed")

@@ -12,7 +12,7 @@ from twisted.internet.protocol import Factory, Protocol
 from twisted.logger import capturedLogs, formatEvent
 
 from tests.cluster.controller_fixture import PORT, ControllerFixture, MemberSide, served
-from twisted_broker.cluster.lifecycle import BrokerState
+from twisted_broker.cluster.broker_lifecycle_manager import BrokerState
 from twisted_broker.image.entries import FeatureRange
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.messages.broker_lifecycle import BrokerHeartbeatRequest

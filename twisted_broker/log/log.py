@@ -563,7 +563,9 @@ class Log:
             active.create()
             active.created_ms = wall_ms
             return
-        active.become_inactive()
+        if active.become_inactive():
+            # Its records may be synced already: the tail would come back with a loss of power.
+            self.durability.rewritten_from(active.base_offset)
         self.producers.map_end_offset = base
         self.producers.take_snapshot()
         self.segments.create(base, wall_ms)
@@ -687,7 +689,9 @@ class Log:
         """
         if self.failed is not None:
             return _nothing
-        self.segments.active.become_inactive()
+        active = self.segments.active
+        if active.become_inactive():
+            self.durability.rewritten_from(active.base_offset)
         self.producers.take_snapshot()
         if self.recovery_point >= self.log_end_offset:
             return _nothing

@@ -351,8 +351,11 @@ class Log:
         size = len(records)
         if not self._needs_preparation and size >= _HEADER_BYTES:
             header = _unpack_header(records)
-            if header[LENGTH] + LOG_OVERHEAD == size and header[MAGIC_FIELD] == MAGIC:
-                check_header(header, records, self.config, origin, wall_ms)
+            if (
+                header[LENGTH] + LOG_OVERHEAD == size
+                and header[MAGIC_FIELD] == MAGIC
+                and check_header(header, records, self.config, origin, wall_ms)
+            ):
                 return self._append_batch(
                     header, records, leader_epoch, wall_ms, origin, transaction_verified
                 )

@@ -224,7 +224,7 @@ def test_high_watermarks_that_cannot_be_written_end_the_log_directory() -> None:
     disk.faults.append(Fault(EIO, "rename", "replication-offset-checkpoint", times=1))
     house.pass_time(6)
     assert house.broker.log_manager.directories.offline() == ["/data"]
-    assert any("no log directory is left" in reason for reason in house.fatal)
+    assert any("all log directories are offline" in reason for reason in house.fatal)
     house.stop()
 
 

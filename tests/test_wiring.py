@@ -14,9 +14,8 @@ from pathlib import Path
 PACKAGE = Path(__file__).resolve().parent.parent / "twisted_broker"
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 EXCEPTIONS = {
-    # Twisted's own way: a LoopingCall has no other place for its clock, nor its scheduler for time.
+    # Twisted's own way: a LoopingCall has no other place for its clock.
     ("periodic.py", "self._loop.clock"),
-    ("tap.py", "clock.seconds"),
     # A request in flight is timed once it was sent.
     ("net/client.py", "waiting.timer"),
     # Fields of records and images that bear the name of a collaborator elsewhere.

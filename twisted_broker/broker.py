@@ -190,7 +190,8 @@ class Broker:
             if found is not None and found.cluster_id is not None:
                 if wanted not in (None, found.cluster_id):
                     raise LogDirMismatch(
-                        f"{path} belongs to cluster {found.cluster_id}, not to {wanted}"
+                        f"{path} belongs to cluster {found.cluster_id}, not to {wanted}: "
+                        "change --cluster-id or log.dirs"
                     )
                 self._is_formatted = True
                 return found.cluster_id
@@ -617,7 +618,7 @@ class Broker:
                 self.log_manager.directories.by_path[path].directory_id
             )
         if not self.log_manager.directories.online() and self._started:
-            self._on_fatal(f"no log directory is left: {error}")
+            self._on_fatal(f"all log directories are offline: {error}")
 
     # stopping
 
@@ -653,7 +654,7 @@ class Broker:
             try:
                 await step()
             except Exception:
-                _logger.failure("stopping goes on after a step that failed")
+                _logger.failure("a step of the shutdown failed; the shutdown continues")
 
     async def _stop_serving(self) -> None:
         await self.hand_over()

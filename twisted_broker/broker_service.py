@@ -90,12 +90,12 @@ class BrokerService(Service):
 
     def _log_settings(self) -> None:
         for name in self.config.unknown():
-            _logger.warn("setting {name} is not known here", name=name)
+            _logger.warn("unknown setting {name} is ignored", name=name)
         for words in warnings_for(self.config):
             _logger.warn("{words}", words=words)
         if self.config.without_effect():
             _logger.info(
-                "these settings have no effect here: {names}",
+                "settings that have no effect in this broker: {names}",
                 names=", ".join(self.config.without_effect()),
             )
 

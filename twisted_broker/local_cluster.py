@@ -69,8 +69,8 @@ def check_shared_roles(values: Mapping[str, str]) -> None:
             "process.roles",
             roles,
             (
-                "nothing, or broker,controller, with several --brokers: the first is the "
-                "controller too"
+                "broker,controller (the default) with several --brokers: node 1 is the "
+                "controller, too"
             ),
         )
 
@@ -89,7 +89,7 @@ def _shifted(setting: str, text: str, node_id: int, controllers: set[str]) -> li
             continue
         port = each.port + node_id - 1 if each.port else 0
         if port > _MOST_PORT:
-            raise ConfigError(setting, str(each), f"a port that leaves room for node {node_id}")
+            raise ConfigError(setting, str(each), f"a lower port: node {node_id} would need {port}")
         found.append(str(each._replace(port=port)))
     return found
 
@@ -102,8 +102,8 @@ def replication_hint(config: BrokerConfig, brokers: int) -> str:
     return (
         "topics have one replica, as in Kafka, unless they are created with more (up to "
         f"{brokers}); "
-        f"--set default.replication.factor={most} gives {most} also to those that come with "
-        "their first record"
+        f"--set default.replication.factor={most} makes {most} the default, also for topics "
+        "that are created automatically"
     )
 
 

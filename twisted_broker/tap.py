@@ -44,11 +44,11 @@ _UNLIMITED, _USUAL_LIMITS = 1 << 20, (65536, 10240, 4096)
 
 
 class Options(UsageOptions):
-    """A Kafka broker. Clients find it at HOST:PORT; everything else is a setting of Kafka's."""
+    """A Kafka broker at HOST:PORT. Everything else is set by Kafka's settings."""
 
     optParameters = [
         ["port", "p", None, "Port for clients; 0 picks a free one (9092)."],
-        ["host", None, None, "Address to listen on, and to tell clients (127.0.0.1)."],
+        ["host", None, None, "Address to listen on and to advertise to clients (127.0.0.1)."],
         [
             "data",
             "d",
@@ -68,7 +68,12 @@ class Options(UsageOptions):
             ),
         ],
         ["config", "c", None, "A server.properties of Apache Kafka."],
-        ["cluster-id", None, None, "Cluster id; must be the directory's when that has one."],
+        [
+            "cluster-id",
+            None,
+            None,
+            "Cluster id; must be that of the directory once it is formatted.",
+        ],
         ["run-file", None, None, "JSON file, written when ready: pid, cluster id, addresses."],
     ]
 

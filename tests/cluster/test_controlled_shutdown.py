@@ -101,7 +101,7 @@ def test_a_silent_controller_gets_the_whole_time(fixture: ControllerFixture) -> 
     assert len(lines) == 21
     assert lines[10].startswith(
         "controlled shutdown: 1 partition(s) still to hand over; no controller answers, "
-        "waiting 10000 ms more"
+        "waiting up to 10000 ms more"
     )
     assert all("replog.controlled.shutdown.timeout.ms" in line for line in lines[1:])
     assert "1 partition(s) are not handed over" in lines[-1]
@@ -133,7 +133,7 @@ def test_asked_once_more(fixture: ControllerFixture) -> None:
     assert left.called and fixture.clock.seconds() == at
     assert [formatEvent(each) for each in told] == [
         (
-            "controlled shutdown: asked once more: this broker leaves without handing over 1 "
+            "controlled shutdown: second signal: this broker stops without handing over 1 "
             "partition(s)"
         )
     ]

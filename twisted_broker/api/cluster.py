@@ -28,7 +28,7 @@ async def describe_cluster(
     if request.endpoint_type != BROKERS:
         raise BrokerError(
             ErrorCode.UNSUPPORTED_ENDPOINT_TYPE,
-            f"there is no endpoint type {request.endpoint_type}",
+            f"unknown endpoint type {request.endpoint_type}",
         )
     image: MetadataImage = context.metadata.image
     brokers = []

@@ -121,9 +121,13 @@ BEHAVIOUR = """
 - **Old clients**: message sets of magic 0 and 1 are taken by Produce 0-2 and given by Fetch 0-3 (Kafka dropped them in 4.0). What they write is
   stored as batches of magic 2. Records compressed with zstd cannot be given to them.
 - **Records inside a batch** are looked at where something depends on them: compacted topics (a key is needed), conversion, recompression (the topic's
-  `compression.type` is another than the producer's). Otherwise a batch is checked by its header, its CRC and its count, and stored as it came.
-  `replog.validate.records=true` checks every record of every batch. A compressed batch that claims more records than it has bytes is inflated and
+  `compression.type` is another than the producer's), bounded times (the topic sets `message.timestamp.before.max.ms`, or the header's base or
+  largest time is out of bounds). Otherwise a batch is checked by its header, its CRC and its count, and stored as it came: a largest time that
+  hides a later record passes. `replog.validate.records=true` checks every record of every batch. A compressed batch that claims more records than it has bytes is inflated and
   its records are counted, up to 65,536 of them and 8 MiB; more is MESSAGE_TOO_LARGE, at which producers split the batch.
+- **LogAppendTime** claimed by a producer is INVALID_TIMESTAMP on every topic; Kafka lets it pass on CreateTime topics and clears the mark.
+- **A timeout of 0** in CreateTopics, DeleteTopics and CreatePartitions: the work is done and answered. Kafka answers REQUEST_TIMED_OUT and does
+  nothing, since its controller looks at the time before it begins; ours needs one turn.
 - **After a truncation** that is far from the last producer snapshot idempotent appends are answered LEADER_NOT_AVAILABLE (they come again) until the
   producers are found; Kafka holds everything up meanwhile.
 - **A missing segment file** between two others refuses the partition (KAFKA_STORAGE_ERROR, one line with the remedy); Kafka serves what is left. After

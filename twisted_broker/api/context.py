@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _WITHOUT_BROKER = "a request for a broker reached a controller"
+# Waits up to the first need no look at the settings; the second is the default of
+# connections.max.idle.ms.
 _USUAL_WAIT_MS, _LONGEST_WAIT_MS = 30_000, 600_000
 
 

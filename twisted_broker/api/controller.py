@@ -39,9 +39,12 @@ from twisted_broker.wire.messages import (
 from twisted_broker.wire.messages import fetch as fetch_messages
 from twisted_broker.wire.messages.metadata_records import ProducerIdsRecord
 
+# Kafka's `ProducerIdsBlock.PRODUCER_ID_BLOCK_SIZE`: one record of the metadata log per 1,000
+# producers.
 PRODUCER_ID_BLOCK = 1000
 
 _BROKERS, _CONTROLLERS = 1, 2
+# Small: one topic of a part may have thousands of partitions.
 _AT_A_TIME = 20
 T = TypeVar("T")
 
@@ -90,7 +93,7 @@ async def describe_cluster(
     if request.endpoint_type != _CONTROLLERS:
         raise BrokerError(
             ErrorCode.UNSUPPORTED_ENDPOINT_TYPE,
-            f"there is no endpoint type {request.endpoint_type}",
+            f"unknown endpoint type {request.endpoint_type}",
         )
     controller = _controller(context)
     own = [each for each in controller.listeners if each.name == context.listener.name]

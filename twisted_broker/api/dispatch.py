@@ -59,8 +59,11 @@ from twisted_broker.wire.schema import (
 
 _HEAD = Struct(">hhih")
 _LENGTH_AND_ID = Struct(">ii")
+# Bytes. Up to _SMALL a read costs less than a `sendfile` of its own; _READ_AT_ONCE bounds the reads
+# of one answer; up to _JOINED one copy costs less than several sends.
 _SMALL, _READ_AT_ONCE, _JOINED = 16384, 262144, 65536
 _API_VERSIONS = 18
+# Two readings of the clock for each request would be seen in the rate of small ones.
 _TIMED = 63
 
 _logger = Logger(namespace="replog.api")
@@ -126,6 +129,7 @@ class BoundRoute:
         is read here, any other by its own reader.
         """
         end = 10 + length
+        # No client id, a frame too short, or tagged fields.
         if length < 0 or end >= len(frame) or (self.has_tags and frame[end]):
             header, end = decode_request_header(frame)
             return header.client_id, end
@@ -145,6 +149,7 @@ class BoundRoute:
     def refuse(self, request: Any, code: ErrorCode, message: str | None) -> Any:
         """The API's own error answer; None where the client waits for none."""
         self.errors[code] = self.errors.get(code, 0) + 1
+        # A Produce with acks=0 has no answer: one would be taken for the next request's.
         if self.route.api_key == 0 and request.acks == 0:
             return None
         return refusal(request, self.response_class, self.version, code, message)
@@ -299,7 +304,7 @@ class Dispatcher:
         try:
             api_key, version, correlation_id, length = _HEAD.unpack_from(frame)
         except struct_error:
-            raise WireError(f"a frame of {len(frame)} bytes is no request") from None
+            raise WireError(f"a frame of {len(frame)} bytes is too short for a request") from None
         served = self._served.get(api_key << 16 | version) or self.find(api_key, version)
         if served is None:
             return self._answer_newer_api_versions(correlation_id)
@@ -322,6 +327,7 @@ class Dispatcher:
         try:
             request = decode_few(served.request_class, frame, version, offset)
         except ManyElements:
+            # Found while decoding: only the decoder counts the elements of nested arrays.
             return self._start_long(connection, served, context, frame, offset)
         if served.route.cluster_action and not context.may_on_cluster(Operation.CLUSTER_ACTION):
             return self.answer(
@@ -351,7 +357,7 @@ class Dispatcher:
         mirror.
         """
         if served.route.cluster_action and not context.may_on_cluster(Operation.CLUSTER_ACTION):
-            raise WireError(f"{served.route.name} is for nodes of the cluster")
+            raise WireError(f"{served.route.name} is for nodes of the cluster only")
         steps = self._in_slices(served, context, frame, offset)
         outcome: Any = self.step(served, context, None, steps)
         if not isinstance(outcome, Deferred):
@@ -371,6 +377,7 @@ class Dispatcher:
         except BrokerError as error:
             return served.refuse(request, error.code, error.message)
         except (WireError, CancelledError):
+            # For `step`: one ends the connection, the other says that the client has gone.
             raise
         except Exception:
             self._log_failure(served, context)
@@ -447,6 +454,7 @@ class Dispatcher:
         try:
             waits_for = steps.send(None) if failed is None else steps.throw(failed)
         except StopIteration as stop:
+            # A long request may have a long answer: it is written in slices, too.
             if context.sliced:
                 done = stop.value
                 return (
@@ -556,7 +564,7 @@ def _loaded(part: FileSlice, parts: list[Any]) -> bytes:
         data = part.read()
     except (SliceGone, OSError) as reason:
         discard(parts)
-        raise WireError(f"records of an answer are gone: {reason}") from None
+        raise WireError(f"the records of an answer cannot be read any more: {reason}") from None
     part.release()
     return data
 

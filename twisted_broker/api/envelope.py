@@ -52,7 +52,7 @@ def _inside(context: RequestContext, request: EnvelopeRequest) -> tuple[Any, Req
     except WireError as error:
         raise BrokerError(ErrorCode.UNSUPPORTED_VERSION, str(error)) from None
     if served is None or not served.route.forward:
-        raise BrokerError(ErrorCode.INVALID_REQUEST, f"API {header.api_key} is not passed on")
+        raise BrokerError(ErrorCode.INVALID_REQUEST, f"API {header.api_key} is not forwarded")
     try:
         principal = _principal(request.request_principal)
     except WireError as error:
@@ -83,4 +83,6 @@ def _address(packed: bytes) -> str:
             socket.AF_INET6 if len(packed) == 16 else socket.AF_INET, bytes(packed)
         )
     except (ValueError, OSError):
-        raise BrokerError(ErrorCode.INVALID_REQUEST, "the client's address is none") from None
+        raise BrokerError(
+            ErrorCode.INVALID_REQUEST, "the client's address is not an IP address"
+        ) from None

@@ -88,6 +88,7 @@ async def fetch(context: RequestContext, request: FetchRequest) -> FetchResponse
         session = await _open_session(context, request, params, may_replicate)
     except BrokerError as refusal:
         return FetchResponse(error_code=refusal.code)
+    # A fetch may wait for half a minute, and thousands do: the decoded request need not.
     del request
     requests = session.requests
     if len(requests) <= SLICE_ELEMENTS or session.reads_now:
@@ -103,6 +104,7 @@ async def fetch(context: RequestContext, request: FetchRequest) -> FetchResponse
     for index, result in refused:
         results.insert(index, result)
     try:
+        # The session may have been evicted or used by a later request during the wait.
         error, session_id, shown = session.finish(results)
         if error != ErrorCode.NONE:
             for result in results:
@@ -127,7 +129,7 @@ def _params(context: RequestContext, request: FetchRequest) -> FetchParams:
     by_state = version >= _REPLICA_STATE_FROM
     replica_id = request.replica_state.replica_id if by_state else request.replica_id
     if replica_id < DEBUGGING_CONSUMER:
-        raise BrokerError(ErrorCode.INVALID_REQUEST, f"replica id {replica_id}")
+        raise BrokerError(ErrorCode.INVALID_REQUEST, f"invalid replica id {replica_id}")
     is_follower = replica_id >= 0
     if is_follower:
         isolation = LOG_END
@@ -139,10 +141,15 @@ def _params(context: RequestContext, request: FetchRequest) -> FetchParams:
         replica_id,
         request.replica_state.replica_epoch if by_state else -1,
         context.bounded_wait(request.max_wait_ms),
+        # More than an answer can hold would wait to the end of its time.
         min(request.min_bytes, max_bytes),
         max_bytes,
         isolation,
+        # Before version 3 there is no limit for the whole answer, so none for its first batch
+        # either.
         version < _LIMIT_FROM,
+        # Followers, and clients that know no follower fetching (KIP-392), read from the leader
+        # only.
         is_follower or version < _FOLLOWERS_SERVE_FROM,
         request.rack_id,
     )
@@ -174,6 +181,7 @@ async def _open_session(
             )
             for asked in topic.partitions
         ]
+    # A full fetch without a session: nothing to look up in the cache.
     if request.session_epoch == FINAL_EPOCH and request.session_id == NO_SESSION:
         return FetchContext(requests)
     forgotten: list[PartitionKey] = [
@@ -225,7 +233,9 @@ async def _many_asked(
     assert replicas is not None
     most = _MOST_UNKNOWN + len(replicas.partitions)
     if len(found) > most:
-        raise WireError(f"a fetch of {len(found)} partitions; {most - _MOST_UNKNOWN} are here")
+        raise WireError(
+            f"a fetch of {len(found)} partitions; this broker has {most - _MOST_UNKNOWN}"
+        )
     return list(found.values())
 
 
@@ -246,6 +256,7 @@ def _guard(
     assert replicas is not None
     held = replicas.partitions
     codes = [_refusal(context, request, is_follower, may_replicate, held) for request in requests]
+    # The usual case copies nothing.
     if not any(codes):
         return requests, ()
     readable = [request for request, code in zip(requests, codes, strict=True) if code is None]
@@ -293,6 +304,7 @@ def _refusal(
         if not topic:
             return ErrorCode.UNKNOWN_TOPIC_ID
         request.topic_partition = TopicPartition(topic, request.topic_partition.partition)
+    # Permission before existence: an answer must not tell who may not read whether a topic exists.
     if not is_follower and not context.may(_READ, _TOPIC, topic):
         return ErrorCode.TOPIC_AUTHORIZATION_FAILED
     if (

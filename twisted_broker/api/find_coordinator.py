@@ -98,6 +98,8 @@ def _is_share_key(key: str) -> bool:
         return False
     try:
         uuid_from_text(rest[0])
+        # int() takes more than Kafka's parseInt (spaces, underscores), which costs nothing here:
+        # the key is only hashed.
         int(rest[1])
     except ValueError:
         return False

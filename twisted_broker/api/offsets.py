@@ -233,6 +233,8 @@ async def _fetch_group(
         if request.topics is None:
             topics = await _all_topics(context, request.group_id, require_stable)
         else:
+            # Once without partitions: the group's own error comes even when no topic is named or
+            # all are refused.
             context.groups.fetch_offsets(request.group_id, (), require_stable)
             topics = [
                 await _fetch_topic(context, request.group_id, topic, require_stable)

@@ -80,7 +80,7 @@ class AlterPartitionManager:
             return
         sent = dict(self._wanted)
         ensureDeferred(self._exchange(sent)).addErrback(
-            lambda failure: _logger.failure("an ISR change failed", failure)
+            lambda failure: _logger.failure("sending AlterPartition failed", failure)
         )
 
     async def _exchange(self, sent: dict[_Key, tuple[IsrProposal, Deferred[IsrAnswer]]]) -> None:
@@ -90,7 +90,7 @@ class AlterPartitionManager:
             )
             check_answer(response.error_code)
         except Exception as error:
-            _logger.debug("ISR changes are tried again: {error}", error=error)
+            _logger.debug("AlterPartition is sent again: {error}", error=error)
             self._unexpected_errors.failed(error)
             self._in_flight = False
             self._send_soon(RETRY_MS)

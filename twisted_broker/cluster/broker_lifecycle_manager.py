@@ -124,7 +124,7 @@ class BrokerLifecycleManager:
     async def _register_again(self) -> None:
         _logger.warn(
             "the controller does not know this broker any more (it was unregistered, or its "
-            "epoch is old): it registers again"
+            "broker epoch is old): registering again"
         )
         try:
             epoch = await self._registration.again()
@@ -132,7 +132,7 @@ class BrokerLifecycleManager:
             self.state = BrokerState.NOT_RUNNING
             self._on_fatal(error.message or str(error))
             return
-        _logger.info("registered again, under epoch {epoch}", epoch=epoch)
+        _logger.info("registered again, under broker epoch {epoch}", epoch=epoch)
         await self._registered(epoch)
 
     async def _registered(self, epoch: int) -> None:
@@ -235,7 +235,7 @@ class BrokerLifecycleManager:
             self._refused_with,
         ):
             self._refused_with = error.code
-            _logger.warn("the controller refuses heartbeats, trying on: {error}", error=error)
+            _logger.warn("the controller refuses heartbeats, retrying: {error}", error=error)
 
     def _answered(
         self, response: broker_lifecycle_messages.BrokerHeartbeatResponse, is_shutting_down: bool
@@ -243,7 +243,7 @@ class BrokerLifecycleManager:
         """Takes an answer in; the pause before the next beat, in ms."""
         if is_shutting_down and response.should_shut_down:
             _logger.info(
-                "the controller lets this broker stop, after {ms} ms",
+                "controlled shutdown: confirmed by the controller after {ms} ms",
                 ms=self._controlled_shutdown.lasted_ms,
             )
             self._shut_down()

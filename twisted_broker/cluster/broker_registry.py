@@ -159,7 +159,7 @@ def register(
     ):
         raise BrokerError(
             ErrorCode.DUPLICATE_BROKER_REGISTRATION,
-            f"broker {request.broker_id} is registered and its session holds",
+            f"broker {request.broker_id} is registered already, and alive",
         )
     epoch = existing.epoch if existing is not None and same else next_offset
     record = records.RegisterBrokerRecord(
@@ -219,7 +219,7 @@ def _check_features(image: MetadataImage, request: BrokerRegistrationRequest) ->
     if METADATA_VERSION not in ranges:
         raise BrokerError(
             ErrorCode.INVALID_REGISTRATION,
-            f"broker {request.broker_id} does not say which {METADATA_VERSION} it supports",
+            f"broker {request.broker_id} names no supported {METADATA_VERSION}",
         )
     for name, level in sorted(image.features.items()):
         supported = ranges.get(name, FeatureRange(0, 0))

@@ -46,7 +46,7 @@ async def fetch_cluster_id(
             if logged_ms is None or now_ms - logged_ms >= _LOG_AGAIN_MS:
                 logged_ms = now_ms
                 _logger.warn(
-                    "no controller at {host}:{port} yet, trying on: {error}",
+                    "no controller answers at {host}:{port} yet, retrying: {error}",
                     host=host,
                     port=port,
                     error=error,

@@ -80,7 +80,7 @@ class ControlledShutdown:
         """The process was asked to stop once more."""
         if self._timer is not None:
             self._give_up(
-                "asked once more: this broker leaves without handing over {led} partition(s)",
+                "second signal: this broker stops without handing over {led} partition(s)",
                 led=self._led(),
             )
 
@@ -103,7 +103,7 @@ class ControlledShutdown:
         left_ms = self._timeout_ms - self.lasted_ms
         if left_ms <= 0:
             words = (
-                "the controller did not let this broker go within {ms} ms ({setting}): "
+                "the controller did not confirm it within {ms} ms ({setting}): "
                 "{led} partition(s) are not handed over"
             )
             self._give_up(words, ms=self._timeout_ms, setting=_SETTING, led=self._led())
@@ -111,11 +111,11 @@ class ControlledShutdown:
         where = (
             "no controller answers"
             if self._observer.unreachable
-            else "the controller has not let it stop yet"
+            else "the controller has not confirmed it yet"
         )
         words = (
             "controlled shutdown: {led} partition(s) still to hand over; {where}, waiting "
-            "{ms} ms more ({setting})"
+            "up to {ms} ms more ({setting})"
         )
         _logger.info(words, led=self._led(), where=where, ms=left_ms, setting=_SETTING)
         self._next()

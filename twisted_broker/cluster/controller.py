@@ -112,6 +112,11 @@ class Controller:
         OSError, MetadataDamage.
         """
         self.listeners = listeners
+        if self.log.torn is not None:
+            _logger.warn(
+                "truncated the metadata log: {torn} that were never synced, nor acknowledged",
+                torn=self.log.torn,
+            )
         self.decided = self.committed = self.log.replay()
         self._settings_changed(self.decided)
         self.log.begin_epoch()
@@ -156,7 +161,7 @@ class Controller:
             self.log.close()
         except OSError as error:  # what was committed is durable already
             _logger.error(
-                "the metadata log in {directory} was not closed: {error}",
+                "closing the metadata log in {directory} failed: {error}",
                 directory=self.log.directory,
                 error=error,
             )
@@ -226,7 +231,7 @@ class Controller:
 
     def _log_failed(self, error: BaseException) -> None:
         _logger.critical(
-            "the metadata log in {directory} failed: {error}",
+            "the metadata log in {directory} failed, this controller stops: {error}",
             directory=self.log.directory,
             error=error,
         )
@@ -257,7 +262,8 @@ class Controller:
         now_ms = self.runtime.now_ms()
         for broker in self.sessions.lapsed(self.decided, now_ms):
             _logger.info(
-                "broker {broker} was not heard for {timeout} ms and is fenced",
+                "fencing broker {broker}: no heartbeat for {timeout} ms "
+                "(broker.session.timeout.ms)",
                 broker=broker.id,
                 timeout=self.sessions.timeout_ms,
             )

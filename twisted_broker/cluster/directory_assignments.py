@@ -87,9 +87,7 @@ class DirectoryAssignments:
     def _send(self) -> None:
         if not self._stopped:
             ensureDeferred(self._exchange()).addErrback(
-                lambda failure: _logger.failure(
-                    "the directories of replicas could not be reported", failure
-                )
+                lambda failure: _logger.failure("sending AssignReplicasToDirs failed", failure)
             )
 
     async def _exchange(self) -> None:
@@ -102,7 +100,7 @@ class DirectoryAssignments:
             self._unexpected_errors.worked()
             delay_ms = 0 if len(self._wanted) < len(sent) else _RETRY_MS
         except Exception as error:
-            _logger.debug("the directories of replicas are reported again: {error}", error=error)
+            _logger.debug("AssignReplicasToDirs is sent again: {error}", error=error)
             self._unexpected_errors.failed(error)
         self._in_flight = False
         self._send_soon(delay_ms)

@@ -117,13 +117,13 @@ class ForwardingManager:
         self._creating -= names
         if isinstance(outcome, Failure):
             _logger.warn(
-                "topics {names} were not created: {error}", names=sorted(names), error=outcome.value
+                "creating topics {names} failed: {error}", names=sorted(names), error=outcome.value
             )
             return
         for topic in outcome.topics:
             if topic.error_code not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
                 _logger.warn(
-                    "topic {name} was not created: {error}",
+                    "creating topic {name} failed: {error}",
                     name=topic.name,
                     error=topic.error_message,
                 )

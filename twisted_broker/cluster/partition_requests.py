@@ -65,7 +65,7 @@ def elect_leaders(
     """
     if request.election_type not in _ELECTIONS:
         raise BrokerError(
-            ErrorCode.INVALID_REQUEST, f"there is no election type {request.election_type}"
+            ErrorCode.INVALID_REQUEST, f"unknown election type {request.election_type}"
         )
     found: list[Record] = []
     seen: Seen = set()
@@ -202,7 +202,7 @@ def _cancelled(
     if not isr and (not rules.unclean or partition.changed(change).leader == NO_LEADER):
         raise BrokerError(
             ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-            "none of the former replicas is in sync: going back would take an unclean election",
+            "the reassignment cannot be cancelled: none of the former replicas is in the ISR",
         )
     return change
 

@@ -137,7 +137,8 @@ class Registration:
         if error.code is not self._logged_code:
             self._logged_code = error.code
             _logger.info(
-                "registration is refused for now, trying on: {error}", error=self._in_words(error)
+                "the controller refuses the registration, retrying: {error}",
+                error=self._in_words(error),
             )
 
     def _in_words(self, error: BrokerError) -> BrokerError:
@@ -145,16 +146,16 @@ class Registration:
         node_id = self._config.node_id
         if error.code is ErrorCode.INVALID_REGISTRATION:
             words = (
-                f"the log directories of node {node_id} carry ids that another broker "
-                "registered (a copy?): give this one directories of its own"
+                f"the log directories of node {node_id} carry ids that another broker has "
+                "registered (are they copies?): give this node directories of its own (log.dirs)"
             )
             return BrokerError(error.code, words)
         if error.code is ErrorCode.UNSUPPORTED_VERSION:
             return BrokerError(
                 error.code,
                 (
-                    f"the cluster has finalised {self._beyond_us()}: lower it with "
-                    "kafka-features, or start a newer broker"
+                    f"the cluster's finalised features include {self._beyond_us()}: downgrade "
+                    "them with kafka-features, or start a newer broker"
                 ),
             )
         if error.code is not ErrorCode.DUPLICATE_BROKER_REGISTRATION:
@@ -168,8 +169,8 @@ class Registration:
         return BrokerError(
             error.code,
             (
-                f"node id {node_id} belongs to a running broker{where}: stop that one, or give "
-                "this one another node.id"
+                f"node id {node_id} belongs to a running broker{where}: stop that broker, or "
+                "give this one another node.id"
             ),
         )
 

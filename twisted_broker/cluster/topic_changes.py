@@ -77,7 +77,7 @@ def create_topics(
                 raise BrokerError(ErrorCode.INVALID_REQUEST, f"topic {topic.name} is named twice")
             _check_new_name(view, topic.name, taken)
             partitions = _new_partitions(view, topic, placer, budget)
-            configs = _new_configs(topic)
+            configs = _new_configs(view, topic)
         except BrokerError as error:
             results.append(
                 topics_messages.CreatableTopicResult(
@@ -114,7 +114,9 @@ def _collision_keys(view: ClusterView, names: Iterable[str]) -> dict[str, str]:
 
 def _check_new_name(view: ClusterView, name: str, taken: dict[str, str]) -> None:
     if name == METADATA_TOPIC:
-        raise BrokerError(ErrorCode.INVALID_REQUEST, f"{METADATA_TOPIC} is not created by request")
+        raise BrokerError(
+            ErrorCode.INVALID_REQUEST, f"{METADATA_TOPIC} cannot be created by a request"
+        )
     problem = name_problem(name)
     if problem is not None:
         raise BrokerError(ErrorCode.INVALID_TOPIC_EXCEPTION, problem)
@@ -127,14 +129,14 @@ def _check_new_name(view: ClusterView, name: str, taken: dict[str, str]) -> None
         )
 
 
-def _new_configs(topic: topics_messages.CreatableTopic) -> dict[str, str]:
+def _new_configs(view: ClusterView, topic: topics_messages.CreatableTopic) -> dict[str, str]:
     configs: dict[str, str] = {}
     for entry in topic.configs:
         if entry.value is None:
             raise BrokerError(ErrorCode.INVALID_CONFIG, f"setting {entry.name} has no value")
         configs[entry.name] = entry.value
     try:
-        check_topic_overrides(configs.items())
+        check_topic_overrides(configs, view.config)
     except ConfigError as error:
         raise BrokerError(ErrorCode.INVALID_CONFIG, str(error)) from None
     return configs
@@ -402,10 +404,12 @@ def _to_delete(
     topic_id = bytes(state.topic_id)
     if state.name is None:
         if topic_id == NULL_UUID:
-            return BrokerError(ErrorCode.INVALID_REQUEST, "neither a topic's name nor its id")
+            return BrokerError(ErrorCode.INVALID_REQUEST, "a topic needs a name or an id")
         return view.image.topics_by_id.get(topic_id) or BrokerError(ErrorCode.UNKNOWN_TOPIC_ID)
     if topic_id != NULL_UUID:
-        return BrokerError(ErrorCode.INVALID_REQUEST, "both a topic's name and its id")
+        return BrokerError(
+            ErrorCode.INVALID_REQUEST, "name a topic by its name or by its id, not by both"
+        )
     return view.image.topics_by_name.get(state.name) or BrokerError(
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     )

@@ -40,9 +40,7 @@ class UnexpectedErrors:
     def failed(self, error: Exception) -> None:
         if not self._is_logged and not isinstance(error, _EXPECTED):
             self._is_logged = True
-            _logger.failure(
-                "{what} fail, trying on; this is a bug", Failure(error), what=self._what
-            )
+            _logger.failure("{what} fail, retrying; this is a bug", Failure(error), what=self._what)
 
     def worked(self) -> None:
         self._is_logged = False

@@ -60,10 +60,14 @@ from twisted_broker.wire.records import (
     walk_key_values,
 )
 
+# One read, and the records of about one turn.
 SLICE_BYTES = 128 * 1024
+# Steps of about a millisecond each (`turns.py`, invariant 4).
 RECORDS_PER_STEP = 256
 VALUES_PER_STEP = 64
 GROUPS_PER_STEP = 64
+# Only the last value of a key is decoded; so many undecoded ones bound the memory of a partition
+# that was never compacted.
 PENDING_KEYS = 20_000
 FREEZE_EVERY = 5_000
 _UNUSUAL = CODEC_MASK | CONTROL_FLAG | TRANSACTIONAL_FLAG
@@ -132,6 +136,7 @@ class _Replay:
 
     def _replay_unusual(self, batch: BatchView) -> Iterator[None]:
         """A control batch, one of a transaction, a compressed one."""
+        # What was put off is older than this batch: it must be applied first.
         if batch.is_control or batch.is_transactional:
             yield from self.decode_latest()
         if batch.is_control:

@@ -28,7 +28,9 @@ from twisted_broker.coordinator.group_entry import GroupEntry
 from twisted_broker.coordinator.group_records import fits_record, partition_for
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 
+# Bounds the search for an idle group to a fraction of a turn.
 GROUPS_CHECKED_FOR_EVICTION = 1000
+# Each starts timers of a group's members.
 SESSIONS_PER_STEP = 100
 _logger = Logger()
 
@@ -83,6 +85,7 @@ class CoordinatorRuntime:
             _logger.failure("loading __consumer_offsets-{index} failed", index=shard.index)
             self._loading_failed(shard, error)
             return
+        # Before the sessions are started: a heartbeat may come between two steps.
         shard.state = CoordinatorState.ACTIVE
         if shard.groups:
             _logger.info(
@@ -102,7 +105,8 @@ class CoordinatorRuntime:
 
     def _loading_failed(self, shard: CoordinatorShard, error: Exception) -> None:
         _logger.error(
-            "__consumer_offsets-{index} cannot be read, its groups are not served: {error}",
+            "__consumer_offsets-{index} cannot be read; its groups are not served until its "
+            "leader changes or this broker restarts: {error}",
             index=shard.index,
             error=error,
         )
@@ -148,6 +152,7 @@ class CoordinatorRuntime:
         if not self._is_limit_logged:
             self._is_limit_logged = True
             _logger.error(
-                "{count} groups: no more are taken", count=self._context.settings.max_groups
+                "{count} consumer groups, the most that one broker serves: new groups are refused",
+                count=self._context.settings.max_groups,
             )
         raise BrokerError(ErrorCode.COORDINATOR_NOT_AVAILABLE)

@@ -53,7 +53,9 @@ from twisted_broker.coordinator.offset_metadata_manager import (
 from twisted_broker.coordinator.offsets_topic import OffsetsTopic
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 
+# A member id begins with the client id, and is kept and written for every member.
 CLIENT_ID_CHARACTERS = 255
+# About a millisecond of one turn.
 LISTED_PER_STEP = 500
 
 

@@ -35,7 +35,9 @@ if TYPE_CHECKING:
     from twisted_broker.replication.replica_manager import ReplicaManager
 
 ALL_REPLICAS = -1
+# Long enough to outlast any stall; then the wait begins again.
 WAIT_ON_MS = 3_600_000
+# The record is in the log: it may still be replicated, so the commit is neither done nor refused.
 _UNDECIDED = (ErrorCode.REQUEST_TIMED_OUT, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
 
 
@@ -78,6 +80,7 @@ class ReplicaOffsetsStore:
 
     def _decided(self, outcome: AppendOutcome) -> Deferred[int]:
         """Waits on, as long as this broker leads the partition: leadership lost ends every wait."""
+        # The high watermark has passed it: a loader will read it.
         if outcome.error is ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND:
             return succeed(outcome.base_offset)
         again = AppendOutcome(

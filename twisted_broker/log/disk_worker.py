@@ -27,6 +27,7 @@ from twisted.logger import Logger
 T = TypeVar("T")
 _Report = Callable[[Any, BaseException | None], None]
 _Job = tuple[Callable[[], Any], _Report]
+# More threads do not make one disk faster; syncs of small files wait for its latency.
 _THREADS = 8
 _logger = Logger()
 
@@ -88,6 +89,7 @@ class DiskThread:
 
     def _queue_report(self, report: _Report, result: Any, error: BaseException | None) -> None:
         self._reports.append((report, result, error))
+        # One wake-up of the reactor for all reports that come until it runs.
         if len(self._reports) == 1:
             self._from_thread(self._deliver)
 
@@ -112,6 +114,7 @@ def _work_off(todo: deque[Callable[[], object]], errors: list[Exception]) -> Non
         try:
             job = todo.popleft()
         except IndexError:
+            # Another thread took the last one.
             return
         try:
             job()

@@ -107,6 +107,7 @@ class Durability:
             self.sync_job(upto)()
             self._move_recovery_point(upto, self._generation, None)
         elif self._sync_upto >= 0:
+            # One sync at a time; all that is wanted meanwhile is the next one's.
             self._sync_wanted = max(self._sync_wanted, upto)
         else:
             self._submit_sync(self.disk, upto)
@@ -175,12 +176,15 @@ class Durability:
             paths.append(posixpath.join(directory, checkpoints.PARTITION_METADATA))
 
         def job() -> None:
+            # The epochs first: the recovery point moves after this job, and recovery does not look
+            # for epochs below it.
             if epochs is not None:
                 checkpoints.write_aside(
                     files, posixpath.join(directory, checkpoints.LEADER_EPOCH), epochs
                 )
             for path in paths:
                 checkpoints.sync_path(files, path)
+            # Not when it was renamed or deleted while the job waited.
             if files.is_directory(directory):
                 files.sync_directory(directory)
                 if not name_is_durable:

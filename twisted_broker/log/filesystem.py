@@ -29,6 +29,7 @@ from collections.abc import Callable, Sequence
 from twisted_broker.interfaces import Buffer
 from twisted_broker.log.errors import is_out_of_descriptors
 
+# Below IOV_MAX (1,024 on Linux); the rest is written by `_complete`.
 _MOST_BUFFERS = 512
 _WHOLE_FILE = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)  # struct flock of Linux
 
@@ -57,6 +58,7 @@ class OsFile:
         view, done = memoryview(buffer), 0
         while done < len(view):
             count = os.preadv(self._fd, [view[done:]], position + done)
+            # The end of the file.
             if count == 0:
                 break
             done += count
@@ -114,6 +116,8 @@ class OsFileSystem:
             try:
                 found = os.open(path, flags, 0o644)
             except OSError as error:
+                # A log in the middle of a roll must not fail because clients took all descriptors:
+                # the reserve is for that.
                 if not is_out_of_descriptors(error) or not self._give_one():
                     raise
                 continue
@@ -129,6 +133,7 @@ class OsFileSystem:
         return True
 
     def _fill(self) -> None:
+        # Filled as far as it goes; the next successful open tries again.
         with contextlib.suppress(OSError):
             while len(self._kept) < self._reserve:
                 self._kept.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))

@@ -67,6 +67,8 @@ class LeaderEpochFileCache:
             or (epochs and epochs[-1] == epoch and starts[-1] <= start_offset)
         ):
             return False
+        # Both columns only grow; older entries that say otherwise come from a history that was
+        # truncated.
         while epochs and (epochs[-1] >= epoch or starts[-1] >= start_offset):
             epochs.pop()
             starts.pop()
@@ -80,6 +82,7 @@ class LeaderEpochFileCache:
         when it is not known.
         """
         epochs = self.epochs
+        # A newer epoch than any here: only who led in it knows where it ends.
         if epoch < 0 or not epochs or epoch > epochs[-1]:
             return UNDEFINED
         if epoch == epochs[-1]:

@@ -371,8 +371,11 @@ class Log:
         size = len(records)
         if not self._needs_preparation and size >= _HEADER_BYTES:
             header = _unpack_header(records)
-            if header[LENGTH] + LOG_OVERHEAD == size and header[MAGIC_FIELD] == MAGIC:
-                check_header(header, records, self.config, origin, wall_ms)
+            if (
+                header[LENGTH] + LOG_OVERHEAD == size
+                and header[MAGIC_FIELD] == MAGIC
+                and check_header(header, records, self.config, origin, wall_ms)
+            ):
                 return self._append_batch(
                     header, records, leader_epoch, wall_ms, origin, transaction_verified
                 )
@@ -404,9 +407,11 @@ class Log:
         if size > self.config.segment_bytes:
             raise BrokerError(
                 ErrorCode.RECORD_LIST_TOO_LARGE,
-                f"{size} bytes, but segments end at {self.config.segment_bytes}",
+                f"{size} bytes do not fit into a segment "
+                f"(segment.bytes={self.config.segment_bytes})",
             )
         if producer_id >= 0:
+            # A rebuild that ran out of descriptors waits for the next batch that needs it.
             if self.producers.rebuilt is not None:
                 self.rebuild.resume()
             duplicate = check_append(self.producers, header, records, origin, transaction_verified)
@@ -416,6 +421,8 @@ class Log:
         first = segments.log_end_offset
         last = first + delta
         try:
+            # Before the bytes: an epoch without records is harmless, records without their epoch
+            # are not.
             if not epochs or epochs[-1] != leader_epoch:
                 self.leader_epochs.assign(leader_epoch, first)
             if segments.should_roll(size, last, max_timestamp, wall_ms):
@@ -503,6 +510,7 @@ class Log:
         if not batches:
             return LogAppendInfo(-1, -1, -1, -1, self.log_start_offset, 0, 0)
         first, last, before = batches[0], batches[-1], self.segments.log_end
+        # A gap is fine (the leader compacted); an overlap is not.
         if first.base_offset < before.offset:
             raise UnexpectedAppendOffset(first.base_offset, last.last_offset, before.offset)
         try:
@@ -574,14 +582,18 @@ class Log:
         active = self.segments.active
         if active.base_offset == base:
             assert active.size == 0, (base, active.size)
+            # Nothing was written to it: it begins again, instead of a second one of the same name.
             active.create()
             active.created_ms = wall_ms
             return
-        active.become_inactive()
+        if active.become_inactive():
+            # Its records may be synced already: the tail would come back with a loss of power.
+            self.durability.rewritten_from(active.base_offset)
         self.producers.map_end_offset = base
         self.producers.take_snapshot()
         self.segments.create(base, wall_ms)
         self.segments.log_end_offset = base
+        # Last: the log is whole by now. The sync runs on the disk worker.
         self.durability.flush(base)
 
     # -- truncation
@@ -594,10 +606,13 @@ class Log:
             # an epoch that was begun here and never written to
             self.leader_epochs.truncate_from_end(self.segments.log_end_offset)
             return False
+        # Nothing of the log is below it.
         if offset < self.segments.first.base_offset:
             self.truncate_fully_and_start_at(offset, wall_ms)
             return True
         try:
+            # From the newest segment down, then bytes, then what describes them: a crash in between
+            # leaves a log that recovery truncates further, never one with a hole.
             self.segments.remove_above(offset)
             self.segments.active.truncate_to(offset, wall_ms)
             self._end_at(offset, min(self.watermarks.log_start_offset, offset))
@@ -659,6 +674,7 @@ class Log:
         OFFSET_OUT_OF_RANGE above the high watermark.
         """
         self.check_online()
+        # What is not committed may still be truncated; a log start above it would be lost with it.
         if offset > self.high_watermark:
             raise BrokerError(
                 ErrorCode.OFFSET_OUT_OF_RANGE,
@@ -696,7 +712,9 @@ class Log:
         """
         if self.failed is not None:
             return _nothing
-        self.segments.active.become_inactive()
+        active = self.segments.active
+        if active.become_inactive():
+            self.durability.rewritten_from(active.base_offset)
         self.producers.take_snapshot()
         if self.recovery_point >= self.log_end_offset:
             return _nothing

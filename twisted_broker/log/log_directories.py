@@ -25,6 +25,7 @@ from twisted_broker.log.log import Log
 from twisted_broker.log.log_directory import LogDirectory
 
 _logger = Logger()
+# Descriptors come free when clients leave: soon enough for a retry, too often for a line each.
 _AGAIN_SECONDS, _WARN_AGAIN_MS = 1.0, 60_000
 
 
@@ -95,7 +96,9 @@ class LogDirectories:
             self._warn_out_of_descriptors(path, error)
             return
         directory.failed = error
-        _logger.error("log directory {path} is offline: {error}", path=path, error=error)
+        _logger.error(
+            "log directory {path} is offline until a restart: {error}", path=path, error=error
+        )
         self._failed(directory, error)
 
     def _warn_out_of_descriptors(self, path: str, error: OSError) -> None:
@@ -103,8 +106,8 @@ class LogDirectories:
         if self._warned_ms is None or now_ms - self._warned_ms >= _WARN_AGAIN_MS:
             self._warned_ms = now_ms
             _logger.error(
-                "{path}: {error}: a higher limit of open files (ulimit -n, LimitNOFILE), or a "
-                "lower max.connections, is needed",
+                "{path}: {error}; raise the limit of open files (ulimit -n, LimitNOFILE), or "
+                "lower max.connections",
                 path=path,
                 error=error,
             )
@@ -120,12 +123,15 @@ class LogDirectories:
         """`again` is called a little later where descriptors were short."""
 
         def done(_: object, error: BaseException | None) -> None:
+            # A file that is gone was deleted with its log meanwhile.
             if isinstance(error, OSError) and not isinstance(error, FileNotFoundError):
                 self.fail(directory.path, error)
                 if again is not None and is_out_of_descriptors(error):
                     self.call_later(_AGAIN_SECONDS, again)
             elif error is not None and not isinstance(error, OSError):
-                _logger.error("disk job failed: {error!r}", error=error)
+                _logger.error(
+                    "a disk job of {path} failed: {error!r}", path=directory.path, error=error
+                )
 
         if directory.failed is None:
             directory.disk.submit(job, done)

@@ -41,7 +41,9 @@ from twisted_broker.settings import INT_MAX
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 
 _logger = Logger()
+# Bytes of one name on Linux's file systems; topic names are ASCII.
 _LONGEST_NAME = 255
+# 35 years: Kafka writes "never" as 2^63-1, which no timer of the reactor takes.
 _NEVER_MS = 2**40
 
 
@@ -138,6 +140,8 @@ class LogManager:
         wall_ms, default = self.runtime.wall_ms(), topic_config(self.config, {})
 
         def finish(logs: list[Log] | None, error: BaseException | None) -> None:
+            # Short of descriptors is no fault of the disk: then the start fails, and no replica
+            # goes offline.
             if isinstance(error, OSError) and not is_out_of_descriptors(error):
                 self.directories.fail(directory.path, error)
             elif error is not None:
@@ -147,6 +151,8 @@ class LogManager:
                 for log in logs or ():
                     self._take(directory, log)
             except BrokerError as refusal:
+                # Two directories with one partition: which of them is right, only the operator
+                # knows.
                 loaded.errback(refusal)
                 return
             for path in directory.to_delete:
@@ -161,7 +167,8 @@ class LogManager:
             other = self.logs[log.topic_partition].directory
             raise BrokerError(
                 ErrorCode.KAFKA_STORAGE_ERROR,
-                f"{log.topic_partition} is in {other} and in {log.directory}",
+                f"{log.topic_partition} is in {other} and in {log.directory}: move one of them "
+                "away",
             )
         delay = self.config.integer("log.segment.delete.delay.ms") / 1000
         log.attach(
@@ -198,7 +205,7 @@ class LogManager:
             if topic_id is not None and log.topic_id is not None and topic_id != log.topic_id:
                 raise BrokerError(
                     ErrorCode.INCONSISTENT_TOPIC_ID,
-                    f"{topic_partition} is here with another topic id",
+                    f"the log of {topic_partition} has another topic id",
                 )
             if topic_id is not None and log.topic_id is None:
                 self._give_id(log, topic_id)
@@ -215,8 +222,9 @@ class LogManager:
         """The directory with this id, else the one with the fewest logs."""
         online = self.directories.online()
         if not online:
-            raise BrokerError(ErrorCode.KAFKA_STORAGE_ERROR, "no log directory is left")
+            raise BrokerError(ErrorCode.KAFKA_STORAGE_ERROR, "all log directories are offline")
         for directory in online:
+            # An id that is not here (its directory is gone) counts as none.
             if directory.directory_id == directory_id or len(online) == 1:
                 return directory
         counts = dict.fromkeys((directory.path for directory in online), 0)
@@ -233,6 +241,8 @@ class LogManager:
         topic_id: bytes | None,
         config: LogConfig,
     ) -> Log:
+        # An older log of that name may have left its rows: the new log's records would count as
+        # synced.
         directory.recovery_points.pop(topic_partition, None)
         directory.log_starts.pop(topic_partition, None)
         try:
@@ -244,6 +254,7 @@ class LogManager:
             raise LogDirFailure(directory.path, error) from error
         self._take(directory, log)
         directory.without_id.append(log)
+        # One job writes the ids of all that are made in this turn.
         if len(directory.without_id) == 1:
             self._submit_topic_ids(directory)
         return log
@@ -284,6 +295,7 @@ class LogManager:
         )
         directory.recovery_points.pop(topic_partition, None)
         directory.log_starts.pop(topic_partition, None)
+        # Its late disk jobs must report nothing: a new log may have its name by then.
         log.detach()
         try:
             log.rename_directory(path)
@@ -291,6 +303,7 @@ class LogManager:
             self.directories.fail(directory.path, error)
             return
         log.segments.close()
+        # A job or a read that still holds the log finds it failed, and makes no file anew.
         log.set_failed(FileNotFoundError(f"{topic_partition} was deleted"))
         self._checkpoint_soon()
         if suffix == DELETE_SUFFIX:
@@ -377,7 +390,10 @@ class LogManager:
                 except OutOfDescriptors:
                     pass  # it comes again
                 except LogDirFailure:
-                    _logger.error("retention stopped on {log}", log=log.topic_partition)
+                    _logger.error(
+                        "retention of {log} failed: its log directory is offline",
+                        log=log.topic_partition,
+                    )
             if log.log_start_offset != before:
                 for listener in self._listeners:
                     listener.log_start_moved(log)
@@ -408,6 +424,7 @@ class LogManager:
             return succeed(None)
         self._stopped = True
         self._tasks.stop()
+        # What was to be removed later stays: the next start finds it by its name.
         self.directories.cancel_delayed()
         waiting = [
             self._close(directory, broker_epoch) for directory in self.directories.by_path.values()
@@ -417,6 +434,7 @@ class LogManager:
     def _close(self, directory: LogDirectory, broker_epoch: int | None) -> Deferred[None]:
         closed: Deferred[None] = Deferred()
         logs = self._logs_in(directory)
+        # Written after `finish`'s jobs: by then all of each log is synced.
         points = {log.topic_partition: log.log_end_offset for log in logs}
         starts = _log_starts(logs)
 
@@ -445,6 +463,7 @@ class LogManager:
             checkpoints.write_offsets(
                 self.runtime.files, directory.path, checkpoints.LOG_START_OFFSET, starts
             )
+            # Last: the file says that everything before it is on the disk.
             directory.write_clean_shutdown(
                 directory.previous_broker_epoch if broker_epoch is None else broker_epoch
             )

@@ -103,6 +103,7 @@ def _resolve_topic_id(
     try:
         found = checkpoints.read_partition_metadata(pool.files, directory)
     except CheckpointError:
+        # Damaged: the id comes from the metadata, and is written anew below.
         found = None
     if found is None and topic_id is not None:
         checkpoints.write_partition_metadata(pool.files, directory, topic_id, sync)
@@ -121,7 +122,9 @@ def _load_epochs(log: Log) -> bool:
     try:
         entries = checkpoints.read_epochs(log.pool.files, path)
     except CheckpointError:
+        # Damaged or lost: `_finish_epochs` finds the epochs in the batches.
         entries = []
+    # Loading must not write: until it has ended the checkpoint may be the better source.
     log.leader_epochs.hold_changes()
     for epoch, start_offset in entries:
         log.leader_epochs.assign(epoch, start_offset)
@@ -153,11 +156,14 @@ def _load_segments(
         if unchecked or not segment.has_indexes():
             if unchecked and not scanned:
                 scanned = True
+                # From the first unchecked segment on the batches say which epochs there are, the
+                # checkpoint may be ahead of them.
                 log.leader_epochs.truncate_from_end(base)
             truncated = recover_segment(log, segment)
             recovered.add(base)
         elif row + 1 == len(bases) and not _opens(log, segment):
             recovered.add(base)
+        # What is above a truncation would be behind a hole.
         if truncated and unchecked:
             _delete_from(log, bases[row + 1 :], wall_ms)
             break
@@ -219,6 +225,7 @@ def recover_segment(log: Log, segment: LogSegment) -> int:
 def _set_offsets(log: Log, log_start_offset: int, recovery_point: int, wall_ms: int) -> None:
     active = log.segments.active
     end = active.next_offset()
+    # The log start was checkpointed, the records up to it were lost: nothing of the log is left.
     if end < log_start_offset:
         log.segments.remove_all()
         active = log.segments.create(log_start_offset, wall_ms)
@@ -252,6 +259,7 @@ def _load_producers(log: Log, recovered: frozenset[int], wall_ms: int) -> None:
     producers.remove_strays(set(log.segments.bases()))
     if recovered:
         for offset in sorted(producers.snapshots):
+            # It may count batches that the repair has dropped.
             if offset > min(recovered):
                 producers.remove_snapshot(offset)
     producers.map_end_offset = -1

@@ -40,6 +40,7 @@ class OpenFiles:
     def add(self, file: SegmentFile) -> None:
         if len(self._open) >= self.capacity:
             self._evict()
+            # Grows back one by one after a shortage halved it: descriptors may be free again.
             self.capacity += self.capacity < self.wanted
         self._open.append(file)
 
@@ -55,6 +56,7 @@ class OpenFiles:
         waiting = self._open
         for _ in range(2 * len(waiting)):
             file = waiting.popleft()
+            # A slice that waits to be sent needs its descriptor.
             if file.references == 0 and not file.recently_used:
                 file.shut()
                 if len(waiting) < self.capacity:
@@ -102,6 +104,7 @@ class SegmentFile:
         except OSError as error:
             if not is_out_of_descriptors(error):
                 raise
+            # The pool shrinks: a segment can be opened again, a client's connection cannot.
             self.pool.capacity = max(8, len(self.pool) // 2)
             self.pool._evict()
             file = self.pool.files.open(self.path, create=create)

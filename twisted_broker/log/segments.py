@@ -92,6 +92,7 @@ class LogSegments:
             if place is not None:
                 return LogOffsetMetadata(offset, segment.base_offset, place.position)
             row += 1
+        # Nothing is left from there on: compaction took it.
         return self.log_end
 
     def make(self, base_offset: int, wall_ms: int) -> LogSegment:
@@ -174,6 +175,7 @@ class LogSegments:
             or last_offset - active.base_offset > _INT_MAX
         ):
             return True
+        # An empty segment rolls for its size only: it has no age.
         if size == 0:
             return False
         if active.full:
@@ -191,8 +193,11 @@ class LogSegments:
 
         OSError.
         """
+        # From the top: after a crash in between, what is left is the beginning of the log without a
+        # hole.
         while self._bases and self._bases[-1] > offset:
             segment = self._all[-1]
+            # Slices that wait to be sent must not send bytes that the log no longer has.
             segment.log.generation += 1
             self._delete(segment)
             self._drop(len(self._all) - 1)

@@ -29,7 +29,10 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
+# About the time in which a waiting client answers on loopback; waking a sleeping process takes
+# longer.
 _SPIN_SECONDS = 0.00003
+# Well below the 10 ms that anything may hold the reactor for.
 _TURN_SECONDS = 0.002
 _HANG_UP = getattr(select, "EPOLLRDHUP", 0x2000)
 _HANG_UP_REPORTED = 1 << 40
@@ -101,9 +104,9 @@ class EpollGroup:
             # request waits would be noticed only when its answer is sent.
             mask |= _HANG_UP
             self._epoll.register(descriptor, mask)
-        # Unregistered only when the connection ends: reading is stopped and started again often,
-        # and modifying an entry costs less than a new one.
         elif not transport.connected and not mask & (select.EPOLLIN | select.EPOLLOUT):
+            # Unregistered only when the connection ends: reading is stopped and started again
+            # often, and modifying an entry costs less than a new one.
             self._epoll.unregister(descriptor)
             del self._masks[descriptor], self._transports[descriptor]
             return
@@ -135,6 +138,8 @@ class EpollGroup:
         try:
             why = None
             if event & select.EPOLLIN:
+                # Reading first, also when the peer has hung up: its last requests may lie in the
+                # socket.
                 why = transport.doRead()
             elif event & (select.EPOLLHUP | select.EPOLLERR):
                 why = _LOST.value
@@ -150,11 +155,12 @@ class EpollGroup:
             ):
                 why = transport.doWrite()
         except Exception:
-            _logger.failure("a connection failed")
+            _logger.failure("serving a connection failed; it is closed")
             why = _LOST.value
         if why is not None:
             self._drop(transport, _DONE if isinstance(why, ConnectionDone) else _LOST)
 
     def _drop(self, transport: Any, reason: Failure) -> None:
+        # Twisted deletes `socket` when a connection is lost: it must not be lost twice.
         if hasattr(transport, "socket"):
             transport.connectionLost(reason)

@@ -132,7 +132,7 @@ def _check_protocols(config: BrokerConfig, endpoints: Sequence[ConfiguredListene
     for each in endpoints:
         if protocols.get(each.name, each.name) not in ("PLAINTEXT", "CONTROLLER"):
             raise ConfigError(
-                "listeners", str(each), "PLAINTEXT listeners: TLS and SASL are not served yet"
+                "listeners", str(each), "PLAINTEXT listeners: TLS and SASL are not supported yet"
             )
 
 

@@ -22,6 +22,7 @@ from twisted_broker.interfaces import IFile
 from twisted_broker.net.epoll_group import EpollGroup
 from twisted_broker.net.transport import ListeningPort, ServerTransport
 
+# Read and copied in one piece, between two looks at whether the transport is full.
 _COPIED_BYTES = 131072
 SEND_BUFFER_BYTES = 204_800
 """Measured with `sendfile` on loopback: less wakes too often, above 256 KiB the rate falls into

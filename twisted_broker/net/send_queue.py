@@ -22,6 +22,7 @@ from typing import Any
 from twisted_broker.interfaces import Runtime
 from twisted_broker.log.segment_file import FileSlice, SliceGone
 
+# About the 10 ms that one connection may hold the reactor for, at memory speed.
 TURN_BYTES = 16 << 20
 
 

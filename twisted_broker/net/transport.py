@@ -24,10 +24,12 @@ from twisted.internet import tcp
 from twisted.internet.error import ConnectionDone, ConnectionLost
 from twisted.logger import Logger
 
+# As Twisted reads: longer frames are read straight into their buffer (`receive_space`).
 _READ_BYTES = 65536
 _MSG_MORE = getattr(socket, "MSG_MORE", 0)
 _DONE = ConnectionDone()
 _LOST = ConnectionLost()
+# A flood of connections must not starve those that are open; it goes on in the next turn.
 _MAX_ACCEPTS, _ACCEPT_PAUSE_SECONDS = 50, 1.0
 
 _logger = Logger(namespace="replog.net")
@@ -179,6 +181,7 @@ class ListeningPort(tcp.Port):
             try:
                 accepted, address = self.socket.accept()
             except (BlockingIOError, InterruptedError, ConnectionError):
+                # Nothing waits, or the client is gone already (ECONNABORTED).
                 return
             except OSError as error:
                 if error.errno == errno.EPERM:  # a firewall's refusal
@@ -186,7 +189,8 @@ class ListeningPort(tcp.Port):
                 # EMFILE and its like: the connection stays in the backlog, so the port would be
                 # readable again at once and the reactor would spin.
                 _logger.warn(
-                    "port {port}: accepting is paused for one second: {error}",
+                    "port {port}: accepting no connections for one second: {error}; if files are "
+                    "short, raise the limit of open files (ulimit -n, LimitNOFILE)",
                     port=self._realPortNumber,
                     error=error,
                 )
@@ -208,6 +212,8 @@ class ListeningPort(tcp.Port):
         port: Any = self
         try:
             protocol = port.factory.buildProtocol(port._buildAddr(address))
+            # The factory has no room: closing at once costs the client one failed connection, not a
+            # wait.
             if protocol is None:
                 accepted.close()
                 return
@@ -216,7 +222,7 @@ class ListeningPort(tcp.Port):
                 port.transport(accepted, protocol, address, port, port.sessionno - 1, port.reactor)
             )
         except Exception:
-            _logger.failure("an accepted connection could not be opened")
+            _logger.failure("opening an accepted connection failed")
             accepted.close()
 
     def connectionLost(self, reason: Any) -> None:

@@ -56,6 +56,7 @@ class HighWatermarkCheckpoint:
         directory = posixpath.dirname(log.directory)
         if directory not in self._loaded:
             self._loaded[directory] = self._read(directory)
+        # Once only: a log of that name made later must not take it.
         high_watermark = self._loaded[directory].pop(log.topic_partition, log.log_start_offset)
         log.set_high_watermark(max(log.log_start_offset, min(high_watermark, log.log_end_offset)))
 
@@ -63,12 +64,14 @@ class HighWatermarkCheckpoint:
         try:
             return read_offsets(self._files, directory, HIGH_WATERMARK)
         except CheckpointError as error:
-            _logger.warn("{error}: high watermarks start at the log starts", error=error)
+            # Not fatal: a high watermark that begins too low grows again with the next fetches.
+            _logger.warn("{error}; high watermarks begin at the log start offsets", error=error)
             return {}
 
     def write(self, logs: Iterable[Log]) -> None:
         """Begins to write those that changed since the last time."""
         for directory, offsets in self._by_directory(logs).items():
+            # One write at a time per directory: what changed meanwhile goes with the next round.
             if directory not in self._writing and self._written.get(directory) != offsets:
                 self._submit(directory, offsets)
 
@@ -104,7 +107,7 @@ class HighWatermarkCheckpoint:
             self._failed(directory, error)
         else:
             _logger.error(
-                "the high watermarks of {directory} were not written: {error!r}",
+                "writing the high watermark checkpoint of {directory} failed: {error!r}",
                 directory=directory,
                 error=error,
             )

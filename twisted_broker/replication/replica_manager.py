@@ -94,6 +94,7 @@ _WITHOUT_LOG_START = frozenset(
 )
 _TOO_LARGE = frozenset({ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE})
 _CLIENT, _NONE = AppendOrigin.CLIENT, ErrorCode.NONE
+# Descriptors come free when clients leave.
 _AGAIN_SECONDS = 1.0
 _logger = Logger()
 
@@ -244,6 +245,8 @@ class ReplicaManager:
 
     def _effect_failed(self, event: Event) -> None:
         _logger.failure("an effect of {event} failed", event=event)
+        # What an event should have caused may be missing: this partition stops rather than going on
+        # with it.
         event.partition.fail("an effect failed")
 
     def _drain_soon(self) -> None:
@@ -274,7 +277,11 @@ class ReplicaManager:
         if self._alter_partition is not None:
             answer = self._alter_partition.submit(event.partition.isr_proposal(event.pending))
             answer.addCallback(self._alter_partition_answered, event.partition, event.pending)
-            answer.addErrback(lambda failure: _logger.failure("an ISR change was lost", failure))
+            answer.addErrback(
+                lambda failure: _logger.failure(
+                    "taking the answer of AlterPartition failed", failure
+                )
+            )
 
     def _withdraw_alter_partition(self, event: BecameFollower | ReplicaStopped) -> None:
         if self._alter_partition is not None:
@@ -576,6 +583,7 @@ class ReplicaManager:
 
         Results own file slices. `record_progress` False: a second read.
         """
+        # Only a follower's progress needs the time.
         now_ms = self.runtime.now_ms() if params.replica_id >= 0 else 0
         limit = params.max_bytes
         min_one_message = not params.hard_max_bytes
@@ -746,6 +754,7 @@ class ReplicaManager:
         if self._redeliver_call is not None:
             self._redeliver_call.cancel()
             self._redeliver_call = None
+        # Last: nothing moves a high watermark after the drain.
         self._high_watermarks.write_last(self.logs())
 
 

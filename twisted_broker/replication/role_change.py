@@ -131,6 +131,7 @@ def _set_strays_aside(replicas: ReplicaManager, image: MetadataImage) -> None:
     kept as `-stray`, served by nobody.
     """
     for log in list(replicas.log_manager):
+        # The metadata log is no replica of any topic's.
         if log.topic_partition.topic == METADATA_TOPIC:
             continue
         topic = image.topics_by_name.get(log.topic_partition.topic)
@@ -138,7 +139,8 @@ def _set_strays_aside(replicas: ReplicaManager, image: MetadataImage) -> None:
         same_topic = topic is not None and log.topic_id in (None, topic.id)
         if not same_topic or state is None or replicas.node_id not in state.replicas:
             _logger.warn(
-                "{partition} is not placed here: its log is set aside",
+                "{partition}: this broker is none of its replicas; its log is renamed to "
+                "*-stray and kept",
                 partition=log.topic_partition,
             )
             replicas.log_manager.set_stray_aside(log.topic_partition)
@@ -165,6 +167,7 @@ def _stop_replica(
     partition = replicas.partitions.get(topic_partition)
     if partition is None or partition.topic_id != change.topic_id:
         return
+    # Before the log goes: a fetch in flight must find no partition to append to.
     replicas.stop_fetching([topic_partition])
     replicas.drop_partition(topic_partition)
     epoch = partition.leader_epoch
@@ -178,8 +181,8 @@ def _stop_replica(
             # A snapshot lacks it, no record removed it: a controller that was restored from an old
             # copy and went on looks the same. What may be somebody's only copy is not deleted.
             _logger.warn(
-                "{partition} is missing in the snapshot of the metadata: its log is kept as a "
-                "stray, beside the others",
+                "{partition} is missing in the metadata snapshot: its log is renamed to *-stray "
+                "and kept",
                 partition=topic_partition,
             )
             replicas.log_manager.set_stray_aside(topic_partition)
@@ -203,7 +206,9 @@ def _make_leader(
     if (
         newest > state.leader_epoch
     ):  # its next append would be truncated by the next recovery: epochs in a log only grow
-        reason = older_metadata(newest, f"the metadata lets it lead at epoch {state.leader_epoch}")
+        reason = older_metadata(
+            newest, f"the metadata makes it leader at epoch {state.leader_epoch}"
+        )
         partition.following_failed(reason, replicas.runtime.now_ms())
         partition.fail(reason)
         return
@@ -211,8 +216,8 @@ def _make_leader(
         if partition.make_leader(state, log, replicas.runtime.now_ms()):
             gained.append((partition.topic_partition, state.leader_epoch))
     except Exception as error:
-        _logger.failure("{partition} cannot be led", partition=partition.topic_partition)
-        partition.fail(f"it cannot be led: {error}")
+        _logger.failure("making {partition} a leader failed", partition=partition.topic_partition)
+        partition.fail(f"making it a leader failed: {error}")
 
 
 def _make_follower(
@@ -288,14 +293,15 @@ def _partition_and_log(
         replicas.start_log(log)
         return partition, log
     except OutOfDescriptors:
+        # Not offline for that: the role is applied again when descriptors may be free.
         replicas.apply_later(change, is_new)
     except LogDirFailure as failure:
         replicas.directory_failed(failure.directory, failure.cause)
         partition.fail(str(failure))
     except BrokerError as refusal:
-        partition.fail(f"its log is refused: {refusal.message}")
+        partition.fail(f"its log cannot be used: {refusal.message}")
     except Exception as error:
-        _logger.failure("the log of {partition} cannot be opened", partition=topic_partition)
+        _logger.failure("opening the log of {partition} failed", partition=topic_partition)
         partition.fail(f"its log cannot be opened: {error}")
     return partition, None
 

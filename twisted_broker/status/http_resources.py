@@ -46,7 +46,7 @@ class StatusResource(Resource):
         try:
             code, kind, body = self._answer(request)
         except Exception:
-            _logger.failure("the answer to GET {path} failed", path=request.path)
+            _logger.failure("answering GET {path} failed", path=request.path)
             code, kind, body = 500, _TEXT, b"this answer failed; the broker's log says why\n"
         request.setResponseCode(code)
         request.setHeader("content-type", kind)

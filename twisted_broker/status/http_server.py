@@ -87,7 +87,7 @@ class StatusPort:
             )
         except CannotListenError as error:
             _logger.warn(
-                "the status port cannot be opened; change replog.status.port (-1: none): {error}",
+                "cannot open the status port; change replog.status.port (-1: none): {error}",
                 error=error,
             )
             return

@@ -169,7 +169,7 @@ def segments(place: Path) -> tuple[Segment, ...]:
     for name in sorted(os.listdir(place)):
         if _SWAP.fullmatch(name):
             raise PipelineError(
-                f"segments: {place} is amid a cleaning ({name}): try again, or start the "
+                f"segments: {place} is being cleaned ({name}): try again, or start the "
                 "broker on this directory once"
             )
         if match := _SEGMENT.fullmatch(name):

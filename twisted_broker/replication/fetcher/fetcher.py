@@ -171,6 +171,7 @@ class Fetcher:
                 self.state.add(
                     topic_partition, initial, latest_epoch, self.leader.truncates_on_fetch
                 )
+                # Following would truncate records that a newer leader may have committed.
                 if latest_epoch > initial.leader_epoch:
                     reason = f"its leader leads at epoch {initial.leader_epoch}"
                     self.partition_failed(topic_partition, older_metadata(latest_epoch, reason))
@@ -233,6 +234,8 @@ class Fetcher:
         pause = self._pause = Deferred()
         now_ms = self._runtime.now_ms()
         due = self.state.next_due_ms(now_ms)
+        # Whoever adds a partition wakes it; the backoff is for what changed without a call (the own
+        # log start).
         wait_ms = self._backoff_ms if due is None else min(self._backoff_ms, due - now_ms)
         timer = self._runtime.clock.callLater(wait_ms / 1000, self._wake)
         try:
@@ -355,7 +358,7 @@ class Fetcher:
             return False
         except Exception as error:
             if not isinstance(error, BrokerError):
-                _logger.failure("{partition} cannot be appended to", partition=topic_partition)
+                _logger.failure("appending to {partition} failed", partition=topic_partition)
             self.partition_failed(topic_partition, error)
             return True
         if info is None:
@@ -525,12 +528,13 @@ class Fetcher:
         """
         if outcome is FetchOutcome.FENCED:
             self.partition_failed(
-                topic_partition, "the leader's epoch is newer; the controller's news will follow"
+                topic_partition,
+                "the leader has a newer leader epoch; fetching starts again with the next metadata",
             )
         elif outcome is FetchOutcome.RETRY:
             if error not in _EXPECTED:
                 _logger.error(
-                    "{fetcher} is refused {partition}: {error}",
+                    "{fetcher} cannot fetch {partition}, retrying: {error}",
                     fetcher=self.name,
                     partition=topic_partition,
                     error=error.name,
@@ -546,7 +550,7 @@ class Fetcher:
         if not self._unreachable:
             self._unreachable = True
             _logger.warn(
-                "{fetcher} does not reach {leader}, tries again: {error}",
+                "{fetcher} cannot reach {leader}, retrying: {error}",
                 fetcher=self.name,
                 leader=self.leader.endpoint,
                 error=error,

@@ -63,6 +63,7 @@ def fetcher_number(topic_partition: TopicPartition, fetchers: int) -> int:
     code = 0
     units = topic_partition.topic.encode("utf-16-be")
     for high, low in zip(units[::2], units[1::2], strict=True):
+        # Java's String.hashCode, over UTF-16 units.
         code = (31 * code + (high << 8 | low)) & 0xFFFFFFFF
     total = (31 * code + topic_partition.partition) & 0xFFFFFFFF
     signed = total - 2**32 if total >= 2**31 else total
@@ -97,6 +98,7 @@ class FetcherManager:
         for (leader, number), initials in groups.items():
             key = (leader.id, number)
             for other_key, other in self.fetchers.items():
+                # Two fetchers of one partition would append in turn: it leaves its old one first.
                 if other_key != key:
                     other.remove(initials)
             self._fetcher(key, leader).add(initials)
@@ -113,6 +115,7 @@ class FetcherManager:
                 for name, state in known.remove(list(known.state.partitions)).items()
             }
         )
+        # The broker moved to another address: the connection is of no use, the offsets reached are.
         if known is not None:
             known.shutdown()
         made = self.fetchers[key] = self._create(key[1], leader, self.failed)
@@ -148,7 +151,9 @@ class FetcherManager:
         """
         if count == self.count:
             return
-        _logger.info("{before} fetchers per leader become {after}", before=self.count, after=count)
+        _logger.info(
+            "num.replica.fetchers changed from {before} to {after}", before=self.count, after=count
+        )
         self.count = count
         moving: dict[TopicPartition, FollowedPartition] = {}
         for fetcher in self.fetchers.values():
@@ -207,6 +212,7 @@ class ReplicaFetcherManager(FetcherManager):
             for partition in partitions
             if partition.log is not None and not partition.offline
         ]
+        # Out of `failed`, too: a new leader epoch is a new chance.
         self.remove(partition.topic_partition for partition in followed)
         starting: dict[TopicPartition, FollowedPartition] = {}
         for partition in followed:
@@ -229,7 +235,8 @@ class ReplicaFetcherManager(FetcherManager):
         led = [str(each.topic_partition) for each in waiting if each.leader_id >= 0]
         if led:
             _logger.info(
-                "{count} partition(s) wait for a leader that is not there: {first} ...",
+                "{count} partition(s) are not fetched, their leader is fenced or unknown: "
+                "{first} ...",
                 count=len(led),
                 first=", ".join(led[:3]),
             )

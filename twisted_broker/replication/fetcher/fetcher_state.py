@@ -179,6 +179,7 @@ class FetcherState:
         """
         self.failed.discard(topic_partition)
         known = self.partitions.get(topic_partition)
+        # The offset reached counts, not the one to begin at: that is as of the change of roles.
         if known is not None and known.leader_epoch == initial.leader_epoch:
             known.topic_id = initial.topic_id
             self.mark_changed(topic_partition)
@@ -236,6 +237,7 @@ class FetcherState:
                 self.requested.remove(name)
             else:
                 self.requested.put(name, request)
+            # Truncating or delayed: looked at again next round.
             if request is None and state is not None:
                 later[name] = None
         self._may_have_changed = later
@@ -290,6 +292,7 @@ class FetcherState:
         state = self.partitions.get(topic_partition)
         if state is None or state.phase is not FetchPhase.FETCHING or state.is_delayed(now_ms):
             return FetchOutcome.STALE
+        # A change of roles came in between: the records are of another history.
         if not state.is_as_requested(requested):
             return FetchOutcome.STALE
         if fetched.error == ErrorCode.NONE:
@@ -324,6 +327,7 @@ class FetcherState:
         state = self.partitions.get(topic_partition)
         if state is None:
             return FetchOutcome.STALE
+        # Under an older epoch the refusal is old news: a retry with the new one may work.
         fenced = error == ErrorCode.FENCED_LEADER_EPOCH and requested_epoch == state.leader_epoch
         return FetchOutcome.FENCED if fenced else FetchOutcome.RETRY
 
@@ -345,6 +349,7 @@ class FetcherState:
         self.mark_changed(topic_partition)  # its log start may have followed the leader's
         if last_offset >= 0:
             state.fetch_offset = last_offset + 1
+            # Batches of old formats carry no epoch.
             state.last_fetched_epoch = last_epoch if last_epoch >= 0 else state.last_fetched_epoch
             self._to_the_end(topic_partition)
         state.lag = max(0, leader_high_watermark - state.fetch_offset)

@@ -163,12 +163,12 @@ class FollowedReplicas:
         partition = self._replicas.partition(topic_partition)
         if reset.truncate and self._refuse_unclean():
             raise UncleanTruncationRefused(
-                f"its leader ends at {reset.offset}, below our "
-                f"{partition.followed_log().log_end_offset}, and "
-                "replog.refuse.unclean.truncation is on"
+                f"the leader's log ends at {reset.offset}, below the own log end "
+                f"{partition.followed_log().log_end_offset}; not truncated, because "
+                "replog.refuse.unclean.truncation is true"
             )
         _logger.warn(
-            "{partition} is out of its leader's range: it goes on from {offset}",
+            "{partition}: its log end is out of the leader's range, fetching from {offset}",
             partition=topic_partition,
             offset=reset.offset,
         )

@@ -321,7 +321,7 @@ class Partition:
         Raises FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH (RL 2.6), NOT_LEADER_OR_FOLLOWER,
         KAFKA_STORAGE_ERROR.
         """
-        if current_leader_epoch >= 0 and current_leader_epoch != self.leader_epoch:
+        if current_leader_epoch != -1 and current_leader_epoch != self.leader_epoch:
             if current_leader_epoch < self.leader_epoch:
                 raise BrokerError(ErrorCode.FENCED_LEADER_EPOCH)
             raise BrokerError(ErrorCode.UNKNOWN_LEADER_EPOCH)
@@ -365,7 +365,8 @@ class Partition:
         if acks == -1 and len(self.isr_state.isr) < self.min_isr:
             raise BrokerError(
                 ErrorCode.NOT_ENOUGH_REPLICAS,
-                f"{len(self.isr_state.isr)} replicas in sync, {self.min_isr} demanded",
+                f"{len(self.isr_state.isr)} in-sync replicas, min.insync.replicas is "
+                f"{self.min_isr}",
             )
         info = log.append_as_leader(records, self.leader_epoch, wall_ms, origin=origin)
         stats.messages_in += info.records_count
@@ -389,6 +390,7 @@ class Partition:
             info = log.append_as_follower(records, leader_epoch, wall_ms)
         except UnexpectedAppendOffset as refusal:
             end = log.log_end_offset
+            # Only an empty log may begin before its own start.
             if log.log_start_offset != end or not refusal.first_offset < end <= refusal.last_offset:
                 raise
             log.truncate_fully_and_start_at(refusal.first_offset, wall_ms)
@@ -415,6 +417,8 @@ class Partition:
     def follow_log_start(self, leader_log_start: int) -> None:
         """RL 2.8: what the leader deleted is deleted here, as far as the own high watermark."""
         log = self.followed_log()
+        # The leader's start may be above what is known here to be committed; it follows with the
+        # high watermark.
         start = min(leader_log_start, log.high_watermark)
         if start > log.log_start_offset and log.increment_log_start_offset(start):
             self.emit(LogStartAdvanced(self))
@@ -477,6 +481,7 @@ class Partition:
         `replica.lag.time.max.ms`.
         """
         state, log = self.isr_state, self.leader_log
+        # One change at a time: a pending one must be answered first.
         if log is None or not isinstance(state, CommittedIsr):
             return
         leader_end = log.log_end_offset
@@ -755,7 +760,8 @@ class Partition:
             )
         if not is_registered(broker_id, params.replica_epoch, self.brokers):
             raise BrokerError(
-                ErrorCode.NOT_LEADER_OR_FOLLOWER, f"broker {broker_id} has registered anew since"
+                ErrorCode.NOT_LEADER_OR_FOLLOWER,
+                f"broker {broker_id} registered again after this request",
             )
         return replica
 

@@ -68,7 +68,9 @@ class DelayedOperation(Timer):
             if not operation.is_complete(changed):
                 return False
         except Exception:
-            _logger.failure("a waiting operation failed")
+            # Complete all the same: its waiter runs and finds the error, instead of waiting to the
+            # end.
+            _logger.failure("completing a delayed operation failed")
         self._leave()
         return True
 
@@ -139,6 +141,7 @@ class Purgatory:
         self.waiting += 1
         for key in keys:
             self._watched.setdefault(key, []).append(delayed)
+        # Once more after it is in the lists: what happened in between would wake nobody.
         if delayed.try_complete():
             return None
         self._wheel.add(delayed, timeout_ms)
@@ -164,6 +167,7 @@ class Purgatory:
             self._watched[key] = still
         else:
             self._watched.pop(key, None)
+        # Fired last: a waiter may check the same key, or wait again.
         for delayed in done:
             delayed.fire()
         return len(done)
@@ -191,6 +195,7 @@ class Purgatory:
         self._wheel.cancel(delayed)
         self.waiting -= 1
         self._completed += 1
+        # Completed entries stay in the lists of their other keys until then.
         if self._completed > self._purge_interval:
             self._completed = 0
             self._purge()

@@ -111,7 +111,7 @@ class Markers:
                 cluster.forget()
                 if time.monotonic() > until:
                     raise PipelineError(
-                        f"{topic}-{partition}: offset {offset} could not be looked at for end "
+                        f"{topic}-{partition}: offset {offset} could not be read for end "
                         f"markers of transactions ({error}): "
                         "are its brokers up, and do they listen in plaintext?"
                     ) from error

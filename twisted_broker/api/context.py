@@ -16,7 +16,13 @@ from collections.abc import Generator, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from twisted_broker.net.listeners import ListenerName
-from twisted_broker.security.acl import CLUSTER_NAME, Authorizer, Operation, ResourceType
+from twisted_broker.security.acl import (
+    CLUSTER_NAME,
+    Authorizer,
+    Operation,
+    ResourceType,
+    authorized_operations,
+)
 from twisted_broker.security.principal import ANONYMOUS, Principal
 from twisted_broker.turns import SLICE_ELEMENTS, Turns
 
@@ -263,3 +269,11 @@ class RequestContext:
 
     def may_on_cluster(self, operation: Operation) -> bool:
         return self.may(operation, ResourceType.CLUSTER, CLUSTER_NAME)
+
+    def authorized_operations(
+        self, resource: ResourceType = ResourceType.CLUSTER, name: str = CLUSTER_NAME
+    ) -> int:
+        """The bit field of what the principal may do with it."""
+        return authorized_operations(
+            self.broker.authorizer, self.principal, self.client_host, resource, name
+        )

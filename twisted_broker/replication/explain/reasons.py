@@ -56,6 +56,7 @@ def duration(length_ms: int) -> str:
 
 
 def offset_count(count: int) -> str:
+    """`1 offset`, `1,234 offsets`."""
     return f"{count:,} offset" + ("" if count == 1 else "s")
 
 

@@ -187,6 +187,19 @@ class INetwork(Protocol):
         ...
 
 
+class TurnNumbers(NamedTuple):
+    """Of the reactor's turns since the start. `buckets`: (bound in seconds, slow turns of at most
+    that), growing.
+    """
+
+    turns: int
+    busy_seconds: float
+    longest_seconds: float
+    slow: int
+    slow_seconds: float
+    buckets: list[tuple[float, int]]
+
+
 class Marks:
     """What this turn of the reactor works on: whoever begins a piece of work sets `what`.
 
@@ -197,6 +210,10 @@ class Marks:
 
     def __init__(self) -> None:
         self.what: Any = None
+
+    def numbers(self) -> TurnNumbers | None:
+        """None where nobody watches."""
+        return None
 
 
 @dataclass(slots=True)

@@ -26,12 +26,13 @@ import contextlib
 import gc
 import os
 from collections.abc import Callable
+from itertools import accumulate
 from time import perf_counter, thread_time
 from typing import Any
 
 from twisted.logger import Logger
 
-from twisted_broker.interfaces import IClock, IDelayedCall, Marks
+from twisted_broker.interfaces import IClock, IDelayedCall, Marks, TurnNumbers
 
 BUCKETS_SECONDS = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 LINES_A_MINUTE = 10
@@ -111,6 +112,17 @@ class ReactorWatch(Marks):
     def started(self) -> None:
         """From the next turn on all is counted that is slower than was set."""
         self._is_starting, self.sample_at = False, 0.0
+
+    def numbers(self) -> TurnNumbers:
+        below = accumulate(self.buckets)
+        return TurnNumbers(
+            self.turns,
+            self.busy,
+            self.longest,
+            self.slow_turns,
+            self.slow_seconds,
+            list(zip(BUCKETS_SECONDS, below, strict=False)),
+        )
 
     # pieces of a turn
     def piece(self, seconds: float) -> None:

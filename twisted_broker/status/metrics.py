@@ -30,7 +30,7 @@ from prometheus_client.core import (
     SummaryMetricFamily,
 )
 
-from twisted_broker.reactor_watch import BUCKETS_SECONDS, ReactorWatch
+from twisted_broker.interfaces import TurnNumbers
 from twisted_broker.replication.partition.partition import Partition
 from twisted_broker.replication.partition.topic_stats import TopicStats
 from twisted_broker.status.view import BrokerView, fetcher_name
@@ -92,9 +92,9 @@ class BrokerCollector:
             if replicas.fetchers is not None:
                 yield from self._fetchers(replicas.fetchers)
         yield from _requests(self._view.served())
-        marks = self._view.parts.runtime.marks
-        if isinstance(marks, ReactorWatch):
-            yield from _turns(marks)
+        numbers = self._view.parts.runtime.marks.numbers()
+        if numbers is not None:
+            yield from _turns(numbers)
 
     def _fetchers(self, manager: Any) -> Iterator[Metric]:
         now_ms = self._view.now().monotonic_ms
@@ -310,26 +310,22 @@ def _requests(served: Iterable[Any]) -> Iterator[Metric]:
         yield _summary(prefix + kind, _REQUEST_TIMES[kind][0], table)
 
 
-def _turns(watch: ReactorWatch) -> Iterator[Metric]:
+def _turns(numbers: TurnNumbers) -> Iterator[Metric]:
     """Of the reactor, so of all nodes of this process."""
     prefix = "replog_reactor_"
-    yield CounterMetricFamily(prefix + "turns", "Turns of the reactor.", watch.turns)
+    yield CounterMetricFamily(prefix + "turns", "Turns of the reactor.", numbers.turns)
     yield CounterMetricFamily(
-        prefix + "busy_seconds", "Time that all turns of the reactor took.", watch.busy
+        prefix + "busy_seconds", "Time that all turns of the reactor took.", numbers.busy_seconds
     )
     yield GaugeMetricFamily(
-        prefix + "longest_turn_seconds", "The longest turn of the reactor.", watch.longest
+        prefix + "longest_turn_seconds", "The longest turn of the reactor.", numbers.longest_seconds
     )
-    below, buckets = 0, []
-    for bound, count in zip(BUCKETS_SECONDS, watch.buckets, strict=False):
-        below += count
-        buckets.append((str(bound), below))
-    buckets.append(("+Inf", watch.slow_turns))
+    buckets = [(str(bound), count) for bound, count in numbers.buckets]
     yield HistogramMetricFamily(
         prefix + "slow_turn_seconds",
         "Turns of the reactor longer than replog.reactor.slow.ms.",
-        buckets,
-        watch.slow_seconds,
+        [*buckets, ("+Inf", numbers.slow)],
+        numbers.slow_seconds,
     )
 
 

@@ -30,7 +30,7 @@ from twisted.internet.defer import CancelledError, Deferred
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from twisted_broker.api.context import BrokerParts, Encoded, Listener, RequestContext
+from twisted_broker.api.context import BrokerParts, Encoded, ListenerName, RequestContext
 from twisted_broker.api.refusals import refusal
 from twisted_broker.api.routes import Route, served
 from twisted_broker.log.segment_file import FileSlice, SliceGone
@@ -286,7 +286,7 @@ class Dispatcher:
     """
 
     def __init__(
-        self, broker: BrokerParts, listener: Listener, routes: dict[int, Route] | None = None
+        self, broker: BrokerParts, listener: ListenerName, routes: dict[int, Route] | None = None
     ) -> None:
         self.broker = broker
         self.listener = listener

@@ -193,8 +193,11 @@ class ReplicaManager:
         self._effects: dict[type[Any], tuple[Callable[[Any], object], ...]] = self._event_table()
         self._periodic = PeriodicTasks(runtime.clock)
         self.fetchers = None if create_fetchers is None else create_fetchers(self)
-        log_manager.log_start_moved = self._log_start_moved
-        log_manager.log_synced = self._log_synced
+        log_manager.subscribe(self)
+
+    def subscribe(self, listener: LeadershipListener) -> None:
+        """It hears which partitions this broker begins and ceases to lead, from now on."""
+        self.leadership_listeners.append(listener)
 
     # what follows from what happened
     def _event_table(self) -> dict[type[Any], tuple[Callable[[Any], object], ...]]:
@@ -382,7 +385,7 @@ class ReplicaManager:
     def leaders(self) -> list[Partition]:
         return [partition for partition in self.partitions.values() if partition.is_leader]
 
-    def _log_start_moved(self, log: Log) -> None:
+    def log_start_moved(self, log: Log) -> None:
         """Retention deleted segments: followers and those who wait for deletions hear of it as
         of any other move.
         """
@@ -391,7 +394,7 @@ class ReplicaManager:
             partition.emit(LogStartAdvanced(partition))
             self._drain_soon()
 
-    def _log_synced(self, log: Log) -> None:
+    def log_synced(self, log: Log) -> None:
         """What was appended is synced: it counts for the high watermark, and acks=1 is answered."""
         partition = self.partitions.get(log.topic_partition)
         if partition is not None and partition.leader_log is log:

@@ -39,6 +39,7 @@ def noted(text: str | None) -> Mapping[str, Any]:
     try:
         found = json.loads(text or "{}")
     except ValueError:
+        # pip's own file, of whatever shape: without it the plain command is named.
         return {}
     return found if isinstance(found, dict) else {}
 

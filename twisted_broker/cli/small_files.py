@@ -88,6 +88,7 @@ def data_stretches(descriptor: int, start: int) -> Iterator[tuple[int, int]]:
         try:
             begin = os.lseek(descriptor, start, os.SEEK_DATA)
         except OSError as error:
+            # No data behind this point: the rest is a hole.
             if error.errno == errno.ENXIO:
                 return
             raise

@@ -28,6 +28,7 @@ from twisted_broker.log.filesystem import OsFileSystem
 from twisted_broker.wire.primitives import uuid_text
 from twisted_broker.wire.records import BatchView
 
+# Replicas that differ once mostly differ to the end.
 PAIRS_SHOWN = 10
 
 
@@ -200,6 +201,7 @@ def paired(
         if mine == theirs:
             mine, theirs = next(first, None), next(second, None)
         elif theirs is None or (mine is not None and mine.last_offset < theirs.base_offset):
+            # Only on one side: compaction, or a gap.
             yield mine, None
             mine = next(first, None)
         elif mine is None or theirs.last_offset < mine.base_offset:

@@ -16,6 +16,7 @@ from twisted_broker.replication.explain.explanation import Explanation
 from twisted_broker.replication.explain.reasons import Moment
 from twisted_broker.status.view import BrokerView
 
+# A page of 10,000 partitions would hold the reactor; `?topic=` shows the others.
 ROWS_SHOWN = 500
 _COLUMNS = (
     "partition",

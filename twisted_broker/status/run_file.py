@@ -51,6 +51,7 @@ def write_run_file(
 def remove_run_file(path: str) -> None:
     """Gone afterwards, if it is this process's: another one that runs keeps its own."""
     if _owner(path) == os.getpid():
+        # A file that cannot be removed must not keep the broker from stopping.
         with contextlib.suppress(OSError):
             os.remove(path)
 
@@ -71,12 +72,14 @@ def _owner(path: str) -> int | None:
         with open(path, encoding="utf-8") as file:
             owner = json.load(file)["pid"]
     except (OSError, ValueError, LookupError, TypeError):
+        # Anything but our own JSON is somebody else's file: it stays.
         return None
     return owner if isinstance(owner, int) and owner > 0 else None
 
 
 def _lives(pid: int) -> bool:
     try:
+        # Signal 0 is only checked.
         os.kill(pid, 0)
     except (ProcessLookupError, OverflowError):
         return False

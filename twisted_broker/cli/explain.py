@@ -2,7 +2,7 @@
 
 Owns the addresses out of run files, and the answers.
 
-1. A broker that does not answer is an answer, too: its error says why.
+1. A broker that does not answer gives an `Answer`, too, with the error.
 
 Source: Kafka has none; the fields are those of `replication/explain/explanation.py`. Not here: the
 text (`cli/explain_text.py`).

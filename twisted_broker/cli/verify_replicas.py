@@ -1,8 +1,8 @@
 """`replog verify --replicas`: the replicas of every partition, as several log directories hold
 them, are equal up to the high watermark.
 
-1. Compared are batches: offsets, leader epoch, CRC, size; and each CRC with the bytes it is of.
-   What differs is shown as a pair.
+1. Batches are compared: offsets, leader epoch, CRC, size; and each CRC with its bytes.
+   Batches that differ are shown in pairs.
 2. From the latest start of any replica (log start, or what a cleaner has passed) to the highest
    high watermark that a replica recorded.
 3. A replica that ends before that high watermark is a finding: it was away, or lost records.

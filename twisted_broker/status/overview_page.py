@@ -1,9 +1,11 @@
-"""The page at `/`: one broker at a glance, for people.
+"""The page at `/`: the state of one broker.
 
 Owns the HTML. No script, no file besides it.
 
 1. Everything that came from outside is escaped.
 2. At most `ROWS_SHOWN` partitions; `?topic=NAME` shows those of one topic.
+
+Source: our own. Not here: what it shows (`status/view.py`), HTTP (`status/http_resources.py`).
 """
 
 from __future__ import annotations

@@ -1,12 +1,17 @@
 """The run file: how a program that started brokers finds them.
 
-1. It appears whole or not at all, when the last broker is ready, and goes when they stop.
-2. Who waits for the file finds no dead broker: what a killed process left goes at the next start.
-3. A start that is refused leaves the file of the running process alone.
+Owns writing and removing the file.
+
+1. It appears whole or not at all, when the last broker is ready, and is removed when they stop.
+2. A program that waits for the file finds no dead broker: the next start removes the file of a
+   process that was killed.
+3. A start that fails leaves the file of another running process alone.
 
 JSON: `pid`, `cluster_id`, `bootstrap` (HOST:PORT, comma-separated), `controller` (HOST:PORT or
 null), `brokers` (node id -> `listeners`: name -> HOST:PORT, `directory`, `status`: HOST:PORT or
-null), `status` (all of these, comma-separated). Ring 2.
+null), `status` (all of these, comma-separated).
+
+Ring 2. Source: our own. Not here: when it is written (`broker_service.py`).
 """
 
 from __future__ import annotations

@@ -1,12 +1,11 @@
 """The five codecs of Kafka, by their number in the attributes, each with a limit on what it may
-inflate to.
+decompress to.
 
 1. No decompressor makes more than `max_output_bytes` plus a bounded piece, whatever its input
    declares: `OutputLimitError` beyond it, after work bounded by the limit and the input's size.
-2. What cannot be inflated, or ends too early, is an `InvalidRecordError`; a number that is no codec
-   an `UnsupportedCodecError`.
-3. A library is loaded when its codec is first used: a broker that never meets lz4 never pays for
-   it.
+2. What cannot be decompressed, or ends too early, is an `InvalidRecordError`; a number that is no
+   codec an `UnsupportedCodecError`.
+3. A library is loaded when its codec is first used.
 4. What we write, the Java client reads: lz4 in independent blocks of 64 KiB without checksums,
    snappy in xerial's stream framing.
 
@@ -44,7 +43,7 @@ CODEC_IDS: Final = {
 
 MAX_FRAMES: Final = 16  # concatenated gzip members or frames in one payload: no producer writes two
 _GZIP_WINDOW: Final = 31
-_ZSTD_PIECE: Final = 1024  # a piece inflates to 32 MiB at most (4 bytes to a 128 KiB block)
+_ZSTD_PIECE: Final = 1024  # a piece decompresses to 32 MiB at most (4 bytes to a 128 KiB block)
 _ZSTD_MAX_WINDOW: Final = 1 << 27  # what a zstd decoder accepts by default, and level 22 asks for
 _FIRST_OUTPUT: Final = 64 * 1024
 
@@ -68,7 +67,7 @@ def compress(codec: int, data: Buffer, level: int | None = None) -> bytes:
 
 
 def decompress(codec: int, data: Buffer, max_output_bytes: int) -> bytes:
-    """What `data` inflates to.
+    """What `data` decompresses to.
 
     `OutputLimitError` beyond `max_output_bytes`, `InvalidRecordError`, `UnsupportedCodecError`.
     """

@@ -7,8 +7,8 @@ sets on fetch.
 2. Down: headers are lost, control batches are skipped. Records below the wanted offset are dropped
    from uncompressed batches, for some versions of librdkafka count on it; a compressed batch keeps
    them.
-3. Down works batch by batch, and never holds more than one inflated batch: pieces come out as they
-   are made.
+3. Down works batch by batch, and never holds more than one decompressed batch: pieces come out as
+   they are made.
 4. zstd cannot go down: `UnsupportedCodecError`.
 
 This is the module to import from: it names what `message_set` and `message_set_builder` own.

@@ -1,15 +1,15 @@
-"""Whether a batch (magic 2) can hold as many records as its header says, without a look at honest
-ones.
+"""Whether a batch (magic 2) can hold as many records as its header says. A plausible batch is not
+read.
 
 Owns `check_records_count`.
 
-1. Uncompressed: a record has at least 7 bytes. That is all that is asked: records are not walked
+1. Uncompressed: a record has at least 7 bytes. Nothing else is checked: records are not walked
    here.
 2. Compressed: a batch with no more records than payload bytes passes. One that claims more is
-   refused when no payload of this codec inflates so far; else it is inflated, and its records are
-   counted one by one.
-3. What is inflated and counted is bounded, and so is the time that it takes: beyond `MOST_RECORDS`
-   or `MOST_BYTES` it is MESSAGE_TOO_LARGE, at which producers split their batch.
+   refused when no payload of this codec can become so many bytes; else it is decompressed, and its
+   records are counted one by one.
+3. What is decompressed and counted is bounded, and so is the time that it takes: beyond
+   `MOST_RECORDS` or `MOST_BYTES` it is MESSAGE_TOO_LARGE, at which producers split their batch.
 
 Source: Kafka's LogValidator and DefaultRecordBatch (which walk every batch); RFC 1951 (1032:1),
 LZ4's and snappy's block formats, RFC 8878 (a block of 4 bytes makes 128 KiB). Not here: what is in
@@ -28,7 +28,7 @@ SMALLEST_RECORD: Final = 7  # length, attributes, two deltas, two null lengths, 
 MOST_RECORDS: Final = 1 << 16
 MOST_BYTES: Final = 1 << 23
 _MOST_FOR_A_BYTE: Final = {GZIP: 1032, SNAPPY: 64, LZ4: 256, ZSTD: 32768}
-"""bytes that a payload byte inflates to at the very most"""
+"""bytes that a payload byte decompresses to at the very most"""
 
 
 def check_records_count(batch: Buffer, codec: int, count: int) -> None:

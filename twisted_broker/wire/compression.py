@@ -42,6 +42,7 @@ CODEC_IDS: Final = {
 }
 
 MAX_FRAMES: Final = 16  # concatenated gzip members or frames in one payload: no producer writes two
+# 15 bits of window, plus 16: zlib's way to say "gzip header and trailer".
 _GZIP_WINDOW: Final = 31
 _ZSTD_PIECE: Final = 1024  # a piece decompresses to 32 MiB at most (4 bytes to a 128 KiB block)
 _ZSTD_MAX_WINDOW: Final = 1 << 27  # what a zstd decoder accepts by default, and level 22 asks for
@@ -116,6 +117,7 @@ def _gzip_decompress(data: Buffer, max_output_bytes: int) -> bytes:
     for _ in range(MAX_FRAMES):
         stream = zlib.decompressobj(_GZIP_WINDOW)
         try:
+            # One byte more than allowed shows that the limit is exceeded, without making the rest.
             piece = stream.decompress(data, left + 1)
         except zlib.error as error:
             raise InvalidRecordError(f"gzip: {error}") from None
@@ -160,9 +162,11 @@ def _lz4_decompress(data: Buffer, max_output_bytes: int) -> bytes:
         if made > max_output_bytes:
             raise OutputLimitError(max_output_bytes)
         out.append(piece)
+        # All input was given at once: a frame that wants more is truncated.
         if not stream.eof and (stream.needs_input or not piece):
             raise InvalidRecordError("lz4: the frame ends too early")
         data = b""
+        # Few calls for a large payload, and never more memory than twice what came out.
         asked *= 2
     if stream.unused_data:
         raise InvalidRecordError("lz4: bytes after the frame")
@@ -184,6 +188,8 @@ def _zstd_decompress(data: Buffer, max_output_bytes: int) -> bytes:
     stream = context.decompressobj()
     view = memoryview(data)
     try:
+        # The stream has no output limit of its own: small pieces of input bound what one call
+        # makes.
         for start in range(0, len(view), _ZSTD_PIECE):
             piece: Buffer = view[start : start + _ZSTD_PIECE]
             while piece:

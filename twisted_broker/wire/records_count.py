@@ -25,6 +25,7 @@ from .compression import GZIP, LZ4, NONE, SNAPPY, ZSTD, decompress
 from .corrupt_record import InvalidRecordError, OutputLimitError
 
 SMALLEST_RECORD: Final = 7  # length, attributes, two deltas, two null lengths, header count
+# Far above what producers send in a batch that is smaller than its record count.
 MOST_RECORDS: Final = 1 << 16
 MOST_BYTES: Final = 1 << 23
 _MOST_FOR_A_BYTE: Final = {GZIP: 1032, SNAPPY: 64, LZ4: 256, ZSTD: 32768}
@@ -42,12 +43,14 @@ def check_records_count(batch: Buffer, codec: int, count: int) -> None:
         if count * SMALLEST_RECORD > payload:
             raise InvalidRecordError(f"{count} records cannot be in {payload} bytes")
     elif count > payload:
+        # A batch that compresses well below a byte per record is rare: only it is decompressed.
         _count_inflated(memoryview(batch)[HEADER_BYTES:], codec, count)
 
 
 def _count_inflated(payload: memoryview, codec: int, count: int) -> None:
     if count * SMALLEST_RECORD > len(payload) * _MOST_FOR_A_BYTE.get(codec, 1):
         raise InvalidRecordError(f"{count} records cannot be in {len(payload)} compressed bytes")
+    # Before decompressing: the cost of finding out must not be the sender's to choose.
     if count > MOST_RECORDS:
         raise OutputLimitError(MOST_BYTES)
     data = decompress(codec, payload, MOST_BYTES)

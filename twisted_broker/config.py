@@ -16,7 +16,7 @@ sample server.properties for `SAMPLE_VALUES`. Rows are added when the code that 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -50,6 +50,7 @@ __all__ = [
 
 _CODECS = ("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer")
 _HOUR_MS, _MINUTE_MS = 3_600_000, 60_000
+_COMPACTION_LAGS = ("min.compaction.lag.ms", "max.compaction.lag.ms")
 
 
 def _table(*rows: Setting) -> dict[str, Setting]:
@@ -521,6 +522,13 @@ BROKER_SETTINGS: dict[str, Setting] = _table(
         "Port on 127.0.0.1 for /, /metrics and /explain; 0 picks a free one, -1 none.",
         -1,
         high=65535,
+    ),
+    _int(
+        "replog.reactor.slow.ms",
+        50,
+        "Turns of the reactor longer than that are counted and logged with what ran; 0: none.",
+        0,
+        unit="ms",
     ),
     _int("replog.max.open.segments", 512, "Segment files held open at a time.", 8),
     _flag(
@@ -1054,12 +1062,16 @@ def topic_config(config: BrokerConfig, overrides: Mapping[str, str]) -> LogConfi
     )
 
 
-def check_topic_overrides(overrides: Iterable[tuple[str, str | None]]) -> None:
-    """Raises ConfigError for a name that is no topic setting, or a value outside its range
-    (CreateTopics, AlterConfigs).
+def check_topic_overrides(overrides: Mapping[str, str], config: BrokerConfig) -> None:
+    """Raises ConfigError for a name that is no topic setting, a value outside its range, or values
+    that do not fit each other or what `config` gives to the rest (CreateTopics, AlterConfigs).
     """
-    for name, value in overrides:
+    for name, value in overrides.items():
         row = TOPIC_SETTINGS.get(name)
         if row is None:
             raise ConfigError(name, value, "", "there is no such topic setting")
         row.parse(value)
+    low, high = (topic_value(name, config, overrides) for name in _COMPACTION_LAGS)
+    assert isinstance(low, int) and isinstance(high, int)
+    if low > high:
+        raise ConfigError(_COMPACTION_LAGS[0], low, f"at most {_COMPACTION_LAGS[1]}, {high}")

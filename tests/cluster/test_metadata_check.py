@@ -7,7 +7,13 @@ from __future__ import annotations
 import pytest
 
 from tests.cluster.fixtures import Fixture, StalledWorker
-from twisted_broker.cluster.metadata_check import MetadataDamage, reach_of, read_mark
+from twisted_broker.cluster import controller
+from twisted_broker.cluster.metadata_check import (
+    MetadataDamage,
+    check_metadata,
+    reach_of,
+    read_mark,
+)
 from twisted_broker.cluster.metadata_log import format_metadata
 from twisted_broker.cluster.snapshots import list_snapshots
 from twisted_broker.log.checkpoints import read_whole
@@ -136,9 +142,68 @@ def test_a_lost_snapshot_is_refused() -> None:
     refused(fixture)
 
 
-def test_what_was_never_synced_may_be_torn_anywhere() -> None:
-    """A loss of power keeps any part of what was not synced: a bad batch above the mark is cut,
-    with good ones behind it.
+FIELDS = {"base offset": [0, 5, 7], "length": [8, 11], "leader epoch": [12, 14, 15]}
+"""positions in a batch that its CRC does not cover"""
+OUTSIDE_CRC = [(field, at) for field, positions in FIELDS.items() for at in positions]
+
+
+@pytest.mark.parametrize("bit", [0, 6])
+@pytest.mark.parametrize(("field", "at"), OUTSIDE_CRC)
+@pytest.mark.parametrize("row", [0, 1, 5, -2, -1])
+def test_a_flipped_bit_outside_the_crc_is_refused(row: int, field: str, at: int, bit: int) -> None:
+    """Invariant 3: also in the last batch; the LeaderChange that begins the epoch is the first."""
+    fixture = served()
+    position, offset = places(fixture.files, LOG)[row]
+    fixture.files.nodes[LOG].data[position + at] ^= 1 << bit
+    damage = refused(fixture)
+    assert (damage.path, damage.position, damage.offset) == (LOG, position, offset)
+
+
+@pytest.mark.parametrize("at", [0, 4, 6, 12, 13])
+@pytest.mark.parametrize("row", [0, 1, 5, -2, -1])
+def test_a_flipped_bit_outside_the_crc_poisons_nothing_that_is_known(row: int, at: int) -> None:
+    """What is known of damaged metadata is what the mark and the batches before the damage say:
+    no offset or epoch that nobody will ever reach.
+    """
+    fixture = served()
+    end, position = fixture.controller.log.end_offset, places(fixture.files, LOG)[row][0]
+    flip(fixture.files, LOG, position + at)
+    assert reach_of(fixture.files, DIRECTORY) <= (end, 1)
+    fixture.files.remove(MARK)
+    assert reach_of(fixture.files, DIRECTORY) <= (end, 1)
+
+
+@pytest.mark.parametrize("bit", range(8))
+def test_a_flipped_bit_in_the_mark_never_raises_it(bit: int) -> None:
+    """It would be an offset that the log never had."""
+    fixture = served()
+    end, content = fixture.controller.log.end_offset, fixture.files.nodes[MARK].data
+    for position in range(len(content)):
+        content[position] ^= 1 << bit
+        assert (read_mark(fixture.files, DIRECTORY) or 0) <= end
+        content[position] ^= 1 << bit
+    assert read_mark(fixture.files, DIRECTORY) == end
+
+
+def test_a_segment_that_a_snapshot_replaced_may_be_damaged() -> None:
+    """A crash left it behind. It is not looked at, and nothing behind it is lost."""
+    fixture = with_snapshot()
+    end, image = fixture.controller.log.end_offset, fixture.controller.image
+    left = f"{DIRECTORY}/{0:020d}.log"
+    assert not fixture.files.exists(left) and fixture.controller.log.log.log_start_offset > 0
+    old = served()
+    fixture.files.nodes[left] = old.files.nodes[LOG]
+    flip(fixture.files, left, 100)
+    again = fixture.open()
+    assert again.log.end_offset == end and again.log.replay().topics_by_name == image.topics_by_name
+
+
+@pytest.mark.parametrize("at", [5, 15, 40])
+def test_what_was_never_synced_may_be_torn_anywhere(
+    at: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A loss of power keeps any part of what was not synced: a bad batch above the mark is
+    truncated, with good ones behind it, for nobody was told of them. It is said what went.
     """
     worker = StalledWorker()
     fixture = Fixture(worker).start()
@@ -148,10 +213,25 @@ def test_what_was_never_synced_may_be_torn_anywhere() -> None:
     for broker in (1, 2, 3):
         fixture.send("broker_registration", fixture.registration(broker, bytes([broker]) * 16), 4)
     torn = next(position for position, offset in places(fixture.files, LOG) if offset >= durable)
-    flip(fixture.files, LOG, torn + 40)
+    size = fixture.files.size(LOG)
+    flip(fixture.files, LOG, torn + at)
     assert read_mark(fixture.files, DIRECTORY) == durable
-    image = fixture.open().log.replay()
+    with pytest.raises(MetadataDamage, match="with good ones behind it"):
+        check_metadata(fixture.files, DIRECTORY, is_copy=True)  # all of a copy was committed
+    again = fixture.open().log
+    image = again.replay()
     assert image.offset == durable - 1 and not image.brokers
+    assert (again.torn.path, again.torn.position, again.torn.size) == (LOG, torn, size - torn)
+    assert fixture.files.size(LOG) == torn and again.end_offset == durable
+    said: list[str] = []
+    monkeypatch.setattr(
+        controller._logger, "warn", lambda text, **fields: said.append(text.format(**fields))
+    )
+    flip(fixture.files, LOG, fixture.files.size(LOG) - 1)  # as if it had not been synced either
+    fixture.files.remove(MARK)
+    fixture.restart()
+    (line,) = said
+    assert LOG in line and "never synced" in line
 
 
 @pytest.mark.parametrize(("row", "accepted"), [(-1, True), (-2, False), (3, False)])

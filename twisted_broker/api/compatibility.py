@@ -120,11 +120,15 @@ BEHAVIOUR = """
 
 - **Old clients**: Produce 0-2 accepts message sets of magic 0 and 1, and Fetch 0-3 returns them (Kafka dropped these versions in 4.0). Records
   from old clients are stored as batches of magic 2. Records compressed with zstd cannot be returned to old clients.
-- **Records inside a batch** are read only where something depends on them: on compacted topics (each record needs a key), for conversion, and for
-  recompression (the topic's `compression.type` is not the producer's). Otherwise the broker checks the header, the CRC and the record count, and
-  stores the batch as it came. `replog.validate.records=true` checks every record of every batch, as Kafka does. A compressed batch that claims more
-  records than it has bytes is decompressed and its records are counted, up to 65,536 records and 8 MiB. Above that it is refused with
-  MESSAGE_TOO_LARGE, and producers split it.
+- **Records inside a batch** are read only where something depends on them: on compacted topics (each record needs a key), for conversion, for
+  recompression (the topic's `compression.type` is not the producer's), and for bounded timestamps (the topic sets
+  `message.timestamp.before.max.ms`, or the header's base or largest timestamp is out of bounds). Otherwise the broker checks the header, the CRC and
+  the record count, and stores the batch as it came: a record whose timestamp is larger than the header says is not noticed.
+  `replog.validate.records=true` checks every record of every batch, as Kafka does. A compressed batch that claims more records than it has bytes is
+  decompressed and its records are counted, up to 65,536 records and 8 MiB. Above that it is refused with MESSAGE_TOO_LARGE, and producers split it.
+- **LogAppendTime** in a producer's batch gets INVALID_TIMESTAMP on every topic; Kafka accepts it on topics with CreateTime and clears the flag.
+- **A timeout of 0** in CreateTopics, DeleteTopics and CreatePartitions: the request is carried out and answered. Kafka answers REQUEST_TIMED_OUT and
+  changes nothing, since its controller checks the time first; ours needs one turn of its reactor.
 - **After a truncation** far from the last producer snapshot, idempotent appends get LEADER_NOT_AVAILABLE (clients retry) until the producer state is
   rebuilt. Kafka blocks the partition for that time.
 - **A missing segment file** between two others takes the partition offline (KAFKA_STORAGE_ERROR; one log line names the file and the remedy). Kafka

@@ -288,16 +288,19 @@ async def _create(
 async def describe_topic_partitions(
     context: RequestContext, request: described.DescribeTopicPartitionsRequest
 ) -> described.DescribeTopicPartitionsResponse:
-    """Topics by name, cut at the limit of partitions; the cursor says where to go on."""
-    limit = min(
-        request.response_partition_limit, context.config.integer("max.request.partition.size.limit")
+    """Topics by name, cut at the limit of partitions, at least one; the cursor says where to go
+    on.
+    """
+    limit = max(
+        1,
+        min(
+            request.response_partition_limit,
+            context.config.integer("max.request.partition.size.limit"),
+        ),
     )
     cursor = request.cursor
-    if limit < 1 or (cursor is not None and cursor.partition_index < 0):
-        raise BrokerError(
-            ErrorCode.INVALID_REQUEST,
-            "the limit must be above 0, the cursor's partition index 0 or above",
-        )
+    if cursor is not None:
+        _check_cursor(request, cursor)
     reach = _Reach(context.metadata.image, context.listener.name, 6)
     response = described.DescribeTopicPartitionsResponse(next_cursor=None)
     for name in _names_from(context, request, cursor.topic_name if cursor is not None else ""):
@@ -323,6 +326,19 @@ async def describe_topic_partitions(
             )
             break
     return response
+
+
+def _check_cursor(
+    request: described.DescribeTopicPartitionsRequest,
+    cursor: described.DescribeTopicPartitionsRequestCursor,
+) -> None:
+    """Raises INVALID_REQUEST for one that no answer to this request gave."""
+    if cursor.partition_index < 0:
+        raise BrokerError(ErrorCode.INVALID_REQUEST, "the cursor's partition must not be below 0")
+    if request.topics and all(topic.name != cursor.topic_name for topic in request.topics):
+        raise BrokerError(
+            ErrorCode.INVALID_REQUEST, "the cursor's topic is none of the topics asked for"
+        )
 
 
 def _names_from(

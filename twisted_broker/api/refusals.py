@@ -5,7 +5,7 @@ one.
 2. Else the answer mirrors the request, and everything named in it carries the code. Names and
    numbers are matched by name, then by order; a name that is null where the answer allows none
    becomes empty.
-3. Offsets that are not known are -1.
+3. Offsets and epochs that are not known are -1.
 
 Source: the `getErrorResponse` of Kafka's request classes. Not here: refusals of single topics or
 partitions (each API's own).
@@ -27,6 +27,7 @@ _UNKNOWN_OFFSETS = frozenset(
         "log_start_offset",
         "low_watermark",
         "offset",
+        "producer_epoch",
         "timestamp",
     }
 )

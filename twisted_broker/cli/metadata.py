@@ -55,12 +55,18 @@ def metadata() -> None:
     is_flag=True,
     help="Keep metadata that is in LOG_DIR under another name (*-stray) instead of refusing.",
 )
+@click.option(
+    "--up-to-damage",
+    is_flag=True,
+    help="Use a damaged source up to its first damaged batch; what is behind it is lost.",
+)
 def recover(
     sources: tuple[Path, ...],
     target: Path,
     node_id: int | None,
     cluster_id: str | None,
     move_aside: bool,
+    up_to_damage: bool,
 ) -> None:
     """Rebuild a controller's metadata from the copies that its brokers keep.
 
@@ -92,13 +98,15 @@ def recover(
     usable = []
     for path in sources:
         try:
-            usable.append(read_source(files, str(path.resolve())))
+            usable.append(read_source(files, str(path.resolve()), up_to_damage))
         except (CannotRecover, CheckpointError, OSError) as error:
             click.echo(f"not used: {error}", err=True)
     if not usable:
         sys.exit(1)
     for each in usable:
         click.echo(f"{each.path}: {_reach(each.end_offset, each.image.epoch)}")
+        if each.damage:
+            click.echo(f"not whole: {each.damage}", err=True)
     try:
         source = most_advanced(usable)
         wanted = Target(str(target.resolve()), node_id, cluster_id, move_aside)

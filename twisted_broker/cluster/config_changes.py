@@ -36,6 +36,7 @@ from twisted_broker.image.metadata_image import (
     TOPIC_RESOURCE,
 )
 from twisted_broker.settings import Setting, Type
+from twisted_broker.topic_names import name_problem
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.messages import configs as configs_messages
 from twisted_broker.wire.messages import metadata_records as records
@@ -45,6 +46,10 @@ SET, DELETE, APPEND, SUBTRACT = range(4)
 _MIN_ISR = "min.insync.replicas"
 Values = dict[str, str]
 Answer = TypeVar("Answer")
+_Named = (
+    configs_messages.AlterConfigsRequestAlterableConfig
+    | configs_messages.IncrementalAlterConfigsRequestAlterableConfig
+)
 Edit = configs_messages.IncrementalAlterConfigsRequestAlterableConfig
 
 
@@ -62,9 +67,7 @@ def incremental_alter_configs(
     def wanted(
         resource: configs_messages.IncrementalAlterConfigsRequestAlterConfigsResource,
     ) -> Values:
-        names = Counter(entry.name for entry in resource.configs)
-        if names and max(names.values()) > 1:
-            raise BrokerError(ErrorCode.INVALID_REQUEST, "a setting is named twice")
+        _check_names(resource.configs)
         own = view.image.config(resource.resource_type, resource.resource_name)
         return edited(own, resource.configs, view, resource.resource_type)
 
@@ -99,12 +102,18 @@ def alter_configs(
 
 
 def _replaced(resource: configs_messages.AlterConfigsRequestAlterConfigsResource) -> Values:
+    _check_names(resource.configs)
     values: Values = {}
     for entry in resource.configs:
         if entry.value is None:
             raise BrokerError(ErrorCode.INVALID_REQUEST, f"setting {entry.name} has no value")
         values[entry.name] = entry.value
     return values
+
+
+def _check_names(configs: Sequence[_Named]) -> None:
+    if len({entry.name for entry in configs}) < len(configs):
+        raise BrokerError(ErrorCode.INVALID_REQUEST, "a setting is named twice")
 
 
 def _each(
@@ -219,9 +228,12 @@ def check_values(
                     ErrorCode.INVALID_REQUEST,
                     "a topic resource needs a name; set defaults for all topics on the brokers",
                 )
+            problem = name_problem(name)
+            if problem is not None:
+                raise BrokerError(ErrorCode.INVALID_TOPIC_EXCEPTION, problem)
             if name not in view.image.topics_by_name:
                 raise BrokerError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-            check_topic_overrides(wanted.items())
+            check_topic_overrides(wanted, view.config)
         elif resource_type == BROKER_RESOURCE:
             _check_node(view, name)
             _check_broker_values({k: v for k, v in wanted.items() if current.get(k) != v})

@@ -113,6 +113,11 @@ class Controller:
         OSError, MetadataDamage.
         """
         self.listeners = listeners
+        if self.log.torn is not None:
+            _logger.warn(
+                "truncated the metadata log: {torn} that were never synced, nor acknowledged",
+                torn=self.log.torn,
+            )
         self.decided = self.committed = self.log.replay()
         self._settings_changed(self.decided)
         self.log.begin_epoch()

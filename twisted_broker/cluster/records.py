@@ -115,6 +115,15 @@ def batch_records(batch: BatchView) -> list[Record]:
     return [decode_record(record.value)[0] for record in batch.records(MAX_BATCH_BYTES)]
 
 
+def records_from(batch: BatchView, offset: int) -> list[Record]:
+    """Those of a batch from `offset` on: an image may end within it, and nothing counts twice.
+    None of a control batch. WireError.
+    """
+    if batch.is_control:
+        return []
+    return batch_records(batch)[max(0, offset - batch.base_offset) :]
+
+
 class TransactionBuffer:
     """Holds back what an open metadata transaction wrote.
 

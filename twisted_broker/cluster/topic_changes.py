@@ -79,7 +79,7 @@ def create_topics(
                 raise BrokerError(ErrorCode.INVALID_REQUEST, f"topic {topic.name} is named twice")
             _check_new_name(view, topic.name, taken)
             partitions = _new_partitions(view, topic, placer, budget)
-            configs = _new_configs(topic)
+            configs = _new_configs(view, topic)
         except BrokerError as error:
             results.append(
                 topics_messages.CreatableTopicResult(
@@ -131,14 +131,14 @@ def _check_new_name(view: ClusterView, name: str, taken: dict[str, str]) -> None
         )
 
 
-def _new_configs(topic: topics_messages.CreatableTopic) -> dict[str, str]:
+def _new_configs(view: ClusterView, topic: topics_messages.CreatableTopic) -> dict[str, str]:
     configs: dict[str, str] = {}
     for entry in topic.configs:
         if entry.value is None:
             raise BrokerError(ErrorCode.INVALID_CONFIG, f"setting {entry.name} has no value")
         configs[entry.name] = entry.value
     try:
-        check_topic_overrides(configs.items())
+        check_topic_overrides(configs, view.config)
     except ConfigError as error:
         raise BrokerError(ErrorCode.INVALID_CONFIG, str(error)) from None
     return configs

@@ -351,8 +351,11 @@ class Log:
         size = len(records)
         if not self._needs_preparation and size >= _HEADER_BYTES:
             header = _unpack_header(records)
-            if header[LENGTH] + LOG_OVERHEAD == size and header[MAGIC_FIELD] == MAGIC:
-                check_header(header, records, self.config, origin, wall_ms)
+            if (
+                header[LENGTH] + LOG_OVERHEAD == size
+                and header[MAGIC_FIELD] == MAGIC
+                and check_header(header, records, self.config, origin, wall_ms)
+            ):
                 return self._append_batch(
                     header, records, leader_epoch, wall_ms, origin, transaction_verified
                 )
@@ -563,7 +566,9 @@ class Log:
             active.create()
             active.created_ms = wall_ms
             return
-        active.become_inactive()
+        if active.become_inactive():
+            # Its records may be synced already: the tail would come back with a loss of power.
+            self.durability.rewritten_from(active.base_offset)
         self.producers.map_end_offset = base
         self.producers.take_snapshot()
         self.segments.create(base, wall_ms)
@@ -687,7 +692,9 @@ class Log:
         """
         if self.failed is not None:
             return _nothing
-        self.segments.active.become_inactive()
+        active = self.segments.active
+        if active.become_inactive():
+            self.durability.rewritten_from(active.base_offset)
         self.producers.take_snapshot()
         if self.recovery_point >= self.log_end_offset:
             return _nothing

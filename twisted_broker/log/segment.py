@@ -247,23 +247,28 @@ class LogSegment:
             )
         return self._first_timestamp
 
-    def become_inactive(self) -> None:
-        """Completes and trims the indexes of a segment that is written no more. OSError."""
+    def become_inactive(self) -> bool:
+        """Completes and trims the indexes of a segment that is written no more; whether a
+        preallocated tail of the records went, which a sync before this one does not cover. OSError.
+        """
         if self.max_timestamp >= 0:
             self.time_index.append(
                 self.max_timestamp, self.offset_of_max_timestamp, even_if_full=True
             )
-        self.trim()
+        trimmed = self.trim()
         self.offset_index.unload()
         self.time_index.unload()
         self._tail_lasts, self._tail_positions = [], []
+        return trimmed
 
-    def trim(self) -> None:
-        """Truncates preallocated tails. OSError."""
+    def trim(self) -> bool:
+        """Truncates preallocated tails; whether the records had one. OSError."""
         self.offset_index.trim()
         self.time_index.trim()
-        if self.log.open().size() > self.size:
-            self.log.open().truncate(self.size)
+        if self.log.open().size() <= self.size:
+            return False
+        self.log.open().truncate(self.size)
+        return True
 
     # -- finding
 

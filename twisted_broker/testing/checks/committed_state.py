@@ -32,7 +32,7 @@ class Violation(Exception):
 class CommittedState:
     """`image`: what is committed now, None before anything is.
 
-    `note` is told of unclean elections.
+    `note` is told of unclean elections; `committed(before, image)` is called with each image.
     """
 
     def __init__(self, note: Callable[[str], None]) -> None:
@@ -43,6 +43,7 @@ class CommittedState:
         self.touched: set[Key] = set()
         self.unclean_elections = 0
         self._note = note
+        self.committed: Callable[[Any, Any], None] = lambda before, image: None
         self._looked_at: Any = None
         self._decider: Any = None
         self._decided: dict[int, Any] = {}
@@ -114,6 +115,7 @@ class CommittedState:
                 f"{image.offset}"
             )
         self.image = image
+        self.committed(before, image)
         self._check_brokers(image)
         for topic_id, topic in image.topics_by_id.items():
             old = None if before is None else before.topics_by_id.get(topic_id)

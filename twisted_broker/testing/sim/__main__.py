@@ -20,13 +20,15 @@ from twisted.logger import globalLogBeginner
 
 from twisted_broker.testing.checks.committed_state import Violation
 from twisted_broker.testing.sim.options import Options, options_of
+from twisted_broker.testing.sim.reach import Total
 from twisted_broker.testing.sim.run import Run
 
 
 class Verdict:
     """What became of a seed.
 
-    `violation`: None when all was well; `wall_seconds`: how long it took to compute.
+    `violation`: None when all was well; `wall_seconds`: how long it took to compute; `reach`: kind
+    of what happened -> how often.
     """
 
     def __init__(
@@ -38,6 +40,8 @@ class Verdict:
             violation,
             wall_seconds,
         )
+        run.reach.count("unclean election", run.checker.truth.unclean_elections)
+        self.reach = run.reach.counts
 
     def __str__(self) -> str:
         sim, notes = self.run.cluster.sim, self.run.notes
@@ -95,14 +99,17 @@ def main(arguments: list[str] | None = None, out: TextIO = sys.stdout) -> int:
     """The command. 1 when a seed failed."""
     chosen = _parser().parse_args(arguments)
     globalLogBeginner.beginLoggingTo([], redirectStandardIO=False, discardBuffer=True)
-    failed = []
+    failed, total = [], Total()
     for seed in range(chosen.first, chosen.first + chosen.seeds):
         verdict = run_seed(seed, chosen.brokers, chosen.trace)
         if chosen.timeless:
             verdict.wall_seconds = 0.0
         if verdict.violation is not None:
             failed.append(seed)
+        total.add(verdict.reach)
         _tell(verdict, chosen.trace, chosen.quiet, out)
+    if not chosen.quiet:
+        out.write(total.table())
     out.write(
         f"{chosen.seeds - len(failed)} passed, {len(failed)} "
         f"failed{': ' + ' '.join(map(str, failed)) if failed else ''}\n"

@@ -20,6 +20,7 @@ from twisted_broker.testing.faults.base import FaultInjector
 from twisted_broker.testing.sim.cluster import SimCluster
 from twisted_broker.testing.sim.node import SimNode
 from twisted_broker.testing.sim.options import Options
+from twisted_broker.testing.sim.reach import Reach
 
 FAULTS: dict[str, Callable[[FaultInjector, SimNode], None]] = {
     "kill": machine.kill,
@@ -43,8 +44,8 @@ FAULTS: dict[str, Callable[[FaultInjector, SimNode], None]] = {
 class Faults:
     """Draws what goes wrong next, from its making until `heal`."""
 
-    def __init__(self, cluster: SimCluster, options: Options) -> None:
-        self.cluster, self.options = cluster, options
+    def __init__(self, cluster: SimCluster, options: Options, reach: Reach) -> None:
+        self.cluster, self.options, self._reach = cluster, options, reach
         self.injector = FaultInjector(cluster, options)
         self.random, self.clock = self.injector.random, self.injector.clock
         self.clock.callLater(3 + self.random.random() * 3, self._next)
@@ -56,6 +57,7 @@ class Faults:
             self.random.choice(self.options.faults),
             self.random.choice(self.injector.victims),
         )
+        self._reach.fault(kind)
         FAULTS[kind](self.injector, self.cluster.nodes[victim])
         if self.random.random() < self.options.burst_chance:
             self.clock.callLater(self.random.random() ** 2, self._next)

@@ -27,9 +27,12 @@ from twisted_broker.testing.sim.client_notes import Notes
 from twisted_broker.testing.sim.cluster import SimCluster
 from twisted_broker.testing.sim.consumer import Consumer
 from twisted_broker.testing.sim.fault_schedule import Faults
+from twisted_broker.testing.sim.image_counts import ImageCounts
 from twisted_broker.testing.sim.node import CLIENT_PORT
 from twisted_broker.testing.sim.options import Options
+from twisted_broker.testing.sim.probes import Probes
 from twisted_broker.testing.sim.producer import Producer
+from twisted_broker.testing.sim.reach import Reach
 
 _HEAL_SECONDS = 120
 _PATIENCE_SECONDS = 10
@@ -50,6 +53,8 @@ class Run:
             trace=trace,
         )
         self.checker = ClusterChecker(self.cluster)
+        self.reach = Reach()
+        self.checker.truth.committed = ImageCounts(self.reach).committed
         self.notes = Notes()
         self.clients = ClientChecker(self.checker, self.notes)
         self._running: list[Any] = []
@@ -57,10 +62,10 @@ class Run:
 
     def run(self) -> None:
         """Raises `Violation`."""
-        with self.cluster as cluster:
+        with self.cluster as cluster, Probes(self.reach):
             cluster.start()
             self._start_clients()
-            faults = Faults(cluster, self.options)
+            faults = Faults(cluster, self.options, self.reach)
             self._go_until(float(self.options.seconds), self.options.liveness)
             faults.heal()
             self._converge()

@@ -7,13 +7,14 @@ Owns the collector: it reads the broker's counters when it is scraped.
    a meter `NPerSec` is the counter `N_total`; a timer is a summary, in ms. Per topic with the label
    `topic`, in total without it.
 2. A counter counts from the start of the process, and never falls.
-3. Of a request's time, what is queued behind others of its connection (`requestqueuetimems`) and
-   what is worked on it (`localtimems`) are measured in one request of 64, its wait always
-   (`remotetimems`), and the way of its answer to the socket, its turn in order included, of these
-   two kinds (`responsesendtimems`). Nothing is throttled yet: `throttletimems` is 0.
+3. The parts of a request's time. One request in 64 is measured for `requestqueuetimems` (queued
+   behind others of its connection) and `localtimems` (processing). Each request that waits is
+   measured for `remotetimems` (its wait). Both kinds are measured for `responsesendtimems` (from
+   the answer until the socket has it, its turn among the others included). `throttletimems` is 0:
+   there are no quotas yet.
 
 Source: RL 1.13; Kafka's MBeans. Not here: the page (`http_resources`). Imports prometheus-client:
-loaded with the first look at a broker.
+loaded with the first connection to the status port.
 """
 
 from __future__ import annotations

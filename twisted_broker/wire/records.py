@@ -120,7 +120,7 @@ __all__ = [
 
 MAX_OUTPUT_BYTES: Final = (
     128 * 1024 * 1024
-)  # what one batch may inflate to, where the caller names no limit
+)  # what one batch may decompress to, where the caller names no limit
 MAX_SEQUENCE: Final = 2**31 - 1
 
 

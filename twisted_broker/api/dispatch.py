@@ -342,6 +342,10 @@ class Dispatcher:
         outcome: Any = self.step(served, context, request, steps)
         if not count & _TIMED:
             outcome = self._timed(served, connection.held_since, began, outcome)
+        # The usual answers first: Deferred is an abstract base class, whose `isinstance` costs
+        # as much as five calls.
+        if outcome.__class__ is bytes or outcome.__class__ is list:
+            return outcome  # type: ignore[no-any-return]
         if isinstance(outcome, Deferred):
             response = SuspendedResponse(self, connection, served, context, request, steps)
             response.wait(outcome)

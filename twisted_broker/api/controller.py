@@ -11,7 +11,8 @@ permission of other nodes (`api/dispatch.py`).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
+from itertools import chain
 from typing import Any, TypeVar
 
 from twisted_broker.api import controller_permissions as permissions
@@ -42,7 +43,7 @@ from twisted_broker.wire.messages.metadata_records import ProducerIdsRecord
 PRODUCER_ID_BLOCK = 1000
 
 _BROKERS, _CONTROLLERS = 1, 2
-_AT_A_TIME = 20
+_AT_A_TIME, _PARTITIONS_AT_A_TIME, _LONG_DECISION = 20, 200, 4000
 T = TypeVar("T")
 
 
@@ -210,23 +211,32 @@ async def create_topics(
     context: RequestContext, request: topics.CreateTopicsRequest
 ) -> topics.CreateTopicsResponse:
     controller = _controller(context)
-    refused = permissions.refuse_creations(context, request)
+    refused = await permissions.refuse_creations(context, request)
     counts, budget = (
-        Counter(topic.name for topic in request.topics),
+        await _counted(context, (topic.name for topic in request.topics)),
         topic_changes.MAX_PARTITIONS_PER_REQUEST,
     )
     response = topics.CreateTopicsResponse()
     async for some in _parts(context, request.topics):
         part = topics.CreateTopicsRequest(topics=some, validate_only=request.validate_only)
+        decided_on = controller.decided
         found, answer = topic_changes.create_topics(
             controller.view, part, controller.runtime.random, counts, budget
         )
+        if len(found) > _LONG_DECISION:
+            # Writing takes as long again. What was decided on may have changed meanwhile: then
+            # both are done in one turn after all.
+            await context.next_turn()
+            if controller.decided is not decided_on:
+                found, answer = topic_changes.create_topics(
+                    controller.view, part, controller.runtime.random, counts, budget
+                )
         written = controller.write(found)
         response.topics += answer.topics
         budget -= sum(each.num_partitions for each in answer.topics if not each.error_code)
         context.room -= 10 * len(some) + len(found) // 4
         await written
-    permissions.hide_configs(context, response)
+    await permissions.hide_configs(context, response)
     response.topics += refused
     return response
 
@@ -235,9 +245,9 @@ async def create_partitions(
     context: RequestContext, request: topics.CreatePartitionsRequest
 ) -> topics.CreatePartitionsResponse:
     controller = _controller(context)
-    refused = permissions.refuse_growth(context, request)
+    refused = await permissions.refuse_growth(context, request)
     counts, budget = (
-        Counter(topic.name for topic in request.topics),
+        await _counted(context, (topic.name for topic in request.topics)),
         topic_changes.MAX_PARTITIONS_PER_REQUEST,
     )
     response = topics.CreatePartitionsResponse()
@@ -259,10 +269,15 @@ async def delete_topics(
     context: RequestContext, request: topics.DeleteTopicsRequest
 ) -> topics.DeleteTopicsResponse:
     controller = _controller(context)
-    refused = permissions.refuse_deletions(context, request, context.version, controller.view.image)
-    named = Counter[str | bytes](request.topic_names)
-    named.update(
-        bytes(each.topic_id) if each.name is None else each.name for each in request.topics
+    refused = await permissions.refuse_deletions(
+        context, request, context.version, controller.view.image
+    )
+    named = await _counted(
+        context,
+        chain(
+            request.topic_names,
+            (bytes(each.topic_id) if each.name is None else each.name for each in request.topics),
+        ),
     )
     response = topics.DeleteTopicsResponse()
     by_state = context.version >= 6
@@ -286,8 +301,10 @@ async def incremental_alter_configs(
     context: RequestContext, request: configs.IncrementalAlterConfigsRequest
 ) -> configs.IncrementalAlterConfigsResponse:
     controller = _controller(context)
-    refused = permissions.refuse_incremental(context, request)
-    counts = Counter((each.resource_type, each.resource_name) for each in request.resources)
+    refused = await permissions.refuse_incremental(context, request)
+    counts = await _counted(
+        context, ((each.resource_type, each.resource_name) for each in request.resources)
+    )
     response = configs.IncrementalAlterConfigsResponse()
     async for some in _parts(context, request.resources):
         part = configs.IncrementalAlterConfigsRequest(
@@ -306,8 +323,10 @@ async def alter_configs(
     context: RequestContext, request: configs.AlterConfigsRequest
 ) -> configs.AlterConfigsResponse:
     controller = _controller(context)
-    refused = permissions.refuse_alter(context, request)
-    counts = Counter((each.resource_type, each.resource_name) for each in request.resources)
+    refused = await permissions.refuse_alter(context, request)
+    counts = await _counted(
+        context, ((each.resource_type, each.resource_name) for each in request.resources)
+    )
     response = configs.AlterConfigsResponse()
     async for some in _parts(context, request.resources):
         part = configs.AlterConfigsRequest(resources=some, validate_only=request.validate_only)
@@ -325,8 +344,24 @@ async def elect_leaders(
 ) -> reassignment.ElectLeadersResponse:
     _check_cluster(context, Operation.ALTER)
     controller = _controller(context)
-    found, response = partition_requests.elect_leaders(controller.view, request)
-    await controller.write(found)
+    is_of_all, seen = request.topic_partitions is None, set[tuple[str, int]]()
+    requested = partition_requests.to_elect(controller.view.image, request)
+    response = reassignment.ElectLeadersResponse()
+    results = response.replica_election_results
+    async for name, numbers, is_more in _partitions(context, requested):
+        part = reassignment.ElectLeadersRequest(
+            election_type=request.election_type,
+            topic_partitions=[reassignment.TopicPartitions(topic=name, partitions=numbers)],
+        )
+        found, answer = partition_requests.elect_leaders(controller.view, part, seen, is_of_all)
+        await controller.write(found)
+        if is_more:
+            results[-1].partition_result += answer.replica_election_results[0].partition_result
+        else:
+            results += answer.replica_election_results
+    if not requested:  # the kind of election is checked all the same
+        found, response = partition_requests.elect_leaders(controller.view, request)
+        await controller.write(found)
     return response
 
 
@@ -335,8 +370,22 @@ async def alter_partition_reassignments(
 ) -> reassignment.AlterPartitionReassignmentsResponse:
     _check_cluster(context, Operation.ALTER)
     controller = _controller(context)
-    found, response = partition_requests.alter_reassignments(controller.view, request)
-    await controller.write(found)
+    response = reassignment.AlterPartitionReassignmentsResponse(
+        allow_replication_factor_change=request.allow_replication_factor_change, error_message=None
+    )
+    seen = set[tuple[str, int]]()
+    requested = [(each.name, each.partitions) for each in request.topics]
+    async for name, some, is_more in _partitions(context, requested):
+        part = reassignment.AlterPartitionReassignmentsRequest(
+            allow_replication_factor_change=request.allow_replication_factor_change,
+            topics=[reassignment.ReassignableTopic(name=name, partitions=some)],
+        )
+        found, answer = partition_requests.alter_reassignments(controller.view, part, seen)
+        await controller.write(found)
+        if is_more:
+            response.responses[-1].partitions += answer.responses[0].partitions
+        else:
+            response.responses += answer.responses
     return response
 
 
@@ -356,6 +405,36 @@ async def _parts(context: RequestContext, asked: Sequence[T]) -> AsyncIterator[l
         if context.room < 0:
             await context.next_turn()
         yield list(asked[start : start + _AT_A_TIME])
+
+
+async def _counted(context: RequestContext, keys: Iterable[T]) -> Counter[T]:
+    """How often the whole request names each."""
+    found: Counter[T] = Counter()
+    run: list[T] = []
+    for key in keys:
+        run.append(key)
+        context.room -= 1
+        if context.room < 0:
+            found.update(run)
+            run.clear()
+            await context.next_turn()
+    found.update(run)
+    return found
+
+
+async def _partitions(
+    context: RequestContext, asked: Iterable[tuple[str, Sequence[T]]]
+) -> AsyncIterator[tuple[str, list[T], bool]]:
+    """Of each topic its partitions, some at a time; whether they are more of the topic before.
+    Others are served in between.
+    """
+    for name, numbers in asked:
+        for start in range(0, len(numbers) or 1, _PARTITIONS_AT_A_TIME):
+            if context.room < 0:
+                await context.next_turn()
+            some = list(numbers[start : start + _PARTITIONS_AT_A_TIME])
+            context.room -= 1 + len(some)
+            yield name, some, start > 0
 
 
 def _check_cluster(context: RequestContext, operation: Operation) -> None:

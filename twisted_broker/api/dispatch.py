@@ -21,7 +21,7 @@ the order of answers (`net/connection.py`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Generator
 from struct import Struct
 from struct import error as struct_error
 from typing import Any
@@ -30,8 +30,14 @@ from twisted.internet.defer import CancelledError, Deferred
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from twisted_broker.api.context import BrokerParts, Encoded, Listener, RequestContext
-from twisted_broker.api.refusals import refusal
+from twisted_broker.api.context import (
+    REFUSAL_ELEMENTS,
+    BrokerParts,
+    Encoded,
+    Listener,
+    RequestContext,
+)
+from twisted_broker.api.refusals import refusal_in_steps
 from twisted_broker.api.routes import Route, served
 from twisted_broker.log.segment_file import FileSlice, SliceGone
 from twisted_broker.net.connection import (
@@ -53,8 +59,8 @@ from twisted_broker.wire.schema import (
     decode_few,
     decode_in_slices,
     encode,
-    encode_in_slices,
     join_bytes,
+    run_whole,
 )
 
 _HEAD = Struct(">hhih")
@@ -144,10 +150,18 @@ class BoundRoute:
 
     def refuse(self, request: Any, code: ErrorCode, message: str | None) -> Any:
         """The API's own error answer; None where the client waits for none."""
+        return run_whole(self.refuse_in_steps(request, code, message))
+
+    def refuse_in_steps(
+        self, request: Any, code: ErrorCode, message: str | None
+    ) -> Generator[None, None, Any]:
+        """As `refuse`, pausing after every element."""
         self.errors[code] = self.errors.get(code, 0) + 1
         if self.route.api_key == 0 and request.acks == 0:
             return None
-        return refusal(request, self.response_class, self.version, code, message)
+        return (
+            yield from refusal_in_steps(request, self.response_class, self.version, code, message)
+        )
 
 
 class TimedResponse(PendingResponse):
@@ -369,15 +383,18 @@ class Dispatcher:
         request: Any = await context.in_slices(
             decode_in_slices(served.request_class, frame, context.version, offset)
         )
+        code, message = ErrorCode.UNKNOWN_SERVER_ERROR, None
         try:
             return await served.call(context, request)
         except BrokerError as error:
-            return served.refuse(request, error.code, error.message)
+            code, message = error.code, error.message
         except (WireError, CancelledError):
             raise
         except Exception:
             self._log_failure(served, context)
-            return served.refuse(request, ErrorCode.UNKNOWN_SERVER_ERROR, None)
+        return await context.in_slices(
+            served.refuse_in_steps(request, code, message), REFUSAL_ELEMENTS
+        )
 
     async def _written_in_slices(
         self, served: BoundRoute, context: RequestContext, response: Any
@@ -389,7 +406,7 @@ class Dispatcher:
             return EncodedAnswer(self.answer(served, context, response))
         parts: list[Any] = []
         try:
-            await context.in_slices(encode_in_slices(response, served.version, parts))
+            await context.encode(response, parts)
         except Exception:
             _log.failure(
                 "the answer of {name} v{version} cannot be written",

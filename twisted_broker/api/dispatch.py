@@ -13,7 +13,7 @@ cluster, decode, run, encode.
 4. A request of many elements is decoded, processed and answered in slices (`turns.py`); so is the
    answer of one that turned out long.
 5. A small slice of records is read here and sent with its header in one piece; a long one leaves as
-   a slice.
+   a slice, and so does one that would have to come from the disk.
 
 Source: Kafka's `SocketServer.Processor`, `KafkaApis`, KIP-511; docs/ARCHITECTURE.md 7. Not here:
 the order of answers (`net/connection.py`).
@@ -39,6 +39,7 @@ from twisted_broker.api.context import (
 )
 from twisted_broker.api.refusals import refusal_in_steps
 from twisted_broker.api.routes import Route, served
+from twisted_broker.interfaces import Buffer
 from twisted_broker.log.segment_file import FileSlice, SliceGone
 from twisted_broker.net.connection import (
     Answer,
@@ -560,8 +561,12 @@ def _with_records(parts: list[Any], correlation_id: int, header_end: bytes) -> A
         total += length
         if type(part) is FileSlice:
             if length <= _SMALL and length <= budget:
+                data = _loaded(part, parts)
+                if data is None:
+                    whole = False
+                    continue
                 budget -= length
-                parts[index] = _loaded(part, parts)
+                parts[index] = data
             else:
                 whole = False
     head = _LENGTH_AND_ID.pack(total, correlation_id) + header_end
@@ -571,13 +576,15 @@ def _with_records(parts: list[Any], correlation_id: int, header_end: bytes) -> A
     return join_bytes(parts)
 
 
-def _loaded(part: FileSlice, parts: list[Any]) -> bytes:
+def _loaded(part: FileSlice, parts: list[Any]) -> Buffer | None:
+    """Its bytes; None when they must come from a disk: then it is sent as a slice."""
     try:
-        data = part.read()
+        data = part.read_resident()
     except (SliceGone, OSError) as reason:
         discard(parts)
         raise WireError(f"records of an answer are gone: {reason}") from None
-    part.release()
+    if data is not None:
+        part.release()
     return data
 
 

@@ -377,7 +377,7 @@ class Partition:
             else self._log_end_changed
         )
         if self.listeners:  # as `emit`, without a call
-            self._tell_listeners()
+            self._notify_listeners()
         self.events.append(event)
         return info
 

@@ -143,7 +143,7 @@ class Broker:
         )
         self._request_bytes = RequestBytes(config.integer("queued.max.request.bytes"))
         self._undo: list[Callable[[], Awaitable[None]]] = []
-        self._turns = Turns(runtime.clock)
+        self._turns = Turns(runtime.clock, runtime.marks)
         self._controller: Controller | None = None
         self.role: BrokerComponents | None = None
         self.parts = self._make_parts({})
@@ -243,7 +243,7 @@ class Broker:
             )
         except GeneratorExit:  # this coroutine is thrown away: nothing may be waited for
             for directory in self.log_manager.directories.by_path.values():
-                directory.disk.stop()
+                directory.stop_workers()
                 directory.release()
             raise
         except BaseException:

@@ -14,7 +14,7 @@ Source: Kafka's `KafkaApis.handleTopicMetadataRequest`, `KRaftMetadataCache`,
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Sequence
 
 from twisted_broker.api.cluster import any_live_broker
 from twisted_broker.api.context import RequestContext
@@ -293,7 +293,8 @@ async def describe_topic_partitions(
         _check_cursor(request, cursor)
     reach = _Reach(context.metadata.image, context.listener.name, 6)
     response = described.DescribeTopicPartitionsResponse(next_cursor=None)
-    for name in _names_from(context, request, cursor.topic_name if cursor is not None else ""):
+    first = cursor.topic_name if cursor is not None else ""
+    async for name in _names_from(context, request, first):
         if limit == 0:
             response.next_cursor = described.DescribeTopicPartitionsResponseCursor(
                 topic_name=name, partition_index=0
@@ -331,12 +332,12 @@ def _check_cursor(
         )
 
 
-def _names_from(
+async def _names_from(
     context: RequestContext, request: described.DescribeTopicPartitionsRequest, first: str
-) -> Iterator[str]:
+) -> AsyncIterator[str]:
     """The names to describe, in order, from `first` on."""
-    names: Iterable[str] = (
-        {topic.name for topic in request.topics}
+    names = (
+        {topic.name async for topic in context.each(request.topics)}
         if request.topics
         else context.metadata.image.topics_by_name
     )

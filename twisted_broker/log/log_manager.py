@@ -477,7 +477,7 @@ class LogManager:
     def _all_closed(self, _: object) -> None:
         self.logs.clear()
         for directory in self.directories.by_path.values():
-            directory.disk.stop()
+            directory.stop_workers()
 
 
 async def _all(waiting: list[Deferred[None]]) -> None:

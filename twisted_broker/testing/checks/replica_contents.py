@@ -6,11 +6,11 @@ partition.
 
 1. A batch stands for its bytes by (base, last offset, leader epoch, CRC), and each batch's `chain`
    for everything up to it: equal chains are equal logs.
-2. A mirror follows its log by what was appended; after a cut it is read anew.
+2. A mirror follows its log by what was appended; after a truncation it is read again.
 3. A line only grows, except where an unclean election was recorded: then it is what the new leader
    holds of it.
 
-Source: RELIABILITY 2.1. Not here: judging (`testing/checks`); logs that do not begin at offset 0.
+Source: RELIABILITY 2.1. Not here: the rules (`testing/checks`); logs that do not begin at offset 0.
 """
 
 from __future__ import annotations

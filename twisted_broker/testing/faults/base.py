@@ -38,6 +38,7 @@ class FaultInjector:
 
     def schedule(self, call: Callable[[], None], seconds: float = 8.0) -> None:
         """Within so many seconds, rather sooner than later."""
+        # Squared: most faults come close together, where a repair of one is not done yet.
         self.clock.callLater(self.random.random() ** 2 * seconds, call)
 
     def restart(self, node: SimNode) -> None:

@@ -1,4 +1,4 @@
-"""A producer that notes what became of each batch.
+"""A producer that records the outcome of each batch.
 
 Owns `Producer`.
 

@@ -1,4 +1,4 @@
-"""One simulated run, from empty disks to the verdict.
+"""One simulated run, from empty disks to its result.
 
 Owns `Run`: its clients, the time with faults, the repair, and what an operator does meanwhile.
 

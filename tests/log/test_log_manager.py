@@ -342,9 +342,9 @@ def test_checkpoints_are_written_while_running() -> None:
     world.clock.advance(60)
     assert checkpoints.read_offsets(world.files, "/d1", checkpoints.LOG_START_OFFSET) == {A: 1}
     assert checkpoints.read_offsets(world.files, "/d1", checkpoints.RECOVERY_POINT) == {
-        A: log.recovery_point
+        A: log.durability.recovery_point
     }
-    assert 0 < log.recovery_point < 10
+    assert 0 < log.durability.recovery_point < 10
 
 
 def test_a_cut_is_checkpointed_at_once() -> None:
@@ -474,7 +474,7 @@ def test_a_sync_that_was_waited_for_is_told() -> None:
     for each in (log, other):
         assert isinstance(each.durability.disk, StandingWorker)
         each.durability.disk.run_all()
-    assert told == [A, A] and log.recovery_point == 3
+    assert told == [A, A] and log.durability.recovery_point == 3
 
 
 def test_a_directory_that_was_just_made_survives_a_power_failure() -> None:
@@ -499,6 +499,6 @@ def test_records_that_survive_a_power_failure_know_their_topic(seed: int) -> Non
     logs = [create(manager, TopicPartition("a", number)) for number in range(5)]
     for log in logs:
         fill(log, 2)
-    assert not any(log.recovery_point for log in logs)
+    assert not any(log.durability.recovery_point for log in logs)
     again = World(world.files.after_power_loss(keep=0.7), log_dirs="/d1").manager()
     assert {log.topic_id for log in again} == {TOPIC_ID} and len(again.logs) == 5

@@ -350,7 +350,9 @@ class LogManager:
             self._checkpoint_recovery_points(directory)
 
     def _checkpoint_recovery_points(self, directory: LogDirectory) -> None:
-        offsets = {log.topic_partition: log.recovery_point for log in self._logs_in(directory)}
+        offsets = {
+            log.topic_partition: log.durability.recovery_point for log in self._logs_in(directory)
+        }
         self.directories.submit(
             directory,
             lambda: checkpoints.write_offsets(

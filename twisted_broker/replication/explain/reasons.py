@@ -256,7 +256,7 @@ def high_watermark_wait(partition: Partition, log: Log, now: Moment) -> HighWate
         return HighWatermarkWait(
             "minimum isr", behind, [], now.calendar(since), now.ago(since), why
         )
-    if log.acknowledgeable_end.offset <= log.high_watermark:
+    if log.durability.acknowledgeable_end.offset <= log.high_watermark:
         why = (
             f"the leader has not synced its log to disk yet ({offset_count(behind)} wait: "
             "flush.messages)"

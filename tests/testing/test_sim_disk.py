@@ -49,6 +49,22 @@ def test_any_subset_of_unsynced_writes_can_survive() -> None:
     assert {b"....", b"A...", b".BCD", b"ABCD", b"AB.."} <= seen
 
 
+def test_old_bytes_never_lie_before_newer_ones_of_a_lost_truncation() -> None:
+    """Blocks that a truncation freed are given to nobody before it is durable: where it is lost,
+    what was written after it survives from its beginning on, or not at all.
+    """
+    seen = set()
+    for seed in range(200):
+        disk = disk_with(b"....")
+        disk.random.seed(seed)
+        file = disk.open("/d/f")
+        file.truncate(1)
+        file.write_at(1, (b"A",))
+        file.write_at(2, (b"B",))
+        seen.add(disk.after_power_loss(0.5, torn_at_byte=True).content("/d/f"))
+    assert {b"....", b".A..", b".AB.", b".AB", b".", b".\0B"} <= seen and b"..B." not in seen
+
+
 def test_names_need_a_directory_sync() -> None:
     """A new, renamed or removed name is back to its old state after a power loss until the
     directory was synced.

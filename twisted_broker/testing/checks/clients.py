@@ -17,7 +17,7 @@ from collections.abc import Sequence
 
 from twisted_broker.interfaces import TopicPartition
 from twisted_broker.testing.checks.cluster import ClusterChecker
-from twisted_broker.testing.checks.end_state import final_values
+from twisted_broker.testing.checks.end_state import final_log, final_values
 from twisted_broker.testing.checks.history import Fate
 from twisted_broker.testing.sim.client_history import ClientHistory
 from twisted_broker.testing.sim.client_notes import Attempt, Notes
@@ -37,6 +37,7 @@ class ClientChecker:
         self._told = ClientHistory()
         notes.acked, notes.consumed = self.acked, self.consumed
         notes.mark_seen, notes.out_of_range = self.mark_seen, self.out_of_range
+        notes.deleting = self.deleting
         notes.note = checker.cluster.note
 
     def acked(self, attempt: Attempt) -> None:
@@ -103,9 +104,16 @@ class ClientChecker:
             self._broken(f"{consumer} was told that {name} ends at {mark}, after it saw {highest}")
         self._ends[consumer, name] = max(highest, mark)
 
+    def deleting(self, name: TopicPartition, upto: int) -> None:
+        known = self.checker.truth.deletions
+        known[name] = max(known.get(name, 0), upto)
+
     def out_of_range(self, who: str, name: TopicPartition, epoch: int, offset: int) -> None:
-        """Without an unclean election nothing that a consumer reached may vanish."""
-        if self.checker.truth.line_of(name).is_whole and epoch >= 0:
+        """Without an unclean election nothing that a consumer reached may vanish, but what was
+        deleted below it.
+        """
+        line = self.checker.truth.line_of(name)
+        if line.is_whole and epoch >= 0 and offset >= line.deleted_upto:
             self._broken(
                 f"{who} reads {name} at {offset} in epoch {epoch}: out of range, and no "
                 "unclean election was recorded"
@@ -124,7 +132,8 @@ class ClientChecker:
         unclean = {
             name for name in finals.values if self.checker.truth.line_of(name).unclean_epoch >= 0
         }
-        for anomaly in self._told.anomalies(self.notes.attempts, unclean):
+        deleted = {name: self.checker.truth.line_of(name).deleted_upto for name in finals.values}
+        for anomaly in self._told.anomalies(self.notes.attempts, unclean, deleted):
             self._broken(str(anomaly))
 
     def _attempt_at_the_end(self, attempt: Attempt, finals: _Finals) -> None:
@@ -134,7 +143,8 @@ class ClientChecker:
                 finals.values[name].get(attempt.base_offset + index),
                 finals.places.get((name, value)),
             )
-            if attempt.fate is Fate.ACKED and self._is_owed(attempt) and found != value:
+            kept = attempt.base_offset + index >= finals.starts[name]
+            if attempt.fate is Fate.ACKED and kept and self._is_owed(attempt) and found != value:
                 self._broken(f"{attempt!r} was acknowledged and is lost: {found!r} is there")
             if attempt.fate is Fate.REFUSED and place is not None:
                 self._broken(f"{attempt!r} was refused, but is at {place}")
@@ -153,14 +163,14 @@ class ClientChecker:
 class _Finals:
     """What the logs hold at the end.
 
-    `values`: partition -> offset -> value; `places`: (partition, value) -> its last offset.
+    `values`: partition -> offset -> value; `starts`: partition -> its log start; `places`:
+    (partition, value) -> its last offset.
     """
 
     def __init__(self, checker: ClusterChecker, attempts: Sequence[Attempt]) -> None:
-        self.values = {
-            name: final_values(checker, name)
-            for name in sorted({attempt.partition for attempt in attempts})
-        }
+        names = sorted({attempt.partition for attempt in attempts})
+        self.values = {name: final_values(checker, name) for name in names}
+        self.starts = {name: final_log(checker, name)[0].log_start_offset for name in names}
         self.places: dict[tuple[TopicPartition, bytes], int] = {}
         self.twice: set[tuple[TopicPartition, bytes]] = set()
         for name, values in self.values.items():

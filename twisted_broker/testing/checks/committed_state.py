@@ -42,6 +42,9 @@ class CommittedState:
         self.lines: dict[Key, Line] = {}
         self.touched: set[Key] = set()
         self.unclean_elections = 0
+        self.deletions: dict[TopicPartition, int] = {}
+        """the highest offset that DeleteRecords was called with, before it was"""
+        self._retained: set[str] = set()
         self._note = note
         self.committed: Callable[[Any, Any], None] = lambda before, image: None
         self._looked_at: Any = None
@@ -70,6 +73,16 @@ class CommittedState:
         """A partition as the image has it; None when it is not there."""
         topic = None if self.image is None else self.image.topics_by_id.get(key[0])
         return None if topic is None else topic.partitions.get(key[1])
+
+    def may_delete_upto(self, key: Key) -> int:
+        """Where the log start may be: anywhere once the topic had retention by size or time."""
+        name = self.names[key]
+        settings = self.image.configs.get((2, name.topic), {}) if self.image else {}
+        if "retention.bytes" in settings or "retention.ms" in settings:
+            self._retained.add(name.topic)
+        if name.topic in self._retained:
+            return 1 << 62
+        return self.deletions.get(name, 0)
 
     def without_candidates(self) -> list[str]:
         """Topics with a partition that has no leader and nobody to elect: a changed minimum ISR

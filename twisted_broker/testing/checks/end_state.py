@@ -1,7 +1,7 @@
 """How a cluster is after it healed: at rest, with all replicas equal.
 
-Owns `what_is_missing` for that, and `final_values`. Source: RL 9. Not here: what holds at every
-step (`testing/checks/cluster.py`).
+Owns `what_is_missing` for that, `final_log` and `final_values`. Source: RL 9. Not here: what holds
+at every step (`testing/checks/cluster.py`).
 """
 
 from __future__ import annotations
@@ -9,8 +9,10 @@ from __future__ import annotations
 from typing import Any
 
 from twisted_broker.interfaces import TopicPartition
+from twisted_broker.log.log import Log
 from twisted_broker.testing.checks.cluster import ClusterChecker
 from twisted_broker.testing.checks.committed_state import Key
+from twisted_broker.testing.sim.node import SimNode
 from twisted_broker.wire.records import iterate_batches
 
 _RECORD_BYTES = 1 << 20
@@ -33,6 +35,8 @@ def what_is_missing(checker: ClusterChecker) -> str:
 
 def _missing(checker: ClusterChecker, key: Key, registration: Any) -> str:
     name = checker.truth.names[key]
+    if registration.adding or registration.removing:
+        return f"{name} is being reassigned: {registration}"
     if registration.leader < 0 or set(registration.isr) != set(registration.replicas):
         return f"{name}: {registration}"
     found = []
@@ -47,18 +51,25 @@ def _missing(checker: ClusterChecker, key: Key, registration: Any) -> str:
                 f"{name}: n{replica} leads {seen.leads}, high watermark "
                 f"{seen.high_watermark}, log end {seen.mirror.end}"
             )
-        found.append((seen.mirror.end, seen.mirror.chain_at(seen.mirror.end), seen.mirror.lasts))
-    if any(each != found[0] for each in found):
-        return f"{name}: the replicas differ, they end at {[each[0] for each in found]}"
+        found.append(seen.mirror)
+    ends = [each.end for each in found]
+    if len(set(ends)) > 1 or not all(each.agrees(found[0], ends[0]) for each in found):
+        return f"{name}: the replicas differ, they end at {ends}"
     return ""
+
+
+def final_log(checker: ClusterChecker, name: TopicPartition) -> tuple[Log, SimNode]:
+    """The leader's log, and its machine."""
+    registration = checker.truth.registration(checker.truth.keys[name])
+    node = checker.cluster.nodes[f"n{registration.leader}"]
+    return checker.members.seen[node.name][name].log, node
 
 
 def final_values(checker: ClusterChecker, name: TopicPartition) -> dict[int, bytes]:
     """Offset -> value of the leader's log."""
-    registration = checker.truth.registration(checker.truth.keys[name])
-    node = checker.cluster.nodes[f"n{registration.leader}"]
+    log, node = final_log(checker, name)
     values: dict[int, bytes] = {}
-    for segment in checker.members.seen[node.name][name].log.segments:
+    for segment in log.segments:
         data = bytes(node.disk.nodes[segment.log.path].data[: segment.size])
         for batch in iterate_batches(data, check_crc=True):
             values |= {

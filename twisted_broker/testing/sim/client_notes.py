@@ -62,4 +62,6 @@ class Notes:
         """(consumer, partition, leader epoch, offset) of a fetch that was answered
         OFFSET_OUT_OF_RANGE
         """
+        self.deleting: Callable[[TopicPartition, int], None] = lambda *facts: None
+        """(partition, offset) of a DeleteRecords that is about to be sent"""
         self.note: Callable[[str, str], None] = lambda who, what: None

@@ -15,6 +15,8 @@ from twisted_broker.wire.messages import fetch as fetching
 from twisted_broker.wire.messages import list_offsets as offsets
 from twisted_broker.wire.records import iterate_batches
 
+_LATEST, _EARLIEST = -1, -2
+
 
 class Consumer(Client):
     """Reads one partition from its beginning, for ever."""
@@ -30,13 +32,13 @@ class Consumer(Client):
         super().__init__(runtime, name, brokers, notes)
         self.partition = partition
         self.position = 0
-        self.end_seen = -1
+        self._is_lost = False
 
     async def main(self) -> None:
         while not self.stopped:
             if self.random.random() < 0.05:
                 await self._ask_end()
-            if not await self._fetch():
+            if not await (self._find_start() if self._is_lost else self._fetch()):
                 self.forget_leader(self.partition)
                 await self.pause(0.2)
 
@@ -64,20 +66,24 @@ class Consumer(Client):
         code = error_of(found.error_code)
         if code is ErrorCode.OFFSET_OUT_OF_RANGE:
             self.notes.out_of_range(self.name, self.partition, epoch, self.position)
-            self.position = max(0, found.log_start_offset)
+            self._is_lost = True
             return False
         if code is not ErrorCode.NONE:
             return False
         self.notes.mark_seen(self.name, self.partition, epoch, found.high_watermark)
         for batch in iterate_batches(found.records or b"", partial_tail=True):
-            values = [bytes(record.value or b"") for record in batch.records(1 << 20)]
             if batch.last_offset < self.position:
                 continue
+            values = [
+                bytes(record.value or b"")
+                for record in batch.records(1 << 20)
+                if record.offset >= self.position
+            ]
             self.notes.consumed_records += len(values)
             self.notes.consumed(
                 self.name,
                 self.partition,
-                batch.base_offset,
+                max(batch.base_offset, self.position),
                 batch.last_offset,
                 batch.partition_leader_epoch,
                 batch.crc,
@@ -89,14 +95,28 @@ class Consumer(Client):
     async def _ask_end(self) -> None:
         """ListOffsets: what it says must never go back."""
         epoch = await self.epoch_of_leader(self.partition)
+        end = await self._list_offset(_LATEST, epoch)
+        if end is not None:
+            self.notes.mark_seen(f"{self.name} end", self.partition, epoch, end)
+
+    async def _find_start(self) -> bool:
+        """Reads on from where the log begins; False when that was not answered."""
+        start = await self._list_offset(_EARLIEST, await self.epoch_of_leader(self.partition))
+        if start is None:
+            return False
+        self.position, self._is_lost = start, False
+        return True
+
+    async def _list_offset(self, timestamp: int, epoch: int) -> int | None:
         asked = offsets.ListOffsetsPartition(
-            partition_index=self.partition.partition, current_leader_epoch=epoch, timestamp=-1
+            partition_index=self.partition.partition,
+            current_leader_epoch=epoch,
+            timestamp=timestamp,
         )
         topic = offsets.ListOffsetsTopic(name=self.partition.topic, partitions=[asked])
         answer = await self.ask_leader(
             self.partition, offsets.ListOffsetsRequest(replica_id=-1, topics=[topic]), 5
         )
-        if answer is not None and not answer.topics[0].partitions[0].error_code:
-            self.notes.mark_seen(
-                f"{self.name} end", self.partition, epoch, answer.topics[0].partitions[0].offset
-            )
+        if answer is None or answer.topics[0].partitions[0].error_code:
+            return None
+        return int(answer.topics[0].partitions[0].offset)

@@ -22,7 +22,7 @@ from twisted_broker.testing.checks.clients import ClientChecker
 from twisted_broker.testing.checks.cluster import ClusterChecker
 from twisted_broker.testing.checks.committed_state import Violation
 from twisted_broker.testing.checks.end_state import what_is_missing
-from twisted_broker.testing.sim.client import Admin
+from twisted_broker.testing.sim.admin import Admin
 from twisted_broker.testing.sim.client_notes import Notes
 from twisted_broker.testing.sim.cluster import SimCluster
 from twisted_broker.testing.sim.consumer import Consumer
@@ -51,6 +51,8 @@ class Run:
             options.conditions,
             shuffle=options.shuffle,
             trace=trace,
+            controller_only=options.controller_only,
+            directories=options.directories,
         )
         self.checker = ClusterChecker(self.cluster)
         self.reach = Reach()
@@ -97,7 +99,7 @@ class Run:
             Consumer(*self._client_machine(f"c{number}"), self.notes, partition)
             for number, partition in enumerate(partitions)
         ]
-        self._go(self._administer())
+        self._go(self.admin.work(self.options))
         for producer in self.producers:
             producer.pace_seconds = self.options.pace_seconds
             self._go(producer.main())
@@ -109,7 +111,7 @@ class Run:
         return (
             self.cluster.client_runtime(name),
             name,
-            [(broker, CLIENT_PORT) for broker in self.cluster.nodes],
+            [(broker, CLIENT_PORT) for broker in self.cluster.brokers],
         )
 
     def _go(self, work: Any) -> None:
@@ -118,18 +120,6 @@ class Run:
                 lambda failure: self.cluster.bug(f"a client failed: {failure.getTraceback()}")
             )
         )
-
-    async def _administer(self) -> None:
-        for topic in self.options.topics:
-            await self.admin.create(topic.name, topic.partitions, topic.replicas, topic.settings)
-        while self.options.change_settings and not self.admin.stopped:
-            await self.admin.pause(self.admin.random.expovariate(1 / 8.0))
-            topic = self.admin.random.choice(self.options.topics)
-            await self.admin.change(
-                topic.name,
-                "min.insync.replicas",
-                str(self.admin.random.randint(1, min(topic.replicas, 2))),
-            )
 
     # healing
 

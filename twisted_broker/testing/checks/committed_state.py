@@ -77,9 +77,6 @@ class CommittedState:
     def may_delete_upto(self, key: Key) -> int:
         """Where the log start may be: anywhere once the topic had retention by size or time."""
         name = self.names[key]
-        settings = self.image.configs.get((2, name.topic), {}) if self.image else {}
-        if "retention.bytes" in settings or "retention.ms" in settings:
-            self._retained.add(name.topic)
         if name.topic in self._retained:
             return 1 << 62
         return self.deletions.get(name, 0)
@@ -130,6 +127,12 @@ class CommittedState:
         self.image = image
         self.committed(before, image)
         self._check_brokers(image)
+        if before is None or before.configs is not image.configs:
+            self._retained |= {
+                name
+                for (_, name), settings in image.configs.items()
+                if "retention.bytes" in settings or "retention.ms" in settings
+            }
         for topic_id, topic in image.topics_by_id.items():
             old = None if before is None else before.topics_by_id.get(topic_id)
             if old is not topic and old != topic:
@@ -155,6 +158,7 @@ class CommittedState:
     def _check_partition(self, key: Key, name: TopicPartition, old: Any, new: Any) -> None:
         self.names[key] = name
         self.keys[name] = key
+        self.keys[TopicPartition(f"{name.topic}@{key[0].hex()}", name.partition)] = key
         self.touched.add(key)
         where = f"{name} {new}"
         if new.leader >= 0 and new.leader not in new.isr:

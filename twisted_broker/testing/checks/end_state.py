@@ -1,6 +1,6 @@
 """How a cluster is after it healed: at rest, with all replicas equal.
 
-Owns `what_is_missing` for that, `final_log` and `final_values`. Source: RL 9. Not here: what holds
+Owns `what_is_missing` for that, `final_log`, `final_values`, `is_there`. Source: RL 9. Not here: what holds
 at every step (`testing/checks/cluster.py`).
 """
 
@@ -30,6 +30,15 @@ def what_is_missing(checker: ClusterChecker) -> str:
             missing = _missing(checker, (topic_id, number), registration)
             if missing:
                 return missing
+    return _not_deleted(checker)
+
+
+def _not_deleted(checker: ClusterChecker) -> str:
+    for node in checker.cluster.nodes.values():
+        manager = None if node.broker is None else node.broker.parts.replica_manager
+        for name, partition in {} if manager is None else manager.partitions.items():
+            if checker.truth.registration(checker.truth.key_of(partition)) is None:
+                return f"{node.name} still holds {name}, which was deleted"
     return ""
 
 
@@ -53,16 +62,26 @@ def _missing(checker: ClusterChecker, key: Key, registration: Any) -> str:
             )
         found.append(seen.mirror)
     ends = [each.end for each in found]
-    if len(set(ends)) > 1 or not all(each.agrees(found[0], ends[0]) for each in found):
+    deleted_upto = checker.truth.line(key).deleted_upto
+    if len(set(ends)) > 1 or not all(
+        each.agrees(found[0], ends[0], deleted_upto) for each in found
+    ):
         return f"{name}: the replicas differ, they end at {ends}"
     return ""
 
 
 def final_log(checker: ClusterChecker, name: TopicPartition) -> tuple[Log, SimNode]:
     """The leader's log, and its machine."""
-    registration = checker.truth.registration(checker.truth.keys[name])
+    key = checker.truth.keys[name]
+    registration = checker.truth.registration(key)
     node = checker.cluster.nodes[f"n{registration.leader}"]
-    return checker.members.seen[node.name][name].log, node
+    return checker.members.seen[node.name][checker.truth.names[key]].log, node
+
+
+def is_there(checker: ClusterChecker, name: TopicPartition) -> bool:
+    """Whether its topic was not deleted."""
+    key = checker.truth.keys.get(name)
+    return key is not None and checker.truth.registration(key) is not None
 
 
 def final_values(checker: ClusterChecker, name: TopicPartition) -> dict[int, bytes]:

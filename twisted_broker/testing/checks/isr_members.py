@@ -76,10 +76,13 @@ class Members:
         it knows that they run.
         """
         key = self.truth.key_of(seen.partition)
+        deleted_upto = self.truth.line(key).deleted_upto
         for member in sorted(seen.partition.isr_state.isr):
             node = self.cluster.nodes[f"n{member}"]
             found = self._log_of(node, key) if _is_known_to(leader, node) else None
-            if found is not None and (found.end < mark or not found.agrees(seen.mirror, mark)):
+            if found is not None and (
+                found.end < mark or not found.agrees(seen.mirror, mark, deleted_upto)
+            ):
                 raise Violation(
                     f"{where}: its high watermark is {mark}, but member n{member} does not "
                     f"hold that, it ends at {found.end}"

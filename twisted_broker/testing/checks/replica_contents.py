@@ -6,7 +6,8 @@ partition.
 
 1. A batch stands for its bytes by (base, last offset, leader epoch, CRC); a sum of what stands for
    batches stands for a stretch of a log. Stretches with equal sums are equal.
-2. Logs begin where retention left them: two are compared from the later beginning on.
+2. Logs begin where retention left them: two are compared from the later beginning, and the log
+   start, on.
 3. A mirror follows its log by what was appended; after a truncation it is read anew. Rows of
    segments that retention deleted stay.
 4. A line only grows, except where an unclean election was recorded: then it is what the new leader
@@ -90,9 +91,9 @@ class Mirror:
             return 0
         return self.sums[rows - 1] - (self.sums[first - 1] if first else 0)
 
-    def agrees(self, other: Mirror, upto: int) -> bool:
-        """Whether two logs are equal below `upto`, as far as both know."""
-        start = max(self.start, other.start)
+    def agrees(self, other: Mirror, upto: int, deleted_upto: int) -> bool:
+        """Whether two logs are equal below `upto`, as far as both know, from `deleted_upto` on."""
+        start = max(self.start, other.start, deleted_upto)
         return self.sum_between(start, upto) == other.sum_between(start, upto)
 
 
@@ -124,7 +125,9 @@ class Line:
         self.resets: list[tuple[int, int]] = []
         """(leader epoch, offset) of each cut by an unclean election"""
         self.deleted_upto = 0
-        """the highest log start of any replica: nobody is owed what lies below"""
+        """the highest log start of any replica: nobody is owed what lies below, and a replica that
+        was away may hold other records there
+        """
 
     @property
     def end(self) -> int:
@@ -141,10 +144,15 @@ class Line:
 
     def agrees(self, mirror: Mirror, upto: int) -> bool:
         """Whether a log holds the line below `upto`, from where it begins on."""
-        start = max(self.start, mirror.start)
+        start = max(self.start, mirror.start, self._batch_end(self.deleted_upto))
         if start >= upto:
             return True
         return mirror.sum_between(start, upto) == self._sum_at(upto) - self._sum_at(start)
+
+    def _batch_end(self, offset: int) -> int:
+        """The end of the batch that ends at or behind `offset`."""
+        row = bisect_left(self.ends, offset)
+        return self.ends[row] if 0 < offset and row < len(self.ends) else offset
 
     def extend(self, mirror: Mirror, upto: int) -> None:
         if mirror.start > self.end:  # it begins behind all that was committed: see `reset`

@@ -21,7 +21,7 @@ from twisted_broker.testing.sim.node import SimNode
 
 class _Held(NamedTuple):
     """A batch that somebody held: its base offset, what stands for it, and (last offset, epoch) of
-    the one before it, None where its log began with it.
+    the one before it, None where its log began with it, or all before it was deleted.
     """
 
     base: int
@@ -67,7 +67,9 @@ class ReplicaChecker:
         held = _Held(
             base,
             mirror.sums[row] - (mirror.sums[row - 1] if row else 0),
-            (mirror.lasts[row - 1], mirror.epochs[row - 1]) if row else None,
+            (mirror.lasts[row - 1], mirror.epochs[row - 1])
+            if row and base > self.truth.line(key).deleted_upto
+            else None,
         )
         known = self.matching.setdefault(key, {})
         other = known.setdefault((last, epoch), held)

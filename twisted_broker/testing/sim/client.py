@@ -18,7 +18,9 @@ from twisted.internet.task import deferLater
 from twisted_broker.interfaces import Runtime, TopicPartition
 from twisted_broker.net.client import BrokerConnection
 from twisted_broker.testing.sim.client_notes import Notes
+from twisted_broker.wire.header import RequestHeader, encode_request_header
 from twisted_broker.wire.messages import metadata as meta
+from twisted_broker.wire.schema import encode_parts
 
 _LOST = (ConnectionClosed, ConnectError, TimeoutError, CancelledError)
 REQUEST_TIMEOUT_MS = 6_000
@@ -78,6 +80,33 @@ class Client:
             await self.pause(0.2)
             return None
         return await self.ask(address, request, version)
+
+    async def tell_leader(self, partition: TopicPartition, request: Any, version: int) -> Any:
+        """Sends what is not answered (acks=0); None when it could not be sent."""
+        address = self.addresses.get(self.leaders.get(partition, (-1, -1))[0])
+        if address is None:
+            await self.pause(0.2)
+            return None
+        connection = self.connection(address)
+        try:
+            await connection.connect()
+        except _LOST:
+            return None
+        protocol = connection._protocol
+        if protocol is None or protocol.transport is None:
+            return None
+        header = RequestHeader(
+            request.api_key, version, connection.next_correlation_id(), self.name
+        )
+        parts = [encode_request_header(header), *encode_parts(request, version)]
+        length = sum(map(len, parts))
+        protocol.transport.write(b"".join((length.to_bytes(4, "big"), *parts)))
+        return True
+
+    @staticmethod
+    def name_with_id(partition: TopicPartition, topic_id: bytes) -> TopicPartition:
+        """What facts of a topic that may be made again are noted under."""
+        return TopicPartition(f"{partition.topic}@{topic_id.hex()}", partition.partition)
 
     async def refresh(self, topic: str) -> None:
         """Learns the leaders of a topic; older news than what is known changes nothing."""

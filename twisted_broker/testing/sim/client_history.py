@@ -51,15 +51,21 @@ class ClientHistory:
         }
         for op, attempt in enumerate(attempts):
             self._send(attempt, op, deleted_upto.get(attempt.partition, 0))
-        found = find_anomalies(self._history)
+        known = {attempt.partition for attempt in attempts}
         return [
-            each for each in found if each.partition not in left_out and each.value not in again
+            each
+            for each in find_anomalies(self._history)
+            if each.partition in known
+            and each.partition not in left_out
+            and each.value not in again
         ]
 
     def _send(self, attempt: Attempt, op: int, deleted_upto: int) -> None:
         for index, value in enumerate(attempt.values):
             text = value.decode()
-            self._history.send(text.rpartition("-")[0], attempt.partition, text, op)
+            # Several in flight without idempotence may change places: each has its own order.
+            who = text.rpartition("-")[0] if attempt.idempotent else f"{attempt.values[0]!r}"
+            self._history.send(who, attempt.partition, text, op)
             if attempt.fate in (Fate.ACKED, Fate.REFUSED):
                 offset = attempt.base_offset + index if attempt.fate is Fate.ACKED else -1
                 if 0 <= offset < deleted_upto:

@@ -19,7 +19,11 @@ _LATEST, _EARLIEST = -1, -2
 
 
 class Consumer(Client):
-    """Reads one partition from its beginning, for ever."""
+    """Reads one partition from its beginning, for ever.
+
+    `by_id`: its topic may be made again; it is named by its id, and read from its beginning then.
+    `fact`: what facts are noted under.
+    """
 
     def __init__(
         self,
@@ -28,15 +32,17 @@ class Consumer(Client):
         brokers: Sequence[Address],
         notes: Notes,
         partition: TopicPartition,
+        by_id: bool = False,
     ) -> None:
         super().__init__(runtime, name, brokers, notes)
-        self.partition = partition
+        self.partition, self.by_id = partition, by_id
+        self.fact = partition
         self.position = 0
         self._is_lost = False
 
     async def main(self) -> None:
         while not self.stopped:
-            if self.random.random() < 0.05:
+            if not self.by_id and self.random.random() < 0.05:  # ListOffsets knows names only
                 await self._ask_end()
             if not await (self._find_start() if self._is_lost else self._fetch()):
                 self.forget_leader(self.partition)
@@ -45,6 +51,7 @@ class Consumer(Client):
     async def _fetch(self) -> bool:
         """False when the leader is to be looked for again."""
         epoch = await self.epoch_of_leader(self.partition)
+        self._learn_id()
         asked = fetching.FetchPartition(
             partition=self.partition.partition,
             current_leader_epoch=epoch,
@@ -55,22 +62,36 @@ class Consumer(Client):
             max_wait_ms=1000,
             min_bytes=1,
             max_bytes=1 << 20,
-            topics=[fetching.FetchTopic(topic=self.partition.topic, partitions=[asked])],
+            topics=[
+                fetching.FetchTopic(
+                    topic=self.partition.topic,
+                    topic_id=self.topic_ids.get(self.partition.topic, bytes(16)),
+                    partitions=[asked],
+                )
+            ],
         )
-        answer = await self.ask_leader(self.partition, request, 11)
-        if answer is None or answer.error_code:
+        fact = self.fact
+        answer = await self.ask_leader(self.partition, request, 13 if self.by_id else 11)
+        if answer is None or answer.error_code or fact != self.fact:
             return False
         return self._take(answer.responses[0].partitions[0], epoch)
+
+    def _learn_id(self) -> None:
+        known = self.topic_ids.get(self.partition.topic)
+        if self.by_id and known is not None:
+            fact = self.name_with_id(self.partition, known)
+            if fact != self.fact:
+                self.fact, self.position, self._is_lost = fact, 0, False
 
     def _take(self, found: fetching.PartitionData, epoch: int) -> bool:
         code = error_of(found.error_code)
         if code is ErrorCode.OFFSET_OUT_OF_RANGE:
-            self.notes.out_of_range(self.name, self.partition, epoch, self.position)
+            self.notes.out_of_range(self.name, self.fact, epoch, self.position)
             self._is_lost = True
             return False
         if code is not ErrorCode.NONE:
             return False
-        self.notes.mark_seen(self.name, self.partition, epoch, found.high_watermark)
+        self.notes.mark_seen(self.name, self.fact, epoch, found.high_watermark)
         for batch in iterate_batches(found.records or b"", partial_tail=True):
             if batch.last_offset < self.position:
                 continue
@@ -82,7 +103,7 @@ class Consumer(Client):
             self.notes.consumed_records += len(values)
             self.notes.consumed(
                 self.name,
-                self.partition,
+                self.fact,
                 max(batch.base_offset, self.position),
                 batch.last_offset,
                 batch.partition_leader_epoch,

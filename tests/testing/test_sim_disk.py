@@ -78,6 +78,32 @@ def test_names_need_a_directory_sync() -> None:
         assert disk.after_power_loss(keep=0).listdir("/d") == expected
 
 
+def test_a_directory_made_anew_is_not_the_old_one() -> None:
+    """Renamed away and made anew: whatever a power loss keeps, no directory holds names of both,
+    and what was synced in the new one is in no other.
+    """
+    seen = set()
+    for seed in range(100):
+        for synced in (False, True):
+            disk = disk_with(b"x")
+            disk.random.seed(seed)
+            disk.rename("/d", "/old")
+            disk.make_directories("/d")
+            disk.open("/d/g", create=True).sync()
+            if synced:
+                disk.sync_directory("/d")
+            left = disk.after_power_loss(keep=0.5)
+            found = {
+                path: tuple(left.listdir(path))
+                for path in ("/d", "/old")
+                if left.is_directory(path)
+            }
+            assert all(len(names) < 2 for names in found.values()), found
+            assert "g" not in found.get("/old", ())
+            seen.add(tuple(sorted(found.items())))
+    assert (("/d", ("f",)),) in seen and (("/d", ("g",)), ("/old", ("f",))) in seen
+
+
 def test_crash_at_an_operation_stops_the_world() -> None:
     """The changing operation number n does not complete; the ones before it did."""
     disk = disk_with(b"x")

@@ -1,7 +1,7 @@
 """How a cluster is after it healed: at rest, with all replicas equal.
 
-Owns `what_is_missing` for that, `final_log`, `final_values`, `is_there`. Source: RL 9. Not here: what holds
-at every step (`testing/checks/cluster.py`).
+Owns `what_is_missing` for that, `final_log`, `final_values` and `is_there`. Source: RL 9. Not here:
+what holds at every step (`testing/checks/cluster.py`).
 """
 
 from __future__ import annotations

@@ -152,7 +152,7 @@ class Line:
     def _batch_end(self, offset: int) -> int:
         """The end of the batch that ends at or behind `offset`."""
         row = bisect_left(self.ends, offset)
-        return self.ends[row] if 0 < offset and row < len(self.ends) else offset
+        return self.ends[row] if offset > 0 and row < len(self.ends) else offset
 
     def extend(self, mirror: Mirror, upto: int) -> None:
         if mirror.start > self.end:  # it begins behind all that was committed: see `reset`

@@ -30,7 +30,7 @@ class FaultInjector:
         self.clock: Any = cluster.client_runtime("faults").clock
         self.ended = False
         names = list(cluster.nodes)
-        self.victims = names[2:] if options.liveness else names
+        self.victims = names[2 + options.controller_only :] if options.liveness else names
         self.producers = [f"p{number}" for number in range(len(options.idempotent))]
 
     def note(self, what: str) -> None:

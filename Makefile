@@ -8,6 +8,8 @@ DATA ?= ./replog-data
 ARGS ?=
 SEEDS ?= 20
 FROM ?= 0
+STATE ?= build/simulate
+REPLAY ?=
 SEED ?= 1
 ROUNDS ?= 5
 FLIGHTS ?=
@@ -68,8 +70,8 @@ demo-pipeline: $(VENV)/.test ## a year of flights: cluster, table, topic, table 
 	$(BIN)/python -m replog_pipeline.machine.java || $(BIN)/python -m pip install -q -e './pipeline[java]' --config-settings editable_mode=compat
 	$(BIN)/replog pipeline demo $(if $(FLIGHTS),--flights $(FLIGHTS)) $(if $(filter-out file,$(origin DATA)),--data $(DATA))
 
-simulate: $(VENV)/.test ## whole clusters in memory under SEEDS seeds FROM one on, with faults, every step checked; TRACE=1 prints all
-	$(BIN)/python -m twisted_broker.testing.sim --seeds $(SEEDS) --from $(FROM) --brokers $(NODES) $(if $(TRACE),--trace)
+simulate: $(VENV)/.test ## whole clusters in memory under SEEDS seeds FROM one on, every step checked; goes on from STATE when it was stopped; TRACE=1: all that happens; REPLAY=file
+	$(BIN)/python -m twisted_broker.testing.sim $(if $(REPLAY),--replay $(REPLAY),--seeds $(SEEDS) --from $(FROM) --brokers $(NODES) --state $(STATE)) $(if $(TRACE),--trace)
 
 faults: $(VENV)/.test ## ROUNDS rounds of faults under SEED: real brokers killed, stopped and cut off, stock clients, nothing lost
 	$(BIN)/python -m tests.faults.run --seed $(SEED) --rounds $(ROUNDS) $(ARGS)

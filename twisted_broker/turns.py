@@ -29,7 +29,7 @@ from typing import Any
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
-from twisted_broker.interfaces import IClock, IDelayedCall, Marks
+from twisted_broker.interfaces import IClock, IDelayedCall
 
 SLICE_ELEMENTS = 400
 SECONDS_PER_TURN = 0.004
@@ -47,13 +47,11 @@ class Turns:
         "_clock",
         "_is_background_next",
         "_is_stopped",
-        "_marks",
         "_requests",
     )
 
-    def __init__(self, clock: IClock, marks: Marks | None = None) -> None:
+    def __init__(self, clock: IClock) -> None:
         self._clock = clock
-        self._marks = marks or Marks()
         self._requests: deque[Deferred[None]] = deque()
         self._background: deque[Steps] = deque()
         self._is_background_next = True
@@ -116,7 +114,6 @@ class Turns:
                 break
 
     def _run(self, steps: Steps) -> None:
-        self._marks.what = steps
         try:
             waits_for = next(steps)
         except StopIteration:

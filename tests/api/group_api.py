@@ -24,7 +24,6 @@ from twisted_broker.image.entries import (
     TopicImage,
 )
 from twisted_broker.image.metadata_image import MetadataImage
-from twisted_broker.interfaces import Marks
 from twisted_broker.security.acl import Operation, ResourceType
 from twisted_broker.wire.errors import BrokerError
 from twisted_broker.wire.schema import decode, encode
@@ -88,7 +87,7 @@ class ApiRun(BrokerRun):
             node_id=1,
             cluster_id="c",
             config=BrokerConfig({}),
-            runtime=SimpleNamespace(clock=self.clock, marks=Marks()),
+            runtime=SimpleNamespace(clock=self.clock),
             authorizer=self.acl,
             groups=self.coordinator,
             metadata=self.source,

@@ -16,7 +16,6 @@ from twisted_broker.api.context import BrokerParts, Encoded, Listener
 from twisted_broker.api.dispatch import Dispatcher
 from twisted_broker.api.routes import ROUTES, Route
 from twisted_broker.config import BrokerConfig
-from twisted_broker.interfaces import Marks
 from twisted_broker.log.segment_file import FileSlice, OpenFiles, SegmentFile
 from twisted_broker.security.acl import AllowAll
 from twisted_broker.wire.errors import BrokerError, ErrorCode, WireError
@@ -64,7 +63,7 @@ class Server:
         }
         routes[18] = ROWS[18]
         self.clock = Clock()
-        runtime: Any = SimpleNamespace(clock=self.clock, marks=Marks())
+        runtime: Any = SimpleNamespace(clock=self.clock)
         parts = BrokerParts(
             node_id=1,
             cluster_id="c",

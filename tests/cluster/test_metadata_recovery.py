@@ -210,7 +210,7 @@ def test_a_torn_tail_of_a_source_is_named() -> None:
     )
 
 
-def test_the_id_is_there_before_the_metadata(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_id_is_there_before_the_metadata() -> None:
     """A crash in between must leave no metadata that seems to be of no cluster."""
     fixture = full()
     copied(fixture, "/broker")
@@ -222,12 +222,12 @@ def test_the_id_is_there_before_the_metadata(monkeypatch: pytest.MonkeyPatch) ->
             raise OSError("the power is gone")
         rename(path, target)
 
-    monkeypatch.setattr(fixture.files, "rename", crash)
+    fixture.files.rename = crash  # type: ignore[method-assign]
     with pytest.raises(OSError, match="power"):
         run(fixture.files, source)
     found = read_meta_properties(fixture.files, "/new")
     assert found is not None and found.cluster_id == CLUSTER_ID
-    monkeypatch.undo()
+    fixture.files.rename = rename  # type: ignore[method-assign]
     run(fixture.files, source)
     controller_at(fixture, "/new")
 

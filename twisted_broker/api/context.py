@@ -95,7 +95,7 @@ class BrokerParts:
         self.forwarding = forwarding
         self.groups = groups
         self.controller = controller
-        self.turns = turns or Turns(runtime.clock, runtime.marks)
+        self.turns = turns or Turns(runtime.clock)
 
 
 class Encoded:

@@ -247,7 +247,6 @@ class SuspendedResponse(PendingResponse):
         into it.
         """
         failed = result.value if isinstance(result, Failure) else None
-        self._dispatcher.marks.what = self._served
         try:
             outcome = self._dispatcher.step(
                 self._served, self._context, self._request, self._steps, failed
@@ -292,7 +291,6 @@ class Dispatcher:
         self.listener = listener
         self.routes = served(listener.is_controller) if routes is None else routes
         self.seconds = broker.runtime.clock.seconds
-        self.marks = broker.runtime.marks
         self._served: dict[int, BoundRoute] = {}
 
     @property
@@ -311,7 +309,6 @@ class Dispatcher:
         if served is None:
             return self._answer_newer_api_versions(correlation_id)
         count = served.requests = served.requests + 1
-        self.marks.what = served
         began = 0.0 if count & _TIMED else self.seconds()
         client_id, offset = served.read_header(frame, length)
         context = RequestContext(

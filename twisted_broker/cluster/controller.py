@@ -113,7 +113,7 @@ class Controller:
         """
         self.listeners = listeners
         if self.log.torn is not None:
-            _logger.warn(
+            _log.warn(
                 "truncated the metadata log: {torn} that were never synced, nor acknowledged",
                 torn=self.log.torn,
             )

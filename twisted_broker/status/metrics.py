@@ -25,12 +25,10 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import (
     CounterMetricFamily,
     GaugeMetricFamily,
-    HistogramMetricFamily,
     Metric,
     SummaryMetricFamily,
 )
 
-from twisted_broker.interfaces import TurnNumbers
 from twisted_broker.replication.partition.partition import Partition
 from twisted_broker.replication.partition.topic_stats import TopicStats
 from twisted_broker.status.view import BrokerView, fetcher_name
@@ -92,9 +90,6 @@ class BrokerCollector:
             if replicas.fetchers is not None:
                 yield from self._fetchers(replicas.fetchers)
         yield from _requests(self._view.served())
-        numbers = self._view.parts.runtime.marks.numbers()
-        if numbers is not None:
-            yield from _turns(numbers)
 
     def _fetchers(self, manager: Any) -> Iterator[Metric]:
         now_ms = self._view.now().monotonic_ms
@@ -308,25 +303,6 @@ def _requests(served: Iterable[Any]) -> Iterator[Metric]:
     )
     for kind, table in times.items():
         yield _summary(prefix + kind, _REQUEST_TIMES[kind][0], table)
-
-
-def _turns(numbers: TurnNumbers) -> Iterator[Metric]:
-    """Of the reactor, so of all nodes of this process."""
-    prefix = "replog_reactor_"
-    yield CounterMetricFamily(prefix + "turns", "Turns of the reactor.", numbers.turns)
-    yield CounterMetricFamily(
-        prefix + "busy_seconds", "Time that all turns of the reactor took.", numbers.busy_seconds
-    )
-    yield GaugeMetricFamily(
-        prefix + "longest_turn_seconds", "The longest turn of the reactor.", numbers.longest_seconds
-    )
-    buckets = [(str(bound), count) for bound, count in numbers.buckets]
-    yield HistogramMetricFamily(
-        prefix + "slow_turn_seconds",
-        "Turns of the reactor longer than replog.reactor.slow.ms.",
-        [*buckets, ("+Inf", numbers.slow)],
-        numbers.slow_seconds,
-    )
 
 
 def _rows(table: dict[tuple[str, str], int]) -> list[tuple[list[str], float]]:

@@ -6,7 +6,7 @@ Owns `Client`, what all of them can do, and `Admin`. Not here: records (`testing
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any, cast
 
@@ -17,6 +17,7 @@ from twisted.internet.task import deferLater
 from twisted_broker.interfaces import Runtime, TopicPartition
 from twisted_broker.net.client import BrokerConnection
 from twisted_broker.testing.sim.client_notes import Notes
+from twisted_broker.testing.sim.schedule import Actor
 from twisted_broker.wire.errors import ErrorCode, error_of
 from twisted_broker.wire.messages import configs, topics
 from twisted_broker.wire.messages import metadata as meta
@@ -39,6 +40,8 @@ class Client:
         self.leaders: dict[TopicPartition, tuple[int, int]] = {}
         self.addresses: dict[int, Address] = {}
         self.stopped = False
+        self.actor: Actor
+        """set before it acts"""
         self._connections: dict[Address, BrokerConnection] = {}
 
     def connection(self, address: Address) -> BrokerConnection:
@@ -97,6 +100,17 @@ class Client:
     def forget_leader(self, partition: TopicPartition) -> None:
         _, epoch = self.leaders.get(partition, (-1, -1))
         self.leaders[partition] = (-1, epoch)
+
+    async def next_action(self, gap: Callable[[Random], float]) -> bool:
+        """Waits until its next action is due, which draws from a generator of its own; False: it
+        has no more.
+        """
+        following = self.actor.next(self.runtime.clock.seconds(), gap)
+        if following is None:
+            return False
+        seconds, self.random = following
+        await self.pause(seconds)
+        return True
 
     def pause(self, seconds: float) -> Deferred[None]:
         paused: Deferred[None] = deferLater(self.runtime.clock, seconds, lambda: None)  # type: ignore[arg-type]

@@ -64,9 +64,12 @@ class Producer(Client):
         self._count = 0
 
     async def main(self) -> None:
-        while not self.stopped:
-            await self.pause(self.random.expovariate(1 / self.pace_seconds))
-            await self.produce(self.random.choice(self.partitions))
+        while not self.stopped and await self.next_action(
+            lambda random: random.expovariate(1 / self.pace_seconds)
+        ):
+            partition = self.random.choice(self.partitions)
+            self.actor.acts(f"produces to {partition}")
+            await self.produce(partition)
 
     async def produce(self, partition: TopicPartition) -> None:
         """One batch, until it is acknowledged or refused, or nobody can know."""

@@ -13,6 +13,7 @@ Source: RELIABILITY 4; the simulations of FoundationDB and TigerBeetle. Not here
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from twisted.internet.defer import ensureDeferred
@@ -33,6 +34,7 @@ from twisted_broker.testing.sim.options import Options
 from twisted_broker.testing.sim.probes import Probes
 from twisted_broker.testing.sim.producer import Producer
 from twisted_broker.testing.sim.reach import Reach
+from twisted_broker.testing.sim.schedule import Action, Schedule
 
 _HEAL_SECONDS = 120
 _PATIENCE_SECONDS = 10
@@ -40,10 +42,13 @@ _STALLED_FOR = 45.0
 
 
 class Run:
-    """`trace`: keep every call that ran."""
+    """`trace`: keep every call that ran. `kept`: the actions that alone are done."""
 
-    def __init__(self, options: Options, trace: bool = False) -> None:
+    def __init__(
+        self, options: Options, trace: bool = False, kept: Sequence[Action] | None = None
+    ) -> None:
         self.options = options
+        self.schedule = Schedule(options.seed, kept)
         self.cluster = SimCluster(
             options.seed,
             options.brokers,
@@ -65,7 +70,7 @@ class Run:
         with self.cluster as cluster, Probes(self.reach):
             cluster.start()
             self._start_clients()
-            faults = Faults(cluster, self.options, self.reach)
+            faults = Faults(cluster, self.options, self.reach, self.schedule.actor("faults"))
             self._go_until(float(self.options.seconds), self.options.liveness)
             faults.heal()
             self._converge()
@@ -97,6 +102,8 @@ class Run:
             Consumer(*self._client_machine(f"c{number}"), self.notes, partition)
             for number, partition in enumerate(partitions)
         ]
+        for client in (self.admin, *self.producers, *self.consumers):
+            client.actor = self.schedule.actor(client.name)
         self._go(self._administer())
         for producer in self.producers:
             producer.pace_seconds = self.options.pace_seconds
@@ -122,14 +129,15 @@ class Run:
     async def _administer(self) -> None:
         for topic in self.options.topics:
             await self.admin.create(topic.name, topic.partitions, topic.replicas, topic.settings)
-        while self.options.change_settings and not self.admin.stopped:
-            await self.admin.pause(self.admin.random.expovariate(1 / 8.0))
+        while (
+            self.options.change_settings
+            and not self.admin.stopped
+            and await self.admin.next_action(lambda random: random.expovariate(1 / 8.0))
+        ):
             topic = self.admin.random.choice(self.options.topics)
-            await self.admin.change(
-                topic.name,
-                "min.insync.replicas",
-                str(self.admin.random.randint(1, min(topic.replicas, 2))),
-            )
+            least = str(self.admin.random.randint(1, min(topic.replicas, 2)))
+            self.admin.actor.acts(f"{topic.name} min.insync.replicas={least}")
+            await self.admin.change(topic.name, "min.insync.replicas", least)
 
     # healing
 

@@ -49,6 +49,22 @@ def test_any_subset_of_unsynced_writes_can_survive() -> None:
     assert {b"....", b"A...", b".BCD", b"ABCD", b"AB.."} <= seen
 
 
+def test_old_bytes_never_lie_before_newer_ones_of_a_lost_truncation() -> None:
+    """Blocks that a truncation freed are given to nobody before it is durable: where it is lost,
+    what was written after it survives from its beginning on, or not at all.
+    """
+    seen = set()
+    for seed in range(200):
+        disk = disk_with(b"....")
+        disk.random.seed(seed)
+        file = disk.open("/d/f")
+        file.truncate(1)
+        file.write_at(1, (b"A",))
+        file.write_at(2, (b"B",))
+        seen.add(disk.after_power_loss(0.5, torn_at_byte=True).content("/d/f"))
+    assert {b"....", b".A..", b".AB.", b".AB", b".", b".\0B"} <= seen and b"..B." not in seen
+
+
 def test_names_need_a_directory_sync() -> None:
     """A new, renamed or removed name is back to its old state after a power loss until the
     directory was synced.
@@ -60,6 +76,32 @@ def test_names_need_a_directory_sync() -> None:
         if synced:
             disk.sync_directory("/d")
         assert disk.after_power_loss(keep=0).listdir("/d") == expected
+
+
+def test_a_directory_made_anew_is_not_the_old_one() -> None:
+    """Renamed away and made anew: whatever a power loss keeps, no directory holds names of both,
+    and what was synced in the new one is in no other.
+    """
+    seen = set()
+    for seed in range(100):
+        for synced in (False, True):
+            disk = disk_with(b"x")
+            disk.random.seed(seed)
+            disk.rename("/d", "/old")
+            disk.make_directories("/d")
+            disk.open("/d/g", create=True).sync()
+            if synced:
+                disk.sync_directory("/d")
+            left = disk.after_power_loss(keep=0.5)
+            found = {
+                path: tuple(left.listdir(path))
+                for path in ("/d", "/old")
+                if left.is_directory(path)
+            }
+            assert all(len(names) < 2 for names in found.values()), found
+            assert "g" not in found.get("/old", ())
+            seen.add(tuple(sorted(found.items())))
+    assert (("/d", ("f",)),) in seen and (("/d", ("g",)), ("/old", ("f",))) in seen
 
 
 def test_crash_at_an_operation_stops_the_world() -> None:

@@ -302,11 +302,9 @@ async def describe_topic_partitions(
             break
         start = cursor.partition_index if cursor is not None and cursor.topic_name == name else 0
         answer = _described(context, reach, name, start, limit)
-        context.room -= 1 if answer is None else 1 + len(answer.partitions)
+        context.room -= 1 + len(answer.partitions)
         if context.room < 0:
             await context.next_turn()
-        if answer is None:
-            continue
         response.topics.append(answer)
         limit -= len(answer.partitions)
         topic = reach.image.topics_by_name.get(name)
@@ -348,7 +346,7 @@ async def _names_from(
 
 def _described(
     context: RequestContext, reach: _Reach, name: str, start: int, limit: int
-) -> described.DescribeTopicPartitionsResponseTopic | None:
+) -> described.DescribeTopicPartitionsResponseTopic:
     answer = described.DescribeTopicPartitionsResponseTopic(
         name=name, is_internal=name in INTERNAL_TOPICS
     )
@@ -362,7 +360,8 @@ def _described(
             if name_problem(name) is None
             else ErrorCode.INVALID_TOPIC_EXCEPTION
         )
-        return answer if start == 0 else None
+        answer.topic_authorized_operations = context.authorized_operations(ResourceType.TOPIC, name)
+        return answer
     answer.topic_id = topic.id
     answer.topic_authorized_operations = context.authorized_operations(ResourceType.TOPIC, name)
     for number in sorted(topic.partitions)[start : start + limit]:

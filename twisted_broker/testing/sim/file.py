@@ -5,6 +5,8 @@ Owns `SimInode`, its content, and `SimFile`, an open file.
 1. A process always sees what it wrote; what a crash leaves is drawn when it happens.
 2. Unsynced writes survive a crash one by one, in any subset; the newest one kept may be torn at any
    sector boundary (or byte).
+3. A truncation that is lost leaves the old bytes in their blocks, which a journal gives to nobody
+   before it is durable: of what was written later only the first writes survive, in order.
 
 Source: ALICE (OSDI '14); RELIABILITY 6.2. Not here: names (`testing/sim/durable_names.py`).
 """
@@ -49,7 +51,7 @@ class SimInode(Inode):
     def after_power_loss(self, random: Random, keep: float, torn_at_byte: bool) -> bytes:
         """What is left. `keep`: the chance of each unsynced write."""
         content = bytearray(self.durable)
-        kept = [write for write in self.pending if random.random() < keep]
+        kept = self._kept(random, keep)
         for number, (position, data) in enumerate(kept):
             if data is None:
                 del content[position:]
@@ -61,6 +63,19 @@ class SimInode(Inode):
             content.extend(bytes(max(0, position - len(content))))
             content[position : position + len(data)] = data
         return bytes(content)
+
+    def _kept(self, random: Random, keep: float) -> list[_Write]:
+        """Any subset; but behind a truncation that is lost only the first writes, in order."""
+        kept: list[_Write] = []
+        truncation_lost = False
+        for position, data in self.pending:
+            if random.random() < keep:
+                kept.append((position, data))
+            elif truncation_lost:
+                break
+            else:
+                truncation_lost = data is None
+        return kept
 
 
 def blocks(position: int, length: int) -> range:

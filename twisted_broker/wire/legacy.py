@@ -29,7 +29,7 @@ from .batch_header import (
     NO_LEADER_EPOCH,
     NO_TIMESTAMP,
     Buffer,
-    is_cut_short,
+    is_incomplete,
     peek_magic,
 )
 from .compression import NONE, ZSTD
@@ -118,7 +118,7 @@ def iterate_entries(
     limit = len(buffer) if end is None else end
     position = start
     while position < limit:
-        if partial_tail and is_cut_short(buffer, position, limit):
+        if partial_tail and is_incomplete(buffer, position, limit):
             return
         entry: Entry = (
             BatchView(buffer, position)

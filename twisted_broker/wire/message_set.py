@@ -30,7 +30,7 @@ from .batch_header import (
     LOG_OVERHEAD,
     NO_TIMESTAMP,
     Buffer,
-    is_cut_short,
+    is_incomplete,
     peek_offset_and_length,
 )
 from .compression import NONE, decompress_legacy
@@ -229,7 +229,7 @@ def iterate_messages(
     limit = len(buffer) if end is None else end
     position = start
     while position < limit:
-        if partial_tail and is_cut_short(buffer, position, limit):
+        if partial_tail and is_incomplete(buffer, position, limit):
             return
         message = MessageView(buffer, position)
         position += message.size_in_bytes

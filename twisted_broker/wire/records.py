@@ -39,7 +39,7 @@ from .batch_header import (
     batch_crc,
     batch_head,
     check_first_entry,
-    is_cut_short,
+    is_incomplete,
     peek_magic,
     peek_offset_and_length,
     read_batch_header,
@@ -106,7 +106,7 @@ __all__ = [
     "control_key",
     "control_record_type",
     "end_marker_coordinator_epoch",
-    "is_cut_short",
+    "is_incomplete",
     "iterate_batches",
     "next_sequence",
     "peek_magic",
@@ -314,7 +314,7 @@ def iterate_batches(
     limit = len(buffer) if end is None else end
     position = start
     while position < limit:
-        if partial_tail and is_cut_short(buffer, position, limit):
+        if partial_tail and is_incomplete(buffer, position, limit):
             return
         batch = BatchView(buffer, position)
         position += batch.size_in_bytes

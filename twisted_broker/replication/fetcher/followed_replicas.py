@@ -120,7 +120,7 @@ class FollowedReplicas:
             self._unsynced.append((log, info.last_offset + 1))
         return info
 
-    async def synced(self) -> None:
+    async def wait_for_syncs(self) -> None:
         """With `flush.messages`: to request what follows says that all before is held, so the next
         round waits for the syncs of this one.
 

@@ -6,7 +6,7 @@ Owns the choice of a leader among a partition's replicas. Pure: what is known of
 1. A leader is an acceptable (unfenced, not shutting down, directory alive) replica in the ISR; with
    an empty ISR one of the eligible leader replicas; with neither, the last known leader, or under
    unclean election anybody acceptable.
-2. The leader that serves stays, unless the preferred one is asked for and may lead.
+2. The leader that serves stays, unless the preferred one is requested and may lead.
 3. An election that may have lost records says so (`unclean`), and is recorded as recovering.
 
 Source: Kafka's `PartitionChangeBuilder` (elect parts), KIP-966, KIP-106; `RL 8.3`.

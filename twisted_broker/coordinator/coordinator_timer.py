@@ -35,7 +35,7 @@ class CoordinatorTimer:
         self._is_closed = False
 
     def schedule(self, timer: ScheduleTimer) -> None:
-        """Sets the timer, or starts it anew."""
+        """Sets the timer, or starts it again."""
         if self._is_closed:
             return
         key = (timer.group, timer.kind, timer.member_id)

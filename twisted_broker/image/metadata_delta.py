@@ -1,4 +1,4 @@
-"""What lies between two images.
+"""The difference between two images.
 
 Owns `MetadataDelta`: made while records are applied, or by comparing images.
 
@@ -35,7 +35,7 @@ class PartitionDelta(NamedTuple):
 
 @dataclass(slots=True)
 class MetadataDelta:
-    """What lies between two images.
+    """The difference between two images.
 
     Keys that are here changed, appeared or vanished; look at `before` and `after`.
     """

@@ -1,15 +1,15 @@
-"""The picture that the metadata log paints: every broker, topic, partition and setting at one
+"""The cluster's metadata: every broker, topic, partition and setting at one
 offset.
 
 Owns the immutable `MetadataImage` and how records turn one into the next.
 
 1. An image never changes. `apply` copies only the tables that its records touch, once for a whole
    batch of records.
-2. A record that names what does not exist is a bug of the writer, and asserts: a picture that
-   guessed would be worse than none.
+2. A record that names what does not exist is a bug of the writer, and asserts: a guess
+   would be worse.
 
 Source: Kafka's `MetadataImage`; KRAFT 3.3; `RL 8.1`. Not here: framing and transactions
-(`records.py`), what lies between two images (`image/metadata_delta.py`).
+(`records.py`), the difference between two images (`image/metadata_delta.py`).
 """
 
 from __future__ import annotations

@@ -285,7 +285,7 @@ def _address(endpoint: Any) -> str:
 
 
 def _requests(served: Iterable[Any]) -> Iterator[Metric]:
-    """Of each API and version that was asked for."""
+    """Of each API and version that was requested."""
     requests: dict[tuple[str, str], int] = {}
     errors: dict[tuple[str, str], int] = {}
     times: dict[str, dict[str, list[float]]] = {name: {} for name in _REQUEST_TIMES}

@@ -44,7 +44,7 @@ class Mirror:
 
     def follow(self) -> int:
         """Reads what is new; returns the row of the first batch that was not here before (all of
-        them after a cut).
+        them after a truncation).
         """
         log = self.log
         if log.truncations != self.cuts:
@@ -96,7 +96,7 @@ class Line:
         """the leader epoch of the last unclean election; older leaders commit nothing any more"""
         self.waits_for_leader = False
         self.resets: list[tuple[int, int]] = []
-        """(leader epoch, offset) of each cut by an unclean election"""
+        """(leader epoch, offset) of each truncation by an unclean election"""
 
     @property
     def end(self) -> int:

@@ -80,7 +80,7 @@ class Client:
         return await self.ask(address, request, version)
 
     async def refresh(self, topic: str) -> None:
-        """Learns the leaders of a topic; older news than what is known changes nothing."""
+        """Learns the leaders of a topic; older metadata than what is known changes nothing."""
         request = meta.MetadataRequest(
             topics=[meta.MetadataRequestTopic(name=topic)], allow_auto_topic_creation=False
         )

@@ -12,7 +12,7 @@ from twisted.internet.defer import Deferred, succeed
 from twisted.internet.task import Clock
 
 from tests.net.echo import House
-from twisted_broker.api.context import BrokerParts, Encoded, Listener
+from twisted_broker.api.context import BrokerParts, Encoded, ListenerName
 from twisted_broker.api.dispatch import Dispatcher
 from twisted_broker.api.routes import ROUTES, Route
 from twisted_broker.config import BrokerConfig
@@ -72,7 +72,7 @@ class Server:
             runtime=runtime,
             authorizer=AllowAll(),
         )
-        self.dispatcher = Dispatcher(parts, Listener("PLAINTEXT", "127.0.0.1", 9092), routes)
+        self.dispatcher = Dispatcher(parts, ListenerName("PLAINTEXT"), routes)
         self.house = House(self.dispatcher)
         self.client = self.house.client()
         self.correlation_id = 0

@@ -217,10 +217,10 @@ def test_the_id_is_there_before_the_metadata(monkeypatch: pytest.MonkeyPatch) ->
     source = read_source(fixture.files, "/broker")
     rename = fixture.files.rename
 
-    def crash(path: str, target: str) -> None:
+    def crash(source: str, target: str) -> None:
         if target == f"/new/{NAME}":
             raise OSError("the power is gone")
-        rename(path, target)
+        rename(source, target)
 
     monkeypatch.setattr(fixture.files, "rename", crash)
     with pytest.raises(OSError, match="power"):

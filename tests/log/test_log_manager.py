@@ -58,12 +58,11 @@ class World:
         manager = LogManager(
             runtime,
             BrokerConfig(self.settings),
-            cluster,
             directory_failed=lambda path, error: self.failed.append(path),
         )
         if start:
             results: list[object] = []
-            manager.start().addBoth(results.append)
+            manager.start(cluster).addBoth(results.append)
             assert results == [None], results
         return manager
 
@@ -89,7 +88,7 @@ def failure(manager: LogManager) -> Any:
     """What `start` fails with."""
     found: list[Any] = []
     try:
-        manager.start().addErrback(found.append)
+        manager.start(CLUSTER).addErrback(found.append)
     except Exception as error:
         return error
     return found[0].value
@@ -425,7 +424,7 @@ def test_logs_load_on_the_worker() -> None:
         worker=lambda directory: StallingWorker(world.clock, lambda: 5), start=False
     )
     fired: list[object] = []
-    manager.start().addBoth(fired.append)
+    manager.start(CLUSTER).addBoth(fired.append)
     assert not fired and not manager.logs
     world.clock.pump([0.005] * 3)
     assert fired == [None] and list(manager.logs) == [A]
@@ -458,7 +457,15 @@ def test_a_sync_that_was_waited_for_is_told() -> None:
     world = World()
     manager = world.manager()
     told: list[TopicPartition] = []
-    manager.log_synced = lambda log: told.append(log.topic_partition)
+
+    class Listener:
+        def log_synced(self, log: Log) -> None:
+            told.append(log.topic_partition)
+
+        def log_start_moved(self, log: Log) -> None:
+            raise AssertionError("no retention here")
+
+    manager.subscribe(Listener())
     log, other = create(manager, flush_messages=1), create(manager, B, flush_messages=1)
     for each in (log, other):
         each.durability.disk = StandingWorker()

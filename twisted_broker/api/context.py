@@ -15,12 +15,18 @@ from __future__ import annotations
 from collections.abc import Generator, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from twisted_broker.net.listeners import Listener
-from twisted_broker.security.acl import CLUSTER_NAME, Authorizer, Operation, ResourceType
+from twisted_broker.net.listeners import ListenerName
+from twisted_broker.security.acl import (
+    CLUSTER_NAME,
+    Authorizer,
+    Operation,
+    ResourceType,
+    authorized_operations,
+)
 from twisted_broker.security.principal import ANONYMOUS, Principal
 from twisted_broker.turns import SLICE_ELEMENTS, Turns
 
-__all__ = ["BrokerParts", "Listener", "RequestContext"]
+__all__ = ["BrokerParts", "ListenerName", "RequestContext"]
 
 if TYPE_CHECKING:
     from twisted_broker.api.dispatch import Dispatcher
@@ -135,7 +141,7 @@ class RequestContext:
     def __init__(
         self,
         broker: BrokerParts,
-        listener: Listener,
+        listener: ListenerName,
         api_key: int,
         version: int,
         correlation_id: int,
@@ -263,3 +269,11 @@ class RequestContext:
 
     def may_on_cluster(self, operation: Operation) -> bool:
         return self.may(operation, ResourceType.CLUSTER, CLUSTER_NAME)
+
+    def authorized_operations(
+        self, resource: ResourceType = ResourceType.CLUSTER, name: str = CLUSTER_NAME
+    ) -> int:
+        """The bit field of what the principal may do with it."""
+        return authorized_operations(
+            self.broker.authorizer, self.principal, self.client_host, resource, name
+        )

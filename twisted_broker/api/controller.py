@@ -11,7 +11,7 @@ permission of other nodes (`api/dispatch.py`).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any, TypeVar
 
 from twisted_broker.api import controller_permissions as permissions
@@ -24,7 +24,7 @@ from twisted_broker.cluster import (
     topic_changes,
 )
 from twisted_broker.cluster.controller import Controller
-from twisted_broker.security.acl import CLUSTER_NAME, Operation, ResourceType, authorized_operations
+from twisted_broker.security.acl import Operation
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.messages import (
     broker_lifecycle,
@@ -38,6 +38,7 @@ from twisted_broker.wire.messages import (
 )
 from twisted_broker.wire.messages import fetch as fetch_messages
 from twisted_broker.wire.messages.metadata_records import ProducerIdsRecord
+from twisted_broker.wire.schema import Record
 
 # Kafka's `ProducerIdsBlock.PRODUCER_ID_BLOCK_SIZE`: one record of the metadata log per 1,000
 # producers.
@@ -47,6 +48,9 @@ _BROKERS, _CONTROLLERS = 1, 2
 # Small: one topic of a part may have thousands of partitions.
 _AT_A_TIME = 20
 T = TypeVar("T")
+ResponseT = TypeVar("ResponseT")
+Decision = tuple[list[Record], ResponseT]
+"""Records to be written, and what is answered when they are."""
 
 
 def _controller(context: RequestContext) -> Controller:
@@ -109,13 +113,7 @@ async def describe_cluster(
         brokers=nodes,
     )
     if request.include_cluster_authorized_operations:
-        response.cluster_authorized_operations = authorized_operations(
-            context.authorizer,
-            context.principal,
-            context.client_host,
-            ResourceType.CLUSTER,
-            CLUSTER_NAME,
-        )
+        response.cluster_authorized_operations = context.authorized_operations()
     return response
 
 
@@ -216,21 +214,20 @@ async def create_topics(
 ) -> topics.CreateTopicsResponse:
     controller = _controller(context)
     refused = permissions.refuse_creations(context, request)
-    counts, budget = (
-        Counter(topic.name for topic in request.topics),
-        topic_changes.MAX_PARTITIONS_PER_REQUEST,
-    )
+    counts = Counter(topic.name for topic in request.topics)
+    budget = topic_changes.MAX_PARTITIONS_PER_REQUEST
     response = topics.CreateTopicsResponse()
-    async for some in _parts(context, request.topics):
+
+    def decide(some: list[topics.CreatableTopic]) -> Decision[topics.CreateTopicsResponse]:
         part = topics.CreateTopicsRequest(topics=some, validate_only=request.validate_only)
-        found, answer = topic_changes.create_topics(
+        return topic_changes.create_topics(
             controller.view, part, controller.runtime.random, counts, budget
         )
-        written = controller.write(found)
+
+    async for some, found, answer in _written(context, request.topics, decide):
         response.topics += answer.topics
         budget -= sum(each.num_partitions for each in answer.topics if not each.error_code)
         context.room -= 10 * len(some) + len(found) // 4
-        await written
     permissions.hide_configs(context, response)
     response.topics += refused
     return response
@@ -241,21 +238,22 @@ async def create_partitions(
 ) -> topics.CreatePartitionsResponse:
     controller = _controller(context)
     refused = permissions.refuse_growth(context, request)
-    counts, budget = (
-        Counter(topic.name for topic in request.topics),
-        topic_changes.MAX_PARTITIONS_PER_REQUEST,
-    )
+    counts = Counter(topic.name for topic in request.topics)
+    budget = topic_changes.MAX_PARTITIONS_PER_REQUEST
     response = topics.CreatePartitionsResponse()
-    async for some in _parts(context, request.topics):
+
+    def decide(
+        some: list[topics.CreatePartitionsTopic],
+    ) -> Decision[topics.CreatePartitionsResponse]:
         part = topics.CreatePartitionsRequest(topics=some, validate_only=request.validate_only)
-        found, answer = topic_changes.create_partitions(
+        return topic_changes.create_partitions(
             controller.view, part, controller.runtime.random, counts, budget
         )
-        written = controller.write(found)
+
+    async for some, found, answer in _written(context, request.topics, decide):
         response.results += answer.results
         budget -= len(found)
         context.room -= len(some) + len(found) // 4
-        await written
     response.results += refused
     return response
 
@@ -271,18 +269,19 @@ async def delete_topics(
     )
     response = topics.DeleteTopicsResponse()
     by_state = context.version >= 6
-    asked: Sequence[Any] = request.topics if by_state else request.topic_names
-    async for chosen in _parts(context, asked):
+
+    def decide(some: list[Any]) -> Decision[topics.DeleteTopicsResponse]:
         part = (
-            topics.DeleteTopicsRequest(topics=chosen)
+            topics.DeleteTopicsRequest(topics=some)
             if by_state
-            else topics.DeleteTopicsRequest(topic_names=chosen)
+            else topics.DeleteTopicsRequest(topic_names=some)
         )
-        found, answer = topic_changes.delete_topics(controller.view, part, context.version, named)
-        written = controller.write(found)
+        return topic_changes.delete_topics(controller.view, part, context.version, named)
+
+    elements: Sequence[Any] = request.topics if by_state else request.topic_names
+    async for some, found, answer in _written(context, elements, decide):
         response.responses += answer.responses
-        context.room -= len(chosen) + 10 * len(found)
-        await written
+        context.room -= len(some) + 10 * len(found)
     response.responses += refused
     return response
 
@@ -294,15 +293,16 @@ async def incremental_alter_configs(
     refused = permissions.refuse_incremental(context, request)
     counts = Counter((each.resource_type, each.resource_name) for each in request.resources)
     response = configs.IncrementalAlterConfigsResponse()
-    async for some in _parts(context, request.resources):
+
+    def decide(some: list[Any]) -> Decision[configs.IncrementalAlterConfigsResponse]:
         part = configs.IncrementalAlterConfigsRequest(
             resources=some, validate_only=request.validate_only
         )
-        found, answer = config_changes.incremental_alter_configs(controller.view, part, counts)
-        written = controller.write(found)
+        return config_changes.incremental_alter_configs(controller.view, part, counts)
+
+    async for some, found, answer in _written(context, request.resources, decide):
         response.responses += answer.responses
         context.room -= 2 * len(some) + 4 * len(found)
-        await written
     response.responses += refused
     return response
 
@@ -314,13 +314,14 @@ async def alter_configs(
     refused = permissions.refuse_alter(context, request)
     counts = Counter((each.resource_type, each.resource_name) for each in request.resources)
     response = configs.AlterConfigsResponse()
-    async for some in _parts(context, request.resources):
+
+    def decide(some: list[Any]) -> Decision[configs.AlterConfigsResponse]:
         part = configs.AlterConfigsRequest(resources=some, validate_only=request.validate_only)
-        found, answer = config_changes.alter_configs(controller.view, part, counts)
-        written = controller.write(found)
+        return config_changes.alter_configs(controller.view, part, counts)
+
+    async for some, found, answer in _written(context, request.resources, decide):
         response.responses += answer.responses
         context.room -= 2 * len(some) + 4 * len(found)
-        await written
     response.responses += refused
     return response
 
@@ -353,14 +354,25 @@ async def list_partition_reassignments(
     return partition_requests.list_reassignments(_controller(context).image, request)
 
 
-async def _parts(context: RequestContext, asked: Sequence[T]) -> AsyncIterator[list[T]]:
-    """The elements of a request, some at a time, the first at once; one empty part where there
-    are none. Others are served in between.
+async def _written(
+    context: RequestContext,
+    elements: Sequence[T],
+    decide: Callable[[list[T]], Decision[ResponseT]],
+) -> AsyncIterator[tuple[list[T], list[Record], ResponseT]]:
+    """Decides on the elements of a request, some at a time, the first at once; one empty part where
+    there are none. Others are served in between.
+
+    Gives each part, its records and its answer while they are written; the next is decided on
+    when they are.
     """
-    for start in range(0, len(asked) or 1, _AT_A_TIME):
+    for start in range(0, len(elements) or 1, _AT_A_TIME):
         if context.room < 0:
             await context.next_turn()
-        yield list(asked[start : start + _AT_A_TIME])
+        some = list(elements[start : start + _AT_A_TIME])
+        found, answer = decide(some)
+        written = _controller(context).write(found)
+        yield some, found, answer
+        await written
 
 
 def _check_cluster(context: RequestContext, operation: Operation) -> None:

@@ -30,7 +30,7 @@ from twisted.internet.defer import CancelledError, Deferred
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from twisted_broker.api.context import BrokerParts, Encoded, Listener, RequestContext
+from twisted_broker.api.context import BrokerParts, Encoded, ListenerName, RequestContext
 from twisted_broker.api.refusals import refusal
 from twisted_broker.api.routes import Route, served
 from twisted_broker.log.segment_file import FileSlice, SliceGone
@@ -286,7 +286,7 @@ class Dispatcher:
     """
 
     def __init__(
-        self, broker: BrokerParts, listener: Listener, routes: dict[int, Route] | None = None
+        self, broker: BrokerParts, listener: ListenerName, routes: dict[int, Route] | None = None
     ) -> None:
         self.broker = broker
         self.listener = listener
@@ -342,6 +342,10 @@ class Dispatcher:
         outcome: Any = self.step(served, context, request, steps)
         if not count & _TIMED:
             outcome = self._timed(served, connection.held_since, began, outcome)
+        # The usual answers first: Deferred is an abstract base class, whose `isinstance` costs
+        # as much as five calls.
+        if outcome.__class__ is bytes or outcome.__class__ is list:
+            return outcome  # type: ignore[no-any-return]
         if isinstance(outcome, Deferred):
             response = SuspendedResponse(self, connection, served, context, request, steps)
             response.wait(outcome)

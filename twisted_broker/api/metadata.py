@@ -24,7 +24,7 @@ from twisted_broker.image.entries import (
     TopicImage,
 )
 from twisted_broker.image.metadata_image import MetadataImage
-from twisted_broker.security.acl import CLUSTER_NAME, Operation, ResourceType, authorized_operations
+from twisted_broker.security.acl import Operation, ResourceType
 from twisted_broker.topic_names import INTERNAL_TOPICS, name_problem
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.messages import cluster as described
@@ -111,13 +111,7 @@ async def metadata(
     else:
         response.topics = await _asked_for(context, request, reach, request.topics)
     if 8 <= context.version <= 10 and request.include_cluster_authorized_operations:
-        response.cluster_authorized_operations = authorized_operations(
-            context.authorizer,
-            context.principal,
-            context.client_host,
-            ResourceType.CLUSTER,
-            CLUSTER_NAME,
-        )
+        response.cluster_authorized_operations = context.authorized_operations()
     return response
 
 
@@ -225,14 +219,10 @@ async def _topic(
         partitions=partitions,
     )
     if request.include_topic_authorized_operations:
-        answer.topic_authorized_operations = _operations(context, topic.name)
+        answer.topic_authorized_operations = context.authorized_operations(
+            ResourceType.TOPIC, topic.name
+        )
     return answer
-
-
-def _operations(context: RequestContext, name: str) -> int:
-    return authorized_operations(
-        context.authorizer, context.principal, context.client_host, ResourceType.TOPIC, name
-    )
 
 
 def _partition(
@@ -373,7 +363,7 @@ def _described(
         )
         return answer if start == 0 else None
     answer.topic_id = topic.id
-    answer.topic_authorized_operations = _operations(context, name)
+    answer.topic_authorized_operations = context.authorized_operations(ResourceType.TOPIC, name)
     for number in sorted(topic.partitions)[start : start + limit]:
         partition = topic.partitions[number]
         error, leader = reach.leader(partition)

@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Callable, Iterator, Mapping
+from typing import Protocol
 
 from twisted.internet.defer import Deferred, succeed
 from twisted.logger import Logger
@@ -46,6 +47,18 @@ _LONGEST_NAME = 255
 _NEVER_MS = 2**40
 
 
+class LogListener(Protocol):
+    """Who hears of all logs: the replica manager."""
+
+    def log_start_moved(self, log: Log) -> None:
+        """Retention raised its start."""
+        ...
+
+    def log_synced(self, log: Log) -> None:
+        """A sync that appends waited for is done."""
+        ...
+
+
 class LogManager:
     """All logs by partition; `start` first, `shutdown` last.
 
@@ -57,23 +70,22 @@ class LogManager:
         self,
         runtime: Runtime,
         config: BrokerConfig,
-        cluster_id: str,
         directory_failed: Callable[[str, OSError], None] | None = None,
         most_files: int = INT_MAX,
     ) -> None:
-        self.runtime, self.config, self.cluster_id = runtime, config, cluster_id
+        self.runtime, self.config = runtime, config
         most_files = min(config.integer("replog.max.open.segments"), most_files)
         self.directories = LogDirectories(
             runtime, config.log_directories, most_files, self._fail_logs
         )
         self.logs: dict[TopicPartition, Log] = {}
-        self.log_start_moved: Callable[[Log], None] | None = None
-        """called for each log whose start retention raised"""
-        self.log_synced: Callable[[Log], None] | None = None
-        """called for each log where a sync that appends waited for is done"""
+        self._listeners: list[LogListener] = []
         self._directory_failed = directory_failed
         self._tasks = PeriodicTasks(runtime.clock)
         self._stopped = self._checkpoint_due = False
+
+    def subscribe(self, listener: LogListener) -> None:
+        self._listeners.append(listener)
 
     def get(self, topic_partition: TopicPartition) -> Log | None:
         """The log, offline or not; None when there is none."""
@@ -102,11 +114,11 @@ class LogManager:
     # -- start
 
     def start(
-        self, before_format: Mapping[str, Callable[[], None]] | None = None
+        self, cluster_id: str, before_format: Mapping[str, Callable[[], None]] | None = None
     ) -> Deferred[None]:
-        """Claims all directories (LogDirMismatch, CheckpointError raise at once) and loads their
-        logs; fires when all are loaded. `before_format`: as of `LogDirectory.claim`, by path;
-        these directories are claimed first.
+        """Claims all directories for this node of the cluster (LogDirMismatch, CheckpointError
+        raise at once) and loads their logs; fires when all are loaded. `before_format`: as of
+        `LogDirectory.claim`, by path; these directories are claimed first.
 
         Errbacks with LogDirFailure when no directory is left.
         """
@@ -115,7 +127,7 @@ class LogManager:
             self.directories.by_path.values(), key=lambda each: each.path not in first
         ):
             try:
-                directory.claim(self.config.node_id, self.cluster_id, first.get(directory.path))
+                directory.claim(self.config.node_id, cluster_id, first.get(directory.path))
             except OSError as error:
                 if is_out_of_descriptors(error):
                     raise
@@ -159,11 +171,13 @@ class LogManager:
                 "away",
             )
         delay = self.config.integer("log.segment.delete.delay.ms") / 1000
-        log.durability.disk = directory.disk
-        log.segments.remove_later = self.directories.remover(directory, delay)
-        log.truncated = self._was_truncated
-        log.failing = self._log_failed
-        log.synced = self._was_synced
+        log.attach(
+            directory.disk,
+            self.directories.remover(directory, delay),
+            truncated=self._was_truncated,
+            failing=self._log_failed,
+            synced=self._was_synced,
+        )
         self.logs[log.topic_partition] = log
 
     def _loaded(self, _: object) -> None:
@@ -282,7 +296,7 @@ class LogManager:
         directory.recovery_points.pop(topic_partition, None)
         directory.log_starts.pop(topic_partition, None)
         # Its late disk jobs must report nothing: a new log may have its name by then.
-        log.truncated = log.failing = log.synced = None
+        log.detach()
         try:
             log.rename_directory(path)
         except OSError as error:
@@ -363,8 +377,8 @@ class LogManager:
         self._checkpoint_recovery_points(self.directories.of(log))
 
     def _was_synced(self, log: Log) -> None:
-        if self.log_synced is not None:
-            self.log_synced(self.logs[log.topic_partition])
+        for listener in self._listeners:
+            listener.log_synced(log)
 
     def delete_old_segments(self) -> None:
         """Applies retention to every log."""
@@ -380,8 +394,9 @@ class LogManager:
                         "retention of {log} failed: its log directory is offline",
                         log=log.topic_partition,
                     )
-            if log.log_start_offset != before and self.log_start_moved is not None:
-                self.log_start_moved(log)
+            if log.log_start_offset != before:
+                for listener in self._listeners:
+                    listener.log_start_moved(log)
 
     def expire_producers(self) -> None:
         for log in self:

@@ -83,11 +83,11 @@ def apply_delta(replicas: ReplicaManager, delta: MetadataDelta, image: MetadataI
         replicas, [partition for partition in following if partition is not None], image
     )
     _apply_configs(replicas, delta, image)
-    for observer in replicas.leadership_listeners:
+    for listener in replicas.leadership_listeners:
         for topic_partition, leader_epoch in lost:
-            observer.leadership_lost(topic_partition, leader_epoch)
+            listener.leadership_lost(topic_partition, leader_epoch)
         for topic_partition, leader_epoch in gained:
-            observer.leadership_gained(topic_partition, leader_epoch)
+            listener.leadership_gained(topic_partition, leader_epoch)
 
 
 def delta_to_retry(

@@ -33,7 +33,7 @@ class Election(Enum):
 
 
 class Candidates(NamedTuple):
-    """What an election looks at: the state after the change it belongs to."""
+    """The input of an election: the state after the change it belongs to."""
 
     replicas: Sequence[int]
     isr: Sequence[int]
@@ -69,6 +69,8 @@ def elect(candidates: Candidates, acceptable: Acceptable, election: Election) ->
 
 def _unclean(candidates: Candidates, acceptable: Acceptable, election: Election) -> Elected:
     known = candidates.last_known_elr
+    # The leader that was last, when the ISR and the ELR are empty: only one such replica is known
+    # to be as far as any (KIP-966).
     if (
         not candidates.isr
         and not candidates.elr

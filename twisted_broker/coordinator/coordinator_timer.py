@@ -55,6 +55,7 @@ class CoordinatorTimer:
         self._is_closed = True
 
     def _expired(self, key: _Key) -> None:
+        # Before the call: what expires may set the same timer again.
         del self._timers[key]
         if not self._is_closed:
             self._on_expired(*key)

@@ -556,7 +556,11 @@ class ReplicaManager:
         for outcome in outcomes:  # no generator, no properties: every produce comes through here
             partition = self.partitions.get(outcome.topic_partition)
             log = None if partition is None else partition.leader_log
-            if log is not None and log.durability.awaiting_sync is not None and outcome.error is _NONE:
+            if (
+                log is not None
+                and log.durability.awaiting_sync is not None
+                and outcome.error is _NONE
+            ):
                 return True
         return False
 

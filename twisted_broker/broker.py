@@ -243,7 +243,7 @@ class Broker:
             )
         except GeneratorExit:  # this coroutine is thrown away: nothing may be waited for
             for directory in self.log_manager.directories.by_path.values():
-                directory.disk.stop()
+                directory.stop_workers()
                 directory.release()
             raise
         except BaseException:

@@ -90,6 +90,16 @@ class IFile(Protocol):
         """Fills `buffer` from `position`; returns the bytes read."""
         ...
 
+    def is_resident(self, position: int, length: int) -> bool:
+        """Whether a read of these bytes waits for no disk, as far as that can be known cheaply:
+        True where the system cannot say.
+        """
+        ...
+
+    def read_resident(self, position: int, length: int) -> Buffer | None:
+        """As `read_at`; None when that would wait for a disk."""
+        ...
+
     def write_at(self, position: int, buffers: Sequence[Buffer]) -> int:
         """Writes all buffers one after another; returns their total length.
 

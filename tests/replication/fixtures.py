@@ -218,6 +218,9 @@ class FakeLogManager:
     def __iter__(self):
         return iter(list(self.logs.values()))
 
+    def settle_rivals(self, topic_id_of: Any) -> None:
+        """No name is here twice."""
+
     def set_stray_aside(self, tp: TopicPartition) -> None:
         self.strays.append(tp)
         del self.logs[tp]

@@ -11,7 +11,8 @@ permission of other nodes (`api/dispatch.py`).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from itertools import chain
 from typing import Any, TypeVar
 
 from twisted_broker.api import controller_permissions as permissions
@@ -47,6 +48,9 @@ PRODUCER_ID_BLOCK = 1000
 _BROKERS, _CONTROLLERS = 1, 2
 # Small: one topic of a part may have thousands of partitions.
 _AT_A_TIME = 20
+_PARTITIONS_AT_A_TIME = 200
+# Records: to decide on more takes a turn of its own, and so does writing them.
+_LONG_DECISION = 4000
 T = TypeVar("T")
 ResponseT = TypeVar("ResponseT")
 Decision = tuple[list[Record], ResponseT]
@@ -213,9 +217,11 @@ async def create_topics(
     context: RequestContext, request: topics.CreateTopicsRequest
 ) -> topics.CreateTopicsResponse:
     controller = _controller(context)
-    refused = permissions.refuse_creations(context, request)
-    counts = Counter(topic.name for topic in request.topics)
-    budget = topic_changes.MAX_PARTITIONS_PER_REQUEST
+    refused = await permissions.refuse_creations(context, request)
+    counts, budget = (
+        await _counted(context, (topic.name for topic in request.topics)),
+        topic_changes.MAX_PARTITIONS_PER_REQUEST,
+    )
     response = topics.CreateTopicsResponse()
 
     def decide(some: list[topics.CreatableTopic]) -> Decision[topics.CreateTopicsResponse]:
@@ -228,7 +234,7 @@ async def create_topics(
         response.topics += answer.topics
         budget -= sum(each.num_partitions for each in answer.topics if not each.error_code)
         context.room -= 10 * len(some) + len(found) // 4
-    permissions.hide_configs(context, response)
+    await permissions.hide_configs(context, response)
     response.topics += refused
     return response
 
@@ -237,9 +243,11 @@ async def create_partitions(
     context: RequestContext, request: topics.CreatePartitionsRequest
 ) -> topics.CreatePartitionsResponse:
     controller = _controller(context)
-    refused = permissions.refuse_growth(context, request)
-    counts = Counter(topic.name for topic in request.topics)
-    budget = topic_changes.MAX_PARTITIONS_PER_REQUEST
+    refused = await permissions.refuse_growth(context, request)
+    counts, budget = (
+        await _counted(context, (topic.name for topic in request.topics)),
+        topic_changes.MAX_PARTITIONS_PER_REQUEST,
+    )
     response = topics.CreatePartitionsResponse()
 
     def decide(
@@ -262,10 +270,15 @@ async def delete_topics(
     context: RequestContext, request: topics.DeleteTopicsRequest
 ) -> topics.DeleteTopicsResponse:
     controller = _controller(context)
-    refused = permissions.refuse_deletions(context, request, context.version, controller.view.image)
-    named = Counter[str | bytes](request.topic_names)
-    named.update(
-        bytes(each.topic_id) if each.name is None else each.name for each in request.topics
+    refused = await permissions.refuse_deletions(
+        context, request, context.version, controller.view.image
+    )
+    named = await _counted(
+        context,
+        chain(
+            request.topic_names,
+            (bytes(each.topic_id) if each.name is None else each.name for each in request.topics),
+        ),
     )
     response = topics.DeleteTopicsResponse()
     by_state = context.version >= 6
@@ -290,8 +303,10 @@ async def incremental_alter_configs(
     context: RequestContext, request: configs.IncrementalAlterConfigsRequest
 ) -> configs.IncrementalAlterConfigsResponse:
     controller = _controller(context)
-    refused = permissions.refuse_incremental(context, request)
-    counts = Counter((each.resource_type, each.resource_name) for each in request.resources)
+    refused = await permissions.refuse_incremental(context, request)
+    counts = await _counted(
+        context, ((each.resource_type, each.resource_name) for each in request.resources)
+    )
     response = configs.IncrementalAlterConfigsResponse()
 
     def decide(some: list[Any]) -> Decision[configs.IncrementalAlterConfigsResponse]:
@@ -311,8 +326,10 @@ async def alter_configs(
     context: RequestContext, request: configs.AlterConfigsRequest
 ) -> configs.AlterConfigsResponse:
     controller = _controller(context)
-    refused = permissions.refuse_alter(context, request)
-    counts = Counter((each.resource_type, each.resource_name) for each in request.resources)
+    refused = await permissions.refuse_alter(context, request)
+    counts = await _counted(
+        context, ((each.resource_type, each.resource_name) for each in request.resources)
+    )
     response = configs.AlterConfigsResponse()
 
     def decide(some: list[Any]) -> Decision[configs.AlterConfigsResponse]:
@@ -331,8 +348,24 @@ async def elect_leaders(
 ) -> reassignment.ElectLeadersResponse:
     _check_cluster(context, Operation.ALTER)
     controller = _controller(context)
-    found, response = partition_requests.elect_leaders(controller.view, request)
-    await controller.write(found)
+    is_of_all, seen = request.topic_partitions is None, set[tuple[str, int]]()
+    requested = partition_requests.to_elect(controller.view.image, request)
+    response = reassignment.ElectLeadersResponse()
+    results = response.replica_election_results
+    async for name, numbers, is_more in _partitions(context, requested):
+        part = reassignment.ElectLeadersRequest(
+            election_type=request.election_type,
+            topic_partitions=[reassignment.TopicPartitions(topic=name, partitions=numbers)],
+        )
+        found, answer = partition_requests.elect_leaders(controller.view, part, seen, is_of_all)
+        await controller.write(found)
+        if is_more:
+            results[-1].partition_result += answer.replica_election_results[0].partition_result
+        else:
+            results += answer.replica_election_results
+    if not requested:  # the kind of election is checked all the same
+        found, response = partition_requests.elect_leaders(controller.view, request)
+        await controller.write(found)
     return response
 
 
@@ -341,8 +374,22 @@ async def alter_partition_reassignments(
 ) -> reassignment.AlterPartitionReassignmentsResponse:
     _check_cluster(context, Operation.ALTER)
     controller = _controller(context)
-    found, response = partition_requests.alter_reassignments(controller.view, request)
-    await controller.write(found)
+    response = reassignment.AlterPartitionReassignmentsResponse(
+        allow_replication_factor_change=request.allow_replication_factor_change, error_message=None
+    )
+    seen = set[tuple[str, int]]()
+    requested = [(each.name, each.partitions) for each in request.topics]
+    async for name, some, is_more in _partitions(context, requested):
+        part = reassignment.AlterPartitionReassignmentsRequest(
+            allow_replication_factor_change=request.allow_replication_factor_change,
+            topics=[reassignment.ReassignableTopic(name=name, partitions=some)],
+        )
+        found, answer = partition_requests.alter_reassignments(controller.view, part, seen)
+        await controller.write(found)
+        if is_more:
+            response.responses[-1].partitions += answer.responses[0].partitions
+        else:
+            response.responses += answer.responses
     return response
 
 
@@ -365,14 +412,51 @@ async def _written(
     Gives each part, its records and its answer while they are written; the next is decided on
     when they are.
     """
+    controller = _controller(context)
     for start in range(0, len(elements) or 1, _AT_A_TIME):
         if context.room < 0:
             await context.next_turn()
         some = list(elements[start : start + _AT_A_TIME])
+        decided_on = controller.decided
         found, answer = decide(some)
-        written = _controller(context).write(found)
+        if len(found) > _LONG_DECISION:
+            # What was decided on may have changed meanwhile: then both are done in one turn.
+            await context.next_turn()
+            if controller.decided is not decided_on:
+                found, answer = decide(some)
+        written = controller.write(found)
         yield some, found, answer
         await written
+
+
+async def _counted(context: RequestContext, keys: Iterable[T]) -> Counter[T]:
+    """How often the whole request names each."""
+    found: Counter[T] = Counter()
+    run: list[T] = []
+    for key in keys:
+        run.append(key)
+        context.room -= 1
+        if context.room < 0:
+            found.update(run)
+            run.clear()
+            await context.next_turn()
+    found.update(run)
+    return found
+
+
+async def _partitions(
+    context: RequestContext, asked: Iterable[tuple[str, Sequence[T]]]
+) -> AsyncIterator[tuple[str, list[T], bool]]:
+    """Of each topic its partitions, some at a time; whether they are more of the topic before.
+    Others are served in between.
+    """
+    for name, numbers in asked:
+        for start in range(0, len(numbers) or 1, _PARTITIONS_AT_A_TIME):
+            if context.room < 0:
+                await context.next_turn()
+            some = list(numbers[start : start + _PARTITIONS_AT_A_TIME])
+            context.room -= 1 + len(some)
+            yield name, some, start > 0
 
 
 def _check_cluster(context: RequestContext, operation: Operation) -> None:

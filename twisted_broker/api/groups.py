@@ -174,7 +174,7 @@ async def leave_group(context: RequestContext, request: LeaveGroupRequest) -> Le
             MemberResponse(
                 member_id=a.member_id, group_instance_id=a.instance_id, error_code=a.error
             )
-            for a in answers
+            async for a in context.each(answers)
         ]
     )
 

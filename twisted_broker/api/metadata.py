@@ -14,7 +14,7 @@ Source: Kafka's `KafkaApis.handleTopicMetadataRequest`, `KRaftMetadataCache`,
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Sequence
 
 from twisted_broker.api.cluster import any_live_broker
 from twisted_broker.api.context import RequestContext
@@ -293,7 +293,8 @@ async def describe_topic_partitions(
         _check_cursor(request, cursor)
     reach = _Reach(context.metadata.image, context.listener.name, 6)
     response = described.DescribeTopicPartitionsResponse(next_cursor=None)
-    for name in _names_from(context, request, cursor.topic_name if cursor is not None else ""):
+    first = cursor.topic_name if cursor is not None else ""
+    async for name in _names_from(context, request, first):
         if limit == 0:
             response.next_cursor = described.DescribeTopicPartitionsResponseCursor(
                 topic_name=name, partition_index=0
@@ -301,11 +302,9 @@ async def describe_topic_partitions(
             break
         start = cursor.partition_index if cursor is not None and cursor.topic_name == name else 0
         answer = _described(context, reach, name, start, limit)
-        context.room -= 1 if answer is None else 1 + len(answer.partitions)
+        context.room -= 1 + len(answer.partitions)
         if context.room < 0:
             await context.next_turn()
-        if answer is None:
-            continue
         response.topics.append(answer)
         limit -= len(answer.partitions)
         topic = reach.image.topics_by_name.get(name)
@@ -331,12 +330,12 @@ def _check_cursor(
         )
 
 
-def _names_from(
+async def _names_from(
     context: RequestContext, request: described.DescribeTopicPartitionsRequest, first: str
-) -> Iterator[str]:
+) -> AsyncIterator[str]:
     """The names to describe, in order, from `first` on."""
-    names: Iterable[str] = (
-        {topic.name for topic in request.topics}
+    names = (
+        {topic.name async for topic in context.each(request.topics)}
         if request.topics
         else context.metadata.image.topics_by_name
     )
@@ -347,7 +346,7 @@ def _names_from(
 
 def _described(
     context: RequestContext, reach: _Reach, name: str, start: int, limit: int
-) -> described.DescribeTopicPartitionsResponseTopic | None:
+) -> described.DescribeTopicPartitionsResponseTopic:
     answer = described.DescribeTopicPartitionsResponseTopic(
         name=name, is_internal=name in INTERNAL_TOPICS
     )
@@ -361,7 +360,8 @@ def _described(
             if name_problem(name) is None
             else ErrorCode.INVALID_TOPIC_EXCEPTION
         )
-        return answer if start == 0 else None
+        answer.topic_authorized_operations = _operations(context, name)
+        return answer
     answer.topic_id = topic.id
     answer.topic_authorized_operations = context.authorized_operations(ResourceType.TOPIC, name)
     for number in sorted(topic.partitions)[start : start + limit]:

@@ -86,7 +86,7 @@ def create_topics(
                     name=topic.name,
                     error_code=error.code,
                     error_message=error.message,
-                    configs=None,
+                    configs=[],
                 )
             )
             continue

@@ -4,6 +4,8 @@ Owns `LogManager`: loading, making and deleting logs, what they need from time t
 checkpoints of recovery points and log starts, expiry of producers, syncs by age), and a clean stop.
 
 1. A partition has one log, in one directory; a new one goes to the directory with the fewest logs.
+   Two of different topic ids are found where a directory was away while a topic was deleted and
+   made again (or its removal was lost with the power): the metadata settles which one counts.
 2. Loading, syncs, checkpoints and removal of files run on the directory's disk worker; nothing here
    waits for the disk but the making of a log and the very end of a stop.
 3. A log is loaded with the broker's own settings; the topic's come with `get_or_create`: they are
@@ -80,6 +82,7 @@ class LogManager:
         )
         self.logs: dict[TopicPartition, Log] = {}
         self._listeners: list[LogListener] = []
+        self._rivals: list[Log] = []
         self._directory_failed = directory_failed
         self._tasks = PeriodicTasks(runtime.clock)
         self._stopped = self._checkpoint_due = False
@@ -97,7 +100,7 @@ class LogManager:
     def _logs_in(self, directory: LogDirectory) -> list[Log]:
         return [
             log
-            for log in self.logs.values()
+            for log in (*self.logs.values(), *self._rivals)
             if log.failed is None and posixpath.dirname(log.directory) == directory.path
         ]
 
@@ -163,12 +166,14 @@ class LogManager:
         return loaded
 
     def _take(self, directory: LogDirectory, log: Log) -> None:
-        if log.topic_partition in self.logs:
-            other = self.logs[log.topic_partition].directory
+        other = self.logs.get(log.topic_partition)
+        if other is not None and (
+            log.topic_id == other.topic_id or None in (log.topic_id, other.topic_id)
+        ):
             raise BrokerError(
                 ErrorCode.KAFKA_STORAGE_ERROR,
-                f"{log.topic_partition} is in {other} and in {log.directory}: move one of them "
-                "away",
+                f"{log.topic_partition} is in {other.directory} and in {log.directory}: move one "
+                "of them away",
             )
         delay = self.config.integer("log.segment.delete.delay.ms") / 1000
         log.attach(
@@ -178,7 +183,21 @@ class LogManager:
             failing=self._log_failed,
             synced=self._was_synced,
         )
-        self.logs[log.topic_partition] = log
+        if other is None:
+            self.logs[log.topic_partition] = log
+        else:
+            self._rivals.append(log)
+
+    def settle_rivals(self, topic_id_of: Callable[[TopicPartition], bytes | None]) -> None:
+        """Two topics of one name, one of them deleted while its directory was away: the log with
+        the id that is given stays, the other is kept as `-stray`.
+        """
+        rivals, self._rivals = self._rivals, []
+        for log in rivals:
+            name = log.topic_partition
+            if name in self.logs and topic_id_of(name) == log.topic_id:
+                log, self.logs[name] = self.logs[name], log
+            self._set_log_aside(log, STRAY_SUFFIX)
 
     def _loaded(self, _: object) -> None:
         if not self.directories.online():
@@ -286,8 +305,13 @@ class LogManager:
 
     def _set_aside(self, topic_partition: TopicPartition, suffix: str) -> None:
         log = self.logs.pop(topic_partition, None)
-        if log is None or log.failed is not None:
+        if log is not None:
+            self._set_log_aside(log, suffix)
+
+    def _set_log_aside(self, log: Log, suffix: str) -> None:
+        if log.failed is not None:
             return
+        topic_partition = log.topic_partition
         directory = self.directories.of(log)
         path = posixpath.join(
             directory.path,
@@ -477,7 +501,7 @@ class LogManager:
     def _all_closed(self, _: object) -> None:
         self.logs.clear()
         for directory in self.directories.by_path.values():
-            directory.disk.stop()
+            directory.stop_workers()
 
 
 async def _all(waiting: list[Deferred[None]]) -> None:

@@ -556,11 +556,9 @@ class ReplicaManager:
         for outcome in outcomes:  # no generator, no properties: every produce comes through here
             partition = self.partitions.get(outcome.topic_partition)
             log = None if partition is None else partition.leader_log
-            if (
-                log is not None
-                and log.durability.awaiting_sync is not None
-                and outcome.error is _NONE
-            ):
+            if log is None or outcome.error is not _NONE:
+                continue
+            if log.durability.awaiting_sync is not None:
                 return True
         return False
 

@@ -130,6 +130,12 @@ def _set_strays_aside(replicas: ReplicaManager, image: MetadataImage) -> None:
     """Logs that the image does not place here (their topic was deleted meanwhile, or moved):
     kept as `-stray`, served by nobody.
     """
+
+    def topic_id_of(name: TopicPartition) -> bytes | None:
+        topic = image.topics_by_name.get(name.topic)
+        return None if topic is None else topic.id
+
+    replicas.log_manager.settle_rivals(topic_id_of)
     for log in list(replicas.log_manager):
         # The metadata log is no replica of any topic's.
         if log.topic_partition.topic == METADATA_TOPIC:

@@ -321,7 +321,7 @@ class Partition:
         Raises FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH (RL 2.6), NOT_LEADER_OR_FOLLOWER,
         KAFKA_STORAGE_ERROR.
         """
-        if current_leader_epoch != -1 and current_leader_epoch != self.leader_epoch:
+        if current_leader_epoch >= 0 and current_leader_epoch != self.leader_epoch:
             if current_leader_epoch < self.leader_epoch:
                 raise BrokerError(ErrorCode.FENCED_LEADER_EPOCH)
             raise BrokerError(ErrorCode.UNKNOWN_LEADER_EPOCH)
@@ -377,7 +377,7 @@ class Partition:
             else self._log_end_changed
         )
         if self.listeners:  # as `emit`, without a call
-            self._tell_listeners()
+            self._notify_listeners()
         self.events.append(event)
         return info
 

@@ -78,5 +78,6 @@ class ClusterChecker:
             or seen.leader_epoch != partition.leader_epoch
             or seen.leads != leads
             or seen.isr_state is not partition.isr_state
+            or seen.log_start != log.log_start_offset
         ):
             self.replicas.state_changed(node, seen, leads)

@@ -360,7 +360,7 @@ def _described(
             if name_problem(name) is None
             else ErrorCode.INVALID_TOPIC_EXCEPTION
         )
-        answer.topic_authorized_operations = _operations(context, name)
+        answer.topic_authorized_operations = context.authorized_operations(ResourceType.TOPIC, name)
         return answer
     answer.topic_id = topic.id
     answer.topic_authorized_operations = context.authorized_operations(ResourceType.TOPIC, name)

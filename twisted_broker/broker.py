@@ -7,8 +7,8 @@ Owns the order of starting and stopping, and which part gets which collaborators
    unfenced; then clients are let in, and `start` ends.
 2. Stop, as Kafka does: leadership handed over (controlled shutdown; how long that may take:
    `cluster/controlled_shutdown.py`), listeners closed, coordinators, replica manager with its
-   high-watermark checkpoint, controller, logs closed cleanly with their mark. Each step happens
-   whatever became of the one before.
+   high-watermark checkpoint, controller, logs closed cleanly, with their clean shutdown file. Each
+   step happens whatever became of the one before.
 3. A broker talks to its controller over the network only, also when both are in one process.
 4. A start that fails stops what it started.
 
@@ -208,7 +208,7 @@ class Broker:
         self.parts = self._make_parts({})
 
     def served(self) -> list[BoundRoute]:
-        """What its listeners have been asked for so far, for their counts."""
+        """The APIs requested on its listeners so far, for their counts."""
         return [each for dispatcher in self._dispatchers for each in dispatcher.served]
 
     # starting
@@ -609,7 +609,7 @@ class Broker:
         self.role.assignments.apply_delta(delta)
 
     def _directory_failed(self, path: str, error: OSError) -> None:
-        """Its replicas go offline, the controller hears of it; without any directory the broker
+        """Its replicas go offline, the controller is informed; without any directory the broker
         stops, as Kafka's does.
         """
         if self.role is not None:

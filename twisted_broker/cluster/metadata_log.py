@@ -11,7 +11,7 @@ Owns the log's epochs and the group commit: what is durable, and therefore below
    the disk holds.
 5. What does not fit into one batch is one metadata transaction, where metadata.version has
    them: a crash leaves all of it or nothing.
-6. A log that lacks what was durable is not opened, and one that is gone is not begun anew
+6. A log that lacks what was durable is not opened, and one that is gone is not started again
    (`metadata_check.py`).
 
 Source: Kafka's `KafkaMetadataLog`, `KafkaRaftClient`; KIP-868; `RL 8.1`. Not here: several voters;

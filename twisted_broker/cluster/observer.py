@@ -114,7 +114,7 @@ class MetadataObserver:
         self._subscribers.append(subscriber)
 
     def reaches(self, offset: int) -> Deferred[None]:
-        """Fires when the image includes `offset`, after the subscribers heard of it."""
+        """Fires when the image includes `offset`, after the subscribers were called."""
         if self.image.offset >= offset:
             return succeed(None)
         waiter: Deferred[None] = Deferred()
@@ -152,7 +152,7 @@ class MetadataObserver:
                 if self._logged_error != str(error):
                     self._logged_error = str(error)
                     _logger.warn(
-                        "fetching metadata from {address}, trying on: {error}",
+                        "fetching metadata from {address} failed, retrying: {error}",
                         address=self._address(),
                         error=error,
                     )
@@ -176,7 +176,7 @@ class MetadataObserver:
             self.unreachable = True
             host, port = self._address()
             _logger.warn(
-                "no controller answers, last asked {host}:{port}, trying on: {error}",
+                "no controller answers, retrying; the last one tried was {host}:{port}: {error}",
                 host=host,
                 port=port,
                 error=error,
@@ -432,7 +432,7 @@ class MetadataObserver:
         try:
             subscriber(delta)
         except Exception:
-            _logger.failure("a subscriber of the metadata failed")
+            _logger.failure("applying the new metadata image failed")
 
 
 async def _answered(answer: Deferred[Any]) -> Any:

@@ -327,7 +327,7 @@ class LogManager:
             self.directories.fail(directory.path, error)
             return
         log.segments.close()
-        # A job or a read that still holds the log finds it failed, and makes no file anew.
+        # A job or a read that still holds the log finds it failed, and creates no new file.
         log.set_failed(FileNotFoundError(f"{topic_partition} was deleted"))
         self._checkpoint_soon()
         if suffix == DELETE_SUFFIX:

@@ -32,7 +32,7 @@ _logger = Logger()
 
 
 class HighWatermarkCheckpoint:
-    """`worker_of(directory)` is where writes run; `failed(directory, error)` is told of a
+    """`worker_of(directory)` is where writes run; `failed(directory, error)` is called with a
     directory that cannot be written.
     """
 
@@ -91,7 +91,7 @@ class HighWatermarkCheckpoint:
         found: dict[str, dict[TopicPartition, int]] = defaultdict(dict)
         for log in logs:
             found[posixpath.dirname(log.directory)][log.topic_partition] = log.high_watermark
-        # A log that the checkpoint names and that has not been asked for yet keeps its row.
+        # A log that the checkpoint names and that has not been loaded yet keeps its row.
         for directory, offsets in found.items():
             for topic_partition, offset in self._loaded.get(directory, {}).items():
                 offsets.setdefault(topic_partition, offset)

@@ -11,7 +11,7 @@ from twisted_broker.testing.sim.node import SimNode
 
 
 def partition(injector: FaultInjector, node: SimNode) -> None:
-    """A machine is cut off from some others and some producers, both ways."""
+    """A machine is separated from some others and some producers, both ways."""
     others = [
         name
         for name in (*injector.cluster.nodes, *injector.producers)

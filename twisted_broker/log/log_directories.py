@@ -116,8 +116,11 @@ class LogDirectories:
         directory: LogDirectory,
         job: Callable[[], object],
         again: Callable[[], None] | None = None,
+        then: Callable[[], None] | None = None,
     ) -> None:
-        """`again` is called a little later where descriptors were short."""
+        """`again` is called a little later where descriptors were short, `then` when it is
+        done.
+        """
 
         def done(_: object, error: BaseException | None) -> None:
             if isinstance(error, OSError) and not isinstance(error, FileNotFoundError):
@@ -126,6 +129,8 @@ class LogDirectories:
                     self.call_later(_AGAIN_SECONDS, again)
             elif error is not None and not isinstance(error, OSError):
                 _log.error("disk job failed: {error!r}", error=error)
+            elif error is None and then is not None:
+                then()
 
         if directory.failed is None:
             directory.disk.submit(job, done)

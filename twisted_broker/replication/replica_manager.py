@@ -711,7 +711,7 @@ class ReplicaManager:
 
     def checkpoint_high_watermarks(self) -> None:
         """highwatermark-checkpoint (RL 1.12)."""
-        self._high_watermarks.write(self.logs())
+        self._high_watermarks.write(self.logs(), self._image_source.image.offset + 1)
 
     def shutdown(self) -> None:
         """Stops fetchers and the periodic tasks, answers all that waits as if its time were up,
@@ -734,7 +734,7 @@ class ReplicaManager:
         if self._redeliver_call is not None:
             self._redeliver_call.cancel()
             self._redeliver_call = None
-        self._high_watermarks.write_last(self.logs())
+        self._high_watermarks.write_last(self.logs(), self._image_source.image.offset + 1)
 
 
 def _fired() -> Deferred[None]:

@@ -185,7 +185,7 @@ def test_a_founder_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     """Once, when it is done; a second start founds nothing."""
     told: list[str] = []
     monkeypatch.setattr(
-        broker._log, "info", lambda text, **fields: told.append(text.format(**fields))
+        broker._logger, "info", lambda text, **fields: told.append(text.format(**fields))
     )
     first = memory_controller().start()
     assert told == [f"formatted /data as new cluster {first.broker.cluster_id}"]

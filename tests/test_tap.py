@@ -113,7 +113,7 @@ def test_a_server_properties_file_is_kafkas_own(tmp_path: Path) -> None:
         ),
         (
             [*BROKER, "--set", "controller.quorum.voters=1@127.0.0.1:9090"],
-            "controller.quorum.voters.* other nodes than this one, 1",
+            "controller.quorum.voters.* ids of other nodes: this node, 1, is no controller",
         ),
         (
             ["--set", "advertised.listeners=OTHER://127.0.0.1:9092"],
@@ -143,7 +143,7 @@ def test_a_server_properties_file_is_kafkas_own(tmp_path: Path) -> None:
                 "--set",
                 "inter.broker.listener.name=PLAINTEXT",
             ],
-            "security.inter.broker.protocol.* nothing beside inter.broker.listener.name",
+            "security.inter.broker.protocol.* no value where inter.broker.listener.name is set",
         ),
         (
             ["--brokers", "3", "--set", "process.roles=broker"],

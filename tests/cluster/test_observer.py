@@ -8,8 +8,8 @@ import pytest
 from twisted.internet.protocol import Factory, Protocol
 
 from tests.cluster.controller_fixture import PORT, ControllerFixture, MemberSide, served
-from twisted_broker.cluster import metadata_fetch
 from twisted_broker.cluster import observer as observer_module
+from twisted_broker.cluster import raft_requests
 from twisted_broker.cluster.metadata_loader import MetadataRegression
 from twisted_broker.cluster.observer import MetadataObserver
 from twisted_broker.wire.errors import BrokerError, ErrorCode, WireError
@@ -99,10 +99,10 @@ def test_a_snapshot_comes_in_pieces(monkeypatch: pytest.MonkeyPatch, piece: int)
     fixture.advance(0.5)
     (snapshot,) = fixture.controller.log.snapshots
     asked: list[int] = []
-    read = metadata_fetch.MetadataReaders._read_piece
-    monkeypatch.setattr(metadata_fetch, "MAX_SNAPSHOT_BYTES", piece)
+    read = raft_requests.RaftRequests._read_piece
+    monkeypatch.setattr(raft_requests, "MAX_SNAPSHOT_BYTES", piece)
     monkeypatch.setattr(
-        metadata_fetch.MetadataReaders,
+        raft_requests.RaftRequests,
         "_read_piece",
         lambda self, *rest: (asked.append(rest[2]), read(self, *rest))[1],
     )
@@ -233,12 +233,12 @@ class StaleVoter:
 
     def __init__(self, fixture: ControllerFixture, voters: list[int], leads: bool) -> None:
         self.fixture, self.voters, self.leads, self.asked = fixture, voters, leads, 0
-        readers: Any = fixture.controller.readers
+        readers: Any = fixture.controller.raft_requests
         self.real = readers.fetch, readers.describe
         readers.fetch, readers.describe = self.fetch, self.describe
 
     def stop(self) -> None:
-        readers: Any = self.fixture.controller.readers
+        readers: Any = self.fixture.controller.raft_requests
         readers.fetch, readers.describe = self.real
 
     async def fetch(self, request: Any, version: int) -> Any:

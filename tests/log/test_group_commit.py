@@ -47,7 +47,7 @@ def test_one_sync_is_on_its_way_however_many_appends_come() -> None:
     assert (log.recovery_point, log.acknowledgeable_end.offset, len(worker.jobs)) == (1, 1, 1)
     worker.run_one()
     assert (log.recovery_point, log.acknowledgeable_end, len(worker.jobs)) == (2000, log.log_end, 0)
-    assert log.sync_due is None
+    assert log.awaiting_sync is None
 
 
 def test_only_the_append_that_makes_a_sync_due_waits() -> None:
@@ -56,12 +56,12 @@ def test_only_the_append_that_makes_a_sync_due_waits() -> None:
     """
     log, worker = standing(flush_messages=3)
     append(log, 2)
-    assert log.sync_due is None and not worker.jobs
+    assert log.awaiting_sync is None and not worker.jobs
     append(log, 1)
     assert log.acknowledgeable_end.offset == 2 and len(worker.jobs) == 1
     append(log, 2)
     worker.run_one()
-    assert log.sync_due is None and log.acknowledgeable_end.offset == 5 and not worker.jobs
+    assert log.awaiting_sync is None and log.acknowledgeable_end.offset == 5 and not worker.jobs
     append(log, 1)
     append(log, 4)
     assert log.acknowledgeable_end.offset == 5
@@ -95,7 +95,7 @@ def test_all_syncs_share_the_one() -> None:
         log.durability.flush()
     assert len(worker.jobs) == 1
     worker.run_all()
-    assert log.recovery_point == 20 and log.sync_due is None
+    assert log.recovery_point == 20 and log.awaiting_sync is None
 
 
 def test_a_replica_counts_what_it_fetches() -> None:
@@ -131,7 +131,7 @@ def test_a_cut_while_a_sync_is_on_its_way(end: int) -> None:
     log.truncate_to(end, NOW_MS)
     assert log.acknowledgeable_end.offset == min(1, end)
     worker.run_all()
-    assert log.recovery_point == end and log.sync_due is None and told == ["told"]
+    assert log.recovery_point == end and log.awaiting_sync is None and told == ["told"]
     append(log)
     assert log.acknowledgeable_end.offset == end
     worker.run_all()

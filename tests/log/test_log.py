@@ -27,6 +27,7 @@ from twisted_broker.log.memory import MemoryFileSystem
 from twisted_broker.log.offset_metadata import LogOffsetMetadata
 from twisted_broker.log.reading import aborted_transactions
 from twisted_broker.log.segment_file import SliceGone
+from twisted_broker.testing.sim.disk import SimDisk
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.records import BatchView, iterate_batches, set_offsets_and_epoch
 
@@ -706,6 +707,26 @@ def test_preallocated_segments_are_trimmed() -> None:
     assert files.size(path) == size
     log.append_as_leader(batch(100), 0, NOW_MS)
     assert open_log(files, settings=LogConfig()).log_end_offset == 2
+
+
+@pytest.mark.parametrize("end", ["roll", "close"])
+def test_a_trimmed_tail_does_not_come_back(end: str) -> None:
+    """RELIABILITY 6.2: what was synced before the segment was rolled (or closed) does not cover the
+    trim; after a loss of power its file, which is trusted, ends with its records.
+    """
+    disk = SimDisk()
+    disk.make_directories("/data")
+    log = open_log(disk, settings=config(preallocate=True, segment_bytes=2000, flush_messages=1))
+    log.append_as_leader(batch(100), 0, NOW_MS)
+    size, path = log.segments.active.size, log.segments.active.log.path
+    assert log.recovery_point == 1
+    disk.sync_all()
+    if end == "roll":
+        log.roll(NOW_MS)
+    else:
+        log.close()
+    assert log.recovery_point == 1
+    assert len(disk.after_power_loss(keep=0).content(path)) == size
 
 
 def test_many_logs_share_few_open_files() -> None:

@@ -233,7 +233,7 @@ def test_a_shrunken_isr_answers_after_append():
     outcome, done = parked_produce(fixture)
     fixture.partition().isr_state = CommittedIsr(frozenset({1}))
     fixture.partition().log.set_high_watermark(2)
-    fixture.replicas.produce_purgatory.check(TP)
+    fixture.replicas.produce_purgatory.check_and_complete(TP)
     assert (done, outcome.error) == ([None], ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
 
 
@@ -316,7 +316,7 @@ def test_hard_limits_cut_the_first_batch():
     fixture = led()
     fixture.produce(value=b"x" * 1000)
     (result,) = fixture.replicas.fetch(consumer(hard_max_bytes=True), [at(0, max_bytes=100)])
-    assert (result.size, result.cut_short) == (100, True)
+    assert (result.size, result.first_entry_incomplete) == (100, True)
 
 
 def test_a_later_batch_that_does_not_fit_is_not_cut():
@@ -546,14 +546,14 @@ def test_an_effect_that_raises_fails_its_partition_only(monkeypatch):
     fixture.topic("other", None, OTHER_ID)
     _, done = parked_fetch(fixture, consumer(), at(0, OTHER))
     parked_fetch(fixture)
-    real = fixture.replicas.fetch_purgatory.__class__.check
+    real = fixture.replicas.fetch_purgatory.__class__.check_and_complete
 
     def broken(purgatory, key):
         if key == TP and not fixture.partition().offline:
             raise RuntimeError("effect")
         return real(purgatory, key)
 
-    monkeypatch.setattr(fixture.replicas.fetch_purgatory.__class__, "check", broken)
+    monkeypatch.setattr(fixture.replicas.fetch_purgatory.__class__, "check_and_complete", broken)
     fixture.replicas.produce([(TP, batch()), (OTHER, batch())], 1)
     assert done == [None]
     assert fixture.produce().error == ErrorCode.KAFKA_STORAGE_ERROR
@@ -587,7 +587,7 @@ def test_leadership_is_told_to_observers():
         def leadership_lost(self, tp, leader_epoch):
             told.append(("lost", str(tp), leader_epoch))
 
-    fixture.replicas.role_observers.append(Observer())
+    fixture.replicas.subscribe(Observer())
     fixture.topic(states={0: registration(), 1: registration(2, (1, 2))})
     fixture.topic(
         states={0: registration(2, (1, 2), None, 1, 1), 1: registration(1, (1, 2), None, 1, 1)}

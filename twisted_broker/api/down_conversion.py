@@ -23,6 +23,7 @@ from twisted_broker.replication.partition.fetch_data import FetchPartitionResult
 from twisted_broker.wire.errors import BrokerError, WireError
 from twisted_broker.wire.legacy import convert_down, iterate_entries
 
+# About 10 ms of conversion.
 TURN_BYTES = 1 << 18
 
 
@@ -66,8 +67,10 @@ async def _convert(result: FetchPartitionResult, magic: int, clock: Any, done: i
         )
         return done
     except (SliceGone, OSError) as gone:
-        raise WireError(f"records of an answer are gone: {gone}") from None
-    if pieces or not result.cut_short:
+        raise WireError(f"the records of an answer cannot be read any more: {gone}") from None
+    # A first batch that the limit has cut stays as it is: an empty answer would look like the end
+    # of the log.
+    if pieces or not result.first_entry_incomplete:
         result.release()
         result.converted = pieces
     return done

@@ -12,7 +12,7 @@ Source: Apache Kafka 4.3.1 keeps groups and offsets in two maps (`GroupMetadataM
 from __future__ import annotations
 
 from twisted_broker.coordinator.classic_group import EMPTY, ClassicGroup
-from twisted_broker.coordinator.offsets import GroupOffsets
+from twisted_broker.coordinator.group_offsets import GroupOffsets
 
 
 class GroupEntry:

@@ -24,8 +24,9 @@ from enum import Enum
 from typing import Any
 
 from twisted_broker.interfaces import IClock, IDelayedCall
-from twisted_broker.stalls import SILENCE_STALL_SECONDS
+from twisted_broker.stall_tolerance import SILENCE_STALL_SECONDS
 
+# A stop that closed connections: their clients need a moment to connect and to send.
 RECONNECT_SECONDS = 2.0
 
 

@@ -205,6 +205,7 @@ def read_clean_shutdown(files: IFileSystem, directory: str) -> int | None:
     content = read_whole(files, posixpath.join(directory, CLEAN_SHUTDOWN))
     if content is None:
         return None
+    # A file that cannot be read counts as an unclean stop, which only costs checks.
     with contextlib.suppress(ValueError, KeyError, TypeError):
         found = json.loads(content)
         if found["version"] == 0 and isinstance(found["brokerEpoch"], int):

@@ -5,7 +5,7 @@ over its parts: segments (`segments.py`), watermarks (`watermarks.py`), durabili
 (`durability.py`), producer state (`producer_state.py`, `producer_append.py`,
 `producer_rebuild.py`) and leader epochs (`leader_epochs.py`).
 
-    (load_log, new_log) --> online
+    (load_log, new_log) --attach--> online
     online --truncate_to, far from a snapshot--> rebuilding producers --done--> online
     online, rebuilding producers --fail (disk error)--> failed (until restarted)
     online, rebuilding producers --finish, the job it gives, release_files--> closed (clean stop)
@@ -40,7 +40,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from twisted_broker.config import LogConfig
-from twisted_broker.interfaces import Buffer, IRandom, TopicPartition
+from twisted_broker.interfaces import Buffer, IDiskWorker, IRandom, TopicPartition
 from twisted_broker.log import retention
 from twisted_broker.log.append_info import (
     AppendOrigin,
@@ -94,11 +94,7 @@ _INT_MAX = 2**31 - 1
 
 
 class Log:
-    """Made by `recovery.load_log` and `recovery.new_log`.
-
-    `truncated(log)` is called after every truncation, `failing(log)` at the first disk error,
-    `synced(log)` when a sync that was due is done.
-    """
+    """Made by `recovery.load_log` and `recovery.new_log`; then `attach` puts it online."""
 
     __slots__ = (
         "_needs_preparation",
@@ -127,18 +123,17 @@ class Log:
         topic_partition: TopicPartition,
         topic_id: bytes | None,
         config: LogConfig,
-        remove_later: Callable[[list[str]], None] | None = None,
         random: IRandom | None = None,
     ) -> None:
         self.pool, self.config = pool, config
         self.topic_partition, self.topic_id = topic_partition, topic_id
         self._needs_preparation = needs_preparation(config)
-        self.segments = LogSegments(pool, directory, config, remove_later, random)
+        self.segments = LogSegments(pool, directory, config, random)
         self.producers = ProducerStateManager(
             pool.files, directory, config.producer_id_expiration_ms
         )
         self.watermarks = Watermarks(self.segments, self.producers, self.offset_metadata)
-        self.leader_epochs = LeaderEpochFileCache([])
+        self.leader_epochs = LeaderEpochFileCache([], self._leader_epochs_changed)
         self.durability = Durability(
             self.segments,
             self.watermarks,
@@ -148,7 +143,6 @@ class Log:
             self.fail,
             self._sync_done,
         )
-        self.leader_epochs.changed = self.durability.write_leader_epochs
         self.rebuild = ProducerRebuild(
             self.segments, self.watermarks, self.producers, self.durability, self.fail
         )
@@ -159,6 +153,29 @@ class Log:
         self.gap: Gap | None = None
         """offsets that loading found missing, not decided about yet"""
         self.truncations = 0
+
+    def attach(
+        self,
+        disk: IDiskWorker,
+        remove_later: Callable[[list[str]], None],
+        *,
+        truncated: Callable[[Log], None] | None = None,
+        failing: Callable[[Log], None] | None = None,
+        synced: Callable[[Log], None] | None = None,
+    ) -> None:
+        """Loaded or made, it is used from now on: syncs run on `disk`, `remove_later(paths)` takes
+        the files of removed segments.
+
+        `truncated(log)` is called after every truncation, `failing(log)` at the first disk error,
+        `synced(log)` when a sync that was due is done.
+        """
+        self.durability.attach(disk)
+        self.segments.attach(remove_later)
+        self.truncated, self.failing, self.synced = truncated, failing, synced
+
+    def detach(self) -> None:
+        """Nobody hears of it any more: it is deleted, or set aside."""
+        self.truncated = self.failing = self.synced = None
 
     # -- what others see of the parts
 
@@ -215,9 +232,9 @@ class Log:
         return self.durability.recovery_point
 
     @property
-    def sync_due(self) -> LogOffsetMetadata | None:
+    def awaiting_sync(self) -> LogOffsetMetadata | None:
         """The first record whose append waits for a sync (`flush.messages`), if any does."""
-        return self.durability.sync_due
+        return self.durability.awaiting_sync
 
     @property
     def acknowledgeable_end(self) -> LogOffsetMetadata:
@@ -254,13 +271,16 @@ class Log:
             self.set_failed(error)
             if self.failing is not None:
                 self.failing(self)
-            self.durability.update_sync_due()
+            self.durability.update_awaiting_sync()
         return LogDirFailure(posixpath.dirname(self.directory), error)
 
     def set_failed(self, error: OSError) -> None:
         """Offline from now on; nobody is called."""
         self.failed = error
         self.durability.stopped = True
+
+    def _leader_epochs_changed(self) -> None:
+        self.durability.write_leader_epochs()
 
     def _sync_done(self) -> None:
         if self.synced is not None:
@@ -351,8 +371,11 @@ class Log:
         size = len(records)
         if not self._needs_preparation and size >= _HEADER_BYTES:
             header = _unpack_header(records)
-            if header[LENGTH] + LOG_OVERHEAD == size and header[MAGIC_FIELD] == MAGIC:
-                check_header(header, records, self.config, origin, wall_ms)
+            if (
+                header[LENGTH] + LOG_OVERHEAD == size
+                and header[MAGIC_FIELD] == MAGIC
+                and check_header(header, records, self.config, origin, wall_ms)
+            ):
                 return self._append_batch(
                     header, records, leader_epoch, wall_ms, origin, transaction_verified
                 )
@@ -384,9 +407,11 @@ class Log:
         if size > self.config.segment_bytes:
             raise BrokerError(
                 ErrorCode.RECORD_LIST_TOO_LARGE,
-                f"{size} bytes, but segments end at {self.config.segment_bytes}",
+                f"{size} bytes do not fit into a segment "
+                f"(segment.bytes={self.config.segment_bytes})",
             )
         if producer_id >= 0:
+            # A rebuild that ran out of descriptors waits for the next batch that needs it.
             if self.producers.rebuilt is not None:
                 self.rebuild.resume()
             duplicate = check_append(self.producers, header, records, origin, transaction_verified)
@@ -396,6 +421,8 @@ class Log:
         first = segments.log_end_offset
         last = first + delta
         try:
+            # Before the bytes: an epoch without records is harmless, records without their epoch
+            # are not.
             if not epochs or epochs[-1] != leader_epoch:
                 self.leader_epochs.assign(leader_epoch, first)
             if segments.should_roll(size, last, max_timestamp, wall_ms):
@@ -483,6 +510,7 @@ class Log:
         if not batches:
             return LogAppendInfo(-1, -1, -1, -1, self.log_start_offset, 0, 0)
         first, last, before = batches[0], batches[-1], self.segments.log_end
+        # A gap is fine (the leader compacted); an overlap is not.
         if first.base_offset < before.offset:
             raise UnexpectedAppendOffset(first.base_offset, last.last_offset, before.offset)
         try:
@@ -554,14 +582,18 @@ class Log:
         active = self.segments.active
         if active.base_offset == base:
             assert active.size == 0, (base, active.size)
+            # Nothing was written to it: it begins again, instead of a second one of the same name.
             active.create()
             active.created_ms = wall_ms
             return
-        active.become_inactive()
+        if active.become_inactive():
+            # Its records may be synced already: the tail would come back with a loss of power.
+            self.durability.rewritten_from(active.base_offset)
         self.producers.map_end_offset = base
         self.producers.take_snapshot()
         self.segments.create(base, wall_ms)
         self.segments.log_end_offset = base
+        # Last: the log is whole by now. The sync runs on the disk worker.
         self.durability.flush(base)
 
     # -- truncation
@@ -574,10 +606,13 @@ class Log:
             # an epoch that was begun here and never written to
             self.leader_epochs.truncate_from_end(self.segments.log_end_offset)
             return False
+        # Nothing of the log is below it.
         if offset < self.segments.first.base_offset:
             self.truncate_fully_and_start_at(offset, wall_ms)
             return True
         try:
+            # From the newest segment down, then bytes, then what describes them: a crash in between
+            # leaves a log that recovery truncates further, never one with a hole.
             self.segments.remove_above(offset)
             self.segments.active.truncate_to(offset, wall_ms)
             self._end_at(offset, min(self.watermarks.log_start_offset, offset))
@@ -612,7 +647,7 @@ class Log:
         self.watermarks.log_start_offset = log_start_offset
 
     def _after_truncation(self) -> None:
-        self.durability.update_sync_due()
+        self.durability.update_awaiting_sync()
         self.watermarks.after_truncation()
         if self.truncated is not None:
             self.truncated(self)
@@ -639,6 +674,7 @@ class Log:
         OFFSET_OUT_OF_RANGE above the high watermark.
         """
         self.check_online()
+        # What is not committed may still be truncated; a log start above it would be lost with it.
         if offset > self.high_watermark:
             raise BrokerError(
                 ErrorCode.OFFSET_OUT_OF_RANGE,
@@ -676,7 +712,9 @@ class Log:
         """
         if self.failed is not None:
             return _nothing
-        self.segments.active.become_inactive()
+        active = self.segments.active
+        if active.become_inactive():
+            self.durability.rewritten_from(active.base_offset)
         self.producers.take_snapshot()
         if self.recovery_point >= self.log_end_offset:
             return _nothing

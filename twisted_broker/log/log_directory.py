@@ -58,7 +58,7 @@ def partition_of(name: str) -> TopicPartition | None:
 
 
 class LogDirectory:
-    """`warn(text)` takes one-line warnings.
+    """`warn(text)` takes one-line warnings; `reader`: see `OpenFiles`.
 
     `failed` is the error that took it offline; `without_id` are new logs without
     `partition.metadata`.
@@ -72,9 +72,10 @@ class LogDirectory:
         open_files: int,
         random: IRandom,
         warn: Callable[[str], None],
+        reader: IDiskWorker | None = None,
     ) -> None:
         self.files, self.path, self.disk, self.random, self.warn = files, path, disk, random, warn
-        self.pool = OpenFiles(files, open_files)
+        self.pool = OpenFiles(files, open_files, reader)
         self.directory_id = bytes(16)
         self.loaded = False
         self.was_clean = False
@@ -85,6 +86,12 @@ class LogDirectory:
         self.to_delete: list[str] = []
         self.without_id: deque[Log] = deque()
         self._release: Callable[[], None] | None = None
+
+    def stop_workers(self) -> None:
+        """What was submitted is finished."""
+        self.disk.stop()
+        if self.pool.reader is not None:
+            self.pool.reader.stop()
 
     def claim(
         self, node_id: int, cluster_id: str, before_format: Callable[[], None] | None = None
@@ -99,15 +106,19 @@ class LogDirectory:
         try:
             self._release = self.files.lock(posixpath.join(self.path, LOCK))
         except BlockingIOError as error:
-            raise LogDirMismatch(f"{self.path} is in use by another process") from error
+            raise LogDirMismatch(
+                f"{self.path} is in use by another process; stop it, or change log.dirs"
+            ) from error
         found = read_meta_properties(self.files, self.path)
         if found is not None and found.node_id not in (None, node_id):
             raise LogDirMismatch(
-                f"{self.path} belongs to node {found.node_id}, this is node {node_id}"
+                f"{self.path} belongs to node {found.node_id}, this is node {node_id}: "
+                "change node.id or log.dirs"
             )
         if found is not None and found.cluster_id not in (None, cluster_id):
             raise LogDirMismatch(
-                f"{self.path} belongs to cluster {found.cluster_id}, this is cluster {cluster_id}"
+                f"{self.path} belongs to cluster {found.cluster_id}, this is cluster {cluster_id}: "
+                "change log.dirs"
             )
         if before_format is not None:
             before_format()
@@ -135,6 +146,7 @@ class LogDirectory:
         while True:
             raw = bytearray(self.random.randbytes(16))
             raw[6], raw[8] = raw[6] & 0x0F | 0x40, raw[8] & 0x3F | 0x80
+            # In text such an id begins with a dash, which Kafka's tools take for an option.
             if raw[0] >> 2 != 0x3E:
                 return bytes(raw)
 

@@ -38,5 +38,6 @@ class RequestBytes:
 
     def release(self, size: int) -> None:
         self.used -= size
+        # One at a time: each may take what the release has freed.
         while self.waiting and not 0 < self.limit <= self.used:
             self.waiting.popleft()()

@@ -36,7 +36,7 @@ from twisted_broker.topic_names import METADATA_TOPIC
 if TYPE_CHECKING:
     from twisted_broker.log.log import Log
 
-_log = Logger()
+_logger = Logger()
 
 
 class HighWatermarkCheckpoint:
@@ -64,6 +64,7 @@ class HighWatermarkCheckpoint:
         directory = posixpath.dirname(log.directory)
         if directory not in self._loaded:
             self._loaded[directory] = self._read(directory)
+        # Once only: a log of that name made later must not take it.
         high_watermark = self._loaded[directory].pop(log.topic_partition, log.log_start_offset)
         log.set_high_watermark(max(log.log_start_offset, min(high_watermark, log.log_end_offset)))
 
@@ -72,7 +73,8 @@ class HighWatermarkCheckpoint:
             found = read_offsets(self._files, directory, HIGH_WATERMARK)
             return {each: offset for each, offset in found.items() if each.topic != METADATA_TOPIC}
         except CheckpointError as error:
-            _log.warn("{error}: high watermarks start at the log starts", error=error)
+            # Not fatal: a high watermark that begins too low grows again with the next fetches.
+            _logger.warn("{error}; high watermarks begin at the log start offsets", error=error)
             return {}
 
     def write(self, logs: Iterable[Log], metadata_end: int) -> None:
@@ -80,6 +82,7 @@ class HighWatermarkCheckpoint:
         behind the metadata that was applied, 0 for none.
         """
         for directory, offsets in self._by_directory(logs).items():
+            # One write at a time per directory: what changed meanwhile goes with the next round.
             if directory not in self._writing and self._written.get(directory) != offsets:
                 self._submit(directory, offsets, metadata_end)
 
@@ -117,8 +120,8 @@ class HighWatermarkCheckpoint:
         elif isinstance(error, OSError):
             self._failed(directory, error)
         else:
-            _log.error(
-                "the high watermarks of {directory} were not written: {error!r}",
+            _logger.error(
+                "writing the high watermark checkpoint of {directory} failed: {error!r}",
                 directory=directory,
                 error=error,
             )

@@ -94,8 +94,8 @@ def _waiting_produce(
             [],
             left_ms,
             (
-                f"acks=1: the leader must sync up to {needed} (flush.messages), it did to "
-                f"{log.acknowledgeable_end.offset}; {duration(left_ms)} left"
+                f"acks=1: the leader must sync its log up to {needed} (flush.messages), it is "
+                f"synced up to {log.acknowledgeable_end.offset}; {duration(left_ms)} left"
             ),
         )
     remote = partition.remote_replicas
@@ -160,6 +160,6 @@ def _waiting_delete(
         left_ms,
         (
             f"the log start must reach {required} on every live replica, "
-            f"{broker_names(behind)} lacking; {duration(left_ms)} left"
+            f"{broker_names(behind)} missing; {duration(left_ms)} left"
         ),
     )

@@ -246,6 +246,7 @@ class DelayedFetch:
                 if request.topic_partition == changed
             )
         except BrokerError:
+            # The second read says what is wrong there.
             return True
 
     def _reads(self) -> Iterator[tuple[FetchPartitionRequest, LogOffsetMetadata]]:
@@ -266,6 +267,7 @@ class DelayedFetch:
             partition = self._partition_of(request.topic_partition)
             log = partition.log_for(request.current_leader_epoch, self.params.only_leader)
         except BrokerError:
+            # Its role or its log changed: only a second read can tell.
             return False
         return (
             log.log_end_offset == request.fetch_offset

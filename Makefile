@@ -10,13 +10,14 @@ SEEDS ?= 20
 FROM ?= 0
 SEED ?= 1
 ROUNDS ?= 5
+MINUTES ?= 10
 FLIGHTS ?=
 NODES ?= 3
 TRACE ?=
 # What `make docs` describes: all but the parts that no program outside needs to import.
 INSIDE = api cli cluster coordinator image log net replication security status testing
 
-.PHONY: help run simulate faults test unit clients pipeline lint test-long demo-pipeline bench docs dist clean
+.PHONY: help run simulate faults soak test unit clients pipeline lint test-long demo-pipeline bench docs dist clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -73,6 +74,9 @@ simulate: $(VENV)/.test ## whole clusters in memory under SEEDS seeds FROM one o
 
 faults: $(VENV)/.test ## ROUNDS rounds of faults under SEED: real brokers killed, stopped and cut off, stock clients, nothing lost
 	$(BIN)/python -m tests.faults.run --seed $(SEED) --rounds $(ROUNDS) $(ARGS)
+
+soak: $(VENV)/.test ## MINUTES of three brokers under load, restarts and kills: nothing lost, nothing grows, drawn into build/soak.html
+	$(BIN)/python -m tests.soak.run --minutes $(MINUTES) $(ARGS)
 
 test-long: $(VENV)/.test ## the long runs: 1,000 kills and more
 	$(BIN)/python -m pytest -m long --timeout=7200

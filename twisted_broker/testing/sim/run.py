@@ -23,6 +23,7 @@ from twisted_broker.testing.checks.clients import ClientChecker
 from twisted_broker.testing.checks.cluster import ClusterChecker
 from twisted_broker.testing.checks.committed_state import Violation
 from twisted_broker.testing.checks.end_state import what_is_missing
+from twisted_broker.testing.checks.groups import GroupChecker
 from twisted_broker.testing.faults.base import partitions
 from twisted_broker.testing.sim.admin import Admin
 from twisted_broker.testing.sim.client_notes import Notes
@@ -30,6 +31,7 @@ from twisted_broker.testing.sim.cluster import SimCluster
 from twisted_broker.testing.sim.consumer import Consumer
 from twisted_broker.testing.sim.fault_schedule import Faults
 from twisted_broker.testing.sim.image_counts import ImageCounts
+from twisted_broker.testing.sim.member import Member
 from twisted_broker.testing.sim.node import CLIENT_PORT, SimNode
 from twisted_broker.testing.sim.options import Options
 from twisted_broker.testing.sim.probes import Probes
@@ -62,6 +64,7 @@ class Run:
         self.notes = Notes()
         self.notes.refused = self.reach.answer
         self.clients = ClientChecker(self.checker, self.notes)
+        self.groups = GroupChecker(self.checker, self.notes, self.reach.count)
         self._running: list[Any] = []
         self._operated = 0.0
 
@@ -114,6 +117,16 @@ class Run:
             )
             for number, partition in enumerate(places)
         ]
+        self.members = [
+            Member(
+                *self._client_machine(f"m{number}"),
+                self.notes,
+                [place for place in places if place.topic not in by_id],
+            )
+            for number in range(self.options.members)
+        ]
+        for member in self.members:
+            self._go(member.main())
         self._go(self.admin.work(self.options))
         for producer in self.producers:
             self._go(producer.main())
@@ -144,6 +157,8 @@ class Run:
         self._await_progress_of_producers()
         for producer in self.producers:
             producer.stopped = True
+        for member in self.members:
+            member.commits = False
         self.admin.stopped = True
         missing = self._await_steady_state()
         if missing:

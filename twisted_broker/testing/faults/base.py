@@ -21,7 +21,8 @@ from twisted_broker.testing.sim.options import Options
 class FaultInjector:
     """`ended`: nothing new goes wrong any more.
 
-    `victims`: the names of machines that may be struck.
+    `victims`: the names of machines that may be struck; `struck(what)` is called with what a fault
+    did, where that is drawn.
     """
 
     def __init__(self, cluster: SimCluster, options: Options) -> None:
@@ -29,6 +30,7 @@ class FaultInjector:
         self.random = Random(f"faults {options.seed}")
         self.clock: Any = cluster.client_runtime("faults").clock
         self.ended = False
+        self.struck: Callable[[str], None] = lambda what: None
         names = list(cluster.nodes)
         self.victims = names[2 + options.controller_only :] if options.liveness else names
         self.producers = [f"p{number}" for number in range(len(options.idempotent))]

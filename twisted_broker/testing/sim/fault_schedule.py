@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from twisted_broker.testing.faults import disk, machine, network, triggered
+from twisted_broker.testing.faults import disk, machine, network, storage, triggered
 from twisted_broker.testing.faults.base import FaultInjector
 from twisted_broker.testing.sim.cluster import SimCluster
 from twisted_broker.testing.sim.node import SimNode
@@ -35,6 +35,15 @@ FAULTS: dict[str, Callable[[FaultInjector, SimNode], None]] = {
     "stall": disk.stall,
     "slow disk": disk.slow_disk,
     "disk error": disk.disk_error,
+    "disk full": storage.fill_up,
+    "no descriptors": storage.no_descriptors,
+    "flip": storage.flip,
+    "lose directory": storage.lose_directory,
+    "stop and power": machine.stop_and_power,
+    "step clock": machine.step_clock,
+    "hiccup": machine.hiccup,
+    "half open": network.half_open,
+    "late": network.late,
     "relapse": triggered.relapse,
     "handover": triggered.handover,
     "starve": triggered.starve,
@@ -47,6 +56,7 @@ class Faults:
     def __init__(self, cluster: SimCluster, options: Options, reach: Reach) -> None:
         self.cluster, self.options, self._reach = cluster, options, reach
         self.injector = FaultInjector(cluster, options)
+        self.injector.struck = reach.fault
         self.random, self.clock = self.injector.random, self.injector.clock
         self.clock.callLater(3 + self.random.random() * 3, self._next)
 

@@ -77,7 +77,9 @@ class Producer(Client):
 
     async def main(self) -> None:
         while not self.stopped:
-            await self.pause(self.random.expovariate(2 / (self.pace_seconds * (1 + self.in_flight))))
+            await self.pause(
+                self.random.expovariate(2 / (self.pace_seconds * (1 + self.in_flight)))
+            )
             await self.produce(self.random.choice(self.partitions))
 
     async def produce(self, partition: TopicPartition) -> None:

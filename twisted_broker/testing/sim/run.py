@@ -229,7 +229,7 @@ class Run:
                 for path in [f"{path}/{name}" for path in paths for name in refused]:
                     if node.disk.is_directory(path):
                         self.reach.count("replica made anew by hand")
-                        node.disk.remove_tree(path)
+                        node.disk.lose(path)
                 return  # the schedule starts it again
 
     def _is_led_elsewhere(self, node: SimNode, partition: Partition) -> bool:

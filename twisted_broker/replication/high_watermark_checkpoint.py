@@ -23,7 +23,12 @@ from twisted.logger import Logger
 
 from twisted_broker.interfaces import IDiskWorker, IFileSystem, TopicPartition
 from twisted_broker.log.checkpoints import HIGH_WATERMARK, read_offsets, write_offsets
-from twisted_broker.log.errors import CheckpointError
+from twisted_broker.log.errors import (
+    CheckpointError,
+    LogDirFailure,
+    OutOfDescriptors,
+    is_out_of_descriptors,
+)
 
 if TYPE_CHECKING:
     from twisted_broker.log.log import Log
@@ -52,7 +57,9 @@ class HighWatermarkCheckpoint:
         self._written: dict[str, dict[TopicPartition, int]] = {}
 
     def start(self, log: Log) -> None:
-        """Gives a log that was just opened its high watermark."""
+        """Gives a log that was just opened its high watermark. OutOfDescriptors: not yet;
+        LogDirFailure.
+        """
         directory = posixpath.dirname(log.directory)
         if directory not in self._loaded:
             self._loaded[directory] = self._read(directory)
@@ -65,6 +72,10 @@ class HighWatermarkCheckpoint:
         except CheckpointError as error:
             _log.warn("{error}: high watermarks start at the log starts", error=error)
             return {}
+        except OSError as error:
+            if is_out_of_descriptors(error):
+                raise OutOfDescriptors(directory, error) from error
+            raise LogDirFailure(directory, error) from error
 
     def write(self, logs: Iterable[Log]) -> None:
         """Begins to write those that changed since the last time."""

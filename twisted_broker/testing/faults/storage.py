@@ -47,6 +47,10 @@ def _flip(injector: FaultInjector, node: SimNode) -> None:
     if node.is_up:
         return
     kind = injector.random.choice(list(CHECKED))
+    if kind != "clean shutdown" and any(
+        path.endswith("/.kafka_cleanshutdown") for path in node.disk.nodes
+    ):
+        return  # what was closed in order is trusted
     paths = [
         path
         for path in sorted(node.disk.nodes)

@@ -577,7 +577,7 @@ def test_topic_ids_of_many_logs_are_synced_a_few_in_a_turn() -> None:
     world = World(log_dirs="/d1")
     worker = StandingWorker()
     manager = world.manager(lambda directory: worker, start=False)
-    manager.start()
+    manager.start(CLUSTER)
     worker.run_all()
     logs = [create(manager, TopicPartition("a", number)) for number in range(100)]
     worker.run_all()

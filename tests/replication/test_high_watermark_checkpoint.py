@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 from typing import Any
+
+import pytest
 
 from tests.replication.fixtures import TP, batch, make_log
 from twisted_broker.interfaces import TopicPartition
@@ -12,9 +15,12 @@ from twisted_broker.log.checkpoints import (
     read_offsets,
     write_offsets,
 )
+from twisted_broker.log.errors import LogDirFailure, OutOfDescriptors
 from twisted_broker.log.filesystem import OsFileSystem
 from twisted_broker.log.memory import MemoryFileSystem
 from twisted_broker.replication.high_watermark_checkpoint import HighWatermarkCheckpoint
+from twisted_broker.testing.sim.disk import SimDisk
+from twisted_broker.testing.sim.disk_faults import Fault
 
 OTHER = TopicPartition("other", 3)
 
@@ -190,3 +196,23 @@ def test_a_relative_directory(tmp_path, monkeypatch):
     again.start(log)
     assert (log.high_watermark, house.failed) == (3, [])
     log.close()
+
+
+def test_no_descriptor_for_the_checkpoint():
+    """EMFILE is not a disk failure: the log waits, and gets its high watermark later; another
+    error is one of the directory.
+    """
+    house = House("/a")
+    disk: Any = SimDisk()
+    house.files = disk
+    disk.make_directories("/a")
+    log = house.log()
+    write_offsets(disk, "/a", HIGH_WATERMARK, {TP: 3})
+    marks = HighWatermarkCheckpoint(disk, house.workers.__getitem__, lambda directory, error: None)
+    for error, failure in ((errno.EMFILE, OutOfDescriptors), (errno.EIO, LogDirFailure)):
+        disk.faults[:] = [Fault(error, "open", HIGH_WATERMARK)]
+        with pytest.raises(failure):
+            marks.start(log)
+    disk.faults.clear()
+    marks.start(log)
+    assert log.high_watermark == 3

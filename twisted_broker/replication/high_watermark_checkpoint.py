@@ -30,7 +30,12 @@ from twisted_broker.log.checkpoints import (
     read_offsets,
     write_offsets,
 )
-from twisted_broker.log.errors import CheckpointError
+from twisted_broker.log.errors import (
+    CheckpointError,
+    LogDirFailure,
+    OutOfDescriptors,
+    is_out_of_descriptors,
+)
 from twisted_broker.topic_names import METADATA_TOPIC
 
 if TYPE_CHECKING:
@@ -60,7 +65,9 @@ class HighWatermarkCheckpoint:
         self._written: dict[str, dict[TopicPartition, int]] = {}
 
     def start(self, log: Log) -> None:
-        """Gives a log that was just opened its high watermark."""
+        """Gives a log that was just opened its high watermark. OutOfDescriptors: not yet;
+        LogDirFailure.
+        """
         directory = posixpath.dirname(log.directory)
         if directory not in self._loaded:
             self._loaded[directory] = self._read(directory)
@@ -76,6 +83,10 @@ class HighWatermarkCheckpoint:
             # Not fatal: a high watermark that begins too low grows again with the next fetches.
             _logger.warn("{error}; high watermarks begin at the log start offsets", error=error)
             return {}
+        except OSError as error:
+            if is_out_of_descriptors(error):
+                raise OutOfDescriptors(directory, error) from error
+            raise LogDirFailure(directory, error) from error
 
     def write(self, logs: Iterable[Log], metadata_end: int) -> None:
         """Begins to write those that changed since the last time. `metadata_end`: the offset

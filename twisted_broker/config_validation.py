@@ -1,5 +1,5 @@
-"""Settings that are good one by one and wrong together, and the addresses of controllers: said
-before anything is opened.
+"""Settings that are valid alone and contradict each other, and the addresses of controllers:
+checked before anything is opened.
 
 1. What Kafka refuses to start with is refused here, in one line that names a setting and what would
    be accepted.

@@ -6,7 +6,7 @@
 3. Connections never take the descriptors that segments need: a flood of them must not look like a
    failing disk (`net/connection_limits.py`).
 4. The first SIGTERM, SIGINT or SIGHUP begins an orderly stop; the next ones hasten it. A process
-   that was started to outlive its terminal (`nohup`: SIGHUP is ignored) goes on ignoring it.
+   that was started to outlive its terminal (`nohup`: SIGHUP is ignored) continues to ignore it.
 5. Time is monotonic: the reactor's `seconds` becomes `time.monotonic`, so that a step of the wall
    clock moves no timer.
 
@@ -212,7 +212,7 @@ def makeService(options: Options) -> Any:
 
 
 def _take_signals(reactor: Any, skip_handover: Callable[[], None]) -> None:
-    """From now on the signals that ask for a stop call `skip_handover`, in the reactor's thread."""
+    """From now on the stop signals call `skip_handover`, in the reactor's thread."""
     for each in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         if signal.getsignal(each) is not signal.SIG_IGN:
             signal.signal(each, lambda number, frame: reactor.callFromThread(skip_handover))

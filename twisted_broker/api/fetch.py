@@ -77,8 +77,8 @@ _HINTED = frozenset({ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_E
 
 
 async def fetch(context: RequestContext, request: FetchRequest) -> FetchResponse:
-    """Answers when `min_bytes` are there, a partition has an error or news, or after
-    `max_wait_ms`.
+    """Answers when `min_bytes` are there, a partition has an error, a diverging epoch or a
+    preferred replica, or after `max_wait_ms`.
     """
     replicas = context.broker.replica_manager
     assert replicas is not None

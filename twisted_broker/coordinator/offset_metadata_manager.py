@@ -74,7 +74,7 @@ class OffsetToCommit:
 
 @dataclass(frozen=True, slots=True)
 class CommitRequest:
-    """`retention_ms` is what old clients may ask for (OffsetCommit v2-4), -1 for the broker's
+    """`retention_ms` is what old clients may send (OffsetCommit v2-4), -1 for the broker's
     setting.
     """
 

@@ -165,7 +165,7 @@ class Durability:
         """What must run on the disk worker so that all below `upto` is durable. It opens the files
         itself: no thread shares a descriptor.
 
-        `without_indexes` leaves out those of offsets and times: what is lost of them is made anew.
+        `without_indexes` leaves out those of offsets and times: what is lost of them is rebuilt.
         """
         paths = self._paths(upto, without_indexes)
         files, directory = self._segments.pool.files, self._segments.directory

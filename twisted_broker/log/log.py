@@ -265,7 +265,7 @@ class Log:
         """Batches from the one that holds `offset` on, up to `upto` (the log end), about
         `max_bytes` of one segment.
 
-        With `min_one_message` a first batch beyond `max_bytes` comes whole; else it is cut short
+        With `min_one_message` a first batch beyond `max_bytes` comes whole; else it is truncated
         (`first_entry_incomplete`). BrokerError OFFSET_OUT_OF_RANGE. The slice must be released.
         """
         segments = self.segments
@@ -673,7 +673,7 @@ class Log:
         worker. OSError.
 
         When that has run, records, epochs, transactions and producers are durable; `release_files`
-        comes last. Indexes are not synced: lost ones are made anew. With the recovery point at the
+        comes last. Indexes are not synced: lost ones are rebuilt. With the recovery point at the
         end nothing needs to be done: an epoch that began since has no records.
         """
         if self.failed is not None:

@@ -404,7 +404,7 @@ class LogSegment:
         return self.log, self.offset_index.file, self.time_index.file, self.txn_index.file
 
     def own_files(self) -> tuple[SegmentFile, ...]:
-        """Those that cannot be made anew from others."""
+        """Those that cannot be rebuilt from others."""
         return self.log, self.txn_index.file
 
     def close(self) -> None:

@@ -13,7 +13,7 @@ from twisted_broker.wire.primitives import NULL_UUID
 
 FRESH: Any = (
     object()
-)  # stands for a default made anew for each message: an empty list, a struct of defaults
+)  # stands for a default created for each message: an empty list, a struct of defaults
 NEWEST = 32767
 
 

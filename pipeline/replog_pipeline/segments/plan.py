@@ -53,7 +53,7 @@ def plan(
 
 
 def narrowed(seen: View, start: Offsets, end: Offsets) -> View:
-    """The view between the offsets that were asked for. PipelineError when it has not got them."""
+    """The view between the requested offsets. PipelineError when it has not got them."""
     key = seen.folder.topic, seen.folder.partition
     first, last = start.get(key, seen.start), end.get(key, seen.end)
     if first < seen.start:

@@ -523,7 +523,7 @@ class Fetcher:
         error: ErrorCode,
         errors: list[TopicPartition],
     ) -> None:
-        """FENCED fails the partition until the controller's news; RETRY goes into `errors`; STALE
+        """FENCED fails the partition until the metadata changes; RETRY goes into `errors`; STALE
         changes nothing.
         """
         if outcome is FetchOutcome.FENCED:

@@ -242,7 +242,7 @@ class RemoteLeaderEndPoint:
                 continue
             for data in topic.partitions:
                 name = TopicPartition(topic_name, data.partition_index)
-                # Requested anew under another topic id meanwhile: the answer is of the deleted
+                # Requested again under another topic id meanwhile: the answer is of the deleted
                 # topic.
                 if name in current and current[name].topic_id == topic_id:
                     answers[name] = _fetched_partition(data)

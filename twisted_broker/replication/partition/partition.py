@@ -11,14 +11,14 @@ Owns its role, its in-sync replicas and what moves its high watermark.
                     IsrChanged, or as it was, or again <-- alter_partition_answered <---------'
 
 1. A leader is in its own ISR; a follower's ISR is empty. Leader epochs and partition epochs
-   only grow; older news changes nothing.
+   only grow; older metadata changes nothing.
 2. The high watermark moves forward only, to the least log end of the maximal ISR and of those about
    to join it, and not at all while the ISR is below the minimum (RL 2.3).
 3. At most one ISR change is on its way (RL 2.5): while it is, nothing else is proposed. A follower
    joins when its log end reached the high watermark and the start of the leader epoch; it leaves
    when it was not caught up for `replica.lag.time.max.ms`, but never while it is at the leader's
    end. The leader itself never leaves.
-4. Nobody else writes its state. What happened is emitted: `listeners` hear of it at once, its
+4. Nobody else writes its state. What happened is emitted: `listeners` are called at once, its
    effects run later, from the queue `events`; nothing else outside is touched. Times are
    arguments: `now_ms` monotonic, `wall_ms` the calendar's.
 
@@ -183,13 +183,13 @@ class Partition:
 
     # what happens
     def emit(self, event: Event) -> None:
-        """Its listeners hear of it now; its effects run from the queue."""
+        """Its listeners are called now; its effects run from the queue."""
         if self.listeners:
             self._notify_listeners()
         self.events.append(event)
 
     def subscribe(self, listener: PartitionListener) -> None:
-        """It hears of fetches, and of the next change: once."""
+        """It is called for fetches, and once for the next change."""
         self.listeners += (listener,)
 
     def unsubscribe(self, listener: PartitionListener) -> None:
@@ -209,7 +209,7 @@ class Partition:
     def make_leader(self, state: PartitionRegistration, log: Log, now_ms: int) -> bool:
         """RL 2.2.
 
-        True when this broker did not lead it before. Older news (by partition epoch) changes
+        True when this broker did not lead it before. An older record (by partition epoch) changes
         nothing.
         """
         if state.partition_epoch < self.partition_epoch:
@@ -272,7 +272,7 @@ class Partition:
 
     def fail(self, reason: str) -> None:
         """Its directory is offline, or an effect on it raised: it answers KAFKA_STORAGE_ERROR
-        until the broker starts anew.
+        until the broker restarts.
         """
         if not self.offline:
             self.offline = True

@@ -59,4 +59,5 @@ def repair(node: SimNode) -> None:
     """Nothing fails or is slow any more."""
     node.disk.faults.clear()
     node.disk.crash_at = None
+    node.disk.capacity_bytes = None
     node.disk_delay_ms = QUICK_DISK_MS

@@ -1,6 +1,6 @@
 """The steps of a scenario on machines, network and disks, and the passing of time.
 
-Owns the lines that start, kill, pause and cut off. Not here: the facts that must hold then
+Owns the lines that start, kill, pause and separate. Not here: the facts that must hold then
 (`facts`).
 """
 

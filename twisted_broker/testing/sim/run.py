@@ -24,6 +24,7 @@ from twisted_broker.testing.checks.clients import ClientChecker
 from twisted_broker.testing.checks.cluster import ClusterChecker
 from twisted_broker.testing.checks.committed_state import Violation
 from twisted_broker.testing.checks.end_state import what_is_missing
+from twisted_broker.testing.checks.groups import GroupChecker
 from twisted_broker.testing.faults.base import partitions
 from twisted_broker.testing.sim.admin import Admin
 from twisted_broker.testing.sim.client_notes import Notes
@@ -31,6 +32,7 @@ from twisted_broker.testing.sim.cluster import SimCluster
 from twisted_broker.testing.sim.consumer import Consumer
 from twisted_broker.testing.sim.fault_schedule import Faults
 from twisted_broker.testing.sim.image_counts import ImageCounts
+from twisted_broker.testing.sim.member import Member
 from twisted_broker.testing.sim.node import CLIENT_PORT, SimNode
 from twisted_broker.testing.sim.options import Options
 from twisted_broker.testing.sim.probes import Probes
@@ -67,6 +69,7 @@ class Run:
         self.notes = Notes()
         self.notes.refused = self.reach.answer
         self.clients = ClientChecker(self.checker, self.notes)
+        self.groups = GroupChecker(self.checker, self.notes, self.reach.count)
         self._running: list[Any] = []
         self._operated = 0.0
 
@@ -119,8 +122,18 @@ class Run:
             )
             for number, partition in enumerate(places)
         ]
+        self.members = [
+            Member(
+                *self._client_machine(f"m{number}"),
+                self.notes,
+                [place for place in places if place.topic not in by_id],
+            )
+            for number in range(self.options.members)
+        ]
         for client in (self.admin, *self.producers, *self.consumers):
             client.actor = self.schedule.actor(client.name)
+        for member in self.members:
+            self._go(member.main())
         self._go(self.admin.work(self.options))
         for producer in self.producers:
             self._go(producer.main())
@@ -151,6 +164,8 @@ class Run:
         self._await_progress_of_producers()
         for producer in self.producers:
             producer.stopped = True
+        for member in self.members:
+            member.commits = False
         self.admin.stopped = True
         missing = self._await_steady_state()
         if missing:
@@ -221,7 +236,7 @@ class Run:
                 for path in [f"{path}/{name}" for path in paths for name in refused]:
                     if node.disk.is_directory(path):
                         self.reach.count("replica made anew by hand")
-                        node.disk.remove_tree(path)
+                        node.disk.lose(path)
                 return  # the schedule starts it again
 
     def _is_led_elsewhere(self, node: SimNode, partition: Partition) -> bool:

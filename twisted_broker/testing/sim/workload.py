@@ -55,6 +55,7 @@ def _broker_settings(random: Random) -> dict[str, str]:
         "log.flush.offset.checkpoint.interval.ms": str(random.choice((1000, 5000, 60000))),
         "log.flush.start.offset.checkpoint.interval.ms": str(random.choice((1000, 5000, 60000))),
         "replica.high.watermark.checkpoint.interval.ms": str(random.choice((500, 2000, 5000))),
+        "group.min.session.timeout.ms": "1000",
         "num.replica.fetchers": str(random.choice((1, 1, 2))),
     }
     choices: list[tuple[float, str, tuple[int, ...]]] = [

@@ -48,7 +48,7 @@ def command(directories: Sequence[str], topics: str, upto: str, as_json: bool, q
 
 
 def print_result(result: CompareResult) -> None:
-    """For people. A remark that holds for many partitions of a topic is told once."""
+    """For people. A remark that holds for many partitions of a topic is shown once."""
     alike: dict[tuple[str, str], list[int]] = {}
     for partition in result.partitions:
         for remark in partition.remarks:

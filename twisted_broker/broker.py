@@ -35,7 +35,7 @@ from twisted_broker.cluster.metadata_check import MetadataDamage, recover_hint
 from twisted_broker.config import BrokerConfig, LiveConfig
 from twisted_broker.interfaces import IDelayedCall, Runtime, TopicPartition
 from twisted_broker.log.errors import CheckpointError, LogDirFailure
-from twisted_broker.log.log_directory import LogDirMismatch
+from twisted_broker.log.log_directory import LOCK, LogDirMismatch
 from twisted_broker.log.log_manager import LogManager
 from twisted_broker.log.meta_properties import read_meta_properties
 from twisted_broker.net.client import BrokerConnection
@@ -65,6 +65,7 @@ if TYPE_CHECKING:
     from twisted_broker.cluster.controller import Controller
     from twisted_broker.cluster.directory_assignments import DirectoryAssignments
     from twisted_broker.cluster.forwarding_manager import ForwardingManager
+    from twisted_broker.cluster.metadata_check import Applied
     from twisted_broker.cluster.metadata_copy import MetadataCopy
     from twisted_broker.cluster.observer import MetadataObserver
     from twisted_broker.coordinator.group_coordinator import GroupCoordinator
@@ -125,6 +126,8 @@ class Broker:
         self.runtime = runtime
         self.plan: ListenerPlan = plan_listeners(config)
         self._is_formatted = False
+        # before this process takes the lock: whether any did on what `kafka-storage format` made
+        self._was_started = runtime.files.exists(posixpath.join(self.metadata_directory, LOCK))
         self.cluster_id = self._cluster_id(cluster_id)
         self.log_manager = LogManager(
             runtime,
@@ -195,9 +198,24 @@ class Broker:
                     )
                 self._is_formatted = True
                 return found.cluster_id
+        if wanted is None:
+            self._check_unnamed()
         if wanted is None and "controller" not in self.roles:
             return ""
         return wanted or _new_cluster_id(self.runtime)
+
+    def _check_unnamed(self) -> None:
+        """No directory says which cluster it is of. LogDirMismatch where one holds its metadata."""
+        from twisted_broker.cluster.metadata_check import DIRECTORY_NAME, holds_records
+
+        for path in {*self.config.log_directories, self.metadata_directory}:
+            directory = posixpath.join(path, DIRECTORY_NAME)
+            if holds_records(self.runtime.files, directory):
+                raise LogDirMismatch(
+                    f"{directory} holds a cluster's metadata, but {path}/meta.properties, which "
+                    "says which, is missing: put it back, or name the cluster with --cluster-id "
+                    "(another node's meta.properties has it)"
+                )
 
     async def _adopt_cluster_id(self) -> None:
         """A new broker belongs to the cluster of its controller."""
@@ -269,6 +287,8 @@ class Broker:
             self.metadata_directory,
             self.cluster_id,
             is_new=not self._is_formatted,
+            was_started=self._was_started,
+            others=self.config.log_directories,
         )
 
     async def _start_controller(self) -> None:
@@ -285,6 +305,7 @@ class Broker:
             directory,
             self.config.node_id,
             self.runtime.wall_ms,
+            applied=self._applied(),
         )
         controller = self._controller = Controller(
             self.cluster_id,
@@ -292,6 +313,7 @@ class Broker:
             self.config,
             open_log,
             lambda error: self._on_fatal(f"the metadata log failed: {error}"),
+            self._check_image,
         )
         self.parts = self._make_parts(SUPPORTED_FEATURES)
         self._undo.append(self._stop_controller)
@@ -299,6 +321,21 @@ class Broker:
             await self._listen(endpoint, is_controller=True) for endpoint in self.plan.controller
         ]
         await controller.start([Endpoint(each.name, each.host, each.port) for each in found])
+
+    def _applied(self) -> Applied:
+        """How far this node is known to have applied the metadata."""
+        from twisted_broker.cluster.metadata_check import read_applied
+
+        online = self.log_manager.directories.online()
+        return read_applied(self.runtime.files, [each.path for each in online])
+
+    def _check_image(self, image: MetadataImage) -> None:
+        """What the own controller's metadata says, before it leads. MetadataDamage where it is
+        older than this node's logs.
+        """
+        from twisted_broker.cluster.metadata_check import check_logs
+
+        check_logs(image, self.log_manager)
 
     @property
     def metadata_directory(self) -> str:
@@ -435,6 +472,7 @@ class Broker:
                 runtime.random.getrandbits(128),
                 lambda error: self._copy_failed(path, error),
                 lambda text: _logger.warn("{text}", text=text),
+                self._applied(),
             )
         except OSError as error:
             self.log_manager.directories.fail(path, error)

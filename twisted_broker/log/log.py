@@ -196,18 +196,8 @@ class Log:
         return self.segments.log_end_offset
 
     @property
-    def log_end(self) -> LogOffsetMetadata:
-        """The log end with its place."""
-        return self.segments.log_end
-
-    @property
     def high_watermark(self) -> int:
         return self.watermarks.high_watermark
-
-    @property
-    def high_watermark_metadata(self) -> LogOffsetMetadata:
-        """The high watermark with its place."""
-        return self.watermarks.high_watermark_metadata
 
     def set_high_watermark(self, metadata: LogOffsetMetadata | int) -> None:
         """Moves the high watermark, into [log start, log end].
@@ -220,30 +210,6 @@ class Log:
     def last_stable_offset(self) -> int:
         """Below it every transaction is decided."""
         return self.watermarks.last_stable_offset
-
-    @property
-    def last_stable_metadata(self) -> LogOffsetMetadata:
-        """The last stable offset with its place."""
-        return self.watermarks.last_stable_metadata
-
-    @property
-    def recovery_point(self) -> int:
-        """Below it all is synced."""
-        return self.durability.recovery_point
-
-    @property
-    def awaiting_sync(self) -> LogOffsetMetadata | None:
-        """The first record whose append waits for a sync (`flush.messages`), if any does."""
-        return self.durability.awaiting_sync
-
-    @property
-    def acknowledgeable_end(self) -> LogOffsetMetadata:
-        """The log end, but for records whose append waits for a sync."""
-        return self.durability.acknowledgeable_end
-
-    def when_synced(self, offset: int, call: Callable[[], None]) -> None:
-        """Calls when no append below `offset` waits for a sync, perhaps at once."""
-        self.durability.when_synced(offset, call)
 
     def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
         """(epoch, end offset) of the largest epoch at or below the one given, (-1, -1) when it
@@ -716,7 +682,7 @@ class Log:
         if active.become_inactive():
             self.durability.rewritten_from(active.base_offset)
         self.producers.take_snapshot()
-        if self.recovery_point >= self.log_end_offset:
+        if self.durability.recovery_point >= self.log_end_offset:
             return _nothing
         return self.durability.sync_job(self.log_end_offset + 1, without_indexes=True)
 

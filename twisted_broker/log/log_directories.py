@@ -126,8 +126,11 @@ class LogDirectories:
         directory: LogDirectory,
         job: Callable[[], object],
         again: Callable[[], None] | None = None,
+        then: Callable[[], None] | None = None,
     ) -> None:
-        """`again` is called a little later where descriptors were short."""
+        """`again` is called a little later where descriptors were short, `then` when it is
+        done.
+        """
 
         def done(_: object, error: BaseException | None) -> None:
             # A file that is gone was deleted with its log meanwhile.
@@ -139,6 +142,8 @@ class LogDirectories:
                 _logger.error(
                     "a disk job of {path} failed: {error!r}", path=directory.path, error=error
                 )
+            elif error is None and then is not None:
+                then()
 
         if directory.failed is None:
             directory.disk.submit(job, done)

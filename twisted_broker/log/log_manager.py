@@ -47,6 +47,11 @@ _logger = Logger()
 _LONGEST_NAME = 255
 # 35 years: Kafka writes "never" as 2^63-1, which no timer of the reactor takes.
 _NEVER_MS = 2**40
+_NAME_SYNC_SECONDS = 1.0
+"""How long after the making of a log its topic id is synced. The syncs of a thousand logs would
+compete with their making, and with the clients that ask for them at once; the system writes records
+back on its own after 5 s at the earliest, and a sync of the log comes with its topic id anyway.
+"""
 
 
 class LogListener(Protocol):
@@ -276,14 +281,39 @@ class LogManager:
         # One job writes the ids of all that are made in this turn.
         if len(directory.without_id) == 1:
             self._submit_topic_ids(directory)
+        self._sync_names_soon(directory)
         return log
+
+    def _sync_names_soon(
+        self, directory: LogDirectory, seconds: float = _NAME_SYNC_SECONDS
+    ) -> None:
+        if not directory.is_name_sync_due:
+            directory.is_name_sync_due = True
+            self.directories.call_later(seconds, lambda: self._submit_name_sync(directory))
+
+    def _submit_name_sync(self, directory: LogDirectory) -> None:
+        directory.is_name_sync_due = False
+        self.directories.submit(
+            directory,
+            directory.sync_names,
+            lambda: self._submit_name_sync(directory),
+            lambda: self._sync_more_names(directory),
+        )
+
+    def _sync_more_names(self, directory: LogDirectory) -> None:
+        if directory.unsynced_names:
+            self._sync_names_soon(directory, 0)
 
     def _submit_topic_ids(self, directory: LogDirectory) -> None:
         self.directories.submit(
             directory,
             directory.write_topic_ids,
-            lambda: self._submit_topic_ids(directory),
+            lambda: self._write_topic_ids_again(directory),
         )
+
+    def _write_topic_ids_again(self, directory: LogDirectory) -> None:
+        self._submit_topic_ids(directory)
+        self._sync_names_soon(directory)  # the sync that was due may have been before this
 
     def _give_id(self, log: Log, topic_id: bytes) -> None:
         """Writes the id of a log that had none (made by an old broker)."""
@@ -374,7 +404,9 @@ class LogManager:
             self._checkpoint_recovery_points(directory)
 
     def _checkpoint_recovery_points(self, directory: LogDirectory) -> None:
-        offsets = {log.topic_partition: log.recovery_point for log in self._logs_in(directory)}
+        offsets = {
+            log.topic_partition: log.durability.recovery_point for log in self._logs_in(directory)
+        }
         self.directories.submit(
             directory,
             lambda: checkpoints.write_offsets(

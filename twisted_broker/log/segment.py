@@ -47,6 +47,7 @@ _UNKNOWN_TIMESTAMP = -2
 
 
 def file_name(base_offset: int, suffix: str) -> str:
+    """`00000000000000000042.log`."""
     return f"{base_offset:020d}{suffix}"
 
 

@@ -8,6 +8,8 @@ Owns reading them once and writing them now and then, for leaders and followers 
    values are those of its start.
 3. A directory that cannot be written is reported; the others go on. A checkpoint that cannot be
    read counts as empty.
+4. With the partitions' goes how far the metadata was applied: metadata that ends below it is an
+   older copy (`cluster.metadata_check`). It alone makes no write due.
 
 Source: RL 1.12. Not here: the file's format (`log.checkpoints`).
 """
@@ -22,8 +24,14 @@ from typing import TYPE_CHECKING
 from twisted.logger import Logger
 
 from twisted_broker.interfaces import IDiskWorker, IFileSystem, TopicPartition
-from twisted_broker.log.checkpoints import HIGH_WATERMARK, read_offsets, write_offsets
+from twisted_broker.log.checkpoints import (
+    HIGH_WATERMARK,
+    metadata_rows,
+    read_offsets,
+    write_offsets,
+)
 from twisted_broker.log.errors import CheckpointError
+from twisted_broker.topic_names import METADATA_TOPIC
 
 if TYPE_CHECKING:
     from twisted_broker.log.log import Log
@@ -62,28 +70,34 @@ class HighWatermarkCheckpoint:
 
     def _read(self, directory: str) -> dict[TopicPartition, int]:
         try:
-            return read_offsets(self._files, directory, HIGH_WATERMARK)
+            found = read_offsets(self._files, directory, HIGH_WATERMARK)
+            return {each: offset for each, offset in found.items() if each.topic != METADATA_TOPIC}
         except CheckpointError as error:
             # Not fatal: a high watermark that begins too low grows again with the next fetches.
             _logger.warn("{error}; high watermarks begin at the log start offsets", error=error)
             return {}
 
-    def write(self, logs: Iterable[Log]) -> None:
-        """Begins to write those that changed since the last time."""
+    def write(self, logs: Iterable[Log], metadata_end: int) -> None:
+        """Begins to write those that changed since the last time. `metadata_end`: the offset
+        behind the metadata that was applied, 0 for none.
+        """
         for directory, offsets in self._by_directory(logs).items():
             # One write at a time per directory: what changed meanwhile goes with the next round.
             if directory not in self._writing and self._written.get(directory) != offsets:
-                self._submit(directory, offsets)
+                self._submit(directory, offsets, metadata_end)
 
-    def write_last(self, logs: Iterable[Log]) -> None:
+    def write_last(self, logs: Iterable[Log], metadata_end: int) -> None:
         """Writes all (shutdown): done before anything that is submitted to the workers later."""
         for directory, offsets in self._by_directory(logs).items():
-            self._submit(directory, offsets)
+            self._submit(directory, offsets, metadata_end)
 
-    def _submit(self, directory: str, offsets: dict[TopicPartition, int]) -> None:
+    def _submit(
+        self, directory: str, offsets: dict[TopicPartition, int], metadata_end: int
+    ) -> None:
         self._writing.add(directory)
+        rows = offsets | metadata_rows(metadata_end) if metadata_end else offsets
         self._worker_of(directory).submit(
-            lambda: write_offsets(self._files, directory, HIGH_WATERMARK, offsets),
+            lambda: write_offsets(self._files, directory, HIGH_WATERMARK, rows),
             lambda _, error: self._done(directory, offsets, error),
         )
 

@@ -735,7 +735,7 @@ class ReplicaManager:
 
     def checkpoint_high_watermarks(self) -> None:
         """highwatermark-checkpoint (RL 1.12)."""
-        self._high_watermarks.write(self.logs())
+        self._high_watermarks.write(self.logs(), self._image_source.image.offset + 1)
 
     def shutdown(self) -> None:
         """Stops fetchers and the periodic tasks, answers all that waits as if its time were up,
@@ -759,7 +759,7 @@ class ReplicaManager:
             self._redeliver_call.cancel()
             self._redeliver_call = None
         # Last: nothing moves a high watermark after the drain.
-        self._high_watermarks.write_last(self.logs())
+        self._high_watermarks.write_last(self.logs(), self._image_source.image.offset + 1)
 
 
 def _fired() -> Deferred[None]:

@@ -144,7 +144,7 @@ def array(
     tag: int | None = None,
     ignorable: bool = False,
 ) -> Any:
-    """Of a Struct class, or of one of the functions above: array(int32, "0+")."""
+    """Elements of a Struct class, or of one of the functions above, as in `array(int32, "0+")`."""
     return Field(
         "array",
         versions,

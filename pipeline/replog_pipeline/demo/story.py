@@ -79,6 +79,8 @@ def run(
 
 
 class Story:
+    """The demo, step by step, in `directory`."""
+
     def __init__(self, spark: SparkSession, directory: Path, progress: Progress) -> None:
         self.spark, self.directory, self.progress = spark, directory, progress
         self.first, self.second = (

@@ -566,7 +566,7 @@ class Partition:
             return False
         # With `flush.messages` the leader counts as far as it synced, as its followers do: they ask
         # on when they synced.
-        target = self._least_log_end(log.acknowledgeable_end, now_ms)
+        target = self._least_log_end(log.durability.acknowledgeable_end, now_ms)
         current = watermarks.high_watermark_metadata
         if target.offset > current.offset or (
             target.offset == current.offset and current.on_older_segment(target)
@@ -609,11 +609,8 @@ class Partition:
         log = self.leader_log
         if log is None:
             return self.refusal().code
-        return (
-            _NONE
-            if log.awaiting_sync is None or log.awaiting_sync.offset >= required_offset
-            else None
-        )
+        waits = log.durability.awaiting_sync
+        return _NONE if waits is None or waits.offset >= required_offset else None
 
     # reading
     def end_for(self, isolation: int) -> LogOffsetMetadata:

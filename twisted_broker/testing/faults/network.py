@@ -25,6 +25,7 @@ def partition(injector: FaultInjector, node: SimNode) -> None:
 
 
 def one_way(injector: FaultInjector, node: SimNode) -> None:
+    """Packets between two machines are lost in one direction."""
     other = injector.random.choice(
         [name for name in injector.cluster.nodes if name != node.name] or ["p0"]
     )

@@ -19,6 +19,7 @@ def settings_of(text: str) -> dict[str, str]:
 
 
 def numbers_of(text: str) -> list[int]:
+    """`1 2 3` as a list."""
     return [int(each) for each in text.split()]
 
 

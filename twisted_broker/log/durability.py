@@ -28,6 +28,7 @@ from twisted_broker.log.offset_metadata import LogOffsetMetadata
 from twisted_broker.log.producer_state import ProducerStateManager
 from twisted_broker.log.segments import LogSegments
 from twisted_broker.log.watermarks import Watermarks
+from twisted_broker.wire.errors import BrokerError
 
 
 class Durability:
@@ -88,6 +89,11 @@ class Durability:
         self._sync_waiters: list[tuple[int, Callable[[], None]]] = []
         self._epochs_writing = self._epochs_dirty = False
         self._epochs_version = self._epochs_synced = 0  # a version counts changes
+
+    def detach(self, refusal: BrokerError) -> None:
+        """The log is gone: nobody hears of a sync or a failure any more."""
+        self._fail = lambda error: refusal
+        self._synced = lambda: None
 
     # -- syncs
 

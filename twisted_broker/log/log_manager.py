@@ -307,7 +307,7 @@ class LogManager:
             self.directories.fail(directory.path, error)
             return
         log.segments.close()
-        log.set_failed(FileNotFoundError(f"{topic_partition} was deleted"))
+        log.retire(FileNotFoundError(f"{topic_partition} was deleted"))
         self._checkpoint_soon()
         if suffix == DELETE_SUFFIX:
             self.directories.call_later(

@@ -164,6 +164,10 @@ class Partition:
         self.listeners: tuple[PartitionListener, ...] = ()
         self.history = PartitionHistory()
         self.stats = TopicStats() if stats is None else stats
+        self._make_events()
+
+    def _make_events(self) -> None:
+        """The usual events, once: every append emits one."""
         self._log_end_advanced = LogEndAdvanced(self)
         self.high_watermark_advanced = HighWatermarkAdvanced(self)
 
@@ -268,6 +272,10 @@ class Partition:
         self.isr_state = EMPTY_ISR
         self.remote_replicas = {}
         self.emit(LeadershipLost(self))
+        # Without a log nothing emits them; they name it, and no cycle shall be left
+        # (`garbage_collection.py`). A new role makes them anew.
+        if hasattr(self, "_log_end_advanced"):
+            del self._log_end_advanced, self.high_watermark_advanced
 
     def fail(self, reason: str) -> None:
         """Its directory is offline, or an effect on it raised: it answers KAFKA_STORAGE_ERROR
@@ -282,6 +290,8 @@ class Partition:
     def _apply_registration(
         self, state: PartitionRegistration, isr: frozenset[int], leader_recovery_state: int
     ) -> None:
+        if not hasattr(self, "_log_end_advanced"):
+            self._make_events()
         self.replicas, self.adding, self.removing = state.replicas, state.adding, state.removing
         known = self.remote_replicas
         self.remote_replicas = {

@@ -336,7 +336,7 @@ class Dispatcher:
         # The usual answers first: Deferred is an abstract base class, whose `isinstance` costs
         # as much as five calls.
         if outcome.__class__ is bytes or outcome.__class__ is list:
-            return outcome  # type: ignore[no-any-return]
+            return outcome
         if isinstance(outcome, Deferred):
             response = SuspendedResponse(self, connection, served, context, request, steps)
             response.wait(outcome)

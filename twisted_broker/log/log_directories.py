@@ -55,7 +55,8 @@ class LogDirectories:
             )
             for path in known
         }
-        self._delayed: set[IDelayedCall] = set()
+        self._delayed: dict[int, IDelayedCall] = {}
+        self._delayed_count = 0
         self._warned_ms: int | None = None
 
     def _warn(self, text: str) -> None:
@@ -150,33 +151,38 @@ class LogDirectories:
 
     def call_later(self, delay: float, call: Callable[[], None]) -> None:
         """Calls after `delay` seconds unless the broker stops before."""
+        # By number: a timer that its own call names is a cycle.
+        self._delayed_count += 1
+        self._delayed[self._delayed_count] = self._runtime.clock.callLater(
+            delay, self._due, self._delayed_count, call
+        )
 
-        def due() -> None:
-            self._delayed.discard(timer)
-            call()
-
-        timer = self._runtime.clock.callLater(delay, due)
-        self._delayed.add(timer)
+    def _due(self, number: int, call: Callable[[], None]) -> None:
+        del self._delayed[number]
+        call()
 
     def cancel_delayed(self) -> None:
         """Nothing that `call_later` was given is called any more."""
-        for timer in self._delayed:
+        for timer in self._delayed.values():
             timer.cancel()
         self._delayed.clear()
 
     def remover(self, directory: LogDirectory, delay: float) -> Callable[[list[str]], None]:
         """Takes files that are renamed `.deleted`: they go after `delay` seconds."""
+        return lambda paths: self.call_later(delay, lambda: self._submit_removal(directory, paths))
+
+    def _submit_removal(self, directory: LogDirectory, paths: list[str]) -> None:
+        self.submit(
+            directory,
+            lambda: self._remove(paths),
+            lambda: self._submit_removal(directory, paths),
+        )
+
+    def _remove(self, paths: list[str]) -> None:
         files = self._runtime.files
-
-        def remove(paths: list[str]) -> None:
-            for path in paths:
-                if files.exists(path):
-                    files.remove(path)
-
-        def submit(paths: list[str]) -> None:
-            self.submit(directory, lambda: remove(paths), lambda: submit(paths))
-
-        return lambda paths: self.call_later(delay, lambda: submit(paths))
+        for path in paths:
+            if files.exists(path):
+                files.remove(path)
 
     def remove_tree(self, directory: LogDirectory, path: str) -> None:
         self.submit(

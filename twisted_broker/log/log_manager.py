@@ -358,7 +358,7 @@ class LogManager:
             return
         log.segments.close()
         # A job or a read that still holds the log finds it failed, and creates no new file.
-        log.set_failed(FileNotFoundError(f"{topic_partition} was deleted"))
+        log.retire(FileNotFoundError(f"{topic_partition} was deleted"))
         self._checkpoint_soon()
         if suffix == DELETE_SUFFIX:
             self.directories.call_later(

@@ -30,7 +30,11 @@ _AGAIN_SECONDS, _WARN_AGAIN_MS = 1.0, 60_000
 
 
 class LogDirectories:
-    """`paths` as in `log.dirs`; `most_files`: how many segment files all of them keep open."""
+    """`paths` as in `log.dirs`; `most_files`: how many segment files all of them keep open.
+
+    `metadata_path`: where the metadata log is; `metadata_alone`, when it is none of `paths`. That
+    one is locked and formatted like the others, and holds no partition.
+    """
 
     def __init__(
         self,
@@ -38,6 +42,7 @@ class LogDirectories:
         paths: Iterable[str],
         most_files: int,
         failed: Callable[[LogDirectory, OSError], None],
+        metadata_path: str = "",
     ) -> None:
         self._runtime, self._failed = runtime, failed
         known = list(dict.fromkeys(posixpath.normpath(path) for path in paths))
@@ -55,6 +60,12 @@ class LogDirectories:
             )
             for path in known
         }
+        self.metadata_alone: LogDirectory | None = None
+        if metadata_path and posixpath.normpath(metadata_path) not in self.by_path:
+            path = posixpath.normpath(metadata_path)
+            self.metadata_alone = LogDirectory(
+                runtime.files, path, runtime.disk(path), 0, runtime.random, self._warn
+            )
         self._delayed: dict[int, IDelayedCall] = {}
         self._delayed_count = 0
         self._warned_ms: int | None = None
@@ -71,9 +82,19 @@ class LogDirectories:
     def of(self, log: Log) -> LogDirectory:
         return self.by_path[posixpath.dirname(log.directory)]
 
+    def claimed(self) -> list[LogDirectory]:
+        """All that are locked and formatted."""
+        alone = self.metadata_alone
+        return [*self.by_path.values(), *([] if alone is None else [alone])]
+
+    def at(self, path: str) -> LogDirectory:
+        """The log directory with this path, that of the metadata included."""
+        alone = self.metadata_alone
+        return alone if alone is not None and alone.path == path else self.by_path[path]
+
     def worker(self, path: str) -> IDiskWorker:
         """The disk worker of a log directory."""
-        return self.by_path[path].disk
+        return self.at(path).disk
 
     def descriptors(self) -> int:
         """What open segments take, or may take."""
@@ -97,7 +118,7 @@ class LogDirectories:
 
     def fail(self, path: str, error: OSError) -> None:
         """Takes a directory and its logs offline, for good; not where descriptors are short."""
-        directory = self.by_path[path]
+        directory = self.at(path)
         if directory.failed is not None:
             return
         if is_out_of_descriptors(error):
@@ -107,7 +128,8 @@ class LogDirectories:
         _logger.error(
             "log directory {path} is offline until a restart: {error}", path=path, error=error
         )
-        self._failed(directory, error)
+        if directory is not self.metadata_alone:
+            self._failed(directory, error)
 
     def _warn_out_of_descriptors(self, path: str, error: OSError) -> None:
         now_ms = self._runtime.now_ms()

@@ -591,7 +591,7 @@ def test_a_fetch_of_many_partitions_is_read_in_slices_under_one_limit() -> None:
         )
         turns = house.broker._turns
         before, waits = turns.next_turn, []
-        turns_of = SimpleNamespace(next_turn=lambda: waits.append(1) or before())  # noqa: B023
+        turns_of: Any = SimpleNamespace(next_turn=lambda: waits.append(1) or before())  # noqa: B023
         house.broker.parts.turns = turns_of
         found = house.ask(request, 11).responses[0].partitions
         house.broker.parts.turns = turns

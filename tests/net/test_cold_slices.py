@@ -49,7 +49,7 @@ class Sending:
         self.pool = OpenFiles(self.disk, reader=self.worker)
         self.file = SegmentFile(self.pool, "/d/log")
         self.sent = bytearray()
-        self.broken: list[Exception] = []
+        self.failures: list[Exception] = []
         network: Any = SimpleNamespace(send_slice=copy_slice)
         runtime: Any = SimpleNamespace(network=network, clock=self.clock)
         transport: Any = SimpleNamespace(write=self.sent.extend)
@@ -57,6 +57,9 @@ class Sending:
 
     def resumeProducing(self) -> None:
         self.queue.resume()
+
+    def broken(self, reason: Exception) -> None:
+        self.failures.append(reason)
 
     def send(self) -> None:
         self.queue.send([b"head", FileSlice(self.file, 0, LENGTH), b"tail"])
@@ -115,13 +118,11 @@ def test_a_connection_that_ends_meanwhile_gives_the_file_back() -> None:
 
 def test_a_read_that_fails_ends_the_connection() -> None:
     sending = Sending()
-    failures: list[Exception] = []
-    sending.broken = failures.append  # type: ignore[assignment]
     sending.disk.evict()
     sending.send()
     sending.disk.faults.append(Fault(errno.EIO, "read"))
     sending.run()
-    assert [type(each) for each in failures] == [OSError] and sending.sent == b"head"
+    assert [type(each) for each in sending.failures] == [OSError] and sending.sent == b"head"
 
 
 def test_what_is_dropped_again_at_once_is_sent_all_the_same() -> None:
@@ -129,7 +130,7 @@ def test_what_is_dropped_again_at_once_is_sent_all_the_same() -> None:
     sending = Sending()
     sending.disk.evict()
     read = sending.disk.read
-    sending.disk.read = lambda *where: (read(*where), sending.disk.evict())[0]  # type: ignore[method-assign]
+    sending.disk.read = lambda *where: (read(*where), sending.disk.evict())[0]
     sending.send()
     sending.run()
     assert sending.sent == sending.whole
@@ -153,7 +154,7 @@ def test_a_real_disk_says_what_is_in_memory(tmp_path: Path) -> None:
     segment = SegmentFile(pool, str(tmp_path / "f"))
     done: list[object] = []
     segment.load(0, 1 << 20, done.append)
-    pool.reader._clock.advance(0)  # type: ignore[union-attr]
+    pool.reader._clock.advance(0)
     assert done == [None] and file.is_resident(0, 1 << 20)
     assert file.read_resident(5, 7) == content[5:12]
     assert file.read_resident((1 << 20) - 5, 10) is None  # beyond the end: no more is known
@@ -206,7 +207,7 @@ def test_others_are_served_while_a_disk_stalls(size: int) -> None:
     disk.sync_all()
     disk.evict(".log")
     # The header of the first batch is looked at where the request is served; what follows is not.
-    disk.read("/x", disk.nodes["/data/t-0/00000000000000000000.log"], 0, 1)  # type: ignore[arg-type]
+    disk.read("/x", disk.nodes["/data/t-0/00000000000000000000.log"], 0, 1)
     for each in workers:
         each.stalled = True
     disk.blocked.clear()

@@ -279,7 +279,7 @@ def test_a_voter_that_is_cut_off_contradicts_nothing(
     """
     member = in_a_later_epoch(fixture)
     voter = StaleVoter(fixture, voters, leads)
-    fixture.pass_time(60.0)
+    fixture.pass_time(20.0)
     assert member.ended == [] and voter.asked > 10
     voter.stop()
     fixture.join(7)
@@ -290,13 +290,13 @@ def test_a_voter_that_is_cut_off_contradicts_nothing(
 def test_a_quorum_of_one_that_leads_an_older_epoch_is_heard_first(
     fixture: ControllerFixture,
 ) -> None:
-    """Invariant 5: an hour of silence between two answers is no evidence."""
+    """Invariant 5: a minute of silence between two answers is no evidence."""
     member = in_a_later_epoch(fixture)
     StaleVoter(fixture, [1], True)
     fixture.pass_time(3.0)
     fixture.factory.close_all()
     fixture.port.stopListening()
-    fixture.pass_time(3600.0)
+    fixture.pass_time(60.0)
     fixture.serve()
     fixture.pass_time(3.0)
     assert member.ended == []

@@ -19,8 +19,9 @@ from typing import TextIO
 from twisted.logger import globalLogBeginner
 
 from twisted_broker.testing.checks.committed_state import Violation
+from twisted_broker.testing.sim.fault_schedule import WANTED
 from twisted_broker.testing.sim.options import Options, options_of
-from twisted_broker.testing.sim.reach import Total
+from twisted_broker.testing.sim.reach import ENOUGH_SEEDS, Total
 from twisted_broker.testing.sim.run import Run
 
 
@@ -96,10 +97,10 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: list[str] | None = None, out: TextIO = sys.stdout) -> int:
-    """The command. 1 when a seed failed."""
+    """The command. 1 when a seed failed, or many seeds did not reach a kind."""
     chosen = _parser().parse_args(arguments)
     globalLogBeginner.beginLoggingTo([], redirectStandardIO=False, discardBuffer=True)
-    failed, total = [], Total()
+    failed, total = [], Total(WANTED)
     for seed in range(chosen.first, chosen.first + chosen.seeds):
         verdict = run_seed(seed, chosen.brokers, chosen.trace)
         if chosen.timeless:
@@ -110,11 +111,14 @@ def main(arguments: list[str] | None = None, out: TextIO = sys.stdout) -> int:
         _tell(verdict, chosen.trace, chosen.quiet, out)
     if not chosen.quiet:
         out.write(total.table())
+    missing = total.missing() if chosen.brokers > 2 and total.runs >= ENOUGH_SEEDS else []
+    if missing:
+        out.write(f"NOT REACHED by any seed: {', '.join(missing)}\n")
     out.write(
         f"{chosen.seeds - len(failed)} passed, {len(failed)} "
         f"failed{': ' + ' '.join(map(str, failed)) if failed else ''}\n"
     )
-    return 1 if failed else 0
+    return 1 if failed or missing else 0
 
 
 def _tell(verdict: Verdict, trace: bool, quiet: bool, out: TextIO) -> None:

@@ -20,7 +20,7 @@ from twisted_broker.testing.faults.base import FaultInjector
 from twisted_broker.testing.sim.cluster import SimCluster
 from twisted_broker.testing.sim.node import SimNode
 from twisted_broker.testing.sim.options import Options
-from twisted_broker.testing.sim.reach import Reach
+from twisted_broker.testing.sim.reach import KINDS, Reach
 
 FAULTS: dict[str, Callable[[FaultInjector, SimNode], None]] = {
     "kill": machine.kill,
@@ -48,6 +48,10 @@ FAULTS: dict[str, Callable[[FaultInjector, SimNode], None]] = {
     "handover": triggered.handover,
     "starve": triggered.starve,
 }
+
+
+WANTED: dict[str, str] = KINDS | {f"fault: {name}": "it struck" for name in FAULTS}
+"""What a run of many seeds must have reached."""
 
 
 class Faults:

@@ -84,6 +84,10 @@ KINDS = {
 """Kind -> what it is."""
 
 
+ENOUGH_SEEDS = 150
+"""So many seeds with three brokers reach every kind (measured: see `tests/simulation`)."""
+
+
 class Reach:
     """The counts of one run. `counts`: kind -> how often."""
 

@@ -163,6 +163,8 @@ class Run:
         missing = self._await_steady_state()
         if missing:
             raise Violation(f"not healed {_HEAL_SECONDS} s after the last fault: {missing}")
+        if self.options.liveness and self.checker.truth.unclean_elections:
+            raise Violation("an unclean election, though a core was healthy")
         self.clients.at_the_end()
         if self.checker.broken:
             raise Violation(self.checker.broken)

@@ -129,14 +129,18 @@ def test_sample_values_are_settings():
 
 def test_topic_overrides_are_checked_by_name_and_value():
     """CreateTopics and AlterConfigs refuse what no topic has and what is out of range."""
-    check_topic_overrides([("retention.ms", "-1"), ("cleanup.policy", "compact,delete")])
+    broker = BrokerConfig({})
+    check_topic_overrides({"retention.ms": "-1", "cleanup.policy": "compact,delete"}, broker)
     for name, value in (
         ("retention.hours", "1"),
         ("retention.ms", "-2"),
-        ("min.insync.replicas", None),
+        ("min.insync.replicas", ""),
+        ("min.compaction.lag.ms", str(2**63 - 1)),
     ):
         with pytest.raises(ConfigError, match=name):
-            check_topic_overrides([(name, value)])
+            check_topic_overrides(
+                {name: value}, BrokerConfig({"log.cleaner.max.compaction.lag.ms": "9"})
+            )
 
 
 def test_properties_file_forms():
@@ -180,7 +184,7 @@ def test_broker_id_is_the_older_name_of_node_id():
 @pytest.mark.parametrize(
     ("voters", "words"),
     [
-        ("1@a:9093,2@b:9093", "quorums of several are not served yet"),
+        ("1@a:9093,2@b:9093", "a quorum of several is not supported yet"),
         ("2@b:9093", "this node, 1"),
     ],
 )

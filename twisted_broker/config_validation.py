@@ -1,5 +1,5 @@
-"""Settings that are good one by one and wrong together, and the addresses of controllers: said
-before anything is opened.
+"""Settings that are valid alone and contradict each other, and the addresses of controllers:
+checked before anything is opened.
 
 1. What Kafka refuses to start with is refused here, in one line that names a setting and what would
    be accepted.
@@ -49,7 +49,7 @@ def warnings_for(config: BrokerConfig) -> list[str]:
     return [
         (
             f"broker.heartbeat.interval.ms={interval} is more than half of "
-            f"broker.session.timeout.ms={session}: one late heartbeat fences a broker"
+            f"broker.session.timeout.ms={session}: one late heartbeat fences a broker, lower it"
         )
     ]
 
@@ -80,15 +80,15 @@ def _check_controllers(config: BrokerConfig) -> None:
     if "controller" in config.names("process.roles"):
         return
     if not (voters or servers):
-        raise ConfigError(_BOOTSTRAP, "", "HOST:PORT of a controller, where process.roles has none")
+        raise ConfigError(_BOOTSTRAP, "", "HOST:PORT of a controller: process.roles has none")
     for voter in voters:
         if int(voter.partition("@")[0]) == config.node_id:
             raise ConfigError(
                 _VOTERS,
                 voter,
                 (
-                    f"other nodes than this one, {config.node_id}, where process.roles has no "
-                    "controller"
+                    f"ids of other nodes: this node, {config.node_id}, is no controller "
+                    "(process.roles)"
                 ),
             )
 
@@ -116,9 +116,9 @@ def _check_inter_broker(config: BrokerConfig) -> None:
         raise ConfigError(
             "security.inter.broker.protocol",
             protocol,
-            "nothing beside inter.broker.listener.name: one of the two says it",
+            "no value where inter.broker.listener.name is set: remove one of the two",
         )
     if protocol not in ("", "PLAINTEXT"):
         raise ConfigError(
-            "security.inter.broker.protocol", protocol, "PLAINTEXT: TLS and SASL are not served yet"
+            "security.inter.broker.protocol", protocol, "PLAINTEXT: TLS and SASL are not supported"
         )

@@ -10,9 +10,11 @@ import pytest
 
 from tests.api.test_metadata import create, register_another
 from tests.memory_broker import MemoryBroker
+from twisted_broker.cluster.features import BROKER_FEATURES
 from twisted_broker.config import BROKER_SETTINGS, TOPIC_SETTINGS
 from twisted_broker.wire.errors import ErrorCode
 from twisted_broker.wire.messages import cluster, configs, log_dirs, topics
+from twisted_broker.wire.messages.api_versions import ApiVersionsRequest
 from twisted_broker.wire.messages.producer_ids import InitProducerIdRequest
 
 TOPIC, BROKER, CLIENT_METRICS = 2, 4, 16
@@ -298,6 +300,21 @@ def test_resources_are_listed(house: MemoryBroker) -> None:
     )
 
 
+@pytest.mark.parametrize("version", [3, 4])
+def test_features_that_old_clients_cannot_read_are_left_out(
+    house: MemoryBroker, version: int
+) -> None:
+    """KAFKA-17492: below version 4 a feature whose lowest level is 0 is not named."""
+    asked = ApiVersionsRequest(client_software_name="a", client_software_version="1")
+    found = {
+        each.name: (each.min_version, each.max_version)
+        for each in house.ask(asked, version).supported_features
+    }
+    known = BROKER_FEATURES
+    assert any(low == 0 for low, _ in known.values())
+    assert found == {k: v for k, v in known.items() if version == 4 or v[0] > 0}
+
+
 # log directories and producer ids
 
 
@@ -332,6 +349,24 @@ def test_every_producer_gets_an_id_of_its_own(house: MemoryBroker, version: int)
 
 
 def test_transactions_are_not_served(house: MemoryBroker) -> None:
-    """A transactional id is refused rather than half served."""
+    """A transactional id is refused rather than half served; a refusal carries no epoch."""
     answer = house.ask(InitProducerIdRequest(transactional_id="tx"), 4)
-    assert (answer.error_code, answer.producer_id) == (ErrorCode.INVALID_REQUEST, -1)
+    assert (answer.error_code, answer.producer_id, answer.producer_epoch) == (
+        ErrorCode.INVALID_REQUEST,
+        -1,
+        -1,
+    )
+
+
+@pytest.mark.parametrize("half", [{"producer_id": 5}, {"producer_epoch": 0}])
+@pytest.mark.parametrize("version", [3, 4, 5])
+def test_an_id_without_epoch_is_no_producer(
+    house: MemoryBroker, version: int, half: dict[str, int]
+) -> None:
+    """KIP-360: id and epoch come together or not at all."""
+    answer = house.ask(InitProducerIdRequest(transactional_id=None, **half), version)
+    assert (answer.error_code, answer.producer_id, answer.producer_epoch) == (
+        ErrorCode.INVALID_REQUEST,
+        -1,
+        -1,
+    )

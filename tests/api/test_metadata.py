@@ -275,12 +275,20 @@ def test_partitions_come_in_pages(house: MemoryBroker, limit: int) -> None:
 
 
 def test_pages_of_what_is_not_there(house: MemoryBroker) -> None:
-    """An unknown name has its error; a cursor below 0 or no limit at all is INVALID_REQUEST."""
+    """An unknown name has its error; a cursor below 0, or at a topic that was not asked for, is
+    INVALID_REQUEST; no limit is a limit of 1.
+    """
     page = describe(house, "nope", "b")
     assert [(topic.name, topic.error_code) for topic in page.topics] == [
         ("b", 0),
         ("nope", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
     ]
     assert page.topics[0].partitions[0].eligible_leader_replicas == []
-    for refused in (describe(house, "a", limit=0), describe(house, "a", cursor=("a", -1))):
+    for cursor in (("a", -1), ("b", 0), ("A", 0)):
+        refused = describe(house, "a", cursor=cursor)
         assert [topic.error_code for topic in refused.topics] == [ErrorCode.INVALID_REQUEST]
+    for limit in (0, -1, -(2**31)):
+        page = describe(house, "a", limit=limit)
+        assert [len(topic.partitions) for topic in page.topics] == [1]
+        assert page.next_cursor is not None
+    assert describe(house, cursor=("aa", 7)).topics[0].name == "b"

@@ -179,8 +179,22 @@ def test_refusals(version):
             listed(api, LATEST, version, current_leader_epoch=9).error_code
             == ErrorCode.UNKNOWN_LEADER_EPOCH
         )
+        assert (
+            listed(api, LATEST, version, current_leader_epoch=-2).error_code
+            == ErrorCode.FENCED_LEADER_EPOCH
+        )
     with pytest.raises(BrokerError):
         listed(api, LATEST, version, replica=-3)
+
+
+@pytest.mark.parametrize("timestamp", [-7, -8, -(2**63)])
+@pytest.mark.parametrize("version", [1, 6, 11])
+def test_special_timestamps_that_no_version_knows(version, timestamp):
+    """Below the last special timestamp nothing is searched: UNSUPPORTED_VERSION."""
+    api = made()
+    api.fixture.produce(3)
+    found = listed(api, timestamp, version)
+    assert (found.error_code, found.offset) == (ErrorCode.UNSUPPORTED_VERSION, -1)
 
 
 def test_a_partition_named_twice():
@@ -281,6 +295,7 @@ def test_epoch_refusals():
     assert ended(api, 0, partition=1).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
     assert ended(api, 0, partition=9).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert ended(api, 0, current=2).error_code == ErrorCode.FENCED_LEADER_EPOCH
+    assert ended(api, 0, current=-2).error_code == ErrorCode.FENCED_LEADER_EPOCH
 
 
 # DeleteRecords
@@ -357,9 +372,10 @@ def test_describe_producers():
         topics=[
             TopicRequest(name="t", partition_indexes=[0, 1, 5]),
             TopicRequest(name="secret", partition_indexes=[0]),
+            TopicRequest(name="no topic", partition_indexes=[0]),
         ]
     )
-    first, second = api.now(describe_producers, DescribeProducersResponse, request, 0).topics
+    first, second, third = api.now(describe_producers, DescribeProducersResponse, request, 0).topics
     (producer,) = first.partitions[0].active_producers
     assert (
         producer.producer_id,
@@ -372,6 +388,7 @@ def test_describe_producers():
         ErrorCode.NOT_LEADER_OR_FOLLOWER,
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
     ]
+    assert third.partitions[0].error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
     assert (second.partitions[0].error_code, bool(second.partitions[0].error_message)) == (
         ErrorCode.TOPIC_AUTHORIZATION_FAILED,
         True,

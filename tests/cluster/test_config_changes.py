@@ -15,6 +15,7 @@ from twisted_broker.wire.messages.topics import (
 
 SET, DELETE, APPEND, SUBTRACT = range(4)
 TOPIC, BROKER = 2, 4
+INVALID_CONFIG = ErrorCode.INVALID_CONFIG
 
 
 @pytest.fixture
@@ -74,6 +75,7 @@ def test_a_topics_settings_are_set_deleted_and_edited(ready: Fixture) -> None:
     [
         (TOPIC, "nope", ("segment.ms", SET, "1"), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
         (TOPIC, "", ("segment.ms", SET, "1"), ErrorCode.INVALID_REQUEST),
+        (TOPIC, "a b", ("segment.ms", SET, "1"), ErrorCode.INVALID_TOPIC_EXCEPTION),
         (TOPIC, "t", ("no.such", SET, "1"), ErrorCode.INVALID_CONFIG),
         (TOPIC, "t", ("segment.ms", SET, "-4"), ErrorCode.INVALID_CONFIG),
         (TOPIC, "t", ("segment.ms", SET, None), ErrorCode.INVALID_REQUEST),
@@ -107,6 +109,26 @@ def test_changes_that_are_refused(
     assert ready.controller.image.configs == before
 
 
+def test_the_compaction_lags_must_fit_each_other(ready: Fixture) -> None:
+    """Kafka's LogConfig.validateValues: the least lag above the most is INVALID_CONFIG, whichever
+    of the two is the topic's own.
+    """
+    low, high = "min.compaction.lag.ms", "max.compaction.lag.ms"
+    assert change(ready, TOPIC, "t", (low, SET, "10"), (high, SET, "9")) == INVALID_CONFIG
+    assert change(ready, TOPIC, "t", (low, SET, "10"), (high, SET, "10")) == 0
+    assert change(ready, TOPIC, "t", (low, SET, "11")) == INVALID_CONFIG
+    assert change(ready, TOPIC, "t", (low, DELETE, None)) == 0
+    assert change(ready, BROKER, "", ("log.cleaner.min.compaction.lag.ms", SET, "20")) == 0
+    assert change(ready, TOPIC, "t", ("segment.ms", SET, "9")) == INVALID_CONFIG
+    settings = [
+        CreatableTopicConfig(name=low, value="2"),
+        CreatableTopicConfig(name=high, value="1"),
+    ]
+    wanted = CreatableTopic(name="u", num_partitions=1, replication_factor=1, configs=settings)
+    answer = ready.ask("create_topics", CreateTopicsRequest(topics=[wanted]), 7)
+    assert answer.topics[0].error_code == INVALID_CONFIG
+
+
 def test_validate_only_and_the_same_value_write_nothing(ready: Fixture) -> None:
     """Invariant 2: only what differs is written."""
     before = ready.controller.image
@@ -124,6 +146,17 @@ def test_a_resource_or_setting_twice_is_refused(ready: Fixture) -> None:
         change(ready, TOPIC, "t", ("segment.ms", SET, "9"), ("segment.ms", SET, "8"))
         == ErrorCode.INVALID_REQUEST
     )
+    entries = [
+        configs_messages.AlterConfigsRequestAlterableConfig(name="segment.ms", value=value)
+        for value in ("9", "8")
+    ]
+    resource = configs_messages.AlterConfigsRequestAlterConfigsResource(
+        resource_type=TOPIC, resource_name="t", configs=entries
+    )
+    answer = ready.ask(
+        "alter_configs", configs_messages.AlterConfigsRequest(resources=[resource]), 2
+    )
+    assert answer.responses[0].error_code == ErrorCode.INVALID_REQUEST
 
 
 def test_the_older_call_replaces_everything(ready: Fixture) -> None:

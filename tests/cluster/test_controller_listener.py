@@ -29,7 +29,7 @@ def house() -> MemoryBroker:
 
 def asked(house: MemoryBroker, port: int) -> ApiVersionsResponse:
     answer: ApiVersionsResponse = house.ask(
-        ApiVersionsRequest(client_software_name="t", client_software_version="1"), 3, port
+        ApiVersionsRequest(client_software_name="t", client_software_version="1"), 4, port
     )
     assert answer.error_code == 0
     return answer

@@ -10,6 +10,7 @@ import pytest
 from crc32c import crc32c
 
 from tests.log.batches import NOW_MS, all_batches, all_records, batch, config, marker, open_log
+from twisted_broker.log import validation
 from twisted_broker.log.append_info import AppendOrigin
 from twisted_broker.log.log import Log
 from twisted_broker.log.memory import MemoryFileSystem
@@ -18,7 +19,12 @@ from twisted_broker.wire import records_count
 from twisted_broker.wire.compression import compress
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.legacy import build_message_set
-from twisted_broker.wire.records import BatchBuilder, BatchView, batch_crc
+from twisted_broker.wire.records import (
+    BatchBuilder,
+    BatchView,
+    batch_crc,
+    set_log_append_time,
+)
 
 CODECS = {"uncompressed": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
 
@@ -159,6 +165,66 @@ def test_timestamp_bounds(shift_ms: int) -> None:
     else:
         refused(ErrorCode.INVALID_TIMESTAMP, log, data)
     assert log.append_as_leader(batch(b"x", timestamp=-1), 0, NOW_MS).first_offset >= 0
+
+
+def times(*shifts_ms: int, codec: int = 0, **header: int) -> bytes:
+    """A batch of records at these distances from now; `header` overwrites base or max timestamp."""
+    builder = BatchBuilder(codec=codec)
+    for shift_ms in shifts_ms:
+        builder.append(NOW_MS + shift_ms, b"k", b"v")
+    data = bytearray(builder.build())
+    for name, shift_ms in header.items():
+        struct.pack_into(">q", data, {"base": 27, "largest": 35}[name], NOW_MS + shift_ms)
+    struct.pack_into(">I", data, 17, batch_crc(data, 0, len(data)))
+    return bytes(data)
+
+
+@pytest.mark.parametrize("codec", [0, 1])
+@pytest.mark.parametrize(
+    ("shifts_ms", "header", "bad"),
+    [
+        ((0, 51, 10, 90), {}, [1, 3]),
+        ((60, 0, -5), {"largest": 0}, [0]),
+        ((-101, 0, 20), {}, [0]),
+        ((0, -101, 20), {}, [1]),
+    ],
+)
+def test_the_records_outside_the_bounds_are_named(
+    shifts_ms: tuple[int, ...], header: dict[str, int], bad: list[int], codec: int
+) -> None:
+    """KIP-467: INVALID_TIMESTAMP says which records; also one at the base that the header's largest
+    time hides, or one in the middle where the topic bounds the past.
+    """
+    log = new_log(message_timestamp_before_max_ms=100, message_timestamp_after_max_ms=50)
+    error = refused(ErrorCode.INVALID_TIMESTAMP, log, times(*shifts_ms, codec=codec, **header))
+    assert isinstance(error, RecordsRefused)
+    assert [entry.batch_index for entry in error.record_errors] == bad
+
+
+def test_a_wrong_largest_timestamp_is_put_right() -> None:
+    """The records count, not what the header says of them: Kafka's LogValidator."""
+    log = new_log()
+    for largest in (10_000_000, -500):
+        log.append_as_leader(times(0, 7, 3, largest=largest), 0, NOW_MS)
+    for one in all_batches(log):
+        assert (one.max_timestamp, one.is_valid_crc()) == (NOW_MS + 7, True)
+
+
+@pytest.mark.parametrize("kind", ["CreateTime", "LogAppendTime"])
+def test_a_producer_does_not_claim_log_append_time(kind: str) -> None:
+    """RL 3.2: the broker's time is the broker's; every record of such a batch is named."""
+    data = bytearray(batch(b"a", b"b", timestamp=NOW_MS))
+    set_log_append_time(data, NOW_MS)
+    error = refused(ErrorCode.INVALID_TIMESTAMP, new_log(message_timestamp_type=kind), bytes(data))
+    assert isinstance(error, RecordsRefused) and len(error.record_errors) == 2
+
+
+def test_ordinary_times_need_no_walk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A batch whose header lies within the bounds is not walked, however old its topic allows."""
+    monkeypatch.setattr(validation, "_walked", None)
+    log = new_log()
+    for data in (times(0, -5, 3), times(-(10**12), 50), batch(b"x", timestamp=-1)):
+        log.append_as_leader(data, 0, NOW_MS)
 
 
 @pytest.mark.parametrize("codec", CODECS.values())

@@ -9,7 +9,12 @@ import pytest
 
 from tests.replication.fixtures import TP, batch, make_log
 from twisted_broker.interfaces import TopicPartition
-from twisted_broker.log.checkpoints import HIGH_WATERMARK, read_offsets, write_offsets
+from twisted_broker.log.checkpoints import (
+    HIGH_WATERMARK,
+    metadata_offset,
+    read_offsets,
+    write_offsets,
+)
 from twisted_broker.log.errors import LogDirFailure, OutOfDescriptors
 from twisted_broker.log.filesystem import OsFileSystem
 from twisted_broker.log.memory import MemoryFileSystem
@@ -71,10 +76,30 @@ def test_one_file_per_directory():
     house = House("/a", "/b")
     first, second = house.log(), house.log(OTHER, "/b")
     first.set_high_watermark(3)
-    house.marks.write([first, second])
+    house.marks.write([first, second], 0)
     for worker in house.workers.values():
         worker.run()
     assert (house.on_disk("/a"), house.on_disk("/b")) == ({TP: 3}, {OTHER: 0})
+
+
+def test_the_metadata_goes_with_the_partitions():
+    """Invariant 4: it moves twice a second, and makes no write due; a start gives it to no log."""
+    house = House("/a")
+    log = house.log()
+    house.marks.write([log], 70)
+    house.workers["/a"].run()
+    assert metadata_offset(house.on_disk()) == 70
+    house.marks.write([log], 80)
+    assert not house.workers["/a"].jobs
+    log.set_high_watermark(2)
+    house.marks.write([log], 90)
+    house.workers["/a"].run()
+    assert metadata_offset(house.on_disk()) == 90
+    again = HighWatermarkCheckpoint(house.files, house.workers.__getitem__, lambda *_: None)
+    again.start(log)
+    again.write([log], 0)
+    house.workers["/a"].run()
+    assert house.on_disk() == {TP: 2}
 
 
 def test_one_write_at_a_time_and_none_without_change():
@@ -83,13 +108,13 @@ def test_one_write_at_a_time_and_none_without_change():
     log = house.log()
     for mark in (1, 2):
         log.set_high_watermark(mark)
-        house.marks.write([log])
+        house.marks.write([log], 0)
     assert len(house.workers["/a"].jobs) == 1
     house.workers["/a"].run()
     assert house.on_disk() == {TP: 1}
-    house.marks.write([log])
+    house.marks.write([log], 0)
     house.workers["/a"].run()
-    house.marks.write([log])
+    house.marks.write([log], 0)
     assert (house.on_disk(), house.workers["/a"].jobs) == ({TP: 2}, [])
 
 
@@ -99,9 +124,9 @@ def test_the_last_write_comes_after_one_that_is_under_way():
     """
     house = House("/a")
     log = house.log()
-    house.marks.write([log])
+    house.marks.write([log], 0)
     log.set_high_watermark(5)
-    house.marks.write_last([log])
+    house.marks.write_last([log], 0)
     assert len(house.workers["/a"].jobs) == 2
     house.workers["/a"].run()
     assert house.on_disk() == {TP: 5}
@@ -125,7 +150,7 @@ def test_rows_of_logs_that_were_not_opened_yet_are_kept():
     write_offsets(house.files, "/a", HIGH_WATERMARK, {TP: 4, OTHER: 2})
     log = house.log()
     house.marks.start(log)
-    house.marks.write([log])
+    house.marks.write([log], 0)
     house.workers["/a"].run()
     assert house.on_disk() == {TP: 4, OTHER: 2}
     late = house.log(OTHER)
@@ -138,7 +163,7 @@ def test_a_directory_that_cannot_be_written_is_reported():
     house = House("/a", "/b")
     first, second = house.log(), house.log(OTHER, "/b")
     house.files.make_directories("/a/replication-offset-checkpoint.tmp")
-    house.marks.write([first, second])
+    house.marks.write([first, second], 0)
     for worker in house.workers.values():
         worker.run()
     assert (house.failed, house.on_disk("/b")) == (["/a"], {OTHER: 0})
@@ -161,7 +186,7 @@ def test_a_relative_directory(tmp_path, monkeypatch):
     )
     log = house.log(directory="data")
     log.set_high_watermark(3)
-    house.marks.write_last([log])
+    house.marks.write_last([log], 0)
     house.workers["data"].run()
     assert (tmp_path / "data" / HIGH_WATERMARK).read_text() == "0\n1\nt 0 3\n"
     again = HighWatermarkCheckpoint(

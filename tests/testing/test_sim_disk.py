@@ -163,3 +163,61 @@ def test_the_same_seed_loses_the_same() -> None:
         return disk.after_power_loss().content("/d/f")
 
     assert run() == run()
+
+
+def test_what_was_evicted_is_waited_for_once() -> None:
+    """A read of it would block the reactor; afterwards it is in memory, as after a write."""
+    disk = disk_with(b"x" * 10_000)
+    file = disk.open("/d/f")
+    assert file.is_resident(0, 10_000) and file.read_resident(0, 3) == b"xxx"
+    disk.evict()
+    assert not file.is_resident(0, 1) and file.read_resident(5000, 10) is None
+    assert disk.blocked == []
+    assert file.read_at(5000, 10) == b"x" * 10
+    assert disk.blocked == [("read", "/d/f")]
+    assert file.is_resident(5000, 100) and not file.is_resident(4000, 100)
+    file.write_at(0, (b"y" * 4096,))
+    assert file.is_resident(0, 5000)
+    assert file.read_at(0, 5000)[:1] == b"y" and len(disk.blocked) == 1
+
+
+def test_what_is_not_synced_cannot_be_evicted() -> None:
+    disk = disk_with(b"x")
+    file = disk.open("/d/f")
+    file.write_at(1, (b"y",))
+    disk.evict("/d")
+    assert file.is_resident(0, 2)
+    file.sync()
+    disk.evict("/other")
+    assert file.is_resident(0, 2)
+    disk.evict("/d")
+    assert not file.is_resident(0, 2)
+
+
+def test_a_write_waits_when_too_much_is_not_synced() -> None:
+    """As under a kernel's limit of dirty memory."""
+    disk = disk_with(b"")
+    disk.dirty_limit_bytes = 10
+    seen: list[str] = []
+    disk.on_blocked = lambda operation, path: seen.append(operation)
+    file = disk.open("/d/f")
+    file.write_at(0, (b"12345",))
+    file.write_at(5, (b"12345",))
+    assert disk.blocked == []
+    file.write_at(10, (b"6",))
+    assert disk.blocked == [("write", "/d/f")] and seen == ["write"]
+    file.sync()
+    file.write_at(11, (b"7",))
+    assert len(disk.blocked) == 1
+
+
+def test_a_worker_may_wait_for_the_disk() -> None:
+    disk = disk_with(b"x" * 10)
+    clock = Clock()
+    worker = StallingWorker(clock)
+    disk.is_in_worker = lambda: worker.in_job
+    disk.evict()
+    read: list[object] = []
+    worker.submit(lambda: disk.open("/d/f").read_at(0, 10), lambda *done: read.append(done))
+    clock.advance(0)
+    assert read == [(b"x" * 10, None)] and disk.blocked == [] and not worker.in_job

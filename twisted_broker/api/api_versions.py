@@ -1,6 +1,6 @@
 """ApiVersions (key 18, versions 0-4): what this listener serves, derived from the table.
 
-1. Only what is served on the listener that was asked.
+1. Only what is served on the listener of the request.
 2. Produce is advertised from version 0 on: librdkafka switches compression off when it is not
    (KAFKA-18659).
 3. From version 3 on a client names its software; a name that is not plain text is INVALID_REQUEST
@@ -8,7 +8,8 @@
 4. A version above the highest is answered in version 0 with UNSUPPORTED_VERSION and the range of
    this API alone.
 5. Features: what this node supports and what its cluster has finalized, with the offset of that
-   decision.
+   decision. Below version 4 one whose lowest level is 0 is left out: clients of that time cannot
+   read it (KAFKA-17492).
 
 Source: Kafka's `ApiVersionManager`, `ApiVersionsRequest`; KIP-35, KIP-511, KIP-584.
 """
@@ -68,11 +69,11 @@ def _add_features(context: RequestContext, response: ApiVersionsResponse) -> Non
     if source is None:
         return
     image = source.image
-    lowest = 0 if context.version >= 4 else 1
     supported = sorted(context.broker.features.items())
     response.supported_features = [
-        SupportedFeatureKey(name=name, min_version=max(low, lowest), max_version=high)
+        SupportedFeatureKey(name=name, min_version=low, max_version=high)
         for name, (low, high) in supported
+        if low > 0 or context.version >= 4
     ]
     response.finalized_features = [
         FinalizedFeatureKey(name=name, min_version_level=level, max_version_level=level)

@@ -105,7 +105,7 @@ def _entries(
         return default_entries(image.config(kind, name), CLIENT_METRICS_SOURCE)
     if kind == GROUP_RESOURCE:
         return default_entries(image.config(kind, name), GROUP_SOURCE)
-    raise BrokerError(ErrorCode.INVALID_REQUEST, f"resources of type {kind} are not described here")
+    raise BrokerError(ErrorCode.INVALID_REQUEST, f"resources of type {kind} cannot be described")
 
 
 def _config_now(context: RequestContext, image: MetadataImage) -> BrokerConfig:
@@ -161,7 +161,7 @@ async def list_config_resources(
     unknown = [kind for kind in asked if kind not in names]
     if unknown:
         raise BrokerError(
-            ErrorCode.UNSUPPORTED_VERSION, f"resources of type {unknown[0]} are not listed here"
+            ErrorCode.UNSUPPORTED_VERSION, f"resources of type {unknown[0]} cannot be listed"
         )
     found = []
     for kind in asked:

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from twisted_broker.api.context import RequestContext
 
 _KNOWN_FROM = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST_PENDING_UPLOAD: 11}
+_LOWEST = min(_KNOWN_FROM)
 _NOT_AVAILABLE_FROM = 5
 _OF_A_SEARCH = 40
 """Elements that a look into the files counts for."""
@@ -54,10 +55,14 @@ _LEADER_EPOCH_FROM = 4
 async def list_offsets(context: RequestContext, request: ListOffsetsRequest) -> ListOffsetsResponse:
     """One answer per partition; waits for nothing but its turns."""
     if request.replica_id < DEBUGGING_CONSUMER:
-        raise BrokerError(ErrorCode.INVALID_REQUEST, f"replica id {request.replica_id}")
+        raise BrokerError(ErrorCode.INVALID_REQUEST, f"invalid replica id {request.replica_id}")
     repeated = await _repeated(context, request)
     return ListOffsetsResponse(
-        topics=[await _topic(context, request, topic, repeated) for topic in request.topics]
+        topics=[
+            await _topic(context, request, topic, repeated)
+            for topic in request.topics
+            if topic.partitions
+        ]
     )
 
 
@@ -118,7 +123,9 @@ def _look_up(
     """Fills `answer`. Raises `BrokerError`."""
     if context.version > 0 and topic_partition in repeated:
         raise BrokerError(ErrorCode.INVALID_REQUEST, f"{topic_partition} is named more than once")
-    if context.version < _KNOWN_FROM.get(asked.timestamp, 0):
+    if (asked.timestamp < _LOWEST and context.version > 0) or context.version < _KNOWN_FROM.get(
+        asked.timestamp, 0
+    ):
         raise BrokerError(
             ErrorCode.UNSUPPORTED_VERSION,
             f"timestamp {asked.timestamp} is not known to version {context.version}",

@@ -1,6 +1,6 @@
 """DescribeProducers: the producers that a partition's leader remembers.
 
-Guards: per topic permission (Read), then existence and leadership.
+Guards: per topic its name, permission (Read), then existence and leadership.
 
 Source: Kafka's `KafkaApis.handleDescribeProducersRequest`; KIP-664. Not here: the state itself
 (`log.producer_state`).
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from twisted_broker.interfaces import TopicPartition
 from twisted_broker.security.acl import Operation, ResourceType
+from twisted_broker.topic_names import name_problem
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.messages.producers import (
     DescribeProducersRequest,
@@ -31,11 +32,11 @@ async def describe_producers(
     """One answer per partition; waits for nothing but its turns."""
     response = DescribeProducersResponse()
     for topic in request.topics:
-        allowed = context.may(Operation.READ, ResourceType.TOPIC, topic.name)
+        refusal = _refusal(context, topic.name)
         answers = []
         context.room -= 1
         for index in topic.partition_indexes:
-            answer = _answer(context, TopicPartition(topic.name, index), allowed)
+            answer = _answer(context, TopicPartition(topic.name, index), refusal)
             answers.append(answer)
             context.room -= 1 + len(answer.active_producers) // 4
             if context.room < 0:
@@ -44,13 +45,22 @@ async def describe_producers(
     return response
 
 
+def _refusal(context: RequestContext, name: str) -> BrokerError | None:
+    problem = name_problem(name)
+    if problem is not None:
+        return BrokerError(ErrorCode.INVALID_TOPIC_EXCEPTION, problem)
+    if not context.may(Operation.READ, ResourceType.TOPIC, name):
+        return BrokerError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+    return None
+
+
 def _answer(
-    context: RequestContext, topic_partition: TopicPartition, allowed: bool
+    context: RequestContext, topic_partition: TopicPartition, refused: BrokerError | None
 ) -> PartitionResponse:
     answer = PartitionResponse(partition_index=topic_partition.partition)
     try:
-        if not allowed:
-            raise BrokerError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+        if refused is not None:
+            raise refused
         log = context.replica_manager.partition(topic_partition).log_for(-1, True)
     except BrokerError as refusal:
         answer.error_code, answer.error_message = refusal.code, refusal.message

@@ -36,6 +36,7 @@ from twisted_broker.image.metadata_image import (
     TOPIC_RESOURCE,
 )
 from twisted_broker.settings import Setting, Type
+from twisted_broker.topic_names import name_problem
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.messages import configs as configs_messages
 from twisted_broker.wire.messages import metadata_records as records
@@ -45,6 +46,10 @@ SET, DELETE, APPEND, SUBTRACT = range(4)
 _MIN_ISR = "min.insync.replicas"
 Values = dict[str, str]
 Answer = TypeVar("Answer")
+_Named = (
+    configs_messages.AlterConfigsRequestAlterableConfig
+    | configs_messages.IncrementalAlterConfigsRequestAlterableConfig
+)
 Edit = configs_messages.IncrementalAlterConfigsRequestAlterableConfig
 
 
@@ -62,9 +67,7 @@ def incremental_alter_configs(
     def wanted(
         resource: configs_messages.IncrementalAlterConfigsRequestAlterConfigsResource,
     ) -> Values:
-        names = Counter(entry.name for entry in resource.configs)
-        if names and max(names.values()) > 1:
-            raise BrokerError(ErrorCode.INVALID_REQUEST, "a setting is named twice")
+        _check_names(resource.configs)
         own = view.image.config(resource.resource_type, resource.resource_name)
         return edited(own, resource.configs, view, resource.resource_type)
 
@@ -99,12 +102,18 @@ def alter_configs(
 
 
 def _replaced(resource: configs_messages.AlterConfigsRequestAlterConfigsResource) -> Values:
+    _check_names(resource.configs)
     values: Values = {}
     for entry in resource.configs:
         if entry.value is None:
             raise BrokerError(ErrorCode.INVALID_REQUEST, f"setting {entry.name} has no value")
         values[entry.name] = entry.value
     return values
+
+
+def _check_names(configs: Sequence[_Named]) -> None:
+    if len({entry.name for entry in configs}) < len(configs):
+        raise BrokerError(ErrorCode.INVALID_REQUEST, "a setting is named twice")
 
 
 def _each(
@@ -139,6 +148,7 @@ def _each(
 
 
 def check_once(counts: Mapping[tuple[int, str], int], key: tuple[int, str]) -> None:
+    """A resource stands in a request once. Raises BrokerError(INVALID_REQUEST)."""
     if counts[key] > 1:
         raise BrokerError(ErrorCode.INVALID_REQUEST, "a resource is named twice")
 
@@ -154,7 +164,7 @@ def edited(
         elif edit.config_operation not in (SET, APPEND, SUBTRACT):
             raise BrokerError(
                 ErrorCode.INVALID_REQUEST,
-                f"operation {edit.config_operation} on {edit.name} is not known",
+                f"unknown operation {edit.config_operation} on setting {edit.name}",
             )
         elif edit.value is None:
             raise BrokerError(ErrorCode.INVALID_REQUEST, f"setting {edit.name} has no value")
@@ -170,7 +180,9 @@ def _edited_list(values: Values, edit: Edit, view: ClusterView, resource_type: i
         TOPIC_SETTINGS if resource_type == TOPIC_RESOURCE else BROKER_SETTINGS
     ).get(edit.name)
     if row is None or row.type is not Type.LIST:
-        raise BrokerError(ErrorCode.INVALID_CONFIG, f"setting {edit.name} is no list")
+        raise BrokerError(
+            ErrorCode.INVALID_CONFIG, f"setting {edit.name} is not a list: set it as a whole"
+        )
     if edit.name in values:
         present = values[edit.name]
     else:
@@ -214,11 +226,15 @@ def check_values(
         if resource_type == TOPIC_RESOURCE:
             if not name:
                 raise BrokerError(
-                    ErrorCode.INVALID_REQUEST, "settings of all topics are the brokers' own"
+                    ErrorCode.INVALID_REQUEST,
+                    "a topic resource needs a name; set defaults for all topics on the brokers",
                 )
+            problem = name_problem(name)
+            if problem is not None:
+                raise BrokerError(ErrorCode.INVALID_TOPIC_EXCEPTION, problem)
             if name not in view.image.topics_by_name:
                 raise BrokerError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-            check_topic_overrides(wanted.items())
+            check_topic_overrides(wanted, view.config)
         elif resource_type == BROKER_RESOURCE:
             _check_node(view, name)
             _check_broker_values({k: v for k, v in wanted.items() if current.get(k) != v})
@@ -226,12 +242,10 @@ def check_values(
         elif resource_type in (CLIENT_METRICS_RESOURCE, GROUP_RESOURCE):
             raise BrokerError(
                 ErrorCode.INVALID_REQUEST,
-                f"resources of type {resource_type} have no settings here yet",
+                f"resources of type {resource_type} cannot be configured yet",
             )
         else:
-            raise BrokerError(
-                ErrorCode.INVALID_REQUEST, f"resource type {resource_type} is not known"
-            )
+            raise BrokerError(ErrorCode.INVALID_REQUEST, f"unknown resource type {resource_type}")
     except ConfigError as error:
         raise BrokerError(ErrorCode.INVALID_CONFIG, str(error)) from None
 
@@ -241,9 +255,9 @@ def _check_node(view: ClusterView, name: str) -> None:
     if not name:
         return
     if not name.isdecimal():
-        raise BrokerError(ErrorCode.INVALID_REQUEST, f"{name!r} is no broker id")
+        raise BrokerError(ErrorCode.INVALID_REQUEST, f"{name!r} is not a broker id")
     if int(name) not in view.image.brokers and int(name) not in view.image.controllers:
-        raise BrokerError(ErrorCode.BROKER_ID_NOT_REGISTERED, f"node {name} is not registered")
+        raise BrokerError(ErrorCode.BROKER_ID_NOT_REGISTERED, f"broker {name} is not registered")
 
 
 def _check_broker_values(changed: Mapping[str, str]) -> None:
@@ -255,7 +269,9 @@ def _check_broker_values(changed: Mapping[str, str]) -> None:
         row = BROKER_SETTINGS.get(setting)
         if setting in REFUSED or (row is not None and not row.live):
             raise BrokerError(
-                ErrorCode.INVALID_REQUEST, f"setting {setting} cannot change while the broker runs"
+                ErrorCode.INVALID_REQUEST,
+                f"setting {setting} cannot change while the broker runs: set it in the "
+                "configuration file and restart",
             )
         if row is not None:
             row.parse(changed[setting])
@@ -269,10 +285,12 @@ def _check_minimum_isr(
     if name:
         raise BrokerError(
             ErrorCode.INVALID_CONFIG,
-            f"{_MIN_ISR} is one for the whole cluster while eligible leader replicas are kept",
+            f"{_MIN_ISR} cannot be set for one broker while eligible leader replicas are "
+            "enabled: set it for the whole cluster",
         )
     if _MIN_ISR not in wanted:
         raise BrokerError(
             ErrorCode.INVALID_CONFIG,
-            f"the cluster's {_MIN_ISR} cannot be removed while eligible leader replicas are kept",
+            f"the cluster's {_MIN_ISR} cannot be removed while eligible leader replicas are "
+            "enabled",
         )

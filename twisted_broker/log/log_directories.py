@@ -24,7 +24,8 @@ from twisted_broker.log.errors import is_out_of_descriptors
 from twisted_broker.log.log import Log
 from twisted_broker.log.log_directory import LogDirectory
 
-_log = Logger()
+_logger = Logger()
+# Descriptors come free when clients leave: soon enough for a retry, too often for a line each.
 _AGAIN_SECONDS, _WARN_AGAIN_MS = 1.0, 60_000
 
 
@@ -43,7 +44,14 @@ class LogDirectories:
         share = max(8, most_files // len(known))
         self.by_path: dict[str, LogDirectory] = {
             path: LogDirectory(
-                runtime.files, path, runtime.disk(path), share, runtime.random, self._warn
+                runtime.files,
+                path,
+                runtime.disk(path),
+                share,
+                runtime.random,
+                self._warn,
+                # Of its own: who reads old records must not wait for a sync or a recovery.
+                reader=runtime.disk(path),
             )
             for path in known
         }
@@ -51,7 +59,7 @@ class LogDirectories:
         self._warned_ms: int | None = None
 
     def _warn(self, text: str) -> None:
-        _log.warn("{text}", text=text)
+        _logger.warn("{text}", text=text)
 
     def online(self) -> list[LogDirectory]:
         return [directory for directory in self.by_path.values() if directory.failed is None]
@@ -95,16 +103,18 @@ class LogDirectories:
             self._warn_out_of_descriptors(path, error)
             return
         directory.failed = error
-        _log.error("log directory {path} is offline: {error}", path=path, error=error)
+        _logger.error(
+            "log directory {path} is offline until a restart: {error}", path=path, error=error
+        )
         self._failed(directory, error)
 
     def _warn_out_of_descriptors(self, path: str, error: OSError) -> None:
         now_ms = self._runtime.now_ms()
         if self._warned_ms is None or now_ms - self._warned_ms >= _WARN_AGAIN_MS:
             self._warned_ms = now_ms
-            _log.error(
-                "{path}: {error}: a higher limit of open files (ulimit -n, LimitNOFILE), or a "
-                "lower max.connections, is needed",
+            _logger.error(
+                "{path}: {error}; raise the limit of open files (ulimit -n, LimitNOFILE), or "
+                "lower max.connections",
                 path=path,
                 error=error,
             )
@@ -116,16 +126,24 @@ class LogDirectories:
         directory: LogDirectory,
         job: Callable[[], object],
         again: Callable[[], None] | None = None,
+        then: Callable[[], None] | None = None,
     ) -> None:
-        """`again` is called a little later where descriptors were short."""
+        """`again` is called a little later where descriptors were short, `then` when it is
+        done.
+        """
 
         def done(_: object, error: BaseException | None) -> None:
+            # A file that is gone was deleted with its log meanwhile.
             if isinstance(error, OSError) and not isinstance(error, FileNotFoundError):
                 self.fail(directory.path, error)
                 if again is not None and is_out_of_descriptors(error):
                     self.call_later(_AGAIN_SECONDS, again)
             elif error is not None and not isinstance(error, OSError):
-                _log.error("disk job failed: {error!r}", error=error)
+                _logger.error(
+                    "a disk job of {path} failed: {error!r}", path=directory.path, error=error
+                )
+            elif error is None and then is not None:
+                then()
 
         if directory.failed is None:
             directory.disk.submit(job, done)

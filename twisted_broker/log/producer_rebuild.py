@@ -4,7 +4,7 @@ Owns `ProducerRebuild`: in one go (loading, and where little is to be read), or 
 truncation.
 
     complete --after_truncation, much to read--> in slices --log end reached--> complete
-    in slices --after_truncation--> in slices, begun anew, or complete
+    in slices --after_truncation--> in slices, started again, or complete
     in slices --all is truncated--> complete (nothing is left to know)
     in slices --EMFILE--> waiting --a producer is refused--> in slices
 

@@ -5,9 +5,11 @@ rewritten).
 
 1. A batch that needs nothing but its header is neither copied nor walked; base offset and leader
    epoch are written over its first 16 bytes.
-2. Records are walked only on compacted topics, on conversion of magic 0 and 1, on recompression, or
-   with `replog.validate.records`; they are counted where a compressed batch claims more of them
-   than it has bytes.
+2. Records are walked only on compacted topics, on conversion of magic 0 and 1, on recompression,
+   with `replog.validate.records`, where the topic bounds how far in the past a time may lie, or
+   where the header's base or largest time is out of bounds or contradicts the other; they are
+   counted where a compressed batch claims more of them than it has bytes. Walked, every record that
+   is refused is named (KIP-467), and a largest time that no record has is put right.
 3. The number of records fits the bytes: what claims more than they can hold takes no offsets
    (`wire.records_count`).
 4. Whatever is refused, is refused before a byte is written.
@@ -23,14 +25,18 @@ from crc32c import crc32c
 from twisted_broker.config import LogConfig
 from twisted_broker.interfaces import Buffer
 from twisted_broker.log.append_info import AppendOrigin, RecordError
+from twisted_broker.settings import LONG_MAX
 from twisted_broker.wire.errors import BrokerError, ErrorCode
 from twisted_broker.wire.legacy import convert_up
 from twisted_broker.wire.records import (
     CODEC_MASK,
     CONTROL_FLAG,
+    CREATE_TIME,
+    HEADER_BYTES,
     LOG_APPEND_TIME,
     LOG_APPEND_TIME_FLAG,
     LOG_OVERHEAD,
+    SMALLEST_RECORD,
     BatchBuilder,
     BatchHeader,
     BatchView,
@@ -42,6 +48,7 @@ from twisted_broker.wire.records import (
     check_records_count,
     iterate_batches,
     set_log_append_time,
+    set_max_timestamp,
 )
 
 _CODECS = {"uncompressed": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
@@ -66,14 +73,15 @@ def needs_preparation(config: LogConfig) -> bool:
         or config.validate_records
         or config.message_timestamp_type != "CreateTime"
         or config.compression_type != "producer"
+        or config.message_timestamp_before_max_ms != LONG_MAX
     )
 
 
 def check_header(
     header: BatchHeader, records: Buffer, config: LogConfig, origin: AppendOrigin, wall_ms: int
-) -> None:
-    """Raises BrokerError unless a batch (magic 2, whole in `records`) may be appended by its
-    header and CRC.
+) -> bool:
+    """Whether a batch (magic 2, whole in `records`) may be appended as it is; False: its times are
+    to be looked at one by one. Raises BrokerError for what its header or CRC forbids.
     """
     (
         base_offset,
@@ -83,7 +91,7 @@ def check_header(
         crc,
         attributes,
         delta,
-        _,
+        base_timestamp,
         max_timestamp,
         producer_id,
         _,
@@ -102,33 +110,50 @@ def check_header(
         if attributes & CONTROL_FLAG:
             raise InvalidRecordError("clients may not write control records")
         if producer_id >= 0 and base_sequence < 0:
-            raise InvalidRecordError(f"producer {producer_id} sent sequence {base_sequence}")
+            raise InvalidRecordError(
+                f"producer {producer_id} sent the invalid sequence {base_sequence}"
+            )
     if attributes & CODEC_MASK > _ZSTD:
         raise UnsupportedCodecError(f"codec {attributes & CODEC_MASK}")
-    check_records_count(records, attributes & CODEC_MASK, count)
-    if not attributes & CONTROL_FLAG:
-        check_timestamp(max_timestamp, attributes, config, wall_ms)
-
-
-def check_timestamp(timestamp: int, attributes: int, config: LogConfig, wall_ms: int) -> None:
-    """Raises INVALID_TIMESTAMP for a time outside the topic's bounds (CreateTime topics only)."""
-    if config.message_timestamp_type != "CreateTime":
-        return
+    # What an honest batch passes is checked here, without a call: every append comes through here.
+    if count * SMALLEST_RECORD > len(records) - HEADER_BYTES:
+        check_records_count(records, attributes & CODEC_MASK, count)
+    if attributes & CONTROL_FLAG:
+        return True
     if attributes & LOG_APPEND_TIME_FLAG:
-        raise BrokerError(ErrorCode.INVALID_TIMESTAMP, "a producer may not claim LogAppendTime")
-    if timestamp == -1:
-        return
+        return False
+    return config.message_timestamp_type != "CreateTime" or (
+        base_timestamp <= max_timestamp
+        and (base_timestamp == -1 or _in_bounds(base_timestamp, config, wall_ms))
+        and (max_timestamp == base_timestamp or _in_bounds(max_timestamp, config, wall_ms))
+    )
+
+
+def _in_bounds(timestamp: int, config: LogConfig, wall_ms: int) -> bool:
     age_ms = wall_ms - timestamp
+    return (
+        age_ms <= config.message_timestamp_before_max_ms
+        and -age_ms <= config.message_timestamp_after_max_ms
+    )
+
+
+def _timestamp_problem(
+    timestamp: int, attributes: int, config: LogConfig, wall_ms: int
+) -> str | None:
+    """Why a record may not carry this time; None when it may (CreateTime topics bound it)."""
+    if attributes & LOG_APPEND_TIME_FLAG:
+        return "a producer may not claim LogAppendTime"
     if (
-        age_ms > config.message_timestamp_before_max_ms
-        or -age_ms > config.message_timestamp_after_max_ms
+        config.message_timestamp_type != "CreateTime"
+        or timestamp == -1
+        or _in_bounds(timestamp, config, wall_ms)
     ):
-        raise BrokerError(
-            ErrorCode.INVALID_TIMESTAMP, f"timestamp {timestamp} is outside the bounds of the topic"
-        )
+        return None
+    return f"timestamp {timestamp} is outside the bounds of the topic"
 
 
 def too_large(size_in_bytes: int, config: LogConfig) -> BrokerError:
+    """The refusal of a batch over `max.message.bytes`."""
     return BrokerError(
         ErrorCode.MESSAGE_TOO_LARGE,
         f"a batch of {size_in_bytes} bytes, but max.message.bytes is {config.max_message_bytes}",
@@ -146,7 +171,9 @@ def prepare(
     # What is no whole batch at the end is dropped, as Kafka drops it.
     batches = list(iterate_batches(records, partial_tail=True))
     if origin == _CLIENT and len(batches) != 1:
-        raise InvalidRecordError(f"{len(batches)} batches in one request; producers send one")
+        raise InvalidRecordError(
+            f"{len(batches)} batches for one partition; a produce request carries one"
+        )
     return [_prepared(batch, config, origin, wall_ms) for batch in batches]
 
 
@@ -169,7 +196,7 @@ def _prepared(
         batch.base_sequence,
         batch.records_count,
     )
-    check_header(header, whole, config, origin, wall_ms)
+    is_fine = check_header(header, whole, config, origin, wall_ms)
     if batch.is_control:
         return whole
     target = target_codec(config, batch.codec)
@@ -177,17 +204,26 @@ def _prepared(
         return _sized(
             _rebuilt(batch, list(_walked(batch, config, wall_ms)), target, config, wall_ms), config
         )
-    if config.compact or config.validate_records:
-        for _ in _walked(batch, config, wall_ms):
-            pass
-    if config.message_timestamp_type == "CreateTime":
+    largest = batch.max_timestamp
+    if (
+        not is_fine
+        or config.compact
+        or config.validate_records
+        or config.message_timestamp_before_max_ms != LONG_MAX
+    ):
+        largest = max(record.timestamp for record in _walked(batch, config, wall_ms))
+    if config.message_timestamp_type == "CreateTime" and largest == batch.max_timestamp:
         return whole
     stamped = bytearray(whole)
-    set_log_append_time(stamped, wall_ms)
+    if config.message_timestamp_type == "CreateTime":
+        set_max_timestamp(stamped, CREATE_TIME, largest)
+    else:
+        set_log_append_time(stamped, wall_ms)
     return stamped
 
 
 def target_codec(config: LogConfig, source: int) -> int:
+    """The codec that a batch compressed with `source` is stored with."""
     return source if config.compression_type == "producer" else _CODECS[config.compression_type]
 
 
@@ -211,11 +247,10 @@ def _walked(batch: BatchView, config: LogConfig, wall_ms: int) -> list[Record]:
         if config.compact and record.key is None:
             errors.append(RecordError(index, "a compacted topic takes no record without key"))
             continue
-        try:
-            check_timestamp(record.timestamp, batch.attributes, config, wall_ms)
-        except BrokerError as error:
+        problem = _timestamp_problem(record.timestamp, batch.attributes, config, wall_ms)
+        if problem is not None:
             code = ErrorCode.INVALID_TIMESTAMP
-            errors.append(RecordError(index, error.message))
+            errors.append(RecordError(index, problem))
     if errors:
         raise RecordsRefused(code, f"{len(errors)} records of the batch are refused", tuple(errors))
     return found
@@ -255,11 +290,5 @@ def _converted(
     """A message set of magic 0 or 1 as one batch of magic 2."""
     codec = None if config.compression_type == "producer" else _CODECS[config.compression_type]
     level = None if codec is None else _level(config, codec)
-    batch = convert_up(
-        records,
-        codec=codec,
-        level=level,
-        timestamp_type=_timestamp_type(config),
-        log_append_time_ms=wall_ms,
-    )
+    batch = convert_up(records, codec=codec, level=level)
     return _prepared(BatchView(batch), config, origin, wall_ms)

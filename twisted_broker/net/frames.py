@@ -23,8 +23,11 @@ from struct import Struct
 from twisted_broker.wire.errors import WireError
 
 _LENGTH = Struct(">i")
+# From here on a copy costs more than a second system call.
 _DIRECT = 32768
+# A connection that once sent a large frame must not claim that much for each later one.
 _REMEMBERED = 2 << 20
+# Larger buffers are rare and would push many usual ones out of the pool.
 _POOLED = 4 << 20
 POOL_BYTES = 16 << 20
 
@@ -122,6 +125,7 @@ class FrameReader:
         """
         if self._filled < _DIRECT or self._filled == self._size or self._offset < len(self._data):
             return None
+        # Never more than has arrived: a length alone allocates nothing.
         self._reserve(min(self._size - self._filled, self._filled))
         assert self._buffer is not None
         return memoryview(self._buffer)[self._filled : min(self._size, len(self._buffer))]
@@ -154,7 +158,8 @@ class FrameReader:
             self._data, self._offset = b"", 0
         else:
             self._offset = start + size
-        self._check(size)
+        if size > self.limit:
+            self._check(size)
         return data[start : start + size]
 
     def _check(self, size: int) -> None:
@@ -192,6 +197,7 @@ class FrameReader:
 def _unseen(buffer: bytearray) -> bool:
     """Whether no `memoryview` of the buffer is alive: only then can its size change."""
     try:
+        # A bytearray that has an exported view refuses to change its size.
         buffer.append(0)
         buffer.pop()
     except BufferError:

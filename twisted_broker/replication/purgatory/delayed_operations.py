@@ -3,7 +3,7 @@
 Owns the conditions of a delayed produce, a delayed fetch and a delayed DeleteRecords, and the
 outcomes they complete.
 
-1. A condition is asked any number of times; what it found out about one partition it does not ask
+1. A condition is tested any number of times; what it found out about one partition it does not test
    again.
 2. Time-out is an answer too: what is not satisfied gets REQUEST_TIMED_OUT; a fetch is simply read
    again.
@@ -156,9 +156,9 @@ class DelayedProduce(DelayedOutcomes[AppendOutcome]):
 
 
 class DelayedFetch:
-    """RL 1.9: waits until there is enough to answer with, or something to tell.
+    """RL 1.9: waits until there is enough to answer with, or an error or a diverging epoch.
 
-    `unchanged`: a follower's first read, when time is up and reading anew would say the same:
+    `unchanged`: a follower's first read, when time is up and reading again would say the same:
     mostly so with partitions that nobody writes to.
     """
 
@@ -246,6 +246,7 @@ class DelayedFetch:
                 if request.topic_partition == changed
             )
         except BrokerError:
+            # The second read says what is wrong there.
             return True
 
     def _reads(self) -> Iterator[tuple[FetchPartitionRequest, LogOffsetMetadata]]:
@@ -266,6 +267,7 @@ class DelayedFetch:
             partition = self._partition_of(request.topic_partition)
             log = partition.log_for(request.current_leader_epoch, self.params.only_leader)
         except BrokerError:
+            # Its role or its log changed: only a second read can tell.
             return False
         return (
             log.log_end_offset == request.fetch_offset

@@ -1,4 +1,4 @@
-"""How a cluster is after it healed: at rest, with all replicas equal.
+"""The state of a cluster after it healed: all replicas in the ISR and equal, nothing pending.
 
 Owns `what_is_missing` for that, `final_log`, `final_values` and `is_there`. Source: RL 9. Not here:
 what holds at every step (`testing/checks/cluster.py`).

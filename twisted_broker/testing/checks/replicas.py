@@ -1,4 +1,4 @@
-"""What one replica must be, whenever it changed: its log, its marks, its leadership.
+"""The rules for one replica, checked whenever it changed: its log, its watermarks, its leadership.
 
 Owns `ReplicaChecker`. The files are the truth about logs.
 

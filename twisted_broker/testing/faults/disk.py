@@ -14,6 +14,7 @@ from twisted_broker.testing.sim.node import QUICK_DISK_MS, SimNode
 
 
 def stall(injector: FaultInjector, node: SimNode) -> None:
+    """No job of its disk ends for a while."""
     if node.is_up and not node.stalled:
         clock = node.clock
         node.stall_disk()

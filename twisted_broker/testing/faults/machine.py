@@ -11,12 +11,14 @@ from twisted_broker.testing.sim.node import SimNode
 
 
 def kill(injector: FaultInjector, node: SimNode) -> None:
+    """Its process is killed and starts again; the disk keeps all."""
     if node.is_up:
         node.kill()
     injector.schedule(lambda: injector.restart(node))
 
 
 def power(injector: FaultInjector, node: SimNode) -> None:
+    """It loses power and what was not synced, and starts again."""
     if node.is_up:
         node.lose_power()
     injector.schedule(lambda: injector.restart(node))
@@ -47,10 +49,12 @@ def stop(injector: FaultInjector, node: SimNode) -> None:
     """SIGTERM."""
     if node.is_up and not node.clock.paused:
         node.stop()
+    # After the longest controlled shutdown (10 s).
     injector.clock.callLater(11 + injector.random.random() * 5, injector.restart, node)
 
 
 def pause(injector: FaultInjector, node: SimNode) -> None:
+    """It stands still for a while: SIGSTOP, a suspended machine."""
     if node.is_up and not node.clock.paused:
         clock = node.clock
         node.pause()

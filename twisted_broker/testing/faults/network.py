@@ -11,7 +11,7 @@ from twisted_broker.testing.sim.node import SimNode
 
 
 def partition(injector: FaultInjector, node: SimNode) -> None:
-    """A machine is cut off from some others and some producers, both ways."""
+    """A machine is separated from some others and some producers, both ways."""
     others = [
         name
         for name in (*injector.cluster.nodes, *injector.producers)
@@ -25,6 +25,7 @@ def partition(injector: FaultInjector, node: SimNode) -> None:
 
 
 def one_way(injector: FaultInjector, node: SimNode) -> None:
+    """Packets between two machines are lost in one direction."""
     other = injector.random.choice(
         [name for name in injector.cluster.nodes if name != node.name] or ["p0"]
     )

@@ -76,10 +76,15 @@ class Admin(Client):
         """Makes the topics, then does one act after another."""
         for topic in (*options.topics, *options.churn):
             await self.create(topic)
-        while options.acts and not self.stopped:
-            await self.pause(self.random.expovariate(1 / options.act_seconds))
+        while (
+            options.acts
+            and not self.stopped
+            and await self.next_action(lambda random: random.expovariate(1 / options.act_seconds))
+        ):
             if not self.stopped:
-                await ACTS[self.random.choice(options.acts)](self, options)
+                act = self.random.choice(options.acts)
+                self.actor.acts(act)
+                await ACTS[act](self, options)
 
     async def change_min_isr(self, options: Options) -> None:
         topic = self.random.choice(options.topics)

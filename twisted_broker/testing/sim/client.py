@@ -7,7 +7,7 @@ Owns `Client`, what all of them can do. Not here: records (`testing/sim/producer
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any, cast
 
@@ -18,6 +18,7 @@ from twisted.internet.task import deferLater
 from twisted_broker.interfaces import Runtime, TopicPartition
 from twisted_broker.net.client import BrokerConnection
 from twisted_broker.testing.sim.client_notes import Notes
+from twisted_broker.testing.sim.schedule import Actor
 from twisted_broker.wire.header import RequestHeader, encode_request_header
 from twisted_broker.wire.messages import metadata as meta
 from twisted_broker.wire.schema import encode_parts
@@ -41,6 +42,8 @@ class Client:
         self.topic_ids: dict[str, bytes] = {}
         self.addresses: dict[int, Address] = {}
         self.stopped = False
+        self.actor: Actor
+        """set before it acts"""
         self._connections: dict[Address, BrokerConnection] = {}
 
     def connection(self, address: Address) -> BrokerConnection:
@@ -109,7 +112,7 @@ class Client:
         return TopicPartition(f"{partition.topic}@{topic_id.hex()}", partition.partition)
 
     async def refresh(self, topic: str) -> None:
-        """Learns the leaders of a topic; older news than what is known changes nothing."""
+        """Learns the leaders of a topic; older metadata than what is known changes nothing."""
         request = meta.MetadataRequest(
             topics=[meta.MetadataRequestTopic(name=topic)], allow_auto_topic_creation=False
         )
@@ -131,6 +134,17 @@ class Client:
     def forget_leader(self, partition: TopicPartition) -> None:
         _, epoch = self.leaders.get(partition, (-1, -1))
         self.leaders[partition] = (-1, epoch)
+
+    async def next_action(self, gap: Callable[[Random], float]) -> bool:
+        """Waits until its next action is due, which draws from a generator of its own; False: it
+        has no more.
+        """
+        following = self.actor.next(self.runtime.clock.seconds(), gap)
+        if following is None:
+            return False
+        seconds, self.random = following
+        await self.pause(seconds)
+        return True
 
     def pause(self, seconds: float) -> Deferred[None]:
         paused: Deferred[None] = deferLater(self.runtime.clock, seconds, lambda: None)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""A consumer that notes every record and every mark it was shown, in order.
+"""A consumer that records every record and every high watermark that it was sent, in order.
 
 Owns `Consumer`: one partition, from its beginning, for ever. Not here: groups.
 """

@@ -22,20 +22,23 @@ from typing import Protocol
 from twisted_broker.interfaces import Buffer
 from twisted_broker.log.memory import Inode, MemoryFile
 
-_SECTOR_BYTES = 512
+_SECTOR_BYTES, _BLOCK_BYTES = 512, 4096
 _Write = tuple[int, bytes | None]
 """(position, bytes), or (size, None) for a truncation"""
 
 
 class SimInode(Inode):
-    """`durable` is the content as of the last sync; `pending` what came since."""
+    """`durable` is the content as of the last sync; `pending` what came since; `evicted` the blocks
+    that a read must wait for.
+    """
 
-    __slots__ = ("durable", "pending")
+    __slots__ = ("durable", "evicted", "pending")
 
     def __init__(self) -> None:
         super().__init__()
         self.durable = b""
         self.pending: list[_Write] = []
+        self.evicted: set[int] = set()
 
     def content(self) -> bytes:
         """All that was written, the hole behind it as zeros."""
@@ -75,6 +78,11 @@ class SimInode(Inode):
         return kept
 
 
+def blocks(position: int, length: int) -> range:
+    """The blocks of the page cache in which these bytes lie."""
+    return range(position // _BLOCK_BYTES, (position + max(length, 1) - 1) // _BLOCK_BYTES + 1)
+
+
 def _torn(random: Random, position: int, data: bytes, at_byte: bool) -> bytes:
     """A prefix of a write, ending at a sector boundary of the file (or anywhere)."""
     end = random.randint(0, len(data))
@@ -91,6 +99,8 @@ class _Disk(Protocol):
         self, operation: str, path: str, torn: Callable[[float], None] | None = None
     ) -> None: ...
     def room_for(self, growth: int) -> int: ...
+    def read(self, path: str, node: SimInode, position: int, length: int) -> None: ...
+    def written(self, path: str, node: SimInode, position: int, length: int) -> None: ...
 
 
 class SimFile(MemoryFile):
@@ -104,7 +114,11 @@ class SimFile(MemoryFile):
 
     def read_at(self, position: int, length: int) -> bytes:
         self._disk.fault("read", self.path)
+        self._disk.read(self.path, self.node, position, length)
         return super().read_at(position, length)
+
+    def is_resident(self, position: int, length: int) -> bool:
+        return self.node.evicted.isdisjoint(blocks(position, length))
 
     def write_at(self, position: int, buffers: Sequence[Buffer]) -> int:
         content = b"".join(buffers)
@@ -116,6 +130,7 @@ class SimFile(MemoryFile):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), self.path)
         self._disk.step("write", self.path, lambda part: self._interrupted(position, content, part))
         self.node.pending.append((position, content))
+        self._disk.written(self.path, self.node, position, len(content))
         return super().write_at(position, (content,))
 
     def _interrupted(self, position: int, content: bytes, part: float) -> None:

@@ -7,8 +7,8 @@ Owns `options_of`.
    is part of what a seed means.
 2. Safety seeds: faults anywhere, any time. Liveness seeds (every fourth): n1 (with the controller)
    and n2 stay healthy, and producers must get on.
-3. Four of eight seeds look where uniform faults seldom come (`_SPECIAL`); half of these do
-   nothing else.
+3. Four of eight seeds aim at situations that uniform faults seldom reach (`_SPECIAL`); half of
+   these do nothing else.
 
 Source: RELIABILITY 4. Not here: what clients, logs and the
 administrator do (`testing/sim/workload.py`), how a fault is done (`testing/sim/fault_schedule.py`).

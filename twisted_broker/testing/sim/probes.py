@@ -43,7 +43,7 @@ _RETENTION = {
 }
 _OUTCOMES = {
     FetchOutcome.FENCED: "fetch fenced",
-    FetchOutcome.DIVERGED: "fetch diverged",
+    FetchOutcome.TRUNCATE: "fetch diverged",
     FetchOutcome.OUT_OF_RANGE: "fetch out of range",
     FetchOutcome.STALE: "fetch stale",
     FetchOutcome.RETRY: "fetch refused",

@@ -1,4 +1,4 @@
-"""A producer that notes what became of each batch.
+"""A producer that records the outcome of each batch.
 
 Owns `Producer`.
 
@@ -76,11 +76,13 @@ class Producer(Client):
         self._count = 0
 
     async def main(self) -> None:
-        while not self.stopped:
-            await self.pause(
-                self.random.expovariate(2 / (self.pace_seconds * (1 + self.in_flight)))
-            )
-            await self.produce(self.random.choice(self.partitions))
+        pace_seconds = self.pace_seconds * (1 + self.in_flight) / 2
+        while not self.stopped and await self.next_action(
+            lambda random: random.expovariate(1 / pace_seconds)
+        ):
+            partition = self.random.choice(self.partitions)
+            self.actor.acts(f"produces to {partition}")
+            await self.produce(partition)
 
     async def produce(self, partition: TopicPartition) -> None:
         """A few batches, until each is acknowledged or refused, or nobody can know."""

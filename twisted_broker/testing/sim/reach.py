@@ -7,7 +7,7 @@ of many runs, its table and what is missing in it.
    under their names.
 2. `Total.missing` names the kinds that no run reached. One broker, or few seeds, cannot reach all.
 
-Source: issue "The core", reach is measured; FoundationDB's coverage marks. Not here: where things
+Source: FoundationDB's coverage marks. Not here: where things
 are counted (`testing/sim/probes.py`, `testing/sim/image_counts.py`).
 """
 

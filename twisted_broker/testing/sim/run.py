@@ -1,4 +1,4 @@
-"""One simulated run, from empty disks to the verdict.
+"""One simulated run, from empty disks to its result.
 
 Owns `Run`: its clients, the time with faults, the repair, and what an operator does meanwhile.
 
@@ -13,6 +13,7 @@ Source: RELIABILITY 4; the simulations of FoundationDB and TigerBeetle. Not here
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from twisted.internet.defer import ensureDeferred
@@ -37,6 +38,7 @@ from twisted_broker.testing.sim.options import Options
 from twisted_broker.testing.sim.probes import Probes
 from twisted_broker.testing.sim.producer import Producer
 from twisted_broker.testing.sim.reach import Reach
+from twisted_broker.testing.sim.schedule import Action, Schedule
 
 _HEAL_SECONDS = 120
 _PATIENCE_SECONDS = 10
@@ -44,10 +46,13 @@ _STALLED_FOR = 45.0
 
 
 class Run:
-    """`trace`: keep every call that ran."""
+    """`trace`: keep every call that ran. `kept`: the actions that alone are done."""
 
-    def __init__(self, options: Options, trace: bool = False) -> None:
+    def __init__(
+        self, options: Options, trace: bool = False, kept: Sequence[Action] | None = None
+    ) -> None:
         self.options = options
+        self.schedule = Schedule(options.seed, kept)
         self.cluster = SimCluster(
             options.seed,
             options.brokers,
@@ -73,7 +78,7 @@ class Run:
         with self.cluster as cluster, Probes(self.reach):
             cluster.start()
             self._start_clients()
-            faults = Faults(cluster, self.options, self.reach)
+            faults = Faults(cluster, self.options, self.reach, self.schedule.actor("faults"))
             self._go_until(float(self.options.seconds), self.options.liveness)
             faults.heal()
             self._converge()
@@ -125,6 +130,8 @@ class Run:
             )
             for number in range(self.options.members)
         ]
+        for client in (self.admin, *self.producers, *self.consumers, *self.members):
+            client.actor = self.schedule.actor(client.name)
         for member in self.members:
             self._go(member.main())
         self._go(self.admin.work(self.options))

@@ -1,4 +1,4 @@
-"""`replog pipeline compare`. Directories that are none are refused before Spark is started."""
+"""`replog pipeline compare`. Paths that are no directories are refused before Spark is started."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def command(directories: Sequence[str], topics: str, upto: str, as_json: bool, q
 
 
 def tell(result: CompareResult) -> None:
-    """For people. A remark that holds for many partitions of a topic is told once."""
+    """For people. A remark that holds for many partitions of a topic is shown once."""
     alike: dict[tuple[str, str], list[int]] = {}
     for partition in result.partitions:
         for remark in partition.remarks:

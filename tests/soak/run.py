@@ -30,6 +30,7 @@ from tests.faults.cluster import Cluster
 from tests.faults.relay import Relays
 from tests.faults.rounds import PARTITIONS, TOPIC, Run
 from tests.faults.slow_turns import is_machine_idle, slow_turns, too_slow
+from tests.faults.summary import Summary
 from tests.soak.page import page
 from tests.soak.samples import Sampler, growing
 
@@ -91,7 +92,7 @@ class Soak(Run):
         self._acknowledged = self._polled = self.periods = 0
         self._random = Random(f"soak {seed}")
 
-    def run(self) -> object:
+    def run(self) -> Summary:
         """The summary; never raises for what the brokers did."""
         began = time.monotonic()
         until = began + self._minutes * 60

@@ -22,7 +22,7 @@ from twisted_broker.testing.sim.options import Options
 class FaultInjector:
     """What one fault needs; `drawing_from` gives the next one its own.
 
-    `ended`: nothing new goes wrong any more. `victims`: the names of machines that may be struck;
+    `ended`: nothing new goes wrong any more. `victims`: the names of machines that may be struck.
     `struck(what)` is called with what a fault did, where that is drawn.
     """
 

@@ -15,6 +15,7 @@ Not here: transactions.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from random import Random
 from typing import Any
 
 from twisted.internet.defer import Deferred, ensureDeferred
@@ -76,13 +77,14 @@ class Producer(Client):
         self._count = 0
 
     async def main(self) -> None:
-        pace_seconds = self.pace_seconds * (1 + self.in_flight) / 2
-        while not self.stopped and await self.next_action(
-            lambda random: random.expovariate(1 / pace_seconds)
-        ):
+        while not self.stopped and await self.next_action(self._gap):
             partition = self.random.choice(self.partitions)
             self.actor.acts(f"produces to {partition}")
             await self.produce(partition)
+
+    def _gap(self, random: Random) -> float:
+        """Seconds: the more it sends at once, the rarer."""
+        return random.expovariate(2 / (self.pace_seconds * (1 + self.in_flight)))
 
     async def produce(self, partition: TopicPartition) -> None:
         """A few batches, until each is acknowledged or refused, or nobody can know."""

@@ -32,6 +32,7 @@ from twisted_broker.testing.sim.cluster import SimCluster
 from twisted_broker.testing.sim.consumer import Consumer
 from twisted_broker.testing.sim.fault_schedule import Faults
 from twisted_broker.testing.sim.image_counts import ImageCounts
+from twisted_broker.testing.sim.knobs import turned
 from twisted_broker.testing.sim.member import Member
 from twisted_broker.testing.sim.node import CLIENT_PORT, SimNode
 from twisted_broker.testing.sim.options import Options
@@ -75,7 +76,7 @@ class Run:
 
     def run(self) -> None:
         """Raises `Violation`."""
-        with self.cluster as cluster, Probes(self.reach):
+        with self.cluster as cluster, Probes(self.reach), turned(self.options.knobs):
             cluster.start()
             self._start_clients()
             faults = Faults(cluster, self.options, self.reach, self.schedule.actor("faults"))

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from random import Random
 
+from twisted_broker.testing.sim.knobs import KNOBS
 from twisted_broker.testing.sim.run_options import Options, Topic
 
 _LOG_CHANGES: list[tuple[str, tuple[str, ...]]] = [
@@ -47,6 +48,9 @@ def add_workload(options: Options) -> None:
     _clients(random, options)
     _cluster(random, options)
     _administrator(random, options)
+    options.knobs = {
+        name: random.choice(values) for name, (_, values) in KNOBS.items() if random.random() < 0.3
+    }
 
 
 def _broker_settings(random: Random) -> dict[str, str]:

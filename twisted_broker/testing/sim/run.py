@@ -238,7 +238,7 @@ class Run:
                 node.kill()
                 for path in [f"{path}/{name}" for path in paths for name in refused]:
                     if node.disk.is_directory(path):
-                        self.reach.count("replica made anew by hand")
+                        self.reach.by_hand("replica made anew")
                         node.disk.lose(path)
                 return  # the schedule starts it again
 

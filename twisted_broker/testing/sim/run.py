@@ -221,7 +221,8 @@ class Run:
             self._go(self._elect_uncleanly(lost))
 
     def _remake_replicas(self) -> None:
-        """A replica whose log is refused is made anew from its leader, as the line that refuses it
+        """A replica whose log is refused (a flipped bit in a leader epoch, which no checksum
+        covers; offsets missing) is made anew from its leader, as the line that refuses it
         says; now and then, one machine at a time.
         """
         if self.cluster.sim.now - self._operated <= _PATIENCE_SECONDS:
@@ -230,7 +231,8 @@ class Run:
             refused = [
                 name
                 for name, partition in partitions(node).items()
-                if partition.offline and self._is_led_elsewhere(node, partition)
+                if (partition.offline or partition.history.failure is not None)
+                and self._is_led_elsewhere(node, partition)
             ]
             if refused and node.broker is not None:
                 self._operated = self.cluster.sim.now

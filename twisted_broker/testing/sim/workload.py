@@ -68,7 +68,6 @@ def _broker_settings(random: Random) -> dict[str, str]:
         (0.3, "log.flush.scheduler.interval.ms", (500, 3000)),
         (0.2, "replica.fetch.max.bytes", (200, 1000)),
         (0.3, "replog.max.open.segments", (8,)),
-        (0.5, "offsets.topic.segment.bytes", (2000, 5000)),
         (0.3, "leader.imbalance.check.interval.seconds", (3, 10)),
         (0.1, "max.incremental.fetch.session.cache.slots", (0, 1)),
     ]

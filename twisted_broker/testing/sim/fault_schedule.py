@@ -21,7 +21,7 @@ from twisted_broker.testing.faults.base import FaultInjector
 from twisted_broker.testing.sim.cluster import SimCluster
 from twisted_broker.testing.sim.node import SimNode
 from twisted_broker.testing.sim.options import Options
-from twisted_broker.testing.sim.reach import Reach
+from twisted_broker.testing.sim.reach import KINDS, Reach
 from twisted_broker.testing.sim.schedule import Actor
 
 FAULTS: dict[str, Callable[[FaultInjector, SimNode], None]] = {
@@ -50,6 +50,10 @@ FAULTS: dict[str, Callable[[FaultInjector, SimNode], None]] = {
     "handover": triggered.handover,
     "starve": triggered.starve,
 }
+
+
+WANTED: dict[str, str] = KINDS | {f"fault: {name}": "it struck" for name in FAULTS}
+"""What a run of many seeds must have reached."""
 
 
 class Faults:

@@ -56,8 +56,10 @@ class Member(Client):
         self._member_id, self._generation = "", -1
 
     async def main(self) -> None:
-        while not self.stopped:
-            await self.pause(0.3 + self.random.random() * 0.4)
+        while not self.stopped and await self.next_action(
+            lambda random: 0.3 + random.random() * 0.4
+        ):
+            self.actor.acts("goes on in its group")
             if self._coordinator is None:
                 await self._find_coordinator()
             elif self._generation < 0:

@@ -101,8 +101,11 @@ class Producer(Client):
         tries = 40 if self.idempotent else self.random.choice((1, 3))
         while not self.stopped and (open_ones := [each for each in sent if each.is_open]):
             await self._send_all(open_ones)
+            made_anew = partition.topic in self.by_id and fact != self.name_with_id(
+                partition, self.topic_ids[partition.topic]
+            )
             for each in open_ones:
-                if each.is_open and each.attempt.sent >= tries:
+                if each.is_open and (made_anew or each.attempt.sent >= tries):
                     each.attempt.fate = Fate.UNKNOWN
             if any(each.is_open for each in sent):
                 await self.pause(0.1)

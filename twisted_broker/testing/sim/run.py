@@ -32,6 +32,7 @@ from twisted_broker.testing.sim.cluster import SimCluster
 from twisted_broker.testing.sim.consumer import Consumer
 from twisted_broker.testing.sim.fault_schedule import Faults
 from twisted_broker.testing.sim.image_counts import ImageCounts
+from twisted_broker.testing.sim.knobs import turned
 from twisted_broker.testing.sim.member import Member
 from twisted_broker.testing.sim.node import CLIENT_PORT, SimNode
 from twisted_broker.testing.sim.options import Options
@@ -75,7 +76,7 @@ class Run:
 
     def run(self) -> None:
         """Raises `Violation`."""
-        with self.cluster as cluster, Probes(self.reach):
+        with self.cluster as cluster, Probes(self.reach), turned(self.options.knobs):
             cluster.start()
             self._start_clients()
             faults = Faults(cluster, self.options, self.reach, self.schedule.actor("faults"))
@@ -130,7 +131,7 @@ class Run:
             )
             for number in range(self.options.members)
         ]
-        for client in (self.admin, *self.producers, *self.consumers):
+        for client in (self.admin, *self.producers, *self.consumers, *self.members):
             client.actor = self.schedule.actor(client.name)
         for member in self.members:
             self._go(member.main())
@@ -170,6 +171,8 @@ class Run:
         missing = self._await_steady_state()
         if missing:
             raise Violation(f"not healed {_HEAL_SECONDS} s after the last fault: {missing}")
+        if self.options.liveness and self.checker.truth.unclean_elections:
+            raise Violation("an unclean election, though a core was healthy")
         self.clients.at_the_end()
         if self.checker.broken:
             raise Violation(self.checker.broken)
@@ -218,7 +221,8 @@ class Run:
             self._go(self._elect_uncleanly(lost))
 
     def _remake_replicas(self) -> None:
-        """A replica whose log is refused is made anew from its leader, as the line that refuses it
+        """A replica whose log is refused (a flipped bit in a leader epoch, which no checksum
+        covers; offsets missing) is made anew from its leader, as the line that refuses it
         says; now and then, one machine at a time.
         """
         if self.cluster.sim.now - self._operated <= _PATIENCE_SECONDS:
@@ -227,7 +231,8 @@ class Run:
             refused = [
                 name
                 for name, partition in partitions(node).items()
-                if partition.offline and self._is_led_elsewhere(node, partition)
+                if (partition.offline or partition.history.failure is not None)
+                and self._is_led_elsewhere(node, partition)
             ]
             if refused and node.broker is not None:
                 self._operated = self.cluster.sim.now
@@ -235,7 +240,7 @@ class Run:
                 node.kill()
                 for path in [f"{path}/{name}" for path in paths for name in refused]:
                     if node.disk.is_directory(path):
-                        self.reach.count("replica made anew by hand")
+                        self.reach.by_hand("replica made anew")
                         node.disk.lose(path)
                 return  # the schedule starts it again
 

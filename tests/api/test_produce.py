@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.api.data_plane import Api, DenyList
-from tests.log.standing_worker import ManualWorker
+from tests.log.manual_worker import ManualWorker
 from tests.replication.fixtures import (
     LOCAL,
     TOPIC_ID,

@@ -10,7 +10,7 @@ import pytest
 from twisted.internet.task import Clock
 
 from tests.log.batches import NOW_MS, all_batches, batch, config, open_log
-from tests.log.standing_worker import ManualWorker
+from tests.log.manual_worker import ManualWorker
 from twisted_broker.log.log import Log
 from twisted_broker.testing.sim.disk import SimDisk
 from twisted_broker.testing.sim.disk_faults import Fault

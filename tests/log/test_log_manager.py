@@ -13,7 +13,7 @@ import pytest
 from twisted.internet.task import Clock
 
 from tests.log.batches import NOW_MS, TOPIC_ID, batch, config, values
-from tests.log.standing_worker import ManualWorker
+from tests.log.manual_worker import ManualWorker
 from tests.log.test_golden import unpack
 from twisted_broker.config import BrokerConfig
 from twisted_broker.interfaces import IFileSystem, Runtime, TopicPartition

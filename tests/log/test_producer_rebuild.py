@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.log.batches import DIRECTORY, NOW_MS, all_batches, batch, config, marker, open_log
-from tests.log.standing_worker import ManualWorker
+from tests.log.manual_worker import ManualWorker
 from twisted_broker.log import producer_rebuild
 from twisted_broker.log.append_info import AppendOrigin
 from twisted_broker.log.log import Log

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from twisted.internet.defer import ensureDeferred
 
-from tests.log.standing_worker import ManualWorker
+from tests.log.manual_worker import ManualWorker
 from tests.replication.fixtures import TP, WALL_MS, Fixture, at, follower, registration
 from tests.replication.pair import nodes
 from twisted_broker.config import LogConfig
